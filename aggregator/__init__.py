@@ -1,0 +1,1 @@
+"""Leader, Helper, statistics and store."""

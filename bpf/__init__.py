@@ -1,0 +1,1 @@
+"""Probe programs that run in the kernel and in the observed process."""

@@ -1,0 +1,1 @@
+"""Sources, windows, vectors, participant, ledger."""

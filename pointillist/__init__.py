@@ -1,0 +1,1 @@
+"""The pointillist command and the composition of a local fleet."""

@@ -1,0 +1,1 @@
+"""Arithmetic, noise, masks, budgets and keys. Pure: no clock, no I/O, no global randomness."""

@@ -1,0 +1,1 @@
+"""Many hosts through the production encoder, masks and aggregators."""

@@ -1,0 +1,1 @@
+"""The log between agents and Leader, key files and privilege drop."""

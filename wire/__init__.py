@@ -1,0 +1,1 @@
+"""Formats: messages, codec, metric catalogue, topic names. Pure."""
