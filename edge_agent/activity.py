@@ -1,0 +1,67 @@
+"""What a source hands to the windows: kernel activity and plain observations, stamped with CLOCK_BOOTTIME."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LOG2_BINS = 64
+"""Bins of a log2 histogram: bin i counts values in [2**i, 2**(i+1)), bin 0 also counts 0."""
+
+EVERYTHING_MILLIONTHS = 1_000_000
+"""Sampling rate of a source that saw every launch."""
+
+UNKNOWN_APPLICATION = "unknown"
+"""The application class of work that no rule attributes."""
+
+
+def log2_bin(value: int) -> int:
+    """Index of the log2 bin of a non-negative value (nanoseconds or bytes)."""
+    if value < 0:
+        raise ValueError(f"a histogram value is at least 0, got {value}")
+    return min(max(value, 1).bit_length() - 1, LOG2_BINS - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelActivity:
+    """Launches of one kernel on one GPU, aggregated by a source over a short span.
+
+    gpu                        index of the GPU on this host
+    kernel                     name, demangled where the source can
+    family, application        class names of the catalogue's tables
+    count                      launches seen, >= 0
+    gpu_time_ns                time on the GPU, or None where the source sees launches only
+    log2_bins                  (bin, count) pairs of durations in ns, bins ascending; () without times
+    sampling_rate_millionths   share of all launches that the source saw, 1..1_000_000
+    boottime_ns                CLOCK_BOOTTIME of the earliest launch
+    span_ns                    launches lie in [boottime_ns, boottime_ns + span_ns]; 0 for one moment
+    copy_log2_bins             (bin, count) pairs of bytes, for copies only
+    """
+
+    gpu: int
+    kernel: str
+    family: str
+    application: str
+    count: int
+    gpu_time_ns: int | None
+    log2_bins: tuple[tuple[int, int], ...]
+    sampling_rate_millionths: int
+    boottime_ns: int
+    span_ns: int = 0
+    copy_log2_bins: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One measured value for one cell of a section.
+
+    section       the catalogue's section name
+    cell          the cell's name within the section
+    value         in the section's base units: an amount for a mix, a sample for a histogram or mean,
+                  any non-zero value for an indicator
+    boottime_ns   CLOCK_BOOTTIME of the measurement
+    """
+
+    section: str
+    cell: str
+    value: int
+    boottime_ns: int
