@@ -1,0 +1,118 @@
+"""Keys of one host, epoch and task, the tag of a report, and its one-time mask.
+
+Keys and masks are values of the caller: nothing here keeps, logs or prints them.
+"""
+
+import hmac
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Final
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+from numpy.typing import NDArray
+
+LABEL_K_MASK: Final = b"plst1/k-mask".ljust(16, b"\0")
+LABEL_K_ID: Final = b"plst1/k-id".ljust(16, b"\0")
+LABEL_K_BOX: Final = b"plst1/k-box".ljust(16, b"\0")
+MAX_WORDS: Final = 1 << 20
+"""Words of the longest vector: 2^18 cipher blocks, far below the 32-bit block counter."""
+
+_COUNTER_START: Final = bytes(4)
+_ZEROS: Final = memoryview(bytes(4 * MAX_WORDS))
+
+
+@dataclass(frozen=True, slots=True)
+class EpochTaskKeys:
+    """What a host derives once per epoch and task; erased at the epoch's end."""
+
+    k_mask: bytes = field(repr=False)
+    k_id: bytes = field(repr=False)
+    k_box: bytes = field(repr=False)
+
+
+def hkdf_expand(prk: bytes, info: bytes, length: int) -> bytes:
+    """Expand a pseudorandom key into `length` bytes.
+
+    The protocol asks for at most 32 bytes, one HMAC; longer outputs follow the same rule.
+    Raises      ValueError when length is outside 1..8160
+    Source      RFC 5869, section 2.3, with SHA-256
+    """
+    if not 1 <= length <= 255 * 32:
+        raise ValueError(f"HKDF output: expected 1..8160 bytes, got {length}")
+    block = hmac.digest(prk, info + b"\x01", sha256)
+    if length <= 32:
+        return block[:length]
+    okm = bytearray(block)
+    counter = 2
+    while len(okm) < length:
+        block = hmac.digest(prk, block + info + bytes((counter,)), sha256)
+        okm += block
+        counter += 1
+    return bytes(okm[:length])
+
+
+def derive_helper_keys(helper_key: bytes, epoch_hash: bytes, task_id: bytes) -> tuple[bytes, bytes]:
+    """Derive (k_mask 32 B, k_id 32 B), which the host and the Helper share, from K_H."""
+    context = _context(helper_key, epoch_hash, task_id)
+    return (
+        hkdf_expand(helper_key, LABEL_K_MASK + context, 32),
+        hkdf_expand(helper_key, LABEL_K_ID + context, 32),
+    )
+
+
+def derive_box_key(leader_key: bytes, epoch_hash: bytes, task_id: bytes) -> bytes:
+    """Derive k_box (16 B), which the host and the Leader share, from K_L."""
+    context = _context(leader_key, epoch_hash, task_id)
+    return hkdf_expand(leader_key, LABEL_K_BOX + context, 16)
+
+
+def derive_epoch_task_keys(
+    helper_key: bytes, leader_key: bytes, epoch_hash: bytes, task_id: bytes
+) -> EpochTaskKeys:
+    """Derive all three keys, as the host does."""
+    k_mask, k_id = derive_helper_keys(helper_key, epoch_hash, task_id)
+    return EpochTaskKeys(k_mask, k_id, derive_box_key(leader_key, epoch_hash, task_id))
+
+
+def tag_and_nonce(k_id: bytes, report_header: bytes) -> tuple[bytes, bytes]:
+    """Return (tag_H 16 B, mask nonce 12 B) of the report header M (48 B)."""
+    output = hmac.digest(k_id, report_header, sha256)
+    return output[:16], output[16:28]
+
+
+def tags_equal(left: bytes, right: bytes) -> bool:
+    """Compare two tags in constant time."""
+    return hmac.compare_digest(left, right)
+
+
+def mask_into(k_mask: bytes, nonce: bytes, out: NDArray[np.uint32]) -> None:
+    """Write the mask of one report over `out`.
+
+    k_mask      32 B; a fresh cipher context per call, because every report has its own key
+    nonce       12 B; the cipher's counter follows it, 4 B big-endian, from 0
+    out         uint32[d], contiguous, d <= 2^20; key-stream bytes 4j..4j+3 are word j,
+                little-endian
+    Raises      ValueError when a length is wrong or `out` is not contiguous
+    """
+    if len(nonce) != 12:
+        raise ValueError(f"mask nonce: expected 12 bytes, got {len(nonce)}")
+    size = out.nbytes
+    if size > len(_ZEROS):
+        raise ValueError(f"mask: expected at most {MAX_WORDS} words, got {out.size}")
+    encryptor = Cipher(AES256(k_mask), CTR(nonce + _COUNTER_START)).encryptor()
+    encryptor.update_into(_ZEROS[:size], out.data.cast("B"))
+    if _BIG_ENDIAN:
+        out.byteswap(inplace=True)
+
+
+_BIG_ENDIAN: Final = bool(np.dtype("=u4") != np.dtype("<u4"))
+
+
+def _context(key: bytes, epoch_hash: bytes, task_id: bytes) -> bytes:
+    for name, value in (("key", key), ("epoch hash", epoch_hash), ("task id", task_id)):
+        if len(value) != 32:
+            raise ValueError(f"{name}: expected 32 bytes, got {len(value)}")
+    return epoch_hash + task_id

@@ -1,0 +1,119 @@
+"""Seal a fresh 32-byte epoch key to one aggregator: HPKE base mode, KEM ML-KEM-768 + X25519.
+
+The hybrid key has no serialisation in the library, so the protocol fixes one: a key file holds the
+ML-KEM seed (64 B) and the X25519 private key (32 B), an announcement the two public keys in that
+order. Context goes into `info`; there is no aad.
+"""
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final, Self
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, MLKEM768PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.hpke import (
+    AEAD,
+    KDF,
+    KEM,
+    MLKEM768X25519PrivateKey,
+    MLKEM768X25519PublicKey,
+    Suite,
+)
+
+LABEL_SEAL_H: Final = b"plst1/seal-h".ljust(16, b"\0")
+LABEL_SEAL_L: Final = b"plst1/seal-l".ljust(16, b"\0")
+MLKEM_SEED_BYTES: Final = 64
+MLKEM_PUBLIC_BYTES: Final = 1184
+SEED_BYTES: Final = MLKEM_SEED_BYTES + 32
+PUBLIC_BYTES: Final = MLKEM_PUBLIC_BYTES + 32
+KEY_BYTES: Final = 32
+SEALED_BYTES: Final = 1168
+"""ML-KEM ciphertext 1088, X25519 share 32, sealed key 32, AES-GCM tag 16."""
+
+_SUITE: Final = Suite(KEM.MLKEM768_X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
+
+
+class SealError(ValueError):
+    """A seal or a public key does not open or parse; says nothing about the secret inside."""
+
+
+@dataclass(frozen=True, slots=True)
+class HpkeKeyPair:
+    """An aggregator's daily sealing key; `public_bytes` is what it announces (1216 B)."""
+
+    public_bytes: bytes
+    _private: MLKEM768X25519PrivateKey = field(repr=False, compare=False)
+    _seed: bytes = field(repr=False, compare=False)
+
+    @classmethod
+    def generate(cls) -> Self:
+        """Draw a key pair from the operating system's generator."""
+        seed = MLKEM768PrivateKey.generate().private_bytes_raw()
+        return cls.from_seed_bytes(seed + X25519PrivateKey.generate().private_bytes_raw())
+
+    @classmethod
+    def from_seed_bytes(cls, seed: bytes) -> Self:
+        """Rebuild a key pair from its key file.
+
+        seed        96 B: ML-KEM seed 64, X25519 private key 32
+        Raises      ValueError when the length differs
+        """
+        if len(seed) != SEED_BYTES:
+            raise ValueError(f"HPKE key seed: expected {SEED_BYTES} bytes, got {len(seed)}")
+        mlkem = MLKEM768PrivateKey.from_seed_bytes(seed[:MLKEM_SEED_BYTES])
+        x25519 = X25519PrivateKey.from_private_bytes(seed[MLKEM_SEED_BYTES:])
+        public = mlkem.public_key().public_bytes_raw() + x25519.public_key().public_bytes_raw()
+        return cls(public, MLKEM768X25519PrivateKey(mlkem, x25519), bytes(seed))
+
+    def seed_bytes(self) -> bytes:
+        """Return the 96 bytes of the key file."""
+        return self._seed
+
+    def open(self, sealed: bytes, info: bytes) -> bytes:
+        """Open a seal; one sealed under other information, or altered, does not open.
+
+        Returns     32 B
+        Raises      SealError for another length, a failed opening or a key of another length
+        """
+        if len(sealed) != SEALED_BYTES:
+            raise SealError(f"seal: expected {SEALED_BYTES} bytes, got {len(sealed)}")
+        try:
+            key = _SUITE.decrypt(sealed, self._private, info=info)
+        except (InvalidTag, ValueError) as error:
+            raise SealError("seal does not open under this key and epoch header") from error
+        if len(key) != KEY_BYTES:
+            raise SealError(f"sealed key: expected {KEY_BYTES} bytes, got {len(key)}")
+        return key
+
+
+def seal(public_bytes: bytes, key: bytes, info: bytes) -> bytes:
+    """Seal an epoch key to an aggregator.
+
+    public_bytes  1216 B, as announced
+    key           32 B, fresh
+    info          label (16 B) || epoch header E
+    Returns       1168 B
+    Raises        ValueError for a key of another length, SealError for a bad public key
+    """
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"sealed key: expected {KEY_BYTES} bytes, got {len(key)}")
+    return _SUITE.encrypt(key, _public_key(public_bytes), info=info)
+
+
+def open_seal(pair: HpkeKeyPair, sealed: bytes, info: bytes) -> bytes:
+    """Open a seal addressed to `pair`; see `HpkeKeyPair.open`."""
+    return pair.open(sealed, info)
+
+
+@lru_cache(maxsize=64)  # a host seals to two keys all day; parsing costs as much as sealing
+def _public_key(public_bytes: bytes) -> MLKEM768X25519PublicKey:
+    if len(public_bytes) != PUBLIC_BYTES:
+        raise SealError(f"HPKE public key: expected {PUBLIC_BYTES} bytes, got {len(public_bytes)}")
+    try:
+        return MLKEM768X25519PublicKey(
+            MLKEM768PublicKey.from_public_bytes(public_bytes[:MLKEM_PUBLIC_BYTES]),
+            X25519PublicKey.from_public_bytes(public_bytes[MLKEM_PUBLIC_BYTES:]),
+        )
+    except ValueError as error:
+        raise SealError("HPKE public key: not a valid ML-KEM-768 encapsulation key") from error
