@@ -95,7 +95,7 @@ def mask_into(k_mask: bytes, nonce: bytes, out: NDArray[np.uint32]) -> None:
     nonce       12 B; the cipher's counter follows it, 4 B big-endian, from 0
     out         uint32[d], contiguous, d <= 2^20; key-stream bytes 4j..4j+3 are word j,
                 little-endian
-    Raises      ValueError when a length is wrong or `out` is not contiguous
+    Raises      ValueError when a length is wrong, TypeError when `out` is not contiguous
     """
     if len(nonce) != 12:
         raise ValueError(f"mask nonce: expected 12 bytes, got {len(nonce)}")
