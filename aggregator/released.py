@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,6 +10,36 @@ import numpy as np
 import numpy.typing as npt
 
 from wire.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What the roster says about the accepted hosts, so that shares of wall time can be told.
+
+    gpus_by_model    GPU model index -> GPUs of the accepted hosts
+    gpus_squared     sum over the accepted hosts of (its GPUs)^2; says how unequal the hosts are
+    """
+
+    gpus_by_model: Mapping[int, int]
+    gpus_squared: int
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the accepted hosts."""
+        return sum(self.gpus_by_model.values())
+
+    @staticmethod
+    def of(hosts: Iterable[Iterable[tuple[int, int]]]) -> Capacity:
+        """Add up the `gpu_models` (model index, GPUs) of the accepted hosts' roster entries."""
+        by_model: dict[int, int] = {}
+        squared = 0
+        for models in hosts:
+            own = 0
+            for model, gpus in models:
+                by_model[model] = by_model.get(model, 0) + gpus
+                own += gpus
+            squared += own * own
+        return Capacity(by_model, squared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +52,7 @@ class ReleasedWindow:
     rejections       reason -> reports refused for this window, by the Leader and by the Helper
     closed_s         unix seconds at which the batch was frozen
     released_s       unix seconds at which the vector was unmasked
+    capacity         GPUs of the accepted hosts; without it shares divide by the section's own sum
     """
 
     task_id: bytes
@@ -33,6 +64,7 @@ class ReleasedWindow:
     rejections: Mapping[str, int]
     closed_s: float
     released_s: float
+    capacity: Capacity | None = None
 
 
 class ReleaseStore(Protocol):

@@ -1,0 +1,180 @@
+"""Ratios of released sums: Fieller intervals, sampling of measurement, coverage and detector correction.
+
+A share divides one noisy sum by another. Its interval is found by inverting a test (Fieller 1954): the set of shares r
+for which numerator - r x denominator could be pure noise. There is no such set where the denominator itself could be
+noise; the share is then suppressed, not drawn with a huge bar.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+Floats = npt.NDArray[np.float64]
+
+CONFIDENCE = 0.95
+"""Of every interval in a release."""
+
+BELOW_NOISE_ERRORS = 2.0
+"""A value under this many standard errors is never drawn as a number."""
+
+MAX_CONDITION = 1e3
+"""A detector whose matrix amplifies errors more than this tells its classes apart too badly to be inverted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratios:
+    """Shares with their intervals; all NaN where the denominator is noise.
+
+    value, low, high    float64[k]
+    """
+
+    value: Floats
+    low: Floats
+    high: Floats
+
+
+def normal_quantile(confidence: float = CONFIDENCE) -> float:
+    """Two-sided quantile of the standard normal: 1.96 at 95 %."""
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
+    return float(stats.norm.ppf((1 + confidence) / 2))
+
+
+def expected_by_chance(cells: int, errors: float = BELOW_NOISE_ERRORS) -> float:
+    """How many of so many empty cells rise above `errors` standard errors by chance (an upper bound for a real screen)."""
+    return cells * float(stats.norm.sf(errors))
+
+
+def fieller(
+    numerator: Floats,
+    denominator: Floats,
+    var_numerator: Floats,
+    var_denominator: Floats,
+    covariance: Floats,
+    sampling: Floats | float = 0.0,
+    confidence: float = CONFIDENCE,
+) -> Ratios:
+    """Return numerator / denominator with its interval, suppressed where the denominator is noise.
+
+    numerator ... covariance    float64[k], broadcast together; sums in one unit, variances in its square
+    sampling    variance of numerator - r x denominator from measuring only some hosts, as a multiple of r (1 - r), which
+                bounds the spread between hosts of a share r (Bhatia and Davis 2000); 0 when every host measured
+    Returns     Ratios of float64[k]
+    Source      Fieller 1954; with `sampling` the same quadratic, one more term, as in Wilson's interval for a proportion
+    """
+    z2 = normal_quantile(confidence) ** 2
+    x, d, vx, vd, cov, extra = np.broadcast_arrays(
+        *(np.asarray(a, np.float64) for a in (numerator, denominator, var_numerator, var_denominator, covariance)),
+        np.asarray(sampling, np.float64),
+    )
+    known = (d > 0) & (d**2 > z2 * vd)
+    safe = np.where(known, d, 1.0)
+    value = np.where(known, x / safe, np.nan)
+    low, high = _roots(safe**2 - z2 * vd, x * safe - z2 * cov, x**2 - z2 * vx, known)
+    wide_low, wide_high = _roots(
+        safe**2 - z2 * (vd - extra), x * safe - z2 * (cov - extra / 2), x**2 - z2 * vx, known
+    )
+    # The sampling term is a variance only for shares in [0, 1]; outside it the plain set stands.
+    meets = known & (wide_high >= 0) & (wide_low <= 1)
+    low = np.where(meets, np.fmin(low, np.clip(wide_low, 0, 1)), low)
+    high = np.where(meets, np.fmax(high, np.clip(wide_high, 0, 1)), high)
+    return Ratios(value, low, high)
+
+
+def _roots(a: Floats, half_b: Floats, c: Floats, known: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    """Both roots of a r^2 - 2 half_b r + c, NaN where unknown; a rounding error below zero counts as a double root."""
+    leading = np.where(known, a, 1.0)
+    spread = np.sqrt(np.maximum(half_b**2 - leading * c, 0.0))
+    low = np.where(known, (half_b - spread) / leading, np.nan)
+    high = np.where(known, (half_b + spread) / leading, np.nan)
+    return low, high
+
+
+def weighted_mean(values: Floats, standard_errors: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    """Mean over windows with independent noise, and its standard error.
+
+    values, standard_errors    float64[windows, k]
+    weights                    float64[windows], not negative, not all zero (hosts x window length, usually)
+    """
+    total = float(np.sum(weights))
+    if total <= 0 or np.any(np.asarray(weights) < 0):
+        raise ValueError("weights must not be negative and must not all be zero")
+    share = (np.asarray(weights, np.float64) / total)[:, None]
+    mean = np.sum(share * values, axis=0)
+    error = np.sqrt(np.sum((share * standard_errors) ** 2, axis=0))
+    return np.asarray(mean, np.float64), np.asarray(error, np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How often intervals held the truth, with the exact binomial bounds of that rate."""
+
+    hits: int
+    trials: int
+    rate: float
+    low: float
+    high: float
+
+    def consistent_with(self, nominal: float) -> bool:
+        """Whether the nominal rate lies within the bounds."""
+        return self.low <= nominal <= self.high
+
+
+def coverage(hits: int, trials: int, confidence: float = 0.99) -> Coverage:
+    """Bound the true coverage of intervals of which `hits` of `trials` held the truth (Clopper and Pearson)."""
+    if trials < 1 or not 0 <= hits <= trials:
+        raise ValueError(f"need 0 <= hits <= trials and one trial at least, got {hits} of {trials}")
+    bounds = stats.binomtest(hits, trials).proportion_ci(confidence, method="exact")
+    return Coverage(hits, trials, hits / trials, float(bounds.low), float(bounds.high))
+
+
+def correct_by_confusion(
+    reported: Floats,
+    standard_errors: Floats,
+    detection: Floats,
+    false_alarm: Floats,
+    hosts: int,
+) -> tuple[Floats, Floats]:
+    """Estimate how many hosts truly had each class, from how many reported it and a detector's published confusion matrix.
+
+    reported, standard_errors    float64[k], hosts
+    detection      float64[k, k]; [i, j] is the probability that a host with class i reports class j
+    false_alarm    float64[k]; the probability that a host with no class reports j
+    hosts          accepted hosts of the window
+    Returns        (float64[k] hosts, float64[k] standard errors); both the noise and the detector's own chance are in them,
+                   an error of the published matrix itself is not
+    Raises         ValueError when shapes or probabilities are wrong or the matrix cannot be inverted with any meaning
+
+    A host is taken to have at most one class at a time: expected reports are truth x detection, and
+    (hosts - sum of truth) x false_alarm on top.
+    """
+    matrix = _confusion(detection, false_alarm, reported.shape[0])
+    inverse = np.linalg.inv(matrix)
+    truth = inverse @ (reported - hosts * false_alarm)
+    present = np.clip(truth, 0.0, hosts)
+    clean = max(hosts - float(present.sum()), 0.0)
+    chance = present @ (detection * (1 - detection)) + clean * false_alarm * (1 - false_alarm)
+    covariance = inverse @ np.diag(standard_errors**2 + chance) @ inverse.T
+    return truth, np.sqrt(np.diag(covariance))
+
+
+def _confusion(detection: Floats, false_alarm: Floats, classes: int) -> Floats:
+    if detection.shape != (classes, classes) or false_alarm.shape != (classes,):
+        raise ValueError(
+            f"expected a {classes} x {classes} detection matrix and {classes} false-alarm rates, "
+            f"got {detection.shape} and {false_alarm.shape}"
+        )
+    if min(detection.min(), false_alarm.min()) < 0 or max(detection.max(), false_alarm.max()) > 1:
+        raise ValueError("a detector's rates must be probabilities between 0 and 1")
+    matrix = (detection - false_alarm[None, :]).T
+    condition = float(np.linalg.cond(matrix))
+    if not condition <= MAX_CONDITION:
+        raise ValueError(
+            f"the detector tells its classes apart too badly to correct by: condition {condition:.3g}, "
+            f"at most {MAX_CONDITION:g} is of use"
+        )
+    return np.asarray(matrix, np.float64)
