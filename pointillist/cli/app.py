@@ -1,0 +1,159 @@
+"""The main command: groups by name, loaded only when one of them is used.
+
+Importing all groups would pull in opendp, DuckDB and matplotlib and make `pointillist --help` take
+seconds; so the help of the main command comes from the table below, and a group's module is
+imported when its name is on the command line or is being completed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from .output import CommandError, ExitCode, die
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A command group: its name, the module with its `app`, and its line in the main help."""
+
+    name: str
+    module: str
+    summary: str
+
+
+GROUPS = (
+    Group("demo", "pointillist.cli.demo", "Play a fleet of 12,000 GPUs on this machine."),
+    Group("agent", "pointillist.cli.agent", "The agent of this host: run it, read its ledger."),
+    Group("leader", "pointillist.cli.leader", "The aggregator that receives and releases."),
+    Group("helper", "pointillist.cli.helper", "The aggregator that holds the masks."),
+    Group("keys", "pointillist.cli.keys", "Key files: generate, show, announce, check."),
+    Group("task", "pointillist.cli.task", "What the fleet is asked: build, sign, inspect."),
+    Group("plan", "pointillist.cli.plan", "What an epsilon costs in error, bytes and CPU."),
+    Group("query", "pointillist.cli.query", "SQL over the released numbers."),
+)
+
+_EPILOG = """Three first steps:
+
+[bold]pointillist demo[/bold]   the whole path on this machine, under three minutes
+
+[bold]pointillist plan --hosts 12500[/bold]   what the default plan releases, with its errors
+
+[bold]pointillist query "select * from releases limit 5"[/bold]   read what was released
+
+Exit codes: 0 done, 1 failed, 2 wrong usage or input, 3 refused by a privacy rule, 4 the disk,
+socket or log is unavailable, 130 interrupted."""
+
+
+class LazyGroup(TyperGroup):
+    """Stands in the main help for a group; becomes the real one when it gets arguments."""
+
+    def __init__(self, group: Group) -> None:
+        super().__init__(name=group.name, help=group.summary)
+        self._module = group.module
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
+        return self.load().make_context(info_name, args, parent, **extra)
+
+    def load(self) -> TyperGroup:
+        """Import the group.
+
+        Raises      CommandError when this installation lacks the module
+        """
+        try:
+            group = importlib.import_module(self._module).app
+        except ModuleNotFoundError as error:
+            if error.name != self._module:
+                raise
+            raise CommandError(
+                ExitCode.FAILED, f"the group {self.name!r} is not part of this installation"
+            ) from error
+        return as_group(group, self.name)
+
+
+def as_group(group: typer.Typer, name: str | None) -> TyperGroup:
+    """The command tree of a group, even one of a single command or of a callback alone."""
+    if group.registered_callback is None:
+        group.callback(help=group.info.help if isinstance(group.info.help, str) else None)(_nothing)
+    command = typer.main.get_group(group)
+    command.name = name
+    return command
+
+
+def _nothing() -> None:
+    """A callback that keeps a group of one command from collapsing into that command."""
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"pointillist {metadata.version('pointillist')}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    name="pointillist",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(epilog=_EPILOG)
+def pointillist(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """See the fleet, never the machine: private telemetry of GPU fleets."""
+
+
+def command() -> TyperGroup:
+    """The whole command tree; the groups are not imported yet."""
+    root = typer.main.get_command(app)
+    if not isinstance(root, TyperGroup):
+        raise TypeError(f"the main command should be a group, but is {type(root).__name__}")
+    for group in GROUPS:
+        root.add_command(LazyGroup(group))
+    return root
+
+
+def main() -> None:
+    """Run the command line; every way out has a documented exit code."""
+    json = "--json" in sys.argv
+    try:
+        command()(prog_name="pointillist")
+    except CommandError as error:
+        die(error, json)
+    except Exception as error:
+        known = _known(error)
+        if known is None:
+            raise
+        die(known, json)
+
+
+def _known(error: Exception) -> CommandError | None:
+    """The exit code of errors of the lower layers; None for a bug, which keeps its traceback."""
+    from transport.keyfiles import KeyFileRefused
+    from transport.port import TransportUnavailable
+
+    if isinstance(error, TransportUnavailable):
+        return CommandError(ExitCode.UNAVAILABLE, str(error))
+    if isinstance(error, KeyFileRefused):
+        return CommandError(ExitCode.REFUSED, str(error))
+    if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
+        return CommandError(ExitCode.USAGE, str(error))
+    if isinstance(error, OSError):
+        return CommandError(ExitCode.UNAVAILABLE, str(error))
+    return None

@@ -1,0 +1,145 @@
+"""What the command says and how it ends: exit codes, JSON or text, errors on stderr.
+
+stdout carries the answer alone, so that it can be piped; everything else goes to stderr.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json as json_module
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import date, datetime
+from enum import Enum, IntEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+
+class ExitCode(IntEnum):
+    """Documented in docs/cli.md; scripts may rely on them."""
+
+    OK = 0
+    FAILED = 1
+    """A check did not hold, or something broke that has no code of its own."""
+    USAGE = 2
+    """Wrong options, or an input file that cannot be used."""
+    REFUSED = 3
+    """A privacy rule forbids it; trying again does not help."""
+    UNAVAILABLE = 4
+    """The world failed (disk, lock, socket, log); trying again may help."""
+    INTERRUPTED = 130
+
+
+class CommandError(Exception):
+    """An error with an exit code and, where there is one, the way out."""
+
+    def __init__(self, code: ExitCode, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.hint = hint
+
+
+def usage_error(message: str, hint: str | None = None) -> CommandError:
+    return CommandError(ExitCode.USAGE, message, hint)
+
+
+def refused(message: str, hint: str | None = None) -> CommandError:
+    return CommandError(ExitCode.REFUSED, message, hint)
+
+
+def unavailable(message: str, hint: str | None = None) -> CommandError:
+    return CommandError(ExitCode.UNAVAILABLE, message, hint)
+
+
+JsonFlag = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON document instead of text.", show_default=False),
+]
+"""The type of every command's `json` parameter: `def show(json: JsonFlag = False)`."""
+
+
+def jsonable(value: Any) -> Any:
+    """Turn dataclasses, enums, paths, bytes (hex) and NumPy values into JSON's types."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [f.name for f in dataclasses.fields(value)]
+        return {name: jsonable(getattr(value, name)) for name in names}
+    if isinstance(value, Enum):
+        return jsonable(value.value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).hex()
+    if isinstance(value, Mapping):
+        return {str(jsonable(k)): jsonable(v) for k, v in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [jsonable(v) for v in value]
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):  # NumPy scalars and arrays, without importing NumPy here
+        return jsonable(value.tolist())
+    return str(value)
+
+
+def emit(obj: Any, json: bool, text: str | Callable[[Any], str | None] | None = None) -> None:
+    """Print the answer of a command on stdout: one JSON document, or text.
+
+    obj         a dataclass, mapping, list or scalar
+    text        the text, or a function of obj that returns it (or prints it and returns None);
+                without it a mapping is printed as aligned `name  value` lines
+    """
+    if json:
+        document = json_module.dumps(jsonable(obj), indent=2, ensure_ascii=False, allow_nan=False)
+        typer.echo(document)
+        return
+    rendered = _lines(obj) if text is None else text(obj) if callable(text) else text
+    if rendered is not None:
+        typer.echo(rendered)
+
+
+def _lines(obj: Any) -> str:
+    plain = jsonable(obj)
+    if isinstance(plain, dict):
+        width = max((len(name) for name in plain), default=0)
+        return "\n".join(f"{name:<{width}}  {_inline(v)}" for name, v in plain.items())
+    if isinstance(plain, list):
+        return "\n".join(_inline(v) for v in plain)
+    return str(plain)
+
+
+def _inline(value: Any) -> str:
+    return value if isinstance(value, str) else json_module.dumps(value, ensure_ascii=False)
+
+
+def say(message: str) -> None:
+    """One line for the person at the terminal, on stderr, so that stdout stays parseable."""
+    typer.echo(message, err=True)
+
+
+def die(error: CommandError, json: bool = False) -> NoReturn:
+    """Print an error with its hint on stderr (a JSON document with --json) and exit."""
+    if json:
+        body = {"error": str(error), "hint": error.hint, "exit_code": int(error.code)}
+        typer.echo(json_module.dumps(body, ensure_ascii=False), err=True)
+    else:
+        typer.echo(f"pointillist: {error}", err=True)
+        if error.hint:
+            typer.echo(f"  {error.hint}", err=True)
+    sys.exit(int(error.code))
+
+
+@contextmanager
+def reported(code: ExitCode, *kinds: type[Exception], hint: str | None = None) -> Iterator[None]:
+    """Turn exceptions of these kinds into a `CommandError` with this exit code."""
+    try:
+        yield
+    except kinds as error:
+        raise CommandError(code, str(error) or type(error).__name__, hint) from error

@@ -1,0 +1,140 @@
+"""The transport as every other layer sees it: topics, keys, partitions, offsets, groups.
+
+The contract, which `tests/transport/conformance.py` holds for each implementation:
+
+- A record goes to the partition of its key, so records of one key keep their order.
+- Offsets of a partition start at 0 and rise by one without gaps.
+- `send` may buffer; after `flush` returns, everything sent before is durable. A crash of the
+  producer leaves each of its flushed batches whole or absent.
+- Delivery is at least once: what a group has not committed is delivered again.
+- The members of a group divide the partitions of their topics among themselves; when one leaves or
+  dies, the others take over from the group's committed offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import NewType, Protocol, Self, runtime_checkable
+
+TopicPartition = tuple[str, int]
+"""A topic's name and a partition's number, from 0."""
+
+Offset = NewType("Offset", int)
+"""The place of a record in its partition, from 0."""
+
+MAX_KEY_BYTES = 1024
+MAX_VALUE_BYTES = 8 << 20
+"""Longest value: a report of d = 2^20 coordinates is 4 MiB, one under the scheme `local` 8 MiB."""
+
+
+class TransportUnavailable(Exception):
+    """The transport cannot serve now (disk, lock, broker); the caller's shell retries."""
+
+
+class RecordTooLarge(ValueError):
+    """A key or value above the transport's limit; sending it again cannot help."""
+
+
+class UnknownTopic(ValueError):
+    """A topic that nobody has created."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record as it was appended; `appended_s` is the log's own clock, seconds since 1970."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes
+    value: bytes
+    appended_s: float
+
+
+class Producer(Protocol):
+    """Sends records; not shared between threads."""
+
+    def send(self, topic: str, key: bytes, value: bytes) -> None:
+        """Queue one record; it is durable after `flush`.
+
+        Raises      RecordTooLarge, UnknownTopic, TransportUnavailable
+        """
+        ...
+
+    def flush(self) -> None:
+        """Make everything sent so far durable, in order; on failure it stays queued.
+
+        Raises      TransportUnavailable
+        """
+        ...
+
+    def close(self) -> None:
+        """Flush, then let go."""
+        ...
+
+
+class Consumer(Protocol):
+    """One member of a consumer group; not shared between threads."""
+
+    def poll(self, max_records: int, timeout_s: float) -> list[Record]:
+        """Up to `max_records` next records; waits up to `timeout_s` for the first one.
+
+        Raises      TransportUnavailable
+        """
+        ...
+
+    def commit(self, offsets: dict[TopicPartition, int]) -> None:
+        """Record the next offset to read of each partition, durably, for the whole group.
+
+        Partitions that this member no longer holds are left alone.
+        Raises      TransportUnavailable
+        """
+        ...
+
+    def seek_to_committed(self) -> None:
+        """Forget what was read and not committed: the next poll delivers it again."""
+        ...
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """The next offset to read, for every partition that this member holds now."""
+        ...
+
+    def close(self) -> None:
+        """Leave the group at once, so that the other members need not wait for a lease to end."""
+        ...
+
+
+@runtime_checkable
+class Transport(Protocol):
+    """A connection to one log."""
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        """Create a topic, or do nothing where it exists with as many partitions.
+
+        Raises      ValueError when it exists with another number, TransportUnavailable
+        """
+        ...
+
+    def producer(self) -> Producer: ...
+
+    def consumer(self, group: str, topics: Sequence[str]) -> Consumer:
+        """Join `group`; a group that never committed starts at the oldest record.
+
+        Raises      UnknownTopic, TransportUnavailable
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of everything that this object opened."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
