@@ -1,0 +1,100 @@
+"""Kernel families: which class of the catalogue a kernel's name belongs to, by ordered rules kept as data."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, Self
+
+LONGEST_NAME = 4096
+"""Characters of a name that the rules read: template names reach kilobytes, and the head decides."""
+
+_CACHED_NAMES = 16_384
+_FIELDS = {"id", "priority", "family", "pattern", "match"}
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyRule:
+    """One rule: kernels whose name `pattern` finds belong to `family`, unless a rule of lower priority number did first."""
+
+    id: str
+    priority: int
+    family: str
+    pattern: re.Pattern[str]
+    match: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a kernel is in its family: the rule, and the piece of the name that it found."""
+
+    family: str
+    rule: str
+    why: str
+
+
+class FamilyRules:
+    """The rules in order, with a bounded memory of the names seen."""
+
+    def __init__(self, rules: tuple[FamilyRule, ...]) -> None:
+        if not rules or rules[-1].pattern.pattern != "":
+            raise ValueError("the last family rule must match every name (an empty pattern)")
+        self.rules = rules
+        self._find = lru_cache(maxsize=_CACHED_NAMES)(self._search)
+
+    @classmethod
+    def load(cls, path: Path | None = None, families: Collection[str] | None = None) -> Self:
+        """Read the packaged rules, or those of a file.
+
+        families   the names that a rule may give, None: any
+        Raises     ValueError naming the rule at fault
+        """
+        source = path if path is not None else resources.files(__package__) / "families.toml"
+        table = tomllib.loads(source.read_text(encoding="utf-8"))
+        rules = [_rule(entry, families) for entry in table.get("rule", [])]
+        _refuse_repeats(rules)
+        return cls(tuple(sorted(rules, key=lambda rule: rule.priority)))
+
+    def classify(self, kernel_name: str) -> tuple[str, str]:
+        """Return (family, rule id) of a kernel."""
+        rule = self.rules[self._find(kernel_name[:LONGEST_NAME])]
+        return rule.family, rule.id
+
+    def explain(self, kernel_name: str) -> Explanation:
+        """Return the family of a kernel with the rule and the words that decided it."""
+        name = kernel_name[:LONGEST_NAME]
+        rule = self.rules[self._find(name)]
+        found = rule.pattern.search(name)
+        words = found.group(0) if found else ""
+        why = f"found {words!r} (priority {rule.priority})" if words else "no other rule matches"
+        return Explanation(rule.family, rule.id, why)
+
+    def _search(self, name: str) -> int:
+        return next(i for i, rule in enumerate(self.rules) if rule.pattern.search(name))
+
+
+def _rule(entry: dict[str, Any], families: Collection[str] | None) -> FamilyRule:
+    name = entry.get("id", "without id")
+    if set(entry) != _FIELDS:
+        raise ValueError(
+            f"family rule {name}: expected fields {sorted(_FIELDS)}, got {sorted(entry)}"
+        )
+    if families is not None and entry["family"] not in families:
+        raise ValueError(f"family rule {name}: {entry['family']!r} is no family of the catalogue")
+    try:
+        pattern = re.compile(entry["pattern"])
+    except re.error as error:
+        raise ValueError(f"family rule {name}: pattern does not compile: {error}") from error
+    return FamilyRule(name, entry["priority"], entry["family"], pattern, tuple(entry["match"]))
+
+
+def _refuse_repeats(rules: list[FamilyRule]) -> None:
+    for what, values in (("id", [r.id for r in rules]), ("priority", [r.priority for r in rules])):
+        twice = {value for value in values if values.count(value) > 1}
+        if twice:
+            raise ValueError(f"family rules share the {what} {sorted(map(str, twice))}")
