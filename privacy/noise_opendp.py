@@ -1,0 +1,47 @@
+"""Noise of live agents: opendp's exact discrete Gaussian, from the operating system's generator.
+
+opendp costs 0.4 s and 52 MB to import, so a process that never draws by it never loads it.
+"""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privacy.noise import SIGMA_UNIT, sigma_groups
+
+
+class OpenDpSampler:
+    """Discrete Gaussian noise by opendp; 85,000 to 100,000 draws a second on one core."""
+
+    seeded = False
+
+    def __init__(self) -> None:
+        self._measurements: dict[int, Callable[[list[int]], list[int]]] = {}
+
+    def sample(self, hosts: int, sigma_1024: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See `NoiseSampler.sample`."""
+        noise = np.zeros((hosts, sigma_1024.size), dtype=np.int64)
+        for sigma, columns in sigma_groups(sigma_1024):
+            draws = self._measurement(sigma)([0] * (hosts * columns.size))
+            noise[:, columns] = np.array(draws, dtype=np.int64).reshape(hosts, columns.size)
+        return noise
+
+    def _measurement(self, sigma_1024: int) -> Callable[[list[int]], list[int]]:
+        # A multiple of 1/1024 below 2^43 is exact in a double, so opendp draws this very sigma.
+        if sigma_1024 not in self._measurements:
+            self._measurements[sigma_1024] = _make_gaussian(sigma_1024 / SIGMA_UNIT)
+        return self._measurements[sigma_1024]
+
+
+def _make_gaussian(scale: float) -> Callable[[list[int]], list[int]]:
+    import opendp.prelude as dp
+
+    dp.enable_features("contrib")
+    prelude = cast(Any, dp)
+    space = (
+        prelude.vector_domain(prelude.atom_domain(T="i32")),
+        prelude.l2_distance(T="f64"),
+    )
+    return cast(Callable[[list[int]], list[int]], prelude.m.make_gaussian(*space, scale=scale))
