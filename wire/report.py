@@ -59,7 +59,7 @@ class Report:
     header: ReportHeader
     tag_h: bytes
     box: bytes = field(repr=False)
-    raw: bytes = field(default=b"", compare=False, repr=False)
+    raw: bytes = field(default=b"", init=False, compare=False, repr=False)
 
     @property
     def scheme(self) -> Scheme:
@@ -98,7 +98,10 @@ class Report:
         if window > MAX_TIME:
             raise ReportRejected(Reason.FIELD, f"window up to {MAX_TIME}", window)
         header = ReportHeader(cohort, d, window, report)
-        return cls(host, epoch, task, header, tag, data[HEAD_BYTES:], data)
+        decoded = cls(host, epoch, task, header, tag, data[HEAD_BYTES:])
+        # Not an argument, so that dataclasses.replace() never carries bytes of another report.
+        object.__setattr__(decoded, "raw", data)
+        return decoded
 
 
 def _need_local(size: int, d: int, tag: bytes) -> None:

@@ -1,0 +1,242 @@
+"""A task: what a cohort's hosts report, how often, and under which privacy parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import body
+from .bounds import MAX_D, MAX_HOSTS, MAX_TASK_BODY, MAX_TIME, MIN_D, Scheme, need_range
+from .proto import pointillist_pb2 as pb
+
+CHECK_WORDS: Final = 2
+MAX_SECTIONS: Final = 256
+MAX_UNITS: Final = (1 << 53) - 1
+MAX_WINDOW_S: Final = 1 << 26
+DEMO_DOMAIN: Final = "demo"
+
+
+class SectionKind(StrEnum):
+    """What a section's coordinates are, which decides its sensitivity."""
+
+    MIX = "mix"
+    HISTOGRAM = "histogram"
+    MEAN = "mean"
+    INDICATORS = "indicators"
+
+
+_KINDS = dict(enumerate(SectionKind, start=1))
+_KIND_NUMBERS = {kind: number for number, kind in _KINDS.items()}
+_SCHEMES = {1: Scheme.MASKED, 2: Scheme.LOCAL}
+_SCHEME_NUMBERS = {scheme: number for number, scheme in _SCHEMES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class SectionSpec:
+    """One section of a task.
+
+    coordinate_cap, l1_bound  base units, both multiples of q
+    m                         at most m indicators of a host are set; 0 for other kinds
+    q                         base units per step
+    weight_millionths         of the host's budget
+    rate_millionths           measurement sampling: how often a host measures
+    sigma_1024                steps / 1024, standard deviation of each host's noise
+    """
+
+    section_id: int
+    name: str
+    kind: SectionKind
+    length: int
+    coordinate_cap: int
+    l1_bound: int
+    m: int
+    q: int
+    weight_millionths: int
+    rate_millionths: int
+    sigma_1024: int
+
+    @property
+    def cap_steps(self) -> int:
+        return self.coordinate_cap // self.q
+
+    @property
+    def bound_steps(self) -> int:
+        return self.l1_bound // self.q
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The body of a signed task.
+
+    domain         "fleet", "operator" or "demo": agents that run for real refuse "demo"
+    first_window   start in seconds of the series' first window, over all its versions
+    last_window    start in seconds of its last window, inclusive
+    lateness_s     how long after its end a window takes reports; retention_s, the Helper batches
+    n_max, n_min   hosts of the roster; fewest accepted hosts of a release
+    t              hosts whose data and noise someone may know
+    min_operators  0: no operator rule
+    helper_pk      empty in scheme `local`
+    expiry         seconds
+    """
+
+    series: str
+    version: int
+    domain: str
+    scheme: Scheme
+    first_window: int
+    last_window: int
+    window_s: int
+    lateness_s: int
+    retention_s: int
+    sections: tuple[SectionSpec, ...]
+    epsilon_millionths: int
+    delta_1e12: int
+    mu_1e9: int
+    n_max: int
+    n_min: int
+    t: int
+    min_operators: int
+    leader_pk: bytes
+    helper_pk: bytes
+    catalogue_hash: bytes
+    expiry: int
+
+    @property
+    def d(self) -> int:
+        """Words of a report: two check words, then the sections in order."""
+        return CHECK_WORDS + sum(section.length for section in self.sections)
+
+    @property
+    def windows(self) -> int:
+        """Windows of the series, first to last."""
+        return (self.last_window - self.first_window) // self.window_s + 1
+
+    @property
+    def h(self) -> int:
+        """Hosts whose noise counts: n_min - t; 1 in scheme `local`."""
+        return 1 if self.scheme is Scheme.LOCAL else self.n_min - self.t
+
+    def slices(self) -> dict[str, slice]:
+        """Return where each section lies in the vector, by name."""
+        places: dict[str, slice] = {}
+        at = CHECK_WORDS
+        for section in self.sections:
+            places[section.name] = slice(at, at + section.length)
+            at += section.length
+        return places
+
+    def sigma_vector_1024(self) -> NDArray[np.int64]:
+        """Return int64[d]: the noise of each word in steps / 1024; 0 at the check words."""
+        sigmas = [0, *(section.sigma_1024 for section in self.sections)]
+        lengths = [CHECK_WORDS, *(section.length for section in self.sections)]
+        return np.repeat(np.array(sigmas, dtype=np.int64), lengths)
+
+    def encode_body(self) -> bytes:
+        """Return the body's bytes; ValueError-free only for a task that decodes again."""
+        message = pb.TaskBody(
+            scheme=_SCHEME_NUMBERS[self.scheme],  # type: ignore[arg-type]  # enum by number
+            sections=[_encode_section(section) for section in self.sections],
+            **{name: getattr(self, name) for name in _PLAIN},
+        )
+        return message.SerializeToString(deterministic=True)
+
+    @classmethod
+    def decode_body(cls, data: bytes) -> Self:
+        """Decode a body whose signatures were verified; ReportRejected when out of range."""
+        message = body.parse(pb.TaskBody(), data, MAX_TASK_BODY, "a task body")
+        scheme = _SCHEMES.get(message.scheme)
+        body.need(scheme is not None, "a known scheme", message.scheme)
+        need_range(len(message.sections), 1, MAX_SECTIONS, "sections")
+        task = cls(
+            scheme=scheme or Scheme.MASKED,
+            sections=tuple(_decode_section(section) for section in message.sections),
+            **{name: getattr(message, name) for name in _PLAIN},
+        )
+        _check(task)
+        return task
+
+
+_PLAIN = [name for name in Task.__dataclass_fields__ if name not in {"scheme", "sections"}]
+
+
+def _encode_section(section: SectionSpec) -> pb.SectionSpec:
+    numbers = {name: getattr(section, name) for name in _SECTION_PLAIN}
+    return pb.SectionSpec(kind=_KIND_NUMBERS[section.kind], **numbers)  # type: ignore[arg-type]
+
+
+_SECTION_PLAIN = [name for name in SectionSpec.__dataclass_fields__ if name != "kind"]
+
+
+def _decode_section(message: pb.SectionSpec) -> SectionSpec:
+    kind = _KINDS.get(message.kind)
+    body.need(kind is not None, "a known section kind", message.kind)
+    section = SectionSpec(
+        kind=kind or SectionKind.MIX, **{name: getattr(message, name) for name in _SECTION_PLAIN}
+    )
+    _check_section(section)
+    return section
+
+
+def _check_section(section: SectionSpec) -> None:
+    need_range(section.section_id, 1, (1 << 31) - 1, "section_id")
+    body.need_name(section.name, "a section name")
+    need_range(section.length, 1, MAX_D - CHECK_WORDS, "length")
+    need_range(section.q, 1, MAX_UNITS, "q")
+    need_range(section.l1_bound, section.q, MAX_UNITS, "l1_bound")
+    need_range(section.coordinate_cap, section.q, section.l1_bound, "coordinate_cap")
+    for value in (section.l1_bound, section.coordinate_cap):
+        body.need(value % section.q == 0, f"a multiple of q = {section.q}", value)
+    if section.kind is SectionKind.INDICATORS:
+        need_range(section.m, 1, section.length, "m")
+        body.need(
+            section.l1_bound == section.m * section.coordinate_cap,
+            "l1_bound = m caps of an indicator set",
+            section.l1_bound,
+        )
+    else:
+        need_range(section.m, 0, 0, "m of a section without indicators")
+    need_range(section.weight_millionths, 1, body.MILLION, "weight_millionths")
+    need_range(section.rate_millionths, 1, body.MILLION, "rate_millionths")
+    need_range(section.sigma_1024, 1, MAX_UNITS, "sigma_1024")
+
+
+def _check(task: Task) -> None:
+    body.need_name(task.series, "a series")
+    body.need_name(task.domain, "a domain")
+    need_range(task.version, 1, (1 << 31) - 1, "version")
+    _check_times(task)
+    _check_sections(task)
+    need_range(task.epsilon_millionths, 1, 100 * body.MILLION, "epsilon_millionths")
+    need_range(task.delta_1e12, 1, body.MILLION, "delta_1e12")
+    need_range(task.mu_1e9, 1, 1 << 40, "mu_1e9")
+    need_range(task.n_max, 1, MAX_HOSTS, "n_max")
+    need_range(task.n_min, 1, task.n_max, "n_min")
+    need_range(task.t, 0, task.n_min - 1, "t")
+    need_range(task.min_operators, 0, task.n_max, "min_operators")
+    body.need_bytes(task.leader_pk, 32, "leader_pk")
+    body.need_bytes(task.helper_pk, 32 if task.scheme is Scheme.MASKED else 0, "helper_pk")
+    body.need_bytes(task.catalogue_hash, 32, "catalogue_hash")
+
+
+def _check_times(task: Task) -> None:
+    need_range(task.window_s, 1, MAX_WINDOW_S, "window_s")
+    need_range(task.last_window, 0, MAX_TIME, "last_window")
+    need_range(task.first_window, 0, task.last_window, "first_window")
+    for window in (task.first_window, task.last_window):
+        body.need(window % task.window_s == 0, f"a multiple of {task.window_s} s", window)
+    need_range(task.retention_s, 0, MAX_WINDOW_S, "retention_s")
+    need_range(task.lateness_s, 0, task.retention_s, "lateness_s")
+    need_range(task.expiry, 1, MAX_TIME, "expiry")
+
+
+def _check_sections(task: Task) -> None:
+    need_range(task.d, MIN_D, MAX_D, "d")
+    for what in ("section_id", "name"):
+        names = {getattr(section, what) for section in task.sections}
+        body.need(len(names) == len(task.sections), f"each {what} once", "one twice")
+    weights = sum(section.weight_millionths for section in task.sections)
+    need_range(weights, 1, body.MILLION, "the sum of weight_millionths")
