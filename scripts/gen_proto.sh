@@ -15,7 +15,3 @@ sed -i 's/^import pointillist_pb2 as/from wire.proto import pointillist_pb2 as/'
     transport/rpc/pointillist_pb2_grpc.py
 sed -i 's/^import pointillist_pb2 as _/from wire.proto import pointillist_pb2 as _/' \
     transport/rpc/pointillist_pb2_grpc.pyi
-# Generated code is nobody's style.
-for file in transport/rpc/pointillist_pb2_grpc.py transport/rpc/pointillist_pb2_grpc.pyi; do
-    sed -i '1i # ruff: noqa: \n# fmt: off' "$file"
-done
