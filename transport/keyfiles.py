@@ -1,0 +1,285 @@
+"""Key files: who may read them, what stands in them, and that a host key stays on its host.
+
+A key file is text, at most 4 KiB: the line `pointillist-key 1`, then `name value` lines, the names
+below and no other, each once; values are lower-case hex, decimal numbers or words.
+
+| kind    | further lines                                                                       |
+|---------|-------------------------------------------------------------------------------------|
+| signing | `seed` 32 B: Ed25519 (RFC 8032)                                                      |
+| hpke    | `seed` 96 B: ML-KEM-768 seed 64, X25519 32; `not_before`, `not_after` in seconds      |
+| host    | `seed` 32 B; `binding` 32 B: `host_binding(...)`; `ledger` `yes` once a ledger exists |
+
+A file is refused unless it is a regular file of the effective user that nobody else may read. The
+`ledger` line is what makes the loss of a ledger visible: a host key that had one and finds none
+must not publish as if its budget were untouched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from privacy.sealing import HpkeKeyPair
+from privacy.signing import SigningKey
+
+MAX_FILE_BYTES: Final = 4096
+_FIRST_LINE: Final = "pointillist-key 1"
+_BINDING_LABEL: Final = b"pointillist/host-binding/1"
+MACHINE_ID: Final = Path("/etc/machine-id")
+
+
+class KeyFileRefused(Exception):
+    """A key file that must not be used: its owner, mode, contents or host is not as it should be.
+
+    The message names the file and the way out, never a value from inside.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class HpkeKeyFile:
+    """An aggregator's daily sealing key with the interval in which it is announced, seconds."""
+
+    pair: HpkeKeyPair
+    not_before: int
+    not_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostKey:
+    """A host's identity, the machine it belongs to, and whether it ever had a ledger."""
+
+    signing: SigningKey
+    binding: bytes = field(repr=False)
+    ledger_exists: bool = False
+
+
+def machine_id(path: Path = MACHINE_ID) -> str:
+    """The operating system's own id of this installation.
+
+    Raises      KeyFileRefused where the system has none
+    """
+    try:
+        text = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise KeyFileRefused(
+            f"{path}: no machine id ({error}); systemd-machine-id-setup"
+        ) from error
+    if not text:
+        raise KeyFileRefused(f"{path}: empty; systemd-machine-id-setup writes one")
+    return text
+
+
+def host_binding(machine: str, gpu_uuids: Sequence[str]) -> bytes:
+    """Hash of what makes this machine this machine; 32 B, the order of GPUs does not matter."""
+    digest = hashlib.sha256(_BINDING_LABEL)
+    for part in (machine, *sorted(gpu_uuids)):
+        encoded = part.encode()
+        digest.update(len(encoded).to_bytes(4, "big") + encoded)
+    return digest.digest()
+
+
+def write_signing_key(path: Path, key: SigningKey) -> None:
+    write_key(path, "signing", {"seed": key.seed_bytes().hex()})
+
+
+def load_signing_key(path: Path) -> SigningKey:
+    """The long-lived Ed25519 key of a Leader or Helper.
+
+    Raises      KeyFileRefused
+    """
+    fields = _read(path, "signing", {"seed"})
+    return SigningKey.from_seed_bytes(_hex(path, fields, "seed", 32))
+
+
+def write_hpke_key(path: Path, key: HpkeKeyFile) -> None:
+    times = {"not_before": str(key.not_before), "not_after": str(key.not_after)}
+    write_key(path, "hpke", {"seed": key.pair.seed_bytes().hex(), **times})
+
+
+def load_hpke_key(path: Path) -> HpkeKeyFile:
+    """An aggregator's daily sealing key.
+
+    Raises      KeyFileRefused
+    """
+    fields = _read(path, "hpke", {"seed", "not_before", "not_after"})
+    pair = HpkeKeyPair.from_seed_bytes(_hex(path, fields, "seed", 96))
+    return HpkeKeyFile(
+        pair, _seconds(path, fields, "not_before"), _seconds(path, fields, "not_after")
+    )
+
+
+def write_host_key(path: Path, key: HostKey, *, replace_file: bool = False) -> None:
+    fields = {
+        "seed": key.signing.seed_bytes().hex(),
+        "binding": key.binding.hex(),
+        "ledger": "yes" if key.ledger_exists else "no",
+    }
+    write_key(path, "host", fields, replace_file=replace_file)
+
+
+def load_host_key(path: Path, binding: bytes) -> HostKey:
+    """The identity of this host, `binding` being `host_binding` of the machine that asks.
+
+    Raises      KeyFileRefused, also where the key was made on another machine: two copies of one
+                identity would each spend a whole budget
+    """
+    key = read_host_key(path)
+    if key.binding != binding:
+        raise KeyFileRefused(
+            f"{path}: made on another machine or with other GPUs (a cloned image?); "
+            "make a new identity with `pointillist keys generate host` and enrol it"
+        )
+    return key
+
+
+def read_host_key(path: Path) -> HostKey:
+    """A host key without the check of its binding: to show it, never to publish with it.
+
+    Raises      KeyFileRefused
+    """
+    fields = _read(path, "host", {"seed", "binding", "ledger"})
+    if fields["ledger"] not in {"yes", "no"}:
+        raise KeyFileRefused(f"{path}: `ledger` should be yes or no")
+    signing = SigningKey.from_seed_bytes(_hex(path, fields, "seed", 32))
+    return HostKey(signing, _hex(path, fields, "binding", 32), fields["ledger"] == "yes")
+
+
+def mark_ledger(path: Path, binding: bytes) -> HostKey:
+    """Record in the host key that its ledger exists, before the ledger's first entry."""
+    key = load_host_key(path, binding)
+    if not key.ledger_exists:
+        key = replace(key, ledger_exists=True)
+        write_host_key(path, key, replace_file=True)
+    return key
+
+
+def write_key(
+    path: Path, kind: str, fields: Mapping[str, str], *, replace_file: bool = False
+) -> None:
+    """Write a key file whole or not at all, mode 0600, synced to disk.
+
+    Raises      KeyFileRefused when the file exists and `replace_file` is false; OSError
+    """
+    lines = [_FIRST_LINE, f"kind {kind}", *(f"{name} {value}" for name, value in fields.items())]
+    partial = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+    handle = os.open(partial, flags, 0o600)
+    try:
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write("\n".join(lines) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if replace_file:
+            partial.replace(path)
+        else:
+            path.hardlink_to(partial)  # unlike a rename, never replaces a key
+    except FileExistsError as error:
+        raise KeyFileRefused(f"{path}: exists; a key is never overwritten, move it away") from error
+    finally:
+        partial.unlink(missing_ok=True)
+        _sync_folder(path.parent)
+
+
+def destroy_key(path: Path) -> None:
+    """Overwrite and remove a key whose time is over.
+
+    On a copy-on-write file system or a wearing-level SSD the old blocks may outlive this.
+    """
+    with path.open("r+b", buffering=0) as file:
+        file.write(b"\0" * os.fstat(file.fileno()).st_size)
+        os.fsync(file.fileno())
+    path.unlink()
+    _sync_folder(path.parent)
+
+
+def check_key_file(path: Path) -> None:
+    """Check owner, mode and kind of the file without reading a secret.
+
+    Raises      KeyFileRefused
+    """
+    os.close(_open(path))
+
+
+def _sync_folder(folder: Path) -> None:
+    with suppress(OSError):  # some file systems cannot sync a folder
+        handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _open(path: Path) -> int:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError as error:
+        raise KeyFileRefused(
+            f"{path}: no such key file; see `pointillist keys generate`"
+        ) from error
+    except OSError as error:
+        raise KeyFileRefused(f"{path}: cannot be opened ({error.strerror})") from error
+    try:
+        _check_status(path, os.fstat(handle))
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _check_status(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise KeyFileRefused(f"{path}: expected a regular file")
+    if status.st_uid != os.geteuid():
+        raise KeyFileRefused(
+            f"{path}: belongs to user {status.st_uid}, expected {os.geteuid()}, "
+            f"who opens it; chown {os.geteuid()} {path}"
+        )
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & ~0o600:
+        raise KeyFileRefused(f"{path}: mode is {mode:04o}, expected 0600; chmod 600 {path}")
+    if status.st_size > MAX_FILE_BYTES:
+        raise KeyFileRefused(f"{path}: expected at most {MAX_FILE_BYTES} B, got {status.st_size}")
+
+
+def _read(path: Path, kind: str, names: set[str]) -> dict[str, str]:
+    handle = _open(path)
+    try:
+        content = os.read(handle, MAX_FILE_BYTES + 1)
+    finally:
+        os.close(handle)
+    first, *rest = content.decode("ascii", errors="replace").splitlines() or [""]
+    if first != _FIRST_LINE:
+        raise KeyFileRefused(f"{path}: not a key file of version 1")
+    fields: dict[str, str] = {}
+    for number, line in enumerate(rest, start=2):
+        name, _, value = line.partition(" ")
+        if name not in {"kind", *names} or name in fields:
+            raise KeyFileRefused(f"{path}: line {number} is unknown or repeated")
+        fields[name] = value
+    if fields.get("kind") != kind or fields.keys() != {"kind", *names}:
+        raise KeyFileRefused(f"{path}: expected a complete key of kind {kind}")
+    return fields
+
+
+def _hex(path: Path, fields: Mapping[str, str], name: str, length: int) -> bytes:
+    try:
+        value = bytes.fromhex(fields[name])
+    except ValueError:
+        value = b""
+    if len(value) != length:
+        raise KeyFileRefused(f"{path}: `{name}` should be {length} bytes in hex")
+    return value
+
+
+def _seconds(path: Path, fields: Mapping[str, str], name: str) -> int:
+    text = fields[name]
+    if not (text.isascii() and text.isdecimal() and len(text) <= 20):
+        raise KeyFileRefused(f"{path}: `{name}` should be seconds since 1970")
+    return int(text)

@@ -1,0 +1,233 @@
+"""Giving up root: each role runs as a user of its own, and keeps no capability it did not ask for.
+
+The order matters and is that of capabilities(7): the bounding set while root still may change it,
+then groups and user, then exactly the wanted capabilities, then no new privileges for ever. What
+came out is read back from the kernel, and anything else than what was wanted is an error.
+
+Call it before threads start: capabilities and "no new privileges" belong to a thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import grp
+import os
+import pwd
+import resource
+import shutil
+import subprocess
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+LEADER_USER: Final = "pointillist-leader"
+HELPER_USER: Final = "pointillist-helper"
+AGENT_USER: Final = "pointillist-agent"
+LOG_GROUP: Final = "pointillist"
+"""Who may write to the embedded log: Leader and agents. The Helper never touches it."""
+
+CAP_PERFMON: Final = 38
+CAP_BPF: Final = 39
+CAPABILITIES: Final = {"CAP_PERFMON": CAP_PERFMON, "CAP_BPF": CAP_BPF}
+"""What may be kept at all; a role that needs more runs it in a child that never sees a key."""
+
+_PR_SET_DUMPABLE: Final = 4
+_PR_SET_KEEPCAPS: Final = 8
+_PR_CAPBSET_READ: Final = 23
+_PR_CAPBSET_DROP: Final = 24
+_PR_SET_NO_NEW_PRIVS: Final = 38
+_PR_CAP_AMBIENT: Final = 47
+_PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
+_CAPABILITY_VERSION_3: Final = 0x20080522
+_LAST_CAPABILITY: Final = 63
+
+
+class PrivilegeError(Exception):
+    """Privileges could not be given up as asked; the process must not go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Who the process is now; `line` is what a shell prints about it."""
+
+    user: str
+    changed: bool
+    kept: tuple[str, ...]
+    line: str
+
+
+class _Header(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+
+class _Sets(ctypes.Structure):
+    _fields_ = (
+        ("effective", ctypes.c_uint32),
+        ("permitted", ctypes.c_uint32),
+        ("inheritable", ctypes.c_uint32),
+    )
+
+
+def ensure_users() -> bool:
+    """Create the roles' system users and the log's group where they are missing.
+
+    Returns     True where they exist afterwards, False for a user other than root, who cannot
+    Raises      PrivilegeError when the system's tools fail
+    """
+    if os.geteuid() != 0:
+        return False
+    if not _group_exists(LOG_GROUP):
+        _admin("groupadd", "--system", LOG_GROUP)
+    for user, groups in ((LEADER_USER, [LOG_GROUP]), (HELPER_USER, []), (AGENT_USER, [LOG_GROUP])):
+        if not _user_exists(user):
+            extra = ["--groups", ",".join(groups)] if groups else []
+            shell = shutil.which("nologin", path="/usr/sbin:/sbin:/usr/bin") or "/bin/false"
+            home = ["--home-dir", "/nonexistent", "--no-create-home"]
+            _admin("useradd", "--system", "--user-group", *home, "--shell", shell, *extra, user)
+    return True
+
+
+def drop_to(user: str, keep_caps: Collection[str] = ()) -> Dropped:
+    """Become `user` for good.
+
+    keep_caps   names from `CAPABILITIES`; one that the machine does not grant is left out of `kept`
+    Returns     unchanged, with a line that says so, where the process is not root
+    Raises      PrivilegeError, after which the process must end; ValueError for another capability
+    """
+    unknown = set(keep_caps) - CAPABILITIES.keys()
+    if unknown:
+        raise ValueError(f"capabilities that no role may keep: {', '.join(sorted(unknown))}")
+    if os.geteuid() != 0:
+        own = pwd.getpwuid(os.geteuid()).pw_name if _uid_known() else str(os.geteuid())
+        harden()
+        return Dropped(own, False, (), f"not root: runs as {own}, without a user of its own")
+    try:
+        entry = pwd.getpwnam(user)
+    except KeyError as error:
+        raise PrivilegeError(f"user {user} does not exist; ensure_users creates it") from error
+    if entry.pw_uid == 0:
+        raise PrivilegeError(f"user {user} is root")
+    wanted = _granted(keep_caps)
+    _become(entry, wanted)
+    _verify(entry, wanted)
+    kept = tuple(sorted(name for name, number in CAPABILITIES.items() if number in wanted))
+    tail = f", keeps {', '.join(kept)}" if kept else ""
+    return Dropped(user, True, kept, f"runs as {user}{tail}")
+
+
+def harden() -> None:
+    """No core dump, no ptrace by the same user, no privilege gained by a later exec."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    _prctl(_PR_SET_DUMPABLE, 0)
+
+
+def _become(entry: pwd.struct_passwd, wanted: frozenset[int]) -> None:
+    groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
+    try:
+        _prctl(_PR_SET_KEEPCAPS, 1 if wanted else 0)
+        for capability in range(_LAST_CAPABILITY + 1):
+            if capability not in wanted and _in_bounding_set(capability):
+                _prctl(_PR_CAPBSET_DROP, capability)
+        os.setgroups(groups)
+        os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
+        os.setresuid(entry.pw_uid, entry.pw_uid, entry.pw_uid)
+        _set_capabilities(wanted)
+        _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+        _prctl(_PR_SET_KEEPCAPS, 0)
+        harden()
+    except OSError as error:
+        raise PrivilegeError(f"cannot become {entry.pw_name}: {error}") from error
+
+
+def _verify(entry: pwd.struct_passwd, wanted: frozenset[int]) -> None:
+    mask = sum(1 << capability for capability in wanted)
+    status = process_status()
+    uids, gids = os.getresuid(), os.getresgid()
+    if uids != (entry.pw_uid,) * 3 or gids != (entry.pw_gid,) * 3:
+        raise PrivilegeError(f"expected user {entry.pw_uid}:{entry.pw_gid}, got {uids}:{gids}")
+    expected = {"CapInh": 0, "CapPrm": mask, "CapEff": mask, "CapAmb": 0}
+    for name, value in expected.items():
+        if int(status[name], 16) != value:
+            raise PrivilegeError(f"{name}: expected {value:016x}, got {status[name]}")
+    if int(status["CapBnd"], 16) & ~mask:
+        raise PrivilegeError(f"CapBnd: expected at most {mask:016x}, got {status['CapBnd']}")
+    if status["NoNewPrivs"] != "1":
+        raise PrivilegeError("NoNewPrivs: expected 1")
+
+
+def process_status() -> dict[str, str]:
+    """The lines of /proc/thread-self/status."""
+    lines = Path("/proc/thread-self/status").read_text(encoding="utf-8").splitlines()
+    pairs = (line.partition(":") for line in lines)
+    return {name: value.strip() for name, _, value in pairs}
+
+
+def _granted(keep_caps: Collection[str]) -> frozenset[int]:
+    permitted = int(process_status()["CapPrm"], 16)
+    numbers = {CAPABILITIES[name] for name in keep_caps}
+    return frozenset(number for number in numbers if permitted >> number & 1)
+
+
+def _in_bounding_set(capability: int) -> bool:
+    # -1 with EINVAL is how the kernel says that it has no capability of this number.
+    return int(_libc().prctl(_PR_CAPBSET_READ, *_words(capability, 0, 0, 0))) == 1
+
+
+def _set_capabilities(wanted: frozenset[int]) -> None:
+    header = _Header(_CAPABILITY_VERSION_3, 0)
+    sets = (_Sets * 2)()
+    for capability in wanted:
+        bit = 1 << capability % 32
+        sets[capability // 32].effective |= bit
+        sets[capability // 32].permitted |= bit
+    if _libc().capset(ctypes.byref(header), ctypes.byref(sets)) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"capset: {os.strerror(number)}")
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc().prctl(option, *_words(value, 0, 0, 0)) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}, {value}): {os.strerror(number)}")
+
+
+def _words(*values: int) -> list[ctypes.c_ulong]:
+    """prctl reads unsigned longs; ctypes would pass an int of 32 bits."""
+    return [ctypes.c_ulong(value) for value in values]
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _uid_known() -> bool:
+    return any(entry.pw_uid == os.geteuid() for entry in pwd.getpwall())
+
+
+def _group_exists(name: str) -> bool:
+    try:
+        grp.getgrnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _user_exists(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _admin(*command: str) -> None:
+    """Run useradd or groupadd; two programs may come at the same time, so "exists" is success."""
+    exists = _group_exists if command[0] == "groupadd" else _user_exists
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise PrivilegeError(f"{command[0]}: {error}; create {command[-1]} by hand") from error
+    if result.returncode != 0 and not exists(command[-1]):
+        raise PrivilegeError(f"{command[0]} {command[-1]}: {result.stderr.strip()}")
