@@ -1,4 +1,4 @@
-"""What a source hands to the windows: kernel activity and plain observations, stamped with CLOCK_BOOTTIME."""
+"""What a source hands to the windows: kernel activity and observations, in CLOCK_BOOTTIME."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class KernelActivity:
     family, application        class names of the catalogue's tables
     count                      launches seen, >= 0
     gpu_time_ns                time on the GPU, or None where the source sees launches only
-    log2_bins                  (bin, count) pairs of durations in ns, bins ascending; () without times
+    log2_bins                  (bin, count) pairs of durations in ns, bins ascending
     sampling_rate_millionths   share of all launches that the source saw, 1..1_000_000
     boottime_ns                CLOCK_BOOTTIME of the earliest launch
-    span_ns                    launches lie in [boottime_ns, boottime_ns + span_ns]; 0 for one moment
+    span_ns                    launches lie in [boottime_ns, boottime_ns + span_ns]
     copy_log2_bins             (bin, count) pairs of bytes, for copies only
     """
 
@@ -56,8 +56,8 @@ class Observation:
 
     section       the catalogue's section name
     cell          the cell's name within the section
-    value         in the section's base units: an amount for a mix, a sample for a histogram or mean,
-                  any non-zero value for an indicator
+    value         in the section's base units: an amount for a mix, a sample for a histogram or
+                  mean, any non-zero value for an indicator
     boottime_ns   CLOCK_BOOTTIME of the measurement
     """
 

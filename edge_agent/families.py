@@ -1,4 +1,4 @@
-"""Kernel families: which class of the catalogue a kernel's name belongs to, by ordered rules kept as data."""
+"""Kernel families: the catalogue's class of a kernel's name, by ordered rules kept as data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 LONGEST_NAME = 4096
-"""Characters of a name that the rules read: template names reach kilobytes, and the head decides."""
+"""Characters of a name that the rules read: template names reach kilobytes, the head decides."""
 
 _CACHED_NAMES = 16_384
 _FIELDS = {"id", "priority", "family", "pattern", "match"}
@@ -20,7 +20,7 @@ _FIELDS = {"id", "priority", "family", "pattern", "match"}
 
 @dataclass(frozen=True, slots=True)
 class FamilyRule:
-    """One rule: kernels whose name `pattern` finds belong to `family`, unless a rule of lower priority number did first."""
+    """One rule: a name in which `pattern` is found is of `family`, unless taken by an earlier one."""
 
     id: str
     priority: int
@@ -94,7 +94,8 @@ def _rule(entry: dict[str, Any], families: Collection[str] | None) -> FamilyRule
 
 
 def _refuse_repeats(rules: list[FamilyRule]) -> None:
-    for what, values in (("id", [r.id for r in rules]), ("priority", [r.priority for r in rules])):
-        twice = {value for value in values if values.count(value) > 1}
+    for what in ("id", "priority"):
+        values = [str(getattr(rule, what)) for rule in rules]
+        twice = sorted({value for value in values if values.count(value) > 1})
         if twice:
-            raise ValueError(f"family rules share the {what} {sorted(map(str, twice))}")
+            raise ValueError(f"family rules share the {what} {', '.join(twice)}")

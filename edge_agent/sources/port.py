@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..activity import KernelActivity, Observation
+from edge_agent.activity import KernelActivity, Observation
 
 Record = KernelActivity | Observation
 
@@ -16,7 +16,7 @@ class SourceUnavailable(Exception):
 
 
 class Source(Protocol):
-    """One way to see what this host does. No method blocks for long: the shell calls them in turn."""
+    """One way to see what this host does. No method blocks for long: a shell calls them in turn."""
 
     @property
     def name(self) -> str:
@@ -52,7 +52,7 @@ class Absence:
 
 
 class SourceRegistry:
-    """Sources by name, in the order in which they are asked: a new source is one `register` call."""
+    """Sources by name, in the order they are asked: a new source is one `register` call."""
 
     def __init__(self) -> None:
         self._factories: dict[str, SourceFactory] = {}

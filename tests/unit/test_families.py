@@ -1,0 +1,104 @@
+"""Kernel families: the packaged rules, their traps, and what a broken rule file says."""
+
+from pathlib import Path
+
+import pytest
+
+from edge_agent.families import FamilyRules
+
+RULE = """
+[[rule]]
+id = "{id}"
+priority = {priority}
+family = "{family}"
+pattern = '{pattern}'
+match = []
+"""
+
+
+@pytest.fixture(scope="module")
+def rules() -> FamilyRules:
+    return FamilyRules.load()
+
+
+def write_rules(path: Path, *rows: tuple[str, int, str, str]) -> Path:
+    text = "".join(RULE.format(id=i, priority=p, family=f, pattern=x) for i, p, f, x in rows)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_families_every_rule_takes_its_own_examples(rules: FamilyRules) -> None:
+    strays = [
+        (rule.id, name, rules.explain(name))
+        for rule in rules.rules
+        for name in rule.match
+        if rules.classify(name) != (rule.family, rule.id)
+    ]
+    assert all(rule.match for rule in rules.rules)
+    assert strays == []
+
+
+@pytest.mark.parametrize(
+    ("kernel", "family"),
+    [
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::sqrt_kernel_cuda("
+            "at::TensorIteratorBase&)::{lambda()#2}::operator()() const::{lambda(float)#1}>(int)",
+            "elementwise",
+        ),
+        ("void apex::lamb_stage_1_kernel<float>(int)", "optimizer"),
+        ("void multi_tensor_apply_kernel<Meta<4>, LAMBStage2Functor<float>, float>(int)", "optimizer"),
+        (
+            "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(long)",
+            "communication",
+        ),
+        ("void multimem_one_shot_all_reduce_kernel<float>(float*)", "communication"),
+        ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float> >(int)", "reduce"),
+        ("void fbgemm_gpu::permute_2D_lengths_kernel<int>(int)", "embedding"),
+        ("ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_tn", "gemm"),
+        ("void vector_fft<512u, EPT<8u>, 8u, float>(kernel_arguments_t<unsigned int>)", "fft"),
+        ("void cusparse::csrmv_v3_kernel<int, double>(double*)", "sparse"),
+        ("void nbnxn_kernel_ElecEw_VdwLJ_F_cuda(NBAtomDataGpu)", "molecular_dynamics"),
+        ("void cunn_SoftMaxForward<8, float>(float*)", "softmax"),
+        ("void silently_new_kernel(int)", "other"),
+        ("", "other"),
+    ],
+)
+def test_families_known_traps(rules: FamilyRules, kernel: str, family: str) -> None:
+    assert rules.classify(kernel)[0] == family
+
+
+def test_families_explain_names_rule_and_words(rules: FamilyRules) -> None:
+    told = rules.explain("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)")
+    assert (told.family, told.rule) == ("communication", "nccl")
+    assert "'nccl'" in told.why
+    assert rules.explain("zzz").why == "no other rule matches"
+
+
+def test_families_lower_priority_number_wins(tmp_path: Path) -> None:
+    path = write_rules(
+        tmp_path / "rules.toml", ("last", 9, "other", ""), ("b", 2, "y", "ab"), ("a", 1, "x", "a")
+    )
+    assert FamilyRules.load(path).classify("cab") == ("x", "a")
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ((("a", 1, "x", "a"),), "last family rule"),
+        ((("a", 1, "x", "a"), ("a", 2, "other", "")), "share the id a"),
+        ((("a", 1, "x", "a"), ("b", 1, "other", "")), "share the priority 1"),
+        ((("a", 1, "x", "("), ("b", 2, "other", "")), "rule a: pattern does not compile"),
+        ((("a", 1, "nowhere", "a"), ("b", 2, "other", "")), "'nowhere' is no family"),
+    ],
+)
+def test_families_broken_rules_are_named(
+    tmp_path: Path, rows: tuple[tuple[str, int, str, str], ...], message: str
+) -> None:
+    path = write_rules(tmp_path / "rules.toml", *rows)
+    with pytest.raises(ValueError, match=message):
+        FamilyRules.load(path, families={"x", "other"})
+
+
+def test_families_long_names_are_cut(rules: FamilyRules) -> None:
+    assert rules.classify("x" * 1_000_000 + "gemm")[0] == "other"
