@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from math import exp, fsum, log, pi, sqrt
 from typing import Final
 
-from privacy.calibrate import MILLION, SIGMA_UNIT
-from privacy.errors import ParameterError
+from .calibrate import MILLION, SIGMA_UNIT
+from .errors import ParameterError
 
 GATE_MARGIN: Final = 0.001
 """A plan of epsilon 2 passes at 2.001: room for the slack and for the accountant's own rounding."""
@@ -60,7 +60,7 @@ def sum_gap(sigma_1024: int, hosts: int) -> float:
 
 
 def epsilon_of(compositions: Sequence[tuple[float, int]], delta: float) -> float:
-    """Return the epsilon of Gaussian mechanisms, (noise multiplier, uses) each, by connect-the-dots.
+    """Return the epsilon of Gaussians, (noise multiplier, uses) each, by connect-the-dots.
 
     Loads dp-accounting (3 s) when first called.
     """

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from privacy.errors import ParameterError
+from .errors import ParameterError
 
 WEEK_S: Final = 7 * 24 * 3600
 MILLION: Final = 10**6

@@ -10,7 +10,7 @@ from typing import Final
 
 import mpmath
 
-from privacy.errors import ParameterError
+from .errors import ParameterError
 
 __all__ = [
     "MILLION",

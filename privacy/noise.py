@@ -9,7 +9,7 @@ from typing import Final, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy.errors import ParameterError
+from .errors import ParameterError
 
 SIGMA_UNIT: Final = 1024
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy.noise import SIGMA_UNIT, sigma_groups
+from .noise import SIGMA_UNIT, sigma_groups
 
 
 class OpenDpSampler:

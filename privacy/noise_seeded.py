@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
 
-from privacy.noise_table import TableSampler
+from .noise_table import TableSampler
 
 _LABEL: Final = b"plst1/seeded-stream".ljust(32, b"\0")
 

@@ -16,8 +16,8 @@ import mpmath
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy.errors import ParameterError
-from privacy.noise import SIGMA_UNIT, sigma_groups
+from .errors import ParameterError
+from .noise import SIGMA_UNIT, sigma_groups
 
 RandomBytes = Callable[[int], bytes]
 

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy.errors import ParameterError
+from .errors import ParameterError
 
 RandomBytes = Callable[[int], bytes]
 """A source of cryptographic randomness: n -> n bytes."""
