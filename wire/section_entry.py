@@ -1,0 +1,130 @@
+"""Reading one [[section]] of a catalogue file."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from . import body
+from .bounds import MAX_D
+from .catalogue_rules import (
+    CatalogueError,
+    member,
+    need,
+    need_known,
+    need_names,
+    need_range,
+    need_types,
+)
+from .section import Bins, Bound, Coordinate, Section
+from .task import CHECK_WORDS, SectionKind
+
+_REQUIRED = {
+    "id": int,
+    "name": str,
+    "kind": str,
+    "unit": str,
+    "axes": list,
+    "steps_per_unit": int,
+    "cadence_s": int,
+    "default_weight_millionths": int,
+}
+_OPTIONAL = {
+    "about": str,
+    "bins": dict,
+    "coordinates": list,
+    "bound": str,
+    "coordinate_cap": int,
+    "l1_bound": int,
+    "sample_period_s": int,
+    "m": int,
+}
+
+
+def read_section(raw: dict[str, Any], axes: Mapping[str, tuple[str, ...]]) -> Section:
+    """Build one section; `axes` gives the cells of each table and partition."""
+    name = str(raw.get("name"))
+    where = f"section {name}"
+    need_known(raw, _REQUIRED.keys() | _OPTIONAL.keys(), where)
+    for key, kind in _REQUIRED.items():
+        need(key in raw, f"{where}: the key {key} ({kind.__name__})", "none")
+    need_types(raw, _REQUIRED | _OPTIONAL, where)
+    bins = _bins(raw["bins"], where) if "bins" in raw else None
+    coordinates = tuple(_coordinate(one, where) for one in raw.get("coordinates", []))
+    places = dict(axes)
+    if bins is not None:
+        places["bins"] = bins.names
+    if coordinates:
+        places["coordinates"] = tuple(one.name for one in coordinates)
+    section = Section(
+        id=raw["id"],
+        name=name,
+        about=raw.get("about", ""),
+        kind=member(SectionKind, raw["kind"], where),
+        unit=raw["unit"],
+        axes=need_names(raw["axes"], f"{where}: axes"),
+        cells=_cells(raw["axes"], places, where),
+        bins=bins,
+        coordinates=coordinates,
+        bound=member(Bound, raw.get("bound", "indicators"), where),
+        coordinate_cap=raw.get("coordinate_cap", 0),
+        l1_bound=raw.get("l1_bound", 0),
+        sample_period_s=raw.get("sample_period_s", 0),
+        m=raw.get("m", 0),
+        steps_per_unit=raw["steps_per_unit"],
+        cadence_s=raw["cadence_s"],
+        default_weight_millionths=raw["default_weight_millionths"],
+    )
+    _check_section(section, where)
+    return section
+
+
+def _check_section(section: Section, where: str) -> None:
+    need(body.NAME.fullmatch(section.name), f"{where}: a name like {body.NAME.pattern}", "another")
+    need_range(section.id, 1, (1 << 31) - 1, f"{where}: id")
+    need_range(section.steps_per_unit, 1, 1 << 20, f"{where}: steps_per_unit")
+    need_range(section.cadence_s, 1, 1 << 26, f"{where}: cadence_s")
+    need_range(
+        section.default_weight_millionths, 1, body.MILLION, f"{where}: default_weight_millionths"
+    )
+    indicators = section.kind is SectionKind.INDICATORS
+    need_range(section.m, int(indicators), section.length if indicators else 0, f"{where}: m")
+    same = (section.bound is Bound.INDICATORS) == indicators
+    need(same, f"{where}: a bound for other kinds, none for indicators", section.bound.value)
+    fixed = section.bound is Bound.FIXED
+    need_range(section.l1_bound, int(fixed), (1 << 53) * fixed, f"{where}: l1_bound")
+    need_range(section.coordinate_cap, int(fixed), section.l1_bound, f"{where}: coordinate_cap")
+    sampled = section.bound is Bound.PER_GPU_SAMPLE
+    need_range(section.sample_period_s, int(sampled), 3600 * sampled, f"{where}: sample_period_s")
+
+
+def _bins(raw: dict[str, Any], where: str) -> Bins:
+    linear = raw.get("scale") == "linear"
+    keys = {"scale", "unit", "first", "count"} | ({"width"} if linear else set())
+    need_known(raw, keys, f"{where}: bins")
+    need(linear or raw.get("scale") == "log2", f"{where}: scale log2 or linear", raw.get("scale"))
+    need(isinstance(raw.get("unit"), str), f"{where}: a unit of bins", raw.get("unit"))
+    for key, high in (("first", 1 << 20 if linear else 62), ("count", 4096), ("width", 1 << 40)):
+        if key in keys:
+            need_range(raw.get(key), int(key != "first"), high, f"{where}: bins.{key}")
+    need(linear or raw["first"] + raw["count"] <= 64, f"{where}: log2 bins below 2^64", "above")
+    return Bins(raw["scale"], raw["unit"], raw["first"], raw.get("width", 0), raw["count"])
+
+
+def _coordinate(raw: object, where: str) -> Coordinate:
+    if not isinstance(raw, dict) or raw.keys() != {"name", "full_scale", "unit"}:
+        raise CatalogueError(f"{where}: expected coordinates of name, full_scale, unit, got {raw}")
+    need_range(raw["full_scale"], 1, 1 << 53, f"{where}: full_scale")
+    return Coordinate(str(raw["name"]), raw["full_scale"], str(raw["unit"]))
+
+
+def _cells(wanted: list[str], places: Mapping[str, tuple[str, ...]], where: str) -> tuple[str, ...]:
+    size = 1
+    for axis in wanted:
+        need(axis in places, f"{where}: an axis among {sorted(places)}", axis)
+        size *= len(places[axis])
+    need_range(size, 1, MAX_D - CHECK_WORDS, f"{where}: cells")
+    cells = tuple("/".join(cell) for cell in itertools.product(*(places[a] for a in wanted)))
+    need(len(set(cells)) == size and wanted, f"{where}: each cell once, an axis at least", size)
+    return cells

@@ -1,0 +1,83 @@
+"""Topics of the transport: names, keys and limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from .bounds import MAX_D, MAX_JOIN_BODY, MAX_ROSTER_BODY, MAX_TASK_BODY, Scheme
+from .envelope import OVERHEAD_BYTES, Kind
+from .epoch import EPOCH_BYTES
+from .ids import EpochId, HostId
+from .report import report_length
+
+_SIGNED: Final = 16 + 4 + 128
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic.
+
+    kind       of every envelope in it
+    max_bytes  of an envelope; a longer record is refused before anything else
+    compacted  the last record of a key stays; else records go with time (`delete`)
+    """
+
+    name: str
+    kind: Kind
+    partitions: int
+    max_bytes: int
+    compacted: bool
+
+
+def _topic(name: str, kind: Kind, partitions: int, core: int, *, compacted: bool) -> Topic:
+    return Topic(f"plst1.{name}", kind, partitions, core + OVERHEAD_BYTES, compacted)
+
+
+_EPOCH_CORE: Final = max(EPOCH_BYTES.values())
+_REPORT_CORE: Final = report_length(MAX_D, Scheme.LOCAL)
+
+TASKS: Final = _topic("tasks", Kind.TASK, 1, MAX_TASK_BODY + _SIGNED, compacted=True)
+ROSTERS: Final = _topic("rosters", Kind.ROSTER, 1, MAX_ROSTER_BODY + _SIGNED, compacted=True)
+KEYS: Final = _topic("keys", Kind.KEY_ANNOUNCEMENT, 1, 1344, compacted=True)
+EPOCHS: Final = _topic("epochs", Kind.EPOCH, 4, _EPOCH_CORE, compacted=False)
+REPORTS: Final = _topic("reports", Kind.REPORT, 4, _REPORT_CORE, compacted=False)
+RELEASES: Final = _topic("releases", Kind.RELEASE, 1, 272, compacted=False)
+JOINS: Final = _topic("joins", Kind.JOIN_REQUEST, 1, 20 + MAX_JOIN_BODY + 64, compacted=False)
+ENTRIES: Final = _topic("entries", Kind.ENTRY_ANSWER, 1, MAX_JOIN_BODY + _SIGNED, compacted=False)
+ALL: Final = (TASKS, ROSTERS, KEYS, EPOCHS, REPORTS, RELEASES, JOINS, ENTRIES)
+
+
+def task_key(series: str) -> bytes:
+    """The newest version of a series replaces the older."""
+    return series.encode()
+
+
+def roster_key() -> bytes:
+    """There is one roster."""
+    return b"roster"
+
+
+def announcement_key(party_pk: bytes, key_id: bytes) -> bytes:
+    """One record per party and key."""
+    return party_pk + key_id
+
+
+def epoch_key(host: HostId, epoch: EpochId) -> bytes:
+    """Epochs are keyed by (host, epoch), so that twins meet in one partition."""
+    return host + epoch
+
+
+def report_key(host: HostId) -> bytes:
+    """Reports are keyed by host, so that all reports of a host meet in one partition."""
+    return bytes(host)
+
+
+def release_key(series: str, cohort: int) -> bytes:
+    """One chain per series and cohort."""
+    return series.encode() + cohort.to_bytes(4, "big")
+
+
+def join_key(ed25519_pk: bytes) -> bytes:
+    """Joins and their answers are keyed by the host's public key."""
+    return ed25519_pk
