@@ -1,0 +1,70 @@
+"""What each host of a batch has spent, kept so that the rolling-week question is cheap to ask."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from privacy.budget import WEEK_S, Entry, keep_from, may_spend
+
+_PRUNE_FROM: Final = 4096
+
+
+class BudgetBook:
+    """Entries of a batch of hosts, per series in rising order of their windows.
+
+    Hosts with the same history share the very same Entry objects, so a batch asks once for each
+    distinct history; a live host asks about the windows that a week around the candidate can meet.
+    """
+
+    def __init__(self, histories: Iterable[Sequence[Entry]]) -> None:
+        self._hosts: list[dict[str, list[Entry]]] = []
+        for history in histories:
+            series: dict[str, list[Entry]] = {}
+            for entry in sorted(history, key=lambda entry: entry.start):
+                series.setdefault(entry.series, []).append(entry)
+            self._hosts.append(series)
+
+    def last_start(self, host: int, series: str) -> int:
+        """Give the start of the last window spent in a series; -1 when there is none."""
+        entries = self._hosts[host].get(series)
+        return entries[-1].start if entries else -1
+
+    def may_spend(self, hosts: Sequence[int], candidate: Entry) -> list[bool]:
+        """Say for each host whether the candidate fits its budget."""
+        known: dict[tuple[int, ...], bool] = {}
+        answers = []
+        for host in hosts:
+            near = self._near(host, candidate)
+            key = tuple(map(id, near))
+            if key not in known:
+                known[key] = may_spend(near, candidate)
+            answers.append(known[key])
+        return answers
+
+    def _near(self, host: int, candidate: Entry) -> list[Entry]:
+        """Collect a host's entries that some 168 h meeting the candidate can meet."""
+        near: list[Entry] = []
+        for entries in self._hosts[host].values():
+            if len(entries) < 64:
+                near += entries
+                continue
+            # Windows of a series do not overlap, so ends rise with starts.
+            first = bisect_left(entries, candidate.start - WEEK_S, key=lambda e: e.end)
+            last = bisect_left(entries, candidate.end + WEEK_S, key=lambda e: e.start)
+            near += entries[first:last]
+        return near
+
+    def spend(self, host: int, entry: Entry) -> None:
+        """Add an entry, which must be the latest of its series."""
+        entries = self._hosts[host].setdefault(entry.series, [])
+        entries.append(entry)
+        if len(entries) > _PRUNE_FROM and len(entries) % 1024 == 0:
+            longest = max(e[-1].end - e[-1].start for e in self._hosts[host].values())
+            floor_s = keep_from(entry.start, longest)
+            del entries[: bisect_left(entries, floor_s, key=lambda e: e.end)]
+
+    def take_back(self, host: int, entry: Entry) -> None:
+        """Remove an entry whose commit was rolled back; it is the latest of its series."""
+        self._hosts[host][entry.series].remove(entry)

@@ -1,0 +1,168 @@
+"""Epochs of a batch of hosts: fresh keys for an hour, sealed to both aggregators, then erased."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from privacy.masks import EpochTaskKeys, derive_box_key, derive_epoch_task_keys
+from privacy.sealing import seal
+from privacy.signing import SigningKey
+from wire import labels
+from wire.epoch import Epoch, EpochHeader
+from wire.ids import NO_KEY, EpochId, HostId, TaskId
+from wire.keys import KeyAnnouncement
+
+EPOCH_PERIOD_S: Final = 3600
+EPOCH_LIFE_S: Final = 3900
+"""The longest the protocol allows: 300 s over the period, so that two epochs overlap."""
+EPOCHS_PER_HOUR: Final = 12
+
+
+class Parties(NamedTuple):
+    """The two aggregators an epoch is sealed to; helper_pk is empty in scheme `local`."""
+
+    leader_pk: bytes
+    helper_pk: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A host's identity."""
+
+    signing_key: SigningKey = field(repr=False)
+    host_id: HostId
+
+
+@dataclass(slots=True)
+class HostEpoch:
+    """One epoch of one host with its secrets and what was derived from them."""
+
+    header: EpochHeader
+    epoch_hash: bytes
+    k_h: bytes = field(repr=False)
+    k_l: bytes = field(repr=False)
+    derived: dict[TaskId, EpochTaskKeys] = field(default_factory=dict, repr=False)
+
+    def keys(self, task_id: TaskId) -> EpochTaskKeys:
+        """Derive a task's keys once per epoch; without a Helper only the box key exists."""
+        keys = self.derived.get(task_id)
+        if keys is None:
+            keys = self._derive(task_id)
+            self.derived[task_id] = keys
+        return keys
+
+    def _derive(self, task_id: TaskId) -> EpochTaskKeys:
+        if not self.k_h:
+            return EpochTaskKeys(b"", b"", derive_box_key(self.k_l, self.epoch_hash, task_id))
+        return derive_epoch_task_keys(self.k_h, self.k_l, self.epoch_hash, task_id)
+
+    def covers(self, end_s: int, lateness_s: int) -> bool:
+        """Say whether a report of a window that ended at end_s may be sealed under it."""
+        return self.header.not_before <= end_s + lateness_s and self.header.not_after > end_s
+
+    def erase(self) -> None:
+        """Drop every reference to the secrets; CPython frees their memory at once."""
+        self.k_h = self.k_l = b""
+        self.derived.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class SealingKeys:
+    """The announced keys of the day; `helper` is None in scheme `local`."""
+
+    leader: KeyAnnouncement
+    helper: KeyAnnouncement | None
+
+
+def open_epoch(
+    host: Host,
+    keys: SealingKeys,
+    roster_ver: int,
+    ledger_ctr: int,
+    now_s: int,
+    random_bytes: Callable[[int], bytes],
+) -> tuple[HostEpoch, bytes]:
+    """Draw the keys of one epoch, seal them, and give the state and the signed epoch's bytes."""
+    secrets = random_bytes(80)
+    k_h = secrets[16:48] if keys.helper else b""
+    k_l = secrets[48:80]
+    header = EpochHeader(
+        host.host_id,
+        EpochId(secrets[:16]),
+        now_s,
+        now_s + EPOCH_LIFE_S,
+        keys.helper.key_id if keys.helper else NO_KEY,
+        keys.leader.key_id,
+        roster_ver,
+        ledger_ctr,
+    )
+    context = header.encode()
+    seal_h = seal(keys.helper.hpke_pk, k_h, labels.SEAL_H + context) if keys.helper else b""
+    seal_l = seal(keys.leader.hpke_pk, k_l, labels.SEAL_L + context)
+    unsigned = Epoch(header, seal_h, seal_l)
+    epoch = Epoch(header, seal_h, seal_l, host.signing_key.sign(unsigned.unsigned()))
+    return HostEpoch(header, epoch.hash(), k_h, k_l), epoch.encode()
+
+
+@dataclass(slots=True)
+class EpochBook:
+    """The epochs in force of every host, per pair of aggregators, and how many each host opened."""
+
+    hosts: int
+    counters: list[int]
+    opened: list[list[int]]
+    in_force: dict[Parties, list[HostEpoch | None]] = field(default_factory=dict)
+    pending: dict[Parties, int] = field(default_factory=dict)
+
+    def epoch(self, parties: Parties, host: int) -> HostEpoch | None:
+        """Give a host's epoch with these parties."""
+        row = self.in_force.get(parties)
+        return row[host] if row else None
+
+    def due(self, parties: Parties, now_s: int) -> list[int]:
+        """List the hosts that need an epoch: none yet, or an hour old. None while one pends."""
+        if parties in self.pending:
+            return []
+        row = self.in_force.get(parties)
+        if row is None:
+            return list(range(self.hosts))
+        limit = now_s - EPOCH_PERIOD_S
+        return [i for i, e in enumerate(row) if e is None or e.header.not_before <= limit]
+
+    def may_open(self, host: int, now_s: int) -> bool:
+        """Hold a host to 12 epochs an hour, over restarts too."""
+        recent = [t for t in self.opened[host] if t > now_s - 3600]
+        self.opened[host] = recent
+        return len(recent) < EPOCHS_PER_HOUR
+
+    def count(self, host: int, now_s: int) -> int:
+        """Take the host's next counter."""
+        self.counters[host] += 1
+        self.opened[host].append(now_s)
+        return self.counters[host]
+
+    def install(self, parties: Parties, epochs: Sequence[tuple[int, HostEpoch]]) -> int:
+        """Put durable epochs in force; give how many old ones were erased."""
+        self.pending.pop(parties, None)
+        row = self.in_force.setdefault(parties, [None] * self.hosts)
+        erased = 0
+        for host, epoch in epochs:
+            old = row[host]
+            if old is not None:
+                old.erase()
+                erased += 1
+            row[host] = epoch
+        return erased
+
+    def erase_ended(self, now_s: int) -> int:
+        """Erase every epoch whose end has passed."""
+        erased = 0
+        for row in self.in_force.values():
+            for host, epoch in enumerate(row):
+                if epoch is not None and epoch.header.not_after <= now_s:
+                    epoch.erase()
+                    row[host] = None
+                    erased += 1
+        return erased

@@ -1,0 +1,422 @@
+"""The durable privacy ledger of a host, or of the simulated hosts of one process.
+
+Entries and sealed bytes are one transaction with fsync; only after it, and after the fence beside
+the key has followed, may a byte leave the process. Every doubt is a refusal that names its cure.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, Self
+
+from privacy.budget import Entry
+
+from .fence import Fence, FenceMark
+from .ledger_db import connect, connect_readonly, transaction, translated
+from .ledger_errors import (
+    ClockSetBack,
+    LedgerCloned,
+    LedgerCorrupt,
+    LedgerExists,
+    LedgerMissing,
+    LedgerRolledBack,
+    WindowSpent,
+)
+from .ledger_records import (
+    FREEZE_S,
+    KEEP_S,
+    EpochOpening,
+    HostEntry,
+    HostView,
+    KnownSeries,
+    LedgerView,
+    SealedRecord,
+    SpooledRecord,
+    SpoolLimits,
+)
+from .spool import Spool
+
+CLOCK_TOLERANCE_S: Final = 2
+"""A step back within it is a clock being disciplined; windows still only move forward."""
+_EPOCH_MEMORY_S: Final = 2 * 3600
+_PRUNE_EVERY_S: Final = 3600
+
+
+def _no_fault(_point: str) -> None:
+    return
+
+
+class Ledger:
+    """One ledger file and its fence, held by one process at a time."""
+
+    def __init__(
+        self,
+        db: sqlite3.Connection,
+        fence: Fence,
+        mark: FenceMark,
+        limits: SpoolLimits,
+        fault_point: Callable[[str], None],
+    ) -> None:
+        self._db = db
+        self._fence = fence
+        self._mark = mark
+        self._fault_point = fault_point
+        self._pruned_s = 0
+        with translated():
+            self._spool = Spool(db, limits)
+            self._clock_s: int = self._meta("clock_s")
+            rows = db.execute("SELECT host, series, max(window_start) FROM entries GROUP BY 1, 2")
+            self._last_start: dict[tuple[bytes, str], int] = {(h, s): w for h, s, w in rows}
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        fence_path: Path,
+        *,
+        hosts: Iterable[bytes],
+        binding: bytes,
+        now_s: int,
+        limits: SpoolLimits | None = None,
+        fault_point: Callable[[str], None] = _no_fault,
+    ) -> Self:
+        """Make the ledger of hosts that never published; `agent join` and simulations do.
+
+        binding     what ties it to the machine (machine id, GPU UUIDs), any bytes
+        Raises      LedgerExists when the ledger or its fence is there already
+        """
+        if path.exists() or fence_path.exists():
+            raise LedgerExists(f"expected no ledger, found {path} or {fence_path}")
+        return cls._create(path, fence_path, hosts, binding, now_s, 0, (), limits, fault_point)
+
+    @classmethod
+    def recover(
+        cls,
+        path: Path,
+        fence_path: Path,
+        *,
+        hosts: Iterable[bytes],
+        binding: bytes,
+        now_s: int,
+        signed_time_s: int,
+        known: Iterable[KnownSeries],
+        limits: SpoolLimits | None = None,
+    ) -> Self:
+        """Start a fresh ledger after a loss; the old files are kept aside under `.lost-<now>`.
+
+        Known series resume with the first window that starts after max(now, signed time). The
+        epochs' counter starts from the clock, above every counter that came from counting epochs.
+        signed_time_s   the latest time that an aggregator has signed
+        known           series and weights that the signed roster and tasks gave this host
+        """
+        for old in (path, Path(f"{path}-wal"), Path(f"{path}-shm"), fence_path):
+            if old.exists():
+                old.rename(old.with_name(f"{old.name}.lost-{now_s}"))
+        resume_s = max(now_s, signed_time_s)
+        return cls._create(
+            path, fence_path, hosts, binding, now_s, resume_s, known, limits, _no_fault
+        )
+
+    @classmethod
+    def _create(
+        cls,
+        path: Path,
+        fence_path: Path,
+        hosts: Iterable[bytes],
+        binding: bytes,
+        now_s: int,
+        resume_after_s: int,
+        known: Iterable[KnownSeries],
+        limits: SpoolLimits | None,
+        fault_point: Callable[[str], None],
+    ) -> Self:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fence = Fence.open(fence_path, create=True)
+        mark = FenceMark(os.urandom(16), 1)
+        db = connect(path, create=True)
+        values = {
+            "ledger_id": mark.ledger_id,
+            "generation": mark.generation,
+            "binding": binding,
+            "clock_s": now_s,
+            "resume_after_s": resume_after_s,
+            "freeze_until_s": now_s + FREEZE_S if resume_after_s else 0,
+        }
+        with transaction(db):
+            db.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
+            db.executemany("INSERT INTO hosts VALUES (?, ?)", ((h, now_s) for h in hosts))
+            _upsert_series(db, known)
+        # Both slots are written now, so that a full disk cannot stop a later fence write.
+        fence.write(FenceMark(mark.ledger_id, 0))
+        fence.write(mark)
+        return cls(db, fence, mark, limits or SpoolLimits(), fault_point)
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        fence_path: Path,
+        *,
+        binding: bytes,
+        now_s: int,
+        limits: SpoolLimits | None = None,
+        fault_point: Callable[[str], None] = _no_fault,
+    ) -> Self:
+        """Open an existing ledger and prove that it is this machine's newest.
+
+        Raises      LedgerMissing, LedgerBusy, LedgerCorrupt, LedgerCloned, LedgerRolledBack,
+                    ClockSetBack
+        """
+        fence = Fence.open(fence_path)
+        try:
+            db = connect(path, create=False)
+            try:
+                mark = _proven_mark(db, fence, path, binding)
+                ledger = cls(db, fence, mark, limits or SpoolLimits(), fault_point)
+                ledger.require_clock(now_s)
+            except BaseException:
+                db.close()
+                raise
+        except BaseException:
+            fence.close()
+            raise
+        return ledger
+
+    def view(self, hosts: Sequence[bytes]) -> LedgerView:
+        """Give what a participant of these hosts must know, in their order.
+
+        Raises      LedgerMissing when the ledger does not hold one of them
+        """
+        with translated():
+            series = MappingProxyType({row.series: row for row in _known_series(self._db)})
+            return LedgerView(
+                tuple(self._host_view(host) for host in hosts),
+                series,
+                self._meta("resume_after_s"),
+                self._meta("freeze_until_s"),
+            )
+
+    def _host_view(self, host: bytes) -> HostView:
+        row = self._db.execute("SELECT epoch_ctr FROM hosts WHERE host = ?", (host,)).fetchone()
+        if row is None:
+            raise LedgerMissing(f"expected host {host.hex()} in this ledger, found others only")
+        entries = self._db.execute(
+            "SELECT series, window_start, window_end, weight_millionths, touched FROM entries "
+            "WHERE host = ? ORDER BY window_start",
+            (host,),
+        )
+        opened = self._db.execute(
+            "SELECT opened_s FROM epochs WHERE host = ? ORDER BY ledger_ctr", (host,)
+        )
+        return HostView(
+            host,
+            tuple(Entry(*fields) for fields in entries),
+            row[0],
+            tuple(opened_s for (opened_s,) in opened),
+        )
+
+    def require_clock(self, now_s: int) -> None:
+        """Raise ClockSetBack when the clock reads less than a time already seen."""
+        if now_s < self._clock_s - CLOCK_TOLERANCE_S:
+            raise ClockSetBack(f"expected a clock at {self._clock_s} s or later, got {now_s} s")
+
+    def commit_epochs(
+        self, openings: Sequence[EpochOpening], records: Sequence[SealedRecord], now_s: int
+    ) -> tuple[int, ...]:
+        """Count epochs and spool their records durably; give the records' spool ids."""
+        self.require_clock(now_s)
+        self._spool.require_room(records)
+
+        def write() -> tuple[int, ...]:
+            rows = [(o.ledger_ctr, o.host_id) for o in openings]
+            self._db.executemany(
+                "UPDATE hosts SET epoch_ctr = max(epoch_ctr, ?) WHERE host = ?", rows
+            )
+            self._db.executemany(
+                "INSERT INTO epochs VALUES (?, ?, ?)",
+                ((o.host_id, o.ledger_ctr, o.opened_s) for o in openings),
+            )
+            return self._spool.insert(records)
+
+        return self._commit(write, records, now_s)
+
+    def commit_sealed(
+        self, entries: Sequence[HostEntry], records: Sequence[SealedRecord], now_s: int
+    ) -> tuple[int, ...]:
+        """Spend windows and spool their sealed reports in one transaction.
+
+        Raises      WindowSpent, SpoolFull, LedgerFull: nothing was spent;
+                    LedgerRefused: stop, the file can no longer be trusted
+        """
+        self.require_clock(now_s)
+        self._spool.require_room(records)
+        for spent in entries:
+            self._require_next(spent)
+
+        def write() -> tuple[int, ...]:
+            self._db.executemany(
+                "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", map(_row, entries)
+            )
+            return self._spool.insert(records)
+
+        ids = self._commit(write, records, now_s)
+        for spent in entries:
+            self._last_start[spent.host_id, spent.entry.series] = spent.entry.start
+        return ids
+
+    def _require_next(self, spent: HostEntry) -> None:
+        last = self._last_start.get((spent.host_id, spent.entry.series))
+        if last is not None and spent.entry.start <= last:
+            raise WindowSpent(
+                f"series {spent.entry.series!r}: expected a window after {last}, "
+                f"got {spent.entry.start}"
+            )
+
+    def _commit(
+        self, write: Callable[[], tuple[int, ...]], records: Sequence[SealedRecord], now_s: int
+    ) -> tuple[int, ...]:
+        mark = FenceMark(self._mark.ledger_id, self._mark.generation + 1)
+        clock_s = max(self._clock_s, now_s)
+        self._fault_point("ledger:begin")
+        with transaction(self._db):
+            ids = write()
+            self._prune(now_s)
+            self._set_meta("generation", mark.generation)
+            self._set_meta("clock_s", clock_s)
+            self._fault_point("ledger:before-commit")
+        # The file first, the fence second: a crash between them leaves the file one ahead, which
+        # is accepted, and nothing of that transaction has left the process yet.
+        self._fault_point("ledger:before-fence")
+        self._fence.write(mark)
+        self._fault_point("ledger:after-fence")
+        self._mark, self._clock_s = mark, clock_s
+        self._spool.records += len(records)
+        self._spool.size_bytes += sum(len(record.value) for record in records)
+        return ids
+
+    def _prune(self, now_s: int) -> None:
+        if now_s - self._pruned_s < _PRUNE_EVERY_S:
+            return
+        row = self._db.execute("SELECT coalesce(max(window_s), 0) FROM series").fetchone()
+        self._db.execute("DELETE FROM entries WHERE window_end < ?", (now_s - KEEP_S - row[0],))
+        self._db.execute("DELETE FROM epochs WHERE opened_s < ?", (now_s - _EPOCH_MEMORY_S,))
+        self._pruned_s = now_s
+
+    def remember_series(self, known: Sequence[KnownSeries]) -> None:
+        """Record accepted versions and weights, so that no version ever goes back."""
+        with transaction(self._db):
+            _upsert_series(self._db, known)
+
+    def note_signed_time(self, signed_time_s: int) -> None:
+        """Record a time that an aggregator has signed: the clock is never before it."""
+        if signed_time_s > self._clock_s:
+            with transaction(self._db):
+                self._set_meta("clock_s", signed_time_s)
+            self._clock_s = signed_time_s
+
+    def spooled(self, limit: int = 1000, after_id: int = 0) -> list[SpooledRecord]:
+        """Give the oldest sealed records that the transport has not acknowledged."""
+        with translated():
+            return self._spool.oldest(limit, after_id)
+
+    def forget(self, ids: Sequence[int]) -> None:
+        """Drop records that the transport holds durably."""
+        with transaction(self._db):
+            self._spool.delete(ids)
+        with translated():
+            self._spool.recount()
+
+    def drop_expired(self, now_s: int) -> int:
+        """Drop sealed records that no aggregator accepts any more; give how many."""
+        with transaction(self._db):
+            dropped = self._spool.delete_expired(now_s)
+        with translated():
+            self._spool.recount()
+        return dropped
+
+    @property
+    def spool_records(self) -> int:
+        """How many sealed records wait."""
+        return self._spool.records
+
+    @property
+    def spool_bytes(self) -> int:
+        """How many bytes of sealed records wait."""
+        return self._spool.size_bytes
+
+    def close(self) -> None:
+        """Close the file and release the lock."""
+        self._db.close()
+        self._fence.close()
+
+    def _meta(self, name: str) -> int:
+        row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        if row is None or not isinstance(row[0], int):
+            raise LedgerCorrupt(f"expected the ledger's {name}, found none")
+        return row[0]
+
+    def _set_meta(self, name: str, value: int) -> None:
+        self._db.execute("UPDATE meta SET value = ? WHERE name = ?", (value, name))
+
+
+def read_view(path: Path) -> LedgerView:
+    """Read a ledger beside a running agent, for `agent ledger show`; proves nothing."""
+    db = connect_readonly(path)
+    try:
+        with translated():
+            hosts = [row[0] for row in db.execute("SELECT host FROM hosts ORDER BY host")]
+            meta = dict(db.execute("SELECT name, value FROM meta"))
+            views = []
+            for host in hosts:
+                fields = db.execute(
+                    "SELECT series, window_start, window_end, weight_millionths, touched "
+                    "FROM entries WHERE host = ? ORDER BY window_start",
+                    (host,),
+                )
+                ctr = db.execute("SELECT epoch_ctr FROM hosts WHERE host = ?", (host,)).fetchone()
+                views.append(HostView(host, tuple(Entry(*f) for f in fields), ctr[0], ()))
+            series = MappingProxyType({row.series: row for row in _known_series(db)})
+            return LedgerView(tuple(views), series, meta["resume_after_s"], meta["freeze_until_s"])
+    finally:
+        db.close()
+
+
+def _row(spent: HostEntry) -> tuple[bytes, str, int, int, int, int]:
+    e = spent.entry
+    return spent.host_id, e.series, e.start, e.end, e.weight_millionths, e.T
+
+
+def _known_series(db: sqlite3.Connection) -> list[KnownSeries]:
+    rows = db.execute("SELECT series, version, weight_millionths, window_s FROM series")
+    return [KnownSeries(*row) for row in rows]
+
+
+def _upsert_series(db: sqlite3.Connection, known: Iterable[KnownSeries]) -> None:
+    db.executemany(
+        "INSERT INTO series VALUES (?, ?, ?, ?) ON CONFLICT (series) DO UPDATE SET "
+        "version = max(version, excluded.version), weight_millionths = excluded.weight_millionths",
+        ((k.series, k.version, k.weight_millionths, k.window_s) for k in known),
+    )
+
+
+def _proven_mark(db: sqlite3.Connection, fence: Fence, path: Path, binding: bytes) -> FenceMark:
+    with translated():
+        meta = dict(db.execute("SELECT name, value FROM meta"))
+    if not {"ledger_id", "generation", "binding", "clock_s"} <= meta.keys():
+        raise LedgerCorrupt(f"expected the ledger's identity in {path}, found none")
+    if meta["binding"] != binding:
+        raise LedgerCloned(f"expected {path} on the machine and GPUs it was made on, found others")
+    mark, seen = FenceMark(meta["ledger_id"], meta["generation"]), fence.read()
+    if mark.ledger_id != seen.ledger_id:
+        raise LedgerRolledBack(f"expected {path} to be the ledger of its fence, found another one")
+    if mark.generation not in {seen.generation, seen.generation + 1}:
+        raise LedgerRolledBack(
+            f"expected {path} at generation {seen.generation}, found {mark.generation}"
+        )
+    if mark != seen:
+        fence.write(mark)
+    return mark

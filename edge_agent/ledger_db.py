@@ -1,0 +1,108 @@
+"""The ledger's SQLite file: schema, durable settings, and what its errors mean."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from .ledger_errors import LedgerBusy, LedgerCorrupt, LedgerFull, LedgerMissing, LedgerRefused
+
+SCHEMA_VERSION: Final = 1
+_PRIMARY_CODE: Final = 0xFF
+_SCHEMA: Final = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE hosts (host BLOB PRIMARY KEY, epoch_ctr INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE epochs (host BLOB NOT NULL, ledger_ctr INTEGER NOT NULL, opened_s INTEGER NOT NULL,
+  PRIMARY KEY (host, ledger_ctr)) WITHOUT ROWID;
+CREATE TABLE series (series TEXT PRIMARY KEY, version INTEGER NOT NULL,
+  weight_millionths INTEGER NOT NULL, window_s INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE entries (host BLOB NOT NULL, series TEXT NOT NULL, window_start INTEGER NOT NULL,
+  window_end INTEGER NOT NULL, weight_millionths INTEGER NOT NULL, touched INTEGER NOT NULL,
+  PRIMARY KEY (host, series, window_start)) WITHOUT ROWID;
+CREATE INDEX entries_by_end ON entries (window_end);
+CREATE TABLE spool (id INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, key BLOB NOT NULL,
+  value BLOB NOT NULL, publish_at_ms INTEGER NOT NULL, expires_s INTEGER NOT NULL);
+"""
+
+
+def connect(path: Path, *, create: bool) -> sqlite3.Connection:
+    """Open the file with WAL and synchronous=FULL.
+
+    Raises      LedgerMissing, LedgerCorrupt, LedgerBusy
+    """
+    if not create and not path.exists():
+        raise LedgerMissing(f"expected a ledger at {path}, found no file")
+    with translated():
+        db = sqlite3.connect(path, isolation_level=None, timeout=5.0, check_same_thread=False)
+        try:
+            db.execute("PRAGMA journal_mode=WAL").fetchone()
+            db.execute("PRAGMA synchronous=FULL")
+            if create:
+                db.executescript(_SCHEMA)
+                db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+            _check(db, path)
+        except BaseException:
+            db.close()
+            raise
+    path.chmod(0o600)
+    return db
+
+
+def connect_readonly(path: Path) -> sqlite3.Connection:
+    """Open the file for `agent ledger show`, beside a running agent."""
+    if not path.exists():
+        raise LedgerMissing(f"expected a ledger at {path}, found no file")
+    with translated():
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)
+        try:
+            _check(db, path)
+        except BaseException:
+            db.close()
+            raise
+    return db
+
+
+def _check(db: sqlite3.Connection, path: Path) -> None:
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if version != SCHEMA_VERSION:
+        raise LedgerCorrupt(f"expected {path} with schema {SCHEMA_VERSION}, got {version}")
+    verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if verdict != "ok":
+        raise LedgerCorrupt(f"expected {path} to pass quick_check, it did not")
+
+
+@contextlib.contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """Run one transaction: durable when the block ends, undone when it raises."""
+    with translated():
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Turn SQLite's errors into this ledger's refusals."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _meaning(error) from error
+
+
+def _meaning(error: sqlite3.Error) -> Exception:
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & _PRIMARY_CODE
+    if code == sqlite3.SQLITE_FULL:
+        return LedgerFull(f"SQLite says: {error}")
+    if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+        return LedgerBusy(f"SQLite says: {error}")
+    if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}:
+        return LedgerCorrupt(f"SQLite says: {error}")
+    return LedgerRefused(f"SQLite says: {error}")

@@ -1,0 +1,101 @@
+"""What crosses the ledger's boundary: entries, sealed records, and a participant's view."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from privacy.budget import Entry
+
+WEEK_S = 7 * 24 * 3600
+KEEP_S = 3 * WEEK_S
+"""Entries are kept this long and the longest window more: a 168 h period looks back no further."""
+FREEZE_S = 2 * WEEK_S
+"""After a recovery no new series and no larger weight for this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class SealedRecord:
+    """Bytes ready to leave the host, the same ones at every try.
+
+    publish_at_ms   earliest time to send, milliseconds since 1970
+    expires_s       after this second nobody accepts the record any more
+    """
+
+    topic: str
+    key: bytes
+    value: bytes
+    publish_at_ms: int
+    expires_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpooledRecord:
+    """A sealed record with its place in the spool."""
+
+    spool_id: int
+    record: SealedRecord
+
+
+@dataclass(frozen=True, slots=True)
+class HostEntry:
+    """One window of one series spent by one host."""
+
+    host_id: bytes
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class EpochOpening:
+    """One epoch of one host, counted before a byte of it leaves."""
+
+    host_id: bytes
+    ledger_ctr: int
+    opened_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSeries:
+    """A task series this ledger has accepted: its newest version and its weight."""
+
+    series: str
+    version: int
+    weight_millionths: int
+    window_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolLimits:
+    """Bounds of the spool; a commit that would pass one of them spends nothing."""
+
+    max_records: int = 20_000
+    max_bytes: int = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class HostView:
+    """What one host has spent and opened.
+
+    epoch_ctr      the last counter used; the next epoch takes the next number
+    epochs_opened  seconds at which the epochs of the last two hours were opened, ascending
+    """
+
+    host_id: bytes
+    entries: tuple[Entry, ...]
+    epoch_ctr: int
+    epochs_opened: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerView:
+    """What a participant must know of its ledger when it starts.
+
+    resume_after_s   only windows that start after it may be spent
+    freeze_until_s   until then only `series` may be spent, at no more than their weight
+    """
+
+    hosts: tuple[HostView, ...]
+    series: Mapping[str, KnownSeries] = MappingProxyType({})
+    resume_after_s: int = 0
+    freeze_until_s: int = 0

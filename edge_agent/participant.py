@@ -1,0 +1,453 @@
+"""The agent's side of the protocol as a pure state machine over a batch of hosts.
+
+`handle(event)` gives the effects that a shell carries out; there is no clock, socket, file or
+thread inside, and randomness is a parameter (sealing an epoch key draws its own inside the HPKE
+library). A live agent is a batch of one host; the simulator runs hundreds per process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import singledispatchmethod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privacy.budget import Entry
+from privacy.calibrate import windows_touched
+from privacy.noise import NoiseSampler
+from wire.envelope import Kind, wrap
+from wire.ids import TaskId
+from wire.rejection import ReportRejected
+from wire.task import DEMO_DOMAIN, Task
+from wire.topics import EPOCHS, REPORTS
+
+from .budget_book import BudgetBook
+from .encode import encode_rows
+from .epochs import EpochBook, Host, HostEpoch, Parties, open_epoch
+from .ledger_records import EpochOpening, HostEntry, KnownSeries, LedgerView, SealedRecord
+from .party_keys import HpkeDirectory, RosterBook, RosterView
+from .protocol_events import (
+    CommitEpochs,
+    CommitFailed,
+    CommitSealed,
+    Committed,
+    DrainSpool,
+    Effect,
+    EpochDue,
+    EraseKeys,
+    Event,
+    Forget,
+    KeysAnnounced,
+    Publish,
+    Published,
+    Refuse,
+    RememberSeries,
+    RosterReceived,
+    SignedTimeSeen,
+    TaskAccepted,
+    TaskReceived,
+    Token,
+    TransportDown,
+    TransportUp,
+    WindowClosed,
+    Withheld,
+)
+from .seal_report import Sealing, seal_reports
+from .task_check import Bounds, Gate, Pins, check_task
+
+OFFSET_MOST_S = 5
+OFFSET_SHARE = 4
+"""A report leaves at a random offset in [0, min(5 s, window/4)) after its window's end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What this process trusts and serves.
+
+    domain   the one domain whose tasks it takes besides "fleet" and "operator": "demo" is passed
+             by the demo alone, and seeded noise is refused without it
+    gate     the PLD check at acceptance, None where the plan's builder has run it
+    """
+
+    pins: Pins
+    bounds: Bounds = field(default_factory=Bounds)
+    domain: str = "live"
+    gate: Gate | None = None
+
+    def serves(self, domain: str) -> bool:
+        """Say whether tasks of a domain are taken: a demo takes demo tasks alone."""
+        if self.domain == DEMO_DOMAIN:
+            return domain == DEMO_DOMAIN
+        return domain in {"fleet", "operator"}
+
+
+@dataclass(slots=True)
+class _Pending:
+    """What a commit will change once it is durable."""
+
+    parties: Parties | None = None
+    epochs: list[tuple[int, HostEpoch]] = field(default_factory=list)
+    spent: list[tuple[int, Entry]] = field(default_factory=list)
+    records: Sequence[SealedRecord] = ()
+
+
+class Participant:
+    """A batch of hosts taking part in their tasks."""
+
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        view: LedgerView,
+        sampler: NoiseSampler,
+        random_bytes: Callable[[int], bytes],
+        rules: Rules,
+    ) -> None:
+        if [h.host_id for h in hosts] != [v.host_id for v in view.hosts]:
+            raise ValueError("the ledger's view must list the hosts in their order")
+        if sampler.seeded and rules.domain != DEMO_DOMAIN:
+            raise ValueError("seeded noise protects nobody: it is for the domain demo alone")
+        self._hosts = tuple(hosts)
+        self._view = view
+        self._sampler = sampler
+        self._random_bytes = random_bytes
+        self._rules = rules
+        self._tasks: dict[TaskId, Task] = {}
+        self._current: dict[str, TaskId] = {}
+        self._versions = {name: known.version for name, known in view.series.items()}
+        self._keys = HpkeDirectory(rules.pins)
+        self._rosters = RosterBook(rules.pins, tuple(h.host_id for h in hosts))
+        self._budget = BudgetBook([v.entries for v in view.hosts])
+        self._epochs = EpochBook(
+            len(hosts),
+            [v.epoch_ctr for v in view.hosts],
+            [list(v.epochs_opened) for v in view.hosts],
+        )
+        self._pending: dict[Token, _Pending] = {}
+        self._token = 0
+        self._down = False
+
+    @property
+    def tasks(self) -> dict[TaskId, Task]:
+        """The accepted tasks, newest version of each series."""
+        return {self._current[name]: self._tasks[self._current[name]] for name in self._current}
+
+    def handle(self, event: Event) -> list[Effect]:
+        """Take one event and give what the shell must do, in this order."""
+        return self._handle(event)
+
+    @singledispatchmethod
+    def _handle(self, event: Event) -> list[Effect]:
+        raise TypeError(f"expected an event of the participant, got {type(event).__name__}")
+
+    # Tasks, rosters, keys ---------------------------------------------------------------------
+
+    @_handle.register
+    def _(self, event: TaskReceived) -> list[Effect]:
+        try:
+            accepted = check_task(
+                event.signed,
+                self._rules.pins,
+                self._rules.bounds,
+                now_s=event.now_s,
+                domain_allowed=self._rules.serves,
+                versions=self._versions,
+                others=self.tasks.values(),
+                gate=self._rules.gate,
+            )
+        except ReportRejected as refusal:
+            return [Refuse(refusal.reason, 0, str(refusal))]
+        task_id, task = accepted.task_id, accepted.task
+        if task_id in self._tasks:
+            return []
+        frozen = self._frozen(task, event.now_s)
+        if frozen is not None:
+            return [frozen]
+        self._tasks[task_id] = task
+        self._current[task.series] = task_id
+        self._versions[task.series] = task.version
+        self._drop_ended(event.now_s)
+        known = KnownSeries(task.series, task.version, _weight(task), task.window_s)
+        return [RememberSeries(known), TaskAccepted(task_id, task)]
+
+    def _frozen(self, task: Task, now_s: int) -> Refuse | None:
+        """After a recovery: no new series and no larger weight for two weeks."""
+        if now_s >= self._view.freeze_until_s:
+            return None
+        known = self._view.series.get(task.series)
+        if known and _weight(task) <= known.weight_millionths and task.window_s == known.window_s:
+            return None
+        return Refuse(
+            Withheld.RECOVERING,
+            len(self._hosts),
+            f"series {task.series}: new or heavier within two weeks of a ledger's recovery",
+        )
+
+    def _drop_ended(self, now_s: int) -> None:
+        """Forget superseded tasks whose last open window has passed."""
+        current = set(self._current.values())
+        for task_id, task in list(self._tasks.items()):
+            if task_id not in current and task.expiry + task.retention_s <= now_s:
+                del self._tasks[task_id]
+
+    @_handle.register
+    def _(self, event: RosterReceived) -> list[Effect]:
+        try:
+            self._rosters.add(event.signed)
+        except ReportRejected as refusal:
+            return [Refuse(refusal.reason, 0, str(refusal))]
+        return []
+
+    @_handle.register
+    def _(self, event: KeysAnnounced) -> list[Effect]:
+        effects: list[Effect] = []
+        for key in event.announcements:
+            try:
+                if self._keys.add(key) and key.not_before <= event.now_s:
+                    effects.append(SignedTimeSeen(key.not_before))
+            except ReportRejected as refusal:
+                effects.append(Refuse(refusal.reason, 0, str(refusal)))
+        return effects
+
+    # Epochs -----------------------------------------------------------------------------------
+
+    @_handle.register
+    def _(self, event: EpochDue) -> list[Effect]:
+        effects: list[Effect] = []
+        erased = self._epochs.erase_ended(event.now_s)
+        if erased:
+            effects.append(EraseKeys(erased))
+        for parties in self._parties(event.now_s):
+            effects += self._open_epochs(parties, event.now_s)
+        return effects
+
+    def _parties(self, now_s: int) -> list[Parties]:
+        """List the pairs of aggregators that some unfinished task reports to."""
+        live = [t for t in self.tasks.values() if t.expiry > now_s]
+        live = [t for t in live if t.last_window + t.window_s + t.lateness_s > now_s]
+        return sorted({Parties(t.leader_pk, t.helper_pk) for t in live})
+
+    def _open_epochs(self, parties: Parties, now_s: int) -> list[Effect]:
+        due = self._epochs.due(parties, now_s)
+        if not due:
+            return []
+        keys = self._keys.sealing_keys(parties, now_s)
+        if keys is None:
+            return [Refuse(Withheld.NO_HPKE_KEY, len(due), "no announced key in force")]
+        roster = self._rosters.in_force(parties, now_s)
+        if roster is None:
+            return [Refuse(Withheld.NO_ROSTER, len(due), "no roster in force")]
+        rostered = [host for host in due if roster.memberships[host] is not None]
+        may = [host for host in rostered if self._epochs.may_open(host, now_s)]
+        effects: list[Effect] = []
+        if len(may) < len(rostered):
+            late = len(rostered) - len(may)
+            effects.append(Refuse(Withheld.EPOCH_RATE, late, "12 epochs within an hour"))
+        if not may:
+            return effects
+        pending, openings = _Pending(parties), []
+        records = []
+        for host in may:
+            ctr = self._epochs.count(host, now_s)
+            identity = self._hosts[host]
+            epoch, sealed = open_epoch(
+                identity, keys, roster.version, ctr, now_s, self._random_bytes
+            )
+            pending.epochs.append((host, epoch))
+            openings.append(EpochOpening(identity.host_id, ctr, now_s))
+            key = identity.host_id + epoch.header.epoch_id
+            expires_s = epoch.header.not_after + self._longest_retention(parties)
+            records.append(
+                SealedRecord(EPOCHS, key, wrap(Kind.EPOCH, sealed), now_s * 1000, expires_s)
+            )
+        pending.records = records
+        self._epochs.pending[parties] = len(may)
+        return [*effects, CommitEpochs(self._issue(pending), openings, records, now_s)]
+
+    def _longest_retention(self, parties: Parties) -> int:
+        mine = [t for t in self.tasks.values() if (t.leader_pk, t.helper_pk) == parties]
+        return max((task.retention_s for task in mine), default=0)
+
+    # Windows ----------------------------------------------------------------------------------
+
+    @_handle.register
+    def _(self, event: WindowClosed) -> list[Effect]:
+        present = [int(host) for host in np.flatnonzero(event.present)]
+        task = self._tasks.get(event.task_id)
+        if task is None:
+            return [Refuse(Withheld.TASK_UNKNOWN, len(present), "no such task was accepted")]
+        why = self._window_fault(task, event)
+        if why is not None:
+            return [Refuse(why, len(present), f"{task.series} window {event.window_start_s}")]
+        effects: list[Effect] = []
+        hosts = self._ready(task, event, present, effects)
+        if not hosts:
+            return effects
+        candidate = _entry(task, event.window_start_s)
+        may = self._budget.may_spend([host for host, _ in hosts], candidate)
+        kept = [pair for pair, ok in zip(hosts, may, strict=True) if ok]
+        if len(kept) < len(hosts):
+            out = len(hosts) - len(kept)
+            effects.append(Refuse(Withheld.BUDGET, out, f"{task.series}: the week is spent"))
+        if kept:
+            effects += self._seal(task, event, candidate, kept)
+        return effects
+
+    def _window_fault(self, task: Task, event: WindowClosed) -> Withheld | None:
+        start = event.window_start_s
+        if start % task.window_s or not task.first_window <= start <= task.last_window:
+            return Withheld.WINDOW_MISALIGNED
+        if task.expiry <= start + task.window_s:
+            return Withheld.TASK_EXPIRED
+        if event.now_s < start + task.window_s:
+            return Withheld.WINDOW_OPEN
+        if event.now_s >= start + task.window_s + task.retention_s:
+            return Withheld.WINDOW_LATE
+        if start <= self._view.resume_after_s:
+            return Withheld.RECOVERING
+        return None
+
+    def _ready(
+        self, task: Task, event: WindowClosed, present: list[int], effects: list[Effect]
+    ) -> list[tuple[int, Sealing]]:
+        """Give the hosts that may report, with cohort and epoch; count the others by reason."""
+        parties = Parties(task.leader_pk, task.helper_pk)
+        roster = self._rosters.in_force(parties, event.window_start_s)
+        if roster is None:
+            effects.append(Refuse(Withheld.NO_ROSTER, len(present), "no roster in force"))
+            return []
+        ready: list[tuple[int, Sealing]] = []
+        withheld: dict[Withheld, int] = {}
+        for host in present:
+            found = self._readiness(task, parties, roster, host, event)
+            if isinstance(found, Withheld):
+                withheld[found] = withheld.get(found, 0) + 1
+            else:
+                ready.append((host, found))
+        for why, count in withheld.items():
+            effects.append(Refuse(why, count, f"{task.series} window {event.window_start_s}"))
+        return ready
+
+    def _readiness(
+        self,
+        task: Task,
+        parties: Parties,
+        roster: RosterView,
+        host: int,
+        event: WindowClosed,
+    ) -> Sealing | Withheld:
+        plan = roster.memberships[host]
+        membership = plan.get(task.series) if plan else None
+        if membership is None or membership.weight_millionths < _weight(task):
+            return Withheld.NOT_ROSTERED
+        if event.window_start_s <= self._budget.last_start(host, task.series):
+            return Withheld.WINDOW_SPENT
+        epoch = self._epochs.epoch(parties, host)
+        end_s = event.window_start_s + task.window_s
+        if epoch is None or epoch.header.not_after <= event.now_s:
+            return Withheld.NO_EPOCH
+        if not epoch.covers(end_s, task.lateness_s):
+            return Withheld.NO_EPOCH
+        return Sealing(self._hosts[host].host_id, membership.cohort, epoch)
+
+    def _seal(
+        self, task: Task, event: WindowClosed, candidate: Entry, hosts: list[tuple[int, Sealing]]
+    ) -> list[Effect]:
+        rows = event.rows[[host for host, _ in hosts]]
+        noisy = self._noisy(task, rows)
+        if noisy is None:
+            return [Refuse(Withheld.NOISE_FAULT, len(hosts), "noise of another shape or type")]
+        sealings = [sealing for _, sealing in hosts]
+        start_s = event.window_start_s
+        sealed = seal_reports(
+            event.task_id, task.scheme, start_s, sealings, noisy, self._random_bytes
+        )
+        end_s = start_s + task.window_s
+        offsets_ms = self._offsets_ms(task.window_s, len(hosts))
+        records = [
+            SealedRecord(
+                REPORTS,
+                sealing.host_id,
+                wrap(Kind.REPORT, report),
+                end_s * 1000 + offset_ms,
+                end_s + task.retention_s,
+            )
+            for sealing, report, offset_ms in zip(sealings, sealed, offsets_ms, strict=True)
+        ]
+        pending = _Pending(spent=[(host, candidate) for host, _ in hosts], records=records)
+        for host, entry in pending.spent:
+            self._budget.spend(host, entry)
+        entries = [HostEntry(sealing.host_id, candidate) for sealing in sealings]
+        return [CommitSealed(self._issue(pending), entries, records, event.now_s)]
+
+    def _noisy(self, task: Task, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Encode the rows and add each host's share of the noise; None for unusable noise."""
+        steps = encode_rows(task, rows, self._random_bytes)
+        noise = self._sampler.sample(rows.shape[0], task.sigma_vector_1024())
+        # Float noise has a lattice that betrays the value under it: integers or nothing.
+        if noise.dtype != np.int64 or noise.shape != steps.shape or noise[:, :2].any():
+            return None
+        steps += noise
+        return steps
+
+    def _offsets_ms(self, window_s: int, count: int) -> list[int]:
+        """Draw each host's publishing offset; it knows nothing of the load."""
+        span_ms = max(1, min(OFFSET_MOST_S * 1000, window_s * 1000 // OFFSET_SHARE))
+        words = np.frombuffer(self._random_bytes(8 * count), dtype="<u8")
+        offsets: list[int] = (words % np.uint64(span_ms)).tolist()
+        return offsets
+
+    # Commits and publishing -------------------------------------------------------------------
+
+    def _issue(self, pending: _Pending) -> Token:
+        self._token += 1
+        token = Token(self._token)
+        self._pending[token] = pending
+        return token
+
+    @_handle.register
+    def _(self, event: Committed) -> list[Effect]:
+        pending = self._pending.pop(event.token)
+        effects: list[Effect] = []
+        if pending.parties is not None:
+            erased = self._epochs.install(pending.parties, pending.epochs)
+            if erased:
+                effects.append(EraseKeys(erased))
+        if not self._down:
+            effects.append(Publish(event.spool_ids, pending.records))
+        return effects
+
+    @_handle.register
+    def _(self, event: CommitFailed) -> list[Effect]:
+        pending = self._pending.pop(event.token)
+        for host, entry in pending.spent:
+            self._budget.take_back(host, entry)
+        for _, epoch in pending.epochs:
+            epoch.erase()
+        if pending.parties is not None:
+            self._epochs.pending.pop(pending.parties, None)
+        return [Refuse(event.why, len(pending.records), "the commit was rolled back")]
+
+    @_handle.register
+    def _(self, event: Published) -> list[Effect]:
+        return [Forget(event.spool_ids)] if event.spool_ids else []
+
+    @_handle.register
+    def _(self, event: TransportDown) -> list[Effect]:  # noqa: ARG002  (dispatched on its type)
+        self._down = True
+        return []
+
+    @_handle.register
+    def _(self, event: TransportUp) -> list[Effect]:  # noqa: ARG002  (dispatched on its type)
+        self._down = False
+        return [DrainSpool()]
+
+
+def _weight(task: Task) -> int:
+    return sum(section.weight_millionths for section in task.sections)
+
+
+def _entry(task: Task, start_s: int) -> Entry:
+    touched = windows_touched(task.window_s, task.windows)
+    return Entry(task.series, start_s, start_s + task.window_s, _weight(task), touched)
