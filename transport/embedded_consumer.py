@@ -43,6 +43,7 @@ class EmbeddedConsumer:
         self._renew_s = 0.0
         self._look_s = 0.0
         self._turn = 0
+        self._closed = False
         with failures(path):
             self._refresh()
 
@@ -91,6 +92,9 @@ class EmbeddedConsumer:
         }
 
     def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
         try:
             # Where the log is away, the lease ends by itself.
             with (

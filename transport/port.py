@@ -71,7 +71,7 @@ class Producer(Protocol):
         ...
 
     def close(self) -> None:
-        """Flush, then let go."""
+        """Flush, then let go; a second call does nothing."""
         ...
 
 
@@ -102,7 +102,7 @@ class Consumer(Protocol):
         ...
 
     def close(self) -> None:
-        """Leave the group at once, so that the other members need not wait for a lease to end."""
+        """Leave the group at once, so that the others need not wait; a second call does nothing."""
         ...
 
 
