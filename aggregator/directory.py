@@ -1,0 +1,156 @@
+"""The signed tasks and rosters that a party knows: every other check looks them up here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from privacy.signing import verify
+from wire import labels
+from wire.bounds import Scheme
+from wire.ids import NO_SIGNATURE, TaskId, task_id
+from wire.rejection import Reason, ReportRejected
+from wire.roster import Roster, RosterEntry
+from wire.signed import Signed
+from wire.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedParties:
+    """The Ed25519 identity keys, 32 B each, that this party's own configuration names.
+
+    helper_pk   empty for a Leader without a Helper (scheme `local`)
+    """
+
+    leader_pk: bytes
+    helper_pk: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTask:
+    """A task whose signatures verified; `d` is computed once."""
+
+    task_id: TaskId
+    task: Task
+    d: int
+    signed_bytes: bytes
+
+    def window_end(self, window: int) -> int:
+        """The first second after a window."""
+        return window + self.task.window_s
+
+
+class KnownRoster:
+    """A roster whose signatures verified, indexed by host."""
+
+    def __init__(self, roster: Roster) -> None:
+        self.version = roster.version
+        self.effective_from = roster.effective_from
+        self.entries: Mapping[bytes, RosterEntry] = {e.host_id: e for e in roster.entries}
+        self._cohorts = [{m.series: m.cohort for m in plan} for plan in roster.plans]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def cohort(self, host_id: bytes, series: str) -> int | None:
+        """The host's cohort in a series; None when it does not serve it."""
+        entry = self.entries.get(host_id)
+        return None if entry is None else self._cohorts[entry.plan].get(series)
+
+
+class Directory:
+    """Tasks by id and rosters by version; refuses what either party did not sign."""
+
+    def __init__(self, parties: PinnedParties) -> None:
+        self.parties = parties
+        self.tasks: dict[bytes, KnownTask] = {}
+        self.rosters: dict[int, KnownRoster] = {}
+        self._newest: dict[str, int] = {}
+        self._window_s: dict[str, int] = {}
+
+    def add_task(self, signed_bytes: bytes, now_s: float) -> KnownTask:
+        """Verify and keep a task; the same bytes again change nothing.
+
+        Raises      ReportRejected: task_signature, task_expired, task_superseded, field, length
+        """
+        signed = Signed.decode(signed_bytes, labels.TASK)
+        task = self._verified_task(signed)
+        identity = task_id(signed.unsigned())
+        if identity in self.tasks:
+            return self.tasks[identity]
+        if task.expiry <= now_s:
+            raise ReportRejected(Reason.TASK_EXPIRED, f"an expiry after {int(now_s)}", task.expiry)
+        newest = self._newest.get(task.series, -1)
+        if task.version <= newest:
+            raise ReportRejected(
+                Reason.TASK_SUPERSEDED, f"{task.series} after version {newest}", task.version
+            )
+        window_s = self._window_s.setdefault(task.series, task.window_s)
+        if task.window_s != window_s:
+            raise ReportRejected(
+                Reason.FIELD, f"{task.series} windows of {window_s} s for life", task.window_s
+            )
+        known = KnownTask(identity, task, task.d, signed_bytes)
+        self.tasks[identity] = known
+        self._newest[task.series] = task.version
+        return known
+
+    def _verified_task(self, signed: Signed) -> Task:
+        self._verify(signed, Reason.TASK_SIGNATURE, leader_only=False)
+        task = Task.decode_body(signed.body)
+        local = task.scheme is Scheme.LOCAL
+        helper_pk = b"" if local else self.parties.helper_pk
+        if (task.leader_pk, task.helper_pk) != (self.parties.leader_pk, helper_pk):
+            raise ReportRejected(Reason.TASK_SIGNATURE, "the pinned parties", "other keys")
+        if not local and signed.sig_helper == NO_SIGNATURE:
+            raise ReportRejected(Reason.TASK_SIGNATURE, "the Helper's signature", "none")
+        return task
+
+    def _verify(self, signed: Signed, reason: Reason, *, leader_only: bool) -> None:
+        """Both signatures; a Helper signature of zeros is for the scheme `local` alone."""
+        message = signed.unsigned()
+        if not verify(self.parties.leader_pk, message, signed.sig_leader):
+            raise ReportRejected(reason, "the pinned Leader's signature", "another")
+        if leader_only or signed.sig_helper == NO_SIGNATURE:
+            return
+        if not verify(self.parties.helper_pk, message, signed.sig_helper):
+            raise ReportRejected(reason, "the pinned Helper's signature", "another")
+
+    def add_roster(self, signed_bytes: bytes) -> KnownRoster:
+        """Verify and keep a roster; a version is never replaced.
+
+        Raises      ReportRejected: roster_signature, roster_version, field, length
+        """
+        signed = Signed.decode(signed_bytes, labels.ROSTER)
+        local = self.parties.helper_pk == b""
+        self._verify(signed, Reason.ROSTER_SIGNATURE, leader_only=local)
+        if not local and signed.sig_helper == NO_SIGNATURE:
+            raise ReportRejected(Reason.ROSTER_SIGNATURE, "the Helper's signature", "none")
+        roster = Roster.decode_body(signed.body)
+        known = self.rosters.get(roster.version)
+        if known is None:
+            known = self.rosters[roster.version] = KnownRoster(roster)
+        return known
+
+    def roster_at(self, window: int) -> KnownRoster | None:
+        """The version in force at a window's start."""
+        in_force = [r for r in self.rosters.values() if r.effective_from <= window]
+        return max(in_force, key=lambda r: r.version, default=None)
+
+    def longest_retention_s(self) -> int:
+        """Seconds for which an epoch may still be needed after its end."""
+        return max(
+            (k.task.window_s + k.task.retention_s for k in self.tasks.values()), default=86_400
+        )
+
+    def drop_past_tasks(self, now_s: float) -> Iterable[bytes]:
+        """Forget tasks that are past their expiry and their last window's retention."""
+        past = [
+            known.task_id
+            for known in self.tasks.values()
+            if known.task.expiry <= now_s
+            and known.task.last_window + known.task.window_s + known.task.retention_s <= now_s
+        ]
+        for identity in past:
+            del self.tasks[identity]
+        return past

@@ -1,0 +1,348 @@
+"""What goes into and comes out of the aggregators' state machines.
+
+A shell carries effects out strictly in their order: an effect that stores something is durable
+before the next one begins, and a failure stops the process rather than skip one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from transport.port import Record, TopicPartition
+
+from .helper_state import Answer, BatchKey, SeenEpoch
+from .released import ReleasedWindow
+
+Stopwatch = Callable[[str], None]
+"""Charges the time since its last call to a stage: decode, authenticate, dedupe, sum, unmask."""
+
+
+def no_stopwatch(stage: str) -> None:
+    """Measure nothing."""
+
+
+# Events of the Leader
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSeen:
+    """A signed task arrived; `now_s` is the party's own clock, as everywhere here."""
+
+    signed_bytes: bytes
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RosterSeen:
+    """A signed roster arrived."""
+
+    signed_bytes: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class EpochsArrived:
+    """Records of the epoch topic, values enveloped, in log order."""
+
+    records: Sequence[Record]
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReportsArrived:
+    """Records of the report topic, values enveloped, in log order.
+
+    catching_up   the Leader or the transport was away: windows take reports until retention ends
+    """
+
+    records: Sequence[Record]
+    now_s: float
+    catching_up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed; while catching up no window closes."""
+
+    now_s: float
+    catching_up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShareCame:
+    """The Helper answered a batch: a signed share, and how many bits it cleared, by reason."""
+
+    key: BatchKey
+    share_bytes: bytes
+    cleared: Mapping[str, int]
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EpochsWanted:
+    """The Helper lacks epochs: host_id 16 B || epoch_id 16 B each."""
+
+    key: BatchKey
+    epochs: Sequence[bytes]
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRefused:
+    """The Helper refused a batch; `reason` is a `Reason` value."""
+
+    key: BatchKey
+    reason: str
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class HelperAway:
+    """The Helper could not be reached or did not answer in time."""
+
+    key: BatchKey
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Countersigned:
+    """The Helper signed a release of the transcript."""
+
+    key: BatchKey
+    entry: bytes
+
+
+LeaderEvent = (
+    TaskSeen
+    | RosterSeen
+    | EpochsArrived
+    | ReportsArrived
+    | Tick
+    | ShareCame
+    | EpochsWanted
+    | BatchRefused
+    | HelperAway
+    | Countersigned
+)
+
+
+# Effects of the Leader
+
+
+@dataclass(frozen=True, slots=True)
+class KeptEpoch:
+    """One epoch as the Leader keeps it, so that it can hand it to the Helper later."""
+
+    host_id: bytes
+    epoch_id: bytes
+    epoch_hash: bytes
+    not_before: int
+    not_after: int
+    ledger_ctr: int
+    dead: bool
+    raw: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class KeepEpochs:
+    """Store verified epochs, and mark twins dead."""
+
+    epochs: Sequence[KeptEpoch]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFrozen:
+    """Store a batch's bytes before they are sent, so that the same bytes are sent again."""
+
+    key: BatchKey
+    series: str
+    signed_batch: bytes
+    closed_s: float
+    rejections: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class CallHelper:
+    """Send a stored batch; the reply comes back as an event.
+
+    wanted   epochs to hand over before the batch, as the Helper named them; None on a first call
+    """
+
+    key: BatchKey
+    signed_batch: bytes
+    wanted: Sequence[bytes] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRelease:
+    """Hand a release to the store, then append it to the transcript.
+
+    entry    SignedRelease bytes, the Helper's signature still zeros
+    vector   the released vector, d u32 little-endian, kept until the Helper has signed
+    """
+
+    key: BatchKey
+    released: ReleasedWindow
+    entry: bytes
+    share_bytes: bytes
+    vector: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSuppressed:
+    """Settle a window without a release."""
+
+    key: BatchKey
+    series: str
+    reason: str
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CallCountersign:
+    """Send a release and its vector to the Helper."""
+
+    key: BatchKey
+    entry: bytes
+    vector: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCountersigned:
+    """Keep the release under both signatures and forget the vector."""
+
+    key: BatchKey
+    entry: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOffsets:
+    """Commit the log's offsets of settled windows: partition -> next offset."""
+
+    offsets: Mapping[TopicPartition, int]
+
+
+LeaderEffect = (
+    KeepEpochs
+    | StoreFrozen
+    | CallHelper
+    | StoreRelease
+    | StoreSuppressed
+    | CallCountersign
+    | StoreCountersigned
+    | CommitOffsets
+)
+
+
+# Events and effects of the Helper
+
+
+@dataclass(frozen=True, slots=True)
+class EpochsGiven:
+    """Epochs from the Leader's call, as signed by their hosts."""
+
+    epochs: Sequence[bytes]
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class BatchGiven:
+    """A signed batch; `epochs_complete` when the Leader has no further epochs to give."""
+
+    signed_batch: bytes
+    epochs_complete: bool
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The fenced commit of this window's verdict succeeded."""
+
+    key: BatchKey
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseGiven:
+    """A release under the Leader's signature and its vector, d u32 little-endian."""
+
+    entry: bytes
+    vector: bytes
+
+
+HelperEvent = TaskSeen | RosterSeen | EpochsGiven | BatchGiven | Committed | ReleaseGiven
+
+
+@dataclass(frozen=True, slots=True)
+class RememberEpochs:
+    """Store verified epochs, dead ones too, and the hosts' largest ledger counters."""
+
+    epochs: Sequence[SeenEpoch]
+    counters: Mapping[bytes, int]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAnswer:
+    """Commit a verdict, fenced and linearizable; then feed `Committed` back."""
+
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReply:
+    """Store the signed share of a committed verdict."""
+
+    key: BatchKey
+    share_bytes: bytes
+    share_hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyShare:
+    """Answer the batch; final."""
+
+    share_bytes: bytes
+    cleared: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyNeedEpochs:
+    """Ask for epochs: host_id 16 B || epoch_id 16 B each."""
+
+    epochs: Sequence[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyRefused:
+    """Refuse the batch or release; consumes nothing."""
+
+    reason: str
+    cleared: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreChainEntry:
+    """Append a release under both signatures to the Helper's chain."""
+
+    series: str
+    cohort: int
+    window: int
+    entry: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyCountersigned:
+    """Answer a release with both signatures on it."""
+
+    entry: bytes
+
+
+HelperEffect = (
+    RememberEpochs
+    | CommitAnswer
+    | StoreReply
+    | ReplyShare
+    | ReplyNeedEpochs
+    | ReplyRefused
+    | StoreChainEntry
+    | ReplyCountersigned
+)

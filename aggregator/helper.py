@@ -1,0 +1,307 @@
+"""The Helper as a state machine: it knows masks and host lists, and never sees a vector of a host.
+
+A refusal before the commit consumes nothing and may be corrected. After the commit the answer is
+final: the same batch gets the same bytes for as long as the state lives, another batch of that
+window is refused for ever.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from privacy import masks
+from privacy.sealing import HpkeKeyPair
+from privacy.signing import SigningKey, verify
+from wire.batch import SignedBatch
+from wire.bounds import Scheme
+from wire.ids import NO_SIGNATURE
+from wire.rejection import Reason, ReportRejected
+from wire.release import FIRST_PREV, SignedRelease, vector_hash
+from wire.share import Share, SignedShare
+
+from .batch_rules import (
+    HostRules,
+    MaskInto,
+    Verdict,
+    check_accepted,
+    check_roster,
+    check_signature,
+    check_time,
+    mask_sum_again,
+    missing_epochs,
+    task_of,
+)
+from .directory import Directory, KnownRoster, KnownTask
+from .epochs import EpochBook, KnownEpoch, Seal
+from .events import (
+    BatchGiven,
+    CommitAnswer,
+    Committed,
+    EpochsGiven,
+    HelperEffect,
+    HelperEvent,
+    ReleaseGiven,
+    RememberEpochs,
+    ReplyCountersigned,
+    ReplyNeedEpochs,
+    ReplyRefused,
+    ReplyShare,
+    RosterSeen,
+    StoreChainEntry,
+    StoreReply,
+    TaskSeen,
+)
+from .helper_state import Answer, BatchKey, SeenEpoch
+
+
+_Event = TypeVar("_Event")
+
+
+class HelperRecords(Protocol):
+    """What the Helper looks up in its durable state; it writes through effects alone."""
+
+    @property
+    def refuse_before_s(self) -> int: ...
+
+    def answer(self, key: BatchKey) -> Answer | None: ...
+
+    def answer_of_hash(self, batch_hash: bytes) -> Answer | None: ...
+
+    def used_hosts(self, series: str, window: int) -> frozenset[bytes]: ...
+
+    def chain_entry(self, series: str, cohort: int, window: int) -> bytes | None: ...
+
+    def chain_head(self, series: str, cohort: int) -> tuple[int, bytes] | None: ...
+
+
+class Helper:
+    """Answers batches with the sum of the accepted hosts' masks."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        signing_key: SigningKey,
+        hpke_keys: Callable[[bytes], HpkeKeyPair | None],
+        records: HelperRecords,
+        *,
+        ledger_counters: dict[bytes, int] | None = None,
+        seen_epochs: list[SeenEpoch] | None = None,
+        mask_into: MaskInto = masks.mask_into,
+    ) -> None:
+        """Start from durable records; epochs seen before come without their keys."""
+        self._directory, self._signing_key, self._records = directory, signing_key, records
+        self._mask_into = mask_into
+        self._book = EpochBook(directory, Seal.HELPER, hpke_keys, ledger_counters)
+        for seen in seen_epochs or []:
+            self._book.remember(_without_key(seen))
+        self._pending: dict[BatchKey, tuple[bytes, Verdict]] = {}
+        self.refused: Counter[str] = Counter()
+        self.cleared: Counter[str] = Counter()
+
+    @property
+    def book(self) -> EpochBook:
+        """The epochs known now."""
+        return self._book
+
+    @property
+    def directory(self) -> Directory:
+        """The tasks and rosters known now."""
+        return self._directory
+
+    def handle(self, event: HelperEvent) -> list[HelperEffect]:
+        """Take one event and say what to do, in order.
+
+        Raises      ReportRejected for a task or roster that is refused
+        """
+        match event:
+            case TaskSeen():
+                self._directory.add_task(event.signed_bytes, event.now_s)
+                return []
+            case RosterSeen():
+                self._directory.add_roster(event.signed_bytes)
+                return []
+            case EpochsGiven():
+                return self._on_epochs(event)
+            case Committed():
+                return self._on_committed(event.key)
+            case BatchGiven():
+                return self._or_refusal(self._on_batch, event)
+            case ReleaseGiven():
+                return self._or_refusal(self._on_release, event)
+
+    def _or_refusal(
+        self, answer: Callable[[_Event], list[HelperEffect]], event: _Event
+    ) -> list[HelperEffect]:
+        try:
+            return answer(event)
+        except ReportRejected as refusal:
+            self.refused[refusal.reason.value] += 1
+            return [ReplyRefused(refusal.reason.value, {})]
+
+    def _on_epochs(self, event: EpochsGiven) -> list[HelperEffect]:
+        kept: list[SeenEpoch] = []
+        counters: dict[bytes, int] = {}
+        for raw in event.epochs:
+            try:
+                admitted = self._book.admit(raw, event.now_s)
+            except ReportRejected as refusal:
+                self.refused[refusal.reason.value] += 1
+                continue
+            if admitted is None:
+                continue
+            if admitted.twin:
+                self.refused[Reason.EPOCH_TWIN.value] += 1
+            kept.append(_seen(admitted.known))
+            counters[admitted.known.host_id] = self._book.counter(admitted.known.host_id)
+        return [RememberEpochs(kept, counters)] if kept else []
+
+    def _on_batch(self, event: BatchGiven) -> list[HelperEffect]:
+        signed = SignedBatch.decode(event.signed_batch)
+        message = event.signed_batch[:-64]
+        check_signature(signed, message, self._directory)
+        known = task_of(signed, self._directory)
+        if known.task.scheme is not Scheme.MASKED:
+            raise ReportRejected(Reason.SCHEME, Scheme.MASKED.value, known.task.scheme.value)
+        check_time(known, signed.batch.window, event.now_s, self._records.refuse_before_s)
+        key = BatchKey(known.task_id, signed.batch.cohort, signed.batch.window)
+        answered = self._records.answer(key)
+        if answered is not None:
+            return self._answer_again(answered, signed, known, event)
+        roster = check_roster(signed, self._directory)
+        missing = [] if event.epochs_complete else missing_epochs(signed, roster, self._book)
+        if missing:
+            return [ReplyNeedEpochs(missing)]
+        return self._judge(signed, message, known, roster, event)
+
+    def _judge(
+        self,
+        signed: SignedBatch,
+        message: bytes,
+        known: KnownTask,
+        roster: KnownRoster,
+        event: BatchGiven,
+    ) -> list[HelperEffect]:
+        batch = signed.batch
+        key = BatchKey(known.task_id, batch.cohort, batch.window)
+        used = self._records.used_hosts(known.task.series, batch.window)
+        verdict = HostRules(known, roster, self._book, used, self._mask_into).judge(signed)
+        hosts: list[bytes] = batch.entries["host_id"][verdict.accepted].tolist()
+        try:
+            check_accepted(known, roster, hosts)
+        except ReportRejected as refusal:
+            self.refused[refusal.reason.value] += 1
+            return [ReplyRefused(refusal.reason.value, verdict.cleared)]
+        batch_hash = batch.hash()
+        answer = Answer(
+            key,
+            known.task.series,
+            batch_hash,
+            _bitmap(verdict.accepted),
+            batch.n,
+            dict(verdict.cleared),
+            int(event.now_s),
+            message,
+            b"".join(hosts),
+        )
+        self._pending[key] = (batch_hash, verdict)
+        return [CommitAnswer(answer)]
+
+    def _on_committed(self, key: BatchKey) -> list[HelperEffect]:
+        batch_hash, verdict = self._pending.pop(key)
+        self.cleared.update(verdict.cleared)
+        return self._reply(key, batch_hash, verdict)
+
+    def _reply(self, key: BatchKey, batch_hash: bytes, verdict: Verdict) -> list[HelperEffect]:
+        share = Share(batch_hash, verdict.accepted, verdict.mask_sum)
+        signature = self._signing_key.sign(share.unsigned())
+        share_bytes = SignedShare(share, signature).encode()
+        return [
+            StoreReply(key, share_bytes, share.hash()),
+            ReplyShare(share_bytes, verdict.cleared),
+        ]
+
+    def _answer_again(
+        self, answered: Answer, signed: SignedBatch, known: KnownTask, event: BatchGiven
+    ) -> list[HelperEffect]:
+        """The same stored bytes; after a crash between commit and sum, the sum is made again."""
+        if signed.batch.hash() != answered.batch_hash:
+            raise ReportRejected(
+                Reason.ANSWERED_OTHERWISE, answered.batch_hash.hex(), "another batch"
+            )
+        if answered.reply is not None:
+            return [ReplyShare(answered.reply, answered.rejections)]
+        bits = np.unpackbits(np.frombuffer(answered.bitmap, np.uint8), bitorder="little")
+        accepted = bits[: answered.n_batch].astype(np.bool_)
+        missing = [
+            host + epoch
+            for host, epoch, *_ in signed.batch.entries[accepted].tolist()
+            if (found := self._book.find(host, epoch)) is None or found.key is None
+        ]
+        if missing and not event.epochs_complete:
+            return [ReplyNeedEpochs(missing)]
+        total = mask_sum_again(signed, accepted, known, self._book, self._mask_into)
+        verdict = Verdict(accepted, total, answered.rejections)
+        return self._reply(answered.key, answered.batch_hash, verdict)
+
+    def _on_release(self, event: ReleaseGiven) -> list[HelperEffect]:
+        signed = SignedRelease.decode(event.entry)
+        release = signed.release
+        if not verify(self._directory.parties.leader_pk, release.unsigned(), signed.sig_leader):
+            raise ReportRejected(Reason.RELEASE_SIGNATURE, "the pinned Leader's signature", "other")
+        answered = self._records.answer_of_hash(release.batch_hash)
+        if answered is None or answered.share_hash != release.share_hash:
+            raise ReportRejected(Reason.RELEASE_CHAIN, "an answered batch and its share", "another")
+        series, cohort, window = answered.series, answered.key.cohort, answered.key.window
+        before = self._records.chain_entry(series, cohort, window)
+        if before is not None:
+            return [self._same_entry(before, signed)]
+        self._check_link(signed, answered)
+        _check_vector(event.vector, signed, answered)
+        signature = self._signing_key.sign(release.unsigned())
+        entry = SignedRelease(release, signed.sig_leader, signature).encode()
+        return [StoreChainEntry(series, cohort, window, entry), ReplyCountersigned(entry)]
+
+    def _same_entry(self, stored: bytes, signed: SignedRelease) -> HelperEffect:
+        if SignedRelease.decode(stored).release != signed.release:
+            raise ReportRejected(Reason.RELEASE_CHAIN, "the release already signed", "another")
+        return ReplyCountersigned(stored)
+
+    def _check_link(self, signed: SignedRelease, answered: Answer) -> None:
+        head = self._records.chain_head(answered.series, answered.key.cohort)
+        prev = FIRST_PREV if head is None else SignedRelease.decode(head[1]).release.hash()
+        if signed.release.prev != prev:
+            raise ReportRejected(Reason.RELEASE_CHAIN, prev.hex(), signed.release.prev.hex())
+        if head is not None and answered.key.window <= head[0]:
+            raise ReportRejected(
+                Reason.RELEASE_CHAIN, f"a window after {head[0]}", answered.key.window
+            )
+
+
+def _check_vector(vector: bytes, signed: SignedRelease, answered: Answer) -> None:
+    if len(vector) % 4 or len(vector) < 12:
+        raise ReportRejected(Reason.RELEASE_VECTOR, "d words of 4 bytes", len(vector))
+    words = np.frombuffer(vector, dtype="<u4")
+    accepted = int.from_bytes(answered.bitmap, "little").bit_count()
+    if vector_hash(words) != signed.release.vector_hash:
+        raise ReportRejected(Reason.RELEASE_VECTOR, "the vector of the release", "another")
+    if words[0] != accepted or words[1] != accepted:
+        raise ReportRejected(Reason.CHECK_SUM, f"check words of {accepted}", "others")
+
+
+def _bitmap(accepted: np.typing.NDArray[np.bool_]) -> bytes:
+    return np.packbits(accepted, bitorder="little").tobytes()
+
+
+def _seen(known: KnownEpoch) -> SeenEpoch:
+    return SeenEpoch(known.host_id, known.epoch_id, known.epoch_hash, known.not_after, known.dead)
+
+
+def _without_key(seen: SeenEpoch) -> KnownEpoch:
+    # Without its key an epoch is asked for again, and its interval comes back with its bytes.
+    return KnownEpoch(
+        seen.host_id, seen.epoch_id, seen.epoch_hash, 0, seen.not_after, dead=seen.dead
+    )

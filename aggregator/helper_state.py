@@ -1,0 +1,312 @@
+"""What the Helper must never forget: answers, the hosts they used, epochs seen, and its fence.
+
+One answer per (task, cohort, window) for ever. A commit is one immediate transaction that first
+compares the fence, so of two live Helpers on one state the older cannot answer. A small side file
+counts the commits that were answered: a state restored from a backup is behind it, and then every
+window that had closed by the restore is refused. Two files restored together, as a snapshot of the
+whole machine does, look sound: start that Helper with `after_restore`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from .state_file import StateUnusable, open_state, transaction, write_durably
+
+BODY_RETENTION_S: Final = 7 * 86_400
+"""Batch bodies are evidence for a week; 12,500 hosts write 1.30 GB a day. Hashes stay for ever."""
+
+HOST_ID_BYTES: Final = 16
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS fence (one INTEGER PRIMARY KEY CHECK (one = 1),
+    fence INTEGER NOT NULL, commits INTEGER NOT NULL, refuse_before_s INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS answers (task_id BLOB, cohort INTEGER, window INTEGER,
+    series TEXT NOT NULL, batch_hash BLOB NOT NULL, bitmap BLOB NOT NULL,
+    n_batch INTEGER NOT NULL, rejections TEXT NOT NULL, committed_s INTEGER NOT NULL,
+    body BLOB, used BLOB, reply BLOB, share_hash BLOB,
+    PRIMARY KEY (task_id, cohort, window)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS answers_series ON answers (series, window);
+CREATE INDEX IF NOT EXISTS answers_hash ON answers (batch_hash);
+CREATE TABLE IF NOT EXISTS epochs (host_id BLOB, epoch_id BLOB, epoch_hash BLOB NOT NULL,
+    not_after INTEGER NOT NULL, dead INTEGER NOT NULL,
+    PRIMARY KEY (host_id, epoch_id)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS counters (host_id BLOB PRIMARY KEY, ledger_ctr INTEGER NOT NULL)
+    WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS chain (series TEXT, cohort INTEGER, window INTEGER,
+    entry BLOB NOT NULL, PRIMARY KEY (series, cohort, window)) WITHOUT ROWID
+"""
+
+
+class FencedOut(Exception):
+    """A newer Helper holds this state; this one must stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchKey:
+    """What one answer is for: task_id 32 B, cohort, window start in seconds."""
+
+    task_id: bytes
+    cohort: int
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One committed verdict; `reply` is absent only between the commit and the sum.
+
+    bitmap       accepted hosts, bit i is byte i/8, least significant first
+    rejections   reason -> hosts whose bit was cleared
+    used         16 B host ids with bit 1, one after the other
+    """
+
+    key: BatchKey
+    series: str
+    batch_hash: bytes
+    bitmap: bytes
+    n_batch: int
+    rejections: dict[str, int]
+    committed_s: int
+    body: bytes | None
+    used: bytes | None
+    reply: bytes | None = None
+    share_hash: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SeenEpoch:
+    """An epoch whose signature verified once; `dead` after a twin."""
+
+    host_id: bytes
+    epoch_id: bytes
+    epoch_hash: bytes
+    not_after: int
+    dead: bool
+
+
+class HelperState:
+    """The Helper's state file and its fence."""
+
+    def __init__(
+        self, path: Path, fence_path: Path, now_s: float, *, after_restore: bool = False
+    ) -> None:
+        """Take the state over from any older Helper.
+
+        now_s          unix seconds; a restore found now refuses windows that ended before it
+        after_restore  the operator knows that the machine was rolled back as a whole
+        Raises         StateUnusable, TransportUnavailable never
+        """
+        self._path, self._fence_path = path, fence_path
+        self._connection = open_state(path, _SCHEMA)
+        self.fence, self._refuse_before_s = self._take_over(now_s, after_restore)
+
+    @property
+    def refuse_before_s(self) -> int:
+        """Windows that ended by then are refused: set at a restore."""
+        return self._refuse_before_s
+
+    def _take_over(self, now_s: float, after_restore: bool) -> tuple[int, int]:
+        side = _read_side(self._fence_path)
+        with transaction(self._connection) as connection:
+            row = connection.execute("SELECT fence, commits, refuse_before_s FROM fence").fetchone()
+            fence, commits, refuse_before_s = row or (0, 0, 0)
+            fresh = row is None and side is None
+            behind = side is not None and commits < side[1]
+            if after_restore or behind or (not fresh and (row is None or side is None)):
+                refuse_before_s = max(refuse_before_s, math.ceil(now_s))
+            fence = max(fence, side[0] if side else 0) + 1
+            commits = max(commits, side[1] if side else 0)
+            connection.execute(
+                "INSERT OR REPLACE INTO fence VALUES (1, ?, ?, ?)",
+                (fence, commits, refuse_before_s),
+            )
+        _write_side(self._fence_path, fence, commits)
+        return fence, refuse_before_s
+
+    def answer(self, key: BatchKey) -> Answer | None:
+        """The committed answer of this window, if any."""
+        row = self._connection.execute(
+            f"SELECT {_ANSWER} FROM answers WHERE task_id = ? AND cohort = ? AND window = ?",
+            (key.task_id, key.cohort, key.window),
+        ).fetchone()
+        return None if row is None else _answer(row)
+
+    def answer_of_hash(self, batch_hash: bytes) -> Answer | None:
+        """The committed answer to this very batch, if any."""
+        row = self._connection.execute(
+            f"SELECT {_ANSWER} FROM answers WHERE batch_hash = ?", (batch_hash,)
+        ).fetchone()
+        return None if row is None else _answer(row)
+
+    def used_hosts(self, series: str, window: int) -> frozenset[bytes]:
+        """Hosts already counted in this window of the series, in any version and cohort."""
+        rows = self._connection.execute(
+            "SELECT used FROM answers WHERE series = ? AND window = ?", (series, window)
+        )
+        return frozenset(
+            used[at : at + HOST_ID_BYTES]
+            for (used,) in rows
+            if used is not None
+            for at in range(0, len(used), HOST_ID_BYTES)
+        )
+
+    def commit(self, answer: Answer) -> None:
+        """Make a verdict final, in one fenced transaction, then count it beside the state.
+
+        Raises      FencedOut when a newer Helper took over, StateUnusable when the window was
+                    answered meanwhile
+        """
+        with transaction(self._connection) as connection:
+            commits = self._fenced(connection) + 1
+            try:
+                connection.execute(
+                    f"INSERT INTO answers ({_ANSWER}) VALUES ({','.join('?' * 13)})", _row(answer)
+                )
+            except sqlite3.IntegrityError as error:
+                raise StateUnusable("window answered by another commit; restart") from error
+            connection.execute("UPDATE fence SET commits = ?", (commits,))
+        _write_side(self._fence_path, self.fence, commits)
+
+    def keep_reply(self, key: BatchKey, reply: bytes, share_hash: bytes) -> None:
+        """Store the signed share, so that every later reply has the same bytes."""
+        with transaction(self._connection) as connection:
+            self._fenced(connection)
+            connection.execute(
+                "UPDATE answers SET reply = ?, share_hash = ? WHERE task_id = ? AND cohort = ? "
+                "AND window = ? AND reply IS NULL",
+                (reply, share_hash, key.task_id, key.cohort, key.window),
+            )
+
+    def keep_epochs(self, epochs: Iterable[SeenEpoch], counters: dict[bytes, int]) -> None:
+        """Remember verified epochs, dead ones too, and the largest ledger counter of each host."""
+        with transaction(self._connection) as connection:
+            self._fenced(connection)
+            connection.executemany(
+                "INSERT INTO epochs VALUES (?,?,?,?,?) ON CONFLICT DO UPDATE SET "
+                "dead = max(dead, excluded.dead)",
+                [(e.host_id, e.epoch_id, e.epoch_hash, e.not_after, int(e.dead)) for e in epochs],
+            )
+            connection.executemany(
+                "INSERT INTO counters VALUES (?,?) ON CONFLICT DO UPDATE SET "
+                "ledger_ctr = max(ledger_ctr, excluded.ledger_ctr)",
+                list(counters.items()),
+            )
+
+    def epochs(self) -> list[SeenEpoch]:
+        """Every epoch still remembered."""
+        rows = self._connection.execute("SELECT * FROM epochs")
+        return [SeenEpoch(h, e, eh, not_after, bool(dead)) for h, e, eh, not_after, dead in rows]
+
+    def counters(self) -> dict[bytes, int]:
+        """The largest ledger counter seen of each host."""
+        return dict(self._connection.execute("SELECT host_id, ledger_ctr FROM counters"))
+
+    def chain(self, series: str, cohort: int) -> list[tuple[int, bytes]]:
+        """Countersigned releases of one chain: (window, entry bytes), in window order."""
+        return list(
+            self._connection.execute(
+                "SELECT window, entry FROM chain WHERE series = ? AND cohort = ? ORDER BY window",
+                (series, cohort),
+            )
+        )
+
+    def chain_entry(self, series: str, cohort: int, window: int) -> bytes | None:
+        """The countersigned release of one window."""
+        row = self._connection.execute(
+            "SELECT entry FROM chain WHERE series = ? AND cohort = ? AND window = ?",
+            (series, cohort, window),
+        ).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def chain_head(self, series: str, cohort: int) -> tuple[int, bytes] | None:
+        """The last countersigned release of one chain."""
+        row = self._connection.execute(
+            "SELECT window, entry FROM chain WHERE series = ? AND cohort = ? "
+            "ORDER BY window DESC LIMIT 1",
+            (series, cohort),
+        ).fetchone()
+        return None if row is None else (row[0], row[1])
+
+    def keep_release(self, series: str, cohort: int, window: int, entry: bytes) -> None:
+        """Append a countersigned release to its chain; the first entry of a window stays."""
+        with transaction(self._connection) as connection:
+            self._fenced(connection)
+            connection.execute(
+                "INSERT OR IGNORE INTO chain VALUES (?,?,?,?)", (series, cohort, window, entry)
+            )
+
+    def prune(self, now_s: float, epoch_retention_s: int) -> None:
+        """Erase batch bodies after a week and epochs after the longest retention."""
+        with transaction(self._connection) as connection:
+            self._fenced(connection)
+            connection.execute(
+                "UPDATE answers SET body = NULL, used = NULL "
+                "WHERE committed_s < ? AND body IS NOT NULL",
+                (int(now_s) - BODY_RETENTION_S,),
+            )
+            connection.execute(
+                "DELETE FROM epochs WHERE not_after < ?", (int(now_s) - epoch_retention_s,)
+            )
+
+    def counts(self) -> dict[str, int]:
+        """Sizes for the status file."""
+        tables = ("answers", "epochs", "chain")
+        return {
+            table: self._connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+            for table in tables
+        }
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    def _fenced(self, connection: sqlite3.Connection) -> int:
+        fence, commits = connection.execute("SELECT fence, commits FROM fence").fetchone()
+        side = _read_side(self._fence_path)
+        newest = max(fence, side[0] if side else 0)
+        if newest != self.fence:
+            raise FencedOut(f"expected fence {self.fence}, got {newest}: a newer Helper is live")
+        return int(commits)
+
+
+_ANSWER: Final = (
+    "task_id, cohort, window, series, batch_hash, bitmap, n_batch, rejections, committed_s, "
+    "body, used, reply, share_hash"
+)
+
+
+def _answer(row: tuple[object, ...]) -> Answer:
+    task_id, cohort, window, series, batch_hash, bitmap, n_batch, rejections, *rest = row
+    key = BatchKey(task_id, cohort, window)  # type: ignore[arg-type]
+    reasons = json.loads(str(rejections))
+    return Answer(key, series, batch_hash, bitmap, n_batch, reasons, *rest)  # type: ignore[arg-type]
+
+
+def _row(answer: Answer) -> tuple[object, ...]:
+    key = answer.key
+    rejections = json.dumps(answer.rejections, sort_keys=True)
+    return (
+        *(key.task_id, key.cohort, key.window, answer.series, answer.batch_hash, answer.bitmap),
+        *(answer.n_batch, rejections, answer.committed_s, answer.body, answer.used),
+        *(answer.reply, answer.share_hash),
+    )
+
+
+def _read_side(path: Path) -> tuple[int, int] | None:
+    try:
+        record = json.loads(path.read_text())
+        return int(record["fence"]), int(record["commits"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise StateUnusable(f"{path}: expected a fence file, got {error}") from error
+
+
+def _write_side(path: Path, fence: int, commits: int) -> None:
+    write_durably(path, json.dumps({"fence": fence, "commits": commits}).encode())

@@ -1,0 +1,78 @@
+"""How both aggregators open their durable state: one SQLite file, owner-only, every commit synced."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+BUSY_TIMEOUT_S = 10.0
+
+
+class StateUnusable(Exception):
+    """The state file cannot be trusted or opened; the message says how to go on."""
+
+
+def open_state(path: Path, schema: str) -> sqlite3.Connection:
+    """Open or create a state file, 0600, WAL, synchronous=FULL, autocommit.
+
+    Raises      StateUnusable when the file is no sound SQLite database
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    os.fchmod(descriptor, 0o600)
+    os.close(descriptor)
+    connection = sqlite3.connect(
+        path, isolation_level=None, timeout=BUSY_TIMEOUT_S, check_same_thread=False
+    )
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        for statement in schema.split(";"):
+            connection.execute(statement)
+        (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        raise StateUnusable(f"{path}: expected a sound state file, got: {error}") from error
+    if verdict != "ok":
+        connection.close()
+        raise StateUnusable(f"{path}: expected a sound state file, got: {verdict}")
+    return connection
+
+
+def open_read_only(path: Path) -> sqlite3.Connection:
+    """Open a state file for reading, beside the process that writes it."""
+    if not path.is_file():
+        raise StateUnusable(f"{path}: expected a state file, got nothing")
+    return sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """One immediate transaction: other writers wait from its first line on."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield connection
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Replace a small file so that a crash leaves the old or the new one, whole."""
+    temporary = path.with_name(path.name + ".new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.write(descriptor, content)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(temporary, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
