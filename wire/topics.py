@@ -30,22 +30,30 @@ class Topic:
     compacted: bool
 
 
+TASKS: Final = "plst1.tasks"
+ROSTERS: Final = "plst1.rosters"
+KEYS: Final = "plst1.keys"
+EPOCHS: Final = "plst1.epochs"
+REPORTS: Final = "plst1.reports"
+RELEASES: Final = "plst1.releases"
+JOINS: Final = "plst1.joins"
+ENTRIES: Final = "plst1.entries"
+
+
 def _topic(name: str, kind: Kind, partitions: int, core: int, *, compacted: bool) -> Topic:
-    return Topic(f"plst1.{name}", kind, partitions, core + OVERHEAD_BYTES, compacted)
+    return Topic(name, kind, partitions, core + OVERHEAD_BYTES, compacted)
 
 
-_EPOCH_CORE: Final = max(EPOCH_BYTES.values())
-_REPORT_CORE: Final = report_length(MAX_D, Scheme.LOCAL)
-
-TASKS: Final = _topic("tasks", Kind.TASK, 1, MAX_TASK_BODY + _SIGNED, compacted=True)
-ROSTERS: Final = _topic("rosters", Kind.ROSTER, 1, MAX_ROSTER_BODY + _SIGNED, compacted=True)
-KEYS: Final = _topic("keys", Kind.KEY_ANNOUNCEMENT, 1, 1344, compacted=True)
-EPOCHS: Final = _topic("epochs", Kind.EPOCH, 4, _EPOCH_CORE, compacted=False)
-REPORTS: Final = _topic("reports", Kind.REPORT, 4, _REPORT_CORE, compacted=False)
-RELEASES: Final = _topic("releases", Kind.RELEASE, 1, 272, compacted=False)
-JOINS: Final = _topic("joins", Kind.JOIN_REQUEST, 1, 20 + MAX_JOIN_BODY + 64, compacted=False)
-ENTRIES: Final = _topic("entries", Kind.ENTRY_ANSWER, 1, MAX_JOIN_BODY + _SIGNED, compacted=False)
-ALL: Final = (TASKS, ROSTERS, KEYS, EPOCHS, REPORTS, RELEASES, JOINS, ENTRIES)
+TOPICS: Final = (
+    _topic(TASKS, Kind.TASK, 1, MAX_TASK_BODY + _SIGNED, compacted=True),
+    _topic(ROSTERS, Kind.ROSTER, 1, MAX_ROSTER_BODY + _SIGNED, compacted=True),
+    _topic(KEYS, Kind.KEY_ANNOUNCEMENT, 1, 1344, compacted=True),
+    _topic(EPOCHS, Kind.EPOCH, 4, max(EPOCH_BYTES.values()), compacted=False),
+    _topic(REPORTS, Kind.REPORT, 4, report_length(MAX_D, Scheme.LOCAL), compacted=False),
+    _topic(RELEASES, Kind.RELEASE, 1, 272, compacted=False),
+    _topic(JOINS, Kind.JOIN_REQUEST, 1, 20 + MAX_JOIN_BODY + 64, compacted=False),
+    _topic(ENTRIES, Kind.ENTRY_ANSWER, 1, MAX_JOIN_BODY + _SIGNED, compacted=False),
+)
 
 
 def task_key(series: str) -> bytes:
