@@ -1,4 +1,4 @@
-"""Where real traces lie on machines that have them: they are too large for the repository."""
+"""Where real traces lie, for tests that need them: beside the repository, or where told."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 
-DATA_VARIABLE = "POINTILLIST_DATA"
-_BESIDE_THE_CHECKOUT = Path(__file__).resolve().parents[2] / "shared" / "data"
+_ROOT = Path(__file__).resolve().parents[1]
 
 
 def shared_data(path: str) -> Path:
-    """A file or folder of the data set; the test is skipped, with the reason, where it is absent.
+    """Return a file of real data; skip the test, with the reason, where it is absent.
 
-    The data set lies where the variable POINTILLIST_DATA says, else beside the checkout.
+    path  relative to the folder `shared/data` beside the repository, or to the folder that the
+          environment variable POINTILLIST_SHARED_DATA names
     """
-    root = Path(os.environ.get(DATA_VARIABLE, _BESIDE_THE_CHECKOUT))
-    found = root / path
+    named = os.environ.get("POINTILLIST_SHARED_DATA")
+    folder = Path(named) if named else _ROOT.parent / "shared" / "data"
+    found = folder / path
     if not found.exists():
-        pytest.skip(f"needs {path} of the trace data set; {DATA_VARIABLE} names its folder")
+        pytest.skip(f"no real data at {found}; name its folder in POINTILLIST_SHARED_DATA")
     return found
