@@ -17,6 +17,8 @@ from .calibrate import (
 from .errors import ParameterError
 
 SCHEMES: Final = ("masked", "local")
+LONGEST_EPOCH_S: Final = 3900
+HELPER_OUTAGE_S: Final = 4 * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class Plan:
     hosts        N_max, hosts on the roster
     n_min        fewest accepted hosts of a release
     t            hosts whose data and noise someone may know
+    gpus_per_host  of the largest host: bounds are per host
     """
 
     name: str
@@ -77,6 +80,7 @@ class Plan:
     t: int
     min_operators: int
     tasks: tuple[PlannedTask, ...]
+    gpus_per_host: int = 8
 
     @property
     def h(self) -> int:
@@ -115,8 +119,13 @@ class Plan:
 def _check_task(task: PlannedTask) -> None:
     if task.T < 1 or task.lateness_s < 0:
         raise ParameterError("lateness", ">= 0 s", task.lateness_s)
-    if task.retention_s < task.lateness_s:
-        raise ParameterError("retention", f">= lateness ({task.lateness_s} s)", task.retention_s)
+    least = LONGEST_EPOCH_S + task.lateness_s + HELPER_OUTAGE_S
+    if task.retention_s < least:
+        raise ParameterError(
+            f"retention of {task.series!r}",
+            f">= {least} s: epoch, lateness and a Helper's outage of 4 h",
+            task.retention_s,
+        )
     names = [section.name for section in task.sections]
     if len(set(names)) != len(names):
         raise ParameterError(f"sections of {task.series!r}", "each once", names)
