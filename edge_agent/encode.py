@@ -27,8 +27,8 @@ def encode_rows(
     rows          int64[hosts, d - 2], base units of each section, in the task's order
     random_bytes  n -> n bytes from the operating system; draws are unbiased (rejection)
     Returns       int64[hosts, d], steps; words 0 and 1 are the check words, always 1. For every
-                  host and section: the L1 norm is at most bound_steps (m for indicators) and a
-                  coordinate at most cap_steps (1), whatever was measured
+                  host and section: the L1 norm is at most bound_steps and a coordinate at most
+                  cap_steps, whatever was measured; a set indicator is worth cap_steps
     Raises        ValueError when the rows do not have the task's length
     """
     hosts = rows.shape[0]
@@ -52,6 +52,6 @@ def _section_steps(
     hosts = raw.shape[0]
     if section.kind is SectionKind.INDICATORS:
         words = uniform_words(hosts, section.length, random_bytes)
-        return choose_indicators(raw, section.m, words)
+        return choose_indicators(raw, section.m, words) * section.cap_steps
     clipped = clip_rows(raw, section.coordinate_cap, section.l1_bound)
     return round_steps(clipped, section.q, uniform_below(section.q, hosts, random_bytes))

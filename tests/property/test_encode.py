@@ -54,7 +54,7 @@ def sections_and_rows(draw: st.DrawFn) -> tuple[Task, NDArray[np.int64]]:
         cap = draw(st.integers(1, 80))
         if kind is SectionKind.INDICATORS:
             m = draw(st.integers(1, length))
-            sections.append(section(kind, length, 1, m, 1, m))
+            sections.append(section(kind, length, cap, m * cap, 1, m))
         else:
             sections.append(section(kind, length, cap, draw(st.integers(cap, 300)), q, 0))
     width = sum(s.length for s in sections)
@@ -76,9 +76,10 @@ def test_encode_never_exceeds_a_bound(case: tuple[Task, NDArray[np.int64]], seed
     assert (steps >= 0).all()
     for spec, place in zip(task.sections, places(task), strict=True):
         part = steps[:, place]
-        indicators = spec.kind is SectionKind.INDICATORS
-        assert (part <= (1 if indicators else spec.cap_steps)).all()
-        assert (part.sum(axis=1) <= (spec.m if indicators else spec.bound_steps)).all()
+        assert (part <= spec.cap_steps).all()
+        assert (part.sum(axis=1) <= spec.bound_steps).all()
+        if spec.kind is SectionKind.INDICATORS:
+            assert set(np.unique(part)) <= {0, spec.cap_steps}
 
 
 def test_encode_is_unbiased() -> None:
