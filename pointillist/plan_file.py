@@ -37,20 +37,41 @@ def load_plan(path: Path) -> Plan:
     Raises      PlanFileError for a file that is no plan, ParameterError for a plan that breaks a
                 bound, OSError where it cannot be read
     """
-    with path.open("rb") as file:
-        text = file.read(MAX_BYTES + 1)
-    if len(text) > MAX_BYTES:
-        raise PlanFileError(f"{path}: expected at most {MAX_BYTES} bytes, got more")
     try:
-        content = tomllib.loads(text.decode(), parse_float=Decimal)
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise PlanFileError(f"{path} is no TOML: {error}") from error
-    try:
-        plan = plan_from(content)
+        plan = plan_from(read_content(path))
     except PlanFileError as error:
         raise PlanFileError(f"{path}: {error}") from error
     plan.check()
     return plan
+
+
+def read_content(path: Path) -> dict[str, Any]:
+    """Parse a plan file's TOML, floats as exact decimals; PlanFileError when it is none."""
+    with path.open("rb") as file:
+        text = file.read(MAX_BYTES + 1)
+    if len(text) > MAX_BYTES:
+        raise PlanFileError(f"expected at most {MAX_BYTES} bytes, got more")
+    try:
+        return tomllib.loads(text.decode(), parse_float=Decimal)
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise PlanFileError(f"no TOML: {error}") from error
+
+
+def equal_sections(cohort: Mapping[str, Any], window_s: int, sections: int) -> Plan:
+    """Build a plan of one task with equal sections that share the whole budget.
+
+    cohort      a plan file's keys but its tasks, all of them optional but `hosts`
+    """
+    weight = Decimal(10**6 // sections) / 10**6
+    task = {
+        "series": "planned",
+        "window_s": window_s,
+        "lateness_s": 30,
+        "retention_s": 21_600,
+        "weights": {f"section_{place}": weight for place in range(1, sections + 1)},
+    }
+    named = {"format": 1, "name": f"{sections} equal sections", "min_operators": 3}
+    return plan_from({**named, **cohort, "task": [task]})
 
 
 def plan_from(content: Mapping[str, Any]) -> Plan:

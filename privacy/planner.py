@@ -101,6 +101,16 @@ def section_figures(
     )
 
 
+def indicator_sigma_hosts(plan: Plan, weight_millionths: int, m: int, windows: int) -> float:
+    """Return the standard error, in hosts, of a released count of struck hosts.
+
+    m           most indicators one host sets in a window
+    windows     T
+    """
+    total = sqrt(m * windows * MILLION / weight_millionths) / (plan.mu_1e9 / 1e9)
+    return total * sqrt(plan.hosts / plan.h)
+
+
 def error_percents(window_error: float, window_s: int) -> dict[str, float | None]:
     """Turn one window's relative error into percent per period: independent windows average."""
     return {

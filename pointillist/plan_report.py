@@ -1,0 +1,219 @@
+"""Everything `pointillist plan` says of a plan, as values; the command only prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import sqrt
+from typing import Final
+
+from privacy.accountant import SectionNoise, gate
+from privacy.calibrate import MILLION
+from privacy.plan import Plan, PlannedSection, PlannedTask
+from privacy.planner import (
+    NOISE_FLOOR,
+    SectionFigures,
+    SectionShape,
+    collusion_epsilons,
+    group_epsilons,
+    indicator_sigma_hosts,
+    section_figures,
+)
+from privacy.published_rates import ExpectedRow, expected_rows
+from wire.bounds import Scheme
+from wire.catalogue import Catalogue
+from wire.epoch import EPOCH_BYTES
+from wire.report import report_length
+
+DAY_S: Final = 86_400
+WEEK_S: Final = 7 * DAY_S
+EPOCHS_PER_DAY: Final = 24
+
+# Measured on one core of a two-core machine: opendp draws, and all else of a report (rounding,
+# mask, box, ledger) per report and per word; an epoch is two seals and a signature.
+OPENDP_DRAWS_PER_S: Final = 85_000
+REPORT_CPU_S: Final = 250e-6
+WORD_CPU_S: Final = 0.1e-6
+EPOCH_CPU_S: Final = 250e-6
+
+Shapes = Mapping[str, SectionShape]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFigures:
+    """One task's report and sections."""
+
+    series: str
+    window_s: int
+    windows: int
+    weight: float
+    coordinates: int
+    report_bytes: int
+    sections: tuple[SectionFigures, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostCosts:
+    """What one live agent spends: reports and hourly epochs, noise drawn by opendp."""
+
+    bytes_per_day: int
+    cpu_seconds_per_day: float
+    cpu_percent_of_one_core: float
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleRows:
+    """Which published causes of interruption rise above noise in one window of events."""
+
+    section: str
+    days: float
+    standard_error_hosts: float
+    above: tuple[ExpectedRow, ...]
+    below: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReport:
+    """A plan's figures.
+
+    sigma_factor_at_cap  what the noise grows by when t covers an operator at the cap
+    collusion_epsilon    for one host, if both aggregators pool what they have
+    group_epsilon        for several hosts or weeks of one person, at the same noise
+    accountant_epsilon   dp-accounting's figure for a week, where it was asked for
+    """
+
+    plan: str
+    scheme: str
+    epsilon: float
+    delta: float
+    mu: float
+    hosts: int
+    n_min: int
+    t: int
+    h: int
+    operator_cap_hosts: int
+    operator_cap_percent: float
+    sigma_factor_at_cap: float
+    tasks: tuple[TaskFigures, ...]
+    costs: HostCosts
+    weekly_indicator_hosts: float
+    visible: tuple[VisibleRows, ...]
+    collusion_epsilon: dict[str, float]
+    group_epsilon: dict[str, float]
+    accountant_epsilon: float | None
+
+
+def catalogue_shapes(plan: Plan, catalogue: Catalogue) -> dict[str, SectionShape]:
+    """Resolve the plan's sections, keyed by name; KeyError for one the catalogue lacks."""
+    shapes = {}
+    for task in plan.tasks:
+        for planned in task.sections:
+            section = catalogue.section(planned.name)
+            cap, bound, q = section.resolve(plan.gpus_per_host, task.window_s)
+            shapes[planned.name] = SectionShape(str(section.kind), section.length, cap, bound, q)
+    return shapes
+
+
+def plan_report(plan: Plan, shapes: Shapes, accountant: bool = False) -> PlanReport:
+    """Compute all figures of a plan.
+
+    Raises      ParameterError naming the bound that the plan breaks
+    """
+    plan.check()
+    tasks = tuple(_task(plan, task, shapes) for task in plan.tasks)
+    cap = plan.operator_cap
+    masked = plan.scheme == "masked"
+    weight = _indicator_weight(plan, shapes)
+    return PlanReport(
+        plan=plan.name,
+        scheme=plan.scheme,
+        epsilon=plan.epsilon_millionths / MILLION,
+        delta=plan.delta_1e12 / 10**12,
+        mu=plan.mu_1e9 / 10**9,
+        hosts=plan.hosts,
+        n_min=plan.n_min,
+        t=plan.t,
+        h=plan.h,
+        operator_cap_hosts=cap,
+        operator_cap_percent=100 * cap / plan.hosts,
+        sigma_factor_at_cap=sqrt(plan.h / (plan.n_min - cap)) if masked else 1.0,
+        tasks=tasks,
+        costs=_costs(plan, tasks),
+        weekly_indicator_hosts=indicator_sigma_hosts(plan, weight, 2, 2),
+        visible=tuple(_visible(plan, tasks, weight)),
+        collusion_epsilon=collusion_epsilons(plan),
+        group_epsilon=group_epsilons(plan),
+        accountant_epsilon=_accountant(plan, tasks, shapes) if accountant else None,
+    )
+
+
+def _task(plan: Plan, task: PlannedTask, shapes: Shapes) -> TaskFigures:
+    coordinates = 2 + sum(shapes[section.name].length for section in task.sections)
+    return TaskFigures(
+        series=task.series,
+        window_s=task.window_s,
+        windows=task.T,
+        weight=task.weight_millionths / MILLION,
+        coordinates=coordinates,
+        report_bytes=report_length(coordinates, Scheme(plan.scheme)),
+        sections=tuple(_section(plan, task, section, shapes) for section in task.sections),
+    )
+
+
+def _section(
+    plan: Plan, task: PlannedTask, section: PlannedSection, shapes: Shapes
+) -> SectionFigures:
+    return section_figures(plan, task, section, shapes[section.name])
+
+
+def _costs(plan: Plan, tasks: Iterable[TaskFigures]) -> HostCosts:
+    size = float(EPOCHS_PER_DAY * EPOCH_BYTES[Scheme(plan.scheme)])
+    cpu_s = EPOCHS_PER_DAY * EPOCH_CPU_S
+    for task in tasks:
+        reports = DAY_S / task.window_s
+        size += reports * task.report_bytes
+        cpu_s += reports * (task.coordinates * (1 / OPENDP_DRAWS_PER_S + WORD_CPU_S) + REPORT_CPU_S)
+    return HostCosts(round(size), cpu_s, 100 * cpu_s / DAY_S)
+
+
+def _indicator_weight(plan: Plan, shapes: Shapes) -> int:
+    """The weight of the plan's weekly indicators, or of its first section where it has none."""
+    for task in plan.tasks:
+        for section in task.sections:
+            if task.window_s == WEEK_S and shapes[section.name].kind == "indicators":
+                return section.weight_millionths
+    return plan.tasks[0].sections[0].weight_millionths
+
+
+def _visible(plan: Plan, tasks: Iterable[TaskFigures], weight: int) -> list[VisibleRows]:
+    found = [
+        _rows(plan, section.name, task.window_s / DAY_S, section.sigma_hosts)
+        for task in tasks
+        for section in task.sections
+        if section.sigma_hosts is not None and task.window_s >= WEEK_S
+    ]
+    if found:
+        return found
+    error = indicator_sigma_hosts(plan, weight, 2, 2)
+    return [_rows(plan, "indicators, m = 2", days, error) for days in (7, 56)]
+
+
+def _rows(plan: Plan, section: str, days: float, error: float) -> VisibleRows:
+    rows = list(expected_rows(plan.hosts, days, error, NOISE_FLOOR))
+    above = tuple(row for row in rows if row.above_noise)
+    return VisibleRows(section, days, error, above, len(rows) - len(above))
+
+
+def _accountant(plan: Plan, tasks: Iterable[TaskFigures], shapes: Shapes) -> float:
+    noises = [
+        SectionNoise(
+            shapes[section.name].delta_sq,
+            section.sigma_local_1024,
+            section.windows,
+            shapes[section.name].length,
+            plan.h,
+        )
+        for task in tasks
+        for section in task.sections
+    ]
+    return gate(noises, plan.epsilon_millionths, plan.delta_1e12)
