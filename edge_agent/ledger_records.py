@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 
 from privacy.budget import Entry
 
@@ -96,6 +95,6 @@ class LedgerView:
     """
 
     hosts: tuple[HostView, ...]
-    series: Mapping[str, KnownSeries] = MappingProxyType({})
+    series: Mapping[str, KnownSeries] = field(default_factory=dict)
     resume_after_s: int = 0
     freeze_until_s: int = 0

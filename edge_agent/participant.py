@@ -21,7 +21,7 @@ from wire.envelope import Kind, wrap
 from wire.ids import TaskId
 from wire.rejection import ReportRejected
 from wire.task import DEMO_DOMAIN, Task
-from wire.topics import EPOCHS, REPORTS
+from wire.topics import EPOCHS, REPORTS, epoch_key, report_key
 
 from .budget_book import BudgetBook
 from .encode import encode_rows
@@ -256,7 +256,7 @@ class Participant:
             )
             pending.epochs.append((host, epoch))
             openings.append(EpochOpening(identity.host_id, ctr, now_s))
-            key = identity.host_id + epoch.header.epoch_id
+            key = epoch_key(identity.host_id, epoch.header.epoch_id)
             expires_s = epoch.header.not_after + self._longest_retention(parties)
             records.append(
                 SealedRecord(EPOCHS, key, wrap(Kind.EPOCH, sealed), now_s * 1000, expires_s)
@@ -368,7 +368,7 @@ class Participant:
         records = [
             SealedRecord(
                 REPORTS,
-                sealing.host_id,
+                report_key(sealing.host_id),
                 wrap(Kind.REPORT, report),
                 end_s * 1000 + offset_ms,
                 end_s + task.retention_s,

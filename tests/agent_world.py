@@ -1,0 +1,322 @@
+"""Two aggregators, a roster and a few hosts: what the agent's tests start from."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_agent.epochs import Host
+from edge_agent.ledger import Ledger
+from edge_agent.ledger_records import HostView, LedgerView, SealedRecord
+from edge_agent.participant import Participant, Rules
+from edge_agent.protocol_events import (
+    CommitEpochs,
+    CommitSealed,
+    Committed,
+    Effect,
+    EpochDue,
+    Event,
+    KeysAnnounced,
+    Publish,
+    Refuse,
+    RosterReceived,
+    TaskReceived,
+    WindowClosed,
+)
+from edge_agent.task_check import Bounds, Pins
+from privacy.box import open_box
+from privacy.calibrate import (
+    gdp_mu_1e9,
+    sensitivity_sq_steps,
+    sigma_local_1024,
+    windows_touched,
+)
+from privacy.masks import derive_box_key, derive_helper_keys, mask_into, tag_and_nonce, tags_equal
+from privacy.noise import NoiseSampler
+from privacy.noise_seeded import SeededSampler
+from privacy.sealing import HpkeKeyPair
+from privacy.signing import SigningKey, verify
+from wire import labels
+from wire.bounds import Scheme
+from wire.envelope import Kind, unwrap
+from wire.epoch import Epoch
+from wire.ids import NO_SIGNATURE, TaskId, host_id, task_id
+from wire.keys import KeyAnnouncement
+from wire.report import Report
+from wire.roster import PlanMembership, Roster, RosterEntry
+from wire.signed import Signed
+from wire.task import SectionKind, SectionSpec, Task
+from wire.topics import EPOCHS
+
+WEEK_S = 7 * 24 * 3600
+# A week start (Thursday 00:00 UTC) and the start of a day, an hour and a minute.
+T0 = 2900 * WEEK_S
+EPSILON = 2_000_000
+DELTA = 1_000
+
+
+def counting_bytes(seed: int = 0) -> Callable[[int], bytes]:
+    """Give a repeatable source of bytes for tests."""
+    generator = np.random.default_rng(seed)
+    return generator.bytes
+
+
+class NoNoise:
+    """A sampler that adds nothing, so that a test sees the steps: anyone can repeat it."""
+
+    seeded = True
+
+    def sample(self, hosts: int, sigma_1024: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.zeros((hosts, sigma_1024.size), dtype=np.int64)
+
+
+@dataclass
+class Party:
+    """An aggregator's identity key and its HPKE key of the day."""
+
+    signing: SigningKey = field(default_factory=SigningKey.generate)
+    hpke: HpkeKeyPair = field(default_factory=HpkeKeyPair.generate)
+
+    @property
+    def pk(self) -> bytes:
+        return self.signing.public_bytes
+
+    def announce(self, not_before: int, not_after: int) -> KeyAnnouncement:
+        plain = KeyAnnouncement(self.pk, self.hpke.public_bytes, not_before, not_after)
+        return dataclasses.replace(plain, signature=self.signing.sign(plain.unsigned()))
+
+
+def make_section(
+    weight: int, *, section_id: int = 1, length: int = 4, bound: int = 64_000, q: int = 1_000
+) -> SectionSpec:
+    """A mix whose sigma is still to be filled in."""
+    return SectionSpec(
+        section_id, f"section{section_id}", SectionKind.MIX, length, bound, bound, 0, q, weight,
+        1_000_000, 2_048,
+    )  # fmt: skip
+
+
+def calibrated(task: Task) -> Task:
+    """Give every section of a task the least noise that an agent accepts."""
+    mu = gdp_mu_1e9(task.epsilon_millionths, task.delta_1e12)
+    touched = windows_touched(task.window_s, task.windows)
+    sections = []
+    for one in task.sections:
+        delta_sq = sensitivity_sq_steps(one.coordinate_cap, one.l1_bound, one.q)
+        sigma = sigma_local_1024(delta_sq, touched, one.weight_millionths, mu, task.h)
+        sections.append(dataclasses.replace(one, sigma_1024=max(sigma, 2_048)))
+    return dataclasses.replace(task, sections=tuple(sections), mu_1e9=mu)
+
+
+@dataclass
+class World:
+    """Leader, Helper and some hosts."""
+
+    hosts: int = 1
+    leader: Party = field(default_factory=Party)
+    helper: Party = field(default_factory=Party)
+
+    def __post_init__(self) -> None:
+        self.signing_keys = [SigningKey.generate() for _ in range(self.hosts)]
+        self.identities = [Host(k, host_id(k.public_bytes)) for k in self.signing_keys]
+        self.pins = Pins(frozenset({self.leader.pk}), frozenset({self.helper.pk}))
+
+    @property
+    def host_ids(self) -> list[bytes]:
+        return [bytes(host.host_id) for host in self.identities]
+
+    def task(
+        self,
+        series: str = "minute",
+        *,
+        window_s: int = 60,
+        weight: int = 600_000,
+        version: int = 1,
+        first: int = T0,
+        last: int | None = None,
+        domain: str = "demo",
+        **changes: object,
+    ) -> Task:
+        """A calibrated task of one section; 1,000 hosts, n_min 800, t 100."""
+        last_window = first + 1_000 * max(window_s, WEEK_S // 2) if last is None else last
+        task = Task(
+            series, version, domain, Scheme.MASKED, first // window_s * window_s,
+            last_window // window_s * window_s, window_s, min(30, window_s), 6 * 3600,
+            (make_section(weight),), EPSILON, DELTA, 1, 1000, 800, 100, 3, self.leader.pk,
+            self.helper.pk, bytes(32), T0 + 1_000 * WEEK_S,
+        )  # fmt: skip
+        return calibrated(dataclasses.replace(task, **changes))  # type: ignore[arg-type]
+
+    def sign_task(self, task: Task) -> bytes:
+        return self.sign(labels.TASK, task.encode_body(), local=task.scheme is Scheme.LOCAL)
+
+    def sign(self, label: bytes, body: bytes, *, local: bool = False) -> bytes:
+        """Sign a body by both parties."""
+        plain = Signed(label, body)
+        message = plain.unsigned()
+        by_helper = NO_SIGNATURE if local else self.helper.signing.sign(message)
+        return Signed(label, body, self.leader.signing.sign(message), by_helper).encode()
+
+    def roster(
+        self,
+        weights: dict[str, int],
+        *,
+        version: int = 1,
+        effective_from: int = 0,
+        cohort: int = 7,
+        local: bool = False,
+    ) -> bytes:
+        plan = tuple(PlanMembership(name, cohort, w) for name, w in weights.items())
+        entries = tuple(
+            RosterEntry(
+                h.host_id, k.public_bytes, f"op{i % 10}", 0, ((2, 8),), bytes(h.host_id) * 2
+            )
+            for i, (h, k) in enumerate(zip(self.identities, self.signing_keys, strict=True))
+        )
+        roster = Roster(version, effective_from, (plan,), entries)
+        return self.sign(labels.ROSTER, roster.encode_body(), local=local)
+
+    def keys(self, now_s: int = T0, life_s: int = 30 * 24 * 3600) -> tuple[KeyAnnouncement, ...]:
+        return tuple(p.announce(now_s - 60, now_s + life_s) for p in (self.leader, self.helper))
+
+    def rules(self, **changes: object) -> Rules:
+        base = Rules(self.pins, Bounds(), "demo")
+        return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+
+    def empty_view(self) -> LedgerView:
+        return LedgerView(tuple(HostView(h, (), 0, ()) for h in self.host_ids))
+
+    def participant(
+        self,
+        view: LedgerView | None = None,
+        *,
+        sampler: NoiseSampler | None = None,
+        rules: Rules | None = None,
+        seed: int = 0,
+    ) -> Participant:
+        return Participant(
+            self.identities,
+            view or self.empty_view(),
+            sampler or SeededSampler(seed),
+            counting_bytes(seed),
+            rules or self.rules(),
+        )
+
+
+class MemoryShell:
+    """Carries out a participant's effects at once, as a shell without faults would."""
+
+    def __init__(self, participant: Participant, ledger: Ledger | None = None) -> None:
+        self.participant = participant
+        self.ledger = ledger
+        self.published: list[SealedRecord] = []
+        self.refused: list[Refuse] = []
+        self.effects: list[Effect] = []
+        self.committed: list[CommitSealed] = []
+        self._ids = itertools.count(1)
+
+    def tell(self, event: Event) -> list[Effect]:
+        """Handle an event and everything that follows from it; give all effects."""
+        effects = self.participant.handle(event)
+        done = list(effects)
+        for effect in effects:
+            done += self._carry_out(effect)
+        self.effects += effects
+        return done
+
+    def _carry_out(self, effect: Effect) -> list[Effect]:
+        if isinstance(effect, CommitEpochs | CommitSealed):
+            return self.tell(Committed(effect.token, self._commit(effect)))
+        if isinstance(effect, Publish):
+            self.published += effect.records
+        if isinstance(effect, Refuse):
+            self.refused.append(effect)
+        return []
+
+    def _commit(self, effect: CommitEpochs | CommitSealed) -> tuple[int, ...]:
+        if isinstance(effect, CommitSealed):
+            self.committed.append(effect)
+        if self.ledger is None:
+            return tuple(next(self._ids) for _ in effect.records)
+        if isinstance(effect, CommitEpochs):
+            return self.ledger.commit_epochs(effect.openings, effect.records, effect.now_s)
+        return self.ledger.commit_sealed(effect.entries, effect.records, effect.now_s)
+
+
+def started(
+    world: World,
+    tasks: Sequence[Task],
+    *,
+    now_s: int = T0,
+    participant: Participant | None = None,
+    ledger: Ledger | None = None,
+) -> tuple[MemoryShell, list[TaskId]]:
+    """A participant that has its tasks, roster, keys and epochs."""
+    shell = MemoryShell(participant or world.participant(), ledger)
+    signed = [world.sign_task(task) for task in tasks]
+    for one in signed:
+        shell.tell(TaskReceived(one, now_s))
+    weights = {t.series: sum(s.weight_millionths for s in t.sections) for t in tasks}
+    shell.tell(RosterReceived(world.roster(weights), now_s))
+    shell.tell(KeysAnnounced(world.keys(now_s), now_s))
+    shell.tell(EpochDue(now_s))
+    return shell, [task_id(one[:-128]) for one in signed]
+
+
+def close_window(
+    shell: MemoryShell,
+    world: World,
+    task: Task,
+    tid: TaskId,
+    start: int,
+    rows: NDArray[np.int64] | None = None,
+) -> list[Effect]:
+    """Close one window of all hosts at its end."""
+    if rows is None:
+        rows = np.zeros((world.hosts, task.d - 2), dtype=np.int64)
+    present = np.ones(world.hosts, dtype=np.bool_)
+    return shell.tell(WindowClosed(tid, start, rows, present, start + task.window_s))
+
+
+def reports(records: Iterable[SealedRecord]) -> list[Report]:
+    """Decode the reports among records."""
+    cores = [unwrap(r.value, 1 << 22) for r in records]
+    return [Report.decode(core) for kind, core in cores if kind is Kind.REPORT]
+
+
+def epochs(records: Iterable[SealedRecord]) -> list[Epoch]:
+    """Decode the epochs among records."""
+    return [Epoch.decode(unwrap(r.value, 1 << 20)[1]) for r in records if r.topic == EPOCHS]
+
+
+def open_report(world: World, epoch: Epoch, report: Report) -> NDArray[np.int64]:
+    """Do what both aggregators would have to do together: open, verify and unmask one report."""
+    host = world.identities[world.host_ids.index(bytes(report.host_id))]
+    assert verify(host.signing_key.public_bytes, epoch.unsigned(), epoch.signature)
+    context = epoch.header.encode()
+    k_l = world.leader.hpke.open(epoch.seal_l, labels.SEAL_L + context)
+    k_box = derive_box_key(k_l, epoch.hash(), report.task_id)
+    plain = open_box(k_box, report.header.report_id, report.aad, report.box)
+    if report.scheme is Scheme.LOCAL:
+        return np.frombuffer(plain, dtype="<i8").astype(np.int64)
+    k_h = world.helper.hpke.open(epoch.seal_h, labels.SEAL_H + context)
+    k_mask, k_id = derive_helper_keys(k_h, epoch.hash(), report.task_id)
+    tag, nonce = tag_and_nonce(k_id, report.header.encode())
+    assert tags_equal(tag, report.tag_h)
+    mask = np.empty(report.header.d, dtype=np.uint32)
+    mask_into(k_mask, nonce, mask)
+    return (np.frombuffer(plain, dtype="<u4") - mask).astype(np.int32).astype(np.int64)
+
+
+def new_ledger(folder: Path, world: World, now_s: int = T0, **changes: object) -> Ledger:
+    """A ledger of the world's hosts."""
+    return Ledger.create(
+        folder / "ledger.sqlite", folder / "host.key.fence", hosts=world.host_ids,
+        binding=b"machine", now_s=now_s, **changes,  # type: ignore[arg-type]
+    )  # fmt: skip
