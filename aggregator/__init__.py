@@ -1,1 +1,19 @@
 """Leader, Helper, statistics and store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .releases import read_releases as read_releases
+
+__all__ = ["read_releases"]
+
+
+def __getattr__(name: str) -> object:
+    """Load the reader on first use: pandas and DuckDB have no place in the Helper's process."""
+    if name == "read_releases":
+        from .releases import read_releases
+
+        return read_releases
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,8 +1,9 @@
-"""Ratios of released sums: Fieller intervals, sampling of measurement, coverage and detector correction.
+"""Ratios of released sums: Fieller intervals, coverage, and correction by a detector's matrix.
 
-A share divides one noisy sum by another. Its interval is found by inverting a test (Fieller 1954): the set of shares r
-for which numerator - r x denominator could be pure noise. There is no such set where the denominator itself could be
-noise; the share is then suppressed, not drawn with a huge bar.
+A share divides one noisy sum by another. Its interval is found by inverting a test (Fieller 1954):
+the set of shares r for which numerator - r x denominator could be pure noise. There is no bounded
+set where the denominator itself could be noise: the share is then suppressed, not drawn with a
+huge bar.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ BELOW_NOISE_ERRORS = 2.0
 """A value under this many standard errors is never drawn as a number."""
 
 MAX_CONDITION = 1e3
-"""A detector whose matrix amplifies errors more than this tells its classes apart too badly to be inverted."""
+"""A detector whose matrix amplifies errors more than this is of no use for a correction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,10 @@ def normal_quantile(confidence: float = CONFIDENCE) -> float:
 
 
 def expected_by_chance(cells: int, errors: float = BELOW_NOISE_ERRORS) -> float:
-    """How many of so many empty cells rise above `errors` standard errors by chance (an upper bound for a real screen)."""
+    """How many of so many empty cells rise above `errors` standard errors by chance.
+
+    For a screen of which some cells are not empty, an upper bound.
+    """
     return cells * float(stats.norm.sf(errors))
 
 
@@ -60,15 +64,20 @@ def fieller(
 ) -> Ratios:
     """Return numerator / denominator with its interval, suppressed where the denominator is noise.
 
-    numerator ... covariance    float64[k], broadcast together; sums in one unit, variances in its square
-    sampling    variance of numerator - r x denominator from measuring only some hosts, as a multiple of r (1 - r), which
-                bounds the spread between hosts of a share r (Bhatia and Davis 2000); 0 when every host measured
+    numerator ... covariance    float64[k], broadcast together; variances in the unit's square
+    sampling    variance of numerator - r x denominator from measuring only some hosts, divided by
+                r (1 - r), which bounds the spread between hosts of a share r (Bhatia and Davis
+                2000); 0 when every host measured
     Returns     Ratios of float64[k]
-    Source      Fieller 1954; with `sampling` the same quadratic, one more term, as in Wilson's interval for a proportion
+    Source      Fieller 1954; `sampling` adds one term to the same quadratic, as in Wilson's
+                interval of a proportion
     """
     z2 = normal_quantile(confidence) ** 2
     x, d, vx, vd, cov, extra = np.broadcast_arrays(
-        *(np.asarray(a, np.float64) for a in (numerator, denominator, var_numerator, var_denominator, covariance)),
+        *(
+            np.asarray(a, np.float64)
+            for a in (numerator, denominator, var_numerator, var_denominator, covariance)
+        ),
         np.asarray(sampling, np.float64),
     )
     known = (d > 0) & (d**2 > z2 * vd)
@@ -85,8 +94,13 @@ def fieller(
     return Ratios(value, low, high)
 
 
-def _roots(a: Floats, half_b: Floats, c: Floats, known: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    """Both roots of a r^2 - 2 half_b r + c, NaN where unknown; a rounding error below zero counts as a double root."""
+def _roots(
+    a: Floats, half_b: Floats, c: Floats, known: npt.NDArray[np.bool_]
+) -> tuple[Floats, Floats]:
+    """Both roots of a r^2 - 2 half_b r + c, NaN where unknown.
+
+    A discriminant below zero by a rounding error counts as a double root.
+    """
     leading = np.where(known, a, 1.0)
     spread = np.sqrt(np.maximum(half_b**2 - leading * c, 0.0))
     low = np.where(known, (half_b - spread) / leading, np.nan)
@@ -94,11 +108,13 @@ def _roots(a: Floats, half_b: Floats, c: Floats, known: npt.NDArray[np.bool_]) -
     return low, high
 
 
-def weighted_mean(values: Floats, standard_errors: Floats, weights: Floats) -> tuple[Floats, Floats]:
+def weighted_mean(
+    values: Floats, standard_errors: Floats, weights: Floats
+) -> tuple[Floats, Floats]:
     """Mean over windows with independent noise, and its standard error.
 
     values, standard_errors    float64[windows, k]
-    weights                    float64[windows], not negative, not all zero (hosts x window length, usually)
+    weights                    float64[windows], not negative, not all zero; mostly hosts x window_s
     """
     total = float(np.sum(weights))
     if total <= 0 or np.any(np.asarray(weights) < 0):
@@ -125,7 +141,10 @@ class Coverage:
 
 
 def coverage(hits: int, trials: int, confidence: float = 0.99) -> Coverage:
-    """Bound the true coverage of intervals of which `hits` of `trials` held the truth (Clopper and Pearson)."""
+    """Bound the coverage of intervals of which `hits` of `trials` held the truth.
+
+    Source      Clopper and Pearson 1934: exact binomial bounds
+    """
     if trials < 1 or not 0 <= hits <= trials:
         raise ValueError(f"need 0 <= hits <= trials and one trial at least, got {hits} of {trials}")
     bounds = stats.binomtest(hits, trials).proportion_ci(confidence, method="exact")
@@ -139,15 +158,16 @@ def correct_by_confusion(
     false_alarm: Floats,
     hosts: int,
 ) -> tuple[Floats, Floats]:
-    """Estimate how many hosts truly had each class, from how many reported it and a detector's published confusion matrix.
+    """Estimate how many hosts truly had each class, by a detector's published confusion matrix.
 
     reported, standard_errors    float64[k], hosts
     detection      float64[k, k]; [i, j] is the probability that a host with class i reports class j
     false_alarm    float64[k]; the probability that a host with no class reports j
     hosts          accepted hosts of the window
-    Returns        (float64[k] hosts, float64[k] standard errors); both the noise and the detector's own chance are in them,
-                   an error of the published matrix itself is not
-    Raises         ValueError when shapes or probabilities are wrong or the matrix cannot be inverted with any meaning
+    Returns        (float64[k] hosts, float64[k] standard errors) with the noise and the detector's
+                   own chance in them, but no error of the published matrix itself
+    Raises         ValueError when shapes or probabilities are wrong, or the matrix tells the
+                   classes apart too badly
 
     A host is taken to have at most one class at a time: expected reports are truth x detection, and
     (hosts - sum of truth) x false_alarm on top.
@@ -174,7 +194,7 @@ def _confusion(detection: Floats, false_alarm: Floats, classes: int) -> Floats:
     condition = float(np.linalg.cond(matrix))
     if not condition <= MAX_CONDITION:
         raise ValueError(
-            f"the detector tells its classes apart too badly to correct by: condition {condition:.3g}, "
-            f"at most {MAX_CONDITION:g} is of use"
+            "the detector tells its classes apart too badly to correct by: expected a condition "
+            f"of at most {MAX_CONDITION:g}, got {condition:.3g}"
         )
     return np.asarray(matrix, np.float64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,12 +17,14 @@ from wire.task import Task
 class Capacity:
     """What the roster says about the accepted hosts, so that shares of wall time can be told.
 
-    gpus_by_model    GPU model index -> GPUs of the accepted hosts
-    gpus_squared     sum over the accepted hosts of (its GPUs)^2; says how unequal the hosts are
+    gpus_by_model       GPU model index -> GPUs of the accepted hosts
+    squares_by_model    GPU model index -> sum over the hosts of (their GPUs of this model)^2
+    squares             sum over the hosts of (all their GPUs)^2; says how unequal they are
     """
 
     gpus_by_model: Mapping[int, int]
-    gpus_squared: int
+    squares_by_model: Mapping[int, int]
+    squares: int
 
     @property
     def gpus(self) -> int:
@@ -31,15 +34,25 @@ class Capacity:
     @staticmethod
     def of(hosts: Iterable[Iterable[tuple[int, int]]]) -> Capacity:
         """Add up the `gpu_models` (model index, GPUs) of the accepted hosts' roster entries."""
-        by_model: dict[int, int] = {}
-        squared = 0
+        by_model: Counter[int] = Counter()
+        squares_by_model: Counter[int] = Counter()
+        squares = 0
         for models in hosts:
-            own = 0
+            own = Counter[int]()
             for model, gpus in models:
-                by_model[model] = by_model.get(model, 0) + gpus
-                own += gpus
-            squared += own * own
-        return Capacity(by_model, squared)
+                own[model] += gpus
+            by_model.update(own)
+            squares_by_model.update({model: gpus**2 for model, gpus in own.items()})
+            squares += own.total() ** 2
+        return Capacity(dict(by_model), dict(squares_by_model), squares)
+
+    def __add__(self, other: Capacity) -> Capacity:
+        """Capacity of two windows together."""
+        return Capacity(
+            dict(Counter(self.gpus_by_model) + Counter(other.gpus_by_model)),
+            dict(Counter(self.squares_by_model) + Counter(other.squares_by_model)),
+            self.squares + other.squares,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,54 @@
+"""How released Parquet is laid out, for the store that writes it and for its readers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from urllib.parse import quote
+
+import pyarrow as pa
+
+MEANINGS: dict[str, tuple[pa.DataType, str]] = {
+    "series": (pa.string(), "task series the release belongs to"),
+    "cohort": (pa.int32(), "cohort, a static part of the fleet"),
+    "window_start": (pa.timestamp("us"), "first moment of the window, UTC"),
+    "window_s": (pa.int32(), "window length, seconds"),
+    "section": (pa.string(), "catalogue section"),
+    "cell": (pa.string(), "cell of the section, as the catalogue names it"),
+    "unit": (pa.string(), "unit of value, standard_error, low and high"),
+    "kind": (pa.string(), "mix, histogram, mean or indicators"),
+    "value": (pa.float64(), "sum over the accepted hosts, noise included; may be negative"),
+    "standard_error": (
+        pa.float64(),
+        "standard error of value: the noise, and the most rounding can add",
+    ),
+    "low": (pa.float64(), "lower end of the 95 % interval of value"),
+    "high": (pa.float64(), "upper end of the 95 % interval of value"),
+    "share": (
+        pa.float64(),
+        "value over what was measured (a mean: per host); NULL where that is itself noise",
+    ),
+    "share_low": (pa.float64(), "lower end of the 95 % interval of share"),
+    "share_high": (pa.float64(), "upper end of the 95 % interval of share"),
+    "below_noise": (pa.bool_(), "value is under 2 standard errors: do not read it as a number"),
+    "n_hosts": (pa.int32(), "accepted hosts"),
+    "epsilon": (pa.float64(), "epsilon of the task: one host, any 168 hours"),
+    "delta": (pa.float64(), "delta of the task"),
+    "domain": (pa.string(), "production or demo"),
+    "released_at": (pa.timestamp("us"), "when the Leader unmasked the sum, UTC"),
+    "rejections": (pa.string(), "JSON object: reason -> reports refused for this window"),
+}
+"""Column -> Arrow type and meaning, in order."""
+
+SCHEMA = pa.schema([(name, kind) for name, (kind, _) in MEANINGS.items()])
+COLUMNS = tuple(MEANINGS)
+
+
+def release_path(folder: Path, series: str, cohort: int, start: datetime) -> Path:
+    """Where the file of one release lies: hive-partitioned by series and date."""
+    return (
+        folder
+        / f"series={quote(series, safe='')}"
+        / f"date={start:%Y-%m-%d}"
+        / f"{start:%Y%m%dT%H%M%SZ}-c{cohort}.parquet"
+    )

@@ -1,0 +1,165 @@
+"""Read released Parquet, in the reader's own process; the Leader's DuckDB file is never opened.
+
+SQL runs in an in-memory DuckDB that can read the releases folder and nothing else, and may only
+select: no other file, no network, no extension, no write.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import duckdb
+import pandas as pd
+
+from .release_files import MEANINGS
+
+Moment = datetime | date | str | int | float
+"""A time: a datetime (naive means UTC), a date, ISO text, or unix seconds."""
+
+_READ_ONLY = frozenset({duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN})
+
+_LATEST = """
+CREATE VIEW latest AS
+SELECT * REPLACE (
+    CASE WHEN below_noise THEN NULL ELSE value END AS value,
+    CASE WHEN below_noise THEN NULL ELSE share END AS share
+)
+FROM releases
+WHERE window_start = (
+    SELECT max(newest.window_start) FROM releases AS newest
+    WHERE newest.series = releases.series AND newest.cohort = releases.cohort
+)
+"""
+
+
+class QueryRefused(ValueError):
+    """SQL that DuckDB cannot run; the message says why."""
+
+
+class QueryForbidden(QueryRefused):
+    """SQL that is not one reading statement, or reads outside the folder."""
+
+
+def read_releases(
+    folder: str | os.PathLike[str],
+    *,
+    series: str | None = None,
+    section: str | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
+) -> pd.DataFrame:
+    """Return released cells, one row each, by window, section and cell.
+
+    folder          the Leader's folder of released Parquet
+    series, section only this one
+    since, until    windows that start in [since, until)
+    Returns         a DataFrame with the columns of `query --schema` and `date`
+    Raises          FileNotFoundError when there is no such folder
+    """
+    conditions: list[tuple[str, object]] = [
+        ("series = ?", series),
+        ("section = ?", section),
+        ("window_start >= ?", None if since is None else moment(since)),
+        ("window_start < ?", None if until is None else moment(until)),
+    ]
+    chosen = [(text, value) for text, value in conditions if value is not None]
+    where = f"WHERE {' AND '.join(text for text, _ in chosen)}" if chosen else ""
+    # The condition is made of the four texts above; what the caller gave is bound.
+    sql = f"SELECT * FROM releases {where} ORDER BY ALL"  # noqa: S608
+    with _open(folder) as database:
+        return database.execute(sql, [value for _, value in chosen]).df()
+
+
+def query(sql: str, folder: str | os.PathLike[str]) -> pd.DataFrame:
+    """Run one SELECT over the views `releases` and `latest`.
+
+    `releases` has every released cell; `latest` has the newest window of every series and cohort,
+    with value and share NULL where they are below noise.
+    Raises      QueryRefused, QueryForbidden, FileNotFoundError when there is no such folder
+    """
+    with _open(folder) as database:
+        try:
+            _must_only_read(database.extract_statements(sql))
+            return database.execute(sql).df()
+        except duckdb.PermissionException as error:
+            raise QueryForbidden(f"a query reads the releases folder alone: {error}") from error
+        except duckdb.Error as error:
+            raise QueryRefused(str(error).strip()) from error
+
+
+def moment(when: Moment) -> datetime:
+    """Return naive UTC, as released timestamps are.
+
+    Raises      ValueError when text is not ISO 8601
+    """
+    if isinstance(when, str):
+        when = datetime.fromisoformat(when)
+    if isinstance(when, int | float):
+        when = datetime.fromtimestamp(when, UTC)
+    if not isinstance(when, datetime):
+        when = datetime(when.year, when.month, when.day, tzinfo=UTC)
+    return when.astimezone(UTC).replace(tzinfo=None) if when.tzinfo else when
+
+
+def _must_only_read(statements: Sequence[duckdb.Statement]) -> None:
+    if len(statements) != 1:
+        raise QueryForbidden(f"expected one SQL statement, got {len(statements)}")
+    if statements[0].type not in _READ_ONLY:
+        raise QueryForbidden(
+            f"expected a SELECT, got {statements[0].type.name}: a query can only read"
+        )
+
+
+def _open(folder: str | os.PathLike[str]) -> duckdb.DuckDBPyConnection:
+    """Open an in-memory database that sees the folder and nothing else."""
+    root = Path(folder).resolve()
+    if not root.is_dir():
+        raise FileNotFoundError(f"no folder of releases at {root}")
+    database = duckdb.connect(":memory:")
+    try:
+        database.execute(f"CREATE VIEW releases AS {_source(root)}")
+        database.execute(_LATEST)
+        database.execute(f"SET allowed_directories = [{_literal(f'{root}/')}]")
+        database.execute("SET enable_external_access = false")
+        database.execute("SET lock_configuration = true")
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _source(root: Path) -> str:
+    if next(root.glob("series=*/date=*/*.parquet"), None) is None:
+        return f"SELECT {_typed_nulls()} WHERE false"
+    pattern = _literal(f"{_escaped(str(root))}/series=*/date=*/*.parquet")
+    types = "{'series': VARCHAR, 'date': DATE}"
+    options = f"hive_partitioning = true, hive_types = {types}, union_by_name = true"
+    return f"SELECT * FROM read_parquet({pattern}, {options})"  # noqa: S608  (quoted above)
+
+
+_SQL_TYPES = {
+    "string": "VARCHAR",
+    "int32": "INTEGER",
+    "double": "DOUBLE",
+    "bool": "BOOLEAN",
+    "timestamp[us]": "TIMESTAMP",
+}
+
+
+def _typed_nulls() -> str:
+    columns = {name: _SQL_TYPES[str(kind)] for name, (kind, _) in MEANINGS.items()} | {
+        "date": "DATE"
+    }
+    return ", ".join(f"CAST(NULL AS {kind}) AS {name}" for name, kind in columns.items())
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _escaped(path: str) -> str:
+    """A path in which glob's own characters stand for themselves."""
+    return "".join(f"[{c}]" if c in "*?[" else c for c in path)

@@ -1,0 +1,195 @@
+"""The Leader's releases: a DuckDB file that only its process opens, and Parquet for everyone else.
+
+A release is one DuckDB transaction, then one Parquet file that appears whole under its final name.
+A crash between the two leaves a release without its file; the next start writes what is missing.
+Writing a release again changes nothing, and another vector under the same key is refused: a release
+is final.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from wire.catalogue import Catalogue
+from wire.task import DEMO_DOMAIN
+
+from .release_files import COLUMNS, SCHEMA, release_path
+from .released import ReleasedWindow
+from .statistics import Cell, estimate
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS windows (
+    series VARCHAR, cohort INTEGER, window_start TIMESTAMP, digest BLOB NOT NULL,
+    PRIMARY KEY (series, cohort, window_start)
+);
+CREATE TABLE IF NOT EXISTS cells (
+    series VARCHAR, cohort INTEGER, window_start TIMESTAMP, window_s INTEGER,
+    section VARCHAR, cell VARCHAR,
+    unit VARCHAR, kind VARCHAR, value DOUBLE, standard_error DOUBLE, low DOUBLE, high DOUBLE,
+    share DOUBLE, share_low DOUBLE, share_high DOUBLE, below_noise BOOLEAN, n_hosts INTEGER,
+    epsilon DOUBLE, delta DOUBLE, domain VARCHAR, released_at TIMESTAMP, rejections VARCHAR,
+    PRIMARY KEY (series, cohort, window_start, section, cell)
+);
+"""
+
+
+class StoreConflict(ValueError):
+    """A second, different release for a window that is already released."""
+
+
+class Store:
+    """Releases of one Leader.
+
+    path       the DuckDB file; DuckDB refuses a second process while it is open
+    folder     the folder of released Parquet, readable by others; the file must not lie in it
+    Raises     ValueError when it does, duckdb.Error when the file is open elsewhere or damaged
+    """
+
+    def __init__(self, path: Path, folder: Path, catalogue: Catalogue) -> None:
+        self._folder = folder.resolve()
+        if self._folder in path.resolve().parents:
+            raise ValueError(
+                f"the store {path} must not lie in the folder that readers see, {folder}"
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._catalogue = catalogue
+        self._database = duckdb.connect(str(path))
+        self._database.execute(_TABLES)
+        self.repair()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the DuckDB file."""
+        self._database.close()
+
+    def write(self, release: ReleasedWindow) -> None:
+        """Keep one release; a second time does nothing.
+
+        Raises      StoreConflict when this window was released with another vector
+        """
+        if self._insert(release):
+            self._export(release.task.series, release.cohort, _utc(release.window_start_s))
+
+    def repair(self) -> int:
+        """Write each Parquet file that a crash left unwritten; return how many there were."""
+        for leftover in self._folder.glob("series=*/date=*/.*.partial"):
+            leftover.unlink()
+        missing = [
+            key
+            for key in self._database.execute(
+                "SELECT series, cohort, window_start FROM windows ORDER BY ALL"
+            ).fetchall()
+            if not release_path(self._folder, *key).exists()
+        ]
+        for series, cohort, start in missing:
+            self._export(series, cohort, start)
+        return len(missing)
+
+    def _insert(self, release: ReleasedWindow) -> bool:
+        """Insert in one transaction; False when this very release is already there."""
+        key = (release.task.series, release.cohort, _utc(release.window_start_s))
+        digest = sha256(
+            release.n.to_bytes(8, "big") + release.vector.astype("<i8").tobytes()
+        ).digest()
+        known = self._database.execute(
+            "SELECT digest FROM windows WHERE series = ? AND cohort = ? AND window_start = ?", key
+        ).fetchone()
+        if known is not None:
+            if known[0] != digest:
+                raise StoreConflict(
+                    f"window {key[2]} of {key[0]}, cohort {key[1]}, was released as another vector"
+                )
+            return False
+        rows = _table(
+            release,
+            estimate(release.task, self._catalogue, release.vector, release.n, release.capacity),
+        )
+        self._database.begin()
+        try:
+            self._database.execute("INSERT INTO windows VALUES (?, ?, ?, ?)", (*key, digest))
+            self._database.register("released_rows", rows)
+            self._database.execute("INSERT INTO cells BY NAME SELECT * FROM released_rows")
+            self._database.commit()
+        except BaseException:
+            self._database.rollback()
+            raise
+        finally:
+            self._database.unregister("released_rows")
+        return True
+
+    def _export(self, series: str, cohort: int, start: datetime) -> None:
+        rows: pa.Table = self._database.execute(
+            f"SELECT {', '.join(COLUMNS)} FROM cells "  # noqa: S608  (names of this module)
+            "WHERE series = ? AND cohort = ? AND window_start = ? ORDER BY rowid",
+            (series, cohort, start),
+        ).to_arrow_table()
+        _write_whole(rows.cast(SCHEMA), release_path(self._folder, series, cohort, start))
+
+
+def _table(release: ReleasedWindow, cells: list[Cell]) -> pa.Table:
+    """One row per cell, in the order of the vector."""
+    task, count = release.task, len(cells)
+    same = {
+        "series": task.series,
+        "cohort": release.cohort,
+        "window_start": _utc(release.window_start_s),
+        "window_s": task.window_s,
+        "n_hosts": release.n,
+        "epsilon": task.epsilon_millionths / 1e6,
+        "delta": task.delta_1e12 / 1e12,
+        "domain": task.domain if task.domain == DEMO_DOMAIN else "production",
+        "released_at": datetime.fromtimestamp(release.released_s, UTC).replace(tzinfo=None),
+        "rejections": json.dumps(dict(sorted(release.rejections.items()))),
+    }
+    columns = [
+        pa.array(
+            [same[f.name]] * count if f.name in same else [getattr(c, f.name) for c in cells],
+            f.type,
+        )
+        for f in SCHEMA
+    ]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def _write_whole(rows: pa.Table, target: Path) -> None:
+    """Write beside the target, sync, rename: a reader sees the whole file or none."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.partial")
+    with partial.open("wb") as file:
+        pq.write_table(rows, file, compression="zstd")
+        file.flush()
+        # Released numbers are public: readers run under other users than the Leader.
+        os.fchmod(file.fileno(), 0o644)
+        os.fsync(file.fileno())
+    partial.replace(target)
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _utc(seconds: int) -> datetime:
+    """Naive UTC, as every timestamp in the store is."""
+    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)

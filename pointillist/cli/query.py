@@ -1,0 +1,164 @@
+"""`pointillist query`: SQL over released numbers, in this process, over released Parquet."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import platformdirs
+import typer
+
+from .output import CommandError, ExitCode, JsonFlag, emit, refused, say, usage_error
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_HELP = """Ask SQL of the released numbers.
+
+The views are [bold]releases[/bold], every released cell of every window, and
+[bold]latest[/bold], the newest window of every series, with numbers below noise left empty.
+The query runs in this process over the Leader's released Parquet; it can read that folder and
+nothing else, and change nothing.
+"""
+
+_EXAMPLES = """Examples:
+
+pointillist query "SELECT cell, share, share_low, share_high FROM latest ORDER BY 2 DESC LIMIT 10"
+
+pointillist query "SELECT window_start, share FROM releases WHERE cell = 'gpu_time/gemm'" --csv
+
+pointillist query "SELECT series, count(DISTINCT window_start) FROM releases GROUP BY 1" --json
+
+pointillist query --schema   every column and what it means
+
+Where a row says below_noise, its value is under two standard errors and is no number to quote."""
+
+app = typer.Typer(help="SQL over the released numbers.", rich_markup_mode="rich")
+
+
+@app.callback(
+    invoke_without_command=True,
+    help=_HELP,
+    epilog=_EXAMPLES,
+    # Options may follow the SQL, as in every other command.
+    context_settings={"allow_interspersed_args": True},
+)
+def query(
+    context: typer.Context,
+    sql: Annotated[
+        str | None, typer.Argument(metavar="SQL", help="One SELECT over `releases` or `latest`.")
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of released Parquet; else the newest demo run here, or this user's.",
+            envvar="POINTILLIST_RELEASES",
+            show_default=False,
+        ),
+    ] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the columns and stop.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    if csv and json:
+        raise usage_error("--csv and --json exclude each other")
+    if schema:
+        _print_schema(json)
+        return
+    if sql is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(ExitCode.USAGE)
+    _print_rows(_run(sql, folder or default_folder()), csv, json)
+
+
+def default_folder() -> Path:
+    """The releases of the newest run under ./runs, else this user's data folder."""
+    runs = sorted(Path("runs").glob("*/releases"), key=lambda path: path.stat().st_mtime)
+    return runs[-1] if runs else Path(platformdirs.user_data_dir("pointillist")) / "releases"
+
+
+def _run(sql: str, folder: Path) -> pd.DataFrame:
+    from aggregator.releases import QueryForbidden, QueryRefused
+    from aggregator.releases import query as run
+
+    try:
+        return run(sql, folder)
+    except FileNotFoundError as error:
+        raise CommandError(
+            ExitCode.USAGE, str(error), "run `pointillist demo` first, or name it with --folder"
+        ) from error
+    except QueryForbidden as error:
+        raise refused(str(error)) from error
+    except QueryRefused as error:
+        raise usage_error(str(error), "`pointillist query --schema` lists the columns") from error
+
+
+def _print_schema(json: bool) -> None:
+    from aggregator.release_files import MEANINGS
+
+    columns = [
+        {"column": name, "type": str(kind), "meaning": meaning}
+        for name, (kind, meaning) in MEANINGS.items()
+    ]
+    emit(
+        columns,
+        json,
+        lambda rows: _draw(
+            [list(row.values()) for row in rows], ["column", "type", "meaning"], set()
+        ),
+    )
+
+
+def _print_rows(rows: pd.DataFrame, csv: bool, json: bool) -> None:
+    if csv:
+        typer.echo(rows.to_csv(index=False), nl=False)
+        return
+    if json:
+        emit(_records(rows), json)
+        return
+    names = [str(name) for name in rows.columns]
+    numbers = {i for i, kind in enumerate(rows.dtypes) if kind.kind in "iuf"}
+    _draw(
+        [[_text(value) for value in row] for row in rows.itertuples(index=False, name=None)],
+        names,
+        numbers,
+    )
+    say(f"{len(rows):,} row{'' if len(rows) == 1 else 's'}")
+
+
+def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as JSON's types; what is missing is null, as JSON has no NaN."""
+    names = [str(name) for name in rows.columns]
+    return [
+        {name: None if _missing(value) else value for name, value in zip(names, row, strict=True)}
+        for row in rows.itertuples(index=False, name=None)
+    ]
+
+
+def _missing(value: object) -> bool:
+    """None, NaN, NaT and pandas' NA, each of which is not equal to itself or cannot say."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return True
+    return type(value).__name__ in {"NaTType", "NAType"}
+
+
+def _text(value: object) -> str:
+    if _missing(value):
+        return "–"
+    return f"{value:,.6g}" if isinstance(value, float) else str(value)
+
+
+def _draw(rows: list[list[str]], names: list[str], numbers: set[int]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for index, name in enumerate(names):
+        table.add_column(
+            Text(name), justify="right" if index in numbers else "left", overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*(Text(value) for value in row))
+    Console().print(table)
