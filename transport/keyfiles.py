@@ -88,12 +88,14 @@ def write_signing_key(path: Path, key: SigningKey) -> None:
     write_key(path, "signing", {"seed": key.seed_bytes().hex()})
 
 
-def load_signing_key(path: Path) -> SigningKey:
+def load_signing_key(path: Path, *, owner: int | None = None) -> SigningKey:
     """The long-lived Ed25519 key of a Leader or Helper.
+
+    owner       the user whose file it must be; the effective user without it, as in all loaders
 
     Raises      KeyFileRefused
     """
-    fields = _read(path, "signing", {"seed"})
+    fields = _read(path, "signing", {"seed"}, owner)
     return SigningKey.from_seed_bytes(_hex(path, fields, "seed", 32))
 
 
@@ -102,12 +104,12 @@ def write_hpke_key(path: Path, key: HpkeKeyFile) -> None:
     write_key(path, "hpke", {"seed": key.pair.seed_bytes().hex(), **times})
 
 
-def load_hpke_key(path: Path) -> HpkeKeyFile:
+def load_hpke_key(path: Path, *, owner: int | None = None) -> HpkeKeyFile:
     """An aggregator's daily sealing key.
 
     Raises      KeyFileRefused
     """
-    fields = _read(path, "hpke", {"seed", "not_before", "not_after"})
+    fields = _read(path, "hpke", {"seed", "not_before", "not_after"}, owner)
     pair = HpkeKeyPair.from_seed_bytes(_hex(path, fields, "seed", 96))
     return HpkeKeyFile(
         pair, _seconds(path, fields, "not_before"), _seconds(path, fields, "not_after")
@@ -138,12 +140,12 @@ def load_host_key(path: Path, binding: bytes) -> HostKey:
     return key
 
 
-def read_host_key(path: Path) -> HostKey:
+def read_host_key(path: Path, *, owner: int | None = None) -> HostKey:
     """A host key without the check of its binding: to show it, never to publish with it.
 
     Raises      KeyFileRefused
     """
-    fields = _read(path, "host", {"seed", "binding", "ledger"})
+    fields = _read(path, "host", {"seed", "binding", "ledger"}, owner)
     if fields["ledger"] not in {"yes", "no"}:
         raise KeyFileRefused(f"{path}: `ledger` should be yes or no")
     signing = SigningKey.from_seed_bytes(_hex(path, fields, "seed", 32))
@@ -199,12 +201,16 @@ def destroy_key(path: Path) -> None:
     _sync_folder(path.parent)
 
 
-def check_key_file(path: Path) -> None:
-    """Check owner, mode and kind of the file without reading a secret.
+def kind_of(path: Path, *, owner: int | None = None) -> str:
+    """What kind of key a file says it holds: `signing`, `hpke` or `host`.
 
     Raises      KeyFileRefused
     """
-    os.close(_open(path))
+    lines = _lines(path, owner)
+    kind = lines[0].removeprefix("kind ") if lines else ""
+    if kind not in {"signing", "hpke", "host"}:
+        raise KeyFileRefused(f"{path}: expected a key of kind signing, hpke or host")
+    return kind
 
 
 def _sync_folder(folder: Path) -> None:
@@ -216,7 +222,7 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def _open(path: Path) -> int:
+def _open(path: Path, owner: int) -> int:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError as error:
@@ -226,20 +232,19 @@ def _open(path: Path) -> int:
     except OSError as error:
         raise KeyFileRefused(f"{path}: cannot be opened ({error.strerror})") from error
     try:
-        _check_status(path, os.fstat(handle))
+        _check_status(path, os.fstat(handle), owner)
     except BaseException:
         os.close(handle)
         raise
     return handle
 
 
-def _check_status(path: Path, status: os.stat_result) -> None:
+def _check_status(path: Path, status: os.stat_result, owner: int) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise KeyFileRefused(f"{path}: expected a regular file")
-    if status.st_uid != os.geteuid():
+    if status.st_uid != owner:
         raise KeyFileRefused(
-            f"{path}: belongs to user {status.st_uid}, expected {os.geteuid()}, "
-            f"who opens it; chown {os.geteuid()} {path}"
+            f"{path}: belongs to user {status.st_uid}, expected {owner}; chown {owner} {path}"
         )
     mode = stat.S_IMODE(status.st_mode)
     if mode & ~0o600:
@@ -248,8 +253,9 @@ def _check_status(path: Path, status: os.stat_result) -> None:
         raise KeyFileRefused(f"{path}: expected at most {MAX_FILE_BYTES} B, got {status.st_size}")
 
 
-def _read(path: Path, kind: str, names: set[str]) -> dict[str, str]:
-    handle = _open(path)
+def _lines(path: Path, owner: int | None) -> list[str]:
+    """The lines after the first."""
+    handle = _open(path, os.geteuid() if owner is None else owner)
     try:
         content = os.read(handle, MAX_FILE_BYTES + 1)
     finally:
@@ -257,8 +263,12 @@ def _read(path: Path, kind: str, names: set[str]) -> dict[str, str]:
     first, *rest = content.decode("ascii", errors="replace").splitlines() or [""]
     if first != _FIRST_LINE:
         raise KeyFileRefused(f"{path}: not a key file of version 1")
+    return rest
+
+
+def _read(path: Path, kind: str, names: set[str], owner: int | None) -> dict[str, str]:
     fields: dict[str, str] = {}
-    for number, line in enumerate(rest, start=2):
+    for number, line in enumerate(_lines(path, owner), start=2):
         name, _, value = line.partition(" ")
         if name not in {"kind", *names} or name in fields:
             raise KeyFileRefused(f"{path}: line {number} is unknown or repeated")

@@ -1,0 +1,335 @@
+"""`pointillist keys`: make, show, announce and check key files; no command prints a secret."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pwd
+import shutil
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import platformdirs
+import typer
+
+from .output import CommandError, ExitCode, JsonFlag, emit, refused, usage_error
+
+if TYPE_CHECKING:
+    from privacy.signing import SigningKey
+    from transport.keyfiles import HpkeKeyFile
+
+DAY_S = 86_400
+
+_EXAMPLES = """Examples:
+
+pointillist keys generate leader   an aggregator's identity
+
+pointillist keys generate host --gpu GPU-8a1f...   this host's identity, bound to its hardware
+
+pointillist keys show   fingerprints of all key files here
+
+pointillist keys announce helper   the sealing key of today, signed, ready to be published
+
+pointillist keys check --json   exit code 3 when any file must not be used"""
+
+app = typer.Typer(
+    help="Key files: generate, show, announce, check.", epilog=_EXAMPLES, rich_markup_mode="rich",
+    no_args_is_help=True,
+)  # fmt: skip
+
+
+class Role(StrEnum):
+    LEADER = "leader"
+    HELPER = "helper"
+    HOST = "host"
+
+
+class Party(StrEnum):
+    LEADER = "leader"
+    HELPER = "helper"
+
+
+HOST_USER = "pointillist-agent"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What may be said about a key file; `error` in place of the rest where it is refused."""
+
+    file: str
+    kind: str | None = None
+    fingerprint: str | None = None
+    public_key: str | None = None
+    host_id: str | None = None
+    key_id: str | None = None
+    not_before: int | None = None
+    not_after: int | None = None
+    ledger_exists: bool | None = None
+    error: str | None = None
+
+
+def default_folder() -> Path:
+    """/etc/pointillist/keys for root, else a folder of this user; each role has one inside."""
+    if os.geteuid() == 0:
+        return Path("/etc/pointillist/keys")
+    return Path(platformdirs.user_config_dir("pointillist")) / "keys"
+
+
+FolderOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--folder",
+        envvar="POINTILLIST_KEYS",
+        help="Where key files lie; /etc/pointillist/keys for root.",
+        show_default=False,
+    ),
+]
+
+
+def fingerprint(public: bytes) -> str:
+    """SHA-256 of a public key, its first 16 bytes in groups that people can compare aloud."""
+    digest = hashlib.sha256(public).hexdigest()[:32]
+    return ":".join(digest[i : i + 4] for i in range(0, 32, 4))
+
+
+@app.command(epilog="Example: pointillist keys generate helper --folder ./keys")
+def generate(
+    role: Annotated[Role, typer.Argument(help="Whose identity.")],
+    folder: FolderOption = None,
+    gpu: Annotated[
+        list[str] | None,
+        typer.Option("--gpu", help="UUID of a GPU of this host; repeat it. Only for `host`."),
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Make an Ed25519 identity; a host's is bound to this machine and its GPUs."""
+    from privacy.signing import SigningKey
+
+    if gpu and role is not Role.HOST:
+        raise usage_error(f"--gpu belongs to a host, not to the {role}")
+    path = _prepared(folder, role) / "identity.key"
+    _write_identity(role, path, SigningKey.generate(), gpu or [])
+    _give_to_role(path, role)
+    _emit_one(show_file(path), json)
+
+
+def _write_identity(role: Role, path: Path, key: SigningKey, gpus: list[str]) -> None:
+    from transport.keyfiles import (
+        HostKey,
+        host_binding,
+        machine_id,
+        write_host_key,
+        write_signing_key,
+    )
+
+    if role is Role.HOST:
+        write_host_key(path, HostKey(key, host_binding(machine_id(), gpus)))
+    else:
+        write_signing_key(path, key)
+
+
+@app.command(epilog="Example: pointillist keys show --json | jq -r '.[].fingerprint'")
+def show(
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Key files; all of the folder without them.")
+    ] = None,
+    folder: FolderOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Show public keys and fingerprints, never a secret."""
+    emit([_without_empty(show_file(path)) for path in _chosen(files, folder)], json, _table)
+
+
+@app.command(epilog="Example: pointillist keys check --folder /etc/pointillist/keys || echo broken")
+def check(
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Key files; all of the folder without them.")
+    ] = None,
+    folder: FolderOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Check owner, mode and contents of key files; exit code 3 when one must not be used."""
+    shown = [show_file(path) for path in _chosen(files, folder)]
+    emit([_without_empty(one) for one in shown], json, _table)
+    bad = [one.file for one in shown if one.error]
+    if bad:
+        raise refused(f"{len(bad)} of {len(shown)} key files must not be used: {', '.join(bad)}")
+
+
+@app.command(
+    epilog="Example: pointillist keys announce leader --day 2027-01-31   tomorrow's, ahead of time"
+)
+def announce(
+    party: Annotated[Party, typer.Argument(help="Who announces.")],
+    folder: FolderOption = None,
+    day: Annotated[
+        str | None,
+        typer.Option(help="UTC day as YYYY-MM-DD; today without it.", show_default=False),
+    ] = None,
+    overlap_s: Annotated[
+        int, typer.Option(help="How long the key stays valid after its day, seconds.", min=0)
+    ] = 3900,
+    json: JsonFlag = False,
+) -> None:
+    """Make the HPKE key of a day, and the signed announcement that agents seal to.
+
+    The announcement is written beside the key as DAY.announcement. Announcing the same day
+    again signs the same key again. Keys whose longest retention is over are for `leader run` and
+    `helper run` to destroy.
+    """
+    from transport.keyfiles import load_signing_key
+    from wire.keys import KeyAnnouncement
+
+    start = _day_start(day)
+    where = (folder or default_folder()) / party
+    identity = load_signing_key(where / "identity.key", owner=_owner(party))
+    path = where / f"{time.strftime('%Y-%m-%d', time.gmtime(start))}.hpke"
+    key = _daily_key(path, party, start, start + DAY_S + overlap_s)
+    draft = KeyAnnouncement(
+        identity.public_bytes, key.pair.public_bytes, key.not_before, key.not_after
+    )
+    signed = KeyAnnouncement(
+        draft.party_pk, draft.hpke_pk, draft.not_before, draft.not_after,
+        identity.sign(draft.unsigned()),
+    )  # fmt: skip
+    target = path.with_suffix(".announcement")
+    target.write_bytes(signed.encode())
+    body = _without_empty(show_file(path)) | {"announcement": str(target)}
+    emit(body, json)
+
+
+def _daily_key(path: Path, party: Party, not_before: int, not_after: int) -> HpkeKeyFile:
+    from privacy.sealing import HpkeKeyPair
+    from transport.keyfiles import HpkeKeyFile, load_hpke_key, write_hpke_key
+
+    if not path.exists():
+        write_hpke_key(path, HpkeKeyFile(HpkeKeyPair.generate(), not_before, not_after))
+        _give_to_role(path, party)
+    return load_hpke_key(path, owner=_owner(party))
+
+
+def _day_start(day: str | None) -> int:
+    if day is None:
+        return int(time.time()) // DAY_S * DAY_S
+    from datetime import UTC, datetime
+
+    try:
+        return int(datetime.strptime(day, "%Y-%m-%d").replace(tzinfo=UTC).timestamp())
+    except ValueError as error:
+        raise usage_error(f"--day: expected YYYY-MM-DD, got {day!r}") from error
+
+
+def show_file(path: Path) -> Shown:
+    """What may be said about one key file; a refused one gives its reason."""
+    from transport.keyfiles import KeyFileRefused, kind_of
+
+    try:
+        kind = kind_of(path, owner=_owner(path.parent.name))
+        return {"hpke": _show_hpke, "host": _show_host, "signing": _show_signing}[kind](path)
+    except KeyFileRefused as error:
+        return Shown(str(path), error=str(error))
+
+
+def _show_hpke(path: Path) -> Shown:
+    from transport.keyfiles import load_hpke_key
+    from wire.ids import key_id
+
+    key = load_hpke_key(path, owner=_owner(path.parent.name))
+    return Shown(
+        str(path),
+        "hpke",
+        fingerprint(key.pair.public_bytes),
+        key_id=key_id(key.pair.public_bytes).hex(),
+        not_before=key.not_before,
+        not_after=key.not_after,
+    )
+
+
+def _show_host(path: Path) -> Shown:
+    from transport.keyfiles import read_host_key
+    from wire.ids import host_id
+
+    key = read_host_key(path, owner=_owner(path.parent.name))
+    public = key.signing.public_bytes
+    return Shown(
+        str(path),
+        "host",
+        fingerprint(public),
+        public.hex(),
+        host_id=host_id(public).hex(),
+        ledger_exists=key.ledger_exists,
+    )
+
+
+def _show_signing(path: Path) -> Shown:
+    from transport.keyfiles import load_signing_key
+
+    public = load_signing_key(path, owner=_owner(path.parent.name)).public_bytes
+    return Shown(str(path), "signing", fingerprint(public), public.hex())
+
+
+def _role_user(role: str) -> str:
+    return HOST_USER if role == Role.HOST else f"pointillist-{role}"
+
+
+def _owner(role: str) -> int | None:
+    """Whose file a role's key must be: for root that role's own user, else the caller."""
+    if os.geteuid() != 0:
+        return None
+    try:
+        return pwd.getpwnam(_role_user(role)).pw_uid
+    except KeyError:
+        return None
+
+
+def _give_to_role(path: Path, role: str) -> None:
+    """Root makes keys for roles that run as users of their own."""
+    if os.geteuid() == 0:
+        shutil.chown(path, user=_role_user(role))
+
+
+def _prepared(folder: Path | None, role: Role) -> Path:
+    """The role's folder; its own user may write there, as an agent marks its ledger in its key."""
+    from transport.privileges import ensure_users
+
+    where = folder or default_folder()
+    try:
+        ensure_users()
+        where.mkdir(parents=True, exist_ok=True, mode=0o711 if os.geteuid() == 0 else 0o700)
+        (where / role).mkdir(exist_ok=True, mode=0o700)
+        _give_to_role(where / role, role)
+    except OSError as error:
+        raise CommandError(ExitCode.UNAVAILABLE, f"{where}: {error.strerror}") from error
+    return where / role
+
+
+def _chosen(files: list[Path] | None, folder: Path | None) -> list[Path]:
+    if files:
+        return files
+    where = folder or default_folder()
+    found = sorted(p for p in where.rglob("*") if p.suffix in {".key", ".hpke"})
+    if not found:
+        raise usage_error(f"{where}: no key files", "pointillist keys generate leader makes one")
+    return found
+
+
+def _without_empty(shown: Shown) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {name: value for name, value in asdict(shown).items() if value is not None}
+
+
+def _emit_one(shown: Shown, json: bool) -> None:
+    if shown.error:
+        raise refused(shown.error)
+    emit(_without_empty(shown), json)
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    return "\n".join(
+        f"{row['file']}  {row.get('kind', 'REFUSED')}  {row.get('fingerprint') or row['error']}"
+        for row in rows
+    )
