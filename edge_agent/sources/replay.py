@@ -30,6 +30,9 @@ _SPOOLED = np.dtype(
     [("start", "<i8"), ("duration", "<i8"), ("bytes", "<i8"), ("name", "<u4"), ("device", "<i4")]
 )
 
+_Key = tuple[int, int, str, int, int | None]
+"""Slot, GPU, kernel, log2 bin of the duration, log2 bin of a copy's bytes."""
+
 
 class Classifier(Protocol):
     """Names the family of a kernel (`families.FamilyRules`)."""
@@ -109,7 +112,7 @@ class ReplaySource:
         """Play up to now. The first call sets the beginning; a suspended host's gap is left out."""
         if not self._playing:
             self._boot_origin_ns, self._playing = now_boottime_ns, True
-        groups: dict[tuple[int, int, str], _Group] = {}
+        groups: dict[_Key, _Group] = {}
         while self._next is not None:
             at_ns = self._boottime(self._next)
             if at_ns > now_boottime_ns:
@@ -133,15 +136,18 @@ class ReplaySource:
         elapsed = max(0, event.start_ns - self._trace_origin_ns)
         return self._boot_origin_ns + round(elapsed / self._options.speed)
 
-    def _gather(self, groups: dict[tuple[int, int, str], _Group], e: GpuEvent, at_ns: int) -> None:
+    def _gather(self, groups: dict[_Key, _Group], e: GpuEvent, at_ns: int) -> None:
         family, _ = self._classifier.classify(e.name)
         gpu_time_ns = round(e.duration_ns / self._options.speed)
+        # One bin each per record, so that time by duration and by size is exact downstream.
+        duration_bin = log2_bin(e.duration_ns)
+        size_bin = None if e.copy_bytes is None else log2_bin(e.copy_bytes)
         for gpu in self._gpus_of(e.device):
-            key = (at_ns // _SLOT_NS, gpu, e.name)
+            key = (at_ns // _SLOT_NS, gpu, e.name, duration_bin, size_bin)
             group = groups.get(key)
             if group is None:
-                group = groups[key] = _Group(gpu, e.name, family, at_ns)
-            group.add(e, at_ns, gpu_time_ns)
+                group = groups[key] = _Group(key, family, at_ns)
+            group.add(at_ns, gpu_time_ns)
 
     def _gpus_of(self, device: int) -> Iterable[int]:
         if self._options.every_gpu:
@@ -163,38 +169,32 @@ class ReplaySource:
 
 
 class _Group:
-    """Launches of one kernel on one GPU within one slot."""
+    """Launches of one kernel, duration bin and copy size on one GPU within one slot."""
 
-    def __init__(self, gpu: int, kernel: str, family: str, at_ns: int) -> None:
-        self.gpu, self.kernel, self.family = gpu, kernel, family
+    def __init__(self, key: _Key, family: str, at_ns: int) -> None:
+        self.key, self.family = key, family
         self.first_ns = self.last_ns = at_ns
         self.count = self.ns = 0
-        self.bins: dict[int, int] = {}
-        self.copy_bins: dict[int, int] = {}
 
-    def add(self, event: GpuEvent, at_ns: int, gpu_time_ns: int) -> None:
+    def add(self, at_ns: int, gpu_time_ns: int) -> None:
         self.last_ns = max(self.last_ns, at_ns + gpu_time_ns)
         self.count += 1
         self.ns += gpu_time_ns
-        duration_bin = log2_bin(event.duration_ns)
-        self.bins[duration_bin] = self.bins.get(duration_bin, 0) + 1
-        if event.copy_bytes is not None:
-            size_bin = log2_bin(event.copy_bytes)
-            self.copy_bins[size_bin] = self.copy_bins.get(size_bin, 0) + 1
 
     def record(self, application: str) -> KernelActivity:
+        _, gpu, kernel, duration_bin, size_bin = self.key
         return KernelActivity(
-            gpu=self.gpu,
-            kernel=self.kernel,
+            gpu=gpu,
+            kernel=kernel,
             family=self.family,
             application=application,
             count=self.count,
             gpu_time_ns=self.ns,
-            log2_bins=tuple(sorted(self.bins.items())),
+            log2_bins=((duration_bin, self.count),),
             sampling_rate_millionths=EVERYTHING_MILLIONTHS,
             boottime_ns=self.first_ns,
             span_ns=self.last_ns - self.first_ns,
-            copy_log2_bins=tuple(sorted(self.copy_bins.items())),
+            copy_log2_bins=() if size_bin is None else ((size_bin, self.count),),
         )
 
 

@@ -1,0 +1,104 @@
+"""Windows in the making on the host's disk: a day, a week or eight weeks outlive the process."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from .window_state import WindowState
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS windows (
+    series TEXT NOT NULL, window INTEGER NOT NULL, state BLOB NOT NULL,
+    PRIMARY KEY (series, window)
+) WITHOUT ROWID
+"""
+
+
+class AccumulatorsUnavailable(Exception):
+    """The file of open windows cannot be used: says what is wrong and how to recover."""
+
+
+class DurableAccumulators:
+    """A SQLite file, 0600, with the totals of each open window; erased after sealing.
+
+    What it holds is raw: `secure_delete` overwrites what is erased, and the journal is truncated.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            # Created 0600 before SQLite sees it; an older file with wider rights is refused.
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+            mode = path.stat().st_mode & 0o777
+            if mode & 0o077:
+                raise AccumulatorsUnavailable(f"{path}: expected mode 0600, got {mode:04o}")
+            self._db = sqlite3.connect(path, isolation_level=None)
+            self._db.execute("PRAGMA secure_delete = ON")
+            self._db.execute("PRAGMA journal_mode = TRUNCATE")
+            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.execute(_SCHEMA)
+        except (OSError, sqlite3.Error) as error:
+            raise _unavailable(path, error) from None
+
+    def load(self, series: str, window: int) -> WindowState | None:
+        """Return the totals of a window, None when nothing is kept."""
+        try:
+            found = self._db.execute(
+                "SELECT state FROM windows WHERE series = ? AND window = ?", (series, window)
+            ).fetchone()
+            return None if found is None else WindowState.from_json(found[0])
+        except (sqlite3.Error, ValueError) as error:
+            raise _unavailable(self._path, error) from None
+
+    def save(self, series: str, window: int, state: WindowState) -> None:
+        """Replace the totals of a window, on disk when this returns."""
+        self._write(
+            "INSERT OR REPLACE INTO windows VALUES (?, ?, ?)", (series, window, state.to_json())
+        )
+
+    def erase(self, series: str, window: int) -> None:
+        """Forget a window: call it once its report is sealed."""
+        self._write("DELETE FROM windows WHERE series = ? AND window = ?", (series, window))
+
+    def erase_before(self, series: str, window: int) -> int:
+        """Forget windows that can no longer be reported; return how many there were."""
+        return self._write("DELETE FROM windows WHERE series = ? AND window < ?", (series, window))
+
+    def windows(self, series: str) -> list[int]:
+        """Return the starts of the windows that are kept, oldest first."""
+        rows = self._db.execute(
+            "SELECT window FROM windows WHERE series = ? ORDER BY window", (series,)
+        )
+        return [row[0] for row in rows]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _write(self, statement: str, values: tuple[object, ...]) -> int:
+        try:
+            return self._db.execute(statement, values).rowcount
+        except sqlite3.Error as error:
+            raise _unavailable(self._path, error) from None
+
+
+def _unavailable(path: Path, error: Exception) -> AccumulatorsUnavailable:
+    reason = getattr(error, "strerror", None) or str(error)
+    return AccumulatorsUnavailable(
+        f"{path}: {reason}. Its windows are lost; move the file away and start again"
+    )
