@@ -131,9 +131,8 @@ class HostRules:
             fits = (checks.reshape(-1, CHECK_WORDS) - block[: stop - start, :CHECK_WORDS] == 1).all(
                 axis=1
             )
-            for at, reason in enumerate(reasons):
-                if reason is None and not fits[at]:
-                    reason = Reason.CHECK_WORDS
+            for at, refusal in enumerate(reasons):
+                reason = Reason.CHECK_WORDS if refusal is None and not fits[at] else refusal
                 if reason is None:
                     accepted[start + at] = True
                 else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from privacy.signing import verify
@@ -143,12 +143,13 @@ class Directory:
             (k.task.window_s + k.task.retention_s for k in self.tasks.values()), default=86_400
         )
 
-    def drop_past_tasks(self, now_s: float) -> Iterable[bytes]:
-        """Forget tasks that are past their expiry and their last window's retention."""
+    def drop_past_tasks(self, now_s: float, used: Collection[bytes] = ()) -> list[bytes]:
+        """Forget tasks past their expiry and their last window's retention, and not in use."""
         past = [
             known.task_id
             for known in self.tasks.values()
             if known.task.expiry <= now_s
+            and known.task_id not in used
             and known.task.last_window + known.task.window_s + known.task.retention_s <= now_s
         ]
         for identity in past:

@@ -143,6 +143,25 @@ class EpochBook:
         self._arrivals.setdefault(known.host_id, deque()).append(now_s)
         return AdmittedEpoch(known, epoch.header, raw, twin=False)
 
+    def restore(self, raw: bytes, *, dead: bool) -> None:
+        """Take over an epoch that was verified before a restart; its rules are not judged again.
+
+        Raises      ReportRejected when its key is destroyed or the bytes are damaged
+        """
+        epoch = Epoch.decode(raw)
+        header = epoch.header
+        self.remember(
+            KnownEpoch(
+                header.host_id,
+                header.epoch_id,
+                epoch.hash(),
+                header.not_before,
+                header.not_after,
+                dead=dead,
+                key=None if dead else self._open(epoch),
+            )
+        )
+
     def _again(
         self, known: KnownEpoch, epoch: Epoch, eh: bytes, raw: bytes
     ) -> AdmittedEpoch | None:

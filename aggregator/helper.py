@@ -18,7 +18,6 @@ from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey, verify
 from wire.batch import SignedBatch
 from wire.bounds import Scheme
-from wire.ids import NO_SIGNATURE
 from wire.rejection import Reason, ReportRejected
 from wire.release import FIRST_PREV, SignedRelease, vector_hash
 from wire.share import Share, SignedShare
@@ -56,7 +55,6 @@ from .events import (
     TaskSeen,
 )
 from .helper_state import Answer, BatchKey, SeenEpoch
-
 
 _Event = TypeVar("_Event")
 

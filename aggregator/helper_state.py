@@ -132,16 +132,14 @@ class HelperState:
     def answer(self, key: BatchKey) -> Answer | None:
         """The committed answer of this window, if any."""
         row = self._connection.execute(
-            f"SELECT {_ANSWER} FROM answers WHERE task_id = ? AND cohort = ? AND window = ?",
+            _SELECT + "WHERE task_id = ? AND cohort = ? AND window = ?",
             (key.task_id, key.cohort, key.window),
         ).fetchone()
         return None if row is None else _answer(row)
 
     def answer_of_hash(self, batch_hash: bytes) -> Answer | None:
         """The committed answer to this very batch, if any."""
-        row = self._connection.execute(
-            f"SELECT {_ANSWER} FROM answers WHERE batch_hash = ?", (batch_hash,)
-        ).fetchone()
+        row = self._connection.execute(_SELECT + "WHERE batch_hash = ?", (batch_hash,)).fetchone()
         return None if row is None else _answer(row)
 
     def used_hosts(self, series: str, window: int) -> frozenset[bytes]:
@@ -166,7 +164,7 @@ class HelperState:
             commits = self._fenced(connection) + 1
             try:
                 connection.execute(
-                    f"INSERT INTO answers ({_ANSWER}) VALUES ({','.join('?' * 13)})", _row(answer)
+                    "INSERT INTO answers VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)", _row(answer)
                 )
             except sqlite3.IntegrityError as error:
                 raise StateUnusable("window answered by another commit; restart") from error
@@ -256,11 +254,10 @@ class HelperState:
 
     def counts(self) -> dict[str, int]:
         """Sizes for the status file."""
-        tables = ("answers", "epochs", "chain")
-        return {
-            table: self._connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-            for table in tables
-        }
+        (answers,) = self._connection.execute("SELECT count(*) FROM answers").fetchone()
+        (epochs,) = self._connection.execute("SELECT count(*) FROM epochs").fetchone()
+        (chain,) = self._connection.execute("SELECT count(*) FROM chain").fetchone()
+        return {"answers": answers, "epochs": epochs, "releases": chain}
 
     def close(self) -> None:
         """Let go of the file."""
@@ -275,9 +272,9 @@ class HelperState:
         return int(commits)
 
 
-_ANSWER: Final = (
-    "task_id, cohort, window, series, batch_hash, bitmap, n_batch, rejections, committed_s, "
-    "body, used, reply, share_hash"
+_SELECT: Final = (
+    "SELECT task_id, cohort, window, series, batch_hash, bitmap, n_batch, rejections, "
+    "committed_s, body, used, reply, share_hash FROM answers "
 )
 
 

@@ -1,4 +1,4 @@
-"""How both aggregators open their durable state: one SQLite file, owner-only, every commit synced."""
+"""How both aggregators open their durable state: one SQLite file, 0600, commits synced."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def write_durably(path: Path, content: bytes) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    os.replace(temporary, path)
+    temporary.replace(path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

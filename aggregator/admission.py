@@ -1,0 +1,173 @@
+"""The order in which the Leader checks a report; each refusal is one reason.
+
+length -> version -> task -> host rostered, cohort -> window multiple, d -> lateness -> epoch (else
+parked) -> dedupe look-up -> open the box -> dedupe insert.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from privacy.box import BoxError, open_box
+from transport.port import Record
+from wire.bounds import Scheme
+from wire.envelope import OVERHEAD_BYTES, Kind, unwrap
+from wire.rejection import Reason, ReportRejected
+from wire.report import Report, report_length
+
+from .directory import Directory, KnownRoster, KnownTask
+from .epochs import EpochBook, KnownEpoch
+from .events import Stopwatch, no_stopwatch
+from .helper_state import BatchKey
+from .window_rows import OpenWindow
+
+CLOCK_SKEW_S: Final = 60
+"""A window may end this long after the Leader's clock: hosts' clocks are not the Leader's."""
+
+PARKED_PER_HOST: Final = 8
+PARKED_BYTES: Final = 256 << 20
+"""Reports that wait for their epoch: 65,000 of d = 1,000, less than one window of 100,000 hosts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """A report whose epoch has not come, with the receipt time that counts."""
+
+    record: Record
+    received_s: float
+    catching_up: bool
+    key: BatchKey
+
+
+@dataclass(frozen=True, slots=True)
+class Admissible:
+    """A report that passed every check before the dedupe look-up."""
+
+    report: Report
+    known: KnownTask
+    roster: KnownRoster
+    epoch: KnownEpoch
+    key: BatchKey
+
+
+class Admission:
+    """Checks reports one after the other; knows nothing of windows beyond their times."""
+
+    def __init__(
+        self, directory: Directory, book: EpochBook, stopwatch: Stopwatch = no_stopwatch
+    ) -> None:
+        self._directory, self._book, self._lap = directory, book, stopwatch
+        self._max_len = 0
+        self._rosters: dict[int, KnownRoster | None] = {}
+        self.tasks_changed()
+
+    def tasks_changed(self) -> None:
+        """Recompute the longest report, and which roster is in force, after a task or roster."""
+        lengths = [
+            report_length(known.d, known.task.scheme) for known in self._directory.tasks.values()
+        ]
+        self._max_len = max(lengths, default=0) + OVERHEAD_BYTES
+        self._rosters.clear()
+
+    def decode(self, value: bytes) -> Report:
+        """Length, then envelope, then layout and version."""
+        kind, core = unwrap(value, self._max_len)
+        if kind is not Kind.REPORT:
+            raise ReportRejected(Reason.ENVELOPE, "a report", kind.name)
+        return Report.decode(core)
+
+    def task_of(self, report: Report) -> KnownTask:
+        """The task, which the report's length must fit."""
+        known = self._directory.tasks.get(report.task_id)
+        if known is None:
+            raise ReportRejected(Reason.TASK_UNKNOWN, "a known task", report.task_id.hex())
+        return known
+
+    def check_task(self, report: Report, known: KnownTask, now_s: float) -> None:
+        """The task is unexpired and of the report's scheme."""
+        if known.task.expiry <= now_s:
+            raise ReportRejected(Reason.TASK_EXPIRED, f"use by {known.task.expiry}", int(now_s))
+        if report.scheme is not known.task.scheme:
+            raise ReportRejected(Reason.SCHEME, known.task.scheme.value, report.scheme.value)
+
+    def roster_of(self, report: Report, known: KnownTask) -> KnownRoster:
+        """The roster in force at the window's start, with the host in the report's cohort."""
+        window = report.header.window
+        if window not in self._rosters:
+            if len(self._rosters) > 10_000:  # windows are chosen by hosts: keep the cache small
+                self._rosters.clear()
+            self._rosters[window] = self._directory.roster_at(window)
+        roster = self._rosters[window]
+        if roster is None or report.host_id not in roster.entries:
+            raise ReportRejected(Reason.HOST_UNKNOWN, "a rostered host", report.host_id.hex())
+        cohort = roster.cohort(report.host_id, known.task.series)
+        if cohort != report.header.cohort:
+            raise ReportRejected(Reason.COHORT, f"cohort {cohort}", report.header.cohort)
+        return roster
+
+    def check_window(
+        self, report: Report, known: KnownTask, received_s: float, catching_up: bool
+    ) -> None:
+        """A window of the task, the task's d, and in time by the Leader's own receipt clock."""
+        task, header = known.task, report.header
+        if header.window % task.window_s:
+            raise ReportRejected(
+                Reason.WINDOW_MISALIGNED, f"a multiple of {task.window_s} s", header.window
+            )
+        if not task.first_window <= header.window <= task.last_window:
+            raise ReportRejected(Reason.WINDOW_OUTSIDE_TASK, "a window of the task", header.window)
+        if header.d != known.d:
+            raise ReportRejected(Reason.DIMENSION, f"d = {known.d}", header.d)
+        end = known.window_end(header.window)
+        if end > received_s + CLOCK_SKEW_S:
+            raise ReportRejected(Reason.WINDOW_OPEN, f"a window over by {int(received_s)}", end)
+        if received_s > end + (task.retention_s if catching_up else task.lateness_s):
+            raise ReportRejected(Reason.WINDOW_LATE, f"receipt after {end} in time", received_s)
+
+    def epoch_of(self, report: Report, known: KnownTask) -> KnownEpoch | None:
+        """The report's verified epoch; None when it has not come."""
+        epoch = self._book.find(report.host_id, report.epoch_id)
+        if epoch is None or (epoch.key is None and not epoch.dead):
+            return None
+        if epoch.dead:
+            raise ReportRejected(Reason.EPOCH_TWIN, "an epoch without a twin", "a dead one")
+        if not epoch.covers(known.window_end(report.header.window), known.task.lateness_s):
+            raise ReportRejected(Reason.EPOCH_INTERVAL, "an epoch of the window", "another")
+        return epoch
+
+    def insert(self, passed: Admissible, window: OpenWindow, partition: int) -> None:
+        """Dedupe look-up, open the box, dedupe insert.
+
+        Raises      ReportRejected: duplicate, second_report, box, check_words
+        """
+        report, known = passed.report, passed.known
+        raw = report.raw
+        record = raw[:128] + raw[-16:]
+        before = window.hosts.get(report.host_id)
+        if before is not None:
+            same = before == record
+            raise ReportRejected(
+                Reason.DUPLICATE if same else Reason.SECOND_REPORT, "one report", "another"
+            )
+        if window.expected is not None:
+            wanted = window.expected.get(report.host_id)
+            if wanted != report.header.report_id:
+                raise ReportRejected(Reason.WINDOW_LATE, "a report of the frozen batch", "another")
+        self._lap("dedupe")
+        key = passed.epoch.box_key(known.task_id)
+        try:
+            plaintext = open_box(key, report.header.report_id, report.aad, report.box)
+        except BoxError as error:
+            raise ReportRejected(Reason.BOX, "a box of this epoch and header", "another") from error
+        if known.task.scheme is Scheme.LOCAL and plaintext[:16] != _ONES:
+            raise ReportRejected(Reason.CHECK_WORDS, "check words of 1", "others")
+        self._lap("authenticate")
+        entry = b"".join(
+            (report.host_id, report.epoch_id, report.header.report_id, report.tag_h, plaintext[:8])
+        )
+        window.add(report.host_id, record, entry, partition, plaintext)
+        self._lap("dedupe")
+
+
+_ONES: Final = b"\1\0\0\0\0\0\0\0" * 2

@@ -1,0 +1,221 @@
+"""What the Leader keeps beside the log: frozen batches, releases and their chain, epochs.
+
+A frozen batch is stored before it is sent, so that after a crash the same bytes are sent again. The
+dedupe record is the log itself: its offsets are committed only for settled windows.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from wire.release import SignedRelease
+
+from .events import (
+    KeepEpochs,
+    StoreCountersigned,
+    StoreFrozen,
+    StoreRelease,
+    StoreSuppressed,
+)
+from .helper_state import BODY_RETENTION_S, BatchKey
+from .leader_windows import Chain, StoredFrozen
+from .state_file import StateUnusable, open_state, transaction
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS windows (task_id BLOB, cohort INTEGER, window INTEGER,
+    series TEXT NOT NULL, state TEXT NOT NULL, reason TEXT, closed_s REAL NOT NULL,
+    rejections TEXT NOT NULL, batch BLOB, share BLOB, entry BLOB, vector BLOB,
+    PRIMARY KEY (task_id, cohort, window)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS windows_chain ON windows (series, cohort, window);
+CREATE INDEX IF NOT EXISTS windows_state ON windows (state);
+CREATE TABLE IF NOT EXISTS epochs (host_id BLOB, epoch_id BLOB, not_after INTEGER NOT NULL,
+    dead INTEGER NOT NULL, raw BLOB NOT NULL, PRIMARY KEY (host_id, epoch_id)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS counters (host_id BLOB PRIMARY KEY, ledger_ctr INTEGER NOT NULL)
+    WITHOUT ROWID
+"""
+
+FROZEN: Final = "frozen"
+RELEASED: Final = "released"
+SUPPRESSED: Final = "suppressed"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRelease:
+    """A release as it comes back; `vector` is empty once the Helper has signed."""
+
+    key: BatchKey
+    chain: Chain
+    entry: bytes
+    vector: bytes
+
+
+class LeaderState:
+    """The Leader's state file; one process at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create the state.
+
+        Raises      StateUnusable when it is damaged or another Leader holds it
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            raise StateUnusable(f"{path}: expected no other Leader, got a live one") from error
+        self._connection = open_state(path, _SCHEMA)
+
+    def keep_epochs(self, effect: KeepEpochs) -> None:
+        """Store verified epochs and the hosts' largest ledger counters; a twin marks one dead."""
+        with transaction(self._connection) as connection:
+            connection.executemany(
+                "INSERT INTO epochs VALUES (?,?,?,?,?) ON CONFLICT DO UPDATE SET "
+                "dead = max(dead, excluded.dead)",
+                [(e.host_id, e.epoch_id, e.not_after, int(e.dead), e.raw) for e in effect.epochs],
+            )
+            connection.executemany(
+                "INSERT INTO counters VALUES (?,?) ON CONFLICT DO UPDATE SET "
+                "ledger_ctr = max(ledger_ctr, excluded.ledger_ctr)",
+                [(e.host_id, e.ledger_ctr) for e in effect.epochs],
+            )
+
+    def epoch_bytes(self, wanted: list[bytes]) -> Iterator[bytes]:
+        """The raw epochs of host_id 16 B || epoch_id 16 B each, as far as they are kept."""
+        for name in wanted:
+            row = self._connection.execute(
+                "SELECT raw FROM epochs WHERE host_id = ? AND epoch_id = ?", (name[:16], name[16:])
+            ).fetchone()
+            if row is not None:
+                yield row[0]
+
+    def epochs(self) -> Iterator[tuple[bytes, bool]]:
+        """Every kept epoch: (raw, dead)."""
+        for raw, dead in self._connection.execute("SELECT raw, dead FROM epochs"):
+            yield raw, bool(dead)
+
+    def counters(self) -> dict[bytes, int]:
+        """The largest ledger counter seen of each host."""
+        return dict(self._connection.execute("SELECT host_id, ledger_ctr FROM counters"))
+
+    def store_frozen(self, effect: StoreFrozen) -> None:
+        """Store a batch's bytes; the first ones of a window stay."""
+        with transaction(self._connection) as connection:
+            connection.execute(
+                "INSERT OR IGNORE INTO windows VALUES (?,?,?,?,?,NULL,?,?,?,NULL,NULL,NULL)",
+                (
+                    *(effect.key.task_id, effect.key.cohort, effect.key.window),
+                    *(effect.series, FROZEN, effect.closed_s),
+                    *(json.dumps(dict(effect.rejections)), effect.signed_batch),
+                ),
+            )
+
+    def frozen(self) -> list[StoredFrozen]:
+        """Batches without a settlement, in window order."""
+        rows = self._connection.execute(
+            "SELECT task_id, cohort, window, batch, closed_s, rejections FROM windows "
+            "WHERE state = ? ORDER BY window",
+            (FROZEN,),
+        )
+        return [
+            StoredFrozen(BatchKey(task, cohort, window), batch, closed_s, json.loads(rejections))
+            for task, cohort, window, batch, closed_s, rejections in rows
+        ]
+
+    def store_release(self, effect: StoreRelease) -> None:
+        """Settle a window with its release; the first entry stays."""
+        with transaction(self._connection) as connection:
+            connection.execute(
+                "UPDATE windows SET state = ?, share = ?, entry = ?, vector = ? "
+                "WHERE task_id = ? AND cohort = ? AND window = ? AND state = ?",
+                (
+                    *(RELEASED, effect.share_bytes, effect.entry, effect.vector),
+                    *(effect.key.task_id, effect.key.cohort, effect.key.window, FROZEN),
+                ),
+            )
+
+    def store_suppressed(self, effect: StoreSuppressed) -> None:
+        """Settle a window without a release."""
+        with transaction(self._connection) as connection:
+            connection.execute(
+                "INSERT INTO windows VALUES (?,?,?,?,?,?,?,'{}',NULL,NULL,NULL,NULL) "
+                "ON CONFLICT DO UPDATE SET state = excluded.state, reason = excluded.reason "
+                "WHERE state = ?",
+                (
+                    *(effect.key.task_id, effect.key.cohort, effect.key.window),
+                    *(effect.series, SUPPRESSED, effect.reason, effect.now_s, FROZEN),
+                ),
+            )
+
+    def store_countersigned(self, effect: StoreCountersigned) -> None:
+        """Keep both signatures, erase the vector."""
+        with transaction(self._connection) as connection:
+            connection.execute(
+                "UPDATE windows SET entry = ?, vector = NULL "
+                "WHERE task_id = ? AND cohort = ? AND window = ?",
+                (effect.entry, effect.key.task_id, effect.key.cohort, effect.key.window),
+            )
+
+    def settled(self, since_s: float) -> list[BatchKey]:
+        """Windows settled that started after `since_s`: reports of them may still come."""
+        rows = self._connection.execute(
+            "SELECT task_id, cohort, window FROM windows WHERE state <> ? AND window >= ?",
+            (FROZEN, int(since_s)),
+        )
+        return [BatchKey(*row) for row in rows]
+
+    def releases(self) -> list[StoredRelease]:
+        """Every release, in window order within each chain."""
+        rows = self._connection.execute(
+            "SELECT task_id, cohort, window, series, entry, vector FROM windows "
+            "WHERE state = ? ORDER BY series, cohort, window",
+            (RELEASED,),
+        )
+        return [
+            StoredRelease(BatchKey(task, cohort, window), (series, cohort), entry, vector or b"")
+            for task, cohort, window, series, entry, vector in rows
+        ]
+
+    def heads(self) -> dict[Chain, bytes]:
+        """The hash of each chain's last release."""
+        rows = self._connection.execute(
+            "SELECT series, cohort, max(window), entry FROM windows WHERE state = ? "
+            "GROUP BY series, cohort",
+            (RELEASED,),
+        )
+        return {
+            (series, cohort): SignedRelease.decode(entry).release.hash()
+            for series, cohort, _window, entry in rows
+        }
+
+    def unsigned(self) -> list[StoredRelease]:
+        """Releases that the Helper has not countersigned, in window order."""
+        return [one for one in self.releases() if one.vector]
+
+    def prune(self, now_s: float, epoch_retention_s: int) -> None:
+        """Erase batch bodies and shares of settled windows after a week, and past epochs."""
+        with transaction(self._connection) as connection:
+            connection.execute(
+                "UPDATE windows SET batch = NULL, share = NULL "
+                "WHERE state <> ? AND closed_s < ? AND batch IS NOT NULL",
+                (FROZEN, now_s - BODY_RETENTION_S),
+            )
+            connection.execute(
+                "DELETE FROM epochs WHERE not_after < ?", (int(now_s) - epoch_retention_s,)
+            )
+
+    def counts(self) -> dict[str, int]:
+        """Windows by state, for the status file."""
+        rows = self._connection.execute("SELECT state, count(*) FROM windows GROUP BY state")
+        return dict(rows)
+
+    def close(self) -> None:
+        """Let go of the file and of its lock."""
+        self._connection.close()
+        os.close(self._lock)

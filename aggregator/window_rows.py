@@ -1,0 +1,125 @@
+"""The masked vectors of one open window, kept until the Helper has said which hosts count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transport.port import TopicPartition
+from wire.batch import ENTRY, Entries
+
+BLOCK_BYTES: Final = 1 << 20
+"""Rows of one block: 256 hosts x 1,000 words; memory grows by blocks and sums stay in the cache."""
+
+MASKED_WORD: Final = np.dtype("<u4")
+LOCAL_WORD: Final = np.dtype("<i8")
+
+
+class PartitionRows:
+    """Rows of one partition in log order."""
+
+    def __init__(self, d: int, word: np.dtype[np.uint32] | np.dtype[np.int64]) -> None:
+        self._d, self._word = d, word
+        self._row_bytes = d * word.itemsize
+        self._rows = max(1, BLOCK_BYTES // self._row_bytes)
+        self._blocks: list[bytearray] = []
+        self._used = self._rows
+        self.n = 0
+
+    def append(self, plaintext: bytes) -> None:
+        """Copy one host's vector, d words, little-endian."""
+        if self._used == self._rows:
+            self._blocks.append(bytearray(self._rows * self._row_bytes))
+            self._used = 0
+        at = self._used * self._row_bytes
+        self._blocks[-1][at : at + self._row_bytes] = plaintext
+        self._used += 1
+        self.n += 1
+
+    def sum_of(self, keep: NDArray[np.bool_]) -> NDArray[np.uint32] | NDArray[np.int64]:
+        """Add the rows of the kept hosts, modulo 2^32 or 2^64.
+
+        keep        bool[n], in the order of `append`
+        Returns     word[d]
+        """
+        total = np.zeros(self._d, dtype=self._word)
+        for at, block in enumerate(self._blocks):
+            first = at * self._rows
+            kept = keep[first : first + self._rows]
+            rows = np.frombuffer(block, dtype=self._word).reshape(-1, self._d)[: len(kept)]
+            total += (rows if kept.all() else rows[kept]).sum(axis=0, dtype=self._word)
+        return total
+
+
+@dataclass(slots=True)
+class OpenWindow:
+    """Everything that one (task, cohort, window) has gathered.
+
+    hosts       host_id -> first 128 B of its report and its box's tag: the dedupe record
+    places      host_id -> (partition, row)
+    entries     72 B of a batch entry for each host, in order of admission
+    first_seen  where the log must be read again from while this window is not settled
+    expected    host_id -> report_id, once frozen: only what the batch names is still admitted,
+                which after a restart is all of it and otherwise nothing
+    resumed     rebuilt from the log, whose refusals were counted before the restart
+    """
+
+    d: int
+    local: bool
+    hosts: dict[bytes, bytes] = field(default_factory=dict)
+    places: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    entries: dict[bytes, bytes] = field(default_factory=dict)
+    parts: dict[int, PartitionRows] = field(default_factory=dict)
+    first_seen: dict[TopicPartition, int] = field(default_factory=dict)
+    rejections: dict[str, int] = field(default_factory=dict)
+    expected: dict[bytes, bytes] | None = None
+    resumed: bool = False
+
+    @property
+    def n(self) -> int:
+        """Hosts admitted."""
+        return len(self.hosts)
+
+    def add(
+        self, host: bytes, record: bytes, entry: bytes, partition: int, plaintext: bytes
+    ) -> None:
+        """Admit one host's report."""
+        rows = self.parts.get(partition)
+        if rows is None:
+            word = LOCAL_WORD if self.local else MASKED_WORD
+            rows = self.parts[partition] = PartitionRows(self.d, word)
+        self.hosts[host] = record
+        self.places[host] = (partition, rows.n)
+        self.entries[host] = entry
+        rows.append(plaintext)
+
+    def reject(self, reason: str) -> None:
+        """Count a report that named this window and was refused."""
+        if not self.resumed:
+            self.rejections[reason] = self.rejections.get(reason, 0) + 1
+
+    def see(self, place: TopicPartition, offset: int) -> None:
+        """Note where a report of this window lies in the log."""
+        self.first_seen.setdefault(place, offset)
+
+    def batch_entries(self) -> Entries:
+        """The admitted hosts as ENTRY[n], host_id strictly increasing."""
+        joined = b"".join(self.entries[host] for host in sorted(self.entries))
+        return np.frombuffer(joined, dtype=ENTRY)
+
+    def sum_accepted(
+        self, entries: Entries, accepted: NDArray[np.bool_]
+    ) -> NDArray[np.uint32] | NDArray[np.int64]:
+        """Add the vectors of the accepted hosts of a batch: per partition, then together."""
+        keep = {part: np.zeros(rows.n, dtype=np.bool_) for part, rows in self.parts.items()}
+        for host in entries["host_id"][accepted].tolist():
+            partition, row = self.places[host]
+            keep[partition][row] = True
+        sums = [rows.sum_of(keep[part]) for part, rows in self.parts.items()]
+        total = sums[0]
+        for more in sums[1:]:
+            total = total + more  # type: ignore[assignment]  # one word type per window
+        return total
