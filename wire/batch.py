@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Self
 
 import numpy as np
@@ -40,7 +40,7 @@ class Batch:
     cohort: int
     window: int
     roster_ver: int
-    entries: Entries
+    entries: Entries = field(repr=False)
 
     @property
     def n(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -33,7 +33,7 @@ class Share:
 
     batch_hash: bytes
     accepted: NDArray[np.bool_]
-    vector: NDArray[np.uint32]
+    vector: NDArray[np.uint32] = field(repr=False)
 
     @property
     def n_accepted(self) -> int:

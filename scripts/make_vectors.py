@@ -1,0 +1,313 @@
+"""Write tests/vectors/*.json from fixed inputs; with --check, only compare.
+
+    python -m scripts.make_vectors [--check]
+
+Each file holds operations with their expected verdict. A bad input is a good one with patches, so
+that a reader sees what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from scripts.vector_bodies import entry_answer, join_request, roster, task
+from scripts.vector_bytes import big, blob, host_id, label, number, pattern, sha, signed, words
+
+FOLDER = Path(__file__).resolve().parents[1] / "tests" / "vectors"
+Operation = dict[str, Any]
+SIG_L, SIG_H = pattern("sig-leader", 64), pattern("sig-helper", 64)
+
+
+def accept(name: str, data: bytes, fields: dict[str, Any], **more: Any) -> Operation:
+    """The bytes decode to these fields and encode back to themselves."""
+    return {"name": name, "verdict": "accept", **more, "input": data.hex(), "fields": fields}
+
+
+def reject(name: str, base: str, reason: str, **change: Any) -> Operation:
+    """The named good input, changed: patch (offset, hex), cut (bytes off the end), append."""
+    return {"name": name, "verdict": "reject", "base": base, "reason": reason, **change}
+
+
+def patch(at: int, data: bytes) -> list[Any]:
+    return [at, data.hex()]
+
+
+def ids() -> list[Operation]:
+    pk, hpke = pattern("host-key", 32), pattern("hpke", 1216)
+    signed_bytes = pattern("task-bytes", 300)
+    hardware = ["GPU-b", "GPU-a"]
+    ordered = b"".join(big(len(one), 2) + one.encode() for one in sorted(hardware))
+    return [
+        derive("host_id", host_id(pk), pk),
+        derive("key_id", sha(hpke)[:8], hpke),
+        derive("task_id", sha(label("plst1/task") + signed_bytes), signed_bytes),
+        {
+            "name": "hardware_hash",
+            "verdict": "derive",
+            "input": hardware,
+            "output": sha(label("plst1/hardware") + ordered).hex(),
+        },
+        derive("label", label("plst1/k-mask"), b"plst1/k-mask"),
+    ]
+
+
+def derive(name: str, output: bytes, data: bytes) -> Operation:
+    return {"name": name, "verdict": "derive", "input": data.hex(), "output": output.hex()}
+
+
+def signed_message() -> list[Operation]:
+    body = pattern("body", 40)
+    data = signed("plst1/task", body, SIG_L, SIG_H)
+    fields = {"body": body.hex(), "sig_leader": SIG_L.hex(), "sig_helper": SIG_H.hex()}
+    return [
+        accept("task", data, fields, unsigned=data[:-128].hex()),
+        reject("left over", "task", "length", append="00"),
+        reject("cut", "task", "length", cut=1),
+        reject("too short", "task", "length", cut=41),
+        reject("body length", "task", "length", patch=patch(16, big(41, 4))),
+        reject("huge body length", "task", "length", patch=patch(16, b"\xff" * 4)),
+        reject("a roster", "task", "version", patch=patch(0, label("plst1/roster"))),
+        reject("version 2", "task", "version", patch=patch(4, b"2")),
+    ]
+
+
+def key_announcement() -> list[Operation]:
+    pk, hpke = pattern("party", 32), pattern("hpke", 1216)
+    times = big(1_700_000_000, 8) + big(1_700_086_400, 8)
+    data = label("plst1/hpke-key") + pk + hpke + times + SIG_L
+    fields = {
+        "party_pk": pk.hex(),
+        "hpke_pk": hpke.hex(),
+        "not_before": 1_700_000_000,
+        "not_after": 1_700_086_400,
+        "signature": SIG_L.hex(),
+        "key_id": sha(hpke)[:8].hex(),
+    }
+    return [
+        accept("a day", data, fields, unsigned=data[:-64].hex()),
+        reject("cut", "a day", "length", cut=1),
+        reject("left over", "a day", "length", append="00"),
+        reject("label", "a day", "version", patch=patch(6, b"X")),
+        reject("empty interval", "a day", "key_interval", patch=patch(1272, times[:8])),
+        reject("time too large", "a day", "field", patch=patch(1272, b"\x00\x01" + bytes(6))),
+    ]
+
+
+def epoch() -> list[Operation]:
+    header = {
+        "host_id": host_id(pattern("host-key", 32)),
+        "epoch_id": pattern("epoch-id", 16),
+        "not_before": big(1_700_000_000, 8),
+        "not_after": big(1_700_003_900, 8),
+        "helper_kid": pattern("helper-kid", 8),
+        "leader_kid": pattern("leader-kid", 8),
+        "roster_ver": big(7, 8),
+        "ledger_ctr": big(99, 8),
+    }
+    masked = _epoch(header, pattern("seal-h", 1168))
+    local = _epoch(header | {"helper_kid": bytes(8)}, b"")
+    names = ("not_before", "not_after", "roster_ver", "ledger_ctr")
+    fields: dict[str, Any] = {key: value.hex() for key, value in header.items()}
+    fields |= {key: int.from_bytes(header[key], "big") for key in names}
+    seal = {"seal_l": pattern("seal-l", 1168).hex(), "signature": SIG_L.hex()}
+    none = {"seal_h": "", "helper_kid": bytes(8).hex()}
+    return [
+        accept(
+            "masked",
+            masked,
+            fields | seal | {"seal_h": pattern("seal-h", 1168).hex(), "scheme": "masked"},
+            header=masked[:96].hex(),
+            unsigned=masked[:-64].hex(),
+            hash=sha(masked[:-64]).hex(),
+        ),
+        accept("local", local, fields | seal | none | {"scheme": "local"}),
+        reject("cut", "masked", "length", cut=1),
+        reject("left over", "masked", "length", append="00"),
+        reject("label", "masked", "version", patch=patch(0, label("plst1/report"))),
+        reject("seal_H length 80", "masked", "length", patch=patch(96, big(80, 2))),
+        reject("seal_L length 1169", "masked", "length", patch=patch(1266, big(1169, 2))),
+        reject("3901 s", "masked", "epoch_interval", patch=patch(56, big(1_700_003_901, 8))),
+        reject("empty", "masked", "epoch_interval", patch=patch(56, header["not_before"])),
+        reject("time too large", "masked", "field", patch=patch(48, b"\xff" * 16)),
+        reject("helper_kid zero", "masked", "field", patch=patch(64, bytes(8))),
+        reject("local with helper_kid", "local", "field", patch=patch(64, b"\1")),
+        reject("counter too large", "masked", "field", patch=patch(88, b"\xff")),
+    ]
+
+
+def _epoch(header: dict[str, bytes], seal_h: bytes) -> bytes:
+    e = label("plst1/epoch") + b"".join(header.values())
+    return e + big(len(seal_h), 2) + seal_h + big(1168, 2) + pattern("seal-l", 1168) + SIG_L
+
+
+def report() -> list[Operation]:
+    ident = pattern("host", 16) + pattern("epoch-id", 16) + pattern("task-id", 32)
+    m = label("plst1/report") + big(3, 4) + big(5, 4) + big(1_700_000_040, 8)
+    m += pattern("report-id", 16)
+    masked = ident + m + pattern("tag", 16) + pattern("box", 36)
+    local = ident + m + bytes(16) + pattern("box", 56)
+    fields = {
+        "host_id": ident[:16].hex(),
+        "epoch_id": ident[16:32].hex(),
+        "task_id": ident[32:].hex(),
+        "cohort": 3,
+        "d": 5,
+        "window": 1_700_000_040,
+        "report_id": pattern("report-id", 16).hex(),
+    }
+    boxed = {"tag_h": pattern("tag", 16).hex(), "box": masked[128:].hex(), "scheme": "masked"}
+    plain = {"tag_h": bytes(16).hex(), "box": local[128:].hex(), "scheme": "local"}
+    return [
+        accept("masked", masked, fields | boxed, header=m.hex()),
+        accept("local", local, fields | plain, header=m.hex()),
+        reject("cut", "masked", "length", cut=1),
+        reject("left over", "masked", "length", append="00"),
+        reject("too short", "masked", "length", cut=9),
+        reject("d 2", "masked", "field", patch=patch(84, big(2, 4))),
+        reject("d 6 in a box of 5", "masked", "length", patch=patch(84, big(6, 4))),
+        reject("d above 2^20", "masked", "field", patch=patch(84, big((1 << 20) + 1, 4))),
+        reject("little-endian d", "masked", "field", patch=patch(84, b"\5\0\0\0")),
+        reject("an epoch's label", "masked", "version", patch=patch(64, label("plst1/epoch"))),
+        reject("label padded with spaces", "masked", "version", patch=patch(76, b"    ")),
+        reject("window too large", "masked", "field", patch=patch(88, b"\xff")),
+        reject("local with a tag", "local", "field", patch=patch(127, b"\1")),
+    ]
+
+
+def batch() -> list[Operation]:
+    hosts = sorted(pattern(f"host-{i}", 16) for i in range(3))
+    rows = [host + pattern(f"row-{i}", 56) for i, host in enumerate(hosts)]
+    head = label("plst1/batch") + pattern("task-id", 32) + big(3, 4) + big(600, 8) + big(7, 8)
+    data = head + big(3, 4) + b"".join(rows) + SIG_L
+    columns = ("epoch_id", 16, 32), ("report_id", 32, 48), ("tag_h", 48, 64), ("check", 64, 72)
+    fields: dict[str, Any] = {
+        "task_id": pattern("task-id", 32).hex(),
+        "cohort": 3,
+        "window": 600,
+        "roster_ver": 7,
+        "host_id": [host.hex() for host in hosts],
+    }
+    for name, low, high in columns:
+        fields[name] = [row[low:high].hex() for row in rows]
+    more = {"unsigned": data[:-64].hex(), "hash": sha(data[:-64]).hex()}
+    return [
+        accept("three hosts", data, fields, **more),
+        reject("cut", "three hosts", "length", cut=1),
+        reject("left over", "three hosts", "length", append="00"),
+        reject("head alone", "three hosts", "length", cut=217),
+        reject("n 2", "three hosts", "length", patch=patch(68, big(2, 4))),
+        reject("n 0", "three hosts", "field", patch=patch(68, big(0, 4))),
+        reject("n above 2^20", "three hosts", "field", patch=patch(68, b"\xff" * 4)),
+        reject("one host twice", "three hosts", "order", patch=patch(144, hosts[0])),
+        reject("falling", "three hosts", "order", patch=patch(72, b"\xff" * 16)),
+        reject(
+            "equal but the last byte", "three hosts", "order", patch=patch(72, _above(hosts[1]))
+        ),
+        reject("label", "three hosts", "version", patch=patch(0, label("plst1/share"))),
+        reject("window too large", "three hosts", "field", patch=patch(52, b"\xff")),
+        reject("roster too large", "three hosts", "field", patch=patch(60, b"\xff")),
+    ]
+
+
+def _above(host: bytes) -> bytes:
+    return (int.from_bytes(host, "big") + 1).to_bytes(16, "big")
+
+
+def share() -> list[Operation]:
+    vector = [0, 1, 2**32 - 1, 0x01020304]
+    head = label("plst1/share") + pattern("bh", 32) + big(3, 4)
+    data = head + bytes([0b10000001, 0b00000010]) + words(vector) + SIG_H
+    fields = {
+        "batch_hash": pattern("bh", 32).hex(),
+        "accepted": [1, 0, 0, 0, 0, 0, 0, 1, 0, 1],
+        "vector": vector,
+        "signature": SIG_H.hex(),
+    }
+    shape = {"n": 10, "d": 4}
+    more = {"unsigned": data[:-64].hex(), "hash": sha(data[:-64]).hex()}
+    return [
+        accept("ten hosts", data, fields, **shape, **more),
+        reject("cut", "ten hosts", "length", cut=1, **shape),
+        reject("left over", "ten hosts", "length", append="00", **shape),
+        reject("another d", "ten hosts", "length", n=10, d=5),
+        reject("another n", "ten hosts", "length", n=17, d=4),
+        reject("padding bit", "ten hosts", "padding", patch=patch(53, b"\x06"), **shape),
+        reject("n_acc 4", "ten hosts", "field", patch=patch(48, big(4, 4)), **shape),
+        reject("bit lost", "ten hosts", "field", patch=patch(52, b"\x01"), **shape),
+        reject("label", "ten hosts", "version", patch=patch(0, label("plst1/batch")), **shape),
+    ]
+
+
+def release() -> list[Operation]:
+    parts = [pattern(name, 32) for name in ("prev", "bh", "share-hash")]
+    vector_hash = sha(words([3, 3, 2**32 - 5]))
+    data = label("plst1/release") + b"".join(parts) + vector_hash + SIG_L + SIG_H
+    names = ("prev", "batch_hash", "share_hash", "vector_hash")
+    fields = {name: part.hex() for name, part in zip(names, [*parts, vector_hash], strict=True)}
+    fields |= {"sig_leader": SIG_L.hex(), "sig_helper": SIG_H.hex()}
+    more = {"unsigned": data[:-128].hex(), "hash": sha(data[:-128]).hex()}
+    return [
+        accept("both signed", data, fields, vector=[3, 3, 2**32 - 5], **more),
+        reject("cut", "both signed", "length", cut=64),
+        reject("left over", "both signed", "length", append="00"),
+        reject("label", "both signed", "version", patch=patch(0, label("plst1/roster"))),
+    ]
+
+
+def envelope() -> list[Operation]:
+    core = pattern("core", 200)
+    data = number(1, 6) + blob(2, core)
+    return [
+        accept("a report", data, {"kind": 6, "core": core.hex()}),
+        reject("too long", "a report", "length", max_len=len(data) - 1),
+        reject("cut", "a report", "envelope", cut=1),
+        reject("unknown field", "a report", "envelope", append="1801"),
+        reject("a second core", "a report", "envelope", append="120100"),
+        reject("kind 0", "a report", "envelope", patch=patch(1, b"\0")),
+        reject("kind 11", "a report", "envelope", patch=patch(1, b"\x0b")),
+        reject("core first", "a report", "envelope", patch=patch(0, data[2:] + data[:2])),
+    ]
+
+
+FILES = {
+    "ids": ids,
+    "signed": signed_message,
+    "key_announcement": key_announcement,
+    "epoch": epoch,
+    "report": report,
+    "batch": batch,
+    "share": share,
+    "release": release,
+    "envelope": envelope,
+    "task": task,
+    "roster": roster,
+    "join_request": join_request,
+    "entry_answer": entry_answer,
+}
+
+
+def text(name: str) -> str:
+    """Return one file's content."""
+    content = {"message": name, "version": "plst1", "operations": FILES[name]()}
+    return json.dumps(content, indent=1) + "\n"
+
+
+def main() -> int:
+    """Write or compare every file; 1 when one differs."""
+    differs = []
+    for name in FILES:
+        path = FOLDER / f"{name}.json"
+        if "--check" not in sys.argv[1:]:
+            path.write_text(text(name))
+        elif not path.is_file() or path.read_text() != text(name):
+            differs.append(path.name)
+    if differs:
+        print("differ from what scripts.make_vectors writes:", ", ".join(differs))
+    return int(bool(differs))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
