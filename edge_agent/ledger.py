@@ -19,6 +19,7 @@ from .fence import Fence, FenceMark
 from .ledger_db import connect, connect_readonly, transaction, translated
 from .ledger_errors import (
     ClockSetBack,
+    FenceUnwritable,
     LedgerCloned,
     LedgerCorrupt,
     LedgerExists,
@@ -291,12 +292,18 @@ class Ledger:
         # The file first, the fence second: a crash between them leaves the file one ahead, which
         # is accepted, and nothing of that transaction has left the process yet.
         self._fault_point("ledger:before-fence")
-        self._fence.write(mark)
+        self._write_fence(mark)
         self._fault_point("ledger:after-fence")
         self._mark, self._clock_s = mark, clock_s
         self._spool.records += len(records)
         self._spool.size_bytes += sum(len(record.value) for record in records)
         return ids
+
+    def _write_fence(self, mark: FenceMark) -> None:
+        try:
+            self._fence.write(mark)
+        except OSError as error:
+            raise FenceUnwritable(f"expected to write the ledger's fence: {error}") from error
 
     def _prune(self, now_s: int) -> None:
         if now_s - self._pruned_s < _PRUNE_EVERY_S:

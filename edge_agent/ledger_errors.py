@@ -69,6 +69,13 @@ class WindowSpent(LedgerRefused):
     recovery = "none needed: the next window of the series is accepted"
 
 
+class FenceUnwritable(LedgerRefused):
+    """The fence did not follow a commit: nothing of it may leave before a restart has repaired it."""
+
+    code = "fence_unwritable"
+    recovery = "make the key's folder writable and start the agent again"
+
+
 class SpoolFull(Exception):
     """The spool has no room: nothing is spent and nothing published until it drains."""
 
