@@ -20,7 +20,7 @@ _FIELDS = {"id", "priority", "family", "pattern", "match"}
 
 @dataclass(frozen=True, slots=True)
 class FamilyRule:
-    """One rule: a name in which `pattern` is found is of `family`, unless taken by an earlier one."""
+    """One rule: a name that holds `pattern` is of `family`, unless an earlier rule took it."""
 
     id: str
     priority: int
