@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 
 from . import labels
 from .bounds import MAX_D
-from .catalogue_rules import CatalogueError, need, need_known, need_names
+from .catalogue_rules import CatalogueError, need, need_known, need_names, need_range, need_table
 from .section import Section
 from .section_entry import read_section
 
@@ -53,7 +53,8 @@ class Catalogue:
     def load(cls, path: Path | str | None = None) -> Self:
         """Read the shipped catalogue, or another file; CatalogueError when it breaks a rule."""
         content = _read(DEFAULT_PATH if path is None else Path(path))
-        if content.pop("extends", None) is not None:
+        if "extends" in content:
+            need(content["extends"] == "default", "extends = default", content["extends"])
             content = _merge(_read(DEFAULT_PATH), content)
         return cls.from_content(content)
 
@@ -62,6 +63,7 @@ class Catalogue:
         """Build a catalogue from parsed TOML."""
         need_known(content, _TOP, "the catalogue")
         need(content.get("format") == 1, "format = 1", content.get("format"))
+        _check_shape(content)
         tables = {name: _table(name, raw) for name, raw in content.get("tables", {}).items()}
         axes = {name: table.cells for name, table in tables.items()}
         for name, raw in content.get("partitions", {}).items():
@@ -114,17 +116,28 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _merge(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     """Add a file's entries to the shipped ones; nothing shipped can be replaced."""
-    merged = dict(base)
-    for key, value in more.items():
-        if key in {"tables", "partitions"}:
-            twice = base[key].keys() & value.keys()
-            need(not twice, f"new names under {key}", sorted(twice))
-            merged[key] = base[key] | value
-        elif key in {"section", "retired_section_ids"}:
-            merged[key] = base[key] + value
-        else:
-            merged[key] = value
+    need_known(more, _TOP, "the catalogue")
+    _check_shape(more)
+    merged = base | {"format": more.get("format")}
+    for key in ("tables", "partitions"):
+        added = more.get(key, {})
+        twice = base[key].keys() & added.keys()
+        need(not twice, f"new names under {key}", sorted(twice))
+        merged[key] = base[key] | added
+    for key in ("section", "retired_section_ids"):
+        merged[key] = base[key] + more.get(key, [])
     return merged
+
+
+def _check_shape(content: dict[str, Any]) -> None:
+    for key in ("tables", "partitions"):
+        for name, raw in need_table(content.get(key, {}), key).items():
+            need_table(raw, f"{key}.{name}")
+    sections = content.get("section", [])
+    need(isinstance(sections, list), "section as a list of tables", type(sections).__name__)
+    retired = content.get("retired_section_ids", [])
+    whole = isinstance(retired, list) and all(isinstance(one, int) for one in retired)
+    need(whole, "retired_section_ids as a list of integers", retired)
 
 
 def _content_hash(content: dict[str, Any]) -> bytes:
@@ -142,10 +155,8 @@ def _refuse(value: object) -> str:
 def _table(name: str, raw: dict[str, Any]) -> Table:
     need_known(raw, {"places", "classes"}, f"table {name}")
     classes = need_names(raw.get("classes"), f"the classes of table {name}")
-    places = raw.get("places")
-    if not isinstance(places, int) or not len(classes) <= places <= MAX_D:
-        raise CatalogueError(f"table {name}: expected places for {len(classes)}, got {places}")
-    return Table(name, classes, places)
+    need_range(raw.get("places"), len(classes), MAX_D, f"table {name}: places")
+    return Table(name, classes, raw["places"])
 
 
 def _partition(name: str, raw: dict[str, Any], axes: Mapping[str, Any]) -> tuple[str, ...]:

@@ -25,11 +25,16 @@ def need_range(value: object, low: int, high: int, what: str) -> None:
     need(right, f"{what} in {low}..{high}", value)
 
 
-def need_known(raw: object, known: Collection[str], where: str) -> None:
-    """Raise CatalogueError for a key that no rule knows."""
+def need_table(raw: object, where: str) -> Mapping[str, Any]:
+    """Return raw as the table that it has to be."""
     if not isinstance(raw, Mapping):
         raise CatalogueError(f"expected {where} as a table, got {type(raw).__name__}")
-    unknown = sorted(set(raw) - set(known))
+    return raw
+
+
+def need_known(raw: object, known: Collection[str], where: str) -> None:
+    """Raise CatalogueError for a key that no rule knows."""
+    unknown = sorted(set(need_table(raw, where)) - set(known))
     need(not unknown, f"{where} of the keys {', '.join(sorted(known))}", ", ".join(unknown))
 
 

@@ -15,6 +15,7 @@ from .catalogue_rules import (
     need_known,
     need_names,
     need_range,
+    need_table,
     need_types,
 )
 from .section import Bins, Bound, Coordinate, Section
@@ -44,7 +45,7 @@ _OPTIONAL = {
 
 def read_section(raw: dict[str, Any], axes: Mapping[str, tuple[str, ...]]) -> Section:
     """Build one section; `axes` gives the cells of each table and partition."""
-    name = str(raw.get("name"))
+    name = str(need_table(raw, "a section").get("name"))
     where = f"section {name}"
     need_known(raw, _REQUIRED.keys() | _OPTIONAL.keys(), where)
     for key, kind in _REQUIRED.items():

@@ -1,0 +1,194 @@
+"""Every message decodes to what was encoded."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wire import labels
+from wire.batch import ENTRY, Batch, SignedBatch
+from wire.bounds import MAX_COUNTER, MAX_TIME, Scheme
+from wire.envelope import Kind, unwrap, wrap
+from wire.epoch import Epoch, EpochHeader
+from wire.ids import EpochId, HostId, KeyId, ReportId, TaskId, host_id
+from wire.rejection import Reason, ReportRejected
+from wire.report import Report, ReportHeader, box_length
+from wire.roster import JoinRequest, PlanMembership, Roster, RosterEntry
+from wire.share import Share, SignedShare
+from wire.signed import Signed
+from wire.task import SectionKind, SectionSpec, Task
+
+TIMES = st.integers(0, MAX_TIME)
+COUNTERS = st.integers(0, MAX_COUNTER)
+NAMES = st.from_regex(r"\A[a-z0-9][a-z0-9._-]{0,20}\Z")
+
+
+def _bytes(length: int) -> st.SearchStrategy[bytes]:
+    return st.binary(min_size=length, max_size=length)
+
+
+def _reports() -> st.SearchStrategy[Report]:
+    def build(d: int, scheme: Scheme, ids: bytes, tag: bytes, window: int, cohort: int) -> Report:
+        return Report(
+            HostId(ids[:16]),
+            EpochId(ids[16:32]),
+            TaskId(ids[32:64]),
+            ReportHeader(cohort, d, window, ReportId(ids[64:])),
+            tag if scheme is Scheme.MASKED else bytes(16),
+            bytes(range(256))[: box_length(d, scheme)],
+        )
+
+    cohorts = st.integers(0, 2**32 - 1)
+    schemes = st.sampled_from(Scheme)
+    return st.builds(build, st.integers(3, 25), schemes, _bytes(80), _bytes(16), TIMES, cohorts)
+
+
+@given(report=_reports())
+@settings(deadline=None)
+def test_report_round_trips(report: Report) -> None:
+    decoded = Report.decode(report.encode())
+    assert decoded == report
+    assert decoded.aad == report.aad
+    assert decoded.header_bytes == report.header.encode()
+
+
+def test_replaced_report_keeps_no_bytes_of_the_old() -> None:
+    """A forged copy of a received report must be built of its own fields."""
+    old = Report.decode(
+        Report(
+            HostId(bytes(16)),
+            EpochId(bytes(16)),
+            TaskId(bytes(32)),
+            ReportHeader(1, 3, 60, ReportId(bytes(16))),
+            bytes(16),
+            bytes(28),
+        ).encode()
+    )
+    forged = dataclasses.replace(old, host_id=HostId(b"\1" * 16))
+    assert Report.decode(forged.encode()).host_id == b"\1" * 16
+
+
+@given(start=st.integers(0, MAX_TIME - 3900), length=st.integers(1, 3900), counter=COUNTERS)
+@settings(deadline=None)
+def test_epoch_round_trips(start: int, length: int, counter: int) -> None:
+    header = EpochHeader(
+        HostId(b"h" * 16),
+        EpochId(b"e" * 16),
+        start,
+        start + length,
+        KeyId(b"k" * 8),
+        KeyId(b"l" * 8),
+        counter,
+        counter,
+    )
+    epoch = Epoch(header, b"s" * 1168, b"t" * 1168, b"g" * 64)
+    assert Epoch.decode(epoch.encode()) == epoch
+    assert epoch.hash() == dataclasses.replace(epoch, signature=bytes(64)).hash()
+
+
+@given(hosts=st.sets(_bytes(16), min_size=1, max_size=20), window=TIMES, seed=st.integers(0, 99))
+@settings(deadline=None)
+def test_batch_round_trips(hosts: set[bytes], window: int, seed: int) -> None:
+    entries = np.frombuffer(np.random.default_rng(seed).bytes(72 * len(hosts)), ENTRY).copy()
+    entries["host_id"] = np.frombuffer(b"".join(sorted(hosts)), "V16")
+    batch = SignedBatch(Batch(TaskId(b"t" * 32), 3, window, 7, entries), b"s" * 64)
+    assert SignedBatch.decode(batch.encode()) == batch
+    if len(hosts) > 1:
+        falling = SignedBatch(Batch(TaskId(b"t" * 32), 3, window, 7, entries[::-1]))
+        with pytest.raises(ReportRejected) as caught:
+            SignedBatch.decode(falling.encode())
+        assert caught.value.reason is Reason.ORDER
+
+
+@given(
+    accepted=st.lists(st.booleans(), min_size=1, max_size=40),
+    vector=st.lists(st.integers(0, 2**32 - 1), min_size=3, max_size=9),
+)
+@settings(deadline=None)
+def test_share_round_trips(accepted: list[bool], vector: list[int]) -> None:
+    bits, words = np.array(accepted), np.array(vector, dtype=np.uint32)
+    share = SignedShare(Share(b"b" * 32, bits, words), b"s" * 64)
+    decoded = SignedShare.decode(share.encode(), len(bits), len(words))
+    assert decoded == share
+    assert decoded.share.n_accepted == sum(accepted)
+    assert decoded.share.accepted.tolist() == accepted
+    assert decoded.share.vector.tolist() == vector
+
+
+@given(body=st.binary(max_size=200), kind=st.sampled_from(Kind))
+@settings(deadline=None)
+def test_envelope_and_signed_round_trip(body: bytes, kind: Kind) -> None:
+    signed = Signed(labels.ROSTER, body, b"l" * 64, b"h" * 64)
+    assert Signed.decode(signed.encode(), labels.ROSTER) == signed
+    core = signed.encode()
+    assert unwrap(wrap(kind, core), len(core) + 8) == (kind, core)
+
+
+def _sections() -> st.SearchStrategy[SectionSpec]:
+    def build(kind: SectionKind, length: int, q: int, steps: int, extra: int) -> SectionSpec:
+        indicators = kind is SectionKind.INDICATORS
+        m = min(length, 3) if indicators else 0
+        cap = q * steps
+        bound = cap * m if indicators else cap + q * extra
+        return SectionSpec(1, "one", kind, length, cap, bound, m, q, 10, 999, 4096)
+
+    small = st.integers(1, 100)
+    return st.builds(build, st.sampled_from(SectionKind), small, small, small, small)
+
+
+@given(section=_sections(), series=NAMES, window_s=st.integers(1, 86_400), first=st.integers(0, 9))
+@settings(deadline=None)
+def test_task_round_trips(section: SectionSpec, series: str, window_s: int, first: int) -> None:
+    task = Task(
+        series=series,
+        version=1,
+        domain="demo",
+        scheme=Scheme.LOCAL,
+        first_window=first * window_s,
+        last_window=(first + 23) * window_s,
+        window_s=window_s,
+        lateness_s=3,
+        retention_s=60,
+        sections=(section,),
+        epsilon_millionths=2_000_000,
+        delta_1e12=1000,
+        mu_1e9=351_549_815,
+        n_max=12,
+        n_min=10,
+        t=2,
+        min_operators=0,
+        leader_pk=b"l" * 32,
+        helper_pk=b"",
+        catalogue_hash=b"c" * 32,
+        expiry=1,
+    )
+    assert Task.decode_body(task.encode_body()) == task
+    assert task.windows == 24
+    sigma = task.sigma_vector_1024()
+    assert sigma.tolist() == [0, 0] + [4096] * section.length
+    assert task.slices() == {"one": slice(2, task.d)}
+
+
+@given(keys=st.sets(_bytes(32), max_size=8), operator=NAMES, gpus=st.integers(1, 1024))
+@settings(deadline=None)
+def test_roster_round_trips(keys: set[bytes], operator: str, gpus: int) -> None:
+    entries = [
+        RosterEntry(host_id(key), key, operator, 0, ((0, 1), (7, gpus)), key) for key in keys
+    ]
+    plans = ((PlanMembership("minute", 1, 600_000), PlanMembership("week", 0, 400_000)),)
+    ordered = tuple(sorted(entries, key=lambda entry: entry.host_id))
+    roster = Roster(3, 600, plans, tuple(entries))
+    assert Roster.decode_body(roster.encode_body()) == dataclasses.replace(roster, entries=ordered)
+
+
+@given(ids=st.sets(st.text(min_size=1, max_size=128), min_size=1, max_size=5), token=_bytes(16))
+@settings(deadline=None)
+def test_join_request_round_trips(ids: set[str], token: bytes) -> None:
+    request = JoinRequest(b"p" * 32, tuple(ids), token, ((2, 8),), b"s" * 64)
+    decoded = JoinRequest.decode(request.encode())
+    assert decoded == request
+    assert decoded.hash() == request.hash()
