@@ -261,7 +261,8 @@ class Leader:
 
     def _on_epochs(self, event: EpochsArrived) -> list[LeaderEffect]:
         kept: list[KeptEpoch] = []
-        for record in event.records:
+        # A host's epochs lie in several partitions; by the log's clock they come in their order.
+        for record in sorted(event.records, key=lambda record: record.appended_s):
             self._next_offset[record.topic, record.partition] = record.offset + 1
             try:
                 admitted = self._admit_epoch(record.value, event.now_s)

@@ -1,0 +1,205 @@
+"""Carry the effects of both state machines out, strictly in their order.
+
+Shells, the demo and tests run these; `checkpoint` names each step before and after it happens, so
+that a test can end the process there. Production passes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from transport.port import TopicPartition
+
+from .events import (
+    BatchGiven,
+    CallCountersign,
+    CallHelper,
+    CommitAnswer,
+    CommitOffsets,
+    Committed,
+    EpochsGiven,
+    HelperEffect,
+    HelperEvent,
+    KeepEpochs,
+    LeaderEffect,
+    LeaderEvent,
+    ReleaseGiven,
+    RememberEpochs,
+    ReplyCountersigned,
+    ReplyNeedEpochs,
+    ReplyRefused,
+    ReplyShare,
+    StoreChainEntry,
+    StoreCountersigned,
+    StoreFrozen,
+    StoreRelease,
+    StoreReply,
+    StoreSuppressed,
+)
+from .helper import Helper
+from .helper_port import BatchReply, HelperStatus, ReleaseReply
+from .helper_state import HelperState
+from .leader import Leader
+from .leader_state import LeaderState
+from .released import ReleaseStore
+
+Checkpoint = Callable[[str], None]
+PROTOCOL_VERSION = "plst1"
+
+
+def no_checkpoint(step: str) -> None:
+    """Go on."""
+
+
+def restore_leader(leader: Leader, state: LeaderState, now_s: float) -> None:
+    """Bring back what a restart needs; tasks and rosters must be known by now."""
+    for raw, dead in state.epochs():
+        leader.resume_epoch(raw, dead=dead)
+    for chain, head in state.heads().items():
+        leader.resume_chain(chain, head)
+    for one in state.unsigned():
+        leader.resume_unsigned(one.key, one.chain, one.entry, one.vector)
+    tasks = leader.directory.tasks
+    reach_s = leader.directory.longest_retention_s()
+    for key in state.settled(now_s - reach_s - 86_400):
+        if key.task_id in tasks:
+            known = tasks[key.task_id]
+            leader.resume_settled(key, known.window_end(key.window) + known.task.retention_s)
+    for stored in state.frozen():
+        if stored.key.task_id in tasks:
+            leader.resume_frozen(stored)
+
+
+class LeaderRunner:
+    """Feeds a Leader and carries out what it says."""
+
+    def __init__(
+        self,
+        leader: Leader,
+        state: LeaderState,
+        store: ReleaseStore,
+        *,
+        commit: Callable[[Mapping[TopicPartition, int]], None],
+        call: Callable[[CallHelper | CallCountersign], None],
+        checkpoint: Checkpoint = no_checkpoint,
+    ) -> None:
+        """Wire the ends up.
+
+        commit      commits offsets of the log
+        call        begins a call of the Helper; its answer is fed back as an event
+        """
+        self._leader, self._state, self._store = leader, state, store
+        self._commit, self._call, self._checkpoint = commit, call, checkpoint
+
+    def feed(self, event: LeaderEvent) -> None:
+        """Handle one event."""
+        for effect in self._leader.handle(event):
+            name = type(effect).__name__
+            self._checkpoint(f"before {name}")
+            self._carry_out(effect)
+            self._checkpoint(f"after {name}")
+
+    def _carry_out(self, effect: LeaderEffect) -> None:
+        match effect:
+            case KeepEpochs():
+                self._state.keep_epochs(effect)
+            case StoreFrozen():
+                self._state.store_frozen(effect)
+            case CallHelper() | CallCountersign():
+                self._call(effect)
+            case StoreRelease():
+                # The store first: it takes the same window twice, the settled mark ends retries.
+                self._store.write(effect.released)
+                self._checkpoint("between store and transcript")
+                self._state.store_release(effect)
+            case StoreSuppressed():
+                self._state.store_suppressed(effect)
+            case StoreCountersigned():
+                self._state.store_countersigned(effect)
+            case CommitOffsets():
+                self._commit(effect.offsets)
+
+
+class HelperRunner:
+    """A Helper with its durable state: the other end of `HelperPort`, in this process."""
+
+    def __init__(
+        self,
+        helper: Helper,
+        state: HelperState,
+        clock: Callable[[], float],
+        *,
+        helper_pk: bytes,
+        announcements: Callable[[], Sequence[bytes]] = tuple,
+        checkpoint: Checkpoint = no_checkpoint,
+    ) -> None:
+        """Serve one Helper; `clock` is its own, unix seconds."""
+        self._helper, self._state, self._clock = helper, state, clock
+        self._helper_pk, self._announcements = helper_pk, announcements
+        self._checkpoint = checkpoint
+        self.batches_answered = 0
+
+    def submit_epochs(self, epochs: Sequence[bytes]) -> None:
+        """Verify and keep epochs that the Leader hands over."""
+        self._run(EpochsGiven(epochs, self._clock()))
+
+    def submit_batch(self, signed_batch: bytes, *, epochs_complete: bool) -> BatchReply:
+        """Answer a batch; FencedOut and StateUnusable must end the process."""
+        reply = self._run(BatchGiven(signed_batch, epochs_complete, self._clock()))
+        match reply:
+            case ReplyShare():
+                self.batches_answered += 1
+                return BatchReply(share=reply.share_bytes, cleared=reply.cleared)
+            case ReplyNeedEpochs():
+                return BatchReply(need_epochs=reply.epochs)
+            case ReplyRefused():
+                return BatchReply(refusal=reply.reason, cleared=reply.cleared)
+        raise AssertionError(f"expected an answer to a batch, got {type(reply).__name__}")
+
+    def submit_release(self, entry: bytes, vector: bytes) -> ReleaseReply:
+        """Countersign a release, or refuse it."""
+        reply = self._run(ReleaseGiven(entry, vector))
+        if isinstance(reply, ReplyCountersigned):
+            return ReleaseReply(entry=reply.entry)
+        if isinstance(reply, ReplyRefused):
+            return ReleaseReply(refusal=reply.reason)
+        raise AssertionError(f"expected an answer to a release, got {type(reply).__name__}")
+
+    def status(self) -> HelperStatus:
+        """What the Leader may know."""
+        rosters = self._helper.directory.rosters
+        return HelperStatus(
+            version=PROTOCOL_VERSION,
+            helper_pk=self._helper_pk,
+            clock_s=int(self._clock()),
+            roster_version=max(rosters, default=0),
+            batches_answered=self.batches_answered,
+            refused=dict(self._helper.refused),
+            key_announcements=list(self._announcements()),
+        )
+
+    def _run(self, event: HelperEvent) -> HelperEffect | None:
+        """Carry effects out until a reply; a reply is always the last effect."""
+        reply: HelperEffect | None = None
+        for effect in self._helper.handle(event):
+            name = type(effect).__name__
+            self._checkpoint(f"before {name}")
+            reply = self._carry_out(effect)
+            self._checkpoint(f"after {name}")
+        return reply
+
+    def _carry_out(self, effect: HelperEffect) -> HelperEffect | None:
+        match effect:
+            case RememberEpochs():
+                self._state.keep_epochs(effect.epochs, dict(effect.counters))
+            case CommitAnswer():
+                self._state.commit(effect.answer)
+                self._checkpoint("between commit and sum")
+                return self._run(Committed(effect.answer.key))
+            case StoreReply():
+                self._state.keep_reply(effect.key, effect.share_bytes, effect.share_hash)
+            case StoreChainEntry():
+                self._state.keep_release(effect.series, effect.cohort, effect.window, effect.entry)
+            case ReplyShare() | ReplyNeedEpochs() | ReplyRefused() | ReplyCountersigned():
+                return effect
+        return None

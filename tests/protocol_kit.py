@@ -1,0 +1,451 @@
+"""A cohort of hosts to the byte, and a Leader and a Helper around it, for the protocol's tests."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggregator.batch_rules import MaskInto
+from aggregator.directory import Directory, PinnedParties
+from aggregator.events import (
+    CallCountersign,
+    CallHelper,
+    EpochsArrived,
+    LeaderEvent,
+    ReportsArrived,
+    Tick,
+)
+from aggregator.helper import Helper
+from aggregator.helper_port import HelperPort, call_countersign, call_helper
+from aggregator.helper_state import HelperState
+from aggregator.leader import Leader
+from aggregator.leader_state import LeaderState
+from aggregator.released import ReleasedWindow
+from aggregator.runners import (
+    Checkpoint,
+    HelperRunner,
+    LeaderRunner,
+    no_checkpoint,
+    restore_leader,
+)
+from aggregator.tasks import sign_roster, sign_task
+from privacy.box import seal_box
+from privacy.masks import derive_epoch_task_keys, mask_into, tag_and_nonce
+from privacy.sealing import HpkeKeyPair, seal
+from privacy.signing import SigningKey
+from transport.port import Record, TopicPartition
+from wire import labels
+from wire.bounds import Scheme
+from wire.envelope import Kind, wrap
+from wire.epoch import Epoch, EpochHeader
+from wire.ids import EpochId, KeyId, ReportId, TaskId, hardware_hash, host_id, key_id
+from wire.report import Report, ReportHeader
+from wire.roster import PlanMembership, Roster, RosterEntry
+from wire.task import SectionKind, SectionSpec, Task
+
+WINDOW_S = 60
+T0 = 1_700_000_040
+"""A window start."""
+SERIES = "minute"
+
+
+def seeded_bytes(*name: object) -> bytes:
+    """32 bytes that depend on nothing but the name."""
+    return hashlib.sha256(repr(name).encode()).digest()
+
+
+def signing_key(*name: object) -> SigningKey:
+    """An Ed25519 key that every run of the test shares."""
+    return SigningKey.from_seed_bytes(seeded_bytes(*name))
+
+
+def hpke_pair(name: str) -> HpkeKeyPair:
+    """A sealing key that every run of the test shares."""
+    return HpkeKeyPair.from_seed_bytes(b"".join(seeded_bytes(name, i) for i in range(3)))
+
+
+@dataclass
+class Host:
+    """One host: its keys, its epoch and what it seals."""
+
+    number: int
+    key: SigningKey
+    operator: str
+    epoch: Epoch | None = None
+    secrets: tuple[bytes, bytes] = (b"", b"")
+
+    @property
+    def id(self) -> bytes:
+        return host_id(self.key.public_bytes)
+
+
+@dataclass
+class World:
+    """Both parties' identities, a signed task and roster, and the hosts."""
+
+    leader_key: SigningKey
+    helper_key: SigningKey
+    leader_hpke: HpkeKeyPair
+    helper_hpke: HpkeKeyPair
+    task: Task
+    task_id: TaskId
+    task_bytes: bytes
+    roster: Roster
+    roster_bytes: bytes
+    hosts: list[Host]
+    truth: dict[int, NDArray[np.int64]] = field(default_factory=dict)
+
+    @property
+    def parties(self) -> PinnedParties:
+        return PinnedParties(self.leader_key.public_bytes, self.helper_key.public_bytes)
+
+    def directory(self) -> Directory:
+        directory = Directory(self.parties)
+        directory.add_task(self.task_bytes, T0)
+        directory.add_roster(self.roster_bytes)
+        return directory
+
+    def resign(self, **changes: Any) -> World:
+        """The same hosts under a changed task."""
+        task = dataclasses.replace(self.task, **changes)
+        identity, signed = sign_task(task, self.leader_key, self.helper_key)
+        return dataclasses.replace(self, task=task, task_id=identity, task_bytes=signed)
+
+
+def small_task(leader: SigningKey, helper: SigningKey, **changes: Any) -> Task:
+    """A task of one mix of four cells: sigma is of no concern to the aggregators."""
+    section = SectionSpec(1, "mix", SectionKind.MIX, 4, 640, 640, 0, 10, 500_000, 10**6, 2048)
+    values: dict[str, Any] = {
+        "series": SERIES,
+        "version": 1,
+        "domain": "fleet",
+        "scheme": Scheme.MASKED,
+        "first_window": T0,
+        "last_window": T0 + 1000 * WINDOW_S,
+        "window_s": WINDOW_S,
+        "lateness_s": 30,
+        "retention_s": 6 * 3600,
+        "sections": (section,),
+        "epsilon_millionths": 2_000_000,
+        "delta_1e12": 1000,
+        "mu_1e9": 351_549_815,
+        "n_max": 40,
+        "n_min": 8,
+        "t": 2,
+        "min_operators": 3,
+        "leader_pk": leader.public_bytes,
+        "helper_pk": helper.public_bytes,
+        "catalogue_hash": bytes(32),
+        "expiry": T0 + 10**7,
+    }
+    return Task(**(values | changes))
+
+
+def build_world(
+    n: int = 10,
+    *,
+    operators: Callable[[int], str] = lambda number: f"operator-{number % 4}",
+    cohorts: Callable[[int], int] = lambda number: 0,
+    roster_version: int = 1,
+    **task_changes: Any,
+) -> World:
+    """Build a world of `n` hosts; everything in it is the same in every run."""
+    leader, helper = signing_key("leader"), signing_key("helper")
+    task = small_task(leader, helper, **task_changes)
+    identity, task_bytes = sign_task(task, leader, helper)
+    hosts = [Host(i, signing_key("host", i), operators(i)) for i in range(n)]
+    used = sorted({cohorts(i) for i in range(n)})
+    plans = tuple((PlanMembership(task.series, cohort, 500_000),) for cohort in used)
+    entries = tuple(
+        RosterEntry(
+            host_id(host.key.public_bytes),
+            host.key.public_bytes,
+            host.operator,
+            used.index(cohorts(host.number)),
+            ((1, 8),),
+            hardware_hash((f"gpu-{host.number}",)),
+        )
+        for host in hosts
+    )
+    roster = Roster(roster_version, T0 - 7200, plans, entries)
+    return World(
+        leader,
+        helper,
+        hpke_pair("leader"),
+        hpke_pair("helper"),
+        task,
+        identity,
+        task_bytes,
+        roster,
+        sign_roster(roster, leader, helper),
+        hosts,
+    )
+
+
+def make_epoch(
+    world: World,
+    host: Host,
+    *,
+    name: object = 0,
+    not_before: int = T0 - 600,
+    length_s: int = 3900,
+    ledger_ctr: int = 1,
+    salt: object = 0,
+    signer: SigningKey | None = None,
+) -> tuple[Epoch, tuple[bytes, bytes]]:
+    """Seal fresh keys for one host: (epoch, (K_H, K_L)). `salt` makes a twin differ."""
+    header = EpochHeader(
+        host.id,  # type: ignore[arg-type]
+        EpochId(seeded_bytes("epoch", host.number, name)[:16]),
+        not_before,
+        not_before + length_s,
+        KeyId(key_id(world.helper_hpke.public_bytes)),
+        KeyId(key_id(world.leader_hpke.public_bytes)),
+        world.roster.version,
+        ledger_ctr,
+    )
+    k_h = seeded_bytes("K_H", host.number, name, salt)
+    k_l = seeded_bytes("K_L", host.number, name, salt)
+    context = header.encode()
+    epoch = Epoch(
+        header,
+        seal(world.helper_hpke.public_bytes, k_h, labels.SEAL_H + context),
+        seal(world.leader_hpke.public_bytes, k_l, labels.SEAL_L + context),
+    )
+    signature = (signer or host.key).sign(epoch.unsigned())
+    return dataclasses.replace(epoch, signature=signature), (k_h, k_l)
+
+
+def open_epochs(world: World) -> list[bytes]:
+    """Give every host an epoch and return their bytes."""
+    for host in world.hosts:
+        host.epoch, host.secrets = make_epoch(world, host)
+    return [host.epoch.encode() for host in world.hosts if host.epoch is not None]
+
+
+def seal_report(
+    world: World,
+    host: Host,
+    vector: NDArray[np.int64],
+    *,
+    window: int = T0,
+    cohort: int = 0,
+    report_id: bytes | None = None,
+    task_id: TaskId | None = None,
+    spoil_tag: bool = False,
+) -> Report:
+    """Mask, tag and box one host's vector (int64[d], check words included), to the byte."""
+    assert host.epoch is not None
+    identity = task_id or world.task_id
+    keys = derive_epoch_task_keys(*host.secrets, host.epoch.hash(), identity)
+    rid = report_id or seeded_bytes("report", host.number, window, cohort)[:16]
+    header = ReportHeader(cohort, len(vector), window, ReportId(rid))
+    tag, nonce = tag_and_nonce(keys.k_id, header.encode())
+    if spoil_tag:
+        tag = bytes(16)
+    mask = np.empty(len(vector), dtype=np.uint32)
+    mask_into(keys.k_mask, nonce, mask)
+    y = (vector.astype(np.uint32) + mask).astype("<u4")
+    box = seal_box(keys.k_box, rid, header.encode() + tag, y.tobytes())
+    epoch_id = host.epoch.header.epoch_id
+    return Report(host.id, epoch_id, identity, header, tag, box)  # type: ignore[arg-type]
+
+
+def vector_of(host: Host, window: int, d: int) -> NDArray[np.int64]:
+    """A host's steps, noise included: small, some negative, check words 1."""
+    draws = np.frombuffer(seeded_bytes("steps", host.number, window) * (d // 8 + 1), "<i4")[:d]
+    vector = (draws % 201 - 100).astype(np.int64)
+    vector[:2] = 1
+    return vector
+
+
+class Log:
+    """Records with offsets, one partition per host parity."""
+
+    def __init__(self, topic: str = "reports", partitions: int = 2) -> None:
+        self.topic, self.partitions = topic, partitions
+        self.records: list[Record] = []
+        self._next = [0] * partitions
+        self.committed: dict[TopicPartition, int] = {}
+
+    def append(self, kind: Kind, core: bytes, key: bytes = b"\0") -> Record:
+        partition = key[0] % self.partitions
+        record = Record(
+            self.topic, partition, self._next[partition], key, wrap(kind, core), float(T0)
+        )
+        self._next[partition] += 1
+        self.records.append(record)
+        return record
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self.committed.update(offsets)
+
+    def uncommitted(self) -> list[Record]:
+        return [
+            record
+            for record in self.records
+            if record.offset >= self.committed.get((record.topic, record.partition), 0)
+        ]
+
+
+class ListStore:
+    """Keeps releases as the real store does: one per window, the same twice changes nothing."""
+
+    def __init__(self) -> None:
+        self.written: list[ReleasedWindow] = []
+
+    def write(self, release: ReleasedWindow) -> None:
+        for before in self.written:
+            if (before.task_id, before.cohort, before.window_start_s) == (
+                release.task_id,
+                release.cohort,
+                release.window_start_s,
+            ):
+                assert np.array_equal(before.vector, release.vector)
+                return
+        self.written.append(release)
+
+
+class Clock:
+    """A party's own clock."""
+
+    def __init__(self, now_s: float = T0) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def start_helper(
+    world: World,
+    folder: Path,
+    clock: Clock,
+    *,
+    mask_source: MaskInto = mask_into,
+    checkpoint: Checkpoint = no_checkpoint,
+    after_restore: bool = False,
+    name: str = "helper",
+) -> tuple[Helper, HelperState, HelperRunner]:
+    """A Helper on its state in `folder`."""
+    state = HelperState(
+        folder / f"{name}.sqlite", folder / f"{name}.fence", clock(), after_restore=after_restore
+    )
+    pairs = {key_id(world.helper_hpke.public_bytes): world.helper_hpke}
+    helper = Helper(
+        world.directory(),
+        world.helper_key,
+        lambda kid: pairs.get(KeyId(kid)),
+        state,
+        ledger_counters=state.counters(),
+        seen_epochs=state.epochs(),
+        mask_into=mask_source,
+    )
+    runner = HelperRunner(
+        helper, state, clock, helper_pk=world.helper_key.public_bytes, checkpoint=checkpoint
+    )
+    return helper, state, runner
+
+
+class Fleet:
+    """A Leader and a Helper joined by direct calls, over a log in memory."""
+
+    def __init__(
+        self,
+        world: World,
+        folder: Path,
+        *,
+        helper: HelperPort | None = None,
+        checkpoint: Checkpoint = no_checkpoint,
+    ) -> None:
+        self.world, self.folder = world, folder
+        self.clock = Clock()
+        self.log = Log()
+        self.epoch_log = Log("epochs", 1)
+        self.store = ListStore()
+        if helper is None:
+            self.helper, self.helper_state, runner = start_helper(world, folder, self.clock)
+            helper = runner
+        self.port: HelperPort = helper
+        self.start_leader(checkpoint)
+
+    def start_leader(self, checkpoint: Checkpoint = no_checkpoint) -> None:
+        self.state = LeaderState(self.folder / "leader.sqlite")
+        pairs = {key_id(self.world.leader_hpke.public_bytes): self.world.leader_hpke}
+        self.leader = Leader(
+            self.world.directory(),
+            self.world.leader_key,
+            lambda kid: pairs.get(KeyId(kid)),
+            ledger_counters=self.state.counters(),
+        )
+        restore_leader(self.leader, self.state, self.clock())
+        self.calls: list[CallHelper | CallCountersign] = []
+        self.runner = LeaderRunner(
+            self.leader,
+            self.state,
+            self.store,
+            commit=self.log.commit,
+            call=self.calls.append,
+            checkpoint=checkpoint,
+        )
+
+    def restart_leader(self) -> None:
+        """Crash and come back: memory is lost, state and log remain."""
+        self.state.close()
+        self.start_leader()
+        self.feed(ReportsArrived(self.log.uncommitted(), self.clock(), catching_up=True))
+
+    def feed(self, event: LeaderEvent) -> None:
+        """Feed the Leader and answer its calls until it has no more."""
+        self.runner.feed(event)
+        while self.calls:
+            self.runner.feed(self.call(self.calls.pop(0)))
+
+    def call(self, effect: CallHelper | CallCountersign) -> LeaderEvent:
+        if isinstance(effect, CallCountersign):
+            return call_countersign(self.port, effect, self.clock)
+        return call_helper(self.port, effect, self.state.epoch_bytes, self.clock)
+
+    def send_epochs(self, epochs: Iterable[bytes]) -> None:
+        records = [self.epoch_log.append(Kind.EPOCH, raw) for raw in epochs]
+        self.feed(EpochsArrived(records, self.clock()))
+
+    def send(self, reports: Iterable[Report | bytes], at_s: float = T0 + WINDOW_S + 1) -> None:
+        self.clock.now_s = at_s
+        records = [self.append(report) for report in reports]
+        self.feed(ReportsArrived(records, at_s))
+
+    def append(self, report: Report | bytes) -> Record:
+        raw = report if isinstance(report, bytes) else report.encode()
+        return self.log.append(Kind.REPORT, raw, raw[:16] or b"\0")
+
+    def tick(self, at_s: float) -> None:
+        self.clock.now_s = at_s
+        self.feed(Tick(at_s))
+
+    def close_window(self, window: int = T0) -> None:
+        self.tick(window + WINDOW_S + self.world.task.lateness_s)
+
+
+def honest_reports(
+    world: World, hosts: Sequence[Host] | None = None, window: int = T0
+) -> list[Report]:
+    """One report of every host."""
+    return [
+        seal_report(world, host, vector_of(host, window, world.task.d), window=window)
+        for host in (world.hosts if hosts is None else hosts)
+    ]
+
+
+def true_sum(world: World, hosts: Sequence[Host], window: int = T0) -> NDArray[np.int64]:
+    """What a release over these hosts must equal."""
+    total = np.zeros(world.task.d, dtype=np.int64)
+    for host in hosts:
+        total += vector_of(host, window, world.task.d)
+    return total
