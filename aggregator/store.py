@@ -139,10 +139,10 @@ class Store:
         return True
 
     def _export(self, series: str, cohort: int, start: datetime) -> None:
-        rows: pa.Table = self._database.execute(
+        rows = self._database.sql(
             f"SELECT {', '.join(COLUMNS)} FROM cells "  # noqa: S608  (names of this module)
             "WHERE series = ? AND cohort = ? AND window_start = ? ORDER BY rowid",
-            (series, cohort, start),
+            params=(series, cohort, start),
         ).to_arrow_table()
         _write_whole(rows.cast(SCHEMA), release_path(self._folder, series, cohort, start))
 
