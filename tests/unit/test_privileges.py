@@ -31,8 +31,6 @@ from transport.privileges import (
 ROLES = (LEADER_USER, HELPER_USER, AGENT_USER)
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
-
 # The child imports everything before it drops, as the checkout may lie where only root can read.
 _CHILD = """
 import encodings.ascii, json, os, sys
@@ -104,7 +102,6 @@ def role_folders() -> Iterator[Path]:
 
 
 @pytest.mark.root
-@as_root
 def test_roles_cannot_read_the_keys_of_each_other(role_folders: Path) -> None:
     answers = {role: run_as(role, role_folders) for role in ROLES}
     assert {role: answer["opened"] for role, answer in answers.items()} == {r: [r] for r in ROLES}
@@ -112,7 +109,6 @@ def test_roles_cannot_read_the_keys_of_each_other(role_folders: Path) -> None:
 
 
 @pytest.mark.root
-@as_root
 def test_dropped_role_keeps_no_capability(role_folders: Path) -> None:
     answer = run_as(HELPER_USER, role_folders)
     assert answer["caps"] == {"CapInh": 0, "CapPrm": 0, "CapEff": 0, "CapBnd": 0, "CapAmb": 0}
@@ -123,7 +119,6 @@ def test_dropped_role_keeps_no_capability(role_folders: Path) -> None:
 
 
 @pytest.mark.root
-@as_root
 def test_agent_keeps_only_the_capabilities_it_asked_for(role_folders: Path) -> None:
     answer = run_as(AGENT_USER, role_folders, ("CAP_BPF", "CAP_PERFMON"))
     # A container may lack them; what the machine grants must arrive, and nothing else.
@@ -139,21 +134,18 @@ def test_agent_keeps_only_the_capabilities_it_asked_for(role_folders: Path) -> N
 
 
 @pytest.mark.root
-@as_root
 def test_shared_log_takes_leader_and_agent_but_not_the_helper(role_folders: Path) -> None:
     wrote = {role: run_as(role, role_folders)["wrote"] for role in ROLES}
     assert wrote == {LEADER_USER: True, AGENT_USER: True, HELPER_USER: False}
 
 
 @pytest.mark.root
-@as_root
 def test_users_are_created_once() -> None:
     assert ensure_users()
     assert ensure_users()
 
 
 @pytest.mark.root
-@as_root
 def test_drop_refuses_a_user_that_does_not_exist_or_is_root() -> None:
     with pytest.raises(PrivilegeError, match="does not exist"):
         drop_to("pointillist-nobody-knows")

@@ -1,0 +1,67 @@
+# Each target sets up what it needs, and says nothing when there is nothing to do.
+#   make demo ARGS="--windows 12"      make test ARGS="-k embedded"
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON := .venv/bin/python
+ARGS ?=
+STAMP := .venv/.installed
+PACKAGES := wire privacy transport edge_agent aggregator simulator pointillist
+SITE := $(if $(TMPDIR),$(TMPDIR),/tmp)/pointillist-site
+
+.PHONY: help setup demo test lint lint-python lint-proto lint-docs format lock bench-round bench-audit clean
+
+help:
+	@echo "make setup         .venv with everything, by hash"
+	@echo "make demo          a private fleet of 12,000 GPUs on this machine, under three minutes"
+	@echo "make test          the tests"
+	@echo "make lint          ruff, mypy, import-linter, buf, mkdocs"
+	@echo "make format        ruff format and its safe fixes"
+	@echo "make lock          requirement files from pyproject.toml"
+	@echo "make bench-round   what 100,000 reports cost both aggregators"
+	@echo "make bench-audit   the noise samplers' audit at 10^7 trials"
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml requirements/dev.txt requirements/build.txt scripts/setup.sh scripts/uv.sh
+	@scripts/setup.sh
+	@touch $@
+
+demo: $(STAMP)
+	@.venv/bin/pointillist demo $(ARGS)
+
+test: $(STAMP)
+	@$(PYTHON) -m pytest $(ARGS)
+
+lint: lint-python lint-proto lint-docs
+
+lint-python: $(STAMP)
+	@.venv/bin/ruff check --quiet
+	@.venv/bin/ruff format --quiet --check || { echo "make format puts this right" >&2; exit 1; }
+	@.venv/bin/mypy --no-error-summary
+	@.venv/bin/lint-imports >.venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
+
+lint-proto:
+	@scripts/buf_lint.sh
+
+lint-docs: $(STAMP)
+	@$(PYTHON) scripts/readme_figures.py --check
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet --site-dir "$(SITE)"
+
+format: $(STAMP)
+	@.venv/bin/ruff check --quiet --fix
+	@.venv/bin/ruff format --quiet
+
+lock:
+	@scripts/lock.sh $(ARGS)
+
+bench-round: $(STAMP)
+	@$(PYTHON) -m bench.round $(ARGS)
+
+bench-audit: $(STAMP)
+	@$(PYTHON) -m bench.audit $(ARGS)
+
+clean:
+	@rm -rf .venv .tools site bench/.cache scripts/buf/node_modules

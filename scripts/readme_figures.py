@@ -1,0 +1,125 @@
+"""Fill the README's figures from committed results, or check that it quotes them as they are.
+
+python scripts/readme_figures.py            rewrites the table
+python scripts/readme_figures.py --check    exit code 1 when the table differs
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+START = "<!-- figures: scripts/readme_figures.py -->"
+END = "<!-- end of figures -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One row: where the number stands and how it is written."""
+
+    text: str
+    results: str
+    key: str
+    format: str
+    goal: str = ""
+
+
+FIGURES = (
+    Figure(
+        "Both aggregators, one round of 100,000 reports, 1,000 coordinates",
+        "round", "core_seconds_100k_d1000", "{:.1f} core-seconds", "under 10",
+    ),
+    Figure(
+        "The same with 10,000 coordinates",
+        "round", "core_seconds_100k_d10000", "{:.1f} core-seconds",
+    ),
+    Figure(
+        "Opening 100,000 epochs, once an hour",
+        "round", "epoch_core_seconds_100k", "{:.1f} core-seconds",
+    ),
+    Figure(
+        "Arithmetic over its floor in the same run, 1,000 coordinates",
+        "round", "arithmetic_over_floor_d1000", "{:.2f}", "at most 2",
+    ),
+    Figure(
+        "Arithmetic over its floor, 10,000 coordinates",
+        "round", "arithmetic_over_floor_d10000", "{:.2f}", "at most 2",
+    ),
+    Figure(
+        "Cost per report at 100,000 hosts over that at 1,000",
+        "round", "cost_growth_1k_to_100k", "{:.2f}", "at most 1.15",
+    ),
+    Figure(
+        "An agent's CPU per report: encode, noise, mask, seal",
+        "round", "publish_us_per_report_d1000", "{:,.0f} us",
+    ),
+    Figure(
+        "Demo: end of a window to its release, 90th percentile",
+        "demo", "window_end_to_release_p90_s", "{:.1f} s", "at most 8",
+    ),
+    Figure(
+        "Demo: 95 % intervals that hold the true value",
+        "demo", "interval_coverage_percent", "{:.1f} %",
+    ),
+    Figure(
+        "Planted sampler bugs caught by the audit",
+        "audit", "audit_planted_bugs_caught", "{:.0f}", "all",
+    ),
+    Figure("Planted sampler bugs", "audit", "audit_planted_bugs", "{:.0f}"),
+    Figure("Trials of the audit", "audit", "audit_trials", "{:,.0f}"),
+)  # fmt: skip
+
+
+def table(results_folder: Path) -> str:
+    """The Markdown table of every figure that has a committed result."""
+    rows = [row for figure in FIGURES if (row := _row(figure, results_folder))]
+    if not rows:
+        return "No results are committed yet."
+    return "\n".join(["| what | measured | goal |", "|---|---|---|", *rows])
+
+
+def _row(figure: Figure, folder: Path) -> str | None:
+    path = folder / f"{figure.results}.json"
+    if not path.exists():
+        return None
+    results = json.loads(path.read_text(encoding="utf-8"))
+    if figure.key not in results:
+        return None
+    value = figure.format.format(results[figure.key])
+    return f"| {figure.text} | {value} | {figure.goal} |"
+
+
+def with_figures(readme: str, figures: str) -> str:
+    """The README with its table replaced.
+
+    Raises      ValueError when the two marks are not there once each
+    """
+    if readme.count(START) != 1 or readme.count(END) != 1:
+        raise ValueError(f"README.md: expected {START!r} and {END!r} once each")
+    before, rest = readme.split(START)
+    _, after = rest.split(END)
+    return f"{before}{START}\n{figures}\n{END}{after}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--check", action="store_true", help="change nothing; fail on a difference")
+    check = parser.parse_args().check
+    path = ROOT / "README.md"
+    readme = path.read_text(encoding="utf-8")
+    fresh = with_figures(readme, table(ROOT / "bench" / "results"))
+    if fresh == readme:
+        return 0
+    if check:
+        print("README.md quotes other figures than bench/results; scripts/readme_figures.py")
+        return 1
+    path.write_text(fresh, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

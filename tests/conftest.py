@@ -1,0 +1,56 @@
+"""Markers for tests that need a special machine, and a guard against skips that nobody notices."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Generator
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("quick", deadline=None, max_examples=50)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+_runnable_but_skipped: list[str] = []
+
+
+def _missing(marker: str) -> str | None:
+    """Why this machine cannot run tests with the marker; None where it can."""
+    if marker == "root" and os.geteuid() != 0:
+        return "needs root"
+    if marker == "kafka" and "POINTILLIST_KAFKA" not in os.environ:
+        return "needs a broker, named in POINTILLIST_KAFKA"
+    if marker == "gpu" and not os.access("/dev/nvidiactl", os.R_OK):
+        return "needs an NVIDIA GPU"
+    if marker == "browser" and not (shutil.which("chromium") or shutil.which("google-chrome")):
+        return "needs Chromium"
+    return None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker in ("root", "kafka", "gpu", "browser"):
+        reason = _missing(marker) if item.get_closest_marker(marker) else None
+        if reason:
+            pytest.skip(reason)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    markers = [m for m in ("root", "kafka", "gpu", "browser") if item.get_closest_marker(m)]
+    if report.skipped and markers and all(_missing(m) is None for m in markers):
+        _runnable_but_skipped.append(item.nodeid)
+    return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if os.environ.get("CI") and _runnable_but_skipped:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for nodeid in _runnable_but_skipped:
+        terminalreporter.write_line(f"SKIPPED THOUGH THIS MACHINE CAN RUN IT: {nodeid}")
