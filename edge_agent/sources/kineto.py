@@ -151,7 +151,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
     """Yield the (decompressed) file; a cut or damaged gzip names the decompressed byte."""
     position = 0
     try:
-        with _open(path) as stream:
+        with open_trace(path) as stream:
             while chunk := stream.read(_CHUNK_BYTES):
                 yield chunk
                 position += len(chunk)
@@ -165,7 +165,8 @@ def _chunks(path: Path) -> Iterator[bytes]:
         raise TraceError(path, position, f"cannot read ({error.strerror or error})") from None
 
 
-def _open(path: Path) -> IO[bytes]:
+def open_trace(path: Path) -> IO[bytes]:
+    """Open a trace, compressed or not, by its first bytes."""
     with path.open("rb") as raw:
         compressed = raw.read(2) == b"\x1f\x8b"
     return cast("IO[bytes]", gzip.open(path, "rb")) if compressed else path.open("rb")
