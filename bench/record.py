@@ -1,0 +1,78 @@
+"""Write a benchmark's result file: figures with goals and floors, and where they come from."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+RESULTS: Final = ROOT / "bench" / "results"
+CACHE: Final = ROOT / "bench" / ".cache"
+"""Checkpoints of cut-off runs; git ignores it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number.
+
+    goal        what the design asks for, None where it asks for nothing
+    floor       what the same run measured as the least possible, None where there is none
+    """
+
+    name: str
+    value: float
+    unit: str
+    goal: float | None = None
+    floor: float | None = None
+
+
+def write_result(name: str, command: str, figures: Sequence[Figure]) -> Path:
+    """Write bench/results/<name>.json and return its path.
+
+    command     what a reader runs to repeat it
+    """
+    document = {
+        "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "commit": commit(),
+        "device": device(),
+        "command": command,
+        "figures": [asdict(figure) for figure in figures],
+    }
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    partial.replace(path)
+    return path
+
+
+def commit() -> str:
+    """Return the checked-out commit, or "unknown" outside a checkout."""
+    done = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "unknown"
+
+
+def device() -> str:
+    """Say in words what ran it: processor, cores, memory, system."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    system = f"{platform.system()} {platform.machine()}"
+    return f"{_processor()}, {cores} cores, {memory:.0f} GiB, {system}"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown processor"
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else "unknown processor"
