@@ -19,6 +19,7 @@ from wire.report import ReportHeader
 
 from .directory import Directory, KnownRoster, KnownTask
 from .epochs import EpochBook, KnownEpoch
+from .events import Stopwatch, no_stopwatch
 from .helper_state import BODY_RETENTION_S
 
 BLOCK_HOSTS: Final = 256
@@ -112,10 +113,11 @@ class HostRules:
         book: EpochBook,
         used: frozenset[bytes],
         mask_into: MaskInto,
+        lap: Stopwatch = no_stopwatch,
     ) -> None:
         """Prepare to judge one batch; `used` are hosts already counted in this window."""
         self._known, self._roster, self._book, self._used = known, roster, book, used
-        self._mask_into = mask_into
+        self._mask_into, self._lap = mask_into, lap
 
     def judge(self, signed: SignedBatch) -> Verdict:
         """Check each host once, and add the masks of the accepted ones, a block at a time."""
@@ -139,7 +141,9 @@ class HostRules:
                     cleared[reason.value] += 1
             keep = accepted[start:stop]
             rows = block[: stop - start]
+            self._lap("authenticate")
             total += (rows if keep.all() else rows[keep]).sum(axis=0, dtype=np.uint32)
+            self._lap("sum")
         return Verdict(accepted, total, dict(cleared))
 
     def _masks_of(

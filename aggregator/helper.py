@@ -50,9 +50,11 @@ from .events import (
     ReplyRefused,
     ReplyShare,
     RosterSeen,
+    Stopwatch,
     StoreChainEntry,
     StoreReply,
     TaskSeen,
+    no_stopwatch,
 )
 from .helper_state import Answer, BatchKey, SeenEpoch
 
@@ -89,10 +91,11 @@ class Helper:
         ledger_counters: dict[bytes, int] | None = None,
         seen_epochs: list[SeenEpoch] | None = None,
         mask_into: MaskInto = masks.mask_into,
+        stopwatch: Stopwatch = no_stopwatch,
     ) -> None:
         """Start from durable records; epochs seen before come without their keys."""
         self._directory, self._signing_key, self._records = directory, signing_key, records
-        self._mask_into = mask_into
+        self._mask_into, self._lap = mask_into, stopwatch
         self._book = EpochBook(directory, Seal.HELPER, hpke_keys, ledger_counters)
         for seen in seen_epochs or []:
             self._book.remember(_without_key(seen))
@@ -186,7 +189,8 @@ class Helper:
         batch = signed.batch
         key = BatchKey(known.task_id, batch.cohort, batch.window)
         used = self._records.used_hosts(known.task.series, batch.window)
-        verdict = HostRules(known, roster, self._book, used, self._mask_into).judge(signed)
+        rules = HostRules(known, roster, self._book, used, self._mask_into, self._lap)
+        verdict = rules.judge(signed)
         hosts: list[bytes] = batch.entries["host_id"][verdict.accepted].tolist()
         try:
             check_accepted(known, roster, hosts)
