@@ -72,7 +72,7 @@ def draw_samples(section: Section, load: Floats, samples: Rows, rng: np.random.G
     # The logistic curve stands in for the normal distribution: within 1 % of it at this scale.
     below = 1.0 / (1.0 + np.exp(np.clip(-1.702 * (uppers - level[:, None]) / spread, -60, 60)))
     edges = np.hstack([np.zeros((len(load), 1)), below, np.ones((len(load), 1))])
-    drawn: Rows = rng.multinomial(samples, np.diff(edges, axis=1)).astype(np.int64)
+    drawn: Rows = np.asarray(rng.multinomial(samples, np.diff(edges, axis=1)), dtype=np.int64)
     return drawn
 
 
@@ -81,11 +81,12 @@ def draw_means(section: Section, load: Floats, rng: np.random.Generator) -> Rows
     ends = np.array([_MEANS.get(cell, (0.0, 0.0)) for cell in section.cells])
     level = ends[:, 0] + (ends[:, 1] - ends[:, 0]) * load[:, None]
     jitter = np.exp(rng.normal(0.0, 0.3, level.shape))
-    return np.minimum(level * jitter * _MILLION, _MILLION).astype(np.int64)
+    means: Rows = np.minimum(level * jitter * _MILLION, _MILLION).astype(np.int64)
+    return means
 
 
 def event_rates(section: Section) -> Floats:
-    """Return float[cells]: the chance of each indicator on one host in one window of its cadence."""
+    """Return float[cells]: the chance of each indicator on one host in a window of its cadence."""
     weeks = section.cadence_s / _WEEK_S
     if section.name == "hardware_faults":
         expected = {
