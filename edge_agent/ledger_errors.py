@@ -70,7 +70,7 @@ class WindowSpent(LedgerRefused):
 
 
 class FenceUnwritable(LedgerRefused):
-    """The fence did not follow a commit: nothing of it may leave before a restart has repaired it."""
+    """The fence did not follow a commit: nothing of it may leave before a restart repairs it."""
 
     code = "fence_unwritable"
     recovery = "make the key's folder writable and start the agent again"

@@ -1,0 +1,162 @@
+"""The agent's configuration: one frozen tree, from TOML; secrets are paths, units end the names."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .config_tree import ConfigError, build
+from .ledger_records import SpoolLimits
+from .task_check import Bounds, Pins
+
+
+@dataclass(frozen=True, slots=True)
+class HostSection:
+    """Who this host is.
+
+    key_file    the host's key, 0600; the ledger's fence lies beside it
+    state_dir   ledger, spool and open windows, 0700
+    gpus        the model of each GPU, as in the catalogue; empty for a host without GPUs
+    gpu_uuids   `GPU-...` of each; they and the machine id bind the key to this machine
+    user        whom the agent becomes when it is started as root
+    """
+
+    key_file: Path
+    state_dir: Path
+    gpus: tuple[str, ...] = ()
+    gpu_uuids: tuple[str, ...] = ()
+    user: str = "pointillist-agent"
+
+
+@dataclass(frozen=True, slots=True)
+class TransportSection:
+    """Where records go: the folder of the embedded log, and the group that shares it."""
+
+    folder: Path
+    group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrustSection:
+    """Ed25519 identity keys in hex; `allow_local`: Leaders whose tasks may go without a Helper."""
+
+    leaders: tuple[bytes, ...]
+    helpers: tuple[bytes, ...]
+    allow_local: tuple[bytes, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("leaders", "helpers", "allow_local"):
+            for key in getattr(self, name):
+                if len(key) != 32:
+                    raise ValueError(f"{name}: expected keys of 32 bytes, got {len(key)}")
+        if not self.leaders or not (self.helpers or self.allow_local):
+            raise ValueError("expected at least one Leader and one Helper")
+
+    @property
+    def pins(self) -> Pins:
+        """What the participant checks signatures against."""
+        return Pins(frozenset(self.leaders), frozenset(self.helpers), frozenset(self.allow_local))
+
+
+@dataclass(frozen=True, slots=True)
+class BoundsSection:
+    """What this host accepts of a task, whoever signed it."""
+
+    epsilon_millionths: int = 2_000_000
+    delta_1e12: int = 1_000
+    n_min_at_least: int = 1_000
+    n_max_at_most: int = 200_000
+    bound_steps_at_most: int = 65_536
+    d_at_most: int = 65_536
+
+    def bounds(self, catalogue_hash: bytes | None) -> Bounds:
+        """Give the bounds of `check_task`."""
+        return Bounds(
+            self.epsilon_millionths,
+            self.delta_1e12,
+            self.n_min_at_least,
+            self.n_max_at_most,
+            self.bound_steps_at_most,
+            self.d_at_most,
+            catalogue_hash,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolSection:
+    """Bounds of the spool of sealed records."""
+
+    max_records: int = 20_000
+    max_bytes: int = 256 << 20
+
+    @property
+    def limits(self) -> SpoolLimits:
+        """What the ledger holds itself to."""
+        return SpoolLimits(self.max_records, self.max_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySection:
+    """A trace that plays as this host's GPU activity."""
+
+    path: Path
+    speed: float = 1.0
+    loop: bool = True
+    every_gpu: bool = False
+    application: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourcesSection:
+    """What the agent measures; a source that this machine lacks is left out with one line."""
+
+    host: bool = True
+    replay: tuple[ReplaySection, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """The whole tree."""
+
+    host: HostSection
+    transport: TransportSection
+    trust: TrustSection
+    bounds: BoundsSection = field(default_factory=BoundsSection)
+    spool: SpoolSection = field(default_factory=SpoolSection)
+    sources: SourcesSection = field(default_factory=SourcesSection)
+
+    @property
+    def ledger_file(self) -> Path:
+        return self.host.state_dir / "ledger.sqlite"
+
+    @property
+    def fence_file(self) -> Path:
+        return self.host.key_file.with_name(f"{self.host.key_file.name}.fence")
+
+    @property
+    def windows_file(self) -> Path:
+        return self.host.state_dir / "open-windows.sqlite"
+
+
+def parse_config(text: str) -> AgentConfig:
+    """Parse a configuration.
+
+    Raises      ConfigError
+    """
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"expected TOML: {error}") from error
+    return build(AgentConfig, table)
+
+
+def load_config(path: Path) -> AgentConfig:
+    """Read a configuration file.
+
+    Raises      ConfigError, OSError
+    """
+    try:
+        return parse_config(path.read_text(encoding="utf-8"))
+    except (ConfigError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error

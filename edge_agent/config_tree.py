@@ -1,0 +1,68 @@
+"""Read a TOML table into a tree of frozen dataclasses; an unknown key is an error, not a shrug."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; says where, what was expected and what came."""
+
+
+def build(kind: type[_T], table: Mapping[str, Any], where: str = "") -> _T:
+    """Build a dataclass from a table: sections are dataclasses, arrays of tables are tuples.
+
+    Raises      ConfigError
+    """
+    names = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    for key in table:
+        if key not in names:
+            raise ConfigError(f"{where}{key}: expected one of {', '.join(names)}")
+    hints = typing.get_type_hints(kind)
+    values = {key: _value(hints[key], value, f"{where}{key}") for key, value in table.items()}
+    for name, one in names.items():
+        unset = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
+        if unset and name not in values:
+            raise ConfigError(f"{where}{name}: expected a value, found none")
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise ConfigError(f"{where.rstrip('.') or 'configuration'}: {error}") from error
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    if typing.get_origin(hint) is tuple:
+        if not isinstance(value, list):
+            raise ConfigError(f"{where}: expected an array, got {type(value).__name__}")
+        inner = typing.get_args(hint)[0]
+        return tuple(_value(inner, item, f"{where}[{i}]") for i, item in enumerate(value))
+    if isinstance(hint, types.UnionType):
+        hint = next(one for one in typing.get_args(hint) if one is not types.NoneType)
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, dict):
+            raise ConfigError(f"{where}: expected a table, got {type(value).__name__}")
+        return build(typing.cast(type[Any], hint), value, f"{where}.")
+    return _scalar(hint, value, where)
+
+
+def _scalar(hint: Any, value: Any, where: str) -> Any:
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint is Path and isinstance(value, str):
+        return Path(value)
+    if hint is bytes and isinstance(value, str):
+        try:
+            return bytes.fromhex(value)
+        except ValueError:
+            raise ConfigError(f"{where}: expected lower-case hex") from None
+    # bool is an int to Python; to a reader of a configuration it is not.
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+        raise ConfigError(f"{where}: expected {hint.__name__}, got {type(value).__name__}")
+    return value

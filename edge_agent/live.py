@@ -1,0 +1,179 @@
+"""Put a live agent together from its configuration: key, ledger, participant, sources, log."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from time import CLOCK_BOOTTIME, clock_gettime_ns
+from typing import TypedDict
+
+from privacy.noise import NoiseSampler
+from privacy.noise_opendp import OpenDpSampler
+from transport.embedded import EmbeddedLog
+from transport.keyfiles import (
+    host_binding,
+    load_host_key,
+    machine_id,
+    mark_ledger,
+)
+from transport.port import Transport
+from wire.catalogue import Catalogue
+from wire.ids import host_id
+from wire.task import DEMO_DOMAIN
+
+from .accumulators import DurableAccumulators
+from .config import AgentConfig, ReplaySection
+from .epochs import Host
+from .families import FamilyRules
+from .ledger import Ledger
+from .ledger_errors import LedgerMissing
+from .ledger_records import SpoolLimits
+from .participant import Participant, Rules
+from .shell import AgentShell, Clock
+from .sources.host import HostSource
+from .sources.port import Absence, Source, SourceRegistry
+from .sources.replay import ReplayOptions, ReplaySource
+from .task_check import Gate
+from .task_windows import TaskWindows
+
+LIVE_DOMAIN = "live"
+
+
+def _no_fault(_point: str) -> None:
+    return
+
+
+class _Common(TypedDict):
+    binding: bytes
+    now_s: int
+    limits: SpoolLimits
+    fault_point: Callable[[str], None]
+
+
+def this_machine(config: AgentConfig) -> bytes:
+    """Give what binds key and ledger to this machine.
+
+    Raises      KeyFileRefused when the system has no machine id
+    """
+    return host_binding(machine_id(), config.host.gpu_uuids)
+
+
+def load_host(config: AgentConfig, binding: bytes) -> Host:
+    """Load the host's identity.
+
+    Raises      KeyFileRefused
+    """
+    signing = load_host_key(config.host.key_file, binding).signing
+    return Host(signing, host_id(signing.public_bytes))
+
+
+def open_ledger(
+    config: AgentConfig,
+    binding: bytes,
+    now_s: int,
+    fault_point: Callable[[str], None] = _no_fault,
+) -> Ledger:
+    """Open this host's ledger, or make the first one where the key has never had any.
+
+    Raises      LedgerRefused, KeyFileRefused
+    """
+    key = load_host_key(config.host.key_file, binding)
+    limits = config.spool.limits
+    known = key.ledger_exists or config.fence_file.exists()
+    if known and not config.ledger_file.exists():
+        raise LedgerMissing(f"expected the ledger {config.ledger_file}, of which the key knows")
+    common = _Common(binding=binding, now_s=now_s, limits=limits, fault_point=fault_point)
+    # A ledger that the key does not know yet is one whose making was interrupted: it is empty.
+    if config.ledger_file.exists():
+        ledger = Ledger.open(config.ledger_file, config.fence_file, **common)
+    else:
+        me = host_id(key.signing.public_bytes)
+        ledger = Ledger.create(config.ledger_file, config.fence_file, hosts=[me], **common)
+    mark_ledger(config.host.key_file, binding)
+    return ledger
+
+
+def sources_of(config: AgentConfig, catalogue: Catalogue) -> SourceRegistry:
+    """List the configured sources."""
+    registry = SourceRegistry()
+    if config.sources.host:
+        registry.register("host", lambda: HostSource(catalogue))
+    rules = FamilyRules.load()
+    for number, replay in enumerate(config.sources.replay):
+        registry.register(f"replay-{number}", _replay(config, rules, replay))
+    return registry
+
+
+def _replay(config: AgentConfig, rules: FamilyRules, replay: ReplaySection) -> Callable[[], Source]:
+    def make() -> Source:
+        options = ReplayOptions(
+            gpus=len(config.host.gpus),
+            every_gpu=replay.every_gpu,
+            speed=replay.speed,
+            application=replay.application,
+            loop=replay.loop,
+        )
+        return ReplaySource(Path(replay.path), rules, options)
+
+    return make
+
+
+def open_agent(
+    config: AgentConfig,
+    *,
+    domain: str = LIVE_DOMAIN,
+    sampler: NoiseSampler | None = None,
+    gate: Gate | None = None,
+    transport: Transport | None = None,
+    clock: Clock | None = None,
+    fault_point: Callable[[str], None] = _no_fault,
+) -> tuple[AgentShell, list[Absence]]:
+    """Open everything a live agent needs; give it with the sources that this machine lacks.
+
+    domain      "live", or "demo", which pointillist.demo alone may pass: a demo serves demo tasks
+                only, any other agent refuses them and seeded noise
+    gate        the PLD check of a week at acceptance (loads dp-accounting, seconds)
+    Raises      KeyFileRefused, LedgerRefused, TransportUnavailable, ValueError
+    """
+    sampler = sampler or OpenDpSampler()
+    if sampler.seeded and domain != DEMO_DOMAIN:
+        raise ValueError("seeded noise protects nobody: it is for the domain demo alone")
+    binding = this_machine(config)
+    now_s = clock.unix_ms() // 1000 if clock else int(time.time())
+    host = load_host(config, binding)
+    catalogue = Catalogue.load()
+    bounds = config.bounds.bounds(catalogue.hash)
+    rules = Rules(config.trust.pins, bounds, domain, gate)
+    config.host.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    ledger = open_ledger(config, binding, now_s, fault_point)
+    try:
+        view = ledger.view([host.host_id])
+        participant = Participant([host], view, sampler, secrets.token_bytes, rules)
+        windows = TaskWindows(catalogue, config.host.gpus, DurableAccumulators(config.windows_file))
+        log = transport or EmbeddedLog(config.transport.folder, group=config.transport.group)
+        running, absent = sources_of(config).start_all()
+    except BaseException:
+        ledger.close()
+        raise
+    shell = AgentShell(
+        participant,
+        ledger,
+        log,
+        windows,
+        running,
+        clock=clock,
+        name=f"agent-{host.host_id.hex()}",
+        fault_point=fault_point,
+    )
+    return shell, absent
+
+
+__all__ = [
+    "load_host",
+    "open_agent",
+    "open_ledger",
+    "sources_of",
+    "this_machine",
+]
