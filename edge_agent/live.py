@@ -151,9 +151,15 @@ def open_agent(
     try:
         view = ledger.view([host.host_id])
         participant = Participant([host], view, sampler, secrets.token_bytes, rules)
-        windows = TaskWindows(catalogue, config.host.gpus, DurableAccumulators(config.windows_file))
         log = transport or EmbeddedLog(config.transport.folder, group=config.transport.group)
-        running, absent = sources_of(config).start_all()
+        running, absent = sources_of(config, catalogue).start_all()
+        watched = any(isinstance(source, ReplaySource) for source in running)
+        windows = TaskWindows(
+            catalogue,
+            config.host.gpus,
+            DurableAccumulators(config.windows_file),
+            gpus_watched_since_ns=clock_gettime_ns(CLOCK_BOOTTIME) if watched else None,
+        )
     except BaseException:
         ledger.close()
         raise
