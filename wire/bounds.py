@@ -13,7 +13,7 @@ MAX_HOSTS: Final = 1 << 20
 # Times and counters stay below what a signed 64-bit column or a float64 can hold without loss.
 MAX_TIME: Final = (1 << 48) - 1
 MAX_COUNTER: Final = (1 << 53) - 1
-MAX_TASK_BODY: Final = 1 << 20
+MAX_TASK_BODY: Final = 1 << 16
 MAX_ROSTER_BODY: Final = 1 << 25
 MAX_JOIN_BODY: Final = 1 << 14
 MAX_EPOCH_S: Final = 3900

@@ -1,0 +1,60 @@
+"""SPEC.md says what the code does: reasons, labels, limits, topics."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from wire import bounds, labels, topics
+from wire.envelope import OVERHEAD_BYTES
+from wire.rejection import Reason
+from wire.report import HEAD_BYTES
+from wire.share import share_length
+
+SPEC = Path(labels.__file__).with_name("SPEC.md").read_text()
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in SPEC.splitlines()
+    if line.startswith("| `")
+]
+
+
+def test_every_reason_has_one_row() -> None:
+    section = SPEC[SPEC.index("## 9.") : SPEC.index("## 10.")]
+    rows = re.findall(r"^\| `([a-z_0-9]+)` \| (.+?) \| (.+) \|$", section, re.MULTILINE)
+    assert sorted(row[0] for row in rows) == sorted(reason.value for reason in Reason)
+    assert all(party and when for _, party, when in rows)
+
+
+def test_every_label_has_a_row() -> None:
+    section = SPEC[SPEC.index("## 2.") : SPEC.index("## 3.")]
+    written = {labels.label(text) for text in re.findall(r"`(plst1/[a-z-]+)`", section)}
+    known = {value for name, value in vars(labels).items() if name.isupper()} - {16}
+    assert known <= written
+    assert written - known == {labels.label("plst1/catalogue")}
+    assert len({len(value) for value in written}) == 1
+
+
+@pytest.mark.parametrize("topic", topics.TOPICS, ids=lambda topic: topic.name)
+def test_every_topic_has_a_row_with_its_limit(topic: topics.Topic) -> None:
+    row = next(row for row in ROWS if row[0] == f"`{topic.name}`")
+    assert row[1].split()[0] == str(topic.kind.value)
+    assert row[3] == f"{topic.max_bytes - OVERHEAD_BYTES:,}"
+    assert row[4] == ("last of a key" if topic.compacted else "by time")
+
+
+def test_limits_are_the_written_ones() -> None:
+    assert (bounds.MIN_D, bounds.MAX_D, bounds.MAX_HOSTS) == (3, 2**20, 2**20)
+    assert (bounds.MAX_TIME, bounds.MAX_COUNTER) == (2**48 - 1, 2**53 - 1)
+    limits = (bounds.MAX_TASK_BODY, bounds.MAX_ROSTER_BODY, bounds.MAX_JOIN_BODY)
+    assert "; ".join(f"{limit:,}" for limit in limits) in SPEC
+    assert HEAD_BYTES + 16 == 144
+    assert share_length(8, 3) == 52 + 1 + 12
+
+
+def test_labels_refuse_what_does_not_fit() -> None:
+    for text in ("", "plst1/seventeen-xx"):
+        with pytest.raises(ValueError, match="1 to 16"):
+            labels.label(text)
