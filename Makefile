@@ -9,7 +9,7 @@ PYTHON := .venv/bin/python
 ARGS ?=
 STAMP := .venv/.installed
 PACKAGES := wire privacy transport edge_agent aggregator simulator pointillist
-SITE := $(if $(TMPDIR),$(TMPDIR),/tmp)/pointillist-site
+SITE := .venv/site
 
 .PHONY: help setup demo test lint lint-python lint-proto lint-docs format lock bench-round bench-audit clean
 
@@ -24,6 +24,7 @@ help:
 	@echo "make bench-audit   the noise samplers' audit at 10^7 trials"
 
 setup: $(STAMP)
+	@:
 
 $(STAMP): pyproject.toml requirements/dev.txt requirements/build.txt scripts/setup.sh scripts/uv.sh
 	@scripts/setup.sh
@@ -48,7 +49,9 @@ lint-proto:
 
 lint-docs: $(STAMP)
 	@$(PYTHON) scripts/readme_figures.py --check
-	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet --site-dir "$(SITE)"
+	@# Not --quiet: mkdocs then overlooks the very warnings that --strict should fail on.
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --site-dir "$(SITE)" \
+		>.venv/mkdocs.log 2>&1 || { grep -v INFO .venv/mkdocs.log; exit 1; }
 
 format: $(STAMP)
 	@.venv/bin/ruff check --quiet --fix

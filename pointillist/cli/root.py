@@ -145,15 +145,20 @@ def main() -> None:
 
 def _known(error: Exception) -> CommandError | None:
     """The exit code of errors of the lower layers; None for a bug, which keeps its traceback."""
+    from privacy.errors import ParameterError
     from transport.keyfiles import KeyFileRefused
     from transport.port import TransportUnavailable
+    from transport.privileges import PrivilegeError
+    from wire.rejection import ReportRejected
 
-    if isinstance(error, TransportUnavailable):
-        return CommandError(ExitCode.UNAVAILABLE, str(error))
-    if isinstance(error, KeyFileRefused):
-        return CommandError(ExitCode.REFUSED, str(error))
-    if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
-        return CommandError(ExitCode.USAGE, str(error))
-    if isinstance(error, OSError):
-        return CommandError(ExitCode.UNAVAILABLE, str(error))
+    codes: dict[type[Exception] | tuple[type[Exception], ...], ExitCode] = {
+        (KeyFileRefused, ParameterError): ExitCode.REFUSED,
+        ReportRejected: ExitCode.USAGE,
+        (TransportUnavailable, PrivilegeError): ExitCode.UNAVAILABLE,
+        (FileNotFoundError, IsADirectoryError, NotADirectoryError): ExitCode.USAGE,
+        OSError: ExitCode.UNAVAILABLE,
+    }
+    for kinds, code in codes.items():
+        if isinstance(error, kinds):
+            return CommandError(code, str(error))
     return None

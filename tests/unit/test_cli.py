@@ -1,0 +1,216 @@
+"""The command's frame: what `--help` costs, exit codes, JSON, errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+
+from pointillist.cli import root as cli
+from pointillist.cli.output import (
+    CommandError,
+    ExitCode,
+    emit,
+    jsonable,
+    refused,
+    reported,
+    unavailable,
+    usage_error,
+)
+from privacy.errors import ParameterError
+from transport.keyfiles import KeyFileRefused
+from transport.port import TransportUnavailable
+from transport.privileges import PrivilegeError
+from wire.rejection import Reason, ReportRejected
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def run_main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Run the whole command line; returns its exit code."""
+    monkeypatch.setattr(sys, "argv", ["pointillist", *arguments])
+    with pytest.raises(SystemExit) as exit_:
+        cli.main()
+    code = exit_.value.code
+    assert isinstance(code, int)
+    return code
+
+
+def test_help_imports_nothing_heavy() -> None:
+    program = (
+        "import sys\n"
+        "from pointillist.cli import main\n"
+        "sys.argv = ['pointillist', '--help']\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'numpy', 'opendp', 'duckdb', 'pandas', 'matplotlib', 'grpc', 'cryptography'}\n"
+        "print(sorted(heavy & sys.modules.keys()), file=sys.stderr)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=REPOSITORY
+    )
+    assert result.stderr.strip() == "[]"
+    for group in cli.GROUPS:
+        assert group.name in result.stdout
+
+
+def test_every_group_is_there_and_shows_its_help(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for group in cli.GROUPS:
+        assert run_main(monkeypatch, group.name, "--help") == ExitCode.OK
+        shown = capsys.readouterr().out
+        assert f"pointillist {group.name}" in shown
+        assert "xample" in shown, f"the help of {group.name} should teach by example"
+
+
+def test_missing_group_is_a_failure_not_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    absent = cli.Group("absent", "pointillist.cli.absent", "never there")
+    monkeypatch.setattr(cli, "GROUPS", (*cli.GROUPS, absent))
+    assert run_main(monkeypatch, "absent") == ExitCode.FAILED
+    assert "'absent' is not part of this installation" in capsys.readouterr().err
+    assert run_main(monkeypatch, "keys", "--help") == ExitCode.OK
+
+
+def test_missing_dependency_of_a_group_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def import_module(name: str) -> Any:
+        raise ModuleNotFoundError(f"No module named 'pyarrow' ({name})", name="pyarrow")
+
+    monkeypatch.setattr("importlib.import_module", import_module)
+    monkeypatch.setattr(sys, "argv", ["pointillist", "query"])
+    with pytest.raises(ModuleNotFoundError, match="pyarrow"):
+        cli.main()
+
+
+def test_version_and_wrong_usage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_main(monkeypatch, "--version") == ExitCode.OK
+    assert capsys.readouterr().out.startswith("pointillist ")
+    assert run_main(monkeypatch, "no-such-group") == ExitCode.USAGE
+    assert run_main(monkeypatch, "keys", "generate", "nobody") == ExitCode.USAGE
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (usage_error("u"), ExitCode.USAGE),
+        (refused("r"), ExitCode.REFUSED),
+        (unavailable("w"), ExitCode.UNAVAILABLE),
+        (TransportUnavailable("t"), ExitCode.UNAVAILABLE),
+        (KeyFileRefused("k"), ExitCode.REFUSED),
+        (ParameterError("sigma_local", "at least 2 steps", 1), ExitCode.REFUSED),
+        (ReportRejected(Reason.LENGTH, 10, 9), ExitCode.USAGE),
+        (PrivilegeError("p"), ExitCode.UNAVAILABLE),
+        (FileNotFoundError(2, "No such file", "plan.toml"), ExitCode.USAGE),
+        (OSError(28, "No space left on device"), ExitCode.UNAVAILABLE),
+        (KeyboardInterrupt(), ExitCode.INTERRUPTED),
+    ],
+)
+def test_errors_end_with_their_documented_code(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    code: ExitCode,
+) -> None:
+    group = typer.Typer()
+
+    @group.command()
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(cli.LazyGroup, "load", lambda self: cli.as_group(group, self.name))
+    assert run_main(monkeypatch, "plan", "fail") == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+
+
+def test_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = typer.Typer()
+
+    @group.command()
+    def fail() -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(cli.LazyGroup, "load", lambda self: cli.as_group(group, self.name))
+    monkeypatch.setattr(sys, "argv", ["pointillist", "plan", "fail"])
+    with pytest.raises(ValueError, match="a bug"):
+        cli.main()
+
+
+def test_errors_are_json_where_json_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run_main(monkeypatch, "keys", "show", "--json", "--folder", str(tmp_path)) == 2
+    error = json.loads(capsys.readouterr().err)
+    assert error["exit_code"] == 2
+    assert "no key files" in error["error"]
+    assert "pointillist keys generate" in error["hint"]
+
+
+def test_reported_turns_errors_into_exit_codes() -> None:
+    with (
+        pytest.raises(CommandError, match="not a number") as error,
+        reported(ExitCode.USAGE, ValueError, hint="try 5"),
+    ):
+        raise ValueError("not a number")
+    assert (error.value.code, error.value.hint) == (ExitCode.USAGE, "try 5")
+
+
+class _Colour(enum.StrEnum):
+    RED = "red"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Answer:
+    key: bytes
+    path: Path
+    colour: _Colour
+    values: tuple[int, ...]
+    by_name: dict[str, object]
+
+
+def test_jsonable_covers_what_commands_answer() -> None:
+    answer = _Answer(
+        b"\x01\xff", Path("a/b"), _Colour.RED, (1, 2), {"n": np.int64(3), "v": np.arange(2)}
+    )
+    assert json.loads(json.dumps(jsonable(answer))) == {
+        "key": "01ff",
+        "path": "a/b",
+        "colour": "red",
+        "values": [1, 2],
+        "by_name": {"n": 3, "v": [0, 1]},
+    }
+
+
+def test_emit_prints_text_or_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    emit({"sigma": 1.5, "hosts": 3}, json=True)
+    assert json.loads(capsys.readouterr().out) == {"sigma": 1.5, "hosts": 3}
+    emit({"sigma": 1.5, "hosts": 3}, json=False)
+    assert capsys.readouterr().out == "sigma  1.5\nhosts  3\n"
+    emit([1], json=False, text=lambda value: f"text of {value}")
+    assert capsys.readouterr().out == "text of [1]\n"
+
+
+def test_emit_refuses_numbers_that_json_does_not_know() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        emit({"error": float("nan")}, json=True)
+
+
+def test_exit_codes_are_documented() -> None:
+    text = (REPOSITORY / "docs" / "cli.md").read_text(encoding="utf-8")
+    for code in ExitCode:
+        assert f"| {int(code)} | {code.name} |" in text
+    for group in cli.GROUPS:
+        assert f"| `{group.name}` |" in text

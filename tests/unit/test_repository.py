@@ -1,0 +1,144 @@
+"""The repository itself: what its files may name, and what must agree."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from scripts import readme_figures
+from wire.rejection import Reason
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+# Split, so that this file does not name them.
+REGISTRY_HOSTS = [
+    "pypi." + "org", "pythonhosted." + "org", "npmjs." + "org", "registry." + "npmjs",
+    "proxy.golang." + "org", "repo.maven." + "apache.org", "repo1." + "maven.org",
+    "crates." + "io",
+]  # fmt: skip
+MAX_FILE_BYTES = 2_000_000
+
+
+def tracked_files() -> list[Path]:
+    """Files under version control; in a source archive, which has none, the test is skipped."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        pytest.skip("not a git checkout")
+    paths = [REPOSITORY / name for name in result.stdout.split("\0") if name]
+    return [path for path in paths if path.is_file()]
+
+
+def test_files_name_no_package_registry() -> None:
+    found = [
+        (str(path.relative_to(REPOSITORY)), host)
+        for path in tracked_files()
+        for host in REGISTRY_HOSTS
+        if host.encode() in path.read_bytes()
+    ]
+    assert found == []
+
+
+def test_files_name_no_place_of_one_machine() -> None:
+    places = [b"/" + b"work/", b"/" + b"root/", b"/home" + b"/"]
+    found = [
+        str(path.relative_to(REPOSITORY))
+        for path in tracked_files()
+        if any(place in path.read_bytes() for place in places)
+    ]
+    assert found == []
+
+
+def test_files_are_small_enough_for_a_repository() -> None:
+    large = [str(path) for path in tracked_files() if path.stat().st_size > MAX_FILE_BYTES]
+    assert large == []
+
+
+def test_requirements_are_pinned_by_hash() -> None:
+    for name in ("run", "dev", "build"):
+        text = (REPOSITORY / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
+        blocks = re.split(r"\n(?=[a-z])", text.strip())
+        assert len(blocks) > 1
+        for block in blocks:
+            first = block.splitlines()[0]
+            assert re.match(r"[a-z0-9.-]+==\S+", first), first
+            assert "--hash=sha256:" in block, first
+
+
+def test_dependencies_are_compiled_into_the_requirements() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    wanted = {
+        "run": project["project"]["dependencies"],
+        "dev": project["dependency-groups"]["dev"],
+        "build": project["dependency-groups"]["build"],
+    }
+    for name, requirements in wanted.items():
+        text = (REPOSITORY / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
+        pinned = set(re.findall(r"^([a-z0-9.-]+)==", text, re.MULTILINE))
+        names = {re.split(r"[<>=!~\[; ]", requirement)[0].lower() for requirement in requirements}
+        assert names <= pinned, f"make lock; missing in {name}.txt: {names - pinned}"
+
+
+def test_npm_lock_names_no_address() -> None:
+    lock = json.loads((REPOSITORY / "scripts/buf/package-lock.json").read_text(encoding="utf-8"))
+    for name, package in lock["packages"].items():
+        assert "resolved" not in package
+        assert not name or package["integrity"].startswith("sha512-")
+
+
+@pytest.mark.parametrize("suffix", ["toml", "json", "yaml", "yml"])
+def test_config_files_parse(suffix: str) -> None:
+    for path in tracked_files():
+        if path.suffix != f".{suffix}" or "bad" in path.stem:
+            continue
+        text = path.read_text(encoding="utf-8")
+        if suffix == "toml":
+            tomllib.loads(text)
+        elif suffix == "json":
+            json.loads(text)
+        else:
+            yaml.safe_load(text)
+
+
+def test_readme_quotes_the_committed_results() -> None:
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    assert (
+        readme_figures.with_figures(readme, readme_figures.table(REPOSITORY / "bench/results"))
+        == readme
+    )
+
+
+def test_readme_figures_follow_the_results(tmp_path: Path) -> None:
+    assert readme_figures.table(tmp_path) == "No results are committed yet."
+    (tmp_path / "round.json").write_text(json.dumps({"core_seconds_100k_d1000": 1.234}))
+    assert "| 1.2 core-seconds | under 10 |" in readme_figures.table(tmp_path)
+    readme = f"before\n{readme_figures.START}\nold\n{readme_figures.END}\nafter"
+    assert readme_figures.with_figures(readme, "new") == readme.replace("old", "new")
+    with pytest.raises(ValueError, match="once each"):
+        readme_figures.with_figures("no marks", "new")
+
+
+def test_every_rejection_reason_is_documented() -> None:
+    specification = (REPOSITORY / "wire" / "SPEC.md").read_text(encoding="utf-8")
+    docs = "".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "docs").glob("*.md"))
+    assert [str(r) for r in Reason if f"`{r}`" not in specification] == []
+    assert [str(r) for r in Reason if f"`{r}`" not in docs] == []
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    text = (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = {path.name for path in (REPOSITORY / "docs").glob("*.md")}
+    assert pages == set(re.findall(r"[\w-]+\.md", text))
+
+
+def test_links_of_the_readme_exist() -> None:
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    targets = [t for t in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in t]
+    assert targets
+    assert [t for t in targets if not (REPOSITORY / t).exists()] == []
