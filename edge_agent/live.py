@@ -6,7 +6,6 @@ import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
-from time import CLOCK_BOOTTIME, clock_gettime_ns
 from typing import TypedDict
 
 from privacy.noise import NoiseSampler
@@ -153,13 +152,7 @@ def open_agent(
         participant = Participant([host], view, sampler, secrets.token_bytes, rules)
         log = transport or EmbeddedLog(config.transport.folder, group=config.transport.group)
         running, absent = sources_of(config, catalogue).start_all()
-        watched = any(isinstance(source, ReplaySource) for source in running)
-        windows = TaskWindows(
-            catalogue,
-            config.host.gpus,
-            DurableAccumulators(config.windows_file),
-            gpus_watched_since_ns=clock_gettime_ns(CLOCK_BOOTTIME) if watched else None,
-        )
+        windows = TaskWindows(catalogue, config.host.gpus, DurableAccumulators(config.windows_file))
     except BaseException:
         ledger.close()
         raise

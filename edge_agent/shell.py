@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from functools import singledispatchmethod
 from typing import Final, Protocol
 
-import numpy as np
 import structlog
 
 from transport.port import Consumer, Record, Transport, TransportUnavailable
@@ -53,7 +52,7 @@ from .protocol_events import (
     Withheld,
 )
 from .sources.port import Source, SourceUnavailable
-from .task_windows import TaskWindows
+from .task_windows import Windows
 
 _MAX_BYTES: Final = {topic.name: topic.max_bytes for topic in TOPICS}
 _CONTROL_TOPICS: Final = (TASKS, ROSTERS, KEYS)
@@ -124,7 +123,7 @@ class AgentShell:
         participant: Participant,
         ledger: Ledger,
         transport: Transport,
-        windows: TaskWindows,
+        windows: Windows,
         sources: Sequence[Source],
         *,
         clock: Clock | None = None,
@@ -163,7 +162,7 @@ class AgentShell:
             while not self._stopping:
                 self.step()
                 if not self._stopping:
-                    self._clock.sleep_ms(self._pause_ms())
+                    self._clock.sleep_ms(self.pause_ms())
         finally:
             self.close()
 
@@ -194,7 +193,7 @@ class AgentShell:
         end_s = self._windows.next_end_s()
         return end_s is not None and end_s * 1000 <= now_ms
 
-    def _pause_ms(self) -> int:
+    def pause_ms(self) -> int:
         """Sleep to the next beat on which something is due; always at least once a second."""
         now_ms = self._clock.unix_ms()
         end_s = self._windows.next_end_s()
@@ -258,11 +257,11 @@ class AgentShell:
                 self._log.warning("source failed", source=source.name, error=str(error))
 
     def _close_windows(self, now_s: int) -> None:
-        present = np.ones(1, dtype=np.bool_)
         for closed in self._windows.close_ended(now_s):
             self._fault_point("shell:window-closed")
-            rows = closed.row.reshape(1, -1)
-            self._tell(WindowClosed(closed.task_id, closed.start_s, rows, present, now_s))
+            self._tell(
+                WindowClosed(closed.task_id, closed.start_s, closed.rows, closed.present, now_s)
+            )
 
     # What goes out ------------------------------------------------------------------------------
 

@@ -29,6 +29,9 @@ from wire.rejection import Reason, ReportRejected
 from wire.signed import Signed
 from wire.task import DEMO_DOMAIN, SectionSpec, Task
 
+FLEET_DOMAIN = "fleet"
+MIN_OPERATORS = 3
+
 Gate = Callable[[Sequence[SectionNoise], int, int], float]
 """`privacy.accountant.gate`: raises ParameterError when a week costs more than its epsilon."""
 
@@ -161,6 +164,9 @@ def _check_cohort(task: Task, bounds: Bounds) -> int:
         raise ReportRejected(Reason.N_MIN_BOUND, expected, task.n_min)
     if task.scheme is Scheme.LOCAL:
         return 1
+    if task.domain == FLEET_DOMAIN and task.min_operators < MIN_OPERATORS:
+        expected = f"{MIN_OPERATORS} operators or more in a fleet task"
+        raise ReportRejected(Reason.OPERATORS, expected, task.min_operators)
     with _refusing(Reason.CORRUPTED_BOUND):
         return honest_hosts(task.n_max, task.n_min, task.t)
 

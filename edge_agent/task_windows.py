@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from wire.ids import TaskId
 from wire.task import Task
 
 from .accumulators import DurableAccumulators
-from .activity import KernelActivity, Observation
+from .activity import Record
 from .windows import HostClock, WindowAccumulator
 
 DURABLE_FROM_S: Final = 3600
@@ -23,11 +23,32 @@ DURABLE_FROM_S: Final = 3600
 
 @dataclass(frozen=True, slots=True)
 class ClosedWindow:
-    """A window that has ended, with its raw row int64[k]."""
+    """A window that has ended.
+
+    rows      int64[hosts, k], base units of the task's sections; one host on a live agent
+    present   bool[hosts]; False for hosts that are down, which a live agent never is
+    """
 
     task_id: TaskId
     start_s: int
-    row: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    present: NDArray[np.bool_]
+
+
+class Windows(Protocol):
+    """What the shell closes windows of: one host's accumulators, or the simulator's many hosts."""
+
+    def open_task(self, task_id: TaskId, task: Task, now_s: int) -> None: ...
+
+    def add(self, record: Record) -> None: ...
+
+    def next_end_s(self) -> int | None: ...
+
+    def close_ended(self, now_s: int) -> Iterator[ClosedWindow]: ...
+
+    def follow_clock(self) -> None: ...
+
+    def persist(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -43,18 +64,11 @@ class TaskWindows:
     """One accumulator per task; a new version begins where the old one's open window ends."""
 
     def __init__(
-        self,
-        catalogue: Catalogue,
-        gpus: Sequence[str],
-        store: DurableAccumulators | None,
-        *,
-        gpus_watched_since_ns: int | None,
+        self, catalogue: Catalogue, gpus: Sequence[str], store: DurableAccumulators | None
     ) -> None:
-        """Take the host's GPU models, and from when on a source watches them (CLOCK_BOOTTIME)."""
         self._catalogue = catalogue
         self._gpus = tuple(gpus)
         self._store = store
-        self._gpus_watched_since_ns = gpus_watched_since_ns
         self._open: list[_Open] = []
 
     def open_task(self, task_id: TaskId, task: Task, now_s: int) -> None:
@@ -62,7 +76,8 @@ class TaskWindows:
         store = self._store if task.window_s >= DURABLE_FROM_S else None
         if store is not None:
             store.erase_before(task.series, now_s - task.window_s - task.retention_s)
-        first: int | None = None
+        kept = store.windows(task.series) if store is not None else []
+        first = min([*kept, now_s])
         for old in self._open:
             if old.task.series == task.series and old.last_s is None:
                 old.last_s = old.windows.next_window
@@ -70,10 +85,9 @@ class TaskWindows:
         accumulator = WindowAccumulator(
             self._catalogue, task, self._gpus, store=store, first_window=first
         )
-        accumulator.watch(range(len(self._gpus)), self._gpus_watched_since_ns)
         self._open.append(_Open(task_id, task, accumulator))
 
-    def add(self, record: KernelActivity | Observation) -> None:
+    def add(self, record: Record) -> None:
         """Give a record to every task; each takes what its sections name."""
         for one in self._open:
             one.windows.add(record)
@@ -91,7 +105,8 @@ class TaskWindows:
                     break
                 row = one.windows.close(start_s)
                 if one.task.first_window <= start_s <= one.task.last_window:
-                    yield ClosedWindow(one.task_id, start_s, row)
+                    here = np.ones(1, dtype=np.bool_)
+                    yield ClosedWindow(one.task_id, start_s, row.reshape(1, -1), here)
                 one.windows.forget(start_s)
         self._open = [one for one in self._open if not _finished(one)]
 

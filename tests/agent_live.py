@@ -1,0 +1,179 @@
+"""A live agent's surroundings on disk: key, configuration, a log with task, roster and keys."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from aggregator.tasks import TaskPlan, build_task
+from edge_agent.config import (
+    AgentConfig,
+    BoundsSection,
+    HostSection,
+    SourcesSection,
+    SpoolSection,
+    TransportSection,
+    TrustSection,
+)
+from edge_agent.epochs import Host
+from edge_agent.live import open_agent, this_machine
+from edge_agent.shell import AgentShell
+from tests.agent_world import T0, NoNoise, World
+from transport.embedded import EmbeddedLog
+from transport.keyfiles import HostKey, write_host_key
+from transport.port import Record
+from wire.catalogue import Catalogue
+from wire.envelope import Kind, wrap
+from wire.ids import host_id
+from wire.task import Task
+from wire.topics import (
+    EPOCHS,
+    KEYS,
+    REPORTS,
+    ROSTERS,
+    TASKS,
+    TOPICS,
+    announcement_key,
+    roster_key,
+    task_key,
+)
+
+
+class SteppedClock:
+    """A clock that moves only when the agent sleeps, so that hours pass in no time."""
+
+    def __init__(self, start_s: int) -> None:
+        self.now_ms = start_s * 1000
+
+    def unix_ms(self) -> int:
+        return self.now_ms
+
+    def boottime_ns(self) -> int:
+        return self.now_ms * 1_000_000
+
+    def sleep_ms(self, span_ms: int) -> None:
+        self.now_ms += span_ms
+
+
+@dataclass
+class Surroundings:
+    """One host's files and its two aggregators."""
+
+    folder: Path
+    world: World
+    config: AgentConfig
+    task: Task
+
+    def log(self) -> EmbeddedLog:
+        return EmbeddedLog(self.folder / "log")
+
+    def publish(self, topic: str, key: bytes, kind: Kind, core: bytes) -> None:
+        with self.log() as log:
+            producer = log.producer()
+            producer.send(topic, key, wrap(kind, core))
+            producer.close()
+
+    def records(self, *topics: str) -> list[Record]:
+        """Read everything on these topics."""
+        with self.log() as log:
+            consumer = log.consumer(os.urandom(4).hex(), topics or (EPOCHS, REPORTS))
+            found: list[Record] = []
+            while page := consumer.poll(1000, 0.0):
+                found += page
+            consumer.close()
+        return sorted(found, key=lambda r: (r.topic, r.partition, r.offset))
+
+    def agent(
+        self, clock: SteppedClock, fault_point: Callable[[str], None] = lambda _point: None
+    ) -> AgentShell:
+        shell, _ = open_agent(
+            self.config, domain="demo", sampler=NoNoise(), clock=clock, fault_point=fault_point
+        )
+        return shell
+
+    def run(
+        self,
+        start_s: int,
+        end_s: int,
+        fault_point: Callable[[str], None] = lambda _point: None,
+    ) -> AgentShell:
+        """Run the agent over a span of its own clock, then stop it in order."""
+        clock = SteppedClock(start_s)
+        shell = self.agent(clock, fault_point)
+        run_until(shell, clock, end_s)
+        shell.close()
+        return shell
+
+
+def run_until(shell: AgentShell, clock: SteppedClock, end_s: int) -> None:
+    """Step an agent until its clock says so."""
+    shell.start()
+    while clock.now_ms < end_s * 1000:
+        shell.step()
+        clock.sleep_ms(shell.pause_ms())
+
+
+def surroundings(folder: Path, *, window_s: int = 4, windows: int = 1000) -> Surroundings:
+    """Make everything that a demo agent finds when it starts at T0."""
+    world = World(1)
+    signing = world.signing_keys[0]
+    config = AgentConfig(
+        HostSection(folder / "keys" / "host.key", folder / "state", ("H100", "H100")),
+        TransportSection(folder / "log"),
+        TrustSection((world.leader.pk,), (world.helper.pk,)),
+        BoundsSection(n_min_at_least=80),
+        SpoolSection(),
+        SourcesSection(host=False),
+    )
+    config.host.key_file.parent.mkdir()
+    write_host_key(config.host.key_file, HostKey(signing, this_machine(config)))
+    world.identities = [Host(signing, host_id(signing.public_bytes))]
+    task = demo_task(world, window_s=window_s, windows=windows)
+    made = Surroundings(folder, world, config, task)
+    with made.log() as log:
+        for topic in TOPICS:
+            log.create_topic(topic.name, topic.partitions)
+    announce(made, [task])
+    return made
+
+
+def demo_task(world: World, *, window_s: int, windows: int, series: str = "demo") -> Task:
+    """A small demo task over two sections of the real catalogue."""
+    plan = TaskPlan(
+        series=series, domain="demo", window_s=window_s, first_window=T0,
+        last_window=T0 + (windows - 1) * window_s, lateness_s=2, retention_s=6 * 3600,
+        weights={"kernel_mix": 500_000, "host_cpu": 100_000}, gpus_per_host=8, n_max=100,
+        n_min=80, leader_pk=world.leader.pk, helper_pk=world.helper.pk,
+        expiry=T0 + 10 * windows * window_s + 86_400,
+    )  # fmt: skip
+    return build_task(Catalogue.load(), plan)
+
+
+def announce(made: Surroundings, tasks: Iterable[Task]) -> None:
+    """Publish keys, roster and tasks."""
+    world = made.world
+    for key in world.keys(T0, 30 * 86_400):
+        made.publish(
+            KEYS, announcement_key(key.party_pk, key.key_id), Kind.KEY_ANNOUNCEMENT, key.encode()
+        )
+    weights = {t.series: sum(s.weight_millionths for s in t.sections) for t in tasks}
+    made.publish(ROSTERS, roster_key(), Kind.ROSTER, world.roster(weights))
+    for task in tasks:
+        made.publish(TASKS, task_key(task.series), Kind.TASK, world.sign_task(task))
+
+
+def killing(point: str, hit: int = 1) -> Callable[[str], None]:
+    """Give a fault point that kills this process the moment it is reached for the hit-th time."""
+    left = hit
+
+    def reached(here: str) -> None:
+        nonlocal left
+        if here == point:
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return reached
