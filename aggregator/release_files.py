@@ -26,7 +26,7 @@ MEANINGS: dict[str, tuple[pa.DataType, str]] = {
     "high": (pa.float64(), "upper end of the 95 % interval of value"),
     "share": (
         pa.float64(),
-        "value over what was measured (a mean: per host); NULL where that is itself noise",
+        "value as a fraction of what was measured, of hosts or of full scale; NULL: noise",
     ),
     "share_low": (pa.float64(), "lower end of the 95 % interval of share"),
     "share_high": (pa.float64(), "upper end of the 95 % interval of share"),
