@@ -8,6 +8,7 @@ mode of the database, and the folder gives them its group.
 from __future__ import annotations
 
 import fcntl
+import grp
 import os
 import shutil
 import sqlite3
@@ -21,29 +22,31 @@ FILE_NAME = "log.sqlite"
 SCHEMA_VERSION = 1
 
 # `ends` survives a purge, so that offsets never start again. A rowid table keeps values of several
-# KiB out of the index that reads follow.
+# KiB out of the index that reads follow. STRICT: another writer cannot hand us text for bytes.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS topics (
-    topic_id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, partitions INTEGER NOT NULL);
+    topic_id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, partitions INTEGER NOT NULL)
+    STRICT;
 CREATE TABLE IF NOT EXISTS ends (
     topic_id INTEGER NOT NULL, partition INTEGER NOT NULL, next_offset INTEGER NOT NULL,
-    PRIMARY KEY (topic_id, partition)) WITHOUT ROWID;
+    PRIMARY KEY (topic_id, partition)) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS records (
     topic_id INTEGER NOT NULL, partition INTEGER NOT NULL, "offset" INTEGER NOT NULL,
-    appended_s REAL NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL);
+    appended_s REAL NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL) STRICT;
 CREATE UNIQUE INDEX IF NOT EXISTS records_by_offset ON records (topic_id, partition, "offset");
 CREATE TABLE IF NOT EXISTS commits (
     group_name TEXT NOT NULL, topic_id INTEGER NOT NULL, partition INTEGER NOT NULL,
-    next_offset INTEGER NOT NULL, PRIMARY KEY (group_name, topic_id, partition)) WITHOUT ROWID;
+    next_offset INTEGER NOT NULL,
+    PRIMARY KEY (group_name, topic_id, partition)) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS members (
     group_name TEXT NOT NULL, member TEXT NOT NULL, topic_ids TEXT NOT NULL,
     expires_s REAL NOT NULL, boot TEXT NOT NULL, pid_space INTEGER NOT NULL, pid INTEGER NOT NULL,
-    PRIMARY KEY (group_name, member)) WITHOUT ROWID;
+    PRIMARY KEY (group_name, member)) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS assignments (
     group_name TEXT NOT NULL, topic_id INTEGER NOT NULL, partition INTEGER NOT NULL,
-    member TEXT NOT NULL, PRIMARY KEY (group_name, topic_id, partition)) WITHOUT ROWID;
+    member TEXT NOT NULL, PRIMARY KEY (group_name, topic_id, partition)) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS generations (
-    group_name TEXT PRIMARY KEY, generation INTEGER NOT NULL) WITHOUT ROWID;
+    group_name TEXT PRIMARY KEY, generation INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 """
 
 
@@ -75,6 +78,8 @@ def prepare_folder(folder: Path, group: str | None) -> Path:
     except FileExistsError:
         return path
     try:
+        if group is not None:
+            os.fchown(handle, -1, grp.getgrnam(group).gr_gid)
         os.fchmod(handle, mode)  # whatever the umask; SQLite copies it to -wal and -shm
     finally:
         os.close(handle)
@@ -93,6 +98,7 @@ def connect(path: Path, busy_timeout_s: float, max_value_bytes: int) -> sqlite3.
         _initialise(connection, path.parent)
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA wal_autocheckpoint=4000")
+        connection.execute("PRAGMA journal_size_limit=67108864")
     except BaseException:
         connection.close()
         raise

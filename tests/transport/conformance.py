@@ -21,7 +21,7 @@ PARTITIONS = 4
 PATIENCE_POLLS = 300
 """Polls of 0.1 s before a test gives up: a bound against hanging, not an expectation."""
 
-_SPAWN = multiprocessing.get_context("spawn")
+SPAWN = multiprocessing.get_context("spawn")
 
 
 class TransportFactory(Protocol):
@@ -286,8 +286,8 @@ class TransportConformance:
         members: Callable[[str], Consumer],
     ) -> None:
         append(transport, 40)
-        has_read = _SPAWN.Event()
-        child = _SPAWN.Process(target=read_and_hold, args=(factory, "g", has_read), daemon=True)
+        has_read = SPAWN.Event()
+        child = SPAWN.Process(target=read_and_hold, args=(factory, "g", has_read), daemon=True)
         child.start()
         try:
             assert has_read.wait(60)
@@ -312,7 +312,8 @@ class TransportConformance:
         fresh.close()
         stale.close()
         last = members("g")
-        poll_until([last], lambda: last.positions() == done)
+        # Nothing comes again: the commit stands where the successor put it.
+        assert poll_until([last], lambda: last.positions() == done) == []
 
     def test_oversized_value_is_refused_and_the_largest_arrives(
         self,
@@ -349,7 +350,7 @@ class TransportConformance:
     ) -> None:
         names = ["ada", "grace", "mary"]
         children = [
-            _SPAWN.Process(target=produce_numbered, args=(factory, name, 150)) for name in names
+            SPAWN.Process(target=produce_numbered, args=(factory, name, 150)) for name in names
         ]
         for child in children:
             child.start()
@@ -368,7 +369,7 @@ class TransportConformance:
         members: Callable[[str], Consumer],
     ) -> None:
         batch = 50
-        child = _SPAWN.Process(target=produce_batches, args=(factory, batch), daemon=True)
+        child = SPAWN.Process(target=produce_batches, args=(factory, batch), daemon=True)
         child.start()
         consumer = members("g")
         try:

@@ -14,11 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.transport.conformance import (
+    SPAWN,
     TOPIC,
     TransportConformance,
     TransportFactory,
     append,
+    kill,
     poll_until,
+    read_and_hold,
     read_until,
 )
 from transport.embedded import EmbeddedLog, partition_of
@@ -32,10 +35,11 @@ class EmbeddedFactory:
     """The log in a folder, with a short lease, so that silent members are soon replaced."""
 
     folder: Path
+    lease_s: float = 1.0
     max_value_bytes: int = 1 << 20
 
     def open(self) -> Transport:
-        return EmbeddedLog(self.folder, lease_s=1.0, max_value_bytes=self.max_value_bytes)
+        return EmbeddedLog(self.folder, lease_s=self.lease_s, max_value_bytes=self.max_value_bytes)
 
 
 class TestEmbeddedConformance(TransportConformance):
@@ -156,6 +160,30 @@ def test_shared_log_belongs_to_the_group_whatever_the_umask(tmp_path: Path) -> N
         os.umask(before)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o2770
     assert modes == dict.fromkeys([FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm"], 0o660)
+
+
+def test_member_whose_process_died_is_replaced_before_its_lease_ends(log_folder: Path) -> None:
+    factory = EmbeddedFactory(log_folder, lease_s=1e9)
+    with factory.open() as log:
+        append(log, 4)
+        has_read = SPAWN.Event()
+        child = SPAWN.Process(target=read_and_hold, args=(factory, "g", has_read), daemon=True)
+        child.start()
+        assert has_read.wait(60)
+        heir = log.consumer("g", [TOPIC])
+        poll_until([heir], lambda: len(heir.positions()) == 1)
+        kill(child)
+        assert len(read_until(heir, 4)) == 4
+        heir.close()
+
+
+def test_log_refuses_text_for_bytes(log_folder: Path) -> None:
+    with (
+        sqlite3.connect(log_folder / FILE_NAME) as other,
+        pytest.raises(sqlite3.IntegrityError, match="cannot store TEXT value in BLOB"),
+    ):
+        other.execute("INSERT INTO records VALUES (1, 0, 0, 0.0, 'text', x'00')")
+    other.close()
 
 
 def test_member_of_an_earlier_boot_is_replaced_at_once(log_folder: Path) -> None:
