@@ -161,6 +161,6 @@ def _scaled(
     if not number.is_finite() or not 0 < number < 1000:
         raise PlanFileError(f"{where}, {key}: expected a number above 0, got {value}")
     scaled = number * unit
-    if scaled != int(scaled):
+    if scaled < 1 or scaled != int(scaled):
         raise PlanFileError(f"{where}, {key}: expected a multiple of 1/{unit}, got {value}")
     return int(scaled)

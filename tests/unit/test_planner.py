@@ -1,0 +1,233 @@
+"""The planner reproduces the design's figures, and computes them all."""
+
+from dataclasses import replace
+from math import sqrt
+
+import pytest
+
+from pointillist.plan_file import default_plan, equal_sections
+from pointillist.plan_report import PlanReport, catalogue_shapes, plan_report
+from privacy.accountant import GATE_MARGIN, SectionNoise, epsilon_of, gate, sum_gap
+from privacy.calibrate import ParameterError
+from privacy.plan import Plan, PlannedSection
+from privacy.planner import (
+    SectionFigures,
+    SectionShape,
+    collusion_epsilons,
+    epsilon_of_mu,
+    error_percents,
+    group_epsilons,
+    section_figures,
+)
+from privacy.published_rates import LLAMA3_INTERRUPTIONS, expected_rows
+from wire.catalogue import Catalogue
+
+COHORT = {"hosts": 12_500, "n_min": 10_000, "t": 1_250}
+MIX = SectionShape("mix", 60, 64, 64, 1)
+
+
+def figures(plan: Plan) -> SectionFigures:
+    return section_figures(plan, plan.tasks[0], plan.tasks[0].sections[0], MIX)
+
+
+@pytest.fixture(scope="module")
+def default_report() -> PlanReport:
+    plan = default_plan()
+    return plan_report(plan, catalogue_shapes(plan, Catalogue.load()))
+
+
+def cells(report: PlanReport) -> dict[str, SectionFigures]:
+    return {section.name: section for task in report.tasks for section in task.sections}
+
+
+@pytest.mark.parametrize(
+    ("sections", "sigmas", "errors"),
+    [
+        (10, (903.16, 9.6552, 1079.48), ("8.636", "1.115", "0.2276", "0.0860")),
+        (1, (285.60, 3.0532, 341.36), ("2.731", "0.353", "0.072", "0.0272")),
+    ],
+)
+def test_worked_default_to_four_digits(
+    sections: int, sigmas: tuple[float, ...], errors: tuple[str, ...]
+) -> None:
+    got = figures(equal_sections(COHORT, 60, sections))
+    assert (got.sigma_total, got.sigma_local, got.sigma_released) == pytest.approx(sigmas, rel=5e-5)
+    for value, text in zip(got.error_percent.values(), errors, strict=True):
+        assert value is not None
+        digits = len(text.partition(".")[2])
+        assert f"{value:.{digits}f}" == text
+
+
+def test_local_scheme_has_the_whole_noise_on_each_host() -> None:
+    got = figures(equal_sections(COHORT | {"scheme": "local"}, 60, 10))
+    assert got.sigma_local == pytest.approx(got.sigma_total)
+    assert got.error_percent["hour"] == pytest.approx(104, abs=0.5)
+    assert got.error_percent["day"] == pytest.approx(21, abs=0.5)
+    assert got.error_percent["week"] == pytest.approx(8.0, abs=0.05)
+
+
+def test_hourly_error_hardly_depends_on_the_window() -> None:
+    minute = figures(equal_sections(COHORT, 60, 10)).error_percent["hour"]
+    quarter = figures(equal_sections(COHORT, 900, 10)).error_percent
+    assert quarter["minute"] is None
+    assert quarter["hour"] == pytest.approx(minute, rel=2e-3)
+    assert error_percents(0.5, 7200)["hour"] is None
+
+
+@pytest.mark.parametrize(
+    ("hosts", "errors"), [(500, (125, 16.1, 3.28)), (2000, (31.2, 4.02, 0.82))]
+)
+def test_operator_task_at_weight_three_tenths(hosts: int, errors: tuple[float, ...]) -> None:
+    plan = equal_sections({"hosts": hosts}, 60, 1)
+    section = PlannedSection("section_1", 300_000)
+    task = replace(plan.tasks[0], sections=(section,))
+    plan = replace(plan, tasks=(task,))
+    assert (plan.n_min, plan.t) == (hosts * 4 // 5, hosts // 10)
+    got = figures(plan).error_percent
+    assert (got["minute"], got["hour"], got["day"]) == pytest.approx(errors, rel=4e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "errors"),
+    [
+        ("kernel_mix", (6.11, 0.788, 0.161)),
+        ("kernel_mix_by_model", (8.64, 1.115, 0.228)),
+        ("kernel_duration", (13.7, 1.76, 0.36)),
+        ("gpu_temperature", (27, 3.5, 0.72)),
+        ("host_network", (27, 3.5, 0.72)),
+    ],
+)
+def test_default_plan_has_the_designs_errors(
+    default_report: PlanReport, name: str, errors: tuple[float, ...]
+) -> None:
+    got = cells(default_report)[name].error_percent
+    assert (got["minute"], got["hour"], got["day"]) == pytest.approx(errors, rel=1.3e-2)
+
+
+def test_default_plan_sees_what_the_design_says(default_report: PlanReport) -> None:
+    assert cells(default_report)["applications_seen"].sigma_hosts == pytest.approx(43, abs=0.05)
+    week, eight_weeks = default_report.visible
+    assert week.standard_error_hosts == pytest.approx(21.5, abs=0.05)
+    assert {row.cause: round(row.expected_hosts) for row in week.above} == {
+        "faulty GPU": 117,
+        "GPU HBM3 memory": 57,
+    }
+    assert [round(row.expected_hosts) for row in eight_weeks.above] == [
+        937, 456, 342, 222, 203, 120, 108, 44, 44,
+    ]  # fmt: skip
+    assert week.below + len(week.above) == len(LLAMA3_INTERRUPTIONS) == 18
+
+
+def test_published_rates_name_the_catalogues_first_faults() -> None:
+    assert len(Catalogue.load().classes("hardware_fault")) == 18
+    assert sum(count for _, count in LLAMA3_INTERRUPTIONS) == 419
+    total = sum(row.expected_hosts for row in expected_rows(12_500, 7, 21.5))
+    assert total == pytest.approx(331, abs=1)
+
+
+def test_default_plan_spends_the_whole_budget_and_no_more() -> None:
+    plan = default_plan()
+    plan.check()
+    assert sum(task.weight_millionths for task in plan.tasks) == 10**6
+    catalogue = Catalogue.load()
+    for task in plan.tasks:
+        for section in task.sections:
+            entry = catalogue.section(section.name)
+            assert entry.cadence_s == task.window_s
+            assert entry.default_weight_millionths == section.weight_millionths
+    assert {section.name for section in catalogue.sections} == {
+        section.name for task in plan.tasks for section in task.sections
+    }
+
+
+def test_operator_cap_is_forty_percent(default_report: PlanReport) -> None:
+    assert default_report.operator_cap_hosts == 5_000
+    assert default_report.operator_cap_percent == 40
+    assert default_report.sigma_factor_at_cap == pytest.approx(1.32, abs=0.005)
+    at_cap = figures(equal_sections(COHORT | {"t": 5_000}, 60, 10)).sigma_local
+    before = figures(equal_sections(COHORT, 60, 10)).sigma_local
+    assert at_cap / before == pytest.approx(default_report.sigma_factor_at_cap, rel=1e-5)
+
+
+def test_group_privacy_is_computed_from_the_trade_off() -> None:
+    plan = equal_sections(COHORT, 60, 10)
+    assert group_epsilons(plan) == pytest.approx(
+        {"hosts_2": 4.20, "hosts_8": 20.3, "weeks_4": 4.20, "weeks_52": 17.9, "replace": 2.89},
+        rel=3e-3,
+    )
+    smaller = group_epsilons(equal_sections(COHORT | {"epsilon": 1}, 60, 10))
+    assert smaller["hosts_2"] == pytest.approx(2.07, abs=0.01)
+
+
+def test_collusion_leaves_no_meaningful_protection() -> None:
+    plan = equal_sections(COHORT, 60, 10)
+    got = collusion_epsilons(plan)
+    assert got["week"] == pytest.approx(737, abs=0.5)
+    assert got["hour"] == pytest.approx(18, abs=0.5)
+    assert got["window"] == pytest.approx(1.9, abs=0.05)
+    # Against outsiders the same arithmetic without sqrt h gives the plan's epsilon back.
+    assert epsilon_of_mu(plan.mu_1e9 / 1e9, 1e-9) == pytest.approx(2, abs=1e-7)
+    assert collusion_epsilons(replace(plan, scheme="local")) == {}
+
+
+def test_long_windows_count_whole_when_aggregators_collude() -> None:
+    """A report of eight weeks contains this hour: half of that section's weight is in it."""
+    got = collusion_epsilons(default_plan())
+    assert got["week"] == pytest.approx(737, abs=0.5)
+    share = 0.6 * 60 / 10_081 + 0.2 / 8 + 0.1 / 2 + 0.1 / 2
+    expected = epsilon_of_mu(0.351549815 * sqrt(8750 * share), 1e-9)
+    assert got["hour"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_epsilon_of_mu_refuses_nonsense() -> None:
+    for mu in (0.0, -1.0, 1001.0):
+        with pytest.raises(ParameterError):
+            epsilon_of_mu(mu, 1e-9)
+
+
+def test_accountant_agrees_on_a_week() -> None:
+    plan = equal_sections(COHORT, 60, 10)
+    shapes = dict.fromkeys((section.name for section in plan.tasks[0].sections), MIX)
+    assert plan_report(plan, shapes, accountant=True).accountant_epsilon == pytest.approx(
+        2.0, abs=1e-3
+    )
+    default = default_plan()
+    shapes = catalogue_shapes(default, Catalogue.load())
+    got = plan_report(default, shapes, accountant=True).accountant_epsilon
+    assert got is not None
+    assert 1.99 < got < 2 + GATE_MARGIN
+
+
+def test_accountant_cross_check() -> None:
+    assert epsilon_of([(10.0, 100)], 1e-9) == pytest.approx(6.174, abs=1e-3)
+
+
+def test_gate_refuses_a_week_that_costs_more() -> None:
+    plan = equal_sections(COHORT, 60, 10)
+    sigma = figures(plan).sigma_local_1024
+    honest = [SectionNoise(64**2, sigma, 10_081, 60, 8_750)] * 10
+    assert gate(honest, 2 * 10**6, 1000) < 2.001
+    with pytest.raises(ParameterError, match="epsilon of a week"):
+        gate([*honest, honest[0]], 2 * 10**6, 1000)
+
+
+def test_gap_of_a_sum_at_two_steps() -> None:
+    assert sum_gap(2048, 8_750) == pytest.approx(7.2e-17, rel=1e-2)
+    assert sum_gap(2048, 1) == 0
+    slack = SectionNoise(64**2, 2048, 10_081, 1_000, 8_750).slack
+    assert slack == pytest.approx(7.2e-17 * 1_000 * 10_081, rel=1e-2)
+
+
+def test_plan_below_two_steps_of_noise_is_refused() -> None:
+    coarse = SectionShape("indicators", 64, 1, 2, 1)
+    plan = default_plan()
+    week = plan.tasks[2]
+    with pytest.raises(ParameterError, match="sigma_local"):
+        section_figures(plan, week, week.sections[0], coarse)
+
+
+def test_plan_that_would_wrap_is_refused() -> None:
+    fine = SectionShape("mix", 60, 1 << 18, 1 << 18, 1)
+    plan = equal_sections(COHORT, 60, 1)
+    with pytest.raises(ParameterError, match="modulus"):
+        section_figures(plan, plan.tasks[0], plan.tasks[0].sections[0], fine)
