@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import sqrt
+from math import fsum, sqrt
 from typing import Final
 
 from privacy.accountant import SectionNoise, gate
 from privacy.calibrate import MILLION
+from privacy.noise_table import TableSampler
 from privacy.plan import Plan, PlannedSection, PlannedTask
 from privacy.planner import (
     NOISE_FLOOR,
@@ -216,4 +217,11 @@ def _accountant(plan: Plan, tasks: Iterable[TaskFigures], shapes: Shapes) -> flo
         for task in tasks
         for section in task.sections
     ]
-    return gate(noises, plan.epsilon_millionths, plan.delta_1e12)
+    epsilon = plan.epsilon_millionths / MILLION
+    cut = fsum(
+        TableSampler.cut_delta(
+            noise.sigma_1024, plan.hosts * noise.windows * noise.coordinates, epsilon
+        )
+        for noise in noises
+    )
+    return gate(noises, plan.epsilon_millionths, plan.delta_1e12, cut)

@@ -74,14 +74,24 @@ def epsilon_of(compositions: Sequence[tuple[float, int]], delta: float) -> float
     return float(accountant.get_epsilon(delta))
 
 
-def gate(sections: Sequence[SectionNoise], epsilon_millionths: int, delta_1e12: int) -> float:
+def gate(
+    sections: Sequence[SectionNoise],
+    epsilon_millionths: int,
+    delta_1e12: int,
+    cut_delta: float = 0.0,
+) -> float:
     """Return the epsilon of everything a host reports in a week, or refuse it.
 
     sections    of all tasks of the host
-    Raises      ParameterError when it exceeds the plan's epsilon by more than 0.001
+    cut_delta   what the samplers' cut tails take from delta, see `TableSampler.cut_delta`
+    Raises      ParameterError when it exceeds the plan's epsilon by more than 0.001, or the cut
+                tails leave nothing of delta
     """
+    delta = delta_1e12 / 10**12 - cut_delta
+    if not 0 <= cut_delta < delta:
+        raise ParameterError("tails cut by the sampler", f"less than half of {delta}", cut_delta)
     compositions = [(section.noise_multiplier, section.windows) for section in sections]
-    epsilon = epsilon_of(compositions, delta_1e12 / 10**12)
+    epsilon = epsilon_of(compositions, delta)
     epsilon += fsum(section.slack for section in sections)
     limit = epsilon_millionths / MILLION + GATE_MARGIN
     if epsilon > limit:

@@ -211,6 +211,15 @@ def test_gate_refuses_a_week_that_costs_more() -> None:
         gate([*honest, honest[0]], 2 * 10**6, 1000)
 
 
+def test_gate_charges_cut_tails_to_delta() -> None:
+    plan = equal_sections(COHORT, 60, 10)
+    honest = [SectionNoise(64**2, figures(plan).sigma_local_1024, 10_081, 60, 8_750)] * 10
+    assert gate(honest, 2 * 10**6, 1000, 1e-13) > gate(honest, 2 * 10**6, 1000)
+    for cut in (5e-10, 1e-9, -1e-12):
+        with pytest.raises(ParameterError, match="tails"):
+            gate(honest, 2 * 10**6, 1000, cut)
+
+
 def test_gap_of_a_sum_at_two_steps() -> None:
     assert sum_gap(2048, 8_750) == pytest.approx(7.2e-17, rel=1e-2)
     assert sum_gap(2048, 1) == 0
