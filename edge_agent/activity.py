@@ -51,6 +51,22 @@ class KernelActivity:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuCoverage:
+    """A source watched a GPU for a while: time without activity in it was idle, not unmeasured.
+
+    source        the source's name: overlapping claims of several sources count once
+    gpu           index of the GPU on this host
+    boottime_ns   CLOCK_BOOTTIME at which the span begins
+    span_ns       its length
+    """
+
+    source: str
+    gpu: int
+    boottime_ns: int
+    span_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """One measured value for one cell of a section.
 
@@ -65,3 +81,7 @@ class Observation:
     cell: str
     value: int
     boottime_ns: int
+
+
+Record = KernelActivity | GpuCoverage | Observation
+"""Everything that a source may yield."""

@@ -28,7 +28,17 @@ class GpuTotals:
     application_launches: Totals = field(default_factory=dict)
     duration_ns: Totals = field(default_factory=dict)
     copy_size_ns: Totals = field(default_factory=dict)
+    covered_ns: Totals = field(default_factory=dict)
     untimed: bool = False
+
+    def measured_ns(self, wall_ns: int, watched_ns: int = 0) -> int:
+        """Return how much of the wall time was watched: what was seen busy was watched, too."""
+        busy_ns = sum(self.family_ns.values())
+        return min(max(watched_ns, busy_ns, *self.covered_ns.values(), 0), wall_ns)
+
+    def cover(self, source: str, span_ns: int) -> None:
+        """Count time in which a source watched."""
+        _bump(self.covered_ns, source, span_ns)
 
     def add(self, record: KernelActivity, share: tuple[int, int]) -> None:
         """Add the share a/b of a record; the rest of it lies in another window."""

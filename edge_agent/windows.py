@@ -16,19 +16,18 @@ from wire.catalogue import Catalogue, Section
 from wire.task import SectionKind, SectionSpec, Task
 
 from .accumulators import DurableAccumulators
-from .activity import UNKNOWN_APPLICATION, KernelActivity, Observation
+from .activity import UNKNOWN_APPLICATION, GpuCoverage, KernelActivity, Observation, Record
 from .window_rows import OTHER_MODEL, GpuWindow, RowFiller
 from .window_state import WindowState
 
 NS_PER_S = 1_000_000_000
+NS_PER_MS = 1_000_000
 MILLION = 1_000_000
 FARTHEST_AHEAD = 2
 """Windows past the open one in which a record is still believed: clocks differ by less."""
 
 _APPLICATIONS_SEEN = "applications_seen"
 _UNMEASURABLE = (SectionKind.MEAN, SectionKind.INDICATORS)
-
-Record = KernelActivity | Observation
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,8 @@ class HostClock:
 class WindowAccumulator:
     """Gathers one host's records into the windows of one task.
 
-    Every window can be closed, busy or idle. A record counts in the window of its own time: late
+    Every window can be closed, busy or idle. Wall time of a GPU that no source watched (`watch`,
+    `GpuCoverage`) is unmeasured. A record counts in the window of its own time: late
     (its window is closed), early (too far ahead) and stray ones (no such GPU, section or cell) are
     counted in `dropped` and left out. Not thread-safe.
     """
@@ -78,7 +78,7 @@ class WindowAccumulator:
         self._cells = {section.name: frozenset(section.cells) for section, _ in self._sections}
         models = frozenset(catalogue.classes("gpu_model"))
         self._models = [model if model in models else OTHER_MODEL for model in gpus]
-        self._watched_since: list[int | None] = [0] * len(gpus)
+        self._watched_since: dict[int, int | None] = {}
         self._window_s = task.window_s
         self._series = task.series
         self._filler = RowFiller(catalogue)
@@ -101,18 +101,16 @@ class WindowAccumulator:
         self._clock = clock
 
     def watch(self, gpus: Iterable[int], since_boottime_ns: int | None) -> None:
-        """Say from when on a source watches these GPUs (None: none does); else time is unmeasured.
-
-        Without a call every GPU counts as watched from the beginning.
-        """
+        """Count GPUs as watched from a time on (None: no longer) beside what `GpuCoverage` says."""
         for gpu in gpus:
-            since = since_boottime_ns
-            self._watched_since[gpu] = None if since is None else since + self._clock.offset_ns
+            self._watched_since[gpu] = since_boottime_ns
 
     def add(self, record: Record) -> None:
         """Count a record in the window of its own time."""
         if isinstance(record, KernelActivity):
             self._add_activity(record)
+        elif isinstance(record, GpuCoverage):
+            self._add_coverage(record)
         else:
             self._add_observation(record)
 
@@ -174,6 +172,15 @@ class WindowAccumulator:
             seen = record.count > 0 and record.application != UNKNOWN_APPLICATION
             if seen and record.application in self._cells.get(_APPLICATIONS_SEEN, ()):
                 state.observe(_APPLICATIONS_SEEN, record.application, 1)
+
+    def _add_coverage(self, record: GpuCoverage) -> None:
+        if not 0 <= record.gpu < len(self._models):
+            self.dropped["stray_gpu"] += 1
+            return
+        for window, overlap_ns, whole_ns in self._spans(record.boottime_ns, record.span_ns):
+            if self._next <= window <= self._next + FARTHEST_AHEAD * self._window_s:
+                covered_ns = record.span_ns * overlap_ns // whole_ns
+                self._state(window).gpu(record.gpu).cover(record.source, covered_ns)
 
     def _add_observation(self, record: Observation) -> None:
         section = self._by_name.get(record.section)
@@ -237,10 +244,14 @@ class WindowAccumulator:
 
     def _gpu_window(self, state: WindowState, index: int, window: int) -> GpuWindow:
         wall_ms = self._window_s * 1_000
-        since = self._watched_since[index]
-        missed_ms = wall_ms if since is None else (since - window * NS_PER_S) // 1_000_000
-        measured_ms = wall_ms - min(max(missed_ms, 0), wall_ms)
-        return GpuWindow(self._models[index], state.gpu(index), measured_ms, wall_ms)
+        totals = state.gpu(index)
+        since_ns = self._watched_since.get(index)
+        watched_ns = 0
+        if since_ns is not None:
+            begun_ns = since_ns + self._clock.offset_ns - window * NS_PER_S
+            watched_ns = wall_ms * NS_PER_MS - max(begun_ns, 0)
+        measured_ms = totals.measured_ns(wall_ms * NS_PER_MS, watched_ns) // NS_PER_MS
+        return GpuWindow(self._models[index], totals, measured_ms, wall_ms)
 
 
 def _pair(catalogue: Catalogue, spec: SectionSpec) -> tuple[Section, SectionSpec]:

@@ -33,8 +33,9 @@ class HostSource:
 
     name = "host"
 
-    def __init__(self, catalogue: Catalogue) -> None:
-        """Take the cells and full scales from the catalogue; sections it lacks are left out."""
+    def __init__(self, catalogue: Catalogue | None = None) -> None:
+        """Take the cells and full scales from the catalogue (None: the shipped one)."""
+        catalogue = catalogue or Catalogue.load()
         self._full_scale = {
             (section.name, coordinate.name): coordinate.full_scale
             for section in catalogue.sections

@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from edge_agent.activity import KernelActivity, Observation
-
-Record = KernelActivity | Observation
+from edge_agent.activity import Record
 
 
 class SourceUnavailable(Exception):

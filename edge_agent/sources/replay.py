@@ -13,6 +13,7 @@ import numpy as np
 from edge_agent.activity import (
     EVERYTHING_MILLIONTHS,
     UNKNOWN_APPLICATION,
+    GpuCoverage,
     KernelActivity,
     log2_bin,
 )
@@ -86,6 +87,7 @@ class ReplaySource:
         self._trace_end_ns = 0
         self._boot_origin_ns = 0
         self._playing = False
+        self._covered_to_ns = 0
         self.loops = 0
         self.skipped_ns = 0
 
@@ -108,10 +110,11 @@ class ReplaySource:
             raise TraceError(self._path, self._path.stat().st_size, "no GPU event up to the end")
         self._trace_origin_ns = self._trace_end_ns = self._next.start_ns
 
-    def drain(self, now_boottime_ns: int) -> Iterable[KernelActivity]:
+    def drain(self, now_boottime_ns: int) -> Iterable[KernelActivity | GpuCoverage]:
         """Play up to now. The first call sets the beginning; a suspended host's gap is left out."""
         if not self._playing:
-            self._boot_origin_ns, self._playing = now_boottime_ns, True
+            self._boot_origin_ns = self._covered_to_ns = now_boottime_ns
+            self._playing = True
         groups: dict[_Key, _Group] = {}
         while self._next is not None:
             at_ns = self._boottime(self._next)
@@ -120,10 +123,12 @@ class ReplaySource:
             if now_boottime_ns - at_ns > _LONGEST_CATCH_UP_NS:
                 self._boot_origin_ns += now_boottime_ns - at_ns
                 self.skipped_ns += now_boottime_ns - at_ns
+                self._covered_to_ns = now_boottime_ns
                 continue
             self._gather(groups, self._next, at_ns)
             self._advance(self._next)
-        return [group.record(self._application) for group in groups.values()]
+        covered = self._cover_to(now_boottime_ns)
+        return [*covered, *(group.record(self._application) for group in groups.values())]
 
     def stop(self) -> None:
         """Forget the trace and its spool."""
@@ -131,6 +136,14 @@ class ReplaySource:
         if self._spool is not None:
             self._spool.close()
             self._spool = None
+
+    def _cover_to(self, now_ns: int) -> list[GpuCoverage]:
+        """Say that every GPU was watched since the call before."""
+        since_ns, self._covered_to_ns = self._covered_to_ns, now_ns
+        if now_ns <= since_ns:
+            return []
+        gpus = range(self._options.gpus)
+        return [GpuCoverage(self.name, gpu, since_ns, now_ns - since_ns) for gpu in gpus]
 
     def _boottime(self, event: GpuEvent) -> int:
         elapsed = max(0, event.start_ns - self._trace_origin_ns)

@@ -42,12 +42,14 @@ def test_families_every_rule_takes_its_own_examples(rules: FamilyRules) -> None:
     ("kernel", "family"),
     [
         (
-            "void at::native::vectorized_elementwise_kernel<4, at::native::sqrt_kernel_cuda("
-            "at::TensorIteratorBase&)::{lambda()#2}::operator()() const::{lambda(float)#1}>(int)",
+            "void at::native::elementwise_kernel<4, sqrt_kernel_cuda(int)::{lambda()#2}>()",
             "elementwise",
         ),
         ("void apex::lamb_stage_1_kernel<float>(int)", "optimizer"),
-        ("void multi_tensor_apply_kernel<Meta<4>, LAMBStage2Functor<float>, float>(int)", "optimizer"),
+        (
+            "void multi_tensor_apply_kernel<M<4>, LAMBStage2Functor<float> >(int)",
+            "optimizer",
+        ),
         (
             "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(long)",
             "communication",
