@@ -104,6 +104,7 @@ class Leader:
         self._committed: dict[TopicPartition, int] = {}
         self._pruned_s = 0.0
         self.rejected: Counter[str] = Counter()
+        self.admitted = 0
         self.released = 0
         self.suppressed: Counter[str] = Counter()
 
@@ -218,6 +219,7 @@ class Leader:
             passed = Admissible(report, known, roster, epoch, key)
             self._lap("authenticate")
             self._admission.insert(passed, window, record.partition)
+            self.admitted += 1
         except ReportRejected as refusal:
             self._count(refusal.reason, key)
 

@@ -1,0 +1,163 @@
+"""The Helper's process: keys, state, the channel, and nothing of the shared log."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from wire.rejection import ReportRejected
+
+from .channel import serve
+from .config import HelperConfig
+from .directory import Directory, PinnedParties
+from .events import RosterSeen, TaskSeen
+from .helper import Helper
+from .helper_state import HelperState
+from .key_ring import KeyRing
+from .runners import Checkpoint, HelperRunner, no_checkpoint
+from .signed_folder import TASK_SUFFIX, SignedFolder
+from .state_file import write_durably
+
+STATUS_EVERY_S: Final = 2.0
+PRUNE_EVERY_S: Final = 3600.0
+_GRACE_S: Final = 5.0
+
+
+class HelperShell:
+    """Serves until `stop`; every event of the state machine happens under one lock."""
+
+    def __init__(
+        self,
+        config: HelperConfig,
+        *,
+        clock: Callable[[], float] = time.time,
+        after_restore: bool = False,
+        checkpoint: Checkpoint = no_checkpoint,
+    ) -> None:
+        """Open keys and state; call it after privileges are dropped.
+
+        Raises      KeyFileRefused, StateUnusable, OSError
+        """
+        self._config, self._clock = config, clock
+        self._log = structlog.get_logger("helper")
+        self._lock = threading.RLock()
+        self._stop = threading.Event()
+        self.error: BaseException | None = None
+        self._keys = KeyRing(config.key_dir)
+        self._state = HelperState(
+            config.state_dir / "helper.sqlite",
+            config.fence_file,
+            clock(),
+            after_restore=after_restore,
+        )
+        self._directory = Directory(
+            PinnedParties(config.leader_pk, self._keys.identity.public_bytes)
+        )
+        self._folder = SignedFolder(config.signed_dir)
+        self._helper = Helper(
+            self._directory,
+            self._keys.identity,
+            self._keys.pair,
+            self._state,
+            ledger_counters=self._state.counters(),
+            seen_epochs=self._state.epochs(),
+        )
+        self._runner = HelperRunner(
+            self._helper,
+            self._state,
+            clock,
+            helper_pk=self._keys.identity.public_bytes,
+            announcements=lambda: self._keys.announcements(clock()),
+            checkpoint=checkpoint,
+        )
+        self._pruned_s = 0.0
+
+    def stop(self) -> None:
+        """End `run` soon; safe from a signal handler."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Serve until stopped, or until an error after which nothing may be answered.
+
+        Raises      FencedOut, StateUnusable or what else ended the service
+        """
+        self._housekeeping()
+        server = serve(self._runner, self._config.address, self._failed, self._lock)
+        self._log.info("serving", fence=self._state.fence)
+        try:
+            while not self._stop.wait(STATUS_EVERY_S):
+                self._housekeeping()
+        finally:
+            server.stop(_GRACE_S).wait()
+            with self._lock:
+                self._write_status()
+                self._state.close()
+            self._log.info("stopped")
+        if self.error is not None:
+            raise self.error
+
+    def _failed(self, error: BaseException) -> None:
+        self.error = error
+        self._log.error("stops", error=type(error).__name__)
+        self._stop.set()
+
+    def _housekeeping(self) -> None:
+        with self._lock:
+            now_s = self._clock()
+            self._read_signed(now_s)
+            self._keys.rotate(now_s, self._directory.longest_retention_s())
+            if now_s - self._pruned_s > PRUNE_EVERY_S:
+                self._pruned_s = now_s
+                retention_s = self._directory.longest_retention_s()
+                self._state.prune(now_s, retention_s)
+                self._helper.book.prune(now_s, retention_s)
+            self._write_status()
+
+    def _read_signed(self, now_s: float) -> None:
+        for path, content in self._folder.new_files():
+            task = path.suffix == TASK_SUFFIX
+            try:
+                self._helper.handle(TaskSeen(content, now_s) if task else RosterSeen(content))
+            except ReportRejected as refusal:
+                self._log.warning("refused", file=path.name, reason=refusal.reason.value)
+            else:
+                self._log.info("accepted", file=path.name)
+
+    def _write_status(self) -> None:
+        status = {
+            "pid": os.getpid(),
+            "time": int(self._clock()),
+            "fence": self._state.fence,
+            "refuses_windows_before": self._state.refuse_before_s,
+            "tasks": len(self._directory.tasks),
+            "roster_version": max(self._directory.rosters, default=0),
+            "epochs_open": len(self._helper.book),
+            "batches_answered": self._runner.batches_answered,
+            "refused": dict(self._helper.refused),
+            "cleared": dict(self._helper.cleared),
+            "stored": self._state.counts(),
+        }
+        write_status(self._config.status_file, status)
+
+
+def write_status(path: Path, status: dict[str, object]) -> None:
+    """Replace the status file; readable by the party's own user alone."""
+    write_durably(path, json.dumps(status, sort_keys=True).encode() + b"\n")
+
+
+def read_status(path: Path) -> dict[str, object]:
+    """Read what a running or stopped party last said about itself.
+
+    Raises      OSError, ValueError
+    """
+    status = json.loads(path.read_text())
+    if not isinstance(status, dict):
+        raise ValueError(f"{path}: expected a status document, got {type(status).__name__}")
+    return status

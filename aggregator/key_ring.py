@@ -1,0 +1,89 @@
+"""A party's keys on disk: its identity, and daily HPKE keys, made, announced and destroyed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from privacy.sealing import HpkeKeyPair
+from privacy.signing import SigningKey
+from transport.keyfiles import (
+    HpkeKeyFile,
+    destroy_key,
+    load_hpke_key,
+    load_signing_key,
+    write_hpke_key,
+)
+from wire.ids import key_id
+from wire.keys import KeyAnnouncement
+
+DAY_S: Final = 86_400
+OVERLAP_S: Final = 3900
+"""A host may open an epoch in the last second of a day; the epoch lasts this long."""
+
+AHEAD_S: Final = 2 * 3600
+"""Tomorrow's key is announced this early, so that no host finds itself without one."""
+
+
+class KeyRing:
+    """Keys by id. `rotate` makes today's and tomorrow's, and destroys what no report can need."""
+
+    def __init__(self, folder: Path) -> None:
+        """Load every key of the folder.
+
+        Raises      KeyFileRefused when a file is not the party's own, 0600
+        """
+        self._folder = folder
+        self.identity: SigningKey = load_signing_key(folder / "identity.key")
+        self._files: dict[Path, HpkeKeyFile] = {}
+        self._pairs: dict[bytes, HpkeKeyPair] = {}
+        for path in sorted(folder.glob("*.hpke")):
+            self._hold(path, load_hpke_key(path))
+
+    def _hold(self, path: Path, key: HpkeKeyFile) -> None:
+        self._files[path] = key
+        self._pairs[key_id(key.pair.public_bytes)] = key.pair
+
+    def pair(self, kid: bytes) -> HpkeKeyPair | None:
+        """The pair of a key id; None once it is destroyed."""
+        return self._pairs.get(kid)
+
+    def rotate(self, now_s: float, retention_s: int) -> bool:
+        """Make the keys of today and, late in the day, of tomorrow; destroy past ones.
+
+        retention_s   the longest that a report of a past epoch may still be answered
+        Returns       whether the announcements changed
+        """
+        days = {int(now_s) // DAY_S, (int(now_s) + AHEAD_S) // DAY_S}
+        made = [self._make(day * DAY_S) for day in sorted(days)]
+        gone = [p for p, key in self._files.items() if key.not_after + retention_s < now_s]
+        for path in gone:
+            del self._pairs[key_id(self._files.pop(path).pair.public_bytes)]
+            destroy_key(path)
+            path.with_suffix(".announcement").unlink(missing_ok=True)
+        return any(made) or bool(gone)
+
+    def _make(self, start_s: int) -> bool:
+        path = self._folder / f"{time.strftime('%Y-%m-%d', time.gmtime(start_s))}.hpke"
+        if path in self._files:
+            return False
+        if not path.exists():
+            until_s = start_s + DAY_S + OVERLAP_S
+            write_hpke_key(path, HpkeKeyFile(HpkeKeyPair.generate(), start_s, until_s))
+        self._hold(path, load_hpke_key(path))
+        return True
+
+    def announcements(self, now_s: float) -> Sequence[bytes]:
+        """Signed announcements of the keys that are not past, newest last."""
+        live = [key for key in self._files.values() if key.not_after > now_s]
+        return [self._announce(key) for key in sorted(live, key=lambda key: key.not_before)]
+
+    def _announce(self, key: HpkeKeyFile) -> bytes:
+        public = self.identity.public_bytes
+        draft = KeyAnnouncement(public, key.pair.public_bytes, key.not_before, key.not_after)
+        signature = self.identity.sign(draft.unsigned())
+        return KeyAnnouncement(
+            public, key.pair.public_bytes, key.not_before, key.not_after, signature
+        ).encode()

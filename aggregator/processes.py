@@ -1,0 +1,106 @@
+"""Start either aggregator as a process: privileges first, then keys, then work until a signal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from transport.embedded import EmbeddedLog
+from transport.embedded_file import prepare_folder
+from transport.privileges import Dropped, drop_to, ensure_users
+from wire.catalogue import Catalogue
+
+from .channel import prepare_socket_folder
+from .config import HelperConfig, LeaderConfig
+from .helper_shell import HelperShell
+from .leader_shell import LeaderShell
+from .runners import Checkpoint, no_checkpoint
+from .store import Store
+
+
+def _silent(line: str) -> None:
+    """Say nothing."""
+
+
+def run_leader(
+    config: LeaderConfig,
+    *,
+    say: Callable[[str], None] = _silent,
+    checkpoint: Checkpoint = no_checkpoint,
+) -> None:
+    """Run the Leader until SIGTERM or SIGINT.
+
+    say         gets one line about the user it runs as
+    Raises      what `LeaderShell` raises; PrivilegeError
+    """
+    released = (config.database.parent, config.releases_dir)
+    _prepare(config.user, 0o700, config.state_dir)
+    _prepare(config.user, 0o755, *released)
+    if os.geteuid() == 0:
+        prepare_folder(config.log_dir, config.log_group)
+    say(_become(config.user, umask=0o022).line)  # releases are for every reader of the machine
+    catalogue = Catalogue.load(config.catalogue)
+    with (
+        Store(config.database, config.releases_dir, catalogue) as store,
+        EmbeddedLog(config.log_dir, group=config.log_group) as log,
+    ):
+        shell = LeaderShell(config, log, store, checkpoint=checkpoint)
+        _on_signals(shell.stop)
+        shell.run()
+
+
+def run_helper(
+    config: HelperConfig,
+    *,
+    after_restore: bool = False,
+    say: Callable[[str], None] = _silent,
+    checkpoint: Checkpoint = no_checkpoint,
+) -> None:
+    """Run the Helper until SIGTERM or SIGINT.
+
+    Raises      what `HelperShell` raises; PrivilegeError
+    """
+    root = os.geteuid() == 0
+    if config.address.socket is not None:
+        prepare_socket_folder(
+            config.address.socket,
+            config.user if root else None,
+            config.peer_group,
+        )
+    _prepare(config.user, 0o700, config.state_dir, config.fence_file.parent)
+    say(_become(config.user, umask=0o077).line)
+    shell = HelperShell(config, after_restore=after_restore, checkpoint=checkpoint)
+    _on_signals(shell.stop)
+    shell.run()
+
+
+def _prepare(user: str, mode: int, *folders: Path) -> None:
+    """Make the party's own folders while root still can give them away."""
+    root = os.geteuid() == 0
+    if root:
+        ensure_users()
+    for folder in folders:
+        if not folder.is_dir():
+            folder.mkdir(parents=True)
+            folder.chmod(mode)
+            if root:
+                shutil.chown(folder, user, user)
+
+
+def _become(user: str, *, umask: int) -> Dropped:
+    """Give root up; files made from here on are the party's own."""
+    os.umask(umask)
+    return drop_to(user)
+
+
+def _on_signals(stop: Callable[[], None]) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)

@@ -1,0 +1,151 @@
+"""Tasks and rosters as files: draft, the Leader's signature, the Helper's check and signature."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from privacy import calibrate
+from privacy.errors import ParameterError
+from privacy.signing import SigningKey, verify
+from wire import labels
+from wire.bounds import Scheme
+from wire.ids import NO_SIGNATURE, task_id
+from wire.rejection import Reason, ReportRejected
+from wire.roster import EntryAnswer, Roster
+from wire.signed import Signed
+from wire.task import Task
+
+from .tasks import countersign
+
+
+def label_of(content: bytes) -> bytes:
+    """Which of the signed messages a file holds.
+
+    Raises      ReportRejected for any other
+    """
+    for label in (labels.TASK, labels.ROSTER, labels.ENTRY_ANSWER):
+        if content[:16] == label:
+            return label
+    raise ReportRejected(Reason.VERSION, "a task, roster or entry answer", content[:16].hex())
+
+
+def leader_sign(content: bytes, leader: SigningKey) -> bytes:
+    """Put the Leader's signature under a draft; a Helper's signature does not survive it."""
+    signed = Signed.decode(content, label_of(content))
+    signature = leader.sign(signed.unsigned())
+    return Signed(signed.label, signed.body, signature).encode()
+
+
+def check_and_countersign(
+    content: bytes, leader_pk: bytes, helper: SigningKey
+) -> tuple[bytes, dict[str, Any]]:
+    """Check the Leader's signature and the contents, then sign.
+
+    Returns     (signed bytes, what was signed, in words)
+    Raises      ReportRejected, ParameterError
+    """
+    label = label_of(content)
+    signed = Signed.decode(content, label)
+    if not verify(leader_pk, signed.unsigned(), signed.sig_leader):
+        reason = Reason.TASK_SIGNATURE if label == labels.TASK else Reason.ROSTER_SIGNATURE
+        raise ReportRejected(reason, "the pinned Leader's signature", "another")
+    if label == labels.TASK:
+        task = Task.decode_body(signed.body)
+        check_task_noise(task)
+        if (task.leader_pk, task.helper_pk) != (leader_pk, helper.public_bytes):
+            raise ReportRejected(Reason.TASK_SIGNATURE, "this Leader and Helper", "others")
+    return countersign(content, label, helper), summary(content)
+
+
+def check_task_noise(task: Task) -> None:
+    """Recompute every section's noise from the task's own numbers.
+
+    Raises      ParameterError naming the bound
+    """
+    if calibrate.gdp_mu_1e9(task.epsilon_millionths, task.delta_1e12) < task.mu_1e9:
+        raise ParameterError("mu", "what epsilon and delta allow", task.mu_1e9)
+    local = task.scheme is Scheme.LOCAL
+    honest = 1 if local else calibrate.honest_hosts(task.n_max, task.n_min, task.t)
+    touched = calibrate.windows_touched(task.window_s, task.windows)
+    for section in task.sections:
+        delta_sq = calibrate.sensitivity_sq_steps(
+            section.coordinate_cap, section.l1_bound, section.q
+        )
+        least = calibrate.sigma_local_1024(
+            delta_sq, touched, section.weight_millionths, task.mu_1e9, honest
+        )
+        if section.sigma_1024 < least:
+            raise ParameterError(
+                f"sigma of {section.name}", f"at least {least}/1024 steps", section.sigma_1024
+            )
+        calibrate.check_catalogue_sigma(section.sigma_1024)
+        if not local:
+            calibrate.check_modulus(task.n_max, section.cap_steps, section.sigma_1024)
+
+
+def summary(content: bytes) -> dict[str, Any]:
+    """What a signed file says, for people and scripts."""
+    label = label_of(content)
+    signed = Signed.decode(content, label)
+    signatures = {
+        "signed_by_leader": signed.sig_leader != NO_SIGNATURE,
+        "signed_by_helper": signed.sig_helper != NO_SIGNATURE,
+    }
+    if label == labels.ROSTER:
+        return _roster_summary(Roster.decode_body(signed.body)) | signatures
+    if label == labels.ENTRY_ANSWER:
+        answer = EntryAnswer.decode_body(signed.body)
+        found = {"kind": "entry", "host_id": answer.entry.host_id.hex()}
+        return found | {"roster_version": answer.roster_version} | signatures
+    task = Task.decode_body(signed.body)
+    return _task_summary(task, task_id(signed.unsigned())) | signatures
+
+
+def _roster_summary(roster: Roster) -> dict[str, Any]:
+    operators: dict[str, int] = {}
+    for entry in roster.entries:
+        operators[entry.operator] = operators.get(entry.operator, 0) + 1
+    return {
+        "kind": "roster",
+        "version": roster.version,
+        "effective_from": roster.effective_from,
+        "hosts": len(roster.entries),
+        "operators": len(operators),
+        "largest_operator": max(operators.values(), default=0),
+    }
+
+
+def _task_summary(task: Task, identity: bytes) -> dict[str, Any]:
+    sections: list[Mapping[str, Any]] = [
+        {
+            "name": one.name,
+            "kind": one.kind.value,
+            "length": one.length,
+            "weight": one.weight_millionths / 10**6,
+            "sigma_steps": one.sigma_1024 / 1024,
+            "bound_steps": one.bound_steps,
+        }
+        for one in task.sections
+    ]
+    return {
+        "kind": "task",
+        "task_id": identity.hex(),
+        "series": task.series,
+        "version": task.version,
+        "domain": task.domain,
+        "scheme": task.scheme.value,
+        "window_s": task.window_s,
+        "first_window": task.first_window,
+        "last_window": task.last_window,
+        "windows_per_week": calibrate.windows_touched(task.window_s, task.windows),
+        "epsilon": task.epsilon_millionths / 10**6,
+        "delta": task.delta_1e12 / 10**12,
+        "n_max": task.n_max,
+        "n_min": task.n_min,
+        "t": task.t,
+        "min_operators": task.min_operators,
+        "expiry": task.expiry,
+        "d": task.d,
+        "sections": sections,
+    }

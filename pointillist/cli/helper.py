@@ -1,0 +1,107 @@
+"""`pointillist helper`: run the Helper, countersign what the Leader signed, read its status."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .output import ExitCode, JsonFlag, emit, refused, reported, say, usage_error
+
+_EXAMPLES = """Examples:
+
+pointillist helper run --config /etc/pointillist/helper.toml
+
+pointillist helper countersign fleet.task --key keys/helper/identity.key --leader 00aa...
+
+pointillist helper status --config /etc/pointillist/helper.toml --json | jq .batches_answered"""
+
+app = typer.Typer(
+    help="The aggregator that holds the masks: run it, countersign tasks and rosters, status.",
+    epilog=_EXAMPLES,
+    rich_markup_mode="rich",
+    no_args_is_help=True,
+)
+
+ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="helper.toml")]
+
+
+@app.command(epilog="Example: pointillist helper run --config /etc/pointillist/helper.toml")
+def run(
+    config: ConfigOption,
+    after_restore: Annotated[
+        bool,
+        typer.Option(
+            "--after-restore",
+            help="The machine was rolled back as a whole: refuse every window that is over now.",
+        ),
+    ] = False,
+) -> None:
+    """Answer the Leader's batches until a signal. It never opens the shared log."""
+    from aggregator.config import ConfigError, load_helper_config
+    from aggregator.helper_state import FencedOut
+    from aggregator.processes import run_helper
+    from aggregator.state_file import StateUnusable
+    from transport.privileges import PrivilegeError
+
+    with reported(ExitCode.USAGE, ConfigError):
+        settings = load_helper_config(config)
+    with (
+        reported(ExitCode.REFUSED, FencedOut, hint="another Helper runs on this state"),
+        reported(ExitCode.UNAVAILABLE, StateUnusable, PrivilegeError),
+    ):
+        run_helper(settings, after_restore=after_restore, say=say)
+
+
+@app.command(
+    epilog="Example: pointillist helper countersign fleet.task --key identity.key --leader 00aa..."
+)
+def countersign(
+    file: Annotated[Path, typer.Argument(help="A .task or .roster that the Leader signed.")],
+    key: Annotated[Path, typer.Option("--key", help="The Helper's identity.key.")],
+    leader: Annotated[str, typer.Option("--leader", help="The Leader's identity key, hex.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where to; the same file without it.")
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Check what the Leader signed and put the Helper's signature beside it.
+
+    A task is recomputed: noise below what its own numbers ask for is refused.
+    """
+    from aggregator.task_files import check_and_countersign
+    from privacy.errors import ParameterError
+    from transport.keyfiles import load_signing_key
+    from wire.rejection import ReportRejected
+
+    signing = load_signing_key(key)
+    with reported(ExitCode.REFUSED, ReportRejected, ParameterError):
+        signed, summary = check_and_countersign(file.read_bytes(), _public(leader), signing)
+    target = out or file
+    target.write_bytes(signed)
+    emit({"file": str(target)} | summary, json)
+
+
+@app.command(epilog="Example: pointillist helper status --config helper.toml --json")
+def status(config: ConfigOption, json: JsonFlag = False) -> None:
+    """Show what the Helper last said about itself."""
+    from aggregator.config import ConfigError, load_helper_config
+    from aggregator.helper_shell import read_status
+
+    with reported(ExitCode.USAGE, ConfigError):
+        path = load_helper_config(config).status_file
+    if not path.exists():
+        raise refused(f"{path}: the Helper never ran here")
+    with reported(ExitCode.FAILED, ValueError):
+        emit(read_status(path), json)
+
+
+def _public(text: str) -> bytes:
+    try:
+        value = bytes.fromhex(text)
+    except ValueError:
+        value = b""
+    if len(value) != 32:
+        raise usage_error("an identity key has 32 bytes in hex", "pointillist keys show")
+    return value
