@@ -177,6 +177,15 @@ def test_member_whose_process_died_is_replaced_before_its_lease_ends(log_folder:
         heir.close()
 
 
+def test_leaving_member_does_not_keep_its_lease(log_folder: Path) -> None:
+    with EmbeddedLog(log_folder, lease_s=1e9) as log:
+        one, two = log.consumer("g", [TOPIC]), log.consumer("g", [TOPIC])
+        assert len(one.positions()) == len(two.positions()) == 1
+        two.close()
+        assert len(one.positions()) == 2
+        one.close()
+
+
 def test_log_refuses_text_for_bytes(log_folder: Path) -> None:
     with (
         sqlite3.connect(log_folder / FILE_NAME) as other,

@@ -102,6 +102,22 @@ def test_version_and_wrong_usage(
 
 
 @pytest.mark.parametrize(
+    ("words", "expected"), [("pointillist ", "leader"), ("pointillist keys ", "announce")]
+)
+def test_completion_knows_groups_and_their_commands(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: str,
+    expected: str,
+) -> None:
+    monkeypatch.setenv("_POINTILLIST_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
+    assert run_main(monkeypatch) == 0
+    assert expected in capsys.readouterr().out.split()
+
+
+@pytest.mark.parametrize(
     ("error", "code"),
     [
         (usage_error("u"), ExitCode.USAGE),

@@ -159,14 +159,17 @@ def test_drop_refuses_capabilities_that_no_role_may_keep() -> None:
         drop_to(AGENT_USER, ["CAP_BPF", "CAP_SYS_ADMIN"])
 
 
-def test_drop_without_root_changes_nothing_and_says_so() -> None:
+def test_drop_without_root_keeps_the_user_and_still_hardens() -> None:
     program = (
-        "import os, sys\n"
+        "import ctypes, os, sys\n"
         "from transport.privileges import drop_to\n"
+        "prctl, get_dumpable, set_dumpable = ctypes.CDLL(None).prctl, 3, 4\n"
         "if os.geteuid() == 0: os.setresuid(54321, 54321, 54321)\n"
+        "prctl(set_dumpable, 1, 0, 0, 0)  # as a process is that never was root\n"
         "before = os.getresuid()\n"
         "dropped = drop_to('pointillist-leader')\n"
         "assert os.getresuid() == before and not dropped.changed\n"
+        "assert prctl(get_dumpable, 0, 0, 0, 0) == 0\n"
         "print(dropped.line)"
     )
     result = subprocess.run(
