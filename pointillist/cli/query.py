@@ -74,7 +74,8 @@ def query(
 
 def default_folder() -> Path:
     """The releases of the newest run under ./runs, else this user's data folder."""
-    runs = sorted(Path("runs").glob("*/releases"), key=lambda path: path.stat().st_mtime)
+    found = [path for path in Path("runs").rglob("releases") if path.is_dir()]
+    runs = sorted(found, key=lambda path: path.stat().st_mtime)
     return runs[-1] if runs else Path(platformdirs.user_data_dir("pointillist")) / "releases"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from aggregator.releases import QueryForbidden, QueryRefused, moment, query, rea
 from aggregator.store import Store
 from pointillist.cli import main
 from pointillist.cli.output import ExitCode
+from pointillist.cli.query import default_folder
 from tests.unit.release_kit import CATALOGUE, make_task, true_steps, window
 
 N = 12_000
@@ -176,3 +178,15 @@ def test_query_command_ends_with_the_documented_code(
     assert (code, "no folder" in err) == (ExitCode.USAGE, True)
     code, _, err = run("DROP VIEW releases", "--json", folder=folder)
     assert (code, "only read" in json.loads(err)["error"]) == (ExitCode.REFUSED, True)
+
+
+def test_query_command_finds_the_newest_run_here(
+    run: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for age, name in ((200, "old"), (100, "new")):
+        folder = tmp_path / "runs" / name / "leader" / "releases"
+        folder.mkdir(parents=True)
+        os.utime(folder, (1_000_000 - age, 1_000_000 - age))
+    monkeypatch.chdir(tmp_path)
+    assert default_folder() == Path("runs/new/leader/releases")
+    assert run("SELECT 1 AS one", "--json")[:2] == (0, '[\n  {\n    "one": 1\n  }\n]\n')
