@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .output import ExitCode, JsonFlag, emit, refused, reported, say, usage_error
+
+if TYPE_CHECKING:
+    from privacy.signing import SigningKey
 
 _EXAMPLES = """Examples:
 
@@ -72,12 +76,11 @@ def countersign(
     """
     from aggregator.task_files import check_and_countersign
     from privacy.errors import ParameterError
-    from transport.keyfiles import load_signing_key
     from wire.rejection import ReportRejected
 
-    signing = load_signing_key(key)
+    signing = load_identity(key)
     with reported(ExitCode.REFUSED, ReportRejected, ParameterError):
-        signed, summary = check_and_countersign(file.read_bytes(), _public(leader), signing)
+        signed, summary = check_and_countersign(file.read_bytes(), public_key(leader), signing)
     target = out or file
     target.write_bytes(signed)
     emit({"file": str(target)} | summary, json)
@@ -97,7 +100,15 @@ def status(config: ConfigOption, json: JsonFlag = False) -> None:
         emit(read_status(path), json)
 
 
-def _public(text: str) -> bytes:
+def load_identity(path: Path) -> SigningKey:
+    """An identity key; root may use a role's own file, nobody else another's."""
+    from transport.keyfiles import load_signing_key
+
+    return load_signing_key(path, owner=path.stat().st_uid if os.geteuid() == 0 else None)
+
+
+def public_key(text: str) -> bytes:
+    """Read an identity key given as hex."""
     try:
         value = bytes.fromhex(text)
     except ValueError:

@@ -1,0 +1,203 @@
+"""Enrolment: join requests with one-use tokens become roster entries of a coming week."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from privacy.signing import SigningKey, verify
+from wire import labels
+from wire.ids import host_id
+from wire.rejection import Reason, ReportRejected
+from wire.roster import EntryAnswer, JoinRequest, Plan, PlanMembership, Roster, RosterEntry
+from wire.signed import Signed
+
+WEEK_S: Final = 7 * 86_400
+
+
+class EnrolmentError(ValueError):
+    """The enrolment file does not say what it must say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A one-use token, known by its SHA-256: whom it enrols, and under which plan."""
+
+    operator: str
+    plan: str
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """What the Leader's operator decided: plans by name, tokens by hash."""
+
+    plans: Mapping[str, Plan]
+    tokens: Mapping[bytes, Token]
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolled:
+    """A roster and the answers to the requests that it took in, under the Leader's signature."""
+
+    roster: bytes
+    answers: Mapping[Path, bytes]
+    summary: Mapping[str, Any]
+
+
+def load_enrolment(path: Path) -> Enrolment:
+    """Read plans and tokens.
+
+    [[plan]] name, series = {NAME = {cohort, weight_millionths}}
+    [[token]] sha256 (hex of the token's hash), operator, plan
+    Raises      EnrolmentError, OSError
+    """
+    try:
+        content = tomllib.loads(path.read_text())
+        _only(content, {"plan", "token"}, str(path))
+        plans = {_text(one, "name"): _plan(one) for one in content.get("plan", [])}
+        tokens = {_token_hash(one): _token(one, plans) for one in content.get("token", [])}
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
+        raise EnrolmentError(f"{path}: expected plans and tokens, got: {error}") from error
+    if not plans:
+        raise EnrolmentError(f"{path}: expected at least one [[plan]], got none")
+    return Enrolment(plans, tokens)
+
+
+def _plan(one: Mapping[str, Any]) -> Plan:
+    _only(one, {"name", "series"}, "[[plan]]")
+    return tuple(
+        PlanMembership(series, int(part["cohort"]), int(part["weight_millionths"]))
+        for series, part in one["series"].items()
+    )
+
+
+def _token(one: Mapping[str, Any], plans: Mapping[str, Plan]) -> Token:
+    _only(one, {"sha256", "operator", "plan"}, "[[token]]")
+    if one["plan"] not in plans:
+        raise EnrolmentError(f"token: expected one of the plans {sorted(plans)}, got {one['plan']}")
+    return Token(_text(one, "operator"), _text(one, "plan"))
+
+
+def _token_hash(one: Mapping[str, Any]) -> bytes:
+    return bytes.fromhex(_text(one, "sha256"))
+
+
+def _text(one: Mapping[str, Any], key: str) -> str:
+    value = one[key]
+    if not isinstance(value, str) or not value:
+        raise EnrolmentError(f"expected text for {key}, got {value!r}")
+    return value
+
+
+def _only(content: Mapping[str, Any], known: set[str], where: str) -> None:
+    unknown = sorted(set(content) - known)
+    if unknown:
+        raise EnrolmentError(f"{where}: unknown key {unknown[0]!r}; known are {sorted(known)}")
+
+
+def check_request(raw: bytes, enrolment: Enrolment) -> tuple[JoinRequest, Token]:
+    """Verify a join request: its own signature, then its token.
+
+    Raises      ReportRejected: length, version, field, join_signature, join_token
+    """
+    request = JoinRequest.decode(raw)
+    if not verify(request.ed25519_pk, raw[:-64], request.signature):
+        raise ReportRejected(Reason.JOIN_SIGNATURE, "the host's signature", "another")
+    token = enrolment.tokens.get(hashlib.sha256(request.token).digest())
+    if token is None:
+        raise ReportRejected(Reason.JOIN_TOKEN, "a token of the enrolment file", "another")
+    return request, token
+
+
+def next_roster(
+    previous: Roster | None,
+    enrolment: Enrolment,
+    requests: Iterable[tuple[JoinRequest, Token]],
+    effective_from: int,
+) -> Roster:
+    """Add hosts to a roster: one roster id per machine, one machine per token.
+
+    Raises      ReportRejected: join_hardware, join_token
+    """
+    old_plans = () if previous is None else previous.plans
+    plans = old_plans + tuple(p for p in enrolment.plans.values() if p not in old_plans)
+    entries = {} if previous is None else {e.hardware_hash: e for e in previous.entries}
+    used: set[bytes] = set()
+    for request, token in requests:
+        if request.token in used:
+            raise ReportRejected(Reason.JOIN_TOKEN, "a token used once", "one used twice")
+        used.add(request.token)
+        if request.hardware_hash in entries:
+            raise ReportRejected(Reason.JOIN_HARDWARE, "a machine not enrolled yet", "one that is")
+        entries[request.hardware_hash] = RosterEntry(
+            host_id(request.ed25519_pk),
+            request.ed25519_pk,
+            token.operator,
+            plans.index(enrolment.plans[token.plan]),
+            request.gpu_models,
+            request.hardware_hash,
+        )
+    version = 1 if previous is None else previous.version + 1
+    ordered = tuple(sorted(entries.values(), key=lambda entry: entry.host_id))
+    return Roster(version, effective_from, plans, ordered)
+
+
+def enrol_folder(
+    plans_file: Path,
+    folder: Path,
+    previous_file: Path | None,
+    leader: SigningKey,
+    *,
+    at_once: bool = False,
+    now_s: float | None = None,
+) -> Enrolled:
+    """Take in every *.join of a folder that has no *.entry yet.
+
+    at_once     in force now; otherwise from the next start of a week
+    Raises      EnrolmentError, ReportRejected
+    """
+    enrolment = load_enrolment(plans_file)
+    previous = None
+    if previous_file is not None:
+        signed = Signed.decode(previous_file.read_bytes(), labels.ROSTER)
+        previous = Roster.decode_body(signed.body)
+    paths = [p for p in sorted(folder.glob("*.join")) if not p.with_suffix(".entry").exists()]
+    requests = [check_request(path.read_bytes(), enrolment) for path in paths]
+    now = int(time.time() if now_s is None else now_s)
+    effective_from = now if at_once else (now // WEEK_S + 1) * WEEK_S
+    roster = next_roster(previous, enrolment, requests, effective_from)
+    answers = {
+        path.with_suffix(".entry"): _answer(request, enrolment.plans[token.plan], roster, leader)
+        for path, (request, token) in zip(paths, requests, strict=True)
+    }
+    summary = {
+        "version": roster.version,
+        "effective_from": effective_from,
+        "hosts": len(roster.entries),
+        "enrolled": len(requests),
+    }
+    return Enrolled(_sign(labels.ROSTER, roster.encode_body(), leader), answers, summary)
+
+
+def _answer(request: JoinRequest, plan: Plan, roster: Roster, leader: SigningKey) -> bytes:
+    entry = RosterEntry(
+        host_id(request.ed25519_pk),
+        request.ed25519_pk,
+        next(e.operator for e in roster.entries if e.ed25519_pk == request.ed25519_pk),
+        0,
+        request.gpu_models,
+        request.hardware_hash,
+    )
+    body = EntryAnswer(
+        request.hash(), roster.version, roster.effective_from, entry, plan
+    ).encode_body()
+    return _sign(labels.ENTRY_ANSWER, body, leader)
+
+
+def _sign(label: bytes, body: bytes, leader: SigningKey) -> bytes:
+    return Signed(label, body, leader.sign(Signed(label, body).unsigned())).encode()

@@ -1,0 +1,180 @@
+"""`pointillist leader`: run the Leader, read its status, verify the transcript, keep the roster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .helper import load_identity, public_key
+from .output import CommandError, ExitCode, JsonFlag, emit, refused, reported, say, usage_error
+
+_EXAMPLES = """Examples:
+
+pointillist leader run --config /etc/pointillist/leader.toml
+
+pointillist leader status --config /etc/pointillist/leader.toml --json | jq .rejected
+
+pointillist leader transcript verify leader.sqlite helper.sqlite --leader 00aa... --helper 11bb...
+
+pointillist leader roster build --plans plans.toml --requests joins/ --out next.roster --key K"""
+
+app = typer.Typer(
+    help="The aggregator that receives and releases: run, status, transcript, roster.",
+    epilog=_EXAMPLES,
+    rich_markup_mode="rich",
+    no_args_is_help=True,
+)
+transcript = typer.Typer(help="What both parties signed about every release.")
+roster = typer.Typer(help="Who takes part, from which week on.")
+app.add_typer(transcript, name="transcript", no_args_is_help=True)
+app.add_typer(roster, name="roster", no_args_is_help=True)
+
+ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="leader.toml")]
+LeaderKey = Annotated[str, typer.Option("--leader", help="The Leader's identity key, hex.")]
+HelperKey = Annotated[str, typer.Option("--helper", help="The Helper's identity key, hex.")]
+
+
+@app.command(epilog="Example: pointillist leader run --config /etc/pointillist/leader.toml")
+def run(config: ConfigOption) -> None:
+    """Admit reports, close windows, release what the Helper unmasks, until a signal."""
+    from aggregator.config import ConfigError, load_leader_config
+    from aggregator.processes import run_leader
+    from aggregator.state_file import StateUnusable
+    from transport.privileges import PrivilegeError
+
+    with reported(ExitCode.USAGE, ConfigError):
+        settings = load_leader_config(config)
+    with reported(ExitCode.UNAVAILABLE, StateUnusable, PrivilegeError):
+        run_leader(settings, say=say)
+
+
+@app.command(epilog="Example: pointillist leader status --config leader.toml --json")
+def status(config: ConfigOption, json: JsonFlag = False) -> None:
+    """Show what the Leader last said: windows, releases, rejections by reason."""
+    from aggregator.config import ConfigError, load_leader_config
+    from aggregator.helper_shell import read_status
+
+    with reported(ExitCode.USAGE, ConfigError):
+        path = load_leader_config(config).status_file
+    if not path.exists():
+        raise refused(f"{path}: the Leader never ran here")
+    with reported(ExitCode.FAILED, ValueError):
+        emit(read_status(path), json)
+
+
+@transcript.command(
+    "verify",
+    epilog="Example: pointillist leader transcript verify leader.sqlite helper.sqlite "
+    "--leader 00aa... --helper 11bb... --report 0123...",
+)
+def verify(
+    leader_file: Annotated[Path, typer.Argument(help="The Leader's state or exported transcript.")],
+    helper_file: Annotated[Path, typer.Argument(help="The Helper's state or exported transcript.")],
+    leader: LeaderKey,
+    helper: HelperKey,
+    report: Annotated[
+        list[str] | None, typer.Option("--report", help="A report id, hex; repeat it.")
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Check both chains, every signature, and that the parties agree; find own reports.
+
+    Exit code 1 when something does not hold, or a report is missing from either party.
+    """
+    from aggregator.directory import PinnedParties
+    from aggregator.state_file import StateUnusable
+    from aggregator.transcript import find_report, read_transcript, verify_transcripts
+    from wire.rejection import ReportRejected
+
+    parties = PinnedParties(public_key(leader), public_key(helper))
+    with reported(ExitCode.USAGE, StateUnusable, ReportRejected):
+        both = [read_transcript(leader_file), read_transcript(helper_file)]
+    verdict = verify_transcripts(both[0], both[1], parties)
+    found: dict[str, Any] = {}
+    for text in report or []:
+        with reported(ExitCode.USAGE, ValueError):
+            places = find_report(both, bytes.fromhex(text))
+        found[text] = {who: link and link.window for who, link in places.items()}
+    whole = all(None not in places.values() for places in found.values())
+    body = {
+        "sound": verdict.sound,
+        "releases": verdict.releases,
+        "chains": verdict.chains,
+        "not_countersigned_yet": verdict.unsigned,
+        "problems": verdict.problems,
+        "reports": found,
+    }
+    emit(body, json)
+    if not verdict.sound or not whole:
+        raise CommandError(ExitCode.FAILED, "the transcripts do not hold, or lack a report")
+
+
+@transcript.command(
+    "export", epilog="Example: pointillist leader transcript export leader.sqlite leader.json"
+)
+def export(
+    state_file: Annotated[Path, typer.Argument(help="A party's state file.")],
+    out: Annotated[Path, typer.Argument(help="Where to.")],
+    json: JsonFlag = False,
+) -> None:
+    """Write releases and report ids, nothing else, for the other side to check."""
+    from aggregator.state_file import StateUnusable
+    from aggregator.transcript import export_transcript, read_transcript
+    from wire.rejection import ReportRejected
+
+    with reported(ExitCode.USAGE, StateUnusable, ReportRejected):
+        kept = read_transcript(state_file)
+    export_transcript(kept, out)
+    emit({"file": str(out), "party": kept.party, "releases": len(kept.links)}, json)
+
+
+@roster.command(
+    "build",
+    epilog="Example: pointillist leader roster build --plans plans.toml --requests joins/ "
+    "--previous fleet.roster --key keys/leader/identity.key --out next.roster",
+)
+def build(
+    plans: Annotated[Path, typer.Option("--plans", help="TOML: plans and one-use tokens.")],
+    requests: Annotated[Path, typer.Option("--requests", help="Folder of *.join requests.")],
+    key: Annotated[Path, typer.Option("--key", help="The Leader's identity.key.")],
+    out: Annotated[Path, typer.Option("--out", help="The roster to be countersigned.")],
+    previous: Annotated[
+        Path | None, typer.Option("--previous", help="The roster in force; its hosts stay.")
+    ] = None,
+    now: Annotated[bool, typer.Option("--now", help="In force at once: only for tests.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Enrol hosts that hold a one-use token; in force from the week after next week's start.
+
+    Writes the roster and, beside each request, its signed answer (*.entry); have both
+    countersigned with `pointillist helper countersign`.
+    """
+    from aggregator.enrolment import EnrolmentError, enrol_folder
+    from wire.rejection import ReportRejected
+
+    with (
+        reported(ExitCode.REFUSED, ReportRejected),
+        reported(ExitCode.USAGE, EnrolmentError),
+    ):
+        result = enrol_folder(plans, requests, previous, load_identity(key), at_once=now)
+    out.write_bytes(result.roster)
+    for path, answer in result.answers.items():
+        path.write_bytes(answer)
+    emit({"file": str(out), **result.summary}, json)
+
+
+@roster.command("show", epilog="Example: pointillist leader roster show fleet.roster --json")
+def show(
+    file: Annotated[Path, typer.Argument(help="A .roster file.")], json: JsonFlag = False
+) -> None:
+    """Show version, hosts and operators of a roster."""
+    from aggregator.task_files import summary
+    from wire.rejection import ReportRejected
+
+    with reported(ExitCode.USAGE, ReportRejected):
+        found = summary(file.read_bytes())
+    if found["kind"] != "roster":
+        raise usage_error(f"{file}: expected a roster, got a {found['kind']}")
+    emit(found, json)
