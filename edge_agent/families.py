@@ -78,6 +78,14 @@ class FamilyRules:
         return next(i for i, rule in enumerate(self.rules) if rule.pattern.search(name))
 
 
+@lru_cache(maxsize=1)
+def pipeline_applications() -> dict[str, str]:
+    """Return the packaged table: pipeline tag of a model hub -> application class."""
+    source = resources.files(__package__) / "applications.toml"
+    tags: dict[str, str] = tomllib.loads(source.read_text(encoding="utf-8"))["pipeline_tags"]
+    return tags
+
+
 def _rule(entry: dict[str, Any], families: Collection[str] | None) -> FamilyRule:
     name = entry.get("id", "without id")
     if set(entry) != _FIELDS:

@@ -81,7 +81,10 @@ def draw_means(section: Section, load: Floats, rng: np.random.Generator) -> Rows
     ends = np.array([_MEANS.get(cell, (0.0, 0.0)) for cell in section.cells])
     level = ends[:, 0] + (ends[:, 1] - ends[:, 0]) * load[:, None]
     jitter = np.exp(rng.normal(0.0, 0.3, level.shape))
-    means: Rows = np.minimum(level * jitter * _MILLION, _MILLION).astype(np.int64)
+    shares = np.minimum(level * jitter * _MILLION, _MILLION)
+    # Parts of one whole (CPU time, memory) never exceed it.
+    above = shares.sum(axis=1, keepdims=True) / section.l1_bound
+    means: Rows = (shares / np.maximum(above, 1.0)).astype(np.int64)
     return means
 
 

@@ -52,14 +52,19 @@ class GpuEvent:
 
 @dataclass(frozen=True, slots=True)
 class TraceHeader:
-    """What the head of a trace says about itself; None and () where it says nothing."""
+    """What the head of a trace says about itself; None and () where it says nothing.
+
+    application    a class by name (top-level key `application`)
+    pipeline_tag   the task of a model hub's model (`metadata.experiment.pipeline_tag`)
+    """
 
     application: str | None
+    pipeline_tag: str | None
     gpu_models: tuple[str, ...]
 
 
 def read_header(path: Path) -> TraceHeader:
-    """Look at the first 256 KiB for the model that ran and the GPUs."""
+    """Look at the first 256 KiB for what ran and on which GPUs."""
     found: Any = ijson.sendable_list()
     parser = ijson.parse_coro(found, use_float=True)
     read = 0
@@ -72,9 +77,10 @@ def read_header(path: Path) -> TraceHeader:
     except (ijson.JSONError, StopIteration):
         pass  # `gpu_events` reports what is wrong, with its offset
     texts = [(prefix, value) for prefix, kind, value in found if kind == "string"]
-    names = [v for p, v in texts if p in ("application", "metadata.experiment.repo_id")]
+    first = dict(reversed(texts))
     models = tuple(v for p, v in texts if p == "deviceProperties.item.name")
-    return TraceHeader(names[0] if names else None, models)
+    tag = first.get("metadata.experiment.pipeline_tag")
+    return TraceHeader(first.get("application"), tag, models)
 
 
 def gpu_events(path: Path, reorder: int = REORDER_EVENTS) -> Iterator[GpuEvent]:

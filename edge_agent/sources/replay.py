@@ -17,8 +17,9 @@ from edge_agent.activity import (
     KernelActivity,
     log2_bin,
 )
+from edge_agent.families import pipeline_applications
 
-from .kineto import REORDER_EVENTS, GpuEvent, TraceError, gpu_events, read_header
+from .kineto import REORDER_EVENTS, GpuEvent, TraceError, TraceHeader, gpu_events, read_header
 from .port import SourceUnavailable
 
 FASTEST = 1_000.0
@@ -50,7 +51,7 @@ class ReplayOptions:
     gpus          GPUs of this host; the i-th device met in the trace plays on GPU i mod gpus
     every_gpu     play each event on all GPUs instead: for a trace of one rank of a larger job
     speed         1: real time; 10: ten times faster, GPU time shrinks with it, bins keep durations
-    application   class of the work; None: what the trace's head says, else unknown
+    application   class of the work; None: what the trace's head names, else unknown
     loop          begin again at the trace's end
     reorder       events held back to sort by time
     """
@@ -102,7 +103,7 @@ class ReplaySource:
     def start(self) -> None:
         """Read up to the first GPU event; a trace that fits the reorder buffer is checked whole."""
         if self._options.application is None:
-            self._application = read_header(self._path).application or UNKNOWN_APPLICATION
+            self._application = _application(read_header(self._path))
         self._spool = _Spool() if self._options.loop else None
         self._events = gpu_events(self._path, self._options.reorder)
         self._next = next(self._events, None)
@@ -179,6 +180,11 @@ class ReplaySource:
             self.loops += 1
             self._events = self._spool.events()
             self._next = next(self._events)
+
+
+def _application(header: TraceHeader) -> str:
+    named = pipeline_applications().get(header.pipeline_tag or "")
+    return header.application or named or UNKNOWN_APPLICATION
 
 
 class _Group:

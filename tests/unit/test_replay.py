@@ -120,10 +120,12 @@ def test_replay_skips_malformed_single_events(tmp_path: Path) -> None:
 
 
 def test_replay_takes_the_application_from_option_then_head(tmp_path: Path) -> None:
-    head = {"metadata": {"experiment": {"repo_id": "org/model"}}}
+    head = {"metadata": {"experiment": {"pipeline_tag": "fill-mask"}}}
     trace = write_trace(tmp_path / "t.json", [kernel(0, 1)], **head)
-    assert launches(replay(trace), BOOT)[0].application == "org/model"
+    assert launches(replay(trace), BOOT)[0].application == "text_encoder"
     assert launches(replay(trace, application="x"), BOOT)[0].application == "x"
+    named = write_trace(tmp_path / "n.json", [kernel(0, 1)], application="rendering", **head)
+    assert launches(replay(named), BOOT)[0].application == "rendering"
     plain = write_trace(tmp_path / "p.json", [kernel(0, 1)])
     assert launches(replay(plain), BOOT)[0].application == "unknown"
 
