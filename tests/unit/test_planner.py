@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import sqrt
+from pathlib import Path
 
 import pytest
 
@@ -240,3 +241,23 @@ def test_plan_that_would_wrap_is_refused() -> None:
     plan = equal_sections(COHORT, 60, 1)
     with pytest.raises(ParameterError, match="modulus"):
         section_figures(plan, plan.tasks[0], plan.tasks[0].sections[0], fine)
+
+
+def test_pages_quote_the_numbers_that_are_computed() -> None:
+    """The threat model and the privacy page say what the planner says."""
+    docs = Path(__file__).parents[2] / "docs"
+    threats = (docs / "threat-model.md").read_text()
+    worked = equal_sections(COHORT, 60, 10)
+    groups, alone = group_epsilons(worked), collusion_epsilons(worked)
+    assert f"| 2 hosts of one person | {groups['hosts_2']:.2f} |" in threats
+    assert f"| 8 hosts of one person | {groups['hosts_8']:.1f} |" in threats
+    assert f"| 4 weeks of one host | {groups['weeks_4']:.2f} |" in threats
+    assert f"| 52 weeks of one host | {groups['weeks_52']:.1f} |" in threats
+    assert f"instead of zeros | {groups['replace']:.2f} |" in threats
+    assert f"**{alone['week']:.0f} a week, {alone['hour']:.0f} an hour" in threats
+    assert f"is at {collusion_epsilons(default_plan())['hour']:.0f}" in threats
+    mixes = (docs / "privacy.md").read_text()
+    plan = default_plan()
+    report = plan_report(plan, catalogue_shapes(plan, Catalogue.load()))
+    hour = cells(report)["kernel_mix"].error_percent["hour"]
+    assert f"| 6.11 % | {hour:.3f} % |" in mixes
