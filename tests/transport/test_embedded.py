@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,6 +98,23 @@ def test_send_refuses_to_grow_while_the_log_is_away(
         producer.close()
         consumer = log.consumer("g", [TOPIC])
         assert [r.value for r in read_until(consumer, 3)] == [b"v"] * 3
+        consumer.close()
+
+
+def test_log_can_be_created_by_many_at_once(tmp_path: Path) -> None:
+    barrier = threading.Barrier(8)
+
+    def create(number: int) -> None:
+        barrier.wait()
+        with EmbeddedLog(tmp_path / "log") as log:
+            log.create_topic(TOPIC, 2)
+            append(log, 1, first=number)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(create, range(8)))
+    with EmbeddedLog(tmp_path / "log") as log:
+        consumer = log.consumer("g", [TOPIC])
+        assert len(read_until(consumer, 8)) == 8
         consumer.close()
 
 

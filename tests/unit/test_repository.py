@@ -6,11 +6,14 @@ import json
 import re
 import subprocess
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
+from aggregator.config import load_helper_config, load_leader_config
+from edge_agent.config import load_config
 from scripts import readme_figures
 from wire.rejection import Reason
 
@@ -104,6 +107,18 @@ def test_config_files_parse(suffix: str) -> None:
             json.loads(text)
         else:
             yaml.safe_load(text)
+
+
+def test_every_config_sample_is_accepted_by_its_program() -> None:
+    loaders: dict[str, Callable[[Path], object]] = {
+        "agent.toml": load_config,
+        "leader.toml": load_leader_config,
+        "helper.toml": load_helper_config,
+    }
+    samples = {path.name: path for path in (REPOSITORY / "deploy" / "config").iterdir()}
+    assert samples.keys() == loaders.keys()
+    for name, path in samples.items():
+        loaders[name](path)
 
 
 def test_readme_quotes_the_committed_results() -> None:
