@@ -1,6 +1,5 @@
 """Workload tables and the rows drawn from them."""
 
-import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -175,11 +174,11 @@ def test_workload_rows_of_unmeasured_hosts_are_unmeasured(workloads: tuple[Workl
 
 
 def test_workload_rows_of_a_section_without_signal_are_zero(
-    workloads: tuple[Workload, ...],
+    workloads: tuple[Workload, ...], tmp_path: Path
 ) -> None:
     text = """
 format = 1
-extends = "shipped"
+extends = "default"
 [[section]]
 id = 900
 name = "toy"
@@ -193,9 +192,9 @@ steps_per_unit = 64
 cadence_s = 60
 default_weight_millionths = 1
 """
-    raw = tomllib.loads((Path(FOLDER).parents[1] / "wire/catalogue.toml").read_text())
-    raw["section"] += tomllib.loads(text)["section"]
-    catalogue = Catalogue.from_content(raw)
+    path = tmp_path / "catalogue.toml"
+    path.write_text(text, encoding="utf-8")
+    catalogue = Catalogue.load(path)
     toy = catalogue.section("toy")
     spec = SectionSpec(toy.id, "toy", toy.kind, toy.length, 64, 64, 0, 1, 1, 1_000_000, 4_096)
     base = task_of(["kernel_mix"])
