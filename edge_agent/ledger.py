@@ -114,6 +114,8 @@ class Ledger:
         signed_time_s   the latest time that an aggregator has signed
         known           series and weights that the signed roster and tasks gave this host
         """
+        if fence_path.exists():
+            Fence.open(fence_path).close()  # LedgerBusy while an agent runs
         for old in (path, Path(f"{path}-wal"), Path(f"{path}-shm"), fence_path):
             if old.exists():
                 old.rename(old.with_name(f"{old.name}.lost-{now_s}"))

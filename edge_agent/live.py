@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypedDict
@@ -30,7 +29,7 @@ from .ledger import Ledger
 from .ledger_errors import LedgerMissing
 from .ledger_records import SpoolLimits
 from .participant import Participant, Rules
-from .shell import AgentShell, Clock
+from .shell import AgentShell, Clock, SystemClock, host_clock_of
 from .sources.host import HostSource
 from .sources.port import Absence, Source, SourceRegistry
 from .sources.replay import ReplayOptions, ReplaySource
@@ -137,10 +136,11 @@ def open_agent(
     Raises      KeyFileRefused, LedgerRefused, TransportUnavailable, ValueError
     """
     sampler = sampler or OpenDpSampler()
+    clock = clock or SystemClock()
     if sampler.seeded and domain != DEMO_DOMAIN:
         raise ValueError("seeded noise protects nobody: it is for the domain demo alone")
     binding = this_machine(config)
-    now_s = clock.unix_ms() // 1000 if clock else int(time.time())
+    now_s = clock.unix_ms() // 1000
     host = load_host(config, binding)
     catalogue = Catalogue.load()
     bounds = config.bounds.bounds(catalogue.hash)
@@ -152,7 +152,12 @@ def open_agent(
         participant = Participant([host], view, sampler, secrets.token_bytes, rules)
         log = transport or EmbeddedLog(config.transport.folder, group=config.transport.group)
         running, absent = sources_of(config, catalogue).start_all()
-        windows = TaskWindows(catalogue, config.host.gpus, DurableAccumulators(config.windows_file))
+        windows = TaskWindows(
+            catalogue,
+            config.host.gpus,
+            DurableAccumulators(config.windows_file),
+            lambda: host_clock_of(clock),
+        )
     except BaseException:
         ledger.close()
         raise

@@ -103,15 +103,25 @@ class Participant:
         sampler: NoiseSampler,
         random_bytes: Callable[[int], bytes],
         rules: Rules,
+        *,
+        rounding_bytes: Callable[[int], bytes] | None = None,
     ) -> None:
+        """Take the hosts and what they spent.
+
+        random_bytes    keys, ids and offsets: the operating system's, always
+        rounding_bytes  rounding and the choice of indicators; a repeatable stream is for the
+                        domain demo alone. None: random_bytes
+        Raises          ValueError for seeded randomness outside the demo
+        """
         if [h.host_id for h in hosts] != [v.host_id for v in view.hosts]:
             raise ValueError("the ledger's view must list the hosts in their order")
-        if sampler.seeded and rules.domain != DEMO_DOMAIN:
+        if rules.domain != DEMO_DOMAIN and (sampler.seeded or rounding_bytes is not None):
             raise ValueError("seeded noise protects nobody: it is for the domain demo alone")
         self._hosts = tuple(hosts)
         self._view = view
         self._sampler = sampler
         self._random_bytes = random_bytes
+        self._rounding_bytes = rounding_bytes or random_bytes
         self._rules = rules
         self._tasks: dict[TaskId, Task] = {}
         self._current: dict[str, TaskId] = {}
@@ -383,7 +393,7 @@ class Participant:
 
     def _noisy(self, task: Task, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Encode the rows and add each host's share of the noise; None for unusable noise."""
-        steps = encode_rows(task, rows, self._random_bytes)
+        steps = encode_rows(task, rows, self._rounding_bytes)
         noise = self._sampler.sample(rows.shape[0], task.sigma_vector_1024())
         # Float noise has a lattice that betrays the value under it: integers or nothing.
         if noise.dtype != np.int64 or noise.shape != steps.shape or noise[:, :2].any():

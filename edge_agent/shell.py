@@ -53,6 +53,7 @@ from .protocol_events import (
 )
 from .sources.port import Source, SourceUnavailable
 from .task_windows import Windows
+from .windows import HostClock
 
 _MAX_BYTES: Final = {topic.name: topic.max_bytes for topic in TOPICS}
 _CONTROL_TOPICS: Final = (TASKS, ROSTERS, KEYS)
@@ -89,6 +90,11 @@ class SystemClock:
 
     def sleep_ms(self, span_ms: int) -> None:
         time.sleep(span_ms / 1000)
+
+
+def host_clock_of(clock: Clock) -> HostClock:
+    """Map the boot clock to the wall clock as they stand now."""
+    return HostClock(clock.unix_ms() * 1_000_000 - clock.boottime_ns())
 
 
 def _no_fault(_point: str) -> None:

@@ -94,7 +94,7 @@ def check_task(
     Raises          ReportRejected
     """
     envelope = Signed.decode(signed, labels.TASK)
-    task = _verified(envelope, pins)
+    task = verified_task(envelope, pins)
     if not domain_allowed(task.domain):
         reason = Reason.DEMO_TASK if DEMO_DOMAIN in task.domain else Reason.FIELD
         raise ReportRejected(reason, "a domain this agent serves", task.domain)
@@ -115,8 +115,11 @@ def check_task(
     return Accepted(task_id(envelope.unsigned()), task)
 
 
-def _verified(envelope: Signed, pins: Pins) -> Task:
-    """Decode the body only far enough to know who must have signed it, then verify."""
+def verified_task(envelope: Signed, pins: Pins) -> Task:
+    """Decode a task to learn who must have signed it, and verify that they did.
+
+    Raises      ReportRejected
+    """
     task = Task.decode_body(envelope.body)
     message = envelope.unsigned()
     if task.leader_pk not in pins.leaders:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -64,11 +64,16 @@ class TaskWindows:
     """One accumulator per task; a new version begins where the old one's open window ends."""
 
     def __init__(
-        self, catalogue: Catalogue, gpus: Sequence[str], store: DurableAccumulators | None
+        self,
+        catalogue: Catalogue,
+        gpus: Sequence[str],
+        store: DurableAccumulators | None,
+        host_clock: Callable[[], HostClock] = HostClock.now,
     ) -> None:
         self._catalogue = catalogue
         self._gpus = tuple(gpus)
         self._store = store
+        self._host_clock = host_clock
         self._open: list[_Open] = []
 
     def open_task(self, task_id: TaskId, task: Task, now_s: int) -> None:
@@ -83,7 +88,12 @@ class TaskWindows:
                 old.last_s = old.windows.next_window
                 first = old.last_s + task.window_s
         accumulator = WindowAccumulator(
-            self._catalogue, task, self._gpus, store=store, first_window=first
+            self._catalogue,
+            task,
+            self._gpus,
+            clock=self._host_clock(),
+            store=store,
+            first_window=first,
         )
         self._open.append(_Open(task_id, task, accumulator))
 
@@ -112,7 +122,7 @@ class TaskWindows:
 
     def follow_clock(self) -> None:
         """Map the boot clock to the wall clock anew: only the wall clock is disciplined."""
-        clock = HostClock.now()
+        clock = self._host_clock()
         for one in self._open:
             one.windows.set_clock(clock)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -140,19 +140,22 @@ def surroundings(folder: Path, *, window_s: int = 4, windows: int = 1000) -> Sur
     return made
 
 
-def demo_task(world: World, *, window_s: int, windows: int, series: str = "demo") -> Task:
+def demo_task(
+    world: World, *, window_s: int, windows: int, series: str = "demo", weight: int = 600_000
+) -> Task:
     """A small demo task over two sections of the real catalogue."""
     plan = TaskPlan(
         series=series, domain="demo", window_s=window_s, first_window=T0,
         last_window=T0 + (windows - 1) * window_s, lateness_s=2, retention_s=6 * 3600,
-        weights={"kernel_mix": 500_000, "host_cpu": 100_000}, gpus_per_host=8, n_max=100,
+        weights={"kernel_mix": weight // 6 * 5, "host_cpu": weight // 6}, gpus_per_host=8,
+        n_max=100,
         n_min=80, leader_pk=world.leader.pk, helper_pk=world.helper.pk,
         expiry=T0 + 10 * windows * window_s + 86_400,
     )  # fmt: skip
     return build_task(Catalogue.load(), plan)
 
 
-def announce(made: Surroundings, tasks: Iterable[Task]) -> None:
+def announce(made: Surroundings, tasks: Sequence[Task], roster_version: int = 1) -> None:
     """Publish keys, roster and tasks."""
     world = made.world
     for key in world.keys(T0, 30 * 86_400):
@@ -160,7 +163,7 @@ def announce(made: Surroundings, tasks: Iterable[Task]) -> None:
             KEYS, announcement_key(key.party_pk, key.key_id), Kind.KEY_ANNOUNCEMENT, key.encode()
         )
     weights = {t.series: sum(s.weight_millionths for s in t.sections) for t in tasks}
-    made.publish(ROSTERS, roster_key(), Kind.ROSTER, world.roster(weights))
+    made.publish(ROSTERS, roster_key(), Kind.ROSTER, world.roster(weights, version=roster_version))
     for task in tasks:
         made.publish(TASKS, task_key(task.series), Kind.TASK, world.sign_task(task))
 

@@ -190,9 +190,7 @@ def test_participant_refuses_weights_swapped_at_a_week_start() -> None:
     """The old heavy series still counts in weeks that straddle the swap."""
     world = World(1)
     day_s = 86_400
-    heavy = tuple(
-        Entry("a", T0 - k * WEEK_S, T0 - (k - 1) * WEEK_S, 900_000, 2) for k in (2, 1)
-    )
+    heavy = tuple(Entry("a", T0 - k * WEEK_S, T0 - (k - 1) * WEEK_S, 900_000, 2) for k in (2, 1))
     view = LedgerView((HostView(world.host_ids[0], heavy, 0, ()),))
     light = world.task("a", window_s=WEEK_S, weight=100_000, version=2)
     grown = world.task("b", window_s=day_s, weight=900_000)
@@ -402,7 +400,7 @@ class FloatNoise:
     seeded = True
 
     def sample(self, hosts: int, sigma_1024: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.zeros((hosts, sigma_1024.size), dtype=np.float64)  # type: ignore[return-value]
+        return np.zeros((hosts, sigma_1024.size), dtype=np.float64)
 
 
 class NoisyCheckWords:

@@ -1,0 +1,245 @@
+"""`pointillist agent`: run the agent of this host, read and recover its ledger, enrol the host."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections import Counter
+from contextlib import ExitStack
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .output import CommandError, ExitCode, JsonFlag, emit, refused, reported, say, usage_error
+
+if TYPE_CHECKING:
+    from edge_agent.config import AgentConfig
+
+_EXAMPLES = """Examples:
+
+pointillist agent join --config agent.toml --token-file token   have this host enrolled
+
+pointillist agent run --config agent.toml   until SIGTERM or Ctrl-C
+
+pointillist agent ledger show --config agent.toml --json   what this host has spent
+
+pointillist agent ledger recover --config agent.toml   after the ledger was lost"""
+
+app = typer.Typer(
+    help="The agent of this host: run it, read its ledger.", epilog=_EXAMPLES,
+    rich_markup_mode="rich", no_args_is_help=True,
+)  # fmt: skip
+ledger_app = typer.Typer(
+    help="The privacy ledger of this host: show it, recover it.", no_args_is_help=True
+)
+app.add_typer(ledger_app, name="ledger")
+
+ConfigOption = Annotated[
+    Path,
+    typer.Option("--config", "-c", help="TOML file; deploy/config/agent.toml is a sample."),
+]
+
+
+@app.command(epilog="Example: pointillist agent run --config /etc/pointillist/agent.toml")
+def run(config: ConfigOption = Path("/etc/pointillist/agent.toml")) -> None:
+    """Run the agent until SIGTERM or Ctrl-C; it logs to stderr and never logs a measurement.
+
+    It refuses demo tasks and seeded noise. Started as root it becomes the configured user before
+    it opens a key.
+    """
+    from edge_agent.ledger_errors import LedgerRefused
+    from edge_agent.live import open_agent
+    from privacy.accountant import gate
+
+    loaded = _load(config)
+    _log_to_stderr()
+    _become_agent(loaded)
+    with reported(ExitCode.REFUSED, LedgerRefused):
+        shell, absent = open_agent(loaded, gate=gate)
+        for source in absent:
+            say(f"source {source.source} is absent: {source.reason}")
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda _number, _frame: shell.stop())
+        shell.run()
+
+
+@ledger_app.command(epilog="Example: pointillist agent ledger show --json | jq .peak_of_a_week")
+def show(
+    config: ConfigOption = Path("/etc/pointillist/agent.toml"), json: JsonFlag = False
+) -> None:
+    """Show what this host has spent, also while the agent runs."""
+    from edge_agent.ledger import read_view
+    from edge_agent.ledger_errors import LedgerRefused
+    from privacy.budget import Entry, peak, spent_at
+
+    loaded = _load(config)
+    with reported(ExitCode.REFUSED, LedgerRefused):
+        view = read_view(loaded.ledger_file)
+    entries: list[Entry] = [entry for host in view.hosts for entry in host.entries]
+    now_s = int(time.time())
+    counts = Counter(entry.series for entry in entries)
+    body = {
+        "hosts": [host.host_id.hex() for host in view.hosts],
+        "epochs_counted_to": max((host.epoch_ctr for host in view.hosts), default=0),
+        "spent_in_the_last_week": _millionths(spent_at(entries, now_s - 604_800)),
+        "peak_of_a_week": _millionths(peak(entries)),
+        "series": [
+            {
+                "series": one.series,
+                "version": one.version,
+                "weight_millionths": one.weight_millionths,
+                "window_s": one.window_s,
+                "windows_kept": counts[one.series],
+                "last_window": max((e.start for e in entries if e.series == one.series), default=0),
+            }
+            for one in view.series.values()
+        ],
+        "frozen_until": view.freeze_until_s if view.freeze_until_s > now_s else None,
+    }
+    emit(body, json)
+
+
+def _millionths(cost: Fraction) -> float:
+    """Round a cost up, so that what is shown is never below what was spent."""
+    return float(-(-cost * 1_000_000 // 1)) / 1_000_000
+
+
+@ledger_app.command(epilog="Example: pointillist agent ledger recover --config agent.toml --yes")
+def recover(
+    config: ConfigOption = Path("/etc/pointillist/agent.toml"),
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Start a new ledger after the old one was lost, without spending anything twice.
+
+    Series that the signed roster and tasks name resume with the first window that starts after
+    now; for two weeks no new series and no larger weight is taken. The old files are kept aside.
+    """
+    from edge_agent.ledger import Ledger
+    from edge_agent.ledger_errors import LedgerRefused
+    from edge_agent.live import load_host, this_machine
+    from edge_agent.recovery import read_signed_past
+    from transport.embedded import EmbeddedLog
+    from transport.keyfiles import mark_ledger
+
+    loaded = _load(config)
+    _become_agent(loaded)
+    binding = this_machine(loaded)
+    host = load_host(loaded, binding)
+    if not yes:
+        typer.confirm(f"Set the ledger of host {host.host_id.hex()} aside?", abort=True, err=True)
+    with EmbeddedLog(loaded.transport.folder, group=loaded.transport.group) as log:
+        past = read_signed_past(log, host.host_id, loaded.trust.pins)
+    if not past.known:
+        raise refused(
+            "no roster and task signed by the pinned parties name this host",
+            "let the Leader publish its roster and tasks, then try again",
+        )
+    now_s = int(time.time())
+    with reported(ExitCode.REFUSED, LedgerRefused):
+        ledger = Ledger.recover(
+            loaded.ledger_file, loaded.fence_file, hosts=[host.host_id], binding=binding,
+            now_s=now_s, signed_time_s=past.signed_time_s, known=past.known,
+        )  # fmt: skip
+    view = ledger.view([host.host_id])
+    ledger.close()
+    mark_ledger(loaded.host.key_file, binding)
+    emit(
+        {
+            "host": host.host_id.hex(),
+            "series": [one.series for one in past.known],
+            "resumes_after": view.resume_after_s,
+            "frozen_until": view.freeze_until_s,
+            "set_aside": f"{loaded.ledger_file}.lost-{now_s}",
+        },
+        json,
+    )
+
+
+@app.command(epilog="Example: pointillist agent join --config agent.toml --token-file token")
+def join(
+    token_file: Annotated[Path, typer.Option(help="The one-use token from the Leader.")],
+    config: ConfigOption = Path("/etc/pointillist/agent.toml"),
+    wait_s: Annotated[float, typer.Option(help="How long to wait for the answer.", min=0.0)] = 10.0,
+    json: JsonFlag = False,
+) -> None:
+    """Ask to be enrolled; enrolment takes effect at the next week start.
+
+    The request carries the host's public key, a hash of its machine id and its GPUs' UUIDs.
+    """
+    from edge_agent.joining import find_answer, gpu_counts, hardware_ids, join_request, send_join
+    from edge_agent.live import load_host, this_machine
+    from transport.embedded import EmbeddedLog
+    from transport.keyfiles import machine_id
+    from wire.catalogue import Catalogue
+
+    loaded = _load(config)
+    token = token_file.read_bytes().strip()
+    if not 16 <= len(token) <= 64:
+        raise usage_error(f"{token_file}: expected a token of 16 to 64 bytes, got {len(token)}")
+    _become_agent(loaded)
+    host = load_host(loaded, this_machine(loaded))
+    request = join_request(
+        host,
+        hardware_ids(machine_id(), loaded.host.gpu_uuids),
+        token,
+        gpu_counts(Catalogue.load(), loaded.host.gpus),
+    )
+    with ExitStack() as stack:
+        log = stack.enter_context(
+            EmbeddedLog(loaded.transport.folder, group=loaded.transport.group)
+        )
+        send_join(log, request)
+        answer = find_answer(log, request, loaded.trust.pins, wait_s)
+    body: dict[str, Any] = {
+        "host": host.host_id.hex(),
+        "request": request.hash().hex(),
+        "answered": answer is not None,
+    }
+    if answer is not None:
+        body |= {"roster_version": answer.roster_version, "effective_from": answer.effective_from}
+        body["series"] = [membership.series for membership in answer.plan]
+    emit(body, json)
+
+
+def _load(path: Path) -> AgentConfig:
+    from edge_agent.config import load_config
+    from edge_agent.config_tree import ConfigError
+
+    with reported(ExitCode.USAGE, ConfigError):
+        return load_config(path)
+
+
+def _become_agent(config: AgentConfig) -> None:
+    """Give root up before a key is opened; the folders are the agent's own."""
+    from transport.privileges import drop_to, ensure_users
+
+    os.umask(0o077)
+    try:
+        if os.geteuid() == 0:
+            ensure_users()
+            config.host.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+            shutil.chown(config.host.state_dir, user=config.host.user)
+        say(drop_to(config.host.user, keep_caps=("CAP_BPF", "CAP_PERFMON")).line)
+    except LookupError as error:
+        message = f"host.user: expected a user of this machine, got {config.host.user!r}"
+        raise CommandError(ExitCode.USAGE, message) from error
+
+
+def _log_to_stderr() -> None:
+    import sys
+
+    import structlog
+
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+    )

@@ -1,0 +1,334 @@
+"""A live agent over the embedded log: what leaves it, when, and what it does without its log."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from edge_agent.activity import Observation
+from edge_agent.ledger import Ledger, read_view
+from edge_agent.ledger_errors import ClockSetBack, LedgerMissing, LedgerRolledBack
+from edge_agent.ledger_records import SealedRecord
+from edge_agent.live import load_host, open_agent, open_ledger, this_machine
+from edge_agent.outbox import BEAT_MS, Outbox
+from edge_agent.recovery import read_signed_past
+from edge_agent.shell import AgentShell
+from privacy.noise_opendp import OpenDpSampler
+from privacy.noise_seeded import SeededSampler
+from tests.agent_live import (
+    SteppedClock,
+    Surroundings,
+    announce,
+    demo_task,
+    run_until,
+    surroundings,
+)
+from tests.agent_world import T0, open_report
+from transport.keyfiles import KeyFileRefused, load_host_key
+from transport.port import Record, TransportUnavailable
+from wire.envelope import unwrap
+from wire.epoch import Epoch
+from wire.ids import task_id
+from wire.report import Report
+from wire.topics import EPOCHS, REPORTS
+
+
+def reports_of(records: list[Record]) -> list[Report]:
+    return [Report.decode(unwrap(r.value, 1 << 22)[1]) for r in records if r.topic == REPORTS]
+
+
+def epochs_of(records: list[Record]) -> dict[bytes, Epoch]:
+    found = [Epoch.decode(unwrap(r.value, 1 << 16)[1]) for r in records if r.topic == EPOCHS]
+    return {bytes(epoch.header.epoch_id): epoch for epoch in found}
+
+
+def test_agent_reports_every_window_from_its_start_on(tmp_path: Path) -> None:
+    made = surroundings(tmp_path)
+    made.run(T0, T0 + 42)
+    records = made.records()
+    assert [r.header.window for r in reports_of(records)] == [T0 + 4 * k for k in range(10)]
+    assert len(epochs_of(records)) == 1
+
+
+class BusyHost:
+    """A source with a lot to tell in every drain."""
+
+    name = "busy"
+
+    def probe(self) -> str | None:
+        return None
+
+    def start(self) -> None:
+        return
+
+    def drain(self, now_boottime_ns: int) -> list[Observation]:
+        return [Observation("host_cpu", "user", 10**6, now_boottime_ns) for _ in range(50)]
+
+    def stop(self) -> None:
+        return
+
+
+def _traffic(made: Surroundings, source: BusyHost | None) -> tuple[list[int], list[int]]:
+    """Run 200 windows; give sizes, and offsets after each window's end in ms, of all reports."""
+    clock = SteppedClock(T0)
+    shell = made.agent(clock)
+    shell._sources = (source,) if source else ()
+    sent: list[tuple[int, int]] = []
+    send = Outbox._send
+
+    def watched(self: Outbox, records: Sequence[SealedRecord]) -> None:
+        sent.extend((clock.now_ms, len(r.value)) for r in records if r.topic == REPORTS)
+        send(self, records)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Outbox, "_send", watched)
+        run_until(shell, clock, T0 + 4 * 200 + 2)
+    shell.close()
+    return [size for _, size in sent], [(at - T0 * 1000) % 4000 for at, _ in sent]
+
+
+def test_agent_idle_and_busy_send_the_same_traffic(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("idle", "busy")]
+    for folder in folders:
+        folder.mkdir()
+    idle = _traffic(surroundings(folders[0]), None)
+    busy = _traffic(surroundings(folders[1]), BusyHost())
+    assert len(idle[0]) == len(busy[0]) == 200
+    assert set(idle[0]) == set(busy[0])
+    assert len(set(idle[0])) == 1
+    # Both uniform on the beats of [0, 1 s): 200 draws in 5 places (an end on the beat itself is
+    # rare), so the counts differ by chance only; 5 sigma of a difference of two binomials.
+    beats = [np.bincount(np.array(o) // BEAT_MS, minlength=5)[:5] for _, o in (idle, busy)]
+    assert max(o for _, offsets in (idle, busy) for o in offsets) <= 1000
+    assert np.abs(beats[0] - beats[1]).max() < 5 * np.sqrt(2 * 200 * 0.25 * 0.75)
+    assert all(counts[1:].min() > 20 for counts in beats)
+
+
+def test_agent_spools_while_the_log_is_away_and_drains_the_same_bytes(tmp_path: Path) -> None:
+    made = surroundings(tmp_path)
+    clock = SteppedClock(T0)
+    shell = made.agent(clock)
+    run_until(shell, clock, T0 + 9)
+    send = Outbox._send
+
+    def away(_self: Outbox, _records: object) -> None:
+        raise TransportUnavailable("the log is away")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Outbox, "_send", away)
+        run_until(shell, clock, T0 + 41)
+        waiting = [one.record.value for one in shell._ledger.spooled()]
+    assert Outbox._send is send
+    assert len(waiting) >= 7
+    assert not {r.value for r in made.records(REPORTS)} & set(waiting)
+    run_until(shell, clock, T0 + 80)
+    assert {r.value for r in made.records(REPORTS)} >= set(waiting)
+    assert shell._ledger.spool_records <= 1
+    windows = [r.header.window for r in reports_of(made.records())]
+    assert len(set(windows)) == len(windows)
+    shell.close()
+
+
+def test_agent_full_spool_publishes_nothing_and_counts(tmp_path: Path) -> None:
+    made = surroundings(tmp_path)
+    spool = dataclasses.replace(made.config.spool, max_records=3)
+    made.config = dataclasses.replace(made.config, spool=spool)
+    clock = SteppedClock(T0)
+    shell = made.agent(clock)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Outbox, "send_due", lambda _self, _now_ms: ())
+        run_until(shell, clock, T0 + 40)
+    assert shell._ledger.spool_records == 3
+    assert shell.tally.refused["spool_full"] >= 5
+    run_until(shell, clock, T0 + 60)
+    shell.close()
+    spent = [e.start for e in read_view(made.config.ledger_file).hosts[0].entries]
+    assert sorted(r.header.window for r in reports_of(made.records())) == spent
+
+
+def test_agent_logs_no_secret_and_no_measurement(tmp_path: Path) -> None:
+    made = surroundings(tmp_path)
+    with capture_logs() as lines:
+        clock = SteppedClock(T0)
+        shell = made.agent(clock)
+        shell._sources = (BusyHost(),)
+        run_until(shell, clock, T0 + 70)
+        secrets = [
+            secret
+            for row in shell._participant._epochs.in_force.values()
+            for epoch in row
+            if epoch is not None
+            for secret in (epoch.k_h, epoch.k_l, epoch.keys(next(iter(epoch.derived))).k_mask)
+        ]
+        shell.close()
+    seed = made.world.signing_keys[0].seed_bytes()
+    text = repr(lines)
+    assert lines
+    assert len(secrets) == 3
+    for secret in (*secrets, seed):
+        assert secret.hex() not in text
+        assert repr(secret)[2:-1] not in text
+    allowed = {
+        "agent", "event", "log_level", "published", "sealed", "epochs", "expired", "refused",
+        "spool_records", "spool_bytes", "series", "version", "window_s", "scheme", "reason",
+        "detail", "spooled", "records",
+    }  # fmt: skip
+    assert {key for line in lines for key in line} <= allowed
+    structlog.reset_defaults()
+
+
+def test_agent_takes_a_new_version_of_its_task_after_the_open_window(tmp_path: Path) -> None:
+    made = surroundings(tmp_path)
+    clock = SteppedClock(T0)
+    shell = made.agent(clock)
+    run_until(shell, clock, T0 + 10)
+    announce(made, [dataclasses.replace(made.task, version=2)])
+    run_until(shell, clock, T0 + 30)
+    shell.close()
+    sealed = reports_of(made.records())
+    assert [r.header.window for r in sealed] == [T0 + 4 * k for k in range(len(sealed))]
+    assert len({r.task_id for r in sealed}) == 2
+    switch = [a.task_id != b.task_id for a, b in itertools.pairwise(sealed)]
+    assert sum(switch) == 1
+
+
+def test_agent_keeps_a_long_window_over_a_restart(tmp_path: Path) -> None:
+    made = surroundings(tmp_path)
+    hourly = demo_task(made.world, window_s=3600, windows=24, series="hourly", weight=120_000)
+    announce(made, [made.task, hourly], roster_version=2)
+    clock = SteppedClock(T0)
+    shell = made.agent(clock)
+    shell._sources = (BusyHost(),)
+    run_until(shell, clock, T0 + 20)
+    shell.close()
+    made.run(T0 + 3590, T0 + 3610)
+    tid = task_id(made.world.sign_task(hourly)[:-128])
+    (report,) = [r for r in reports_of(made.records()) if r.task_id == tid]
+    assert report.header.window == T0
+    epoch = epochs_of(made.records())[bytes(report.epoch_id)]
+    opened = open_report(made.world, epoch, report)
+    cpu = hourly.slices()["host_cpu"]
+    assert opened[cpu].sum() > 0
+
+
+def test_agent_refuses_after_its_ledger_is_gone_and_recovers(tmp_path: Path) -> None:
+    made = surroundings(tmp_path)
+    made.run(T0, T0 + 20)
+    before = len(reports_of(made.records()))
+    binding = this_machine(made.config)
+    assert load_host_key(made.config.host.key_file, binding).ledger_exists
+    shutil.rmtree(made.config.host.state_dir)
+    with pytest.raises(LedgerMissing, match="agent ledger recover"):
+        made.agent(SteppedClock(T0 + 20))
+    made.config.fence_file.unlink()
+    with pytest.raises(LedgerMissing, match="agent ledger recover"):
+        made.agent(SteppedClock(T0 + 20))
+    host = load_host(made.config, binding)
+    with made.log() as log:
+        past = read_signed_past(log, host.host_id, made.world.pins)
+    assert [(k.series, k.weight_millionths) for k in past.known] == [("demo", 600_000)]
+    Ledger.recover(
+        made.config.ledger_file, made.config.fence_file, hosts=[host.host_id], binding=binding,
+        now_s=T0 + 24, signed_time_s=past.signed_time_s, known=past.known,
+    ).close()  # fmt: skip
+    made.run(T0 + 24, T0 + 50)
+    sealed = reports_of(made.records())
+    windows = [r.header.window for r in sealed]
+    assert len(set(windows)) == len(windows)
+    assert min(windows[before:]) > T0 + 24
+
+
+def test_agent_refuses_a_rolled_back_ledger(tmp_path: Path) -> None:
+    made = surroundings(tmp_path)
+    made.run(T0, T0 + 10)
+    shutil.copytree(made.config.host.state_dir, tmp_path / "backup")
+    made.run(T0 + 10, T0 + 20)
+    shutil.rmtree(made.config.host.state_dir)
+    shutil.copytree(tmp_path / "backup", made.config.host.state_dir)
+    with pytest.raises(LedgerRolledBack):
+        made.agent(SteppedClock(T0 + 20))
+
+
+def test_agent_refuses_a_clock_set_back(tmp_path: Path) -> None:
+    made = surroundings(tmp_path)
+    made.run(T0, T0 + 20)
+    with pytest.raises(ClockSetBack):
+        made.agent(SteppedClock(T0 + 5))
+
+
+def test_agent_with_its_clock_set_back_while_it_runs_publishes_nothing(tmp_path: Path) -> None:
+    made = surroundings(tmp_path)
+    clock = SteppedClock(T0)
+    shell = made.agent(clock)
+    run_until(shell, clock, T0 + 20)
+    sealed = shell.tally.sealed
+    clock.now_ms -= 3600 * 1000
+    for _ in range(20):
+        shell.step()
+        clock.sleep_ms(shell.pause_ms())
+    assert shell.tally.sealed == sealed
+    shell.close()
+
+
+def test_agent_on_a_cloned_machine_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = surroundings(tmp_path)
+    made.run(T0, T0 + 10)
+    monkeypatch.setattr("edge_agent.live.machine_id", lambda: "another machine")
+    with pytest.raises(KeyFileRefused):
+        made.agent(SteppedClock(T0 + 10))
+
+
+def test_agent_reinstalled_with_an_old_key_refuses(tmp_path: Path) -> None:
+    made = surroundings(tmp_path)
+    made.run(T0, T0 + 10)
+    made.config.ledger_file.unlink()
+    with pytest.raises(LedgerMissing):
+        open_ledger(made.config, this_machine(made.config), T0 + 10)
+
+
+def test_agent_run_refuses_seeded_noise_and_demo_tasks(tmp_path: Path) -> None:
+    made = surroundings(tmp_path)
+    with pytest.raises(ValueError, match="seeded noise"):
+        open_agent(made.config, sampler=SeededSampler(1))
+    clock = SteppedClock(T0)
+    shell, _ = open_agent(made.config, sampler=OpenDpSampler(), clock=clock)
+    run_until(shell, clock, T0 + 10)
+    shell.close()
+    assert shell.tally.refused["demo_task"] == 1
+    assert made.records() == []
+
+
+def test_agent_stops_in_order_and_leaves_its_spool(tmp_path: Path) -> None:
+    made = surroundings(tmp_path)
+    clock = SteppedClock(T0)
+    shell: AgentShell = made.agent(clock)
+    run = _stop_after(shell, 12)
+    shell.run()
+    assert run() >= 12
+    spent = [e.start for e in read_view(made.config.ledger_file).hosts[0].entries]
+    made.run(clock.now_ms // 1000, clock.now_ms // 1000 + 2)
+    assert sorted(r.header.window for r in reports_of(made.records())) == spent
+
+
+def _stop_after(shell: AgentShell, steps: int) -> Callable[[], int]:
+    """Have the agent stopped after some steps, as a signal would."""
+    count = 0
+    step = shell.step
+
+    def counted() -> None:
+        nonlocal count
+        count += 1
+        step()
+        if count >= steps:
+            shell.stop()
+
+    shell.step = counted  # type: ignore[method-assign]
+    return lambda: count

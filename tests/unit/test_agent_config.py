@@ -1,0 +1,52 @@
+"""The agent's configuration: the sample parses, an unknown key does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edge_agent.config import load_config, parse_config
+from edge_agent.config_tree import ConfigError
+
+SAMPLE = Path("deploy/config/agent.toml")
+
+
+def test_agent_config_sample_parses_into_the_documented_bounds() -> None:
+    config = load_config(SAMPLE)
+    assert config.bounds.epsilon_millionths == 2_000_000
+    assert config.spool.limits.max_bytes == 256 << 20
+    assert len(config.trust.pins.leaders) == len(config.trust.pins.helpers) == 1
+    assert config.fence_file.parent == config.host.key_file.parent
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (("[spool]", "[spool]\nmax_recrods = 1"), r"spool\.max_recrods: expected one of"),
+        (("[spool]", "[spoool]"), "spoool: expected one of"),
+        (("max_records = 20_000", 'max_records = "many"'), r"spool\.max_records: expected int"),
+        (("max_records = 20_000", "max_records = true"), r"expected int, got bool"),
+        (("host = true", "host = 1"), r"sources\.host: expected bool"),
+        (('user = "pointillist-agent"', "user = 5"), r"host\.user: expected str"),
+        (('leaders = ["00', 'leaders = ["zz'), r"trust\.leaders\[0\]: expected lower-case hex"),
+        (('leaders = ["0011', 'leaders = ["'), "expected keys of 32 bytes"),
+        (("[host]", "[host"), "expected TOML"),
+        (('folder = "/var/lib/pointillist/log"', ""), r"transport\.folder: expected a value"),
+        (("allow_local = []", "allow_local = 5"), "expected an array"),
+    ],
+)
+def test_agent_config_refuses_with_place_and_expectation(
+    change: tuple[str, str], complaint: str
+) -> None:
+    text = SAMPLE.read_text(encoding="utf-8")
+    assert change[0] in text
+    with pytest.raises(ConfigError, match=complaint):
+        parse_config(text.replace(*change, 1))
+
+
+def test_agent_config_takes_replays_as_an_array_of_tables() -> None:
+    text = SAMPLE.read_text(encoding="utf-8")
+    more = text + '\n[[sources.replay]]\npath = "trace.json"\nspeed = 10\n'
+    (replay,) = parse_config(more).sources.replay
+    assert (replay.path, replay.speed, replay.loop) == (Path("trace.json"), 10.0, True)
