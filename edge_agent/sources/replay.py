@@ -144,7 +144,7 @@ class ReplaySource:
         if now_ns <= since_ns:
             return []
         gpus = range(self._options.gpus)
-        return [GpuCoverage(self.name, gpu, since_ns, now_ns - since_ns) for gpu in gpus]
+        return [GpuCoverage(f"replay {self._path.name}", gpu, since_ns, now_ns - since_ns) for gpu in gpus]
 
     def _boottime(self, event: GpuEvent) -> int:
         elapsed = max(0, event.start_ns - self._trace_origin_ns)

@@ -244,4 +244,4 @@ def test_replay_says_which_gpus_it_watched(tmp_path: Path) -> None:
     source = replay(write_trace(tmp_path / "t.json", [kernel(0, 10)]), loop=False)
     source.drain(BOOT)
     covered = [r for r in source.drain(BOOT + SECOND) if isinstance(r, GpuCoverage)]
-    assert covered == [GpuCoverage("replay", gpu, BOOT, SECOND) for gpu in (0, 1)]
+    assert covered == [GpuCoverage("replay t.json", gpu, BOOT, SECOND) for gpu in (0, 1)]
