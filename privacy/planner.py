@@ -140,6 +140,18 @@ def epsilon_of_mu(mu: float, delta: float) -> float:
         return float(high)
 
 
+def epsilon_of_share(mu_1e9: int, share: float, delta_1e12: int) -> float:
+    """Return the epsilon that a part of a budget amounts to: sqrt(share) of its mu.
+
+    share       spent weight, 0 .. 1
+    """
+    if not 0 <= share <= 1:
+        raise ParameterError("share of the budget", "0 .. 1", share)
+    if share == 0:
+        return 0.0
+    return epsilon_of_mu(mu_1e9 / 1e9 * sqrt(share), delta_1e12 / 1e12)
+
+
 def group_epsilons(plan: Plan) -> dict[str, float]:
     """Return what the plan's epsilon becomes for more than one host-week, at the same noise.
 

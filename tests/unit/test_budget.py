@@ -197,3 +197,16 @@ def test_decrease_alone_is_always_in_time() -> None:
 def test_change_between_week_starts_is_refused() -> None:
     with pytest.raises(ParameterError, match="first window start"):
         check_weight_changes(WEIGHTS, [decrease(10 * WEEK_S + 60)], DAY)
+
+
+def test_weight_of_a_past_week_still_counts_within_the_guard() -> None:
+    """A series that was heavy for one week only has spent in it: others wait for that week too."""
+    week = 10 * WEEK_S
+    changes = [
+        WeightChange("a", 60, week, 600_000),
+        WeightChange("a", 60, week + WEEK_S, 100_000),
+        WeightChange("b", 60, week + 3 * WEEK_S, 700_000),
+    ]
+    check_weight_changes({"a": 100_000}, changes, DAY)
+    with pytest.raises(ParameterError, match="weight increase"):
+        check_weight_changes({"a": 100_000}, changes, 3 * WEEK_S)

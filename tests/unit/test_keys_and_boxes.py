@@ -128,6 +128,8 @@ def test_malformed_signatures_are_false_not_errors() -> None:
     key = signing.SigningKey.generate()
     signature = key.sign(b"m")
     noncanonical = (PRIME + 3).to_bytes(32, "little")
+    assert not signing._is_strict_point(noncanonical)
+    assert signing._is_strict_point((3).to_bytes(32, "little"))
     assert not signing.verify(key.public_bytes, b"m", signature[:63])
     assert not signing.verify(key.public_bytes[:31], b"m", signature)
     assert not signing.verify(noncanonical, b"m", signature)

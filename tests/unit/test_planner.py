@@ -16,6 +16,7 @@ from privacy.planner import (
     SectionShape,
     collusion_epsilons,
     epsilon_of_mu,
+    epsilon_of_share,
     error_percents,
     group_epsilons,
     section_figures,
@@ -178,6 +179,15 @@ def test_long_windows_count_whole_when_aggregators_collude() -> None:
     share = 0.6 * 60 / 10_081 + 0.2 / 8 + 0.1 / 2 + 0.1 / 2
     expected = epsilon_of_mu(0.351549815 * sqrt(8750 * share), 1e-9)
     assert got["hour"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_part_of_a_budget_amounts_to_less() -> None:
+    assert epsilon_of_share(351_549_815, 1.0, 1000) == pytest.approx(2, abs=1e-7)
+    assert epsilon_of_share(351_549_815, 0.0, 1000) == 0
+    quarter = epsilon_of_share(351_549_815, 0.25, 1000)
+    assert quarter == pytest.approx(epsilon_of_mu(0.351549815 / 2, 1e-9), rel=1e-9)
+    with pytest.raises(ParameterError):
+        epsilon_of_share(351_549_815, 1.01, 1000)
 
 
 def test_epsilon_of_mu_refuses_nonsense() -> None:
