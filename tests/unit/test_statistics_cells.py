@@ -235,3 +235,18 @@ def test_capacity_counts_gpus_and_squares_by_model() -> None:
     assert found == Capacity({1: 20, 2: 4}, {1: 8 * 8 + 4 * 4 + 8 * 8, 2: 16}, 3 * 64)
     assert (found + found).gpus == 48
     assert (found + found).squares == 6 * 64
+
+
+def test_histogram_share_knows_that_the_cell_is_part_of_its_whole() -> None:
+    """A bin that holds nearly everything is a sure share, however noisy the sum is."""
+    section = "gpu_utilisation"
+    top, rest = (section, "95.. percent"), (section, "0..5 percent")
+    full = N * 8 * 12.0
+    cells = cells_of({top: 0.9 * full, rest: 0.1 * full})
+    cell, bins = cells[top], len(CATALOGUE.section(section).cells)
+    assert cell.share == pytest.approx(0.9, rel=1e-3)
+    assert cell.share_high is not None
+    difference = abs(cell.value - cell.share_high * full)
+    variance = 1 - 2 * cell.share_high + bins * cell.share_high**2
+    expected = 1.959964 * cell.standard_error * math.sqrt(variance)
+    assert difference == pytest.approx(expected, rel=2e-3)
