@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +62,13 @@ def seeded_bytes(*name: object) -> bytes:
     return hashlib.sha256(repr(name).encode()).digest()
 
 
+@cache
 def signing_key(*name: object) -> SigningKey:
     """An Ed25519 key that every run of the test shares."""
     return SigningKey.from_seed_bytes(seeded_bytes(*name))
 
 
+@cache
 def hpke_pair(name: str) -> HpkeKeyPair:
     """A sealing key that every run of the test shares."""
     return HpkeKeyPair.from_seed_bytes(b"".join(seeded_bytes(name, i) for i in range(3)))
@@ -100,7 +103,6 @@ class World:
     roster: Roster
     roster_bytes: bytes
     hosts: list[Host]
-    truth: dict[int, NDArray[np.int64]] = field(default_factory=dict)
 
     @property
     def parties(self) -> PinnedParties:
@@ -200,7 +202,14 @@ def make_epoch(
     salt: object = 0,
     signer: SigningKey | None = None,
 ) -> tuple[Epoch, tuple[bytes, bytes]]:
-    """Seal fresh keys for one host: (epoch, (K_H, K_L)). `salt` makes a twin differ."""
+    """Seal fresh keys for one host: (epoch, (K_H, K_L)). `salt` makes a twin differ.
+
+    Seals are random and dear: the same arguments give the same epoch throughout a process.
+    """
+    by = (signer or host.key).public_bytes
+    known = (host.id, name, not_before, length_s, ledger_ctr, salt, by, world.roster.version)
+    if known in _EPOCHS:
+        return _EPOCHS[known]
     header = EpochHeader(
         host.id,  # type: ignore[arg-type]
         EpochId(seeded_bytes("epoch", host.number, name)[:16]),
@@ -220,7 +229,11 @@ def make_epoch(
         seal(world.leader_hpke.public_bytes, k_l, labels.SEAL_L + context),
     )
     signature = (signer or host.key).sign(epoch.unsigned())
-    return dataclasses.replace(epoch, signature=signature), (k_h, k_l)
+    _EPOCHS[known] = dataclasses.replace(epoch, signature=signature), (k_h, k_l)
+    return _EPOCHS[known]
+
+
+_EPOCHS: dict[tuple[object, ...], tuple[Epoch, tuple[bytes, bytes]]] = {}
 
 
 def open_epochs(world: World) -> list[bytes]:
