@@ -18,6 +18,8 @@ class OpenDpSampler:
     seeded = False
 
     def __init__(self) -> None:
+        """Load opendp now: a process that gives privileges up does so after its last import."""
+        self._prelude = _load_prelude()
         self._measurements: dict[int, Callable[[list[int]], list[int]]] = {}
 
     def sample(self, hosts: int, sigma_1024: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -31,17 +33,21 @@ class OpenDpSampler:
     def _measurement(self, sigma_1024: int) -> Callable[[list[int]], list[int]]:
         # A multiple of 1/1024 below 2^43 is exact in a double, so opendp draws this very sigma.
         if sigma_1024 not in self._measurements:
-            self._measurements[sigma_1024] = _make_gaussian(sigma_1024 / SIGMA_UNIT)
+            self._measurements[sigma_1024] = self._make(sigma_1024 / SIGMA_UNIT)
         return self._measurements[sigma_1024]
 
+    def _make(self, scale: float) -> Callable[[list[int]], list[int]]:
+        prelude = self._prelude
+        space = (
+            prelude.vector_domain(prelude.atom_domain(T="i32")),
+            prelude.l2_distance(T="f64"),
+        )
+        made = prelude.m.make_gaussian(*space, scale=scale)
+        return cast(Callable[[list[int]], list[int]], made)
 
-def _make_gaussian(scale: float) -> Callable[[list[int]], list[int]]:
+
+def _load_prelude() -> Any:
     import opendp.prelude as dp
 
     dp.enable_features("contrib")
-    prelude = cast(Any, dp)
-    space = (
-        prelude.vector_domain(prelude.atom_domain(T="i32")),
-        prelude.l2_distance(T="f64"),
-    )
-    return cast(Callable[[list[int]], list[int]], prelude.m.make_gaussian(*space, scale=scale))
+    return dp

@@ -1,0 +1,145 @@
+"""`pointillist demo`: a private fleet of thousands of GPUs on this machine."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .output import CommandError, ExitCode, JsonFlag, emit, unavailable, usage_error
+
+app = typer.Typer(
+    help="Play a fleet of 12,000 GPUs on this machine, released under differential privacy.",
+    invoke_without_command=True,
+    rich_markup_mode="rich",
+)
+
+
+@app.callback(
+    epilog="""Examples:
+
+[bold]pointillist demo[/bold]   1,500 hosts of 8 GPUs and this host, 24 windows, about 2.5 minutes
+
+[bold]pointillist demo --windows 6 --json[/bold]   a short run, one JSON document at its end
+
+[bold]pointillist demo --seed 7 --opendp-hosts 0 --no-live[/bold]   repeats to the last digit
+
+[bold]pointillist demo --trace train.json.gz[/bold]   this host plays a PyTorch trace of yours""",
+)
+def demo(
+    hosts: Annotated[int, typer.Option(help="Simulated hosts of 8 GPUs.", min=20)] = 1500,
+    windows: Annotated[int, typer.Option(help="Windows of 5 s.", min=1, max=1000)] = 24,
+    opendp_hosts: Annotated[
+        int, typer.Option(help="How many of them draw their noise by opendp.", min=0)
+    ] = 50,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Fix workloads, dropouts and the table sampler's noise."),
+    ] = None,
+    live: Annotated[
+        bool, typer.Option("--live/--no-live", help="Run this host's own agent as well.")
+    ] = True,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="PyTorch (Kineto) trace that plays as this host's GPU.",
+            exists=True,
+            dir_okay=False,
+            readable=True,
+        ),
+    ] = None,
+    dropout: Annotated[
+        float, typer.Option(help="Share of hosts that are down in a window.", min=0, max=0.9)
+    ] = 0.02,
+    processes: Annotated[
+        int, typer.Option(help="Processes that share the simulated hosts.", min=1, max=16)
+    ] = 2,
+    output: Annotated[
+        Path, typer.Option(help="Folder for the results; a subfolder is made for each run.")
+    ] = Path("runs"),
+    json: JsonFlag = False,
+) -> None:
+    """Start a Leader, a Helper and a whole fleet, and watch the releases beside the truth.
+
+    Identities, roster, budget and tasks are made for this run and thrown away; nothing of a real
+    agent on this machine is touched.
+    """
+    from pointillist.demo.fleet import DemoOptions
+    from pointillist.demo.plan import DemoPlan
+
+    if opendp_hosts > hosts:
+        raise usage_error(f"--opendp-hosts: expected at most {hosts}, got {opendp_hosts}")
+    options = DemoOptions(
+        plan=DemoPlan(hosts, windows, live),
+        processes=processes,
+        opendp_hosts=opendp_hosts,
+        seed=seed,
+        dropout=dropout,
+        late=0.003,
+        trace=trace.resolve() if trace else None,
+    )
+    _play(options, output, json)
+
+
+def _play(options: object, output: Path, json: bool) -> None:
+    from rich.console import Console
+
+    from pointillist.demo.fleet import DemoFleet, DemoOptions
+    from pointillist.demo.folders import RunFolders
+    from pointillist.demo.processes import ChildFailed, Family
+    from pointillist.demo.run import event_sections, follow
+    from pointillist.demo.stage import Stage
+    from pointillist.demo.summary import summarise, tell
+
+    assert isinstance(options, DemoOptions)  # noqa: S101  (narrowed for the type checker)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    console = Console(stderr=True)
+    folders = RunFolders.make()
+    try:
+        with Family(folders.logs) as family:
+            fleet = DemoFleet(options, folders, family)
+            with Stage(console, quiet=json) as stage:
+                stage.say("starting Leader, Helper and hosts")
+                fleet.start()
+                tally = follow(fleet, family, stage.show)
+            family.stop()
+            folder = _output_folder(output)
+            summary = summarise(fleet, tally, folder)
+        if json:
+            emit(asdict(summary), json)
+        else:
+            events = {
+                section: tally.section(series, section, fleet.last_window)
+                for series, section in event_sections()
+            }
+            hosts = tally.hosts(event_sections()[0][0], fleet.last_window)
+            tell(Console(), summary, events, hosts)
+        if summary.windows_released == 0:
+            raise CommandError(
+                ExitCode.FAILED, "nothing was released", f"the logs are in {folders.logs}"
+            )
+    except ChildFailed as error:
+        raise unavailable(str(error)) from error
+    finally:
+        folders.remove()
+
+
+def _interrupt(number: int, frame: object) -> None:
+    del number, frame
+    raise KeyboardInterrupt
+
+
+def _output_folder(base: Path) -> Path:
+    folder = base.resolve() / time.strftime("demo-%Y%m%d-%H%M%S")
+    folder.mkdir(parents=True)
+    return folder
+
+
+if __name__ == "__main__":
+    sys.exit(app())

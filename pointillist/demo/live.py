@@ -1,0 +1,108 @@
+"""This host as one live agent of the demo: the production agent, a throw-away identity.
+
+Started as `python -m pointillist.demo.live agent.toml ids.jsonl`; the ids of the reports that it
+sends are written down so that the demo can look for them in both parties' transcripts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TextIO
+
+from edge_agent.config import load_config
+from edge_agent.live import open_agent
+from privacy.noise_opendp import OpenDpSampler
+from transport.embedded import EmbeddedLog
+from transport.port import Consumer, Producer, Transport
+from transport.privileges import AGENT_USER, drop_to
+from wire.envelope import unwrap
+from wire.report import Report
+from wire.task import DEMO_DOMAIN
+from wire.topics import REPORTS
+
+
+class NotedProducer:
+    """Notes the ids of the reports that pass."""
+
+    def __init__(self, inner: Producer, notes: TextIO) -> None:
+        self._inner = inner
+        self._notes = notes
+
+    def send(self, topic: str, key: bytes, value: bytes) -> None:
+        """Queue one record, and note its report id."""
+        if topic == REPORTS:
+            report = Report.decode(unwrap(value, len(value))[1])
+            line = {"window": report.header.window, "report_id": report.header.report_id.hex()}
+            self._notes.write(json.dumps(line) + "\n")
+        self._inner.send(topic, key, value)
+
+    def flush(self) -> None:
+        """Make what was sent durable."""
+        self._inner.flush()
+
+    def close(self) -> None:
+        """Let go."""
+        self._inner.close()
+
+
+class NotedTransport:
+    """A transport whose producers note report ids."""
+
+    def __init__(self, inner: Transport, notes: TextIO) -> None:
+        self._inner = inner
+        self._notes = notes
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        """Create a topic of the log."""
+        self._inner.create_topic(name, partitions)
+
+    def producer(self) -> Producer:
+        """Give a producer that notes."""
+        return NotedProducer(self._inner.producer(), self._notes)
+
+    def consumer(self, group: str, topics: Sequence[str]) -> Consumer:
+        """Give a plain consumer."""
+        return self._inner.consumer(group, topics)
+
+    def close(self) -> None:
+        """Close the log."""
+        self._inner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def main() -> None:
+    """Run until a signal comes."""
+    config, notes = load_config(Path(sys.argv[1])), Path(sys.argv[2])
+    sampler = OpenDpSampler()
+    os.umask(0o027)
+    drop_to(AGENT_USER)
+    with notes.open("a", buffering=1) as file:
+        log = EmbeddedLog(config.transport.folder, group=config.transport.group)
+        shell, absent = open_agent(
+            config, domain=DEMO_DOMAIN, sampler=sampler, transport=NotedTransport(log, file)
+        )
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: shell.stop())
+        for one in absent:
+            sys.stderr.write(f"{one.source}: {one.reason}\n")
+        shell.run()
+
+
+if __name__ == "__main__":
+    main()

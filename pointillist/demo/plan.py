@@ -1,0 +1,87 @@
+"""The demo's tasks: one run spends the whole epsilon, half of it on the kernel mix."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from aggregator.tasks import TaskPlan, build_task
+from wire.catalogue import Catalogue
+from wire.task import DEMO_DOMAIN, Task
+
+WINDOW_S: Final = 5
+LATENESS_S: Final = 2
+RETENTION_S: Final = 600
+GPUS_PER_HOST: Final = 8
+OPERATORS: Final = 10
+MIX_SERIES: Final = "demo-mix"
+MIX_WEIGHTS: Final = {
+    "kernel_mix": 500_000,
+    "application_mix": 100_000,
+    "kernel_duration": 50_000,
+    "host_cpu": 50_000,
+}
+EVENT_SERIES: Final = {
+    "demo-day": {"applications_seen": 100_000},
+    "demo-week": {"incidents": 100_000},
+    "demo-eight-weeks": {"hardware_faults": 100_000},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DemoPlan:
+    """What the person asked for.
+
+    hosts     simulated hosts; `live` adds this host
+    windows   of WINDOW_S seconds
+    """
+
+    hosts: int
+    windows: int
+    live: bool
+
+    @property
+    def roster(self) -> int:
+        return self.hosts + self.live
+
+    @property
+    def n_min(self) -> int:
+        return math.ceil(0.8 * self.hosts)
+
+    @property
+    def corrupted(self) -> int:
+        """A tenth of the roster, which is also its largest operator."""
+        return math.ceil(self.roster / OPERATORS)
+
+    def tasks(
+        self, catalogue: Catalogue, first_window: int, leader_pk: bytes, helper_pk: bytes
+    ) -> list[Task]:
+        """Build the mix task and one task per event section, which has the last window alone."""
+        last = first_window + WINDOW_S * (self.windows - 1)
+        spans = {MIX_SERIES: (first_window, MIX_WEIGHTS)}
+        spans |= {series: (last, weights) for series, weights in EVENT_SERIES.items()}
+        return [
+            build_task(
+                catalogue,
+                TaskPlan(
+                    series=series,
+                    domain=DEMO_DOMAIN,
+                    window_s=WINDOW_S,
+                    first_window=first,
+                    last_window=last,
+                    lateness_s=LATENESS_S,
+                    retention_s=RETENTION_S,
+                    weights=weights,
+                    gpus_per_host=GPUS_PER_HOST,
+                    n_max=self.roster,
+                    n_min=self.n_min,
+                    t=self.corrupted,
+                    largest_operator=self.corrupted,
+                    leader_pk=leader_pk,
+                    helper_pk=helper_pk,
+                    expiry=last + RETENTION_S,
+                ),
+            )
+            for series, (first, weights) in spans.items()
+        ]

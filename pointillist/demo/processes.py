@@ -1,0 +1,124 @@
+"""Child processes of a demo: started together, heard together, and never left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Final
+
+STOP_S: Final = 8.0
+_REPOSITORY: Final = Path(__file__).resolve().parents[2]
+
+
+class ChildFailed(Exception):
+    """A process of the demo ended too early; the message shows the end of its log."""
+
+
+class Child:
+    """One process; what it prints on standard output are lines of JSON."""
+
+    def __init__(self, name: str, module: Sequence[str], logs: Path) -> None:
+        self.name = name
+        self.log = logs / f"{name}.log"
+        self._lines: SimpleQueue[str] = SimpleQueue()
+        with self.log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", *module],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                cwd=_REPOSITORY,
+                env=_environment(),
+                start_new_session=True,  # a terminal's Ctrl-C reaches the parent alone
+                text=True,
+            )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        if self._process.stdout is not None:
+            for line in self._process.stdout:
+                self._lines.put(line)
+
+    def message(self, timeout_s: float) -> dict[str, Any]:
+        """Give the next line as JSON.
+
+        Raises      ChildFailed when the process ends or says nothing in time
+        """
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            try:
+                return dict(json.loads(self._lines.get(timeout=0.1)))
+            except Empty:
+                self.check()
+        raise ChildFailed(f"{self.name}: expected a line within {timeout_s:.0f} s, got none")
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def check(self) -> None:
+        """Raise ChildFailed when the process has ended with an error."""
+        code = self._process.poll()
+        if code:
+            tail = self.log.read_text(errors="replace")[-2000:]
+            raise ChildFailed(f"{self.name} ended with {code}:\n{tail}")
+
+    def terminate(self) -> None:
+        """Ask it to stop."""
+        if self.running:
+            self._process.send_signal(signal.SIGTERM)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait, then kill."""
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _environment() -> dict[str, str]:
+    # One thread each: a few processes already share the cores.
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    return {**os.environ, **threads, "PYTHONUNBUFFERED": "1"}
+
+
+class Family:
+    """All children of a run; leaving the block ends every one of them."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self.children: list[Child] = []
+
+    def start(self, name: str, *module: str) -> Child:
+        """Start `python -m module...`."""
+        child = Child(name, module, self._logs)
+        self.children.append(child)
+        return child
+
+    def check(self) -> None:
+        """Raise ChildFailed when any child has ended with an error."""
+        for child in self.children:
+            child.check()
+
+    def __enter__(self) -> Family:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End all children: politely, then not."""
+        for child in self.children:
+            child.terminate()
+        deadline = time.monotonic() + STOP_S
+        for child in self.children:
+            child.join(max(deadline - time.monotonic(), 0.1))

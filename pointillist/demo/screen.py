@@ -1,0 +1,116 @@
+"""The demo's live terminal table: released mix with error bars beside the truth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from .tally import CellView
+
+ROWS = 14
+BAR_CELLS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What one refresh of the screen shows.
+
+    window, windows      released windows so far and planned
+    hosts, roster        accepted hosts of the newest window, hosts in the roster
+    epsilon_spent        of the run's whole epsilon
+    rejections           reason -> count, at the Leader and the Helper
+    latest, mean         newest window and running mean of the kernel mix
+    """
+
+    window: int
+    windows: int
+    hosts: int
+    roster: int
+    gpus: int
+    epsilon: float
+    epsilon_spent: float
+    rejections: dict[str, int]
+    latest: list[CellView]
+    mean: list[CellView]
+    stage: str
+
+
+def render(frame: Frame) -> RenderableType:
+    """The whole screen for one frame."""
+    return Panel(
+        Group(_headline(frame), _progress(frame), _mix_table(frame), _footer(frame)),
+        title="[bold]Pointillist demo[/bold] · see the fleet, never the machine",
+        subtitle="[dim]throw-away identities, budget and roster · label: demo[/dim]",
+        border_style="cyan",
+    )
+
+
+def _headline(frame: Frame) -> Text:
+    text = Text()
+    text.append(f"{frame.hosts:,}", "bold")
+    text.append(f" of {frame.roster:,} hosts in the sum · {frame.gpus:,} GPUs · ")
+    text.append(f"epsilon spent {frame.epsilon_spent:.2f} of {frame.epsilon:g}", "bold yellow")
+    text.append(f" · {frame.stage}")
+    return text
+
+
+def _progress(frame: Frame) -> Table:
+    row = Table.grid(padding=(0, 1))
+    row.add_row(
+        ProgressBar(total=frame.windows, completed=frame.window, width=50),
+        f"window {frame.window} of {frame.windows}",
+    )
+    return row
+
+
+def _mix_table(frame: Frame) -> Table:
+    table = Table(expand=True, box=None, pad_edge=False)
+    table.add_column("GPU time by kernel family")
+    table.add_column("truth", justify="right", style="green")
+    table.add_column("this window ± s.e.", justify="right")
+    table.add_column("running mean ± s.e.", justify="right")
+    table.add_column("mean of the released shares", min_width=BAR_CELLS)
+    latest = {view.cell: view for view in frame.latest}
+    rows = sorted(frame.mean, key=lambda view: view.truth or view.released, reverse=True)
+    for view in rows[:ROWS]:
+        table.add_row(*_row(view, latest.get(view.cell)))
+    return table
+
+
+def _row(mean: CellView, latest: CellView | None) -> tuple[RenderableType, ...]:
+    truth = "…" if mean.truth is None else f"{100 * mean.truth:.2f} %"
+    return (
+        Text(readable(mean.cell)),
+        truth,
+        Text("…") if latest is None else _value(latest),
+        _value(mean),
+        _bar(mean),
+    )
+
+
+def _value(view: CellView) -> Text:
+    if view.below_noise:
+        return Text(f"below noise ±{100 * view.standard_error:4.2f}", "dim")
+    return Text(f"{100 * view.released:5.2f} % ±{100 * view.standard_error:4.2f}")
+
+
+def _bar(view: CellView) -> Text:
+    if view.below_noise:
+        return Text("·", "dim")
+    filled = min(BAR_CELLS, max(1, round(view.released * 2 * BAR_CELLS)))
+    return Text("█" * filled, "cyan")
+
+
+def _footer(frame: Frame) -> Text:
+    refused = ", ".join(f"{name} {count}" for name, count in sorted(frame.rejections.items()))
+    return Text(f"refused: {refused or 'nothing yet'}", "dim")
+
+
+def readable(cell: str) -> str:
+    """A cell's name as a person says it: gpu_time/gemm -> gemm."""
+    return cell.removeprefix("gpu_time/").replace("_", " ")

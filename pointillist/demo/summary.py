@@ -1,0 +1,248 @@
+"""What a demo run ends with: coverage, the live host's reports, files, and what to try next."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from scipy.stats import binom, norm
+
+from aggregator.directory import PinnedParties
+from aggregator.transcript import export_transcript, read_transcript, verify_transcripts
+
+from .chart import draw
+from .fleet import DemoFleet
+from .plan import MIX_SERIES
+from .run import epsilon_spent, event_sections, latencies_s, live_reports, rejections
+from .screen import readable
+from .tally import CellView, Tally, expected_above_noise
+
+WEEKLY_HOSTS = 12_500
+"""The cohort of the shipped plan, for the line that says what a real fleet would see."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Everything a script may want to know of a run; shares are of GPU wall time or of hosts."""
+
+    hosts: int
+    gpus: int
+    windows: int
+    windows_released: int
+    epsilon: float
+    delta: float
+    epsilon_spent: float
+    standard_error_percent_window: float
+    families_above_noise: int
+    families_above_noise_expected: float
+    cells_checked: int
+    interval_coverage_percent: float
+    interval_coverage_binomial_low_percent: float
+    interval_coverage_binomial_high_percent: float
+    window_end_to_release_p50_s: float
+    window_end_to_release_p90_s: float
+    rejections: dict[str, int]
+    live_reports_sent: int
+    live_reports_in_leader_transcript: int
+    live_reports_in_helper_transcript: int
+    transcripts_agree: bool
+    mix: list[dict[str, Any]]
+    events: dict[str, list[dict[str, Any]]]
+    files: dict[str, str]
+
+
+def summarise(fleet: DemoFleet, tally: Tally, output: Path) -> Summary:
+    """Write chart, released Parquet, transcripts and summary.json into `output`.
+
+    Raises      StateUnusable when a party's state cannot be read
+    """
+    mean = tally.running_mean(MIX_SERIES, "kernel_mix")
+    windows = tally.windows(MIX_SERIES)
+    by_window = [tally.section(MIX_SERIES, "kernel_mix", window) for window in windows]
+    events = {
+        section: tally.section(series, section, fleet.last_window)
+        for series, section in event_sections()
+    }
+    files = _write_files(fleet, output, mean, by_window, events)
+    covered, checked = tally.coverage()
+    low, high = binom.interval(0.95, max(checked, 1), 0.95)
+    waits = sorted(latencies_s(fleet)) or [float("nan")]
+    sent, in_leader, in_helper, agree = _transcripts(fleet, output)
+    task = fleet.tasks[0]
+    summary = Summary(
+        hosts=fleet.options.plan.roster,
+        gpus=fleet.options.plan.hosts * 8,
+        windows=fleet.options.plan.windows,
+        windows_released=len(windows),
+        epsilon=task.epsilon_millionths / 1e6,
+        delta=task.delta_1e12 / 1e12,
+        epsilon_spent=round(epsilon_spent(fleet, tally), 4),
+        standard_error_percent_window=_error_percent(by_window),
+        families_above_noise=sum(1 for v in mean if _is_family(v) and not v.below_noise),
+        families_above_noise_expected=round(
+            expected_above_noise([v for v in mean if _is_family(v)]), 1
+        ),
+        cells_checked=checked,
+        interval_coverage_percent=round(100 * covered / max(checked, 1), 2),
+        interval_coverage_binomial_low_percent=round(100 * low / max(checked, 1), 2),
+        interval_coverage_binomial_high_percent=round(100 * high / max(checked, 1), 2),
+        window_end_to_release_p50_s=round(statistics.median(waits), 2),
+        window_end_to_release_p90_s=round(waits[min(int(0.9 * len(waits)), len(waits) - 1)], 2),
+        rejections=rejections(fleet),
+        live_reports_sent=sent,
+        live_reports_in_leader_transcript=in_leader,
+        live_reports_in_helper_transcript=in_helper,
+        transcripts_agree=agree,
+        mix=[_cell(view) for view in _ranked(mean)],
+        events={name: [_cell(view) for view in _ranked(views)] for name, views in events.items()},
+        files=files,
+    )
+    (output / "summary.json").write_text(json.dumps(asdict(summary), indent=2) + "\n")
+    return summary
+
+
+def _write_files(
+    fleet: DemoFleet,
+    output: Path,
+    mean: list[CellView],
+    by_window: list[list[CellView]],
+    events: dict[str, list[CellView]],
+) -> dict[str, str]:
+    plan = fleet.options.plan
+    title = (
+        f"Pointillist demo: {plan.roster:,} hosts, {plan.hosts * 8:,} GPUs, "
+        f"{len(by_window)} windows, epsilon {fleet.tasks[0].epsilon_millionths / 1e6:g}"
+    )
+    chart, releases = output / "demo.png", output / "releases"
+    shown = {name: events[name] for name in ("incidents", "hardware_faults")}
+    draw(chart, title, mean, by_window, shown)
+    shutil.copytree(fleet.folders.releases, releases)
+    return {
+        "chart": str(chart),
+        "releases": str(releases),
+        "summary": str(output / "summary.json"),
+        "leader_transcript": str(output / "leader-transcript.json"),
+        "helper_transcript": str(output / "helper-transcript.json"),
+    }
+
+
+def _transcripts(fleet: DemoFleet, output: Path) -> tuple[int, int, int, bool]:
+    """Export and compare both transcripts; look for this host's reports in each."""
+    folders = fleet.folders
+    leader = read_transcript(folders.leader / "state" / "leader.sqlite")
+    helper = read_transcript(folders.helper / "state" / "helper.sqlite")
+    export_transcript(leader, output / "leader-transcript.json")
+    export_transcript(helper, output / "helper-transcript.json")
+    verdict = verify_transcripts(leader, helper, PinnedParties(fleet.leader_pk, fleet.helper_pk))
+    ids = [bytes.fromhex(one) for one in live_reports(fleet)]
+    found = [sum(1 for one in ids if party.contains(one)) for party in (leader, helper)]
+    return len(ids), found[0], found[1], verdict.sound
+
+
+def _is_family(view: CellView) -> bool:
+    return view.cell.startswith("gpu_time/")
+
+
+def _error_percent(by_window: list[list[CellView]]) -> float:
+    errors = [view.standard_error for views in by_window for view in views]
+    return round(100 * statistics.median(errors), 3) if errors else float("nan")
+
+
+def _ranked(views: list[CellView]) -> list[CellView]:
+    known = [view for view in views if view.truth or not view.below_noise]
+    return sorted(known, key=lambda view: view.truth or view.released, reverse=True)
+
+
+def _cell(view: CellView) -> dict[str, Any]:
+    half = norm.ppf(0.975) * view.standard_error
+    return {
+        "cell": view.cell,
+        "released_share": None if view.below_noise else round(view.released, 6),
+        "low": round(view.released - half, 6),
+        "high": round(view.released + half, 6),
+        "standard_error": round(view.standard_error, 6),
+        "truth": None if view.truth is None else round(view.truth, 6),
+        "below_noise": view.below_noise,
+    }
+
+
+def tell(console: Console, summary: Summary, events: dict[str, list[CellView]], hosts: int) -> None:
+    """Print the summary for a person; hosts is the number accepted in the last window."""
+    console.print()
+    console.rule("[bold]What the fleet learned, and nobody's host did not lose")
+    _tell_events(console, events, hosts)
+    console.print(_tell_privacy(summary))
+    console.print(_tell_checks(summary))
+    console.print("\n[bold]Files[/bold]")
+    for name, path in summary.files.items():
+        console.print(f"  {name:18} {path}", highlight=False)
+    console.print("\n[bold]Try next[/bold]")
+    for line in next_commands(summary):
+        console.print(f"  {line}", highlight=False, soft_wrap=True)
+
+
+def _tell_events(console: Console, events: dict[str, list[CellView]], hosts: int) -> None:
+    for name, views in events.items():
+        shown = [view for view in _ranked(views) if not view.below_noise]
+        noise = sum(1 for view in views if view.below_noise)
+        console.print(f"\n[bold]{name.replace('_', ' ')}[/bold] (hosts; truth in green)")
+        for view in shown[:8]:
+            value, error = view.released * hosts, view.standard_error * hosts
+            truth = "" if view.truth is None else f"[green]{view.truth * hosts:7.0f}[/green]"
+            console.print(f"  {readable(view.cell):32} {value:7.0f} ± {error:.0f} {truth}")
+        by_chance = len(views) * norm.sf(2)
+        console.print(
+            f"  {noise} of {len(views)} cells below noise; "
+            f"{by_chance:.1f} empty cells pass two standard errors by chance",
+            style="dim",
+        )
+
+
+def _tell_privacy(summary: Summary) -> str:
+    return (
+        f"\n[bold]Privacy[/bold]  epsilon {summary.epsilon_spent:.2f} of {summary.epsilon:g} at "
+        f"delta {summary.delta:g}, for the whole run. It is what a fleet of independent hosts "
+        "would get.\nIt is not what this host gets: the simulated hosts' data are known here, "
+        "so their noise hides nobody.\nOn the shipped weekly plan a fleet of this size would see "
+        f"little but noise; {WEEKLY_HOSTS:,} hosts see the kernel mix within "
+        "0.79 points an hour and 0.16 a day (pointillist plan)."
+    )
+
+
+def _tell_checks(summary: Summary) -> str:
+    return (
+        f"\n[bold]Checks[/bold]   {summary.interval_coverage_percent:.1f} % of "
+        f"{summary.cells_checked:,} intervals hold the truth (95 % expected; by chance "
+        f"{summary.interval_coverage_binomial_low_percent:.1f} to "
+        f"{summary.interval_coverage_binomial_high_percent:.1f} %)\n"
+        f"         {summary.families_above_noise} kernel families stand above two standard errors "
+        f"in the mean; {summary.families_above_noise_expected:g} expected from the true mix\n"
+        f"         standard error {summary.standard_error_percent_window:.2f} points a window; "
+        f"window end to release: median {summary.window_end_to_release_p50_s:.1f} s, "
+        f"p90 {summary.window_end_to_release_p90_s:.1f} s\n"
+        f"         this host sent {summary.live_reports_sent} reports: "
+        f"{summary.live_reports_in_leader_transcript} in the Leader's transcript, "
+        f"{summary.live_reports_in_helper_transcript} in the Helper's; "
+        f"the two transcripts {'agree' if summary.transcripts_agree else 'DO NOT AGREE'}\n"
+        "         refused: "
+        + (", ".join(f"{k} {v}" for k, v in sorted(summary.rejections.items())) or "nothing")
+    )
+
+
+def next_commands(summary: Summary) -> list[str]:
+    """Three commands that work on what the run has left."""
+    releases = summary.files["releases"]
+    sql = (
+        "SELECT cell, round(avg(value), 1) AS gpu_seconds FROM releases "
+        "WHERE section = 'kernel_mix' GROUP BY cell ORDER BY 2 DESC LIMIT 8"
+    )
+    return [
+        f'.venv/bin/pointillist query "{sql}" --folder {releases}',
+        ".venv/bin/pointillist plan --hosts 12500",
+        ".venv/bin/pointillist demo --seed 7 --windows 6 --opendp-hosts 0 --no-live",
+    ]

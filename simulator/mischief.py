@@ -1,0 +1,137 @@
+"""A network between hosts and the log that copies, forges, damages and delays what it carries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from transport.port import Consumer, Producer, Transport
+from wire.envelope import Kind, unwrap, wrap
+from wire.topics import REPORTS
+
+_HOST_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Mischief:
+    """Shares of reports that the network treats so; none of it may change a released sum.
+
+    duplicated   delivered twice, byte for byte
+    forged       delivered, and again under the name of a host that is on no roster
+    damaged      delivered, and again with one bit of the box changed
+    """
+
+    duplicated: float = 0.004
+    forged: float = 0.002
+    damaged: float = 0.002
+
+
+class MischievousProducer:
+    """Sends every record once, in order, and some of the reports again."""
+
+    def __init__(
+        self,
+        inner: Producer,
+        mischief: Mischief,
+        rng: np.random.Generator,
+        held_until_s: Callable[[bytes], float],
+        now_s: Callable[[], float],
+    ) -> None:
+        self._inner = inner
+        self._mischief = mischief
+        self._rng = rng
+        self._held_until_s = held_until_s
+        self._now_s = now_s
+        self._held: list[tuple[float, bytes, bytes]] = []
+
+    def send(self, topic: str, key: bytes, value: bytes) -> None:
+        """Queue one record, or hold it back when its host is one of the late ones."""
+        if topic != REPORTS:
+            self._inner.send(topic, key, value)
+            return
+        until_s = self._held_until_s(value)
+        if until_s > self._now_s():
+            self._held.append((until_s, key, value))
+            return
+        self._inner.send(topic, key, value)
+        self._again(key, value)
+
+    def _again(self, key: bytes, value: bytes) -> None:
+        lots = self._rng.random(3)
+        if lots[0] < self._mischief.duplicated:
+            self._inner.send(REPORTS, key, value)
+        if lots[1] < self._mischief.forged:
+            host = self._rng.bytes(_HOST_BYTES)
+            self._inner.send(REPORTS, host, _renamed(value, host))
+        if lots[2] < self._mischief.damaged:
+            self._inner.send(REPORTS, key, _damaged(value))
+
+    def flush(self) -> None:
+        """Make what was sent durable, with the held records whose time has come."""
+        now_s = self._now_s()
+        for until_s, key, value in self._held:
+            if until_s <= now_s:
+                self._inner.send(REPORTS, key, value)
+        self._held = [held for held in self._held if held[0] > now_s]
+        self._inner.flush()
+
+    def close(self) -> None:
+        """Let go; what is still held is lost, as on any network."""
+        self._inner.close()
+
+
+def _renamed(value: bytes, host: bytes) -> bytes:
+    kind, core = unwrap(value, len(value))
+    return wrap(Kind(kind), host + core[_HOST_BYTES:])
+
+
+def _damaged(value: bytes) -> bytes:
+    kind, core = unwrap(value, len(value))
+    return wrap(Kind(kind), core[:-1] + bytes([core[-1] ^ 1]))
+
+
+@dataclass(slots=True)
+class MischievousTransport:
+    """A transport whose producers misbehave; consumers see what the log holds.
+
+    held_until_s   envelope of a report -> time until which the network holds it back; 0: not
+    """
+
+    inner: Transport
+    mischief: Mischief
+    rng: np.random.Generator
+    held_until_s: Callable[[bytes], float]
+    now_s: Callable[[], float]
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        """Create a topic of the log."""
+        self.inner.create_topic(name, partitions)
+
+    def producer(self) -> Producer:
+        """Give a producer that misbehaves."""
+        return MischievousProducer(
+            self.inner.producer(), self.mischief, self.rng, self.held_until_s, self.now_s
+        )
+
+    def consumer(self, group: str, topics: Sequence[str]) -> Consumer:
+        """Give a plain consumer."""
+        return self.inner.consumer(group, topics)
+
+    def close(self) -> None:
+        """Close the log."""
+        self.inner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

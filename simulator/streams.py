@@ -1,0 +1,20 @@
+"""Random streams of the simulator: one per purpose, repeatable when a seed is given."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+
+def stream(seed: int | None, *purpose: str | int) -> np.random.Generator:
+    """Give the generator of one purpose.
+
+    seed      None draws fresh entropy: nothing repeats
+    purpose   tells streams of one seed apart, e.g. ("rows", first_host, window)
+    """
+    if seed is None:
+        return np.random.default_rng()
+    name = "/".join(str(part) for part in (seed, *purpose))
+    digest = hashlib.sha256(name.encode()).digest()
+    return np.random.default_rng(int.from_bytes(digest, "big"))
