@@ -68,3 +68,11 @@ def test_evidence_of_two_runs_adds_up() -> None:
     assert first.noise.sum() == 5_000 * 2 * 2 * 3
     assert (first.curve.sum(axis=2) == 5_000).all()
     assert first.verdict() == ()
+
+
+def test_runs_that_add_up_share_no_randomness() -> None:
+    """Equal runs under other seeds: repeated uniforms would pass for independent trials."""
+    first, second = (Evidence().add(TRUE, 2_000, seed) for seed in (1, 2))
+    assert (first.probe_sums != second.probe_sums).any()
+    assert (first.noise != second.noise).any()
+    assert (first.curve != second.curve).any()
