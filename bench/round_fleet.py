@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -85,28 +86,27 @@ class Fleet:
             ]
 
 
-def load_fleet(n: int) -> Fleet:
-    """Make or read n hosts and their epochs."""
-    folder = CACHE / "fleet"
+def load_fleet(n: int, folder: Path = CACHE / "fleet", part: int = PART) -> Fleet:
+    """Make or read n hosts and their epochs, `part` hosts to a file of `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     fleet = Fleet([], [], [])
-    for start in range(0, n, PART):
-        path = folder / f"part-{start:06}-{PART}.npz"
+    for start in range(0, n, part):
+        path = folder / f"part-{start:06}-{part}.npz"
         if not path.exists():
             partial = path.with_suffix(".partial.npz")
-            np.savez(partial, **_make_part(start))
+            np.savez(partial, **_make_part(start, part))
             partial.replace(path)
         _read_part(fleet, start, dict(np.load(path)))
     return fleet.first(n)
 
 
-def _make_part(start: int) -> dict[str, Any]:
+def _make_part(start: int, size: int) -> dict[str, Any]:
     keys = SealingKeys(*announcements())
-    made = [open_epoch(_host(start + i), keys, 1, 1, T0, os.urandom) for i in range(PART)]
+    made = [open_epoch(_host(start + i), keys, 1, 1, T0, os.urandom) for i in range(size)]
     secrets = [epoch.k_h + epoch.k_l for epoch, _ in made]
     return {
-        "secrets": np.frombuffer(b"".join(secrets), np.uint8).reshape(PART, -1),
-        "raw": np.frombuffer(b"".join(raw for _, raw in made), np.uint8).reshape(PART, -1),
+        "secrets": np.frombuffer(b"".join(secrets), np.uint8).reshape(size, -1),
+        "raw": np.frombuffer(b"".join(raw for _, raw in made), np.uint8).reshape(size, -1),
     }
 
 
