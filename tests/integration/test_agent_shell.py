@@ -148,7 +148,7 @@ def test_agent_full_spool_publishes_nothing_and_counts(tmp_path: Path) -> None:
         run_until(shell, clock, T0 + 40)
     assert shell._ledger.spool_records == 3
     assert shell.tally.refused["spool_full"] >= 5
-    run_until(shell, clock, T0 + 60)
+    run_until(shell, clock, T0 + 62)
     shell.close()
     spent = [e.start for e in read_view(made.config.ledger_file).hosts[0].entries]
     assert sorted(r.header.window for r in reports_of(made.records())) == spent
@@ -314,8 +314,10 @@ def test_agent_stops_in_order_and_leaves_its_spool(tmp_path: Path) -> None:
     shell.run()
     assert run() >= 12
     spent = [e.start for e in read_view(made.config.ledger_file).hosts[0].entries]
-    made.run(clock.now_ms // 1000, clock.now_ms // 1000 + 2)
-    assert sorted(r.header.window for r in reports_of(made.records())) == spent
+    made.run(clock.now_ms // 1000, clock.now_ms // 1000 + 8)
+    windows = [r.header.window for r in reports_of(made.records())]
+    assert len(set(windows)) == len(windows)
+    assert set(windows) >= set(spent)
 
 
 def _stop_after(shell: AgentShell, steps: int) -> Callable[[], int]:

@@ -1,0 +1,189 @@
+"""`pointillist agent` as a person runs it: real processes, signals, exit codes, JSON."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from edge_agent.joining import join_request
+from edge_agent.ledger import read_view
+from edge_agent.live import load_host, this_machine
+from pointillist.cli import main
+from tests.agent_live import SteppedClock, Surroundings, run_until, surroundings
+from tests.agent_world import T0
+from wire.envelope import unwrap
+from wire.ids import host_id
+from wire.roster import JoinRequest
+from wire.topics import JOINS
+
+PATIENCE_S = 60
+
+
+def write_config(made: Surroundings) -> Path:
+    config = made.config
+    path = made.folder / "agent.toml"
+    path.write_text(
+        f"""
+[host]
+key_file = "{config.host.key_file}"
+state_dir = "{config.host.state_dir}"
+gpus = ["H100", "H100"]
+user = "{_me()}"
+[transport]
+folder = "{config.transport.folder}"
+[trust]
+leaders = ["{made.world.leader.pk.hex()}"]
+helpers = ["{made.world.helper.pk.hex()}"]
+[bounds]
+n_min_at_least = 80
+[sources]
+host = true
+[[sources.replay]]
+path = "{made.folder}/no-such-trace.json"
+""",
+        encoding="utf-8",
+    )
+    return path
+
+
+def _me() -> str:
+    import getpass
+
+    return getpass.getuser()
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Surroundings:
+    # The test's own user keeps its files: dropping privileges has tests of its own.
+    monkeypatch.setattr("pointillist.cli.agent._become_agent", lambda _config: None)
+    return surroundings(tmp_path)
+
+
+def call(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["pointillist", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    out, err = capsys.readouterr()
+    code = ended.value.code
+    return (code if isinstance(code, int) else 0), out, err
+
+
+def test_agent_cli_ledger_show_speaks_json(
+    made: Surroundings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made.run(T0, T0 + 22)
+    capsys.readouterr()
+    config = str(write_config(made))
+    code, out, _ = call(monkeypatch, capsys, "agent", "ledger", "show", "-c", config, "--json")
+    shown = json.loads(out)
+    assert code == 0
+    assert shown["series"][0]["windows_kept"] == 5
+    assert shown["peak_of_a_week"] == pytest.approx(5 * 0.6 / 1000, abs=1e-6)
+
+
+def test_agent_cli_ledger_show_without_a_ledger_is_refused(
+    made: Surroundings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = str(write_config(made))
+    code, _, err = call(monkeypatch, capsys, "agent", "ledger", "show", "-c", config)
+    assert code == 3
+    assert "expected a ledger" in err
+
+
+def test_agent_cli_recover_begins_a_new_ledger(
+    made: Surroundings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made.run(T0, T0 + 10)
+    made.config.ledger_file.unlink()
+    capsys.readouterr()
+    config = str(write_config(made))
+    options = ("agent", "ledger", "recover", "-c", config, "--yes", "--json")
+    code, out, _ = call(monkeypatch, capsys, *options)
+    assert code == 0
+    assert json.loads(out)["series"] == ["demo"]
+    view = read_view(made.config.ledger_file)
+    assert view.resume_after_s > 0
+    assert list(view.series) == ["demo"]
+
+
+def test_agent_cli_recover_refuses_while_the_agent_runs(
+    made: Surroundings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = SteppedClock(T0)
+    shell = made.agent(clock)
+    run_until(shell, clock, T0 + 5)
+    capsys.readouterr()
+    options = ("agent", "ledger", "recover", "-c", str(write_config(made)), "--yes")
+    code, _, err = call(monkeypatch, capsys, *options)
+    shell.close()
+    assert code == 3
+    assert "only agent" in err
+
+
+def test_agent_cli_join_sends_a_signed_request(
+    made: Surroundings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    token = made.folder / "token"
+    token.write_bytes(b"a token of one use\n")
+    options = ("--token-file", str(token), "--wait-s", "0", "--json")
+    code, out, _ = call(
+        monkeypatch, capsys, "agent", "join", "-c", str(write_config(made)), *options
+    )
+    assert code == 0
+    (record,) = made.records(JOINS)
+    request = JoinRequest.decode(unwrap(record.value, 1 << 16)[1])
+    host = load_host(made.config, this_machine(made.config))
+    assert host_id(request.ed25519_pk) == host.host_id
+    assert request.token == b"a token of one use"
+    again = join_request(host, request.hardware_ids, request.token, request.gpu_models)
+    assert request == again
+    assert request.gpu_models == ((2, 2),)
+    assert json.loads(out)["answered"] is False
+
+
+def test_agent_cli_bad_configuration_is_wrong_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "agent.toml"
+    path.write_text("[hosst]\n", encoding="utf-8")
+    code, _, err = call(monkeypatch, capsys, "agent", "run", "-c", str(path))
+    assert code == 2
+    assert "hosst: expected one of host" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_agent_cli_run_stops_in_order_on_a_signal(tmp_path: Path, number: signal.Signals) -> None:
+    made = surroundings(tmp_path)
+    config = write_config(made)
+    code = (
+        "import pointillist.cli.agent as a; a._become_agent = lambda config: None;"
+        "from pointillist.cli import main; main()"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, "agent", "run", "-c", str(config)],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stderr is not None
+    lines: list[str] = []
+    deadline = time.monotonic() + PATIENCE_S
+    for line in child.stderr:
+        lines.append(line)
+        if '"demo_task"' in line or time.monotonic() > deadline:
+            break
+    child.send_signal(number)
+    rest = child.stderr.read()
+    assert child.wait(PATIENCE_S) == 0
+    text = "".join(lines) + rest
+    assert "is absent: trace" in text
+    assert '"event": "stopped"' in text
+    assert "demo_task" in text
+    made.config.ledger_file.stat()
