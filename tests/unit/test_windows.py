@@ -98,6 +98,7 @@ def test_windows_late_early_and_stray_records_are_counted_and_left_out() -> None
     windows.add(activity(70, SECOND, gpu=2))
     windows.add(Observation("host_cpu", "no such cell", 1, boot(70)))
     windows.add(Observation("of another task", "x", 1, boot(70)))
+    assert START not in windows._open
     assert windows.dropped == {"late": 1, "early": 1, "stray_gpu": 1, "stray_cell": 1}
     assert cells(task, windows.close(START + 60), "kernel_mix") == {"idle": 120_000}
 
