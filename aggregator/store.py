@@ -62,7 +62,7 @@ class Store:
                 f"the store {path} must not lie in the folder that readers see, {folder}"
             )
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._folder.mkdir(parents=True, exist_ok=True)
+        _public_folder(self._folder)
         self._catalogue = catalogue
         self._database = duckdb.connect(str(path))
         self._database.execute(_TABLES)
@@ -174,7 +174,8 @@ def _table(release: ReleasedWindow, cells: list[Cell]) -> pa.Table:
 
 def _write_whole(rows: pa.Table, target: Path) -> None:
     """Write beside the target, sync, rename: a reader sees the whole file or none."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    for folder in (target.parent.parent, target.parent):
+        _public_folder(folder)
     partial = target.with_name(f".{target.name}.partial")
     with partial.open("wb") as file:
         pq.write_table(rows, file, compression="zstd")
@@ -183,11 +184,23 @@ def _write_whole(rows: pa.Table, target: Path) -> None:
         os.fchmod(file.fileno(), 0o644)
         os.fsync(file.fileno())
     partial.replace(target)
-    folder = os.open(target.parent, os.O_RDONLY)
+    _sync_folder(target.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)
+
+
+def _public_folder(folder: Path) -> None:
+    """Make a folder that readers under other users may enter, whatever the Leader's umask."""
+    if not folder.is_dir():
+        folder.mkdir(parents=True)
+        folder.chmod(0o755)
+        _sync_folder(folder.parent)
 
 
 def _utc(seconds: int) -> datetime:

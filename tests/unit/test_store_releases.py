@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -59,6 +60,18 @@ def test_store_partitions_parquet_by_series_and_date(tmp_path: Path) -> None:
     assert path.relative_to(tmp_path / "releases").as_posix() == expected
     assert pq.read_schema(path).equals(SCHEMA)
     assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_store_lets_other_users_read_releases_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        with opened(tmp_path) as store:
+            store.write(window(TASK, VECTOR, N))
+    finally:
+        os.umask(before)
+    modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "releases").rglob("*")]
+    assert sorted(modes) == [0o644, 0o755, 0o755]
+    assert (tmp_path / "leader" / "store.duckdb").stat().st_mode & 0o077 == 0
 
 
 def test_store_writes_a_release_once(tmp_path: Path) -> None:
