@@ -13,6 +13,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from edge_agent.accumulators import DurableAccumulators
 from edge_agent.activity import Observation
 from edge_agent.ledger import Ledger, read_view
 from edge_agent.ledger_errors import ClockSetBack, LedgerMissing, LedgerRolledBack
@@ -217,6 +218,8 @@ def test_agent_keeps_a_long_window_over_a_restart(tmp_path: Path) -> None:
     opened = open_report(made.world, epoch, report)
     cpu = hourly.slices()["host_cpu"]
     assert opened[cpu].sum() > 0
+    with DurableAccumulators(made.config.windows_file) as store:
+        assert T0 not in store.windows("hourly")
 
 
 def test_agent_refuses_after_its_ledger_is_gone_and_recovers(tmp_path: Path) -> None:
