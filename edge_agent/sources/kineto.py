@@ -19,6 +19,7 @@ _HEADER_BYTES = 1 << 18
 _KINDS = frozenset({"kernel", "concurrent_kernel", "gpu_memcpy", "memcpy", "gpu_memset", "memset"})
 _COPIES = frozenset({"gpu_memcpy", "memcpy"})
 _LONGEST_EVENT_NS = 3_600 * 10**9
+_MOST_DEVICES = 1 << 16
 
 REORDER_EVENTS = 1 << 16
 """Events held back to sort by time: traces write streams one after the other. The farthest
@@ -188,7 +189,7 @@ def _gpu_event(item: Any) -> GpuEvent | None:
     start_ns, duration_ns = _nanoseconds(item.get("ts")), _nanoseconds(item.get("dur"))
     if start_ns is None or duration_ns is None or not isinstance(device, int):
         return None
-    if not 0 <= duration_ns <= _LONGEST_EVENT_NS:
+    if not (0 <= duration_ns <= _LONGEST_EVENT_NS and 0 <= device < _MOST_DEVICES):
         return None
     copied = arguments.get("bytes") if str(item["cat"]).lower() in _COPIES else None
     copy_bytes = copied if isinstance(copied, int) and 0 <= copied < 1 << 62 else None
@@ -198,4 +199,4 @@ def _gpu_event(item: Any) -> GpuEvent | None:
 def _nanoseconds(microseconds: Any) -> int | None:
     if isinstance(microseconds, bool) or not isinstance(microseconds, int | float):
         return None
-    return round(microseconds * 1_000) if abs(microseconds) < 9e15 else None
+    return round(microseconds * 1_000) if abs(microseconds) < 4e15 else None

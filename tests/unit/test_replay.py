@@ -1,5 +1,6 @@
 """Replay: bounded streaming, errors with offsets, playing in time, looping, mapping of GPUs."""
 
+import dataclasses
 import gzip
 import json
 import tracemalloc
@@ -80,6 +81,30 @@ def test_replay_loops_after_the_trace_length(tmp_path: Path) -> None:
     assert sum(r.gpu_time_ns or 0 for r in records) == 20 * 100_010_000 - 10_000 + 10_000
 
 
+def test_replay_later_passes_repeat_the_first_exactly(tmp_path: Path) -> None:
+    events: list[Any] = [
+        kernel(7_000 * i, 10 + 37 * i % 5_000, f"volta_sgemm_{i % 3}", device=i % 2)
+        for i in range(1, 140)
+    ]
+    events += [copy(7_001 * i, 5, 1 << (i % 20)) for i in range(1, 140)]
+    source = replay(write_trace(tmp_path / "t.json", events))
+    seen: list[KernelActivity] = []
+    step = 0
+    while source.loops < 3:
+        seen += launches(source, BOOT + step * 1_000_000)
+        step += 1
+    once = len(seen) // 3
+    first = seen[:once]
+    for number in (1, 2):
+        later = seen[number * once : (number + 1) * once]
+        shifts = {b.boottime_ns - a.boottime_ns for a, b in zip(first, later, strict=True)}
+        assert len(shifts) == 1
+        shift = shifts.pop()
+        assert later == [dataclasses.replace(a, boottime_ns=a.boottime_ns + shift) for a in first]
+    assert sum(record.count for record in first) == len(events)
+    assert len(first) < len(events)
+
+
 def test_replay_speed_shrinks_time_and_keeps_durations_in_bins(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.json", [kernel(0, 1_000), kernel(1_000_000, 1_000)])
     source = replay(trace, speed=10.0, loop=False)
@@ -113,6 +138,9 @@ def test_replay_skips_malformed_single_events(tmp_path: Path) -> None:
         kernel(1, -5),
         kernel(1, 1e300),
         kernel(0, 0) | {"ts": "soon"},
+        kernel(5e15, 1),
+        kernel(1, 1, device=1 << 40),
+        kernel(1, 1, device=-1),
         kernel(1, 1) | {"args": "none", "pid": "GPU"},
     ]
     events = list(gpu_events(write_trace(tmp_path / "t.json", [*bad, kernel(1, 1)])))
