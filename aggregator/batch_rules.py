@@ -22,8 +22,8 @@ from .epochs import EpochBook, KnownEpoch
 from .events import Stopwatch, no_stopwatch
 from .helper_state import BODY_RETENTION_S
 
-BLOCK_HOSTS: Final = 256
-"""Masks of 256 hosts x 1,000 words are 1 MB: summed while they are still in the cache."""
+BLOCK_BYTES: Final = 1 << 20
+"""Masks are summed while they are still in the cache: 262 hosts of 1,000 words at a time."""
 
 CHECK_WORDS: Final = 2
 
@@ -124,10 +124,11 @@ class HostRules:
         n, d = signed.batch.n, self._known.d
         accepted = np.zeros(n, dtype=np.bool_)
         total = np.zeros(d, dtype=np.uint32)
-        block = np.empty((min(n, BLOCK_HOSTS), d), dtype=np.uint32)
+        size = min(n, max(1, BLOCK_BYTES // (4 * d)))
+        block = np.empty((size, d), dtype=np.uint32)
         cleared: Counter[str] = Counter()
-        for start in range(0, n, BLOCK_HOSTS):
-            stop = min(start + BLOCK_HOSTS, n)
+        for start in range(0, n, size):
+            stop = min(start + size, n)
             reasons = self._masks_of(signed, start, stop, block)
             checks = np.frombuffer(signed.batch.entries["check"][start:stop].tobytes(), "<u4")
             fits = (checks.reshape(-1, CHECK_WORDS) - block[: stop - start, :CHECK_WORDS] == 1).all(
