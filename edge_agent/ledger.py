@@ -10,20 +10,16 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final, Self
 
-from privacy.budget import Entry
-
 from .fence import Fence, FenceMark
-from .ledger_db import connect, connect_readonly, transaction, translated
+from .ledger_db import connect, transaction, translated
 from .ledger_errors import (
     ClockSetBack,
     FenceUnwritable,
     LedgerCloned,
     LedgerCorrupt,
     LedgerExists,
-    LedgerMissing,
     LedgerRolledBack,
     WindowSpent,
 )
@@ -32,13 +28,13 @@ from .ledger_records import (
     KEEP_S,
     EpochOpening,
     HostEntry,
-    HostView,
     KnownSeries,
     LedgerView,
     SealedRecord,
     SpooledRecord,
     SpoolLimits,
 )
+from .ledger_rows import entry_row, ledger_view, read_meta, upsert_series
 from .spool import Spool
 
 CLOCK_TOLERANCE_S: Final = 2
@@ -152,7 +148,7 @@ class Ledger:
         with transaction(db):
             db.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
             db.executemany("INSERT INTO hosts VALUES (?, ?)", ((h, now_s) for h in hosts))
-            _upsert_series(db, known)
+            upsert_series(db, known)
         # Both slots are written now, so that a full disk cannot stop a later fence write.
         fence.write(FenceMark(mark.ledger_id, 0))
         fence.write(mark)
@@ -195,32 +191,9 @@ class Ledger:
         Raises      LedgerMissing when the ledger does not hold one of them
         """
         with translated():
-            series = MappingProxyType({row.series: row for row in _known_series(self._db)})
-            return LedgerView(
-                tuple(self._host_view(host) for host in hosts),
-                series,
-                self._meta("resume_after_s"),
-                self._meta("freeze_until_s"),
+            return ledger_view(
+                self._db, hosts, self._meta("resume_after_s"), self._meta("freeze_until_s")
             )
-
-    def _host_view(self, host: bytes) -> HostView:
-        row = self._db.execute("SELECT epoch_ctr FROM hosts WHERE host = ?", (host,)).fetchone()
-        if row is None:
-            raise LedgerMissing(f"expected host {host.hex()} in this ledger, found others only")
-        entries = self._db.execute(
-            "SELECT series, window_start, window_end, weight_millionths, touched FROM entries "
-            "WHERE host = ? ORDER BY window_start",
-            (host,),
-        )
-        opened = self._db.execute(
-            "SELECT opened_s FROM epochs WHERE host = ? ORDER BY ledger_ctr", (host,)
-        )
-        return HostView(
-            host,
-            tuple(Entry(*fields) for fields in entries),
-            row[0],
-            tuple(opened_s for (opened_s,) in opened),
-        )
 
     def require_clock(self, now_s: int) -> None:
         """Raise ClockSetBack when the clock reads less than a time already seen."""
@@ -262,7 +235,7 @@ class Ledger:
 
         def write() -> tuple[int, ...]:
             self._db.executemany(
-                "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", map(_row, entries)
+                "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", map(entry_row, entries)
             )
             return self._spool.insert(records)
 
@@ -318,7 +291,7 @@ class Ledger:
     def remember_series(self, known: Sequence[KnownSeries]) -> None:
         """Record accepted versions and weights, so that no version ever goes back."""
         with transaction(self._db):
-            _upsert_series(self._db, known)
+            upsert_series(self._db, known)
 
     def note_signed_time(self, signed_time_s: int) -> None:
         """Record a time that an aggregator has signed: the clock is never before it."""
@@ -372,51 +345,8 @@ class Ledger:
         self._db.execute("UPDATE meta SET value = ? WHERE name = ?", (value, name))
 
 
-def read_view(path: Path) -> LedgerView:
-    """Read a ledger beside a running agent, for `agent ledger show`; proves nothing."""
-    db = connect_readonly(path)
-    try:
-        with translated():
-            hosts = [row[0] for row in db.execute("SELECT host FROM hosts ORDER BY host")]
-            meta = dict(db.execute("SELECT name, value FROM meta"))
-            views = []
-            for host in hosts:
-                fields = db.execute(
-                    "SELECT series, window_start, window_end, weight_millionths, touched "
-                    "FROM entries WHERE host = ? ORDER BY window_start",
-                    (host,),
-                )
-                ctr = db.execute("SELECT epoch_ctr FROM hosts WHERE host = ?", (host,)).fetchone()
-                views.append(HostView(host, tuple(Entry(*f) for f in fields), ctr[0], ()))
-            series = MappingProxyType({row.series: row for row in _known_series(db)})
-            return LedgerView(tuple(views), series, meta["resume_after_s"], meta["freeze_until_s"])
-    finally:
-        db.close()
-
-
-def _row(spent: HostEntry) -> tuple[bytes, str, int, int, int, int]:
-    e = spent.entry
-    return spent.host_id, e.series, e.start, e.end, e.weight_millionths, e.T
-
-
-def _known_series(db: sqlite3.Connection) -> list[KnownSeries]:
-    rows = db.execute("SELECT series, version, weight_millionths, window_s FROM series")
-    return [KnownSeries(*row) for row in rows]
-
-
-def _upsert_series(db: sqlite3.Connection, known: Iterable[KnownSeries]) -> None:
-    db.executemany(
-        "INSERT INTO series VALUES (?, ?, ?, ?) ON CONFLICT (series) DO UPDATE SET "
-        "version = max(version, excluded.version), weight_millionths = excluded.weight_millionths",
-        ((k.series, k.version, k.weight_millionths, k.window_s) for k in known),
-    )
-
-
 def _proven_mark(db: sqlite3.Connection, fence: Fence, path: Path, binding: bytes) -> FenceMark:
-    with translated():
-        meta = dict(db.execute("SELECT name, value FROM meta"))
-    if not {"ledger_id", "generation", "binding", "clock_s"} <= meta.keys():
-        raise LedgerCorrupt(f"expected the ledger's identity in {path}, found none")
+    meta = read_meta(db, path)
     if meta["binding"] != binding:
         raise LedgerCloned(f"expected {path} on the machine and GPUs it was made on, found others")
     mark, seen = FenceMark(meta["ledger_id"], meta["generation"]), fence.read()

@@ -22,6 +22,7 @@ from wire.ids import host_id
 from wire.task import DEMO_DOMAIN
 
 from .accumulators import DurableAccumulators
+from .clock import Clock, SystemClock, host_clock_of
 from .config import AgentConfig, ReplaySection
 from .epochs import Host
 from .families import FamilyRules
@@ -29,7 +30,7 @@ from .ledger import Ledger
 from .ledger_errors import LedgerMissing
 from .ledger_records import SpoolLimits
 from .participant import Participant, Rules
-from .shell import AgentShell, Clock, SystemClock, host_clock_of
+from .shell import AgentShell
 from .sources.host import HostSource
 from .sources.port import Absence, Source, SourceRegistry
 from .sources.replay import ReplayOptions, ReplaySource

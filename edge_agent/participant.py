@@ -7,6 +7,7 @@ library). A live agent is a batch of one host; the simulator runs hundreds per p
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
@@ -15,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privacy.budget import Entry
-from privacy.calibrate import windows_touched
 from privacy.noise import NoiseSampler
 from wire.envelope import Kind, wrap
 from wire.ids import TaskId
@@ -24,10 +24,18 @@ from wire.task import DEMO_DOMAIN, Task
 from wire.topics import EPOCHS, REPORTS, epoch_key, report_key
 
 from .budget_book import BudgetBook
+from .eligibility import (
+    draw_offsets_ms,
+    fits_recovery,
+    host_readiness,
+    task_weight,
+    window_entry,
+    window_fault,
+)
 from .encode import encode_rows
 from .epochs import EpochBook, Host, HostEpoch, Parties, open_epoch
 from .ledger_records import EpochOpening, HostEntry, KnownSeries, LedgerView, SealedRecord
-from .party_keys import HpkeDirectory, RosterBook, RosterView
+from .party_keys import HpkeDirectory, RosterBook
 from .protocol_events import (
     CommitEpochs,
     CommitFailed,
@@ -56,10 +64,6 @@ from .protocol_events import (
 )
 from .seal_report import Sealing, seal_reports
 from .task_check import Bounds, Gate, Pins, check_task
-
-OFFSET_MOST_S = 5
-OFFSET_SHARE = 4
-"""A report leaves at a random offset in [0, min(5 s, window/4)) after its window's end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,21 +182,15 @@ class Participant:
         self._current[task.series] = task_id
         self._versions[task.series] = task.version
         self._drop_ended(event.now_s)
-        known = KnownSeries(task.series, task.version, _weight(task), task.window_s)
+        known = KnownSeries(task.series, task.version, task_weight(task), task.window_s)
         return [RememberSeries(known), TaskAccepted(task_id, task)]
 
     def _frozen(self, task: Task, now_s: int) -> Refuse | None:
-        """After a recovery: no new series and no larger weight for two weeks."""
-        if now_s >= self._view.freeze_until_s:
+        """After a recovery: for two weeks nothing but what was known, at no larger weight."""
+        if now_s >= self._view.freeze_until_s or fits_recovery(task, self._view.series):
             return None
-        known = self._view.series.get(task.series)
-        if known and _weight(task) <= known.weight_millionths and task.window_s == known.window_s:
-            return None
-        return Refuse(
-            Withheld.RECOVERING,
-            len(self._hosts),
-            f"series {task.series}: new or heavier within two weeks of a ledger's recovery",
-        )
+        detail = f"series {task.series}: new or heavier within two weeks of a ledger's recovery"
+        return Refuse(Withheld.RECOVERING, len(self._hosts), detail)
 
     def _drop_ended(self, now_s: int) -> None:
         """Forget superseded tasks whose last open window has passed."""
@@ -287,14 +285,14 @@ class Participant:
         task = self._tasks.get(event.task_id)
         if task is None:
             return [Refuse(Withheld.TASK_UNKNOWN, len(present), "no such task was accepted")]
-        why = self._window_fault(task, event)
+        why = window_fault(task, event, self._view.resume_after_s)
         if why is not None:
             return [Refuse(why, len(present), f"{task.series} window {event.window_start_s}")]
         effects: list[Effect] = []
         hosts = self._ready(task, event, present, effects)
         if not hosts:
             return effects
-        candidate = _entry(task, event.window_start_s)
+        candidate = window_entry(task, event.window_start_s)
         may = self._budget.may_spend([host for host, _ in hosts], candidate)
         kept = [pair for pair, ok in zip(hosts, may, strict=True) if ok]
         if len(kept) < len(hosts):
@@ -303,20 +301,6 @@ class Participant:
         if kept:
             effects += self._seal(task, event, candidate, kept)
         return effects
-
-    def _window_fault(self, task: Task, event: WindowClosed) -> Withheld | None:
-        start = event.window_start_s
-        if start % task.window_s or not task.first_window <= start <= task.last_window:
-            return Withheld.WINDOW_MISALIGNED
-        if task.expiry <= start + task.window_s:
-            return Withheld.TASK_EXPIRED
-        if event.now_s < start + task.window_s:
-            return Withheld.WINDOW_OPEN
-        if event.now_s >= start + task.window_s + task.retention_s:
-            return Withheld.WINDOW_LATE
-        if start <= self._view.resume_after_s:
-            return Withheld.RECOVERING
-        return None
 
     def _ready(
         self, task: Task, event: WindowClosed, present: list[int], effects: list[Effect]
@@ -328,38 +312,23 @@ class Participant:
             effects.append(Refuse(Withheld.NO_ROSTER, len(present), "no roster in force"))
             return []
         ready: list[tuple[int, Sealing]] = []
-        withheld: dict[Withheld, int] = {}
+        withheld: Counter[Withheld] = Counter()
         for host in present:
-            found = self._readiness(task, parties, roster, host, event)
+            found = host_readiness(
+                task,
+                event,
+                roster.memberships[host],
+                self._epochs.epoch(parties, host),
+                self._budget.last_start(host, task.series),
+            )
             if isinstance(found, Withheld):
-                withheld[found] = withheld.get(found, 0) + 1
+                withheld[found] += 1
             else:
-                ready.append((host, found))
-        for why, count in withheld.items():
-            effects.append(Refuse(why, count, f"{task.series} window {event.window_start_s}"))
+                cohort, epoch = found
+                ready.append((host, Sealing(self._hosts[host].host_id, cohort, epoch)))
+        detail = f"{task.series} window {event.window_start_s}"
+        effects += [Refuse(why, count, detail) for why, count in withheld.items()]
         return ready
-
-    def _readiness(
-        self,
-        task: Task,
-        parties: Parties,
-        roster: RosterView,
-        host: int,
-        event: WindowClosed,
-    ) -> Sealing | Withheld:
-        plan = roster.memberships[host]
-        membership = plan.get(task.series) if plan else None
-        if membership is None or membership.weight_millionths < _weight(task):
-            return Withheld.NOT_ROSTERED
-        if event.window_start_s <= self._budget.last_start(host, task.series):
-            return Withheld.WINDOW_SPENT
-        epoch = self._epochs.epoch(parties, host)
-        end_s = event.window_start_s + task.window_s
-        if epoch is None or epoch.header.not_after <= event.now_s:
-            return Withheld.NO_EPOCH
-        if not epoch.covers(end_s, task.lateness_s):
-            return Withheld.NO_EPOCH
-        return Sealing(self._hosts[host].host_id, membership.cohort, epoch)
 
     def _seal(
         self, task: Task, event: WindowClosed, candidate: Entry, hosts: list[tuple[int, Sealing]]
@@ -374,7 +343,7 @@ class Participant:
             event.task_id, task.scheme, start_s, sealings, noisy, self._random_bytes
         )
         end_s = start_s + task.window_s
-        offsets_ms = self._offsets_ms(task.window_s, len(hosts))
+        offsets_ms = draw_offsets_ms(task.window_s, len(hosts), self._random_bytes)
         records = [
             SealedRecord(
                 REPORTS,
@@ -400,13 +369,6 @@ class Participant:
             return None
         steps += noise
         return steps
-
-    def _offsets_ms(self, window_s: int, count: int) -> list[int]:
-        """Draw each host's publishing offset; it knows nothing of the load."""
-        span_ms = max(1, min(OFFSET_MOST_S * 1000, window_s * 1000 // OFFSET_SHARE))
-        words = np.frombuffer(self._random_bytes(8 * count), dtype="<u8")
-        offsets: list[int] = (words % np.uint64(span_ms)).tolist()
-        return offsets
 
     # Commits and publishing -------------------------------------------------------------------
 
@@ -452,12 +414,3 @@ class Participant:
     def _(self, event: TransportUp) -> list[Effect]:  # noqa: ARG002  (dispatched on its type)
         self._down = False
         return [DrainSpool()]
-
-
-def _weight(task: Task) -> int:
-    return sum(section.weight_millionths for section in task.sections)
-
-
-def _entry(task: Task, start_s: int) -> Entry:
-    touched = windows_touched(task.window_s, task.windows)
-    return Entry(task.series, start_s, start_s + task.window_s, _weight(task), touched)

@@ -7,12 +7,11 @@ effects out in their order, and stops at once when the ledger can no longer be t
 from __future__ import annotations
 
 import secrets
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -22,6 +21,7 @@ from wire.keys import KeyAnnouncement
 from wire.rejection import ReportRejected
 from wire.topics import KEYS, ROSTERS, TASKS, TOPICS
 
+from .clock import Clock, SystemClock
 from .ledger import Ledger
 from .ledger_errors import ClockSetBack, LedgerFull, SpoolFull, WindowSpent
 from .outbox import BEAT_MS, Outbox
@@ -53,7 +53,6 @@ from .protocol_events import (
 )
 from .sources.port import Source, SourceUnavailable
 from .task_windows import Windows
-from .windows import HostClock
 
 _MAX_BYTES: Final = {topic.name: topic.max_bytes for topic in TOPICS}
 _CONTROL_TOPICS: Final = (TASKS, ROSTERS, KEYS)
@@ -61,40 +60,6 @@ _CONTROL_EVERY_MS: Final = 1_000
 _DRAIN_EVERY_MS: Final = 1_000
 _HOUSEKEEPING_EVERY_MS: Final = 60_000
 _LONGEST_SLEEP_MS: Final = 1_000
-
-
-class Clock(Protocol):
-    """The host's clocks."""
-
-    def unix_ms(self) -> int:
-        """Give milliseconds since 1970."""
-        ...
-
-    def boottime_ns(self) -> int:
-        """Give CLOCK_BOOTTIME."""
-        ...
-
-    def sleep_ms(self, span_ms: int) -> None:
-        """Sleep; a signal may end it early."""
-        ...
-
-
-class SystemClock:
-    """The operating system's clocks."""
-
-    def unix_ms(self) -> int:
-        return time.time_ns() // 1_000_000
-
-    def boottime_ns(self) -> int:
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-
-    def sleep_ms(self, span_ms: int) -> None:
-        time.sleep(span_ms / 1000)
-
-
-def host_clock_of(clock: Clock) -> HostClock:
-    """Map the boot clock to the wall clock as they stand now."""
-    return HostClock(clock.unix_ms() * 1_000_000 - clock.boottime_ns())
 
 
 def _no_fault(_point: str) -> None:
@@ -409,3 +374,5 @@ _WITHHELD: Final[dict[type[Exception], Withheld]] = {
     ClockSetBack: Withheld.CLOCK_SET_BACK,
     WindowSpent: Withheld.WINDOW_SPENT,
 }
+
+__all__ = ["AgentShell", "Clock", "SystemClock", "Tally"]

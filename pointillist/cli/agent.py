@@ -72,8 +72,8 @@ def show(
     config: ConfigOption = Path("/etc/pointillist/agent.toml"), json: JsonFlag = False
 ) -> None:
     """Show what this host has spent, also while the agent runs."""
-    from edge_agent.ledger import read_view
     from edge_agent.ledger_errors import LedgerRefused
+    from edge_agent.ledger_rows import read_view
     from privacy.budget import Entry, peak, spent_at
 
     loaded = _load(config)

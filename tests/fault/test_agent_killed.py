@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.ledger import Ledger, read_view
+from edge_agent.ledger import Ledger
 from edge_agent.ledger_errors import LedgerBusy
 from edge_agent.ledger_records import SealedRecord
+from edge_agent.ledger_rows import read_view
 from edge_agent.live import this_machine
 from tests.agent_live import SteppedClock, Surroundings, killing, run_until, surroundings
 from tests.agent_world import T0, epochs, open_report, reports

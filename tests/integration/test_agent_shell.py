@@ -15,9 +15,10 @@ from structlog.testing import capture_logs
 
 from edge_agent.accumulators import DurableAccumulators
 from edge_agent.activity import Observation
-from edge_agent.ledger import Ledger, read_view
+from edge_agent.ledger import Ledger
 from edge_agent.ledger_errors import ClockSetBack, LedgerMissing, LedgerRolledBack
 from edge_agent.ledger_records import SealedRecord
+from edge_agent.ledger_rows import read_view
 from edge_agent.live import load_host, open_agent, open_ledger, this_machine
 from edge_agent.outbox import BEAT_MS, Outbox
 from edge_agent.recovery import read_signed_past

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.ledger import CLOCK_TOLERANCE_S, Ledger, read_view
+from edge_agent.ledger import CLOCK_TOLERANCE_S, Ledger
 from edge_agent.ledger_errors import (
     ClockSetBack,
     LedgerBusy,
@@ -31,6 +31,7 @@ from edge_agent.ledger_records import (
     SealedRecord,
     SpoolLimits,
 )
+from edge_agent.ledger_rows import read_view
 from privacy.budget import Entry
 
 NOW = 1_800_000_000

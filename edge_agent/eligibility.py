@@ -1,0 +1,93 @@
+"""Which windows of which hosts may be reported, as pure questions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import numpy as np
+
+from privacy.budget import Entry
+from privacy.calibrate import windows_touched
+from wire.roster import PlanMembership
+from wire.task import Task
+
+from .epochs import HostEpoch
+from .ledger_records import KnownSeries
+from .protocol_events import WindowClosed, Withheld
+
+OFFSET_MOST_S: Final = 5
+OFFSET_SHARE: Final = 4
+"""A report leaves at a random offset in [0, min(5 s, window/4)) after its window's end."""
+
+
+def task_weight(task: Task) -> int:
+    """Give the weight of all sections of a task, millionths."""
+    return sum(section.weight_millionths for section in task.sections)
+
+
+def window_entry(task: Task, start_s: int) -> Entry:
+    """Give what one window of a task costs."""
+    touched = windows_touched(task.window_s, task.windows)
+    return Entry(task.series, start_s, start_s + task.window_s, task_weight(task), touched)
+
+
+def window_fault(task: Task, event: WindowClosed, resume_after_s: int) -> Withheld | None:
+    """Say why no host may report this window, or None."""
+    start_s = event.window_start_s
+    end_s = start_s + task.window_s
+    if start_s % task.window_s or not task.first_window <= start_s <= task.last_window:
+        return Withheld.WINDOW_MISALIGNED
+    if task.expiry <= end_s:
+        return Withheld.TASK_EXPIRED
+    if event.now_s < end_s:
+        return Withheld.WINDOW_OPEN
+    if event.now_s >= end_s + task.retention_s:
+        return Withheld.WINDOW_LATE
+    if start_s <= resume_after_s:
+        return Withheld.RECOVERING
+    return None
+
+
+def host_readiness(
+    task: Task,
+    event: WindowClosed,
+    plan: Mapping[str, PlanMembership] | None,
+    epoch: HostEpoch | None,
+    last_start_s: int,
+) -> tuple[int, HostEpoch] | Withheld:
+    """Give a host's cohort and epoch for a window, or why it may not report it.
+
+    plan            the host's memberships by series, None when it is not on the roster
+    last_start_s    start of the last window of the series that it has spent
+    """
+    membership = plan.get(task.series) if plan else None
+    if membership is None or membership.weight_millionths < task_weight(task):
+        return Withheld.NOT_ROSTERED
+    if event.window_start_s <= last_start_s:
+        return Withheld.WINDOW_SPENT
+    if epoch is None or epoch.header.not_after <= event.now_s:
+        return Withheld.NO_EPOCH
+    if not epoch.covers(event.window_start_s + task.window_s, task.lateness_s):
+        return Withheld.NO_EPOCH
+    return membership.cohort, epoch
+
+
+def fits_recovery(task: Task, known: Mapping[str, KnownSeries]) -> bool:
+    """Say whether a recovered ledger may take a task before its two weeks are over.
+
+    A later version could spread the same weight over fewer windows, and what the lost ledger spent
+    of the earlier one is not known: only versions that the recovery saw are taken.
+    """
+    one = known.get(task.series)
+    if one is None or task.version > one.version or task.window_s != one.window_s:
+        return False
+    return task_weight(task) <= one.weight_millionths
+
+
+def draw_offsets_ms(window_s: int, count: int, random_bytes: Callable[[int], bytes]) -> list[int]:
+    """Draw each host's publishing offset, milliseconds; it knows nothing of the load."""
+    span_ms = max(1, min(OFFSET_MOST_S * 1000, window_s * 1000 // OFFSET_SHARE))
+    words = np.frombuffer(random_bytes(8 * count), dtype="<u8")
+    offsets: list[int] = (words % np.uint64(span_ms)).tolist()
+    return offsets
