@@ -9,10 +9,10 @@ huge bar.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 Floats = npt.NDArray[np.float64]
 
@@ -42,7 +42,7 @@ def normal_quantile(confidence: float = CONFIDENCE) -> float:
     """Two-sided quantile of the standard normal: 1.96 at 95 %."""
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
-    return float(stats.norm.ppf((1 + confidence) / 2))
+    return NormalDist().inv_cdf((1 + confidence) / 2)
 
 
 def expected_by_chance(cells: int, errors: float = BELOW_NOISE_ERRORS) -> float:
@@ -50,7 +50,7 @@ def expected_by_chance(cells: int, errors: float = BELOW_NOISE_ERRORS) -> float:
 
     For a screen of which some cells are not empty, an upper bound.
     """
-    return cells * float(stats.norm.sf(errors))
+    return cells * NormalDist().cdf(-errors)
 
 
 def fieller(
@@ -147,6 +147,8 @@ def coverage(hits: int, trials: int, confidence: float = 0.99) -> Coverage:
     """
     if trials < 1 or not 0 <= hits <= trials:
         raise ValueError(f"need 0 <= hits <= trials and one trial at least, got {hits} of {trials}")
+    from scipy import stats  # takes seconds to load, and only this needs it
+
     bounds = stats.binomtest(hits, trials).proportion_ci(confidence, method="exact")
     return Coverage(hits, trials, hits / trials, float(bounds.low), float(bounds.high))
 

@@ -19,11 +19,12 @@ from typing import Self
 
 import numpy as np
 
+from edge_agent.clock import SystemClock
 from edge_agent.epochs import Host
 from edge_agent.ledger import Ledger
 from edge_agent.ledger_records import SpoolLimits
 from edge_agent.participant import Participant, Rules
-from edge_agent.shell import AgentShell, SystemClock
+from edge_agent.shell import AgentShell
 from edge_agent.task_check import Bounds, Pins
 from privacy.noise import NoiseSampler
 from privacy.noise_opendp import OpenDpSampler

@@ -94,7 +94,6 @@ def _play(options: object, output: Path, json: bool) -> None:
     from pointillist.demo.processes import ChildFailed, Family
     from pointillist.demo.run import event_sections, follow
     from pointillist.demo.stage import Stage
-    from pointillist.demo.summary import summarise, tell
 
     assert isinstance(options, DemoOptions)  # noqa: S101  (narrowed for the type checker)
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -109,6 +108,8 @@ def _play(options: object, output: Path, json: bool) -> None:
                 fleet.start()
                 tally = follow(fleet, family, stage.show)
             family.stop()
+            from pointillist.demo.summary import summarise, tell
+
             folder = _output_folder(output)
             summary = summarise(fleet, tally, folder)
         if json:

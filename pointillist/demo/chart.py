@@ -1,4 +1,4 @@
-"""The demo's picture: the fleet's mix with error bars beside the truth, and how the error shrinks."""
+"""The demo's picture: the fleet's mix with error bars beside the truth, and the events."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-from .screen import readable
-from .tally import CellView
+from .screen import ranked, readable
+from .tally import Z95, CellView
 
 INK, RELEASED, TRUTH = "#22313f", "#1f77b4", "#2ca02c"
-ROWS = 14
+ROWS = 12
+REST = {"idle", "unmeasured"}
+TITLES = {
+    "incidents": "Incidents: a week of them, played into one window",
+    "hardware_faults": "Hardware faults: eight weeks at published rates, in one window",
+}
 
 
 def draw(
@@ -25,7 +30,7 @@ def draw(
     by_window: list[list[CellView]],
     events: dict[str, list[CellView]],
 ) -> None:
-    """Write one PNG: mean mix with 95 % bars, the largest families over the windows, and the event tables."""
+    """Write one PNG: mean mix with 95 % bars, the largest families over time, and the events."""
     figure, axes = plt.subplots(2, 2, figsize=(13, 9.5), width_ratios=(1.15, 1))
     figure.suptitle(title, fontsize=13, color=INK)
     _mix(axes[0][0], mean)
@@ -37,49 +42,62 @@ def draw(
     plt.close(figure)
 
 
-def _ranked(views: list[CellView], rows: int) -> list[CellView]:
-    return sorted(views, key=lambda view: view.truth or view.released, reverse=True)[:rows]
-
-
 def _mix(axis: Axes, mean: list[CellView]) -> None:
-    views = _ranked(mean, ROWS)[::-1]
-    places = range(len(views))
+    families = [view for view in ranked(mean) if view.cell not in REST][:ROWS]
+    rest = [view for view in mean if view.cell == "idle"]
+    _bars(axis, families, RELEASED)
+    axis.set_xlabel("share of GPU wall time, % (mean of all windows)")
+    idle = "".join(
+        f"  (idle {100 * v.released:.1f} ± {100 * v.standard_error:.1f} %)" for v in rest
+    )
+    axis.set_title("Kernel mix of the fleet" + idle, fontsize=11)
+    axis.legend(loc="lower right", fontsize=8)
+
+
+def _bars(axis: Axes, views: list[CellView], colour: str) -> None:
+    """Bars with 95 % intervals; a cell below noise gets a grey band up to two standard errors."""
+    places = {view.cell: place for place, view in enumerate(reversed(views))}
+    clear = [view for view in views if not view.below_noise]
+    noise = [view for view in views if view.below_noise]
     axis.barh(
-        places,
-        [0 if view.below_noise else 100 * view.released for view in views],
-        xerr=[196 * view.standard_error for view in views],
-        color=RELEASED,
+        [places[view.cell] for view in clear],
+        [100 * view.released for view in clear],
+        xerr=[100 * Z95 * view.standard_error for view in clear],
+        color=colour,
         alpha=0.75,
         ecolor=INK,
+        capsize=2,
         label="released, 95 % interval",
     )
-    known = [(place, view.truth) for place, view in zip(places, views, strict=True)]
+    axis.barh(
+        [places[view.cell] for view in noise],
+        [200 * view.standard_error for view in noise],
+        color="#d9d9d9",
+        hatch="///",
+        edgecolor="white",
+        label="below noise (two standard errors)",
+    )
+    known = [view for view in views if view.truth is not None]
     axis.plot(
-        [100 * truth for _, truth in known if truth is not None],
-        [place for place, truth in known if truth is not None],
+        [100 * (view.truth or 0.0) for view in known],
+        [places[view.cell] for view in known],
         "D",
         color=TRUTH,
         markersize=5,
         label="truth (known in a demo)",
     )
-    axis.set_yticks(list(places), [_label(view) for view in views], fontsize=9)
-    axis.set_xlabel("share of GPU wall time, % (mean of all windows)")
-    axis.set_title("Kernel mix of the fleet")
-    axis.legend(loc="lower right", fontsize=8)
-
-
-def _label(view: CellView) -> str:
-    return readable(view.cell) + (" (below noise)" if view.below_noise else "")
+    axis.set_yticks(list(places.values()), [readable(cell) for cell in places], fontsize=9)
+    axis.set_xlim(left=0)
 
 
 def _over_time(axis: Axes, mean: list[CellView], by_window: list[list[CellView]]) -> None:
     windows = range(1, len(by_window) + 1)
-    for leader in _ranked(mean, 4):
+    for leader in [view for view in ranked(mean) if view.cell not in REST][:4]:
         series = [next(v for v in views if v.cell == leader.cell) for views in by_window]
         line = axis.errorbar(
             windows,
             [100 * view.released for view in series],
-            yerr=[196 * view.standard_error for view in series],
+            yerr=[100 * Z95 * view.standard_error for view in series],
             fmt="o-",
             markersize=3,
             linewidth=1,
@@ -97,22 +115,11 @@ def _over_time(axis: Axes, mean: list[CellView], by_window: list[list[CellView]]
             )
     axis.set_xlabel("window (dashed: truth)")
     axis.set_ylabel("share, %")
-    axis.set_title("Window by window, 95 % intervals")
+    axis.set_title("Largest families, window by window, 95 % intervals", fontsize=11)
     axis.legend(fontsize=8)
 
 
 def _events(axis: Axes, name: str, views: list[CellView]) -> None:
-    shown = _ranked(views, 10)[::-1]
-    places = range(len(shown))
-    axis.barh(
-        places,
-        [0 if view.below_noise else 100 * view.released for view in shown],
-        xerr=[196 * view.standard_error for view in shown],
-        color="#d68910",
-        alpha=0.75,
-        ecolor=INK,
-    )
-    axis.plot([100 * (view.truth or 0.0) for view in shown], places, "D", color=TRUTH, markersize=5)
-    axis.set_yticks(list(places), [_label(view) for view in shown], fontsize=9)
+    _bars(axis, ranked(views)[:10], "#d68910")
     axis.set_xlabel("share of hosts, %")
-    axis.set_title(name.replace("_", " ") + " (rates raised so that one demo window shows them)")
+    axis.set_title(TITLES.get(name, name.replace("_", " ")), fontsize=11)

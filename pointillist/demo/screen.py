@@ -76,8 +76,7 @@ def _mix_table(frame: Frame) -> Table:
     table.add_column("running mean ± s.e.", justify="right")
     table.add_column("mean of the released shares", min_width=BAR_CELLS)
     latest = {view.cell: view for view in frame.latest}
-    rows = sorted(frame.mean, key=lambda view: view.truth or view.released, reverse=True)
-    for view in rows[:ROWS]:
+    for view in ranked(frame.mean)[:ROWS]:
         table.add_row(*_row(view, latest.get(view.cell)))
     return table
 
@@ -109,6 +108,12 @@ def _bar(view: CellView) -> Text:
 def _footer(frame: Frame) -> Text:
     refused = ", ".join(f"{name} {count}" for name, count in sorted(frame.rejections.items()))
     return Text(f"refused: {refused or 'nothing yet'}", "dim")
+
+
+def ranked(views: list[CellView]) -> list[CellView]:
+    """Give the cells worth showing, largest first."""
+    shown = [view for view in views if view.worth_showing]
+    return sorted(shown, key=lambda view: view.rank, reverse=True)
 
 
 def readable(cell: str) -> str:

@@ -10,17 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from scipy.stats import binom, norm
 
 from aggregator.directory import PinnedParties
 from aggregator.transcript import export_transcript, read_transcript, verify_transcripts
 
-from .chart import draw
 from .fleet import DemoFleet
 from .plan import MIX_SERIES
 from .run import epsilon_spent, event_sections, latencies_s, live_reports, rejections
-from .screen import readable
-from .tally import CellView, Tally, expected_above_noise
+from .screen import ranked, readable
+from .tally import NORMAL, Z95, CellView, Tally, expected_above_noise
 
 WEEKLY_HOSTS = 12_500
 """The cohort of the shipped plan, for the line that says what a real fleet would see."""
@@ -70,7 +68,7 @@ def summarise(fleet: DemoFleet, tally: Tally, output: Path) -> Summary:
     }
     files = _write_files(fleet, output, mean, by_window, events)
     covered, checked = tally.coverage()
-    low, high = binom.interval(0.95, max(checked, 1), 0.95)
+    low, high = _binomial_bounds(checked)
     waits = sorted(latencies_s(fleet)) or [float("nan")]
     sent, in_leader, in_helper, agree = _transcripts(fleet, output)
     task = fleet.tasks[0]
@@ -98,12 +96,20 @@ def summarise(fleet: DemoFleet, tally: Tally, output: Path) -> Summary:
         live_reports_in_leader_transcript=in_leader,
         live_reports_in_helper_transcript=in_helper,
         transcripts_agree=agree,
-        mix=[_cell(view) for view in _ranked(mean)],
-        events={name: [_cell(view) for view in _ranked(views)] for name, views in events.items()},
+        mix=[_cell(view) for view in ranked(mean)],
+        events={name: [_cell(view) for view in ranked(views)] for name, views in events.items()},
         files=files,
     )
     (output / "summary.json").write_text(json.dumps(asdict(summary), indent=2) + "\n")
     return summary
+
+
+def _binomial_bounds(checked: int) -> tuple[float, float]:
+    """Give the 95 % range of how many of `checked` intervals hold the truth by chance."""
+    from scipy.stats import binom  # a second to load: only at the end of a run
+
+    low, high = binom.interval(0.95, max(checked, 1), 0.95)
+    return float(low), float(high)
 
 
 def _write_files(
@@ -113,6 +119,8 @@ def _write_files(
     by_window: list[list[CellView]],
     events: dict[str, list[CellView]],
 ) -> dict[str, str]:
+    from .chart import draw  # matplotlib takes seconds to load: not while the fleet starts
+
     plan = fleet.options.plan
     title = (
         f"Pointillist demo: {plan.roster:,} hosts, {plan.hosts * 8:,} GPUs, "
@@ -153,13 +161,8 @@ def _error_percent(by_window: list[list[CellView]]) -> float:
     return round(100 * statistics.median(errors), 3) if errors else float("nan")
 
 
-def _ranked(views: list[CellView]) -> list[CellView]:
-    known = [view for view in views if view.truth or not view.below_noise]
-    return sorted(known, key=lambda view: view.truth or view.released, reverse=True)
-
-
 def _cell(view: CellView) -> dict[str, Any]:
-    half = norm.ppf(0.975) * view.standard_error
+    half = Z95 * view.standard_error
     return {
         "cell": view.cell,
         "released_share": None if view.below_noise else round(view.released, 6),
@@ -188,14 +191,14 @@ def tell(console: Console, summary: Summary, events: dict[str, list[CellView]], 
 
 def _tell_events(console: Console, events: dict[str, list[CellView]], hosts: int) -> None:
     for name, views in events.items():
-        shown = [view for view in _ranked(views) if not view.below_noise]
+        shown = [view for view in ranked(views) if not view.below_noise]
         noise = sum(1 for view in views if view.below_noise)
         console.print(f"\n[bold]{name.replace('_', ' ')}[/bold] (hosts; truth in green)")
         for view in shown[:8]:
             value, error = view.released * hosts, view.standard_error * hosts
             truth = "" if view.truth is None else f"[green]{view.truth * hosts:7.0f}[/green]"
             console.print(f"  {readable(view.cell):32} {value:7.0f} ± {error:.0f} {truth}")
-        by_chance = len(views) * norm.sf(2)
+        by_chance = len(views) * NORMAL.cdf(-2)
         console.print(
             f"  {noise} of {len(views)} cells below noise; "
             f"{by_chance:.1f} empty cells pass two standard errors by chance",

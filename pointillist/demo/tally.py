@@ -1,7 +1,7 @@
 """Join what the fleet released with what the simulated hosts truly did, window by window.
 
-The truth is known only because this is a demo: simulated hosts write their own sums down. This host's live agent does
-not, so the truth leaves it out (at most one host in the cohort).
+The truth is known only because this is a demo: simulated hosts write their own sums down. This
+host's live agent does not, so the truth leaves it out (at most one host in the cohort).
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import NormalDist
+from typing import Final
 
 import pandas as pd
-from scipy.stats import norm
+
+NORMAL: Final = NormalDist()
+Z95: Final = NORMAL.inv_cdf(0.975)
 
 
 @dataclass(frozen=True, slots=True)
 class CellView:
-    """One released cell of one window beside its truth; every number is a share of the section's whole.
+    """One released cell beside its truth; every number is a share of the section's whole.
 
     truth is None while the hosts' own sums have not been written yet.
     """
@@ -34,11 +38,21 @@ class CellView:
         return self.released < 2 * self.standard_error
 
     @property
+    def rank(self) -> float:
+        """Where it stands in a list: by its truth, or by what was released where none is known."""
+        return self.released if self.truth is None else self.truth
+
+    @property
+    def worth_showing(self) -> bool:
+        """Whether something truly happened there, or the release says so."""
+        return bool(self.truth) or not self.below_noise
+
+    @property
     def covered(self) -> bool | None:
         """Whether the 95 % interval holds the truth."""
         if self.truth is None:
             return None
-        return abs(self.released - self.truth) <= norm.ppf(0.975) * self.standard_error
+        return abs(self.released - self.truth) <= Z95 * self.standard_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +69,10 @@ class ReleasedCell:
 class Tally:
     """Everything the demo has seen so far.
 
-    wholes     section -> what one host can contribute at most, in the released unit; shares are of n x whole
-    layout     series -> (section, cell, released units per base unit) of every coordinate of its raw row
-    truths     (series, window start) -> (hosts, sums in base units), added up over the simulating processes
+    wholes     section -> what one host can contribute at most, in the released unit; shares are
+               of n x whole
+    layout     series -> (section, cell, released units per base unit) of every coordinate of a row
+    truths     (series, window start) -> (hosts, sums in base units), over all processes
     """
 
     wholes: dict[str, float]
@@ -97,7 +112,7 @@ class Tally:
         )
 
     def section(self, series: str, section: str, window: int) -> list[CellView]:
-        """Cells of one section in one window, as shares of the whole that the accepted hosts could reach."""
+        """Cells of one section in one window, as shares of what the accepted hosts could reach."""
         truth = self._truth(series, section, window)
         return [
             _view(row, self.wholes[section] * row.hosts, truth)
@@ -105,7 +120,7 @@ class Tally:
         ]
 
     def running_mean(self, series: str, section: str) -> list[CellView]:
-        """Mean over all released windows; noise is independent between windows, so its error shrinks by their root."""
+        """Mean over all released windows; independent noise shrinks with their root."""
         seen: defaultdict[str, list[CellView]] = defaultdict(list)
         for window in self.windows(series):
             for view in self.section(series, section, window):
@@ -113,7 +128,7 @@ class Tally:
         return [_mean(cell, views) for cell, views in seen.items()]
 
     def coverage(self) -> tuple[int, int]:
-        """How many 95 % intervals held the truth, and how many could be checked, over every section and window."""
+        """How many 95 % intervals held the truth, and how many could be checked, of all."""
         checked = [
             view
             for series, section, window in self.released
@@ -147,10 +162,10 @@ def _mean(cell: str, views: list[CellView]) -> CellView:
 
 
 def expected_above_noise(views: list[CellView]) -> float:
-    """How many cells should stand above two standard errors, from the true mix and the known noise."""
+    """How many cells should stand above two standard errors, from the true mix and the noise."""
     return float(
         sum(
-            norm.sf(2 - view.truth / view.standard_error)
+            NORMAL.cdf(view.truth / view.standard_error - 2)
             for view in views
             if view.truth is not None and view.standard_error > 0
         )
@@ -158,9 +173,10 @@ def expected_above_noise(views: list[CellView]) -> float:
 
 
 def read_truths(folder: Path, processes: int) -> dict[tuple[str, int], tuple[int, list[int]]]:
-    """Add up the sums that the simulating processes wrote; a window counts once every process has written it.
+    """Add up the sums that the processes wrote; a window counts once every process has written it.
 
-    Each line: {"series": str, "window": start second, "hosts": int, "sums": [int, ...]}, base units of the task's row.
+    Each line: {"series": str, "window": start second, "hosts": int, "sums": [int, ...]}, base units
+    of the task's row.
     """
     totals: dict[tuple[str, int], tuple[int, list[int]]] = {}
     parts: defaultdict[tuple[str, int], int] = defaultdict(int)
