@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
 
 import numpy as np
@@ -122,7 +122,8 @@ class Participant:
         if rules.domain != DEMO_DOMAIN and (sampler.seeded or rounding_bytes is not None):
             raise ValueError("seeded noise protects nobody: it is for the domain demo alone")
         self._hosts = tuple(hosts)
-        self._view = view
+        # The entries live in the budget book alone, so that what it prunes is freed.
+        self._view = replace(view, hosts=())
         self._sampler = sampler
         self._random_bytes = random_bytes
         self._rounding_bytes = rounding_bytes or random_bytes

@@ -186,6 +186,35 @@ def test_participant_two_tasks_share_one_budget() -> None:
     assert reasons(shell) == [Reason.WEIGHT]
 
 
+def test_participant_serves_two_leaders_from_one_budget_and_one_counter() -> None:
+    """Two Leaders, one Helper: epochs of their own, one counter, one ledger."""
+    fleet = World(1)
+    operator = World(1, helper=fleet.helper)
+    operator.signing_keys, operator.identities = fleet.signing_keys, fleet.identities
+    leaders = fleet.pins.leaders | operator.pins.leaders
+    rules = fleet.rules(pins=Pins(leaders, fleet.pins.helpers))
+    shell = MemoryShell(fleet.participant(rules=rules))
+    tasks = [
+        (fleet, fleet.task("fleet", weight=700_000)),
+        (operator, operator.task("operator", weight=300_000)),
+    ]
+    for world, task in tasks:
+        weight = sum(section.weight_millionths for section in task.sections)
+        shell.tell(TaskReceived(world.sign_task(task), T0))
+        shell.tell(RosterReceived(world.roster({task.series: weight}), T0))
+        shell.tell(KeysAnnounced(world.keys(), T0))
+    shell.tell(EpochDue(T0))
+    for (world, task), tid in zip(tasks, shell.participant.tasks, strict=True):
+        close_window(shell, world, task, tid, T0)
+    opened = epochs(shell.published)
+    assert sorted(e.header.ledger_ctr for e in opened) == [1, 2]
+    assert len({e.header.leader_kid for e in opened}) == 2
+    by_id = {e.header.epoch_id: e for e in opened}
+    for (world, _), report in zip(tasks, reports(shell.published), strict=True):
+        assert open_report(world, by_id[report.epoch_id], report)[:2].tolist() == [1, 1]
+    assert len(shell.committed) == 2
+
+
 def test_participant_refuses_weights_swapped_at_a_week_start() -> None:
     """The old heavy series still counts in weeks that straddle the swap."""
     world = World(1)
