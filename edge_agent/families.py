@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 LONGEST_NAME = 4096
 """Characters of a name that the rules read: template names reach kilobytes, the head decides."""
@@ -29,8 +29,7 @@ class FamilyRule:
     match: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(NamedTuple):
     """Why a kernel is in its family: the rule, and the piece of the name that it found."""
 
     family: str

@@ -115,7 +115,12 @@ class WindowAccumulator:
             self._add_observation(record)
 
     def measures(self, window: int) -> bool:
-        """Tell whether this host's secret coin lets any section measure in a window (seconds)."""
+        """Tell whether this host's secret coin lets any section measure in an open window.
+
+        Raises  ValueError for a window (start in seconds) that is closed already
+        """
+        if window < self._next:
+            raise ValueError(f"expected a window from {self._next} on, got {window}")
         coin = self._coin(self._state(window))
         return any(coin < self._rate(spec) for _, spec in self._sections)
 

@@ -110,6 +110,8 @@ def test_windows_closed_window_cannot_be_closed_again() -> None:
         windows.close(START)
     with pytest.raises(ValueError, match="multiple of 60"):
         windows.close(START + 61)
+    with pytest.raises(ValueError, match="got"):
+        windows.measures(START)
 
 
 def test_windows_overlapping_streams_are_scaled_to_wall_time() -> None:
