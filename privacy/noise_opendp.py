@@ -1,6 +1,6 @@
 """Noise of live agents: opendp's exact discrete Gaussian, from the operating system's generator.
 
-opendp costs 0.4 s and 52 MB to import, so a process that never draws by it never loads it.
+opendp costs 0.4 s and 52 MB to import: this module does not load it, making a sampler does.
 """
 
 from collections.abc import Callable
