@@ -80,7 +80,7 @@ def test_host_source_leaves_loopback_out(host: HostSource) -> None:
     burn(0.15)
     now_ns = boottime_ns()
     values = {one.cell: one.value for one in host.drain(now_ns)}
-    # Millionths of 50 GB/s over the time since the fixture's first call, 80 MB both ways by loopback.
+    # Millionths of 50 GB/s over the time since the first call; loopback alone carried 80 MB.
     counted = (values["receive"] + values["transmit"]) * 50_000 * (now_ns - begun_ns) / 1e9
     assert counted < 20_000_000 + 2 * (other_bytes() - others)
 
