@@ -77,6 +77,7 @@ def show(
     from privacy.budget import Entry, peak, spent_at
 
     loaded = _load(config)
+    _become_agent(loaded)  # SQLite may make files beside the ledger: they must be the agent's
     with reported(ExitCode.REFUSED, LedgerRefused):
         view = read_view(loaded.ledger_file)
     entries: list[Entry] = [entry for host in view.hosts for entry in host.entries]
