@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import grp
-import importlib
 import os
 import pwd
 import resource
@@ -21,6 +20,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from .preload import preload_for
 
 LEADER_USER: Final = "pointillist-leader"
 HELPER_USER: Final = "pointillist-helper"
@@ -42,24 +43,6 @@ _PR_CAP_AMBIENT: Final = 47
 _PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
 _CAPABILITY_VERSION_3: Final = 0x20080522
 _LAST_CAPABILITY: Final = 63
-
-
-_LOADED_ON_DEMAND: Final = (
-    "_strptime",
-    "concurrent.futures.thread",
-    "encodings.ascii",
-    "encodings.idna",
-    "encodings.latin_1",
-    "importlib.readers",
-    "importlib.resources.readers",
-    "linecache",
-    "multiprocessing.connection",
-    "tokenize",
-    "traceback",
-    "zoneinfo",
-)
-"""Parts of the standard library that Python imports when first used. Root's Python may lie in a
-folder that the new user cannot enter, so they are imported while it still can be read."""
 
 
 class PrivilegeError(Exception):
@@ -128,8 +111,7 @@ def drop_to(user: str, keep_caps: Collection[str] = ()) -> Dropped:
     if entry.pw_uid == 0:
         raise PrivilegeError(f"user {user} is root")
     wanted = _granted(keep_caps)
-    for name in _LOADED_ON_DEMAND:
-        importlib.import_module(name)
+    preload_for(entry.pw_uid, entry.pw_gid)
     _become(entry, wanted)
     _verify(entry, wanted)
     kept = tuple(sorted(name for name, number in CAPABILITIES.items() if number in wanted))
