@@ -30,12 +30,13 @@ DAY_S: Final = 86_400
 WEEK_S: Final = 7 * DAY_S
 EPOCHS_PER_DAY: Final = 24
 
-# Measured on one core of a two-core machine: opendp draws, and all else of a report (rounding,
-# mask, box, ledger) per report and per word; an epoch is two seals and a signature.
-OPENDP_DRAWS_PER_S: Final = 85_000
-REPORT_CPU_S: Final = 250e-6
-WORD_CPU_S: Final = 0.1e-6
-EPOCH_CPU_S: Final = 250e-6
+# One core of the machine in bench/results/round.json: opendp's noise 11.6 ms of a report of 1,000
+# words, encoding, mask and box 43 us of it, participant and ledger the other 1.15 ms. An epoch is
+# two seals (74-86 us each) and a signature (22 us): 24 a day hardly count.
+OPENDP_DRAWS_PER_S: Final = 86_000
+REPORT_CPU_S: Final = 1.15e-3
+WORD_CPU_S: Final = 0.043e-6
+EPOCH_CPU_S: Final = 200e-6
 
 Shapes = Mapping[str, SectionShape]
 
@@ -175,6 +176,11 @@ def _costs(plan: Plan, tasks: Iterable[TaskFigures]) -> HostCosts:
         size += reports * task.report_bytes
         cpu_s += reports * (task.coordinates * (1 / OPENDP_DRAWS_PER_S + WORD_CPU_S) + REPORT_CPU_S)
     return HostCosts(round(size), cpu_s, 100 * cpu_s / DAY_S)
+
+
+def report_cpu_s(coordinates: int) -> float:
+    """Estimate one report's CPU seconds on a live agent, noise by opendp."""
+    return coordinates * (1 / OPENDP_DRAWS_PER_S + WORD_CPU_S) + REPORT_CPU_S
 
 
 def _indicator_weight(plan: Plan, shapes: Shapes) -> int:

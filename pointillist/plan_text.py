@@ -95,10 +95,11 @@ def _percent(value: float | None) -> str:
 def _costs(report: PlanReport) -> Iterator[str]:
     costs = report.costs
     yield (
-        f"A live agent: {costs.bytes_per_day / 1e6:.2f} MB and {costs.cpu_seconds_per_day:.1f} s "
-        f"of CPU a day ({costs.cpu_percent_of_one_core:.3f} % of one core) for noise, masks, seals."
+        f"A live agent, estimated: {costs.bytes_per_day / 1e6:.2f} MB and "
+        f"{costs.cpu_seconds_per_day:.1f} s of CPU a day "
+        f"({costs.cpu_percent_of_one_core:.3f} % of one core) to publish."
     )
-    yield (f"Weekly indicators at m = 2: standard error {report.weekly_indicator_hosts:.1f} hosts.")
+    yield f"Weekly indicators at m = 2: standard error {report.weekly_indicator_hosts:.1f} hosts."
 
 
 def _visible(rows: VisibleRows) -> Iterator[str]:

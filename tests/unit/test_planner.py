@@ -1,5 +1,6 @@
 """The planner reproduces the design's figures, and computes them all."""
 
+import json
 from dataclasses import replace
 from math import sqrt
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pointillist.plan_file import default_plan, equal_sections
-from pointillist.plan_report import PlanReport, catalogue_shapes, plan_report
+from pointillist.plan_report import PlanReport, catalogue_shapes, plan_report, report_cpu_s
 from privacy.accountant import GATE_MARGIN, SectionNoise, epsilon_of, gate, sum_gap
 from privacy.calibrate import ParameterError
 from privacy.plan import Plan, PlannedSection
@@ -271,3 +272,11 @@ def test_pages_quote_the_numbers_that_are_computed() -> None:
     report = plan_report(plan, catalogue_shapes(plan, Catalogue.load()))
     hour = cells(report)["kernel_mix"].error_percent["hour"]
     assert f"| 6.11 % | {hour:.3f} % |" in mixes
+
+
+def test_cpu_of_a_report_is_what_the_benchmark_measured() -> None:
+    """Within half, as another machine or a busy one may have written the result."""
+    path = Path(__file__).parents[2] / "bench" / "results" / "round.json"
+    found = {figure["name"]: figure["value"] for figure in json.loads(path.read_text())["figures"]}
+    measured_s = found["publish_us_per_report_d1000"] / 1e6
+    assert report_cpu_s(1000) == pytest.approx(measured_s, rel=0.5)
