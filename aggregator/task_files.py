@@ -55,7 +55,8 @@ def check_and_countersign(
         check_task_noise(task)
         if (task.leader_pk, task.helper_pk) != (leader_pk, helper.public_bytes):
             raise ReportRejected(Reason.TASK_SIGNATURE, "this Leader and Helper", "others")
-    return countersign(content, label, helper), summary(content)
+    both = countersign(content, label, helper)
+    return both, summary(both)
 
 
 def check_task_noise(task: Task) -> None:

@@ -236,10 +236,10 @@ def make_epoch(
 _EPOCHS: dict[tuple[object, ...], tuple[Epoch, tuple[bytes, bytes]]] = {}
 
 
-def open_epochs(world: World) -> list[bytes]:
+def open_epochs(world: World, name: object = 0) -> list[bytes]:
     """Give every host an epoch and return their bytes."""
     for host in world.hosts:
-        host.epoch, host.secrets = make_epoch(world, host)
+        host.epoch, host.secrets = make_epoch(world, host, name=name)
     return [host.epoch.encode() for host in world.hosts if host.epoch is not None]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -86,7 +87,7 @@ def test_leader_killed_at_a_step_counts_no_window_twice(step: str, tmp_path: Pat
     fleet.port = recorder  # type: ignore[assignment]
     fleet.runner._checkpoint = crash
     epochs = open_epochs(world)
-    steps = [
+    steps: list[Callable[[], None]] = [
         lambda: fleet.send_epochs(epochs),
         lambda: fleet.send(honest_reports(world)),
         fleet.close_window,

@@ -37,7 +37,7 @@ class RecordingSampler:
         self.drawn: dict[tuple[int, int], NDArray[np.int64]] = {}
 
     def sample_for(self, world: World, host: Host, window: int) -> NDArray[np.int64]:
-        noise = self._inner.sample(1, world.task.sigma_vector_1024())[0]
+        noise: NDArray[np.int64] = self._inner.sample(1, world.task.sigma_vector_1024())[0]
         self.drawn[host.number, window] = noise
         return noise
 

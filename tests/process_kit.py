@@ -1,0 +1,278 @@
+"""Leader and Helper as real processes on a real log, killed where a test says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from aggregator.channel import ChannelHelper, prepare_socket_folder
+from aggregator.config import HelperAddress, HelperConfig, LeaderConfig
+from aggregator.helper_port import BatchReply, HelperStatus, ReleaseReply
+from aggregator.helper_shell import HelperShell
+from aggregator.leader_shell import LeaderShell
+from aggregator.released import ReleasedWindow
+from tests.protocol_kit import T0, World
+from transport.embedded import EmbeddedLog
+from transport.embedded_consumer import EmbeddedConsumer
+from transport.keyfiles import HpkeKeyFile, write_hpke_key, write_signing_key
+from transport.port import Record
+from wire.envelope import Kind, wrap
+from wire.topics import EPOCHS, REPORTS, TOPICS
+
+DAY_S = 86_400
+SPAWN = multiprocessing.get_context("forkserver")
+SPAWN.set_forkserver_preload(["tests.process_kit"])
+
+
+class FileClock:
+    """A clock that a test turns by writing a file; all processes read the same."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "clock"
+
+    def __call__(self) -> float:
+        return float(self._path.read_text())
+
+    def set(self, now_s: float) -> None:
+        temporary = self._path.with_suffix(".new")
+        temporary.write_text(str(now_s))
+        temporary.replace(self._path)
+
+
+class KillHere:
+    """SIGKILL to the own process at the step that the file `kill` names, once."""
+
+    def __init__(self, folder: Path, party: str) -> None:
+        self._path, self._party = folder / "kill", party
+
+    def __call__(self, step: str) -> None:
+        try:
+            wanted = self._path.read_text()
+        except FileNotFoundError:
+            return
+        if wanted == f"{self._party} {step}":
+            self._path.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class NotingLog(EmbeddedLog):
+    """The embedded log, noting how far reports were read, so that a test need not guess."""
+
+    noted: Path
+
+    def consumer(self, group: str, topics: Sequence[str]) -> EmbeddedConsumer:
+        consumer = super().consumer(group, topics)
+        poll, seen = consumer.poll, dict[int, int]()
+
+        def noting_poll(max_records: int, timeout_s: float) -> list[Record]:
+            records = poll(max_records, timeout_s)
+            for record in records:
+                if record.topic == REPORTS:
+                    seen[record.partition] = record.offset + 1
+            if records:
+                self.noted.write_text(json.dumps(sum(seen.values())))
+            return records
+
+        consumer.poll = noting_poll  # type: ignore[method-assign]
+        return consumer
+
+
+class FileStore:
+    """Appends each write as a line: what a store would have seen."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "store.jsonl"
+
+    def write(self, release: ReleasedWindow) -> None:
+        line = {"window": release.window_start_s, "n": release.n, "vector": release.vector.tolist()}
+        with self._path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+class RecordingChannel:
+    """The channel, noting each share that came back, by batch."""
+
+    def __init__(self, address: HelperAddress, folder: Path) -> None:
+        self._inner, self._path = ChannelHelper(address), folder / "shares.jsonl"
+
+    def submit_epochs(self, epochs: Sequence[bytes]) -> None:
+        self._inner.submit_epochs(epochs)
+
+    def submit_batch(self, signed_batch: bytes, *, epochs_complete: bool) -> BatchReply:
+        reply = self._inner.submit_batch(signed_batch, epochs_complete=epochs_complete)
+        if reply.share:
+            line = [int.from_bytes(signed_batch[52:60], "big"), digest(reply.share)]
+            with self._path.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+        return reply
+
+    def submit_release(self, entry: bytes, vector: bytes) -> ReleaseReply:
+        return self._inner.submit_release(entry, vector)
+
+    def status(self) -> HelperStatus:
+        return self._inner.status()
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def helper_config(folder: Path, leader_pk: bytes) -> HelperConfig:
+    return HelperConfig(
+        key_dir=folder / "keys-helper",
+        state_dir=folder,
+        fence_file=folder / "helper.fence",
+        signed_dir=folder / "signed",
+        leader_pk=leader_pk,
+        user="pointillist-helper",
+        address=HelperAddress(socket=folder / "run" / "h.sock", call_timeout_s=10),
+        peer_group=None,
+        status_file=folder / "helper-status.json",
+    )
+
+
+def leader_config(folder: Path, helper_pk: bytes) -> LeaderConfig:
+    return LeaderConfig(
+        key_dir=folder / "keys-leader",
+        state_dir=folder,
+        signed_dir=folder / "signed",
+        helper_pk=helper_pk,
+        user="pointillist-leader",
+        log_dir=folder / "log",
+        log_group=None,
+        helper=HelperAddress(socket=folder / "run" / "h.sock", call_timeout_s=10),
+        database=folder / "r.duckdb",
+        releases_dir=folder / "parquet",
+        catalogue=None,
+        status_file=folder / "leader-status.json",
+    )
+
+
+def helper_process(folder: Path, leader_pk: bytes) -> None:
+    """What runs in the Helper's process."""
+    shell = HelperShell(
+        helper_config(folder, leader_pk),
+        clock=FileClock(folder),
+        checkpoint=KillHere(folder, "helper"),
+    )
+    signal.signal(signal.SIGTERM, lambda *_: shell.stop())
+    shell.run()
+
+
+def leader_process(folder: Path, helper_pk: bytes) -> None:
+    """What runs in the Leader's process."""
+    config = leader_config(folder, helper_pk)
+    assert config.helper is not None
+    with NotingLog(config.log_dir) as log:
+        log.noted = folder / "read"
+        shell = LeaderShell(
+            config,
+            log,
+            FileStore(folder),
+            helper=RecordingChannel(config.helper, folder),
+            clock=FileClock(folder),
+            checkpoint=KillHere(folder, "leader"),
+        )
+        signal.signal(signal.SIGTERM, lambda *_: shell.stop())
+        shell.run()
+
+
+class ProcessFleet:
+    """Both parties in processes of their own."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        self.world, self.folder = world, folder
+        self.clock = FileClock(folder)
+        self.clock.set(T0)
+        self._write_files()
+        self.log = EmbeddedLog(folder / "log")
+        for topic in TOPICS:
+            self.log.create_topic(topic.name, topic.partitions)
+        self._producer = self.log.producer()
+        self.processes: dict[str, BaseProcess] = {}
+
+    def _write_files(self) -> None:
+        world, day = self.world, time.strftime("%Y-%m-%d", time.gmtime(T0))
+        start = T0 // DAY_S * DAY_S
+        for name, key, pair in (
+            ("leader", world.leader_key, world.leader_hpke),
+            ("helper", world.helper_key, world.helper_hpke),
+        ):
+            folder = self.folder / f"keys-{name}"
+            folder.mkdir()
+            write_signing_key(folder / "identity.key", key)
+            write_hpke_key(folder / f"{day}.hpke", HpkeKeyFile(pair, start, start + DAY_S + 3900))
+        signed = self.folder / "signed"
+        signed.mkdir()
+        (signed / "minute.task").write_bytes(world.task_bytes)
+        (signed / "fleet.roster").write_bytes(world.roster_bytes)
+        prepare_socket_folder(self.folder / "run" / "h.sock", None, None)
+
+    def start(self, party: str) -> None:
+        if party == "leader":
+            arguments = (self.folder, self.world.helper_key.public_bytes)
+            process = SPAWN.Process(target=leader_process, args=arguments)
+        else:
+            arguments = (self.folder, self.world.leader_key.public_bytes)
+            process = SPAWN.Process(target=helper_process, args=arguments)
+        process.start()
+        self.processes[party] = process
+
+    def publish(self, epochs: Sequence[bytes], reports: Sequence[bytes]) -> None:
+        for raw in epochs:
+            self._producer.send(EPOCHS, raw[16:48], wrap(Kind.EPOCH, raw))
+        for raw in reports:
+            self._producer.send(REPORTS, raw[:16], wrap(Kind.REPORT, raw))
+        self._producer.flush()
+
+    def kill_at(self, where: str) -> None:
+        """Arm the next kill: `PARTY STEP`."""
+        (self.folder / "kill").write_text(where)
+
+    def killed(self) -> bool:
+        """Whether the armed kill happened; the fallen party is started again."""
+        for party, process in list(self.processes.items()):
+            if not process.is_alive():
+                process.join()
+                assert process.exitcode == -signal.SIGKILL, (party, process.exitcode)
+                self.start(party)
+        return not (self.folder / "kill").exists()
+
+    def reports_read(self) -> int:
+        """Reports that the Leader has read, over all its lives."""
+        try:
+            return int((self.folder / "read").read_text() or 0)
+        except FileNotFoundError:
+            return 0
+
+    def lines(self, name: str) -> list[object]:
+        path = self.folder / name
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def stop(self) -> list[int | None]:
+        """End both gracefully; returns their exit codes."""
+        for process in self.processes.values():
+            process.terminate()
+        for process in self.processes.values():
+            process.join(20)
+            if process.is_alive():
+                process.kill()
+        self._producer.close()
+        self.log.close()
+        return [process.exitcode for process in self.processes.values()]
+
+
+def wait_for(what: Callable[[], bool], patience_s: float = 120.0) -> None:
+    """Wait until something holds; the bound only ends a test that would hang."""
+    give_up = time.monotonic() + patience_s
+    while not what():
+        if time.monotonic() > give_up:
+            raise AssertionError("expected it to happen, waited in vain")
+        time.sleep(0.02)

@@ -1,0 +1,119 @@
+"""From a plan to a task: noise as calibrated, bounds named, signatures checked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from aggregator.directory import Directory, PinnedParties
+from aggregator.task_files import check_and_countersign, check_task_noise, leader_sign
+from aggregator.tasks import TaskPlan, build_task, sign_task
+from privacy.calibrate import ParameterError
+from tests.protocol_kit import T0, signing_key
+from wire import labels
+from wire.bounds import Scheme
+from wire.catalogue import Catalogue
+from wire.rejection import Reason, ReportRejected
+from wire.signed import Signed
+
+LEADER, HELPER = signing_key("leader"), signing_key("helper")
+PARTIES = PinnedParties(LEADER.public_bytes, HELPER.public_bytes)
+
+PLAN = TaskPlan(
+    series="minute",
+    window_s=60,
+    first_window=T0,
+    last_window=T0 + 60 * 20_000,
+    weights={"kernel_mix": 100_000},
+    gpus_per_host=8,
+    n_max=12_500,
+    n_min=10_000,
+    t=1250,
+    leader_pk=LEADER.public_bytes,
+    helper_pk=HELPER.public_bytes,
+    expiry=T0 + 10**8,
+)
+
+
+def test_task_carries_the_noise_of_the_worked_default() -> None:
+    task = build_task(Catalogue.load(), PLAN)
+    (section,) = task.sections
+    sigma_in_bounds = section.sigma_1024 / 1024 / section.bound_steps
+    assert sigma_in_bounds == pytest.approx(9.6552, abs=5e-4)
+    assert task.d == 2 + section.length
+    check_task_noise(task)
+
+
+@pytest.mark.parametrize(
+    ("changes", "bound"),
+    [
+        ({"t": 1000}, "corrupted hosts t"),
+        ({"t": 6000, "n_min": 10_000}, "honest hosts"),
+        ({"largest_operator": 3000}, "corrupted hosts t"),
+        ({"n_min": 13_000}, "n_min"),
+        ({"weights": {"kernel_mix": 1_000_001}}, "sum of weights"),
+        ({"weights": {}}, "sections"),
+        ({"min_operators": 2}, "min_operators"),
+        ({"retention_s": 100}, "retention"),
+        ({"retention_s": 8 * 86_400}, "retention"),
+        ({"helper_pk": b""}, "helper_pk"),
+        ({"n_max": 10**6, "n_min": 800_000, "t": 10**5, "window_s": 60}, None),
+    ],
+)
+def test_plan_that_breaks_a_bound_is_refused_by_name(
+    changes: dict[str, object], bound: str | None
+) -> None:
+    plan = replace(PLAN, **changes)  # type: ignore[arg-type]
+    if bound is None:
+        build_task(Catalogue.load(), plan)
+        return
+    with pytest.raises(ParameterError, match=bound):
+        build_task(Catalogue.load(), plan)
+
+
+def test_t_covers_the_largest_operator_by_itself() -> None:
+    task = build_task(Catalogue.load(), replace(PLAN, t=None, largest_operator=2000))
+    assert task.t == 2000
+
+
+def test_helper_refuses_to_countersign_too_little_noise_or_a_foreign_leader() -> None:
+    task = build_task(Catalogue.load(), PLAN)
+    weak = replace(task, sections=(replace(task.sections[0], sigma_1024=4000),))
+    draft = Signed(labels.TASK, weak.encode_body()).encode()
+    with pytest.raises(ParameterError, match="sigma of kernel_mix"):
+        check_and_countersign(leader_sign(draft, LEADER), LEADER.public_bytes, HELPER)
+    good = Signed(labels.TASK, task.encode_body()).encode()
+    with pytest.raises(ReportRejected, match="task_signature"):
+        check_and_countersign(leader_sign(good, HELPER), LEADER.public_bytes, HELPER)
+    signed, said = check_and_countersign(leader_sign(good, LEADER), LEADER.public_bytes, HELPER)
+    assert said["signed_by_helper"]
+    assert Directory(PARTIES).add_task(signed, T0).task == task
+
+
+def refusal(directory: Directory, content: bytes, now_s: float = T0) -> Reason:
+    with pytest.raises(ReportRejected) as caught:
+        directory.add_task(content, now_s)
+    return caught.value.reason
+
+
+def test_directory_refuses_tasks_unsigned_expired_older_or_with_another_window() -> None:
+    task = build_task(Catalogue.load(), PLAN)
+    directory = Directory(PARTIES)
+    _, good = sign_task(replace(task, version=2), LEADER, HELPER)
+    assert refusal(directory, good[:-64] + bytes(64)) is Reason.TASK_SIGNATURE
+    assert refusal(directory, good[:-128] + bytes(64) + good[-64:]) is Reason.TASK_SIGNATURE
+    assert refusal(directory, good, task.expiry) is Reason.TASK_EXPIRED
+    known = directory.add_task(good, T0)
+    assert directory.add_task(good, T0) is known
+    assert refusal(directory, sign_task(task, LEADER, HELPER)[1]) is Reason.TASK_SUPERSEDED
+    slower = replace(task, version=3, window_s=120, first_window=0, last_window=120 * 10**7)
+    assert refusal(directory, sign_task(slower, LEADER, HELPER)[1]) is Reason.FIELD
+
+
+def test_local_task_needs_no_helper() -> None:
+    plan = replace(PLAN, scheme=Scheme.LOCAL, helper_pk=b"")
+    task = build_task(Catalogue.load(), plan)
+    _, signed = sign_task(task, LEADER, None)
+    parties = PinnedParties(LEADER.public_bytes, b"")
+    assert Directory(parties).add_task(signed, T0).task.h == 1
