@@ -53,12 +53,13 @@ _FAULTS: Final = {
 }  # fmt: skip
 _FAULT_HOST_SECONDS: Final = 16_384 / 8 * 54 * 86_400
 
-# Chance that a host meets a cause of tail latency in one week; chosen, for want of published rates.
+# Chance that a host meets a cause of tail latency in one week; chosen, for want of published rates,
+# and so low that few hosts meet more than the two that a host may report.
 _INCIDENTS_A_WEEK: Final = {
-    "cpu_contention": 0.12, "cgroup_throttling": 0.06, "memory_pressure": 0.05, "disk_io": 0.08,
-    "nic_cross_traffic": 0.10, "nic_limit_or_loss": 0.04, "pcie_pressure": 0.03,
-    "gpu_thermal_or_power_limit": 0.15, "gpu_hardware_fault": 0.02, "gpu_shared": 0.04,
-    "communication_wait": 0.20, "input_starvation": 0.12, "unknown": 0.05,
+    "cpu_contention": 0.06, "cgroup_throttling": 0.03, "memory_pressure": 0.025, "disk_io": 0.04,
+    "nic_cross_traffic": 0.05, "nic_limit_or_loss": 0.02, "pcie_pressure": 0.015,
+    "gpu_thermal_or_power_limit": 0.07, "gpu_hardware_fault": 0.01, "gpu_shared": 0.02,
+    "communication_wait": 0.10, "input_starvation": 0.06, "unknown": 0.02,
 }  # fmt: skip
 
 
