@@ -1,0 +1,119 @@
+"""kill -9 of real Leader and Helper processes at every step of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aggregator.transcript import read_transcript, verify_transcripts
+from tests.process_kit import ProcessFleet, wait_for
+from tests.protocol_kit import (
+    T0,
+    WINDOW_S,
+    build_world,
+    honest_reports,
+    open_epochs,
+    true_sum,
+)
+
+STEPS = [
+    "leader before KeepEpochs",
+    "leader after KeepEpochs",
+    "leader before StoreFrozen",
+    "leader after StoreFrozen",
+    "leader before CallHelper",
+    "leader after CallHelper",
+    "helper before RememberEpochs",
+    "helper after RememberEpochs",
+    "helper before CommitAnswer",
+    "helper between commit and sum",
+    "helper before StoreReply",
+    "helper after StoreReply",
+    "helper after CommitAnswer",
+    "leader before StoreRelease",
+    "leader between store and transcript",
+    "leader after StoreRelease",
+    "leader before CallCountersign",
+    "leader after CallCountersign",
+    "helper before StoreChainEntry",
+    "helper after StoreChainEntry",
+    "leader before StoreCountersigned",
+    "leader after StoreCountersigned",
+    "leader before CommitOffsets",
+    "leader after CommitOffsets",
+]
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[ProcessFleet]:
+    made = ProcessFleet(build_world(9), tmp_path)
+    made.start("helper")
+    made.start("leader")
+    yield made
+    made.stop()
+
+
+def test_killed_aggregators_count_no_window_twice(fleet: ProcessFleet) -> None:
+    """One window per step, the kill armed before it; every window is released, once."""
+    for number, step in enumerate(STEPS):
+        play_window(fleet, number, step)
+    wait_for(lambda: passes(fleet) and countersigned(fleet, len(STEPS)))
+    assert fleet.stop() == [0, 0]
+    check(fleet)
+
+
+def play_window(fleet: ProcessFleet, number: int, step: str) -> None:
+    """One window in which one party falls; hosts open new epochs where that step needs some."""
+    world, window = fleet.world, T0 + number * WINDOW_S
+    fresh = number == 0 or "Epochs" in step
+    epochs = open_epochs(world, name=number) if fresh else []
+    fleet.clock.set(window + 1)
+    fleet.kill_at(step)
+    fleet.publish(epochs, [one.encode() for one in honest_reports(world, window=window)])
+    if "KeepEpochs" in step:
+        wait_for(fleet.killed)
+    wait_for(lambda: read_all(fleet, number + 1))
+    fleet.clock.set(window + WINDOW_S + 1)
+    wait_for(lambda: passes(fleet) and fleet.killed() and released(fleet, number + 1))
+
+
+def read_all(fleet: ProcessFleet, windows: int) -> bool:
+    """Whether the Leader has read every report; a party that fell meanwhile is started again."""
+    fleet.killed()
+    return fleet.reports_read() >= len(fleet.world.hosts) * windows
+
+
+def passes(fleet: ProcessFleet) -> bool:
+    """Time goes on for both parties: a call that failed is tried again by their clock."""
+    fleet.clock.set(fleet.clock() + 2)
+    return True
+
+
+def released(fleet: ProcessFleet, wanted: int) -> bool:
+    return len({line["window"] for line in fleet.lines("store.jsonl")}) >= wanted  # type: ignore[index]
+
+
+def countersigned(fleet: ProcessFleet, wanted: int) -> bool:
+    both = [read_transcript(fleet.folder / name) for name in ("leader.sqlite", "helper.sqlite")]
+    verdict = verify_transcripts(both[0], both[1], fleet.world.parties)
+    return verdict.releases == wanted and verdict.unsigned == 0
+
+
+def check(fleet: ProcessFleet) -> None:
+    world = fleet.world
+    vectors: dict[int, set[str]] = {}
+    for line in fleet.lines("store.jsonl"):
+        assert isinstance(line, dict)
+        vectors.setdefault(line["window"], set()).add(str(line["vector"]))
+    for window, seen in vectors.items():
+        assert seen == {str(true_sum(world, world.hosts, window).tolist())}
+    shares: dict[int, set[str]] = {}
+    for line in fleet.lines("shares.jsonl"):
+        assert isinstance(line, list)
+        shares.setdefault(line[0], set()).add(line[1])
+    assert len(shares) == len(STEPS)
+    assert all(len(seen) == 1 for seen in shares.values())
+    both = [read_transcript(fleet.folder / name) for name in ("leader.sqlite", "helper.sqlite")]
+    assert verify_transcripts(both[0], both[1], world.parties).problems == []
