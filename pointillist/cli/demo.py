@@ -35,8 +35,9 @@ def demo(
     hosts: Annotated[int, typer.Option(help="Simulated hosts of 8 GPUs.", min=20)] = 1500,
     windows: Annotated[int, typer.Option(help="Windows of 5 s.", min=1, max=1000)] = 24,
     opendp_hosts: Annotated[
-        int, typer.Option(help="How many of them draw their noise by opendp.", min=0)
-    ] = 50,
+        int | None,
+        typer.Option(help="How many draw their noise by opendp; 50, or all.", min=0),
+    ] = None,
     seed: Annotated[
         int | None,
         typer.Option(help="Fix workloads, dropouts and the table sampler's noise."),
@@ -72,6 +73,8 @@ def demo(
     from pointillist.demo.fleet import DemoOptions
     from pointillist.demo.plan import DemoPlan
 
+    if opendp_hosts is None:
+        opendp_hosts = min(50, hosts)
     if opendp_hosts > hosts:
         raise usage_error(f"--opendp-hosts: expected at most {hosts}, got {opendp_hosts}")
     options = DemoOptions(
