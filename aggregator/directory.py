@@ -48,14 +48,23 @@ class KnownRoster:
         self.effective_from = roster.effective_from
         self.entries: Mapping[bytes, RosterEntry] = {e.host_id: e for e in roster.entries}
         self._cohorts = [{m.series: m.cohort for m in plan} for plan in roster.plans]
+        self._members: dict[str, dict[bytes, int]] = {}
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def cohort(self, host_id: bytes, series: str) -> int | None:
         """The host's cohort in a series; None when it does not serve it."""
-        entry = self.entries.get(host_id)
-        return None if entry is None else self._cohorts[entry.plan].get(series)
+        members = self._members.get(series)
+        if members is None:
+            members = self._members[series] = self._members_of(series)
+        return members.get(host_id)
+
+    def _members_of(self, series: str) -> dict[bytes, int]:
+        """Cohort by host, made once a series: one cache miss a report instead of five."""
+        cohorts = [plan.get(series) for plan in self._cohorts]
+        found = {host: cohorts[entry.plan] for host, entry in self.entries.items()}
+        return {host: cohort for host, cohort in found.items() if cohort is not None}
 
 
 class Directory:
