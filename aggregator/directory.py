@@ -152,7 +152,7 @@ class Directory:
             (k.task.window_s + k.task.retention_s for k in self.tasks.values()), default=86_400
         )
 
-    def drop_past_tasks(self, now_s: float, used: Collection[bytes] = ()) -> list[bytes]:
+    def drop_past_tasks(self, now_s: float, used: Collection[bytes] = ()) -> list[TaskId]:
         """Forget tasks past their expiry and their last window's retention, and not in use."""
         past = [
             known.task_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -119,15 +119,17 @@ def next_roster(
     enrolment: Enrolment,
     requests: Iterable[tuple[JoinRequest, Token]],
     effective_from: int,
+    spent: Collection[bytes] = (),
 ) -> Roster:
     """Add hosts to a roster: one roster id per machine, one machine per token.
 
+    spent       tokens that enrolled a host before
     Raises      ReportRejected: join_hardware, join_token
     """
     old_plans = () if previous is None else previous.plans
     plans = old_plans + tuple(p for p in enrolment.plans.values() if p not in old_plans)
     entries = {} if previous is None else {e.hardware_hash: e for e in previous.entries}
-    used: set[bytes] = set()
+    used: set[bytes] = set(spent)
     for request, token in requests:
         if request.token in used:
             raise ReportRejected(Reason.JOIN_TOKEN, "a token used once", "one used twice")
@@ -166,11 +168,13 @@ def enrol_folder(
     if previous_file is not None:
         signed = Signed.decode(previous_file.read_bytes(), labels.ROSTER)
         previous = Roster.decode_body(signed.body)
-    paths = [p for p in sorted(folder.glob("*.join")) if not p.with_suffix(".entry").exists()]
+    joins = sorted(folder.glob("*.join"))
+    paths = [path for path in joins if not path.with_suffix(".entry").exists()]
+    spent = {JoinRequest.decode(p.read_bytes()).token for p in joins if p not in paths}
     requests = [check_request(path.read_bytes(), enrolment) for path in paths]
     now = int(time.time() if now_s is None else now_s)
     effective_from = now if at_once else (now // WEEK_S + 1) * WEEK_S
-    roster = next_roster(previous, enrolment, requests, effective_from)
+    roster = next_roster(previous, enrolment, requests, effective_from, spent)
     answers = {
         path.with_suffix(".entry"): _answer(request, enrolment.plans[token.plan], roster, leader)
         for path, (request, token) in zip(paths, requests, strict=True)

@@ -121,5 +121,5 @@ class OpenWindow:
         sums = [rows.sum_of(keep[part]) for part, rows in self.parts.items()]
         total = sums[0]
         for more in sums[1:]:
-            total = total + more  # type: ignore[assignment]  # one word type per window
+            total = total + more
         return total
