@@ -11,7 +11,7 @@ STAMP := .venv/.installed
 PACKAGES := wire privacy transport edge_agent aggregator simulator pointillist
 SITE := .venv/site
 
-.PHONY: help setup demo test lint lint-python lint-proto lint-docs format lock bench-round bench-audit clean
+.PHONY: help setup demo test lint lint-python lint-proto lint-docs format lock bench-round bench-demo bench-audit clean
 
 help:
 	@echo "make setup         .venv with everything, by hash"
@@ -21,6 +21,7 @@ help:
 	@echo "make format        ruff format and its safe fixes"
 	@echo "make lock          requirement files from pyproject.toml"
 	@echo "make bench-round   what 100,000 reports cost both aggregators"
+	@echo "make bench-demo    the demo's figures and the README's picture"
 	@echo "make bench-audit   the noise samplers' audit at 10^7 trials"
 
 setup: $(STAMP)
@@ -62,6 +63,9 @@ lock:
 
 bench-round: $(STAMP)
 	@$(PYTHON) -m bench.round $(ARGS)
+
+bench-demo: $(STAMP)
+	@$(PYTHON) -m bench.demo
 
 bench-audit: $(STAMP)
 	@$(PYTHON) -m bench.audit $(ARGS)

@@ -86,10 +86,11 @@ def _row(figure: Figure, folder: Path) -> str | None:
     path = folder / f"{figure.results}.json"
     if not path.exists():
         return None
-    results = json.loads(path.read_text(encoding="utf-8"))
-    if figure.key not in results:
+    figures = json.loads(path.read_text(encoding="utf-8"))["figures"]
+    values = {one["name"]: one["value"] for one in figures}
+    if figure.key not in values:
         return None
-    value = figure.format.format(results[figure.key])
+    value = figure.format.format(values[figure.key])
     return f"| {figure.text} | {value} | {figure.goal} |"
 
 

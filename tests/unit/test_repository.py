@@ -131,7 +131,8 @@ def test_readme_quotes_the_committed_results() -> None:
 
 def test_readme_figures_follow_the_results(tmp_path: Path) -> None:
     assert readme_figures.table(tmp_path) == "No results are committed yet."
-    (tmp_path / "round.json").write_text(json.dumps({"core_seconds_100k_d1000": 1.234}))
+    figures = [{"name": "core_seconds_100k_d1000", "value": 1.234}]
+    (tmp_path / "round.json").write_text(json.dumps({"figures": figures}))
     assert "| 1.2 core-seconds | under 10 |" in readme_figures.table(tmp_path)
     readme = f"before\n{readme_figures.START}\nold\n{readme_figures.END}\nafter"
     assert readme_figures.with_figures(readme, "new") == readme.replace("old", "new")
