@@ -19,7 +19,7 @@ ROWS = 12
 REST = {"idle", "unmeasured"}
 TITLES = {
     "incidents": "Incidents: a week of them, played into one window",
-    "hardware_faults": "Hardware faults: eight weeks at published rates, in one window",
+    "hardware_faults": "Hardware faults: eight weeks of them, in one window",
 }
 
 
