@@ -17,6 +17,7 @@ app = typer.Typer(
     help="Play a fleet of 12,000 GPUs on this machine, released under differential privacy.",
     invoke_without_command=True,
     rich_markup_mode="rich",
+    subcommand_metavar="",
 )
 
 

@@ -30,7 +30,11 @@ pointillist plan --plan my-plan.toml --json   a plan of your own, for a script
 
 pointillist plan --hosts 12500 --sections 10 --scheme local   without a Helper: far larger errors"""
 
-app = typer.Typer(help="What an epsilon costs in error, bytes and CPU.", rich_markup_mode="rich")
+app = typer.Typer(
+    help="What an epsilon costs in error, bytes and CPU.",
+    rich_markup_mode="rich",
+    subcommand_metavar="",
+)
 
 Hosts = Annotated[int | None, typer.Option(min=10, help="Hosts on the roster.")]
 Window = Annotated[int | None, typer.Option(min=1, help="Window in seconds.  [default: 60]")]

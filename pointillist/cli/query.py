@@ -34,7 +34,9 @@ pointillist query --schema   every column and what it means
 
 Where a row says below_noise, its value is under two standard errors and is no number to quote."""
 
-app = typer.Typer(help="SQL over the released numbers.", rich_markup_mode="rich")
+app = typer.Typer(
+    help="SQL over the released numbers.", rich_markup_mode="rich", subcommand_metavar=""
+)
 
 
 @app.callback(
