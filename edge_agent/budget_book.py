@@ -20,10 +20,12 @@ class BudgetBook:
 
     def __init__(self, histories: Iterable[Sequence[Entry]]) -> None:
         self._hosts: list[dict[str, list[Entry]]] = []
+        self._longest: dict[str, int] = {}
         for history in histories:
             series: dict[str, list[Entry]] = {}
             for entry in sorted(history, key=lambda entry: entry.start):
                 series.setdefault(entry.series, []).append(entry)
+                self._note_length(entry)
             self._hosts.append(series)
 
     def last_start(self, host: int, series: str) -> int:
@@ -46,12 +48,13 @@ class BudgetBook:
     def _near(self, host: int, candidate: Entry) -> list[Entry]:
         """Collect a host's entries that some 168 h meeting the candidate can meet."""
         near: list[Entry] = []
-        for entries in self._hosts[host].values():
+        for name, entries in self._hosts[host].items():
             if len(entries) < 64:
                 near += entries
                 continue
-            # Windows of a series do not overlap, so ends rise with starts.
-            first = bisect_left(entries, candidate.start - WEEK_S, key=lambda e: e.end)
+            # Only starts are sure to rise: an early, long entry may end after later, short ones.
+            since_s = candidate.start - WEEK_S - self._longest[name]
+            first = bisect_left(entries, since_s, key=lambda e: e.start)
             last = bisect_left(entries, candidate.end + WEEK_S, key=lambda e: e.start)
             near += entries[first:last]
         return near
@@ -60,10 +63,15 @@ class BudgetBook:
         """Add an entry, which must be the latest of its series."""
         entries = self._hosts[host].setdefault(entry.series, [])
         entries.append(entry)
+        self._note_length(entry)
         if len(entries) > _PRUNE_FROM and len(entries) % 1024 == 0:
-            longest = max(e[-1].end - e[-1].start for e in self._hosts[host].values())
-            floor_s = keep_from(entry.start, longest)
-            del entries[: bisect_left(entries, floor_s, key=lambda e: e.end)]
+            longest = max(self._longest.values())
+            floor_s = keep_from(entry.start, longest) - self._longest[entry.series]
+            del entries[: bisect_left(entries, floor_s, key=lambda e: e.start)]
+
+    def _note_length(self, entry: Entry) -> None:
+        length_s = entry.end - entry.start
+        self._longest[entry.series] = max(length_s, self._longest.get(entry.series, 0))
 
     def take_back(self, host: int, entry: Entry) -> None:
         """Remove an entry whose commit was rolled back; it is the latest of its series."""

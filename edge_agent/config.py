@@ -39,14 +39,19 @@ class TransportSection:
 
 @dataclass(frozen=True, slots=True)
 class TrustSection:
-    """Ed25519 identity keys in hex; `allow_local`: Leaders whose tasks may go without a Helper."""
+    """Ed25519 identity keys in hex.
+
+    allow_local   Leaders whose tasks may go without a Helper
+    operators     Leaders that are this host's own operator: theirs alone may be "operator" tasks
+    """
 
     leaders: tuple[bytes, ...]
     helpers: tuple[bytes, ...]
     allow_local: tuple[bytes, ...] = ()
+    operators: tuple[bytes, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("leaders", "helpers", "allow_local"):
+        for name in ("leaders", "helpers", "allow_local", "operators"):
             for key in getattr(self, name):
                 if len(key) != 32:
                     raise ValueError(f"{name}: expected keys of 32 bytes, got {len(key)}")
@@ -56,7 +61,12 @@ class TrustSection:
     @property
     def pins(self) -> Pins:
         """What the participant checks signatures against."""
-        return Pins(frozenset(self.leaders), frozenset(self.helpers), frozenset(self.allow_local))
+        return Pins(
+            frozenset(self.leaders),
+            frozenset(self.helpers),
+            frozenset(self.allow_local),
+            frozenset(self.operators),
+        )
 
 
 @dataclass(frozen=True, slots=True)

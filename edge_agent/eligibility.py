@@ -9,12 +9,14 @@ import numpy as np
 
 from privacy.budget import Entry
 from privacy.calibrate import windows_touched
+from wire.bounds import Scheme
 from wire.roster import PlanMembership
 from wire.task import Task
 
 from .epochs import HostEpoch
 from .ledger_records import KnownSeries
 from .protocol_events import WindowClosed, Withheld
+from .roster_book import Crowd
 
 OFFSET_MOST_S: Final = 5
 OFFSET_SHARE: Final = 4
@@ -53,17 +55,22 @@ def host_readiness(
     task: Task,
     event: WindowClosed,
     plan: Mapping[str, PlanMembership] | None,
+    crowds: Mapping[tuple[str, int], Crowd],
     epoch: HostEpoch | None,
     last_start_s: int,
 ) -> tuple[int, HostEpoch] | Withheld:
     """Give a host's cohort and epoch for a window, or why it may not report it.
 
     plan            the host's memberships by series, None when it is not on the roster
+    crowds          the roster's hosts per series and cohort
     last_start_s    start of the last window of the series that it has spent
     """
     membership = plan.get(task.series) if plan else None
     if membership is None or membership.weight_millionths < task_weight(task):
         return Withheld.NOT_ROSTERED
+    why = crowd_fault(task, crowds[task.series, membership.cohort])
+    if why is not None:
+        return why
     if event.window_start_s <= last_start_s:
         return Withheld.WINDOW_SPENT
     if epoch is None or epoch.header.not_after <= event.now_s:
@@ -71,6 +78,22 @@ def host_readiness(
     if not epoch.covers(event.window_start_s + task.window_s, task.lateness_s):
         return Withheld.NO_EPOCH
     return membership.cohort, epoch
+
+
+def crowd_fault(task: Task, crowd: Crowd) -> Withheld | None:
+    """Say why a roster's cohort breaks what the noise was made for, or None.
+
+    More hosts than n_max put t below 10 % of them and void the check of the modulus; an operator of
+    more than t hosts knows more noise than was counted on. In scheme `local` a host counts on no
+    other.
+    """
+    if task.scheme is Scheme.LOCAL:
+        return None
+    if crowd.hosts > task.n_max:
+        return Withheld.ROSTER_LARGE
+    if task.min_operators and crowd.largest_operator > task.t:
+        return Withheld.OPERATOR_LARGE
+    return None
 
 
 def fits_recovery(task: Task, known: Mapping[str, KnownSeries]) -> bool:

@@ -18,6 +18,8 @@ EPOCH_PERIOD_S: Final = 3600
 EPOCH_LIFE_S: Final = 3900
 """The longest the protocol allows: 300 s over the period, so that two epochs overlap."""
 EPOCHS_PER_HOUR: Final = 12
+RETRY_S: Final = 30
+"""After a commit that failed (a full disk), so that an agent does not try at every step."""
 
 
 class Parties(NamedTuple):
@@ -115,6 +117,7 @@ class EpochBook:
     opened: list[list[int]]
     in_force: dict[Parties, list[HostEpoch | None]] = field(default_factory=dict)
     pending: dict[Parties, int] = field(default_factory=dict)
+    not_before: dict[Parties, int] = field(default_factory=dict)
 
     def epoch(self, parties: Parties, host: int) -> HostEpoch | None:
         """Give a host's epoch with these parties."""
@@ -123,7 +126,7 @@ class EpochBook:
 
     def due(self, parties: Parties, now_s: int) -> list[int]:
         """List the hosts that need an epoch: none yet, or an hour old. None while one pends."""
-        if parties in self.pending:
+        if parties in self.pending or now_s < self.not_before.get(parties, 0):
             return []
         row = self.in_force.get(parties)
         if row is None:
@@ -142,6 +145,22 @@ class EpochBook:
         self.counters[host] += 1
         self.opened[host].append(now_s)
         return self.counters[host]
+
+    def take_back(
+        self, parties: Parties, epochs: Sequence[tuple[int, HostEpoch]], now_s: int
+    ) -> None:
+        """Undo a commit that was rolled back: nothing of it left, so its counters are free again.
+
+        The next try waits for half a minute.
+        """
+        self.pending.pop(parties, None)
+        self.not_before[parties] = now_s + RETRY_S
+        for host, epoch in epochs:
+            epoch.erase()
+            if self.counters[host] == epoch.header.ledger_ctr:
+                self.counters[host] -= 1
+            if now_s in self.opened[host]:
+                self.opened[host].remove(now_s)
 
     def install(self, parties: Parties, epochs: Sequence[tuple[int, HostEpoch]]) -> int:
         """Put durable epochs in force; give how many old ones were erased."""

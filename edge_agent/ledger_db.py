@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Final
 
 from .ledger_errors import LedgerBusy, LedgerCorrupt, LedgerFull, LedgerMissing, LedgerRefused
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 _PRIMARY_CODE: Final = 0xFF
 _SCHEMA: Final = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -18,7 +19,8 @@ CREATE TABLE hosts (host BLOB PRIMARY KEY, epoch_ctr INTEGER NOT NULL) WITHOUT R
 CREATE TABLE epochs (host BLOB NOT NULL, ledger_ctr INTEGER NOT NULL, opened_s INTEGER NOT NULL,
   PRIMARY KEY (host, ledger_ctr)) WITHOUT ROWID;
 CREATE TABLE series (series TEXT PRIMARY KEY, version INTEGER NOT NULL,
-  weight_millionths INTEGER NOT NULL, window_s INTEGER NOT NULL) WITHOUT ROWID;
+  weight_millionths INTEGER NOT NULL, window_s INTEGER NOT NULL, task_id BLOB NOT NULL)
+  WITHOUT ROWID;
 CREATE TABLE entries (host BLOB NOT NULL, series TEXT NOT NULL, window_start INTEGER NOT NULL,
   window_end INTEGER NOT NULL, weight_millionths INTEGER NOT NULL, touched INTEGER NOT NULL,
   PRIMARY KEY (host, series, window_start)) WITHOUT ROWID;
@@ -35,6 +37,7 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
     """
     if not create and not path.exists():
         raise LedgerMissing(f"expected a ledger at {path}, found no file")
+    _keep_private(path)
     with translated():
         db = sqlite3.connect(path, isolation_level=None, timeout=5.0, check_same_thread=False)
         try:
@@ -47,8 +50,15 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
         except BaseException:
             db.close()
             raise
-    path.chmod(0o600)
     return db
+
+
+def _keep_private(path: Path) -> None:
+    """Make the file 0600 before SQLite sees it: its `-wal` and `-shm` take the file's mode."""
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    for suffix in ("", "-wal", "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            Path(f"{path}{suffix}").chmod(0o600)
 
 
 def connect_readonly(path: Path) -> sqlite3.Connection:

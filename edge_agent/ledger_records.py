@@ -56,12 +56,16 @@ class EpochOpening:
 
 @dataclass(frozen=True, slots=True)
 class KnownSeries:
-    """A task series this ledger has accepted: its newest version and its weight."""
+    """A task series this ledger has accepted: its newest version and its weight.
+
+    task_id     of that version; empty when only the version is known
+    """
 
     series: str
     version: int
     weight_millionths: int
     window_s: int
+    task_id: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

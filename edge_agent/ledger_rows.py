@@ -42,7 +42,7 @@ def ledger_view(
     db: sqlite3.Connection, hosts: Sequence[bytes], resume_after_s: int, freeze_until_s: int
 ) -> LedgerView:
     """Collect what a participant of these hosts must know, in their order."""
-    rows = db.execute("SELECT series, version, weight_millionths, window_s FROM series")
+    rows = db.execute("SELECT series, version, weight_millionths, window_s, task_id FROM series")
     series = MappingProxyType({row[0]: KnownSeries(*row) for row in rows})
     views = tuple(host_view(db, host) for host in hosts)
     return LedgerView(views, series, resume_after_s, freeze_until_s)
@@ -76,7 +76,8 @@ def entry_row(spent: HostEntry) -> tuple[bytes, str, int, int, int, int]:
 def upsert_series(db: sqlite3.Connection, known: Iterable[KnownSeries]) -> None:
     """Record accepted series inside the caller's transaction; a version never goes back."""
     db.executemany(
-        "INSERT INTO series VALUES (?, ?, ?, ?) ON CONFLICT (series) DO UPDATE SET "
-        "version = max(version, excluded.version), weight_millionths = excluded.weight_millionths",
-        ((k.series, k.version, k.weight_millionths, k.window_s) for k in known),
+        "INSERT INTO series VALUES (?, ?, ?, ?, ?) ON CONFLICT (series) DO UPDATE SET "
+        "version = max(version, excluded.version), weight_millionths = excluded.weight_millionths, "
+        "task_id = excluded.task_id",
+        ((k.series, k.version, k.weight_millionths, k.window_s, k.task_id) for k in known),
     )

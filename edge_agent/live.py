@@ -145,7 +145,7 @@ def open_agent(
     host = load_host(config, binding)
     catalogue = Catalogue.load()
     bounds = config.bounds.bounds(catalogue.hash)
-    rules = Rules(config.trust.pins, bounds, domain, gate)
+    rules = Rules(config.trust.pins, bounds, domain, gate, catalogue)
     config.host.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     ledger = open_ledger(config, binding, now_s, fault_point)
     try:

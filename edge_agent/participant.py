@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import singledispatchmethod
 
 import numpy as np
@@ -26,16 +26,15 @@ from wire.topics import EPOCHS, REPORTS, epoch_key, report_key
 from .budget_book import BudgetBook
 from .eligibility import (
     draw_offsets_ms,
-    fits_recovery,
     host_readiness,
-    task_weight,
     window_entry,
     window_fault,
 )
 from .encode import encode_rows
 from .epochs import EpochBook, Host, HostEpoch, Parties, open_epoch
-from .ledger_records import EpochOpening, HostEntry, KnownSeries, LedgerView, SealedRecord
-from .party_keys import HpkeDirectory, RosterBook
+from .ledger_records import EpochOpening, HostEntry, LedgerView, SealedRecord
+from .noise_check import noise_fault
+from .party_keys import HpkeDirectory
 from .protocol_events import (
     CommitEpochs,
     CommitFailed,
@@ -62,29 +61,10 @@ from .protocol_events import (
     WindowClosed,
     Withheld,
 )
+from .roster_book import RosterBook
+from .rules import Rules
 from .seal_report import Sealing, seal_reports
-from .task_check import Bounds, Gate, Pins, check_task
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What this process trusts and serves.
-
-    domain   the one domain whose tasks it takes besides "fleet" and "operator": "demo" is passed
-             by the demo alone, and seeded noise is refused without it
-    gate     the PLD check at acceptance, None where the plan's builder has run it
-    """
-
-    pins: Pins
-    bounds: Bounds = field(default_factory=Bounds)
-    domain: str = "live"
-    gate: Gate | None = None
-
-    def serves(self, domain: str) -> bool:
-        """Say whether tasks of a domain are taken: a demo takes demo tasks alone."""
-        if self.domain == DEMO_DOMAIN:
-            return domain == DEMO_DOMAIN
-        return domain in {"fleet", "operator"}
+from .task_book import Recovering, TaskBook
 
 
 @dataclass(slots=True)
@@ -92,6 +72,7 @@ class _Pending:
     """What a commit will change once it is durable."""
 
     parties: Parties | None = None
+    now_s: int = 0
     epochs: list[tuple[int, HostEpoch]] = field(default_factory=list)
     spent: list[tuple[int, Entry]] = field(default_factory=list)
     records: Sequence[SealedRecord] = ()
@@ -123,16 +104,15 @@ class Participant:
             raise ValueError("seeded noise protects nobody: it is for the domain demo alone")
         self._hosts = tuple(hosts)
         # The entries live in the budget book alone, so that what it prunes is freed.
-        self._view = replace(view, hosts=())
+        self._resume_after_s = view.resume_after_s
         self._sampler = sampler
         self._random_bytes = random_bytes
         self._rounding_bytes = rounding_bytes or random_bytes
         self._rules = rules
-        self._tasks: dict[TaskId, Task] = {}
-        self._current: dict[str, TaskId] = {}
-        self._versions = {name: known.version for name, known in view.series.items()}
+        self._tasks = TaskBook(rules, view)
         self._keys = HpkeDirectory(rules.pins)
-        self._rosters = RosterBook(rules.pins, tuple(h.host_id for h in hosts))
+        ids = tuple(h.host_id for h in hosts)
+        self._rosters = RosterBook(rules.pins, ids, weekly=not rules.demo)
         self._budget = BudgetBook([v.entries for v in view.hosts])
         self._epochs = EpochBook(
             len(hosts),
@@ -146,7 +126,7 @@ class Participant:
     @property
     def tasks(self) -> dict[TaskId, Task]:
         """The accepted tasks, newest version of each series."""
-        return {self._current[name]: self._tasks[self._current[name]] for name in self._current}
+        return self._tasks.current
 
     def handle(self, event: Event) -> list[Effect]:
         """Take one event and give what the shell must do, in this order."""
@@ -161,49 +141,20 @@ class Participant:
     @_handle.register
     def _(self, event: TaskReceived) -> list[Effect]:
         try:
-            accepted = check_task(
-                event.signed,
-                self._rules.pins,
-                self._rules.bounds,
-                now_s=event.now_s,
-                domain_allowed=self._rules.serves,
-                versions=self._versions,
-                others=self.tasks.values(),
-                gate=self._rules.gate,
-            )
+            taken = self._tasks.take(event.signed, event.now_s)
         except ReportRejected as refusal:
             return [Refuse(refusal.reason, 0, str(refusal))]
-        task_id, task = accepted.task_id, accepted.task
-        if task_id in self._tasks:
+        except Recovering as refusal:
+            return [Refuse(refusal.reason, len(self._hosts), str(refusal))]
+        if taken is None:
             return []
-        frozen = self._frozen(task, event.now_s)
-        if frozen is not None:
-            return [frozen]
-        self._tasks[task_id] = task
-        self._current[task.series] = task_id
-        self._versions[task.series] = task.version
-        self._drop_ended(event.now_s)
-        known = KnownSeries(task.series, task.version, task_weight(task), task.window_s)
-        return [RememberSeries(known), TaskAccepted(task_id, task)]
-
-    def _frozen(self, task: Task, now_s: int) -> Refuse | None:
-        """After a recovery: for two weeks nothing but what was known, at no larger weight."""
-        if now_s >= self._view.freeze_until_s or fits_recovery(task, self._view.series):
-            return None
-        detail = f"series {task.series}: new or heavier within two weeks of a ledger's recovery"
-        return Refuse(Withheld.RECOVERING, len(self._hosts), detail)
-
-    def _drop_ended(self, now_s: int) -> None:
-        """Forget superseded tasks whose last open window has passed."""
-        current = set(self._current.values())
-        for task_id, task in list(self._tasks.items()):
-            if task_id not in current and task.expiry + task.retention_s <= now_s:
-                del self._tasks[task_id]
+        accepted, known = taken
+        return [RememberSeries(known), TaskAccepted(accepted.task_id, accepted.task)]
 
     @_handle.register
     def _(self, event: RosterReceived) -> list[Effect]:
         try:
-            self._rosters.add(event.signed)
+            self._rosters.add(event.signed, self._tasks.windows_s)
         except ReportRejected as refusal:
             return [Refuse(refusal.reason, 0, str(refusal))]
         return []
@@ -227,15 +178,9 @@ class Participant:
         erased = self._epochs.erase_ended(event.now_s)
         if erased:
             effects.append(EraseKeys(erased))
-        for parties in self._parties(event.now_s):
+        for parties in self._tasks.parties(event.now_s):
             effects += self._open_epochs(parties, event.now_s)
         return effects
-
-    def _parties(self, now_s: int) -> list[Parties]:
-        """List the pairs of aggregators that some unfinished task reports to."""
-        live = [t for t in self.tasks.values() if t.expiry > now_s]
-        live = [t for t in live if t.last_window + t.window_s + t.lateness_s > now_s]
-        return sorted({Parties(t.leader_pk, t.helper_pk) for t in live})
 
     def _open_epochs(self, parties: Parties, now_s: int) -> list[Effect]:
         due = self._epochs.due(parties, now_s)
@@ -255,7 +200,7 @@ class Participant:
             effects.append(Refuse(Withheld.EPOCH_RATE, late, "12 epochs within an hour"))
         if not may:
             return effects
-        pending, openings = _Pending(parties), []
+        pending, openings = _Pending(parties, now_s), []
         records = []
         for host in may:
             ctr = self._epochs.count(host, now_s)
@@ -266,7 +211,7 @@ class Participant:
             pending.epochs.append((host, epoch))
             openings.append(EpochOpening(identity.host_id, ctr, now_s))
             key = epoch_key(identity.host_id, epoch.header.epoch_id)
-            expires_s = epoch.header.not_after + self._longest_retention(parties)
+            expires_s = epoch.header.not_after + self._tasks.longest_retention(parties)
             records.append(
                 SealedRecord(EPOCHS, key, wrap(Kind.EPOCH, sealed), now_s * 1000, expires_s)
             )
@@ -274,19 +219,15 @@ class Participant:
         self._epochs.pending[parties] = len(may)
         return [*effects, CommitEpochs(self._issue(pending), openings, records, now_s)]
 
-    def _longest_retention(self, parties: Parties) -> int:
-        mine = [t for t in self.tasks.values() if (t.leader_pk, t.helper_pk) == parties]
-        return max((task.retention_s for task in mine), default=0)
-
     # Windows ----------------------------------------------------------------------------------
 
     @_handle.register
     def _(self, event: WindowClosed) -> list[Effect]:
         present = [int(host) for host in np.flatnonzero(event.present)]
-        task = self._tasks.get(event.task_id)
+        task = self._tasks.find(event.task_id)
         if task is None:
             return [Refuse(Withheld.TASK_UNKNOWN, len(present), "no such task was accepted")]
-        why = window_fault(task, event, self._view.resume_after_s)
+        why = window_fault(task, event, self._resume_after_s)
         if why is not None:
             return [Refuse(why, len(present), f"{task.series} window {event.window_start_s}")]
         effects: list[Effect] = []
@@ -319,6 +260,7 @@ class Participant:
                 task,
                 event,
                 roster.memberships[host],
+                roster.crowds,
                 self._epochs.epoch(parties, host),
                 self._budget.last_start(host, task.series),
             )
@@ -336,8 +278,8 @@ class Participant:
     ) -> list[Effect]:
         rows = event.rows[[host for host, _ in hosts]]
         noisy = self._noisy(task, rows)
-        if noisy is None:
-            return [Refuse(Withheld.NOISE_FAULT, len(hosts), "noise of another shape or type")]
+        if isinstance(noisy, str):
+            return [Refuse(Withheld.NOISE_FAULT, len(hosts), noisy)]
         sealings = [sealing for _, sealing in hosts]
         start_s = event.window_start_s
         sealed = seal_reports(
@@ -361,13 +303,14 @@ class Participant:
         entries = [HostEntry(sealing.host_id, candidate) for sealing in sealings]
         return [CommitSealed(self._issue(pending), entries, records, event.now_s)]
 
-    def _noisy(self, task: Task, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Encode the rows and add each host's share of the noise; None for unusable noise."""
+    def _noisy(self, task: Task, rows: NDArray[np.int64]) -> NDArray[np.int64] | str:
+        """Encode the rows and add each host's share of the noise; say why for unusable noise."""
         steps = encode_rows(task, rows, self._rounding_bytes)
-        noise = self._sampler.sample(rows.shape[0], task.sigma_vector_1024())
-        # Float noise has a lattice that betrays the value under it: integers or nothing.
-        if noise.dtype != np.int64 or noise.shape != steps.shape or noise[:, :2].any():
-            return None
+        hosts = rows.shape[0]
+        noise = self._sampler.sample(hosts, task.sigma_vector_1024())
+        fault = noise_fault(task, noise, hosts, seeded=self._sampler.seeded)
+        if fault is not None:
+            return fault
         steps += noise
         return steps
 
@@ -396,10 +339,8 @@ class Participant:
         pending = self._pending.pop(event.token)
         for host, entry in pending.spent:
             self._budget.take_back(host, entry)
-        for _, epoch in pending.epochs:
-            epoch.erase()
         if pending.parties is not None:
-            self._epochs.pending.pop(pending.parties, None)
+            self._epochs.take_back(pending.parties, pending.epochs, pending.now_s)
         return [Refuse(event.why, len(pending.records), "the commit was rolled back")]
 
     @_handle.register
@@ -415,3 +356,6 @@ class Participant:
     def _(self, event: TransportUp) -> list[Effect]:  # noqa: ARG002  (dispatched on its type)
         self._down = False
         return [DrainSpool()]
+
+
+__all__ = ["Participant", "Rules"]

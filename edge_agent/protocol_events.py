@@ -33,6 +33,8 @@ class Withheld(StrEnum):
     TASK_EXPIRED = "task_expired"
     NOT_ROSTERED = "not_rostered"
     NO_ROSTER = "no_roster"
+    ROSTER_LARGE = "roster_large"
+    OPERATOR_LARGE = "operator_large"
     NO_HPKE_KEY = "no_hpke_key"
     NO_EPOCH = "no_epoch"
     EPOCH_RATE = "epoch_rate"

@@ -23,7 +23,7 @@ from wire.task import Task
 from wire.topics import KEYS, ROSTERS, TASKS, TOPICS
 
 from .ledger_records import KnownSeries
-from .party_keys import RosterBook
+from .roster_book import RosterBook
 from .task_check import Pins, verified_task
 
 _MAX_BYTES = {topic.name: topic.max_bytes for topic in TOPICS}
@@ -48,7 +48,7 @@ def read_signed_past(transport: Transport, host: HostId, pins: Pins) -> SignedPa
     weights: dict[str, int] = {}
     tasks: dict[str, Task] = {}
     signed_time_s = 0
-    rosters = RosterBook(pins, (host,))
+    rosters = RosterBook(pins, (host,), weekly=False)
     for topic, core in _cores(transport):
         try:
             if topic == ROSTERS:

@@ -14,6 +14,7 @@ from privacy.accountant import SectionNoise
 from privacy.calibrate import (
     MIN_SIGMA_1024,
     check_modulus,
+    check_sigma_range,
     gdp_mu_1e9,
     honest_hosts,
     sensitivity_sq_steps,
@@ -24,12 +25,16 @@ from privacy.errors import ParameterError
 from privacy.signing import verify
 from wire import labels
 from wire.bounds import Scheme
+from wire.catalogue import Catalogue
 from wire.ids import NO_SIGNATURE, TaskId, task_id
 from wire.rejection import Reason, ReportRejected
 from wire.signed import Signed
 from wire.task import DEMO_DOMAIN, SectionSpec, Task
 
+from .section_match import match_section
+
 FLEET_DOMAIN = "fleet"
+OPERATOR_DOMAIN = "operator"
 MIN_OPERATORS = 3
 
 Gate = Callable[[Sequence[SectionNoise], int, int], float]
@@ -41,11 +46,14 @@ class Pins:
     """Identity keys (Ed25519, 32 B) that this host trusts.
 
     allow_local   Leaders whose tasks may use scheme `local`
+    operators     Leaders that are this host's own operator: theirs alone may be "operator" tasks,
+                  which are free of the operator rule
     """
 
     leaders: frozenset[bytes]
     helpers: frozenset[bytes]
     allow_local: frozenset[bytes] = frozenset()
+    operators: frozenset[bytes] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +92,7 @@ def check_task(
     versions: Mapping[str, int] = {},
     others: Iterable[Task] = (),
     gate: Gate | None = None,
+    catalogue: Catalogue | None = None,
 ) -> Accepted:
     """Check the bytes of a signed task.
 
@@ -91,6 +100,7 @@ def check_task(
     versions        newest accepted version per series
     others          the other tasks this host serves
     gate            the PLD check of everything a week composes, or None
+    catalogue       what every section must be found in, None to skip (simulations)
     Raises          ReportRejected
     """
     envelope = Signed.decode(signed, labels.TASK)
@@ -98,12 +108,17 @@ def check_task(
     if not domain_allowed(task.domain):
         reason = Reason.DEMO_TASK if DEMO_DOMAIN in task.domain else Reason.FIELD
         raise ReportRejected(reason, "a domain this agent serves", task.domain)
+    if task.domain == OPERATOR_DOMAIN and task.leader_pk not in pins.operators:
+        expected = "a fleet task, or a Leader pinned as this host's operator"
+        raise ReportRejected(Reason.OPERATORS, expected, "another Leader's operator task")
     if task.expiry <= now_s:
         raise ReportRejected(Reason.TASK_EXPIRED, f"an expiry after {now_s}", task.expiry)
     newest = versions.get(task.series, 0)
     if task.version < newest:
         raise ReportRejected(Reason.TASK_SUPERSEDED, f"version {newest} or later", task.version)
     _check_bounds(task, bounds)
+    if catalogue is not None:
+        _check_catalogue(task, catalogue)
     h = _check_cohort(task, bounds)
     noises = [_check_section(task, section, h) for section in task.sections]
     served = [other for other in others if other.series != task.series]
@@ -157,6 +172,14 @@ def _check_bounds(task: Task, bounds: Bounds) -> None:
             )
 
 
+def _check_catalogue(task: Task, catalogue: Catalogue) -> None:
+    for section in task.sections:
+        try:
+            match_section(catalogue, section)
+        except ValueError as error:
+            raise ReportRejected(Reason.CATALOGUE, "the catalogue's sections", error) from error
+
+
 def _check_cohort(task: Task, bounds: Bounds) -> int:
     """Give h, the hosts whose noise counts."""
     if task.n_max > bounds.n_max_at_most:
@@ -184,7 +207,9 @@ def _check_section(task: Task, section: SectionSpec, h: int) -> SectionNoise:
         delta_sq = sensitivity_sq_steps(section.coordinate_cap, section.l1_bound, section.q)
     windows = windows_touched(task.window_s, task.windows)
     mu_1e9 = gdp_mu_1e9(task.epsilon_millionths, task.delta_1e12)
-    needed = sigma_local_1024(delta_sq, windows, section.weight_millionths, mu_1e9, h)
+    with _refusing(Reason.COORDINATE_BOUND):
+        needed = sigma_local_1024(delta_sq, windows, section.weight_millionths, mu_1e9, h)
+        check_sigma_range(section.sigma_1024)
     needed = max(needed, MIN_SIGMA_1024)
     if section.sigma_1024 < needed:
         expected = f"sigma of {needed}/1024 steps or more in {section.name}"

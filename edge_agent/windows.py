@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privacy.quantise import uniform_below
-from wire.catalogue import Catalogue, Section
+from wire.catalogue import Catalogue
 from wire.task import SectionKind, SectionSpec, Task
 
 from .accumulators import DurableAccumulators
 from .activity import UNKNOWN_APPLICATION, GpuCoverage, KernelActivity, Observation, Record
+from .section_match import UNMEASURABLE, match_section
 from .window_rows import OTHER_MODEL, GpuWindow, RowFiller
 from .window_state import WindowState
 
@@ -27,7 +28,6 @@ FARTHEST_AHEAD = 2
 """Windows past the open one in which a record is still believed: clocks differ by less."""
 
 _APPLICATIONS_SEEN = "applications_seen"
-_UNMEASURABLE = (SectionKind.MEAN, SectionKind.INDICATORS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class WindowAccumulator:
         random_bytes  for the host's secret sampling coin
         Raises        ValueError when the task's sections are not the catalogue's
         """
-        self._sections = [_pair(catalogue, spec) for spec in task.sections]
+        self._sections = [(match_section(catalogue, spec), spec) for spec in task.sections]
         self._by_name = {section.name: section for section, _ in self._sections}
         self._cells = {section.name: frozenset(section.cells) for section, _ in self._sections}
         models = frozenset(catalogue.classes("gpu_model"))
@@ -243,7 +243,7 @@ class WindowAccumulator:
 
     def _rate(self, spec: SectionSpec) -> int:
         """Return the rate in force; what cannot be unmeasured is always measured."""
-        if spec.kind in _UNMEASURABLE:
+        if spec.kind in UNMEASURABLE:
             return MILLION
         return min(spec.rate_millionths, self.governor_millionths)
 
@@ -257,15 +257,3 @@ class WindowAccumulator:
             watched_ns = wall_ms * NS_PER_MS - max(begun_ns, 0)
         measured_ms = totals.measured_ns(wall_ms * NS_PER_MS, watched_ns) // NS_PER_MS
         return GpuWindow(self._models[index], totals, measured_ms, wall_ms)
-
-
-def _pair(catalogue: Catalogue, spec: SectionSpec) -> tuple[Section, SectionSpec]:
-    """Find a task's section in the catalogue; both must mean the same thing."""
-    section = catalogue.section(spec.name)
-    asked = (spec.section_id, spec.kind, spec.length)
-    here = (section.id, section.kind, section.length)
-    if asked != here:
-        raise ValueError(f"section {spec.name}: expected (id, kind, length) {here}, got {asked}")
-    if spec.kind in _UNMEASURABLE and spec.rate_millionths != MILLION:
-        raise ValueError(f"task section {spec.name}: {spec.kind} has no unmeasured time to sample")
-    return section, spec

@@ -19,6 +19,7 @@ __all__ = [
     "ParameterError",
     "check_catalogue_sigma",
     "check_modulus",
+    "check_sigma_range",
     "check_weights",
     "gdp_mu_1e9",
     "honest_hosts",
@@ -33,6 +34,9 @@ SIGMA_UNIT: Final = 1024
 MILLION: Final = 10**6
 MIN_SIGMA_1024: Final = 2 * SIGMA_UNIT
 """Below two steps a sum of discrete Gaussians is visibly not one (gap 7.2e-17 at sigma 2)."""
+
+MAX_SIGMA_1024: Final = ((1 << 63) - 1) * 10 // (134 * SIGMA_UNIT)
+"""Above it 13.4 sigma, the reach of a sampler, come near the ends of int64, where it saturates."""
 
 _WORD_LIMIT: Final = 1 << 31
 _TAIL_SIGMAS: Final = 12
@@ -106,7 +110,8 @@ def sigma_local_1024(
     """Return one host's noise, the least multiple of 1/1024 step that carries its share.
 
     sigma_local^2 >= Delta^2 T / (w mu^2 h); h = 1 gives sigma_total, the scheme `local`
-    Raises      ParameterError when an argument is not positive or w exceeds 1
+    Raises      ParameterError when an argument is not positive, w exceeds 1 or the noise is more
+                than a sampler can draw
     """
     if min(delta_sq, T, mu_1e9, h) < 1:
         raise ParameterError("calibration", "Delta^2, T, mu and h >= 1", (delta_sq, T, mu_1e9, h))
@@ -114,7 +119,9 @@ def sigma_local_1024(
         raise ParameterError("section weight", "0 < weight <= 1", weight_millionths / MILLION)
     numerator = delta_sq * T * MILLION * 10**18 * SIGMA_UNIT**2
     denominator = weight_millionths * mu_1e9**2 * h
-    return isqrt(-(-numerator // denominator) - 1) + 1
+    sigma_1024 = isqrt(-(-numerator // denominator) - 1) + 1
+    check_sigma_range(sigma_1024)
+    return sigma_1024
 
 
 def honest_hosts(n_max: int, n_min: int, t: int) -> int:
@@ -153,6 +160,15 @@ def check_catalogue_sigma(sigma_1024: int) -> None:
         raise ParameterError(
             "sigma_local", "at least 2 steps per coordinate", sigma_1024 / SIGMA_UNIT
         )
+
+
+def check_sigma_range(sigma_1024: int) -> None:
+    """Raise ParameterError when a sampler's draws could reach the ends of int64.
+
+    A draw that saturates there is no noise: the value under it shows.
+    """
+    if sigma_1024 > MAX_SIGMA_1024:
+        raise ParameterError("sigma", f"at most {MAX_SIGMA_1024} (1/1024 steps)", sigma_1024)
 
 
 def check_modulus(n_max: int, coordinate_steps: int, sigma_1024: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from .calibrate import check_sigma_range
 from .noise import SIGMA_UNIT, sigma_groups
 
 
@@ -24,6 +25,7 @@ class OpenDpSampler:
 
     def sample(self, hosts: int, sigma_1024: NDArray[np.int64]) -> NDArray[np.int64]:
         """See `NoiseSampler.sample`."""
+        check_sigma_range(int(sigma_1024.max(initial=0)))
         noise = np.zeros((hosts, sigma_1024.size), dtype=np.int64)
         for sigma, columns in sigma_groups(sigma_1024):
             draws = self._measurement(sigma)([0] * (hosts * columns.size))
@@ -38,8 +40,9 @@ class OpenDpSampler:
 
     def _make(self, scale: float) -> Callable[[list[int]], list[int]]:
         prelude = self._prelude
+        # opendp saturates at the ends of its type: 64 bits, so that no draw ever lies there.
         space = (
-            prelude.vector_domain(prelude.atom_domain(T="i32")),
+            prelude.vector_domain(prelude.atom_domain(T="i64")),
             prelude.l2_distance(T="f64"),
         )
         made = prelude.m.make_gaussian(*space, scale=scale)

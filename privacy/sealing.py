@@ -101,6 +101,16 @@ def seal(public_bytes: bytes, key: bytes, info: bytes) -> bytes:
     return _SUITE.encrypt(key, _public_key(public_bytes), info=info)
 
 
+def check_public_key(public_bytes: bytes) -> None:
+    """Raise SealError for an announced key that nothing can be sealed to."""
+    try:
+        seal(public_bytes, bytes(KEY_BYTES), b"")
+    except SealError:
+        raise
+    except Exception as error:  # the library has several for a share of small order
+        raise SealError("HPKE public key: nothing can be sealed to it") from error
+
+
 def open_seal(pair: HpkeKeyPair, sealed: bytes, info: bytes) -> bytes:
     """Open a seal addressed to `pair`; see `HpkeKeyPair.open`."""
     return pair.open(sealed, info)
