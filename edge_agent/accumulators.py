@@ -11,8 +11,8 @@ from typing import Self
 from .window_state import WindowState
 
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS windows (
-    series TEXT NOT NULL, window INTEGER NOT NULL, state BLOB NOT NULL,
+CREATE TABLE IF NOT EXISTS open_windows (
+    series TEXT NOT NULL, window INTEGER NOT NULL, state BLOB NOT NULL, expires_s INTEGER NOT NULL,
     PRIMARY KEY (series, window)
 ) WITHOUT ROWID
 """
@@ -40,6 +40,7 @@ class DurableAccumulators:
             self._db.execute("PRAGMA secure_delete = ON")
             self._db.execute("PRAGMA journal_mode = TRUNCATE")
             self._db.execute("PRAGMA synchronous = FULL")
+            self._db.execute("DROP TABLE IF EXISTS windows")  # raw totals without an expiry
             self._db.execute(_SCHEMA)
         except (OSError, sqlite3.Error) as error:
             raise _unavailable(path, error) from None
@@ -48,30 +49,40 @@ class DurableAccumulators:
         """Return the totals of a window, None when nothing is kept."""
         try:
             found = self._db.execute(
-                "SELECT state FROM windows WHERE series = ? AND window = ?", (series, window)
+                "SELECT state FROM open_windows WHERE series = ? AND window = ?", (series, window)
             ).fetchone()
             return None if found is None else WindowState.from_json(found[0])
         except (sqlite3.Error, ValueError) as error:
             raise _unavailable(self._path, error) from None
 
-    def save(self, series: str, window: int, state: WindowState) -> None:
-        """Replace the totals of a window, on disk when this returns."""
+    def save(self, series: str, window: int, state: WindowState, expires_s: int) -> None:
+        """Replace the totals of a window, on disk when this returns.
+
+        expires_s   from this second on no report can need them
+        """
         self._write(
-            "INSERT OR REPLACE INTO windows VALUES (?, ?, ?)", (series, window, state.to_json())
+            "INSERT OR REPLACE INTO open_windows VALUES (?, ?, ?, ?)",
+            (series, window, state.to_json(), expires_s),
         )
 
     def erase(self, series: str, window: int) -> None:
         """Forget a window: call it once its report is sealed."""
-        self._write("DELETE FROM windows WHERE series = ? AND window = ?", (series, window))
+        self._write("DELETE FROM open_windows WHERE series = ? AND window = ?", (series, window))
 
     def erase_before(self, series: str, window: int) -> int:
         """Forget windows that can no longer be reported; return how many there were."""
-        return self._write("DELETE FROM windows WHERE series = ? AND window < ?", (series, window))
+        return self._write(
+            "DELETE FROM open_windows WHERE series = ? AND window < ?", (series, window)
+        )
+
+    def erase_expired(self, now_s: int) -> int:
+        """Forget what no report can need, of any series; return how many windows."""
+        return self._write("DELETE FROM open_windows WHERE expires_s <= ?", (now_s,))
 
     def windows(self, series: str) -> list[int]:
         """Return the starts of the windows that are kept, oldest first."""
         rows = self._db.execute(
-            "SELECT window FROM windows WHERE series = ? ORDER BY window", (series,)
+            "SELECT window FROM open_windows WHERE series = ? ORDER BY window", (series,)
         )
         return [row[0] for row in rows]
 

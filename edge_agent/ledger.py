@@ -35,6 +35,7 @@ from .ledger_records import (
     SpoolLimits,
 )
 from .ledger_rows import entry_row, ledger_view, read_meta, upsert_series
+from .ledger_salvage import Salvage, read_lost, set_aside
 from .spool import Spool
 
 CLOCK_TOLERANCE_S: Final = 2
@@ -105,19 +106,25 @@ class Ledger:
     ) -> Self:
         """Start a fresh ledger after a loss; the old files are kept aside under `.lost-<now>`.
 
-        Known series resume with the first window that starts after max(now, signed time). The
-        epochs' counter starts from the clock, above every counter that came from counting epochs.
+        What the old files still tell is carried over: spent windows, epochs, series. Known series
+        resume with the first window that starts after everything seen and max(now, signed time).
+        The epochs' counter starts from the clock, above every counter that was used.
         signed_time_s   the latest time that an aggregator has signed
         known           series and weights that the signed roster and tasks gave this host
+        Raises          ClockSetBack when a ledger that can be read saw a later time: it is not
+                        lost, the clock is behind; LedgerBusy
         """
         if fence_path.exists():
             Fence.open(fence_path).close()  # LedgerBusy while an agent runs
-        for old in (path, Path(f"{path}-wal"), Path(f"{path}-shm"), fence_path):
-            if old.exists():
-                old.rename(old.with_name(f"{old.name}.lost-{now_s}"))
-        resume_s = max(now_s, signed_time_s)
+        hosts = tuple(hosts)
+        old = read_lost(path, hosts, now_s + FREEZE_S)
+        _require_clock(old.clock_s, now_s)
+        set_aside(path, now_s)
+        if fence_path.exists():
+            fence_path.rename(f"{fence_path}.lost-{now_s}")
+        resume_s = max(now_s, signed_time_s, old.clock_s, old.newest_s)
         return cls._create(
-            path, fence_path, hosts, binding, now_s, resume_s, known, limits, _no_fault
+            path, fence_path, hosts, binding, now_s, resume_s, known, limits, _no_fault, old
         )
 
     @classmethod
@@ -132,7 +139,9 @@ class Ledger:
         known: Iterable[KnownSeries],
         limits: SpoolLimits | None,
         fault_point: Callable[[str], None],
+        old: Salvage | None = None,
     ) -> Self:
+        old = old or Salvage()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         fence = Fence.open(fence_path, create=True)
         mark = FenceMark(os.urandom(16), 1)
@@ -147,7 +156,11 @@ class Ledger:
         }
         with transaction(db):
             db.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
-            db.executemany("INSERT INTO hosts VALUES (?, ?)", ((h, now_s) for h in hosts))
+            counters = ((host, max(now_s, old.counters.get(host, 0))) for host in hosts)
+            db.executemany("INSERT INTO hosts VALUES (?, ?)", counters)
+            db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", old.entries.values())
+            db.executemany("INSERT OR IGNORE INTO epochs VALUES (?, ?, ?)", old.epochs)
+            db.executemany("INSERT INTO series VALUES (?, ?, ?, ?, ?)", old.series.values())
             upsert_series(db, known)
         # Both slots are written now, so that a full disk cannot stop a later fence write.
         fence.write(FenceMark(mark.ledger_id, 0))
@@ -197,8 +210,7 @@ class Ledger:
 
     def require_clock(self, now_s: int) -> None:
         """Raise ClockSetBack when the clock reads less than a time already seen."""
-        if now_s < self._clock_s - CLOCK_TOLERANCE_S:
-            raise ClockSetBack(f"expected a clock at {self._clock_s} s or later, got {now_s} s")
+        _require_clock(self._clock_s, now_s)
 
     def commit_epochs(
         self, openings: Sequence[EpochOpening], records: Sequence[SealedRecord], now_s: int
@@ -343,6 +355,11 @@ class Ledger:
 
     def _set_meta(self, name: str, value: int) -> None:
         self._db.execute("UPDATE meta SET value = ? WHERE name = ?", (value, name))
+
+
+def _require_clock(seen_s: int, now_s: int) -> None:
+    if now_s < seen_s - CLOCK_TOLERANCE_S:
+        raise ClockSetBack(f"expected a clock at {seen_s} s or later, got {now_s} s")
 
 
 def _proven_mark(db: sqlite3.Connection, fence: Fence, path: Path, binding: bytes) -> FenceMark:

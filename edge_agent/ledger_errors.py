@@ -52,7 +52,10 @@ class ClockSetBack(LedgerRefused):
     """The clock reads less than a time this ledger has already seen."""
 
     code = "clock_set_back"
-    recovery = "set the clock right and start again; if the earlier time was wrong: " + RECOVER
+    recovery = (
+        "set the clock right and start again (the ledger itself is sound); if the earlier time was "
+        "wrong, wait until it has passed or enrol a new identity: " + JOIN
+    )
 
 
 class LedgerBusy(LedgerRefused):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict
 
@@ -15,11 +16,13 @@ from transport.keyfiles import (
     load_host_key,
     machine_id,
     mark_ledger,
+    sweep_leftovers,
 )
 from transport.port import Transport
 from wire.catalogue import Catalogue
 from wire.ids import host_id
 from wire.task import DEMO_DOMAIN
+from wire.topics import EPOCHS, REPORTS, TOPICS
 
 from .accumulators import DurableAccumulators
 from .clock import Clock, SystemClock, host_clock_of
@@ -38,6 +41,10 @@ from .task_check import Gate
 from .task_windows import TaskWindows
 
 LIVE_DOMAIN = "live"
+LOG_RETENTION_S = 30 * 86_400
+"""Reports and epochs older than this are purged from the embedded log; nobody takes them."""
+KEPT_TOPICS = frozenset(topic.name for topic in TOPICS) - {EPOCHS, REPORTS}
+"""Read from the oldest record on by whoever starts: never purged."""
 
 
 def _no_fault(_point: str) -> None:
@@ -91,6 +98,8 @@ def open_ledger(
         me = host_id(key.signing.public_bytes)
         ledger = Ledger.create(config.ledger_file, config.fence_file, hosts=[me], **common)
     mark_ledger(config.host.key_file, binding)
+    with suppress(OSError):  # the key's folder may be read-only once the ledger is marked
+        sweep_leftovers(config.host.key_file.parent)
     return ledger
 
 
@@ -151,7 +160,12 @@ def open_agent(
     try:
         view = ledger.view([host.host_id])
         participant = Participant([host], view, sampler, secrets.token_bytes, rules)
-        log = transport or EmbeddedLog(config.transport.folder, group=config.transport.group)
+        log = transport or EmbeddedLog(
+            config.transport.folder,
+            group=config.transport.group,
+            retention_s=LOG_RETENTION_S,
+            keep=KEPT_TOPICS,
+        )
         running, absent = sources_of(config, catalogue).start_all()
         windows = TaskWindows(
             catalogue,

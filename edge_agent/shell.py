@@ -57,6 +57,9 @@ from .task_windows import Windows
 _MAX_BYTES: Final = {topic.name: topic.max_bytes for topic in TOPICS}
 _CONTROL_TOPICS: Final = (TASKS, ROSTERS, KEYS)
 _CONTROL_EVERY_MS: Final = 1_000
+_CONTROL_RECORDS: Final = 100
+_CONTROL_POLLS: Final = 10
+_PROBE_RECORDS: Final = 100
 _DRAIN_EVERY_MS: Final = 1_000
 _HOUSEKEEPING_EVERY_MS: Final = 60_000
 _LONGEST_SLEEP_MS: Final = 1_000
@@ -199,10 +202,13 @@ class AgentShell:
                     self._transport.create_topic(topic.name, topic.partitions)
                 group = f"{self._name}-{secrets.token_hex(6)}"
                 self._control = self._transport.consumer(group, _CONTROL_TOPICS)
-            while records := self._control.poll(100, 0.0):
+            for _ in range(_CONTROL_POLLS):  # a flooded topic must not stop the agent
+                records = self._control.poll(_CONTROL_RECORDS, 0.0)
                 # Rosters and keys first, so that a task finds what its first epoch needs.
                 for record in sorted(records, key=lambda r: r.topic == TASKS):
                     self._take(record, now_s)
+                if not records:
+                    break
         except TransportUnavailable as error:
             self._log.warning("control topics away", error=str(error))
 
@@ -237,6 +243,8 @@ class AgentShell:
     # What goes out ------------------------------------------------------------------------------
 
     def _send(self) -> None:
+        if self._down and not len(self._outbox):
+            self._probe()
         try:
             sent = self._outbox.send_due(self._clock.unix_ms())
         except TransportUnavailable as error:
@@ -250,9 +258,20 @@ class AgentShell:
         self.tally.published += len(sent)
         self._tell(Published(sent))
         if self._down:
-            self._down = False
-            self._log.info("transport back")
-            self._tell(TransportUp())
+            self._back()
+
+    def _probe(self) -> None:
+        """Try again with what the spool holds: while down, what was queued may all have expired."""
+        page = self._ledger.spooled(_PROBE_RECORDS)
+        if page:
+            self._outbox.add_spooled(page, self._clock.unix_ms())
+        else:
+            self._back()
+
+    def _back(self) -> None:
+        self._down = False
+        self._log.info("transport back")
+        self._tell(TransportUp())
 
     def _drain_spool(self) -> None:
         last, now_ms = 0, self._clock.unix_ms()

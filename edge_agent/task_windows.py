@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import numpy as np
@@ -17,6 +17,7 @@ from .accumulators import DurableAccumulators
 from .activity import Record
 from .windows import HostClock, WindowAccumulator
 
+_ERASE_EVERY_S: Final = 600
 DURABLE_FROM_S: Final = 3600
 """Windows at least this long are kept on disk: a restart must not empty a day or a week."""
 
@@ -31,8 +32,8 @@ class ClosedWindow:
 
     task_id: TaskId
     start_s: int
-    rows: NDArray[np.int64]
-    present: NDArray[np.bool_]
+    rows: NDArray[np.int64] = field(repr=False)
+    present: NDArray[np.bool_] = field(repr=False)
 
 
 class Windows(Protocol):
@@ -75,6 +76,7 @@ class TaskWindows:
         self._store = store
         self._host_clock = host_clock
         self._open: list[_Open] = []
+        self._erase_at_s = 0
 
     def open_task(self, task_id: TaskId, task: Task, now_s: int) -> None:
         """Begin to gather a task's windows."""
@@ -108,7 +110,10 @@ class TaskWindows:
 
     def close_ended(self, now_s: int) -> Iterator[ClosedWindow]:
         """Close every window whose end has passed, oldest first, and drop finished tasks."""
+        self._forget_expired(now_s)
         for one in list(self._open):
+            # A clock that jumps ahead passes windows that nobody takes any more: leave them out.
+            one.windows.skip_to(now_s - one.task.window_s - one.task.retention_s)
             while one.windows.next_window + one.task.window_s <= now_s:
                 start_s = one.windows.next_window
                 if one.last_s is not None and start_s > one.last_s:
@@ -119,6 +124,12 @@ class TaskWindows:
                     yield ClosedWindow(one.task_id, start_s, row.reshape(1, -1), here)
                 one.windows.forget(start_s)
         self._open = [one for one in self._open if not _finished(one)]
+
+    def _forget_expired(self, now_s: int) -> None:
+        """Erase what no report can need: also of a series that ended while the agent was down."""
+        if self._store is not None and now_s >= self._erase_at_s:
+            self._store.erase_expired(now_s)
+            self._erase_at_s = now_s + _ERASE_EVERY_S
 
     def follow_clock(self) -> None:
         """Map the boot clock to the wall clock anew: only the wall clock is disciplined."""

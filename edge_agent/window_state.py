@@ -22,14 +22,14 @@ Totals = dict[str, int]
 class GpuTotals:
     """One GPU's window: ns and launches by class, ns by log2 bin (keys are text, as in JSON)."""
 
-    family_ns: Totals = field(default_factory=dict)
-    family_launches: Totals = field(default_factory=dict)
-    application_ns: Totals = field(default_factory=dict)
-    application_launches: Totals = field(default_factory=dict)
-    duration_ns: Totals = field(default_factory=dict)
-    copy_size_ns: Totals = field(default_factory=dict)
-    covered_ns: Totals = field(default_factory=dict)
-    untimed: bool = False
+    family_ns: Totals = field(default_factory=dict, repr=False)
+    family_launches: Totals = field(default_factory=dict, repr=False)
+    application_ns: Totals = field(default_factory=dict, repr=False)
+    application_launches: Totals = field(default_factory=dict, repr=False)
+    duration_ns: Totals = field(default_factory=dict, repr=False)
+    copy_size_ns: Totals = field(default_factory=dict, repr=False)
+    covered_ns: Totals = field(default_factory=dict, repr=False)
+    untimed: bool = field(default=False, repr=False)
 
     def measured_ns(self, wall_ns: int, watched_ns: int = 0) -> int:
         """Return how much of the wall time was watched: what was seen busy was watched, too."""
@@ -67,9 +67,9 @@ class WindowState:
     cells   section -> cell -> [sum, samples]
     """
 
-    coin: int | None = None
-    gpus: dict[str, GpuTotals] = field(default_factory=dict)
-    cells: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    coin: int | None = field(default=None, repr=False)
+    gpus: dict[str, GpuTotals] = field(default_factory=dict, repr=False)
+    cells: dict[str, dict[str, list[int]]] = field(default_factory=dict, repr=False)
 
     def gpu(self, index: int) -> GpuTotals:
         """Return the totals of one GPU, empty ones when nothing was seen."""

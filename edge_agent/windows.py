@@ -80,6 +80,7 @@ class WindowAccumulator:
         self._models = [model if model in models else OTHER_MODEL for model in gpus]
         self._watched_since: dict[int, int | None] = {}
         self._window_s = task.window_s
+        self._retention_s = task.retention_s
         self._series = task.series
         self._filler = RowFiller(catalogue)
         self._clock = clock or HostClock.now()
@@ -137,7 +138,7 @@ class WindowAccumulator:
         state = self._state(window)
         coin = self._coin(state)
         if self._store is not None:
-            self._store.save(self._series, window, state)
+            self._save(window, state)
         gpus = [self._gpu_window(state, index, window) for index in range(len(self._models))]
         rows = [
             self._filler.fill(section, state, gpus)
@@ -149,11 +150,27 @@ class WindowAccumulator:
         self._next = window + self._window_s
         return np.concatenate(rows)
 
+    def skip_to(self, at_s: int) -> None:
+        """Leave out every window that starts before a time, kept totals included."""
+        window = -(-at_s // self._window_s) * self._window_s
+        if window <= self._next:
+            return
+        self.dropped["skipped"] += (window - self._next) // self._window_s
+        self._next = window
+        self._open = {start: kept for start, kept in self._open.items() if start >= window}
+        if self._store is not None:
+            self._store.erase_before(self._series, window)
+
     def persist(self) -> None:
         """Write every open window to the store; call it now and then, and before stopping."""
         if self._store is not None:
             for window, state in self._open.items():
-                self._store.save(self._series, window, state)
+                self._save(window, state)
+
+    def _save(self, window: int, state: WindowState) -> None:
+        if self._store is not None:
+            expires_s = window + self._window_s + self._retention_s
+            self._store.save(self._series, window, state, expires_s)
 
     def forget(self, window: int) -> None:
         """Erase a sealed window from the store."""

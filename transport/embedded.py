@@ -9,7 +9,7 @@ import sqlite3
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -39,6 +39,7 @@ class EmbeddedLog:
     group           the users' common group where several users share the log, else None
     lease_s         how long a member of a consumer group may go without polling
     retention_s     records older than this are purged, None keeps them
+    keep            topics whose records are never purged
     """
 
     def __init__(
@@ -48,11 +49,13 @@ class EmbeddedLog:
         group: str | None = None,
         lease_s: float = DEFAULT_LEASE_S,
         retention_s: float | None = None,
+        keep: Collection[str] = (),
         max_value_bytes: int = MAX_VALUE_BYTES,
         busy_timeout_s: float = 10.0,
     ) -> None:
         self._lease_s = lease_s
         self._retention_s = retention_s
+        self._keep = frozenset(keep)
         self._max_value_bytes = max_value_bytes
         self._busy_timeout_s = busy_timeout_s
         self._topics: dict[str, tuple[int, int]] = {}  # a topic never changes or goes away
@@ -89,9 +92,15 @@ class EmbeddedLog:
         left. Returns the number of records deleted.
         """
         with failures(self.path), immediate(self._connection):
-            deleted = self._connection.execute(
-                "DELETE FROM records WHERE appended_s < ?", (older_than_s,)
-            ).rowcount
+            names = self._connection.execute("SELECT topic_id, name FROM topics").fetchall()
+            purged = [topic_id for topic_id, name in names if name not in self._keep]
+            deleted = sum(
+                self._connection.execute(
+                    "DELETE FROM records WHERE topic_id = ? AND appended_s < ?",
+                    (topic_id, older_than_s),
+                ).rowcount
+                for topic_id in purged
+            )
         with failures(self.path):
             self._connection.execute("PRAGMA incremental_vacuum").fetchall()
         return deleted

@@ -166,6 +166,11 @@ class EmbeddedConsumer:
         )
         topic = self._names[slot[0]]
         for offset, appended_s, key, value in cursor:
+            if not isinstance(offset, int):
+                raise sqlite3.DatabaseError("an offset that is no number")
+            if not (isinstance(key, bytes) and isinstance(value, bytes)):
+                self._positions[slot] = offset + 1
+                continue  # a table that another user made: what is no bytes is no record
             records.append(Record(topic, slot[1], offset, key, value, appended_s))
             self._positions[slot] = offset + 1
             room_bytes -= len(key) + len(value)

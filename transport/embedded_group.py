@@ -78,6 +78,17 @@ def share_out(
     return result
 
 
+def _topics_of(text: object) -> frozenset[int] | None:
+    """The topic numbers of a member, None for what no member writes."""
+    try:
+        numbers = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
+        return None
+    return frozenset(numbers)
+
+
 class Membership:
     """One member's seat in a group; its methods run inside the caller's write transaction."""
 
@@ -129,8 +140,11 @@ class Membership:
         ).fetchall()
         return any(self._is_dead(row, now) for row in rows if row[0] != self.member)
 
-    def _is_dead(self, row: tuple[str, float, str, int, int], now: float) -> bool:
+    def _is_dead(self, row: tuple[object, ...], now: float) -> bool:
         _, expires_s, boot, space, pid = row
+        # Another user of the group may have written anything: what no member writes is no member.
+        if not isinstance(expires_s, float) or not isinstance(pid, int) or not 0 < pid < 1 << 31:
+            return True
         if boot != self._boot or expires_s <= now:
             return True
         return space == self._space and process_is_gone(pid)
@@ -143,12 +157,13 @@ class Membership:
         ).fetchall()
         live: dict[str, frozenset[int]] = {}
         for row in rows:
-            if self._is_dead(row[:5], now):
+            topics = _topics_of(row[5])
+            if topics is None or self._is_dead(row[:5], now):
                 connection.execute(
                     "DELETE FROM members WHERE group_name = ? AND member = ?", (self.group, row[0])
                 )
             else:
-                live[row[0]] = frozenset(json.loads(row[5]))
+                live[row[0]] = topics
         return live
 
     def _divide(self, connection: sqlite3.Connection, live: dict[str, frozenset[int]]) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -31,6 +32,7 @@ from privacy.signing import SigningKey
 MAX_FILE_BYTES: Final = 4096
 _FIRST_LINE: Final = "pointillist-key 1"
 _BINDING_LABEL: Final = b"pointillist/host-binding/1"
+_LEFTOVER: Final = re.compile(r"\..+\.[0-9a-f]{12}")
 MACHINE_ID: Final = Path("/etc/machine-id")
 
 
@@ -194,11 +196,34 @@ def destroy_key(path: Path) -> None:
 
     On a copy-on-write file system or a wearing-level SSD the old blocks may outlive this.
     """
-    with path.open("r+b", buffering=0) as file:
-        file.write(b"\0" * os.fstat(file.fileno()).st_size)
-        os.fsync(file.fileno())
-    path.unlink()
+    # Renamed first: a crash must leave no zeroed file that a party would try to load as its key.
+    dying = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
+    path.rename(dying)
     _sync_folder(path.parent)
+    _wipe(dying)
+    _sync_folder(path.parent)
+
+
+def sweep_leftovers(folder: Path) -> int:
+    """Wipe what a crash inside `write_key` or `destroy_key` left behind; give how many files.
+
+    Call it at a party's start, before keys are loaded, while nobody writes keys into the folder.
+    """
+    found = [path for path in folder.iterdir() if _LEFTOVER.fullmatch(path.name)]
+    mine = [path for path in found if path.is_file() and not path.is_symlink()]
+    for path in mine:
+        _wipe(path)
+    if mine:
+        _sync_folder(folder)
+    return len(mine)
+
+
+def _wipe(path: Path) -> None:
+    with path.open("r+b", buffering=0) as file:
+        if os.fstat(file.fileno()).st_nlink == 1:  # a second name is the finished key itself
+            file.write(b"\0" * os.fstat(file.fileno()).st_size)
+            os.fsync(file.fileno())
+    path.unlink()
 
 
 def kind_of(path: Path, *, owner: int | None = None) -> str:

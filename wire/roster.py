@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Self
 
 from . import body, labels
@@ -112,8 +112,8 @@ class JoinRequest:
     """
 
     ed25519_pk: bytes
-    hardware_ids: tuple[str, ...]
-    token: bytes
+    hardware_ids: tuple[str, ...] = field(repr=False)
+    token: bytes = field(repr=False)
     gpu_models: GpuModels
     signature: bytes = NO_SIGNATURE
 
