@@ -79,8 +79,8 @@ def check_time(known: KnownTask, window: int, now_s: float, refuse_before_s: int
         )
 
 
-def check_roster(signed: SignedBatch, directory: Directory) -> KnownRoster:
-    """The batch names the roster in force at the window's start, and fits into it."""
+def check_roster(signed: SignedBatch, known: KnownTask, directory: Directory) -> KnownRoster:
+    """The batch names the roster in force at the window's start, which the task's bounds cover."""
     roster = directory.roster_at(signed.batch.window)
     if roster is None or roster.version != signed.batch.roster_ver:
         in_force = "none" if roster is None else roster.version
@@ -89,6 +89,7 @@ def check_roster(signed: SignedBatch, directory: Directory) -> KnownRoster:
         )
     if signed.batch.n > len(roster):
         raise ReportRejected(Reason.BATCH_SIZE, f"at most {len(roster)} hosts", signed.batch.n)
+    roster.check_fits(known.task, signed.batch.cohort)
     return roster
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -12,7 +13,9 @@ from wire.ids import NO_SIGNATURE, TaskId, task_id
 from wire.rejection import Reason, ReportRejected
 from wire.roster import Roster, RosterEntry
 from wire.signed import Signed
-from wire.task import Task
+from wire.task import DEMO_DOMAIN, Task
+
+from .roster_rules import check_census, check_change, check_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +47,13 @@ class KnownRoster:
     """A roster whose signatures verified, indexed by host."""
 
     def __init__(self, roster: Roster) -> None:
+        self.roster = roster
         self.version = roster.version
         self.effective_from = roster.effective_from
         self.entries: Mapping[bytes, RosterEntry] = {e.host_id: e for e in roster.entries}
         self._cohorts = [{m.series: m.cohort for m in plan} for plan in roster.plans]
         self._members: dict[str, dict[bytes, int]] = {}
+        self._census: dict[tuple[str, int], tuple[int, int]] = {}
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -66,6 +71,23 @@ class KnownRoster:
         found = {host: cohorts[entry.plan] for host, entry in self.entries.items()}
         return {host: cohort for host, cohort in found.items() if cohort is not None}
 
+    def check_fits(self, task: Task, cohort: int) -> None:
+        """Refuse a task whose bounds this roster has outgrown.
+
+        Raises      ReportRejected: roster_bound
+        """
+        key = (task.series, cohort)
+        found = self._census.get(key)
+        if found is None:
+            operators = Counter(
+                entry.operator
+                for host, entry in self.entries.items()
+                if self.cohort(host, task.series) == cohort
+            )
+            found = operators.total(), max(operators.values(), default=0)
+            self._census[key] = found
+        check_census(task, *found)
+
 
 class Directory:
     """Tasks by id and rosters by version; refuses what either party did not sign."""
@@ -77,9 +99,11 @@ class Directory:
         self._newest: dict[str, int] = {}
         self._window_s: dict[str, int] = {}
 
-    def add_task(self, signed_bytes: bytes, now_s: float) -> KnownTask:
+    def add_task(self, signed_bytes: bytes, now_s: float, *, at_start: bool = False) -> KnownTask:
         """Verify and keep a task; the same bytes again change nothing.
 
+        at_start    read back after a restart: superseded and expired versions are still in use
+                    until the retention of their last window ends
         Raises      ReportRejected: task_signature, task_expired, task_superseded, field, length
         """
         signed = Signed.decode(signed_bytes, labels.TASK)
@@ -87,13 +111,7 @@ class Directory:
         identity = task_id(signed.unsigned())
         if identity in self.tasks:
             return self.tasks[identity]
-        if task.expiry <= now_s:
-            raise ReportRejected(Reason.TASK_EXPIRED, f"an expiry after {int(now_s)}", task.expiry)
-        newest = self._newest.get(task.series, -1)
-        if task.version <= newest:
-            raise ReportRejected(
-                Reason.TASK_SUPERSEDED, f"{task.series} after version {newest}", task.version
-            )
+        self._check_current(task, now_s, at_start)
         window_s = self._window_s.setdefault(task.series, task.window_s)
         if task.window_s != window_s:
             raise ReportRejected(
@@ -101,8 +119,19 @@ class Directory:
             )
         known = KnownTask(identity, task, task.d, signed_bytes)
         self.tasks[identity] = known
-        self._newest[task.series] = task.version
+        self._newest[task.series] = max(task.version, self._newest.get(task.series, -1))
         return known
+
+    def _check_current(self, task: Task, now_s: float, at_start: bool) -> None:
+        until_s = max(task.expiry, _over_s(task)) if at_start else task.expiry
+        if until_s <= now_s:
+            raise ReportRejected(Reason.TASK_EXPIRED, f"an expiry after {int(now_s)}", task.expiry)
+        newest = self._newest.get(task.series, -1)
+        same = (k.task.version for k in self.tasks.values() if k.task.series == task.series)
+        if task.version in same if at_start else task.version <= newest:
+            raise ReportRejected(
+                Reason.TASK_SUPERSEDED, f"{task.series} after version {newest}", task.version
+            )
 
     def _verified_task(self, signed: Signed) -> Task:
         self._verify(signed, Reason.TASK_SIGNATURE, leader_only=False)
@@ -128,7 +157,7 @@ class Directory:
     def add_roster(self, signed_bytes: bytes) -> KnownRoster:
         """Verify and keep a roster; a version is never replaced.
 
-        Raises      ReportRejected: roster_signature, roster_version, field, length
+        Raises      ReportRejected: roster_signature, roster_change, field, length
         """
         signed = Signed.decode(signed_bytes, labels.ROSTER)
         local = self.parties.helper_pk == b""
@@ -138,8 +167,18 @@ class Directory:
         roster = Roster.decode_body(signed.body)
         known = self.rosters.get(roster.version)
         if known is None:
+            self._check_roster(roster)
             known = self.rosters[roster.version] = KnownRoster(roster)
         return known
+
+    def _check_roster(self, roster: Roster) -> None:
+        others = {version: known.effective_from for version, known in self.rosters.items()}
+        tasks = [known.task for known in self.tasks.values()]
+        demo = bool(tasks) and all(task.domain == DEMO_DOMAIN for task in tasks)
+        check_start(roster.version, roster.effective_from, others, at_once=demo)
+        if not demo:
+            earlier = [r.roster for v, r in self.rosters.items() if v < roster.version]
+            check_change(roster, earlier, {task.series: task.window_s for task in tasks})
 
     def roster_at(self, window: int) -> KnownRoster | None:
         """The version in force at a window's start."""
@@ -159,8 +198,13 @@ class Directory:
             for known in self.tasks.values()
             if known.task.expiry <= now_s
             and known.task_id not in used
-            and known.task.last_window + known.task.window_s + known.task.retention_s <= now_s
+            and _over_s(known.task) <= now_s
         ]
         for identity in past:
             del self.tasks[identity]
         return past
+
+
+def _over_s(task: Task) -> int:
+    """When the retention of a task's last window ends, seconds."""
+    return task.last_window + task.window_s + task.retention_s

@@ -6,7 +6,7 @@ hash are dead from then on. A redelivery is no twin, and a forged one does not v
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -16,6 +16,7 @@ from privacy.masks import derive_box_key, derive_helper_keys
 from privacy.sealing import HpkeKeyPair, SealError
 from privacy.signing import verify
 from wire import labels
+from wire.bounds import MAX_EPOCH_S
 from wire.epoch import Epoch, EpochHeader
 from wire.rejection import Reason, ReportRejected
 
@@ -23,6 +24,14 @@ from .directory import Directory
 
 EPOCHS_PER_HOUR: Final = 12
 HOUR_S: Final = 3600
+AHEAD_S: Final = HOUR_S
+"""An epoch may begin this long after the party's clock: hosts' clocks are not the party's."""
+
+CLOCK_STEP_S: Final = 60
+"""A host's clock may be set back this far between two epochs."""
+
+Mark = tuple[int, int]
+"""(ledger_ctr, not_before) of an epoch: of one host both rise together."""
 
 
 class Seal(Enum):
@@ -41,6 +50,7 @@ class KnownEpoch:
     epoch_hash: bytes
     not_before: int
     not_after: int
+    ledger_ctr: int
     dead: bool
     key: bytes | None = field(default=None, repr=False)
     helper_keys: dict[bytes, tuple[bytes, bytes]] = field(default_factory=dict, repr=False)
@@ -89,17 +99,16 @@ class EpochBook:
         directory: Directory,
         seal: Seal,
         keys: Callable[[bytes], HpkeKeyPair | None],
-        counters: Mapping[bytes, int] | None = None,
+        counters: Mapping[bytes, Mark] | None = None,
     ) -> None:
         """Start a book.
 
         keys       key id (8 B) -> this party's pair, None when it is not or no longer held
-        counters   host_id -> largest ledger_ctr seen before a restart
+        counters   host_id -> largest ledger_ctr seen before a restart, and its not_before
         """
         self._directory, self._seal, self._keys = directory, seal, keys
         self._epochs: dict[bytes, KnownEpoch] = {}
-        self._counters: dict[bytes, int] = dict(counters or {})
-        self._arrivals: dict[bytes, deque[float]] = {}
+        self._marks: dict[bytes, list[Mark]] = {h: [mark] for h, mark in (counters or {}).items()}
 
     def __len__(self) -> int:
         return len(self._epochs)
@@ -111,10 +120,15 @@ class EpochBook:
     def remember(self, known: KnownEpoch) -> None:
         """Take over an epoch from the durable state."""
         self._epochs[known.host_id + known.epoch_id] = known
+        marks = self._marks.setdefault(known.host_id, [])
+        mark = (known.ledger_ctr, known.not_before)
+        if mark not in marks:
+            insort(marks, mark)
 
-    def counter(self, host_id: bytes) -> int:
-        """The largest ledger counter seen of a host, -1 before the first."""
-        return self._counters.get(host_id, -1)
+    def counter(self, host_id: bytes) -> Mark:
+        """The largest ledger counter seen of a host and its not_before; (-1, 0) without one."""
+        marks = self._marks.get(host_id)
+        return marks[-1] if marks else (-1, 0)
 
     def admit(self, raw: bytes, now_s: float) -> AdmittedEpoch | None:
         """Verify one epoch; None for a redelivery of one already open.
@@ -135,12 +149,11 @@ class EpochBook:
             eh,
             epoch.header.not_before,
             epoch.header.not_after,
+            epoch.header.ledger_ctr,
             dead=False,
             key=self._open(epoch),
         )
         self.remember(known)
-        self._counters[known.host_id] = epoch.header.ledger_ctr
-        self._arrivals.setdefault(known.host_id, deque()).append(now_s)
         return AdmittedEpoch(known, epoch.header, raw, twin=False)
 
     def restore(self, raw: bytes, *, dead: bool) -> None:
@@ -157,6 +170,7 @@ class EpochBook:
                 epoch.hash(),
                 header.not_before,
                 header.not_after,
+                header.ledger_ctr,
                 dead=dead,
                 key=None if dead else self._open(epoch),
             )
@@ -173,7 +187,6 @@ class EpochBook:
             raise ReportRejected(Reason.EPOCH_TWIN, "one epoch per epoch_id", "another")
         if known.key is None:  # after a restart: verified before, opened again
             known.key = self._open(epoch)
-            known.not_before = epoch.header.not_before
         return None
 
     def kill(self, known: KnownEpoch) -> None:
@@ -192,19 +205,32 @@ class EpochBook:
             raise ReportRejected(Reason.EPOCH_SIGNATURE, "the host's signature", "another")
 
     def _check_rules(self, header: EpochHeader, now_s: float) -> None:
-        arrivals = self._arrivals.get(header.host_id)
-        if arrivals:
-            while arrivals and arrivals[0] <= now_s - HOUR_S:
-                arrivals.popleft()
-            if len(arrivals) >= EPOCHS_PER_HOUR:
-                raise ReportRejected(
-                    Reason.EPOCH_RATE, f"at most {EPOCHS_PER_HOUR} an hour", len(arrivals) + 1
-                )
-        largest = self.counter(header.host_id)
-        if header.ledger_ctr < largest:
+        """The order in which epochs come says nothing: partitions and batches mix it."""
+        past_s = header.not_after + self._directory.longest_retention_s()
+        if past_s <= now_s or header.not_before > now_s + AHEAD_S:
             raise ReportRejected(
-                Reason.EPOCH_COUNTER, f"a ledger counter of at least {largest}", header.ledger_ctr
+                Reason.EPOCH_INTERVAL, f"an epoch of use about {int(now_s)}", header.not_before
             )
+        marks = self._marks.get(header.host_id, [])
+        mark = (header.ledger_ctr, header.not_before)
+        at = bisect_left(marks, mark)
+        self._check_order(marks, at, mark)
+        times = sorted([header.not_before, *(begun_s for _, begun_s in marks)])
+        for first_s, last_s in zip(times, times[EPOCHS_PER_HOUR:], strict=False):
+            if last_s - first_s < HOUR_S and first_s <= header.not_before <= last_s:
+                raise ReportRejected(
+                    Reason.EPOCH_RATE, f"at most {EPOCHS_PER_HOUR} begun in an hour", "more"
+                )
+
+    def _check_order(self, marks: list[Mark], at: int, mark: Mark) -> None:
+        """Counters are used once, and rise with time: a ledger rolled back shows here."""
+        counter, not_before = mark
+        for other, begun_s in marks[max(0, at - 1) : at + 1]:
+            earlier, later = sorted([(other, begun_s), (counter, not_before)])
+            if other == counter or earlier[1] > later[1] + CLOCK_STEP_S:
+                raise ReportRejected(
+                    Reason.EPOCH_COUNTER, f"a counter that agrees with {other}", counter
+                )
 
     def _open(self, epoch: Epoch) -> bytes:
         helper = self._seal is Seal.HELPER
@@ -223,5 +249,9 @@ class EpochBook:
         past = [k for k, e in self._epochs.items() if e.not_after + retention_s <= now_s]
         for key in past:
             del self._epochs[key]
-        self._arrivals = {h: a for h, a in self._arrivals.items() if a and a[-1] > now_s - HOUR_S}
+        begun_s = now_s - retention_s - MAX_EPOCH_S
+        for marks in self._marks.values():
+            # The largest stays for ever: a counter below it must have begun before it.
+            kept = [mark for mark in marks[:-1] if mark[1] > begun_s]
+            marks[:-1] = kept
         return len(past)

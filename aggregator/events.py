@@ -27,10 +27,14 @@ def no_stopwatch(stage: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TaskSeen:
-    """A signed task arrived; `now_s` is the party's own clock, as everywhere here."""
+    """A signed task arrived; `now_s` is the party's own clock, as everywhere here.
+
+    at_start   it was read back after a restart
+    """
 
     signed_bytes: bytes
     now_s: float
+    at_start: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,15 @@ class BatchRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleaseRefused:
+    """The Helper will not sign a release; `reason` is a `Reason` value, and is final."""
+
+    key: BatchKey
+    reason: str
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class HelperAway:
     """The Helper could not be reached or did not answer in time."""
 
@@ -121,6 +134,7 @@ LeaderEvent = (
     | ShareCame
     | EpochsWanted
     | BatchRefused
+    | ReleaseRefused
     | HelperAway
     | Countersigned
 )
@@ -216,6 +230,14 @@ class StoreCountersigned:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreUnsigned:
+    """Keep a release without the Helper's signature, and why, and forget the vector."""
+
+    key: BatchKey
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class CommitOffsets:
     """Commit the log's offsets of settled windows: partition -> next offset."""
 
@@ -230,6 +252,7 @@ LeaderEffect = (
     | StoreSuppressed
     | CallCountersign
     | StoreCountersigned
+    | StoreUnsigned
     | CommitOffsets
 )
 
@@ -274,10 +297,13 @@ HelperEvent = TaskSeen | RosterSeen | EpochsGiven | BatchGiven | Committed | Rel
 
 @dataclass(frozen=True, slots=True)
 class RememberEpochs:
-    """Store verified epochs, dead ones too, and the hosts' largest ledger counters."""
+    """Store verified epochs, dead ones too, and the hosts' largest ledger counters.
+
+    counters   host_id -> (ledger_ctr, not_before) of the epoch with the largest counter
+    """
 
     epochs: Sequence[SeenEpoch]
-    counters: Mapping[bytes, int]
+    counters: Mapping[bytes, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)

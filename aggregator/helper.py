@@ -35,7 +35,7 @@ from .batch_rules import (
     task_of,
 )
 from .directory import Directory, KnownRoster, KnownTask
-from .epochs import EpochBook, KnownEpoch, Seal
+from .epochs import EpochBook, KnownEpoch, Mark, Seal
 from .events import (
     BatchGiven,
     CommitAnswer,
@@ -88,7 +88,7 @@ class Helper:
         hpke_keys: Callable[[bytes], HpkeKeyPair | None],
         records: HelperRecords,
         *,
-        ledger_counters: dict[bytes, int] | None = None,
+        ledger_counters: dict[bytes, Mark] | None = None,
         seen_epochs: list[SeenEpoch] | None = None,
         mask_into: MaskInto = masks.mask_into,
         stopwatch: Stopwatch = no_stopwatch,
@@ -120,7 +120,7 @@ class Helper:
         """
         match event:
             case TaskSeen():
-                self._directory.add_task(event.signed_bytes, event.now_s)
+                self._directory.add_task(event.signed_bytes, event.now_s, at_start=event.at_start)
                 return []
             case RosterSeen():
                 self._directory.add_roster(event.signed_bytes)
@@ -145,7 +145,7 @@ class Helper:
 
     def _on_epochs(self, event: EpochsGiven) -> list[HelperEffect]:
         kept: list[SeenEpoch] = []
-        counters: dict[bytes, int] = {}
+        counters: dict[bytes, Mark] = {}
         for raw in event.epochs:
             try:
                 admitted = self._book.admit(raw, event.now_s)
@@ -172,7 +172,7 @@ class Helper:
         answered = self._records.answer(key)
         if answered is not None:
             return self._answer_again(answered, signed, known, event)
-        roster = check_roster(signed, self._directory)
+        roster = check_roster(signed, known, self._directory)
         missing = [] if event.epochs_complete else missing_epochs(signed, roster, self._book)
         if missing:
             return [ReplyNeedEpochs(missing)]
@@ -299,11 +299,25 @@ def _bitmap(accepted: np.typing.NDArray[np.bool_]) -> bytes:
 
 
 def _seen(known: KnownEpoch) -> SeenEpoch:
-    return SeenEpoch(known.host_id, known.epoch_id, known.epoch_hash, known.not_after, known.dead)
+    return SeenEpoch(
+        known.host_id,
+        known.epoch_id,
+        known.epoch_hash,
+        known.not_before,
+        known.not_after,
+        known.ledger_ctr,
+        known.dead,
+    )
 
 
 def _without_key(seen: SeenEpoch) -> KnownEpoch:
-    # Without its key an epoch is asked for again, and its interval comes back with its bytes.
+    # Without its key an epoch is asked for again.
     return KnownEpoch(
-        seen.host_id, seen.epoch_id, seen.epoch_hash, 0, seen.not_after, dead=seen.dead
+        seen.host_id,
+        seen.epoch_id,
+        seen.epoch_hash,
+        seen.not_before,
+        seen.not_after,
+        seen.ledger_ctr,
+        dead=seen.dead,
     )

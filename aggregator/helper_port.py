@@ -17,6 +17,7 @@ from .events import (
     EpochsWanted,
     HelperAway,
     LeaderEvent,
+    ReleaseRefused,
     ShareCame,
 )
 
@@ -105,6 +106,8 @@ def call_countersign(
         return HelperAway(effect.key, clock())
     if reply.entry:
         return Countersigned(effect.key, reply.entry)
+    if reply.refusal in _REASONS:
+        return ReleaseRefused(effect.key, reply.refusal, clock())
     return HelperAway(effect.key, clock())
 
 

@@ -88,7 +88,7 @@ class HelperShell:
 
         Raises      FencedOut, StateUnusable or what else ended the service
         """
-        self._housekeeping()
+        self._housekeeping(at_start=True)
         server = serve(self._runner, self._config.address, self._failed, self._lock)
         self._log.info("serving", fence=self._state.fence)
         try:
@@ -108,10 +108,10 @@ class HelperShell:
         self._log.error("stops", error=type(error).__name__)
         self._stop.set()
 
-    def _housekeeping(self) -> None:
+    def _housekeeping(self, *, at_start: bool = False) -> None:
         with self._lock:
             now_s = self._clock()
-            self._read_signed(now_s)
+            self._read_signed(now_s, at_start)
             self._keys.rotate(now_s, self._directory.longest_retention_s())
             if now_s - self._pruned_s > PRUNE_EVERY_S:
                 self._pruned_s = now_s
@@ -120,11 +120,13 @@ class HelperShell:
                 self._helper.book.prune(now_s, retention_s)
             self._write_status()
 
-    def _read_signed(self, now_s: float) -> None:
+    def _read_signed(self, now_s: float, at_start: bool) -> None:
         for path, content in self._folder.new_files():
             task = path.suffix == TASK_SUFFIX
             try:
-                self._helper.handle(TaskSeen(content, now_s) if task else RosterSeen(content))
+                self._helper.handle(
+                    TaskSeen(content, now_s, at_start) if task else RosterSeen(content)
+                )
             except ReportRejected as refusal:
                 self._log.warning("refused", file=path.name, reason=refusal.reason.value)
             else:

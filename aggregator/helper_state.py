@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -35,13 +35,21 @@ CREATE TABLE IF NOT EXISTS answers (task_id BLOB, cohort INTEGER, window INTEGER
 CREATE INDEX IF NOT EXISTS answers_series ON answers (series, window);
 CREATE INDEX IF NOT EXISTS answers_hash ON answers (batch_hash);
 CREATE TABLE IF NOT EXISTS epochs (host_id BLOB, epoch_id BLOB, epoch_hash BLOB NOT NULL,
-    not_after INTEGER NOT NULL, dead INTEGER NOT NULL,
-    PRIMARY KEY (host_id, epoch_id)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS counters (host_id BLOB PRIMARY KEY, ledger_ctr INTEGER NOT NULL)
-    WITHOUT ROWID;
+    not_before INTEGER NOT NULL, not_after INTEGER NOT NULL, ledger_ctr INTEGER NOT NULL,
+    dead INTEGER NOT NULL, PRIMARY KEY (host_id, epoch_id)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS counters (host_id BLOB PRIMARY KEY, ledger_ctr INTEGER NOT NULL,
+    not_before INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS chain (series TEXT, cohort INTEGER, window INTEGER,
     entry BLOB NOT NULL, PRIMARY KEY (series, cohort, window)) WITHOUT ROWID
 """
+
+
+KEEP_COUNTER: Final = (
+    "INSERT INTO counters VALUES (?,?,?) ON CONFLICT DO UPDATE SET "
+    "ledger_ctr = excluded.ledger_ctr, not_before = excluded.not_before "
+    "WHERE excluded.ledger_ctr > ledger_ctr"
+)
+COUNTERS: Final = "SELECT host_id, ledger_ctr, not_before FROM counters"
 
 
 class FencedOut(Exception):
@@ -86,7 +94,9 @@ class SeenEpoch:
     host_id: bytes
     epoch_id: bytes
     epoch_hash: bytes
+    not_before: int
     not_after: int
+    ledger_ctr: int
     dead: bool
 
 
@@ -181,29 +191,29 @@ class HelperState:
                 (reply, share_hash, key.task_id, key.cohort, key.window),
             )
 
-    def keep_epochs(self, epochs: Iterable[SeenEpoch], counters: dict[bytes, int]) -> None:
+    def keep_epochs(
+        self, epochs: Iterable[SeenEpoch], counters: Mapping[bytes, tuple[int, int]]
+    ) -> None:
         """Remember verified epochs, dead ones too, and the largest ledger counter of each host."""
         with transaction(self._connection) as connection:
             self._fenced(connection)
             connection.executemany(
-                "INSERT INTO epochs VALUES (?,?,?,?,?) ON CONFLICT DO UPDATE SET "
+                "INSERT INTO epochs VALUES (?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET "
                 "dead = max(dead, excluded.dead)",
-                [(e.host_id, e.epoch_id, e.epoch_hash, e.not_after, int(e.dead)) for e in epochs],
+                [_epoch_row(epoch) for epoch in epochs],
             )
-            connection.executemany(
-                "INSERT INTO counters VALUES (?,?) ON CONFLICT DO UPDATE SET "
-                "ledger_ctr = max(ledger_ctr, excluded.ledger_ctr)",
-                list(counters.items()),
-            )
+            connection.executemany(KEEP_COUNTER, [(h, *mark) for h, mark in counters.items()])
 
     def epochs(self) -> list[SeenEpoch]:
         """Every epoch still remembered."""
         rows = self._connection.execute("SELECT * FROM epochs")
-        return [SeenEpoch(h, e, eh, not_after, bool(dead)) for h, e, eh, not_after, dead in rows]
+        return [
+            SeenEpoch(h, e, eh, nb, na, ctr, bool(dead)) for h, e, eh, nb, na, ctr, dead in rows
+        ]
 
-    def counters(self) -> dict[bytes, int]:
-        """The largest ledger counter seen of each host."""
-        return dict(self._connection.execute("SELECT host_id, ledger_ctr FROM counters"))
+    def counters(self) -> dict[bytes, tuple[int, int]]:
+        """The largest ledger counter seen of each host, and that epoch's not_before."""
+        return {host: (ctr, begun_s) for host, ctr, begun_s in self._connection.execute(COUNTERS)}
 
     def chain(self, series: str, cohort: int) -> list[tuple[int, bytes]]:
         """Countersigned releases of one chain: (window, entry bytes), in window order."""
@@ -283,6 +293,13 @@ def _answer(row: tuple[object, ...]) -> Answer:
     key = BatchKey(task_id, cohort, window)  # type: ignore[arg-type]
     reasons = json.loads(str(rejections))
     return Answer(key, series, batch_hash, bitmap, n_batch, reasons, *rest)  # type: ignore[arg-type]
+
+
+def _epoch_row(epoch: SeenEpoch) -> tuple[object, ...]:
+    return (
+        *(epoch.host_id, epoch.epoch_id, epoch.epoch_hash, epoch.not_before, epoch.not_after),
+        *(epoch.ledger_ctr, int(epoch.dead)),
+    )
 
 
 def _row(answer: Answer) -> tuple[object, ...]:

@@ -139,7 +139,7 @@ class LeaderShell:
             self._transport.create_topic(topic.name, topic.partitions)
         self._producer = self._transport.producer()
         self._keys.rotate(self._clock(), self._directory.longest_retention_s())
-        self._read_signed()
+        self._read_signed(at_start=True)
         restore_leader(self._leader, self._state, self._clock())
         self._consumer = self._transport.consumer(GROUP, [EPOCHS, REPORTS])
         self._log.info("started", unsettled=self._leader.unsettled)
@@ -266,12 +266,14 @@ class LeaderShell:
         self._producer.flush()
         self._published.add(core)
 
-    def _read_signed(self) -> None:
+    def _read_signed(self, *, at_start: bool = False) -> None:
         for path, content in self._folder.new_files():
             task = path.suffix == TASK_SUFFIX
             now_s = self._clock()
             try:
-                self._leader.handle(TaskSeen(content, now_s) if task else RosterSeen(content))
+                self._leader.handle(
+                    TaskSeen(content, now_s, at_start) if task else RosterSeen(content)
+                )
             except ReportRejected as refusal:
                 self._log.warning("refused", file=path.name, reason=refusal.reason.value)
                 continue

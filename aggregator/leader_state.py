@@ -22,8 +22,9 @@ from .events import (
     StoreFrozen,
     StoreRelease,
     StoreSuppressed,
+    StoreUnsigned,
 )
-from .helper_state import BODY_RETENTION_S, BatchKey
+from .helper_state import BODY_RETENTION_S, COUNTERS, KEEP_COUNTER, BatchKey
 from .leader_windows import Chain, StoredFrozen
 from .state_file import StateUnusable, open_state, transaction
 
@@ -36,8 +37,8 @@ CREATE INDEX IF NOT EXISTS windows_chain ON windows (series, cohort, window);
 CREATE INDEX IF NOT EXISTS windows_state ON windows (state);
 CREATE TABLE IF NOT EXISTS epochs (host_id BLOB, epoch_id BLOB, not_after INTEGER NOT NULL,
     dead INTEGER NOT NULL, raw BLOB NOT NULL, PRIMARY KEY (host_id, epoch_id)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS counters (host_id BLOB PRIMARY KEY, ledger_ctr INTEGER NOT NULL)
-    WITHOUT ROWID
+CREATE TABLE IF NOT EXISTS counters (host_id BLOB PRIMARY KEY, ledger_ctr INTEGER NOT NULL,
+    not_before INTEGER NOT NULL) WITHOUT ROWID
 """
 
 FROZEN: Final = "frozen"
@@ -81,9 +82,7 @@ class LeaderState:
                 [(e.host_id, e.epoch_id, e.not_after, int(e.dead), e.raw) for e in effect.epochs],
             )
             connection.executemany(
-                "INSERT INTO counters VALUES (?,?) ON CONFLICT DO UPDATE SET "
-                "ledger_ctr = max(ledger_ctr, excluded.ledger_ctr)",
-                [(e.host_id, e.ledger_ctr) for e in effect.epochs],
+                KEEP_COUNTER, [(e.host_id, e.ledger_ctr, e.not_before) for e in effect.epochs]
             )
 
     def epoch_bytes(self, wanted: list[bytes]) -> Iterator[bytes]:
@@ -100,9 +99,9 @@ class LeaderState:
         for raw, dead in self._connection.execute("SELECT raw, dead FROM epochs"):
             yield raw, bool(dead)
 
-    def counters(self) -> dict[bytes, int]:
-        """The largest ledger counter seen of each host."""
-        return dict(self._connection.execute("SELECT host_id, ledger_ctr FROM counters"))
+    def counters(self) -> dict[bytes, tuple[int, int]]:
+        """The largest ledger counter seen of each host, and that epoch's not_before."""
+        return {host: (ctr, begun_s) for host, ctr, begun_s in self._connection.execute(COUNTERS)}
 
     def store_frozen(self, effect: StoreFrozen) -> None:
         """Store a batch's bytes; the first ones of a window stay."""
@@ -160,6 +159,15 @@ class LeaderState:
                 "UPDATE windows SET entry = ?, vector = NULL "
                 "WHERE task_id = ? AND cohort = ? AND window = ?",
                 (effect.entry, effect.key.task_id, effect.key.cohort, effect.key.window),
+            )
+
+    def store_unsigned(self, effect: StoreUnsigned) -> None:
+        """Keep why the Helper did not sign, erase the vector."""
+        with transaction(self._connection) as connection:
+            connection.execute(
+                "UPDATE windows SET reason = ?, vector = NULL "
+                "WHERE task_id = ? AND cohort = ? AND window = ?",
+                (effect.reason, effect.key.task_id, effect.key.cohort, effect.key.window),
             )
 
     def settled(self, since_s: float) -> list[BatchKey]:

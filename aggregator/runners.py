@@ -35,6 +35,7 @@ from .events import (
     StoreRelease,
     StoreReply,
     StoreSuppressed,
+    StoreUnsigned,
 )
 from .helper import Helper
 from .helper_port import BatchReply, HelperStatus, ReleaseReply
@@ -55,19 +56,22 @@ def restore_leader(leader: Leader, state: LeaderState, now_s: float) -> None:
     """Bring back what a restart needs; tasks and rosters must be known by now."""
     for raw, dead in state.epochs():
         leader.resume_epoch(raw, dead=dead)
+    chains = leader.chains
     for chain, head in state.heads().items():
-        leader.resume_chain(chain, head)
+        chains.chain(chain).head = head
     for one in state.unsigned():
-        leader.resume_unsigned(one.key, one.chain, one.entry, one.vector)
+        chains.resume_unsigned(one.key, one.chain, one.entry, one.vector)
     tasks = leader.directory.tasks
     reach_s = leader.directory.longest_retention_s()
     for key in state.settled(now_s - reach_s - 86_400):
         if key.task_id in tasks:
             known = tasks[key.task_id]
-            leader.resume_settled(key, known.window_end(key.window) + known.task.retention_s)
+            chains.settled[key] = known.window_end(key.window) + known.task.retention_s
     for stored in state.frozen():
-        if stored.key.task_id in tasks:
-            leader.resume_frozen(stored)
+        gone = chains.resume_frozen(stored)
+        if gone is not None:
+            chains.suppressed[gone.value] += 1
+            state.store_suppressed(StoreSuppressed(stored.key, "", gone.value, now_s))
 
 
 class LeaderRunner:
@@ -116,6 +120,8 @@ class LeaderRunner:
                 self._state.store_suppressed(effect)
             case StoreCountersigned():
                 self._state.store_countersigned(effect)
+            case StoreUnsigned():
+                self._state.store_unsigned(effect)
             case CommitOffsets():
                 self._commit(effect.offsets)
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from wire import labels
 from wire.bounds import MAX_ROSTER_BODY
+from wire.rejection import ReportRejected
+from wire.roster import Roster
+from wire.signed import Signed
+from wire.task import Task
 
 TASK_SUFFIX = ".task"
 ROSTER_SUFFIX = ".roster"
@@ -20,12 +25,25 @@ class SignedFolder:
         self._seen: dict[Path, tuple[int, int]] = {}
 
     def new_files(self) -> Iterator[tuple[Path, bytes]]:
-        """Files that are new or changed, rosters before tasks, by name."""
+        """Files that are new or changed, rosters before tasks, by version, then by name."""
         for suffix in (ROSTER_SUFFIX, TASK_SUFFIX):
-            for path in sorted(self._folder.glob(f"*{suffix}")):
-                status = path.stat()
-                mark = (status.st_mtime_ns, status.st_size)
-                if self._seen.get(path) == mark or status.st_size > MAX_FILE_BYTES:
-                    continue
-                self._seen[path] = mark
-                yield path, path.read_bytes()
+            yield from sorted(self._changed(suffix), key=lambda one: (_version(*one), one[0]))
+
+    def _changed(self, suffix: str) -> Iterator[tuple[Path, bytes]]:
+        for path in self._folder.glob(f"*{suffix}"):
+            status = path.stat()
+            mark = (status.st_mtime_ns, status.st_size)
+            if self._seen.get(path) == mark or status.st_size > MAX_FILE_BYTES:
+                continue
+            self._seen[path] = mark
+            yield path, path.read_bytes()
+
+
+def _version(path: Path, content: bytes) -> int:
+    """The version a file says it has: only an order, for nothing is verified yet."""
+    try:
+        if path.suffix == TASK_SUFFIX:
+            return Task.decode_body(Signed.decode(content, labels.TASK).body).version
+        return Roster.decode_body(Signed.decode(content, labels.ROSTER).body).version
+    except ReportRejected:
+        return 0

@@ -83,6 +83,11 @@ class OpenWindow:
         """Hosts admitted."""
         return len(self.hosts)
 
+    @property
+    def closed(self) -> bool:
+        """Frozen in this process: it takes nothing more, and nothing may wait for it."""
+        return self.expected is not None and not self.resumed
+
     def add(
         self, host: bytes, record: bytes, entry: bytes, partition: int, plaintext: bytes
     ) -> None:

@@ -153,7 +153,7 @@ def small_task(leader: SigningKey, helper: SigningKey, **changes: Any) -> Task:
 def build_world(
     n: int = 10,
     *,
-    operators: Callable[[int], str] = lambda number: f"operator-{number % 4}",
+    operators: Callable[[int], str] = lambda number: f"operator-{number // 2}",
     cohorts: Callable[[int], int] = lambda number: 0,
     roster_version: int = 1,
     **task_changes: Any,
@@ -198,7 +198,7 @@ def make_epoch(
     name: object = 0,
     not_before: int = T0 - 600,
     length_s: int = 3900,
-    ledger_ctr: int = 1,
+    ledger_ctr: int | None = None,
     salt: object = 0,
     signer: SigningKey | None = None,
 ) -> tuple[Epoch, tuple[bytes, bytes]]:
@@ -206,6 +206,8 @@ def make_epoch(
 
     Seals are random and dear: the same arguments give the same epoch throughout a process.
     """
+    if ledger_ctr is None:
+        ledger_ctr = 1 + name if isinstance(name, int) else 1
     by = (signer or host.key).public_bytes
     known = (host.id, name, not_before, length_s, ledger_ctr, salt, by, world.roster.version)
     if known in _EPOCHS:

@@ -24,6 +24,8 @@ class Reason(StrEnum):
     SCHEME = "scheme"
     ROSTER_SIGNATURE = "roster_signature"
     ROSTER_VERSION = "roster_version"
+    ROSTER_CHANGE = "roster_change"
+    ROSTER_BOUND = "roster_bound"
 
     # Host, window and vector length
     HOST_UNKNOWN = "host_unknown"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from aggregator.batch_rules import check_accepted
 from aggregator.helper_port import BatchReply
 from aggregator.helper_state import BatchKey
 from privacy.box import BoxError, open_box
@@ -31,6 +33,7 @@ from tests.protocol_kit import (
 )
 from wire.batch import ENTRY, Batch, SignedBatch
 from wire.ids import TaskId
+from wire.rejection import ReportRejected
 from wire.share import Share, SignedShare
 
 
@@ -97,18 +100,33 @@ def bench(tmp_path: Path) -> Bench:
 
 def test_batch_of_colluders_alone_is_refused(tmp_path: Path) -> None:
     """All hosts of a batch belong to the operators that its h does not count on."""
-    world = build_world(12, operators=lambda i: f"op-{i % 2}" if i < 9 else f"other-{i}")
+    world = build_world(12, operators=lambda i: f"op-{i % 2}" if i < 8 else f"other-{i}", t=4)
     bench = Bench(world, tmp_path)
     bench.runner.submit_epochs(open_epochs(world))
-    assert bench.ask(bench.batch(world.hosts[:9])).refusal == "operators"
+    assert bench.ask(bench.batch(world.hosts[:8])).refusal == "operators"
 
 
 def test_operator_above_the_cap_is_refused(tmp_path: Path) -> None:
     world = build_world(12, operators=lambda i: "big" if i < 8 else f"other-{i}")
+    known = next(iter(world.directory().tasks.values()))
+    roster = world.directory().rosters[1]
+    with pytest.raises(ReportRejected, match="outside_largest_operator"):
+        check_accepted(known, roster, [host.id for host in world.hosts])
+
+
+@pytest.mark.parametrize(
+    "grown",
+    [
+        {"n_max": 11},
+        {"operators": lambda i: "big" if i < 3 else f"other-{i}"},
+    ],
+)
+def test_roster_that_outgrew_its_task_gets_no_answer(grown: dict[str, Any], tmp_path: Path) -> None:
+    """More hosts than n_max would wrap the sum; more of one operator than t break its h."""
+    world = build_world(12, **grown)
     bench = Bench(world, tmp_path)
     bench.runner.submit_epochs(open_epochs(world))
-    reply = bench.ask(bench.batch(world.hosts))
-    assert reply.refusal == "outside_largest_operator"
+    assert bench.ask(bench.batch(world.hosts[:9])).refusal == "roster_bound"
     assert bench.state.answer(BatchKey(world.task_id, 0, T0)) is None
 
 
@@ -253,16 +271,62 @@ def test_twin_epochs_die_and_a_forged_one_does_not_count(bench: Bench) -> None:
     assert reply.cleared == {"epoch_twin": 1}
 
 
-def test_epochs_below_the_ledger_counter_or_above_the_rate_are_refused(bench: Bench) -> None:
+def test_epochs_that_contradict_their_counters_are_refused(bench: Bench) -> None:
+    """A rolled-back ledger counts again what it counted before, at a later time."""
     world, host = bench.world, bench.world.hosts[0]
-    many = [make_epoch(world, host, name=i, ledger_ctr=5)[0].encode() for i in range(1, 12)]
+
+    def ask(name: int, counter: int, begun_s: int) -> None:
+        epoch, _ = make_epoch(world, host, name=name, ledger_ctr=counter, not_before=begun_s)
+        bench.runner.submit_epochs([epoch.encode()])
+
+    ask(50, 5, T0 - 300)
+    assert bench.helper.refused == {}
+    ask(51, 5, T0 - 100)
+    assert bench.helper.refused == {"epoch_counter": 1}
+    ask(52, 4, T0 - 100)
+    ask(53, 6, T0 - 400)
+    assert bench.helper.refused == {"epoch_counter": 3}
+    ask(54, 4, T0 - 400)
+    ask(55, 6, T0 - 330)  # a clock set back by half a minute contradicts nothing
+    assert bench.helper.refused == {"epoch_counter": 3}
+    assert bench.state.counters()[host.id] == (6, T0 - 330)
+
+
+def test_epochs_come_in_any_order_and_all_at_once(tmp_path: Path) -> None:
+    """A day batch after midnight, then the minutes before it; a night's epochs in one call."""
+    world = build_world(12)
+    bench, host = Bench(world, tmp_path), world.hosts[0]
+    made = [
+        make_epoch(world, host, name=k, ledger_ctr=k, not_before=T0 - 26_000 + 1300 * k)[0].encode()
+        for k in range(2, 21)
+    ]
+    bench.runner.submit_epochs([made[2], made[0], made[1]])
+    bench.runner.submit_epochs(made)
+    assert bench.helper.refused == {}
+    bench.state.close()
+    again = Bench(world, bench.folder)
+    late = make_epoch(world, host, name="late", ledger_ctr=30, not_before=T0 - 3000)[0].encode()
+    again.runner.submit_epochs([late])
+    assert again.helper.refused == {"epoch_counter": 1}
+
+
+def test_epochs_above_the_rate_are_refused_by_when_they_begin(bench: Bench) -> None:
+    world, host = bench.world, bench.world.hosts[0]
+    many = [
+        make_epoch(world, host, name=i, ledger_ctr=i, not_before=T0 - 600 + i)[0].encode()
+        for i in range(2, 13)
+    ]
     bench.runner.submit_epochs(many)
     assert bench.helper.refused == {}
-    bench.runner.submit_epochs([make_epoch(world, host, name=99, ledger_ctr=5)[0].encode()])
+    ahead, _ = make_epoch(world, host, name=20, ledger_ctr=20, not_before=T0 + 3500)
+    one_more, _ = make_epoch(world, host, name=13, ledger_ctr=13, not_before=T0 - 580)
+    bench.runner.submit_epochs([one_more.encode()])
     assert bench.helper.refused == {"epoch_rate": 1}
-    older = make_epoch(world, world.hosts[1], name=1, ledger_ctr=0)[0].encode()
-    bench.runner.submit_epochs([older])
-    assert bench.helper.refused == {"epoch_rate": 1, "epoch_counter": 1}
+    bench.runner.submit_epochs([ahead.encode()])
+    far, _ = make_epoch(world, host, name=21, ledger_ctr=21, not_before=T0 + 90_000)
+    past, _ = make_epoch(world, host, name=22, ledger_ctr=1, not_before=T0 - 90_000)
+    bench.runner.submit_epochs([far.encode(), past.encode()])
+    assert bench.helper.refused == {"epoch_rate": 1, "epoch_interval": 2}
 
 
 def test_broker_that_leaks_the_box_to_the_helper_leaks_nothing(bench: Bench) -> None:
