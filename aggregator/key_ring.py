@@ -14,6 +14,7 @@ from transport.keyfiles import (
     destroy_key,
     load_hpke_key,
     load_signing_key,
+    sweep_leftovers,
     write_hpke_key,
 )
 from wire.ids import key_id
@@ -31,11 +32,12 @@ class KeyRing:
     """Keys by id. `rotate` makes today's and tomorrow's, and destroys what no report can need."""
 
     def __init__(self, folder: Path) -> None:
-        """Load every key of the folder.
+        """Load every key of the folder; wipe what a crash left half written or half destroyed.
 
         Raises      KeyFileRefused when a file is not the party's own, 0600
         """
         self._folder = folder
+        sweep_leftovers(folder)
         self.identity: SigningKey = load_signing_key(folder / "identity.key")
         self._files: dict[Path, HpkeKeyFile] = {}
         self._pairs: dict[bytes, HpkeKeyPair] = {}

@@ -120,11 +120,11 @@ def _check_start(view: RosterView, kept: list[RosterView]) -> None:
     first = not kept and view.version == 1
     if view.effective_from % WEEK_S and not first:
         raise ReportRejected(
-            Reason.ROSTER_VERSION, "a roster in force from a week start on", view.effective_from
+            Reason.ROSTER_CHANGE, "a roster in force from a week start on", view.effective_from
         )
     if kept and view.effective_from <= kept[-1].effective_from:
         raise ReportRejected(
-            Reason.ROSTER_VERSION, f"a start after {kept[-1].effective_from}", view.effective_from
+            Reason.ROSTER_CHANGE, f"a start after {kept[-1].effective_from}", view.effective_from
         )
 
 
@@ -140,7 +140,7 @@ def _check_weights(views: list[RosterView], windows_s: Mapping[str, int]) -> Non
         try:
             check_weight_changes(weights[0], changes, max(windows_s.values(), default=0))
         except ParameterError as error:
-            raise ReportRejected(Reason.WEIGHT, error.expected, error.got) from error
+            raise ReportRejected(Reason.ROSTER_CHANGE, error.expected, error.got) from error
 
 
 def _weights(plans: Plans | None) -> dict[str, int]:

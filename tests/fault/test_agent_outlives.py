@@ -1,0 +1,166 @@
+"""What an agent must live through: outages, floods, bad but signed messages, clock jumps."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge_agent.accumulators import DurableAccumulators
+from edge_agent.activity import Observation
+from edge_agent.shell import AgentShell
+from edge_agent.task_windows import ClosedWindow, TaskWindows
+from edge_agent.window_state import WindowState
+from edge_agent.windows import HostClock
+from tests.agent_live import SteppedClock, Surroundings, demo_task, run_until, surroundings
+from tests.agent_world import T0, calibrated
+from transport.port import Record, TransportUnavailable
+from wire.catalogue import Catalogue
+from wire.envelope import Kind
+from wire.keys import KeyAnnouncement
+from wire.roster import JoinRequest
+from wire.topics import KEYS, TASKS, announcement_key, task_key
+
+HOUR_S = 3600
+
+
+def cut_off(shell: AgentShell) -> list[bool]:
+    """Put a switch before the transport: True is away."""
+    real, away = shell._outbox._send, [False]
+
+    def send(records: list[object]) -> None:
+        if away[0]:
+            raise TransportUnavailable("away")
+        real(records)  # type: ignore[arg-type]
+
+    shell._outbox._send = send  # type: ignore[method-assign,assignment]
+    return away
+
+
+def steps(shell: AgentShell, clock: SteppedClock, end_s: int) -> None:
+    while clock.now_ms < end_s * 1000:
+        shell.step()
+        clock.sleep_ms(max(10_000, shell.pause_ms()))
+
+
+def test_agent_publishes_again_after_an_outage_longer_than_its_records_live(
+    tmp_path: Path,
+) -> None:
+    made = surroundings(tmp_path, window_s=900, windows=100)
+    clock = SteppedClock(T0)
+    shell = made.agent(clock)
+    away = cut_off(shell)
+    run_until(shell, clock, T0 + HOUR_S)
+    away[0] = True
+    steps(shell, clock, T0 + 10 * HOUR_S)
+    away[0] = False
+    before = shell.tally.published
+    steps(shell, clock, T0 + 12 * HOUR_S)
+    # Eight windows of two hours, and what of the outage is not past retention.
+    assert shell.tally.published - before > 8 + 20
+    assert not shell._down
+    assert shell._ledger.spool_records <= 1
+    shell.close()
+
+
+def test_agent_steps_on_under_a_flood_of_control_records(tmp_path: Path) -> None:
+    made = surroundings(tmp_path)
+    clock = SteppedClock(T0)
+    shell = made.agent(clock)
+    shell.start()
+    shell.step()
+    junk = dataclasses.replace(made.records(TASKS)[0], value=b"junk")
+    polls = 0
+
+    class Flood:
+        def poll(self, _most: int, _timeout_s: float) -> list[Record]:
+            nonlocal polls
+            polls += 1
+            assert polls < 100, "the agent reads on as long as records come"
+            return [junk] * 100
+
+        def close(self) -> None:
+            return
+
+    shell._control = Flood()  # type: ignore[assignment]
+    clock.now_ms += 5_000
+    shell.step()
+    assert shell.tally.sealed >= 1
+    shell.close()
+
+
+def signed_badly(made: Surroundings) -> None:
+    """A task of no catalogue, and a key that is none: each under the parties' signatures."""
+    section = dataclasses.replace(made.task.sections[0], name="nosuch", weight_millionths=1)
+    bad = calibrated(dataclasses.replace(made.task, series="other", sections=(section,)))
+    made.publish(TASKS, task_key("other"), Kind.TASK, made.world.sign_task(bad))
+    party = made.world.helper
+    plain = KeyAnnouncement(party.pk, b"\xff" * 1216, T0 - 50, T0 + 86_400)
+    key = dataclasses.replace(plain, signature=party.signing.sign(plain.unsigned()))
+    made.publish(KEYS, announcement_key(party.pk, key.key_id), Kind.KEY_ANNOUNCEMENT, key.encode())
+
+
+def test_agent_outlives_signed_messages_it_cannot_use(tmp_path: Path) -> None:
+    made = surroundings(tmp_path)
+    signed_badly(made)
+    for start in (T0, T0 + 20):
+        shell = made.run(start, start + 10)
+        assert shell.tally.sealed >= 1
+        assert set(shell.tally.refused) >= {"catalogue", "field"}
+
+
+def test_agent_leaves_out_windows_that_a_clock_jump_put_past_retention(tmp_path: Path) -> None:
+    made = surroundings(tmp_path, window_s=60, windows=1_000_000)
+    clock = SteppedClock(T0)
+    shell = made.agent(clock)
+    shell.start()
+    shell.step()
+    closed = 0
+    told = shell._windows.close_ended
+
+    def counted(now_s: int) -> object:
+        nonlocal closed
+        for one in told(now_s):
+            closed += 1
+            yield one
+
+    shell._windows.close_ended = counted  # type: ignore[method-assign,assignment]
+    clock.now_ms += 20 * 86_400 * 1000
+    shell.step()
+    assert closed <= 6 * 60 + 1  # retention is six hours
+    shell.close()
+
+
+def test_raw_totals_of_a_series_that_ended_are_erased(tmp_path: Path) -> None:
+    made = surroundings(tmp_path)
+    weekly = demo_task(made.world, window_s=7 * 86_400, windows=3, series="weekly")
+    path = tmp_path / "open.sqlite"
+
+    def windows() -> TaskWindows:
+        store = DurableAccumulators(path)
+        return TaskWindows(Catalogue.load(), ("H100",), store, lambda: HostClock(T0 * 10**9))
+
+    first = windows()
+    first.open_task(b"x" * 32, weekly, T0)  # type: ignore[arg-type]
+    first.add(Observation("host_cpu", "user", 123_456, 10**9))
+    first.persist()
+    # The series is gone from the log: a later agent never hears of it.
+    list(windows().close_ended(T0 + 7 * 86_400 + weekly.retention_s - 1))
+    with DurableAccumulators(path) as store:
+        assert store.windows("weekly") == [T0]
+    list(windows().close_ended(T0 + 7 * 86_400 + weekly.retention_s))
+    with DurableAccumulators(path) as store:
+        assert store.windows("weekly") == []
+
+
+@pytest.mark.parametrize("secret", ["314159", "xid79", "secret-token-123"])
+def test_nothing_measured_and_no_token_shows_in_a_repr(secret: str) -> None:
+    closed = ClosedWindow(b"", 0, np.array([[314_159]]), np.ones(1, bool))  # type: ignore[arg-type]
+    state = WindowState(coin=314_159)
+    state.observe("incidents", "xid79", 314_159)
+    state.gpu(0).covered_ns["xid79"] = 314_159
+    request = JoinRequest(b"k" * 32, ("g",), b"secret-token-123", ((1, 8),))
+    shown = repr((closed, state, state.gpu(0), request))
+    assert secret not in shown

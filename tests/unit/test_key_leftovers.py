@@ -1,0 +1,77 @@
+"""A crash while a key is written or destroyed leaves nothing that stops a start, and no seed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from aggregator.key_ring import KeyRing
+from privacy.sealing import HpkeKeyPair
+from privacy.signing import SigningKey
+from transport import keyfiles
+from transport.keyfiles import (
+    HpkeKeyFile,
+    destroy_key,
+    load_signing_key,
+    sweep_leftovers,
+    write_hpke_key,
+    write_signing_key,
+)
+
+
+def test_destroying_killed_half_way_leaves_no_key_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "2026-01-01.hpke"
+    write_hpke_key(path, HpkeKeyFile(HpkeKeyPair.generate(), 0, 86_400))
+    monkeypatch.setattr(Path, "unlink", lambda _self, **_options: os._exit(0))
+    child = os.fork()
+    if child == 0:
+        destroy_key(path)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    monkeypatch.undo()
+    assert list(tmp_path.glob("*.hpke")) == []
+    (left,) = tmp_path.iterdir()
+    assert set(left.read_bytes()) == {0}
+    assert sweep_leftovers(tmp_path) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sweep_wipes_a_half_written_key_and_nothing_else(tmp_path: Path) -> None:
+    key = SigningKey.generate()
+    write_signing_key(tmp_path / "identity.key", key)
+    half = tmp_path / ".identity.key.0123456789ab"
+    half.write_text("pointillist-key 1\nkind signing\nseed " + key.seed_bytes().hex())
+    twin = tmp_path / ".identity.key.ba9876543210"
+    twin.hardlink_to(tmp_path / "identity.key")  # killed between link and unlink
+    (tmp_path / ".other").write_text("kept")
+    assert sweep_leftovers(tmp_path) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".other", "identity.key"]
+    loaded = load_signing_key(tmp_path / "identity.key")
+    assert loaded.public_bytes == key.public_bytes
+
+
+def test_leftover_pattern_names_what_write_key_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    real = keyfiles.os.open
+
+    def watched(path: Path, *rest: int, **more: int) -> int:
+        seen.append(Path(path).name)
+        return real(path, *rest, **more)
+
+    monkeypatch.setattr(keyfiles.os, "open", watched)
+    write_signing_key(tmp_path / "identity.key", SigningKey.generate())
+    assert keyfiles._LEFTOVER.fullmatch(seen[0])
+
+
+def test_key_ring_starts_after_a_crash_and_wipes_what_it_left(tmp_path: Path) -> None:
+    write_signing_key(tmp_path / "identity.key", SigningKey.generate())
+    KeyRing(tmp_path).rotate(0.0, 3600)
+    (tmp_path / ".1970-01-01.hpke.0123456789ab").write_bytes(bytes(64))
+    assert KeyRing(tmp_path).rotate(0.0, 3600) is False
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []

@@ -1,0 +1,106 @@
+"""What a host asks of a roster, whoever signed it: crowd sizes, week starts, room before weight."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from edge_agent.eligibility import crowd_fault
+from edge_agent.protocol_events import RosterReceived, Withheld
+from edge_agent.roster_book import Crowd, RosterBook
+from tests.agent_world import (
+    T0,
+    WEEK_S,
+    MemoryShell,
+    World,
+    close_window,
+    reports,
+    started,
+)
+from wire.bounds import Scheme
+from wire.rejection import Reason, ReportRejected
+
+
+def book(world: World, *, weekly: bool = True) -> RosterBook:
+    return RosterBook(world.pins, tuple(h.host_id for h in world.identities), weekly)
+
+
+def refused(rosters: RosterBook, signed: bytes, windows_s: dict[str, int] | None = None) -> Reason:
+    with pytest.raises(ReportRejected) as refusal:
+        rosters.add(signed, windows_s or {})
+    return refusal.value.reason
+
+
+def test_roster_counts_hosts_and_the_largest_operator_per_cohort() -> None:
+    world = World(13)
+    view = book(world).add(world.roster({"minute": 100_000}, cohort=7))
+    assert view.crowds == {("minute", 7): Crowd(13, 2)}
+
+
+def test_first_roster_may_be_in_force_at_once_and_later_ones_only_from_a_week_start() -> None:
+    world = World(1)
+    rosters = book(world)
+    rosters.add(world.roster({"minute": 100_000}, effective_from=T0 + 77))
+    late = world.roster({"minute": 100_000}, version=2, effective_from=T0 + WEEK_S + 1)
+    assert refused(rosters, late) is Reason.ROSTER_CHANGE
+    rosters.add(world.roster({"minute": 100_000}, version=2, effective_from=T0 + WEEK_S))
+    same = world.roster({"minute": 100_000}, version=3, effective_from=T0 + WEEK_S)
+    assert refused(rosters, same) is Reason.ROSTER_CHANGE
+    alone = world.roster({"minute": 100_000}, version=9, effective_from=T0 + 1)
+    assert refused(book(world), alone) is Reason.ROSTER_CHANGE
+
+
+def test_weight_increases_only_after_room_was_made() -> None:
+    world = World(1)
+    windows_s = {"minute": 60, "day": 86_400}
+    rosters = book(world)
+    rosters.add(world.roster({"minute": 600_000, "day": 400_000}), windows_s)
+    moved = {"minute": 900_000, "day": 100_000}
+    at_once = world.roster(moved, version=2, effective_from=T0)
+    assert refused(rosters, at_once, windows_s) is Reason.ROSTER_CHANGE
+    first = {"minute": 600_000, "day": 100_000}
+    rosters.add(world.roster(first, version=2, effective_from=T0), windows_s)
+    early = world.roster(moved, version=3, effective_from=T0 + WEEK_S)
+    assert refused(rosters, early, windows_s) is Reason.ROSTER_CHANGE
+    rosters.add(world.roster(moved, version=3, effective_from=T0 + 2 * WEEK_S), windows_s)
+
+
+def test_demo_rosters_change_when_they_like() -> None:
+    world = World(1)
+    rosters = book(world, weekly=False)
+    rosters.add(world.roster({"minute": 100_000}))
+    rosters.add(world.roster({"minute": 900_000}, version=2, effective_from=T0 + 12_345))
+
+
+def test_live_participant_refuses_a_roster_in_the_middle_of_a_week() -> None:
+    from privacy.noise_opendp import OpenDpSampler
+
+    world = World(1)
+    live = world.participant(rules=world.rules(domain="live"), sampler=OpenDpSampler())
+    shell = MemoryShell(live)
+    shell.tell(RosterReceived(world.roster({"minute": 100_000}, effective_from=T0), T0))
+    late = world.roster({"minute": 900_000}, version=2, effective_from=T0 + 12_345, cohort=8)
+    shell.tell(RosterReceived(late, T0))
+    assert [refusal.reason for refusal in shell.refused] == [Reason.ROSTER_CHANGE]
+
+
+def test_participant_withholds_while_the_roster_outgrows_the_task() -> None:
+    world = World(12)
+    task = world.task(n_max=11, n_min=10, t=2)
+    rules = world.rules(bounds=dataclasses.replace(world.rules().bounds, n_min_at_least=10))
+    shell, (tid,) = started(world, [task], participant=world.participant(rules=rules))
+    close_window(shell, world, task, tid, T0)
+    assert reports(shell.published) == []
+    assert {r.reason for r in shell.refused} == {Withheld.ROSTER_LARGE}
+
+
+def test_crowd_of_one_operator_beyond_t_is_a_fault_where_operators_count() -> None:
+    task = World(1).task(n_max=100, n_min=80, t=10)
+    assert crowd_fault(task, Crowd(100, 10)) is None
+    assert crowd_fault(task, Crowd(100, 11)) is Withheld.OPERATOR_LARGE
+    assert crowd_fault(task, Crowd(101, 1)) is Withheld.ROSTER_LARGE
+    own = dataclasses.replace(task, min_operators=0)
+    assert crowd_fault(own, Crowd(100, 100)) is None
+    local = dataclasses.replace(task, scheme=Scheme.LOCAL)
+    assert crowd_fault(local, Crowd(101, 100)) is None
