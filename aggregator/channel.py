@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -16,6 +17,7 @@ from typing import Final, TypeVar
 
 import grpc
 
+from transport.keyfiles import KeyFileRefused
 from transport.rpc.pointillist_pb2_grpc import (
     HelperServicer,
     HelperStub,
@@ -28,6 +30,7 @@ from .helper_port import BatchReply, HelperPort, HelperStatus, HelperUnavailable
 
 SOCKET_MODE: Final = 0o2750
 SOCKET_UMASK: Final = 0o007
+MAX_TLS_KEY_BYTES: Final = 1 << 16
 _CONCURRENT_CALLS: Final = 4
 
 _Request = TypeVar("_Request")
@@ -38,7 +41,10 @@ class ChannelHelper:
     """The Leader's end: a `HelperPort` across the channel."""
 
     def __init__(self, address: HelperAddress) -> None:
-        """Connect lazily; a Helper that is away shows in the first call."""
+        """Connect lazily; a Helper that is away shows in the first call.
+
+        Raises      KeyFileRefused, OSError
+        """
         options = _bounds(address.max_message_bytes)
         self._timeout_s = address.call_timeout_s
         if address.tls is None:
@@ -46,7 +52,7 @@ class ChannelHelper:
         else:
             tls = address.tls
             credentials = grpc.ssl_channel_credentials(
-                tls.ca_file.read_bytes(), tls.key_file.read_bytes(), tls.cert_file.read_bytes()
+                tls.ca_file.read_bytes(), _private(tls.key_file), tls.cert_file.read_bytes()
             )
             self._channel = grpc.secure_channel(_target(address), credentials, options=options)
         self._stub = HelperStub(self._channel)
@@ -176,6 +182,7 @@ def serve(
 
     failed      called with an error after which the Helper must not go on
     lock        held while a call is answered
+    Raises      KeyFileRefused, OSError
     """
     server = grpc.server(
         ThreadPoolExecutor(max_workers=1, thread_name_prefix="helper"),
@@ -211,8 +218,22 @@ def prepare_socket_folder(socket: Path, owner: str | None, peer_group: str | Non
 
 
 def _server_credentials(tls: TlsFiles) -> grpc.ServerCredentials:
-    pair = (tls.key_file.read_bytes(), tls.cert_file.read_bytes())
+    pair = (_private(tls.key_file), tls.cert_file.read_bytes())
     return grpc.ssl_server_credentials([pair], tls.ca_file.read_bytes(), require_client_auth=True)
+
+
+def _private(path: Path) -> bytes:
+    """Read a TLS key that is the process's own and nobody else's to read."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(file.fileno())
+        mode = stat.S_IMODE(status.st_mode)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or mode & ~0o600:
+            raise KeyFileRefused(
+                f"{path}: expected a file of user {os.geteuid()}, 0600, got one of user "
+                f"{status.st_uid}, {mode:04o}"
+            )
+        return file.read(MAX_TLS_KEY_BYTES)
 
 
 def _target(address: HelperAddress) -> str:

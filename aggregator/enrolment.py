@@ -17,6 +17,8 @@ from wire.rejection import Reason, ReportRejected
 from wire.roster import EntryAnswer, JoinRequest, Plan, PlanMembership, Roster, RosterEntry
 from wire.signed import Signed
 
+from .state_file import write_durably
+
 WEEK_S: Final = 7 * 86_400
 
 
@@ -47,6 +49,32 @@ class Enrolled:
     roster: bytes
     answers: Mapping[Path, bytes]
     summary: Mapping[str, Any]
+    spent: frozenset[bytes]
+
+
+def spent_file(plans_file: Path) -> Path:
+    """Where the hashes of used tokens are kept, beside the plans: a token works once for ever."""
+    return plans_file.with_suffix(".spent")
+
+
+def read_spent(plans_file: Path) -> frozenset[bytes]:
+    """The SHA-256 of every token that enrolled a host before.
+
+    Raises      EnrolmentError, OSError
+    """
+    path = spent_file(plans_file)
+    try:
+        return frozenset(bytes.fromhex(line) for line in path.read_text().split())
+    except FileNotFoundError:
+        return frozenset()
+    except ValueError as error:
+        raise EnrolmentError(f"{path}: expected hashes in hex, got: {error}") from error
+
+
+def write_spent(plans_file: Path, spent: Collection[bytes]) -> None:
+    """Replace the list of used tokens durably."""
+    lines = "".join(f"{one.hex()}\n" for one in sorted(spent))
+    write_durably(spent_file(plans_file), lines.encode())
 
 
 def load_enrolment(path: Path) -> Enrolment:
@@ -108,10 +136,15 @@ def check_request(raw: bytes, enrolment: Enrolment) -> tuple[JoinRequest, Token]
     request = JoinRequest.decode(raw)
     if not verify(request.ed25519_pk, raw[:-64], request.signature):
         raise ReportRejected(Reason.JOIN_SIGNATURE, "the host's signature", "another")
-    token = enrolment.tokens.get(hashlib.sha256(request.token).digest())
+    token = enrolment.tokens.get(token_hash(request))
     if token is None:
         raise ReportRejected(Reason.JOIN_TOKEN, "a token of the enrolment file", "another")
     return request, token
+
+
+def token_hash(request: JoinRequest) -> bytes:
+    """What a token is known by."""
+    return hashlib.sha256(request.token).digest()
 
 
 def next_roster(
@@ -123,7 +156,7 @@ def next_roster(
 ) -> Roster:
     """Add hosts to a roster: one roster id per machine, one machine per token.
 
-    spent       tokens that enrolled a host before
+    spent       hashes of tokens that enrolled a host before
     Raises      ReportRejected: join_hardware, join_token
     """
     old_plans = () if previous is None else previous.plans
@@ -131,9 +164,9 @@ def next_roster(
     entries = {} if previous is None else {e.hardware_hash: e for e in previous.entries}
     used: set[bytes] = set(spent)
     for request, token in requests:
-        if request.token in used:
+        if token_hash(request) in used:
             raise ReportRejected(Reason.JOIN_TOKEN, "a token used once", "one used twice")
-        used.add(request.token)
+        used.add(token_hash(request))
         if request.hardware_hash in entries:
             raise ReportRejected(Reason.JOIN_HARDWARE, "a machine not enrolled yet", "one that is")
         entries[request.hardware_hash] = RosterEntry(
@@ -161,6 +194,7 @@ def enrol_folder(
     """Take in every *.join of a folder that has no *.entry yet.
 
     at_once     in force now; otherwise from the next start of a week
+    Returns     with `spent`, which the caller writes once roster and answers are on disk
     Raises      EnrolmentError, ReportRejected
     """
     enrolment = load_enrolment(plans_file)
@@ -170,7 +204,8 @@ def enrol_folder(
         previous = Roster.decode_body(signed.body)
     joins = sorted(folder.glob("*.join"))
     paths = [path for path in joins if not path.with_suffix(".entry").exists()]
-    spent = {JoinRequest.decode(p.read_bytes()).token for p in joins if p not in paths}
+    before = {token_hash(JoinRequest.decode(p.read_bytes())) for p in joins if p not in paths}
+    spent = read_spent(plans_file) | before
     requests = [check_request(path.read_bytes(), enrolment) for path in paths]
     now = int(time.time() if now_s is None else now_s)
     effective_from = now if at_once else (now // WEEK_S + 1) * WEEK_S
@@ -185,7 +220,8 @@ def enrol_folder(
         "hosts": len(roster.entries),
         "enrolled": len(requests),
     }
-    return Enrolled(_sign(labels.ROSTER, roster.encode_body(), leader), answers, summary)
+    now_spent = spent | {token_hash(request) for request, _ in requests}
+    return Enrolled(_sign(labels.ROSTER, roster.encode_body(), leader), answers, summary, now_spent)
 
 
 def _answer(request: JoinRequest, plan: Plan, roster: Roster, leader: SigningKey) -> bytes:

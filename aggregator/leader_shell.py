@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from privacy.signing import verify
 from transport.port import (
     Consumer,
     Producer,
@@ -23,10 +24,12 @@ from transport.port import (
 from wire import labels
 from wire.envelope import Kind, wrap
 from wire.keys import KeyAnnouncement
-from wire.rejection import ReportRejected
+from wire.rejection import Reason, ReportRejected
+from wire.roster import EntryAnswer
 from wire.signed import Signed
 from wire.task import Task
 from wire.topics import (
+    ENTRIES,
     EPOCHS,
     KEYS,
     REPORTS,
@@ -34,6 +37,7 @@ from wire.topics import (
     TASKS,
     TOPICS,
     announcement_key,
+    join_key,
     roster_key,
     task_key,
 )
@@ -59,7 +63,7 @@ from .leader import Leader
 from .leader_state import LeaderState
 from .released import ReleaseStore
 from .runners import Checkpoint, LeaderRunner, no_checkpoint, restore_leader
-from .signed_folder import TASK_SUFFIX, SignedFolder
+from .signed_folder import ENTRY_SUFFIX, TASK_SUFFIX, SignedFolder
 
 GROUP: Final = "leader"
 POLL_RECORDS: Final = 2000
@@ -93,7 +97,7 @@ class LeaderShell:
         self._state = LeaderState(config.state_dir / "leader.sqlite")
         parties = PinnedParties(self._keys.identity.public_bytes, config.helper_pk)
         self._directory = Directory(parties)
-        self._folder = SignedFolder(config.signed_dir)
+        self._folder = SignedFolder(config.signed_dir, entries=True)
         if helper is None and config.helper is not None:
             helper = ChannelHelper(config.helper)
         self._helper = helper
@@ -271,6 +275,9 @@ class LeaderShell:
             task = path.suffix == TASK_SUFFIX
             now_s = self._clock()
             try:
+                if path.suffix == ENTRY_SUFFIX:
+                    self._publish_entry(content)
+                    continue
                 self._leader.handle(
                     TaskSeen(content, now_s, at_start) if task else RosterSeen(content)
                 )
@@ -286,6 +293,17 @@ class LeaderShell:
                 self._publish(TASKS, task_key(series), Kind.TASK, content)
             else:
                 self._publish(ROSTERS, roster_key(), Kind.ROSTER, content)
+
+    def _publish_entry(self, content: bytes) -> None:
+        """Answer a join request on the log, once both parties have signed the answer."""
+        signed = Signed.decode(content, labels.ENTRY_ANSWER)
+        parties, message = self._directory.parties, signed.unsigned()
+        if not verify(parties.leader_pk, message, signed.sig_leader) or not verify(
+            parties.helper_pk, message, signed.sig_helper
+        ):
+            raise ReportRejected(Reason.ROSTER_SIGNATURE, "both parties' signatures", "others")
+        host_pk = EntryAnswer.decode_body(signed.body).entry.ed25519_pk
+        self._publish(ENTRIES, join_key(host_pk), Kind.ENTRY_ANSWER, content)
 
     def _write_status(self) -> None:
         leader = self._leader

@@ -1,4 +1,4 @@
-"""Signed tasks and rosters as files: read at the start and again when the folder changes."""
+"""Signed tasks, rosters and answers as files: read at the start and when the folder changes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from wire.task import Task
 
 TASK_SUFFIX = ".task"
 ROSTER_SUFFIX = ".roster"
+ENTRY_SUFFIX = ".entry"
 MAX_FILE_BYTES = MAX_ROSTER_BODY + 148
 
 
 class SignedFolder:
     """`NAME.roster` and `NAME.task` files; rosters come first, each file once per content."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, entries: bool = False) -> None:
+        """Look into `folder`; `entries` asks for `NAME.entry` files too, after the others."""
         self._folder = folder
+        self._suffixes = (ROSTER_SUFFIX, TASK_SUFFIX, *([ENTRY_SUFFIX] if entries else []))
         self._seen: dict[Path, tuple[int, int]] = {}
 
     def new_files(self) -> Iterator[tuple[Path, bytes]]:
         """Files that are new or changed, rosters before tasks, by version, then by name."""
-        for suffix in (ROSTER_SUFFIX, TASK_SUFFIX):
+        for suffix in self._suffixes:
             yield from sorted(self._changed(suffix), key=lambda one: (_version(*one), one[0]))
 
     def _changed(self, suffix: str) -> Iterator[tuple[Path, bytes]]:
@@ -44,6 +47,8 @@ def _version(path: Path, content: bytes) -> int:
     try:
         if path.suffix == TASK_SUFFIX:
             return Task.decode_body(Signed.decode(content, labels.TASK).body).version
+        if path.suffix == ENTRY_SUFFIX:
+            return 0
         return Roster.decode_body(Signed.decode(content, labels.ROSTER).body).version
     except ReportRejected:
         return 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from privacy import calibrate
@@ -14,8 +15,10 @@ from wire.ids import NO_SIGNATURE, task_id
 from wire.rejection import Reason, ReportRejected
 from wire.roster import EntryAnswer, Roster
 from wire.signed import Signed
-from wire.task import Task
+from wire.task import DEMO_DOMAIN, Task
 
+from .directory import KnownRoster
+from .roster_rules import check_change, check_start, difference
 from .tasks import countersign
 
 
@@ -38,10 +41,19 @@ def leader_sign(content: bytes, leader: SigningKey) -> bytes:
 
 
 def check_and_countersign(
-    content: bytes, leader_pk: bytes, helper: SigningKey
+    content: bytes,
+    leader_pk: bytes,
+    helper: SigningKey,
+    *,
+    earlier: Sequence[bytes] = (),
+    tasks: Sequence[bytes] = (),
+    now_s: float | None = None,
 ) -> tuple[bytes, dict[str, Any]]:
     """Check the Leader's signature and the contents, then sign.
 
+    earlier     signed rosters before this one: the last is a must from version 2 on, and those of
+                the fortnight before it decide how fast weights may rise
+    tasks       signed tasks that the roster will serve
     Returns     (signed bytes, what was signed, in words)
     Raises      ReportRejected, ParameterError
     """
@@ -50,13 +62,59 @@ def check_and_countersign(
     if not verify(leader_pk, signed.unsigned(), signed.sig_leader):
         reason = Reason.TASK_SIGNATURE if label == labels.TASK else Reason.ROSTER_SIGNATURE
         raise ReportRejected(reason, "the pinned Leader's signature", "another")
+    said: dict[str, Any] = {}
     if label == labels.TASK:
         task = Task.decode_body(signed.body)
         check_task_noise(task)
         if (task.leader_pk, task.helper_pk) != (leader_pk, helper.public_bytes):
             raise ReportRejected(Reason.TASK_SIGNATURE, "this Leader and Helper", "others")
+    elif label == labels.ROSTER:
+        parties = (leader_pk, helper.public_bytes)
+        before = [Roster.decode_body(_body(one, labels.ROSTER, parties)) for one in earlier]
+        served = [Task.decode_body(_body(one, labels.TASK, parties)) for one in tasks]
+        said = _check_roster(Roster.decode_body(signed.body), before, served, now_s)
     both = countersign(content, label, helper)
-    return both, summary(both)
+    return both, summary(both) | said
+
+
+def _body(content: bytes, label: bytes, parties: tuple[bytes, bytes]) -> bytes:
+    """The body of a file that this Leader and this Helper both signed before."""
+    signed = Signed.decode(content, label)
+    message = signed.unsigned()
+    if not (
+        verify(parties[0], message, signed.sig_leader)
+        and verify(parties[1], message, signed.sig_helper)
+    ):
+        reason = Reason.TASK_SIGNATURE if label == labels.TASK else Reason.ROSTER_SIGNATURE
+        raise ReportRejected(reason, "both parties' signatures", "others")
+    return signed.body
+
+
+def _check_roster(
+    roster: Roster, earlier: Sequence[Roster], tasks: Sequence[Task], now_s: float | None
+) -> dict[str, int]:
+    """What a Helper's operator signs is the difference to what it signed before."""
+    before = max(earlier, key=lambda one: one.version, default=None)
+    last = 0 if before is None else before.version
+    if roster.version != last + 1:
+        raise ReportRejected(
+            Reason.ROSTER_CHANGE, f"version {last + 1}, after the one before", roster.version
+        )
+    now_s = time.time() if now_s is None else now_s
+    demo = bool(tasks) and all(task.domain == DEMO_DOMAIN for task in tasks)
+    if before is not None and roster.effective_from <= now_s and not demo:
+        raise ReportRejected(
+            Reason.ROSTER_CHANGE, f"a start after now, {int(now_s)}", roster.effective_from
+        )
+    others = {one.version: one.effective_from for one in earlier}
+    check_start(roster.version, roster.effective_from, others, at_once=demo)
+    if not demo:
+        check_change(roster, earlier, {task.series: task.window_s for task in tasks})
+    known = KnownRoster(roster)
+    for task in tasks:
+        for cohort in {m.cohort for p in roster.plans for m in p if m.series == task.series}:
+            known.check_fits(task, cohort)
+    return difference(roster, before)
 
 
 def check_task_noise(task: Task) -> None:

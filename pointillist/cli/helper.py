@@ -19,6 +19,8 @@ pointillist helper run --config /etc/pointillist/helper.toml
 
 pointillist helper countersign fleet.task --key keys/helper/identity.key --leader 00aa...
 
+pointillist helper countersign next.roster --previous fleet.roster --task m.task --key ...
+
 pointillist helper status --config /etc/pointillist/helper.toml --json | jq .batches_answered"""
 
 app = typer.Typer(
@@ -68,11 +70,24 @@ def countersign(
     out: Annotated[
         Path | None, typer.Option("--out", help="Where to; the same file without it.")
     ] = None,
+    previous: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--previous",
+            help="The roster before this one, a must from version 2 on; repeat it for older ones.",
+        ),
+    ] = None,
+    task: Annotated[
+        list[Path] | None,
+        typer.Option("--task", help="A task the roster serves: its n_max and t must cover it."),
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Check what the Leader signed and put the Helper's signature beside it.
 
-    A task is recomputed: noise below what its own numbers ask for is refused.
+    A task is recomputed: noise below what its own numbers ask for is refused. A roster is compared
+    with the one before: it starts with a week to come, and gives no machine weight that was not
+    free. The output counts hosts added, removed and changed: compare it with what you know.
     """
     from aggregator.task_files import check_and_countersign
     from privacy.errors import ParameterError
@@ -80,7 +95,13 @@ def countersign(
 
     signing = load_identity(key)
     with reported(ExitCode.REFUSED, ReportRejected, ParameterError):
-        signed, summary = check_and_countersign(file.read_bytes(), public_key(leader), signing)
+        signed, summary = check_and_countersign(
+            file.read_bytes(),
+            public_key(leader),
+            signing,
+            earlier=[path.read_bytes() for path in previous or []],
+            tasks=[path.read_bytes() for path in task or []],
+        )
     target = out or file
     target.write_bytes(signed)
     emit({"file": str(target)} | summary, json)

@@ -143,26 +143,44 @@ def build(
     previous: Annotated[
         Path | None, typer.Option("--previous", help="The roster in force; its hosts stay.")
     ] = None,
-    now: Annotated[bool, typer.Option("--now", help="In force at once: only for tests.")] = False,
+    log: Annotated[
+        Path | None,
+        typer.Option("--log", help="Folder of the log: fetch new join requests from it first."),
+    ] = None,
+    now: Annotated[
+        bool, typer.Option("--now", help="In force at once: a fleet's first roster, or a test's.")
+    ] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Enrol hosts that hold a one-use token; in force from the week after next week's start.
+    """Enrol hosts that hold a one-use token; in force from the next start of a week.
 
     Writes the roster and, beside each request, its signed answer (*.entry); have both
-    countersigned with `pointillist helper countersign`.
+    countersigned with `pointillist helper countersign`. Used tokens are kept beside the plans
+    (*.spent): each enrols one host, once.
     """
-    from aggregator.enrolment import EnrolmentError, enrol_folder
+    from aggregator.enrolment import EnrolmentError, enrol_folder, write_spent
     from wire.rejection import ReportRejected
 
     with (
         reported(ExitCode.REFUSED, ReportRejected),
         reported(ExitCode.USAGE, EnrolmentError),
     ):
+        fetched = {} if log is None else _fetch(log, plans, requests)
         result = enrol_folder(plans, requests, previous, load_identity(key), at_once=now)
     out.write_bytes(result.roster)
     for path, answer in result.answers.items():
         path.write_bytes(answer)
-    emit({"file": str(out), **result.summary}, json)
+    write_spent(plans, result.spent)
+    emit({"file": str(out), **result.summary} | ({"requests": fetched} if fetched else {}), json)
+
+
+def _fetch(log: Path, plans: Path, requests: Path) -> dict[str, int]:
+    from aggregator.join_requests import fetch_requests
+    from transport.embedded import EmbeddedLog
+    from transport.port import TransportUnavailable
+
+    with reported(ExitCode.UNAVAILABLE, TransportUnavailable), EmbeddedLog(log) as opened:
+        return dict(fetch_requests(opened, plans, requests))
 
 
 @roster.command("show", epilog="Example: pointillist leader roster show fleet.roster --json")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,13 @@ import pytest
 
 from aggregator.directory import Directory
 from aggregator.events import EpochsArrived, ReportsArrived, RosterSeen, TaskSeen
-from aggregator.helper_port import BatchReply, HelperPort, HelperUnavailable, ReleaseReply
+from aggregator.helper_port import (
+    BatchReply,
+    HelperPort,
+    HelperStatus,
+    HelperUnavailable,
+    ReleaseReply,
+)
 from aggregator.leader_state import LeaderState
 from aggregator.runners import restore_leader
 from aggregator.signed_folder import SignedFolder
@@ -30,6 +36,7 @@ from tests.protocol_kit import (
     true_sum,
 )
 from wire.envelope import Kind
+from wire.ids import EpochId
 from wire.rejection import ReportRejected
 
 
@@ -53,7 +60,7 @@ class Refusing:
         self._port, self._left = port, refusals
         self.asked: list[bytes] = []
 
-    def submit_epochs(self, epochs: list[bytes]) -> None:
+    def submit_epochs(self, epochs: Sequence[bytes]) -> None:
         self._port.submit_epochs(epochs)
 
     def submit_batch(self, signed_batch: bytes, *, epochs_complete: bool) -> BatchReply:
@@ -65,6 +72,9 @@ class Refusing:
             self._left -= 1
             return ReleaseReply(refusal="release_chain")
         return self._port.submit_release(entry, vector)
+
+    def status(self) -> HelperStatus:
+        return self._port.status()
 
 
 @pytest.fixture
@@ -105,16 +115,16 @@ def test_window_of_a_roster_that_outgrew_the_task_is_suppressed(
 
 def test_reports_parked_for_a_frozen_window_are_refused(fleet: Fleet) -> None:
     world = fleet.world
-    fleet.port = Away(fleet.port)  # type: ignore[assignment]
+    fleet.port = Away(fleet.port)
     fleet.send_epochs(open_epochs(world))
     fleet.send(honest_reports(world))
     fleet.close_window()
     junk = [
-        replace(report, epoch_id=seeded_bytes("forged", k)[:16])
+        replace(report, epoch_id=EpochId(seeded_bytes("forged", k)[:16]))
         for report in honest_reports(world)
         for k in range(8)
     ]
-    fleet.send(junk, fleet.clock())  # type: ignore[arg-type]
+    fleet.send(junk, fleet.clock())
     assert fleet.leader.rejected == {"window_late": 80}
     assert fleet.leader._parked == {}
 
@@ -122,12 +132,12 @@ def test_reports_parked_for_a_frozen_window_are_refused(fleet: Fleet) -> None:
 def test_reports_parked_for_a_window_that_is_past_are_swept(fleet: Fleet) -> None:
     """After a restart a frozen window may wait for epochs, until its retention ends."""
     world = fleet.world
-    fleet.port = Away(fleet.port)  # type: ignore[assignment]
+    fleet.port = Away(fleet.port)
     fleet.send_epochs(open_epochs(world))
     fleet.send(honest_reports(world))
     fleet.close_window()
     fleet.restart_leader()
-    forged = [replace(r, epoch_id=bytes(16)) for r in honest_reports(world)]
+    forged = [replace(r, epoch_id=EpochId(bytes(16))) for r in honest_reports(world)]
     fleet.clock.now_s += 1
     fleet.feed(ReportsArrived([fleet.append(r) for r in forged], fleet.clock(), True))
     assert len(fleet.leader._parked) == 10
@@ -153,7 +163,7 @@ def test_frozen_batch_survives_a_restart_after_the_tasks_expiry(tmp_path: Path) 
 def frozen_fleet(world: World, folder: Path) -> Fleet:
     """A window frozen while the Helper is away."""
     fleet = Fleet(world, folder)
-    fleet.port = Away(fleet.port)  # type: ignore[assignment]
+    fleet.port = Away(fleet.port)
     fleet.send_epochs(open_epochs(world))
     fleet.send(honest_reports(world))
     fleet.close_window()
@@ -198,7 +208,7 @@ def test_signed_files_come_by_version_and_a_superseded_task_comes_back(tmp_path:
 
 def test_refused_countersignature_is_final_and_blocks_nothing(tmp_path: Path) -> None:
     fleet = Fleet(build_world(10), tmp_path)
-    fleet.port = refusing = Refusing(fleet.port, 1)  # type: ignore[assignment]
+    fleet.port = refusing = Refusing(fleet.port, 1)
     fleet.send_epochs(open_epochs(fleet.world))
     fleet.send(honest_reports(fleet.world))
     fleet.close_window()

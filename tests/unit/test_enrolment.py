@@ -9,13 +9,24 @@ from pathlib import Path
 import pytest
 
 from aggregator.directory import Directory, PinnedParties
-from aggregator.enrolment import WEEK_S, EnrolmentError, enrol_folder, load_enrolment
+from aggregator.enrolment import (
+    WEEK_S,
+    EnrolmentError,
+    enrol_folder,
+    load_enrolment,
+    read_spent,
+    write_spent,
+)
+from aggregator.join_requests import fetch_requests
 from aggregator.task_files import check_and_countersign
 from tests.protocol_kit import T0, signing_key
+from transport.embedded import EmbeddedLog
 from wire import labels
+from wire.envelope import Kind, wrap
 from wire.rejection import ReportRejected
 from wire.roster import EntryAnswer, JoinRequest
 from wire.signed import Signed
+from wire.topics import JOINS, TOPICS
 
 LEADER, HELPER = signing_key("leader"), signing_key("helper")
 TOKENS = [bytes([i]) * 16 for i in range(4)]
@@ -98,3 +109,43 @@ def test_enrolment_file_with_an_unknown_key_is_refused(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("operator", "operatr"))
     with pytest.raises(EnrolmentError, match="operatr"):
         load_enrolment(path)
+
+
+def test_token_stays_spent_when_the_folder_is_emptied(tmp_path: Path) -> None:
+    plans = plans_file(tmp_path)
+    path = join(tmp_path, 0, token=TOKENS[0])
+    first = enrol_folder(plans, tmp_path, None, LEADER, now_s=T0)
+    write_spent(plans, first.spent)
+    path.unlink()
+    join(tmp_path, 1, token=TOKENS[0])
+    previous = tmp_path / "1.roster"
+    previous.write_bytes(first.roster)
+    with pytest.raises(ReportRejected, match="join_token"):
+        enrol_folder(plans, tmp_path, previous, LEADER, now_s=T0)
+    assert read_spent(plans) == {hashlib.sha256(TOKENS[0]).digest()}
+
+
+def test_join_requests_come_from_the_log_and_nonsense_stops_nobody(tmp_path: Path) -> None:
+    plans = plans_file(tmp_path)
+    write_spent(plans, {hashlib.sha256(TOKENS[2]).digest()})
+    made = tmp_path / "made"
+    made.mkdir()
+    raw = [
+        join(made, number, token=token).read_bytes()
+        for number, token in enumerate([TOKENS[0], TOKENS[3], TOKENS[2], TOKENS[0], TOKENS[1]])
+    ]
+    joins = tmp_path / "joins"
+    with EmbeddedLog(tmp_path / "log") as log:
+        for topic in TOPICS:
+            log.create_topic(topic.name, topic.partitions)
+        producer = log.producer()
+        for one in (b"junk", raw[0][:-1] + b"\0", *raw):
+            producer.send(JOINS, b"k", wrap(Kind.JOIN_REQUEST, one))
+        producer.send(JOINS, b"k", b"no envelope")
+        producer.flush()
+        found = dict(fetch_requests(log, plans, joins))
+        assert found.pop("envelope") == 1
+        assert found == {"fetched": 2, "length": 1, "join_signature": 1, "join_token": 3}
+        assert fetch_requests(log, plans, joins) == {"fetched": 0}
+    assert sorted(p.read_bytes() for p in joins.glob("*.join")) == sorted([raw[0], raw[4]])
+    assert enrol_folder(plans, joins, None, LEADER, now_s=T0).summary["hosts"] == 2

@@ -1,0 +1,166 @@
+"""The channel over mutual TLS: who has no certificate of the pinned CA speaks to nobody."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from aggregator.channel import ChannelHelper, serve
+from aggregator.config import HelperAddress, TlsFiles
+from aggregator.helper_port import HelperUnavailable
+from tests.protocol_kit import Clock, build_world, start_helper
+from transport.keyfiles import KeyFileRefused
+from transport.rpc.pointillist_pb2_grpc import HelperStub
+from wire.proto import pointillist_pb2 as pb
+
+DAY = datetime.timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Authority:
+    """A CA of one test, and the files it gives out."""
+
+    folder: Path
+    key: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
+
+    @classmethod
+    def make(cls, folder: Path) -> Authority:
+        folder.mkdir()
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = _certificate("test CA", key, None, key, ca=True)
+        made = cls(folder, key, certificate)
+        _write(folder / "ca.pem", certificate.public_bytes(serialization.Encoding.PEM))
+        return made
+
+    def issue(self, name: str) -> TlsFiles:
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = _certificate(name, key, self.certificate, self.key)
+        files = TlsFiles(
+            self.folder / "ca.pem", self.folder / f"{name}.pem", self.folder / f"{name}.key"
+        )
+        _write(files.cert_file, certificate.public_bytes(serialization.Encoding.PEM))
+        _write(
+            files.key_file,
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            ),
+        )
+        return files
+
+
+def _certificate(
+    name: str,
+    key: ec.EllipticCurvePrivateKey,
+    issuer: x509.Certificate | None,
+    signer: ec.EllipticCurvePrivateKey,
+    *,
+    ca: bool = False,
+) -> x509.Certificate:
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject if issuer is None else issuer.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - DAY)
+        .not_valid_after(now + DAY)
+        .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+        .add_extension(names, critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    path.chmod(0o600)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority.make(tmp_path / "ca")
+
+
+@pytest.fixture
+def address(authority: Authority, tmp_path: Path) -> Iterator[HelperAddress]:
+    """A Helper that listens with a certificate of the CA; the address has a Leader's files."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        host_port = f"127.0.0.1:{free.getsockname()[1]}"
+    _, state, runner = start_helper(build_world(9), tmp_path, Clock())
+    listens = HelperAddress(None, host_port, authority.issue("helper"))
+    failures: list[BaseException] = []
+    server = serve(runner, listens, failures.append, threading.Lock())
+    yield HelperAddress(None, host_port, authority.issue("leader"), call_timeout_s=10)
+    server.stop(0).wait()
+    state.close()
+    assert failures == []
+
+
+def test_leader_with_a_certificate_of_the_ca_is_answered(address: HelperAddress) -> None:
+    channel = ChannelHelper(address)
+    assert channel.status().version == "plst1"
+    assert channel.submit_batch(b"\1" * 300, epochs_complete=False).refusal == "version"
+    channel.close()
+
+
+def test_certificate_of_another_ca_is_refused_by_the_helper(
+    address: HelperAddress, authority: Authority, tmp_path: Path
+) -> None:
+    other = Authority.make(tmp_path / "other").issue("leader")
+    trusting = replace(other, ca_file=authority.folder / "ca.pem")
+    channel = ChannelHelper(replace(address, tls=trusting, call_timeout_s=3))
+    with pytest.raises(HelperUnavailable):
+        channel.status()
+    channel.close()
+
+
+def test_helper_of_another_ca_is_refused_by_the_leader(
+    address: HelperAddress, tmp_path: Path
+) -> None:
+    assert address.tls is not None
+    other = Authority.make(tmp_path / "other")
+    tls = replace(address.tls, ca_file=other.folder / "ca.pem")
+    channel = ChannelHelper(replace(address, tls=tls, call_timeout_s=3))
+    with pytest.raises(HelperUnavailable):
+        channel.status()
+    channel.close()
+
+
+def test_client_without_a_certificate_is_refused(
+    address: HelperAddress, authority: Authority
+) -> None:
+    root = (authority.folder / "ca.pem").read_bytes()
+    with_tls = grpc.secure_channel(address.host_port, grpc.ssl_channel_credentials(root))
+    for channel in (with_tls, grpc.insecure_channel(address.host_port)):
+        with pytest.raises(grpc.RpcError):
+            HelperStub(channel).Status(pb.StatusRequest(), timeout=3)
+        channel.close()
+
+
+def test_tls_key_that_others_may_read_is_refused(address: HelperAddress, tmp_path: Path) -> None:
+    assert address.tls is not None
+    address.tls.key_file.chmod(0o640)
+    with pytest.raises(KeyFileRefused, match="0640"):
+        ChannelHelper(address)
+    linked = tmp_path / "linked.key"
+    linked.symlink_to(address.tls.key_file)
+    with pytest.raises(OSError, match="symbolic links"):
+        ChannelHelper(replace(address, tls=replace(address.tls, key_file=linked)))

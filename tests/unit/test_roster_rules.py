@@ -1,0 +1,143 @@
+"""Rosters: week starts, one after the other, weights that rise only into room long free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from aggregator.directory import Directory, PinnedParties
+from aggregator.roster_rules import difference
+from aggregator.task_files import check_and_countersign, leader_sign
+from aggregator.tasks import sign_roster, sign_task
+from privacy.budget import WEEK_S
+from tests.protocol_kit import T0, build_world, signing_key, small_task
+from wire import labels
+from wire.ids import hardware_hash, host_id
+from wire.rejection import ReportRejected
+from wire.roster import PlanMembership, Roster, RosterEntry
+from wire.signed import Signed
+
+LEADER, HELPER = signing_key("leader"), signing_key("helper")
+PARTIES = PinnedParties(LEADER.public_bytes, HELPER.public_bytes)
+WEEK = 2900 * WEEK_S
+NOW = float(WEEK - 1000)
+
+
+def roster(version: int, since_s: int, weights: Mapping[str, int], key: str = "host") -> Roster:
+    """One machine, whose series have these weights."""
+    plan = tuple(PlanMembership(name, 0, weight) for name, weight in sorted(weights.items()))
+    public = signing_key(key).public_bytes
+    entry = RosterEntry(host_id(public), public, "op", 0, ((1, 8),), hardware_hash(("GPU-1",)))
+    return Roster(version, since_s, (plan,), (entry,))
+
+
+def countersign(new: Roster, *before: Roster, now_s: float = NOW) -> dict[str, object]:
+    draft = Signed(labels.ROSTER, new.encode_body()).encode()
+    earlier = [sign_roster(one, LEADER, HELPER) for one in before]
+    signed, said = check_and_countersign(
+        leader_sign(draft, LEADER), LEADER.public_bytes, HELPER, earlier=earlier, now_s=now_s
+    )
+    assert Directory(PARTIES).add_roster(signed).version == new.version
+    return said
+
+
+FIRST = roster(1, WEEK - WEEK_S - 777, {"minute": 500_000})
+
+
+def test_first_roster_is_in_force_at_once_and_the_next_with_a_week() -> None:
+    assert countersign(FIRST)["hosts_added"] == 1
+    said = countersign(roster(2, WEEK, {"minute": 500_000}), FIRST)
+    assert (said["hosts_added"], said["hosts_removed"], said["version"]) == (0, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("version", "since_s", "weights", "words"),
+    [
+        (2, WEEK + 777, {"minute": 500_000}, "start of a week"),
+        (2, WEEK - WEEK_S, {"minute": 500_000}, "after now"),
+        (3, WEEK, {"minute": 500_000}, "version 2"),
+        (1, WEEK, {"minute": 500_000}, "version 2"),
+        (2, WEEK, {"hour": 600_000}, "room"),
+    ],
+)
+def test_countersigner_refuses_what_the_rules_forbid(
+    version: int, since_s: int, weights: dict[str, int], words: str
+) -> None:
+    with pytest.raises(ReportRejected, match=words):
+        countersign(roster(version, since_s, weights), FIRST)
+
+
+def test_roster_without_the_one_before_is_not_countersigned() -> None:
+    """A Leader cannot start over with hosts that it made up."""
+    with pytest.raises(ReportRejected, match="roster_change"):
+        countersign(roster(7, WEEK, {"minute": 1_000_000}))
+    forged = leader_sign(Signed(labels.ROSTER, FIRST.encode_body()).encode(), LEADER)
+    draft = Signed(labels.ROSTER, roster(2, WEEK, {"minute": 1}).encode_body()).encode()
+    with pytest.raises(ReportRejected, match="roster_signature"):
+        check_and_countersign(
+            leader_sign(draft, LEADER), LEADER.public_bytes, HELPER, earlier=[forged], now_s=NOW
+        )
+
+
+def test_weight_moves_to_another_series_a_fortnight_after_it_was_given_up() -> None:
+    """By machine: neither another identity nor a week without an entry makes room."""
+    less = roster(2, WEEK, {"minute": 200_000})
+    for key in ("host", "another identity"):
+        more = roster(3, WEEK + WEEK_S, {"minute": 200_000, "hour": 800_000}, key)
+        with pytest.raises(ReportRejected, match="room"):
+            countersign(more, FIRST, less)
+        countersign(replace(more, effective_from=WEEK + 2 * WEEK_S), FIRST, less)
+    gone = replace(less, entries=())
+    back = roster(3, WEEK + WEEK_S, {"hour": 1_000_000})
+    with pytest.raises(ReportRejected, match="room"):
+        countersign(back, FIRST, gone)
+
+
+def test_countersigner_compares_with_the_tasks_that_the_roster_serves() -> None:
+    _, task = sign_task(small_task(LEADER, HELPER, n_max=11), LEADER, HELPER)
+    first = build_world(11).roster
+    second = replace(build_world(12, roster_version=2).roster, effective_from=WEEK)
+    draft = leader_sign(Signed(labels.ROSTER, second.encode_body()).encode(), LEADER)
+    known = {"earlier": [sign_roster(first, LEADER, HELPER)], "now_s": NOW}
+    check_and_countersign(draft, LEADER.public_bytes, HELPER, **known)  # type: ignore[arg-type]
+    with pytest.raises(ReportRejected, match="n_max = 11"):
+        check_and_countersign(
+            draft,
+            LEADER.public_bytes,
+            HELPER,
+            tasks=[task],
+            **known,  # type: ignore[arg-type]
+        )
+
+
+def test_difference_counts_what_a_person_looks_at() -> None:
+    before, after = build_world(10).roster, build_world(12, roster_version=2).roster
+    moved = replace(after.entries[0], operator="other")
+    changed = replace(after, entries=(moved, *after.entries[2:]))
+    found = difference(changed, before)
+    kept = {e.host_id for e in before.entries} & {e.host_id for e in changed.entries}
+    assert found["hosts_added"] == 11 - len(kept)
+    assert found["hosts_removed"] == 10 - len(kept)
+    assert found["hosts_with_another_operator"] == int(moved.host_id in kept)
+
+
+@pytest.mark.parametrize("domain", ["fleet", "demo"])
+def test_directory_takes_a_roster_in_the_middle_of_a_week_from_a_demo_alone(domain: str) -> None:
+    world = build_world(10, domain=domain)
+    directory = world.directory()
+    later = replace(world.roster, version=2, effective_from=T0 + 7)
+    signed = sign_roster(later, LEADER, HELPER)
+    if domain == "demo":
+        assert directory.add_roster(signed).version == 2
+        return
+    with pytest.raises(ReportRejected, match="start of a week"):
+        directory.add_roster(signed)
+    for version, since_s in ((2, T0 // WEEK_S * WEEK_S), (3, (T0 // WEEK_S + 2) * WEEK_S)):
+        aligned = replace(world.roster, version=version, effective_from=since_s)
+        if since_s < T0:
+            with pytest.raises(ReportRejected, match="after version 1"):
+                directory.add_roster(sign_roster(aligned, LEADER, HELPER))
+        else:
+            assert directory.add_roster(sign_roster(aligned, LEADER, HELPER)).version == version
