@@ -207,7 +207,7 @@ def _check_section(task: Task, section: SectionSpec, h: int) -> SectionNoise:
         delta_sq = sensitivity_sq_steps(section.coordinate_cap, section.l1_bound, section.q)
     windows = windows_touched(task.window_s, task.windows)
     mu_1e9 = gdp_mu_1e9(task.epsilon_millionths, task.delta_1e12)
-    with _refusing(Reason.COORDINATE_BOUND):
+    with _refusing(Reason.MODULUS):
         needed = sigma_local_1024(delta_sq, windows, section.weight_millionths, mu_1e9, h)
         check_sigma_range(section.sigma_1024)
     needed = max(needed, MIN_SIGMA_1024)

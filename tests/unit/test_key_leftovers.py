@@ -10,7 +10,6 @@ import pytest
 from aggregator.key_ring import KeyRing
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
-from transport import keyfiles
 from transport.keyfiles import (
     HpkeKeyFile,
     destroy_key,
@@ -54,19 +53,19 @@ def test_sweep_wipes_a_half_written_key_and_nothing_else(tmp_path: Path) -> None
     assert loaded.public_bytes == key.public_bytes
 
 
-def test_leftover_pattern_names_what_write_key_makes(
+def test_writing_killed_half_way_leaves_what_the_sweep_finds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[str] = []
-    real = keyfiles.os.open
-
-    def watched(path: Path, *rest: int, **more: int) -> int:
-        seen.append(Path(path).name)
-        return real(path, *rest, **more)
-
-    monkeypatch.setattr(keyfiles.os, "open", watched)
-    write_signing_key(tmp_path / "identity.key", SigningKey.generate())
-    assert keyfiles._LEFTOVER.fullmatch(seen[0])
+    monkeypatch.setattr(Path, "hardlink_to", lambda _self, _target: os._exit(0))
+    child = os.fork()
+    if child == 0:
+        write_signing_key(tmp_path / "identity.key", SigningKey.generate())
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    monkeypatch.undo()
+    assert len(list(tmp_path.iterdir())) == 1
+    assert sweep_leftovers(tmp_path) == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_key_ring_starts_after_a_crash_and_wipes_what_it_left(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from edge_agent.task_check import Accepted, Bounds, Gate, Pins, check_task
+from privacy.calibrate import MAX_SIGMA_1024
 from privacy.errors import ParameterError
 from tests.agent_world import T0, Party, World, calibrated, make_section
 from wire import labels
@@ -110,6 +111,13 @@ def test_check_task_refuses_a_vector_that_wraps() -> None:
     task = calibrated(dataclasses.replace(good(), n_max=150_000, n_min=120_000, t=15_000,
                                           sections=(section,)))  # fmt: skip
     assert refused(task) is Reason.MODULUS
+
+
+def test_check_task_refuses_noise_that_a_sampler_would_saturate() -> None:
+    local = Pins(WORLD.pins.leaders, WORLD.pins.helpers, WORLD.pins.leaders)
+    task = altered(good(scheme=Scheme.LOCAL, helper_pk=b""), sigma_1024=MAX_SIGMA_1024 + 1)
+    assert refused(task, pins=local) is Reason.MODULUS
+    check(WORLD.sign_task(altered(task, sigma_1024=MAX_SIGMA_1024)), pins=local)
 
 
 def test_check_task_refuses_noise_below_two_steps() -> None:
