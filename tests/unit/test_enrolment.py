@@ -18,15 +18,17 @@ from aggregator.enrolment import (
     write_spent,
 )
 from aggregator.join_requests import fetch_requests
+from aggregator.leader_shell import LeaderShell
 from aggregator.task_files import check_and_countersign
-from tests.protocol_kit import T0, signing_key
+from tests.process_kit import ProcessFleet, leader_config
+from tests.protocol_kit import T0, ListStore, build_world, signing_key
 from transport.embedded import EmbeddedLog
 from wire import labels
 from wire.envelope import Kind, wrap
 from wire.rejection import ReportRejected
 from wire.roster import EntryAnswer, JoinRequest
 from wire.signed import Signed
-from wire.topics import JOINS, TOPICS
+from wire.topics import ENTRIES, JOINS, TOPICS, join_key
 
 LEADER, HELPER = signing_key("leader"), signing_key("helper")
 TOKENS = [bytes([i]) * 16 for i in range(4)]
@@ -149,3 +151,28 @@ def test_join_requests_come_from_the_log_and_nonsense_stops_nobody(tmp_path: Pat
         assert fetch_requests(log, plans, joins) == {"fetched": 0}
     assert sorted(p.read_bytes() for p in joins.glob("*.join")) == sorted([raw[0], raw[4]])
     assert enrol_folder(plans, joins, None, LEADER, now_s=T0).summary["hosts"] == 2
+
+
+def test_countersigned_answer_is_published_and_others_are_not(tmp_path: Path) -> None:
+    """What stands in the Leader's folder of signed files reaches the host that asked."""
+    world = build_world(9)
+    fleet = ProcessFleet(world, tmp_path)
+    request = join(tmp_path, 0, token=TOKENS[0])
+    enrolled = enrol_folder(plans_file(tmp_path), tmp_path, None, LEADER, now_s=T0)
+    (answer,) = enrolled.answers.values()
+    signed, said = check_and_countersign(answer, LEADER.public_bytes, HELPER)
+    assert said["kind"] == "entry"
+    (tmp_path / "signed" / "a.entry").write_bytes(answer)
+    (tmp_path / "signed" / "b.entry").write_bytes(signed)
+    shell = LeaderShell(
+        leader_config(tmp_path, HELPER.public_bytes), fleet.log, ListStore(), clock=lambda: T0
+    )
+    shell._start()
+    shell._end()
+    consumer = fleet.log.consumer("host", [ENTRIES])
+    (record,) = consumer.poll(10, 1.0)
+    assert record.value == wrap(Kind.ENTRY_ANSWER, signed)
+    host_pk = JoinRequest.decode(request.read_bytes()).ed25519_pk
+    assert record.key == join_key(host_pk)
+    consumer.close()
+    fleet.log.close()
