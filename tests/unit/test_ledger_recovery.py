@@ -11,6 +11,7 @@ import pytest
 from edge_agent.ledger import Ledger
 from edge_agent.ledger_errors import ClockSetBack
 from edge_agent.ledger_records import EpochOpening, HostEntry, KnownSeries, SealedRecord
+from edge_agent.ledger_salvage import set_aside
 from privacy.budget import Entry
 
 NOW = 1_800_000_000
@@ -85,6 +86,15 @@ def test_recovery_reads_a_ledger_that_was_killed_with_its_journal(tmp_path: Path
     recovered = recover(killed, NOW + 100)
     assert recovered.view([HOST]).hosts[0].entries == (entry(NOW),)
     recovered.close()
+
+
+def test_journal_is_set_aside_under_the_name_that_sqlite_looks_for(tmp_path: Path) -> None:
+    path, _ = paths(tmp_path)
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{path}{suffix}").write_bytes(b"damaged")
+    set_aside(path, 7)
+    names = sorted(file.name.removeprefix("ledger.sqlite.lost-7") for file in tmp_path.iterdir())
+    assert names == ["", "-shm", "-wal"]
 
 
 def test_second_recovery_remembers_the_first_ledger(tmp_path: Path) -> None:

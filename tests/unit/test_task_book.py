@@ -118,7 +118,8 @@ def test_budget_sees_a_long_window_behind_many_short_ones() -> None:
     book = BudgetBook([entries])
     admitted = 0
     for minute in range(1, 6_000):
-        short = Entry("s", start + 60 * minute, start + 60 * minute + 60, 1_000_000, 1_000)
+        begin = start + 2 * WEEK_S + 60 * minute  # the long one began over a week before
+        short = Entry("s", begin, begin + 60, 1_000_000, 1_000)
         if not book.may_spend([0], short)[0]:
             break
         book.spend(0, short)
