@@ -53,10 +53,11 @@ def run(config: ConfigOption = Path("/etc/pointillist/agent.toml")) -> None:
     """
     from edge_agent.ledger_errors import LedgerRefused
     from edge_agent.live import open_agent
-    from privacy.accountant import gate
+    from privacy.accountant import gate, load_accountant
 
     loaded = _load(config)
     _log_to_stderr()
+    load_accountant()  # while this process can still reach all of its interpreter
     _become_agent(loaded)
     with reported(ExitCode.REFUSED, LedgerRefused):
         shell, absent = open_agent(loaded, gate=gate)

@@ -134,6 +134,33 @@ def test_agent_keeps_only_the_capabilities_it_asked_for(role_folders: Path) -> N
 
 
 @pytest.mark.root
+def test_dropped_agent_still_has_the_library_of_an_interpreter_it_cannot_reach() -> None:
+    # The gate computes after the drop, and imports parts of the library when it does.
+    program = (
+        "import importlib, os, sys\n"
+        "from transport import preload\n"
+        "from privacy.accountant import epsilon_of, load_accountant\n"
+        "from transport.privileges import drop_to\n"
+        "preload.reachable = lambda path, uid, gid: False  # wherever this interpreter lies\n"
+        "load_accountant()\n"
+        f"drop_to('{AGENT_USER}')\n"
+        "library = os.path.dirname(os.__file__)\n"
+        "sys.path[:] = [path for path in sys.path if not path.startswith(library)]\n"
+        "for name in ('xml', 'email', 'multiprocessing'): sys.modules[name].__path__ = []\n"
+        "for name in ('xml.dom.minidom', 'email.mime.text', 'multiprocessing.pool'):\n"
+        "    importlib.import_module(name)\n"
+        "print(epsilon_of([(5.0, 10)], 1e-9))"
+    )
+    ensure_users()
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True, text=True, timeout=120, check=False, cwd=REPOSITORY,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert 0 < float(result.stdout) < 10
+
+
+@pytest.mark.root
 def test_shared_log_takes_leader_and_agent_but_not_the_helper(role_folders: Path) -> None:
     wrote = {role: run_as(role, role_folders)["wrote"] for role in ROLES}
     assert wrote == {LEADER_USER: True, AGENT_USER: True, HELPER_USER: False}
