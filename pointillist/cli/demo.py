@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -78,6 +79,10 @@ def demo(
         opendp_hosts = min(50, hosts)
     if opendp_hosts > hosts:
         raise usage_error(f"--opendp-hosts: expected at most {hosts}, got {opendp_hosts}")
+    if trace is not None and not live:
+        raise usage_error("--trace plays on this host's own agent: leave --no-live out")
+    if trace is not None:
+        _check_trace(trace)
     options = DemoOptions(
         plan=DemoPlan(hosts, windows, live),
         processes=processes,
@@ -95,6 +100,7 @@ def _play(options: object, output: Path, json: bool) -> None:
 
     from pointillist.demo.fleet import DemoFleet, DemoOptions
     from pointillist.demo.folders import RunFolders
+    from pointillist.demo.plan import MIX_SERIES
     from pointillist.demo.processes import ChildFailed, Family
     from pointillist.demo.run import event_sections, follow
     from pointillist.demo.stage import Stage
@@ -103,6 +109,7 @@ def _play(options: object, output: Path, json: bool) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     console = Console(stderr=True)
+    folder = _output_folder(output)
     folders = RunFolders.make()
     try:
         with Family(folders.logs) as family:
@@ -112,19 +119,20 @@ def _play(options: object, output: Path, json: bool) -> None:
                 fleet.start()
                 tally = follow(fleet, family, stage.show)
             family.stop()
-            from pointillist.demo.summary import summarise, tell
+            from pointillist.demo.summary import summarise
 
-            folder = _output_folder(output)
             summary = summarise(fleet, tally, folder)
         if json:
             emit(asdict(summary), json)
         else:
+            from pointillist.demo.farewell import tell
+
             events = {
                 section: tally.section(series, section, fleet.last_window)
                 for series, section in event_sections()
             }
-            hosts = tally.hosts(event_sections()[0][0], fleet.last_window)
-            tell(Console(), summary, events, hosts)
+            mean = tally.running_mean(MIX_SERIES, "kernel_mix")
+            tell(Console(), summary, mean, events, tally.last_hosts())
         if summary.windows_released == 0:
             raise CommandError(
                 ExitCode.FAILED, "nothing was released", f"the logs are in {folders.logs}"
@@ -133,6 +141,23 @@ def _play(options: object, output: Path, json: bool) -> None:
         raise unavailable(str(error)) from error
     finally:
         folders.remove()
+        with suppress(OSError):
+            folder.rmdir()  # an interrupted run leaves no empty folder
+
+
+def _check_trace(trace: Path) -> None:
+    """Read a trace's beginning now, so that a junk file is refused before anything starts."""
+    from edge_agent.families import FamilyRules
+    from edge_agent.sources.port import SourceUnavailable
+    from edge_agent.sources.replay import ReplayOptions, ReplaySource
+
+    source = ReplaySource(trace, FamilyRules.load(), ReplayOptions(gpus=1))
+    try:
+        source.start()
+    except SourceUnavailable as error:
+        raise usage_error(str(error)) from error
+    finally:
+        source.stop()
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -10,6 +10,7 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from .screen import ranked, readable
 from .tally import Z95, CellView
@@ -31,13 +32,12 @@ def draw(
     events: dict[str, list[CellView]],
 ) -> None:
     """Write one PNG: mean mix with 95 % bars, the largest families over time, and the events."""
-    figure, axes = plt.subplots(2, 2, figsize=(13, 9.5), width_ratios=(1.15, 1))
+    figure, axes = plt.subplots(2, 2, figsize=(13, 9), layout="constrained")
     figure.suptitle(title, fontsize=13, color=INK)
     _mix(axes[0][0], mean)
     _over_time(axes[0][1], mean, by_window)
     for axis, (name, views) in zip(axes[1], events.items(), strict=False):
         _events(axis, name, views)
-    figure.tight_layout()
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
@@ -72,10 +72,11 @@ def _bars(axis: Axes, views: list[CellView], colour: str) -> None:
     axis.barh(
         [places[view.cell] for view in noise],
         [200 * view.standard_error for view in noise],
-        color="#d9d9d9",
-        hatch="///",
-        edgecolor="white",
-        label="below noise (two standard errors)",
+        color="#f2f2f2",
+        hatch="////",
+        edgecolor="#d0d0d0",
+        linewidth=0,
+        label="below noise: under two standard errors",
     )
     known = [view for view in views if view.truth is not None]
     axis.plot(
@@ -113,6 +114,7 @@ def _over_time(axis: Axes, mean: list[CellView], by_window: list[list[CellView]]
                 color=line[0].get_color(),
                 alpha=0.7,
             )
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_xlabel("window (dashed: truth)")
     axis.set_ylabel("share, %")
     axis.set_title("Largest families, window by window, 95 % intervals", fontsize=11)

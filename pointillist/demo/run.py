@@ -117,7 +117,7 @@ def _stage(fleet: DemoFleet, released: int) -> str:
         return f"first window in {until_s:.0f} s"
     if released < fleet.options.plan.windows:
         return f"windows of {WINDOW_S} s"
-    return "last window: applications, incidents, faults"
+    return "now the day's, week's and eight weeks' sections"
 
 
 def epsilon_spent(fleet: DemoFleet, tally: Tally) -> float:

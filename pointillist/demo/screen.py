@@ -10,10 +10,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from .tally import CellView
+from .tally import Z95, CellView
 
 ROWS = 14
 BAR_CELLS = 24
+WIDE = 100
+"""Columns from which there is room for bars."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +42,10 @@ class Frame:
     stage: str
 
 
-def render(frame: Frame) -> RenderableType:
-    """The whole screen for one frame."""
+def render(frame: Frame, width: int) -> RenderableType:
+    """The whole screen for one frame, on a terminal of `width` columns."""
     return Panel(
-        Group(_headline(frame), _progress(frame), _mix_table(frame), _footer(frame)),
+        Group(_headline(frame), _progress(frame), _mix_table(frame, width), _footer(frame)),
         title="[bold]Pointillist demo[/bold] · see the fleet, never the machine",
         subtitle="[dim]throw-away identities, budget and roster · label: demo[/dim]",
         border_style="cyan",
@@ -52,8 +54,12 @@ def render(frame: Frame) -> RenderableType:
 
 def _headline(frame: Frame) -> Text:
     text = Text()
-    text.append(f"{frame.hosts:,}", "bold")
-    text.append(f" of {frame.roster:,} hosts in the sum · {frame.gpus:,} GPUs · ")
+    if frame.window:
+        text.append(f"{frame.hosts:,}", "bold")
+        text.append(f" of {frame.roster:,} hosts in the sum · ")
+    else:
+        text.append(f"{frame.roster:,} hosts · ")
+    text.append(f"{frame.gpus:,} GPUs · ")
     text.append(f"epsilon spent {frame.epsilon_spent:.2f} of {frame.epsilon:g}", "bold yellow")
     text.append(f" · {frame.stage}")
     return text
@@ -68,34 +74,41 @@ def _progress(frame: Frame) -> Table:
     return row
 
 
-def _mix_table(frame: Frame) -> Table:
+def _mix_table(frame: Frame, width: int) -> Table:
+    """The kernel mix; ± is half of the 95 % interval. A narrow screen goes without bars."""
     table = Table(expand=True, box=None, pad_edge=False)
-    table.add_column("GPU time by kernel family")
-    table.add_column("truth", justify="right", style="green")
-    table.add_column("this window ± s.e.", justify="right")
-    table.add_column("running mean ± s.e.", justify="right")
-    table.add_column("mean of the released shares", min_width=BAR_CELLS)
+    table.add_column("GPU time, %", no_wrap=True)
+    table.add_column("truth", justify="right", style="green", no_wrap=True)
+    table.add_column("this window ±", justify="right", no_wrap=True)
+    table.add_column("mean so far ±", justify="right", no_wrap=True)
+    if width >= WIDE:
+        table.add_column("released mean", min_width=BAR_CELLS, no_wrap=True)
     latest = {view.cell: view for view in frame.latest}
     for view in ranked(frame.mean)[:ROWS]:
-        table.add_row(*_row(view, latest.get(view.cell)))
+        row = _row(view, latest.get(view.cell))
+        table.add_row(*(row if width >= WIDE else row[:-1]))
     return table
 
 
 def _row(mean: CellView, latest: CellView | None) -> tuple[RenderableType, ...]:
-    truth = "…" if mean.truth is None else f"{100 * mean.truth:.2f} %"
     return (
         Text(readable(mean.cell)),
-        truth,
+        "…" if mean.truth is None else share(mean.truth),
         Text("…") if latest is None else _value(latest),
         _value(mean),
         _bar(mean),
     )
 
 
+def share(value: float) -> str:
+    """A share as percent, without the sign."""
+    return f"{100 * value:.2f}"
+
+
 def _value(view: CellView) -> Text:
     if view.below_noise:
-        return Text(f"below noise ±{100 * view.standard_error:4.2f}", "dim")
-    return Text(f"{100 * view.released:5.2f} % ±{100 * view.standard_error:4.2f}")
+        return Text("below noise", "dim")
+    return Text(f"{share(view.released):>5} ±{100 * Z95 * view.standard_error:5.2f}")
 
 
 def _bar(view: CellView) -> Text:
@@ -107,7 +120,7 @@ def _bar(view: CellView) -> Text:
 
 def _footer(frame: Frame) -> Text:
     refused = ", ".join(f"{name} {count}" for name, count in sorted(frame.rejections.items()))
-    return Text(f"refused: {refused or 'nothing yet'}", "dim")
+    return Text(f"refused (planted by the demo): {refused or 'nothing yet'}", "dim")
 
 
 def ranked(views: list[CellView]) -> list[CellView]:

@@ -49,11 +49,16 @@ class Stage:
     def show(self, frame: Frame) -> None:
         """Show a frame; without a terminal, a line for every new window."""
         if self._on_screen:
-            self._live.update(render(frame), refresh=True)
+            self._live.update(render(frame, self._console.width), refresh=True)
         elif not self._quiet and frame.window != self._last:
             self._last = frame.window
-            self._console.print(
-                f"window {frame.window} of {frame.windows}: {frame.hosts:,} of {frame.roster:,} "
-                f"hosts, epsilon {frame.epsilon_spent:.2f} of {frame.epsilon:g}, {frame.stage}",
-                highlight=False,
-            )
+            self._console.print(_line(frame), highlight=False, soft_wrap=True)
+
+
+def _line(frame: Frame) -> str:
+    if not frame.window:
+        return f"{frame.roster:,} hosts enrolled, {frame.stage}"
+    return (
+        f"window {frame.window} of {frame.windows}: {frame.hosts:,} of {frame.roster:,} hosts, "
+        f"epsilon {frame.epsilon_spent:.2f} of {frame.epsilon:g}"
+    )

@@ -1,4 +1,4 @@
-"""What a demo run ends with: coverage, the live host's reports, files, and what to try next."""
+"""What a demo run ends with: coverage, the live host's reports, and files."""
 
 from __future__ import annotations
 
@@ -9,19 +9,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from aggregator.directory import PinnedParties
 from aggregator.transcript import export_transcript, read_transcript, verify_transcripts
 
 from .fleet import DemoFleet
 from .plan import MIX_SERIES
 from .run import epsilon_spent, event_sections, latencies_s, live_reports, rejections
-from .screen import ranked, readable
-from .tally import NORMAL, Z95, CellView, Tally, expected_above_noise
-
-WEEKLY_HOSTS = 12_500
-"""The cohort of the shipped plan, for the line that says what a real fleet would see."""
+from .screen import ranked
+from .tally import Z95, CellView, Tally, expected_above_noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +44,8 @@ class Summary:
     live_reports_in_leader_transcript: int
     live_reports_in_helper_transcript: int
     transcripts_agree: bool
+    leader_pk: str
+    helper_pk: str
     mix: list[dict[str, Any]]
     events: dict[str, list[dict[str, Any]]]
     files: dict[str, str]
@@ -96,6 +93,8 @@ def summarise(fleet: DemoFleet, tally: Tally, output: Path) -> Summary:
         live_reports_in_leader_transcript=in_leader,
         live_reports_in_helper_transcript=in_helper,
         transcripts_agree=agree,
+        leader_pk=fleet.leader_pk.hex(),
+        helper_pk=fleet.helper_pk.hex(),
         mix=[_cell(view) for view in ranked(mean)],
         events={name: [_cell(view) for view in ranked(views)] for name, views in events.items()},
         files=files,
@@ -172,80 +171,3 @@ def _cell(view: CellView) -> dict[str, Any]:
         "truth": None if view.truth is None else round(view.truth, 6),
         "below_noise": view.below_noise,
     }
-
-
-def tell(console: Console, summary: Summary, events: dict[str, list[CellView]], hosts: int) -> None:
-    """Print the summary for a person; hosts is the number accepted in the last window."""
-    console.print()
-    console.rule("[bold]What the fleet learned, and nobody's host did not lose")
-    _tell_events(console, events, hosts)
-    console.print(_tell_privacy(summary))
-    console.print(_tell_checks(summary))
-    console.print("\n[bold]Files[/bold]")
-    for name, path in summary.files.items():
-        console.print(f"  {name:18} {path}", highlight=False)
-    console.print("\n[bold]Try next[/bold]")
-    for line in next_commands(summary):
-        console.print(f"  {line}", highlight=False, soft_wrap=True)
-
-
-def _tell_events(console: Console, events: dict[str, list[CellView]], hosts: int) -> None:
-    for name, views in events.items():
-        shown = [view for view in ranked(views) if not view.below_noise]
-        noise = sum(1 for view in views if view.below_noise)
-        console.print(f"\n[bold]{name.replace('_', ' ')}[/bold] (hosts; truth in green)")
-        for view in shown[:8]:
-            value, error = view.released * hosts, view.standard_error * hosts
-            truth = "" if view.truth is None else f"[green]{view.truth * hosts:7.0f}[/green]"
-            console.print(f"  {readable(view.cell):32} {value:7.0f} ± {error:.0f} {truth}")
-        by_chance = len(views) * NORMAL.cdf(-2)
-        console.print(
-            f"  {noise} of {len(views)} cells below noise; "
-            f"{by_chance:.1f} empty cells pass two standard errors by chance",
-            style="dim",
-        )
-
-
-def _tell_privacy(summary: Summary) -> str:
-    return (
-        f"\n[bold]Privacy[/bold]  epsilon {summary.epsilon_spent:.2f} of {summary.epsilon:g} at "
-        f"delta {summary.delta:g}, for the whole run. It is what a fleet of independent hosts "
-        "would get.\nIt is not what this host gets: the simulated hosts' data are known here, "
-        "so their noise hides nobody.\nOn the shipped weekly plan a fleet of this size would see "
-        f"little but noise; {WEEKLY_HOSTS:,} hosts see the kernel mix within "
-        "0.79 points an hour and 0.16 a day (pointillist plan)."
-    )
-
-
-def _tell_checks(summary: Summary) -> str:
-    return (
-        f"\n[bold]Checks[/bold]   {summary.interval_coverage_percent:.1f} % of "
-        f"{summary.cells_checked:,} intervals hold the truth (95 % expected; by chance "
-        f"{summary.interval_coverage_binomial_low_percent:.1f} to "
-        f"{summary.interval_coverage_binomial_high_percent:.1f} %)\n"
-        f"         {summary.families_above_noise} kernel families stand above two standard errors "
-        f"in the mean; {summary.families_above_noise_expected:g} expected from the true mix\n"
-        f"         standard error {summary.standard_error_percent_window:.2f} points a window; "
-        f"window end to release: median {summary.window_end_to_release_p50_s:.1f} s, "
-        f"p90 {summary.window_end_to_release_p90_s:.1f} s\n"
-        f"         this host sent {summary.live_reports_sent} reports: "
-        f"{summary.live_reports_in_leader_transcript} in the Leader's transcript, "
-        f"{summary.live_reports_in_helper_transcript} in the Helper's; "
-        f"the two transcripts {'agree' if summary.transcripts_agree else 'DO NOT AGREE'}\n"
-        "         refused: "
-        + (", ".join(f"{k} {v}" for k, v in sorted(summary.rejections.items())) or "nothing")
-    )
-
-
-def next_commands(summary: Summary) -> list[str]:
-    """Three commands that work on what the run has left."""
-    releases = summary.files["releases"]
-    sql = (
-        "SELECT cell, round(avg(value), 1) AS gpu_seconds FROM releases "
-        "WHERE section = 'kernel_mix' GROUP BY cell ORDER BY 2 DESC LIMIT 8"
-    )
-    return [
-        f'.venv/bin/pointillist query "{sql}" --folder {releases}',
-        ".venv/bin/pointillist plan --hosts 12500",
-        ".venv/bin/pointillist demo --seed 7 --windows 6 --opendp-hosts 0 --no-live",
-    ]

@@ -111,6 +111,11 @@ class Tally:
             if owner == series and start == window
         )
 
+    def last_hosts(self) -> int:
+        """Accepted hosts of the newest released window, 0 when there is none."""
+        newest = max(self.released, key=lambda key: key[2], default=None)
+        return 0 if newest is None else self.released[newest][0].hosts
+
     def section(self, series: str, section: str, window: int) -> list[CellView]:
         """Cells of one section in one window, as shares of what the accepted hosts could reach."""
         truth = self._truth(series, section, window)

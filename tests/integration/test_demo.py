@@ -103,3 +103,13 @@ def test_demo_interrupted_leaves_no_process_behind(tmp_path: Path, after_s: floa
     assert alive == []
     if after_s > 5:
         assert children  # it was interrupted while its processes ran
+
+
+def test_demo_refuses_a_junk_trace_before_anything_starts(tmp_path: Path) -> None:
+    junk = tmp_path / "junk.json"
+    junk.write_text("no trace at all")
+    command = demo_command(tmp_path / "runs", "--trace", str(junk))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "at byte 0" in done.stderr
+    assert not list((tmp_path).glob("runs/*"))
