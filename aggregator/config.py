@@ -89,6 +89,8 @@ def load_leader_config(path: Path) -> LeaderConfig:
     Raises      ConfigError, OSError
     """
     top = _Table(_read(path), str(path))
+    if top.has("listen") and not top.has("leader"):
+        raise ConfigError(f"{path}: this looks like a Helper's file; expected a Leader's")
     leader, log, store = top.table("leader"), top.table("transport"), top.table("store")
     state_dir = leader.path("state_dir")
     config = LeaderConfig(
@@ -117,6 +119,8 @@ def load_helper_config(path: Path) -> HelperConfig:
     Raises      ConfigError, OSError
     """
     top = _Table(_read(path), str(path))
+    if top.has("leader"):
+        raise ConfigError(f"{path}: this looks like a Leader's file; expected a Helper's")
     helper, listen = top.table("helper"), top.table("listen")
     state_dir = helper.path("state_dir")
     peer_group = listen.text("peer_group", "") or None

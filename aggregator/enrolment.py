@@ -177,6 +177,8 @@ def next_roster(
             request.gpu_models,
             request.hardware_hash,
         )
+    if not entries:
+        raise EnrolmentError("expected at least one host, from a request or the roster before")
     version = 1 if previous is None else previous.version + 1
     ordered = tuple(sorted(entries.values(), key=lambda entry: entry.host_id))
     return Roster(version, effective_from, plans, ordered)
@@ -198,6 +200,8 @@ def enrol_folder(
     Raises      EnrolmentError, ReportRejected
     """
     enrolment = load_enrolment(plans_file)
+    if not folder.is_dir():
+        raise EnrolmentError(f"{folder}: expected a folder of *.join requests, found none")
     previous = None
     if previous_file is not None:
         signed = Signed.decode(previous_file.read_bytes(), labels.ROSTER)

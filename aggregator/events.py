@@ -204,12 +204,14 @@ class StoreRelease:
 
 @dataclass(frozen=True, slots=True)
 class StoreSuppressed:
-    """Settle a window without a release."""
+    """Settle a window without a release; `hosts` of at least `n_min` had reported."""
 
     key: BatchKey
     series: str
     reason: str
     now_s: float
+    hosts: int | None = None
+    n_min: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -284,7 +284,7 @@ class Leader:
                 raise ReportRejected(Reason.N_MIN, f"{known.task.n_min} rostered hosts", window.n)
             roster.check_fits(known.task, key.cohort)
         except ReportRejected as refusal:
-            return self.chains.suppress(key, known.task.series, refusal.reason, now_s)
+            return self.chains.suppress(key, window.n, refusal.reason, now_s)
         entries = window.batch_entries()
         batch = Batch(TaskId(key.task_id), key.cohort, key.window, roster.version, entries)
         message = batch.unsigned()

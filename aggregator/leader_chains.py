@@ -252,18 +252,18 @@ class Chains:
     # Settling
 
     def suppress(
-        self, key: BatchKey, series: str, reason: Reason, now_s: float
+        self, key: BatchKey, hosts: int, reason: Reason, now_s: float
     ) -> list[LeaderEffect]:
-        """Settle a window without a release."""
+        """Settle a window, in which so many hosts have reported, without a release."""
         self.suppressed[reason.value] += 1
         known = self._directory.tasks[key.task_id]
         self.settled[key] = known.window_end(key.window) + known.task.retention_s
-        return [StoreSuppressed(key, series, reason.value, now_s)]
+        series, n_min = known.task.series, known.task.n_min
+        return [StoreSuppressed(key, series, reason.value, now_s, hosts, n_min)]
 
     def _settle(self, frozen: FrozenWindow, reason: Reason, now_s: float) -> list[LeaderEffect]:
-        series = frozen.known.task.series
         self._drop(frozen)
-        return self.suppress(frozen.key, series, reason, now_s)
+        return self.suppress(frozen.key, frozen.batch.n, reason, now_s)
 
     def _drop(self, frozen: FrozenWindow) -> None:
         """Forget the vectors: the window is settled."""

@@ -53,6 +53,7 @@ from .events import (
     LeaderEvent,
     ReportsArrived,
     RosterSeen,
+    StoreSuppressed,
     TaskSeen,
     Tick,
 )
@@ -114,6 +115,7 @@ class LeaderShell:
             commit=self._commit,
             call=self._call,
             checkpoint=checkpoint,
+            tell=self._tell_suppressed,
         )
         self._answers: queue.SimpleQueue[LeaderEvent] = queue.SimpleQueue()
         self._calls = ThreadPoolExecutor(max_workers=1, thread_name_prefix="helper-call")
@@ -189,6 +191,17 @@ class LeaderShell:
     def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         if self._consumer is not None:
             self._consumer.commit(dict(offsets))
+
+    def _tell_suppressed(self, effect: StoreSuppressed) -> None:
+        """One line for each window without a release: how many hosts of how many, never which."""
+        self._log.warning(
+            "window suppressed",
+            series=effect.series,
+            cohort=effect.key.cohort,
+            window=effect.key.window,
+            reason=effect.reason,
+            hosts=f"{effect.hosts} of n_min {effect.n_min}",
+        )
 
     # The Helper, called from a thread of its own
 

@@ -104,7 +104,7 @@ def moment(when: Moment) -> datetime:
 
 def _must_only_read(statements: Sequence[duckdb.Statement]) -> None:
     if len(statements) != 1:
-        raise QueryForbidden(f"expected one SQL statement, got {len(statements)}")
+        raise QueryRefused(f"expected one SQL statement, got {len(statements)}")
     # EXPLAIN ANALYZE would carry out what it explains.
     if statements[0].type != duckdb.StatementType.SELECT:
         raise QueryForbidden(

@@ -52,6 +52,10 @@ def no_checkpoint(step: str) -> None:
     """Go on."""
 
 
+def _untold(suppressed: StoreSuppressed) -> None:
+    del suppressed
+
+
 def restore_leader(leader: Leader, state: LeaderState, now_s: float) -> None:
     """Bring back what a restart needs; tasks and rosters must be known by now."""
     for raw, dead in state.epochs():
@@ -86,14 +90,17 @@ class LeaderRunner:
         commit: Callable[[Mapping[TopicPartition, int]], None],
         call: Callable[[CallHelper | CallCountersign], None],
         checkpoint: Checkpoint = no_checkpoint,
+        tell: Callable[[StoreSuppressed], None] = _untold,
     ) -> None:
         """Wire the ends up.
 
         commit      commits offsets of the log
         call        begins a call of the Helper; its answer is fed back as an event
+        tell        hears of every window that is settled without a release
         """
         self._leader, self._state, self._store = leader, state, store
         self._commit, self._call, self._checkpoint = commit, call, checkpoint
+        self._tell = tell
 
     def feed(self, event: LeaderEvent) -> None:
         """Handle one event."""
@@ -118,6 +125,7 @@ class LeaderRunner:
                 self._state.store_release(effect)
             case StoreSuppressed():
                 self._state.store_suppressed(effect)
+                self._tell(effect)
             case StoreCountersigned():
                 self._state.store_countersigned(effect)
             case StoreUnsigned():

@@ -124,6 +124,11 @@ class SourcesSection:
     host: bool = True
     replay: tuple[ReplaySection, ...] = ()
 
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """What the configured sources need of root's rights; psutil and a file need none."""
+        return ()
+
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:

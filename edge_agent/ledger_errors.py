@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 RECOVER = "pointillist agent ledger recover --config FILE"
+RUN = "pointillist agent run --config FILE"
 JOIN = "pointillist agent join --config FILE"
 
 
@@ -20,6 +21,16 @@ class LedgerMissing(LedgerRefused):
     """The key file or the fence says that a ledger existed, and it is gone."""
 
     code = "ledger_missing"
+
+
+class LedgerNone(LedgerRefused):
+    """Neither key nor fence know of a ledger: this agent has not run yet."""
+
+    code = "ledger_none"
+    recovery = "none needed"
+
+    def __init__(self, found: str) -> None:
+        Exception.__init__(self, f"{found}; nothing was spent. To start: {RUN}")
 
 
 class LedgerExists(LedgerRefused):

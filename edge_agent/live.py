@@ -30,8 +30,9 @@ from .config import AgentConfig, ReplaySection
 from .epochs import Host
 from .families import FamilyRules
 from .ledger import Ledger
-from .ledger_errors import LedgerMissing
-from .ledger_records import SpoolLimits
+from .ledger_errors import LedgerMissing, LedgerNone
+from .ledger_records import LedgerView, SpoolLimits
+from .ledger_rows import read_view
 from .participant import Participant, Rules
 from .shell import AgentShell
 from .sources.host import HostSource
@@ -101,6 +102,18 @@ def open_ledger(
     with suppress(OSError):  # the key's folder may be read-only once the ledger is marked
         sweep_leftovers(config.host.key_file.parent)
     return ledger
+
+
+def read_ledger(config: AgentConfig) -> LedgerView:
+    """Read this host's ledger beside a running agent.
+
+    Raises      LedgerNone before the agent's first run, LedgerRefused, KeyFileRefused
+    """
+    if not config.ledger_file.exists() and not config.fence_file.exists():
+        key = load_host_key(config.host.key_file, this_machine(config))
+        if not key.ledger_exists:
+            raise LedgerNone(f"{config.ledger_file}: this agent has not run yet")
+    return read_view(config.ledger_file)
 
 
 def sources_of(config: AgentConfig, catalogue: Catalogue) -> SourceRegistry:
@@ -193,6 +206,7 @@ __all__ = [
     "load_host",
     "open_agent",
     "open_ledger",
+    "read_ledger",
     "sources_of",
     "this_machine",
 ]

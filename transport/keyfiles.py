@@ -43,6 +43,14 @@ class KeyFileRefused(Exception):
     """
 
 
+class KeyFileAbsent(KeyFileRefused):
+    """There is no such file."""
+
+
+class KeyFileExists(KeyFileRefused):
+    """A key lies there already."""
+
+
 @dataclass(frozen=True, slots=True)
 class HpkeKeyFile:
     """An aggregator's daily sealing key with the interval in which it is announced, seconds."""
@@ -185,7 +193,7 @@ def write_key(
         else:
             path.hardlink_to(partial)  # unlike a rename, never replaces a key
     except FileExistsError as error:
-        raise KeyFileRefused(f"{path}: exists; a key is never overwritten, move it away") from error
+        raise KeyFileExists(f"{path}: exists; a key is never overwritten, move it away") from error
     finally:
         partial.unlink(missing_ok=True)
         _sync_folder(path.parent)
@@ -251,9 +259,7 @@ def _open(path: Path, owner: int) -> int:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError as error:
-        raise KeyFileRefused(
-            f"{path}: no such key file; see `pointillist keys generate`"
-        ) from error
+        raise KeyFileAbsent(f"{path}: no such key file; see `pointillist keys generate`") from error
     except OSError as error:
         raise KeyFileRefused(f"{path}: cannot be opened ({error.strerror})") from error
     try:

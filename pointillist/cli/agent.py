@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 import time
 from collections import Counter
 from contextlib import ExitStack
@@ -14,7 +15,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .output import CommandError, ExitCode, JsonFlag, emit, refused, reported, say, usage_error
+from .output import (
+    CommandError,
+    ExitCode,
+    JsonFlag,
+    emit,
+    log_to_stderr,
+    need_file,
+    refused,
+    reported,
+    say,
+    usage_error,
+)
 
 if TYPE_CHECKING:
     from edge_agent.config import AgentConfig
@@ -28,6 +40,17 @@ pointillist agent run --config agent.toml   until SIGTERM or Ctrl-C
 pointillist agent ledger show --config agent.toml --json   what this host has spent
 
 pointillist agent ledger recover --config agent.toml   after the ledger was lost"""
+
+_LOG_HINT = (
+    "the Leader makes the log's folder, for the group that [transport] names: start the Leader "
+    "first, and this agent as a member of that group (root becomes one)"
+)
+
+_NOT_ANSWERED = """Not answered yet. The request waits on the log; enrolment takes people:
+  1. the Leader's operator: pointillist leader roster build ... --log FOLDER
+  2. the Helper's operator: pointillist helper countersign, for the roster and the *.entry
+  3. the Leader's operator puts both into signed_dir; the Leader publishes them
+Asking again with the same token is harmless, and prints the answer once it is there."""
 
 app = typer.Typer(
     help="The agent of this host: run it, read its ledger.", epilog=_EXAMPLES,
@@ -54,13 +77,15 @@ def run(config: ConfigOption = Path("/etc/pointillist/agent.toml")) -> None:
     from edge_agent.ledger_errors import LedgerRefused
     from edge_agent.live import open_agent
     from privacy.accountant import gate, load_accountant
+    from transport.port import TransportUnavailable
 
     loaded = _load(config)
-    _log_to_stderr()
+    log_to_stderr()
     load_accountant()  # while this process can still reach all of its interpreter
     _become_agent(loaded)
     with reported(ExitCode.REFUSED, LedgerRefused):
-        shell, absent = open_agent(loaded, gate=gate)
+        with reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=_LOG_HINT):
+            shell, absent = open_agent(loaded, gate=gate)
         for source in absent:
             say(f"source {source.source} is absent: {source.reason}")
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -73,14 +98,14 @@ def show(
     config: ConfigOption = Path("/etc/pointillist/agent.toml"), json: JsonFlag = False
 ) -> None:
     """Show what this host has spent, also while the agent runs."""
-    from edge_agent.ledger_errors import LedgerRefused
-    from edge_agent.ledger_rows import read_view
+    from edge_agent.ledger_errors import LedgerNone, LedgerRefused
+    from edge_agent.live import read_ledger
     from privacy.budget import Entry, peak, spent_at
 
     loaded = _load(config)
     _become_agent(loaded)  # SQLite may make files beside the ledger: they must be the agent's
-    with reported(ExitCode.REFUSED, LedgerRefused):
-        view = read_view(loaded.ledger_file)
+    with reported(ExitCode.REFUSED, LedgerRefused), reported(ExitCode.USAGE, LedgerNone):
+        view = read_ledger(loaded)
     entries: list[Entry] = [entry for host in view.hosts for entry in host.entries]
     now_s = int(time.time())
     counts = Counter(entry.series for entry in entries)
@@ -133,6 +158,11 @@ def recover(
     binding = this_machine(loaded)
     host = load_host(loaded, binding)
     if not yes:
+        if not sys.stdin.isatty():
+            raise usage_error(
+                "recovery asks first, and there is no terminal to ask at",
+                "read `pointillist agent ledger recover --help`, then add --yes",
+            )
         typer.confirm(f"Set the ledger of host {host.host_id.hex()} aside?", abort=True, err=True)
     with EmbeddedLog(loaded.transport.folder, group=loaded.transport.group) as log:
         past = read_signed_past(log, host.host_id, loaded.trust.pins)
@@ -177,9 +207,13 @@ def join(
     from edge_agent.live import load_host, this_machine
     from transport.embedded import EmbeddedLog
     from transport.keyfiles import machine_id
+    from transport.port import TransportUnavailable
     from wire.catalogue import Catalogue
 
     loaded = _load(config)
+    need_file(
+        token_file, "a one-use token from the Leader", "16 to 64 bytes; a last newline is cut"
+    )
     token = token_file.read_bytes().strip()
     if not 16 <= len(token) <= 64:
         raise usage_error(f"{token_file}: expected a token of 16 to 64 bytes, got {len(token)}")
@@ -191,7 +225,7 @@ def join(
         token,
         gpu_counts(Catalogue.load(), loaded.host.gpus),
     )
-    with ExitStack() as stack:
+    with reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=_LOG_HINT), ExitStack() as stack:
         log = stack.enter_context(
             EmbeddedLog(loaded.transport.folder, group=loaded.transport.group)
         )
@@ -206,13 +240,16 @@ def join(
         body |= {"roster_version": answer.roster_version, "effective_from": answer.effective_from}
         body["series"] = [membership.series for membership in answer.plan]
     emit(body, json)
+    if answer is None and not json:
+        say(_NOT_ANSWERED)
 
 
 def _load(path: Path) -> AgentConfig:
     from edge_agent.config import load_config
     from edge_agent.config_tree import ConfigError
 
-    with reported(ExitCode.USAGE, ConfigError):
+    need_file(path, "the agent's configuration", "deploy/config/agent.toml is a sample")
+    with reported(ExitCode.USAGE, ConfigError, hint="deploy/config/agent.toml is a sample"):
         return load_config(path)
 
 
@@ -226,22 +263,7 @@ def _become_agent(config: AgentConfig) -> None:
             ensure_users()
             config.host.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
             shutil.chown(config.host.state_dir, user=config.host.user)
-        say(drop_to(config.host.user, keep_caps=("CAP_BPF", "CAP_PERFMON")).line)
+        say(drop_to(config.host.user, keep_caps=config.sources.capabilities).line)
     except LookupError as error:
         message = f"host.user: expected a user of this machine, got {config.host.user!r}"
         raise CommandError(ExitCode.USAGE, message) from error
-
-
-def _log_to_stderr() -> None:
-    import sys
-
-    import structlog
-
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.JSONRenderer(),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
-    )

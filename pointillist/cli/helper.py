@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .output import ExitCode, JsonFlag, emit, refused, reported, say, usage_error
+from .output import ExitCode, JsonFlag, emit, log_to_stderr, need_file, reported, say, usage_error
 
 if TYPE_CHECKING:
+    from aggregator.config import HelperConfig
     from privacy.signing import SigningKey
+
+_SAMPLE = "deploy/config/helper.toml is a sample"
 
 _EXAMPLES = """Examples:
 
@@ -45,14 +48,13 @@ def run(
     ] = False,
 ) -> None:
     """Answer the Leader's batches until a signal. It never opens the shared log."""
-    from aggregator.config import ConfigError, load_helper_config
     from aggregator.helper_state import FencedOut
     from aggregator.processes import run_helper
     from aggregator.state_file import StateUnusable
     from transport.privileges import PrivilegeError
 
-    with reported(ExitCode.USAGE, ConfigError):
-        settings = load_helper_config(config)
+    settings = _load(config)
+    log_to_stderr()
     with (
         reported(ExitCode.REFUSED, FencedOut, hint="another Helper runs on this state"),
         reported(ExitCode.UNAVAILABLE, StateUnusable, PrivilegeError),
@@ -110,21 +112,31 @@ def countersign(
 @app.command(epilog="Example: pointillist helper status --config helper.toml --json")
 def status(config: ConfigOption, json: JsonFlag = False) -> None:
     """Show what the Helper last said about itself."""
-    from aggregator.config import ConfigError, load_helper_config
     from aggregator.helper_shell import read_status
 
-    with reported(ExitCode.USAGE, ConfigError):
-        path = load_helper_config(config).status_file
+    path = _load(config).status_file
     if not path.exists():
-        raise refused(f"{path}: the Helper never ran here")
+        raise usage_error(
+            f"{path}: the Helper has not run here yet",
+            "start it: pointillist helper run --config FILE",
+        )
     with reported(ExitCode.FAILED, ValueError):
         emit(read_status(path), json)
+
+
+def _load(config: Path) -> HelperConfig:
+    from aggregator.config import ConfigError, load_helper_config
+
+    need_file(config, "the Helper's configuration", _SAMPLE)
+    with reported(ExitCode.USAGE, ConfigError, hint=_SAMPLE):
+        return load_helper_config(config)
 
 
 def load_identity(path: Path) -> SigningKey:
     """An identity key; root may use a role's own file, nobody else another's."""
     from transport.keyfiles import load_signing_key
 
+    need_file(path, "an identity key", "`pointillist keys generate leader` or `helper` makes one")
     return load_signing_key(path, owner=path.stat().st_uid if os.geteuid() == 0 else None)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import platformdirs
 import typer
 
-from .output import CommandError, ExitCode, JsonFlag, emit, refused, usage_error
+from .output import CommandError, ExitCode, JsonFlag, as_text, emit, refused, usage_error
 
 if TYPE_CHECKING:
     from privacy.signing import SigningKey
@@ -329,7 +329,11 @@ def _emit_one(shown: Shown, json: bool) -> None:
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    return "\n".join(
-        f"{row['file']}  {row.get('kind', 'REFUSED')}  {row.get('fingerprint') or row['error']}"
-        for row in rows
-    )
+    return "\n\n".join("\n".join(_row(row)) for row in rows)
+
+
+def _row(row: dict[str, Any]) -> list[str]:
+    """A file's name and, below it, all that may be said: keys are as long as a line."""
+    below = [(name, value) for name, value in row.items() if name not in {"file", "kind"}]
+    head = f"{row['file']}  {row.get('kind', 'REFUSED')}"
+    return [head, *(f"  {name:<13} {as_text(name, value)}" for name, value in below)]

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .helper import load_identity, public_key
-from .output import CommandError, ExitCode, JsonFlag, emit, refused, reported, say, usage_error
+from .output import (
+    CommandError,
+    ExitCode,
+    JsonFlag,
+    emit,
+    log_to_stderr,
+    need_file,
+    reported,
+    say,
+    usage_error,
+)
+
+if TYPE_CHECKING:
+    from aggregator.config import LeaderConfig
+
+_SAMPLE = "deploy/config/leader.toml is a sample"
 
 _EXAMPLES = """Examples:
 
@@ -39,13 +54,12 @@ HelperKey = Annotated[str, typer.Option("--helper", help="The Helper's identity 
 @app.command(epilog="Example: pointillist leader run --config /etc/pointillist/leader.toml")
 def run(config: ConfigOption) -> None:
     """Admit reports, close windows, release what the Helper unmasks, until a signal."""
-    from aggregator.config import ConfigError, load_leader_config
     from aggregator.processes import run_leader
     from aggregator.state_file import StateUnusable
     from transport.privileges import PrivilegeError
 
-    with reported(ExitCode.USAGE, ConfigError):
-        settings = load_leader_config(config)
+    settings = _load(config)
+    log_to_stderr()
     with reported(ExitCode.UNAVAILABLE, StateUnusable, PrivilegeError):
         run_leader(settings, say=say)
 
@@ -53,15 +67,24 @@ def run(config: ConfigOption) -> None:
 @app.command(epilog="Example: pointillist leader status --config leader.toml --json")
 def status(config: ConfigOption, json: JsonFlag = False) -> None:
     """Show what the Leader last said: windows, releases, rejections by reason."""
-    from aggregator.config import ConfigError, load_leader_config
     from aggregator.helper_shell import read_status
 
-    with reported(ExitCode.USAGE, ConfigError):
-        path = load_leader_config(config).status_file
+    path = _load(config).status_file
     if not path.exists():
-        raise refused(f"{path}: the Leader never ran here")
+        raise usage_error(
+            f"{path}: the Leader has not run here yet",
+            "start it: pointillist leader run --config FILE",
+        )
     with reported(ExitCode.FAILED, ValueError):
         emit(read_status(path), json)
+
+
+def _load(config: Path) -> LeaderConfig:
+    from aggregator.config import ConfigError, load_leader_config
+
+    need_file(config, "the Leader's configuration", _SAMPLE)
+    with reported(ExitCode.USAGE, ConfigError, hint=_SAMPLE):
+        return load_leader_config(config)
 
 
 @transcript.command(
@@ -161,13 +184,17 @@ def build(
     from aggregator.enrolment import EnrolmentError, enrol_folder, write_spent
     from wire.rejection import ReportRejected
 
+    need_file(plans, "plans and tokens", "docs/first-fleet.md shows one")
+    if out.exists():
+        raise usage_error(f"{out}: exists; a roster is never overwritten", "name a new --out")
     with (
         reported(ExitCode.REFUSED, ReportRejected),
         reported(ExitCode.USAGE, EnrolmentError),
     ):
         fetched = {} if log is None else _fetch(log, plans, requests)
         result = enrol_folder(plans, requests, previous, load_identity(key), at_once=now)
-    out.write_bytes(result.roster)
+    with out.open("xb") as file:
+        file.write(result.roster)
     for path, answer in result.answers.items():
         path.write_bytes(answer)
     write_spent(plans, result.spent)

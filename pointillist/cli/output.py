@@ -10,10 +10,10 @@ import json as json_module
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from enum import Enum, IntEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -105,18 +105,65 @@ def emit(obj: Any, json: bool, text: str | Callable[[Any], str | None] | None = 
         typer.echo(rendered)
 
 
+_TIMES: Final = {
+    "time", "helper_seen", "leader_seen", "first_window", "last_window", "effective_from", "expiry",
+    "not_before", "not_after", "frozen_until", "resumes_after", "refuses_windows_before",
+}  # fmt: skip
+"""Names of values that are seconds since 1970; text shows them as dates."""
+
+
+def as_text(name: str, value: Any) -> str:
+    """One value for people: times as UTC dates, words for yes, no and nothing."""
+    if value is None or value in ([], {}):
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if name in _TIMES and isinstance(value, int):
+        return f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M:%SZ}" if value > 0 else "never"
+    if isinstance(value, float):
+        return f"{value:.10g}"
+    if isinstance(value, list):
+        return ", ".join(as_text("", one) for one in value)
+    return str(value)
+
+
 def _lines(obj: Any) -> str:
     plain = jsonable(obj)
     if isinstance(plain, dict):
-        width = max((len(name) for name in plain), default=0)
-        return "\n".join(f"{name:<{width}}  {_inline(v)}" for name, v in plain.items())
+        return "\n".join(_named_lines(plain))
     if isinstance(plain, list):
-        return "\n".join(_inline(v) for v in plain)
+        return "\n".join(as_text("", v) for v in plain)
     return str(plain)
 
 
-def _inline(value: Any) -> str:
-    return value if isinstance(value, str) else json_module.dumps(value, ensure_ascii=False)
+def _named_lines(plain: Mapping[str, Any]) -> list[str]:
+    """`name  value`; a mapping or a list of mappings follows below its name, indented."""
+    width = max((len(name) for name in plain), default=0)
+    lines: list[str] = []
+    for name, value in plain.items():
+        if isinstance(value, dict) and value:
+            lines += [name, *(f"  {line}" for line in _named_lines(value))]
+        elif isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+            lines += [name, *(f"  {line}" for line in _columns(value))]
+        else:
+            lines.append(f"{name:<{width}}  {as_text(name, value)}")
+    return lines
+
+
+def _columns(rows: list[dict[str, Any]]) -> list[str]:
+    """A small table; numbers to the right."""
+    names = list(rows[0])
+    cells = [names, *([as_text(name, row.get(name)) for name in names] for row in rows)]
+    widths = [max(len(line[place]) for line in cells) for place in range(len(names))]
+    right = [isinstance(rows[0][name], int | float) and name not in _TIMES for name in names]
+    aligned = [
+        [
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(line, widths, right, strict=True)
+        ]
+        for line in cells
+    ]
+    return ["  ".join(line).rstrip() for line in aligned]
 
 
 def say(message: str) -> None:
@@ -134,6 +181,28 @@ def die(error: CommandError, json: bool = False) -> NoReturn:
         if error.hint:
             typer.echo(f"  {error.hint}", err=True)
     sys.exit(int(error.code))
+
+
+def need_file(path: Path, what: str, hint: str) -> Path:
+    """The path of a file that must be there; else an error that names what it should be."""
+    if not path.is_file():
+        found = "is no file" if path.exists() else "there is no such file"
+        raise usage_error(f"{path}: expected {what}, {found}", hint)
+    return path
+
+
+def log_to_stderr() -> None:
+    """Structured log lines, one JSON document each, on stderr."""
+    import structlog
+
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+    )
 
 
 @contextmanager

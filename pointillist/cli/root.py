@@ -34,7 +34,7 @@ GROUPS = (
     Group("leader", "pointillist.cli.leader", "The aggregator that receives and releases."),
     Group("helper", "pointillist.cli.helper", "The aggregator that holds the masks."),
     Group("keys", "pointillist.cli.keys", "Key files: generate, show, announce, check."),
-    Group("task", "pointillist.cli.task", "What the fleet is asked: build, sign, inspect."),
+    Group("task", "pointillist.cli.task", "What the fleet is asked: build, show, sign, verify."),
     Group("plan", "pointillist.cli.plan", "What an epsilon costs in error, bytes and CPU."),
     Group("query", "pointillist.cli.query", "SQL over the released numbers."),
 )
@@ -143,15 +143,23 @@ def main() -> None:
         die(known, json)
 
 
+def _words(error: Exception) -> str:
+    """What happened, without Python's error numbers."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
 def _known(error: Exception) -> CommandError | None:
     """The exit code of errors of the lower layers; None for a bug, which keeps its traceback."""
     from privacy.errors import ParameterError
-    from transport.keyfiles import KeyFileRefused
+    from transport.keyfiles import KeyFileAbsent, KeyFileExists, KeyFileRefused
     from transport.port import TransportUnavailable
     from transport.privileges import PrivilegeError
     from wire.rejection import ReportRejected
 
     codes: dict[type[Exception] | tuple[type[Exception], ...], ExitCode] = {
+        (KeyFileAbsent, KeyFileExists): ExitCode.USAGE,
         (KeyFileRefused, ParameterError): ExitCode.REFUSED,
         ReportRejected: ExitCode.USAGE,
         (TransportUnavailable, PrivilegeError): ExitCode.UNAVAILABLE,
@@ -160,5 +168,5 @@ def _known(error: Exception) -> CommandError | None:
     }
     for kinds, code in codes.items():
         if isinstance(error, kinds):
-            return CommandError(code, str(error))
+            return CommandError(code, _words(error))
     return None

@@ -82,16 +82,16 @@ def _tell_checks(console: Console, summary: Summary) -> None:
     high = summary.interval_coverage_binomial_high_percent
     lines = [
         (
-            f"{summary.interval_coverage_percent:.1f} % of {summary.cells_checked:,} intervals hold "
-            f"the truth; 95 % expected, {low:.1f} to {high:.1f} % by chance"
+            f"{summary.interval_coverage_percent:.1f} % of {summary.cells_checked:,} intervals "
+            f"hold the truth; 95 % expected, {low:.1f} to {high:.1f} % by chance"
         ),
         (
-            f"{summary.families_above_noise} kernel families stand above two standard errors in the "
-            f"mean; {summary.families_above_noise_expected:g} expected from the true mix"
+            f"{summary.families_above_noise} kernel families stand above two standard errors in "
+            f"the mean; {summary.families_above_noise_expected:g} expected from the true mix"
         ),
         (
-            f"standard error {summary.standard_error_percent_window:.2f} points a window; window end "
-            f"to release: median {summary.window_end_to_release_p50_s:.1f} s, "
+            f"standard error {summary.standard_error_percent_window:.2f} points a window; window "
+            f"end to release: median {summary.window_end_to_release_p50_s:.1f} s, "
             f"p90 {summary.window_end_to_release_p90_s:.1f} s"
         ),
         "the two parties' transcripts "
@@ -132,7 +132,8 @@ def next_commands(summary: Summary) -> list[str]:
         f'.venv/bin/pointillist query "{sql}" --folder {files["releases"]}',
         (
             f".venv/bin/pointillist leader transcript verify {files['leader_transcript']} "
-            f"{files['helper_transcript']} --leader {summary.leader_pk} --helper {summary.helper_pk}"
+            f"{files['helper_transcript']} --leader {summary.leader_pk} "
+            f"--helper {summary.helper_pk}"
         ),
         ".venv/bin/pointillist plan --hosts 12500",
     ]
