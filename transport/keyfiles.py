@@ -220,7 +220,10 @@ def sweep_leftovers(folder: Path) -> int:
     found = [path for path in folder.iterdir() if _LEFTOVER.fullmatch(path.name)]
     mine = [path for path in found if path.is_file() and not path.is_symlink()]
     for path in mine:
-        _wipe(path)
+        if path.stat().st_nlink == 1:
+            _wipe(path)
+        else:
+            path.unlink()  # the other name is the finished key
     if mine:
         _sync_folder(folder)
     return len(mine)
@@ -228,9 +231,8 @@ def sweep_leftovers(folder: Path) -> int:
 
 def _wipe(path: Path) -> None:
     with path.open("r+b", buffering=0) as file:
-        if os.fstat(file.fileno()).st_nlink == 1:  # a second name is the finished key itself
-            file.write(b"\0" * os.fstat(file.fileno()).st_size)
-            os.fsync(file.fileno())
+        file.write(b"\0" * os.fstat(file.fileno()).st_size)
+        os.fsync(file.fileno())
     path.unlink()
 
 
