@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,28 +33,18 @@ def start(output: Path, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Runs:
-    """What three demos, played at the same time, said at their end."""
-
-    with_this_host: dict[str, Any]
-    seeded: tuple[dict[str, Any], dict[str, Any]]
-
-
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """One run with this host, and the same seed twice."""
-    live = ("--hosts", "120", "--windows", "2", "--opendp-hosts", "4")
-    seeded = ("--hosts", "40", "--windows", "2", "--seed", "7", "--opendp-hosts", "0")
-    commands = [live, *2 * [(*seeded, "--no-live", "--processes", "1")]]
-    playing = [start(tmp_path_factory.mktemp("demo"), *options) for options in commands]
-    first, second, third = (finish(process) for process in playing)
-    return Runs(first, (second, third))
+def seeded_runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The same seed twice, at the same time."""
+    sizes = ("--hosts", "40", "--windows", "1", "--processes", "1")
+    options = (*sizes, "--seed", "7", "--opendp-hosts", "0", "--no-live")
+    playing = [start(tmp_path_factory.mktemp("seeded"), *options) for _ in range(2)]
+    return [finish(process) for process in playing]
 
 
 @pytest.mark.timeout(2 * LONGEST_S)
-def test_demo_releases_with_this_host_in_both_transcripts(runs: Runs) -> None:
-    summary = runs.with_this_host
+def test_demo_releases_with_this_host_in_both_transcripts(tmp_path: Path) -> None:
+    summary = finish(start(tmp_path, "--hosts", "120", "--windows", "2", "--opendp-hosts", "4"))
     assert summary["windows_released"] == 2
     assert summary["transcripts_agree"]
     sent = summary["live_reports_sent"]
@@ -73,7 +62,7 @@ def test_demo_releases_with_this_host_in_both_transcripts(runs: Runs) -> None:
 
 
 @pytest.mark.timeout(2 * LONGEST_S)
-def test_demo_repeats_to_the_last_digit_with_a_seed(runs: Runs) -> None:
+def test_demo_repeats_to_the_last_digit_with_a_seed(seeded_runs: list[dict[str, Any]]) -> None:
     def released(summary: dict[str, Any]) -> list[tuple[Any, ...]]:
         frame = read_releases(Path(summary["files"]["releases"]))
         first = frame.groupby("series")["window_start"].transform("min")
@@ -81,7 +70,7 @@ def test_demo_repeats_to_the_last_digit_with_a_seed(runs: Runs) -> None:
         columns = ["series", "window", "section", "cell", "value", "n_hosts"]
         return sorted(frame[columns].itertuples(index=False, name=None))
 
-    one, other = (released(summary) for summary in runs.seeded)
+    one, other = (released(summary) for summary in seeded_runs)
     assert one == other
     assert len({value for *_, value, _ in one}) > 100  # noise, not zeros, was compared
 
