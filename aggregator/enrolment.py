@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import secrets
 import time
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
@@ -12,6 +14,7 @@ from typing import Any, Final
 
 from privacy.signing import SigningKey, verify
 from wire import labels
+from wire.body import NAME
 from wire.ids import host_id
 from wire.rejection import Reason, ReportRejected
 from wire.roster import EntryAnswer, JoinRequest, Plan, PlanMembership, Roster, RosterEntry
@@ -108,7 +111,17 @@ def _token(one: Mapping[str, Any], plans: Mapping[str, Plan]) -> Token:
     _only(one, {"sha256", "operator", "plan"}, "[[token]]")
     if one["plan"] not in plans:
         raise EnrolmentError(f"token: expected one of the plans {sorted(plans)}, got {one['plan']}")
-    return Token(_text(one, "operator"), _text(one, "plan"))
+    return Token(operator_name(_text(one, "operator")), _text(one, "plan"))
+
+
+def operator_name(text: str) -> str:
+    """A name that a roster can carry.
+
+    Raises      EnrolmentError
+    """
+    if NAME.fullmatch(text) is None:
+        raise EnrolmentError(f"expected an operator like {NAME.pattern}, got {text!r}")
+    return text
 
 
 def _token_hash(one: Mapping[str, Any]) -> bytes:
@@ -126,6 +139,17 @@ def _only(content: Mapping[str, Any], known: set[str], where: str) -> None:
     unknown = sorted(set(content) - known)
     if unknown:
         raise EnrolmentError(f"{where}: unknown key {unknown[0]!r}; known are {sorted(known)}")
+
+
+def new_token() -> bytes:
+    """A one-use token: 43 characters that fit a line."""
+    return secrets.token_urlsafe(32).encode()
+
+
+def token_lines(sha256: str, operator: str, plan: str) -> str:
+    """A token's lines of the enrolment file."""
+    names = f'operator = "{operator_name(operator)}"\nplan = {json.dumps(plan)}'
+    return f'\n[[token]]\nsha256 = "{sha256}"\n{names}'
 
 
 def check_request(raw: bytes, enrolment: Enrolment) -> tuple[JoinRequest, Token]:

@@ -15,6 +15,8 @@ class LedgerRefused(Exception):
 
     def __init__(self, found: str) -> None:
         super().__init__(f"{found}; nothing is published. To recover: {self.recovery}")
+        self.found = f"{found}; nothing is published"
+        self.hint = f"to recover: {self.recovery}"
 
 
 class LedgerMissing(LedgerRefused):
@@ -31,6 +33,7 @@ class LedgerNone(LedgerRefused):
 
     def __init__(self, found: str) -> None:
         Exception.__init__(self, f"{found}; nothing was spent. To start: {RUN}")
+        self.found, self.hint = f"{found}; nothing was spent", f"to start: {RUN}"
 
 
 class LedgerExists(LedgerRefused):

@@ -32,15 +32,20 @@ def _lines(report: PlanReport) -> Iterator[str]:
         f"{report.delta:g} per host and any 168 hours (mu {report.mu:.9f})"
     )
     yield from _cohort(report)
+    yield (
+        "Noise is in units of Delta, the most that one host can change a section (L2): sigma_total "
+        "is what privacy needs, sigma_local what each host adds, released what a release carries."
+    )
     for task in report.tasks:
         yield ""
         yield from _task(task)
     yield ""
     yield from _costs(report)
     yield ""
-    for rows in report.visible:
-        yield from _visible(rows)
-    yield ""
+    if _has_indicators(report):
+        for rows in report.visible:
+            yield from _visible(rows)
+        yield ""
     yield from _protection(report)
 
 
@@ -75,8 +80,8 @@ def _task(task: TaskFigures) -> Iterator[str]:
     for section in shown:
         name = "each section" if len(shown) < len(task.sections) else section.name
         line = (
-            f"  {name:<22}{section.weight:>7.4g}{section.sigma_total:>13,.2f}"
-            f"{section.sigma_local:>13,.4f}{section.sigma_released:>11,.2f}"
+            f"  {name:<22}{section.weight:>7.4g} {section.sigma_total:>12,.2f}"
+            f" {section.sigma_local:>12,.4f} {section.sigma_released:>10,.2f}"
         )
         if section.sigma_hosts is not None:
             yield line + f"   {section.sigma_hosts:.1f} hosts a window"
@@ -89,7 +94,10 @@ def _all_equal(task: TaskFigures) -> bool:
 
 
 def _percent(value: float | None) -> str:
-    return f"{'-':>8}" if value is None else f"{value:>8.4g}"
+    if value is None:
+        return f"{'-':>8}"
+    # Above 10,000 % the digits say nothing but how far it is from being of use.
+    return f" {value:>7.4g}" if value < 10_000 else f" {'>9999':>7}"
 
 
 def _costs(report: PlanReport) -> Iterator[str]:
@@ -99,7 +107,15 @@ def _costs(report: PlanReport) -> Iterator[str]:
         f"{costs.cpu_seconds_per_day:.1f} s of CPU a day "
         f"({costs.cpu_percent_of_one_core:.3f} % of one core) to publish."
     )
-    yield f"Weekly indicators at m = 2: standard error {report.weekly_indicator_hosts:.1f} hosts."
+    if _has_indicators(report):
+        yield (
+            f"Weekly indicators at m = 2: standard error {report.weekly_indicator_hosts:.1f} hosts."
+        )
+
+
+def _has_indicators(report: PlanReport) -> bool:
+    """Whether the plan counts hosts at all; only then are there incidents to see."""
+    return any(s.sigma_hosts is not None for task in report.tasks for s in task.sections)
 
 
 def _visible(rows: VisibleRows) -> Iterator[str]:
@@ -112,14 +128,20 @@ def _visible(rows: VisibleRows) -> Iterator[str]:
     yield f"  {named or 'none'}; the other {rows.below} would read as below noise"
 
 
+def _epsilon(value: float) -> str:
+    """Whole above 10, else two figures: 0.04 is not 0."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
 def _protection(report: PlanReport) -> Iterator[str]:
     yield "The same noise gives, for more than one host-week, epsilon"
     yield "  " + "; ".join(f"{_GROUPS[k]} {v:.3g}" for k, v in report.group_epsilon.items())
     if report.collusion_epsilon:
         each = report.collusion_epsilon
+        week, hour, window = (_epsilon(each[name]) for name in ("week", "hour", "window"))
         yield (
-            f"If Leader and Helper collude, epsilon is {each['week']:.0f} a week, "
-            f"{each['hour']:.0f} an hour, {each['window']:.1f} a window: no meaningful protection."
+            f"If Leader and Helper collude, only a host's own noise is left: epsilon {week} a "
+            f"week, {hour} an hour, {window} a window. Treat that as no protection."
         )
     if report.accountant_epsilon is not None:
         yield f"dp-accounting's figure for a week, slack included: {report.accountant_epsilon:.6f}"

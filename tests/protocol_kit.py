@@ -21,6 +21,7 @@ from aggregator.events import (
     EpochsArrived,
     LeaderEvent,
     ReportsArrived,
+    StoreSuppressed,
     Tick,
 )
 from aggregator.helper import Helper
@@ -401,6 +402,7 @@ class Fleet:
         )
         restore_leader(self.leader, self.state, self.clock())
         self.calls: list[CallHelper | CallCountersign] = []
+        self.told: list[StoreSuppressed] = []
         self.runner = LeaderRunner(
             self.leader,
             self.state,
@@ -408,6 +410,7 @@ class Fleet:
             commit=self.log.commit,
             call=self.calls.append,
             checkpoint=checkpoint,
+            tell=self.told.append,
         )
 
     def restart_leader(self) -> None:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final
 
 _LEFT_OUT: Final = {
-    "__main__", "antigravity", "ensurepip", "idlelib", "lib2to3", "test", "tests", "this", "tkinter",
-    "turtle", "turtledemo", "venv",
+    "__main__", "antigravity", "ensurepip", "idlelib", "lib2to3", "test", "tests", "this",
+    "tkinter", "turtle", "turtledemo", "venv",
 }  # fmt: skip
 """They open a browser, print a poem, need a display, are programs or are tests."""
 _MOST_MODULES: Final = 2_000

@@ -257,12 +257,14 @@ def _become_agent(config: AgentConfig) -> None:
     """Give root up before a key is opened; the folders are the agent's own."""
     from transport.privileges import drop_to, ensure_users
 
-    os.umask(0o077)
     try:
         if os.geteuid() == 0:
             ensure_users()
+            # The folders above are root's, and the agent must get through them.
+            os.umask(0o022)
             config.host.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
             shutil.chown(config.host.state_dir, user=config.host.user)
+        os.umask(0o077)
         say(drop_to(config.host.user, keep_caps=config.sources.capabilities).line)
     except LookupError as error:
         message = f"host.user: expected a user of this machine, got {config.host.user!r}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -199,6 +200,37 @@ def build(
         path.write_bytes(answer)
     write_spent(plans, result.spent)
     emit({"file": str(out), **result.summary} | ({"requests": fetched} if fetched else {}), json)
+
+
+@roster.command(
+    "token",
+    epilog="Example: pointillist leader roster token host-1.token --operator acme --plan fleet "
+    ">> plans.toml",
+)
+def token(
+    file: Annotated[Path, typer.Argument(help="The token's file; made where there is none.")],
+    operator: Annotated[str, typer.Option(help="Who runs the host that gets it.")],
+    plan: Annotated[str, typer.Option(help="A [[plan]] of the plans file.")],
+    json: JsonFlag = False,
+) -> None:
+    """Make a one-use token, and print its [[token]] lines for the plans file.
+
+    The file goes to the host (`agent join --token-file`); the plans file knows the hash alone. A
+    file that exists is read: 16 to 64 bytes, white space at either end does not count.
+    """
+    from aggregator.enrolment import EnrolmentError, new_token, operator_name, token_lines
+
+    with reported(ExitCode.USAGE, EnrolmentError):
+        operator_name(operator)
+    if not file.exists():
+        file.touch(mode=0o600, exist_ok=False)  # private before anything is in it
+        file.write_bytes(new_token() + b"\n")
+    secret = file.read_bytes().strip()
+    if not 16 <= len(secret) <= 64:
+        raise usage_error(f"{file}: expected a token of 16 to 64 bytes, got {len(secret)}")
+    digest = hashlib.sha256(secret).hexdigest()
+    body = {"sha256": digest, "operator": operator, "plan": plan}
+    emit(body, json, text=token_lines(digest, operator, plan))
 
 
 def _fetch(log: Path, plans: Path, requests: Path) -> dict[str, int]:

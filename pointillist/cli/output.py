@@ -211,4 +211,5 @@ def reported(code: ExitCode, *kinds: type[Exception], hint: str | None = None) -
     try:
         yield
     except kinds as error:
-        raise CommandError(code, str(error) or type(error).__name__, hint) from error
+        found = getattr(error, "found", None) or str(error) or type(error).__name__
+        raise CommandError(code, found, getattr(error, "hint", None) or hint) from error

@@ -48,10 +48,16 @@ def plan(
     epsilon: Annotated[str | None, typer.Option(help="Of any 168 hours of a host.")] = None,
     delta: Annotated[str | None, typer.Option(help="Beside epsilon.")] = None,
     n_min: Annotated[
-        int | None, typer.Option("--n-min", help="Fewest hosts of a release: 80 % of the roster.")
+        int | None,
+        typer.Option("--n-min", help="Fewest hosts a release may sum; 80 % of --hosts without it."),
     ] = None,
     t: Annotated[
-        int | None, typer.Option("--t", help="Hosts someone may know: 10 % of the roster.")
+        int | None,
+        typer.Option(
+            "--t",
+            help="Hosts whose data and noise one party may know (its own, or broken into); "
+            "10 % of --hosts without it.",
+        ),
     ] = None,
     sections: Sections = None,
     coordinates: Annotated[int, typer.Option(min=1, help="Coordinates of each section.")] = 60,

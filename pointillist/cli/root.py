@@ -133,21 +133,35 @@ def main() -> None:
     """Run the command line; every way out has a documented exit code."""
     json = "--json" in sys.argv
     try:
-        command()(prog_name="pointillist")
+        # A script gets wrong options as JSON, a person gets them in a box.
+        sys.exit(command()(prog_name="pointillist", standalone_mode=not json) or 0)
     except CommandError as error:
         die(error, json)
     except Exception as error:
-        known = _known(error)
+        known = _wrong_options(error) or _known(error)
         if known is None:
             raise
         die(known, json)
 
 
-def _words(error: Exception) -> str:
-    """What happened, without Python's error numbers."""
+def _wrong_options(error: Exception) -> CommandError | None:
+    """What the parser of the command line said; its errors know how to word themselves."""
+    word = getattr(error, "format_message", None)
+    if word is not None:
+        return CommandError(ExitCode.USAGE, word(), "--help shows the options")
+    return CommandError(ExitCode.FAILED, "aborted") if isinstance(error, typer.Abort) else None
+
+
+def _worded(code: ExitCode, error: Exception) -> CommandError:
+    """What happened, without Python's error numbers; the way out of a key file's error apart."""
+    from transport.keyfiles import KeyFileRefused
+
     if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
+        return CommandError(code, f"{error.filename}: {error.strerror}")
+    found, _, way_out = str(error).rpartition("; ")
+    if isinstance(error, KeyFileRefused) and found:
+        return CommandError(code, found, way_out)
+    return CommandError(code, str(error))
 
 
 def _known(error: Exception) -> CommandError | None:
@@ -168,5 +182,5 @@ def _known(error: Exception) -> CommandError | None:
     }
     for kinds, code in codes.items():
         if isinstance(error, kinds):
-            return CommandError(code, _words(error))
+            return _worded(code, error)
     return None

@@ -198,6 +198,8 @@ def test_window_below_n_min_is_suppressed_and_the_helper_is_not_asked(fleet: Fle
     fleet.close_window()
     assert fleet.store.written == []
     assert fleet.leader.suppressed == {"n_min": 1}
+    (told,) = fleet.told
+    assert (told.reason, told.hosts, told.n_min) == ("n_min", 7, fleet.world.task.n_min)
     assert fleet.helper_state.counts()["answers"] == 0
 
 

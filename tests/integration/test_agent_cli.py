@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import subprocess
@@ -89,13 +90,53 @@ def test_agent_cli_ledger_show_speaks_json(
     assert shown["peak_of_a_week"] == pytest.approx(5 * 0.6 / 1000, abs=1e-6)
 
 
-def test_agent_cli_ledger_show_without_a_ledger_is_refused(
+def test_agent_cli_ledger_show_before_the_first_run_does_not_send_to_recovery(
     made: Surroundings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = str(write_config(made))
-    code, _, err = call(monkeypatch, capsys, "agent", "ledger", "show", "-c", config)
+    code, _, err = call(monkeypatch, capsys, "agent", "ledger", "show", "-c", config, "--json")
+    shown = json.loads(err)
+    assert (code, shown["exit_code"]) == (2, 2)
+    assert "has not run yet" in shown["error"]
+    assert "pointillist agent run" in shown["hint"]
+    assert "recover" not in err
+
+
+def test_agent_cli_ledger_show_of_a_lost_ledger_is_refused(
+    made: Surroundings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made.run(T0, T0 + 10)
+    made.config.ledger_file.unlink()
+    made.config.fence_file.unlink()  # the key file alone still knows
+    capsys.readouterr()
+    config = str(write_config(made))
+    code, _, err = call(monkeypatch, capsys, "agent", "ledger", "show", "-c", config, "--json")
     assert code == 3
-    assert "expected a ledger" in err
+    assert "ledger recover" in json.loads(err)["hint"]
+
+
+def test_agent_cli_recover_without_a_terminal_says_what_to_add(
+    made: Surroundings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("y"))
+    options = ("agent", "ledger", "recover", "-c", str(write_config(made)))
+    code, _, err = call(monkeypatch, capsys, *options)
+    assert code == 2
+    assert "--yes" in err
+
+
+def test_agent_cli_join_says_who_must_answer(
+    made: Surroundings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    token = made.folder / "token"
+    token.write_bytes(b"a token of one use")
+    options = ("--token-file", str(token), "--wait-s", "0")
+    code, _, err = call(
+        monkeypatch, capsys, "agent", "join", "-c", str(write_config(made)), *options
+    )
+    assert code == 0
+    assert "Not answered yet" in err
+    assert "leader roster build" in err
 
 
 def test_agent_cli_recover_begins_a_new_ledger(

@@ -41,3 +41,10 @@ def test_helper_config_names_what_is_wrong(old: str, new: str, named: str, tmp_p
     path.write_text(text.replace(old, new))
     with pytest.raises(ConfigError, match=named):
         load_helper_config(path)
+
+
+def test_file_of_the_other_party_is_recognised() -> None:
+    with pytest.raises(ConfigError, match="looks like a Leader's file"):
+        load_helper_config(SAMPLES / "leader.toml")
+    with pytest.raises(ConfigError, match="looks like a Helper's file"):
+        load_leader_config(SAMPLES / "helper.toml")

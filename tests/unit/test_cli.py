@@ -26,7 +26,7 @@ from pointillist.cli.output import (
     usage_error,
 )
 from privacy.errors import ParameterError
-from transport.keyfiles import KeyFileRefused
+from transport.keyfiles import KeyFileAbsent, KeyFileExists, KeyFileRefused
 from transport.port import TransportUnavailable
 from transport.privileges import PrivilegeError
 from wire.rejection import Reason, ReportRejected
@@ -125,6 +125,8 @@ def test_completion_knows_groups_and_their_commands(
         (unavailable("w"), ExitCode.UNAVAILABLE),
         (TransportUnavailable("t"), ExitCode.UNAVAILABLE),
         (KeyFileRefused("k"), ExitCode.REFUSED),
+        (KeyFileAbsent("k: no such key file; make one"), ExitCode.USAGE),
+        (KeyFileExists("k: exists; move it away"), ExitCode.USAGE),
         (ParameterError("sigma_local", "at least 2 steps", 1), ExitCode.REFUSED),
         (ReportRejected(Reason.LENGTH, 10, 9), ExitCode.USAGE),
         (PrivilegeError("p"), ExitCode.UNAVAILABLE),
@@ -173,6 +175,73 @@ def test_errors_are_json_where_json_was_asked_for(
     assert error["exit_code"] == 2
     assert "no key files" in error["error"]
     assert "pointillist keys generate" in error["hint"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("keys", "generate", "nobody"), ("keys", "show", "--nothing"), ("task", "show"), ("nobody",)],
+)
+def test_wrong_options_are_json_where_json_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    assert run_main(monkeypatch, *arguments, "--json") == 2
+    error = json.loads(capsys.readouterr().err)
+    assert (error["exit_code"], "--help" in error["hint"]) == (2, True)
+
+
+def test_json_of_a_command_that_works_ends_with_zero(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    made = ("keys", "generate", "leader", "--folder", str(tmp_path), "--json")
+    assert run_main(monkeypatch, *made) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["kind"] == "signing"
+    assert run_main(monkeypatch, *made) == ExitCode.USAGE
+    assert "move it away" in json.loads(capsys.readouterr().err)["hint"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("leader", "status", "-c", "no.toml"),
+        ("helper", "run", "-c", "no.toml"),
+        ("agent", "run", "-c", "no.toml"),
+        ("task", "sign", "no.task", "--key", "no.key"),
+        ("query", "SELECT 1; SELECT 2"),
+    ],
+)
+def test_absent_inputs_are_wrong_usage_and_said_in_words(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+) -> None:
+    monkeypatch.setenv("POINTILLIST_RELEASES", str(tmp_path))
+    assert run_main(monkeypatch, *arguments) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert "Errno" not in said
+    assert "expected" in said
+
+
+def test_text_shows_dates_and_small_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = {
+        "expiry": 0,
+        "first_window": 86_400,
+        "rejected": {"tag": 2},
+        "sections": [{"name": "a", "weight": 0.5}, {"name": "long", "weight": 0.25}],
+        "hosts": [],
+    }
+    emit(answer, json=False)
+    assert capsys.readouterr().out.splitlines() == [
+        "expiry        never",
+        "first_window  1970-01-02 00:00:00Z",
+        "rejected",
+        "  tag  2",
+        "sections",
+        "  name  weight",
+        "  a        0.5",
+        "  long    0.25",
+        "hosts         none",
+    ]
 
 
 def test_reported_turns_errors_into_exit_codes() -> None:

@@ -76,6 +76,7 @@ def test_show_gives_public_parts_and_no_secret(folder: Path) -> None:
     assert [row["kind"] for row in shown] == ["host", "hpke", "signing"]
     assert all(re.fullmatch(r"(\w{4}:){7}\w{4}", row["fingerprint"]) for row in shown)
     assert shown[0]["ledger_exists"] is False
+    assert all(row["public_key"] in text for row in shown if row["kind"] != "hpke")
     secrets = secrets_in(folder)
     assert len(secrets) == 3
     for secret in secrets:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import stat
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from aggregator.directory import Directory, PinnedParties
 from aggregator.enrolment import (
@@ -20,13 +22,15 @@ from aggregator.enrolment import (
 from aggregator.join_requests import fetch_requests
 from aggregator.leader_shell import LeaderShell
 from aggregator.task_files import check_and_countersign
+from pointillist.cli.leader import app
+from pointillist.cli.output import CommandError, ExitCode
 from tests.process_kit import ProcessFleet, leader_config
 from tests.protocol_kit import T0, ListStore, build_world, signing_key
 from transport.embedded import EmbeddedLog
 from wire import labels
 from wire.envelope import Kind, wrap
 from wire.rejection import ReportRejected
-from wire.roster import EntryAnswer, JoinRequest
+from wire.roster import EntryAnswer, JoinRequest, Roster
 from wire.signed import Signed
 from wire.topics import ENTRIES, JOINS, TOPICS, join_key
 
@@ -176,3 +180,52 @@ def test_countersigned_answer_is_published_and_others_are_not(tmp_path: Path) ->
     assert record.key == join_key(host_pk)
     consumer.close()
     fleet.log.close()
+
+
+def test_roster_without_a_host_is_refused(tmp_path: Path) -> None:
+    plans, empty = plans_file(tmp_path), tmp_path / "joins"
+    with pytest.raises(EnrolmentError, match="found none"):
+        enrol_folder(plans, empty, None, LEADER, now_s=T0)
+    empty.mkdir()
+    with pytest.raises(EnrolmentError, match="at least one host"):
+        enrol_folder(plans, empty, None, LEADER, now_s=T0)
+
+
+def test_token_made_by_the_command_enrols_a_host_and_its_hash_ignores_the_newline(
+    tmp_path: Path,
+) -> None:
+    plans, token = tmp_path / "plans.toml", tmp_path / "host-1.token"
+    lines = (
+        CliRunner()
+        .invoke(app, ["roster", "token", str(token), "--operator", "acme", "--plan", "fleet"])
+        .output
+    )
+    plans.write_text(
+        '[[plan]]\nname = "fleet"\nseries = { m = { cohort = 0, weight_millionths = 1 } }\n' + lines
+    )
+    assert stat.S_IMODE(token.stat().st_mode) == 0o600
+    assert token.read_bytes().endswith(b"\n")
+    join(tmp_path, 1, token=token.read_bytes().strip())
+    enrolled = enrol_folder(plans, tmp_path, None, LEADER, now_s=T0)
+    (entry,) = Roster.decode_body(Signed.decode(enrolled.roster, labels.ROSTER).body).entries
+    assert entry.operator == "acme"
+
+
+def test_operator_that_no_roster_can_carry_is_refused(tmp_path: Path) -> None:
+    plans = plans_file(tmp_path)
+    plans.write_text(plans.read_text().replace('"op-0"', '"Acme Corp"'))
+    with pytest.raises(EnrolmentError, match="Acme Corp"):
+        load_enrolment(plans)
+
+
+def test_roster_command_overwrites_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "next.roster"
+    out.write_bytes(b"the roster in force")
+    options = ["--plans", str(plans_file(tmp_path)), "--requests", str(tmp_path)]
+    join(tmp_path, 0, token=TOKENS[0])
+    result = CliRunner().invoke(
+        app, ["roster", "build", *options, "--key", "no.key", "--out", str(out)]
+    )
+    assert isinstance(result.exception, CommandError)
+    assert (result.exception.code, "exists" in str(result.exception)) == (ExitCode.USAGE, True)
+    assert out.read_bytes() == b"the roster in force"

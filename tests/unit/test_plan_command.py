@@ -54,7 +54,11 @@ def test_worked_default_has_its_keys() -> None:
 
 def test_text_says_what_the_numbers_do_not_protect_against() -> None:
     text = run(*WORKED)
-    for said in ("no meaningful protection", "8 hosts of one person 20.3", "Operator cap: 5,000"):
+    for said in (
+        "Treat that as no protection",
+        "8 hosts of one person 20.3",
+        "Operator cap: 5,000",
+    ):
         assert said in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 100
 
@@ -115,3 +119,18 @@ def test_wrong_input_is_not_a_refusal(tmp_path: Path) -> None:
     error = refusal("--plan", str(path))
     assert error.code == ExitCode.USAGE
     assert "kernel_mixx" in str(error)
+
+
+def test_text_keeps_columns_apart_and_contradicts_itself_at_no_size() -> None:
+    text = run("--hosts", "10")
+    rows = [line.split() for line in text.splitlines() if line.startswith("  kernel_mix_by_model")]
+    assert [len(row) for row in rows] == [9]
+    assert " 0 an hour" not in text
+    assert " 0.0 a window" not in text
+
+
+def test_text_speaks_of_causes_only_where_the_plan_counts_hosts() -> None:
+    assert "Llama 3" in run("--hosts", "12500")
+    without = run(*WORKED)
+    assert "Llama 3" not in without
+    assert "indicators" not in without
