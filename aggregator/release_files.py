@@ -34,7 +34,7 @@ MEANINGS: dict[str, tuple[pa.DataType, str]] = {
     "n_hosts": (pa.int32(), "accepted hosts"),
     "epsilon": (pa.float64(), "epsilon of the task: one host, any 168 hours"),
     "delta": (pa.float64(), "delta of the task"),
-    "domain": (pa.string(), "production or demo"),
+    "domain": (pa.string(), "fleet, operator or demo: whom the task serves"),
     "released_at": (pa.timestamp("us"), "when the Leader unmasked the sum, UTC"),
     "rejections": (pa.string(), "JSON object: reason -> reports refused for this window"),
 }

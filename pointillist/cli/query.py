@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -121,6 +122,11 @@ def _print_rows(rows: pd.DataFrame, csv: bool, json: bool) -> None:
         emit(_records(rows), json)
         return
     names = [str(name) for name in rows.columns]
+    width = _width()
+    if _columns_needed(rows, names) > width:
+        _draw_records(rows, names, width)
+        say(f"{len(rows):,} row{'' if len(rows) == 1 else 's'}, too wide for {width} columns")
+        return
     numbers = {i for i, kind in enumerate(rows.dtypes) if kind.kind in "iuf"}
     _draw(
         [[_text(value) for value in row] for row in rows.itertuples(index=False, name=None)],
@@ -128,6 +134,28 @@ def _print_rows(rows: pd.DataFrame, csv: bool, json: bool) -> None:
         numbers,
     )
     say(f"{len(rows):,} row{'' if len(rows) == 1 else 's'}")
+
+
+def _width() -> int:
+    """Columns of the terminal; 80 where there is none."""
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def _columns_needed(rows: pd.DataFrame, names: list[str]) -> int:
+    texts = ([_text(value) for value in row] for row in rows.itertuples(index=False, name=None))
+    widths = [len(name) for name in names]
+    for row in texts:
+        widths = [max(pair) for pair in zip(widths, map(len, row), strict=True)]
+    return sum(widths) + 2 * max(len(widths) - 1, 0)
+
+
+def _draw_records(rows: pd.DataFrame, names: list[str], width: int) -> None:
+    """One line a value: what is too wide for a table stays readable, and loses no column."""
+    longest = max(map(len, names))
+    for number, row in enumerate(rows.itertuples(index=False, name=None), 1):
+        typer.echo(f"-- row {number} ".ljust(min(width, 40), "-"))
+        for name, value in zip(names, row, strict=True):
+            typer.echo(f"{name:<{longest}}  {_text(value)}")
 
 
 def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:

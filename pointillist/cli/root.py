@@ -45,7 +45,8 @@ _EPILOG = """Three first steps:
 
 [bold]pointillist plan --hosts 12500[/bold]   what the default plan releases, with its errors
 
-[bold]pointillist query "select * from releases limit 5"[/bold]   read what was released
+[bold]pointillist query "SELECT cell, share, share_low, share_high FROM latest"[/bold]   read \
+what was released
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or input, 3 refused by a privacy rule, 4 the disk,
 socket or log is unavailable, 130 interrupted."""

@@ -190,3 +190,23 @@ def test_query_command_finds_the_newest_run_here(
     monkeypatch.chdir(tmp_path)
     assert default_folder() == Path("runs/new/leader/releases")
     assert run("SELECT 1 AS one", "--json")[:2] == (0, '[\n  {\n    "one": 1\n  }\n]\n')
+
+
+def test_query_command_shows_every_column_of_rows_too_wide_for_the_terminal(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    sql = "SELECT * FROM releases LIMIT 2"
+    monkeypatch.setattr("sys.argv", ["pointillist", "query", sql, "--folder", str(folder)])
+    with pytest.raises(SystemExit):
+        main()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[2] for line in lines if line.startswith("-- row")] == ["1", "2"]
+    names = {line.split()[0] for line in lines}
+    assert {"series", "share_low", "below_noise", "rejections"} <= names
+    narrow = "SELECT cell, n_hosts FROM releases LIMIT 2"
+    monkeypatch.setattr("sys.argv", ["pointillist", "query", narrow, "--folder", str(folder)])
+    with pytest.raises(SystemExit):
+        main()
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert (head.split(), len(rows)) == (["cell", "n_hosts"], 2)
