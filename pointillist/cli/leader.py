@@ -176,7 +176,11 @@ def build(
     ] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Enrol hosts that hold a one-use token; in force from the next start of a week.
+    """Enrol hosts that hold a one-use token.
+
+    The roster is in force from the next week start (Thursday 00:00 UTC), so that no budget of a
+    running week changes; --now is for a fleet's first roster, when nothing was reported yet. Sign
+    it in time: one that is countersigned after its start is refused, but for the first.
 
     Writes the roster and, beside each request, its signed answer (*.entry); have both
     countersigned with `pointillist helper countersign`. Used tokens are kept beside the plans

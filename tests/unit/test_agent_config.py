@@ -50,3 +50,7 @@ def test_agent_config_takes_replays_as_an_array_of_tables() -> None:
     more = text + '\n[[sources.replay]]\npath = "trace.json"\nspeed = 10\n'
     (replay,) = parse_config(more).sources.replay
     assert (replay.path, replay.speed, replay.loop) == (Path("trace.json"), 10.0, True)
+
+
+def test_agent_asks_for_no_capability_that_no_source_needs() -> None:
+    assert load_config(SAMPLE).sources.capabilities == ()
