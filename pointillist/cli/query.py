@@ -25,7 +25,7 @@ nothing else, and change nothing.
 
 _EXAMPLES = """Examples:
 
-pointillist query "SELECT cell, share, share_low, share_high FROM latest ORDER BY share DESC LIMIT 10"
+pointillist query "SELECT cell, share, share_low, share_high FROM latest ORDER BY share DESC"
 
 pointillist query "SELECT window_start, share FROM releases WHERE cell = 'gpu_time/gemm'" --csv
 
