@@ -60,8 +60,12 @@ def test_worked_default_to_four_digits() -> None:
 def test_sigma_is_the_least_multiple_that_suffices(
     delta_sq: int, windows: int, weight: int, mu: int, h: int
 ) -> None:
-    sigma = calibrate.sigma_local_1024(delta_sq, windows, weight, mu, h)
     needed = Fraction(delta_sq * windows * 10**24 * 1024**2, weight * mu**2 * h)
+    if needed > calibrate.MAX_SIGMA_1024**2:  # beyond what a sampler can draw
+        with pytest.raises(ParameterError, match="sigma"):
+            calibrate.sigma_local_1024(delta_sq, windows, weight, mu, h)
+        return
+    sigma = calibrate.sigma_local_1024(delta_sq, windows, weight, mu, h)
     assert sigma**2 >= needed > (sigma - 1) ** 2
 
 
