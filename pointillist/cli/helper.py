@@ -96,6 +96,10 @@ def countersign(
     from wire.rejection import ReportRejected
 
     signing = load_identity(key)
+    for path in (file, *(previous or []), *(task or [])):
+        need_file(
+            path, "a signed task, roster or entry", "the Leader's operator makes and signs it"
+        )
     with reported(ExitCode.REFUSED, ReportRejected, ParameterError):
         signed, summary = check_and_countersign(
             file.read_bytes(),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import platformdirs
 import typer
 
-from .output import CommandError, ExitCode, JsonFlag, as_text, emit, refused, usage_error
+from .output import CommandError, ExitCode, JsonFlag, as_text, emit, need_file, refused, usage_error
 
 if TYPE_CHECKING:
     from privacy.signing import SigningKey
@@ -308,7 +308,9 @@ def _prepared(folder: Path | None, role: Role) -> Path:
 
 def _chosen(files: list[Path] | None, folder: Path | None) -> list[Path]:
     if files:
-        return files
+        return [
+            need_file(path, "a key file", "`pointillist keys generate` makes one") for path in files
+        ]
     where = folder or default_folder()
     found = sorted(p for p in where.rglob("*") if p.suffix in {".key", ".hpke"})
     if not found:

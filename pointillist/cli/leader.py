@@ -254,6 +254,7 @@ def show(
     from aggregator.task_files import summary
     from wire.rejection import ReportRejected
 
+    need_file(file, "a roster", "`pointillist leader roster build` makes one")
     with reported(ExitCode.USAGE, ReportRejected):
         found = summary(file.read_bytes())
     if found["kind"] != "roster":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .output import ExitCode, JsonFlag, emit, reported, usage_error
+from .output import ExitCode, JsonFlag, emit, need_file, reported, usage_error
 
 if TYPE_CHECKING:
     from pointillist.plan_report import PlanReport
@@ -75,6 +75,8 @@ def plan(
 
     if file is not None and (sections is not None or window is not None):
         raise usage_error("--plan has its own tasks: leave --sections and --window out")
+    if file is not None:
+        need_file(file, "a plan file", "docs/plan-file.md shows one")
     wanted = _Wanted(hosts, epsilon, delta, n_min, t, scheme)
     with (
         reported(ExitCode.USAGE, PlanFileError, KeyError),

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .helper import load_identity, public_key
-from .output import ExitCode, JsonFlag, emit, refused, reported, usage_error
+from .output import ExitCode, JsonFlag, emit, need_file, refused, reported, usage_error
 
 if TYPE_CHECKING:
     from aggregator.tasks import TaskPlan
     from privacy.plan import Plan, PlannedTask
 
+_BUILT = "`pointillist task build` makes one"
 WEEK_S = 7 * 86_400
 
 _EXAMPLES = """Examples:
@@ -73,6 +74,8 @@ def build(
     from wire.catalogue import Catalogue
     from wire.signed import Signed
 
+    if plan is not None:
+        need_file(plan, "a plan file", "docs/plan-file.md shows one")
     with reported(ExitCode.USAGE, PlanFileError), reported(ExitCode.REFUSED, ParameterError):
         planned = default_plan() if plan is None else load_plan(plan)
         chosen = _chosen(planned, series)
@@ -166,6 +169,7 @@ def sign(
     from wire.task import Task
 
     signing = load_identity(key)
+    need_file(file, "a task or a roster", _BUILT)
     with reported(ExitCode.REFUSED, ReportRejected, ParameterError):
         content = file.read_bytes()
         if content[:16] == labels.TASK:
@@ -192,6 +196,7 @@ def verify(
     from wire.rejection import ReportRejected
 
     parties = PinnedParties(public_key(leader), public_key(helper) if helper else b"")
+    need_file(file, "a task", _BUILT)
     with reported(ExitCode.REFUSED, ReportRejected, ParameterError):
         known = Directory(parties).add_task(file.read_bytes(), time.time())
         check_task_noise(known.task)
@@ -202,6 +207,7 @@ def _summary(file: Path) -> dict[str, Any]:
     from aggregator.task_files import summary
     from wire.rejection import ReportRejected
 
+    need_file(file, "a task", _BUILT)
     with reported(ExitCode.USAGE, ReportRejected):
         found = summary(file.read_bytes())
     if found["kind"] != "task":

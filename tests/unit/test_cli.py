@@ -206,6 +206,10 @@ def test_json_of_a_command_that_works_ends_with_zero(
         ("helper", "run", "-c", "no.toml"),
         ("agent", "run", "-c", "no.toml"),
         ("task", "sign", "no.task", "--key", "no.key"),
+        ("task", "show", "no.task"),
+        ("keys", "show", "no.key"),
+        ("plan", "--plan", "no.toml"),
+        ("leader", "roster", "show", "no.roster"),
         ("query", "SELECT 1; SELECT 2"),
     ],
 )
