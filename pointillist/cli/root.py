@@ -136,6 +136,8 @@ def main() -> None:
     try:
         # A script gets wrong options as JSON, a person gets them in a box.
         sys.exit(command()(prog_name="pointillist", standalone_mode=not json) or 0)
+    except KeyboardInterrupt:  # before the parser is there to turn it into an exit
+        sys.exit(int(ExitCode.INTERRUPTED))
     except CommandError as error:
         die(error, json)
     except Exception as error:

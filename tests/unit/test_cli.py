@@ -154,6 +154,14 @@ def test_errors_end_with_their_documented_code(
     assert "Traceback" not in captured.err
 
 
+def test_interrupt_while_the_commands_load_has_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "command", interrupted)
+    assert run_main(monkeypatch, "plan") == ExitCode.INTERRUPTED
+
+
 def test_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     group = typer.Typer()
 
