@@ -54,4 +54,7 @@ def test_agent_config_takes_replays_as_an_array_of_tables() -> None:
 
 
 def test_agent_asks_for_no_capability_that_no_source_needs() -> None:
-    assert load_config(SAMPLE).sources.capabilities == ()
+    text = SAMPLE.read_text(encoding="utf-8")
+    assert parse_config(text).sources.capabilities == ("CAP_BPF", "CAP_PERFMON")
+    without = parse_config(text.replace("ebpf = true", "ebpf = false"))
+    assert without.sources.capabilities == ()
