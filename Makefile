@@ -11,10 +11,11 @@ STAMP := .venv/.installed
 PACKAGES := wire privacy transport edge_agent aggregator simulator pointillist
 SITE := .venv/site
 
-.PHONY: help setup demo test lint lint-python lint-proto lint-docs format lock bench-round bench-demo bench-audit clean
+.PHONY: help setup bpf demo test lint lint-python lint-proto lint-docs format lock bench-round bench-demo bench-audit clean
 
 help:
 	@echo "make setup         .venv with everything, by hash"
+	@echo "make bpf           the BPF object anew, where clang is"
 	@echo "make demo          a private fleet of 12,000 GPUs on this machine, under three minutes"
 	@echo "make test          the tests"
 	@echo "make lint          ruff, mypy, import-linter, buf, mkdocs"
@@ -27,9 +28,12 @@ help:
 setup: $(STAMP)
 	@:
 
-$(STAMP): pyproject.toml requirements/dev.txt requirements/build.txt scripts/setup.sh scripts/uv.sh
+$(STAMP): pyproject.toml requirements/dev.txt requirements/build.txt scripts/setup.sh scripts/setup_bpf.sh scripts/uv.sh
 	@scripts/setup.sh
 	@touch $@
+
+bpf:
+	@$(MAKE) -C bpf
 
 demo: $(STAMP)
 	@.venv/bin/pointillist demo $(ARGS)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 LOG2_BINS = 64
 """Bins of a log2 histogram: bin i counts values in [2**i, 2**(i+1)), bin 0 also counts 0."""
 
@@ -83,5 +86,52 @@ class Observation:
     boottime_ns: int
 
 
-Record = KernelActivity | GpuCoverage | Observation
+@dataclass(frozen=True, slots=True, eq=False)
+class HostTicks:
+    """This host's counters many times a second; local: no section is filled from it.
+
+    metrics        names of the columns
+    boottime_ns    int64[n], CLOCK_BOOTTIME of each snapshot, ascending
+    totals         uint64[n, k], since the source began; a column may step back by what was read
+                   while it moved, never for long
+    missed         deadlines without a snapshot since the last record
+    lost           snapshots that were overwritten before they were read, since the last record
+    """
+
+    metrics: tuple[str, ...]
+    boottime_ns: NDArray[np.int64]
+    totals: NDArray[np.uint64]
+    missed: int
+    lost: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostTable:
+    """What grew in a span, by cgroup, CPU, device, peer, ...; local: it never leaves the host.
+
+    name           what the rows are: `cgroup`, `cpu`, `device`, ...
+    rows           one name per row
+    columns        names of the columns; a unit ends the name
+    values         int64[rows, columns]
+    boottime_ns    CLOCK_BOOTTIME at which the span begins
+    span_ns        its length
+    """
+
+    name: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: NDArray[np.int64]
+    boottime_ns: int
+    span_ns: int
+
+    def column(self, name: str) -> dict[str, int]:
+        """Give one column by row. Raises ValueError for a column that is not there."""
+        values = self.values[:, self.columns.index(name)]
+        return dict(zip(self.rows, values.tolist(), strict=True))
+
+
+HostRecord = HostTicks | HostTable
+"""What stays on the host: live view and local history."""
+
+Record = KernelActivity | GpuCoverage | Observation | HostRecord
 """Everything that a source may yield."""

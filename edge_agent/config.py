@@ -5,10 +5,13 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from .config_tree import ConfigError, build
 from .ledger_records import SpoolLimits
 from .task_check import Bounds, Pins
+
+LOADERS: Final = ("auto", "libbpf", "bcc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +122,25 @@ class ReplaySection:
 
 @dataclass(frozen=True, slots=True)
 class SourcesSection:
-    """What the agent measures; a source that this machine lacks is left out with one line."""
+    """What the agent measures; a source that this machine lacks is left out with one line.
+
+    ebpf      kernel-level host metrics for the local view, through `loader`
+    loader    `libbpf`, `bcc`, or `auto`: libbpf where the kernel has BTF, else BCC
+    """
 
     host: bool = True
+    ebpf: bool = False
+    loader: str = "auto"
     replay: tuple[ReplaySection, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.loader not in LOADERS:
+            raise ValueError(f"loader: expected one of {', '.join(LOADERS)}, got {self.loader}")
 
     @property
     def capabilities(self) -> tuple[str, ...]:
         """What the configured sources need of root's rights; psutil and a file need none."""
-        return ()
+        return ("CAP_BPF", "CAP_PERFMON") if self.ebpf else ()
 
 
 @dataclass(frozen=True, slots=True)

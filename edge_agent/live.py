@@ -35,8 +35,11 @@ from .ledger_records import LedgerView, SpoolLimits
 from .ledger_rows import read_view
 from .participant import Participant, Rules
 from .shell import AgentShell
+from .sources.ebpf import EbpfSource
 from .sources.host import HostSource
 from .sources.port import Absence, Source, SourceRegistry
+from .sources.pressure import PressureSource
+from .sources.rdma import RdmaSource
 from .sources.replay import ReplayOptions, ReplaySource
 from .task_check import Gate
 from .task_windows import TaskWindows
@@ -121,6 +124,10 @@ def sources_of(config: AgentConfig, catalogue: Catalogue) -> SourceRegistry:
     registry = SourceRegistry()
     if config.sources.host:
         registry.register("host", lambda: HostSource(catalogue))
+    if config.sources.ebpf:
+        registry.register("ebpf", lambda: EbpfSource(config.sources.loader))
+        registry.register("pressure", PressureSource)
+        registry.register("rdma", RdmaSource)
     rules = FamilyRules.load()
     for number, replay in enumerate(config.sources.replay):
         registry.register(f"replay-{number}", _replay(config, rules, replay))

@@ -107,12 +107,12 @@ class WindowAccumulator:
             self._watched_since[gpu] = since_boottime_ns
 
     def add(self, record: Record) -> None:
-        """Count a record in the window of its own time."""
+        """Count a record in the window of its own time; what is local to the host is not."""
         if isinstance(record, KernelActivity):
             self._add_activity(record)
         elif isinstance(record, GpuCoverage):
             self._add_coverage(record)
-        else:
+        elif isinstance(record, Observation):
             self._add_observation(record)
 
     def measures(self, window: int) -> bool:

@@ -2,6 +2,7 @@
 # Make .venv as the requirement files say, every package by hash, and install the project editable.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+scripts/setup_bpf.sh
 uv=$(scripts/uv.sh)
 export VIRTUAL_ENV="$PWD/.venv"
 

@@ -28,6 +28,7 @@ def test_agent_config_sample_parses_into_the_documented_bounds() -> None:
         (("max_records = 20_000", 'max_records = "many"'), r"spool\.max_records: expected int"),
         (("max_records = 20_000", "max_records = true"), r"expected int, got bool"),
         (("host = true", "host = 1"), r"sources\.host: expected bool"),
+        (('loader = "auto"', 'loader = "kprobe"'), r"sources: loader: expected one of auto"),
         (('user = "pointillist-agent"', "user = 5"), r"host\.user: expected str"),
         (('leaders = ["00', 'leaders = ["zz'), r"trust\.leaders\[0\]: expected lower-case hex"),
         (('leaders = ["0011', 'leaders = ["'), "expected keys of 32 bytes"),
@@ -53,4 +54,7 @@ def test_agent_config_takes_replays_as_an_array_of_tables() -> None:
 
 
 def test_agent_asks_for_no_capability_that_no_source_needs() -> None:
-    assert load_config(SAMPLE).sources.capabilities == ()
+    text = SAMPLE.read_text(encoding="utf-8")
+    assert parse_config(text).sources.capabilities == ("CAP_BPF", "CAP_PERFMON")
+    without = parse_config(text.replace("ebpf = true", "ebpf = false"))
+    assert without.sources.capabilities == ()

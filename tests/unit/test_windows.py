@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_agent.accumulators import AccumulatorsUnavailable, DurableAccumulators
-from edge_agent.activity import GpuCoverage, KernelActivity, Observation, Record, log2_bin
+from edge_agent.activity import (
+    GpuCoverage,
+    HostTable,
+    HostTicks,
+    KernelActivity,
+    Observation,
+    Record,
+    log2_bin,
+)
 from edge_agent.windows import HostClock, WindowAccumulator
 from tests.window_kit import CATALOGUE, MINUTE_SECTIONS, OFFSET, SECOND, START, cells, task_of
 from wire.task import SectionSpec, Task
@@ -68,6 +76,14 @@ def test_windows_idle_window_is_all_idle() -> None:
     assert cells(task, row, "kernel_mix_by_model") == {"H100/idle": 120_000}
     assert cells(task, row, "application_mix") == {"idle": 120_000}
     assert cells(task, row, "kernel_duration") == {}
+
+
+def test_windows_leave_out_what_is_local_to_the_host() -> None:
+    with_local, without = (accumulator(task_of(MINUTE_SECTIONS)) for _ in range(2))
+    one = np.ones((1, 1))
+    with_local.add(HostTable("cpu", ("cpu0",), ("cpu_ns",), one.astype(np.int64), boot(1), SECOND))
+    with_local.add(HostTicks(("cpu_ns",), np.array([boot(1)]), one.astype(np.uint64), 0, 0))
+    assert (with_local.close(START) == without.close(START)).all()
 
 
 def test_windows_record_counts_in_the_window_of_its_own_time() -> None:

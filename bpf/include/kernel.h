@@ -1,0 +1,91 @@
+/* The few kernel fields that are read, for CO-RE: libbpf finds their offsets in the running
+ * kernel's BTF. Order and neighbours mean nothing here. */
+#ifndef POINTILLIST_KERNEL_H
+#define POINTILLIST_KERNEL_H
+
+#include <linux/bpf.h>
+
+typedef __u8 u8;
+typedef __u16 u16;
+typedef __u32 u32;
+typedef __u64 u64;
+typedef _Bool bool;
+#define true 1
+#define false 0
+
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct kernfs_node { u64 id; };
+struct cgroup { struct kernfs_node *kn; };
+struct cgroup_subsys_state { struct cgroup *cgroup; };
+struct css_set { struct cgroup *dfl_cgrp; };
+
+struct cfs_bandwidth {
+	u64 quota;
+	int nr_periods;
+	int nr_throttled;
+	u64 throttled_time;
+};
+struct task_group {
+	struct cgroup_subsys_state css;
+	struct cfs_bandwidth cfs_bandwidth;
+};
+struct rq { u64 clock; };
+struct cfs_rq {
+	struct rq *rq;
+	u64 throttled_clock_self_time;
+};
+struct sched_entity {
+	u64 sum_exec_runtime;
+	struct cfs_rq *cfs_rq;
+};
+struct sched_info { unsigned long long run_delay; unsigned long long last_queued; };
+struct task_struct {
+	int pid;
+	unsigned long nivcsw;
+	struct sched_entity se;
+	struct sched_info sched_info;
+	struct task_group *sched_task_group;
+	struct css_set *cgroups;
+};
+
+struct gendisk { int major; int first_minor; };
+struct request_queue { struct gendisk *disk; };
+struct blkcg { struct cgroup_subsys_state css; };
+struct blkcg_gq { struct blkcg *blkcg; };
+struct bio { struct blkcg_gq *bi_blkg; };
+struct request {
+	struct request_queue *q;
+	unsigned int cmd_flags;
+	unsigned int __data_len;
+	struct bio *bio;
+	u64 start_time_ns;
+	u64 io_start_time_ns;
+};
+
+struct in6_addr { u8 bytes[16]; };
+struct sock_common {
+	unsigned short skc_family;
+	u32 skc_daddr;
+	struct in6_addr skc_v6_daddr;
+};
+struct sock {
+	struct sock_common __sk_common;
+	int sk_wmem_queued;
+};
+struct sk_buff { char cb[48]; };
+struct tcp_skb_cb { u16 tcp_gso_segs; };
+
+#pragma clang attribute pop
+
+#define AF_INET 2
+#define AF_INET6 10
+#define MSG_PEEK 2
+#define CLOCK_BOOTTIME 7
+#define TIMER_ABSOLUTE 1 /* BPF_F_TIMER_ABS, Linux 6.4 */
+
+#endif

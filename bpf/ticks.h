@@ -1,0 +1,123 @@
+/* A hundred snapshots a second, taken by a BPF timer with absolute deadlines: it also fires on
+ * idle CPUs, where a perf event does not, and needs nobody in user space to wake up. */
+#include "include/state.h"
+
+struct timer_slot {
+	struct bpf_timer timer;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct timer_slot);
+} timers SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, SNAPSHOT_SLOTS);
+	__type(key, u32);
+	__type(value, struct snapshot);
+} snapshots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct tick_state);
+} ticks SEC(".maps");
+
+struct sum {
+	struct snapshot *slot;
+	struct tick_state *state;
+};
+
+/* Add one CPU to the snapshot, with what its task has used since it came. */
+static long add_cpu(u32 number, struct sum *sum)
+{
+	const struct task_struct *task;
+	const struct cpu_state *cpu;
+	u32 zero = 0;
+	u64 exec_ns = 0;
+
+	cpu = bpf_map_lookup_percpu_elem(&cpu_states, &zero, number);
+	if (!cpu || number >= MAX_CPUS)
+		return 1;
+	for (int i = 0; i < TOTALS; i++)
+		sum->slot->totals[i] += cpu->totals[i];
+	task = (const struct task_struct *)cpu->task;
+	if (task) {
+		exec_ns = BPF_CORE_READ(task, se.sum_exec_runtime) - cpu->task_exec_ns;
+		/* It may have gone while we looked: then its time is counted already. */
+		if (*(const volatile u64 *)&cpu->task != (u64)task || exec_ns >> 63)
+			exec_ns = 0;
+	}
+	sum->slot->totals[CPU_NS] += exec_ns;
+	sum->state->running_ns[number] = exec_ns;
+	return 0;
+}
+
+static __always_inline void take_snapshot(struct tick_state *state, u64 now_ns)
+{
+	struct sum sum = {.state = state};
+	u32 index = state->ticks % SNAPSHOT_SLOTS;
+
+	sum.slot = bpf_map_lookup_elem(&snapshots, &index);
+	if (!sum.slot)
+		return;
+	sum.slot->number = state->ticks;
+	sum.slot->boottime_ns = now_ns;
+	sum.slot->missed = state->missed;
+	for (int i = 0; i < TOTALS; i++)
+		sum.slot->totals[i] = 0;
+	bpf_loop(settings.possible_cpus, add_cpu, &sum, 0);
+	/* A full barrier: who reads the new count reads the whole slot. */
+	__sync_fetch_and_add(&state->ticks, 1);
+}
+
+static __always_inline int set_timer(struct timer_slot *slot, struct tick_state *state, u64 now_ns)
+{
+	if (settings.timer_absolute)
+		return bpf_timer_start(&slot->timer, state->deadline_ns, TIMER_ABSOLUTE);
+	return bpf_timer_start(&slot->timer, state->deadline_ns - now_ns, 0);
+}
+
+static int on_tick(void *map, u32 *key, struct timer_slot *slot)
+{
+	u64 now_ns = bpf_ktime_get_boot_ns(), passed;
+	u32 zero = 0;
+	struct tick_state *state = bpf_map_lookup_elem(&ticks, &zero);
+
+	if (!state)
+		return 0;
+	/* Deadlines that lie wholly behind us were missed; the next is ahead, on the same grid. */
+	passed = now_ns > state->deadline_ns ? (now_ns - state->deadline_ns) / settings.tick_period_ns : 0;
+	state->missed += passed;
+	state->deadline_ns += (passed + 1) * settings.tick_period_ns;
+	take_snapshot(state, now_ns);
+	if (set_timer(slot, state, now_ns))
+		state->failures++;
+	state->cost_ns += bpf_ktime_get_boot_ns() - now_ns;
+	return 0;
+}
+
+SEC("syscall")
+int start_ticks(void *context)
+{
+	u32 zero = 0;
+	struct timer_slot *slot = bpf_map_lookup_elem(&timers, &zero);
+	struct tick_state *state = bpf_map_lookup_elem(&ticks, &zero);
+	u64 now_ns = bpf_ktime_get_boot_ns();
+	long error;
+
+	if (!slot || !state)
+		return -1;
+	error = bpf_timer_init(&slot->timer, &timers, CLOCK_BOOTTIME);
+	if (error)
+		return error;
+	state->deadline_ns = (now_ns / settings.tick_period_ns + 1) * settings.tick_period_ns;
+	error = bpf_timer_set_callback(&slot->timer, on_tick);
+	return error ? error : set_timer(slot, state, now_ns);
+}

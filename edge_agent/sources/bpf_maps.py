@@ -1,0 +1,158 @@
+"""Reads BPF maps by their descriptors: the same for programs of either loader."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import platform
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .port import SourceUnavailable
+
+_LOOKUP, _UPDATE, _DELETE, _NEXT_KEY, _LOOKUP_BATCH = 1, 2, 3, 4, 24
+_SYSCALLS: Final = {"x86_64": 321, "aarch64": 280}
+_BATCH: Final = 256
+
+
+class _Element(ctypes.Structure):
+    """bpf_attr of the commands on one element."""
+
+    _fields_ = (
+        ("map_fd", ctypes.c_uint32),
+        ("key", ctypes.c_uint64),
+        ("value", ctypes.c_uint64),
+        ("flags", ctypes.c_uint64),
+    )
+
+
+class _Batch(ctypes.Structure):
+    """bpf_attr of the commands on a batch."""
+
+    _fields_ = (
+        ("in_batch", ctypes.c_uint64),
+        ("out_batch", ctypes.c_uint64),
+        ("keys", ctypes.c_uint64),
+        ("values", ctypes.c_uint64),
+        ("count", ctypes.c_uint32),
+        ("map_fd", ctypes.c_uint32),
+        ("elem_flags", ctypes.c_uint64),
+        ("flags", ctypes.c_uint64),
+    )
+
+
+def possible_cpus(text: str | None = None) -> int:
+    """Count the CPUs for which per-CPU maps have a value, from the kernel's list `0-3,8`."""
+    if text is None:
+        text = Path("/sys/devices/system/cpu/possible").read_text(encoding="ascii")
+    ranges = [part.split("-") for part in text.strip().split(",")]
+    return sum(int(part[-1]) - int(part[0]) + 1 for part in ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class PerCpuMap:
+    """A per-CPU map: at most `capacity` keys to uint64[cpus, fields]."""
+
+    fd: int
+    key_bytes: int
+    fields: int
+    cpus: int
+    capacity: int = 1
+
+    def value(self, key: bytes) -> NDArray[np.uint64]:
+        """Read one value. Raises SourceUnavailable."""
+        out = np.zeros((self.cpus, self.fields), np.uint64)
+        _element(_LOOKUP, self.fd, key, out.ctypes.data)
+        return out
+
+    def set_zero(self, key: bytes) -> None:
+        """Make the row of a key, all zero."""
+        zero = np.zeros((self.cpus, self.fields), np.uint64)
+        _element(_UPDATE, self.fd, key, zero.ctypes.data)
+
+    def delete(self, key: bytes) -> None:
+        """Remove a row; one that is gone already is no error."""
+        try:
+            _element(_DELETE, self.fd, key, 0)
+        except FileNotFoundError:
+            return
+
+    def batches(self) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint64]]]:
+        """Yield keys uint8[n, key_bytes] and values uint64[n, cpus, fields] of a hash.
+
+        The arrays are written again by the next step. Raises SourceUnavailable.
+        """
+        keys = np.empty((_BATCH, self.key_bytes), np.uint8)
+        values = np.empty((_BATCH, self.cpus, self.fields), np.uint64)
+        # The kernel's cursor of a hash is a u32 bucket, whatever the key's size.
+        cursor = np.zeros(max(self.key_bytes, 8), np.uint8)
+        begun = False
+        while True:
+            batch = _Batch(
+                cursor.ctypes.data if begun else 0,
+                cursor.ctypes.data,
+                keys.ctypes.data,
+                values.ctypes.data,
+                _BATCH,
+                self.fd,
+            )
+            failed = _bpf(_LOOKUP_BATCH, batch)
+            if failed not in {0, errno.ENOENT}:
+                raise SourceUnavailable(f"cannot read a BPF map: {os.strerror(failed)}")
+            yield keys[: batch.count], values[: batch.count]
+            if failed:
+                return
+            begun = True
+
+
+class ArrayView:
+    """A mapped array map: uint64[entries, fields], read without a system call."""
+
+    def __init__(self, fd: int, entries: int, fields: int) -> None:
+        length = -(-entries * fields * 8 // mmap.PAGESIZE) * mmap.PAGESIZE
+        try:
+            self._memory = mmap.mmap(fd, length, mmap.MAP_SHARED, mmap.PROT_READ)
+        except OSError as error:
+            raise SourceUnavailable(f"cannot map a BPF array: {error}") from None
+        flat = np.frombuffer(self._memory, np.uint64, entries * fields)
+        self.rows: NDArray[np.uint64] = flat.reshape(entries, fields)
+
+    def close(self) -> None:
+        """Unmap; `rows` must not be used afterwards."""
+        self.rows = np.zeros((0, 0), np.uint64)
+        self._memory.close()
+
+
+def _element(command: int, fd: int, key: bytes, value: int) -> None:
+    memory = ctypes.create_string_buffer(key, len(key))
+    failed = _bpf(command, _Element(fd, ctypes.addressof(memory), value, 0))
+    if failed == errno.ENOENT:
+        raise FileNotFoundError(failed, os.strerror(failed))
+    if failed:
+        raise SourceUnavailable(f"cannot use a BPF map: {os.strerror(failed)}")
+
+
+def _bpf(command: int, attributes: ctypes.Structure) -> int:
+    """Do bpf(2); 0 or an errno."""
+    syscall, number = _system_call()
+    done = syscall(number, command, ctypes.addressof(attributes), ctypes.sizeof(attributes))
+    return 0 if done == 0 else ctypes.get_errno()
+
+
+@cache
+def _system_call() -> tuple[Callable[[int, int, int, int], int], int]:
+    number = _SYSCALLS.get(platform.machine())
+    if number is None:
+        raise SourceUnavailable(f"expected x86_64 or aarch64, this is {platform.machine()}")
+    syscall = ctypes.CDLL(None, use_errno=True).syscall
+    syscall.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint)
+    syscall.restype = ctypes.c_long
+    return syscall, number

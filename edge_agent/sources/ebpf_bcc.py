@@ -1,0 +1,199 @@
+"""The loader for kernels without BTF: BCC compiles tracepoint programs on the host.
+
+They use tracepoint arguments and helpers only, so kernel headers of another version do no harm;
+what would need a kernel struct is listed as absent.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import platform
+import sys
+import time
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from . import ebpf_layout as layout
+from .bpf_maps import ArrayView, PerCpuMap, possible_cpus
+from .ebpf_limits import Limits
+from .host_programs import HostPrograms
+from .host_ticks import PerCpuTicks
+from .port import Absence, SourceUnavailable
+
+_SYSTEM_PACKAGES: Final = "/usr/lib/python3/dist-packages"
+_TRACING: Final = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
+_SOFTWARE_EVENT, _CPU_CLOCK = 1, 0
+_CHECK_S: Final = 0.02
+
+PARTS: Final = {
+    "sched": ("sched:sched_switch", "sched:sched_wakeup", "sched:sched_wakeup_new"),
+    "interrupts": (
+        "irq:softirq_entry",
+        "irq:softirq_exit",
+        "irq:irq_handler_entry",
+        "irq:irq_handler_exit",
+    ),
+    "block": ("block:block_rq_issue", "block:block_rq_complete"),
+    "retransmits": ("tcp:tcp_retransmit_skb",),
+    "sockets": ("sock:sock_send_length", "sock:sock_recv_length"),
+    "faults": ("exceptions:page_fault_user",),
+    "reclaim": (
+        "vmscan:mm_vmscan_direct_reclaim_begin",
+        "vmscan:mm_vmscan_direct_reclaim_end",
+        "vmscan:mm_vmscan_memcg_reclaim_begin",
+        "vmscan:mm_vmscan_memcg_reclaim_end",
+    ),
+}
+"""Program file -> the tracepoints it needs; a part whose tracepoint is missing is left out."""
+
+LIBBPF_ONLY: Final = (
+    "metrics by cgroup",
+    "throttling",
+    "block queue time",
+    "exact retransmitted segments",
+    "send-queue bytes",
+    "bytes by peer",
+)
+
+
+def unavailable() -> str | None:
+    """Say in one line why this loader cannot serve here, or None."""
+    try:
+        _bcc()
+    except SourceUnavailable as error:
+        return str(error)
+    if not Path(f"/lib/modules/{platform.release()}/build").exists():
+        return "expected kernel headers under /lib/modules/.../build for BCC, found none"
+    if _tracing() is None:
+        return "expected tracefs at /sys/kernel/tracing, readable; it is not mounted or not ours"
+    return None
+
+
+def load(limits: Limits) -> HostPrograms:
+    """Compile (about two seconds), load and attach. Raises SourceUnavailable."""
+    cpus, tracing = possible_cpus(), _tracing()
+    if tracing is None:
+        raise SourceUnavailable("expected tracefs at /sys/kernel/tracing")
+    usable, absent = _usable_parts(tracing)
+    flags = [
+        f"-DPOSSIBLE_CPUS={cpus}",
+        f"-DCOST_MASK={(1 << limits.timed_hits_log2) - 1}",
+        "-w",
+    ]
+    program = _compile(source_text([*usable, "ticks"]), flags)
+    try:
+        hertz = 1_000_000_000 // limits.tick_ns
+        program.attach_perf_event(
+            ev_type=_SOFTWARE_EVENT,
+            ev_config=_CPU_CLOCK,
+            fn_name=b"on_perf_tick",
+            sample_freq=hertz,
+        )
+        absent += _header_check()
+        absent += [Absence(metric, "needs the libbpf loader") for metric in LIBBPF_ONLY]
+        loaded = _maps(program, cpus, limits.tick_ns)
+        loaded.absent = absent
+        loaded.make_other_rows()
+    except Exception as error:  # noqa: BLE001 - bcc raises Exception itself
+        program.cleanup()
+        raise SourceUnavailable(f"cannot start the BCC programs: {error}") from None
+    return loaded
+
+
+def source_text(parts: list[str]) -> str:
+    """Join the shared layouts and the chosen parts into the text of one program."""
+    folder = files("bpf")
+    texts = [folder.joinpath("include/metrics.h"), folder.joinpath("bcc/common.h")]
+    texts += [folder.joinpath(f"bcc/{part}.c") for part in parts]
+    return "".join(text.read_text(encoding="utf-8") for text in texts)
+
+
+def _usable_parts(tracing: Path) -> tuple[list[str], list[Absence]]:
+    usable: list[str] = []
+    absent: list[Absence] = []
+    for part, needed in PARTS.items():
+        missing = [t for t in needed if not (tracing / "events" / t.replace(":", "/")).exists()]
+        if missing:
+            absent.append(Absence(part, f"this kernel has no tracepoint {', '.join(missing)}"))
+        else:
+            usable.append(part)
+    return usable, absent
+
+
+def _header_check() -> list[Absence]:
+    """Compare task->pid with the helper's pid; a difference means headers of another kernel."""
+    text = files("bpf").joinpath("bcc/header_check.c").read_text(encoding="utf-8")
+    check = _compile(text, ["-w"])
+    try:
+        time.sleep(_CHECK_S)  # a few context switches, of which this is one
+        agreed, differed = (int(value.value) for _, value in check[b"header_checks"].items())
+    finally:
+        check.cleanup()
+    if differed or not agreed:
+        reason = f"kernel headers do not match: pid differs in {differed} of {agreed + differed}"
+        return [Absence("kernel structs", reason)]
+    return []
+
+
+def _maps(program: Any, cpus: int, period_ns: int) -> HostPrograms:
+    def fd(name: str) -> int:
+        return int(program[name.encode()].map_fd)
+
+    snapshots = ArrayView(fd("snapshots"), layout.SNAPSHOT_SLOTS * cpus, layout.SNAPSHOT_FIELDS)
+    ticks = PerCpuTicks(
+        snapshots, ArrayView(fd("ticks"), cpus, layout.TICK_STATE_FIELDS), cpus, period_ns
+    )
+
+    def close() -> None:
+        program.cleanup()
+        ticks.close()
+
+    return HostPrograms(
+        loader="bcc",
+        cpu_states=PerCpuMap(fd("cpu_states"), 4, layout.CPU_STATE_FIELDS, cpus),
+        ticks=ticks,
+        tables={
+            "devices": PerCpuMap(fd("devices"), 4, len(layout.DEVICE_COLUMNS), cpus, 128),
+            "peers": PerCpuMap(fd("peers"), 16, len(layout.PEER_COLUMNS), cpus, 1024),
+        },
+        close=close,
+    )
+
+
+def _compile(text: str, flags: list[str]) -> Any:
+    try:
+        return _bcc().BPF(text=text.encode(), cflags=flags)
+    except SourceUnavailable:
+        raise
+    except Exception as error:  # noqa: BLE001 - bcc raises Exception itself
+        raise SourceUnavailable(f"BCC cannot compile or attach: {error}") from None
+
+
+@cache
+def _bcc() -> Any:
+    """Import the system's one package `bcc`, without putting its folder on the path."""
+    known = sys.modules.get("bcc")
+    if known is not None:
+        return known
+    spec = importlib.machinery.PathFinder.find_spec("bcc", [_SYSTEM_PACKAGES])
+    if spec is None or spec.loader is None:
+        raise SourceUnavailable("expected BCC (package python3-bpfcc), found none")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["bcc"] = module
+    try:
+        spec.loader.exec_module(module)
+    except (ImportError, OSError) as error:
+        del sys.modules["bcc"]
+        raise SourceUnavailable(f"BCC cannot be loaded: {error}") from None
+    return module
+
+
+def _tracing() -> Path | None:
+    for folder in _TRACING:
+        if os.access(folder / "events", os.R_OK | os.X_OK):
+            return folder
+    return None

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# What the eBPF source and its tests need of the system: libbpf to run, clang to build, BCC as the
+# second loader. Root on Debian installs what is missing; others are told, and go on without.
+set -euo pipefail
+
+packages=(libbpf1 libbpf-dev clang llvm make util-linux python3-bpfcc)
+missing=()
+for package in "${packages[@]}"; do
+    dpkg-query --show --showformat='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' \
+        || missing+=("$package")
+done
+if [ "${#missing[@]}" -ne 0 ]; then
+    if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
+        echo "The eBPF source is left out until these are installed: ${missing[*]}" >&2
+        exit 0
+    fi
+    echo "Installing ${missing[*]} ..."
+    export DEBIAN_FRONTEND=noninteractive
+    { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}"; } \
+        >/dev/null || echo "apt-get failed: the eBPF source is left out" >&2
+fi
+
+# BCC compiles on the host and looks for headers under the running kernel's release. Without its own
+# package another version does: the programs read no kernel struct, and a check at load says so.
+modules="/lib/modules/$(uname -r)"
+if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null && [ ! -e "$modules/build" ]; then
+    echo "Installing kernel headers for BCC ..."
+    export DEBIAN_FRONTEND=noninteractive
+    { apt-get install -y -qq --no-install-recommends "linux-headers-$(uname -r)" \
+        || apt-get install -y -qq --no-install-recommends "linux-headers-$(dpkg --print-architecture)"; } \
+        >/dev/null 2>&1 || echo "No kernel headers could be installed: the BCC loader is left out" >&2
+    newest=$(find /usr/src -maxdepth 1 -name 'linux-headers-*' ! -name '*-common*' | sort -V | tail -n 1)
+    if [ ! -e "$modules/build" ] && [ -n "$newest" ]; then
+        mkdir -p "$modules"
+        ln -s "$newest" "$modules/build"
+        ln -s "${newest%-*}-common" "$modules/source"
+    fi
+fi

@@ -1,0 +1,136 @@
+"""Scheduler metrics under known loads against /proc/PID and cpu.stat."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge_agent.activity import HostTicks
+from edge_agent.sources.ebpf import EbpfSource
+from edge_agent.sources.ebpf_limits import Limits
+from edge_agent.sources.ebpf_tables import OTHER
+from tests.bpf_kit import Load, cgroup, drain
+
+pytestmark = pytest.mark.root
+
+SLACK_NS = 5_000_000
+"""What a load does between its last mark and the drain: a few wake-ups."""
+
+
+def ticks_of_a_spin(source: EbpfSource, seconds: float, folder: Path) -> HostTicks:
+    drain(source)
+    load = Load("spin", seconds, cwd=folder)
+    load.go()
+    load.wait()
+    load.end()
+    ticks = drain(source).ticks
+    assert ticks is not None
+    return ticks
+
+
+def assert_on_the_grid(ticks: HostTicks) -> None:
+    """The grid has as many places as there were ticks and missed ones."""
+    places = (ticks.boottime_ns[-1] - ticks.boottime_ns[0]) / 10e6
+    assert abs(places - (len(ticks.boottime_ns) - 1 + ticks.missed)) <= 1
+
+
+def test_snapshots_come_every_ten_milliseconds(source: EbpfSource, tmp_path: Path) -> None:
+    ticks = ticks_of_a_spin(source, 1.0, tmp_path)
+    assert ticks.lost == 0
+    assert_on_the_grid(ticks)
+    assert (np.diff(ticks.boottime_ns) > 0).all()
+    cpu_ns = ticks.totals[:, ticks.metrics.index("cpu_ns")].astype(np.int64)
+    assert cpu_ns[-1] - cpu_ns[0] >= 0.9e9, "a task that never leaves its CPU is seen while it runs"
+
+
+def test_ticks_of_older_kernels_keep_the_same_grid(tmp_path: Path) -> None:
+    source = EbpfSource("libbpf", Limits(absolute_timer=False))
+    source.start()
+    try:
+        ticks = ticks_of_a_spin(source, 0.3, tmp_path)
+    finally:
+        source.stop()
+    assert len(ticks.boottime_ns) >= 10
+    assert_on_the_grid(ticks)
+
+
+def test_run_delay_and_cpu_time_equal_schedstat(source: EbpfSource, tmp_path: Path) -> None:
+    with cgroup("cpu") as group:
+        loads = [Load("spin", 0.4, (group,), cwd=tmp_path) for _ in range(2)]
+        before = [(*load.schedstat(), load.involuntary()) for load in loads]
+        drain(source)
+        for load in loads:
+            load.go()
+        for load in loads:
+            load.wait()
+        seen = drain(source).row("cgroup", group.name)
+        after = [(*load.schedstat(), load.involuntary()) for load in loads]
+        for load in loads:
+            load.end()
+    ran, waited, involuntary = np.sum(after, axis=0) - np.sum(before, axis=0)
+    assert waited > 0.3e9, "two loads on one CPU wait for each other"
+    assert abs(seen["cpu_ns"] - ran) <= 0.01 * ran + SLACK_NS
+    assert abs(seen["run_delay_ns"] - waited) <= 0.01 * waited + SLACK_NS
+    # A load that said `done` may be switched away once or twice more before it sleeps.
+    assert abs(seen["switches_involuntary"] - involuntary) <= 0.01 * involuntary + 4
+
+
+def test_throttling_equals_cpu_stat_and_is_told_from_contention(
+    source: EbpfSource, tmp_path: Path
+) -> None:
+    with cgroup("cpu") as group:
+        group.set("cpu.cfs_period_us", 100_000)
+        group.set("cpu.cfs_quota_us", 20_000)
+        loads = [Load("spin", 0.1, (group,), cwd=tmp_path) for _ in range(2)]
+        before = group.stat("cpu.stat")
+        drain(source)
+        for load in loads:
+            load.go()
+        for load in loads:
+            load.wait()
+        seen = drain(source).row("cgroup", group.name)
+        after = group.stat("cpu.stat")
+        for load in loads:
+            load.end()
+    throttled_ns = after["throttled_time"] - before["throttled_time"]
+    assert after["nr_throttled"] - before["nr_throttled"] >= 4
+    assert abs(seen["throttled_periods"] - (after["nr_throttled"] - before["nr_throttled"])) <= 1
+    assert abs(seen["throttled_ns"] - throttled_ns) <= 0.05 * throttled_ns + 100_000_000
+    # Both loads wait through most of each throttled span: between one and two times its length.
+    assert 0.9 * throttled_ns <= seen["run_delay_throttled_ns"] <= 2.1 * throttled_ns
+    assert seen["run_delay_throttled_ns"] <= seen["run_delay_ns"]
+
+
+def test_cgroups_beyond_the_bound_are_counted_in_other(tmp_path: Path) -> None:
+    source = EbpfSource("libbpf", Limits(cgroups=2))
+    source.start()
+    try:
+        with cgroup("cpu") as group:
+            load = Load("spin", 0.1, (group,), cwd=tmp_path)
+            drain(source)
+            load.go()
+            load.wait()
+            seen = drain(source)
+            load.end()
+    finally:
+        source.stop()
+    assert seen.total("cgroup_drops") > 0
+    assert seen.row("cgroup", group.name).get("cpu_ns", 0) == 0
+    assert seen.row("cgroup", OTHER)["cpu_ns"] >= 90_000_000
+
+
+def test_stop_leaves_nothing_in_the_kernel() -> None:
+    before = _bpf_descriptors()
+    source = EbpfSource("libbpf")
+    source.start()
+    assert len(_bpf_descriptors()) > len(before)
+    source.stop()
+    source.stop()
+    assert _bpf_descriptors() == before
+
+
+def _bpf_descriptors() -> list[str]:
+    links = [str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
+    return sorted(link for link in links if "bpf" in link and "anon_inode" in link)

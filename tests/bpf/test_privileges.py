@@ -1,0 +1,60 @@
+"""Host metrics need CAP_BPF and CAP_PERFMON, and nothing more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.root
+
+SCRIPT = """
+import sys, time
+from edge_agent.sources.ebpf import EbpfSource
+from edge_agent.sources.port import SourceRegistry
+from transport.privileges import AGENT_USER, drop_to, ensure_users
+ensure_users()
+drop_to(AGENT_USER, keep_caps=sys.argv[1:])
+registry = SourceRegistry()
+registry.register("ebpf", lambda: EbpfSource("libbpf"))
+running, absent = registry.start_all()
+for source in running:
+    time.sleep(0.2)
+    names = [getattr(r, "name", "ticks") for r in source.drain(time.clock_gettime_ns(7))]
+    print("runs", [a.source for a in source.absent], *sorted(names))
+    source.stop()
+for one in absent:
+    print("absent", one.reason)
+"""
+
+
+def as_agent(*capabilities: str) -> str:
+    """Run the script as the agent's user with only these capabilities; give what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *capabilities],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_two_capabilities_suffice_for_every_metric() -> None:
+    said = as_agent("CAP_BPF", "CAP_PERFMON")
+    assert said.startswith("runs []"), said
+    for table in ("ticks", "cpu", "bpf_cost"):
+        assert table in said
+
+
+@pytest.mark.parametrize("capabilities", [(), ("CAP_BPF",), ("CAP_PERFMON",)])
+def test_without_them_one_line_says_what_is_lost(capabilities: tuple[str, ...]) -> None:
+    said = as_agent(*capabilities)
+    assert said.startswith("absent eBPF: ")
+    assert said.count("\n") == 1
+    assert "host source" in said

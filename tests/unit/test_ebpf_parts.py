@@ -1,0 +1,169 @@
+"""What the eBPF source is made of, without a kernel: layouts, names, cgroup v2, bounded tables."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge_agent.config import load_config
+from edge_agent.live import sources_of
+from edge_agent.sources import ebpf_layout as layout
+from edge_agent.sources.bpf_maps import PerCpuMap, possible_cpus
+from edge_agent.sources.cgroup_names import CgroupNames, hierarchy_of
+from edge_agent.sources.ebpf_libbpf import kernel_version
+from edge_agent.sources.ebpf_tables import OTHER, GrowingTable, peer_name
+from edge_agent.sources.port import SourceUnavailable
+from wire.catalogue import Catalogue
+
+BPF = Path(__file__).parents[2] / "bpf"
+METRICS = (BPF / "include/metrics.h").read_text()
+NOWHERE = PerCpuMap(fd=-1, key_bytes=8, fields=2, cpus=1)
+
+
+def enumeration(name: str) -> list[str]:
+    body = re.search(rf"enum {name} {{(.*?)}};", METRICS, re.DOTALL)
+    assert body
+    plain = re.sub(r"/\*.*?\*/", "", body[1], flags=re.DOTALL)
+    return [part.split("=")[0].strip().lower() for part in plain.split(",") if part.strip()]
+
+
+def fields(name: str) -> list[str]:
+    body = re.search(rf"struct {name} {{(.*?)}};", METRICS, re.DOTALL)
+    assert body
+    return re.findall(r"__u64 (\w+)(?:\[\w+\])?;", body[1])
+
+
+def test_layout_totals_and_programs_follow_the_header() -> None:
+    plain = enumeration("total")[:-3]
+    assert layout.TOTALS[: len(plain)] == tuple(plain)
+    assert len(layout.TOTALS) == len(plain) + 2 * len(layout.SOFTIRQ_VECTORS)
+    programs = [name.removeprefix("program_") for name in enumeration("program")[:-1]]
+    assert [name.removeprefix("on_") for name in layout.PROGRAMS] == programs
+
+
+def test_layout_rows_follow_the_header() -> None:
+    assert fields("cgroup_row")[: len(layout.CGROUP_COLUMNS)] == list(layout.CGROUP_COLUMNS)
+    assert len(fields("cgroup_row")) == layout.CGROUP_FIELDS
+    assert fields("block_cgroup_row") == list(layout.BLOCK_CGROUP_COLUMNS)
+    assert fields("peer_row") == list(layout.PEER_COLUMNS)
+    bins = [c for c in layout.DEVICE_COLUMNS if c.startswith("latency_")]
+    assert fields("device_row") == [*layout.DEVICE_COLUMNS[: -len(bins)], "latency_bins"]
+    pending = [f"pending_{column}" for column in layout.PENDING_COLUMNS]
+    assert fields("cpu_state")[-len(pending) - 1 :] == ["cgroup", *pending]
+    assert fields("tick_state")[:5] == list(layout.TICK_STATE_HEAD)
+    for name in ("SNAPSHOT_SLOTS", "LATENCY_BINS", "MAX_CPUS"):
+        assert f"#define {name} {getattr(layout, name)}" in METRICS
+
+
+@pytest.mark.skipif(shutil.which("clang") is None, reason="needs clang, as make setup installs it")
+def test_committed_object_is_what_the_sources_build(tmp_path: Path) -> None:
+    subprocess.run(["make", "-s", "-C", str(BPF), f"OUT={tmp_path}"], check=True, timeout=100)
+    built, committed = tmp_path / "host.bpf.o", BPF / "objects/host.bpf.o"
+    assert symbols(built) == symbols(committed)
+    version = subprocess.run(["clang", "--version"], check=True, capture_output=True, text=True)
+    if "clang version 14." in version.stdout:  # which built the committed one
+        assert built.read_bytes() == committed.read_bytes()
+
+
+def symbols(path: Path) -> set[tuple[str, ...]]:
+    """Programs, maps and their sizes. Instructions may differ between releases of clang."""
+    listed = subprocess.run(
+        ["llvm-objdump", "--section-headers", "--syms", str(path)],
+        check=True, capture_output=True, text=True, timeout=60,
+    ).stdout  # fmt: skip
+    rows = [line.split() for line in listed.splitlines()]
+    sections = {("section", row[1]) for row in rows if len(row) > 1 and row[0].isdigit()}
+    objects = {("object", row[-1], row[-2]) for row in rows if len(row) > 4 and row[2] == "O"}
+    functions = {("program", row[-1]) for row in rows if len(row) > 4 and row[2] == "F"}
+    return sections | objects | functions
+
+
+def test_hierarchy_is_v1_where_the_controller_is_mounted_and_else_unified() -> None:
+    v1 = "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu,cpuacct 0 0\n"
+    v2 = "cgroup2 /sys/fs/cgroup/unified cgroup2 rw,nosuid 0 0\n"
+    assert not hierarchy_of("cpu", mounts=v1 + v2).unified
+    assert hierarchy_of("cpu", mounts=v1 + v2).path == "/sys/fs/cgroup/cpu"
+    only_v2 = hierarchy_of("blkio", "io", mounts=v2)
+    assert only_v2.unified
+    assert only_v2.path == "/sys/fs/cgroup/unified"
+    with pytest.raises(SourceUnavailable, match="expected a mounted cgroup"):
+        hierarchy_of("cpu", mounts="tmpfs /tmp tmpfs rw 0 0\n")
+
+
+def test_cgroup_names_are_paths_by_inode_and_follow_removal(tmp_path: Path) -> None:
+    job = tmp_path / "slice" / "job"
+    job.mkdir(parents=True)
+    names = CgroupNames(str(tmp_path))
+    names.scan()
+    inode = job.stat().st_ino
+    assert names.name(inode) == "/slice/job"
+    assert names.name(tmp_path.stat().st_ino) == "/"
+    job.rmdir()
+    names.scan()
+    assert names.name(inode) is None
+
+
+def test_growing_table_hands_out_growth_once_and_names_the_rest_other() -> None:
+    table = GrowingTable("cgroup", NOWHERE, ("cpu_ns", "switches"))
+    key, other = (5).to_bytes(8, "little"), bytes(8)
+    first = {key: np.array([10, 1]), other: np.array([0, 0])}
+    second = {key: np.array([15, 1]), other: np.array([7, 2])}
+    grown = table.grown(first, lambda k: f"g{k[0]}", 0, 1)
+    assert grown is not None
+    assert grown.column("cpu_ns") == {"g5": 10}
+    grown = table.grown(second, lambda k: f"g{k[0]}", 1, 1)
+    assert grown is not None
+    assert grown.column("cpu_ns") == {"g5": 5, OTHER: 7}
+    assert table.grown(second, str, 2, 1) is None
+
+
+def test_growing_table_adds_to_other_what_the_map_has_no_room_for() -> None:
+    full = PerCpuMap(fd=-1, key_bytes=8, fields=2, cpus=1, capacity=2)
+    table = GrowingTable("cgroup", full, ("cpu_ns", "switches"))
+    key, other = (5).to_bytes(8, "little"), bytes(8)
+    now = {key: np.array([10, 1]), other: np.array([0, 0])}
+    table.add(now, (6).to_bytes(8, "little"), {"cpu_ns": 4})
+    table.add(now, key, {"cpu_ns": 1})
+    assert {k: row.tolist() for k, row in now.items()} == {key: [11, 1], other: [4, 0]}
+
+
+def test_growing_table_never_shrinks_when_a_running_task_leaves() -> None:
+    table = GrowingTable("cgroup", NOWHERE, ("cpu_ns", "switches"))
+    key = (5).to_bytes(8, "little")
+    table.grown({key: np.array([10, 1])}, str, 0, 1)
+    assert table.grown({key: np.array([9, 1])}, str, 1, 1) is None
+    grown = table.grown({key: np.array([12, 1])}, str, 2, 1)
+    assert grown is not None
+    assert grown.values.tolist() == [[2, 0]]
+
+
+def test_sources_of_the_sample_configuration_name_the_host_sources() -> None:
+    sample = load_config(BPF.parent / "deploy/config/agent.toml")
+    named = list(sources_of(sample, Catalogue.load()))
+    assert [name for name in named if name in {"ebpf", "pressure", "rdma"}] == [
+        "ebpf", "pressure", "rdma",
+    ]  # fmt: skip
+    assert sample.sources.capabilities == ("CAP_BPF", "CAP_PERFMON")
+
+
+def test_peer_names_are_addresses() -> None:
+    assert peer_name(bytes(10) + b"\xff\xff" + bytes([10, 0, 0, 7])) == "10.0.0.7"
+    assert peer_name(bytes(15) + b"\x01") == "::1"
+
+
+def test_possible_cpus_counts_a_list_with_holes() -> None:
+    assert possible_cpus("0-3,8\n") == 5
+    assert possible_cpus("0\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("release", "version"),
+    [("6.18.44-fc-v595", (6, 18)), ("5.19.0", (5, 19)), ("6.1-rc2", (6, 1))],
+)
+def test_kernel_version_is_read_from_any_release(release: str, version: tuple[int, int]) -> None:
+    assert kernel_version(release) == version
