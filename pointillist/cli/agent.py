@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .agent_doctor import EPILOG as DOCTOR_EPILOG
+from .agent_doctor import doctor
+from .agent_history import EPILOG as HISTORY_EPILOG
+from .agent_history import history
 from .agent_run import LOG_HINT, Options, run_agent
+from .agent_top import EPILOG as TOP_EPILOG
+from .agent_top import top
 from .output import (
     CommandError,
     ExitCode,
@@ -36,6 +42,12 @@ pointillist agent join --config agent.toml --token-file token   have this host e
 
 pointillist agent run --config agent.toml   until SIGTERM or Ctrl-C
 
+pointillist agent doctor   what can be collected here, and what to do about the rest
+
+pointillist agent top   this host, live; what is shown never leaves it
+
+pointillist agent history --since 10m   raw data of the last day
+
 pointillist agent ledger show --config agent.toml --json   what this host has spent
 
 pointillist agent ledger recover --config agent.toml   after the ledger was lost"""
@@ -54,6 +66,9 @@ ledger_app = typer.Typer(
     help="The privacy ledger of this host: show it, recover it.", no_args_is_help=True
 )
 app.add_typer(ledger_app, name="ledger")
+app.command(epilog=DOCTOR_EPILOG)(doctor)
+app.command(epilog=TOP_EPILOG)(top)
+app.command(epilog=HISTORY_EPILOG)(history)
 
 ConfigOption = Annotated[
     Path,
