@@ -53,7 +53,9 @@ class FutureTable:
 
 
 def activity(at_ns: int = BOOT, kernel: str = "gemm_kernel", gpu_ns: int = 5_000) -> KernelActivity:
-    return KernelActivity(0, kernel, "gemm", "llm_training", 3, gpu_ns, ((10, 3),), 1_000_000, at_ns)
+    return KernelActivity(
+        0, kernel, "gemm", "llm_training", 3, gpu_ns, ((10, 3),), 1_000_000, at_ns
+    )
 
 
 def ticks(at_ns: int = BOOT, count: int = 100, step: int = 7) -> FutureTicks:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sqlite3
 import subprocess
@@ -243,4 +242,4 @@ def test_history_of_a_full_disk_counts_and_goes_on(path: Path) -> None:
 def test_history_reader_says_when_there_is_none(tmp_path: Path) -> None:
     with pytest.raises(HistoryUnavailable, match="has the agent run"):
         HistoryReader(tmp_path / "none.sqlite")
-    assert os.listdir(tmp_path) == []
+    assert not list(tmp_path.iterdir())
