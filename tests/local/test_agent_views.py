@@ -173,7 +173,7 @@ def test_agent_tells_systemd_reloads_and_keeps_trust(agent: RunningAgent) -> Non
 
 
 def test_agent_history_speaks_json_and_parquet(agent: RunningAgent, tmp_path: Path) -> None:
-    for _ in range(30):
+    for _ in range(5):
         agent.told("WATCHDOG=1")
     call = [sys.executable, "-c", _CODE, "agent", "history", "-c", str(agent.config)]
     done = subprocess.run([*call, "--since", "5m", "--json"], capture_output=True, check=True)

@@ -36,7 +36,7 @@ def fake_proc(root: Path, *, busy: int, softirqs: int, spent: int, sectors: int)
     (root / "pressure").mkdir(exist_ok=True)
     (root / "77").mkdir(exist_ok=True)
     (root / "stat").write_text(
-        f"cpu {busy} 0 0 {1000 - busy} 0 0 0 0 0 0\ncpu0 {busy} 0 0 {1000 - busy} 0 0 0 0\n"
+        f"cpu {busy} 0 0 {1000 - busy} 0 0 0 0\ncpu0 {busy} 0 0 {1000 - busy} 0 0 0 0\n"
         "procs_running 3\nprocs_blocked 1\n"
     )
     (root / "softirqs").write_text(f"   CPU0 CPU1\nTIMER: {softirqs} {softirqs}\n")
