@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def filled(path: Path, limits: HistoryLimits | None = None, boot: str = "boot-1"
     return history
 
 
-def metrics(path: Path, **wanted: int | str | None) -> list[dict[str, object]]:
+def metrics(path: Path, **wanted: int | str | None) -> list[dict[str, Any]]:
     with HistoryReader(path) as reader:
         return list(reader.rows("metric", **wanted))  # type: ignore[arg-type]
 

@@ -62,7 +62,7 @@ def test_host_sampler_gives_rates_of_a_known_proc(tmp_path: Path) -> None:
     )
     view = sampler.view()
     assert view.cpu_percent["user"] == pytest.approx(75.0)
-    assert view.cpus_percent == (pytest.approx(75.0),)
+    assert list(view.cpus_percent) == pytest.approx([75.0])
     assert view.softirqs_per_s["TIMER"] == 500.0
     assert view.run_queue["running"] == 3.0
     assert view.pressure == {"cpu_some": 12.5}
@@ -94,10 +94,9 @@ def test_notifier_speaks_as_sd_notify(tmp_path: Path) -> None:
     for now[0] in (0, 500_000, 999_999, 1_000_000, 1_500_000, 2_000_000):
         notifier.alive()
     notifier.stopping()
-    heard = []
+    heard = [listener.recv(4096).decode() for _ in range(5)]
     with pytest.raises(BlockingIOError):
-        while True:
-            heard.append(listener.recv(4096).decode())
+        listener.recv(4096)
     assert heard == ["READY=1\nSTATUS=sources: host", *["WATCHDOG=1"] * 3, "STOPPING=1"]
     listener.close()
 
@@ -130,7 +129,7 @@ def test_reload_takes_sources_and_log_and_holds_trust_back(tmp_path: Path) -> No
 def test_assignments_read_toml_and_bare_words() -> None:
     tree = overlay(assignment("log.level=debug"), assignment("history.max_bytes = 8_000_000"))
     assert tree == {"log": {"level": "debug"}, "history": {"max_bytes": 8_000_000}}
-    with pytest.raises(ConfigError, match="section.key=value"):
+    with pytest.raises(ConfigError, match="expected section"):
         assignment("no equals sign")
 
 
