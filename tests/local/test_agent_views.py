@@ -32,6 +32,10 @@ from wire.report import Report
 from wire.topics import REPORTS
 
 PATIENCE_S = 60
+_PANELS = (
+    "top processes", "run queue and softirq", "disk and network", "GPU", "pressure cpu some",
+    "the report about to leave", "beside the running agent",
+)  # fmt: skip
 _CODE = (
     "import pointillist.cli.agent as a; a._become_agent = lambda config: None;"
     "from pointillist.cli import main; main()"
@@ -122,8 +126,7 @@ def test_agent_top_shows_the_host_beside_an_agent_and_ends_on_q(agent: RunningAg
     arguments = ("agent", "top", "-c", str(agent.config), "--interval", "0.3")
     shown, code, restored = under_a_terminal(*arguments, until="running: host", key=b"q")
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
-    for part in ("top processes", "run queue and softirq", "disk and network", "GPU",
-                 "the report about to leave", "beside the running agent", "pressure cpu some"):  # fmt: skip
+    for part in _PANELS:
         assert part in plain, part
     assert code == 0
     assert restored, "the terminal was not given back as it was"
