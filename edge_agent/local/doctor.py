@@ -83,9 +83,10 @@ def examine(checks: Iterable[tuple[str, str, Check]]) -> Iterator[Finding]:
 
 def source_findings(registry: SourceRegistry, config: AgentConfig) -> Iterator[Finding]:
     """Ask every registered source whether it can run here, and name those switched off."""
-    yield from examine(("sources", name, _probe(name, registry)) for name in registry)
+    registered = list(registry)
+    yield from examine(("sources", name, _probe(name, registry)) for name in registered)
     for switch, off in OFF.items():
-        if getattr(config.sources, switch, None) is False:
+        if switch not in registered and getattr(config.sources, switch, None) is False:
             advice = f"sources.{switch} = true in the configuration"
             yield Finding("sources", switch, Verdict.ABSENT, f"switched off: {off}", advice)
 
