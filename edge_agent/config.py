@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from .config_tree import ConfigError, build
+from .config_tree import ConfigError, build, overlay
 from .ledger_records import SpoolLimits
+from .local.history import HistoryLimits
+from .local.history_db import LEAST_BYTES
+from .local.log_level import LEVELS
 from .task_check import Bounds, Pins
 
 LOADERS: Final = ("auto", "libbpf", "bcc")
+_LONGEST_HISTORY_S = 7 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +149,49 @@ class SourcesSection:
 
 
 @dataclass(frozen=True, slots=True)
+class HistorySection:
+    """Raw history on this host: how long, and how many bytes on disk at most."""
+
+    enabled: bool = True
+    keep_s: int = 86_400
+    max_bytes: int = 512 << 20
+
+    def __post_init__(self) -> None:
+        if not 60 <= self.keep_s <= _LONGEST_HISTORY_S:
+            raise ValueError(f"keep_s: expected 60 to {_LONGEST_HISTORY_S}, got {self.keep_s}")
+        if self.max_bytes < LEAST_BYTES:
+            raise ValueError(f"max_bytes: expected at least {LEAST_BYTES}, got {self.max_bytes}")
+
+    @property
+    def limits(self) -> HistoryLimits:
+        """What the history holds itself to."""
+        return HistoryLimits(self.keep_s, self.max_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSection:
+    """The agent's own counters for Prometheus, on loopback; port 0 takes a free one."""
+
+    enabled: bool = True
+    port: int = 9469
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65_535:
+            raise ValueError(f"port: expected 0 to 65535, got {self.port}")
+
+
+@dataclass(frozen=True, slots=True)
+class LogSection:
+    """The agent's log on stderr."""
+
+    level: str = "info"
+
+    def __post_init__(self) -> None:
+        if self.level not in LEVELS:
+            raise ValueError(f"level: expected one of {', '.join(LEVELS)}, got {self.level!r}")
+
+
+@dataclass(frozen=True, slots=True)
 class AgentConfig:
     """The whole tree."""
 
@@ -153,6 +201,9 @@ class AgentConfig:
     bounds: BoundsSection = field(default_factory=BoundsSection)
     spool: SpoolSection = field(default_factory=SpoolSection)
     sources: SourcesSection = field(default_factory=SourcesSection)
+    history: HistorySection = field(default_factory=HistorySection)
+    metrics: MetricsSection = field(default_factory=MetricsSection)
+    log: LogSection = field(default_factory=LogSection)
 
     @property
     def ledger_file(self) -> Path:
@@ -166,9 +217,17 @@ class AgentConfig:
     def windows_file(self) -> Path:
         return self.host.state_dir / "open-windows.sqlite"
 
+    @property
+    def history_file(self) -> Path:
+        return self.host.state_dir / "history.sqlite"
 
-def parse_config(text: str) -> AgentConfig:
-    """Parse a configuration.
+    @property
+    def live_socket(self) -> Path:
+        return self.host.state_dir / "live.sock"
+
+
+def parse_config(text: str, overrides: Mapping[str, Any] | None = None) -> AgentConfig:
+    """Parse a configuration; overrides, a tree of tables, come from the command line.
 
     Raises      ConfigError
     """
@@ -176,15 +235,17 @@ def parse_config(text: str) -> AgentConfig:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"expected TOML: {error}") from error
-    return build(AgentConfig, table)
+    return build(AgentConfig, overlay(table, overrides or {}))
 
 
-def load_config(path: Path) -> AgentConfig:
-    """Read a configuration file.
+def load_config(path: Path | None, overrides: Mapping[str, Any] | None = None) -> AgentConfig:
+    """Read a configuration file; None: what the command line says is all there is.
 
     Raises      ConfigError, OSError
     """
+    where = "command line" if path is None else str(path)
     try:
-        return parse_config(path.read_text(encoding="utf-8"))
+        text = "" if path is None else path.read_text(encoding="utf-8")
+        return parse_config(text, overrides)
     except (ConfigError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from error
+        raise ConfigError(f"{where}: {error}") from error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import tomllib
 import types
 import typing
 from collections.abc import Mapping
@@ -35,6 +37,36 @@ def build(kind: type[_T], table: Mapping[str, Any], where: str = "") -> _T:
         return kind(**values)
     except ValueError as error:
         raise ConfigError(f"{where.rstrip('.') or 'configuration'}: {error}") from error
+
+
+def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay one tree of tables over another: tables are merged, anything else is replaced."""
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            merged[key] = overlay(old, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def assignment(text: str) -> dict[str, Any]:
+    """Read `section.key=value` from the command line, the value as in TOML or a bare word.
+
+    Raises      ConfigError
+    """
+    path, equals, value = text.partition("=")
+    if not equals or not path.strip():
+        raise ConfigError(f"expected section.key=value, got {text!r}")
+    try:
+        return tomllib.loads(f"{path.strip()} = {value.strip()}")
+    except tomllib.TOMLDecodeError:
+        quoted = json.dumps(value.strip())
+    try:
+        return tomllib.loads(f"{path.strip()} = {quoted}")
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"expected section.key=value, got {text!r}: {error}") from None
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:

@@ -24,6 +24,7 @@ from wire.topics import KEYS, ROSTERS, TASKS, TOPICS
 from .clock import Clock, SystemClock
 from .ledger import Ledger
 from .ledger_errors import ClockSetBack, LedgerFull, SpoolFull, WindowSpent
+from .observer import AgentStatus, Observer, Unobserved
 from .outbox import BEAT_MS, Outbox
 from .participant import Participant
 from .protocol_events import (
@@ -117,8 +118,43 @@ class AgentShell:
         self._timers = _Timers()
         self._down = False
         self._stopping = False
+        self._observer: Observer = Unobserved()
         self._log = structlog.get_logger("pointillist.agent").bind(agent=name)
         self.tally = Tally()
+
+    # What others see ----------------------------------------------------------------------------
+
+    def observe(self, observer: Observer) -> None:
+        """Show what happens to a local observer; set it before the loop starts."""
+        self._observer = observer
+
+    @property
+    def windows(self) -> Windows:
+        """The open windows."""
+        return self._windows
+
+    def replace_sources(self, sources: Sequence[Source]) -> None:
+        """Go on with other sources, started already; those of before are stopped."""
+        for source in self._sources:
+            source.stop()
+        self._sources = tuple(sources)
+
+    def status(self) -> AgentStatus:
+        """Give what the agent counts, as it stands."""
+        tally = self.tally
+        return AgentStatus(
+            sources=tuple(source.name for source in self._sources),
+            published=tally.published,
+            sealed=tally.sealed,
+            epochs=tally.epochs,
+            expired=tally.expired,
+            refused=dict(tally.refused),
+            spool_records=self._ledger.spool_records,
+            spool_bytes=self._ledger.spool_bytes,
+            queued=len(self._outbox),
+            next_send_ms=self._outbox.next_ms(),
+            transport_up=not self._down,
+        )
 
     # The loop -----------------------------------------------------------------------------------
 
@@ -146,6 +182,7 @@ class AgentShell:
         waiting = len(self._outbox)
         if waiting:
             self._log.info("spool found", records=waiting)
+        self._observer.started()
 
     def step(self) -> None:
         """Do once everything that is due now."""
@@ -162,6 +199,7 @@ class AgentShell:
         if now_ms >= self._timers.housekeeping_ms:
             self._timers.housekeeping_ms = now_ms + _HOUSEKEEPING_EVERY_MS
             self._housekeeping(now_ms // 1000)
+        self._observer.stepped(now_ms)
 
     def _window_ended(self, now_ms: int) -> bool:
         end_s = self._windows.next_end_s()
@@ -179,6 +217,7 @@ class AgentShell:
 
     def close(self) -> None:
         """Keep the open windows, send what is due, let everything go."""
+        self._observer.stopping()
         for source in self._sources:
             source.stop()
         self._windows.persist()
@@ -227,11 +266,15 @@ class AgentShell:
     def _drain_sources(self) -> None:
         now_ns = self._clock.boottime_ns()
         for source in self._sources:
+            failure, drained = None, []
             try:
                 for record in source.drain(now_ns):
                     self._windows.add(record)
+                    drained.append(record)
             except SourceUnavailable as error:
-                self._log.warning("source failed", source=source.name, error=str(error))
+                failure = str(error)
+                self._log.warning("source failed", source=source.name, error=failure)
+            self._observer.drained(source, drained, now_ns, failure)
 
     def _close_windows(self, now_s: int) -> None:
         for closed in self._windows.close_ended(now_s):

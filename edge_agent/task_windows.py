@@ -52,6 +52,15 @@ class Windows(Protocol):
     def persist(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class OpenWindow:
+    """A window in the making, for this host's own eyes: int64[k] raw row as it stands."""
+
+    task: Task
+    start_s: int
+    row: NDArray[np.int64]
+
+
 @dataclass(slots=True)
 class _Open:
     task_id: TaskId
@@ -130,6 +139,12 @@ class TaskWindows:
         if self._store is not None and now_s >= self._erase_at_s:
             self._store.erase_expired(now_s)
             self._erase_at_s = now_s + _ERASE_EVERY_S
+
+    def open_windows(self) -> Iterator[OpenWindow]:
+        """Give every task's open window as it stands; nothing changes by looking."""
+        for one in self._open:
+            start_s = one.windows.next_window
+            yield OpenWindow(one.task, start_s, one.windows.preview(start_s))
 
     def follow_clock(self) -> None:
         """Map the boot clock to the wall clock anew: only the wall clock is disciplined."""

@@ -139,6 +139,17 @@ class WindowAccumulator:
         coin = self._coin(state)
         if self._store is not None:
             self._save(window, state)
+        row = self._row(state, coin, window)
+        self._open = {start: kept for start, kept in self._open.items() if start > window}
+        self._next = window + self._window_s
+        return row
+
+    def preview(self, window: int) -> NDArray[np.int64]:
+        """Return int64[k] of an open window as it stands; it stays open."""
+        state = self._state(window)
+        return self._row(state, self._coin(state), window)
+
+    def _row(self, state: WindowState, coin: int, window: int) -> NDArray[np.int64]:
         gpus = [self._gpu_window(state, index, window) for index in range(len(self._models))]
         rows = [
             self._filler.fill(section, state, gpus)
@@ -146,8 +157,6 @@ class WindowAccumulator:
             else self._filler.unmeasured(section, gpus)
             for section, spec in self._sections
         ]
-        self._open = {start: kept for start, kept in self._open.items() if start > window}
-        self._next = window + self._window_s
         return np.concatenate(rows)
 
     def skip_to(self, at_s: int) -> None:

@@ -64,6 +64,10 @@ class SourceRegistry:
     def __iter__(self) -> Iterator[str]:
         return iter(self._factories)
 
+    def make(self, name: str) -> Source:
+        """Make one source without starting it. Raises KeyError for a name that is not there."""
+        return self._factories[name]()
+
     def start_all(self) -> tuple[list[Source], list[Absence]]:
         """Start every source that this host has; the others come back with their reason."""
         running: list[Source] = []

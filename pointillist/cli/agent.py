@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sys
 import time
 from collections import Counter
@@ -15,12 +14,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .agent_doctor import EPILOG as DOCTOR_EPILOG
+from .agent_doctor import doctor
+from .agent_history import EPILOG as HISTORY_EPILOG
+from .agent_history import history
+from .agent_run import LOG_HINT, Options, run_agent
+from .agent_top import EPILOG as TOP_EPILOG
+from .agent_top import top
 from .output import (
     CommandError,
     ExitCode,
     JsonFlag,
     emit,
-    log_to_stderr,
     need_file,
     refused,
     reported,
@@ -37,14 +42,15 @@ pointillist agent join --config agent.toml --token-file token   have this host e
 
 pointillist agent run --config agent.toml   until SIGTERM or Ctrl-C
 
+pointillist agent doctor   what can be collected here, and what to do about the rest
+
+pointillist agent top   this host, live; what is shown never leaves it
+
+pointillist agent history --since 10m   raw data of the last day
+
 pointillist agent ledger show --config agent.toml --json   what this host has spent
 
 pointillist agent ledger recover --config agent.toml   after the ledger was lost"""
-
-_LOG_HINT = (
-    "the Leader makes the log's folder, for the group that [transport] names: start the Leader "
-    "first, and this agent as a member of that group (root becomes one)"
-)
 
 _NOT_ANSWERED = """Not answered yet. The request waits on the log; enrolment takes people:
   1. the Leader's operator: pointillist leader roster build ... --log FOLDER
@@ -60,6 +66,9 @@ ledger_app = typer.Typer(
     help="The privacy ledger of this host: show it, recover it.", no_args_is_help=True
 )
 app.add_typer(ledger_app, name="ledger")
+app.command(epilog=DOCTOR_EPILOG)(doctor)
+app.command(epilog=TOP_EPILOG)(top)
+app.command(epilog=HISTORY_EPILOG)(history)
 
 ConfigOption = Annotated[
     Path,
@@ -68,29 +77,34 @@ ConfigOption = Annotated[
 
 
 @app.command(epilog="Example: pointillist agent run --config /etc/pointillist/agent.toml")
-def run(config: ConfigOption = Path("/etc/pointillist/agent.toml")) -> None:
-    """Run the agent until SIGTERM or Ctrl-C; it logs to stderr and never logs a measurement.
+def run(
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="TOML file [/etc/pointillist/agent.toml].")
+    ] = None,
+    key_file: Annotated[Path | None, typer.Option(help="The host's key.")] = None,
+    state_dir: Annotated[Path | None, typer.Option(help="Ledger, spool, history.")] = None,
+    log_folder: Annotated[Path | None, typer.Option(help="Folder of the embedded log.")] = None,
+    leader: Annotated[list[str] | None, typer.Option(help="A Leader's key, hex; repeat.")] = None,
+    helper: Annotated[list[str] | None, typer.Option(help="A Helper's key, hex; repeat.")] = None,
+    gpu: Annotated[list[str] | None, typer.Option(help="Model of a GPU; repeat.")] = None,
+    gpu_uuid: Annotated[list[str] | None, typer.Option(help="Its GPU-...; repeat.")] = None,
+    replay: Annotated[list[Path] | None, typer.Option(help="A trace to play; repeat.")] = None,
+    assign: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any other key: section.key=value; repeat."),
+    ] = None,
+) -> None:
+    """Run the agent until SIGTERM or Ctrl-C; SIGHUP reloads sources and log level.
 
-    It refuses demo tasks and seeded noise. Started as root it becomes the configured user before
-    it opens a key.
+    Options stand above the file, and can do without one. The agent logs to stderr, never a
+    measurement; it refuses demo tasks and seeded noise. Started as root it becomes the configured
+    user before it opens a key.
     """
-    from edge_agent.ledger_errors import LedgerRefused
-    from edge_agent.live import open_agent
-    from privacy.accountant import gate, load_accountant
-    from transport.port import TransportUnavailable
-
-    loaded = _load(config)
-    log_to_stderr()
-    load_accountant()  # while this process can still reach all of its interpreter
-    _become_agent(loaded)
-    with reported(ExitCode.REFUSED, LedgerRefused):
-        with reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=_LOG_HINT):
-            shell, absent = open_agent(loaded, gate=gate)
-        for source in absent:
-            say(f"source {source.source} is absent: {source.reason}")
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda _number, _frame: shell.stop())
-        shell.run()
+    options = Options(
+        config, key_file, state_dir, log_folder, gpu or (), gpu_uuid or (), leader or (),
+        helper or (), replay or (), assign or (),
+    )  # fmt: skip
+    run_agent(options, _become_agent)
 
 
 @ledger_app.command(epilog="Example: pointillist agent ledger show --json | jq .peak_of_a_week")
@@ -225,7 +239,7 @@ def join(
         token,
         gpu_counts(Catalogue.load(), loaded.host.gpus),
     )
-    with reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=_LOG_HINT), ExitStack() as stack:
+    with reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=LOG_HINT), ExitStack() as stack:
         log = stack.enter_context(
             EmbeddedLog(loaded.transport.folder, group=loaded.transport.group)
         )
@@ -242,6 +256,16 @@ def join(
     emit(body, json)
     if answer is None and not json:
         say(_NOT_ANSWERED)
+
+
+def load_file(path: Path) -> AgentConfig:
+    """Read a configuration file for another command of this group."""
+    return _load(path)
+
+
+def become_agent(config: AgentConfig) -> None:
+    """Give root up for another command of this group."""
+    _become_agent(config)
 
 
 def _load(path: Path) -> AgentConfig:

@@ -1,0 +1,118 @@
+"""The latest of everything on one board, for `agent top`: in memory, bounded, never on disk."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from .rows import ActivityRow, EventRow, MetricRow, PackedRow, Row
+
+MOST_VALUES: Final = 2_000
+MOST_KERNELS: Final = 2_000
+MOST_EVENTS: Final = 50
+SHOWN_KERNELS: Final = 20
+FRESH_NS: Final = 10_000_000_000
+"""A value older than this is not shown: what is old must not look new."""
+KERNEL_SPAN_NS: Final = 10_000_000_000
+_BUCKET_NS: Final = 1_000_000_000
+
+
+@dataclass(slots=True)
+class _Value:
+    at_ns: int
+    unit: str
+    value: float
+
+
+@dataclass(slots=True)
+class _Kernel:
+    gpu_ns: int = 0
+    launches: int = 0
+
+
+class Board:
+    """Keeps each metric's last value, the kernels of the last ten seconds and the last events."""
+
+    def __init__(self) -> None:
+        self._values: OrderedDict[tuple[str, str, str], _Value] = OrderedDict()
+        self._buckets: dict[int, dict[tuple[str, str, str], _Kernel]] = {}
+        self._events: list[EventRow] = []
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Take rows as they come."""
+        for row in rows:
+            if isinstance(row, MetricRow):
+                end_ns = row.boottime_ns + row.span_ns
+                self._put(row.source, row.name, row.key, _Value(end_ns, row.unit, row.value))
+            elif isinstance(row, PackedRow):
+                self._packed(row)
+            elif isinstance(row, ActivityRow):
+                self._activity(row)
+            else:
+                self._events = [*self._events, row][-MOST_EVENTS:]
+
+    def view(self, now_ns: int) -> dict[str, Any]:
+        """Give what is fresh, as a JSON document."""
+        oldest_ns = now_ns - FRESH_NS
+        values = [
+            {"source": source, "name": name, "key": key, "unit": one.unit, "value": one.value}
+            for (source, name, key), one in self._values.items()
+            if one.at_ns >= oldest_ns
+        ]
+        events = [
+            {"source": e.source, "name": e.name, "key": e.key, "detail": e.detail,
+             "age_s": max(0, (now_ns - e.boottime_ns) // 1_000_000_000)}
+            for e in self._events
+        ]  # fmt: skip
+        return {"values": values, "kernels": self._kernels(now_ns), "events": events}
+
+    def _put(self, source: str, name: str, key: str, value: _Value) -> None:
+        place = (source, name, key)
+        self._values[place] = value
+        self._values.move_to_end(place)
+        if len(self._values) > MOST_VALUES:
+            self._values.popitem(last=False)
+
+    def _packed(self, row: PackedRow) -> None:
+        """Show a table's growth, and counters by their rate over the record."""
+        last_ns = int(row.boottime_ns[-1]) + row.span_ns
+        span_ns = row.span_ns or last_ns - int(row.boottime_ns[0])
+        if span_ns <= 0:
+            return
+        grown = row.values[-1] if row.span_ns else row.values[-1] - row.values[0]
+        rates = (np.maximum(grown, 0) * (1e9 / span_ns)).tolist()
+        for cell, rate in zip(row.cells, rates, strict=True):
+            self._put(row.source, cell.name, cell.key, _Value(last_ns, f"{cell.unit}/s", rate))
+
+    def _activity(self, row: ActivityRow) -> None:
+        one = row.activity
+        bucket = self._buckets.setdefault(one.boottime_ns // _BUCKET_NS, {})
+        place = (one.kernel, one.family, one.application)
+        if place in bucket or len(bucket) < MOST_KERNELS:
+            kernel = bucket.setdefault(place, _Kernel())
+            kernel.gpu_ns += one.gpu_time_ns or 0
+            kernel.launches += one.count
+        oldest = max(self._buckets) - 2 * KERNEL_SPAN_NS // _BUCKET_NS
+        for at in [at for at in self._buckets if at < oldest]:
+            del self._buckets[at]
+
+    def _kernels(self, now_ns: int) -> list[dict[str, Any]]:
+        first = (now_ns - KERNEL_SPAN_NS) // _BUCKET_NS
+        total: dict[tuple[str, str, str], _Kernel] = {}
+        for at, bucket in self._buckets.items():
+            if first <= at <= now_ns // _BUCKET_NS:
+                for place, one in bucket.items():
+                    kernel = total.setdefault(place, _Kernel())
+                    kernel.gpu_ns += one.gpu_ns
+                    kernel.launches += one.launches
+        busiest = sorted(total.items(), key=lambda item: (-item[1].gpu_ns, -item[1].launches))
+        span_s = KERNEL_SPAN_NS / 1e9
+        return [
+            {"kernel": kernel, "family": family, "application": application,
+             "gpu_ms_per_s": one.gpu_ns / 1e6 / span_s, "launches_per_s": one.launches / span_s}
+            for (kernel, family, application), one in busiest[:SHOWN_KERNELS]
+        ]  # fmt: skip

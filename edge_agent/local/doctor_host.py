@@ -1,0 +1,94 @@
+"""Checks of the machine: kernel, capabilities, libraries, clock."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from transport.privileges import CAPABILITIES, process_status
+
+from .doctor import Check, Finding, Verdict
+
+LEAST_KERNEL: Final = (5, 15)
+"""The first with BPF timers."""
+_TIME_ERROR: Final = 5
+_TIMEX_BYTES: Final = 208
+_MAXERROR_AT: Final = 24
+"""Offset of maxerror in struct timex: modes, offset and freq come before, 8 bytes each."""
+_GOOD_ERROR_US: Final = 100_000
+_NTP: Final = "start NTP or PTP: systemctl enable --now systemd-timesyncd"
+
+
+def host_checks(root: Path = Path("/")) -> Iterator[tuple[str, str, Check]]:
+    """Give the checks; root stands for the file system's, so that a test can have its own."""
+    btf, psi = root / "sys/kernel/btf/vmlinux", root / "proc/pressure/cpu"
+    no_btf = "use a kernel with CONFIG_DEBUG_INFO_BTF, or install python3-bpfcc"
+    no_nvml = "nothing without NVIDIA GPUs; else install their driver"
+    no_libbpf = "install libbpf 1.1 or later (Debian, Ubuntu: libbpf1)"
+    yield "host", "kernel", kernel
+    yield "host", "btf", lambda: _present(btf, "btf", no_btf)
+    yield "host", "pressure", lambda: _present(psi, "pressure", "boot with psi=1")
+    yield "host", "capabilities", capabilities
+    yield "host", "libbpf", lambda: library("libbpf", "libbpf.so.1", no_libbpf)
+    yield "host", "nvml", lambda: library("nvml", "libnvidia-ml.so.1", no_nvml)
+    yield "host", "clock", clock
+
+
+def kernel(release: str | None = None) -> Finding:
+    """Check that the kernel is new enough for every program."""
+    release = release or platform.release()
+    found = re.match(r"(\d+)\.(\d+)", release)
+    version = (int(found[1]), int(found[2])) if found else (0, 0)
+    if platform.system() == "Linux" and version >= LEAST_KERNEL:
+        return Finding("host", "kernel", Verdict.OK, f"Linux {release}")
+    least = ".".join(map(str, LEAST_KERNEL))
+    line, advice = f"expected Linux {least}, got {release}", f"use Linux {least} or later"
+    return Finding("host", "kernel", Verdict.ABSENT, line, advice)
+
+
+def capabilities() -> Finding:
+    """Check for CAP_BPF and CAP_PERFMON."""
+    effective = int(process_status()["CapEff"], 16)
+    missing = [name for name, bit in sorted(CAPABILITIES.items()) if not effective >> bit & 1]
+    if not missing:
+        return Finding("host", "capabilities", Verdict.OK, "CAP_BPF and CAP_PERFMON")
+    line, advice = f"without {', '.join(missing)}", "start the agent as root or by its systemd unit"
+    return Finding("host", "capabilities", Verdict.ABSENT, line, advice)
+
+
+def library(name: str, soname: str, do: str) -> Finding:
+    """Check that a library can be loaded."""
+    try:
+        ctypes.CDLL(soname)
+    except OSError as error:
+        return Finding("host", name, Verdict.ABSENT, str(error), do)
+    return Finding("host", name, Verdict.OK, soname)
+
+
+def clock() -> Finding:
+    """Ask the kernel whether the wall clock is disciplined, and how far it may be off."""
+    timex = ctypes.create_string_buffer(_TIMEX_BYTES)
+    state = ctypes.CDLL(None, use_errno=True).adjtimex(timex)
+    if state < 0:
+        line = f"adjtimex: {os.strerror(ctypes.get_errno())}"
+        return Finding("host", "clock", Verdict.ABSENT, line, _NTP)
+    maxerror_us = int.from_bytes(timex.raw[_MAXERROR_AT : _MAXERROR_AT + 8], "little", signed=True)
+    if state == _TIME_ERROR:
+        line = "the kernel calls the clock unsynchronised"
+        return Finding("host", "clock", Verdict.ABSENT, line, _NTP)
+    if maxerror_us > _GOOD_ERROR_US:
+        line = f"may be off by {maxerror_us / 1e6:.1f} s"
+        return Finding("host", "clock", Verdict.ABSENT, line, "let NTP or PTP reach its server")
+    line = f"synchronised, at most {maxerror_us / 1000:.0f} ms off"
+    return Finding("host", "clock", Verdict.OK, line)
+
+
+def _present(path: Path, name: str, do: str) -> Finding:
+    if path.exists():
+        return Finding("host", name, Verdict.OK, str(path))
+    return Finding("host", name, Verdict.ABSENT, f"expected {path}, found none", do)

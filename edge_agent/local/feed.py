@@ -1,0 +1,140 @@
+"""Where `agent top` gets the agent's part from: a running agent, or the sources themselves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from edge_agent.config import AgentConfig
+from edge_agent.live import sources_of
+from edge_agent.sources.port import Absence, Source, SourceUnavailable
+from wire.catalogue import Catalogue
+
+from .board import Board
+from .devices_view import DeviceRows
+from .live_socket import LiveClient
+from .rows import Flattener, Row
+
+_STALE_S: Final = 5.0
+_DRAIN_S: Final = 0.9
+_POLL_S: Final = 0.05
+NO_CONFIG: Final = "no configuration: this host's /proc alone (--config names one)"
+NO_AGENT: Final = "no agent runs: its sources are read here, and nothing is about to leave"
+BESIDE: Final = "beside the running agent"
+
+
+class Feed:
+    """Gives the agent's part of the picture; this one has none."""
+
+    note = NO_CONFIG
+
+    def poll(self) -> None:
+        """Take what has come; never waits."""
+
+    def view(self) -> dict[str, Any] | None:
+        """Give the last view while it is fresh."""
+        return None
+
+    def wait(self, seconds: float) -> None:
+        """Poll until there is a view, or the time is over."""
+        end = time.monotonic() + seconds
+        self.poll()
+        while self.view() is None and time.monotonic() < end and self.note != NO_CONFIG:
+            time.sleep(_POLL_S)
+            self.poll()
+
+
+class AgentFeed(Feed):
+    """Asks a running agent."""
+
+    def __init__(self, client: LiveClient) -> None:
+        self._client = client
+        self._view: dict[str, Any] | None = None
+        self._at = time.monotonic()
+        self.note = BESIDE
+
+    def poll(self) -> None:
+        try:
+            found = self._client.poll()
+        except OSError as error:
+            self.note = f"the agent does not answer: {error.strerror or error}"
+            return
+        if found is not None:
+            self._view, self._at, self.note = found, time.monotonic(), BESIDE
+
+    def view(self) -> dict[str, Any] | None:
+        return self._view if time.monotonic() - self._at <= _STALE_S else None
+
+
+class SourceFeed(Feed):
+    """Runs the configured sources in this process."""
+
+    def __init__(self, running: list[Source], absent: list[Absence]) -> None:
+        self._running, self._absent = running, absent
+        self._board, self._devices = Board(), DeviceRows()
+        self._flattener = Flattener(Catalogue.load())
+        self._failing: dict[str, str] = {}
+        self._next = 0.0
+        self.note = NO_AGENT
+
+    def poll(self) -> None:
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _DRAIN_S
+        now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        for source in self._running:
+            rows: list[Row] = []
+            try:
+                rows += self._flattener.rows(source.name, source.drain(now_ns))
+                rows += self._devices.rows(source.name, source, now_ns)
+                self._failing.pop(source.name, None)
+            except SourceUnavailable as error:
+                self._failing[source.name] = str(error)
+            self._board.add(rows)
+
+    def view(self) -> dict[str, Any] | None:
+        return {
+            "agent": {
+                "sources": [source.name for source in self._running],
+                "absent": [[one.source, one.reason] for one in self._absent],
+                "failing": dict(self._failing),
+            },
+            "models": dict(self._devices.models),
+            "reports": [],
+            **self._board.view(time.clock_gettime_ns(time.CLOCK_BOOTTIME)),
+        }
+
+    def wait(self, seconds: float) -> None:
+        """Two drains: the first sets the base of sources that count."""
+        self.poll()
+        time.sleep(min(seconds, _DRAIN_S + _POLL_S))
+        self.poll()
+
+    def stop(self) -> None:
+        """Stop the sources."""
+        for source in self._running:
+            source.stop()
+
+
+@contextmanager
+def open_feed(config: AgentConfig | None) -> Iterator[Feed]:
+    """Choose: a running agent where one listens, else the sources, else nothing."""
+    if config is None:
+        yield Feed()
+        return
+    client = LiveClient(config.live_socket)
+    try:
+        client.poll()
+    except OSError:
+        own = SourceFeed(*sources_of(config, Catalogue.load()).start_all())
+        try:
+            yield own
+        finally:
+            own.stop()
+        return
+    try:
+        yield AgentFeed(client)
+    finally:
+        client.close()

@@ -1,0 +1,295 @@
+"""Raw history of the last day on this host: what every source handed out, bounded in bytes."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from .clock_map import ClockMap, ClockPoint, boot_id
+from .history_db import (
+    HistoryUnavailable,
+    file_bytes,
+    open_file,
+    transaction,
+    used_bytes,
+    wal_bytes,
+    wal_limit,
+)
+from .packing import MOST_CELLS, MOST_SNAPSHOTS, pack, unpack
+from .rows import LONGEST_NAME, ActivityRow, EventRow, MetricRow, PackedRow, Row
+from .tables import ACTIVITY, EVENT, METRIC, PACKED, TABLES, Table
+
+_NS_PER_S: Final = 1_000_000_000
+_FULL_SHARE: Final = 0.8
+"""Of the allowed bytes; above it the oldest rows go until 0.7 is left."""
+_ROOM_SHARE: Final = 0.7
+MOST_NAMES: Final = 50_000
+"""Distinct (source, name, key): cgroups and peers of a busy host come and go."""
+_NAMES_EVERY_NS: Final = 3600 * _NS_PER_S
+_SLICES: Final = 20
+_LONGEST_DETAIL: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryLimits:
+    """How long and how much is kept; whichever is reached first."""
+
+    keep_s: int = 86_400
+    max_bytes: int = 512 << 20
+
+
+class History:
+    """Writes rows; every failure is counted in `dropped` and never reaches the agent's loop."""
+
+    def __init__(
+        self,
+        path: Path,
+        limits: HistoryLimits | None = None,
+        *,
+        boot: Callable[[], str] = boot_id,
+    ) -> None:
+        """Open or make the file. Raises HistoryUnavailable."""
+        self.path = path
+        self.dropped: Counter[str] = Counter()
+        self.kept = 0
+        self._limits = limits or HistoryLimits()
+        self._seq = self._names_at_ns = 0
+        self._db = open_file(path, self._limits.max_bytes)
+        try:
+            self._boot = self._boot_number(boot())
+            self._names = self._known_names()
+        except sqlite3.Error as error:
+            self._db.close()
+            raise HistoryUnavailable(f"{path}: {error}") from None
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes on disk."""
+        return file_bytes(self.path)
+
+    def note_clock(self, point: ClockPoint) -> None:
+        """Keep how the boot clock maps to the wall clock now; once a minute is enough."""
+        self._seq = max(self._seq, point.unix_ns // 1_000_000)  # apart from an earlier process
+        row = (self._boot, point.boottime_ns, point.unix_ns, point.error_ns)
+        insert = "INSERT OR REPLACE INTO clock VALUES (?, ?, ?, ?)"
+        self._guarded(1, lambda: self._db.execute(insert, row))
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Keep rows, in one transaction."""
+        pending = list(rows)
+        if not pending:
+            return
+        if wal_bytes(self.path) > wal_limit(self._limits.max_bytes):
+            self._checkpoint()
+            if wal_bytes(self.path) > wal_limit(self._limits.max_bytes):
+                self.dropped["reader_in_the_way"] += len(pending)
+                return
+        if self._guarded(len(pending), lambda: self._write(pending)):
+            self.kept += len(pending)
+
+    def trim(self, now: ClockPoint) -> None:
+        """Drop what is too old and, where the file is full, the oldest of the rest."""
+        self._guarded(0, lambda: self._trim(now))
+
+    def close(self) -> None:
+        """Let the file go; its log is folded in, so that one 0600 file stays."""
+        self._checkpoint()
+        self._db.close()
+
+    # Writing ------------------------------------------------------------------------------------
+
+    def _guarded(self, rows: int, work: Callable[[], object]) -> bool:
+        for last in (False, True):
+            try:
+                work()
+            except sqlite3.OperationalError as error:
+                full = error.sqlite_errorcode == sqlite3.SQLITE_FULL
+                self._names = self._known_names()  # what the undone transaction had added is gone
+                if full and not last and self._make_room():
+                    continue
+                self.dropped["full" if full else "busy"] += rows
+                return False
+            except (sqlite3.Error, OverflowError):
+                self._names = self._known_names()
+                self.dropped["failed"] += rows
+                return False
+            return True
+        return False
+
+    def _write(self, rows: Iterable[Row]) -> None:
+        tables: dict[Table, list[tuple[Any, ...]]] = {table: [] for table in TABLES}
+        with transaction(self._db):
+            for row in rows:
+                if isinstance(row, MetricRow):
+                    self._metric(row, tables[METRIC])
+                elif isinstance(row, PackedRow):
+                    self._packed(row, tables[PACKED])
+                elif isinstance(row, ActivityRow):
+                    self._activity(row, tables[ACTIVITY])
+                else:
+                    self._event(row, tables[EVENT])
+            for table, values in tables.items():
+                self._db.executemany(table.insert, values)
+
+    def _metric(self, row: MetricRow, out: list[tuple[Any, ...]]) -> None:
+        name = self._name(row.source, row.name, row.key, row.unit)
+        if name is not None:
+            out.append((self._boot, row.boottime_ns, name, row.span_ns, row.value))
+
+    def _packed(self, row: PackedRow, out: list[tuple[Any, ...]]) -> None:
+        count, cells = row.values.shape
+        if count > MOST_SNAPSHOTS or cells > MOST_CELLS:
+            self.dropped["oversized"] += 1
+            return
+        names = [self._name(row.source, one.name, one.key, one.unit) for one in row.cells]
+        known = [place for place, name in enumerate(names) if name is not None]
+        if not known:
+            return
+        numbers = np.array([names[place] for place in known], dtype=np.int64)
+        out.append(
+            (self._boot, int(row.boottime_ns[0]), self._next(), pack(numbers), len(known), count,
+             row.span_ns, pack(row.boottime_ns), pack(row.values[:, known]))
+        )  # fmt: skip
+
+    def _activity(self, row: ActivityRow, out: list[tuple[Any, ...]]) -> None:
+        one = row.activity
+        name = self._name(row.source, one.kernel[:LONGEST_NAME], "", "")
+        if name is not None:
+            out.append(
+                (self._boot, one.boottime_ns, self._next(), name, one.gpu, one.family,
+                 one.application, one.count, one.gpu_time_ns, one.sampling_rate_millionths,
+                 one.span_ns, json.dumps(one.log2_bins), json.dumps(one.copy_log2_bins))
+            )  # fmt: skip
+
+    def _event(self, row: EventRow, out: list[tuple[Any, ...]]) -> None:
+        name = self._name(row.source, row.name, row.key, "")
+        if name is not None:
+            detail = row.detail[:_LONGEST_DETAIL]
+            out.append((self._boot, row.boottime_ns, self._next(), name, detail))
+
+    def _name(self, source: str, name: str, key: str, unit: str) -> int | None:
+        wanted = (source, name, key, unit)
+        known = self._names.get(wanted)
+        if known is not None:
+            return known
+        if len(self._names) >= MOST_NAMES:
+            self.dropped["too_many_names"] += 1
+            return None
+        insert = "INSERT INTO name (source, name, key, unit) VALUES (?, ?, ?, ?)"
+        number = self._db.execute(insert, wanted).lastrowid
+        if number is not None:
+            self._names[wanted] = number
+        return number
+
+    def _known_names(self) -> dict[tuple[str, str, str, str], int]:
+        try:
+            names = self._db.execute("SELECT source, name, key, unit, id FROM name").fetchall()
+        except sqlite3.Error:
+            return {}
+        return {row[:4]: row[4] for row in names}
+
+    def _next(self) -> int:
+        self._seq += 1
+        return self._seq
+
+    def _boot_number(self, boot: str) -> int:
+        self._db.execute("INSERT OR IGNORE INTO boot (boot_id) VALUES (?)", (boot,))
+        found = self._db.execute("SELECT id FROM boot WHERE boot_id = ?", (boot,)).fetchone()
+        return int(found[0])
+
+    # Making room --------------------------------------------------------------------------------
+
+    def _trim(self, now: ClockPoint) -> None:
+        oldest_unix_ns = now.unix_ns - self._limits.keep_s * _NS_PER_S
+        for (boot,) in self._db.execute("SELECT id FROM boot").fetchall():
+            if boot == self._boot:
+                before_ns = now.boottime_ns - self._limits.keep_s * _NS_PER_S
+            else:
+                before_ns = self._boottime_of(boot, oldest_unix_ns)
+            self._drop(boot, before_ns)
+        if used_bytes(self._db) > _FULL_SHARE * self._limits.max_bytes:
+            self._make_room()
+        if len(self._names) > MOST_NAMES // 2 and now.boottime_ns >= self._names_at_ns:
+            self._names_at_ns = now.boottime_ns + _NAMES_EVERY_NS
+            self._forget_names()
+
+    def _boottime_of(self, boot: int, unix_ns: int) -> int:
+        """Map a Unix time to an earlier boot's clock by that boot's last point."""
+        point = self._db.execute(
+            "SELECT at_ns, unix_ns, error_ns FROM clock WHERE boot = ? ORDER BY at_ns DESC LIMIT 1",
+            (boot,),
+        ).fetchone()
+        if point is None:
+            return 1 << 62  # nothing says when it was
+        return ClockMap([ClockPoint(*point)]).boottime_range(unix_ns, None)[0]
+
+    def _make_room(self) -> bool:
+        """Drop the oldest rows, a slice of time at a time; tell whether anything went."""
+        gone = False
+        for _ in range(10 * _SLICES):
+            if used_bytes(self._db) <= _ROOM_SHARE * self._limits.max_bytes:
+                break
+            found = self._oldest()
+            if found is None:
+                break
+            boot, oldest_ns, newest_ns = found
+            self._drop(boot, oldest_ns + (newest_ns - oldest_ns) // _SLICES + 1)
+            gone = True
+        return gone
+
+    def _oldest(self) -> tuple[int, int, int] | None:
+        """Give (boot, oldest, newest boot time) of the oldest boot with rows."""
+        for (boot,) in self._db.execute("SELECT id FROM boot ORDER BY id").fetchall():
+            times = [
+                time
+                for table in TABLES
+                for time in self._db.execute(
+                    f"SELECT min(at_ns), max(at_ns) FROM {table.name} WHERE boot = ?",  # noqa: S608
+                    (boot,),
+                ).fetchone()
+                if time is not None
+            ]
+            if times:
+                return boot, min(times), max(times)
+        return None
+
+    def _drop(self, boot: int, before_ns: int) -> None:
+        """Drop a boot's rows before a time; the newest earlier clock point stays."""
+        with transaction(self._db):
+            for table in TABLES:
+                self._db.execute(
+                    f"DELETE FROM {table.name} WHERE boot = ? AND at_ns < ?",  # noqa: S608
+                    (boot, before_ns),
+                )
+            self._db.execute(
+                "DELETE FROM clock WHERE boot = ?1 AND at_ns < "
+                "(SELECT max(at_ns) FROM clock WHERE boot = ?1 AND at_ns < ?2)",
+                (boot, before_ns),
+            )
+
+    def _forget_names(self) -> None:
+        """Forget names that no row refers to; a whole scan, so once an hour and when many."""
+        used = {
+            number
+            for table in (METRIC, ACTIVITY, EVENT)
+            for (number,) in self._db.execute(f"SELECT DISTINCT name FROM {table.name}")  # noqa: S608
+        }
+        for names, cells in self._db.execute("SELECT DISTINCT names, cells FROM packed"):
+            used.update(unpack(names, cells, 1)[:, 0].tolist())
+        unused = [(number,) for number in self._names.values() if number not in used]
+        with transaction(self._db):
+            self._db.executemany("DELETE FROM name WHERE id = ?", unused)
+        self._names = {name: number for name, number in self._names.items() if number in used}
+
+    def _checkpoint(self) -> None:
+        try:
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except sqlite3.Error:
+            self.dropped["checkpoint_failed"] += 1

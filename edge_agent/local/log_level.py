@@ -1,0 +1,41 @@
+"""Structured logs whose level can change while the agent runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import MutableMapping
+from typing import Any, Final
+
+import structlog
+
+LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+class LevelGate:
+    """Drops lines below the level; set `level` at any time, for loggers made before as well."""
+
+    def __init__(self, level: str = "info") -> None:
+        self.level = level
+
+    def __call__(
+        self, _logger: object, method: str, line: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
+        rank = LEVELS.index(method) if method in LEVELS else len(LEVELS)
+        if rank < LEVELS.index(self.level):
+            raise structlog.DropEvent
+        return line
+
+
+def log_to_stderr(level: str = "info") -> LevelGate:
+    """Write one JSON object per line to stderr; give the gate that holds the level."""
+    gate = LevelGate(level)
+    structlog.configure(
+        processors=[
+            gate,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+    )
+    return gate

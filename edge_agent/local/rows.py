@@ -1,0 +1,205 @@
+"""Records of every source as rows of the local tables; nothing here leaves the host.
+
+A record is recognised by what it offers, not by its class: a source of tomorrow whose records have
+`name`, `value` and `unit`, or the columns of a table, is kept and shown without a change here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_agent.activity import GpuCoverage, KernelActivity, Observation
+from wire.catalogue import Catalogue
+from wire.task import SectionKind
+
+LONGEST_NAME: Final = 200
+"""Characters of a name or key that are kept: a command line or a mangled kernel can be longer."""
+MOST_TABLE_CELLS: Final = 4096
+"""Non-zero cells of one table that become rows; the rest is counted as dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRow:
+    """One number: `key` says of what (a device, a cgroup), "" where there is one only."""
+
+    boottime_ns: int
+    span_ns: int
+    source: str
+    name: str
+    key: str
+    unit: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Which metric: its name, of what, and its unit."""
+
+    name: str
+    key: str
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRow:
+    """Many metrics at many times: kept packed, read back as metrics.
+
+    boottime_ns  int64[n], ascending
+    values       int64[n, cells]
+    span_ns      what each value covers; 0 for counters since the source began
+    """
+
+    source: str
+    cells: tuple[Cell, ...]
+    boottime_ns: NDArray[np.int64]
+    values: NDArray[np.int64]
+    span_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityRow:
+    """Launches of one kernel on one GPU in a short span."""
+
+    source: str
+    activity: KernelActivity
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """Something that happened: a fault, a source that came or went, a restart."""
+
+    boottime_ns: int
+    source: str
+    name: str
+    key: str
+    detail: str
+
+
+Row = MetricRow | PackedRow | ActivityRow | EventRow
+
+
+@runtime_checkable
+class _Ticks(Protocol):
+    metrics: Sequence[str]
+    boottime_ns: NDArray[np.int64]
+    totals: NDArray[np.uint64]
+
+
+@runtime_checkable
+class _Table(Protocol):
+    name: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    values: NDArray[np.int64]
+    boottime_ns: int
+    span_ns: int
+
+
+@runtime_checkable
+class _Value(Protocol):
+    name: str
+    value: float
+    boottime_ns: int
+
+
+class Flattener:
+    """Turns records into rows; counts what it left out, by reason, in `dropped`."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._units = {section.name: section.unit for section in catalogue.sections}
+        indicators = (s.name for s in catalogue.sections if s.kind is SectionKind.INDICATORS)
+        self._events = frozenset(indicators)
+        self.dropped: dict[str, int] = {}
+
+    def rows(self, source: str, records: Iterable[object]) -> Iterator[Row]:
+        """Give the rows of what one source handed out."""
+        for record in records:
+            yield from self._rows(source, record)
+
+    def _rows(self, source: str, record: object) -> Iterator[Row]:
+        if isinstance(record, KernelActivity):
+            yield ActivityRow(source, record)
+        elif isinstance(record, GpuCoverage):
+            at_ns, span_ns = record.boottime_ns, record.span_ns
+            key = f"gpu{record.gpu}"
+            yield MetricRow(at_ns, span_ns, record.source, "watched", key, "ns", span_ns)
+        elif isinstance(record, Observation):
+            yield self._observed(source, record)
+        elif isinstance(record, _Ticks):
+            yield from _ticks(source, record)
+        elif isinstance(record, _Table):
+            yield from self._table(source, record)
+        elif isinstance(record, _Value):
+            yield _value(source, record)
+        else:
+            self._drop("unknown_record")
+
+    def _observed(self, source: str, seen: Observation) -> Row:
+        if seen.section in self._events:
+            return EventRow(seen.boottime_ns, source, seen.section, clean_name(seen.cell), "")
+        unit = self._units.get(seen.section, "")
+        key = clean_name(seen.cell)
+        return MetricRow(seen.boottime_ns, 0, source, seen.section, key, unit, seen.value)
+
+    def _table(self, source: str, table: _Table) -> Iterator[PackedRow]:
+        """Keep the cells that are not zero: in a table of growth a missing cell is a zero."""
+        values = np.asarray(table.values)
+        rows, columns = np.nonzero(values)
+        self._drop("table_cells", max(0, len(rows) - MOST_TABLE_CELLS))
+        rows, columns = rows[:MOST_TABLE_CELLS], columns[:MOST_TABLE_CELLS]
+        if not len(rows):
+            return
+        names = [(f"{table.name}.{column}", unit_of(column)) for column in table.columns]
+        keys = [clean_name(key) for key in table.rows]
+        cells = tuple(
+            Cell(names[column][0], keys[row], names[column][1])
+            for row, column in zip(rows.tolist(), columns.tolist(), strict=True)
+        )
+        at = np.array([table.boottime_ns], dtype=np.int64)
+        kept = values[rows, columns].astype(np.int64).reshape(1, -1)
+        yield PackedRow(source, cells, at, kept, table.span_ns)
+
+    def _drop(self, reason: str, count: int = 1) -> None:
+        if count:
+            self.dropped[reason] = self.dropped.get(reason, 0) + count
+
+
+def _ticks(source: str, ticks: _Ticks) -> Iterator[PackedRow]:
+    times = np.asarray(ticks.boottime_ns, dtype=np.int64)
+    if len(times):
+        cells = tuple(Cell(clean_name(name), "", unit_of(name)) for name in ticks.metrics)
+        yield PackedRow(source, cells, times, np.asarray(ticks.totals).astype(np.int64))
+
+
+def _value(source: str, record: _Value) -> MetricRow:
+    extra: Any = record
+    key = clean_name(str(getattr(extra, "key", "")))
+    unit = str(getattr(extra, "unit", "")) or unit_of(record.name)
+    span_ns = int(getattr(extra, "span_ns", 0))
+    at_ns, value = int(record.boottime_ns), float(record.value)
+    return MetricRow(at_ns, span_ns, source, clean_name(record.name), key, unit, value)
+
+
+_UNITS: Final[Mapping[str, str]] = {
+    "ns": "ns", "us": "us", "ms": "ms", "s": "s", "bytes": "bytes", "percent": "percent",
+    "mw": "mW", "mj": "mJ", "mhz": "MHz", "celsius": "celsius", "lanes": "lanes",
+    "millionths": "millionths", "kib": "KiB", "mib": "MiB",
+}  # fmt: skip
+
+
+def unit_of(name: str) -> str:
+    """Read the unit off the end of a name, as this project's names have it; "" for a count."""
+    if name.endswith("_bytes_per_s"):
+        return "bytes/s"
+    return _UNITS.get(name.rsplit("_", 1)[-1], "") if "_" in name else ""
+
+
+def clean_name(text: str) -> str:
+    """Bound a name, and keep control characters of a hostile process name off terminals."""
+    cleaned = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return cleaned if len(cleaned) <= LONGEST_NAME else f"{cleaned[: LONGEST_NAME - 1]}…"

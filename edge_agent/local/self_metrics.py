@@ -1,0 +1,113 @@
+"""The agent's own counters for Prometheus, on loopback: names and counters, nothing measured.
+
+Any user of the host can read them, so nothing is here that follows the host's load: no records per
+source, no CPU time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from edge_agent.observer import AgentStatus
+
+LOOPBACK: Final = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class SelfStatus:
+    """What one scrape shows; replaced as a whole by the agent's loop."""
+
+    agent: AgentStatus
+    failures: Mapping[str, int] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()
+    history_dropped: Mapping[str, int] = field(default_factory=dict)
+    reloads: Mapping[str, int] = field(default_factory=dict)
+    version: str = ""
+
+
+class StatusCollector(Collector):
+    """Gives the present status at each scrape."""
+
+    def __init__(self, status: Callable[[], SelfStatus | None]) -> None:
+        self._status = status
+
+    def collect(self) -> Iterable[Metric]:
+        """Give every family; nothing before the loop has gone round once."""
+        status = self._status()
+        if status is None:
+            return
+        agent = status.agent
+        yield _count("published_records", "records that left: epochs, reports", agent.published)
+        yield _count("sealed_reports", "reports sealed with their ledger entry", agent.sealed)
+        yield _count("epochs", "epochs opened", agent.epochs)
+        yield _count("expired_records", "sealed records nobody accepts any more", agent.expired)
+        yield _labelled("refused", "refusals by reason", "reason", agent.refused)
+        yield _gauge("spool_records", "sealed records that wait on disk", agent.spool_records)
+        yield _gauge("spool_bytes", "their bytes", agent.spool_bytes)
+        yield _gauge("transport_up", "1 while the transport takes records", agent.transport_up)
+        yield _labelled("source_failures", "failed drains by source", "source", status.failures)
+        yield _sources(agent.sources, status.absent)
+        yield _labelled(
+            "history_dropped_rows", "dropped rows of the local history", "reason",
+            status.history_dropped,
+        )  # fmt: skip
+        yield _labelled("reloads", "reloads by outcome", "outcome", status.reloads)
+        yield _info(status.version)
+
+
+class MetricsServer:
+    """Serves /metrics on loopback, from a thread of its own that reads one frozen value."""
+
+    def __init__(self, port: int, status: Callable[[], SelfStatus | None]) -> None:
+        """Listen; port 0 takes a free one. Raises OSError when the port is taken."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(StatusCollector(status))
+        self._server, self._thread = start_http_server(port, LOOPBACK, registry)
+
+    @property
+    def port(self) -> int:
+        """The port that was taken."""
+        return int(self._server.server_port)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)
+
+
+def _count(name: str, text: str, value: int) -> Metric:
+    return CounterMetricFamily(f"pointillist_agent_{name}", text, value=value)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"pointillist_agent_{name}", text, value=value)
+
+
+def _labelled(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(f"pointillist_agent_{name}", text, labels=[label])
+    for key, value in sorted(values.items()):
+        family.add_metric([key], value)
+    return family
+
+
+def _sources(running: Iterable[str], absent: Iterable[str]) -> Metric:
+    text = "1 for a source that runs, 0 for one absent here"
+    family = GaugeMetricFamily("pointillist_agent_source_up", text, labels=["source"])
+    for name in running:
+        family.add_metric([name], 1)
+    for name in absent:
+        family.add_metric([name], 0)
+    return family
+
+
+def _info(version: str) -> Metric:
+    family = GaugeMetricFamily("pointillist_agent_info", "its version", labels=["version"])
+    family.add_metric([version], 1)
+    return family

@@ -1,0 +1,91 @@
+"""`pointillist agent doctor`: what can be collected here, and what to do about the rest."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from .output import CommandError, ExitCode, JsonFlag, emit, say
+
+if TYPE_CHECKING:
+    from edge_agent.config import AgentConfig
+    from edge_agent.local.doctor import Finding
+
+EPILOG: Final = """Examples:
+
+pointillist agent doctor
+
+pointillist agent doctor --json | jq '.findings[] | select(.verdict != "ok")'"""
+
+_DEFAULT: Final = Path("/etc/pointillist/agent.toml")
+_STYLES: Final = {"ok": "green", "absent": "yellow", "broken": "red"}
+
+
+def doctor(
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="TOML file [/etc/pointillist/agent.toml].")
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Say what can be collected here, what cannot, and the one thing to do about each.
+
+    It changes nothing. Started as root it looks with the eyes of the agent's user. Exit code 1
+    when something keeps the agent from running; what is merely absent is no failure.
+    """
+    from edge_agent.live import sources_of
+    from edge_agent.local.doctor import Verdict, examine, source_findings, worst
+    from edge_agent.local.doctor_agent import agent_checks
+    from edge_agent.local.doctor_host import host_checks
+    from wire.catalogue import Catalogue
+
+    from . import agent
+    from .top_screen import warm_up
+
+    warm_up()  # while this process can still reach all of its libraries
+    findings: list[Finding] = []
+    if config is None and not _DEFAULT.exists():
+        findings += examine(host_checks())
+        say(f"no configuration at {_DEFAULT}: looked at the machine alone; --config names one")
+    else:
+        loaded = agent.load_file(config or _DEFAULT)
+        _look_as(loaded)
+        findings += examine(host_checks())
+        findings += source_findings(sources_of(loaded, Catalogue.load()), loaded)
+        findings += examine(agent_checks(loaded))
+    verdict = worst(findings)
+    emit({"verdict": verdict, "findings": findings}, json, lambda _body: _show(findings))
+    if verdict is Verdict.BROKEN:
+        raise CommandError(ExitCode.FAILED, "the agent cannot run until this is put right")
+
+
+def _look_as(config: AgentConfig) -> None:
+    """Become the agent's user where root can; a user that does not exist yet is not made."""
+    from transport.privileges import PrivilegeError, drop_to
+
+    if os.geteuid() != 0:
+        return
+    try:
+        say(drop_to(config.host.user, keep_caps=config.sources.capabilities).line)
+    except (PrivilegeError, LookupError) as error:
+        say(f"looks as root: {error}")
+
+
+def _show(findings: list[Finding]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("", "", "found", "what to do"):
+        table.add_column(title, overflow="fold")
+    group = ""
+    for one in findings:
+        if one.group != group:
+            group = one.group
+            table.add_row(Text(group, style="bold"))
+        verdict = Text(one.verdict.value, style=_STYLES[one.verdict.value])
+        table.add_row(Text(f"  {one.name}"), verdict, Text(one.found), Text(one.do or ""))
+    Console().print(table)

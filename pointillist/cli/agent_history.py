@@ -1,0 +1,204 @@
+"""`pointillist agent history`: raw data of the last day of this host."""
+
+from __future__ import annotations
+
+import json as json_module
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Final
+
+import typer
+
+from .output import ExitCode, JsonFlag, reported, say, usage_error
+
+EPILOG: Final = """Examples:
+
+pointillist agent history --since 10m   a summary of the last ten minutes
+
+pointillist agent history --since 2026-05-01T10:00Z --until 2026-05-01T10:05Z --json
+
+pointillist agent history --since 1h --name 'gpu.*' --parquet gpus.parquet"""
+
+_NS_PER_S: Final = 1_000_000_000
+_SPANS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_BATCH: Final = 20_000
+_Rows = Callable[[str], Iterator[dict[str, Any]]]
+
+
+def history(
+    config: Annotated[Path, typer.Option("--config", "-c", help="TOML file of the agent.")] = Path(
+        "/etc/pointillist/agent.toml"
+    ),
+    since: Annotated[str, typer.Option(help="10m, 2h, ISO 8601 or Unix seconds.")] = "1h",
+    until: Annotated[str | None, typer.Option(help="The same; now without it.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="metric, activity or event; all without it.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="A pattern for the name, as host_*.")] = None,
+    limit: Annotated[int, typer.Option(help="Rows of each kind with --json.", min=1)] = 100_000,
+    parquet: Annotated[
+        Path | None, typer.Option(help="Write one kind (metric unless named) to this file.")
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Show the raw history that this host keeps for itself: metrics, kernel activity, events.
+
+    Every row has its time on the boot clock, the Unix time that this maps to, and the error of
+    the mapping. Without --json or --parquet each name is summed up in a line.
+    """
+    from edge_agent.local.history_db import HistoryUnavailable
+    from edge_agent.local.history_read import KINDS, HistoryReader
+
+    from . import agent
+
+    if kind is not None and kind not in KINDS:
+        raise usage_error(f"--kind: expected one of {', '.join(KINDS)}, got {kind!r}")
+    now_ns = time.time_ns()
+    since_ns, until_ns = _moment(since, now_ns, "--since"), _moment(until, now_ns, "--until")
+    kinds = [kind] if kind else list(KINDS)
+    loaded = agent.load_file(config)
+    # Opened while the folder is still ours; the libraries are loaded while they can be reached.
+    target = _ParquetFile(parquet, kind or "metric") if parquet is not None else None
+    agent.become_agent(loaded)  # SQLite may make files beside the history: they are the agent's
+    with (
+        reported(ExitCode.UNAVAILABLE, HistoryUnavailable),
+        HistoryReader(loaded.history_file) as reader,
+    ):
+
+        def rows(one: str) -> Iterator[dict[str, Any]]:
+            return reader.rows(one, since_ns, until_ns, name)
+
+        if target is not None:
+            say(f"{target.write(rows)} rows in {parquet}")
+        elif json:
+            _print_json(kinds, rows, limit, (since_ns, until_ns))
+        else:
+            typer.echo(_summary(kinds, rows))
+
+
+def _moment(text: str | None, now_ns: int, option: str) -> int | None:
+    """Read a time: a span before now, ISO 8601 (UTC unless it says otherwise) or Unix seconds."""
+    if text is None:
+        return None
+    span = re.fullmatch(r"(\d{1,9})([smhd])", text)
+    if span:
+        return now_ns - int(span[1]) * _SPANS[span[2]] * _NS_PER_S
+    if re.fullmatch(r"\d{1,10}(\.\d{1,9})?", text):
+        whole, _, part = text.partition(".")
+        return int(whole) * _NS_PER_S + int((part or "0").ljust(9, "0"))
+    with suppress(ValueError, OverflowError):
+        moment = datetime.fromisoformat(text)
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return round(moment.timestamp() * 1_000_000) * 1_000
+    raise usage_error(f"{option}: expected 10m, 2h, ISO 8601 or Unix seconds, got {text!r}")
+
+
+def _print_json(
+    kinds: list[str], rows: _Rows, limit: int, span: tuple[int | None, int | None]
+) -> None:
+    """Print one document, row by row: a day of raw data does not fit in memory."""
+    since, until = (json_module.dumps(one) for one in span)
+    typer.echo(f'{{"since_ns": {since}, "until_ns": {until}', nl=False)
+    cut: list[str] = []
+    for kind in kinds:
+        typer.echo(f', "{kind}": [', nl=False)
+        for number, row in enumerate(rows(kind)):
+            if number >= limit:
+                cut.append(kind)
+                break
+            typer.echo(f"{',' if number else ''}\n  {json_module.dumps(row)}", nl=False)
+        typer.echo("]", nl=False)
+    typer.echo(f', "cut_short": {json_module.dumps(cut)}}}')
+
+
+def _summary(kinds: list[str], rows: _Rows) -> str:
+    lines: list[str] = []
+    if "metric" in kinds:
+        lines += _metric_lines(rows)
+    if "activity" in kinds:
+        lines += _activity_lines(rows)
+    if "event" in kinds:
+        for row in rows("event"):
+            when = datetime.fromtimestamp(row["unix_ns"] / 1e9, UTC).isoformat(" ", "milliseconds")
+            line = f"{when}  {row['source']}  {row['name']} {row['key']}  {row['detail']}"
+            lines.append(line.rstrip())
+    return "\n".join(lines) if lines else "nothing was kept in this span"
+
+
+def _metric_lines(rows: _Rows) -> list[str]:
+    # (source, name, key, unit) -> count, least, sum, most, last
+    found: dict[tuple[str, str, str, str], list[float]] = {}
+    for row in rows("metric"):
+        value = row["value"]
+        place = (row["source"], row["name"], row["key"], row["unit"])
+        one = found.setdefault(place, [0, value, 0, value, value])
+        one[:] = [one[0] + 1, min(one[1], value), one[2] + value, max(one[3], value), value]
+    if not found:
+        return []
+    heads = "".join(f"{head:>14}" for head in ("least", "mean", "most", "last"))
+    lines = [f"{'metric':<48} {'rows':>8}{heads}  unit"]
+    for (source, name, key, unit), (count, least, total, most, last) in sorted(found.items()):
+        label = f"{source}/{name}{f'[{key}]' if key else ''}"
+        numbers = "".join(f"{one:>14.6g}" for one in (least, total / count, most, last))
+        lines.append(f"{label[:48]:<48} {count:>8.0f}{numbers}  {unit}")
+    return lines
+
+
+def _activity_lines(rows: _Rows) -> list[str]:
+    found: dict[str, list[float]] = {}
+    for row in rows("activity"):
+        one = found.setdefault(row["name"], [0, 0])
+        one[:] = [one[0] + row["count"], one[1] + (row["gpu_time_ns"] or 0)]
+    if not found:
+        return []
+    busiest = sorted(found.items(), key=lambda item: -item[1][1])[:30]
+    lines = [f"{'kernel':<80} {'launches':>12} {'GPU ms':>14}"]
+    lines += [f"{n[:80]:<80} {count:>12.0f} {spent / 1e6:>14.3f}" for n, (count, spent) in busiest]
+    return lines
+
+
+class _ParquetFile:
+    """A file for raw data, 0600 as the history itself."""
+
+    def __init__(self, path: Path, kind: str) -> None:
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        self._pa, self._parquet, self._kind = pa, parquet, kind
+        flags = os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o600)
+        os.fchmod(descriptor, 0o600)
+        self._file: BinaryIO = os.fdopen(descriptor, "wb")
+
+    def write(self, rows: _Rows) -> int:
+        """Write the rows and give how many there were."""
+        schema, count = self._schema(), 0
+        with self._file, self._parquet.ParquetWriter(self._file, schema) as writer:
+            batch: list[dict[str, Any]] = []
+            for row in rows(self._kind):
+                batch.append(row)
+                count += 1
+                if len(batch) >= _BATCH:
+                    writer.write_table(self._pa.Table.from_pylist(batch, schema=schema))
+                    batch.clear()
+            writer.write_table(self._pa.Table.from_pylist(batch, schema=schema))
+        return count
+
+    def _schema(self) -> Any:
+        """Give the columns' types; log2 bins are (bin, count) pairs."""
+        from edge_agent.local.history_read import COLUMNS
+
+        pa = self._pa
+        bins, whole = pa.list_(pa.list_(pa.int64())), pa.int64()
+        integers = ("span_ns", "gpu", "count", "gpu_time_ns", "sampling_rate_millionths")
+        types = dict.fromkeys(integers, whole)
+        types |= {"value": pa.float64(), "log2_bins": bins, "copy_log2_bins": bins}
+        when = [("unix_ns", whole), ("unix_error_ns", whole), ("boot_id", pa.string()),
+                ("boottime_ns", whole)]  # fmt: skip
+        columns = COLUMNS[self._kind]
+        return pa.schema([*when, *((name, types.get(name, pa.string())) for name in columns)])

@@ -1,0 +1,128 @@
+"""`pointillist agent run`: options to configuration, then the agent with all that attends it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from .output import ExitCode, need_file, reported, say
+
+if TYPE_CHECKING:
+    from edge_agent.config import AgentConfig
+
+LOG_HINT: Final = (
+    "the Leader makes the log's folder, for the group that [transport] names: start the Leader "
+    "first, and this agent as a member of that group (root becomes one)"
+)
+DEFAULT_CONFIG: Final = Path("/etc/pointillist/agent.toml")
+_HINT: Final = (
+    "deploy/config/agent.toml is a sample; or --key-file, --state-dir, --log-folder, --leader and "
+    "--helper do without a file"
+)
+_FLAGS: Final[Mapping[str, tuple[str, str]]] = {
+    "key_file": ("host", "key_file"),
+    "state_dir": ("host", "state_dir"),
+    "gpus": ("host", "gpus"),
+    "gpu_uuids": ("host", "gpu_uuids"),
+    "log_folder": ("transport", "folder"),
+    "leaders": ("trust", "leaders"),
+    "helpers": ("trust", "helpers"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was said on the command line; None or empty where nothing was."""
+
+    config: Path | None = None
+    key_file: Path | None = None
+    state_dir: Path | None = None
+    log_folder: Path | None = None
+    gpus: Sequence[str] = ()
+    gpu_uuids: Sequence[str] = ()
+    leaders: Sequence[str] = ()
+    helpers: Sequence[str] = ()
+    replay: Sequence[Path] = ()
+    assignments: Sequence[str] = ()
+
+    def overrides(self) -> dict[str, Any]:
+        """Give the tree of tables that these options stand for. Raises ConfigError."""
+        from edge_agent.config_tree import assignment, overlay
+
+        tree: dict[str, Any] = {}
+        for name, (section, key) in _FLAGS.items():
+            value = getattr(self, name)
+            if value:
+                plain = str(value) if isinstance(value, Path) else [str(one) for one in value]
+                tree = overlay(tree, {section: {key: plain}})
+        if self.replay:
+            traces = [{"path": str(path)} for path in self.replay]
+            tree = overlay(tree, {"sources": {"replay": traces}})
+        for text in self.assignments:
+            tree = overlay(tree, assignment(text))
+        return tree
+
+    def file(self, overrides: Mapping[str, Any]) -> Path | None:
+        """Give the configuration file; None where flags alone are to do."""
+        if self.config is not None:
+            return self.config
+        if overrides and not DEFAULT_CONFIG.exists():
+            return None
+        return DEFAULT_CONFIG
+
+
+def load(options: Options) -> tuple[AgentConfig, Callable[[], AgentConfig]]:
+    """Read the configuration, and give how to read it again."""
+    from edge_agent.config import load_config
+    from edge_agent.config_tree import ConfigError
+
+    with reported(ExitCode.USAGE, ConfigError, hint=_HINT):
+        overrides = options.overrides()
+        path = options.file(overrides)
+        if path is not None:
+            # Made absolute: the working directory is not the agent's to rely on.
+            path = need_file(path, "the agent's configuration", _HINT).absolute()
+        return load_config(path, overrides), lambda: load_config(path, overrides)
+
+
+def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> None:
+    """Run until a signal; SIGHUP reloads."""
+    from edge_agent.ledger_errors import LedgerRefused
+    from edge_agent.live import open_agent, sources_of
+    from edge_agent.local.attendant import Attendant, Reloading
+    from edge_agent.local.log_level import log_to_stderr
+    from edge_agent.local.systemd import Notifier
+    from privacy.accountant import gate, load_accountant
+    from transport.port import TransportUnavailable
+    from wire.catalogue import Catalogue
+
+    config, read = load(options)
+    log_gate = log_to_stderr(config.log.level)
+    # Before anything else: a reload that comes early must not end the agent.
+    early: list[int] = []
+    signal.signal(signal.SIGHUP, lambda number, _frame: early.append(number))
+    load_accountant()  # while this process can still reach all of its interpreter
+    version = metadata.version("pointillist")
+    become_agent(config)
+    with reported(ExitCode.REFUSED, LedgerRefused):
+        with reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=LOG_HINT):
+            shell, absent = open_agent(config, gate=gate)
+        for source in absent:
+            say(f"source {source.source} is absent: {source.reason}")
+        catalogue = Catalogue.load()
+        again = Reloading(read, lambda new: sources_of(new, catalogue).start_all(), log_gate)
+        attendant = Attendant(
+            shell, config, absent, notifier=Notifier.from_environment(), reloading=again,
+            version=version,
+        )  # fmt: skip
+        shell.observe(attendant)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda _number, _frame: shell.stop())
+        signal.signal(signal.SIGHUP, lambda _number, _frame: attendant.request_reload())
+        if early:
+            attendant.request_reload()
+        shell.run()

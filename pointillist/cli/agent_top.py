@@ -1,0 +1,129 @@
+"""`pointillist agent top`: this host, live. What it shows is raw and never leaves the host."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import termios
+import time
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from .output import JsonFlag, emit
+
+if TYPE_CHECKING:
+    from edge_agent.config import AgentConfig
+    from edge_agent.local.feed import Feed
+    from edge_agent.local.proc_view import HostSampler
+
+EPILOG: Final = """Examples:
+
+pointillist agent top   q or Ctrl-C ends it
+
+pointillist agent top --once   one picture, also without a terminal
+
+pointillist agent top --json | jq .host.processes"""
+
+_DEFAULT: Final = Path("/etc/pointillist/agent.toml")
+_FIRST_S: Final = 0.5
+_ANSWER_S: Final = 3.0
+_POLL_S: Final = 0.1
+_END_KEYS: Final = frozenset({b"q", b"Q", b"\x1b", b""})
+
+
+def top(
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="TOML file [/etc/pointillist/agent.toml].")
+    ] = None,
+    interval: Annotated[float, typer.Option(help="Seconds between pictures.", min=0.1)] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Show this host live: CPU, processes, run queue, disk, network, GPUs, and the next report.
+
+    Beside a running agent it shows what that agent measures and is about to report, with the
+    noise that the report will carry. Without one it runs the configured sources itself.
+    """
+    from rich.console import Console
+
+    from edge_agent.local.feed import open_feed
+    from edge_agent.local.proc_view import HostSampler
+
+    from .top_screen import picture, warm_up
+
+    warm_up()  # while this process can still reach all of its libraries
+    loaded = _configured(config)
+    with open_feed(loaded) as feed:
+        sampler = HostSampler()
+        if not (once or json) and sys.stdout.isatty():
+            _live(sampler, feed, interval)
+            return
+        time.sleep(min(interval, _FIRST_S))
+        feed.wait(_ANSWER_S)
+        host, view = sampler.view(), feed.view()
+        if json:
+            emit({"host": host, "agent": view, "note": feed.note}, True)
+        else:
+            Console().print(picture(host, view, feed.note))
+
+
+def _configured(path: Path | None) -> AgentConfig | None:
+    """Read the configuration and become the agent's user; without a file look at /proc alone."""
+    from . import agent
+
+    if path is None and not _DEFAULT.exists():
+        return None
+    loaded = agent.load_file(path or _DEFAULT)
+    agent.become_agent(loaded)
+    return loaded
+
+
+def _live(sampler: HostSampler, feed: Feed, interval: float) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    from .top_screen import screen
+
+    console = Console()
+    with _keys() as pressed:
+        if pressed(min(interval, _FIRST_S), feed.poll):
+            return
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                picture = screen(sampler.view(), feed.view(), feed.note, console.size)
+                live.update(picture, refresh=True)
+                if pressed(interval, feed.poll):
+                    return
+
+
+@contextmanager
+def _keys() -> Iterator[Callable[[float, Callable[[], None]], bool]]:
+    """Take keys as they are pressed, and give the terminal back as it was."""
+    descriptor = sys.stdin.fileno() if sys.stdin.isatty() else None
+
+    def pressed(seconds: float, poll: Callable[[], None]) -> bool:
+        """Wait for the next picture; tell whether a key said to end."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            poll()
+            waits = [descriptor] if descriptor is not None else []
+            ready, _, _ = select.select(waits, [], [], min(left, _POLL_S))
+            if ready and os.read(ready[0], 64) in _END_KEYS:
+                return True
+        return False
+
+    if descriptor is None:
+        yield pressed
+        return
+    before = termios.tcgetattr(descriptor)
+    try:
+        tty.setcbreak(descriptor)
+        yield pressed
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

@@ -1,0 +1,266 @@
+"""The agent as people run it: top under a terminal, signals, history, systemd, a restart."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import termios
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyarrow import parquet
+
+from edge_agent.local.attendant import Attendant
+from edge_agent.local.history_read import HistoryReader
+from tests.agent_live import SteppedClock, Surroundings, run_until, surroundings
+from tests.agent_world import T0
+from tests.integration.test_agent_cli import write_config
+from wire.envelope import unwrap
+from wire.report import Report
+from wire.topics import REPORTS
+
+PATIENCE_S = 60
+_PANELS = (
+    "top processes", "run queue and softirq", "disk and network", "GPU", "pressure cpu some",
+    "the report about to leave", "beside the running agent",
+)  # fmt: skip
+_CODE = (
+    "import pointillist.cli.agent as a; a._become_agent = lambda config: None;"
+    "from pointillist.cli import main; main()"
+)
+
+
+class RunningAgent:
+    """A real `agent run` with a notify socket."""
+
+    def __init__(self, made: Surroundings, config: Path) -> None:
+        self.config = config
+        self.notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.notify.bind(str(made.folder / "notify"))
+        self.notify.settimeout(PATIENCE_S)
+        environment = {**os.environ, "NOTIFY_SOCKET": str(made.folder / "notify"),
+                       "WATCHDOG_USEC": "400000"}  # fmt: skip
+        environment.pop("WATCHDOG_PID", None)
+        self.log = (made.folder / "log.txt").open("w")
+        self.child = subprocess.Popen(
+            [sys.executable, "-c", _CODE, "agent", "run", "-c", str(config)],
+            stderr=self.log,
+            env=environment,
+        )
+
+    def told(self, what: str) -> list[str]:
+        """Read what systemd is told until a line of it comes."""
+        seen: list[str] = []
+        while what not in seen:
+            seen += self.notify.recv(4096).decode().split("\n")
+        return seen
+
+    def text(self) -> str:
+        return Path(self.log.name).read_text()
+
+    def stop(self) -> int:
+        self.child.terminate()
+        code = self.child.wait(PATIENCE_S)
+        self.log.close()
+        return code
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[RunningAgent]:
+    made = surroundings(tmp_path)
+    config = write_config(made)
+    with config.open("a") as file:
+        file.write("\n[metrics]\nport = 0\n")
+    running = RunningAgent(made, config)
+    try:
+        running.told("READY=1")
+        yield running
+    finally:
+        if running.child.poll() is None:
+            running.child.kill()
+            running.child.wait()
+        running.notify.close()
+
+
+def under_a_terminal(*arguments: str, until: str, key: bytes) -> tuple[str, int, bool]:
+    """Run a command under a pty until its picture shows a text, press a key, and wait."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("4H", 50, 160, 0, 0))
+    before = termios.tcgetattr(follower)
+    child = subprocess.Popen(
+        [sys.executable, "-c", _CODE, *arguments],
+        stdin=follower, stdout=follower, stderr=subprocess.DEVNULL,
+        env={**os.environ, "TERM": "xterm-256color"}, start_new_session=True,
+    )  # fmt: skip
+    shown, pressed = "", False
+    deadline = time.monotonic() + PATIENCE_S
+    while child.poll() is None and time.monotonic() < deadline:
+        if select.select([leader], [], [], 0.1)[0]:
+            shown += os.read(leader, 65536).decode("utf-8", "replace")
+        if not pressed and until in shown:
+            os.write(leader, key)
+            pressed = True
+    if child.poll() is None:
+        child.kill()
+    while select.select([leader], [], [], 0)[0]:
+        shown += os.read(leader, 65536).decode("utf-8", "replace")
+    restored = termios.tcgetattr(follower) == before
+    os.close(leader)
+    os.close(follower)
+    return shown, child.wait(), restored
+
+
+def test_agent_top_shows_the_host_beside_an_agent_and_ends_on_q(agent: RunningAgent) -> None:
+    arguments = ("agent", "top", "-c", str(agent.config), "--interval", "0.3")
+    shown, code, restored = under_a_terminal(*arguments, until="running: host", key=b"q")
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
+    for part in _PANELS:
+        assert part in plain, part
+    assert code == 0
+    assert restored, "the terminal was not given back as it was"
+    assert shown.rindex("\x1b[?1049l") > shown.rindex("\x1b[?1049h")
+
+
+def test_agent_top_without_an_agent_reads_the_sources(tmp_path: Path) -> None:
+    config = write_config(surroundings(tmp_path))
+    command = [sys.executable, "-c", _CODE, "agent", "top", "-c", str(config), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    shown = json.loads(done.stdout)
+    assert shown["agent"]["agent"]["sources"] == ["host"]
+    assert shown["agent"]["agent"]["absent"][0][0] == "replay-0"
+    assert shown["agent"]["reports"] == []
+    assert shown["host"]["memory_bytes"]["total"] > 0
+    assert {one["name"] for one in shown["agent"]["values"]} >= {"host_cpu", "host_memory"}
+
+
+def test_agent_tells_systemd_reloads_and_keeps_trust(agent: RunningAgent) -> None:
+    agent.told("WATCHDOG=1")
+    text = agent.config.read_text()
+    changed = text.replace("host = true", "host = false") + '[log]\nlevel = "warning"\n'
+    agent.config.write_text(re.sub(r'leaders = \["..', 'leaders = ["00', changed))
+    agent.child.send_signal(signal.SIGHUP)
+    seen = agent.told("RELOADING=1")
+    assert any(line.startswith("MONOTONIC_USEC=") for line in seen)
+    assert "STATUS=reload: held_back" in agent.told("READY=1")
+    agent.config.write_text("no toml [")
+    agent.child.send_signal(signal.SIGHUP)
+    agent.told("RELOADING=1")
+    assert "STATUS=reload: refused" in agent.told("READY=1")
+    port = re.search(r"127\.0\.0\.1:(\d+)", agent.text())
+    assert port is not None
+    agent.told("WATCHDOG=1")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port[1]}/metrics", timeout=10) as answer:
+        page = answer.read().decode()
+    assert 'pointillist_agent_source_up{source="host"}' not in page
+    assert 'pointillist_agent_reloads_total{outcome="held_back"} 1.0' in page
+    names = {line.split("{")[0].split(" ")[0] for line in page.splitlines() if line[0] != "#"}
+    assert all(name.startswith("pointillist_agent_") for name in names), names
+    assert agent.stop() == 0
+    assert "STOPPING=1" in agent.told("STOPPING=1")
+    reloads = [json.loads(line) for line in agent.text().splitlines() if '"reloaded"' in line]
+    assert [one["outcome"] for one in reloads] == ["held_back", "refused"]
+    assert reloads[0]["changed"] == ["sources", "log"]
+    assert reloads[0]["needs_restart"] == ["trust"]
+
+
+def test_agent_history_speaks_json_and_parquet(agent: RunningAgent, tmp_path: Path) -> None:
+    for _ in range(5):
+        agent.told("WATCHDOG=1")
+    call = [sys.executable, "-c", _CODE, "agent", "history", "-c", str(agent.config)]
+    done = subprocess.run([*call, "--since", "5m", "--json"], capture_output=True, check=True)
+    shown = json.loads(done.stdout)
+    assert {row["name"] for row in shown["metric"]} >= {"host_cpu", "host_memory"}
+    assert [row["name"] for row in shown["event"]][:2] == ["started", "source_absent"]
+    assert all(0 < row["unix_error_ns"] < 1_000_000_000 for row in shown["metric"])
+    out = tmp_path / "out.parquet"
+    subprocess.run([*call, "--since", "5m", "--name", "host_*", "--parquet", str(out)], check=True)
+    table = parquet.read_table(out)
+    assert set(table["name"].to_pylist()) <= {
+        "host_cpu",
+        "host_memory",
+        "host_disk",
+        "host_network",
+    }
+    assert table.num_rows >= 4
+    assert out.stat().st_mode & 0o777 == 0o600
+    wrong = subprocess.run([*call, "--since", "soon"], capture_output=True, check=False)
+    assert wrong.returncode == 2
+    assert agent.stop() == 0
+
+
+def test_agent_run_does_without_a_file(tmp_path: Path) -> None:
+    made = surroundings(tmp_path)
+    flags = [
+        "--key-file", str(made.config.host.key_file), "--state-dir", str(made.folder / "state"),
+        "--log-folder", str(made.config.transport.folder), "--gpu", "H100", "--gpu", "H100",
+        "--leader", made.world.leader.pk.hex(), "--helper", made.world.helper.pk.hex(),
+        "--set", "bounds.n_min_at_least=80", "--set", "metrics.enabled=false",
+        "--set", "log.level=debug",
+    ]  # fmt: skip
+    child = subprocess.Popen(
+        [sys.executable, "-c", _CODE, "agent", "run", *flags], stderr=subprocess.PIPE, text=True
+    )
+    assert child.stderr is not None
+    for line in child.stderr:
+        if '"demo_task"' in line:
+            break
+    child.terminate()
+    rest = child.stderr.read()
+    assert child.wait(PATIENCE_S) == 0
+    assert '"event": "stopped"' in rest
+
+
+def test_a_restart_loses_at_most_the_open_window(tmp_path: Path) -> None:
+    """Stopped in the middle of a window and started anew in the next: every other one is there."""
+    made = surroundings(tmp_path, window_s=4)
+    for start, end in ((T0, T0 + 18), (T0 + 21, T0 + 45)):
+        clock = SteppedClock(start)
+        shell = made.agent(clock)
+        shell.observe(Attendant(shell, made.config, clock=clock))
+        run_until(shell, clock, end)
+        shell.close()
+    made.run(T0 + 45, T0 + 60)  # leaves what was sealed at the end
+    windows = [
+        Report.decode(unwrap(record.value, 1 << 20)[1]).header.window
+        for record in made.records(REPORTS)
+    ]
+    assert len(windows) == len(set(windows))
+    missing = set(range(T0, T0 + 44, 4)) - set(windows)
+    assert missing <= {T0 + 16}, "only the window that was open at the stop may be missing"
+    with HistoryReader(made.config.history_file) as reader:
+        events = [row["name"] for row in reader.rows("event")]
+    assert events == ["started", "stopping"] * 2
+
+
+def test_the_live_view_shows_the_report_and_its_noise_and_changes_nothing(tmp_path: Path) -> None:
+    made = surroundings(tmp_path)
+    clock = SteppedClock(T0)
+    shell = made.agent(clock)
+    attendant = Attendant(shell, made.config, clock=clock)
+    shell.observe(attendant)
+    run_until(shell, clock, T0 + 6)
+    first, second = attendant.view(), attendant.view()
+    assert first == second
+    (report,) = first["reports"]
+    assert report["series"] == "demo"
+    (mix, host) = report["sections"]
+    spec = made.task.sections[0]
+    assert mix["name"] == "kernel_mix"
+    assert mix["noise"] == pytest.approx(spec.sigma_1024 / 1024 * spec.q)
+    assert mix["cells"][0]["cell"].endswith("unmeasured")
+    assert mix["cells"][0]["value"] == 2 * 4 * 1000  # two GPUs that no source watches
+    assert host["unit"] == "millionths of full scale"
+    json.dumps(first)
+    shell.close()

@@ -1,0 +1,94 @@
+"""The mapping of clocks: the stated error encloses the truth, whatever the wall clock did."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_agent.local.clock_map import ClockMap, ClockPoint, read_point
+from edge_agent.local.packing import pack, unpack
+from tests.local_kit import S
+
+MINUTE = 60 * S
+
+
+@given(
+    steps=st.lists(st.integers(-30_000_000, 30_000_000), min_size=1, max_size=8),
+    place=st.floats(0.0, 1.0),
+    when=st.floats(0.0, 1.0),
+)
+def test_clock_map_encloses_a_correction_at_any_moment(
+    steps: list[int], place: float, when: float
+) -> None:
+    """The wall clock is stepped once between each two points, at a moment that nobody saw."""
+    offsets = [1_000 * S]
+    for step in steps:
+        offsets.append(offsets[-1] + step)
+    points = [ClockPoint(i * MINUTE, i * MINUTE + o, 500) for i, o in enumerate(offsets)]
+    mapped = ClockMap(points)
+    at = int(place * (len(points) - 1) * MINUTE)
+    number = min(at // MINUTE, len(steps) - 1)
+    corrected = at - number * MINUTE >= int(when * MINUTE)
+    truth = at + (offsets[number + 1] if corrected else offsets[number])
+    unix_ns, error_ns = mapped.unix_ns(at)
+    assert abs(unix_ns - truth) <= error_ns
+
+
+def test_clock_map_error_grows_outside_its_points() -> None:
+    mapped = ClockMap([ClockPoint(0, 1_000 * S, 200)])
+    assert mapped.unix_ns(0) == (1_000 * S, 200)
+    assert mapped.unix_ns(10 * S) == (1_010 * S, 200 + 5_000_000)
+    assert mapped.unix_ns(-10 * S)[1] == 200 + 5_000_000
+
+
+def test_clock_map_of_no_point_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one point"):
+        ClockMap([])
+
+
+def test_read_point_states_half_the_bracket_and_takes_the_closest() -> None:
+    boot = iter([100, 160, 200, 210, 300, 390, 400, 490, 500, 590])
+    unix = iter([1_000, 2_000, 3_000, 4_000, 5_000])
+    point = read_point(lambda: next(boot), lambda: next(unix))
+    assert point == ClockPoint(205, 2_000, 5)
+
+
+def test_read_point_of_this_machine_is_close_and_moves_forward() -> None:
+    points = [read_point() for _ in range(5)]
+    for before, after in pairwise(points):
+        assert after.boottime_ns > before.boottime_ns
+        # Two readings of one clock must agree within what they state, and any slew meanwhile.
+        assert abs(after.offset_ns - before.offset_ns) <= (
+            before.error_ns + after.error_ns + S // 100
+        )
+
+
+@given(
+    st.lists(
+        st.lists(st.integers(-(1 << 62), 1 << 62), min_size=3, max_size=3), min_size=1, max_size=20
+    )
+)
+def test_packing_gives_snapshots_back(rows: list[list[int]]) -> None:
+    values = np.array(rows, dtype=np.int64)
+    assert (unpack(pack(values), len(rows), 3) == values).all()
+
+
+@pytest.mark.parametrize(
+    ("packed", "count", "cells"),
+    [
+        (b"junk", 1, 1),
+        (pack(np.zeros(100_000, dtype=np.int64)), 10, 1),  # more than it says
+        (pack(np.zeros(3, dtype=np.int64)), 4, 1),  # less than it says
+        (pack(np.zeros(3, dtype=np.int64)), 1 << 40, 1),
+        (pack(np.zeros(3, dtype=np.int64)), 3, 0),
+    ],
+)
+def test_unpacking_bounds_what_a_damaged_file_can_ask(
+    packed: bytes, count: int, cells: int
+) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        unpack(packed, count, cells)

@@ -1,0 +1,301 @@
+"""Parts of the local side: /proc, systemd, reload, doctor, board, socket, the unit file."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from edge_agent.activity import Record
+from edge_agent.config import LogSection, SourcesSection, TrustSection
+from edge_agent.config_tree import ConfigError, assignment, overlay
+from edge_agent.local.board import Board
+from edge_agent.local.devices_view import DeviceRows
+from edge_agent.local.doctor import Verdict, examine, source_findings, worst
+from edge_agent.local.doctor_agent import agent_checks, transport
+from edge_agent.local.doctor_host import host_checks, kernel, library
+from edge_agent.local.live_socket import LiveClient, LiveSocket
+from edge_agent.local.proc_view import HostSampler
+from edge_agent.local.reload import reload
+from edge_agent.local.rows import clean_name, unit_of
+from edge_agent.local.systemd import Notifier
+from edge_agent.sources.port import SourceRegistry
+from tests.agent_live import surroundings
+from tests.local_kit import BOOT, S, activity, flattener, one_of_each, ticks
+
+UNIT = Path("deploy/systemd/pointillist-agent.service")
+
+
+def fake_proc(root: Path, *, busy: int, softirqs: int, spent: int, sectors: int) -> None:
+    (root / "net").mkdir(parents=True, exist_ok=True)
+    (root / "pressure").mkdir(exist_ok=True)
+    (root / "77").mkdir(exist_ok=True)
+    (root / "stat").write_text(
+        f"cpu {busy} 0 0 {1000 - busy} 0 0 0 0\ncpu0 {busy} 0 0 {1000 - busy} 0 0 0 0\n"
+        "procs_running 3\nprocs_blocked 1\n"
+    )
+    (root / "softirqs").write_text(f"   CPU0 CPU1\nTIMER: {softirqs} {softirqs}\n")
+    (root / "diskstats").write_text(
+        f"8 0 sda 1 0 {sectors} 5 1 0 0 0 0 50 0\n8 1 sda1 1 0 {sectors} 5 1 0 0 0 0 50 0\n"
+    )
+    (root / "net/dev").write_text(f"eth0: {sectors} 1 0 0 0 0 0 0 7 1 0 0 0 0 0 0\n")
+    (root / "meminfo").write_text("MemTotal: 1000 kB\nMemAvailable: 400 kB\n")
+    (root / "loadavg").write_text("0.50 0.25 0.10 1/2 3\n")
+    (root / "pressure/cpu").write_text("some avg10=12.50 avg60=1.00 avg300=0.00 total=5\n")
+    fields = " ".join(["S", *["0"] * 10, str(spent), "0", *["0"] * 6, "5", "0", "3"])
+    (root / "77/stat").write_text(f"77 (a) b\x1b[2J) {fields}")
+    (root / "77/schedstat").write_text(f"0 {spent * 1_000_000} 1")
+
+
+def test_host_sampler_gives_rates_of_a_known_proc(tmp_path: Path) -> None:
+    times = iter([0, 2 * S])
+    fake_proc(tmp_path, busy=100, softirqs=1_000, spent=100, sectors=1_000)
+    sampler = HostSampler(tmp_path, lambda: next(times))
+    fake_proc(tmp_path, busy=250, softirqs=1_500, spent=200, sectors=5_000)
+    (tmp_path / "stat").write_text(
+        "cpu 250 0 0 950 0 0 0 0\ncpu0 250 0 0 950 0 0 0 0\nprocs_running 3\nprocs_blocked 1\n"
+    )
+    view = sampler.view()
+    assert view.cpu_percent["user"] == pytest.approx(75.0)
+    assert list(view.cpus_percent) == pytest.approx([75.0])
+    assert view.softirqs_per_s["TIMER"] == 500.0
+    assert view.run_queue["running"] == 3.0
+    assert view.pressure == {"cpu_some": 12.5}
+    (disk,) = view.disks  # the partition repeats its disk
+    assert disk.read_bytes_per_s == 4_000 * 512 / 2
+    assert view.links[0].receive_bytes_per_s == 2_000.0
+    (process,) = view.processes
+    assert process.cpu_percent == pytest.approx(50.0)
+    assert process.wait_percent == pytest.approx(5.0)
+    assert "\x1b" not in process.name
+    assert process.name.startswith("a) b")
+
+
+def test_host_sampler_survives_an_empty_proc(tmp_path: Path) -> None:
+    view = HostSampler(tmp_path).view()
+    assert view.processes == ()
+    assert view.pressure == {}
+
+
+def test_notifier_speaks_as_sd_notify(tmp_path: Path) -> None:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    listener.bind(str(tmp_path / "notify"))
+    listener.setblocking(False)
+    now = [0]
+    environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "4000000"}
+    notifier = Notifier.from_environment(environment)
+    notifier._monotonic_us = lambda: now[0]
+    notifier.ready("sources: host")
+    for now[0] in (0, 500_000, 999_999, 1_000_000, 1_500_000, 2_000_000):
+        notifier.alive()
+    notifier.stopping()
+    heard = [listener.recv(4096).decode() for _ in range(5)]
+    with pytest.raises(BlockingIOError):
+        listener.recv(4096)
+    assert heard == ["READY=1\nSTATUS=sources: host", *["WATCHDOG=1"] * 3, "STOPPING=1"]
+    listener.close()
+
+
+def test_notifier_of_another_process_keeps_quiet() -> None:
+    other = Notifier.from_environment({"WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"})
+    assert other._watchdog_us == 0
+    Notifier.from_environment({"NOTIFY_SOCKET": "/nowhere/notify"}).ready("nobody listens")
+
+
+def test_reload_takes_sources_and_log_and_holds_trust_back(tmp_path: Path) -> None:
+    config = surroundings(tmp_path).config
+    trust = TrustSection((bytes(32),), (bytes(32),))
+    found = replace(config, trust=trust, log=LogSection("error"), sources=SourcesSection(host=True))
+    done = reload(config, lambda: found)
+    assert (done.outcome, done.changed, done.held_back) == (
+        "held_back", ("sources", "log"), ("trust",)
+    )  # fmt: skip
+    assert done.config.trust == config.trust
+    assert done.config.log.level == "error"
+
+    def broken() -> None:
+        raise ConfigError("host: expected a table")
+
+    refused = reload(config, broken)  # type: ignore[arg-type]
+    assert refused.outcome == "refused"
+    assert refused.config is config
+
+
+def test_assignments_read_toml_and_bare_words() -> None:
+    tree = overlay(assignment("log.level=debug"), assignment("history.max_bytes = 8_000_000"))
+    assert tree == {"log": {"level": "debug"}, "history": {"max_bytes": 8_000_000}}
+    with pytest.raises(ConfigError, match="expected section"):
+        assignment("no equals sign")
+
+
+class _MissingSource:
+    name = "ebpf"
+
+    def probe(self) -> str | None:
+        return "libbpf.so.1 cannot be loaded\x1b[2J"
+
+    def start(self) -> None: ...
+
+    def drain(self, now_boottime_ns: int) -> Iterable[Record]:
+        return []
+
+    def stop(self) -> None: ...
+
+
+class _BrokenSource(_MissingSource):
+    name = "odd"
+
+    def probe(self) -> str | None:
+        raise OSError("out of luck")
+
+
+def test_doctor_gives_one_thing_to_do_about_each(tmp_path: Path) -> None:
+    made = surroundings(tmp_path)
+    registry = SourceRegistry()
+    registry.register("ebpf", _MissingSource)
+    registry.register("odd", _BrokenSource)
+    findings = list(source_findings(registry, made.config))
+    by_name = {one.name: one for one in findings}
+    assert by_name["ebpf"].verdict is Verdict.ABSENT
+    assert "libbpf1" in (by_name["ebpf"].do or "")
+    assert "\x1b" not in by_name["ebpf"].found
+    assert by_name["odd"].verdict is Verdict.BROKEN
+    assert by_name["host"].found.startswith("switched off")
+    assert all(one.do for one in findings)
+    assert worst(findings) is Verdict.BROKEN
+
+
+def test_doctor_finds_what_keeps_the_agent_from_running(tmp_path: Path) -> None:
+    made = surroundings(tmp_path)
+    well = {one.name: one for one in examine(agent_checks(made.config))}
+    assert well["key"].verdict is Verdict.OK
+    assert well["state folder"].verdict is Verdict.BROKEN  # no start has made it yet
+    made.run(1_800_000_000, 1_800_000_002)
+    assert {one.name: one for one in examine(agent_checks(made.config))}["ledger"].do is None
+    made.config.ledger_file.unlink()
+    made.config.host.key_file.chmod(0o644)
+    ill = {one.name: one for one in examine(agent_checks(made.config))}
+    assert ill["key"].verdict is Verdict.BROKEN
+    assert ill["ledger"].do == "pointillist agent ledger recover"
+
+
+def test_doctor_asks_the_broker() -> None:
+    class _Kafka:
+        def __init__(self, address: str) -> None:
+            self.bootstrap = (address,)
+
+    class _Section:
+        def __init__(self, address: str) -> None:
+            self.kafka = _Kafka(address)
+
+    with socket.create_server(("127.0.0.1", 0)) as broker:
+        port = broker.getsockname()[1]
+        assert transport(_Section(f"127.0.0.1:{port}")).verdict is Verdict.OK
+    away = transport(_Section(f"127.0.0.1:{port}"))
+    assert away.verdict is Verdict.BROKEN
+    assert away.do
+
+
+def test_doctor_looks_at_the_machine(tmp_path: Path) -> None:
+    findings = {one.name: one for one in examine(host_checks(tmp_path))}
+    assert findings["btf"].verdict is Verdict.ABSENT
+    assert all(one.do for one in findings.values() if one.verdict is not Verdict.OK)
+    assert kernel("4.19.0").verdict is Verdict.ABSENT
+    assert kernel("6.1.0-44").verdict is Verdict.OK
+    assert library("none", "libnone-of-this-name.so.9", "install it").do == "install it"
+
+
+def test_board_does_not_show_what_is_old() -> None:
+    board, flat = Board(), flattener()
+    board.add(flat.rows("test", one_of_each(BOOT)))
+    board.add(flat.rows("ebpf", [ticks(BOOT, 100, 7)]))
+    fresh = board.view(BOOT + 2 * S)
+    rates = {one["name"]: one["value"] for one in fresh["values"] if one["source"] == "ebpf"}
+    assert rates["switches"] == pytest.approx(1_400.0)
+    assert fresh["kernels"][0]["kernel"] == "gemm_kernel"
+    old = board.view(BOOT + 30 * S)
+    assert old["values"] == []
+    assert old["kernels"] == []
+    assert old["events"][0]["age_s"] == 30
+
+
+def test_board_is_bounded() -> None:
+    board, flat = Board(), flattener()
+    for number in range(5_000):
+        board.add(flat.rows("test", [activity(BOOT, f"kernel-{number}")]))
+        board.add(flat.rows(f"source-{number}", one_of_each(BOOT)[1:4]))
+    view = board.view(BOOT + S)
+    assert len(view["values"]) == 2_000
+    assert len(view["events"]) == 50
+    assert sum(len(bucket) for bucket in board._buckets.values()) == 2_000
+
+
+class _Devices:
+    """Any vendor's source with a last look."""
+
+    class _Device:
+        def __init__(self, end_ns: int, values: dict[str, int]) -> None:
+            self.id, self.model, self.values = "GPU-1", "H100", values
+            self.begin_ns, self.end_ns = end_ns - 10, end_ns
+
+    def __init__(self) -> None:
+        self.devices = [self._Device(BOOT, {"power_mw": 300_000})]
+
+    def latest(self, now_boottime_ns: int) -> _Devices | None:
+        return self if now_boottime_ns < BOOT + 3 * S else None
+
+
+def test_device_rows_give_each_look_once_and_nothing_stale() -> None:
+    rows, source = DeviceRows(), _Devices()
+    (power,) = rows.rows("gpu-nvidia", source, BOOT)
+    assert (power.name, power.key, power.unit, power.value) == (
+        "gpu.power_mw", "GPU-1", "mW", 300_000.0
+    )  # fmt: skip
+    assert list(rows.rows("gpu-nvidia", source, BOOT + S)) == []
+    assert list(rows.rows("gpu-nvidia", source, BOOT + 9 * S)) == []
+    assert list(rows.rows("host", object(), BOOT)) == []
+    assert rows.models == {"GPU-1": "H100"}
+
+
+def test_live_socket_answers_from_a_deep_folder_and_is_private(tmp_path: Path) -> None:
+    folder = tmp_path / ("deep" * 20) / ("er" * 40)
+    folder.mkdir(parents=True)
+    path = folder / "live.sock"
+    client = LiveClient(path)
+    with pytest.raises(OSError, match="No such file"):
+        client.poll()
+    listening = LiveSocket(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert client.poll() is None
+    assert listening.serve(lambda: {"values": list(range(10_000))}) == 1
+    assert client.poll() == {"values": list(range(10_000))}
+    assert listening.serve(lambda: pytest.fail("nobody asked")) == 0
+    listening.close()
+    assert not path.exists()
+
+
+def test_unknown_records_are_counted_and_names_cleaned() -> None:
+    flat = flattener()
+    assert list(flat.rows("odd", [object()])) == []
+    assert flat.dropped == {"unknown_record": 1}
+    assert clean_name("a\x1b[2J\n") == "a\ufffd[2J\ufffd"
+    assert len(clean_name("x" * 10_000)) == 200
+    assert [unit_of(n) for n in ("cpu_ns", "rx_bytes_per_s", "switches")] == ["ns", "bytes/s", ""]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_systemd_unit_is_one(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(UNIT.absolute())],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert UNIT.name not in done.stderr, done.stderr
+    text = UNIT.read_text()
+    assert "Type=notify" in text
+    assert "WatchdogSec=" in text
