@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -57,16 +57,23 @@ def prepare_transport(settings: TransportSettings, side: Side) -> None:
         prepare_folder(settings.folder, settings.group)
 
 
-def open_transport(settings: TransportSettings, side: Side) -> Transport:
+def open_transport(
+    settings: TransportSettings,
+    side: Side,
+    *,
+    retention_s: float | None = None,
+    keep: Collection[str] = (),
+) -> Transport:
     """Open it; call it after privileges are dropped.
 
+    retention_s, keep   of the embedded log, as it takes them; a broker's topics have their own
     Raises      TransportUnavailable, KafkaSettingsError
     """
     if isinstance(settings, KafkaSettings):
         return _kafka(side)(settings)
     from .embedded import EmbeddedLog
 
-    return EmbeddedLog(settings.folder, group=settings.group)
+    return EmbeddedLog(settings.folder, group=settings.group, retention_s=retention_s, keep=keep)
 
 
 def _kafka(side: Side) -> Callable[[KafkaSettings], Transport]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from contextlib import suppress
-from dataclasses import asdict
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .output import CommandError, ExitCode, JsonFlag, emit, unavailable, usage_error
+from .output import CommandError, ExitCode, JsonFlag, emit, say, unavailable, usage_error
 
 app = typer.Typer(
     help="Play a fleet of 12,000 GPUs on this machine, released under differential privacy.",
@@ -62,6 +62,10 @@ def demo(
     processes: Annotated[
         int, typer.Option(help="Processes that share the simulated hosts.", min=1, max=16)
     ] = 2,
+    kafka: Annotated[
+        bool,
+        typer.Option("--kafka", help="Send everything through Apache Kafka, started for this run."),
+    ] = False,
     output: Annotated[
         Path, typer.Option(help="Folder for the results; a subfolder is made for each run.")
     ] = Path("runs"),
@@ -92,12 +96,14 @@ def demo(
         late=0.003,
         trace=trace.resolve() if trace else None,
     )
-    _play(options, output, json)
+    _play(options, output, json, kafka=kafka)
 
 
-def _play(options: object, output: Path, json: bool) -> None:
+def _play(options: object, output: Path, json: bool, *, kafka: bool) -> None:
     from rich.console import Console
 
+    from pointillist.broker.jars import BrokerError
+    from pointillist.broker.local import LocalBroker
     from pointillist.demo.fleet import DemoFleet, DemoOptions
     from pointillist.demo.folders import RunFolders
     from pointillist.demo.plan import MIX_SERIES
@@ -110,9 +116,13 @@ def _play(options: object, output: Path, json: bool) -> None:
         signal.signal(number, _interrupt)
     console = Console(stderr=True)
     folder = _output_folder(output)
-    folders = RunFolders.make()
+    folders = RunFolders.make(embedded=not kafka)
     try:
-        with Family(folders.logs) as family:
+        with ExitStack() as stack:
+            if kafka:
+                broker = stack.enter_context(LocalBroker(folders.kafka))
+                options = replace(options, kafka=broker.start(say).bootstrap)
+            family = stack.enter_context(Family(folders.logs))
             fleet = DemoFleet(options, folders, family)
             with Stage(console, quiet=json) as stage:
                 stage.say("starting Leader, Helper and hosts")
@@ -137,7 +147,7 @@ def _play(options: object, output: Path, json: bool) -> None:
             raise CommandError(
                 ExitCode.FAILED, "nothing was released", f"the logs are in {folders.logs}"
             )
-    except ChildFailed as error:
+    except (BrokerError, ChildFailed) as error:
         raise unavailable(str(error)) from error
     finally:
         folders.remove()
