@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from wire.topics import TOPICS
+from wire.topics import EPOCHS, REPORTS, TOPICS
 
 from .port import MAX_VALUE_BYTES
 
@@ -43,7 +43,7 @@ class KafkaSettings:
     token_file     of OAUTHBEARER: a bearer token (JWT), read again whenever one is needed
     prefix         topics and groups begin with it: several fleets in one cluster
     replication    copies of each topic that this program creates
-    retention_s    age at which uncompacted records go; more than the tasks' longest retention
+    retention_s    age at which reports and epochs go; more than the tasks' longest retention
     timeout_s      how long one step may wait for a broker
     lease_s        how long a member of a group may go without polling
     idle_read_s    how long a broker may hold a read that finds nothing
@@ -166,9 +166,10 @@ class KafkaSettings:
         }
         if compacted:
             return common | {"cleanup.policy": "compact"}
+        ages = topic in {EPOCHS, REPORTS}
         return common | {
             "cleanup.policy": "delete",
-            "retention.ms": str(self.retention_s * 1000),
+            "retention.ms": str(self.retention_s * 1000) if ages else "-1",
         }
 
     def password(self) -> str:

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 
 from transport.kafka_aggregator_client import LastError, client_config, mapped
 from transport.kafka_settings import KafkaSettings
-from wire.topics import EPOCHS, JOINS, KEYS, REPORTS, ROSTERS, TASKS
+from wire.topics import ENTRIES, EPOCHS, JOINS, KEYS, REPORTS, ROSTERS, TASKS
 
 
 class Role(Enum):
@@ -33,11 +33,11 @@ _UP: Final = (REPORTS, EPOCHS, JOINS)
 _DOWN: Final = (TASKS, ROSTERS, KEYS)
 
 READS: Final = {
-    Role.AGENT: _DOWN,
+    Role.AGENT: (*_DOWN, ENTRIES),
     Role.LEADER: _UP + _DOWN,
     Role.HELPER: tuple(topic for topic in _UP + _DOWN if topic != REPORTS),
 }
-WRITES: Final = {Role.AGENT: _UP, Role.LEADER: _DOWN, Role.HELPER: _DOWN}
+WRITES: Final = {Role.AGENT: _UP, Role.LEADER: (*_DOWN, ENTRIES), Role.HELPER: _DOWN}
 GROUPS: Final = {
     Role.AGENT: ("agent-", "join-", "recover-"),
     Role.LEADER: ("leader",),
