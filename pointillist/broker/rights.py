@@ -40,7 +40,7 @@ READS: Final = {
 WRITES: Final = {Role.AGENT: _UP, Role.LEADER: (*_DOWN, ENTRIES), Role.HELPER: _DOWN}
 GROUPS: Final = {
     Role.AGENT: ("agent-", "join-", "recover-"),
-    Role.LEADER: ("leader",),
+    Role.LEADER: ("leader", "roster-build"),
     Role.HELPER: ("helper",),
 }
 """Beginnings of the consumer groups that a role joins."""

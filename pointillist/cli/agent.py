@@ -150,8 +150,8 @@ def recover(
     from edge_agent.ledger_errors import LedgerRefused
     from edge_agent.live import load_host, this_machine
     from edge_agent.recovery import read_signed_past
-    from transport.opening import Side, open_transport
     from transport.keyfiles import mark_ledger
+    from transport.opening import Side, open_transport
 
     loaded = _load(config)
     _become_agent(loaded)
@@ -205,8 +205,8 @@ def join(
     """
     from edge_agent.joining import find_answer, gpu_counts, hardware_ids, join_request, send_join
     from edge_agent.live import load_host, this_machine
-    from transport.opening import Side, open_transport
     from transport.keyfiles import machine_id
+    from transport.opening import Side, open_transport
     from transport.port import TransportUnavailable
     from wire.catalogue import Catalogue
 
@@ -226,9 +226,7 @@ def join(
         gpu_counts(Catalogue.load(), loaded.host.gpus),
     )
     with reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=_LOG_HINT), ExitStack() as stack:
-        log = stack.enter_context(
-            open_transport(loaded.transport.settings, Side.AGENT)
-        )
+        log = stack.enter_context(open_transport(loaded.transport.settings, Side.AGENT))
         send_join(log, request)
         answer = find_answer(log, request, loaded.trust.pins, wait_s)
     body: dict[str, Any] = {

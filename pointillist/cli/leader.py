@@ -238,8 +238,8 @@ def token(
 
 
 def _fetch(log: Path, plans: Path, requests: Path) -> dict[str, int]:
-    from aggregator.join_requests import fetch_requests
     from aggregator.config import ConfigError, load_kafka_table
+    from aggregator.join_requests import fetch_requests
     from transport.opening import EmbeddedSettings, Side, TransportSettings, open_transport
     from transport.port import TransportUnavailable
 
