@@ -103,7 +103,6 @@ def _play(options: object, output: Path, json: bool, *, kafka: bool) -> None:
     from rich.console import Console
 
     from pointillist.broker.jars import BrokerError
-    from pointillist.broker.local import LocalBroker
     from pointillist.demo.fleet import DemoFleet, DemoOptions
     from pointillist.demo.folders import RunFolders
     from pointillist.demo.plan import MIX_SERIES
@@ -120,8 +119,7 @@ def _play(options: object, output: Path, json: bool, *, kafka: bool) -> None:
     try:
         with ExitStack() as stack:
             if kafka:
-                broker = stack.enter_context(LocalBroker(folders.kafka))
-                options = replace(options, kafka=broker.start(say).bootstrap)
+                options = replace(options, kafka=_broker(stack, folders.kafka))
             family = stack.enter_context(Family(folders.logs))
             fleet = DemoFleet(options, folders, family)
             with Stage(console, quiet=json) as stage:
@@ -143,16 +141,25 @@ def _play(options: object, output: Path, json: bool, *, kafka: bool) -> None:
             }
             mean = tally.running_mean(MIX_SERIES, "kernel_mix")
             tell(Console(), summary, mean, events, tally.last_hosts())
-        if summary.windows_released == 0:
-            raise CommandError(
-                ExitCode.FAILED, "nothing was released", f"the logs are in {folders.logs}"
-            )
+        _check_released(summary.windows_released, folders.logs)
     except (BrokerError, ChildFailed) as error:
         raise unavailable(str(error)) from error
     finally:
         folders.remove()
         with suppress(OSError):
             folder.rmdir()  # an interrupted run leaves no empty folder
+
+
+def _check_released(windows: int, logs: Path) -> None:
+    if windows == 0:
+        raise CommandError(ExitCode.FAILED, "nothing was released", f"the logs are in {logs}")
+
+
+def _broker(stack: ExitStack, folder: Path) -> str:
+    """Start a broker that ends with the stack; give its address."""
+    from pointillist.broker.local import LocalBroker
+
+    return stack.enter_context(LocalBroker(folder)).start(say).bootstrap
 
 
 def _check_trace(trace: Path) -> None:
