@@ -8,11 +8,14 @@ import time
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .output import CommandError, ExitCode, JsonFlag, emit, say, unavailable, usage_error
+
+if TYPE_CHECKING:
+    from pointillist.demo.fleet import DemoOptions
 
 app = typer.Typer(
     help="Play a fleet of 12,000 GPUs on this machine, released under differential privacy.",
@@ -99,18 +102,17 @@ def demo(
     _play(options, output, json, kafka=kafka)
 
 
-def _play(options: object, output: Path, json: bool, *, kafka: bool) -> None:
+def _play(options: DemoOptions, output: Path, json: bool, *, kafka: bool) -> None:
     from rich.console import Console
 
     from pointillist.broker.jars import BrokerError
-    from pointillist.demo.fleet import DemoFleet, DemoOptions
+    from pointillist.demo.fleet import DemoFleet
     from pointillist.demo.folders import RunFolders
     from pointillist.demo.plan import MIX_SERIES
     from pointillist.demo.processes import ChildFailed, Family
     from pointillist.demo.run import event_sections, follow
     from pointillist.demo.stage import Stage
 
-    assert isinstance(options, DemoOptions)  # noqa: S101  (narrowed for the type checker)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     console = Console(stderr=True)
