@@ -7,22 +7,27 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON := .venv/bin/python
 ARGS ?=
+KAFKA ?=
 STAMP := .venv/.installed
 PACKAGES := wire privacy transport edge_agent aggregator simulator pointillist
 SITE := .venv/site
 
-.PHONY: help setup bpf demo test lint lint-python lint-proto lint-docs format lock bench-round bench-demo bench-audit clean
+.PHONY: help setup bpf demo test lint lint-python lint-proto lint-docs format lock
+.PHONY: kafka java bench-round bench-demo bench-audit bench-kafka clean
 
 help:
 	@echo "make setup         .venv with everything, by hash"
 	@echo "make bpf           the BPF object anew, where clang is"
 	@echo "make demo          a private fleet of 12,000 GPUs on this machine, under three minutes"
+	@echo "make demo KAFKA=1  the same through Apache Kafka"
+	@echo "make kafka         Apache Kafka on loopback; pointillist kafka stop ends it"
 	@echo "make test          the tests"
 	@echo "make lint          ruff, mypy, import-linter, buf, mkdocs"
 	@echo "make format        ruff format and its safe fixes"
 	@echo "make lock          requirement files from pyproject.toml"
 	@echo "make bench-round   what 100,000 reports cost both aggregators"
 	@echo "make bench-demo    the demo's figures and the README's picture"
+	@echo "make bench-kafka   what Kafka costs agents and the Leader"
 	@echo "make bench-audit   the noise samplers' audit at 10^7 trials"
 
 setup: $(STAMP)
@@ -36,9 +41,16 @@ bpf:
 	@$(MAKE) -C bpf
 
 demo: $(STAMP)
-	@.venv/bin/pointillist demo $(ARGS)
+	@.venv/bin/pointillist demo $(if $(KAFKA),--kafka) $(ARGS)
 
-test: $(STAMP)
+kafka: $(STAMP)
+	@.venv/bin/pointillist kafka start $(ARGS)
+
+# Java and Maven, for the tests against a real broker: root installs them, others are told.
+java: $(STAMP)
+	@$(PYTHON) -m pointillist.broker.jars
+
+test: $(STAMP) java
 	@$(PYTHON) -m pytest $(ARGS)
 
 lint: lint-python lint-proto lint-docs
@@ -70,6 +82,9 @@ bench-round: $(STAMP)
 
 bench-demo: $(STAMP)
 	@$(PYTHON) -m bench.demo
+
+bench-kafka: $(STAMP) java
+	@$(PYTHON) -m bench.kafka $(ARGS)
 
 bench-audit: $(STAMP)
 	@$(PYTHON) -m bench.audit $(ARGS)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, get_type_hints
+
+from transport.kafka_settings import KafkaSettings
+from transport.opening import TransportSettings, choose
 
 MAX_BYTES: Final = 1 << 20
 DEFAULT_MESSAGE_BYTES: Final = 64 << 20
@@ -54,13 +57,19 @@ class LeaderConfig:
     signed_dir: Path
     helper_pk: bytes
     user: str
-    log_dir: Path
+    log_dir: Path | None
     log_group: str | None
     helper: HelperAddress | None
     database: Path
     releases_dir: Path
     catalogue: Path | None
     status_file: Path
+    kafka: KafkaSettings | None = None
+
+    @property
+    def transport(self) -> TransportSettings:
+        """What `open_transport` takes."""
+        return choose(self.log_dir, self.log_group, self.kafka)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +108,17 @@ def load_leader_config(path: Path) -> LeaderConfig:
         signed_dir=leader.path("signed_dir"),
         helper_pk=leader.key("helper_pk", optional=True),
         user=leader.text("user", "pointillist-leader"),
-        log_dir=log.path("folder"),
+        log_dir=log.path("folder") if log.has("folder") else None,
         log_group=log.text("group", "") or None,
         helper=_address(top.table("helper")) if top.has("helper") else None,
         database=store.path("database"),
         releases_dir=store.path("releases_dir"),
         catalogue=store.path("catalogue") if store.has("catalogue") else None,
         status_file=leader.path("status_file", state_dir / "status.json"),
+        kafka=_kafka(log.table("kafka")) if log.has("kafka") else None,
     )
     top.done(leader, log, store)
+    _checked(f"{path} [transport]", lambda: config.transport)
     if (config.helper is None) != (config.helper_pk == b""):
         raise ConfigError(f"{path}: expected both helper_pk and [helper], or neither")
     return config
@@ -137,6 +148,37 @@ def load_helper_config(path: Path) -> HelperConfig:
     )
     top.done(helper)
     return config
+
+
+def load_kafka_table(path: Path) -> KafkaSettings | None:
+    """Read the table [transport.kafka] of any file, None where there is none.
+
+    Raises      ConfigError, OSError
+    """
+    top = _Table(_read(path), str(path))
+    log = top.table("transport") if top.has("transport") else None
+    return _kafka(log.table("kafka")) if log is not None and log.has("kafka") else None
+
+
+def _kafka(table: _Table) -> KafkaSettings:
+    kinds = get_type_hints(KafkaSettings)
+    given = {
+        field.name: table.of_kind(field.name, kinds[field.name])
+        for field in fields(KafkaSettings)
+        if table.has(field.name)
+    }
+    table.done(known=[field.name for field in fields(KafkaSettings)])
+    return _checked(table.where, lambda: KafkaSettings(**{"bootstrap": (), **given}))
+
+
+_T = TypeVar("_T")
+
+
+def _checked(where: str, make: Callable[[], _T]) -> _T:
+    try:
+        return make()
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from error
 
 
 def _address(table: _Table) -> HelperAddress:
@@ -216,6 +258,29 @@ class _Table:
             raise ConfigError(f"{self.where}: expected a positive number for {key}, got {value!r}")
         return kind(value)
 
+    def texts(self, key: str) -> tuple[str, ...]:
+        value = self._take(key)
+        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            raise ConfigError(f"{self.where}: expected an array of text for {key}, got {value!r}")
+        return tuple(value)
+
+    def flag(self, key: str) -> bool:
+        value = self._take(key)
+        if not isinstance(value, bool):
+            raise ConfigError(f"{self.where}: expected true or false for {key}, got {value!r}")
+        return value
+
+    def of_kind(self, key: str, kind: Any) -> Any:
+        """Read a key as the annotation of a dataclass's field says."""
+        readers: dict[Any, Callable[[], Any]] = {
+            tuple[str, ...]: lambda: self.texts(key),
+            bool: lambda: self.flag(key),
+            int: lambda: self.number(key, 0, int),
+            float: lambda: self.number(key, 0.0, float),
+            Path | None: lambda: self.path(key),
+        }
+        return readers.get(kind, lambda: self.text(key))()
+
     def _take(self, key: str, default: object = None) -> object:
         self._used.add(key)
         value = self._content.get(key, default)
@@ -223,11 +288,11 @@ class _Table:
             raise ConfigError(f"{self.where}: expected {key}, got nothing")
         return value
 
-    def done(self, *tables: _Table) -> None:
-        """Refuse keys that nobody asked for, here and in `tables`."""
+    def done(self, *tables: _Table, known: Iterable[str] = ()) -> None:
+        """Refuse keys that nobody asked for, here and in `tables`; `known` are told beside them."""
         unknown = sorted(set(self._content) - self._used)
         if unknown:
-            known = ", ".join(sorted(self._used))
+            known = ", ".join(sorted({*self._used, *known}))
             raise ConfigError(f"{self.where}: unknown key {unknown[0]!r}; known are {known}")
         for table in tables:
             table.done()

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from transport.embedded import EmbeddedLog
-from transport.embedded_file import prepare_folder
+from transport.opening import Side, open_transport, prepare_transport
 from transport.privileges import Dropped, drop_to, ensure_users
 from wire.catalogue import Catalogue
 
@@ -40,13 +39,12 @@ def run_leader(
     released = (config.database.parent, config.releases_dir)
     _prepare(config.user, 0o700, config.state_dir)
     _prepare(config.user, 0o755, *released)
-    if os.geteuid() == 0:
-        prepare_folder(config.log_dir, config.log_group)
+    prepare_transport(config.transport, Side.AGGREGATOR)
     say(_become(config.user, umask=0o022).line)  # releases are for every reader of the machine
     catalogue = Catalogue.load(config.catalogue)
     with (
         Store(config.database, config.releases_dir, catalogue) as store,
-        EmbeddedLog(config.log_dir, group=config.log_group) as log,
+        open_transport(config.transport, Side.AGGREGATOR) as log,
     ):
         shell = LeaderShell(config, log, store, checkpoint=checkpoint)
         _on_signals(shell.stop)

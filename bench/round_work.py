@@ -136,6 +136,11 @@ class Pair:
             self.helper, state, lambda: self.now_s, helper_pk=HELPER.public_bytes
         )
 
+    def feed_leader(self, event: ReportsArrived) -> None:
+        """Hand reports to the Leader as they come from a log."""
+        with self._leader_laps:
+            self._leader.feed(event)
+
     def _on_call(self, effect: CallHelper | CallCountersign) -> None:
         if isinstance(effect, CallHelper):
             self._calls.append(effect)

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from transport.kafka_settings import KafkaSettings
+from transport.opening import TransportSettings, choose
+
 from .config_tree import ConfigError, build, overlay
 from .ledger_records import SpoolLimits
 from .local.history import HistoryLimits
@@ -39,10 +42,19 @@ class HostSection:
 
 @dataclass(frozen=True, slots=True)
 class TransportSection:
-    """Where records go: the folder of the embedded log, and the group that shares it."""
+    """Where records go: the folder of the embedded log and who shares it, or a Kafka cluster."""
 
-    folder: Path
+    folder: Path | None = None
     group: str | None = None
+    kafka: KafkaSettings | None = None
+
+    def __post_init__(self) -> None:
+        choose(self.folder, self.group, self.kafka)
+
+    @property
+    def settings(self) -> TransportSettings:
+        """What `open_transport` takes."""
+        return choose(self.folder, self.group, self.kafka)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from typing import TypedDict
 
 from privacy.noise import NoiseSampler
 from privacy.noise_opendp import OpenDpSampler
-from transport.embedded import EmbeddedLog
 from transport.keyfiles import (
     host_binding,
     load_host_key,
@@ -18,6 +17,7 @@ from transport.keyfiles import (
     mark_ledger,
     sweep_leftovers,
 )
+from transport.opening import Side, open_transport
 from transport.port import Transport
 from wire.catalogue import Catalogue
 from wire.ids import host_id
@@ -180,9 +180,9 @@ def open_agent(
     try:
         view = ledger.view([host.host_id])
         participant = Participant([host], view, sampler, secrets.token_bytes, rules)
-        log = transport or EmbeddedLog(
-            config.transport.folder,
-            group=config.transport.group,
+        log = transport or open_transport(
+            config.transport.settings,
+            Side.AGENT,
             retention_s=LOG_RETENTION_S,
             keep=KEPT_TOPICS,
         )

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from transport.port import Producer, Transport, TransportUnavailable
+from transport.port import Producer, RecordTooLarge, Transport, TransportUnavailable
 
 from .ledger_records import SealedRecord, SpooledRecord
 
@@ -35,6 +35,7 @@ class Outbox:
         self._records: dict[int, SealedRecord] = {}
         self._pause_ms = 0
         self._not_before_ms = 0
+        self._too_large: list[int] = []
 
     def __len__(self) -> int:
         return len(self._records)
@@ -73,9 +74,14 @@ class Outbox:
         # Epochs were sealed before the reports that need them and have lower ids.
         due.sort()
         try:
-            self._send([self._records[spool_id] for spool_id in due])
+            try:
+                self._send([self._records[spool_id] for spool_id in due])
+            except RecordTooLarge:
+                due = self._send_each(due)
         except TransportUnavailable:
             for spool_id in due:
+                if spool_id not in self._records:
+                    continue
                 heapq.heappush(self._heap, (self._records[spool_id].publish_at_ms, spool_id))
             self._pause(now_ms)
             raise
@@ -83,6 +89,25 @@ class Outbox:
         for spool_id in due:
             del self._records[spool_id]
         return tuple(due)
+
+    def _send_each(self, due: Sequence[int]) -> list[int]:
+        """Send one by one, so that what the log will never take does not hold up the rest."""
+        sent = []
+        for spool_id in due:
+            try:
+                self._producer = None
+                self._send([self._records[spool_id]])
+            except RecordTooLarge:
+                self._too_large.append(spool_id)
+                del self._records[spool_id]
+            else:
+                sent.append(spool_id)
+        return sent
+
+    def take_too_large(self) -> tuple[int, ...]:
+        """Give the spool ids of records that the log refused for their length, once."""
+        taken, self._too_large = tuple(self._too_large), []
+        return taken
 
     def _send(self, records: Sequence[SealedRecord]) -> None:
         try:
@@ -94,7 +119,7 @@ class Outbox:
             self._fault_point("outbox:before-flush")
             self._producer.flush()
             self._fault_point("outbox:after-flush")
-        except TransportUnavailable:
+        except (TransportUnavailable, RecordTooLarge):
             # A fresh producer holds nothing queued: the records are sent again from here alone.
             self._producer = None
             raise

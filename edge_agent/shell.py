@@ -61,6 +61,7 @@ _CONTROL_EVERY_MS: Final = 1_000
 _CONTROL_RECORDS: Final = 100
 _CONTROL_POLLS: Final = 10
 _PROBE_RECORDS: Final = 100
+_CONTROL_AWAY_MS: Final = 15_000
 _DRAIN_EVERY_MS: Final = 1_000
 _HOUSEKEEPING_EVERY_MS: Final = 60_000
 _LONGEST_SLEEP_MS: Final = 1_000
@@ -249,6 +250,8 @@ class AgentShell:
                 if not records:
                     break
         except TransportUnavailable as error:
+            # Asking may take as long as a time-out: seldom enough not to hold the windows up.
+            self._timers.control_ms += _CONTROL_AWAY_MS
             self._log.warning("control topics away", error=str(error))
 
     def _take(self, record: Record, now_s: int) -> None:
@@ -296,6 +299,10 @@ class AgentShell:
                 self._log.warning("transport away", error=str(error), waiting=len(self._outbox))
                 self._tell(TransportDown())
             return
+        if dropped := self._outbox.take_too_large():
+            self.tally.refused["record_too_large"] += len(dropped)
+            self._log.error("records longer than the log takes", dropped=len(dropped))
+            self._tell(Published(dropped))
         if not sent:
             return
         self.tally.published += len(sent)

@@ -31,7 +31,8 @@ from privacy.noise_opendp import OpenDpSampler
 from privacy.noise_seeded import SeededBytes, SeededSampler
 from privacy.noise_table import TableSampler
 from privacy.signing import SigningKey
-from transport.embedded import EmbeddedLog
+from transport.kafka_settings import KafkaSettings
+from transport.opening import Side, TransportSettings, choose, open_transport, prepare_transport
 from transport.privileges import AGENT_USER, drop_to
 from wire.catalogue import Catalogue
 from wire.envelope import unwrap
@@ -54,6 +55,7 @@ class SliceConfig:
 
     state_dir       its ledger, 0700; truth_file gets one line of JSON per window
     opendp_hosts    of its hosts draw noise by opendp
+    log_dir         the embedded log, or None with kafka: a broker's host:port
     tasks           how many tasks it waits for before it may end
     lateness_s      of those tasks: a late report comes a second after it
     """
@@ -67,8 +69,9 @@ class SliceConfig:
     seed: int | None
     opendp_hosts: int
     state_dir: str
-    log_dir: str
+    log_dir: str | None
     log_group: str | None
+    kafka: str | None
     truth_file: str
     leader_pk: str
     helper_pk: str
@@ -84,6 +87,12 @@ class SliceConfig:
     def write(self, path: Path) -> None:
         """Write it as JSON; it holds no secret."""
         path.write_text(json.dumps(asdict(self)))
+
+    @property
+    def transport(self) -> TransportSettings:
+        """Where the log is."""
+        folder = Path(self.log_dir) if self.log_dir else None
+        return choose(folder, self.log_group, KafkaSettings((self.kafka,)) if self.kafka else None)
 
     @property
     def shape(self) -> FleetShape:
@@ -196,7 +205,7 @@ class Slice:
             rounding_bytes=_rounding(config),
         )
         transport = MischievousTransport(
-            EmbeddedLog(Path(config.log_dir), group=config.log_group),
+            open_transport(config.transport, Side.AGGREGATOR),
             Mischief(),
             stream(config.seed, "mischief", config.first_host),
             LateReports(windows, self.hosts, config.lateness_s),
@@ -222,6 +231,7 @@ def main() -> None:
     os.umask(0o027)
     if config.opendp_hosts:
         OpenDpSampler().sample(1, np.array([2048]))
+    prepare_transport(config.transport, Side.AGGREGATOR)
     drop_to(AGENT_USER)
     fleet = Slice(config)
     for number in (signal.SIGTERM, signal.SIGINT):

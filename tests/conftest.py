@@ -4,23 +4,57 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import settings
+
+from pointillist.broker.jars import installable, missing_programs
+from pointillist.broker.local import BrokerOptions, LocalBroker, Running
 
 settings.register_profile("quick", deadline=None, max_examples=50)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 _runnable_but_skipped: list[str] = []
 
+_UNSECURED_TOKENS = {
+    # Tokens without a signature: a test's own identity provider.
+    "sasl.enabled.mechanisms": "SCRAM-SHA-512,SCRAM-SHA-256,OAUTHBEARER",
+    "listener.name.secure.oauthbearer.sasl.jaas.config": (
+        "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
+        'unsecuredLoginStringClaim_sub="broker";'
+    ),
+}
+
+
+@pytest.fixture(scope="session")
+def local_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    """One broker for the whole session; a test that stops it starts it again."""
+    options = BrokerOptions(secure=True, extra=_UNSECURED_TOKENS)
+    made = LocalBroker(tmp_path_factory.mktemp("kafka"), options)
+    made.start(print)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def local_broker_running(local_broker: LocalBroker) -> Running:
+    """The same for fixtures of a module."""
+    return local_broker.start()
+
+
+@pytest.fixture
+def broker(local_broker: LocalBroker) -> Running:
+    """The running broker's addresses."""
+    return local_broker.start()
+
 
 def _missing(marker: str) -> str | None:
     """Why this machine cannot run tests with the marker; None where it can."""
     if marker == "root" and os.geteuid() != 0:
         return "needs root"
-    if marker == "kafka" and "POINTILLIST_KAFKA" not in os.environ:
-        return "needs a broker, named in POINTILLIST_KAFKA"
+    if marker == "kafka" and (missing := missing_programs()) and not installable():
+        return f"needs {' and '.join(missing)}"
     if marker == "gpu" and not os.access("/dev/nvidiactl", os.R_OK):
         return "needs an NVIDIA GPU"
     if marker == "browser" and not (shutil.which("chromium") or shutil.which("google-chrome")):

@@ -170,6 +170,7 @@ def leader_process(folder: Path, helper_pk: bytes) -> None:
     """What runs in the Leader's process."""
     config = leader_config(folder, helper_pk)
     assert config.helper is not None
+    assert config.log_dir is not None
     with NotingLog(config.log_dir) as log:
         log.noted = folder / "read"
         shell = LeaderShell(

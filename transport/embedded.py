@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sqlite3
 import time
-import zlib
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Self
 from .embedded_consumer import EmbeddedConsumer
 from .embedded_file import connect, failures, immediate, prepare_folder
 from .embedded_group import Membership
+from .partition import partition_of
 from .port import MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordTooLarge, UnknownTopic
 
 MAX_PARTITIONS = 1024
@@ -26,11 +26,6 @@ DEFAULT_LEASE_S = 30.0
 _BATCH_RECORDS = 1000
 _BATCH_BYTES = 4 << 20
 _PURGE_EVERY_S = 60.0
-
-
-def partition_of(key: bytes, partitions: int) -> int:
-    """The partition of a key: CRC-32 modulo the number of partitions, the same for ever."""
-    return zlib.crc32(key) % partitions
 
 
 class EmbeddedLog:

@@ -5,7 +5,7 @@ The contract, which `tests/transport/conformance.py` holds for each implementati
 - A record goes to the partition of its key, so records of one key keep their order.
 - Offsets of a partition start at 0 and rise by one without gaps.
 - `send` may buffer; after `flush` returns, everything sent before is durable. A crash of the
-  producer leaves each of its flushed batches whole or absent.
+  producer leaves what it flushed to one partition whole or absent (of up to `BATCH_BYTES`).
 - Delivery is at least once: what a group has not committed is delivered again.
 - The members of a group divide the partitions of their topics among themselves; when one leaves or
   dies, the others take over from the group's committed offsets.
@@ -31,6 +31,13 @@ MAX_VALUE_BYTES = 8 << 20
 
 class TransportUnavailable(Exception):
     """The transport cannot serve now (disk, lock, broker); the caller's shell retries."""
+
+
+class TransportRefused(TransportUnavailable):
+    """The transport answers, but not to us: credentials, certificates or rights; says which.
+
+    A shell retries, as an operator may put it right while we run.
+    """
 
 
 class RecordTooLarge(ValueError):

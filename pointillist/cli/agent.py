@@ -164,8 +164,8 @@ def recover(
     from edge_agent.ledger_errors import LedgerRefused
     from edge_agent.live import load_host, this_machine
     from edge_agent.recovery import read_signed_past
-    from transport.embedded import EmbeddedLog
     from transport.keyfiles import mark_ledger
+    from transport.opening import Side, open_transport
 
     loaded = _load(config)
     _become_agent(loaded)
@@ -178,7 +178,7 @@ def recover(
                 "read `pointillist agent ledger recover --help`, then add --yes",
             )
         typer.confirm(f"Set the ledger of host {host.host_id.hex()} aside?", abort=True, err=True)
-    with EmbeddedLog(loaded.transport.folder, group=loaded.transport.group) as log:
+    with open_transport(loaded.transport.settings, Side.AGENT) as log:
         past = read_signed_past(log, host.host_id, loaded.trust.pins)
     if not past.known:
         raise refused(
@@ -219,8 +219,8 @@ def join(
     """
     from edge_agent.joining import find_answer, gpu_counts, hardware_ids, join_request, send_join
     from edge_agent.live import load_host, this_machine
-    from transport.embedded import EmbeddedLog
     from transport.keyfiles import machine_id
+    from transport.opening import Side, open_transport
     from transport.port import TransportUnavailable
     from wire.catalogue import Catalogue
 
@@ -240,9 +240,7 @@ def join(
         gpu_counts(Catalogue.load(), loaded.host.gpus),
     )
     with reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=LOG_HINT), ExitStack() as stack:
-        log = stack.enter_context(
-            EmbeddedLog(loaded.transport.folder, group=loaded.transport.group)
-        )
+        log = stack.enter_context(open_transport(loaded.transport.settings, Side.AGENT))
         send_join(log, request)
         answer = find_answer(log, request, loaded.trust.pins, wait_s)
     body: dict[str, Any] = {
@@ -279,9 +277,11 @@ def _load(path: Path) -> AgentConfig:
 
 def _become_agent(config: AgentConfig) -> None:
     """Give root up before a key is opened; the folders are the agent's own."""
+    from transport.opening import Side, prepare_transport
     from transport.privileges import drop_to, ensure_users
 
     try:
+        prepare_transport(config.transport.settings, Side.AGENT)
         if os.geteuid() == 0:
             ensure_users()
             # The folders above are root's, and the agent must get through them.

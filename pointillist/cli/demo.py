@@ -5,14 +5,17 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from contextlib import suppress
-from dataclasses import asdict
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .output import CommandError, ExitCode, JsonFlag, emit, unavailable, usage_error
+from .output import CommandError, ExitCode, JsonFlag, emit, say, unavailable, usage_error
+
+if TYPE_CHECKING:
+    from pointillist.demo.fleet import DemoOptions
 
 app = typer.Typer(
     help="Play a fleet of 12,000 GPUs on this machine, released under differential privacy.",
@@ -62,6 +65,10 @@ def demo(
     processes: Annotated[
         int, typer.Option(help="Processes that share the simulated hosts.", min=1, max=16)
     ] = 2,
+    kafka: Annotated[
+        bool,
+        typer.Option("--kafka", help="Send everything through Apache Kafka, started for this run."),
+    ] = False,
     output: Annotated[
         Path, typer.Option(help="Folder for the results; a subfolder is made for each run.")
     ] = Path("runs"),
@@ -92,27 +99,30 @@ def demo(
         late=0.003,
         trace=trace.resolve() if trace else None,
     )
-    _play(options, output, json)
+    _play(options, output, json, kafka=kafka)
 
 
-def _play(options: object, output: Path, json: bool) -> None:
+def _play(options: DemoOptions, output: Path, json: bool, *, kafka: bool) -> None:
     from rich.console import Console
 
-    from pointillist.demo.fleet import DemoFleet, DemoOptions
+    from pointillist.broker.jars import BrokerError
+    from pointillist.demo.fleet import DemoFleet
     from pointillist.demo.folders import RunFolders
     from pointillist.demo.plan import MIX_SERIES
     from pointillist.demo.processes import ChildFailed, Family
     from pointillist.demo.run import event_sections, follow
     from pointillist.demo.stage import Stage
 
-    assert isinstance(options, DemoOptions)  # noqa: S101  (narrowed for the type checker)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     console = Console(stderr=True)
     folder = _output_folder(output)
-    folders = RunFolders.make()
+    folders = RunFolders.make(embedded=not kafka)
     try:
-        with Family(folders.logs) as family:
+        with ExitStack() as stack:
+            if kafka:
+                options = replace(options, kafka=_broker(stack, folders.kafka))
+            family = stack.enter_context(Family(folders.logs))
             fleet = DemoFleet(options, folders, family)
             with Stage(console, quiet=json) as stage:
                 stage.say("starting Leader, Helper and hosts")
@@ -133,16 +143,25 @@ def _play(options: object, output: Path, json: bool) -> None:
             }
             mean = tally.running_mean(MIX_SERIES, "kernel_mix")
             tell(Console(), summary, mean, events, tally.last_hosts())
-        if summary.windows_released == 0:
-            raise CommandError(
-                ExitCode.FAILED, "nothing was released", f"the logs are in {folders.logs}"
-            )
-    except ChildFailed as error:
+        _check_released(summary.windows_released, folders.logs)
+    except (BrokerError, ChildFailed) as error:
         raise unavailable(str(error)) from error
     finally:
         folders.remove()
         with suppress(OSError):
             folder.rmdir()  # an interrupted run leaves no empty folder
+
+
+def _check_released(windows: int, logs: Path) -> None:
+    if windows == 0:
+        raise CommandError(ExitCode.FAILED, "nothing was released", f"the logs are in {logs}")
+
+
+def _broker(stack: ExitStack, folder: Path) -> str:
+    """Start a broker that ends with the stack; give its address."""
+    from pointillist.broker.local import LocalBroker
+
+    return stack.enter_context(LocalBroker(folder)).start(say).bootstrap
 
 
 def _check_trace(trace: Path) -> None:

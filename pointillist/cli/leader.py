@@ -238,11 +238,21 @@ def token(
 
 
 def _fetch(log: Path, plans: Path, requests: Path) -> dict[str, int]:
+    from aggregator.config import ConfigError, load_kafka_table
     from aggregator.join_requests import fetch_requests
-    from transport.embedded import EmbeddedLog
+    from transport.opening import EmbeddedSettings, Side, TransportSettings, open_transport
     from transport.port import TransportUnavailable
 
-    with reported(ExitCode.UNAVAILABLE, TransportUnavailable), EmbeddedLog(log) as opened:
+    settings: TransportSettings | None = EmbeddedSettings(log)
+    if log.is_file():  # a configuration that names a cluster
+        with reported(ExitCode.USAGE, ConfigError):
+            settings = load_kafka_table(log)
+    if settings is None:
+        raise usage_error(f"{log}: expected a folder, or TOML with a table [transport.kafka]")
+    with (
+        reported(ExitCode.UNAVAILABLE, TransportUnavailable),
+        open_transport(settings, Side.AGGREGATOR) as opened,
+    ):
         return dict(fetch_requests(opened, plans, requests))
 
 

@@ -33,6 +33,7 @@ GROUPS = (
     Group("agent", "pointillist.cli.agent", "The agent of this host: run it, read its ledger."),
     Group("leader", "pointillist.cli.leader", "The aggregator that receives and releases."),
     Group("helper", "pointillist.cli.helper", "The aggregator that holds the masks."),
+    Group("kafka", "pointillist.cli.kafka", "A broker on this machine; topics and rights on any."),
     Group("keys", "pointillist.cli.keys", "Key files: generate, show, announce, check."),
     Group("task", "pointillist.cli.task", "What the fleet is asked: build, show, sign, verify."),
     Group("plan", "pointillist.cli.plan", "What an epsilon costs in error, bytes and CPU."),

@@ -42,6 +42,7 @@ class DemoOptions:
     """What the command line asks for.
 
     trace   a Kineto trace that plays as this host's GPU activity, or None
+    kafka   host:port of the broker that carries everything, or None: the embedded log
     """
 
     plan: DemoPlan
@@ -51,6 +52,7 @@ class DemoOptions:
     dropout: float
     late: float
     trace: Path | None
+    kafka: str | None = None
 
 
 class DemoFleet:
@@ -101,6 +103,14 @@ class DemoFleet:
     def _toml(self, role: str) -> str:
         return str(self.folders.base / f"{role}.toml")
 
+    def _transport(self) -> str:
+        """Where the log is, as both configurations say it."""
+        if self.options.kafka is not None:
+            return f"[transport.kafka]\nbootstrap = [{json.dumps(self.options.kafka)}]"
+        group = self.folders.log_group
+        shared = f'\ngroup = "{group}"' if group else ""
+        return f"[transport]\nfolder = {json.dumps(str(self.folders.log))}{shared}"
+
     def _write_parties(self) -> None:
         folders = self.folders
         for folder, key in ((folders.leader, self._leader_key), (folders.helper, self._helper_key)):
@@ -114,9 +124,7 @@ key_dir = {json.dumps(str(folders.leader / "keys"))}
 state_dir = {json.dumps(str(folders.leader / "state"))}
 signed_dir = {json.dumps(str(folders.signed))}
 helper_pk = "{self.helper_pk.hex()}"
-[transport]
-folder = {json.dumps(str(folders.log))}
-group = "{folders.log_group or ""}"
+{self._transport()}
 [helper]
 socket = {socket}
 [store]
@@ -155,8 +163,9 @@ peer_group = "{LEADER_USER if folders.several_users else ""}"
                 seed=options.seed,
                 opendp_hosts=self._opendp_share(first, share),
                 state_dir=str(state),
-                log_dir=str(folders.log),
-                log_group=folders.log_group,
+                log_dir=None if options.kafka else str(folders.log),
+                log_group=None if options.kafka else folders.log_group,
+                kafka=options.kafka,
                 truth_file=str(folders.truth / f"truth-{number}.jsonl"),
                 leader_pk=self.leader_pk.hex(),
                 helper_pk=self.helper_pk.hex(),
@@ -188,9 +197,7 @@ peer_group = "{LEADER_USER if folders.several_users else ""}"
 key_file = {json.dumps(str(state / "host.key"))}
 state_dir = {json.dumps(str(state / "state"))}
 gpus = {gpus}
-[transport]
-folder = {json.dumps(str(self.folders.log))}
-{f'group = "{self.folders.log_group}"' if self.folders.log_group else ""}
+{self._transport()}
 [trust]
 leaders = ["{self.leader_pk.hex()}"]
 helpers = ["{self.helper_pk.hex()}"]

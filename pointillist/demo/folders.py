@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from transport.embedded import EmbeddedLog
+from transport.opening import EmbeddedSettings, Side, open_transport
 from transport.privileges import AGENT_USER, HELPER_USER, LEADER_USER, LOG_GROUP, ensure_users
 
 
@@ -17,25 +17,28 @@ class RunFolders:
     """The folders of one run, under one throw-away base.
 
     several_users   true for root: each role then runs as a user of its own
+    embedded        whether the log is a file of this run; else a broker has it
     """
 
     base: Path
     several_users: bool
+    embedded: bool = True
 
     @classmethod
-    def make(cls) -> Self:
+    def make(cls, *, embedded: bool = True) -> Self:
         """Create the base and every role's folders.
 
         Raises      OSError, PrivilegeError, TransportUnavailable
         """
         several = ensure_users()
-        folders = cls(Path(tempfile.mkdtemp(prefix="pointillist-demo-")), several)
+        folders = cls(Path(tempfile.mkdtemp(prefix="pointillist-demo-")), several, embedded)
         folders.base.chmod(0o711)
         for folder in (folders.leader, folders.helper, folders.agents):
             folder.mkdir(mode=0o700)
         for folder in (folders.releases, folders.truth, folders.signed, folders.logs):
             folder.mkdir(mode=0o755)
-        EmbeddedLog(folders.log, group=folders.log_group).close()
+        if embedded:
+            open_transport(EmbeddedSettings(folders.log, folders.log_group), Side.AGENT).close()
         return folders
 
     @property
@@ -69,6 +72,10 @@ class RunFolders:
     @property
     def log(self) -> Path:
         return self.base / "log"
+
+    @property
+    def kafka(self) -> Path:
+        return self.base / "kafka"
 
     @property
     def socket(self) -> Path:

@@ -18,7 +18,7 @@ from typing import Self, TextIO
 from edge_agent.config import load_config
 from edge_agent.live import open_agent
 from privacy.noise_opendp import OpenDpSampler
-from transport.embedded import EmbeddedLog
+from transport.opening import Side, open_transport, prepare_transport
 from transport.port import Consumer, Producer, Transport
 from transport.privileges import AGENT_USER, drop_to
 from wire.envelope import unwrap
@@ -91,9 +91,10 @@ def main() -> None:
     config, notes = load_config(Path(sys.argv[1])), Path(sys.argv[2])
     sampler = OpenDpSampler()
     os.umask(0o027)
+    prepare_transport(config.transport.settings, Side.AGENT)
     drop_to(AGENT_USER)
     with notes.open("a", buffering=1) as file:
-        log = EmbeddedLog(config.transport.folder, group=config.transport.group)
+        log = open_transport(config.transport.settings, Side.AGENT)
         shell, absent = open_agent(
             config, domain=DEMO_DOMAIN, sampler=sampler, transport=NotedTransport(log, file)
         )

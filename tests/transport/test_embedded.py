@@ -26,9 +26,10 @@ from tests.transport.conformance import (
     read_and_hold,
     read_until,
 )
-from transport.embedded import EmbeddedLog, partition_of
+from transport.embedded import EmbeddedLog
 from transport.embedded_file import FILE_NAME
 from transport.embedded_group import share_out
+from transport.partition import partition_of
 from transport.port import Transport, TransportUnavailable
 
 

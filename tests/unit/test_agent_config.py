@@ -33,7 +33,7 @@ def test_agent_config_sample_parses_into_the_documented_bounds() -> None:
         (('leaders = ["00', 'leaders = ["zz'), r"trust\.leaders\[0\]: expected lower-case hex"),
         (('leaders = ["0011', 'leaders = ["'), "expected keys of 32 bytes"),
         (("[host]", "[host"), "expected TOML"),
-        (('folder = "/var/lib/pointillist/log"', ""), r"transport\.folder: expected a value"),
+        (('folder = "/var/lib/pointillist/log"', ""), r"transport: expected either folder"),
         (("allow_local = []", "allow_local = 5"), "expected an array"),
     ],
 )

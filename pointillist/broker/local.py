@@ -1,0 +1,257 @@
+"""One broker in a folder of its own: formatted once, started and stopped by its process id."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+import psutil
+
+from .certificates import write_certificates
+from .jars import BrokerError, jars
+from .properties import HOST, Ports, server_properties
+
+START_S: Final = 60.0
+STOP_S: Final = 15.0
+_STATE: Final = "broker.json"
+
+
+def _silent(_line: str) -> None:
+    return
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerOptions:
+    """How a broker is made.
+
+    secure      also listen for TLS with SASL, and let ACLs decide there
+    heap_mib    of the JVM
+    quick       compile little: starts sooner, serves slower; for tests and the demo
+    extra       further lines of server.properties
+    """
+
+    secure: bool = False
+    heap_mib: int = 512
+    quick: bool = True
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A running broker; `created_s` tells its process from a later one with the same number."""
+
+    pid: int
+    created_s: float
+    bootstrap: str
+    secure_bootstrap: str | None
+    ca_file: str | None
+    folder: str
+
+
+class LocalBroker:
+    """A broker whose data, ports and certificates lie in one folder and outlive a restart."""
+
+    def __init__(self, folder: Path, options: BrokerOptions | None = None) -> None:
+        self.folder = folder
+        self._options = options or BrokerOptions()
+
+    def status(self) -> Running | None:
+        """Give the running broker of this folder, None where there is none."""
+        try:
+            running = Running(**json.loads((self.folder / _STATE).read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+        return running if _process(running) is not None else None
+
+    def start(self, say: Callable[[str], None] = _silent) -> Running:
+        """Start it, and wait until it answers; one that runs already is given as it is.
+
+        Raises      BrokerError
+        """
+        if running := self.status():
+            return running
+        libraries = jars(say)
+        ports = self._prepare(libraries)
+        log = self.folder / "broker.log"
+        with log.open("ab") as out:
+            process = subprocess.Popen(
+                [*self._java(libraries), "kafka.Kafka", str(self._properties)],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+        running = self._running(process.pid, ports)
+        self._write(_STATE, asdict(running))
+        try:
+            self._wait(process, running.bootstrap, log)
+        except BaseException:
+            self.stop()
+            raise
+        return running
+
+    def stop(self) -> bool:
+        """Stop it, by its process id; False when none ran."""
+        running = self.status()
+        process = _process(running) if running else None
+        if process is None:
+            return False
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+            try:
+                process.wait(STOP_S)
+            except psutil.TimeoutExpired:
+                process.kill()
+                process.wait(STOP_S)
+        (self.folder / _STATE).unlink(missing_ok=True)
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def kill(self) -> None:
+        """Take it away without a goodbye, as a power cut would."""
+        self._signal(signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """Have it hold every connection and answer nothing."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self._signal(signal.SIGCONT)
+
+    @property
+    def _properties(self) -> Path:
+        return self.folder / "server.properties"
+
+    def _signal(self, number: signal.Signals) -> None:
+        running = self.status()
+        process = _process(running) if running else None
+        if process is None:
+            raise BrokerError(f"expected a running broker in {self.folder}, found none")
+        process.send_signal(number)
+        if number is signal.SIGKILL:
+            with suppress(psutil.TimeoutExpired):
+                process.wait(STOP_S)
+
+    def _prepare(self, libraries: Path) -> Ports:
+        """Choose ports, write the properties and format the data, once per folder."""
+        ports_file = self.folder / "ports.json"
+        if ports_file.exists():
+            return Ports(**json.loads(ports_file.read_text()))
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        plain, controller, secure = free_ports(3)
+        ports = Ports(plain, controller, secure if self._options.secure else None)
+        certificate = None
+        if self._options.secure:
+            _, certificate = write_certificates(self.folder, HOST)
+        text = server_properties(self.folder, ports, certificate, self._options.extra)
+        self._properties.write_text(text)
+        self._format(libraries)
+        self._write("ports.json", asdict(ports))
+        return ports
+
+    def _format(self, libraries: Path) -> None:
+        # The first byte 0: an id that began with a dash would be read as an option.
+        cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
+        command = ["kafka.tools.StorageTool", "format", "--standalone", "-t", cluster]
+        done = subprocess.run(
+            [*self._java(libraries), *command, "-c", str(self._properties)],
+            capture_output=True, text=True, check=False, timeout=START_S,
+        )  # fmt: skip
+        if done.returncode:
+            raise BrokerError(f"the data folder was not formatted:\n{done.stderr[-2000:]}")
+
+    def _java(self, libraries: Path) -> list[str]:
+        quick = ["-XX:TieredStopAtLevel=1"] if self._options.quick else []
+        return [
+            "java", f"-Xmx{self._options.heap_mib}M", "-XX:+UseSerialGC", *quick,
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{libraries}/*",
+        ]  # fmt: skip
+
+    def _running(self, pid: int, ports: Ports) -> Running:
+        return Running(
+            pid,
+            psutil.Process(pid).create_time(),
+            f"{HOST}:{ports.plain}",
+            f"{HOST}:{ports.secure}" if ports.secure else None,
+            str(self.folder / "ca.pem") if ports.secure else None,
+            str(self.folder),
+        )
+
+    def _wait(self, process: subprocess.Popen[bytes], bootstrap: str, log: Path) -> None:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        config: dict[str, str | int | float | bool] = {
+            "bootstrap.servers": bootstrap,
+            "log_level": 0,
+        }
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                break
+            if _listens(bootstrap):
+                with suppress(KafkaException):
+                    if AdminClient(config).list_topics(timeout=2).brokers:
+                        return
+            time.sleep(0.1)
+        tail = log.read_text(errors="replace")[-2000:]
+        raise BrokerError(f"the broker did not start (see {log}):\n{tail}")
+
+    def _write(self, name: str, content: Mapping[str, Any]) -> None:
+        draft = self.folder / f".{name}.partial"
+        draft.write_text(json.dumps(content))
+        draft.replace(self.folder / name)
+
+
+def free_ports(count: int) -> list[int]:
+    """Give ports of loopback that nobody listens on now."""
+    held = []
+    for _ in range(count):
+        one = socket.socket()
+        one.bind((HOST, 0))
+        held.append(one)
+    ports = [one.getsockname()[1] for one in held]
+    for one in held:
+        one.close()
+    return ports
+
+
+def _listens(bootstrap: str) -> bool:
+    host, port = bootstrap.rsplit(":", 1)
+    with suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
+        return True
+    return False
+
+
+def _process(running: Running) -> psutil.Process | None:
+    """Give the process, unless it ended or its number is another's now."""
+    try:
+        process = psutil.Process(running.pid)
+        if abs(process.create_time() - running.created_s) > 1.0:
+            return None
+        if process.status() == psutil.STATUS_ZOMBIE:
+            with suppress(ChildProcessError):
+                os.waitpid(running.pid, os.WNOHANG)
+            return None
+    except psutil.NoSuchProcess:
+        return None
+    return process

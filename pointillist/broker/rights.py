@@ -1,0 +1,87 @@
+"""Who may do what in the cluster: the rules of an authorizer, as data, and how to set them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from transport.kafka_aggregator_client import LastError, client_config, mapped
+from transport.kafka_settings import KafkaSettings
+from wire.topics import ENTRIES, EPOCHS, JOINS, KEYS, REPORTS, ROSTERS, TASKS
+
+
+class Role(Enum):
+    """Whose rights."""
+
+    AGENT = "agent"
+    LEADER = "leader"
+    HELPER = "helper"
+
+
+_UP: Final = (REPORTS, EPOCHS, JOINS)
+_DOWN: Final = (TASKS, ROSTERS, KEYS)
+
+READS: Final = {
+    Role.AGENT: (*_DOWN, ENTRIES),
+    Role.LEADER: _UP + _DOWN,
+    Role.HELPER: tuple(topic for topic in _UP + _DOWN if topic != REPORTS),
+}
+WRITES: Final = {Role.AGENT: _UP, Role.LEADER: (*_DOWN, ENTRIES), Role.HELPER: _DOWN}
+GROUPS: Final = {
+    Role.AGENT: ("agent-", "join-", "recover-"),
+    Role.LEADER: ("leader", "roster-build"),
+    Role.HELPER: ("helper",),
+}
+"""Beginnings of the consumer groups that a role joins."""
+
+
+def rules(settings: KafkaSettings, role: Role, user: str) -> list[AclBinding]:
+    """Give the rules of one user; what no rule allows is forbidden."""
+    literal, beginning = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
+    topic, group = ResourceType.TOPIC, ResourceType.GROUP
+    wanted = [
+        *((topic, name, literal, AclOperation.READ) for name in READS[role]),
+        *((topic, name, literal, AclOperation.WRITE) for name in WRITES[role]),
+        *((group, name, beginning, AclOperation.READ) for name in GROUPS[role]),
+    ]
+    return [
+        AclBinding(
+            kind,
+            settings.named(name),
+            pattern,
+            f"User:{user}",
+            "*",
+            operation,
+            AclPermissionType.ALLOW,
+        )
+        for kind, name, pattern, operation in wanted
+    ]
+
+
+def grant(settings: KafkaSettings, users: Mapping[Role, str]) -> int:
+    """Set the rules of these users; give how many.
+
+    Raises      TransportRefused, TransportUnavailable
+    """
+    wanted = [rule for role, user in users.items() for rule in rules(settings, role, user)]
+    if not wanted:
+        return 0
+    last = LastError()
+    admin = AdminClient(client_config(settings, last))
+    try:
+        for answer in admin.create_acls(wanted, request_timeout=settings.timeout_s).values():
+            answer.result()
+    except KafkaException as failure:
+        raise mapped(settings, last.why(failure.args[0])) from failure
+    return len(wanted)

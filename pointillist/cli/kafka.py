@@ -1,0 +1,118 @@
+"""`pointillist kafka`: a broker on this machine for trying out, and what a real one needs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .output import ExitCode, JsonFlag, emit, reported, say, unavailable, usage_error
+
+if TYPE_CHECKING:
+    from transport.kafka_settings import KafkaSettings
+
+app = typer.Typer(
+    help="Apache Kafka: a broker on this machine, topics and rights on any.",
+    epilog="Example: pointillist kafka start",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+FolderOption = Annotated[
+    Path | None,
+    typer.Option(help="The broker's own folder; your state folder unless given."),
+]
+
+
+def _folder(folder: Path | None) -> Path:
+    import platformdirs
+
+    return (folder or Path(platformdirs.user_state_dir("pointillist")) / "kafka").resolve()
+
+
+@app.command(epilog="Example: pointillist kafka start --secure")
+def start(
+    folder: FolderOption = None,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="Also listen for TLS with SCRAM, under ACLs.")
+    ] = False,
+    heap_mib: Annotated[int, typer.Option(help="Memory of the JVM.", min=256)] = 1024,
+    json: JsonFlag = False,
+) -> None:
+    """Start Apache Kafka on loopback, on free ports; it keeps ports and data over a restart.
+
+    Needs Java 17 and Maven, which fetches Kafka once; as root on Debian and Ubuntu they are
+    installed.
+    """
+    from pointillist.broker.jars import BrokerError
+    from pointillist.broker.local import BrokerOptions, LocalBroker
+
+    options = BrokerOptions(secure=secure, heap_mib=heap_mib, quick=False)
+    with reported(ExitCode.UNAVAILABLE, BrokerError):
+        running = LocalBroker(_folder(folder), options).start(say)
+    lines = f'broker  {running.bootstrap}\n\n[transport.kafka]\nbootstrap = ["{running.bootstrap}"]'
+    if running.secure_bootstrap:
+        lines += f"\n\nTLS     {running.secure_bootstrap} (ca_file {running.ca_file})"
+    emit(asdict(running), json, lines)
+
+
+@app.command(epilog="Example: pointillist kafka stop")
+def stop(folder: FolderOption = None, json: JsonFlag = False) -> None:
+    """Stop the broker that `start` started; its data stays."""
+    from pointillist.broker.local import LocalBroker
+
+    stopped = LocalBroker(_folder(folder)).stop()
+    emit({"stopped": stopped}, json, "stopped" if stopped else "no broker was running")
+
+
+@app.command(epilog="Example: pointillist kafka status --json")
+def status(folder: FolderOption = None, json: JsonFlag = False) -> None:
+    """Tell whether it runs, and where; exit code 4 when it does not."""
+    from pointillist.broker.local import LocalBroker
+
+    where = _folder(folder)
+    running = LocalBroker(where).status()
+    if running is None:
+        raise unavailable(f"no broker of {where} runs", "start one: pointillist kafka start")
+    emit(asdict(running), json)
+
+
+@app.command(
+    epilog="Example: pointillist kafka topics --config admin.toml --agent agent --leader leader"
+)
+def topics(
+    config: Annotated[Path, typer.Option(help="TOML with a table [transport.kafka].")],
+    agent: Annotated[str | None, typer.Option(help="User of the agents.")] = None,
+    leader: Annotated[str | None, typer.Option(help="User of the Leader.")] = None,
+    helper: Annotated[str | None, typer.Option(help="User of the Helper.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Create Pointillist's topics, and give users their rights: what an administrator does once.
+
+    Agents write reports, epochs and join requests and read tasks, rosters and keys; the Leader
+    reads all of these and writes the latter; the Helper the same, without the reports.
+    """
+    from pointillist.broker.rights import Role, grant
+    from transport.kafka_aggregator import AggregatorKafka
+    from wire.topics import TOPICS
+
+    settings = _settings(config)
+    users = {Role.AGENT: agent, Role.LEADER: leader, Role.HELPER: helper}
+    named = {role: user for role, user in users.items() if user is not None}
+    with AggregatorKafka(settings) as kafka:
+        for topic in TOPICS:
+            kafka.create_topic(topic.name, topic.partitions)
+        granted = grant(settings, named)
+    emit({"topics": [settings.named(topic.name) for topic in TOPICS], "rules": granted}, json)
+
+
+def _settings(path: Path) -> KafkaSettings:
+    from aggregator.config import ConfigError, load_kafka_table
+
+    with reported(ExitCode.USAGE, ConfigError):
+        found = load_kafka_table(path)
+    if found is None:
+        raise usage_error(f"{path}: expected a table [transport.kafka], found none")
+    return found

@@ -1,0 +1,187 @@
+"""A live agent while its broker is away, restarted, frozen, throttled or takes too little."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+from kafka import KafkaAdminClient
+from kafka.protocol.admin import AlterClientQuotasRequest
+
+from edge_agent.ledger_rows import read_view
+from edge_agent.shell import AgentShell
+from pointillist.broker.local import LocalBroker, Running
+from tests.agent_live import SteppedClock, run_until
+from tests.agent_world import T0
+from tests.kafka_kit import KafkaSurroundings, fresh_prefix, kafka_surroundings, plain_settings
+from wire.envelope import unwrap
+from wire.report import Report
+from wire.topics import REPORTS
+
+pytestmark = pytest.mark.kafka
+
+SPOOL_RECORDS = 6
+
+
+@pytest.fixture
+def made(tmp_path: Path, broker: Running) -> KafkaSurroundings:
+    settings = plain_settings(broker, fresh_prefix(), timeout_s=0.5)
+    surroundings = kafka_surroundings(tmp_path, settings)
+    spool = dataclasses.replace(surroundings.config.spool, max_records=SPOOL_RECORDS)
+    surroundings.config = dataclasses.replace(surroundings.config, spool=spool)
+    return surroundings
+
+
+@pytest.fixture
+def clock() -> SteppedClock:
+    return SteppedClock(T0)
+
+
+@pytest.fixture
+def shell(made: KafkaSurroundings, clock: SteppedClock) -> AgentShell:
+    """An agent that has reported its first windows."""
+    shell = made.agent(clock)
+    run_until(shell, clock, T0 + 13)
+    assert shell.tally.published
+    return shell
+
+
+def windows_by_report(made: KafkaSurroundings) -> dict[bytes, int]:
+    """Report id -> window, of everything on the log; the same bytes may be there twice."""
+    reports = [Report.decode(unwrap(r.value, 1 << 22)[1]) for r in made.records(REPORTS)]
+    return {bytes(r.header.report_id): r.header.window for r in reports}
+
+
+def check(made: KafkaSurroundings, shell: AgentShell) -> list[int]:
+    """Nothing under a second id, and every window that was paid for arrived; gives the windows."""
+    shell.close()
+    found = sorted(windows_by_report(made).values())
+    assert len(set(found)) == len(found)
+    spent = [entry.start for entry in read_view(made.config.ledger_file).hosts[0].entries]
+    assert found == spent
+    return found
+
+
+def test_broker_away_for_longer_than_the_spool(
+    made: KafkaSurroundings, shell: AgentShell, clock: SteppedClock, local_broker: LocalBroker
+) -> None:
+    local_broker.kill()
+    before = shell.tally.sealed
+    run_until(shell, clock, T0 + 61)
+    assert shell._ledger.spool_records == SPOOL_RECORDS
+    assert len(shell._outbox) <= SPOOL_RECORDS
+    withheld = shell.tally.refused["spool_full"]
+    assert withheld >= 4
+    assert shell.tally.sealed >= before + SPOOL_RECORDS - 1  # it went on measuring and sealing
+    local_broker.start()
+    run_until(shell, clock, T0 + 160)
+    assert shell._ledger.spool_records <= 1
+    found = check(made, shell)
+    assert len(range(T0, found[-1] + 4, 4)) - len(found) >= withheld
+
+
+def test_broker_killed_and_restarted_loses_no_report(
+    made: KafkaSurroundings, shell: AgentShell, clock: SteppedClock, local_broker: LocalBroker
+) -> None:
+    local_broker.kill()
+    run_until(shell, clock, T0 + 25)
+    local_broker.start()
+    run_until(shell, clock, T0 + 90)
+    found = check(made, shell)
+    assert found == [*range(T0, found[-1] + 4, 4)]
+
+
+@pytest.fixture
+def frozen(shell: AgentShell, local_broker: LocalBroker) -> Iterator[LocalBroker]:
+    local_broker.freeze()
+    yield local_broker
+    local_broker.thaw()
+
+
+def test_broker_that_answers_nothing_does_not_stop_the_agent(
+    made: KafkaSurroundings, shell: AgentShell, clock: SteppedClock, frozen: LocalBroker
+) -> None:
+    before = shell.tally.sealed
+    run_until(shell, clock, T0 + 29)
+    assert shell.tally.sealed >= before + 3
+    frozen.thaw()
+    run_until(shell, clock, T0 + 90)
+    found = check(made, shell)
+    assert found == [*range(T0, found[-1] + 4, 4)]
+
+
+def test_record_longer_than_the_topic_takes_is_dropped_and_counted(
+    made: KafkaSurroundings, shell: AgentShell, clock: SteppedClock, broker: Running
+) -> None:
+    limit(broker, made, 300)
+    run_until(shell, clock, T0 + 29)
+    dropped = shell.tally.refused["record_too_large"]
+    assert dropped >= 3
+    limit(broker, made, 1 << 20)
+    run_until(shell, clock, T0 + 49)
+    assert shell.tally.refused["record_too_large"] == dropped
+    shell.close()
+    found = windows_by_report(made)
+    assert len(set(found.values())) == len(found)
+    assert max(found.values()) >= T0 + 40
+    assert len(range(T0, max(found.values()) + 4, 4)) - len(found) == dropped
+
+
+def limit(broker: Running, made: KafkaSurroundings, max_bytes: int) -> None:
+    """Change the longest batch that the topic of reports takes."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    entry = ConfigEntry(
+        "max.message.bytes", str(max_bytes), incremental_operation=AlterConfigOpType.SET
+    )
+    settings = made.config.transport.kafka
+    assert settings is not None
+    topic = ConfigResource(ResourceType.TOPIC, settings.named(REPORTS), incremental_configs=[entry])
+    for answer in admin.incremental_alter_configs([topic]).values():
+        answer.result()
+
+
+@pytest.fixture
+def throttled(shell: AgentShell, broker: Running) -> Iterator[None]:
+    quota(broker, 500.0)
+    yield
+    quota(broker, None)
+
+
+def quota(broker: Running, bytes_per_s: float | None) -> None:
+    """Allow every client so many bytes a second, or any number."""
+    kinds: Any = AlterClientQuotasRequest.EntryData
+    entity = kinds.EntityData(entity_type="client-id", entity_name=None)
+    op = kinds.OpData(
+        key="producer_byte_rate", value=bytes_per_s or 0.0, remove=bytes_per_s is None
+    )
+    request = AlterClientQuotasRequest(
+        entries=[kinds(entity=[entity], ops=[op])], validate_only=False
+    )
+    admin = KafkaAdminClient(bootstrap_servers=[broker.bootstrap])
+    try:
+        admin._manager.run(admin._send_request_to_controller, request)
+    finally:
+        admin.close()
+
+
+@pytest.mark.usefixtures("throttled")
+def test_agent_over_its_quota_spools_and_sends_each_report_under_one_id(
+    made: KafkaSurroundings, shell: AgentShell, clock: SteppedClock, broker: Running
+) -> None:
+    before = shell.tally.sealed
+    run_until(shell, clock, T0 + 41)
+    assert shell.tally.sealed > before
+    assert shell._ledger.spool_records <= SPOOL_RECORDS
+    quota(broker, None)
+    run_until(shell, clock, T0 + 120)
+    check(made, shell)

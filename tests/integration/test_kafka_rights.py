@@ -1,0 +1,169 @@
+"""TLS, SCRAM, bearer tokens and ACLs on the real broker: who may do what, and what errors say."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pointillist.broker.certificates import write_certificates
+from pointillist.broker.local import Running
+from pointillist.broker.rights import Role, grant
+from tests.kafka_kit import SecurePort, add_users, fresh_prefix, plain_settings
+from transport.kafka_settings import KafkaSettings
+from transport.opening import Side, open_transport
+from transport.port import Transport, TransportRefused, TransportUnavailable
+from wire.topics import (
+    ENTRIES,
+    EPOCHS,
+    JOINS,
+    KEYS,
+    RELEASES,
+    REPORTS,
+    ROSTERS,
+    TASKS,
+    TOPICS,
+)
+
+pytestmark = pytest.mark.kafka
+
+ALL = {EPOCHS, REPORTS, JOINS, TASKS, ROSTERS, KEYS, RELEASES, ENTRIES}
+WRITES = {
+    "agent": {REPORTS, EPOCHS, JOINS},
+    "leader": {TASKS, ROSTERS, KEYS, ENTRIES},
+    "helper": {TASKS, ROSTERS, KEYS},
+    "stranger": set[str](),
+}
+READS = {
+    "agent": {TASKS, ROSTERS, KEYS, ENTRIES},
+    "leader": {TASKS, ROSTERS, KEYS, REPORTS, EPOCHS, JOINS},
+    "helper": {TASKS, ROSTERS, KEYS, EPOCHS, JOINS},
+    "stranger": set[str](),
+}
+GROUPS = {"agent": "agent-1", "leader": "leader", "helper": "helper", "stranger": "leader"}
+
+
+@pytest.fixture(scope="module")
+def port(local_broker_running: Running, tmp_path_factory: pytest.TempPathFactory) -> SecurePort:
+    """Topics, users and rights, made by an administrator; each topic holds one record."""
+    broker = local_broker_running
+    made = SecurePort(broker, tmp_path_factory.mktemp("users"), fresh_prefix())
+    add_users(broker, "agent", "leader", "helper", "stranger")
+    admin = plain_settings(broker, made.prefix)
+    with open_transport(admin, Side.AGGREGATOR) as log:
+        producer = log.producer()
+        for topic in TOPICS:
+            log.create_topic(topic.name, topic.partitions)
+            producer.send(topic.name, b"k", b"there")
+        producer.close()
+    grant(admin, {Role.AGENT: "agent", Role.LEADER: "leader", Role.HELPER: "helper"})
+    return made
+
+
+def allowed(act: Callable[[], None]) -> bool:
+    try:
+        act()
+    except TransportRefused:
+        return False
+    return True
+
+
+def write(log: Transport, topic: str) -> None:
+    producer = log.producer()
+    producer.send(topic, b"k", b"written")
+    producer.flush()
+    producer.close()
+
+
+def read(log: Transport, group: str, topic: str) -> None:
+    consumer = log.consumer(group, [topic])
+    try:
+        for _ in range(20):
+            if consumer.poll(10, 0.5):
+                return
+        raise AssertionError(f"expected the record of {topic} or a refusal, got neither")
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("user", sorted(WRITES))
+def test_rights_are_those_of_the_role_and_no_more(port: SecurePort, user: str) -> None:
+    side = Side.AGENT if user == "agent" else Side.AGGREGATOR
+    with open_transport(port.scram(user), side) as log:
+        written = {topic for topic in ALL if allowed(partial(write, log, topic))}
+        seen = {topic for topic in ALL if allowed(partial(read, log, GROUPS[user], topic))}
+    assert written == WRITES[user]
+    assert seen == READS[user]
+
+
+def test_group_of_the_leader_is_closed_to_agents(port: SecurePort) -> None:
+    with open_transport(port.scram("agent"), Side.AGENT) as log:
+        assert not allowed(partial(read, log, "leader", TASKS))
+
+
+def test_shells_find_their_topics_without_the_right_to_create_them(port: SecurePort) -> None:
+    for user, side in (("agent", Side.AGENT), ("leader", Side.AGGREGATOR)):
+        with open_transport(port.scram(user), side) as log:
+            for topic in TOPICS:
+                log.create_topic(topic.name, topic.partitions)
+
+
+@pytest.mark.parametrize("side", list(Side))
+def test_bearer_token_from_a_file_lets_in_and_an_expired_one_does_not(
+    port: SecurePort, side: Side
+) -> None:
+    with open_transport(port.bearer("agent"), side) as log:
+        write(log, REPORTS)
+    expired = dataclasses.replace(port.bearer("agent", -60.0), timeout_s=1.0)
+    with open_transport(expired, side) as log, pytest.raises(TransportRefused, match="OAUTHBEARER"):
+        write(log, REPORTS)
+
+
+def wrong_password(port: SecurePort, folder: Path) -> KafkaSettings:
+    port = dataclasses.replace(port, folder=folder)
+    return port.scram("agent", "not the password")
+
+
+def wrong_authority(port: SecurePort, folder: Path) -> KafkaSettings:
+    ca_file, _ = write_certificates(folder, "127.0.0.1")
+    return dataclasses.replace(port.scram("agent"), ca_file=ca_file)
+
+
+def tls_to_a_plain_port(port: SecurePort, folder: Path) -> KafkaSettings:
+    return dataclasses.replace(port.scram("agent"), bootstrap=(port.broker.bootstrap,))
+
+
+def plain_to_a_tls_port(port: SecurePort, folder: Path) -> KafkaSettings:
+    address = port.broker.secure_bootstrap or ""
+    return dataclasses.replace(plain_settings(port.broker), bootstrap=(address,))
+
+
+def nobody_there(port: SecurePort, folder: Path) -> KafkaSettings:
+    return dataclasses.replace(plain_settings(port.broker), bootstrap=("127.0.0.1:1",))
+
+
+@pytest.mark.parametrize("side", list(Side))
+@pytest.mark.parametrize(
+    ("wrong", "error", "told"),
+    [
+        (wrong_password, TransportRefused, "SCRAM-SHA-512, user agent"),
+        (wrong_authority, TransportRefused, "(?i)certificate.*verif"),
+        (tls_to_a_plain_port, TransportUnavailable, "protocol SASL_SSL"),
+        (plain_to_a_tls_port, TransportUnavailable, "protocol PLAINTEXT"),
+        (nobody_there, TransportUnavailable, "(?i)refused"),
+    ],
+)
+def test_wrong_setting_is_told_and_not_waited_for(
+    port: SecurePort,
+    tmp_path: Path,
+    side: Side,
+    wrong: Callable[[SecurePort, Path], KafkaSettings],
+    error: type[Exception],
+    told: str,
+) -> None:
+    settings = dataclasses.replace(wrong(port, tmp_path), timeout_s=1.0)
+    with open_transport(settings, side) as log, pytest.raises(error, match=told):
+        write(log, REPORTS)

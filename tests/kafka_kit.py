@@ -1,0 +1,118 @@
+"""Users, tokens and settings on the session's broker; an agent's surroundings there."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from edge_agent.config import TransportSection
+from pointillist.broker.local import Running
+from tests.agent_live import Surroundings, announce, surroundings
+from transport.kafka_settings import KafkaSettings
+from transport.opening import Side, open_transport
+from transport.port import Transport
+from wire.topics import REPORTS, TOPICS
+
+
+def plain_settings(broker: Running, prefix: str = "", timeout_s: float = 5.0) -> KafkaSettings:
+    """The loopback port: an administrator."""
+    return KafkaSettings(
+        (broker.bootstrap,), prefix=prefix, idle_read_s=0.1, timeout_s=timeout_s, lease_s=6.0
+    )
+
+
+def fresh_prefix() -> str:
+    """A corner of the broker that no other test uses."""
+    return f"t{os.urandom(4).hex()}."
+
+
+@dataclass(frozen=True)
+class SecurePort:
+    """The port with TLS and SASL; users get a password file in `folder`."""
+
+    broker: Running
+    folder: Path
+    prefix: str
+
+    def scram(self, user: str, password: str | None = None) -> KafkaSettings:
+        path = self._secret(f"{user}.password", password or f"{user}-secret")
+        return self._settings(sasl="SCRAM-SHA-512", username=user, password_file=path)
+
+    def bearer(self, user: str, life_s: float = 3600.0) -> KafkaSettings:
+        path = self._secret(f"{user}.token", unsigned_token(user, life_s))
+        return self._settings(sasl="OAUTHBEARER", token_file=path)
+
+    def _secret(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.write_text(text)
+        path.chmod(0o600)
+        return path
+
+    def _settings(self, **given: Any) -> KafkaSettings:
+        assert self.broker.secure_bootstrap is not None
+        assert self.broker.ca_file is not None
+        return KafkaSettings(
+            (self.broker.secure_bootstrap,),
+            tls=True,
+            ca_file=Path(self.broker.ca_file),
+            prefix=self.prefix,
+            idle_read_s=0.1,
+            lease_s=6.0,
+            **given,
+        )
+
+
+def add_users(broker: Running, *users: str) -> None:
+    """Give users a SCRAM password: their name and `-secret`."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    how = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    wanted: list[Any] = [
+        UserScramCredentialUpsertion(name, how, f"{name}-secret".encode()) for name in users
+    ]
+    for answer in admin.alter_user_scram_credentials(wanted).values():
+        answer.result()
+
+
+def unsigned_token(user: str, life_s: float) -> str:
+    """A bearer token that only a test's broker believes."""
+
+    def part(content: dict[str, object]) -> str:
+        return base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
+
+    now = time.time()
+    return f"{part({'alg': 'none'})}.{part({'sub': user, 'iat': now, 'exp': now + life_s})}."
+
+
+def kafka_surroundings(folder: Path, settings: KafkaSettings) -> KafkaSurroundings:
+    """What a demo agent finds when its log is a broker."""
+    plain = surroundings(folder)
+    config = dataclasses.replace(plain.config, transport=TransportSection(kafka=settings))
+    made = KafkaSurroundings(folder, plain.world, config, plain.task)
+    with made.log() as log:
+        for topic in TOPICS:
+            log.create_topic(topic.name, topic.partitions)
+    announce(made, [made.task])
+    assert made.records(REPORTS) == []  # the first group of a broker takes seconds to be formed
+    return made
+
+
+class KafkaSurroundings(Surroundings):
+    """The same files, another log."""
+
+    def log(self) -> Transport:  # type: ignore[override]
+        settings = self.config.transport.kafka
+        assert settings is not None
+        return open_transport(dataclasses.replace(settings, timeout_s=5.0), Side.AGENT)

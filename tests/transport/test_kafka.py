@@ -1,0 +1,48 @@
+"""Both Kafka clients against a real broker: the contract of all transports."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import pytest
+
+from pointillist.broker.local import Running
+from tests.transport.conformance import TransportConformance, TransportFactory
+from transport.kafka_settings import KafkaSettings
+from transport.opening import Side, open_transport
+from transport.port import Transport
+
+pytestmark = pytest.mark.kafka
+
+
+@dataclass(frozen=True)
+class KafkaFactory:
+    """A corner of the shared broker; members are soon replaced."""
+
+    bootstrap: str
+    prefix: str
+    side: Side
+    max_value_bytes: int = 2 << 20
+
+    def open(self) -> Transport:
+        settings = KafkaSettings(
+            (self.bootstrap,),
+            prefix=self.prefix,
+            lease_s=1.5,
+            idle_read_s=0.1,
+            max_value_bytes=self.max_value_bytes,
+        )
+        return open_transport(settings, self.side)
+
+
+class TestAgentKafkaConformance(TransportConformance):
+    @pytest.fixture
+    def factory(self, broker: Running) -> TransportFactory:
+        return KafkaFactory(broker.bootstrap, f"{os.urandom(4).hex()}.", Side.AGENT)
+
+
+class TestAggregatorKafkaConformance(TransportConformance):
+    @pytest.fixture
+    def factory(self, broker: Running) -> TransportFactory:
+        return KafkaFactory(broker.bootstrap, f"{os.urandom(4).hex()}.", Side.AGGREGATOR)

@@ -1,0 +1,126 @@
+"""kafka-python's settings and errors, as this project speaks of them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from kafka import errors
+from kafka.net.sasl.oauth import AbstractTokenProvider
+
+from .kafka_settings import KafkaSettings
+from .port import RecordTooLarge, TransportRefused, TransportUnavailable
+
+FETCH_BYTES: Final = 16 << 20
+STEP_S: Final = 0.05
+
+REFUSALS = (
+    errors.AuthorizationError,
+    errors.SaslAuthenticationFailedError,
+    errors.UnsupportedSaslMechanismError,
+)
+STALE = (errors.CommitFailedError, errors.IllegalGenerationError, errors.UnknownMemberIdError)
+_TELLING: Final = ("Sasl", "SSL:", "socket disconnected", "ECONNREFUSED", "frame length")
+
+
+class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]
+    """Bearer tokens from a file that somebody else keeps fresh."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+
+    def token(self) -> str:
+        """Give the token of now."""
+        return self._settings.token()
+
+
+def client_config(settings: KafkaSettings) -> dict[str, Any]:
+    """What every client of kafka-python is told."""
+    timeout_ms = round(settings.timeout_s * 1000)
+    config: dict[str, Any] = {
+        "bootstrap_servers": list(settings.bootstrap),
+        "security_protocol": settings.protocol,
+        "request_timeout_ms": max(timeout_ms, round(settings.idle_read_s * 1000) + 1000),
+        "bootstrap_timeout_ms": timeout_ms,
+        "reconnect_backoff_max_ms": 2000,
+    }
+    for name, path in (
+        ("ssl_cafile", settings.ca_file),
+        ("ssl_certfile", settings.cert_file),
+        ("ssl_keyfile", settings.key_file),
+    ):
+        if path is not None:
+            config[name] = str(path)
+    if settings.sasl is not None:
+        config["sasl_mechanism"] = settings.sasl
+    if settings.username is not None:
+        config |= {
+            "sasl_plain_username": settings.username,
+            "sasl_plain_password": settings.password(),
+        }
+    if settings.token_file is not None:
+        config["sasl_oauth_token_provider"] = _TokenFile(settings)
+    return config
+
+
+class _Complaints(logging.Handler):
+    """What the client logged last: it raises "unable to bootstrap" and tells the log alone why."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._kept: tuple[float, str] = (0.0, "")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep why a connection failed; a time-out says least."""
+        text = record.getMessage()
+        _, found, why = text.partition(" failed: ")
+        said = any(sign in self._kept[1] for sign in _TELLING)
+        if found and "Unable to bootstrap" not in why and ("timed out" not in why or not said):
+            self._kept = (time.monotonic(), why.partition(" (backoff")[0])
+
+    def since(self, start_s: float) -> str:
+        """Give the last one since then, or nothing."""
+        at_s, why = self._kept
+        return why if at_s >= start_s else ""
+
+
+_COMPLAINTS: Final = _Complaints()
+logging.getLogger("kafka.net.manager").addHandler(_COMPLAINTS)
+
+
+def _unavailable(settings: KafkaSettings, error: Exception, why: str) -> TransportUnavailable:
+    """Tell a broker that is away from one that will not have us."""
+    where = ", ".join(settings.bootstrap)
+    reason = why or str(error) or "no answer"
+    login = settings.sasl is not None and ("disconnected" in why or "Sasl" in why)
+    if login or "CERTIFICATE" in why:
+        at_login = "; it closed the connection at login" if "disconnected" in why else ""
+        return TransportRefused(
+            f"Kafka at {where} refuses us (protocol {settings.protocol}, sasl "
+            f"{settings.sasl or 'none'}, user {settings.username or 'none'}): {reason}{at_login}"
+        )
+    return TransportUnavailable(
+        f"Kafka at {where} does not serve (protocol {settings.protocol}): {reason}"
+    )
+
+
+@contextmanager
+def failures(settings: KafkaSettings) -> Iterator[None]:
+    """Turn the client's errors into the port's."""
+    where, start_s = ", ".join(settings.bootstrap), time.monotonic()
+    try:
+        yield
+    except REFUSALS as error:
+        raise TransportRefused(
+            f"Kafka at {where} refuses us (protocol {settings.protocol}, "
+            f"sasl {settings.sasl or 'none'}, user {settings.username or 'none'}): {error}"
+        ) from error
+    except errors.KafkaConfigurationError:
+        raise  # our bug
+    except errors.MessageSizeTooLargeError as error:
+        raise RecordTooLarge(f"record: expected at most what the topic takes: {error}") from error
+    except (errors.KafkaError, OSError) as error:
+        raise _unavailable(settings, error, _COMPLAINTS.since(start_s)) from error

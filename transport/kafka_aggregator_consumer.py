@@ -1,0 +1,243 @@
+"""One member of a consumer group, through librdkafka."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from .kafka_aggregator_client import (
+    IDLE_READ_S,
+    POLL_BYTES,
+    STALE,
+    STEP_S,
+    LastError,
+    client_config,
+    failures,
+    mapped,
+    watermarks,
+)
+from .kafka_settings import RECORD_OVERHEAD_BYTES, KafkaSettings
+from .port import Record
+from .port import TopicPartition as Slot
+
+
+class AggregatorConsumer:
+    """See `transport.port.Consumer`."""
+
+    def __init__(self, settings: KafkaSettings, group: str, topics: Sequence[str]) -> None:
+        self._settings = settings
+        self._group = group
+        self._names = {settings.named(topic): topic for topic in topics}
+        self._positions: dict[Slot, int] = {}
+        self._ends: dict[Slot, int] = {}
+        self._joined = False
+        self._closed = False
+        self._polled_s = self._joined_s = time.monotonic()
+        self._last = LastError()
+        self._client: Consumer | None = None
+        self._open()
+
+    def _open(self) -> Consumer:
+        if self._client is not None:
+            return self._client
+        settings = self._settings
+        session_ms = round(settings.heartbeat_lease_s * 1000)
+        longest = settings.max_value_bytes + RECORD_OVERHEAD_BYTES
+        self._positions, self._ends, self._joined = {}, {}, False
+        self._last = LastError()
+        config = client_config(settings, self._last) | {
+            "group.id": settings.named(self._group),
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "earliest",
+            "partition.assignment.strategy": "cooperative-sticky",
+            "session.timeout.ms": session_ms,
+            "heartbeat.interval.ms": session_ms // 4,
+            "max.poll.interval.ms": round(settings.lease_s * 1000),
+            "fetch.wait.max.ms": round(min(settings.idle_read_s, IDLE_READ_S) * 1000),
+            "fetch.max.bytes": max(longest, 16 << 20),
+            "receive.message.max.bytes": max(longest, 16 << 20) + (1 << 20),
+            "max.partition.fetch.bytes": max(longest, 4 << 20),
+            "queued.max.messages.kbytes": POLL_BYTES >> 10,
+        }
+        with failures(settings, self._last):
+            self._client = Consumer(config)
+            self._client.subscribe(
+                list(self._names),
+                on_assign=self._assigned,
+                on_revoke=self._revoked,
+                on_lost=self._revoked,
+            )
+        return self._client
+
+    # Membership: these run inside poll ----------------------------------------------------------
+
+    def _assigned(self, client: Consumer, slots: list[TopicPartition]) -> None:
+        self._joined = True
+        if not slots:
+            return
+        timeout_s = self._settings.timeout_s
+        placed = []
+        for one in client.committed(slots, timeout=timeout_s):
+            low, high = watermarks(client, one, timeout_s)
+            start = max(one.offset, low)  # what retention removed cannot be read again
+            name = (self._names[one.topic], one.partition)
+            self._positions[name], self._ends[name] = start, high
+            placed.append(TopicPartition(one.topic, one.partition, start))
+        client.incremental_assign(placed)
+
+    def _revoked(self, client: Consumer, slots: list[TopicPartition]) -> None:
+        for slot in slots:
+            name = (self._names[slot.topic], slot.partition)
+            self._positions.pop(name, None)
+            self._ends.pop(name, None)
+        client.incremental_unassign(slots)
+
+    # Reading ------------------------------------------------------------------------------------
+
+    def poll(self, max_records: int, timeout_s: float) -> list[Record]:
+        """Read on; fewer records than asked for means that nothing more was there.
+
+        A member that just joined waits longer, so that an empty answer does not mean "not yet".
+        """
+        start_s = time.monotonic()
+        patience_s = max(timeout_s, self._settings.join_wait_s)
+        records: list[Record] = []
+        size = 0
+        try:
+            while True:
+                spent_s = time.monotonic() - start_s
+                wait_s = STEP_S if self._behind() else max(0.0, timeout_s - spent_s)
+                found = self._read(max_records - len(records), 0.0 if records else wait_s)
+                records += found
+                size += sum(len(one.value) for one in found)
+                spent_s = time.monotonic() - start_s
+                behind = self._behind()
+                if len(records) >= max_records or size >= POLL_BYTES or (records and not behind):
+                    return records
+                if spent_s >= (patience_s if behind else timeout_s):
+                    return self._given_up(records)
+        except KafkaException as failure:
+            self._leave()  # a fresh membership starts from the commit
+            raise mapped(self._settings, self._last.why(failure.args[0])) from failure
+
+    def _read(self, max_records: int, wait_s: float) -> list[Record]:
+        client = self._open()
+        first = client.poll(wait_s)
+        self._polled_s = time.monotonic()
+        if first is None:
+            return []
+        messages = [first]
+        if max_records > 1:
+            messages += client.consume(max_records - 1, 0.0)
+        return [one for one in map(self._record, messages) if one is not None]
+
+    def _record(self, message: Message) -> Record | None:
+        error = message.error()
+        if error is not None:
+            if error.code() in STALE:
+                return None  # our lease ran out: what follows is a new division
+            raise KafkaException(error)
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        if topic is None or partition is None or offset is None:
+            return None
+        name = (self._names[topic], partition)
+        if offset < self._positions.get(name, offset + 1):
+            return None  # revoked, or read before a seek
+        self._positions[name] = offset + 1
+        appended_s = message.timestamp()[1] / 1000
+        return Record(*name, offset, message.key() or b"", message.value() or b"", appended_s)
+
+    def _behind(self) -> bool:
+        """Whether there is something we have not read yet, or may be."""
+        if not self._joined:
+            return True
+        return any(at < self._end(name) for name, at in self._positions.items())
+
+    def _end(self, name: Slot) -> int:
+        slot = TopicPartition(self._settings.named(name[0]), name[1])
+        known = self._open().get_watermark_offsets(slot, cached=True)
+        return max(self._ends[name], known[1])
+
+    def _given_up(self, records: list[Record]) -> list[Record]:
+        now = time.monotonic()
+        if self._joined:
+            self._joined_s = now
+        elif now - self._joined_s > self._settings.join_limit_s:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the group did not let us in"))
+        if self._joined and self._last.error is not None and not records:
+            self._ask_broker()
+        return records
+
+    def _ask_broker(self) -> None:
+        """After a complaint of the client, make sure that silence means that nothing came."""
+        for topic, partition in list(self._positions)[:1]:
+            slot = TopicPartition(self._settings.named(topic), partition)
+            watermarks(self._open(), slot, self._settings.timeout_s)
+        self._last.error = None
+
+    # Offsets ------------------------------------------------------------------------------------
+
+    def commit(self, offsets: dict[Slot, int]) -> None:
+        """Commit what we hold; a member whose lease ran out commits nothing."""
+        held = self.positions()
+        wanted = [
+            TopicPartition(self._settings.named(topic), partition, offset)
+            for (topic, partition), offset in offsets.items()
+            if (topic, partition) in held
+        ]
+        if not wanted:
+            return
+        try:
+            self._open().commit(offsets=wanted, asynchronous=False)
+        except KafkaException as failure:
+            error = failure.args[0]
+            if error.code() not in STALE:
+                raise mapped(self._settings, self._last.why(error)) from failure
+
+    def seek_to_committed(self) -> None:
+        held = self.positions()
+        slots = [TopicPartition(self._settings.named(topic), part) for topic, part in held]
+        if not slots:
+            return
+        client, timeout_s = self._open(), self._settings.timeout_s
+        with failures(self._settings, self._last):
+            for one in client.committed(slots, timeout=timeout_s):
+                low, _ = watermarks(client, one, timeout_s)
+                start = max(one.offset, low)
+                self._seek(client, TopicPartition(one.topic, one.partition, start))
+                self._positions[self._names[one.topic], one.partition] = start
+
+    def _seek(self, client: Consumer, slot: TopicPartition) -> None:
+        """Seek; a partition that was given to us a moment ago may not be ready for it yet."""
+        deadline = time.monotonic() + self._settings.timeout_s
+        while True:
+            try:
+                client.seek(slot)
+            except KafkaException as failure:
+                if failure.args[0].code() != KafkaError._STATE or time.monotonic() > deadline:
+                    raise
+                time.sleep(STEP_S)
+            else:
+                return
+
+    def positions(self) -> dict[Slot, int]:
+        if time.monotonic() - self._polled_s > self._settings.lease_s:
+            return {}
+        return dict(sorted(self._positions.items()))
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._leave()
+
+    def _leave(self) -> None:
+        """Leave the group at once; where no broker answers, the lease ends by itself."""
+        client, self._client = self._client, None
+        self._positions, self._ends, self._joined = {}, {}, False
+        if client is not None:
+            with suppress(KafkaException, RuntimeError):
+                client.close()
