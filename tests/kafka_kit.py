@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,11 @@ from pointillist.broker.local import Running
 from tests.agent_live import Surroundings, announce, surroundings
 from transport.kafka_settings import KafkaSettings
 from transport.opening import Side, open_transport
-from transport.port import Transport
+from transport.port import Record, Transport, TransportUnavailable
 from wire.topics import REPORTS, TOPICS
+
+REJOIN_TRIES = 5
+REJOIN_PAUSE_S = 2.0
 
 
 def plain_settings(broker: Running, prefix: str = "", timeout_s: float = 5.0) -> KafkaSettings:
@@ -116,3 +120,12 @@ class KafkaSurroundings(Surroundings):
         settings = self.config.transport.kafka
         assert settings is not None
         return open_transport(dataclasses.replace(settings, timeout_s=5.0), Side.AGENT)
+
+    def records(self, *topics: str) -> list[Record]:
+        """Read everything; a broker that has just come back lets a new group in only later."""
+        for _ in range(REJOIN_TRIES):
+            with suppress(TransportUnavailable):
+                if found := Surroundings.records(self, *topics):
+                    return found
+            time.sleep(REJOIN_PAUSE_S)
+        return []
