@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .agent_health import health
 from .output import (
     CommandError,
     ExitCode,
@@ -60,6 +61,7 @@ ledger_app = typer.Typer(
     help="The privacy ledger of this host: show it, recover it.", no_args_is_help=True
 )
 app.add_typer(ledger_app, name="ledger")
+app.command(epilog="Example: pointillist agent health --machine nd96isr_h100_v5 --json")(health)
 
 ConfigOption = Annotated[
     Path,
