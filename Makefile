@@ -11,7 +11,7 @@ STAMP := .venv/.installed
 PACKAGES := wire privacy transport edge_agent aggregator simulator pointillist
 SITE := .venv/site
 
-.PHONY: help setup bpf demo test lint lint-python lint-proto lint-docs format lock bench-round bench-demo bench-audit clean
+.PHONY: help setup bpf demo test gpu-check gpu-kit lint lint-python lint-proto lint-docs format lock bench-round bench-demo bench-audit clean
 
 help:
 	@echo "make setup         .venv with everything, by hash"
@@ -21,6 +21,8 @@ help:
 	@echo "make lint          ruff, mypy, import-linter, buf, mkdocs"
 	@echo "make format        ruff format and its safe fixes"
 	@echo "make lock          requirement files from pyproject.toml"
+	@echo "make gpu-check     what this machine's GPUs say beside nvidia-smi; no .venv, no network"
+	@echo "make gpu-kit       what gpu-check needs, into .tools/gpu, to be carried to a GPU machine"
 	@echo "make bench-round   what 100,000 reports cost both aggregators"
 	@echo "make bench-demo    the demo's figures and the README's picture"
 	@echo "make bench-audit   the noise samplers' audit at 10^7 trials"
@@ -40,6 +42,12 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	@$(PYTHON) -m pytest $(ARGS)
+
+gpu-check:
+	@python3 scripts/gpu_check.py
+
+gpu-kit: $(STAMP)
+	@mkdir -p .tools/gpu && cp .venv/lib/python*/site-packages/pynvml.py .tools/gpu/
 
 lint: lint-python lint-proto lint-docs
 

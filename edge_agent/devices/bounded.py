@@ -30,6 +30,8 @@ from .port import (
 QUIET_S: Final = 60.0
 """How long a device that did not answer is left alone: a driver in trouble needs no more calls."""
 
+START_S: Final = 20.0
+
 _PR_SET_PDEATHSIG: Final = 1
 _MOST_FD: Final = 1 << 16
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
@@ -47,12 +49,20 @@ class BoundedReader:
         make: Callable[[], DeviceReader],
         *,
         deadline_s: float = 2.0,
+        start_s: float = START_S,
         quiet_s: float = QUIET_S,
         boottime_ns: Callable[[], int] = _boottime_ns,
     ) -> None:
-        """Take how to make a reader (called in the child) and how long one device may take."""
+        """Take how to make a reader (called in the child) and how long things may take.
+
+        deadline_s   one look at one device
+        start_s      until the driver is open: a driver without persistence wakes its GPUs first
+        """
         self._make = make
         self._deadline_s = deadline_s
+        self._start_s = start_s
+        self._opened = False
+        self._begun_ns = 0
         self._quiet_ns = int(quiet_s * 1e9)
         self._boottime_ns = boottime_ns
         self._child: tuple[int, Connection] | None = None
@@ -72,13 +82,13 @@ class BoundedReader:
         self._reap()
         if self._child is not None:
             self.close()
-        pid, mine = self._fork()
-        self._child = pid, mine
-        answer = self._answer()
+        self._begin()
+        answer = self._answer(self._start_s)
         if isinstance(answer, Inventory):
+            self._opened = True
             return answer
         self._kill()
-        late = f"expected an answer of the driver in {self._deadline_s:g} s, got none"
+        late = f"expected an answer of the driver in {self._start_s:g} s, got none"
         raise DevicesUnavailable(str(answer) if isinstance(answer, DevicesUnavailable) else late)
 
     def read(
@@ -101,12 +111,10 @@ class BoundedReader:
         if self._quiet_until_ns.get(index, 0) > now_ns:
             gap = Gap(GapKind.TIMED_OUT, "left alone after a read that did not end")
             return all_gaps(index, fields, gap, now_ns, known)
-        try:
-            if self._child is None:
-                self.open()
-            answer = self._asked((index, tuple(fields), processes))
-        except DevicesUnavailable as error:
-            answer = Gap(GapKind.FAILED, str(error))
+        starting = self._begun_again()
+        if starting is not None:
+            return all_gaps(index, fields, starting, now_ns, known)
+        answer = self._asked((index, tuple(fields), processes))
         if isinstance(answer, DeviceReading):
             self._quiet_until_ns.pop(index, None)
             if not answer.id.startswith("index-"):
@@ -118,6 +126,27 @@ class BoundedReader:
         )  # fmt: skip
         return all_gaps(index, fields, gap, self._boottime_ns(), known)
 
+    def _begin(self) -> None:
+        self._child, self._opened = self._fork(), False
+        self._begun_ns = self._boottime_ns()
+
+    def _begun_again(self) -> Gap | None:
+        """Start a child where there is none, and give it a moment; a gap while it is not there."""
+        if self._child is None:
+            self._begin()
+        if self._opened:
+            return None
+        answer = self._answer(self._deadline_s)
+        self._opened = isinstance(answer, Inventory)
+        if self._opened:
+            return None
+        if answer is None:
+            if self._boottime_ns() - self._begun_ns > self._start_s * 1e9:
+                self._kill()
+            return Gap(GapKind.TIMED_OUT, "the driver is starting")
+        self._kill()
+        return Gap(GapKind.FAILED, str(answer))
+
     def _asked(self, question: tuple[int, tuple[Field, ...], bool]) -> object:
         if self._child is None:
             return None
@@ -126,17 +155,17 @@ class BoundedReader:
         except OSError:
             self._kill()
             return Gap(GapKind.FAILED, "the reading process ended")
-        answer = self._answer()
+        answer = self._answer(self._deadline_s)
         if not isinstance(answer, DeviceReading):
             self._kill()
         return answer
 
-    def _answer(self) -> object:
+    def _answer(self, deadline_s: float) -> object:
         """Give the child's answer, None when it is late, a gap when it died."""
         if self._child is None:
             return None
         try:
-            return self._child[1].recv() if self._child[1].poll(self._deadline_s) else None
+            return self._child[1].recv() if self._child[1].poll(deadline_s) else None
         except (EOFError, OSError):
             return Gap(GapKind.FAILED, "the reading process ended")
 

@@ -172,4 +172,4 @@ def observations(reading: DeviceReading) -> Iterator[Observation]:
 def default_readers() -> list[_Reads]:
     """Give this host's readers, each behind a deadline."""
     makers: tuple[Callable[[], NvmlReader | AmdgpuReader], ...] = (NvmlReader, AmdgpuReader)
-    return [BoundedReader(make) for make in makers]
+    return [BoundedReader(make, deadline_s=1.0) for make in makers]

@@ -211,10 +211,27 @@ def test_nvml_hanging_call_costs_the_child_and_that_gpu_a_minute(
 
 def test_nvml_hanging_start_is_a_refusal_not_a_wait(driver: FakeDriver) -> None:
     driver.play("* nvmlInitWithFlags hang")
-    reader = BoundedReader(driver.reader, deadline_s=0.3)
+    reader = BoundedReader(driver.reader, start_s=0.3)
     with pytest.raises(DevicesUnavailable, match="expected an answer of the driver"):
         reader.open()
     assert reader.child_pid is None
+
+
+def test_nvml_driver_that_starts_slowly_is_waited_for_without_holding_the_agent(
+    driver: FakeDriver, clock: Clock
+) -> None:
+    reader = BoundedReader(driver.reader, deadline_s=0.2, start_s=20, boottime_ns=clock)
+    try:
+        driver.play("* nvmlInitWithFlags hang")
+        first = reader.read(0, ALL)
+        pid = reader.child_pid
+        assert {gap.reason for gap in first.gaps.values()} == {"the driver is starting"}
+        assert (reader.read(0, ALL).values, reader.child_pid, reader.killed) == ({}, pid, 0)
+        clock.now_ns += 21_000_000_000
+        reader.read(0, ALL)
+        assert (reader.child_pid, reader.killed) == (None, 1)
+    finally:
+        reader.close()
 
 
 def test_nvml_missing_driver_is_named(driver: FakeDriver) -> None:
