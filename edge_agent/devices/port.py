@@ -76,6 +76,13 @@ SLOW: Final = frozenset({Field.PCIE_TX, Field.PCIE_RX})
 ALL: Final = frozenset(Field)
 REGULAR: Final = ALL - SLOW
 
+QUICK: Final = frozenset({
+    Field.UTILISATION, Field.MEMORY_BUSY, Field.MEMORY_USED, Field.MEMORY_TOTAL, Field.POWER,
+    Field.TEMPERATURE, Field.SM_CLOCK, Field.MEMORY_CLOCK, Field.THROTTLE, Field.XID_EVENTS,
+    Field.XID_LAST,
+})  # fmt: skip
+"""What changes from second to second; NVLink alone is a hundred calls of the driver per GPU."""
+
 OTEL_NAMES: Final[Mapping[Field, str]] = {
     Field.UTILISATION: "hw.gpu.utilization",
     Field.MEMORY_USED: "hw.gpu.memory.usage",

@@ -17,6 +17,7 @@ from edge_agent.devices.amdgpu import AmdgpuReader
 from edge_agent.devices.bounded import BoundedReader
 from edge_agent.devices.nvml import NvmlReader
 from edge_agent.devices.port import (
+    QUICK,
     REGULAR,
     DeviceReading,
     DevicesUnavailable,
@@ -101,7 +102,10 @@ class DevicesSource:
         raise SourceUnavailable(f"devices: {'; '.join(reasons) or _LIBRARY_MISSING}")
 
     def drain(self, now_boottime_ns: int) -> Iterable[Observation | GpuCoverage]:
-        """Yield samples every 5 s and idle time; calls less than a second apart give nothing."""
+        """Yield samples every 5 s and idle time; calls less than a second apart give nothing.
+
+        Each second it reads what changes quickly, every 5 s all fields of the regular sweep.
+        """
         if self._reader is None:
             raise SourceUnavailable("devices: not started")
         if self._swept_ns is not None and now_boottime_ns - self._swept_ns < SWEEP_NS:
@@ -110,7 +114,7 @@ class DevicesSource:
         self._swept_ns = now_boottime_ns
         if sampling:
             self._sampled_ns = now_boottime_ns
-        readings = tuple(self._sweep(self._reader))
+        readings = tuple(self._sweep(self._reader, REGULAR if sampling else QUICK))
         self._last = Sweep(readings)
         records: list[Observation | GpuCoverage] = []
         for reading in readings:
@@ -133,7 +137,7 @@ class DevicesSource:
             return None
         return self._last
 
-    def _sweep(self, reader: _Reads) -> Iterator[DeviceReading]:
+    def _sweep(self, reader: _Reads, fields: Collection[Field]) -> Iterator[DeviceReading]:
         """Look at each device until the time for it is up; the rest are looked at first next."""
         begun_ns = time.monotonic_ns()
         first, self._first = self._first, 0
@@ -142,7 +146,7 @@ class DevicesSource:
             if time.monotonic_ns() - begun_ns > _SWEEP_BUDGET_NS:
                 self._first = index
                 return
-            yield reader.read(index, REGULAR)
+            yield reader.read(index, fields)
 
     def _idle_time(self, reading: DeviceReading) -> Iterator[GpuCoverage]:
         """Claim the time between two looks that both found the GPU idle."""

@@ -10,6 +10,8 @@ import pytest
 from edge_agent.activity import GpuCoverage, Observation
 from edge_agent.devices.bounded import BoundedReader
 from edge_agent.devices.port import (
+    QUICK,
+    REGULAR,
     DeviceReading,
     DevicesUnavailable,
     Field,
@@ -32,11 +34,13 @@ class PlayedDevices:
         self.fields = list(fields)
         self.now_ns = 0
         self.closed = False
+        self.asked: list[frozenset[Field]] = []
 
     def open(self) -> Inventory:
         return Inventory(len(self.fields), "1")
 
     def read(self, index: int, fields: Collection[Field]) -> DeviceReading:
+        self.asked.append(frozenset(fields))
         played = self.fields[index]
         return DeviceReading(index, f"GPU-{index}", "H100", self.now_ns, self.now_ns, played)
 
@@ -76,6 +80,7 @@ def test_devices_source_samples_four_sections_every_five_seconds() -> None:
     source = _started(played)
     samples = [_drain(source, played, at_s) for at_s in range(100, 111)]
     assert [len(one) for one in samples] == [4, 0, 0, 0, 0, 4, 0, 0, 0, 0, 4]
+    assert played.asked == [REGULAR, *[QUICK] * 4, REGULAR, *[QUICK] * 4, REGULAR]
     assert samples[0] == [
         Observation("gpu_utilisation", "", 63, 100 * S),
         Observation("gpu_memory", "", 25, 100 * S),
