@@ -22,7 +22,9 @@ from edge_agent.devices.port import (
 )
 from edge_agent.sources.devices import DevicesSource
 from edge_agent.sources.port import SourceUnavailable
+from edge_agent.windows import HostClock, WindowAccumulator
 from tests.fake_nvml_kit import FakeDriver
+from tests.window_kit import CATALOGUE, START, cells, task_of
 
 S = 1_000_000_000
 
@@ -150,6 +152,26 @@ def test_devices_source_last_look_is_never_served_stale() -> None:
     source.stop()
     assert played.closed
     assert source.latest(1 * S) is None
+
+
+def test_devices_source_fills_a_window_and_leaves_busy_time_unmeasured() -> None:
+    idle: dict[Field, Measured] = {**FULL, Field.UTILISATION: 0}
+    played = PlayedDevices(idle, FULL)
+    source = _started(played)
+    names = ("kernel_mix", "gpu_utilisation", "gpu_memory", "gpu_power", "gpu_temperature")
+    task = task_of(names)
+    windows = WindowAccumulator(
+        CATALOGUE, task, ["H100", "H100"], clock=HostClock(START * S), first_window=START
+    )
+    for at_s in range(61):
+        for record in _drain(source, played, at_s):
+            windows.add(record)
+    row = windows.close(START)
+    assert cells(task, row, "gpu_utilisation") == {"0..5 percent": 12, "60..65 percent": 12}
+    assert cells(task, row, "gpu_memory") == {"25..30 percent": 24}
+    assert cells(task, row, "gpu_power") == {"400..450 watt": 24}
+    assert cells(task, row, "gpu_temperature") == {"55..60 celsius": 24}
+    assert cells(task, row, "kernel_mix") == {"idle": 60_000, "unmeasured": 60_000}
 
 
 @pytest.fixture
