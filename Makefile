@@ -12,7 +12,7 @@ STAMP := .venv/.installed
 PACKAGES := wire privacy transport edge_agent aggregator simulator pointillist
 SITE := .venv/site
 
-.PHONY: help setup bpf demo test lint lint-python lint-proto lint-docs format lock
+.PHONY: help setup bpf demo test gpu-check gpu-kit lint lint-python lint-proto lint-docs format lock
 .PHONY: kafka java bench-round bench-demo bench-audit bench-kafka clean
 
 help:
@@ -25,6 +25,8 @@ help:
 	@echo "make lint          ruff, mypy, import-linter, buf, mkdocs"
 	@echo "make format        ruff format and its safe fixes"
 	@echo "make lock          requirement files from pyproject.toml"
+	@echo "make gpu-check     what this machine's GPUs say beside nvidia-smi; no .venv, no network"
+	@echo "make gpu-kit       what gpu-check needs, into .tools/gpu, to be carried to a GPU machine"
 	@echo "make bench-round   what 100,000 reports cost both aggregators"
 	@echo "make bench-demo    the demo's figures and the README's picture"
 	@echo "make bench-kafka   what Kafka costs agents and the Leader"
@@ -52,6 +54,12 @@ java: $(STAMP)
 
 test: $(STAMP) java
 	@$(PYTHON) -m pytest $(ARGS)
+
+gpu-check:
+	@python3 scripts/gpu_check.py
+
+gpu-kit: $(STAMP)
+	@mkdir -p .tools/gpu && cp .venv/lib/python*/site-packages/pynvml.py .tools/gpu/
 
 lint: lint-python lint-proto lint-docs
 

@@ -141,11 +141,13 @@ class ReplaySection:
 class SourcesSection:
     """What the agent measures; a source that this machine lacks is left out with one line.
 
+    gpus      utilisation, memory, power and temperature of this host's GPUs
     ebpf      kernel-level host metrics for the local view, through `loader`
     loader    `libbpf`, `bcc`, or `auto`: libbpf where the kernel has BTF, else BCC
     """
 
     host: bool = True
+    gpus: bool = True
     ebpf: bool = False
     loader: str = "auto"
     replay: tuple[ReplaySection, ...] = ()

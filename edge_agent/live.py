@@ -35,6 +35,7 @@ from .ledger_records import LedgerView, SpoolLimits
 from .ledger_rows import read_view
 from .participant import Participant, Rules
 from .shell import AgentShell
+from .sources.devices import DevicesSource
 from .sources.ebpf import EbpfSource
 from .sources.host import HostSource
 from .sources.port import Absence, Source, SourceRegistry
@@ -124,6 +125,8 @@ def sources_of(config: AgentConfig, catalogue: Catalogue) -> SourceRegistry:
     registry = SourceRegistry()
     if config.sources.host:
         registry.register("host", lambda: HostSource(catalogue))
+    if config.sources.gpus:
+        registry.register("devices", DevicesSource)
     if config.sources.ebpf:
         registry.register("ebpf", lambda: EbpfSource(config.sources.loader))
         registry.register("pressure", PressureSource)

@@ -16,6 +16,7 @@ import typer
 
 from .agent_doctor import EPILOG as DOCTOR_EPILOG
 from .agent_doctor import doctor
+from .agent_health import health
 from .agent_history import EPILOG as HISTORY_EPILOG
 from .agent_history import history
 from .agent_run import LOG_HINT, Options, run_agent
@@ -69,6 +70,7 @@ app.add_typer(ledger_app, name="ledger")
 app.command(epilog=DOCTOR_EPILOG)(doctor)
 app.command(epilog=TOP_EPILOG)(top)
 app.command(epilog=HISTORY_EPILOG)(history)
+app.command(epilog="Example: pointillist agent health --machine nd96isr_h100_v5 --json")(health)
 
 ConfigOption = Annotated[
     Path,

@@ -205,6 +205,7 @@ helpers = ["{self.helper_pk.hex()}"]
 n_min_at_least = {self.options.plan.n_min}
 [sources]
 host = true
+gpus = false
 {replay}"""
         write_public(self.folders.base / "live.toml", toml.encode())
         return key.public_bytes

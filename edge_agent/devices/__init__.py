@@ -1,0 +1,1 @@
+"""Accelerators of this host behind one port: NVIDIA by NVML, AMD by sysfs."""

@@ -1,0 +1,179 @@
+"""Devices: utilisation, memory, power and temperature of each accelerator, through its port.
+
+It sees how busy a GPU is but not with what. So it claims as watched only the time in which the
+GPU did nothing; busy time stays unmeasured unless a source of kernels measures it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from edge_agent.activity import GpuCoverage, Observation
+from edge_agent.devices.amdgpu import AmdgpuReader
+from edge_agent.devices.bounded import BoundedReader
+from edge_agent.devices.nvml import NvmlReader
+from edge_agent.devices.port import (
+    QUICK,
+    REGULAR,
+    DeviceReading,
+    DevicesUnavailable,
+    Field,
+    GapKind,
+    Inventory,
+)
+
+from .port import SourceUnavailable
+
+SWEEP_NS: Final = 1_000_000_000
+"""NVML's utilisation covers the last 1/6 s to 1 s: asked less often, busy time would be missed."""
+SAMPLE_NS: Final = 5_000_000_000
+"""The catalogue's sample period of the four sections."""
+STALE_NS: Final = 10_000_000_000
+_LONGEST_IDLE_NS: Final = 2 * SWEEP_NS
+_SWEEP_BUDGET_NS: Final = 2_000_000_000
+_MW_PER_W: Final = 1_000
+
+_LIBRARY_MISSING: Final = "no NVIDIA driver library and no amdgpu device"
+
+
+class _Reads(Protocol):
+    def open(self) -> Inventory: ...
+
+    def read(self, index: int, fields: Collection[Field]) -> DeviceReading: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """One look at every device."""
+
+    devices: tuple[DeviceReading, ...]
+
+
+class DevicesSource:
+    """Looks at every device once a second; a failed read is a gap and a count, never a zero."""
+
+    name = "devices"
+
+    def __init__(self, readers: Iterable[_Reads] | None = None) -> None:
+        """Take the readers to try in turn (None: NVML, then amdgpu); the first that opens serves.
+
+        The index of a device is its place in the reader's order, as in the configuration's `gpus`.
+        """
+        self._choices = list(readers) if readers is not None else default_readers()
+        self._reader: _Reads | None = None
+        self._devices = self._first = 0
+        self._last: Sweep | None = None
+        self._swept_ns: int | None = None
+        self._sampled_ns: int | None = None
+        self._idle_since: dict[int, int] = {}
+        self.gaps: Counter[tuple[Field, GapKind]] = Counter()
+        """Fields without a value, by why, since the start."""
+
+    def probe(self) -> str | None:
+        """Say why there is no device to read."""
+        try:
+            self.start()
+        except SourceUnavailable as error:
+            return str(error)
+        return None
+
+    def start(self) -> None:
+        """Open the first reader that this host has. Raises SourceUnavailable."""
+        if self._reader is not None:
+            return
+        reasons = []
+        for reader in self._choices:
+            try:
+                inventory = reader.open()
+            except DevicesUnavailable as error:
+                reasons.append(str(error))
+                continue
+            if inventory.devices:
+                self._reader, self._devices = reader, inventory.devices
+                return
+            reader.close()
+            reasons.append("a driver without devices")
+        raise SourceUnavailable(f"devices: {'; '.join(reasons) or _LIBRARY_MISSING}")
+
+    def drain(self, now_boottime_ns: int) -> Iterable[Observation | GpuCoverage]:
+        """Yield samples every 5 s and idle time; calls less than a second apart give nothing.
+
+        Each second it reads what changes quickly, every 5 s all fields of the regular sweep.
+        """
+        if self._reader is None:
+            raise SourceUnavailable("devices: not started")
+        if self._swept_ns is not None and now_boottime_ns - self._swept_ns < SWEEP_NS:
+            return []
+        sampling = self._sampled_ns is None or now_boottime_ns - self._sampled_ns >= SAMPLE_NS
+        self._swept_ns = now_boottime_ns
+        if sampling:
+            self._sampled_ns = now_boottime_ns
+        readings = tuple(self._sweep(self._reader, REGULAR if sampling else QUICK))
+        self._last = Sweep(readings)
+        records: list[Observation | GpuCoverage] = []
+        for reading in readings:
+            self.gaps.update((name, gap.kind) for name, gap in reading.gaps.items())
+            records.extend(self._idle_time(reading))
+            if sampling:
+                records.extend(observations(reading))
+        return records
+
+    def stop(self) -> None:
+        """End the reading; a second call does nothing."""
+        if self._reader is not None:
+            self._reader.close()
+        self._reader = self._last = self._swept_ns = self._sampled_ns = None
+        self._idle_since.clear()
+
+    def latest(self, now_boottime_ns: int) -> Sweep | None:
+        """Give the last look, None once it is stale."""
+        if self._swept_ns is None or now_boottime_ns - self._swept_ns > STALE_NS:
+            return None
+        return self._last
+
+    def _sweep(self, reader: _Reads, fields: Collection[Field]) -> Iterator[DeviceReading]:
+        """Look at each device until the time for it is up; the rest are looked at first next."""
+        begun_ns = time.monotonic_ns()
+        first, self._first = self._first, 0
+        for place in range(self._devices):
+            index = (first + place) % self._devices
+            if time.monotonic_ns() - begun_ns > _SWEEP_BUDGET_NS:
+                self._first = index
+                return
+            yield reader.read(index, fields)
+
+    def _idle_time(self, reading: DeviceReading) -> Iterator[GpuCoverage]:
+        """Claim the time between two looks that both found the GPU idle."""
+        since_ns = self._idle_since.pop(reading.index, None)
+        if reading.values.get(Field.UTILISATION) != 0:
+            return
+        self._idle_since[reading.index] = reading.end_ns
+        if since_ns is not None and 0 < reading.end_ns - since_ns <= _LONGEST_IDLE_NS:
+            yield GpuCoverage(self.name, reading.index, since_ns, reading.end_ns - since_ns)
+
+
+def observations(reading: DeviceReading) -> Iterator[Observation]:
+    """Give a look's samples for the catalogue's sections; a gap is a sample less."""
+    values = reading.values
+    at_ns = reading.end_ns
+    if Field.UTILISATION in values:
+        yield Observation("gpu_utilisation", "", values[Field.UTILISATION], at_ns)
+    used, total = values.get(Field.MEMORY_USED), values.get(Field.MEMORY_TOTAL)
+    if used is not None and total:
+        yield Observation("gpu_memory", "", 100 * used // total, at_ns)
+    if Field.POWER in values:
+        yield Observation("gpu_power", "", values[Field.POWER] // _MW_PER_W, at_ns)
+    if Field.TEMPERATURE in values:
+        yield Observation("gpu_temperature", "", max(0, values[Field.TEMPERATURE]), at_ns)
+
+
+def default_readers() -> list[_Reads]:
+    """Give this host's readers, each behind a deadline."""
+    makers: tuple[Callable[[], NvmlReader | AmdgpuReader], ...] = (NvmlReader, AmdgpuReader)
+    return [BoundedReader(make, deadline_s=1.0) for make in makers]

@@ -1,0 +1,298 @@
+/* A libnvidia-ml.so.1 with the true C ABI, for machines without a GPU.
+ *
+ * The file named by FAKE_NVML says what happens, read anew at each call; the last line that fits
+ * wins:
+ *   gpus 8
+ *   <gpu|*> <function|*> value N...      e.g.  0 nvmlDeviceGetPowerUsage value 300000
+ *   <gpu|*> <function|*> error CODE      e.g.  2 * error 15
+ *   <gpu|*> <function|*> hang
+ * A function that is asked by an argument also goes by NAME.ARGUMENT. MIG instance i of GPU g is
+ * device 100 * (g + 1) + i. Without a line, a healthy H100 answers.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef int nvmlReturn_t;
+typedef unsigned long long u64;
+typedef struct device { unsigned number; } *nvmlDevice_t;
+enum { SUCCESS = 0, INVALID = 2, UNSUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, TIMEOUT = 10 };
+#define MOST 1024
+
+static struct device devices[MOST];
+static unsigned events_given;
+
+static unsigned gpus(void)
+{
+	char line[512];
+	unsigned count = 8;
+	FILE *file = fopen(getenv("FAKE_NVML") ? getenv("FAKE_NVML") : "/dev/null", "r");
+	while (file && fgets(line, sizeof line, file))
+		sscanf(line, "gpus %u", &count);
+	if (file)
+		fclose(file);
+	return count;
+}
+
+/* Fill out[0..n) for a call; values that the file does not give stay as they are. */
+static nvmlReturn_t ask(unsigned gpu, const char *name, u64 *out, int n)
+{
+	char line[512], who[32], what[128], verb[16];
+	nvmlReturn_t result = SUCCESS;
+	int hang = 0;
+	FILE *file = fopen(getenv("FAKE_NVML") ? getenv("FAKE_NVML") : "/dev/null", "r");
+	while (file && fgets(line, sizeof line, file)) {
+		int used = 0, step, i;
+		if (sscanf(line, "%31s %127s %15s%n", who, what, verb, &used) != 3)
+			continue;
+		if (strcmp(who, "*") && (unsigned)atoi(who) != gpu)
+			continue;
+		if (strcmp(what, "*") && strcmp(what, name))
+			continue;
+		hang = !strcmp(verb, "hang");
+		result = SUCCESS;
+		if (!strcmp(verb, "error"))
+			result = atoi(line + used);
+		if (!strcmp(verb, "value"))
+			for (i = 0; i < n && sscanf(line + used, "%llu%n", &out[i], &step) == 1; i++)
+				used += step;
+	}
+	if (file)
+		fclose(file);
+	while (hang)
+		pause();
+	return result;
+}
+
+nvmlReturn_t nvmlInitWithFlags(unsigned flags) { u64 v = flags; return ask(MOST, __func__, &v, 1); }
+nvmlReturn_t nvmlShutdown(void) { return SUCCESS; }
+const char *nvmlErrorString(nvmlReturn_t code)
+{
+	return code == 15 ? "GPU is lost" : code == 3 ? "Not Supported" : "an error";
+}
+nvmlReturn_t nvmlSystemGetDriverVersion(char *text, unsigned length)
+{
+	snprintf(text, length, "550.54.15");
+	return SUCCESS;
+}
+nvmlReturn_t nvmlSystemGetNVMLVersion(char *text, unsigned length)
+{
+	snprintf(text, length, "12.550.54.15");
+	return SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count) { *count = gpus(); return SUCCESS; }
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
+{
+	u64 none = 0;
+	if (index >= gpus() || index >= 100)
+		return INVALID;
+	devices[index].number = index;
+	*device = &devices[index];
+	return ask(index, __func__, &none, 0);
+}
+nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *text, unsigned length)
+{
+	u64 none = 0;
+	const char *kind = device->number >= 100 ? "MIG" : "GPU";
+	snprintf(text, length, "%s-00000000-0000-0000-0000-%012u", kind, device->number);
+	return ask(device->number, __func__, &none, 0);
+}
+nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *text, unsigned length)
+{
+	u64 none = 0;
+	snprintf(text, length, "NVIDIA H100 80GB HBM3");
+	return ask(device->number, __func__, &none, 0);
+}
+
+#define ONE(function, type, fallback)                                                              \
+	nvmlReturn_t function(nvmlDevice_t device, type *value)                                    \
+	{                                                                                          \
+		u64 v = fallback;                                                                  \
+		nvmlReturn_t result = ask(device->number, __func__, &v, 1);                        \
+		if (result == SUCCESS)                                                             \
+			*value = v;                                                                \
+		return result;                                                                     \
+	}
+#define BY(function, type, fallback)                                                               \
+	nvmlReturn_t function(nvmlDevice_t device, unsigned which, type *value)                    \
+	{                                                                                          \
+		char name[128];                                                                    \
+		u64 v = fallback;                                                                  \
+		nvmlReturn_t result = ask(device->number, __func__, &v, 1);                        \
+		snprintf(name, sizeof name, "%s.%u", __func__, which);                             \
+		if (result == SUCCESS)                                                             \
+			result = ask(device->number, name, &v, 1);                                 \
+		if (result == SUCCESS)                                                             \
+			*value = v;                                                                \
+		return result;                                                                     \
+	}
+
+ONE(nvmlDeviceGetPowerUsage, unsigned, 300000)
+ONE(nvmlDeviceGetEnforcedPowerLimit, unsigned, 700000)
+ONE(nvmlDeviceGetCurrPcieLinkWidth, unsigned, 16)
+ONE(nvmlDeviceGetMaxPcieLinkWidth, unsigned, 16)
+ONE(nvmlDeviceGetCurrentClocksThrottleReasons, u64, 0)
+ONE(nvmlDeviceGetMaxMigDeviceCount, unsigned, 7)
+BY(nvmlDeviceGetClockInfo, unsigned, which == 2 ? 2619 : 1980)
+BY(nvmlDeviceGetMaxClockInfo, unsigned, which == 2 ? 2619 : 1980)
+BY(nvmlDeviceGetTemperature, unsigned, 41)
+BY(nvmlDeviceGetPcieThroughput, unsigned, which ? 2000 : 1000)
+
+/* An SXM board has no fan of its own. */
+nvmlReturn_t nvmlDeviceGetFanSpeed(nvmlDevice_t device, unsigned *value)
+{
+	u64 v = ~0ULL;
+	nvmlReturn_t result = ask(device->number, __func__, &v, 1);
+	*value = v;
+	return result == SUCCESS && v == ~0ULL ? UNSUPPORTED : result;
+}
+nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned link, unsigned *active)
+{
+	char name[64];
+	u64 v = 1;
+	nvmlReturn_t result = ask(device->number, __func__, &v, 1);
+	snprintf(name, sizeof name, "%s.%u", __func__, link);
+	if (link >= 18)
+		return INVALID;
+	if (result == SUCCESS)
+		result = ask(device->number, name, &v, 1);
+	*active = v;
+	return result;
+}
+nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, unsigned link, unsigned counter,
+					     u64 *value)
+{
+	char name[64];
+	*value = 0;
+	snprintf(name, sizeof name, "%s.%u.%u", __func__, link, counter);
+	return ask(device->number, name, value, 1);
+}
+
+struct utilization { unsigned gpu, memory; };
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, struct utilization *rates)
+{
+	u64 v[2] = { 0, 0 };
+	u64 mig[2] = { 0, 0 };
+	nvmlReturn_t result = ask(device->number, __func__, v, 2);
+	ask(device->number, "nvmlDeviceGetMigMode", mig, 2);
+	if (result == SUCCESS && mig[0]) /* as the true one does */
+		return UNSUPPORTED;
+	rates->gpu = v[0];
+	rates->memory = v[1];
+	return result;
+}
+struct memory_v2 { unsigned version; u64 total, reserved, free, used; };
+nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, struct memory_v2 *memory)
+{
+	u64 v[2] = { 8ULL << 30, 80ULL << 30 };
+	nvmlReturn_t result = ask(device->number, __func__, v, 2);
+	if (memory->version != (sizeof *memory | 2U << 24))
+		return 25;
+	memory->used = v[0];
+	memory->total = v[1];
+	memory->reserved = 0;
+	memory->free = v[1] - v[0];
+	return result;
+}
+nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsigned type, unsigned counter,
+					 u64 *value)
+{
+	char name[64];
+	nvmlReturn_t result = ask(device->number, __func__, value, 0);
+	*value = 0;
+	snprintf(name, sizeof name, "%s.%u.%u", __func__, type, counter);
+	return result == SUCCESS ? ask(device->number, name, value, 1) : result;
+}
+nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *corrected,
+				       unsigned *uncorrected, unsigned *pending, unsigned *failed)
+{
+	u64 v[4] = { 0, 0, 0, 0 };
+	nvmlReturn_t result = ask(device->number, __func__, v, 4);
+	*corrected = v[0];
+	*uncorrected = v[1];
+	*pending = v[2];
+	*failed = v[3];
+	return result;
+}
+nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending)
+{
+	u64 v[2] = { 0, 0 };
+	nvmlReturn_t result = ask(device->number, __func__, v, 2);
+	*current = v[0];
+	*pending = v[1];
+	return result;
+}
+nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned index,
+						 nvmlDevice_t *part)
+{
+	u64 v[1] = { 2 };
+	nvmlReturn_t result = ask(device->number, "mig_instances", v, 1);
+	unsigned number = 100 * (device->number + 1) + index;
+	if (result == SUCCESS && (index >= v[0] || number >= MOST))
+		return NOT_FOUND;
+	devices[number].number = number;
+	*part = &devices[number];
+	return result;
+}
+
+struct process { unsigned pid; u64 used; unsigned gpu_instance, compute_instance; };
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
+						     struct process *processes)
+{
+	u64 v[3] = { 0, 0, 0 }; /* pid, bytes, how many with this pid and above */
+	nvmlReturn_t result = ask(device->number, __func__, v, 3);
+	unsigned room = *count, i, there = v[0] ? (v[2] ? v[2] : 1) : 0;
+	if (result != SUCCESS)
+		return result;
+	*count = there;
+	if (there > room)
+		return TOO_SMALL;
+	for (i = 0; i < there; i++)
+		processes[i] = (struct process){ v[0] + i, v[1], -1, -1 };
+	return SUCCESS;
+}
+struct sample { unsigned pid; u64 time; unsigned sm, memory, encoder, decoder; };
+nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, struct sample *samples,
+					     unsigned *count, u64 since)
+{
+	u64 v[2] = { 0, 0 };
+	nvmlReturn_t result = ask(device->number, __func__, v, 2);
+	if (result != SUCCESS)
+		return result;
+	if (!v[0])
+		return NOT_FOUND;
+	if (!samples || *count < 1) {
+		*count = 1;
+		return TOO_SMALL;
+	}
+	*count = 1;
+	samples[0] = (struct sample){ v[0], since + 1, v[1], 0, 0, 0 };
+	return SUCCESS;
+}
+
+struct event { nvmlDevice_t device; u64 type, detail; unsigned gpu_instance, compute_instance; };
+nvmlReturn_t nvmlEventSetCreate(void **set) { *set = &events_given; return SUCCESS; }
+nvmlReturn_t nvmlEventSetFree(void *set) { (void)set; return SUCCESS; }
+nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, u64 types, void *set)
+{
+	u64 none = types;
+	(void)set;
+	return ask(device->number, __func__, &none, 0);
+}
+/* `* xid value GPU CODE NUMBER`: NUMBER events in all, each given once. */
+nvmlReturn_t nvmlEventSetWait_v2(void *set, struct event *event, unsigned timeout_ms)
+{
+	u64 v[3] = { 0, 0, 0 };
+	nvmlReturn_t result = ask(MOST, "xid", v, 3);
+	(void)set;
+	(void)timeout_ms;
+	if (result != SUCCESS)
+		return result;
+	if (events_given >= v[2])
+		return TIMEOUT;
+	events_given++;
+	devices[v[0]].number = v[0];
+	*event = (struct event){ &devices[v[0]], 8, v[1], -1, -1 };
+	return SUCCESS;
+}

@@ -1,0 +1,140 @@
+"""The node-health table: each row fails for its own reason, and nothing unread passes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edge_agent.devices.health import Verdict, check_node
+from edge_agent.devices.kernel_log import kernel_xids
+from edge_agent.devices.machine_types import machine_types
+from edge_agent.devices.port import DeviceReading, Field, Gap, GapKind, Inventory, Measured
+from tests.fake_nvml_kit import FakeDriver
+
+AZURE = ("nd96asr_v4", "nd96isr_h100_v5", "nd96isr_h200_v5")
+
+HEALTHY: dict[Field, Measured] = {
+    Field.NVLINKS_UP: 18,
+    Field.NVLINKS_DOWN: 0,
+    Field.ECC_VOLATILE_CORRECTED: 4,
+    Field.ECC_VOLATILE_UNCORRECTED: 0,
+    Field.ECC_AGGREGATE_CORRECTED: 9,
+    Field.ROWS_UNCORRECTED: 1,
+    Field.ROWS_PENDING: 0,
+    Field.ROWS_FAILED: 0,
+    Field.THROTTLE: 1,
+    Field.PCIE_WIDTH: 16,
+    Field.PCIE_WIDTH_MAX: 16,
+    Field.SM_CLOCK_MAX: 1980,
+    Field.TEMPERATURE: 40,
+    Field.XID_LAST: 0,
+}
+
+
+def _verdicts(
+    change: dict[Field, Measured] | None = None,
+    machine: str = "nd96isr_h100_v5",
+    gpus: int = 8,
+    xids: list[tuple[str, int]] | Gap | None = None,
+) -> dict[str, Verdict]:
+    fields = [{**HEALTHY, **(change or {})} if index == 3 else HEALTHY for index in range(gpus)]
+    readings = [DeviceReading(i, f"GPU-{i}", "H100", 0, 0, one) for i, one in enumerate(fields)]
+    said: list[tuple[str, int]] | Gap = [] if xids is None else xids
+    rows = check_node(Inventory(gpus, "550"), readings, said, machine_types()[machine])
+    return {row.check: row.verdict for row in rows}
+
+
+def test_health_ships_azures_three_columns() -> None:
+    types = machine_types()
+    assert set(types) == {"any", *AZURE}
+    assert [types[name].host_gb_per_s for name in AZURE] == [24, 48, 48]
+    assert [types[name].peer_gb_per_s for name in AZURE] == [None, 335, 335]
+    assert {types[name].ecc_corrected_at_most for name in AZURE} == {20_000_000}
+
+
+@pytest.mark.parametrize("machine", ["any", "nd96isr_h100_v5", "nd96isr_h200_v5"])
+def test_health_of_a_good_machine_passes_all_but_what_is_not_measured(machine: str) -> None:
+    verdicts = _verdicts(machine=machine)
+    assert verdicts.pop("bandwidth") is Verdict.UNKNOWN
+    assert set(verdicts.values()) == {Verdict.PASS}
+    assert len(verdicts) == 10
+
+
+@pytest.mark.parametrize(
+    ("row", "change"),
+    [
+        ("nvlink", {Field.NVLINKS_UP: 17, Field.NVLINKS_DOWN: 1}),
+        ("ecc", {Field.ECC_VOLATILE_UNCORRECTED: 1}),
+        ("ecc", {Field.ECC_AGGREGATE_CORRECTED: 20_000_001}),
+        ("row_remap", {Field.ROWS_PENDING: 1}),
+        ("row_remap", {Field.ROWS_FAILED: 1}),
+        ("row_remap", {Field.ROWS_UNCORRECTED: 513}),
+        ("throttling", {Field.THROTTLE: 0x40}),
+        ("pcie_width", {Field.PCIE_WIDTH: 8}),
+        ("clocks", {Field.SM_CLOCK_MAX: 1410}),
+        ("temperature", {Field.TEMPERATURE: 91}),
+        ("xid", {Field.XID_LAST: 79}),
+        ("temperature", {Field.TEMPERATURE: Gap(GapKind.TIMED_OUT, "late")}),
+    ],
+)
+def test_health_one_bad_gpu_fails_its_row_only(row: str, change: dict[Field, Measured]) -> None:
+    verdicts = _verdicts(change)
+    assert [name for name, one in verdicts.items() if one is Verdict.FAIL] == [row]
+
+
+@pytest.mark.parametrize("kind", [GapKind.UNSUPPORTED, GapKind.FAILED, GapKind.NO_PERMISSION])
+def test_health_unread_row_is_unknown_never_good(kind: GapKind) -> None:
+    verdicts = _verdicts({Field.ECC_VOLATILE_UNCORRECTED: Gap(kind, "x")})
+    assert verdicts["ecc"] is Verdict.UNKNOWN
+    assert _verdicts(xids=Gap(kind, "x"))["xid"] is Verdict.UNKNOWN
+
+
+def test_health_missing_gpu_fails_the_count_of_its_machine_type() -> None:
+    assert _verdicts(gpus=7)["gpu_count"] is Verdict.FAIL
+    assert _verdicts(gpus=7, machine="any")["gpu_count"] is Verdict.PASS
+
+
+def test_health_reads_xids_of_the_kernel_log(tmp_path: Path) -> None:
+    log = tmp_path / "kmsg"
+    log.write_text(
+        "6,1,2,-;usb 1-1: new device\n"
+        "4,2,3,-;NVRM: Xid (PCI:0000:1b:00): 79, pid=9, GPU has fallen off the bus.\n"
+        "4,3,4,-;NVRM: Xid (PCI:0000:5c:00): 13, Graphics Exception\n",
+        encoding="ascii",
+    )
+    found = kernel_xids(log)
+    assert found == [("0000:1b:00", 79), ("0000:5c:00", 13)]
+    assert _verdicts(xids=found)["xid"] is Verdict.FAIL
+    assert _verdicts(xids=found[1:])["xid"] is Verdict.PASS
+    assert isinstance(kernel_xids(tmp_path / "none"), Gap)
+
+
+def _command(driver: FakeDriver, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pointillist", "agent", "health", "--json", *arguments],
+        env={**os.environ, **driver.environment},
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+
+
+def test_health_command_judges_what_the_library_on_the_path_says(tmp_path: Path) -> None:
+    driver = FakeDriver(tmp_path)
+    driver.play("5 nvmlDeviceGetRemappedRows value 0 0 1 0", "6 * error 15")
+    ran = _command(driver, "--machine", "nd96isr_h100_v5")
+    body = json.loads(ran.stdout)
+    checks = {one["check"]: one for one in body["checks"]}
+    assert (ran.returncode, body["healthy"]) == (1, False)
+    assert "GPU 5: a row remap is pending" in checks["row_remap"]["reason"]
+    assert checks["gpu_count"]["reason"] == "7 of 8 answer, 8 expected"
+    assert "GPU 6: unplugged" in checks["temperature"]["reason"]
+
+
+def test_health_command_refuses_a_machine_it_does_not_know(tmp_path: Path) -> None:
+    ran = _command(FakeDriver(tmp_path), "--machine", "cray")
+    assert ran.returncode == 2
+    assert "expected one of any, nd96asr_v4" in ran.stderr

@@ -1,0 +1,206 @@
+"""The devices source: what it fills, what it claims, what it leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import pytest
+
+from edge_agent.activity import GpuCoverage, Observation
+from edge_agent.devices.bounded import BoundedReader
+from edge_agent.devices.port import (
+    QUICK,
+    REGULAR,
+    DeviceReading,
+    DevicesUnavailable,
+    Field,
+    Gap,
+    GapKind,
+    Inventory,
+    Measured,
+)
+from edge_agent.sources.devices import DevicesSource
+from edge_agent.sources.port import SourceUnavailable
+from edge_agent.windows import HostClock, WindowAccumulator
+from tests.fake_nvml_kit import FakeDriver
+from tests.window_kit import CATALOGUE, START, cells, task_of
+
+S = 1_000_000_000
+
+
+class PlayedDevices:
+    """A reader that gives what it is told."""
+
+    def __init__(self, *fields: dict[Field, Measured]) -> None:
+        self.fields = list(fields)
+        self.now_ns = 0
+        self.closed = False
+        self.asked: list[frozenset[Field]] = []
+
+    def open(self) -> Inventory:
+        return Inventory(len(self.fields), "1")
+
+    def read(self, index: int, fields: Collection[Field]) -> DeviceReading:
+        self.asked.append(frozenset(fields))
+        played = self.fields[index]
+        return DeviceReading(index, f"GPU-{index}", "H100", self.now_ns, self.now_ns, played)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class AbsentDevices(PlayedDevices):
+    def open(self) -> Inventory:
+        raise DevicesUnavailable("no such library")
+
+
+FULL: dict[Field, Measured] = {
+    Field.UTILISATION: 63,
+    Field.MEMORY_USED: 20,
+    Field.MEMORY_TOTAL: 80,
+    Field.POWER: 412_900,
+    Field.TEMPERATURE: 58,
+}
+
+
+def _drain(
+    source: DevicesSource, played: PlayedDevices, at_s: int
+) -> list[Observation | GpuCoverage]:
+    played.now_ns = at_s * S
+    return list(source.drain(at_s * S))
+
+
+def _started(played: PlayedDevices) -> DevicesSource:
+    source = DevicesSource([played])
+    source.start()
+    return source
+
+
+def test_devices_source_samples_four_sections_every_five_seconds() -> None:
+    played = PlayedDevices(FULL)
+    source = _started(played)
+    samples = [_drain(source, played, at_s) for at_s in range(100, 111)]
+    assert [len(one) for one in samples] == [4, 0, 0, 0, 0, 4, 0, 0, 0, 0, 4]
+    assert played.asked == [REGULAR, *[QUICK] * 4, REGULAR, *[QUICK] * 4, REGULAR]
+    assert samples[0] == [
+        Observation("gpu_utilisation", "", 63, 100 * S),
+        Observation("gpu_memory", "", 25, 100 * S),
+        Observation("gpu_power", "", 412, 100 * S),
+        Observation("gpu_temperature", "", 58, 100 * S),
+    ]
+
+
+def test_devices_source_gap_is_a_missing_sample_and_a_count() -> None:
+    gap = Gap(GapKind.FAILED, "an error")
+    played = PlayedDevices({**FULL, Field.POWER: gap}, dict.fromkeys(FULL, gap))
+    source = _started(played)
+    records = _drain(source, played, 1)
+    assert [r.section for r in records if isinstance(r, Observation)] == [
+        "gpu_utilisation", "gpu_memory", "gpu_temperature",
+    ]  # fmt: skip
+    assert source.gaps[Field.POWER, GapKind.FAILED] == 2
+    assert source.gaps[Field.UTILISATION, GapKind.FAILED] == 1
+
+
+def test_devices_source_claims_idle_time_only() -> None:
+    played = PlayedDevices({Field.UTILISATION: 0}, {Field.UTILISATION: 40})
+    source = _started(played)
+    assert not [r for r in _drain(source, played, 1) if isinstance(r, GpuCoverage)]
+    assert _drain(source, played, 2) == [GpuCoverage("devices", 0, 1 * S, S)]
+    played.fields[0] = {Field.UTILISATION: 3}
+    assert _drain(source, played, 3) == []
+    played.fields[0] = {Field.UTILISATION: 0}
+    assert _drain(source, played, 4) == []  # idle now; before it, nobody knows
+    assert _drain(source, played, 5) == [GpuCoverage("devices", 0, 4 * S, S)]
+
+
+@pytest.mark.parametrize("between", [Gap(GapKind.TIMED_OUT, "late"), Gap(GapKind.FAILED, "x")])
+def test_devices_source_claims_nothing_across_a_gap(between: Gap) -> None:
+    played = PlayedDevices({Field.UTILISATION: 0})
+    source = _started(played)
+    _drain(source, played, 1)
+    played.fields[0] = {Field.UTILISATION: between}
+    assert _drain(source, played, 2) == []
+    played.fields[0] = {Field.UTILISATION: 0}
+    assert _drain(source, played, 3) == []
+
+
+def test_devices_source_claims_nothing_across_a_pause() -> None:
+    played = PlayedDevices({Field.UTILISATION: 0})
+    source = _started(played)
+    _drain(source, played, 1)
+    assert not [r for r in _drain(source, played, 60) if isinstance(r, GpuCoverage)]
+
+
+def test_devices_source_says_what_is_missing_in_one_line() -> None:
+    source = DevicesSource([AbsentDevices(FULL), PlayedDevices()])
+    reason = source.probe()
+    assert reason == "devices: no such library; a driver without devices"
+    with pytest.raises(SourceUnavailable, match="not started"):
+        source.drain(0)
+
+
+def test_devices_source_last_look_is_never_served_stale() -> None:
+    played = PlayedDevices(FULL)
+    source = _started(played)
+    _drain(source, played, 1)
+    sweep = source.latest(11 * S)
+    assert sweep is not None
+    assert sweep.devices[0].values[Field.POWER] == 412_900
+    assert source.latest(12 * S) is None
+    source.stop()
+    assert played.closed
+    assert source.latest(1 * S) is None
+
+
+def test_devices_source_fills_a_window_and_leaves_busy_time_unmeasured() -> None:
+    idle: dict[Field, Measured] = {**FULL, Field.UTILISATION: 0}
+    played = PlayedDevices(idle, FULL)
+    source = _started(played)
+    names = ("kernel_mix", "gpu_utilisation", "gpu_memory", "gpu_power", "gpu_temperature")
+    task = task_of(names)
+    windows = WindowAccumulator(
+        CATALOGUE, task, ["H100", "H100"], clock=HostClock(START * S), first_window=START
+    )
+    for at_s in range(61):
+        for record in _drain(source, played, at_s):
+            windows.add(record)
+    row = windows.close(START)
+    assert cells(task, row, "gpu_utilisation") == {"0..5 percent": 12, "60..65 percent": 12}
+    assert cells(task, row, "gpu_memory") == {"25..30 percent": 24}
+    assert cells(task, row, "gpu_power") == {"400..450 watt": 24}
+    assert cells(task, row, "gpu_temperature") == {"55..60 celsius": 24}
+    assert cells(task, row, "kernel_mix") == {"idle": 60_000, "unmeasured": 60_000}
+
+
+@pytest.fixture
+def eight_gpus(tmp_path: Path) -> Iterator[tuple[FakeDriver, DevicesSource]]:
+    driver = FakeDriver(tmp_path)
+    source = DevicesSource([BoundedReader(driver.reader, deadline_s=20)])
+    source.start()
+    yield driver, source
+    source.stop()
+
+
+def test_devices_source_fills_from_the_driver(
+    eight_gpus: tuple[FakeDriver, DevicesSource],
+) -> None:
+    driver, source = eight_gpus
+    driver.play("3 nvmlDeviceGetUtilizationRates value 91 20", "4 * error 15")
+    records = list(source.drain(S))
+    by_section = [r.section for r in records if isinstance(r, Observation)]
+    assert {name: by_section.count(name) for name in by_section} == {
+        "gpu_utilisation": 7, "gpu_memory": 7, "gpu_power": 7, "gpu_temperature": 7,
+    }  # fmt: skip
+    assert 91 in [r.value for r in records if isinstance(r, Observation)]
+    assert source.gaps[Field.POWER, GapKind.UNPLUGGED] == 1
+
+
+def test_devices_source_without_a_driver_is_absent_in_one_line(
+    eight_gpus: tuple[FakeDriver, DevicesSource],
+) -> None:
+    driver, _ = eight_gpus
+    driver.play("* nvmlInitWithFlags error 12")
+    source = DevicesSource([BoundedReader(driver.reader, deadline_s=20)])
+    assert source.probe() == "devices: NVML: NVML Shared Library Not Found"
