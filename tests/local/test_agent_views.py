@@ -138,8 +138,8 @@ def test_agent_top_without_an_agent_reads_the_sources(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _CODE, "agent", "top", "-c", str(config), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     shown = json.loads(done.stdout)
-    assert shown["agent"]["agent"]["sources"] == ["host"]
-    assert shown["agent"]["agent"]["absent"][0][0] == "replay-0"
+    assert "host" in shown["agent"]["agent"]["sources"]
+    assert "replay-0" in {name for name, _why in shown["agent"]["agent"]["absent"]}
     assert shown["agent"]["reports"] == []
     assert shown["host"]["memory_bytes"]["total"] > 0
     assert {one["name"] for one in shown["agent"]["values"]} >= {"host_cpu", "host_memory"}
