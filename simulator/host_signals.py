@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from privacy.published_rates import LLAMA3_DAYS, LLAMA3_HOSTS, LLAMA3_INTERRUPTIONS
 from wire.catalogue import Section
 
 Rows = NDArray[np.int64]
@@ -43,15 +44,7 @@ _MEANS: Final = {
     "transmit": (0.0005, 0.08),
 }
 
-# Llama 3, table 5: interruptions by cause in 54 days on 16,384 GPUs, here per host of 8 GPUs.
-_FAULTS: Final = {
-    "faulty_gpu": 148, "gpu_hbm3_memory": 72, "software_bug": 54, "network_switch_or_cable": 35,
-    "host_maintenance": 32, "gpu_sram_memory": 19, "gpu_system_processor": 17, "nic": 7,
-    "nccl_watchdog_timeout": 7, "silent_data_corruption": 6,
-    "gpu_thermal_interface_and_sensor": 6, "ssd": 3, "power_supply": 3, "server_chassis": 2,
-    "io_expansion_board": 2, "dependency": 2, "cpu": 2, "system_memory": 2,
-}  # fmt: skip
-_FAULT_HOST_SECONDS: Final = 16_384 / 8 * 54 * 86_400
+_FAULT_HOST_SECONDS: Final = LLAMA3_HOSTS * LLAMA3_DAYS * 86_400
 
 # Chance that a host meets a cause of tail latency in one week; chosen, for want of published rates,
 # and so low that few hosts meet more than the two that a host may report.
@@ -93,8 +86,11 @@ def event_rates(section: Section) -> Floats:
     """Return float[cells]: the chance of each indicator on one host in a window of its cadence."""
     weeks = section.cadence_s / _WEEK_S
     if section.name == "hardware_faults":
+        # The first classes of the table are the published causes, in their order.
+        published = zip(section.cells, LLAMA3_INTERRUPTIONS, strict=False)
         expected = {
-            name: count * section.cadence_s / _FAULT_HOST_SECONDS for name, count in _FAULTS.items()
+            name: count * section.cadence_s / _FAULT_HOST_SECONDS
+            for name, (_cause, count) in published
         }
     elif section.name == "incidents":
         expected = {name: chance * weeks for name, chance in _INCIDENTS_A_WEEK.items()}

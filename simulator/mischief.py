@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
-from transport.port import Consumer, Producer, Transport
+from transport.forwarding import ForwardingTransport
+from transport.port import Producer, Transport
 from wire.envelope import Kind, unwrap, wrap
 from wire.topics import REPORTS
 
@@ -94,44 +93,28 @@ def _damaged(value: bytes) -> bytes:
     return wrap(Kind(kind), core[:-1] + bytes([core[-1] ^ 1]))
 
 
-@dataclass(slots=True)
-class MischievousTransport:
+class MischievousTransport(ForwardingTransport):
     """A transport whose producers misbehave; consumers see what the log holds.
 
     held_until_s   envelope of a report -> time until which the network holds it back; 0: not
     """
 
-    inner: Transport
-    mischief: Mischief
-    rng: np.random.Generator
-    held_until_s: Callable[[bytes], float]
-    now_s: Callable[[], float]
-
-    def create_topic(self, name: str, partitions: int) -> None:
-        """Create a topic of the log."""
-        self.inner.create_topic(name, partitions)
+    def __init__(
+        self,
+        inner: Transport,
+        mischief: Mischief,
+        rng: np.random.Generator,
+        held_until_s: Callable[[bytes], float],
+        now_s: Callable[[], float],
+    ) -> None:
+        super().__init__(inner)
+        self._mischief = mischief
+        self._rng = rng
+        self._held_until_s = held_until_s
+        self._now_s = now_s
 
     def producer(self) -> Producer:
         """Give a producer that misbehaves."""
         return MischievousProducer(
-            self.inner.producer(), self.mischief, self.rng, self.held_until_s, self.now_s
+            self.inner.producer(), self._mischief, self._rng, self._held_until_s, self._now_s
         )
-
-    def consumer(self, group: str, topics: Sequence[str]) -> Consumer:
-        """Give a plain consumer."""
-        return self.inner.consumer(group, topics)
-
-    def close(self) -> None:
-        """Close the log."""
-        self.inner.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

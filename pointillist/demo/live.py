@@ -10,16 +10,15 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TextIO
+from typing import TextIO
 
 from edge_agent.config import load_config
 from edge_agent.live import open_agent
 from privacy.noise_opendp import OpenDpSampler
+from transport.forwarding import ForwardingTransport
 from transport.opening import Side, open_transport, prepare_transport
-from transport.port import Consumer, Producer, Transport
+from transport.port import Producer, Transport
 from transport.privileges import AGENT_USER, drop_to
 from wire.envelope import unwrap
 from wire.report import Report
@@ -51,39 +50,16 @@ class NotedProducer:
         self._inner.close()
 
 
-class NotedTransport:
+class NotedTransport(ForwardingTransport):
     """A transport whose producers note report ids."""
 
     def __init__(self, inner: Transport, notes: TextIO) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._notes = notes
-
-    def create_topic(self, name: str, partitions: int) -> None:
-        """Create a topic of the log."""
-        self._inner.create_topic(name, partitions)
 
     def producer(self) -> Producer:
         """Give a producer that notes."""
-        return NotedProducer(self._inner.producer(), self._notes)
-
-    def consumer(self, group: str, topics: Sequence[str]) -> Consumer:
-        """Give a plain consumer."""
-        return self._inner.consumer(group, topics)
-
-    def close(self) -> None:
-        """Close the log."""
-        self._inner.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+        return NotedProducer(self.inner.producer(), self._notes)
 
 
 def main() -> None:

@@ -46,6 +46,11 @@ class DemoPlan:
         return self.hosts + self.live
 
     @property
+    def gpus(self) -> int:
+        """GPUs of the simulated hosts."""
+        return self.hosts * GPUS_PER_HOST
+
+    @property
     def n_min(self) -> int:
         return math.ceil(0.8 * self.hosts)
 

@@ -101,7 +101,7 @@ def frame(fleet: DemoFleet, tally: Tally) -> Frame:
         windows=plan.windows,
         hosts=tally.hosts(MIX_SERIES, windows[-1]) if windows else 0,
         roster=plan.roster,
-        gpus=plan.hosts * GPUS_PER_HOST,
+        gpus=plan.gpus,
         epsilon=fleet.tasks[0].epsilon_millionths / 1e6,
         epsilon_spent=epsilon_spent(fleet, tally),
         rejections=rejections(fleet),

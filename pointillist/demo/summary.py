@@ -71,7 +71,7 @@ def summarise(fleet: DemoFleet, tally: Tally, output: Path) -> Summary:
     task = fleet.tasks[0]
     summary = Summary(
         hosts=fleet.options.plan.roster,
-        gpus=fleet.options.plan.hosts * 8,
+        gpus=fleet.options.plan.gpus,
         windows=fleet.options.plan.windows,
         windows_released=len(windows),
         epsilon=task.epsilon_millionths / 1e6,
@@ -122,7 +122,7 @@ def _write_files(
 
     plan = fleet.options.plan
     title = (
-        f"Pointillist demo: {plan.roster:,} hosts, {plan.hosts * 8:,} GPUs, "
+        f"Pointillist demo: {plan.roster:,} hosts, {plan.gpus:,} GPUs, "
         f"{len(by_window)} windows, epsilon {fleet.tasks[0].epsilon_millionths / 1e6:g}"
     )
     chart, releases = output / "demo.png", output / "releases"
