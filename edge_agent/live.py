@@ -37,6 +37,7 @@ from .participant import Participant, Rules
 from .shell import AgentShell
 from .sources.devices import DevicesSource
 from .sources.ebpf import EbpfSource
+from .sources.faults import FaultsSource
 from .sources.host import HostSource
 from .sources.port import Absence, Source, SourceRegistry
 from .sources.pressure import PressureSource
@@ -127,6 +128,8 @@ def sources_of(config: AgentConfig, catalogue: Catalogue) -> SourceRegistry:
         registry.register("host", lambda: HostSource(catalogue))
     if config.sources.gpus:
         registry.register("devices", DevicesSource)
+    if config.sources.faults:
+        registry.register("faults", FaultsSource)
     if config.sources.ebpf:
         registry.register("ebpf", lambda: EbpfSource(config.sources.loader))
         registry.register("pressure", PressureSource)

@@ -49,7 +49,7 @@ _RULES: Final[tuple[tuple[str, str, str], ...]] = (
     ("gpu-amd", "", "nothing, unless this host has AMD GPUs: then load the amdgpu driver"),
     ("gpu-", "permi", "let the agent's user open /dev/nvidia*"),
     ("gpu-", "", "install the GPU's driver (NVIDIA: libnvidia-ml.so.1 comes with it)"),
-    ("faults", "", "let the agent's user read /dev/kmsg (kernel.dmesg_restrict=0 or CAP_SYSLOG)"),
+    ("faults", "", "start the agent as root or by its systemd unit: CAP_SYSLOG reads /dev/kmsg"),
     ("replay", "", "set the path of [[sources.replay]] to a readable trace"),
     ("host", "", "mount /proc where the agent runs"),
 )

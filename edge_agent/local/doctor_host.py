@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from transport.privileges import CAPABILITIES, process_status
+from transport.privileges import CAP_BPF, CAP_PERFMON, process_status
 
 from .doctor import Check, Finding, Verdict
 
 LEAST_KERNEL: Final = (5, 15)
 """The first with BPF timers."""
+_BPF: Final = {"CAP_BPF": CAP_BPF, "CAP_PERFMON": CAP_PERFMON}
 _TIME_ERROR: Final = 5
 _TIMEX_BYTES: Final = 208
 _MAXERROR_AT: Final = 24
@@ -54,7 +55,7 @@ def kernel(release: str | None = None) -> Finding:
 def capabilities() -> Finding:
     """Check for CAP_BPF and CAP_PERFMON."""
     effective = int(process_status()["CapEff"], 16)
-    missing = [name for name, bit in sorted(CAPABILITIES.items()) if not effective >> bit & 1]
+    missing = [name for name, bit in _BPF.items() if not effective >> bit & 1]
     if not missing:
         return Finding("host", "capabilities", Verdict.OK, "CAP_BPF and CAP_PERFMON")
     line, advice = f"without {', '.join(missing)}", "start the agent as root or by its systemd unit"

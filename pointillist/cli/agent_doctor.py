@@ -38,6 +38,7 @@ def doctor(
     from edge_agent.live import sources_of
     from edge_agent.local.doctor import Verdict, examine, source_findings, worst
     from edge_agent.local.doctor_agent import agent_checks
+    from edge_agent.local.doctor_faults import fault_checks
     from edge_agent.local.doctor_host import host_checks
     from wire.catalogue import Catalogue
 
@@ -48,12 +49,15 @@ def doctor(
     findings: list[Finding] = []
     if config is None and not _DEFAULT.exists():
         findings += examine(host_checks())
+        findings += examine(fault_checks())
         say(f"no configuration at {_DEFAULT}: looked at the machine alone; --config names one")
     else:
         loaded = agent.load_file(config or _DEFAULT)
         _look_as(loaded)
         findings += examine(host_checks())
         findings += source_findings(sources_of(loaded, Catalogue.load()), loaded)
+        if loaded.sources.faults:
+            findings += examine(fault_checks())
         findings += examine(agent_checks(loaded))
     verdict = worst(findings)
     emit({"verdict": verdict, "findings": findings}, json, lambda _body: _show(findings))

@@ -15,7 +15,7 @@ def health(
     ] = "any",
     json: JsonFlag = False,
 ) -> None:
-    """Check this host's GPUs: count, driver, NVLink, XID, ECC, row remap, throttling, and more.
+    """Check this host's GPUs, and its memory, PCIe, drives, power and links.
 
     Exit code 1 when a row fails. A row that could not be read is unknown, and never passes.
     """
@@ -25,6 +25,9 @@ def health(
     from edge_agent.devices.machine_types import machine_types
     from edge_agent.devices.nvml import NvmlReader
     from edge_agent.devices.port import REGULAR, DevicesUnavailable
+    from edge_agent.faults.host_health import check_host
+    from edge_agent.faults.scan import probes
+    from edge_agent.faults.sysfs import Tree
 
     types = machine_types()
     if machine not in types:
@@ -37,6 +40,7 @@ def health(
     finally:
         reader.close()
     rows = check_node(inventory, readings, kernel_xids(), types[machine])
+    rows += check_host({part: list(probe(Tree())) for part, probe in probes().items()})
     healthy = all(row.verdict is not Verdict.FAIL for row in rows)
     body: dict[str, Any] = {
         "machine": machine,

@@ -55,6 +55,9 @@ def test_agent_config_takes_replays_as_an_array_of_tables() -> None:
 
 def test_agent_asks_for_no_capability_that_no_source_needs() -> None:
     text = SAMPLE.read_text(encoding="utf-8")
-    assert parse_config(text).sources.capabilities == ("CAP_BPF", "CAP_PERFMON")
-    without = parse_config(text.replace("ebpf = true", "ebpf = false"))
-    assert without.sources.capabilities == ()
+    every = ("CAP_BPF", "CAP_PERFMON", "CAP_SYSLOG")
+    assert parse_config(text).sources.capabilities == every
+    without = text.replace("ebpf = true", "ebpf = false")
+    assert parse_config(without).sources.capabilities == ("CAP_SYSLOG",)
+    neither = parse_config(without.replace("faults = true", "faults = false"))
+    assert neither.sources.capabilities == ()
