@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from edge_agent.devices.kernel_log import KMSG
 from edge_agent.devices.port import Gap, GapKind
 from edge_agent.faults.log_rules import load_rules
 from edge_agent.faults.smart import Smart
+from edge_agent.local.rows import EventRow, Flattener, PackedRow
 from edge_agent.sources.faults import SWEEP_NS, FaultsSource
 from edge_agent.sources.port import SourceUnavailable
 from edge_agent.windows import HostClock, WindowAccumulator
@@ -282,3 +285,34 @@ def test_source_on_this_machine_reads_its_log_and_refuses_forged_records() -> No
         assert source.log_gap is None
     finally:
         source.stop()
+
+
+@pytest.mark.root
+def test_source_reads_the_log_as_the_agents_user() -> None:
+    """With the one capability that the configuration asks for, whatever dmesg_restrict says."""
+    program = (
+        "from edge_agent.sources.faults import FaultsSource\n"
+        "from transport.privileges import AGENT_USER, drop_to, ensure_users\n"
+        "ensure_users()\n"
+        "kept = drop_to(AGENT_USER, ['CAP_SYSLOG']).kept\n"
+        "source = FaultsSource()\n"
+        "source.start()\n"
+        "print(kept, source.log_gap)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ran.stdout == "('CAP_SYSLOG',) None\n", ran.stderr
+
+
+def test_events_and_faults_reach_the_local_views(host: FakeHost) -> None:
+    source = host.source()
+    host.say("I/O error, dev sda, sector 7 op 0x0:(READ)", f"mlx5_core {NIC} ens1: Link is Up")
+    host.aer(GPU, "correctable", 5)
+    rows = list(Flattener(CATALOGUE).rows("faults", host.drain(source).records))
+    events = [(row.name, row.key) for row in rows if isinstance(row, EventRow)]
+    assert events == [
+        ("hardware_faults", "ssd"), ("disk_error", "sda"), ("link_lost_cleared", "ens1"),
+    ]  # fmt: skip
+    cells = [cell for row in rows if isinstance(row, PackedRow) for cell in row.cells]
+    assert ("fault_counts.pcie_corrected", GPU) in [(cell.name, cell.key) for cell in cells]
