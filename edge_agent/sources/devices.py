@@ -25,6 +25,7 @@ from edge_agent.devices.port import (
     GapKind,
     Inventory,
 )
+from edge_agent.faults.log_rules import load_rules
 
 from .port import SourceUnavailable
 
@@ -72,6 +73,7 @@ class DevicesSource:
         self._swept_ns: int | None = None
         self._sampled_ns: int | None = None
         self._idle_since: dict[int, int] = {}
+        self._xids: dict[int, int] = {}
         self.gaps: Counter[tuple[Field, GapKind]] = Counter()
         """Fields without a value, by why, since the start."""
 
@@ -120,6 +122,7 @@ class DevicesSource:
         for reading in readings:
             self.gaps.update((name, gap.kind) for name, gap in reading.gaps.items())
             records.extend(self._idle_time(reading))
+            records.extend(self._xid_fault(reading))
             if sampling:
                 records.extend(observations(reading))
         return records
@@ -130,6 +133,7 @@ class DevicesSource:
             self._reader.close()
         self._reader = self._last = self._swept_ns = self._sampled_ns = None
         self._idle_since.clear()
+        self._xids.clear()
 
     def latest(self, now_boottime_ns: int) -> Sweep | None:
         """Give the last look, None once it is stale."""
@@ -156,6 +160,22 @@ class DevicesSource:
         self._idle_since[reading.index] = reading.end_ns
         if since_ns is not None and 0 < reading.end_ns - since_ns <= _LONGEST_IDLE_NS:
             yield GpuCoverage(self.name, reading.index, since_ns, reading.end_ns - since_ns)
+
+    def _xid_fault(self, reading: DeviceReading) -> Iterator[Observation]:
+        """Give the fault that a new XID means, for hosts whose kernel log is closed to the agent.
+
+        An uncorrected error whose place its code does not tell is left to the log, which has the
+        code beside it that does.
+        """
+        count = reading.values.get(Field.XID_EVENTS)
+        if count is None:
+            return
+        before = self._xids.get(reading.index, 0)
+        self._xids[reading.index] = count
+        code = reading.values.get(Field.XID_LAST, 0)
+        rules = load_rules()
+        if count and count != before and code in rules.xids and code not in rules.anywhere:
+            yield Observation("hardware_faults", rules.xids[code], 1, reading.end_ns)
 
 
 def observations(reading: DeviceReading) -> Iterator[Observation]:
