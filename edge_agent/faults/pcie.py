@@ -20,6 +20,9 @@ _COUNTERS: Final = (
 )
 """Corrected errors come by the thousand from a link that works: counted here, never a fault."""
 _BASE_CLASSES: Final = {0x01: "ssd", 0x02: "nic", 0x03: "faulty_gpu", 0x12: "faulty_gpu"}
+_DISPLAY: Final = 0x03
+_BOARD_GRAPHICS: Final = (0x1A03, 0x102B)
+"""ASPEED and Matrox: the display of a board's management controller is no GPU."""
 OTHER_CLASS: Final = "io_expansion_board"
 """Bridges, switches and whatever else sits in a slot."""
 
@@ -42,7 +45,11 @@ def pcie(tree: Tree) -> Iterator[Finding]:
 def class_of(tree: Tree, address: str) -> str:
     """Give the fault class of a device by its PCI base class; a device that is gone is a board."""
     code = tree.number(f"{FOLDER}/{address}/class")
-    return OTHER_CLASS if isinstance(code, Gap) else _BASE_CLASSES.get(code >> 16, OTHER_CLASS)
+    if isinstance(code, Gap):
+        return OTHER_CLASS
+    if code >> 16 == _DISPLAY and tree.number(f"{FOLDER}/{address}/vendor") in _BOARD_GRAPHICS:
+        return OTHER_CLASS
+    return _BASE_CLASSES.get(code >> 16, OTHER_CLASS)
 
 
 def _total(tree: Tree, path: str, key: str) -> int | Gap:

@@ -29,8 +29,11 @@ class Tree:
             return []
 
     def exists(self, path: str) -> bool:
-        """Tell whether a path is there."""
-        return (self.root / path).exists()
+        """Tell whether a path is there, as far as this process may see."""
+        try:
+            return (self.root / path).exists()
+        except OSError:
+            return False
 
     def text(self, path: str, most: int = _LONGEST) -> str | Gap:
         """Read the first bytes of a file as stripped text; `unsupported` where there is none."""
@@ -49,14 +52,17 @@ class Tree:
             return Gap(kind, f"{path}: {error.strerror}")
 
     def number(self, path: str) -> int | Gap:
-        """Read a file that holds one whole number, decimal or 0x."""
+        """Read a file that holds one whole number of at least 0, decimal or 0x."""
         found = self.text(path)
         if isinstance(found, Gap):
             return found
         try:
-            return int(found, 0)
+            value = int(found, 0)
         except ValueError:
+            value = -1
+        if value < 0:
             return Gap(GapKind.FAILED, f"{path}: expected a number, got {found[:40]!r}")
+        return value
 
 
 def offered(gap: Gap) -> bool:

@@ -30,6 +30,9 @@ SECTION: Final = "hardware_faults"
 SWEEP_NS: Final = 60_000_000_000
 """Counters of a rare thing: a look at 256 PCIe devices took 15 ms of CPU, on a tree of files."""
 
+_MOST: Final = (1 << 63) - 1
+"""A drive's own counters have 128 bits, and a broken drive may say anything."""
+
 Records = Iterator[Observation | HostEvent | HostTable]
 
 
@@ -94,11 +97,14 @@ class FaultsSource:
         if sweeper is None:
             raise SourceUnavailable("faults: not started")
         begun_ns, self._drained_ns = self._drained_ns or now_boottime_ns, now_boottime_ns
-        records = list(self._logged(now_boottime_ns))
         if self._begun_ns is None or now_boottime_ns - self._begun_ns >= SWEEP_NS:
             self._begun_ns = now_boottime_ns
             sweeper.begin(now_boottime_ns)
-        found = sweeper.take()
+        try:
+            found = sweeper.take()
+        except OSError as error:
+            raise SourceUnavailable(f"faults: {error}") from None
+        records = list(self._logged(now_boottime_ns))
         if found is not None:
             records += self._looked(found, now_boottime_ns)
         records += self._health(sweeper, begun_ns, now_boottime_ns)
@@ -177,5 +183,5 @@ def _table(name: str, grown: dict[tuple[str, str], int], begun_ns: int, span_ns:
     rows = tuple(sorted({row for _, row in grown}))
     values = np.zeros((len(rows), len(columns)), np.int64)
     for (column, row), count in grown.items():
-        values[rows.index(row), columns.index(column)] = count
+        values[rows.index(row), columns.index(column)] = min(count, _MOST)
     return HostTable(name, rows, columns, values, begun_ns, span_ns)

@@ -187,6 +187,33 @@ def test_failing_read_is_a_gap_and_a_count_and_loses_no_error(host: FakeHost) ->
     assert seen.grown("fault_counts") == {("memory_uncorrected", "mc0"): 2}
 
 
+def test_drive_that_says_anything_stops_nothing(host: FakeHost) -> None:
+    host.smart = Smart((), 0)
+    source = host.source()
+    host.smart = Smart((), 2**128 - 1)
+    assert host.drain(source).grown("fault_counts") == {("nvme_media_errors", "nvme0"): 2**63 - 1}
+
+
+def test_look_that_fails_is_a_source_that_failed_and_goes_on(host: FakeHost) -> None:
+    def refuse(_device: Path) -> Smart:
+        raise OSError("out of luck")
+
+    source = FaultsSource(host.root, host.log, smart=refuse, start=lambda work: work())
+    source.start()
+    xid(79)(host)
+    with pytest.raises(SourceUnavailable, match="out of luck"):
+        host.drain(source)
+    host.write("sys/class/nvme/nvme0/state", "dead")
+    assert host.drain(source).cells == ["faulty_gpu", "ssd"]  # what was logged meanwhile, too
+
+
+def test_display_of_a_management_controller_is_no_gpu(host: FakeHost) -> None:
+    host.write(f"sys/bus/pci/devices/{GPU}/vendor", "0x1a03")
+    source = host.source()
+    host.aer(GPU, "fatal", 3)
+    assert host.drain(source).cells == ["io_expansion_board"]
+
+
 def test_link_switched_off_by_hand_is_no_fault(host: FakeHost) -> None:
     source = host.source()
     host.write("sys/class/net/ens1/flags", "0x1002")
