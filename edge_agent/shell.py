@@ -93,10 +93,16 @@ class AgentShell:
         """The open windows."""
         return self._windows
 
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """What is drained, in this order."""
+        return self._sources
+
     def replace_sources(self, sources: Sequence[Source]) -> None:
-        """Go on with other sources, started already; those of before are stopped."""
+        """Go on with these sources, started already; what was drained and is not there stops."""
         for source in self._sources:
-            source.stop()
+            if source not in sources:
+                source.stop()
         self._sources = tuple(sources)
 
     def status(self) -> AgentStatus:

@@ -114,7 +114,7 @@ def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> 
         for source in absent:
             say(f"source {source.source} is absent: {source.reason}")
         catalogue = Catalogue.load()
-        again = Reloading(read, lambda new: sources_of(new, catalogue).start_all(), log_gate)
+        again = Reloading(read, lambda new: sources_of(new, catalogue), log_gate)
         attendant = Attendant(
             shell, config, absent, notifier=Notifier.from_environment(), reloading=again,
             version=version,
