@@ -84,6 +84,7 @@ static __always_inline void switch_in(struct cpu_state *cpu, const struct task_s
 	const struct task_group *group;
 	u64 queued_ns, now_ns, cgroup;
 
+	cpu->running_ns = 0;
 	cpu->task = next->pid ? (u64)next : 0;
 	if (!cpu->task)
 		return;

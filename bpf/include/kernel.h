@@ -67,6 +67,9 @@ struct request {
 	u64 io_start_time_ns;
 };
 
+/* Before Linux 5.16 the request knew its disk, and its queue did not. */
+struct request___before_5_16 { struct gendisk *rq_disk; };
+
 struct in6_addr { u8 bytes[16]; };
 struct sock_common {
 	unsigned short skc_family;
