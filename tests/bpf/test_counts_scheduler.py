@@ -64,16 +64,19 @@ def test_perf_events_tick_where_there_is_no_timer(tmp_path: Path) -> None:
     source.start()
     try:
         with cgroup("cpu") as group:
-            load = Load("spin", 0.5, (group,), cwd=tmp_path)
-            before = load.schedstat()
+            loads = [Load("spin", 0.25, (group,), cwd=tmp_path) for _ in range(2)]
+            before = sum(load.schedstat()[0] for load in loads)
             drain(source)
-            load.go()
+            for load in loads:
+                load.go()
             time.sleep(0.3)
             halfway = drain(source)
-            load.wait()
+            for load in loads:
+                load.wait()
             rest = drain(source)
-            ran = load.schedstat()[0] - before[0]
-            load.end()
+            ran = sum(load.schedstat()[0] for load in loads) - before
+            for load in loads:
+                load.end()
     finally:
         source.stop()
     assert halfway.ticks is not None
@@ -84,7 +87,7 @@ def test_perf_events_tick_where_there_is_no_timer(tmp_path: Path) -> None:
     assert cpu_ns[-1] - cpu_ns[0] >= 0.08e9, "a task that never leaves its CPU is seen"
     first, second = (seen.row("cgroup", group.name)["cpu_ns"] for seen in (halfway, rest))
     assert first >= 0.1e9
-    assert abs(first + second - ran) <= 0.01 * ran + SLACK_NS
+    assert abs(first + second - ran) <= 0.02 * ran + 3 * SLACK_NS
     cost = halfway.tables["bpf_cost"]
     assert cost.column("timed_ns")["on_tick"] > 0
     assert cost.column("hits")["on_tick"] >= len(halfway.ticks.boottime_ns)
