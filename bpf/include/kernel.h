@@ -43,7 +43,11 @@ struct sched_entity {
 	u64 sum_exec_runtime;
 	struct cfs_rq *cfs_rq;
 };
-struct sched_info { unsigned long long run_delay; unsigned long long last_queued; };
+struct sched_info {
+	unsigned long long run_delay;
+	unsigned long long last_arrival;
+	unsigned long long last_queued;
+};
 struct task_struct {
 	int pid;
 	unsigned long nivcsw;
