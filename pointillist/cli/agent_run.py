@@ -47,6 +47,7 @@ class Options:
     leaders: Sequence[str] = ()
     helpers: Sequence[str] = ()
     replay: Sequence[Path] = ()
+    loader: str | None = None
     assignments: Sequence[str] = ()
 
     def overrides(self) -> dict[str, Any]:
@@ -59,6 +60,8 @@ class Options:
             if value:
                 plain = str(value) if isinstance(value, Path) else [str(one) for one in value]
                 tree = overlay(tree, {section: {key: plain}})
+        if self.loader is not None:
+            tree = overlay(tree, {"sources": {"ebpf": True, "loader": self.loader}})
         if self.replay:
             traces = [{"path": str(path)} for path in self.replay]
             tree = overlay(tree, {"sources": {"replay": traces}})
