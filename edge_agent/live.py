@@ -131,12 +131,12 @@ def sources_of(config: AgentConfig, catalogue: Catalogue) -> SourceRegistry:
     if config.sources.faults:
         registry.register("faults", FaultsSource)
     if config.sources.ebpf:
-        registry.register("ebpf", lambda: EbpfSource(config.sources.loader))
+        registry.register("ebpf", lambda: EbpfSource(config.sources.loader), config.sources.loader)
         registry.register("pressure", PressureSource)
         registry.register("rdma", RdmaSource)
     rules = FamilyRules.load()
     for number, replay in enumerate(config.sources.replay):
-        registry.register(f"replay-{number}", _replay(config, rules, replay))
+        registry.register(f"replay-{number}", _replay(config, rules, replay), replay)
     return registry
 
 

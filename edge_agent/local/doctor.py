@@ -43,7 +43,7 @@ _RULES: Final[tuple[tuple[str, str, str], ...]] = (
     # source begins with, reason contains, what to do: the first that fits
     ("ebpf", "libbpf", "install libbpf 1.1 or later (Debian, Ubuntu: libbpf1)"),
     ("ebpf", "btf", "use a kernel with CONFIG_DEBUG_INFO_BTF, or install python3-bpfcc"),
-    ("ebpf", "", "start the agent as root or by its systemd unit; it needs Linux 5.15 or later"),
+    ("ebpf", "", "start the agent as root or by its systemd unit; it needs Linux 5.11 or later"),
     ("pressure", "", "boot with psi=1, or use a kernel with CONFIG_PSI"),
     ("rdma", "", "nothing, unless this host has RDMA ports: then load their driver"),
     ("gpu-amd", "", "nothing, unless this host has AMD GPUs: then load the amdgpu driver"),

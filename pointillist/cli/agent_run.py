@@ -47,6 +47,7 @@ class Options:
     leaders: Sequence[str] = ()
     helpers: Sequence[str] = ()
     replay: Sequence[Path] = ()
+    loader: str | None = None
     assignments: Sequence[str] = ()
 
     def overrides(self) -> dict[str, Any]:
@@ -59,6 +60,8 @@ class Options:
             if value:
                 plain = str(value) if isinstance(value, Path) else [str(one) for one in value]
                 tree = overlay(tree, {section: {key: plain}})
+        if self.loader is not None:
+            tree = overlay(tree, {"sources": {"ebpf": True, "loader": self.loader}})
         if self.replay:
             traces = [{"path": str(path)} for path in self.replay]
             tree = overlay(tree, {"sources": {"replay": traces}})
@@ -114,7 +117,7 @@ def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> 
         for source in absent:
             say(f"source {source.source} is absent: {source.reason}")
         catalogue = Catalogue.load()
-        again = Reloading(read, lambda new: sources_of(new, catalogue).start_all(), log_gate)
+        again = Reloading(read, lambda new: sources_of(new, catalogue), log_gate)
         attendant = Attendant(
             shell, config, absent, notifier=Notifier.from_environment(), reloading=again,
             version=version,

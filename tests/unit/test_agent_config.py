@@ -8,6 +8,7 @@ import pytest
 
 from edge_agent.config import load_config, parse_config
 from edge_agent.config_tree import ConfigError
+from pointillist.cli.agent_run import Options
 
 SAMPLE = Path("deploy/config/agent.toml")
 
@@ -61,3 +62,10 @@ def test_agent_asks_for_no_capability_that_no_source_needs() -> None:
     assert parse_config(without).sources.capabilities == ("CAP_SYSLOG",)
     neither = parse_config(without.replace("faults = true", "faults = false"))
     assert neither.sources.capabilities == ()
+
+
+def test_loader_flag_asks_for_the_ebpf_source() -> None:
+    tree = Options(loader="bcc", assignments=("sources.host=false",)).overrides()
+    assert tree == {"sources": {"ebpf": True, "loader": "bcc", "host": False}}
+    with pytest.raises(ConfigError, match="expected one of auto, libbpf, bcc, got perf"):
+        load_config(SAMPLE, Options(loader="perf").overrides())
