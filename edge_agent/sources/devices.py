@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from edge_agent.activity import GpuCoverage, Observation
 from edge_agent.devices.amdgpu import AmdgpuReader
 from edge_agent.devices.bounded import BoundedReader
+from edge_agent.devices.nursery import Nursery
 from edge_agent.devices.nvml import NvmlReader
 from edge_agent.devices.port import (
     QUICK,
@@ -60,12 +61,15 @@ class DevicesSource:
 
     name = "devices"
 
-    def __init__(self, readers: Iterable[_Reads] | None = None) -> None:
+    def __init__(
+        self, readers: Iterable[_Reads] | None = None, *, nursery: Nursery | None = None
+    ) -> None:
         """Take the readers to try in turn (None: NVML, then amdgpu); the first that opens serves.
 
+        nursery     where the children of those two come from; None: from this process
         The index of a device is its place in the reader's order, as in the configuration's `gpus`.
         """
-        self._choices = list(readers) if readers is not None else default_readers()
+        self._choices = list(readers) if readers is not None else default_readers(nursery)
         self._reader: _Reads | None = None
         self._devices = self._first = 0
         self._last: Sweep | None = None
@@ -173,7 +177,7 @@ def observations(reading: DeviceReading) -> Iterator[Observation]:
         yield Observation("gpu_temperature", "", max(0, values[Field.TEMPERATURE]), at_ns)
 
 
-def default_readers() -> list[_Reads]:
+def default_readers(nursery: Nursery | None = None) -> list[_Reads]:
     """Give this host's readers, each behind a deadline."""
     makers: tuple[Callable[[], NvmlReader | AmdgpuReader], ...] = (NvmlReader, AmdgpuReader)
-    return [BoundedReader(make, deadline_s=1.0) for make in makers]
+    return [BoundedReader(make, nursery, deadline_s=1.0) for make in makers]

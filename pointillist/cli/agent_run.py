@@ -13,6 +13,7 @@ from .output import ExitCode, need_file, reported, say
 
 if TYPE_CHECKING:
     from edge_agent.config import AgentConfig
+    from edge_agent.sources.port import Absence, Source
 
 LOG_HINT: Final = (
     "the Leader makes the log's folder, for the group that [transport] names: start the Leader "
@@ -91,6 +92,7 @@ def load(options: Options) -> tuple[AgentConfig, Callable[[], AgentConfig]]:
 
 def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> None:
     """Run until a signal; SIGHUP reloads."""
+    from edge_agent.devices.nursery import Nursery
     from edge_agent.ledger_errors import LedgerRefused
     from edge_agent.live import open_agent, sources_of
     from edge_agent.local.attendant import Attendant, Reloading
@@ -108,13 +110,18 @@ def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> 
     load_accountant()  # while this process can still reach all of its interpreter
     version = metadata.version("pointillist")
     become_agent(config)
+    nursery = Nursery()  # before a key is opened, and for every source of a later reload
     with reported(ExitCode.REFUSED, LedgerRefused):
         with reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=LOG_HINT):
-            shell, absent = open_agent(config, gate=gate)
+            shell, absent = open_agent(config, gate=gate, nursery=nursery)
         for source in absent:
             say(f"source {source.source} is absent: {source.reason}")
         catalogue = Catalogue.load()
-        again = Reloading(read, lambda new: sources_of(new, catalogue).start_all(), log_gate)
+
+        def start_sources(new: AgentConfig) -> tuple[list[Source], list[Absence]]:
+            return sources_of(new, catalogue, nursery).start_all()
+
+        again = Reloading(read, start_sources, log_gate)
         attendant = Attendant(
             shell, config, absent, notifier=Notifier.from_environment(), reloading=again,
             version=version,
