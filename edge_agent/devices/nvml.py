@@ -29,6 +29,8 @@ MOST_PROCESSES: Final = 256
 MOST_EVENTS: Final = 256
 _UTILISATION_SPAN_US: Final = 1_000_000
 _BYTES_PER_KB: Final = 1_000
+_BYTES_PER_KIB: Final = 1_024
+_ALL_LINKS: Final = 0xFFFF_FFFF
 
 _KINDS: Final = {
     pynvml.NVML_ERROR_NOT_SUPPORTED: GapKind.UNSUPPORTED,
@@ -208,6 +210,18 @@ def _nvlink_errors(handle: _Handle) -> tuple[int]:
     )
 
 
+def _nvlink_bytes(name: int) -> Callable[[_Handle], tuple[int]]:
+    """Payload over all links: the scope names one link, or all of them."""
+
+    def read(handle: _Handle) -> tuple[int]:
+        (value,) = pynvml.nvmlDeviceGetFieldValues(handle, [(name, _ALL_LINKS)])
+        if value.nvmlReturn != pynvml.NVML_SUCCESS:
+            raise pynvml.NVMLError(value.nvmlReturn)
+        return (int(value.value.ullVal) * _BYTES_PER_KIB,)
+
+    return read
+
+
 def _ecc(kind: int, counter: int) -> Callable[[_Handle], tuple[int]]:
     return lambda handle: (pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, counter),)
 
@@ -236,6 +250,9 @@ _GROUPS: Final[tuple[tuple[tuple[Field, ...], Callable[[_Handle], tuple[int, ...
     ((Field.PCIE_RX,), _one("nvmlDeviceGetPcieThroughput", 1, times=_BYTES_PER_KB)),
     ((Field.PCIE_WIDTH,), _one("nvmlDeviceGetCurrPcieLinkWidth")),
     ((Field.PCIE_WIDTH_MAX,), _one("nvmlDeviceGetMaxPcieLinkWidth")),
+    ((Field.PCIE_GENERATION,), _one("nvmlDeviceGetCurrPcieLinkGeneration")),
+    ((Field.PCIE_GENERATION_MAX,), _one("nvmlDeviceGetMaxPcieLinkGeneration")),
+    ((Field.PCIE_REPLAYS,), _one("nvmlDeviceGetPcieReplayCounter")),
     ((Field.THROTTLE,), _one("nvmlDeviceGetCurrentClocksThrottleReasons")),
     ((Field.ECC_VOLATILE_CORRECTED,), _ecc(_CORRECTED, _VOLATILE)),
     ((Field.ECC_VOLATILE_UNCORRECTED,), _ecc(_UNCORRECTED, _VOLATILE)),
@@ -247,6 +264,8 @@ _GROUPS: Final[tuple[tuple[tuple[Field, ...], Callable[[_Handle], tuple[int, ...
     ),
     ((Field.NVLINKS_UP, Field.NVLINKS_DOWN), _nvlinks),
     ((Field.NVLINK_ERRORS,), _nvlink_errors),
+    ((Field.NVLINK_TX,), _nvlink_bytes(pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX)),
+    ((Field.NVLINK_RX,), _nvlink_bytes(pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX)),
     ((Field.MIG,), lambda handle: (pynvml.nvmlDeviceGetMigMode(handle)[0],)),
 )
 """Fields that one call answers, and the call."""
@@ -267,6 +286,7 @@ def _processes(handle: _Handle) -> tuple[ProcessUse, ...] | Gap:
                 Gap(GapKind.UNSUPPORTED, "not told by process") if memory is None else memory,
                 share,
                 _cgroup(process.pid),
+                _name(process.pid),
             )
         )
     return tuple(uses)
@@ -303,6 +323,13 @@ def _partitions(handle: _Handle) -> tuple[Partition, ...] | Gap:
         label = f"partition-{index}" if isinstance(name, Gap) else name
         parts.append(Partition(label, used, total, _processes(part)))
     return tuple(parts)
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def _cgroup(pid: int) -> str:

@@ -22,6 +22,8 @@ class GapKind(StrEnum):
     """The device fell off the bus or needs a reset."""
     TIMED_OUT = "timed_out"
     """The driver did not answer in time; the device is left alone for a while."""
+    DAMAGED = "damaged"
+    """The device met an error that it could not correct, or gave back other bytes than it got."""
     FAILED = "failed"
 
 
@@ -51,6 +53,9 @@ class Field(StrEnum):
     PCIE_RX = "pcie_rx_bytes_per_s"
     PCIE_WIDTH = "pcie_width"
     PCIE_WIDTH_MAX = "pcie_width_max"
+    PCIE_GENERATION = "pcie_generation"
+    PCIE_GENERATION_MAX = "pcie_generation_max"
+    PCIE_REPLAYS = "pcie_replays"
     THROTTLE = "throttle_reasons"
     ECC_VOLATILE_CORRECTED = "ecc_volatile_corrected"
     ECC_VOLATILE_UNCORRECTED = "ecc_volatile_uncorrected"
@@ -63,6 +68,9 @@ class Field(StrEnum):
     NVLINKS_UP = "nvlinks_up"
     NVLINKS_DOWN = "nvlinks_down"
     NVLINK_ERRORS = "nvlink_errors"
+    NVLINK_TX = "nvlink_tx_bytes"
+    """Payload sent over all links since the driver was loaded."""
+    NVLINK_RX = "nvlink_rx_bytes"
     XID_EVENTS = "xid_events"
     """Critical XIDs since the reader opened."""
     XID_LAST = "xid_last"
@@ -95,7 +103,10 @@ OTEL_NAMES: Final[Mapping[Field, str]] = {
     Field.FAN: "hw.fan.speed_ratio",
     Field.ECC_VOLATILE_CORRECTED: "hw.errors",
     Field.ECC_VOLATILE_UNCORRECTED: "hw.errors",
+    Field.PCIE_REPLAYS: "hw.errors",
     Field.NVLINK_ERRORS: "hw.errors",
+    Field.NVLINK_TX: "hw.gpu.io",
+    Field.NVLINK_RX: "hw.gpu.io",
     Field.XID_EVENTS: "hw.errors",
 }
 """OpenTelemetry's names where it has one; `hw.id` is the device's `GPU-<uuid>`."""
@@ -109,12 +120,14 @@ class ProcessUse:
 
     memory_bytes, sm_percent   gaps where the driver does not tell them apart by process
     cgroup                     its control group, which names the container; empty when unknown
+    name                       of the program; empty when unknown
     """
 
     pid: int
     memory_bytes: Measured
     sm_percent: Measured
     cgroup: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

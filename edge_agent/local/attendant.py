@@ -169,6 +169,7 @@ class Attendant:
                 "transport_up": status.transport_up,
             },
             "models": dict(self._devices.models),
+            "gpu_use_not_told": self._devices.not_told,
             "reports": report_views(opened, self._catalogue, now_ms),
             **self._board.view(self._boottime_ns()),
         }

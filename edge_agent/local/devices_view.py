@@ -1,14 +1,23 @@
-"""What a device source last read, as metric rows: any vendor's source that has `latest`."""
+"""What a device source last read, as rows: any vendor's source that has `latest`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol, runtime_checkable
 
-from .rows import MetricRow, clean_name, unit_of
+from edge_agent.devices.port import DeviceReading, Measured
+from edge_agent.devices.uses import Use, by_container, limits, uses
+
+from .rows import EventRow, MetricRow, Row, clean_name, unit_of
 
 PREFIX: Final = "gpu."
+PROCESS: Final = "gpu_process."
+CONTAINER: Final = "gpu_container."
+INSTANCE: Final = "gpu_instance."
+LIMITS: Final = "gpu_use_not_told"
 MOST_DEVICES: Final = 64
+MOST_USES: Final = 32
+"""Processes of one device that become rows, those with most memory; the rest is a number."""
 
 
 @runtime_checkable
@@ -24,8 +33,10 @@ class DeviceRows:
     def __init__(self) -> None:
         self._seen_ns: dict[tuple[str, str], int] = {}
         self.models: dict[str, str] = {}
+        self.not_told: dict[str, list[str]] = {}
+        """What a device's driver does not tell of its users, as of the last look at them."""
 
-    def rows(self, source_name: str, source: object, now_boottime_ns: int) -> Iterator[MetricRow]:
+    def rows(self, source_name: str, source: object, now_boottime_ns: int) -> Iterator[Row]:
         """Give what is new since the last call; a failed field is absent, never zero."""
         if not isinstance(source, ShowsDevices):
             return
@@ -44,3 +55,56 @@ class DeviceRows:
                     begin_ns, max(0, end_ns - begin_ns), source_name, f"{PREFIX}{name}",
                     device_id, unit_of(name), float(value),
                 )  # fmt: skip
+            if isinstance(device, DeviceReading) and device.processes is not None:
+                yield from self._uses(source_name, device)
+
+    def _uses(self, source: str, device: DeviceReading) -> Iterator[Row]:
+        found = sorted(uses(device), key=_memory, reverse=True)
+        yield from _use_rows(source, device, PROCESS, found[:MOST_USES])
+        yield from _use_rows(source, device, CONTAINER, by_container(found)[:MOST_USES])
+        if len(found) > MOST_USES:
+            yield _row(source, device, f"{PROCESS}not_shown", device.id, len(found) - MOST_USES)
+        for part in device.partitions if isinstance(device.partitions, tuple) else ():
+            told = (("used", part.memory_used_bytes), ("total", part.memory_total_bytes))
+            for name, value in told:
+                if isinstance(value, int):
+                    name = f"{INSTANCE}memory_{name}_bytes"
+                    yield _row(source, device, name, f"{part.id} {device.id}", value)
+        said, before = limits(device), self.not_told.get(device.id, [])
+        self.not_told[device.id] = said
+        for line in said:
+            if line not in before:
+                yield EventRow(device.end_ns, source, LIMITS, device.id, clean_name(line))
+
+
+def use_key(one: Use) -> str:
+    """Name a use: its device or instance, process, container and program, one space between."""
+    return f"{one.unit} {one.pid} {one.container or '-'} {clean_name(one.name)}"
+
+
+def read_use_key(key: str) -> tuple[str, str, str, str]:
+    """Give unit, process, container ("-": none) and program of a key."""
+    parts = [*key.split(" ", 3), "", "", ""]
+    return parts[0], parts[1], parts[2], parts[3]
+
+
+def _memory(one: Use) -> int:
+    return one.memory_bytes if isinstance(one.memory_bytes, int) else 0
+
+
+def _use_rows(
+    source: str, device: DeviceReading, prefix: str, found: Iterable[Use]
+) -> Iterator[MetricRow]:
+    for one in found:
+        told: tuple[tuple[str, Measured], ...] = (
+            ("memory_bytes", one.memory_bytes), ("sm_percent", one.sm_percent),
+        )  # fmt: skip
+        for name, value in told:
+            if isinstance(value, int):
+                yield _row(source, device, f"{prefix}{name}", use_key(one), value)
+
+
+def _row(source: str, device: DeviceReading, name: str, key: str, value: int) -> MetricRow:
+    begin_ns = device.begin_ns
+    span_ns = max(0, device.end_ns - begin_ns)
+    return MetricRow(begin_ns, span_ns, source, name, clean_name(key), unit_of(name), float(value))

@@ -102,6 +102,7 @@ class SourceFeed(Feed):
                 "failing": dict(self._failing),
             },
             "models": dict(self._devices.models),
+            "gpu_use_not_told": self._devices.not_told,
             "reports": [],
             **self._board.view(time.clock_gettime_ns(time.CLOCK_BOOTTIME)),
         }

@@ -44,7 +44,9 @@ _LIBRARY_MISSING: Final = "no NVIDIA driver library and no amdgpu device"
 class _Reads(Protocol):
     def open(self) -> Inventory: ...
 
-    def read(self, index: int, fields: Collection[Field]) -> DeviceReading: ...
+    def read(
+        self, index: int, fields: Collection[Field], *, processes: bool = False
+    ) -> DeviceReading: ...
 
     def close(self) -> None: ...
 
@@ -108,7 +110,8 @@ class DevicesSource:
     def drain(self, now_boottime_ns: int) -> Iterable[Observation | GpuCoverage]:
         """Yield samples every 5 s and idle time; calls less than a second apart give nothing.
 
-        Each second it reads what changes quickly, every 5 s all fields of the regular sweep.
+        Each second it reads what changes quickly, every 5 s all fields of the regular sweep and
+        the processes, which are shown on this host alone.
         """
         if self._reader is None:
             raise SourceUnavailable("devices: not started")
@@ -118,7 +121,7 @@ class DevicesSource:
         self._swept_ns = now_boottime_ns
         if sampling:
             self._sampled_ns = now_boottime_ns
-        readings = tuple(self._sweep(self._reader, REGULAR if sampling else QUICK))
+        readings = tuple(self._sweep(self._reader, sampling))
         self._last = Sweep(readings)
         records: list[Observation | GpuCoverage] = []
         for reading in readings:
@@ -141,8 +144,9 @@ class DevicesSource:
             return None
         return self._last
 
-    def _sweep(self, reader: _Reads, fields: Collection[Field]) -> Iterator[DeviceReading]:
+    def _sweep(self, reader: _Reads, sampling: bool) -> Iterator[DeviceReading]:
         """Look at each device until the time for it is up; the rest are looked at first next."""
+        fields = REGULAR if sampling else QUICK
         begun_ns = time.monotonic_ns()
         first, self._first = self._first, 0
         for place in range(self._devices):
@@ -150,7 +154,7 @@ class DevicesSource:
             if time.monotonic_ns() - begun_ns > _SWEEP_BUDGET_NS:
                 self._first = index
                 return
-            yield reader.read(index, fields)
+            yield reader.read(index, fields, processes=sampling)
 
     def _idle_time(self, reading: DeviceReading) -> Iterator[GpuCoverage]:
         """Claim the time between two looks that both found the GPU idle."""

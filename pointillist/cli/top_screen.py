@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from edge_agent.local.devices_view import PREFIX
+from edge_agent.local.devices_view import INSTANCE, PREFIX, PROCESS, read_use_key
 from edge_agent.local.proc_view import HostView
 
 View = Mapping[str, Any]
@@ -26,8 +26,9 @@ _GPU_COLUMNS: Final = (
     ("limit", "power_limit_mw", 1000),
     ("°C", "temperature_celsius", 1),
     ("SM MHz", "sm_clock_mhz", 1),
-    ("ECC", "ecc_uncorrected_volatile", 1),
+    ("ECC", "ecc_volatile_uncorrected", 1),
 )
+_USED: Final = ("used", "total")
 _CPU_KINDS: Final = ("user", "system", "iowait", "irq", "softirq", "steal")
 _OWN_PANELS: Final = ("host_", "gpu.", "gpu_", "watched")
 
@@ -123,11 +124,7 @@ def _io(host: HostView) -> RenderableType:
 
 
 def _gpu_values(view: View | None) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = {}
-    for one in (view or {}).get("values", ()):
-        if one["name"].startswith(PREFIX):
-            found.setdefault(one["key"], {})[one["name"].removeprefix(PREFIX)] = one["value"]
-    return found
+    return _by_key(view, PREFIX)
 
 
 def _gpus(view: View | None) -> RenderableType:
@@ -145,6 +142,7 @@ def _gpus(view: View | None) -> RenderableType:
         parts.append(table)
     else:
         parts.append(Text("no device source has a fresh value"))
+    parts += _gpu_users(view)
     kernels = (view or {}).get("kernels", [])
     if kernels:
         heads = [("kernel, last 10 s", "l"), ("family", "l"), ("GPU ms/s", "r")]
@@ -154,6 +152,44 @@ def _gpus(view: View | None) -> RenderableType:
             table.add_row(Text(one["kernel"][:60]), Text(one["family"]), *rates)
         parts.append(table)
     return _panel("GPU", Columns(parts))
+
+
+def _gpu_users(view: View | None) -> list[RenderableType]:
+    """Show processes and MIG instances, and in words what the driver does not tell of them."""
+    parts: list[RenderableType] = []
+    processes, instances = _by_key(view, PROCESS), _by_key(view, INSTANCE)
+    if processes:
+        columns = (("on", "l"), ("pid", "r"), ("program", "l"), ("container", "l"))
+        table = _table(*columns, ("GPU MiB", "r"), ("SM %", "r"))
+        most = sorted(processes.items(), key=lambda item: -item[1].get("memory_bytes", 0))
+        for key, values in most[:8]:
+            if "not_shown" in values:
+                continue
+            unit, pid, container, program = read_use_key(key)
+            memory, share = values.get("memory_bytes"), values.get("sm_percent")
+            table.add_row(
+                Text(unit[:12]), pid, Text(program), Text(container[:12]),
+                "-" if memory is None else f"{memory / (1 << 20):,.0f}",
+                "-" if share is None else f"{share:.0f}",
+            )  # fmt: skip
+        parts.append(table)
+    if instances:
+        table = _table(("MIG instance", "l"), ("MiB", "r"), ("of", "r"))
+        for key, values in sorted(instances.items())[:8]:
+            numbers = (values.get(f"memory_{name}_bytes", 0) / (1 << 20) for name in _USED)
+            table.add_row(Text(key[:16]), *(f"{one:,.0f}" for one in numbers))
+        parts.append(table)
+    said = {line for lines in (view or {}).get("gpu_use_not_told", {}).values() for line in lines}
+    parts += [Text(line, style="dim") for line in sorted(said)[:4]]
+    return parts
+
+
+def _by_key(view: View | None, prefix: str) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for one in (view or {}).get("values", ()):
+        if one["name"].startswith(prefix):
+            found.setdefault(one["key"], {})[one["name"].removeprefix(prefix)] = one["value"]
+    return found
 
 
 def _reports(view: View | None) -> RenderableType:

@@ -132,6 +132,9 @@ ONE(nvmlDeviceGetPowerUsage, unsigned, 300000)
 ONE(nvmlDeviceGetEnforcedPowerLimit, unsigned, 700000)
 ONE(nvmlDeviceGetCurrPcieLinkWidth, unsigned, 16)
 ONE(nvmlDeviceGetMaxPcieLinkWidth, unsigned, 16)
+ONE(nvmlDeviceGetCurrPcieLinkGeneration, unsigned, 5)
+ONE(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, 5)
+ONE(nvmlDeviceGetPcieReplayCounter, unsigned, 0)
 ONE(nvmlDeviceGetCurrentClocksThrottleReasons, u64, 0)
 ONE(nvmlDeviceGetMaxMigDeviceCount, unsigned, 7)
 BY(nvmlDeviceGetClockInfo, unsigned, which == 2 ? 2619 : 1980)
@@ -167,6 +170,34 @@ nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, unsigned link,
 	*value = 0;
 	snprintf(name, sizeof name, "%s.%u.%u", __func__, link, counter);
 	return ask(device->number, name, value, 1);
+}
+
+/* A field goes by its number: nvmlDeviceGetFieldValues.138; the scope of a link's counter is the
+ * link, or all bits set for all of them. */
+union value { double d; unsigned u; u64 ull; };
+struct field_value {
+	unsigned id, scope;
+	long long timestamp, latency;
+	unsigned type;
+	nvmlReturn_t result;
+	union value value;
+};
+nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, struct field_value *values)
+{
+	char name[64];
+	u64 none = 0;
+	nvmlReturn_t result = ask(device->number, __func__, &none, 0);
+	int i;
+	for (i = 0; result == SUCCESS && i < count; i++) {
+		u64 v = 0;
+		snprintf(name, sizeof name, "%s.%u", __func__, values[i].id);
+		values[i].result = ask(device->number, name, &v, 1);
+		if (values[i].scope != ~0U || values[i].id < 138 || values[i].id > 139)
+			values[i].result = INVALID;
+		values[i].type = 3;
+		values[i].value.ull = v;
+	}
+	return result;
 }
 
 struct utilization { unsigned gpu, memory; };
