@@ -28,7 +28,11 @@ class FakeCuda(Scenario):
     @property
     def environment(self) -> dict[str, str]:
         """What a process needs to find the library by its name."""
-        return {"LD_LIBRARY_PATH": str(self.library.parent), "FAKE_CUDA": str(self.path)}
+        return {
+            "LD_LIBRARY_PATH": str(self.library.parent),
+            "FAKE_CUDA": str(self.path),
+            "FAKE_CUDA_LOG": str(self.log),
+        }
 
     @property
     def calls(self) -> Counter[str]:
@@ -37,6 +41,6 @@ class FakeCuda(Scenario):
 
     def measure(self, gpu_uuid: str) -> Bandwidth | Gap:
         """Measure; called in the child, so that the library stays out of the tests' process."""
-        os.environ |= {"FAKE_CUDA": str(self.path), "FAKE_CUDA_LOG": str(self.log)}
+        os.environ |= self.environment
         ctypes.CDLL(str(self.library), mode=ctypes.RTLD_GLOBAL)
         return bandwidth.measure(gpu_uuid, copy_bytes=COPY_BYTES, pci=self.pci)

@@ -89,7 +89,9 @@ def measure_all(
     return found
 
 
-def _in_child(nursery: Nursery, task: Callable[[], Bandwidth | Gap], left_s: float) -> Bandwidth | Gap:
+def _in_child(
+    nursery: Nursery, task: Callable[[], Bandwidth | Gap], left_s: float
+) -> Bandwidth | Gap:
     try:
         child = nursery.start(partial(_answer, task))
     except NurseryClosed as error:

@@ -31,7 +31,7 @@ class Row:
 Complaint = tuple[Verdict, str]
 
 _LOST: Final = (GapKind.UNPLUGGED, GapKind.TIMED_OUT, GapKind.DAMAGED)
-"""A GPU that is gone, hangs or is hurt fails what is asked; other gaps say nothing of its health."""
+"""A GPU that is gone, hangs or is hurt fails what is asked of it; other gaps say nothing."""
 
 _GB: Final = 1_000_000_000
 _LANE_GB_PER_S: Final = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}

@@ -13,7 +13,7 @@ from typing import Any, Final
 from .port import DeviceReading, Field, Gap, Measured, Partition, ProcessUse
 
 _CONTAINER: Final = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
-_NAMED: Final = re.compile(r"/(?:lxc|lxc\.payload|machine\.slice)[./]([^/]{1,64})")
+_NAMED: Final = re.compile(r"/(?:lxc/|lxc\.payload\.|machine\.slice/machine-)([^/]{1,64})")
 
 
 def container_of(cgroup: str) -> str:
@@ -26,7 +26,7 @@ def container_of(cgroup: str) -> str:
     if found:
         return str(found[-1])
     named = _NAMED.search(cgroup)
-    return named[1].removesuffix(".scope").removeprefix("machine-") if named else ""
+    return named[1].removesuffix(".scope") if named else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class Use:
 
 def uses(reading: DeviceReading) -> list[Use]:
     """Give every process once: under MIG by its instance, else by the device."""
+    units: list[tuple[str, tuple[ProcessUse, ...] | Gap | None]]
     units = [(part.id, part.processes) for part in _parts(reading)]
     return [
         _use(unit, one)

@@ -188,6 +188,7 @@ class Attendant:
             absent=tuple(one.source for one in self._absent),
             history_dropped=dict(dropped),
             reloads=dict(self._reloads),
+            device_gaps=self._devices.gap_counts,
             version=self._version,
         )
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol, runtime_checkable
 
-from edge_agent.devices.port import DeviceReading, Measured
+from edge_agent.devices.port import DeviceReading, GapKind, Measured
 from edge_agent.devices.uses import Use, by_container, limits, uses
 
 from .rows import EventRow, MetricRow, Row, clean_name, unit_of
@@ -15,6 +16,7 @@ PROCESS: Final = "gpu_process."
 CONTAINER: Final = "gpu_container."
 INSTANCE: Final = "gpu_instance."
 LIMITS: Final = "gpu_use_not_told"
+GAP: Final = "gpu_gap"
 MOST_DEVICES: Final = 64
 MOST_USES: Final = 32
 """Processes of one device that become rows, those with most memory; the rest is a number."""
@@ -35,11 +37,23 @@ class DeviceRows:
         self.models: dict[str, str] = {}
         self.not_told: dict[str, list[str]] = {}
         """What a device's driver does not tell of its users, as of the last look at them."""
+        self._gaps: dict[str, frozenset[tuple[GapKind, str]]] = {}
+        self._counts: dict[str, Counter[str]] = {}
+
+    @property
+    def gap_counts(self) -> Counter[str]:
+        """Count the fields without a value since the sources began, by kind of gap."""
+        return sum(self._counts.values(), Counter())
 
     def rows(self, source_name: str, source: object, now_boottime_ns: int) -> Iterator[Row]:
         """Give what is new since the last call; a failed field is absent, never zero."""
         if not isinstance(source, ShowsDevices):
             return
+        counted: Mapping[tuple[object, GapKind], int] = getattr(source, "gaps", {})
+        kinds: Counter[str] = Counter()
+        for (_, kind), count in counted.items():
+            kinds[str(kind)] += count
+        self._counts[source_name] = kinds
         sweep = source.latest(now_boottime_ns)
         for device in list(getattr(sweep, "devices", ()))[:MOST_DEVICES]:
             device_id, end_ns = clean_name(str(device.id)), int(device.end_ns)
@@ -55,8 +69,20 @@ class DeviceRows:
                     begin_ns, max(0, end_ns - begin_ns), source_name, f"{PREFIX}{name}",
                     device_id, unit_of(name), float(value),
                 )  # fmt: skip
-            if isinstance(device, DeviceReading) and device.processes is not None:
-                yield from self._uses(source_name, device)
+            if isinstance(device, DeviceReading):
+                yield from self._new_gaps(source_name, device)
+                if device.processes is not None:
+                    yield from self._uses(source_name, device)
+
+    def _new_gaps(self, source: str, device: DeviceReading) -> Iterator[EventRow]:
+        """Say once why fields went away; what a device never has is no event."""
+        gaps = [g for g in device.gaps.values() if g.kind is not GapKind.UNSUPPORTED]
+        counts = Counter((gap.kind, gap.reason) for gap in gaps)
+        before, self._gaps[device.id] = self._gaps.get(device.id, frozenset()), frozenset(counts)
+        for (kind, reason), count in counts.items():
+            if (kind, reason) not in before:
+                detail = clean_name(f"{count} fields: {kind}, {reason}")
+                yield EventRow(device.end_ns, source, GAP, device.id, detail)
 
     def _uses(self, source: str, device: DeviceReading) -> Iterator[Row]:
         found = sorted(uses(device), key=_memory, reverse=True)
@@ -68,8 +94,8 @@ class DeviceRows:
             told = (("used", part.memory_used_bytes), ("total", part.memory_total_bytes))
             for name, value in told:
                 if isinstance(value, int):
-                    name = f"{INSTANCE}memory_{name}_bytes"
-                    yield _row(source, device, name, f"{part.id} {device.id}", value)
+                    metric = f"{INSTANCE}memory_{name}_bytes"
+                    yield _row(source, device, metric, f"{part.id} {device.id}", value)
         said, before = limits(device), self.not_told.get(device.id, [])
         self.not_told[device.id] = said
         for line in said:

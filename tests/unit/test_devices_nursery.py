@@ -68,7 +68,7 @@ def _holds(pid: int, secret: bytes) -> bool:
 
 
 def _files(pid: int) -> set[str]:
-    return {os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+    return {str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()}
 
 
 def _gone(pid: int) -> bool:

@@ -33,6 +33,10 @@ HEALTHY = {
     Field.PCIE_RX: 2_000_000,
     Field.NVLINKS_UP: 18,
     Field.NVLINKS_DOWN: 0,
+    Field.NVLINK_TX: 0,
+    Field.PCIE_GENERATION: 5,
+    Field.PCIE_GENERATION_MAX: 5,
+    Field.PCIE_REPLAYS: 0,
     Field.XID_EVENTS: 0,
 }
 
@@ -139,6 +143,23 @@ def test_nvml_links_that_are_down_are_counted(reader: BoundedReader, driver: Fak
     assert none.gaps[Field.NVLINKS_UP].kind is GapKind.UNSUPPORTED
 
 
+def test_nvml_link_bytes_and_replays_are_the_drivers_counts(
+    reader: BoundedReader, driver: FakeDriver
+) -> None:
+    driver.play(
+        "0 nvmlDeviceGetFieldValues.138 value 5000000000",
+        "0 nvmlDeviceGetFieldValues.139 error 3",
+        "0 nvmlDeviceGetPcieReplayCounter value 6",
+        "1 nvmlDeviceGetFieldValues error 15",
+    )
+    reader.open()
+    told, lost = reader.read(0, ALL), reader.read(1, ALL)
+    assert told.values[Field.NVLINK_TX] == 5_000_000_000 * 1024
+    assert told.gaps[Field.NVLINK_RX].kind is GapKind.UNSUPPORTED
+    assert told.values[Field.PCIE_REPLAYS] == 6
+    assert lost.gaps[Field.NVLINK_TX].kind is GapKind.UNPLUGGED
+
+
 def test_nvml_xid_events_are_counted_for_their_gpu(
     reader: BoundedReader, driver: FakeDriver
 ) -> None:
@@ -166,6 +187,7 @@ def test_nvml_processes_have_memory_share_and_cgroup(
     assert isinstance(untold, tuple)
     assert (told[0].pid, told[0].memory_bytes, told[0].sm_percent) == (me, 4096, 37)
     assert told[0].cgroup.startswith("/")
+    assert told[0].name == Path("/proc/self/comm").read_text().strip()
     assert isinstance(untold[0].memory_bytes, Gap)
     assert isinstance(untold[0].sm_percent, Gap)
 
