@@ -22,6 +22,8 @@ class GapKind(StrEnum):
     """The device fell off the bus or needs a reset."""
     TIMED_OUT = "timed_out"
     """The driver did not answer in time; the device is left alone for a while."""
+    NOT_YET = "not_yet"
+    """It is told between two looks, and this was the first."""
     DAMAGED = "damaged"
     """The device met an error that it could not correct, or gave back other bytes than it got."""
     FAILED = "failed"
@@ -132,12 +134,16 @@ class ProcessUse:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A part of a device that behaves as one: a MIG instance."""
+    """A part of a device that behaves as one: a MIG instance.
+
+    sm_percent   share of its SMs that were busy since the look before
+    """
 
     id: str
     memory_used_bytes: Measured
     memory_total_bytes: Measured
     processes: tuple[ProcessUse, ...] | Gap
+    sm_percent: Measured = Gap(GapKind.UNSUPPORTED, "not asked")
 
 
 @dataclass(frozen=True, slots=True)

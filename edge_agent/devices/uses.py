@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .port import DeviceReading, Field, Gap, Measured, Partition, ProcessUse
+from .port import DeviceReading, Field, Gap, GapKind, Measured, Partition, ProcessUse
 
 _CONTAINER: Final = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 _NAMED: Final = re.compile(r"/(?:lxc/|lxc\.payload\.|machine\.slice/machine-)([^/]{1,64})")
@@ -95,7 +95,8 @@ def document(reading: DeviceReading) -> dict[str, Any]:
     found = uses(reading)
     parts = [
         {"id": part.id, "memory_used_bytes": _plain(part.memory_used_bytes),
-         "memory_total_bytes": _plain(part.memory_total_bytes)}
+         "memory_total_bytes": _plain(part.memory_total_bytes),
+         "sm_percent": _plain(part.sm_percent)}
         for part in _parts(reading)
     ]  # fmt: skip
     return {
@@ -124,9 +125,11 @@ def _parts(reading: DeviceReading) -> tuple[Partition, ...]:
 def _untold(reading: DeviceReading) -> Iterator[str]:
     parts = _parts(reading)
     if parts:
+        shares = [part.sm_percent for part in parts]
+        shared = not all(isinstance(s, Gap) and s.kind is not GapKind.NOT_YET for s in shares)
         yield (
-            "MIG: NVML gives memory by instance and process, no SM share by process, and no "
-            "utilisation of the whole GPU"
+            "MIG: NVML gives no SM share by process and no utilisation of the whole GPU; memory is "
+            f"by instance and process, the SM share {'by instance' if shared else 'by neither'}"
         )
         for part in parts:
             if isinstance(part.processes, Gap):

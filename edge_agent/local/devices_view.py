@@ -91,11 +91,15 @@ class DeviceRows:
         if len(found) > MOST_USES:
             yield _row(source, device, f"{PROCESS}not_shown", device.id, len(found) - MOST_USES)
         for part in device.partitions if isinstance(device.partitions, tuple) else ():
-            told = (("used", part.memory_used_bytes), ("total", part.memory_total_bytes))
+            told = (
+                ("memory_used_bytes", part.memory_used_bytes),
+                ("memory_total_bytes", part.memory_total_bytes),
+                ("sm_percent", part.sm_percent),
+            )
             for name, value in told:
                 if isinstance(value, int):
-                    metric = f"{INSTANCE}memory_{name}_bytes"
-                    yield _row(source, device, metric, f"{part.id} {device.id}", value)
+                    key = f"{part.id} {device.id}"
+                    yield _row(source, device, f"{INSTANCE}{name}", key, value)
         said, before = limits(device), self.not_told.get(device.id, [])
         self.not_told[device.id] = said
         for line in said:

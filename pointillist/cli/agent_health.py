@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from edge_agent.devices.port import DeviceReading, Gap, Inventory
 
 _NO_DRIVER: Final = "it needs NVIDIA's driver: libnvidia-ml.so.1 and /dev/nvidiactl"
+_BETWEEN_S: Final = 0.5
 _GB: Final = 1_000_000_000
 
 
@@ -83,6 +85,12 @@ def _look(
         readings = [
             reader.read(index, REGULAR, processes=True) for index in range(inventory.devices)
         ]
+        if any(isinstance(one.partitions, tuple) and one.partitions for one in readings):
+            time.sleep(_BETWEEN_S)  # how busy a MIG instance is shows between two looks
+            readings = [
+                reader.read(one.index, REGULAR, processes=True) if one.partitions else one
+                for one in readings
+            ]
         bandwidths = measure_all([one.id for one in readings], nursery) if active else None
         return inventory, readings, bandwidths
     finally:

@@ -28,7 +28,12 @@ _GPU_COLUMNS: Final = (
     ("SM MHz", "sm_clock_mhz", 1),
     ("ECC", "ecc_volatile_uncorrected", 1),
 )
-_USED: Final = ("used", "total")
+_INSTANCE: Final = (
+    ("memory_used_bytes", 1 << 20),
+    ("memory_total_bytes", 1 << 20),
+    ("sm_percent", 1),
+)
+_USE: Final = (("memory_bytes", 1 << 20), ("sm_percent", 1))
 _CPU_KINDS: Final = ("user", "system", "iowait", "irq", "softirq", "steal")
 _OWN_PANELS: Final = ("host_", "gpu.", "gpu_", "watched")
 
@@ -134,10 +139,7 @@ def _gpus(view: View | None) -> RenderableType:
         heads = [(title, "r") for title, _, _ in _GPU_COLUMNS]
         table = _table(("GPU", "l"), ("model", "l"), *heads)
         for device, values in sorted(devices.items()):
-            numbers = [
-                f"{values[name] / unit:,.0f}" if name in values else "-"
-                for _, name, unit in _GPU_COLUMNS
-            ]
+            numbers = [_number(values, name, unit) for _, name, unit in _GPU_COLUMNS]
             table.add_row(Text(device[:16]), Text(str(models.get(device, ""))), *numbers)
         parts.append(table)
     else:
@@ -166,22 +168,21 @@ def _gpu_users(view: View | None) -> list[RenderableType]:
             if "not_shown" in values:
                 continue
             unit, pid, container, program = read_use_key(key)
-            memory, share = values.get("memory_bytes"), values.get("sm_percent")
-            table.add_row(
-                Text(unit[:12]), pid, Text(program), Text(container[:12]),
-                "-" if memory is None else f"{memory / (1 << 20):,.0f}",
-                "-" if share is None else f"{share:.0f}",
-            )  # fmt: skip
+            named = (Text(unit[:12]), pid, Text(program), Text(container[:12]))
+            table.add_row(*named, *(_number(values, *one) for one in _USE))
         parts.append(table)
     if instances:
-        table = _table(("MIG instance", "l"), ("MiB", "r"), ("of", "r"))
+        table = _table(("MIG instance", "l"), ("MiB", "r"), ("of", "r"), ("SM %", "r"))
         for key, values in sorted(instances.items())[:8]:
-            numbers = (values.get(f"memory_{name}_bytes", 0) / (1 << 20) for name in _USED)
-            table.add_row(Text(key[:16]), *(f"{one:,.0f}" for one in numbers))
+            table.add_row(Text(key[:16]), *(_number(values, *one) for one in _INSTANCE))
         parts.append(table)
     said = {line for lines in (view or {}).get("gpu_use_not_told", {}).values() for line in lines}
     parts += [Text(line, style="dim") for line in sorted(said)[:4]]
     return parts
+
+
+def _number(values: Mapping[str, float], name: str, per_unit: int) -> str:
+    return f"{values[name] / per_unit:,.0f}" if name in values else "-"
 
 
 def _by_key(view: View | None, prefix: str) -> dict[str, dict[str, float]]:

@@ -267,6 +267,68 @@ nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned i
 	return result;
 }
 
+nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t part, unsigned *instance)
+{
+	u64 none = 0;
+	*instance = part->number % 100;
+	return ask(part->number, __func__, &none, 0);
+}
+
+/* GPM: a sample is of a GPU's instance; `<instance's device> gpm value PERCENT`, 40 without. The
+ * samples that are held are written to the file that FAKE_NVML_GPM names. */
+struct gpm_support { unsigned version, supported; };
+struct gpm_sample { unsigned number; };
+struct gpm_metric { unsigned id; nvmlReturn_t result; double value; const char *info[3]; };
+struct gpm_get {
+	unsigned version, count;
+	struct gpm_sample *first, *second;
+	struct gpm_metric metrics[477];
+};
+static int samples_held;
+static void hold(int change)
+{
+	FILE *file = getenv("FAKE_NVML_GPM") ? fopen(getenv("FAKE_NVML_GPM"), "w") : NULL;
+	samples_held += change;
+	if (!file)
+		return;
+	fprintf(file, "%d", samples_held);
+	fclose(file);
+}
+nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, struct gpm_support *support)
+{
+	u64 v = 1;
+	nvmlReturn_t result = ask(device->number, __func__, &v, 1);
+	support->supported = v;
+	return result;
+}
+nvmlReturn_t nvmlGpmSampleAlloc(struct gpm_sample **sample)
+{
+	hold(1);
+	*sample = calloc(1, sizeof **sample);
+	return SUCCESS;
+}
+nvmlReturn_t nvmlGpmSampleFree(struct gpm_sample *sample)
+{
+	hold(-1);
+	free(sample);
+	return SUCCESS;
+}
+nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t device, unsigned instance, struct gpm_sample *sample)
+{
+	u64 none = 0;
+	sample->number = 100 * (device->number + 1) + instance;
+	return ask(sample->number, __func__, &none, 0);
+}
+nvmlReturn_t nvmlGpmMetricsGet(struct gpm_get *get)
+{
+	u64 v = 40;
+	if (get->version != 1 || get->first->number != get->second->number)
+		return INVALID;
+	get->metrics[0].result = ask(get->first->number, "gpm", &v, 1);
+	get->metrics[0].value = v;
+	return get->metrics[0].id == 2 ? SUCCESS : INVALID;
+}
+
 struct process { unsigned pid; u64 used; unsigned gpu_instance, compute_instance; };
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
 						     struct process *processes)

@@ -36,7 +36,9 @@ SHARED = (
 )
 GAPS = {"timed_out": 4, "unplugged": 2}
 UNTOLD = Gap(GapKind.UNSUPPORTED, "Not Supported")
-INSTANCES = (Partition("MIG-a", 2 << 30, 10 << 30, (ProcessUse(9, 1 << 20, UNTOLD, "/", "x"),)),)
+INSTANCES = (
+    Partition("MIG-a", 2 << 30, 10 << 30, (ProcessUse(9, 1 << 20, UNTOLD, "/", "x"),), 55),
+)
 
 
 @dataclass
@@ -82,6 +84,7 @@ def test_device_rows_name_process_container_and_instance() -> None:
     found = _values(mig)
     assert found["gpu_instance.memory_used_bytes MIG-a GPU-1"] == 2 << 30
     assert found["gpu_process.memory_bytes MIG-a 9 - x"] == 1 << 20
+    assert found["gpu_instance.sm_percent MIG-a GPU-1"] == 55
     assert not [name for name in found if name.startswith("gpu_process.sm_percent")]
     assert rows.not_told["GPU-1"][0].startswith("MIG:")
 

@@ -207,8 +207,8 @@ def test_health_command_measures_when_asked_and_says_who_uses_a_gpu(tmp_path: Pa
     ]
     assert first["fields"]["pcie_replays"] == 0
     assert first["fields"]["fan_percent"].startswith("unsupported")
-    assert len(second["mig_instances"]) == 2
-    assert second["not_told"][0].startswith("MIG: NVML gives memory by instance")
+    assert [part["sm_percent"] for part in second["mig_instances"]] == [40, 40]
+    assert second["not_told"][0].startswith("MIG: NVML gives no SM share by process")
 
 
 def test_health_command_moves_no_bytes_unless_asked(tmp_path: Path) -> None:

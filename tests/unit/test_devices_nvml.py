@@ -206,6 +206,31 @@ def test_nvml_mig_lists_its_parts_and_does_not_invent_utilisation(
     assert reader.read(1, ALL, processes=True).partitions == ()
 
 
+def test_nvml_mig_instances_tell_their_share_between_two_looks(
+    driver: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_NVML_GPM", str(tmp_path / "held"))
+    mig = ("0 nvmlDeviceGetMigMode value 1 1", "0 mig_instances value 3")
+    driver.play(*mig, "101 gpm value 73", "102 gpm error 3")
+    reader = BoundedReader(driver.reader, deadline_s=20)
+    try:
+        reader.open()
+        looks = [reader.read(0, (), processes=True).partitions for _ in range(3)]
+        shares = [[p.sm_percent for p in look] for look in looks if isinstance(look, tuple)]
+        kinds = {one.kind for one in shares[0] if isinstance(one, Gap)}
+        assert kinds == {GapKind.NOT_YET}
+        assert shares[1][:2] == shares[2][:2] == [40, 73]
+        assert isinstance(shares[1][2], Gap)
+        driver.play(*mig, "0 nvmlGpmQueryDeviceSupport value 0")  # as before Hopper
+        before_hopper = reader.read(0, (), processes=True).partitions
+        assert isinstance(before_hopper, tuple)
+        assert before_hopper[0].memory_used_bytes == 8 << 30
+        assert {p.sm_percent for p in before_hopper} == {Gap(GapKind.UNSUPPORTED, "Not Supported")}
+        assert (tmp_path / "held").read_text() == "0"
+    finally:
+        reader.close()
+
+
 def test_nvml_hanging_call_costs_the_child_and_that_gpu_a_minute(
     driver: FakeDriver, clock: Clock
 ) -> None:

@@ -78,7 +78,11 @@ def test_uses_under_mig_are_by_instance_and_say_that_shares_are_not_told() -> No
     (summed,) = by_container(uses(reading))
     assert (summed.unit, summed.memory_bytes, summed.sm_percent) == ("MIG-a", 150, NONE)
     first, second = limits(reading)
-    assert "no SM share by process" in first
+    assert first.endswith("the SM share by neither")
+    shared = Partition("MIG-a", 150, 1000, (), 40)
+    not_yet = Partition("MIG-a", 150, 1000, (), Gap(GapKind.NOT_YET, "first"))
+    for part in (shared, not_yet):
+        assert limits(_reading((), (part,)))[0].endswith("the SM share by instance")
     assert second == "MIG-b: no processes: not allowed"
 
 
