@@ -93,26 +93,6 @@ QUICK: Final = frozenset({
 })  # fmt: skip
 """What changes from second to second; NVLink alone is a hundred calls of the driver per GPU."""
 
-OTEL_NAMES: Final[Mapping[Field, str]] = {
-    Field.UTILISATION: "hw.gpu.utilization",
-    Field.MEMORY_USED: "hw.gpu.memory.usage",
-    Field.MEMORY_TOTAL: "hw.gpu.memory.limit",
-    Field.PCIE_TX: "hw.gpu.io",
-    Field.PCIE_RX: "hw.gpu.io",
-    Field.POWER: "hw.power",
-    Field.POWER_LIMIT: "hw.gpu.power.limit",
-    Field.TEMPERATURE: "hw.temperature",
-    Field.FAN: "hw.fan.speed_ratio",
-    Field.ECC_VOLATILE_CORRECTED: "hw.errors",
-    Field.ECC_VOLATILE_UNCORRECTED: "hw.errors",
-    Field.PCIE_REPLAYS: "hw.errors",
-    Field.NVLINK_ERRORS: "hw.errors",
-    Field.NVLINK_TX: "hw.gpu.io",
-    Field.NVLINK_RX: "hw.gpu.io",
-    Field.XID_EVENTS: "hw.errors",
-}
-"""OpenTelemetry's names where it has one; `hw.id` is the device's `GPU-<uuid>`."""
-
 Measured = int | Gap
 
 

@@ -102,6 +102,7 @@ def _gpu(
     reading: DeviceReading, place: int, bandwidths: Sequence[Bandwidth | Gap] | None
 ) -> dict[str, Any]:
     """Give one GPU: who uses it, what was measured, and each field by its name, gaps in words."""
+    from edge_agent.devices.otel import points
     from edge_agent.devices.port import Gap
     from edge_agent.devices.uses import document
 
@@ -110,6 +111,7 @@ def _gpu(
         str(name): f"{value.kind}: {value.reason}" if isinstance(value, Gap) else value
         for name, value in sorted(reading.fields.items())
     }
+    one["otel"] = points(reading)
     if bandwidths is not None:
         measured = bandwidths[place]
         one["bandwidth"] = (

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from edge_agent.devices.port import DeviceReading, Field, Gap, GapKind, Partition, ProcessUse
+from edge_agent.devices.otel import points
+from edge_agent.devices.port import (
+    DeviceReading,
+    Field,
+    Gap,
+    GapKind,
+    Measured,
+    Partition,
+    ProcessUse,
+)
 from edge_agent.devices.uses import by_container, container_of, document, limits, uses
 
 ID = "0123456789abcdef" * 4
@@ -111,3 +120,18 @@ def test_uses_document_has_words_for_gaps_and_numbers_for_the_rest() -> None:
     ]  # fmt: skip
     assert found["containers"][0]["memory_bytes"] == 100
     assert found["not_told"] == ["the driver gives no SM share by process here"]
+
+
+def test_otel_points_have_its_units_and_dcgms_id_and_no_gap() -> None:
+    fields: dict[Field, Measured] = {
+        Field.POWER: 312_500, Field.UTILISATION: 40, Field.TEMPERATURE: NONE,
+        Field.ECC_VOLATILE_UNCORRECTED: 2, Field.NVLINK_TX: 7, Field.SM_CLOCK: 1980,
+    }  # fmt: skip
+    found = points(DeviceReading(0, "GPU-a", "H100", 1, 2, fields))
+    assert {(one["name"], one["value"], one["unit"]) for one in found} == {
+        ("hw.power", 312.5, "W"), ("hw.gpu.utilization", 0.4, "1"),
+        ("hw.errors", 2, "{error}"), ("hw.gpu.io", 7, "By"),
+    }  # fmt: skip
+    assert {one["attributes"]["hw.id"] for one in found} == {"GPU-a"}
+    (errors,) = [one for one in found if one["name"] == "hw.errors"]
+    assert errors["attributes"]["error.type"] == "uncorrected"
