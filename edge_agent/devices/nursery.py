@@ -15,6 +15,7 @@ import os
 import pickle
 import signal
 import socket
+import struct
 from collections.abc import Callable
 from multiprocessing.connection import Connection, Pipe
 from typing import Final
@@ -25,7 +26,9 @@ Task = Callable[[Connection], None]
 _PR_SET_PDEATHSIG: Final = 1
 _MOST_FD: Final = 1 << 16
 _MOST_TASK_BYTES: Final = 1 << 16
-_ANSWER_S: Final = 5.0
+_NUMBER: Final = struct.Struct("<QQ")
+ANSWER_S: Final = 5.0
+"""How long a child may take to be there: a host out of memory swaps for seconds."""
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
@@ -55,7 +58,7 @@ class Child:
 class Nursery:
     """Starts children on demand; ends with this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, answer_s: float = ANSWER_S) -> None:
         """Fork the process: what is in memory now is in every child."""
         mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent = os.getpid()
@@ -68,22 +71,33 @@ class Nursery:
             finally:
                 os._exit(0)
         its.close()
-        mine.settimeout(_ANSWER_S)
+        mine.settimeout(answer_s)
         self._socket = mine
+        self._asked = 0
 
     def start(self, task: Task) -> Child:
         """Give a new child that does the task.
 
         Raises      NurseryClosed
         """
+        self._asked += 1
         try:
-            self._socket.send(pickle.dumps(task))
-            answer, fds, _, _ = socket.recv_fds(self._socket, 8, 2)
+            self._socket.send(_NUMBER.pack(self._asked, 0) + pickle.dumps(task))
+            while True:
+                number, child = self._next()
+                if number == self._asked:
+                    return child
+                child.kill()  # of a call that did not wait for it
         except OSError as error:
             raise NurseryClosed(f"no child can be started: {error}") from None
+
+    def _next(self) -> tuple[int, Child]:
+        flags = socket.MSG_CMSG_CLOEXEC
+        answer, fds, _, _ = socket.recv_fds(self._socket, _NUMBER.size, 2, flags)
         if len(fds) != 2:
             raise NurseryClosed("no child can be started: the process that starts them ended")
-        return Child(int.from_bytes(answer, "little"), fds[1], Connection(fds[0]))
+        number, pid = _NUMBER.unpack(answer)
+        return number, Child(pid, fds[1], Connection(fds[0]))
 
     def close(self) -> None:
         """End it and all its children; a second call does nothing."""
@@ -126,12 +140,14 @@ def _tend(asked: socket.socket) -> None:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 _keep_only(its.fileno())
                 its.recv()  # not before the agent's descriptor of this process is open
-                pickle.loads(message)(its)  # noqa: S301 - from the agent, on its own socket pair
+                task = pickle.loads(message[_NUMBER.size :])  # noqa: S301 - the agent's own
+                task(its)
             finally:
                 os._exit(0)
         its.close()
         pidfd = os.pidfd_open(pid)
         mine.send(None)
-        socket.send_fds(asked, [pid.to_bytes(8, "little")], [mine.fileno(), pidfd])
+        number, _ = _NUMBER.unpack_from(message)
+        socket.send_fds(asked, [_NUMBER.pack(number, pid)], [mine.fileno(), pidfd])
         os.close(pidfd)
         mine.close()

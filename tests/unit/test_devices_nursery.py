@@ -149,6 +149,21 @@ def test_nursery_child_that_hangs_is_killed_and_the_next_one_works(nursery: Nurs
     after.kill()
 
 
+def test_nursery_that_answers_late_never_gives_the_child_of_another_task() -> None:
+    nursery = Nursery(answer_s=0.1)
+    os.kill(nursery.pid, signal.SIGSTOP)
+    with pytest.raises(NurseryClosed, match="timed out"):
+        nursery.start(_wait)
+    os.kill(nursery.pid, signal.SIGCONT)
+    child = nursery.start(_echo)
+    child.connection.send("x")
+    assert child.connection.recv() == (child.pid, "x")
+    child.kill()
+    left = Path(f"/proc/{nursery.pid}/task/{nursery.pid}/children")
+    assert _until(lambda: not left.read_text().split())
+    nursery.close()
+
+
 def test_nursery_that_ended_is_a_gap_and_never_a_child_of_the_agent(tmp_path: Path) -> None:
     driver, nursery = FakeDriver(tmp_path), Nursery()
     reader = BoundedReader(driver.reader, nursery, deadline_s=20)
