@@ -9,6 +9,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Final
@@ -67,6 +68,7 @@ class BoundedReader:
         self._child: Child | None = None
         self._quiet_until_ns: dict[int, int] = {}
         self._ids: dict[int, str] = {}
+        self._devices = 0
         self.killed = 0
         """Children that were late."""
         self.gaps: Counter[GapKind] = Counter()
@@ -84,7 +86,7 @@ class BoundedReader:
             raise DevicesUnavailable(str(error)) from None
         answer = self._answer(self._start_s)
         if isinstance(answer, Inventory):
-            self._opened = True
+            self._has_opened(answer)
             return answer
         self._kill()
         late = f"expected an answer of the driver in {self._start_s:g} s, got none"
@@ -120,7 +122,8 @@ class BoundedReader:
             self._quiet_until_ns.pop(index, None)
             if not answer.id.startswith("index-"):
                 self._ids[index] = answer.id
-            return answer
+            # A GPU that fell off the bus cannot say its name any more, and is still that GPU.
+            return replace(answer, id=self._ids.get(index, answer.id))
         self._quiet_until_ns[index] = self._boottime_ns() + self._quiet_ns
         gap = answer if isinstance(answer, Gap) else Gap(
             GapKind.TIMED_OUT, f"expected an answer in {self._deadline_s:g} s, got none"
@@ -144,8 +147,8 @@ class BoundedReader:
         if self._opened:
             return None
         answer = self._answer(self._deadline_s)
-        self._opened = isinstance(answer, Inventory)
-        if self._opened:
+        if isinstance(answer, Inventory):
+            self._has_opened(answer)
             return None
         if answer is None:
             if self._boottime_ns() - self._begun_ns > self._start_s * 1e9:
@@ -153,6 +156,12 @@ class BoundedReader:
             return Gap(GapKind.TIMED_OUT, "the driver is starting")
         self._kill()
         return Gap(GapKind.FAILED, str(answer))
+
+    def _has_opened(self, inventory: Inventory) -> None:
+        """Forget the names when the driver counts anew: with a GPU less the others move up."""
+        if inventory.devices != self._devices:
+            self._ids.clear()
+        self._opened, self._devices = True, inventory.devices
 
     def _asked(self, question: tuple[int, tuple[Field, ...], bool]) -> object:
         if self._child is None:

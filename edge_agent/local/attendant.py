@@ -117,6 +117,7 @@ class Attendant:
                 rows.append(EventRow(now_boottime_ns, source.name, "source_failed", "", failure))
             self._failing[source.name] = failure
         self._board.add(rows)
+        self._board.withdraw(self._devices.withdrawn())
         if self._history is not None:
             self._history.add(rows)
 

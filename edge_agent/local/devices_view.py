@@ -29,6 +29,10 @@ class ShowsDevices(Protocol):
     def latest(self, now_boottime_ns: int) -> Any: ...
 
 
+Place = tuple[str, str, str]
+"""Source, name and key of a metric."""
+
+
 class DeviceRows:
     """Gives each look's values once."""
 
@@ -37,6 +41,8 @@ class DeviceRows:
         self.models: dict[str, str] = {}
         self.not_told: dict[str, list[str]] = {}
         """What a device's driver does not tell of its users, as of the last look at them."""
+        self._used: dict[str, set[Place]] = {}
+        self._withdrawn: set[Place] = set()
         self._gaps: dict[str, frozenset[tuple[GapKind, str]]] = {}
         self._counts: dict[str, Counter[str]] = {}
 
@@ -44,6 +50,11 @@ class DeviceRows:
     def gap_counts(self) -> Counter[str]:
         """Count the fields without a value since the sources began, by kind of gap."""
         return sum(self._counts.values(), Counter())
+
+    def withdrawn(self) -> set[Place]:
+        """Give what no longer holds since the last call: fields that failed, users that ended."""
+        gone, self._withdrawn = self._withdrawn, set()
+        return gone
 
     def rows(self, source_name: str, source: object, now_boottime_ns: int) -> Iterator[Row]:
         """Give what is new since the last call; a failed field is absent, never zero."""
@@ -72,10 +83,11 @@ class DeviceRows:
             if isinstance(device, DeviceReading):
                 yield from self._new_gaps(source_name, device)
                 if device.processes is not None:
-                    yield from self._uses(source_name, device)
+                    yield from self._users(source_name, device)
 
     def _new_gaps(self, source: str, device: DeviceReading) -> Iterator[EventRow]:
         """Say once why fields went away; what a device never has is no event."""
+        self._withdrawn |= {(source, f"{PREFIX}{name}", device.id) for name in device.gaps}
         gaps = [g for g in device.gaps.values() if g.kind is not GapKind.UNSUPPORTED]
         counts = Counter((gap.kind, gap.reason) for gap in gaps)
         before, self._gaps[device.id] = self._gaps.get(device.id, frozenset()), frozenset(counts)
@@ -83,6 +95,16 @@ class DeviceRows:
             if (kind, reason) not in before:
                 detail = clean_name(f"{count} fields: {kind}, {reason}")
                 yield EventRow(device.end_ns, source, GAP, device.id, detail)
+
+    def _users(self, source: str, device: DeviceReading) -> Iterator[Row]:
+        """Give who uses a device, and take back who did at the look before."""
+        used: set[Place] = set()
+        for row in self._uses(source, device):
+            if isinstance(row, MetricRow):
+                used.add((row.source, row.name, row.key))
+            yield row
+        self._withdrawn |= self._used.get(device.id, set()) - used
+        self._used[device.id] = used
 
     def _uses(self, source: str, device: DeviceReading) -> Iterator[Row]:
         found = sorted(uses(device), key=_memory, reverse=True)

@@ -93,6 +93,7 @@ class SourceFeed(Feed):
             except SourceUnavailable as error:
                 self._failing[source.name] = str(error)
             self._board.add(rows)
+            self._board.withdraw(self._devices.withdrawn())
 
     def view(self) -> dict[str, Any] | None:
         return {

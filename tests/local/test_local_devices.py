@@ -123,6 +123,25 @@ def test_device_rows_tell_a_gap_once_and_count_every_one() -> None:
     assert rows.gap_counts == {"unplugged": 2, "unsupported": 3}
 
 
+def test_board_takes_back_at_once_what_failed_and_who_ended() -> None:
+    """Neither waits for the ten seconds after which any value is old."""
+    lost: dict[Field, Measured] = {Field.POWER: Gap(GapKind.UNPLUGGED, "GPU is lost")}
+    rows, board, shown = DeviceRows(), Board(), []
+    looks = (
+        _reading(0, {Field.POWER: 300_000}, SHARED, ()),
+        _reading(1, lost, SHARED[:1], ()),
+        _reading(2, {Field.POWER: 310_000}),
+    )
+    for reading in looks:
+        board.add(rows.rows("devices", PlayedSource((reading,)), BOOT))
+        board.withdraw(rows.withdrawn())
+        values = board.view(BOOT + 3 * S)["values"]
+        power = [one["value"] for one in values if one["name"] == "gpu.power_mw"]
+        users = sum(one["name"] == "gpu_process.memory_bytes" for one in values)
+        shown.append((power, users))
+    assert shown == [([300_000], 2), ([], 1), ([310_000], 1)]
+
+
 def test_device_use_key_is_read_back() -> None:
     assert read_use_key(f"GPU-1 7 {ID} train me") == ("GPU-1", "7", ID, "train me")
     assert read_use_key("odd") == ("odd", "", "", "")

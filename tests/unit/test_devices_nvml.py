@@ -127,7 +127,23 @@ def test_nvml_unplugged_gpu_is_all_gaps_and_the_others_are_not(
     gone = reader.read(2, ALL)
     assert not gone.values
     assert {gap.kind for gap in gone.gaps.values()} == {GapKind.UNPLUGGED}
+    assert gone.id == "GPU-00000000-0000-0000-0000-000000000002"
     assert HEALTHY.items() <= reader.read(3, ALL).values.items()
+
+
+def test_nvml_names_are_forgotten_when_the_driver_counts_anew(
+    reader: BoundedReader, driver: FakeDriver, clock: Clock
+) -> None:
+    """With a GPU less the others move up: the last place has no GPU, and must not name one."""
+    reader.open()
+    assert reader.read(7, (Field.POWER,)).id.endswith("7")
+    assert reader.child_pid is not None
+    os.kill(reader.child_pid, 9)
+    driver.play("gpus 7")
+    reader.read(0, (Field.POWER,))
+    clock.now_ns += 61_000_000_000
+    gone = reader.read(7, (Field.POWER,))
+    assert (gone.id, gone.values) == ("index-7", {})
 
 
 def test_nvml_links_that_are_down_are_counted(reader: BoundedReader, driver: FakeDriver) -> None:
