@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.devices.bounded import BoundedReader
+from edge_agent.devices.nursery import Nursery
 from edge_agent.devices.port import (
     ALL,
     DevicesUnavailable,
@@ -19,6 +20,7 @@ from edge_agent.devices.port import (
     GapKind,
 )
 from tests.fake_nvml_kit import FakeDriver
+from transport.privileges import harden
 
 HEALTHY = {
     Field.UTILISATION: 0,
@@ -335,9 +337,16 @@ def test_nvml_child_works_after_the_privileges_were_dropped(driver: FakeDriver) 
             os.setgroups([])
             os.setgid(65534)
             os.setuid(65534)
-            reader = BoundedReader(driver.reader, deadline_s=20)
+            harden()
+            reader = BoundedReader(driver.reader, Nursery(), deadline_s=20)
             reader.open()
             code = 0 if reader.read(0, ALL).values[Field.POWER] == 300_000 else 2
+            child = Path(f"/proc/{reader.child_pid}")
+            reader.close()  # the nursery lives on: only a kill ends the child
+            end = time.monotonic() + 10
+            while child.exists() and time.monotonic() < end:
+                time.sleep(0.01)
+            code = code or (3 if child.exists() else 0)
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
