@@ -118,6 +118,7 @@ class Attendant:
                 rows.append(EventRow(now_boottime_ns, source.name, "source_failed", "", failure))
             self._failing[source.name] = failure
         self._board.add(rows)
+        self._board.withdraw(self._devices.withdrawn())
         if self._history is not None:
             self._history.add(rows)
 
@@ -170,6 +171,7 @@ class Attendant:
                 "transport_up": status.transport_up,
             },
             "models": dict(self._devices.models),
+            "gpu_use_not_told": self._devices.not_told,
             "reports": report_views(opened, self._catalogue, now_ms),
             **self._board.view(self._boottime_ns()),
         }
@@ -188,6 +190,7 @@ class Attendant:
             absent=tuple(one.source for one in self._absent),
             history_dropped=dict(dropped),
             reloads=dict(self._reloads),
+            device_gaps=self._devices.gap_counts,
             version=self._version,
         )
 

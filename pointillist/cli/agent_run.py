@@ -94,6 +94,7 @@ def load(options: Options) -> tuple[AgentConfig, Callable[[], AgentConfig]]:
 
 def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> None:
     """Run until a signal; SIGHUP reloads."""
+    from edge_agent.devices.nursery import Nursery
     from edge_agent.ledger_errors import LedgerRefused
     from edge_agent.live import open_agent, sources_of
     from edge_agent.local.attendant import Attendant, Reloading
@@ -111,13 +112,14 @@ def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> 
     load_accountant()  # while this process can still reach all of its interpreter
     version = metadata.version("pointillist")
     become_agent(config)
+    nursery = Nursery()  # before a key is opened, and for every source of a later reload
     with reported(ExitCode.REFUSED, LedgerRefused):
         with reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=LOG_HINT):
-            shell, absent = open_agent(config, gate=gate)
+            shell, absent = open_agent(config, gate=gate, nursery=nursery)
         for source in absent:
             say(f"source {source.source} is absent: {source.reason}")
         catalogue = Catalogue.load()
-        again = Reloading(read, lambda new: sources_of(new, catalogue), log_gate)
+        again = Reloading(read, lambda new: sources_of(new, catalogue, nursery), log_gate)
         attendant = Attendant(
             shell, config, absent, notifier=Notifier.from_environment(), reloading=again,
             version=version,

@@ -25,7 +25,7 @@ from edge_agent.local.doctor_host import capabilities, host_checks, kernel, libr
 from edge_agent.local.live_socket import LiveClient, LiveSocket
 from edge_agent.local.proc_view import HostSampler
 from edge_agent.local.reload import reload
-from edge_agent.local.rows import clean_name, unit_of
+from edge_agent.local.rows import MetricRow, clean_name, unit_of
 from edge_agent.local.systemd import Notifier
 from edge_agent.sources.port import SourceRegistry
 from tests.agent_live import surroundings
@@ -311,6 +311,7 @@ class _Devices:
 def test_device_rows_give_each_look_once_and_nothing_stale() -> None:
     rows, source = DeviceRows(), _Devices()
     (power,) = rows.rows("gpu-nvidia", source, BOOT)
+    assert isinstance(power, MetricRow)
     assert (power.name, power.key, power.unit, power.value) == (
         "gpu.power_mw", "GPU-1", "mW", 300_000.0
     )  # fmt: skip

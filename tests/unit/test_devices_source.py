@@ -41,7 +41,9 @@ class PlayedDevices:
     def open(self) -> Inventory:
         return Inventory(len(self.fields), "1")
 
-    def read(self, index: int, fields: Collection[Field]) -> DeviceReading:
+    def read(
+        self, index: int, fields: Collection[Field], *, processes: bool = False
+    ) -> DeviceReading:
         self.asked.append(frozenset(fields))
         played = self.fields[index]
         return DeviceReading(index, f"GPU-{index}", "H100", self.now_ns, self.now_ns, played)
