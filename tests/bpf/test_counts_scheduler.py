@@ -98,12 +98,12 @@ def test_perf_ticks_that_did_not_come_are_counted_as_missed(tmp_path: Path) -> N
     source.start()
     try:
         ticks = ticks_of_a_spin(source, 0.3, tmp_path)
-        # The next is seen after the grid went on without a tick: the rings are set back a tenth.
+        # The next is seen after the grid went on without a tick: the readers are set back twelve.
         drain(source)
         running = source._running().programs.ticks
         assert isinstance(running, PerCpuTicks)
         assert running._place is not None
-        running._place -= 10
+        running._place -= 12
         load = Load("spin", 0.1, cwd=tmp_path)
         load.go()
         load.wait()
