@@ -11,17 +11,12 @@ from typing import Any, Final
 from kafka import errors
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
+from .kafka_frame import Refusal, away, refused
 from .kafka_settings import KafkaSettings
-from .port import RecordTooLarge, TransportRefused, TransportUnavailable
+from .port import RecordTooLarge, TransportUnavailable
 
 FETCH_BYTES: Final = 16 << 20
-STEP_S: Final = 0.05
 
-REFUSALS = (
-    errors.AuthorizationError,
-    errors.SaslAuthenticationFailedError,
-    errors.UnsupportedSaslMechanismError,
-)
 STALE = (errors.CommitFailedError, errors.IllegalGenerationError, errors.UnknownMemberIdError)
 _TELLING: Final = ("Sasl", "SSL:", "socket disconnected", "ECONNREFUSED", "frame length")
 
@@ -91,36 +86,34 @@ _COMPLAINTS: Final = _Complaints()
 logging.getLogger("kafka.net.manager").addHandler(_COMPLAINTS)
 
 
-def _unavailable(settings: KafkaSettings, error: Exception, why: str) -> TransportUnavailable:
+def _unanswered(settings: KafkaSettings, error: Exception, why: str) -> TransportUnavailable:
     """Tell a broker that is away from one that will not have us."""
-    where = ", ".join(settings.bootstrap)
     reason = why or str(error) or "no answer"
-    login = settings.sasl is not None and ("disconnected" in why or "Sasl" in why)
-    if login or "CERTIFICATE" in why:
-        at_login = "; it closed the connection at login" if "disconnected" in why else ""
-        return TransportRefused(
-            f"Kafka at {where} refuses us (protocol {settings.protocol}, sasl "
-            f"{settings.sasl or 'none'}, user {settings.username or 'none'}): {reason}{at_login}"
-        )
-    return TransportUnavailable(
-        f"Kafka at {where} does not serve (protocol {settings.protocol}): {reason}"
-    )
+    if "CERTIFICATE" in why:
+        return refused(settings, Refusal.CERTIFICATE, reason)
+    if settings.sasl is not None and "disconnected" in why:
+        closed = f"{reason}; it closed the connection at login"
+        return refused(settings, Refusal.LOGIN, closed)
+    if settings.sasl is not None and "Sasl" in why:
+        return refused(settings, Refusal.LOGIN, reason)
+    return away(settings, reason)
 
 
 @contextmanager
 def failures(settings: KafkaSettings) -> Iterator[None]:
     """Turn the client's errors into the port's."""
-    where, start_s = ", ".join(settings.bootstrap), time.monotonic()
+    start_s = time.monotonic()
     try:
         yield
-    except REFUSALS as error:
-        raise TransportRefused(
-            f"Kafka at {where} refuses us (protocol {settings.protocol}, "
-            f"sasl {settings.sasl or 'none'}, user {settings.username or 'none'}): {error}"
-        ) from error
+    except errors.AuthorizationError as error:
+        raise refused(settings, Refusal.RIGHTS, str(error)) from error
+    except errors.SaslAuthenticationFailedError as error:
+        raise refused(settings, Refusal.LOGIN, str(error)) from error
+    except errors.UnsupportedSaslMechanismError as error:
+        raise refused(settings, Refusal.MECHANISM, str(error)) from error
     except errors.KafkaConfigurationError:
         raise  # our bug
     except errors.MessageSizeTooLargeError as error:
         raise RecordTooLarge(f"record: expected at most what the topic takes: {error}") from error
     except (errors.KafkaError, OSError) as error:
-        raise _unavailable(settings, error, _COMPLAINTS.since(start_s)) from error
+        raise _unanswered(settings, error, _COMPLAINTS.since(start_s)) from error

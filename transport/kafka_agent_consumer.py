@@ -11,7 +11,8 @@ from kafka import KafkaConsumer, errors
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from .kafka_agent_client import FETCH_BYTES, STALE, STEP_S, client_config, failures
+from .kafka_agent_client import FETCH_BYTES, STALE, client_config, failures
+from .kafka_frame import STEP_S
 from .kafka_settings import RECORD_OVERHEAD_BYTES, KafkaSettings
 from .port import Record
 from .port import TopicPartition as Slot
