@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,25 @@ def test_broker_away_for_longer_than_the_spool(
     assert len(range(T0, found[-1] + 4, 4)) - len(found) >= withheld
 
 
+def test_long_outage_takes_no_more_memory_and_disk_than_the_spool(
+    made: KafkaSurroundings, shell: AgentShell, clock: SteppedClock, local_broker: LocalBroker
+) -> None:
+    def held_bytes() -> int:
+        return sum(path.stat().st_size for path in made.config.ledger_file.parent.iterdir())
+
+    local_broker.kill()
+    run_until(shell, clock, T0 + 61)
+    full_bytes, withheld = held_bytes(), shell.tally.refused["spool_full"]
+    run_until(shell, clock, T0 + 601)
+    assert shell._ledger.spool_records == SPOOL_RECORDS
+    assert len(shell._outbox) <= SPOOL_RECORDS
+    assert shell.tally.refused["spool_full"] >= withheld + 100
+    assert held_bytes() <= full_bytes + (256 << 10)  # what SQLite keeps of its journal
+    local_broker.start()
+    run_until(shell, clock, T0 + 680)
+    check(made, shell)
+
+
 def test_broker_killed_and_restarted_loses_no_report(
     made: KafkaSurroundings, shell: AgentShell, clock: SteppedClock, local_broker: LocalBroker
 ) -> None:
@@ -118,6 +138,38 @@ def test_broker_that_answers_nothing_does_not_stop_the_agent(
     run_until(shell, clock, T0 + 90)
     found = check(made, shell)
     assert found == [*range(T0, found[-1] + 4, 4)]
+
+
+@pytest.fixture
+def stuttering(shell: AgentShell, local_broker: LocalBroker) -> Iterator[threading.Event]:
+    """A broker that works a tenth of the time, until the event is set."""
+    mended = threading.Event()
+
+    def stutter() -> None:
+        while not mended.is_set():
+            local_broker.freeze()
+            mended.wait(0.45)
+            local_broker.thaw()
+            mended.wait(0.05)
+
+    thread = threading.Thread(target=stutter)
+    thread.start()
+    yield mended
+    mended.set()
+    thread.join()
+    local_broker.thaw()
+
+
+def test_broker_that_is_slow_holds_no_measurement_up_and_gets_each_report_under_one_id(
+    made: KafkaSurroundings, shell: AgentShell, clock: SteppedClock, stuttering: threading.Event
+) -> None:
+    before = shell.tally.sealed
+    run_until(shell, clock, T0 + 41)
+    assert shell.tally.sealed >= before + 5
+    assert shell._ledger.spool_records <= SPOOL_RECORDS
+    stuttering.set()
+    run_until(shell, clock, T0 + 120)
+    check(made, shell)
 
 
 def test_record_longer_than_the_topic_takes_is_dropped_and_counted(
