@@ -25,7 +25,7 @@ from tests.agent_live import Surroundings, announce, surroundings
 from transport.kafka_settings import KafkaSettings
 from transport.opening import Side, open_transport
 from transport.port import Record, Transport, TransportUnavailable
-from wire.topics import REPORTS, TOPICS
+from wire.topics import JOINS, REPORTS, TOPICS
 
 REJOIN_TRIES = 5
 REJOIN_PAUSE_S = 2.0
@@ -121,6 +121,16 @@ class KafkaSurroundings(Surroundings):
         settings = self.config.transport.kafka
         assert settings is not None
         return open_transport(dataclasses.replace(settings, timeout_s=5.0), Side.AGENT)
+
+    def wait_until_served(self) -> None:
+        """Wait for a broker that works again; the agent's stepped clock does not."""
+        for _ in range(REJOIN_TRIES):
+            with self.log() as log, suppress(TransportUnavailable):
+                producer = log.producer()
+                producer.send(JOINS, b"k", b"served?")
+                producer.flush()
+                return producer.close()
+        raise AssertionError("expected the broker to serve again")
 
     def records(self, *topics: str) -> list[Record]:
         """Read everything; a broker that has just come back lets a new group in only later."""

@@ -87,6 +87,9 @@ def test_topics_get_retention_limits_clean_up_and_no_compression() -> None:
     }
     assert retention == {EPOCHS: "3600000", REPORTS: "3600000"}
     assert settings.topic_config(JOINS)["retention.ms"] == "-1"
+    for replication, in_sync in ((1, "1"), (2, "1"), (3, "2")):
+        copies = KafkaSettings((BROKER,), replication=replication).topic_config(REPORTS)
+        assert copies["min.insync.replicas"] == in_sync
     assert settings.value_limit(KEYS) < 2000 < settings.value_limit(REPORTS)
 
 

@@ -1,0 +1,77 @@
+"""A live agent and a Leader's reader on three brokers, of which one is away, then two."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from edge_agent.ledger_rows import read_view
+from pointillist.broker.cluster import LocalCluster
+from pointillist.broker.local import BrokerOptions
+from tests.agent_live import SteppedClock, run_until
+from tests.agent_world import T0
+from tests.kafka_kit import KafkaSurroundings, kafka_surroundings
+from transport.kafka_settings import KafkaSettings
+from wire.envelope import unwrap
+from wire.report import Report
+from wire.topics import REPORTS
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path / "cluster", options=BrokerOptions(heap_mib=256)) as made:
+        made.start(print)
+        yield made
+
+
+@pytest.fixture
+def made(tmp_path: Path, cluster: LocalCluster) -> KafkaSurroundings:
+    settings = KafkaSettings(
+        cluster.bootstrap, replication=3, idle_read_s=0.1, timeout_s=2.0, lease_s=6.0
+    )
+    return kafka_surroundings(tmp_path, settings)
+
+
+def windows_on_the_log(made: KafkaSurroundings) -> list[int]:
+    reports = [Report.decode(unwrap(r.value, 1 << 22)[1]) for r in made.records(REPORTS)]
+    return sorted({bytes(r.header.report_id): r.header.window for r in reports}.values())
+
+
+def leader_of_reports(cluster: LocalCluster) -> int:
+    """Index of the broker that leads partition 0."""
+    admin = AdminClient({"bootstrap.servers": ",".join(cluster.bootstrap)})
+    topic = admin.list_topics(REPORTS, timeout=10).topics[REPORTS]
+    assert [len(part.replicas) for part in topic.partitions.values()] == [3] * 4
+    return topic.partitions[0].leader - 1
+
+
+def test_cluster_serves_without_one_broker_and_acknowledges_nothing_without_two(
+    made: KafkaSurroundings, cluster: LocalCluster
+) -> None:
+    clock = SteppedClock(T0)
+    shell = made.agent(clock)
+    run_until(shell, clock, T0 + 13)
+    first = leader_of_reports(cluster)
+    cluster.brokers[first].kill()
+    made.wait_until_served()
+    run_until(shell, clock, T0 + 61)
+    assert shell._ledger.spool_records <= 1  # two of three acknowledge
+    published = shell.tally.published; print("TALLY", shell.tally)
+    cluster.brokers[(first + 1) % 3].kill()
+    run_until(shell, clock, T0 + 81); print("TALLY2", shell.tally, clock.now_ms/1000 - T0)
+    assert shell.tally.published <= published + 1  # a single copy is none
+    assert shell._ledger.spool_records >= 4
+    cluster.start()
+    made.wait_until_served()
+    run_until(shell, clock, T0 + 150)
+    shell.close()
+    found = windows_on_the_log(made)
+    spent = [entry.start for entry in read_view(made.config.ledger_file).hosts[0].entries]
+    assert found == spent == [*range(T0, found[-1] + 4, 4)]
+    assert dataclasses.asdict(shell.tally)["refused"].get("spool_full", 0) == 0
