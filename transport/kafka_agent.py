@@ -13,7 +13,7 @@ import crc32c  # noqa: F401  (kafka-python looks for it by itself)
 from kafka import KafkaAdminClient, KafkaProducer, errors
 from kafka.admin import NewTopic
 
-from .kafka_agent_client import client_config, failures
+from .kafka_agent_client import client_config, ended_on_failure, failures
 from .kafka_agent_consumer import AgentConsumer
 from .kafka_batch import Outgoing
 from .kafka_frame import BatchingProducer, KafkaFrame, may_not_create
@@ -33,7 +33,8 @@ class AgentKafka(KafkaFrame[KafkaAdminClient]):
     @contextmanager
     def _admin(self) -> Iterator[KafkaAdminClient]:
         with failures(self.settings):
-            admin = KafkaAdminClient(**client_config(self.settings))
+            with ended_on_failure(client_config(self.settings)) as config:
+                admin = KafkaAdminClient(**config)
             try:
                 yield admin
             finally:
@@ -117,6 +118,11 @@ class AgentProducer(BatchingProducer):
 
     def _drop(self) -> None:
         client, self._client = self._client, None
-        if client is not None:
-            with suppress(errors.KafkaError):
-                client.close(timeout=0)
+        if client is None:
+            return
+        # 3.0.12's close flushes first and, where that fails, leaves its thread to itself.
+        sender = client._sender  # noqa: SLF001  (nothing public ends it)
+        sender.force_close()
+        sender.join(self._settings.timeout_s)
+        with suppress(errors.KafkaError):
+            client.close(timeout=0)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from confluent_kafka.admin import (
     AdminClient,
@@ -85,10 +87,15 @@ def test_broker_away_for_longer_than_the_spool_costs_no_more_than_the_spool(
     assert shell.tally.sealed >= before + SPOOL_RECORDS - 1  # it went on measuring and sealing
     full_bytes, withheld = held_bytes(), shell.tally.refused["spool_full"]
     assert withheld >= 4
+    gc.collect()
+    threads, files = threading.active_count(), psutil.Process().num_fds()
     run_until(shell, clock, T0 + 241)
     assert shell._ledger.spool_records == SPOOL_RECORDS
     assert len(shell._outbox) <= SPOOL_RECORDS
     assert held_bytes() <= full_bytes + (64 << 10)  # what SQLite keeps of its journal
+    gc.collect()
+    assert threading.active_count() <= threads
+    assert psutil.Process().num_fds() <= files + 2  # a connection that is being tried
     withheld = shell.tally.refused["spool_full"]
     assert withheld >= 40
     local_broker.start()

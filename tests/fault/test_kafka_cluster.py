@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from edge_agent.ledger_rows import read_view
+from edge_agent.shell import AgentShell
 from pointillist.broker.cluster import LocalCluster
 from pointillist.broker.local import BrokerOptions
 from tests.agent_live import SteppedClock, run_until
@@ -21,6 +21,8 @@ from wire.report import Report
 from wire.topics import REPORTS
 
 pytestmark = pytest.mark.kafka
+
+TRIES = 200
 
 
 @pytest.fixture
@@ -51,27 +53,36 @@ def leader_of_reports(cluster: LocalCluster) -> int:
     return topic.partitions[0].leader - 1
 
 
+def run_until_published(shell: AgentShell, clock: SteppedClock, wanted: int) -> None:
+    """A new cluster lets the first group in only after a while; the agent tries again meanwhile."""
+    for _ in range(TRIES):
+        if shell.tally.published >= wanted and len(shell._outbox) <= 1:
+            return
+        run_until(shell, clock, clock.now_ms // 1000 + 4)
+    raise AssertionError(f"expected {wanted} published, got {shell.tally}")
+
+
 def test_cluster_serves_without_one_broker_and_acknowledges_nothing_without_two(
     made: KafkaSurroundings, cluster: LocalCluster
 ) -> None:
     clock = SteppedClock(T0)
     shell = made.agent(clock)
-    run_until(shell, clock, T0 + 13)
+    run_until_published(shell, clock, 3)
     first = leader_of_reports(cluster)
     cluster.brokers[first].kill()
     made.wait_until_served()
-    run_until(shell, clock, T0 + 61)
-    assert shell._ledger.spool_records <= 1  # two of three acknowledge
-    published = shell.tally.published; print("TALLY", shell.tally)
+    run_until_published(shell, clock, 8)  # two of three acknowledge
+    published = shell.tally.published
     cluster.brokers[(first + 1) % 3].kill()
-    run_until(shell, clock, T0 + 81); print("TALLY2", shell.tally, clock.now_ms/1000 - T0)
-    assert shell.tally.published <= published + 1  # a single copy is none
+    run_until(shell, clock, clock.now_ms // 1000 + 20)
+    assert shell.tally.published == published  # a single copy is none
     assert shell._ledger.spool_records >= 4
     cluster.start()
     made.wait_until_served()
-    run_until(shell, clock, T0 + 150)
+    run_until_published(shell, clock, published + 8)
     shell.close()
     found = windows_on_the_log(made)
     spent = [entry.start for entry in read_view(made.config.ledger_file).hosts[0].entries]
-    assert found == spent == [*range(T0, found[-1] + 4, 4)]
-    assert dataclasses.asdict(shell.tally)["refused"].get("spool_full", 0) == 0
+    assert found == spent[: len(found)] == [*range(spent[0], found[-1] + 4, 4)]
+    assert len(spent) - len(found) <= 1  # the last may not be due yet
+    assert not shell.tally.refused
