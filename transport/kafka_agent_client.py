@@ -62,15 +62,6 @@ def client_config(settings: KafkaSettings) -> dict[str, Any]:
     return config
 
 
-class _NetClient(KafkaNetClient):  # type: ignore[misc]
-    """The network end of a client, which its maker can end."""
-
-    def end(self) -> None:
-        """Close connections and stop the thread."""
-        self.close()
-        self._net.stop()
-
-
 @contextmanager
 def ended_on_failure(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Give settings for a client that is made inside; where that fails, nothing of it stays.
@@ -78,17 +69,17 @@ def ended_on_failure(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
     3.0.12 leaves its thread and four files behind when it finds no broker: an agent that starts
     while the broker is away asked until it had no files left.
     """
-    made: list[_NetClient] = []
+    made: list[KafkaNetClient] = []
 
-    def make(**given: Any) -> _NetClient:
-        made.append(_NetClient(**given))
+    def make(**given: Any) -> KafkaNetClient:
+        made.append(KafkaNetClient(**given))
         return made[-1]
 
     try:
         yield config | {"kafka_client": make}
     except BaseException:
         for one in made:
-            one.end()
+            one.close()
         raise
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,11 +77,17 @@ def check(made: KafkaSurroundings, shell: AgentShell) -> list[int]:
 
 
 def test_broker_away_for_longer_than_the_spool_costs_no_more_than_the_spool(
-    made: KafkaSurroundings, shell: AgentShell, clock: SteppedClock, local_broker: LocalBroker
+    made: KafkaSurroundings,
+    shell: AgentShell,
+    clock: SteppedClock,
+    local_broker: LocalBroker,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def held_bytes() -> int:
         return sum(path.stat().st_size for path in made.config.ledger_file.parent.iterdir())
 
+    # The client's log records name its sockets, and pytest keeps every record.
+    monkeypatch.setattr(logging.getLogger("kafka"), "propagate", False)
     local_broker.kill()
     before = shell.tally.sealed
     run_until(shell, clock, T0 + 61)
