@@ -55,6 +55,7 @@ class SeededRuns:
     embedded: dict[str, Any]
     recorded: dict[str, Any]
     record: list[dict[str, Any]]
+    on_the_log: list[str]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +70,9 @@ def seeded_runs(tmp_path_factory: pytest.TempPathFactory) -> SeededRuns:
         folder / "recorded", *options, *kafka, module="tests.recorded_demo", record=record
     )
     summaries = finish(embedded), finish(recorded)
-    return SeededRuns(*summaries, [json.loads(line) for line in record.read_text().splitlines()])
+    windows = [json.loads(line) for line in record.read_text().splitlines()]
+    releases = Path(f"{record}.releases").read_text().splitlines()
+    return SeededRuns(*summaries, windows, releases)
 
 
 @pytest.mark.timeout(2 * LONGEST_S)
@@ -103,6 +106,8 @@ def check_seeded_runs(runs: SeededRuns) -> None:
     assert released(runs.embedded) == released(runs.recorded)
     assert len({row[4] for row in released(runs.embedded)}) > 100  # noise, not zeros, was compared
     transcript = read_transcript(Path(runs.recorded["files"]["leader_transcript"]))
+    signed = [link.release.encode().hex() for link in transcript.links]
+    assert sorted(set(runs.on_the_log)) == sorted(signed)  # for readers: the transcript's bytes
     links = {(link.series, link.window): link for link in transcript.links}
     assert len(links) == len(runs.record) == 2 + 3  # two windows of the mix, one of each event
     for line in runs.record:
