@@ -105,7 +105,7 @@ def kafka_surroundings(folder: Path, settings: KafkaSettings) -> KafkaSurroundin
     plain = surroundings(folder)
     config = dataclasses.replace(plain.config, transport=TransportSection(kafka=settings))
     made = KafkaSurroundings(folder, plain.world, config, plain.task)
-    with made.log() as log:
+    with open_transport(dataclasses.replace(settings, timeout_s=5.0), Side.AGGREGATOR) as log:
         for topic in TOPICS:
             log.create_topic(topic.name, topic.partitions)
     announce(made, [made.task])

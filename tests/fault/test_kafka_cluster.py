@@ -35,7 +35,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 @pytest.fixture
 def made(tmp_path: Path, cluster: LocalCluster) -> KafkaSurroundings:
     settings = KafkaSettings(
-        cluster.bootstrap, replication=3, idle_read_s=0.1, timeout_s=2.0, lease_s=6.0
+        cluster.bootstrap, replication=3, idle_read_s=0.1, timeout_s=1.0, lease_s=6.0
     )
     return kafka_surroundings(tmp_path, settings)
 
