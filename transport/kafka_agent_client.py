@@ -12,7 +12,7 @@ from kafka import errors
 from kafka.net.compat import KafkaNetClient
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from .kafka_frame import Refusal, away, refused
+from .kafka_frame import Refusal, away, refused, require_secrets
 from .kafka_settings import KafkaSettings
 from .port import RecordTooLarge, TransportUnavailable
 
@@ -34,7 +34,11 @@ class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]
 
 
 def client_config(settings: KafkaSettings) -> dict[str, Any]:
-    """What every client of kafka-python is told."""
+    """What every client of kafka-python is told.
+
+    Raises      TransportRefused: a secret cannot be read
+    """
+    require_secrets(settings)
     timeout_ms = round(settings.timeout_s * 1000)
     config: dict[str, Any] = {
         "bootstrap_servers": list(settings.bootstrap),

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from .kafka_frame import Refusal, away, refused
+from .kafka_frame import Refusal, away, refused, require_secrets
 from .kafka_settings import KafkaSettings
 from .port import RecordTooLarge
 
@@ -65,7 +65,11 @@ class LastError:
 
 
 def client_config(settings: KafkaSettings, last: LastError) -> dict[str, Any]:
-    """What every client of librdkafka is told."""
+    """What every client of librdkafka is told.
+
+    Raises      TransportRefused: a secret cannot be read
+    """
+    require_secrets(settings)
     config: dict[str, Any] = {
         "bootstrap.servers": ",".join(settings.bootstrap),
         "security.protocol": settings.protocol,

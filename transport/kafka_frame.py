@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Final, Generic, Self, TypeVar
 
 from .kafka_batch import Outbound, Outgoing
-from .kafka_settings import KafkaSettings
+from .kafka_settings import KafkaSettings, KafkaSettingsError
 from .port import Consumer, TransportRefused, TransportUnavailable, UnknownTopic
 
 A = TypeVar("A")
@@ -41,6 +41,17 @@ def refused(settings: KafkaSettings, refusal: Refusal, why: str) -> TransportRef
         f"Kafka at {', '.join(settings.bootstrap)} refuses us (protocol {settings.protocol}, sasl "
         f"{settings.sasl or 'none'}, user {settings.username or 'none'}): {why}; check {look_at}"
     )
+
+
+def require_secrets(settings: KafkaSettings) -> None:
+    """Look at the files again before a client is made: somebody may be replacing one.
+
+    Raises      TransportRefused
+    """
+    try:
+        settings.check_files()
+    except KafkaSettingsError as error:
+        raise refused(settings, Refusal.LOGIN, str(error)) from error
 
 
 def away(settings: KafkaSettings, why: str) -> TransportUnavailable:
