@@ -18,7 +18,11 @@ LONGEST_KEY: Final = 160
 _ANONYMOUS: Final = re.compile(r"\(anonymous namespace\)::|<unnamed>::|\(anonymous class\)::")
 _LAMBDA: Final = re.compile(r"\{lambda\([^{}]*?\)#\d+\}|\[lambda\([^\[\]]*?\)[^\[\]]*\]")
 _CUT_MARK: Final = re.compile(r"~[0-9a-f]{4}$")
-_BOILERPLATE: Final = re.compile(r"\b(?:at|c10|native|cuda|detail|std|at_cuda_detail|internal|engines_precompiled)::")
+_BOILERPLATE: Final = re.compile(
+    r"\b(?:at|c10|native|cuda|detail|std|at_cuda_detail|internal|engines_precompiled)::"
+)
+    r"\b(?:at|c10|native|cuda|detail|std|at_cuda_detail|internal|engines_precompiled)::"
+)
 _TRANSFER: Final = re.compile(r"^\[?(?:CUDA )?mem(?:cpy|set)\b", re.IGNORECASE)
 # Tensile (rocBLAS, hipBLASLt) writes a hundred tuning parameters behind the problem's type.
 _TENSILE_TUNING: Final = re.compile(r"^((?:Custom_)?Cijk_\w*?)_MT#.*$")
@@ -29,18 +33,19 @@ _WRAPPER: Final = re.compile(
     r"(?:elementwise_kernel(?:_\w+)?|reduce_kernel|multi_tensor_apply_kernel|_kernel_agent"
     r"|(?:^|:)(?:kentry|device_kernel|Kernel#?|static_kernel|cuda_kernel))$"
 )
-_NO_MEANING: Final = frozenset(
-    """
-    at native c10 cuda detail std cub thrust cutlass binary_internal modern hip flash pytorch_flash
-    float int long unsigned signed short bool char double half const void class struct typename auto
-    true false BFloat16 Half bfloat16_t half_t __half __nv_bfloat16 nv_bfloat16 complex
-    array Array OpaqueType tuple TensorIteratorBase TensorIterator Scalar lambda operator
-    gpu_kernel_impl gpu_kernel_impl_nocast gpu_kernel_with_scalars gpu_index_kernel
-    gpu_reduce_kernel ReduceOp func_wrapper_t BinaryFunctor AUnaryFunctor BUnaryFunctor
-    TensorListMetadata TensorListScalarListMetadata FusedOptimizerTensorListMetadata
-    enable_sm90_or_later enable_sm80_to_sm89 enable_sm90 integral_constant function
-    """.split()
-)
+_NO_MEANING: Final = frozenset({
+    "at", "native", "c10", "cuda", "detail", "std", "cub", "thrust", "cutlass", "binary_internal",
+    "modern", "hip", "flash", "pytorch_flash", "float", "int", "long", "unsigned", "signed",
+    "short", "bool", "char", "double", "half", "const", "void", "class", "struct", "typename",
+    "auto", "true", "false", "BFloat16", "Half", "bfloat16_t", "half_t", "__half",
+    "__nv_bfloat16", "nv_bfloat16", "complex", "array", "Array", "OpaqueType", "tuple",
+    "TensorIteratorBase", "TensorIterator", "Scalar", "lambda", "operator", "ck_tile",
+    "gpu_kernel_impl", "gpu_kernel_impl_nocast", "gpu_kernel_with_scalars", "gpu_index_kernel",
+    "gpu_reduce_kernel", "ReduceOp", "func_wrapper_t", "BinaryFunctor", "AUnaryFunctor",
+    "BUnaryFunctor", "TensorListMetadata", "TensorListScalarListMetadata",
+    "FusedOptimizerTensorListMetadata", "enable_sm90_or_later", "enable_sm80_to_sm89",
+    "enable_sm90", "integral_constant", "function",
+})  # fmt: skip
 _NUMBERS: Final = re.compile(
     # Types, architectures and dimensions are part of what a kernel is.
     r"(?P<kept>(?:bfloat|float|uint|int|half|bf|fp|tf|sm)\d+"
@@ -61,7 +66,8 @@ def normalise(name: str) -> str:
     """
     text = name[:LONGEST_NAME].strip()
     if _TRANSFER.match(text):
-        return " ".join(text.strip("[]").split("(")[0].split())
+        words = text.strip("[]").removeprefix("CUDA ").split("(")[0].split()
+        return " ".join((words[0].capitalize(), *words[1:]))
     text = _LAMBDA.sub("lambda", _ANONYMOUS.sub("", _CUT_MARK.sub("", text)))
     outer, inner = _split(text)
     base = _without_sizes(_BOILERPLATE.sub("", outer.rpartition(" ")[2] or outer))

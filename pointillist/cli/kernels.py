@@ -29,9 +29,7 @@ app = typer.Typer(
     help="Kernel names and their families.", rich_markup_mode="rich", no_args_is_help=True
 )
 
-Rules = Annotated[
-    Path | None, typer.Option(help="Rules in TOML in place of the packaged ones.")
-]
+Rules = Annotated[Path | None, typer.Option(help="Rules in TOML in place of the packaged ones.")]
 
 
 @app.callback(epilog=_EPILOG)
