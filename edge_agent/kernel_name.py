@@ -21,8 +21,6 @@ _CUT_MARK: Final = re.compile(r"~[0-9a-f]{4}$")
 _BOILERPLATE: Final = re.compile(
     r"\b(?:at|c10|native|cuda|detail|std|at_cuda_detail|internal|engines_precompiled)::"
 )
-    r"\b(?:at|c10|native|cuda|detail|std|at_cuda_detail|internal|engines_precompiled)::"
-)
 _TRANSFER: Final = re.compile(r"^\[?(?:CUDA )?mem(?:cpy|set)\b", re.IGNORECASE)
 # Tensile (rocBLAS, hipBLASLt) writes a hundred tuning parameters behind the problem's type.
 _TENSILE_TUNING: Final = re.compile(r"^((?:Custom_)?Cijk_\w*?)_MT#.*$")

@@ -59,9 +59,8 @@ def train(
     found = _read(profiles)
     nameless = [one.name for one in found if one.application == UNKNOWN_APPLICATION]
     if nameless:
-        raise usage_error(
-            f"{', '.join(nameless)}: expected a class, got none", "PATH=CLASS names it"
-        )
+        named = ", ".join(nameless)
+        raise usage_error(f"{named}: expected a class, got none", "PATH=CLASS names it")
     learned = Signatures.train(found)
     out.write_text(learned.text(), encoding="utf-8")
     answer = {
@@ -221,9 +220,7 @@ def _table(found: Any) -> str:
         lines.append(f"{name:<{width}}  {rates}{auroc}")
     for name, one in found.items():
         if one.by_candidates and "variant" not in name:
-            shares = "  ".join(
-                f"{count}: {100 * share:.0f} %" for count, share in one.by_candidates
-            )
+            shares = "  ".join(f"{n}: {100 * share:.0f} %" for n, share in one.by_candidates)
             lines.append(f"{name}: accuracy by number of classes to choose from: {shares}")
     return "\n".join(lines)
 
