@@ -94,8 +94,7 @@ def mix_rows(kernels: Iterable[tuple[str, str, int, int | None]]) -> list[MixRow
     times: Counter[tuple[str, str]] = Counter()
     timed = True
     for name, family, count, time_ns in kernels:
-        key = "" if name.startswith("(") else normalise(name)
-        place = operation(key, family), family
+        place = operation(normalise(name), family), family
         launches[place] += count
         times[place] += time_ns or 0
         timed = timed and time_ns is not None

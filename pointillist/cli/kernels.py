@@ -114,6 +114,8 @@ def _names(stream: IO[bytes], where: str) -> Iterator[tuple[str, None]]:
     number = 0
     while line := stream.readline(_LONGEST_LINE):
         number += 1
+        if number == 1 and line.lstrip()[:1] == b"{":
+            raise usage_error(f"{where}: expected kernel names, got JSON", "name a trace's file")
         if number > _MOST_NAMES:
             raise usage_error(f"{where}: expected at most {_MOST_NAMES:,} names")
         if name := line.decode("utf-8", errors="replace").strip():
