@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from bench.kernel_table import NamedKernel, read_table, stem
+from bench.kernel_table import SPENT, NamedKernel, read_table, stem
 from bench.record import ROOT, Figure, write_result
 from edge_agent.families import FamilyRules
 from edge_agent.sources.kineto import gpu_events
@@ -76,7 +76,7 @@ def unseen_rows(rows: Sequence[NamedKernel], rules: FamilyRules) -> list[NamedKe
     does any name that shares its stem with one of them or with an example of a rule.
     """
     known = {stem(name) for rule in rules.rules for name in rule.match}
-    known |= {stem(row.name) for row in rows if row.source == "trace"}
+    known |= {stem(row.name) for row in rows if row.source == "trace"} | SPENT
     return [
         row
         for row in rows

@@ -15,6 +15,12 @@ from typing import Final
 from bench.record import ROOT
 
 TABLE: Final = ROOT / "tests" / "kernel_names.tsv"
+SPENT: Final = frozenset({
+    "moealignblocksizekernel", "nccldevkernelallreducesumfringll", "winogradforwarddatax",
+    "maxwellscudnnxstridedbsplitkmediumnnv", "expandinputrowskernel",
+})  # fmt: skip
+"""Held-out stems that were in sight, or all but in sight, before the rules were fixed."""
+
 _LABEL: Final = b"pointillist kernel names 1:"
 _NOISE: Final = re.compile(r"^void |\(anonymous namespace\)|[^A-Za-z:<(]")
 
