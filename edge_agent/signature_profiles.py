@@ -65,9 +65,9 @@ def _table(path: Path, rules: FamilyRules, application: str | None) -> Signature
 
 
 def _table_row(row: Any, rules: FamilyRules) -> _Kernel:
-    """A row of a plain table, or of a workload table of the simulator (both per 1,000 steps)."""
+    """A row of a plain table, or of a workload table of the simulator: only shares matter."""
     if "launches_per_1000_steps" in row:
-        launches, time_ns = row["launches_per_1000_steps"], row["time_ns_per_step"] * 1_000
+        launches, time_ns = row["launches_per_1000_steps"], row["time_ns_per_step"]
     else:
         launches, time_ns = row["launches"], row.get("time_ns")
     numbers = [launches] if time_ns is None else [launches, time_ns]
