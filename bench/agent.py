@@ -78,7 +78,7 @@ def main() -> int:
     parts = {
         "sampler": kept.part("sampler", lambda: sampler(0, say)),
         "steady": kept.part("steady", lambda: steady(asked.seconds, say)),
-        "gpus": kept.part("gpus", lambda: eight_gpus(asked.seconds * _GPU_SHARE, say)),
+        "gpus": kept.part("gpus", lambda: eight_gpus(max(asked.seconds * _GPU_SHARE, 20), say)),
     }
     both = pairs(kept.read("pairs") or [], lambda done: kept.keep("pairs", done), say)
     result = figures(parts, both)

@@ -38,18 +38,22 @@ class Usage:
 
 def look(pid: int) -> Usage:
     """Look at a process and its children."""
-    family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    user = system = 0.0
-    for one in family:
-        times = one.cpu_times()
+    agent = psutil.Process(pid)
+    user = system = kib = 0.0
+    sleeps = 0
+    for one in (agent, *agent.children(recursive=True)):
+        try:
+            sleeps += _sleeps(one.pid)
+            kib += _proportional_kib(one.pid)
+            times = one.cpu_times()
+        except (psutil.NoSuchProcess, OSError):
+            if one is agent:
+                raise
+            continue  # it ended while we looked: the agent has its time
         user += times.user + times.children_user
         system += times.system + times.children_system
-    return Usage(
-        time.monotonic(), user, system,
-        sum(_sleeps(one.pid) for one in family),
-        family[0].memory_info().rss / MIB,
-        sum(_proportional_kib(one.pid) for one in family) / 1024,
-    )  # fmt: skip
+    rss = agent.memory_info().rss / MIB
+    return Usage(time.monotonic(), user, system, sleeps, rss, kib / 1024)
 
 
 def core_percent(before: Usage, after: Usage) -> tuple[float, float]:

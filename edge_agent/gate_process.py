@@ -75,6 +75,13 @@ class GateProcess:
             raise ParameterError(*values)
         return float(values[0])
 
+    def close(self) -> None:
+        """End the child; the next question begins another."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.wait()
+        self._child = None
+
     def _ask(self, question: str) -> str | None:
         child = self._child
         if child is None or child.poll() is not None:
@@ -99,8 +106,8 @@ class GateProcess:
 def _begin() -> subprocess.Popen[str]:
     path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     child = subprocess.Popen(
-        [sys.executable, "-P", "-c", _CODE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        cwd="/", env={**os.environ, "PYTHONPATH": path},
+        [sys.executable, "-P", "-c", _CODE], cwd="/", env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     # Collects the child when it ends by itself.
     Thread(target=child.wait, daemon=True).start()

@@ -46,7 +46,7 @@ class HistoryBatch:
 
 
 def joined(rows: Iterable[Row]) -> list[Row]:
-    """Join packs: one source's running totals in time, and its tables of one moment side by side."""
+    """Join packs: a source's running totals in time, its tables of one moment side by side."""
     kept: list[Row] = []
     series: dict[tuple[object, ...], list[PackedRow]] = {}
     moments: dict[tuple[object, ...], list[PackedRow]] = {}

@@ -182,7 +182,12 @@ class Flattener:
 def _ticks(source: str, ticks: _Ticks) -> Iterator[PackedRow]:
     times = np.asarray(ticks.boottime_ns, dtype=np.int64)
     if len(times):
-        yield PackedRow(source, _tick_cells(tuple(ticks.metrics)), times, np.asarray(ticks.totals).astype(np.int64))
+        yield PackedRow(
+            source,
+            _tick_cells(tuple(ticks.metrics)),
+            times,
+            np.asarray(ticks.totals).astype(np.int64),
+        )
 
 
 @lru_cache(maxsize=16)
@@ -221,5 +226,9 @@ def unit_of(name: str) -> str:
 
 def clean_name(text: str) -> str:
     """Bound a name, and keep control characters of a hostile process name off terminals."""
-    cleaned = text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    cleaned = (
+        text
+        if text.isprintable()
+        else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    )
     return cleaned if len(cleaned) <= LONGEST_NAME else f"{cleaned[: LONGEST_NAME - 1]}…"

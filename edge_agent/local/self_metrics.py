@@ -75,7 +75,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 class _Quiet(WSGIRequestHandler):
     """Says nothing of who scraped."""
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the base's name)
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002, ARG002
         return
 
 
