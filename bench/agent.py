@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import statistics
 import sys
 import time
@@ -74,6 +75,8 @@ def main() -> int:
     if os.geteuid() != 0:
         print("expected root: the agent is measured with eBPF, as it runs in production")
         return 1
+    # Ended or interrupted, it ends what it has started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     kept = Checkpoints(asked.seconds)
     parts = {
         "sampler": kept.part("sampler", lambda: sampler(0, say)),

@@ -13,8 +13,8 @@ from typing import Final
 LOAD: Final = Path(__file__).with_name("agent_load.py")
 TRIPS_PER_S: Final = 4_000
 """Two switches a trip: 8,000 a second, under the stated 10,000."""
-SAMPLE_S: Final = 3.0
-PINGPONG_TRIPS: Final = 150_000
+SAMPLE_S: Final = 2.5
+PINGPONG_TRIPS: Final = 100_000
 _CONFIDENCE: Final = 0.95
 
 

@@ -8,28 +8,42 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event, Thread
 from typing import Final
 
+from bench.record import ROOT
+
 PACKAGE: Final = "prometheus-node-exporter"
 _START_S: Final = 15.0
+_UNPACKED: Final = ROOT / ".tools" / "node-exporter"
 
 
-def missing() -> str | None:
-    """Install the Debian package where root may; else say what is missing."""
-    if shutil.which(PACKAGE):
+def program() -> str | None:
+    """Find the exporter, unpacked from its Debian package where it is not installed.
+
+    Unpacked and not installed: the package would start a service of its own.
+    """
+    if found := shutil.which(PACKAGE) or shutil.which(PACKAGE, path=str(_UNPACKED / "usr/bin")):
+        return found
+    if not (shutil.which("apt-get") and shutil.which("dpkg")):
         return None
-    if os.geteuid() == 0 and shutil.which("apt-get"):
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        for command in (["update", "-qq"], ["install", "-y", "-qq", PACKAGE]):
-            subprocess.run(
-                ["apt-get", *command, "--no-install-recommends"], env=environment,
-                capture_output=True, check=False,
-            )  # fmt: skip
-    return None if shutil.which(PACKAGE) else f"install the package {PACKAGE} to compare with it"
+    _UNPACKED.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory() as folder:
+        download = ["apt-get", "download", "-qq", PACKAGE]
+        if not _done(download, folder) and os.geteuid() == 0 and _done(["apt-get", "update"], "/"):
+            _done(download, folder)
+        for package in Path(folder).glob("*.deb"):
+            _done(["dpkg", "-x", str(package), str(_UNPACKED)], folder)
+    return shutil.which(PACKAGE, path=str(_UNPACKED / "usr/bin"))
+
+
+def _done(command: Sequence[str], folder: str) -> bool:
+    return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode == 0
 
 
 @dataclass(slots=True)
@@ -52,12 +66,12 @@ class Exporter:
 
 
 @contextmanager
-def exporter(every_s: float) -> Iterator[Exporter]:
+def exporter(path: str, every_s: float) -> Iterator[Exporter]:
     """Run an exporter on a free loopback port, scraped every so often."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     child = subprocess.Popen(
-        [PACKAGE, f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"],
+        [path, f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     one, stop = Exporter(child.pid, port, every_s), Event()
