@@ -18,6 +18,7 @@ from bench.agent_host import AgentHost, make_host, running
 from bench.agent_measure import bpf_bytes, bpf_cost, bpf_runs, core_percent, look, switches_now
 from bench.agent_pairs import Sample, Workload, fitted, pingpong
 from bench.agent_peer import PACKAGE, exporter, program
+from edge_agent.local.history_db import file_bytes
 from tests.fake_nvml_kit import FakeDriver
 from transport.embedded import EmbeddedLog
 from wire.topics import EPOCHS, REPORTS
@@ -76,6 +77,7 @@ def steady(seconds: float, say: Say) -> Numbers:
         pid = stack.enter_context(running(made))
         _wait(WARM_S, "warming up", say)
         begun_ns, switches = time.time_ns(), switches_now()
+        kept_bytes = file_bytes(made.history_file)
         before = {one.every_s: look(one.pid) for one in peers}
         first = look(pid)
         _wait(seconds, "the agent at 100 Hz", say)
@@ -88,7 +90,7 @@ def steady(seconds: float, say: Say) -> Numbers:
             "user": user, "system": system, "rss_mib": last.rss_mib,
             "wakeups": (last.sleeps - first.sleeps) / span_s, "switches": switches / span_s,
             "bpf_bytes": bpf_bytes(pid), "seconds": span_s,
-            "history_mib": made.history_file.stat().st_size / (1 << 20),
+            "history_mib": (file_bytes(made.history_file) - kept_bytes) / (1 << 20),
             **{f"kernel_{k}": v for k, v in _statistics(pid).items()},
         }  # fmt: skip
         for one in peers:
