@@ -27,7 +27,8 @@ from .task_check import Gate
 
 IDLE_S: Final = 20.0
 """The child waits this long for the next task: those of one plan come together."""
-_ANSWER_S: Final = 60.0
+_ANSWER_S: Final = 45.0
+"""Twice, it is less than the time after which systemd takes the agent for stuck."""
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _CODE: Final = "from edge_agent.gate_process import serve; serve()"
 
