@@ -56,6 +56,8 @@ def _bpf(steady: Numbers, both: list[Numbers]) -> list[Figure]:
     found = [
         Figure("bpf_core_percent_100hz", steady["bpf"], "percent of a core"),
         Figure("host_switches_per_second", steady["switches"], "switches/s"),
+        Figure("host_page_faults_per_second", steady["rate_on_page_fault"], "faults/s"),
+        Figure("bpf_own_ns_per_page_fault", steady.get("hit_on_page_fault", 0.0), "ns"),
         Figure("bpf_core_percent_at_workload", under_load.value, "percent of a core"),
         Figure("bpf_ns_per_context_switch", extra.value, "ns", goal=200.0, floor=_EMPTY_NS),
         Figure("bpf_ns_per_context_switch_low", extra.low, "ns"),
