@@ -77,7 +77,7 @@ def steady(seconds: float, say: Say) -> Numbers:
         pid = stack.enter_context(running(made))
         _wait(WARM_S, "warming up", say)
         begun_ns, switches = time.time_ns(), switches_now()
-        kept_bytes = file_bytes(made.history_file)
+        kept_bytes, early = file_bytes(made.history_file), _wire(made)["reports"]
         before = {one.every_s: look(one.pid) for one in peers}
         first = look(pid)
         _wait(seconds, "the agent at 100 Hz", say)
@@ -103,7 +103,8 @@ def steady(seconds: float, say: Say) -> Numbers:
         found["bpf"] = cost.percent
         found |= {f"hit_{name}": value for name, value in cost.per_hit_ns.items()}
         found |= {f"rate_{name}": value for name, value in cost.per_s.items()}
-        return found | _wire(made)
+        wire = _wire(made)
+        return found | wire | {"reports": wire["reports"] - early}
 
 
 def _statistics(pid: int) -> Numbers:
@@ -128,7 +129,7 @@ def _wire(made: AgentHost) -> Numbers:
     """Sum the bytes of what the agent published."""
     sizes: dict[str, list[int]] = {EPOCHS: [], REPORTS: []}
     with EmbeddedLog(made.folder / "log") as log:
-        consumer = log.consumer("bench", [EPOCHS, REPORTS])
+        consumer = log.consumer(f"bench-{time.time_ns()}", [EPOCHS, REPORTS])
         while page := consumer.poll(1_000, 0.0):
             for record in page:
                 sizes[record.topic].append(len(record.key) + len(record.value))
