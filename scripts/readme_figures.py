@@ -83,6 +83,11 @@ FIGURES = (
         "agent", "workload_slowdown_percent", "{:.2f} %", "under 0.5",
     ),
     Figure(
+        "Its 95 % interval, from (wide where other work ran beside)",
+        "agent", "workload_slowdown_percent_low", "{:.2f} %",
+    ),
+    Figure("Its 95 % interval, to", "agent", "workload_slowdown_percent_high", "{:.2f} %"),
+    Figure(
         "node_exporter scraped every second, in the same run",
         "agent", "node_exporter_core_percent_1s", "{:.2f} % of a core",
     ),
