@@ -13,7 +13,7 @@ PACKAGES := wire privacy transport edge_agent aggregator simulator pointillist
 SITE := .venv/site
 
 .PHONY: help setup bpf demo test gpu-check gpu-kit lint lint-python lint-proto lint-docs format lock
-.PHONY: kafka java bench-round bench-demo bench-audit bench-kafka clean
+.PHONY: kafka java bench-round bench-demo bench-audit bench-kafka bench-agent clean
 .PHONY: bench-families bench-signatures
 
 help:
@@ -33,6 +33,7 @@ help:
 	@echo "make bench-kafka   what Kafka costs agents and the Leader"
 	@echo "make bench-families   GPU time that no rule names, and names the rules never saw"
 	@echo "make bench-signatures application classes on profiles that were not learned from"
+	@echo "make bench-agent   what one agent costs its host; as root, 20 minutes"
 	@echo "make bench-audit   the noise samplers' audit at 10^7 trials"
 
 setup: $(STAMP)
@@ -102,6 +103,9 @@ bench-families: $(STAMP)
 
 bench-signatures: $(STAMP)
 	@$(PYTHON) -m bench.signatures
+
+bench-agent: $(STAMP)
+	@$(PYTHON) -m bench.agent $(ARGS)
 
 bench-audit: $(STAMP)
 	@$(PYTHON) -m bench.audit $(ARGS)
