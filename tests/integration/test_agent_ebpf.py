@@ -69,7 +69,8 @@ def test_agent_with_ebpf_serves_history_live_view_and_counters(host: AgentHost) 
     assert view["agent"]["failing"] == {}
     assert {one["name"] for one in view["values"]} >= {"switches", "cpu.cpu_ns"}
     assert 'pointillist_agent_source_up{source="ebpf"} 1.0' in counters
-    assert int(status["CapEff"], 16) == 1 << 38 | 1 << 39
+    kept = 1 << 34 | 1 << 38 | 1 << 39  # CAP_SYSLOG for the faults, CAP_PERFMON and CAP_BPF
+    assert int(status["CapEff"], 16) == kept
     assert host.history_file.owner() == AGENT_USER
     assert {"switches", "cgroup.cpu_ns", "cpu.softirq_count_timer"} <= ebpf_names(host)
     with HistoryReader(host.history_file) as reader:
