@@ -12,7 +12,7 @@ STAMP := .venv/.installed
 PACKAGES := wire privacy transport edge_agent aggregator simulator pointillist
 SITE := .venv/site
 
-.PHONY: help setup bpf demo test gpu-check gpu-kit lint lint-python lint-proto lint-docs format lock
+.PHONY: help setup bpf demo test test-long gpu-check gpu-kit lint lint-python lint-proto lint-docs format lock
 .PHONY: kafka java bench-round bench-demo bench-audit bench-kafka bench-agent clean
 .PHONY: bench-families bench-signatures
 
@@ -23,6 +23,7 @@ help:
 	@echo "make demo KAFKA=1  the same through Apache Kafka"
 	@echo "make kafka         Apache Kafka on loopback; pointillist kafka stop ends it"
 	@echo "make test          the tests"
+	@echo "make test-long     those that take longer: a cluster of three brokers"
 	@echo "make lint          ruff, mypy, import-linter, buf, mkdocs"
 	@echo "make format        ruff format and its safe fixes"
 	@echo "make lock          requirement files from pyproject.toml"
@@ -58,6 +59,10 @@ java: $(STAMP)
 
 test: $(STAMP) java
 	@$(PYTHON) -m pytest $(ARGS)
+
+# What a loaded machine cannot do in the time of an ordinary run.
+test-long: $(STAMP) java
+	@$(PYTHON) -m pytest -m long $(ARGS)
 
 gpu-check:
 	@python3 scripts/gpu_check.py
