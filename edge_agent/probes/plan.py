@@ -1,11 +1,9 @@
-"""What to attach to a file: each row of the probe table, on each variant that is there, once.
+"""What to attach to a file: each row of the probe table, on every symbol that is its own, once.
 
-- A row names functions exactly or by a pattern (`*`, `?`, `[...]`). An exact name also stands for
-  its variants: `cuMemAlloc` for `cuMemAlloc_v2`, `cuMemAlloc_v2_ptds`, ...; a row that names the
-  variant itself goes first.
-- Patterns hold in files that the row's own `files` match. Exact names hold in every file that
-  defines them: a program may contain the CUDA runtime.
-- Names at one offset (ncclAllReduce and pncclAllReduce) are one function: one probe of a group.
+- A row's symbols are regular expressions of whole names, its files say where they hold: every
+  variant that is there is found (`cuMemAlloc`, `cuMemAlloc_v2`, `cuMemAlloc_v2_ptds`).
+- Names at one offset (ncclAllReduce and pncclAllReduce) are one function: a group probes it once,
+  by the first of its rows.
 - A function that begins with endbr64 is probed behind it: nothing has changed by then, and the
   instruction behind is often one that the kernel passes without a single step (0.6 us against 3 to
   11 us).
@@ -16,40 +14,29 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase, translate
-from itertools import chain
-from typing import Final, NamedTuple, Protocol
+from fnmatch import fnmatchcase
+from typing import NamedTuple, Protocol
 
 from .counts import Group
 from .elf_file import ElfFile
 from .elf_layout import Machine
 from .entry_class import ENDBR64, EntryClass
 
-_VERSION: Final = re.compile(r"_v[2-9]\d?$")
-_STREAM: Final = ("_ptsz", "_ptds")
-_WILD: Final = re.compile(r"[*?\[]")
-_EXACT, _OF_VERSION, _OF_NAME, _PATTERN = range(4)
-
 
 class PlannedRow(Protocol):
-    """The part of a `ProbeRow` that says where it is attached.
-
-    files    patterns of file names
-    symbols  names or patterns of functions
-    usdt     `provider:name`, either may be a pattern
-    returns  whether the return is probed too
-    """
+    """The part of a `ProbeRow` that says where it is attached."""
 
     @property
     def group(self) -> Group: ...
     @property
-    def files(self) -> Sequence[str]: ...
+    def return_group(self) -> Group: ...
     @property
     def symbols(self) -> Sequence[str]: ...
     @property
     def usdt(self) -> Sequence[str]: ...
     @property
-    def returns(self) -> object: ...
+    def returns(self) -> bool: ...
+    def in_file(self, name: str, /) -> bool: ...
 
 
 class PlannedTable(Protocol):
@@ -90,10 +77,17 @@ class FilePlan:
         return bool(self.attachments)
 
 
+class _Link(NamedTuple):
+    group: Group
+    returns: bool
+
+
 class _Place(NamedTuple):
-    rank: int
     row: int
     semaphore: int
+
+
+_Chosen = dict[_Link, dict[int, _Place]]
 
 
 class PlanBook:
@@ -101,11 +95,8 @@ class PlanBook:
 
     def __init__(self, table: PlannedTable) -> None:
         self._rows = tuple(table.rows)
-        self._exact: dict[str, list[int]] = {}
-        for index, row in enumerate(self._rows):
-            for symbol in row.symbols:
-                if not _WILD.search(symbol):
-                    self._exact.setdefault(symbol, []).append(index)
+        self._symbols = [re.compile("|".join(f"(?:{s})" for s in r.symbols)) for r in self._rows]
+        self._any_of: dict[tuple[int, ...], re.Pattern[str]] = {}
 
     def plan(self, elf: ElfFile, file_name: str, past_endbr: bool = True) -> FilePlan:
         """Plan one file.
@@ -113,100 +104,86 @@ class PlanBook:
         file_name   without folders: what the rows' file patterns are held against
         past_endbr  probe behind a first instruction endbr64
         """
-        chosen: dict[tuple[Group, int], _Place] = {}
-        places = chain(self._functions(elf, file_name), self._marks(elf, file_name))
-        for group, offset, place in places:
+        rows = tuple(i for i, row in enumerate(self._rows) if row.in_file(file_name))
+        chosen: _Chosen = {}
+        for offset, row in self._functions(elf, rows):
             at = _behind_endbr(elf, offset) if past_endbr else offset
-            if (group, at) not in chosen or place < chosen[group, at]:
-                chosen[group, at] = place
-        return FilePlan(tuple(self._attachments(elf, chosen)), self._remark(elf, bool(chosen)))
-
-    def _functions(self, elf: ElfFile, file_name: str) -> Iterator[tuple[Group, int, _Place]]:
-        patterns = self._patterns(file_name)
-        for function in elf.functions():
-            for rank, row in self._rows_of(function.name, patterns):
-                yield self._rows[row].group, function.offset, _Place(rank, row, 0)
-
-    def _rows_of(
-        self, name: str, patterns: list[tuple[re.Pattern[str], int]]
-    ) -> Iterator[tuple[int, int]]:
-        for rank, spelling in _spellings(name):
-            for row in self._exact.get(spelling, ()):
-                yield rank, row
-        for pattern, row in patterns:
-            if pattern.match(name):
-                yield _PATTERN, row
-
-    def _patterns(self, file_name: str) -> list[tuple[re.Pattern[str], int]]:
-        return [
-            (re.compile(translate(symbol)), index)
-            for index, row in enumerate(self._rows)
-            if any(fnmatchcase(file_name, pattern) for pattern in row.files)
-            for symbol in row.symbols
-            if _WILD.search(symbol)
-        ]
-
-    def _marks(self, elf: ElfFile, file_name: str) -> Iterator[tuple[Group, int, _Place]]:
-        for mark in elf.usdt:
-            for index, row in enumerate(self._rows):
-                known = any(fnmatchcase(file_name, pattern) for pattern in row.files)
-                for wanted in row.usdt:
-                    exact = not _WILD.search(wanted)
-                    if (known or exact) and fnmatchcase(f"{mark.provider}:{mark.name}", wanted):
-                        rank = _EXACT if exact else _PATTERN
-                        place = _Place(rank, index, mark.semaphore_offset)
-                        yield row.group, mark.offset, place
-
-    def _attachments(
-        self, elf: ElfFile, chosen: dict[tuple[Group, int], _Place]
-    ) -> Iterator[Attachment]:
-        for group in Group:
-            places = sorted((at, place) for (of, at), place in chosen.items() if of is group)
-            for returns in (False, True):
-                # A USDT mark is an instruction, not a call: it does not return.
-                wanted = [
-                    (at, place)
-                    for at, place in places
-                    if not returns
-                    or (self._rows[place.row].returns and self._rows[place.row].symbols)
-                ]
-                if wanted:
-                    yield Attachment(
-                        group,
-                        returns,
-                        tuple(at for at, _ in wanted),
-                        tuple(place.row for _, place in wanted),
-                        tuple(place.semaphore for _, place in wanted),
-                        tuple(elf.entry_class(at) for at, _ in wanted),
-                    )
-
-    @staticmethod
-    def _remark(elf: ElfFile, planned: bool) -> str:
-        if planned or not elf.has_device_code or elf.has_symbol_table:
-            return ""
-        if any(name.startswith(("__cudaRegister", "__hipRegister")) for name in elf.undefined()):
-            return ""  # its runtime is a library of its own, seen there
-        return (
-            "contains a GPU runtime without symbols (static and stripped): "
-            "only calls of the driver's library are seen"
+            _choose(chosen, _Link(self._rows[row].group, False), at, _Place(row, 0))
+            if self._rows[row].returns:
+                _choose(chosen, _Link(self._rows[row].return_group, True), at, _Place(row, 0))
+        for offset, row, semaphore in self._marks(elf, rows):
+            link = _Link(self._rows[row].group, False)
+            _choose(chosen, link, offset, _Place(row, semaphore))
+        parts = (
+            _attachment(elf, link, places) for link, places in sorted(chosen.items(), key=_order)
         )
+        return FilePlan(tuple(parts), _remark(elf) if rows and not chosen else "")
+
+    def _functions(self, elf: ElfFile, rows: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+        """Yield (offset, row) of each function that is one of a row's."""
+        wanted = [row for row in rows if self._rows[row].symbols]
+        if not wanted:
+            return
+        fits = self._fits_any(tuple(wanted)).fullmatch
+        for function in elf.functions():
+            if fits(function.name):
+                for row in wanted:
+                    if self._symbols[row].fullmatch(function.name):
+                        yield function.offset, row
+
+    def _fits_any(self, rows: tuple[int, ...]) -> re.Pattern[str]:
+        """One expression for all rows: most names of most files are nobody's."""
+        if rows not in self._any_of:
+            symbols = [symbol for row in rows for symbol in self._rows[row].symbols]
+            self._any_of[rows] = re.compile("|".join(f"(?:{symbol})" for symbol in symbols))
+        return self._any_of[rows]
+
+    def _marks(self, elf: ElfFile, rows: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
+        """Yield (offset, row, semaphore) of each USDT probe that is one of a row's."""
+        for mark in elf.usdt:
+            name = f"{mark.provider}:{mark.name}"
+            for row in rows:
+                if any(fnmatchcase(name, wanted) for wanted in self._rows[row].usdt):
+                    yield mark.offset, row, mark.semaphore_offset
 
 
 def plan_file(
     elf: ElfFile, table: PlannedTable, file_name: str, past_endbr: bool = True
 ) -> FilePlan:
-    """Plan one file; `PlanBook` is quicker for many."""
+    """Plan one file; a `PlanBook` is quicker for many."""
     return PlanBook(table).plan(elf, file_name, past_endbr)
 
 
-def _spellings(name: str) -> Iterator[tuple[int, str]]:
-    """Yield the names under which a table may know a function, the closest first."""
-    yield _EXACT, name
-    of_version = name[:-5] if name.endswith(_STREAM) else name
-    if of_version != name:
-        yield _OF_VERSION, of_version
-    if "_v" in of_version[-4:] and (found := _VERSION.search(of_version)):
-        yield _OF_NAME, of_version[: found.start()]
+def _choose(chosen: _Chosen, link: _Link, offset: int, place: _Place) -> None:
+    places = chosen.setdefault(link, {})
+    places[offset] = min(place, places.get(offset, place))
+
+
+def _order(item: tuple[_Link, dict[int, _Place]]) -> tuple[int, bool]:
+    return list(Group).index(item[0].group), item[0].returns
+
+
+def _attachment(elf: ElfFile, link: _Link, places: dict[int, _Place]) -> Attachment:
+    offsets = tuple(sorted(places))
+    return Attachment(
+        link.group,
+        link.returns,
+        offsets,
+        tuple(places[at].row for at in offsets),
+        tuple(places[at].semaphore for at in offsets),
+        tuple(elf.entry_class(at) for at in offsets),
+    )
+
+
+def _remark(elf: ElfFile) -> str:
+    if not elf.has_device_code or elf.has_symbol_table:
+        return ""
+    if any(name.startswith(("__cudaRegister", "__hipRegister")) for name in elf.undefined()):
+        return ""  # its runtime is a library of its own, seen there
+    return (
+        "contains a GPU runtime without symbols (static and stripped): "
+        "only calls of the driver's library are seen"
+    )
 
 
 def _behind_endbr(elf: ElfFile, offset: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -50,9 +51,16 @@ class Row:
 
     group: Group
     symbols: tuple[str, ...] = ()
-    files: tuple[str, ...] = ("libcu*.so*",)
+    files: tuple[str, ...] = ("*",)
     usdt: tuple[str, ...] = ()
     returns: bool = False
+
+    def in_file(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self.files)
+
+    @property
+    def return_group(self) -> Group:
+        return Group.LAUNCH_RESULT if self.group is Group.LAUNCH else self.group
 
 
 @dataclass(frozen=True)

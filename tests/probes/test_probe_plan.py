@@ -22,6 +22,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return elf_kit.library(tmp_path_factory.mktemp("plan") / "libcuda.so.1")
 
 
+VARIANTS = "(_v[0-9]+)?(_ptsz|_ptds)?"
+
+
 def _plan(path: Path, *rows: Row, name: str | None = None, past_endbr: bool = True) -> FilePlan:
     with path.open("rb") as file:
         return plan_file(ElfFile.read(file), Table(rows), name or path.name, past_endbr)
@@ -45,7 +48,9 @@ def _placed(path: Path, plan: FilePlan, returns: bool = False) -> dict[str, int]
 
 def test_plan_attaches_every_variant_of_a_name(built: Path) -> None:
     plan = _plan(
-        built, Row(Group.MEMORY, ("cuMemAlloc",)), Row(Group.LAUNCH, ("cudaLaunchKernel",))
+        built,
+        Row(Group.MEMORY, ("cuMemAlloc" + VARIANTS,)),
+        Row(Group.LAUNCH, ("cudaLaunchKernel(_ptsz)?",)),
     )
     assert _placed(built, plan) == {
         "cuMemAlloc": 0,
@@ -56,18 +61,18 @@ def test_plan_attaches_every_variant_of_a_name(built: Path) -> None:
     }
 
 
-def test_plan_prefers_the_row_that_names_the_variant(built: Path) -> None:
+def test_plan_gives_a_function_to_the_first_row_of_its_group(built: Path) -> None:
     plan = _plan(
         built,
-        Row(Group.MEMORY, ("cuMem*",)),
-        Row(Group.MEMORY, ("cuMemAlloc",)),
         Row(Group.MEMORY, ("cuMemAlloc_v2",)),
+        Row(Group.MEMORY, ("cuMem.*",)),
+        Row(Group.MEMORY, ("cuMemAlloc",)),
     )
     assert _placed(built, plan) == {
         "cuMemAlloc": 1,
-        "cuMemAlloc_v2": 2,
-        "cuMemAlloc_v2_ptds": 2,
-        "cuMemAllocHost": 0,
+        "cuMemAlloc_v2": 0,
+        "cuMemAlloc_v2_ptds": 1,
+        "cuMemAllocHost": 1,
     }
 
 
@@ -78,25 +83,23 @@ def test_plan_probes_aliases_once(built: Path) -> None:
     assert (entry.returns, back.returns) == (False, True)
 
 
-def test_plan_gives_one_place_to_two_groups(built: Path) -> None:
+def test_plan_attaches_returns_in_their_own_group(built: Path) -> None:
     plan = _plan(
         built,
-        Row(Group.LAUNCH, ("cudaLaunchKernel",)),
-        Row(Group.LAUNCH_RESULT, ("cudaLaunchKernel",), returns=True),
+        Row(Group.LAUNCH, ("cudaLaunchKernel",), returns=True),
+        Row(Group.OTHER, ("cudaLaunchKernel",)),
     )
-    assert [(part.group, part.returns) for part in plan.attachments] == [
-        (Group.LAUNCH, False),
-        (Group.LAUNCH_RESULT, False),
-        (Group.LAUNCH_RESULT, True),
+    assert [(part.group, part.returns, part.rows) for part in plan.attachments] == [
+        (Group.LAUNCH, False, (0,)),
+        (Group.LAUNCH_RESULT, True, (0,)),
+        (Group.OTHER, False, (1,)),
     ]
 
 
-def test_plan_finds_exact_names_in_any_file_and_patterns_in_their_own(built: Path) -> None:
-    rows = (Row(Group.LAUNCH, ("cudaLaunchKernel",)), Row(Group.MEMORY, ("cuMem*",)))
-    assert set(_placed(built, _plan(built, *rows, name="trainer"))) == {
-        "cudaLaunchKernel",
-        "cudaLaunchKernel_ptsz",
-    }
+def test_plan_holds_to_the_files_of_a_row(built: Path) -> None:
+    row = Row(Group.LAUNCH, ("cudaLaunchKernel",), files=("libcuda.so*",))
+    assert _plan(built, row)
+    assert not _plan(built, row, name="trainer")
 
 
 @pytest.mark.parametrize("flags", [("-pie",), ("-no-pie",), ("-static",), ("-static-pie",)])
@@ -139,10 +142,10 @@ def test_plan_probes_behind_endbr64(tmp_path: Path) -> None:
 
 
 def test_plan_attaches_usdt_marks_with_their_semaphores(built: Path) -> None:
-    row = Row(Group.OTHER, usdt=("torch:*",), files=("libcuda*",), returns=True)
+    row = Row(Group.OTHER, usdt=("torch:*",), files=("libcuda*",))
     (part,) = _plan(built, row).attachments
     assert len(part.offsets) == 2
     assert part.semaphores[0] == 0 != part.semaphores[1]
     assert not _plan(built, row, name="elsewhere")
-    exact = Row(Group.OTHER, usdt=("torch:op",), files=())
-    assert len(_plan(built, exact, name="elsewhere").attachments[0].offsets) == 1
+    one = Row(Group.OTHER, usdt=("torch:op",))
+    assert len(_plan(built, one).attachments[0].offsets) == 1
