@@ -3,7 +3,9 @@
  * A frame is left when its return is seen. Where no return probe is attached, or a call was left
  * without returning (longjmp, an exception), the next call of the thread finds out: a frame whose
  * stack pointer is not above the new one has ended, and so has one whose return address is no longer
- * where it was. */
+ * where it was, or whose code is far from the code that now calls: runtimes call the driver themselves.
+ * That is not exact: a program that carries the runtime in itself, calls the driver's launches too and
+ * has no return probes can have such a call taken for the runtime's. */
 #include "gpu_maps.h"
 
 #define READ_USER(to, bytes, from) bpf_probe_read_user(to, bytes, (const void *)(from))
@@ -27,10 +29,17 @@ static __always_inline u64 word_at(u64 address)
 	return word;
 }
 
+/* On x86-64 the word at the stack pointer, on arm64 in a register. */
+static __always_inline u64 return_address(const struct call *call)
+{
+	return call->caller ? call->caller : word_at(call->stack);
+}
+
 static __always_inline bool is_live(const struct frame *frame, const struct call *call)
 {
 	const struct row_spec *row;
 	u32 index = frame->row;
+	u64 caller;
 
 	if (frame->stack <= call->stack)
 		return false;
@@ -38,12 +47,11 @@ static __always_inline bool is_live(const struct frame *frame, const struct call
 		row = bpf_map_lookup_elem(&rows, &index);
 		return row && mark_of(frame->file, row->group) == frame->mark;
 	}
-#if defined(ARGUMENTS_X86_64)
-	return word_at(frame->stack) == frame->caller;
-#else
-	/* The return address is in a register: ask whether the call comes from code near the frame's. */
-	return call->caller - frame->caller + NEAR < 2 * NEAR;
-#endif
+	caller = return_address(call);
+	if (caller - frame->code + NEAR >= 2 * NEAR)
+		return false;
+	/* x86-64: it also says whether the frame's own return address is still in its place. */
+	return call->caller || word_at(frame->stack) == frame->caller;
 }
 
 static __always_inline struct thread *thread_of(const struct task_struct *task)
@@ -113,12 +121,13 @@ static __always_inline struct frame *push(struct thread *thread, const struct ca
 	frame->row = index;
 	frame->kind = row->kind;
 	frame->mark = row->flags & ROW_RETURNS ? mark_of(file, row->group) : 0;
+	frame->code = call->code;
 	frame->sample = 0;
 	frame->nested = 0;
 	if (frame->mark)
 		frame->start_ns = bpf_ktime_get_boot_ns();
 	else
-		frame->caller = call->caller ? call->code : word_at(call->stack);
+		frame->caller = return_address(call);
 	return frame;
 }
 

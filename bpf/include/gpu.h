@@ -165,7 +165,8 @@ struct allocation_row {
 /* A probed call that a thread is in. */
 struct frame {
 	__u64 stack;  /* stack pointer at entry */
-	__u64 caller; /* the return address, or 0 where it was not read */
+	__u64 caller; /* the return address, where no return is probed */
+	__u64 code;   /* the probed instruction's address */
 	__u64 start_ns;
 	__u64 object;
 	__u64 out;
