@@ -130,16 +130,14 @@ def probing(table: ProbeTable | None = None, limits: ProbeLimits | None = None) 
 
 
 @contextmanager
-def staying(program: Path, *words: object) -> Iterator[subprocess.Popen[str]]:
-    """Run a caller; inside the block it has made its calls and lives."""
+def waiting(program: Path, *words: object) -> Iterator[subprocess.Popen[str]]:
+    """Run a caller that waits for a line before its calls, and for another at its end."""
     child = subprocess.Popen(
         [str(program), *map(str, words)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "STAY": "1"},
+        env={**os.environ, "STAY": "1", "WAIT": "1"},
     )  # fmt: skip
     try:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "done\n"
         yield child
     finally:
         child.kill()
@@ -147,6 +145,23 @@ def staying(program: Path, *words: object) -> Iterator[subprocess.Popen[str]]:
         for pipe in (child.stdin, child.stdout):
             if pipe:
                 pipe.close()
+
+
+def begin(child: subprocess.Popen[str]) -> None:
+    """Let a waiting caller make its calls, to the last."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write("\n")
+    child.stdin.flush()
+    assert child.stdout.readline() == "done\n"
+
+
+@contextmanager
+def staying(program: Path, *words: object) -> Iterator[subprocess.Popen[str]]:
+    """Run a caller; inside the block it has made its calls and lives."""
+    with waiting(program, *words) as child:
+        begin(child)
+        yield child
 
 
 def run(program: Path, *words: object) -> int:

@@ -6,6 +6,7 @@ import platform
 import struct
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -156,8 +157,12 @@ class GpuPrograms:
 
     def close(self) -> None:
         """Detach and unload; a second call does nothing."""
-        for file_group in list(self._links):
-            self._close_links(file_group)
+        links = [link for of_group in self._links.values() for link in of_group]
+        self._links.clear()
+        if links:
+            # Each waits for the kernel's grace periods: together they wait once.
+            with ThreadPoolExecutor(len(links)) as pool:
+                list(pool.map(UprobeLink.close, links))
         while self._rings:
             self._rings.pop().close()
         self._object.close()

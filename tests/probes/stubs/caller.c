@@ -246,11 +246,19 @@ static void many_kernels(void)
 	}
 }
 
+static void registers(void)
+{
+	for (int i = 0; i < 200; i++)
+		__cudaRegisterFunction(0, KERNEL(i), 0, "a_name_that_takes_some_room", 0, 0, 0, 0, 0, 0);
+}
+
 int main(int count, char **words)
 {
 	const char *what = words[1], *path = "";
 
 	setvbuf(stdout, 0, _IONBF, 0);
+	if (getenv("WAIT"))
+		getchar();
 	for (int i = 2, n = 0; i < count && n < 8; i++) {
 		if (words[i][0] == '/')
 			path = words[i];
@@ -273,6 +281,8 @@ int main(int count, char **words)
 	SCENARIO("nested", nested());
 	SCENARIO("hip", hip());
 	SCENARIO("many", many_kernels());
+	SCENARIO("register", registers());
+	SCENARIO("exec", (memory(), (unsetenv("WAIT"), execl(path, path, "memory", (char *)0))));
 	SCENARIO("hang", cudaStreamSynchronize(FOREVER));
 	puts("done");
 	/* The process lives until its counts are read, where the test asks for it. */
