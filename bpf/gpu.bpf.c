@@ -75,6 +75,7 @@ int gpu_launch(struct registers *regs)
 
 	if (!begin(regs, &hit))
 		return 0;
+	read_stack(&hit.call);
 	frame = enter(&hit, &nested);
 	if (nested) {
 		count_nested(&hit);

@@ -29,7 +29,7 @@ static __always_inline u64 word_at(u64 address)
 	return word;
 }
 
-/* On x86-64 the word at the stack pointer, on arm64 in a register. */
+/* In a register on arm64; on x86-64 the word at the stack pointer, where it has not been read yet. */
 static __always_inline u64 return_address(const struct call *call)
 {
 	return call->caller ? call->caller : word_at(call->stack);
@@ -50,8 +50,12 @@ static __always_inline bool is_live(const struct frame *frame, const struct call
 	caller = return_address(call);
 	if (caller - frame->code + NEAR >= 2 * NEAR)
 		return false;
-	/* x86-64: it also says whether the frame's own return address is still in its place. */
-	return call->caller || word_at(frame->stack) == frame->caller;
+	/* It also says whether the frame's own return address is still in its place. */
+#if defined(ARGUMENTS_X86_64)
+	return word_at(frame->stack) == frame->caller;
+#else
+	return true;
+#endif
 }
 
 static __always_inline struct thread *thread_of(const struct task_struct *task)

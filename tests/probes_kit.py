@@ -59,7 +59,13 @@ class Stubs:
         if not program.exists():
             parts = [self.library(name) for name in libraries]
             inside = [STUBS / "cudart.c"] if static else []
-            options = ("-lpthread", "-ldl", "-Wl,--no-as-needed", f"-Wl,-rpath,{self.folder}", *PUSH)
+            options = (
+                "-lpthread",
+                "-ldl",
+                "-Wl,--no-as-needed",
+                f"-Wl,-rpath,{self.folder}",
+                *PUSH,
+            )
             compile_stub(*options, STUBS / "caller.c", *inside, *parts, "-o", program)
         return program
 
@@ -175,5 +181,3 @@ def start_ns(pid: int) -> int:
     """Start time of a process as /proc has it."""
     ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     return ticks * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
-
-

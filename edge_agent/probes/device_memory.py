@@ -21,9 +21,7 @@ class DeviceMemory:
 
     def __init__(self, fd: Callable[[str], int], limits: ProbeLimits) -> None:
         width = layout.PROCESS.itemsize
-        self._memory = PerCpuMap(
-            fd("memory"), width, len(layout.MEMORY_ROW), 1, limits.memory
-        )
+        self._memory = PerCpuMap(fd("memory"), width, len(layout.MEMORY_ROW), 1, limits.memory)
         self._allocations = PerCpuMap(
             fd("allocations"),
             layout.ALLOCATION_KEY.itemsize,
@@ -49,9 +47,7 @@ class DeviceMemory:
             oldest_ns = self._oldest.get((start_ns, tgid, exec_id), 0)
             process = layout.process_key(tgid, start_ns)
             rows.append(
-                MemoryRow(
-                    process, live, peak, allocations, frees, oldest_ns, untracked - before[4]
-                )
+                MemoryRow(process, live, peak, allocations, frees, oldest_ns, untracked - before[4])
             )
         self._before = now
         return tuple(rows)

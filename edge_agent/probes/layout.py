@@ -1,4 +1,4 @@
-"""Layouts of the GPU programs' maps and events: the mirror of bpf/include/gpu.h (a test compares)."""
+"""Layouts of the GPU programs' maps and events, as in bpf/include/gpu.h (a test compares)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,13 @@ from edge_agent.sources.bpf_maps import PerCpuMap
 
 from . import layout
 from .counts import (
-    CallRow, CollectiveRow, CopyRow, ErrorRow, FileGroup, Group, LaunchRow, ProcessKey,
+    CallRow,
+    CollectiveRow,
+    CopyRow,
+    ErrorRow,
+    FileGroup,
+    LaunchRow,
+    ProcessKey,
 )  # fmt: skip
 from .growth import GrowingMap
 from .limits import ProbeLimits
@@ -115,9 +121,7 @@ class Readout:
         """Give the growth by process, file and row; launches are counted in rows of their own."""
         grown: dict[_CallKey, dict[str, int]] = {}
         keys, growth = self._calls.grown()
-        for (start_ns, tgid, file, row), counts in zip(
-            keys.tolist(), growth.tolist(), strict=True
-        ):
+        for (start_ns, tgid, file, row), counts in zip(keys.tolist(), growth.tolist(), strict=True):
             key = (layout.process_key(tgid, start_ns), file, row)
             into = grown.setdefault(key, dict(_NOTHING))
             for column, count in zip(layout.CALL_ROW, counts, strict=True):
@@ -177,5 +181,3 @@ class Readout:
         ):
             process = layout.process_key(tgid, start_ns)
             yield CollectiveRow(process, file, communicator, self._rows[row].id, *counts)
-
-

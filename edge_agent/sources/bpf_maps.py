@@ -140,9 +140,7 @@ def set_element(fd: int, key: bytes, value: bytes) -> None:
 def create_link(attributes: ctypes.Structure) -> int:
     """Attach a program (BPF_LINK_CREATE); give the link's descriptor. Raises OSError."""
     syscall, number = _system_call()
-    fd = syscall(
-        number, _LINK_CREATE, ctypes.addressof(attributes), ctypes.sizeof(attributes)
-    )
+    fd = syscall(number, _LINK_CREATE, ctypes.addressof(attributes), ctypes.sizeof(attributes))
     if fd < 0:
         failed = ctypes.get_errno()
         raise OSError(failed, os.strerror(failed))

@@ -145,7 +145,7 @@ def test_processes_started_before_and_after_share_the_probes(probed: Probed, stu
         pids = [run(program, "threads", 1, n) for n in (19, 23)]
         probed.drain()
     assert early.pid not in {pid for pid, _, _ in probed.launches()}
-    totals = Counter({pid: n for pid, n in zip(pids, (19, 23), strict=True)})
+    totals = Counter(dict(zip(pids, (19, 23), strict=True)))
     seen: Counter[int] = Counter()
     for (pid, _, _), launches in probed.launches().items():
         seen[pid] += launches

@@ -154,4 +154,3 @@ def test_memory_of_a_program_ends_where_the_process_runs_another(
         # 1000 bytes that the first program never freed, and 1000 of the second.
         assert memory.live_bytes == 1000
         assert memory.allocations == 8
-

@@ -9,7 +9,7 @@ import pytest
 
 from edge_agent.probes.counts import Direction, Group
 from edge_agent.probes.table import Kind, Meaning, Place, ProbeTable, ProbeTableError
-from tests.probes_kit import STUBS, PUSH, compile_stub, probing, run
+from tests.probes_kit import PUSH, STUBS, compile_stub, probing, run
 
 HEAD = 'name = "own"\nfiles = ["*"]\n'
 ROW = '[[row]]\nid = "call"\nkind = "wait"\nsymbols = ["call"]\n'
@@ -34,7 +34,13 @@ def test_table_of_the_agent_names_every_variant_of_the_apis() -> None:
     assert launch.has_symbol("__cudaLaunchKernel_ptsz")
     owners = {
         name: [row.id for row in table.rows if row.has_symbol(name)]
-        for name in ("ncclAllReduce", "pncclAllReduce", "cudaFree", "hipFree", "cuStreamWaitEvent_ptsz")
+        for name in (
+            "ncclAllReduce",
+            "pncclAllReduce",
+            "cudaFree",
+            "hipFree",
+            "cuStreamWaitEvent_ptsz",
+        )
     }
     assert owners["cudaFree"] == ["cudart.free"]
     assert owners["pncclAllReduce"] == ["nccl.all_reduce", "rccl.all_reduce"]
