@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from .counts import ProcessKey
-from .found_files import FileCounts, FileFound, FileGone, FoundFiles
-from .perf_records import Executed, Forked, Mapped, Record
+from .found_files import LOOK_AGAIN_NS, FileCounts, FileFound, FileGone, FoundFiles
+from .perf_records import Executed, Forked, Mapped, Record, file_mark
 from .perf_ring import PerfRings
 from .plan import PlanBook
 from .proc_maps import Module, Modules, all_pids, coarse, process_key, read_maps
 
 _SWEEP_NS: Final = 1_000_000_000
-_WALK_NS: Final = 5_000_000_000
-"""From one walk to the next, where records are lost all the time: a walk of 300 processes costs
-some 100 ms."""
+_MOST_PLAIN: Final = 65_536
 _KEEP_NS: Final = 10_000_000_000
 """The modules of an ended process are kept until what it did has been drained and named."""
 
@@ -53,7 +51,7 @@ class Rings(Protocol):
 
     @property
     def fds(self) -> list[int]: ...
-    def take(self) -> list[Record]: ...
+    def take(self, plain: Container[bytes] = ..., /) -> list[Record]: ...
     def close(self) -> None: ...
 
 
@@ -82,17 +80,22 @@ class Discovery:
     """Gives events in `poll`; `fds` become readable when there is something to poll for.
 
     most_processes  of those that have a probed file mapped
+    walk_every_ns   least time between walks, where records are lost all the time: one of 100
+                    processes takes 0.3 s when every file is new, and 20 ms later
     """
 
     book: PlanBook
     rings: Rings = field(default_factory=PerfRings)
     proc: str = "/proc"
     most_processes: int = 4096
+    walk_every_ns: int = 5_000_000_000
     found: FoundFiles = field(init=False)
     counts: DiscoveryCounts = field(init=False)
     _processes: dict[int, _Process] = field(default_factory=dict)
     _ended: dict[ProcessKey, _Process] = field(default_factory=dict)
     _queue: list[Event] = field(default_factory=list)
+    _plain: set[bytes] = field(default_factory=set)
+    _plain_from_ns: int = 0
     _lost: int = -1
     _next_walk_ns: int = 0
     _swept_ns: int = 0
@@ -111,7 +114,7 @@ class Discovery:
 
         now_ns  CLOCK_BOOTTIME
         """
-        for record in self.rings.take():
+        for record in self.rings.take(self._plain):
             self.counts.records += 1
             if isinstance(record, Mapped):
                 self._mapped(record, now_ns)
@@ -120,10 +123,11 @@ class Discovery:
             elif isinstance(record, Executed):
                 self._executed(record.pid, now_ns)
         self.counts.records_lost = self.rings.lost
-        if self.rings.lost != self._lost and now_ns >= self._next_walk_ns:
+        # What was found is handed out first: a walk takes its time.
+        if self.rings.lost != self._lost and now_ns >= self._next_walk_ns and not self._queue:
             self._lost = self.rings.lost
             self._walk(now_ns)
-            self._next_walk_ns = now_ns + _WALK_NS
+            self._next_walk_ns = now_ns + self.walk_every_ns
         if now_ns - self._swept_ns >= _SWEEP_NS:
             self._swept_ns = now_ns
             self._sweep(now_ns)
@@ -148,8 +152,6 @@ class Discovery:
     def _mapped(self, record: Mapped, now_ns: int) -> None:
         key = (record.device, record.inode)
         known = self._processes.get(record.pid)
-        if known is None and self.found.is_plain(key, record.generation, now_ns):
-            return
         end = record.start + record.length
         module = Module(record.start, end, record.offset, key, record.path)
         self._queue += self.found.see(
@@ -160,7 +162,9 @@ class Discovery:
             known.modules.add(module)
             if index is not None:
                 self._tell(known, known.files | {index})
-        elif index is not None:
+        elif index is None:
+            self._plain.add(file_mark(record.device, record.inode, record.generation))
+        else:
             self._track(record.pid, [module, *read_maps(self.proc, record.pid)])
 
     def _forked(self, record: Forked) -> None:
@@ -237,6 +241,9 @@ class Discovery:
             pid = next(iter(self._processes))
             process = self._processes[pid] = self._processes.pop(pid)  # the next one next time
             self._look_again(process)
+        if now_ns - self._plain_from_ns > LOOK_AGAIN_NS or len(self._plain) > _MOST_PLAIN:
+            self._plain.clear()
+            self._plain_from_ns = now_ns
         in_use = set[int]().union(*(process.files for process in self._processes.values()))
         self._queue += self.found.sweep(in_use)
         for key in [k for k, p in self._ended.items() if now_ns - p.ended_ns > _KEEP_NS]:

@@ -14,7 +14,7 @@ from .mapped_file import Identity, MappedFile, open_mapped
 from .plan import FilePlan, PlanBook
 from .proc_maps import FileKey, Module
 
-_LOOK_AGAIN_NS: Final = 60_000_000_000
+LOOK_AGAIN_NS: Final = 60_000_000_000
 """A file that was not worth probing is looked at again when it is mapped a minute later: it may
 have been written in place meanwhile. Reading its times is enough (30 us)."""
 
@@ -121,7 +121,7 @@ class FoundFiles:
         plain = self._plain.get(key)
         return (
             plain is not None
-            and now_ns - plain.looked_ns < _LOOK_AGAIN_NS
+            and now_ns - plain.looked_ns < LOOK_AGAIN_NS
             and (generation == plain.generation or 0 in {generation, plain.generation})
         )
 
@@ -190,7 +190,7 @@ class FoundFiles:
         other = self._other_names.get(key)
         if other is None:
             return self._held.get(key)
-        if now_ns - other.looked_ns < _LOOK_AGAIN_NS:
+        if now_ns - other.looked_ns < LOOK_AGAIN_NS:
             return self._held.get(other.key)
         del self._other_names[key]
         return None

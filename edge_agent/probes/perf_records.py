@@ -6,7 +6,7 @@ Source  perf_event_open(2), "MMAP layout"; each record ends with its time (sampl
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Final, NamedTuple
 
 LOST, COMM, FORK, MMAP2 = 2, 3, 7, 10
@@ -14,6 +14,9 @@ _EXECUTED: Final = 1 << 13
 _HEADER: Final = struct.Struct("<IHH")
 _TASK: Final = struct.Struct("<IIII")
 _MAP: Final = struct.Struct("<IIQQQIIQQII")
+_FILE: Final = struct.Struct("<IIQQ")
+_FILE_AT: Final = 40
+_FILE_END: Final = _FILE_AT + _FILE.size
 _TWO_WORDS: Final = struct.Struct("<QQ")
 _TIME: Final = struct.Struct("<Q")
 _MOST_NAME: Final = 4096
@@ -68,9 +71,15 @@ class BrokenRing(Exception):
     """Bytes of a ring are no records: says what was expected and what came."""
 
 
-def parse_records(content: bytes) -> Iterator[Record]:
+def file_mark(device: tuple[int, int], inode: int, generation: int) -> bytes:
+    """Give the bytes by which a record names a file."""
+    return _FILE.pack(*device, inode, generation)
+
+
+def parse_records(content: bytes, plain: Container[bytes] = ()) -> Iterator[Record]:
     """Yield what the records of a ring say; other kinds are passed over.
 
+    plain   file marks whose mappings are passed over as well: nearly all, so this is done first
     Raises  BrokenRing for a record that does not fit: what follows cannot be found
     """
     at, end = 0, len(content)
@@ -80,9 +89,10 @@ def parse_records(content: bytes) -> Iterator[Record]:
         kind, misc, size = _HEADER.unpack_from(content, at)
         if size < 2 * _HEADER.size or size % 8 or at + size > end:
             raise BrokenRing(f"expected a record of 16 to {end - at} bytes, it says {size}")
-        record = _record(kind, misc, content[at + _HEADER.size : at + size])
-        if record is not None:
-            yield record
+        if kind != MMAP2 or content[at + _FILE_AT : at + _FILE_END] not in plain:
+            record = _record(kind, misc, content[at + _HEADER.size : at + size])
+            if record is not None:
+                yield record
         at += size
 
 

@@ -12,7 +12,7 @@ import os
 import platform
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from operator import attrgetter
 from pathlib import Path
 from typing import Final
@@ -136,15 +136,16 @@ class PerfRings:
         """Descriptors that become readable when records wait."""
         return [ring.fd for ring in self._rings]
 
-    def take(self) -> list[Record]:
+    def take(self, plain: Container[bytes] = ()) -> list[Record]:
         """Give all waiting records in the order of their times; counts what was lost.
 
+        plain  marks of files whose mappings are left out
         A ring in disorder counts as one lost record: its reader starts anew at its head.
         """
         found: list[Record] = []
         for ring in self._rings:
             try:
-                found += parse_records(ring.take())
+                found += parse_records(ring.take(), plain)
             except BrokenRing:
                 found.append(Lost(0, 1))
         self.lost += sum(record.records for record in found if isinstance(record, Lost))
