@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Container, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -152,23 +153,31 @@ def test_discovery_plans_a_file_anew_that_was_written_in_place(
     assert after.plan != before.plan
 
 
-def test_discovery_finds_a_static_runtime_in_a_container(watcher: Watcher, tmp_path: Path) -> None:
-    """The program lies in a file system that only its own mount namespace has."""
-    built = _static(tmp_path / "trainer")
-    inside = tmp_path / "root"
+@contextmanager
+def _container(folder: Path) -> Iterator[int]:
+    """Give the pid of /trainer, which lies in a file system of its own mount namespace."""
+    built = _static(folder / "trainer")
+    inside = folder / "root"
     inside.mkdir()
     script = (
         f"mount -t tmpfs tmpfs {inside} && cp {built} {inside} && exec chroot {inside} /trainer"
     )
     command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script]
-    with subprocess.Popen(command) as container:
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
-            watcher.until(lambda: watcher.files(container.pid))
-            (found,) = watcher.found("/trainer")
-            assert Path(found.open_path).read_bytes() == built.read_bytes()
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"up\n"
+            yield process.pid
         finally:
-            container.kill()
-    watcher.until(lambda: watcher.ends(container.pid))
+            process.kill()
+
+
+def test_discovery_finds_a_static_runtime_in_a_container(watcher: Watcher, tmp_path: Path) -> None:
+    with _container(tmp_path) as pid:
+        watcher.until(lambda: watcher.files(pid))
+        (found,) = watcher.found("/trainer")
+        assert Path(found.open_path).read_bytes() == (tmp_path / "trainer").read_bytes()
+    watcher.until(lambda: watcher.ends(pid))
 
 
 def test_discovery_counts_a_layer_of_two_containers_once(watcher: Watcher, tmp_path: Path) -> None:
@@ -295,7 +304,8 @@ import sys, time
 from edge_agent.probes.discovery import Discovery
 from tests.probes.test_discovery import BOOK
 from tests.probes.process_actor import Watcher
-from transport.privileges import AGENT_USER, drop_to, ensure_users
+from transport.privileges import AGENT_USER, CAPABILITIES, drop_to, ensure_users
+CAPABILITIES["CAP_SYS_PTRACE"] = 19  # for a process that holds no keys
 ensure_users()
 drop_to(AGENT_USER, keep_caps=sys.argv[2:])
 from edge_agent.sources.port import SourceUnavailable
@@ -319,16 +329,9 @@ def _as_agent(pid: int, *capabilities: str) -> str:
     return done.stdout.strip()
 
 
-def test_discovery_needs_two_capabilities() -> None:
-    """CAP_PERFMON, and CAP_SYS_PTRACE for other users' processes; the file is anyone's to read."""
-    path = _static(Path(f"/var/tmp/pointillist-{os.getpid()}"))
-    with subprocess.Popen([path], stdout=subprocess.PIPE) as program:
-        try:
-            assert program.stdout is not None
-            program.stdout.readline()
-            assert _as_agent(program.pid, "CAP_PERFMON", "CAP_SYS_PTRACE") == "found 1"
-            assert _as_agent(program.pid, "CAP_PERFMON") == "found 0"
-            assert "expected CAP_PERFMON" in _as_agent(program.pid, "CAP_SYS_PTRACE")
-        finally:
-            program.kill()
-            path.unlink()
+def test_discovery_needs_two_capabilities(tmp_path: Path) -> None:
+    """CAP_PERFMON for the rings, CAP_SYS_PTRACE for other mount namespaces."""
+    with _container(tmp_path) as pid:
+        assert _as_agent(pid, "CAP_PERFMON", "CAP_SYS_PTRACE") == "found 1"
+        assert _as_agent(pid, "CAP_PERFMON") == "found 0"
+        assert "expected CAP_PERFMON" in _as_agent(pid, "CAP_SYS_PTRACE")
