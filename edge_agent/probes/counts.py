@@ -75,7 +75,7 @@ class LaunchRow:
 class CallRow:
     """Calls of one kind by one process.
 
-    nested      entries inside another probed call of the same thread: not in `calls`
+    nested      entries inside a probed call of the same kind and thread: not in `calls`
     returned    calls whose return was seen; `wait_ns` is the sum over these
     bytes       sum of the size argument, where the row has one
     """

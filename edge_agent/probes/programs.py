@@ -42,14 +42,23 @@ _STACK_DEPTH: Final = 127
 _OTHER_COPIES: Final = len(layout.DIRECTIONS) * layout.SIZE_BINS
 
 
-def unavailable() -> str | None:
-    """Say in one line why these programs cannot serve here and what would, or None."""
+ADVICE: Final = (
+    "use Linux 6.6 or later with BTF; before that, "
+    'loader = "bcc" counts calls as root, and costs more'
+)
+"""What to do where `unavailable` gives a reason."""
+
+
+def unavailable(release: str | None = None) -> str | None:
+    """Say in one line why these programs cannot serve here, or None.
+
+    release     of the kernel, as uname gives it: the running one's
+    """
     if platform.machine() not in _MACHINES:
         return f"expected x86_64 or aarch64, this is {platform.machine()}"
-    if kernel_version() < _LEAST_KERNEL:
+    if kernel_version(release) < _LEAST_KERNEL:
         return (
-            f"expected Linux 6.6 or later (uprobe_multi), this is {platform.release()}: "
-            'loader = "bcc" counts calls there, as root, at a higher cost'
+            f"expected Linux 6.6 or later (uprobe_multi), this is {release or platform.release()}"
         )
     if not VMLINUX.exists():
         return f"the kernel has no BTF: {VMLINUX} does not exist"

@@ -11,6 +11,7 @@ from tests.probes_kit import STUBS, compile_stub
 
 BPF = Path(__file__).parents[2] / "bpf"
 
+
 @pytest.mark.parametrize("machine", ["ARGUMENTS_X86_64", "ARGUMENTS_ARM64"])
 def test_arguments_are_read_from_registers_stack_and_memory(machine: str, tmp_path: Path) -> None:
     program = tmp_path / "places"
