@@ -13,9 +13,9 @@
 
 #define NEAR (1 << 20) /* larger than the code of libcudart */
 
-static __always_inline u32 mark_of(u32 file, u32 group)
+static __always_inline u32 mark_of(u32 place, u32 group)
 {
-	u32 index = file * GROUPS + group;
+	u32 index = place * GROUPS + group;
 	const u32 *mark = bpf_map_lookup_elem(&returns, &index);
 
 	return mark ? *mark : 0;
@@ -45,7 +45,7 @@ static __always_inline bool is_live(const struct frame *frame, const struct call
 		return false;
 	if (frame->mark) {
 		row = bpf_map_lookup_elem(&rows, &index);
-		return row && mark_of(frame->file, row->group) == frame->mark;
+		return row && mark_of(frame->place, row->group) == frame->mark;
 	}
 	caller = return_address(call);
 	if (caller - frame->code + NEAR >= 2 * NEAR)
@@ -109,7 +109,7 @@ static __always_inline bool settle(struct thread *thread, const struct call *cal
 
 /* Add a frame; none where the thread is in too many already. */
 static __always_inline struct frame *push(struct thread *thread, const struct call *call,
-					  const struct row_spec *row, u32 file, u32 index)
+					  const struct row_spec *row, u64 cookie)
 {
 	u32 depth = thread->depth;
 	struct frame *frame;
@@ -121,10 +121,11 @@ static __always_inline struct frame *push(struct thread *thread, const struct ca
 	frame = &thread->frames[depth];
 	thread->depth = depth + 1;
 	frame->stack = call->stack;
-	frame->file = file;
-	frame->row = index;
+	frame->file = COOKIE_FILE(cookie);
+	frame->place = COOKIE_PLACE(cookie);
+	frame->row = COOKIE_ROW(cookie);
 	frame->kind = row->kind;
-	frame->mark = row->flags & ROW_RETURNS ? mark_of(file, row->group) : 0;
+	frame->mark = row->flags & ROW_RETURNS ? mark_of(frame->place, row->group) : 0;
 	frame->code = call->code;
 	frame->sample = 0;
 	frame->nested = 0;
@@ -136,8 +137,7 @@ static __always_inline struct frame *push(struct thread *thread, const struct ca
 }
 
 /* Take the frame of a call that returns, and those inside it that never did. */
-static __always_inline struct frame *pop(struct thread *thread, const struct call *call, u32 file,
-					 u32 index)
+static __always_inline struct frame *pop(struct thread *thread, const struct call *call, u64 cookie)
 {
 	struct frame *frame;
 
@@ -146,7 +146,7 @@ static __always_inline struct frame *pop(struct thread *thread, const struct cal
 		if ((u32)i >= thread->depth)
 			continue;
 		frame = &thread->frames[i];
-		if (frame->row == index && frame->file == file && frame->mark &&
+		if (frame->row == COOKIE_ROW(cookie) && frame->file == COOKIE_FILE(cookie) && frame->mark &&
 		    STACK_AT_RETURN(frame->stack) == call->stack) {
 			thread->depth = i;
 			return frame;
