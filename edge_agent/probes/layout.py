@@ -36,7 +36,7 @@ COLLECTIVE_ROW: Final = ("calls", "bytes", "duration_ns")
 MEMORY_ROW: Final = ("live_bytes", "peak_bytes", "allocations", "frees", "untracked", "exec_id")
 ALLOCATION_ROW: Final = ("bytes", "boottime_ns", "exec_id")
 FRAMES: Final = 4
-FRAME_BYTES: Final = 136
+FRAME_BYTES: Final = 128
 THREAD_FIELDS: Final = (16 + FRAMES * FRAME_BYTES) // 8
 
 NAME_EVENT: Final = np.dtype(
