@@ -57,6 +57,18 @@ def defined_functions(content: ElfBytes, layout: Layout, section: Section, what:
     return np.concatenate(kept)
 
 
+def all_functions(content: ElfBytes, section: Section) -> Columns:
+    """Give the rows that define a function, also where its bytes are in another file.
+
+    Raises ElfError.
+    """
+    kept = [np.zeros(0, _SYMBOL)]
+    for rows in read_symbols(content, section, section.name):
+        wanted = ((rows["info"] & 15) == _FUNCTION) & (rows["section"] != 0) & (rows["value"] != 0)
+        kept.append(rows[wanted])
+    return np.concatenate(kept)
+
+
 def file_offsets(layout: Layout, addresses: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Give where code addresses stand in the file; they are inside its executable bytes."""
     offsets = addresses.copy()
