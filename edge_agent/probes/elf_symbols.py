@@ -24,7 +24,8 @@ _SYMBOL: Final = np.dtype(
 _FUNCTION: Final = 2
 """STT_FUNC. The address of an indirect function (10) is that of its resolver: no use."""
 _AT_ONCE: Final = 65_536
-_MOST_SYMBOLS: Final = 8_000_000
+_MOST_SYMBOLS: Final = 2_000_000
+"""48 MB of them. Large libraries export 200,000; with local symbols, three times as many."""
 MOST_NAME: Final = 16_384
 _WINDOW: Final = 4 << 20
 
@@ -108,7 +109,7 @@ def named(
     done = 0
     while done < len(order):
         window = int(places[done])
-        until = int(np.searchsorted(places, window + _WINDOW))
+        until = min(int(np.searchsorted(places, window + _WINDOW)), done + _AT_ONCE)
         if window >= strings.size:
             return
         held = min(strings.size - window, _WINDOW + MOST_NAME)

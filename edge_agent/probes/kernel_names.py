@@ -25,6 +25,7 @@ UNKNOWN: Final = "unknown"
 _MOST_HANDLES: Final = 65_536
 _MOST_PROCESSES: Final = 4096
 _MOST_OPEN: Final = 8
+_MOST_FUNCTIONS: Final = 2_000_000
 
 
 @dataclass(slots=True)
@@ -171,8 +172,15 @@ class KernelNamer:
                 opened.close()
         self.counts.files_unreadable += index is None
         self._indices[module.file] = index
-        if len(self._indices) > _MOST_OPEN:
+        self._make_room()
+        return index
+
+    def _make_room(self) -> None:
+        """Close the files that were not asked for longest; the last one stays in any case."""
+        while len(self._indices) > 1:
+            held = sum(index.functions for index in self._indices.values() if index is not None)
+            if len(self._indices) <= _MOST_OPEN and held <= _MOST_FUNCTIONS:
+                return
             oldest = self._indices.popitem(last=False)[1]
             if oldest is not None:
                 oldest.close()
-        return index

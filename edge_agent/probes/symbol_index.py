@@ -33,6 +33,11 @@ class SymbolIndex:
             for root in debug_roots:
                 self._add_debug_file(root)
 
+    @property
+    def functions(self) -> int:
+        """How many it holds: 20 bytes each."""
+        return sum(table.functions for table in self._tables)
+
     def name(self, offset: int) -> str | None:
         """Give the function that begins at, or else covers, a byte of the file; or None."""
         address = self._layout.address(offset)
@@ -78,6 +83,10 @@ class _Table:
         self._sizes = rows["size"][order].copy()
         self._names = rows["name"][order].copy()
         self._content, (self._strings, self._strings_size) = content, strings
+
+    @property
+    def functions(self) -> int:
+        return len(self._addresses)
 
     def find(self, address: int, exact: bool) -> str | None:
         wanted = np.uint64(address)

@@ -18,8 +18,9 @@ from edge_agent.probes.entry_class import EntryClass
 from edge_agent.probes.kernel_names import KernelNamer
 from edge_agent.probes.plan import PlanBook
 from edge_agent.probes.proc_maps import Modules
+from edge_agent.probes.table import ProbeTable
 from tests.probes import elf_kit
-from tests.probes.elf_kit import Row, Table
+from tests.probes.elf_kit import row
 from tests.probes.process_actor import Watcher
 
 FOLDERS = {"12.9": "cuda_runtime", "13.5": "cu13"}
@@ -28,7 +29,9 @@ ENTRIES = {
     "13.5": {EntryClass.EMULATED: 457, EntryClass.STEPPED: 1},
 }
 """Measured on these very versions, which the requirement files pin."""
-BOOK = PlanBook(Table((Row(Group.LAUNCH, ("(__)?cudaLaunchKernel(ExC)?(_ptsz)?",), returns=True),)))
+BOOK = PlanBook(
+    ProbeTable((row(Group.LAUNCH, ("(__)?cudaLaunchKernel(ExC)?(_ptsz)?",), returns=True),))
+)
 
 pytestmark = pytest.mark.skipif(
     platform.machine() != "x86_64" or not sys.platform.startswith("linux"),

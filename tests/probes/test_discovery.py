@@ -21,8 +21,9 @@ from edge_agent.probes.elf_file import ElfFile
 from edge_agent.probes.found_files import FileFound, FileGone
 from edge_agent.probes.perf_records import Record
 from edge_agent.probes.plan import PlanBook
+from edge_agent.probes.table import ProbeTable
 from tests.probes import elf_kit
-from tests.probes.elf_kit import Row, Table
+from tests.probes.elf_kit import row
 from tests.probes.process_actor import Actor, Watcher, acting, compiled
 
 pytestmark = [
@@ -30,7 +31,7 @@ pytestmark = [
     pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for x86-64"),
 ]
 
-BOOK = PlanBook(Table((Row(Group.LAUNCH, ("cudaLaunchKernel",)),)))
+BOOK = PlanBook(ProbeTable((row(Group.LAUNCH, ("cudaLaunchKernel",)),)))
 ROOT = Path(__file__).parents[2]
 
 
