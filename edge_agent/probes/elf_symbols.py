@@ -24,7 +24,8 @@ _SYMBOL: Final = np.dtype(
 _FUNCTION: Final = 2
 """STT_FUNC. The address of an indirect function (10) is that of its resolver: no use."""
 _AT_ONCE: Final = 65_536
-_MOST_SYMBOLS: Final = 8_000_000
+_MOST_SYMBOLS: Final = 2_000_000
+"""48 MB of them. Large libraries export 200,000; with local symbols, three times as many."""
 MOST_NAME: Final = 16_384
 _WINDOW: Final = 4 << 20
 
@@ -57,6 +58,18 @@ def defined_functions(content: ElfBytes, layout: Layout, section: Section, what:
     return np.concatenate(kept)
 
 
+def all_functions(content: ElfBytes, section: Section) -> Columns:
+    """Give the rows that define a function, also where its bytes are in another file.
+
+    Raises ElfError.
+    """
+    kept = [np.zeros(0, _SYMBOL)]
+    for rows in read_symbols(content, section, section.name):
+        wanted = ((rows["info"] & 15) == _FUNCTION) & (rows["section"] != 0) & (rows["value"] != 0)
+        kept.append(rows[wanted])
+    return np.concatenate(kept)
+
+
 def file_offsets(layout: Layout, addresses: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Give where code addresses stand in the file; they are inside its executable bytes."""
     offsets = addresses.copy()
@@ -83,17 +96,20 @@ def string_section(layout: Layout, section: Section) -> Section:
     return layout.sections[section.link]
 
 
-def named(content: ElfBytes, strings: Section, rows: Columns) -> Iterator[tuple[int, bytes]]:
+def named(
+    content: ElfBytes, strings: Section, rows: Columns, beginnings: tuple[bytes, ...] = (b"",)
+) -> Iterator[tuple[int, bytes]]:
     """Yield (row, name), in the order of the string table, of which 4 MiB are held at a time.
 
-    A name without an end within 16 KiB is left out.
+    beginnings  names that begin otherwise are left out: most of them, and quickly
+    A name without an end within 16 KiB is left out too.
     """
     order = np.argsort(rows["name"], kind="stable")
     places = rows["name"][order].astype(np.int64)
     done = 0
     while done < len(order):
         window = int(places[done])
-        until = int(np.searchsorted(places, window + _WINDOW))
+        until = min(int(np.searchsorted(places, window + _WINDOW)), done + _AT_ONCE)
         if window >= strings.size:
             return
         held = min(strings.size - window, _WINDOW + MOST_NAME)
@@ -101,7 +117,8 @@ def named(content: ElfBytes, strings: Section, rows: Columns) -> Iterator[tuple[
         for row, place in zip(
             order[done:until].tolist(), (places[done:until] - window).tolist(), strict=True
         ):
-            end = text.find(b"\0", place, place + MOST_NAME)
-            if end > place:
-                yield row, text[place:end]
+            if text.startswith(beginnings, place):
+                end = text.find(b"\0", place, place + MOST_NAME)
+                if end > place:
+                    yield row, text[place:end]
         done = until
