@@ -127,6 +127,20 @@ def harden() -> None:
     _prctl(_PR_SET_DUMPABLE, 0)
 
 
+def give_up_capabilities() -> None:
+    """Keep none, for a process that left root; root has them by being root.
+
+    Raises      PrivilegeError
+    """
+    if os.geteuid() == 0:
+        return
+    try:
+        _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+        _set_capabilities(frozenset())
+    except OSError as error:
+        raise PrivilegeError(f"cannot give up capabilities: {error}") from error
+
+
 def _become(entry: pwd.struct_passwd, wanted: frozenset[int]) -> None:
     groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
     try:

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
 
+from .answers import AnswerRefused, receive
 from .cuda import Cuda, CudaError, CudaMissing
 from .nursery import Nursery, NurseryClosed
 from .port import Gap, GapKind
@@ -99,7 +100,9 @@ def _in_child(
     try:
         if not child.connection.poll(left_s):
             return Gap(GapKind.TIMED_OUT, f"expected a measurement in {left_s:.1f} s, got none")
-        answer = child.connection.recv()
+        answer = receive(child.connection)
+    except AnswerRefused as error:
+        return Gap(GapKind.FAILED, str(error))
     except (EOFError, OSError):
         return Gap(GapKind.FAILED, "the measuring process ended")
     finally:

@@ -14,6 +14,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Final
 
+from .answers import AnswerRefused, receive
 from .nursery import Child, Nursery, NurseryClosed
 from .port import (
     DeviceReader,
@@ -182,7 +183,9 @@ class BoundedReader:
             return None
         try:
             connection = self._child.connection
-            return connection.recv() if connection.poll(deadline_s) else None
+            return receive(connection) if connection.poll(deadline_s) else None
+        except AnswerRefused as error:
+            return Gap(GapKind.FAILED, str(error))
         except (EOFError, OSError):
             return Gap(GapKind.FAILED, "the reading process ended")
 

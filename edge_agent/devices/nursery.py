@@ -2,8 +2,9 @@
 
 A child that hangs in a driver is killed and replaced while the agent runs. Forked from the agent,
 the replacement would copy its memory, keys and all; forked from here it has what was there when
-the nursery was made. Nothing here executes a file, so it also works after the agent has left root
-and its interpreter's folder is closed to it.
+the nursery was made, and none of the agent's capabilities: with them a driver's library could
+read the agent's memory through the kernel. Nothing here executes a file, so it also works after
+the agent has left root and its interpreter's folder is closed to it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, Pipe
 from typing import Final
 
+from transport.privileges import give_up_capabilities
+
 Task = Callable[[Connection], None]
 """What a child does with its end of the pipe; a function that can be pickled."""
 
@@ -29,6 +32,9 @@ _MOST_TASK_BYTES: Final = 1 << 16
 _NUMBER: Final = struct.Struct("<QQ")
 ANSWER_S: Final = 5.0
 """How long a child may take to be there: a host out of memory swaps for seconds."""
+_PART_S: Final = 2
+"""How long the rest of a message may take: a child that sends half of one must not hold us."""
+_TIMEVAL: Final = struct.Struct("ll")
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
@@ -43,6 +49,9 @@ class Child:
         self.pid = pid
         self.connection = connection
         self._pidfd = pidfd
+        with socket.socket(fileno=os.dup(connection.fileno())) as pipe:
+            for limit in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                pipe.setsockopt(socket.SOL_SOCKET, limit, _TIMEVAL.pack(_PART_S, 0))
 
     def kill(self) -> None:
         """End it; a second call does nothing."""
@@ -65,6 +74,7 @@ class Nursery:
         self.pid = os.fork()
         if self.pid == 0:
             try:
+                give_up_capabilities()
                 _die_with(parent)
                 _keep_only(its.fileno())
                 _tend(its)
