@@ -81,21 +81,28 @@ class ElfFile:
             except ElfError as error:
                 self.disorder.append(str(error))
 
-    def undefined(self) -> set[str]:
-        """Give the names that are asked of other files (.dynsym)."""
-        asked: set[bytes] = set()
+    def asks_for(self, beginnings: tuple[str, ...]) -> bool:
+        """Tell whether a name that begins so is asked of another file (.dynsym)."""
+        wanted = tuple(text.encode() for text in beginnings)
         for section in self.symbol_tables():
             if section.kind == DYNAMIC_SYMBOLS:
                 try:
-                    asked |= undefined_names(self._content, self.layout, section, ".dynsym")
+                    if any(undefined_names(self._content, self.layout, section, wanted)):
+                        return True
                 except ElfError as error:
                     self.disorder.append(str(error))
-        return {name.decode("utf-8", "replace") for name in asked}
+        return False
 
     def symbol_tables(self) -> list[Section]:
-        """Give the sections that hold symbols: .symtab first."""
-        found = [section for section in self.layout.sections if section.kind in _TABLES]
-        return sorted(found, key=lambda section: section.kind)
+        """Give the sections that hold symbols, .symtab first: of each kind the first.
+
+        No linker makes a second; a header may name the same bytes 65,535 times.
+        """
+        first: dict[int, Section] = {}
+        for section in self.layout.sections:
+            if section.kind in _TABLES:
+                first.setdefault(section.kind, section)
+        return [first[kind] for kind in sorted(first)]
 
     def entry_class(self, offset: int) -> EntryClass:
         """Say how the kernel passes the instruction at an offset of the file."""

@@ -15,7 +15,8 @@ _PLACE: Final = struct.Struct("<QQQ")
 _BUILD_ID: Final = (b"GNU\0", 3)
 _USDT: Final = (b"stapsdt\0", 3)
 _MOST_BYTES: Final = 4 << 20
-_MOST_NOTES: Final = 65_536
+"""Of all notes of a file: headers may name the same bytes 65,535 times."""
+_MOST_NOTES: Final = 8_192
 _MOST_BUILD_ID: Final = 64
 _WRAP: Final = 1 << 64
 
@@ -40,8 +41,11 @@ def build_id(content: ElfBytes, layout: Layout) -> str:
     """Give the build id in hexadecimal, or "" where the file has none."""
     places = [(s.offset, s.size) for s in layout.sections if s.kind == NOTE_SECTION]
     places += [(p.offset, p.file_size) for p in layout.segments if p.kind == NOTE_SEGMENT]
+    left = _MOST_BYTES
     for offset, size in places:
-        for key, text in _notes(content.read_up_to(offset, min(size, _MOST_BYTES))):
+        raw = content.read_up_to(offset, min(size, left))
+        left -= len(raw)
+        for key, text in _notes(raw):
             if key == _BUILD_ID and 0 < len(text) <= _MOST_BUILD_ID:
                 return text.hex()
     return ""

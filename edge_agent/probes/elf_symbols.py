@@ -79,14 +79,17 @@ def file_offsets(layout: Layout, addresses: NDArray[np.uint64]) -> NDArray[np.ui
     return offsets
 
 
-def undefined_names(content: ElfBytes, layout: Layout, section: Section, what: str) -> set[bytes]:
-    """Give the names that a file asks of others. Raises ElfError."""
+def undefined_names(
+    content: ElfBytes, layout: Layout, section: Section, beginnings: tuple[bytes, ...]
+) -> Iterator[bytes]:
+    """Yield the names that a file asks of others and that begin so. Raises ElfError.
+
+    Not gathered: names may overlap, and two million of a string of 4 MiB are 16 GB.
+    """
     strings = string_section(layout, section)
-    return {
-        name
-        for rows in read_symbols(content, section, what)
-        for _, name in named(content, strings, rows[(rows["section"] == 0) & (rows["name"] != 0)])
-    }
+    for rows in read_symbols(content, section, section.name):
+        asked = rows[(rows["section"] == 0) & (rows["name"] != 0)]
+        yield from (name for _, name in named(content, strings, asked, beginnings))
 
 
 def string_section(layout: Layout, section: Section) -> Section:

@@ -18,11 +18,16 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from .counts import Group
+from .elf_bytes import ElfError
 from .elf_file import ElfFile
 from .elf_layout import Machine
 from .entry_class import ENDBR64, EntryClass
 from .table import ProbeTable
 
+MOST_PLACES: Final = 4096
+"""Of one link; the kernel takes more, no library has a hundredth of it."""
+_MOST_NAMES: Final = 65_536
+"""That begin as a row's; the CUDA runtime has 1,000. Each is held against every row."""
 _LETTERS: Final = re.compile(r"[A-Za-z0-9_]+")
 _GROUPED: Final = re.compile(r"\([^()]*\)")
 
@@ -84,6 +89,7 @@ class PlanBook:
 
         file_name   without folders: what the rows' file patterns are held against
         past_endbr  probe behind a first instruction endbr64
+        Raises      ElfError for a file with more names or places than any library has
         """
         rows = tuple(i for i, row in enumerate(self._rows) if row.in_file(file_name))
         chosen: _Chosen = {}
@@ -105,13 +111,16 @@ class PlanBook:
         beginnings = {text for row in rows for text in self._beginnings[row]}
         if not beginnings:
             return
-        for function in elf.functions(tuple(beginnings)):
+        for number, function in enumerate(elf.functions(tuple(beginnings))):
+            if number >= _MOST_NAMES:
+                raise ElfError(f"expected at most {_MOST_NAMES} names that may be a row's")
             for row in rows:
                 if self._rows[row].symbols and self._symbols[row].fullmatch(function.name):
                     yield function.offset, row
 
     def _marks(self, elf: ElfFile, rows: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
         """Yield (offset, row, semaphore) of each USDT probe that is one of a row's."""
+        rows = tuple(row for row in rows if self._rows[row].usdt)
         for mark in elf.usdt:
             name = f"{mark.provider}:{mark.name}"
             for row in rows:
@@ -127,6 +136,8 @@ def plan_file(elf: ElfFile, table: ProbeTable, file_name: str, past_endbr: bool 
 def _choose(chosen: _Chosen, link: _Link, offset: int, place: _Place) -> None:
     places = chosen.setdefault(link, {})
     places[offset] = min(place, places.get(offset, place))
+    if len(places) > MOST_PLACES:
+        raise ElfError(f"expected at most {MOST_PLACES} places of one group")
 
 
 def _order(item: tuple[_Link, dict[int, _Place]]) -> tuple[int, bool]:
@@ -148,7 +159,7 @@ def _attachment(elf: ElfFile, link: _Link, places: dict[int, _Place]) -> Attachm
 def _remark(elf: ElfFile) -> str:
     if not elf.has_device_code or elf.has_symbol_table:
         return ""
-    if any(name.startswith(("__cudaRegister", "__hipRegister")) for name in elf.undefined()):
+    if elf.asks_for(("__cudaRegister", "__hipRegister")):
         return ""  # its runtime is a library of its own, seen there
     return (
         "contains a GPU runtime without symbols (static and stripped): "

@@ -193,7 +193,7 @@ def _read_all(content: bytes) -> None:
     elf = ElfFile.read(io.BytesIO(content))
     for function in elf.functions():
         elf.entry_class(function.offset)
-    elf.undefined()
+    elf.asks_for(("cuda",))
     for mark in elf.usdt:
         elf.entry_class(mark.offset)
 
@@ -280,3 +280,87 @@ def test_elf_file_of_gigabytes_is_read_in_bounded_memory(tmp_path: Path) -> None
     assert functions == 60_000
     assert (last.offset, last.address) == (0x1000 + 16 * 59_999,) * 2
     assert peak < 16 << 20
+
+
+def _many_tables(path: Path, sections: int, symbols: int) -> None:
+    """Write a file whose section headers all name one symbol table: no program, but it maps."""
+    names = b"\0" + b"cudaLaunchKernel\0"
+    table = b"".join(
+        struct.pack("<IBBHQQ", 1, 2, 0, 1, 0x1000 + 16 * at, 16) for at in range(symbols)
+    )
+    code_at = 64 + 56
+    table_at = code_at + 16 * symbols
+    names_at = table_at + len(table)
+    headers_at = names_at + len(names)
+    header = struct.pack(
+        "<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01".ljust(16, b"\0"), 3, 62, 1, 0, 64, headers_at,
+        0, 64, 56, 1, 64, sections, 1,
+    )  # fmt: skip
+    code = 16 * symbols
+    segment = struct.pack("<IIQQQQQQ", 1, 5, code_at, 0x1000, 0, code, code, 16)
+    strings = struct.pack("<IIQQQQIIQQ", 0, 3, 0, 0, names_at, len(names), 0, 0, 1, 0)
+    one = struct.pack("<IIQQQQIIQQ", 0, 2, 0, 0, table_at, len(table), 1, 0, 8, 24)
+    rows = [bytes(64), strings, *[one] * (sections - 2)]
+    path.write_bytes(header + segment + b"\x90" * code + table + names + b"".join(rows))
+
+
+def test_elf_symbol_tables_beyond_the_two_that_linkers_make_are_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "many.so"
+    _many_tables(path, sections=60_000, symbols=100)
+    with path.open("rb") as file:
+        elf = ElfFile.read(file)
+        assert len(elf.symbol_tables()) == 1
+        assert len(list(elf.functions())) == 100
+
+
+def test_elf_names_that_overlap_are_asked_for_without_being_kept(tmp_path: Path) -> None:
+    """One string of a megabyte holds a name at each of its letters."""
+    path = tmp_path / "overlap.so"
+    _overlapping(path, 200_000)
+    with path.open("rb") as file:
+        elf = ElfFile.read(file)
+        tracemalloc.start()
+        assert not elf.asks_for(("cudaX",))
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert elf.asks_for(("aaaa",))
+    assert peak < 64 << 20
+
+
+def _overlapping(path: Path, symbols: int) -> None:
+    names = b"\0" + (b"a" * 16_000 + b"\0") * (symbols // 16_000 + 1)
+    table = b"".join(struct.pack("<IBBHQQ", 1 + at, 0x12, 0, 0, 0, 0) for at in range(symbols))
+    names_at = 64 + len(table)
+    headers_at = names_at + len(names)
+    header = struct.pack(
+        "<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01".ljust(16, b"\0"), 3, 62, 1, 0, 0, headers_at,
+        0, 64, 56, 0, 64, 3, 1,
+    )  # fmt: skip
+    strings = struct.pack("<IIQQQQIIQQ", 0, 3, 0, 0, names_at, len(names), 0, 0, 1, 0)
+    one = struct.pack("<IIQQQQIIQQ", 0, 11, 0, 0, 64, len(table), 1, 0, 8, 24)
+    path.write_bytes(header + table + names + bytes(64) + strings + one)
+
+
+def test_elf_notes_are_read_up_to_one_bound_over_all_places(tmp_path: Path) -> None:
+    """60,000 headers that name the same four megabytes of notes."""
+    path = tmp_path / "notes.so"
+    notes = (struct.pack("<III", 4, 0, 9) + b"XXX\0") * (1 << 16)
+    headers_at = 64 + len(notes)
+    header = struct.pack(
+        "<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01".ljust(16, b"\0"), 3, 62, 1, 0, 0, headers_at,
+        0, 64, 56, 0, 64, 60_000, 0,
+    )  # fmt: skip
+    one = struct.pack("<IIQQQQIIQQ", 0, 7, 0, 0, 64, len(notes), 0, 0, 4, 0)
+    path.write_bytes(header + notes + one * 60_000)
+    counted = _Counted(path.read_bytes())
+    assert ElfFile.read(counted).build_id == ""
+    assert counted.given < 32 << 20
+
+
+class _Counted(io.BytesIO):
+    given = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        found = super().read(size)
+        self.given += len(found)
+        return found

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.probes.counts import Group
+from edge_agent.probes.elf_bytes import ElfError
 from edge_agent.probes.elf_file import ElfFile
 from edge_agent.probes.entry_class import EntryClass
 from edge_agent.probes.plan import FilePlan, plan_file
@@ -152,3 +153,20 @@ def test_plan_attaches_usdt_marks_with_their_semaphores(built: Path) -> None:
     assert not _plan(built, wanted, name="elsewhere")
     one = row(Group.OTHER, usdt=("torch:op",))
     assert len(_plan(built, one).attachments[0].offsets) == 1
+
+
+def test_plan_of_a_file_with_more_places_than_a_link_takes_is_refused(
+    built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever writes a file chooses its names: the link's error would end who attaches."""
+    monkeypatch.setattr("edge_agent.probes.plan.MOST_PLACES", 2)
+    with pytest.raises(ElfError, match="expected at most 2 places"):
+        _plan(built, row(Group.MEMORY, ("cuMemAlloc" + VARIANTS,)))
+
+
+def test_plan_of_a_file_with_more_names_than_any_library_is_refused(
+    built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge_agent.probes.plan._MOST_NAMES", 2)
+    with pytest.raises(ElfError, match="expected at most 2 names"):
+        _plan(built, row(Group.MEMORY, ("cuMemAlloc" + VARIANTS,)))
