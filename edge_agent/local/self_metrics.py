@@ -11,8 +11,8 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from socketserver import ThreadingMixIn
-from threading import Thread
-from typing import Final
+from threading import BoundedSemaphore, Lock, Thread
+from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -22,6 +22,9 @@ from prometheus_client.registry import Collector
 from edge_agent.observer import AgentStatus
 
 LOOPBACK: Final = "127.0.0.1"
+MOST_READERS: Final = 16
+_READER_S: Final = 5
+_LEAVE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +75,50 @@ class StatusCollector(Collector):
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A thread to a scrape: a slow reader holds nobody up."""
+    """A thread to a scrape: a slow reader holds nobody up, and many of them do not add up.
+
+    Any user may connect and say nothing: whoever came first makes room for who comes next.
+    """
 
     daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._room = BoundedSemaphore(MOST_READERS)
+        self._readers: list[socket.socket] = []
+        self._changing = Lock()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._room.acquire(blocking=False):
+            with self._changing, contextlib.suppress(OSError, IndexError):
+                self._readers[0].shutdown(socket.SHUT_RDWR)
+            if not self._room.acquire(timeout=_LEAVE_S):
+                self.shutdown_request(request)
+                return
+        with self._changing:
+            self._readers.append(request)
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._changing, contextlib.suppress(ValueError):
+            self._readers.remove(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: a reader that breaks off is no event, and could fill the log."""
 
 
 class _Quiet(WSGIRequestHandler):
     """Says nothing of who scraped."""
+
+    timeout = _READER_S
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002, ARG002
         return
