@@ -7,10 +7,12 @@ records would have told. A process that has no probed file mapped costs one look
 from __future__ import annotations
 
 import os
+import resource
 import select
 from collections.abc import Container, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final, Protocol
 
 from .counts import ProcessKey
@@ -24,6 +26,10 @@ _SWEEP_NS: Final = 1_000_000_000
 _MOST_PLAIN: Final = 65_536
 _KEEP_NS: Final = 10_000_000_000
 """The modules of an ended process are kept until what it did has been drained and named."""
+_UNLIMITED: Final = 1 << 20
+_PROCESSES_SHARE, _FILES_SHARE = 4, 8
+"""Of the descriptors that this process may have: each followed process and probed file takes one,
+and links to files take more. The ledger and the log must not find that there are none left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +85,8 @@ class _Process:
 class Discovery:
     """Gives events in `poll`; `fds` become readable when there is something to poll for.
 
-    most_processes  of those that have a probed file mapped
+    most_processes  of those that have a probed file mapped; a fourth of this process's descriptors
+    most_modules    of all of them together, 450 bytes each
     walk_every_ns   least time between walks, where records are lost all the time: one of 100
                     processes takes 0.3 s when every file is new, and 20 ms later
     """
@@ -88,6 +95,7 @@ class Discovery:
     rings: Rings = field(default_factory=PerfRings)
     proc: str = "/proc"
     most_processes: int = 4096
+    most_modules: int = 262_144
     walk_every_ns: int = 5_000_000_000
     found: FoundFiles = field(init=False)
     counts: DiscoveryCounts = field(init=False)
@@ -101,7 +109,11 @@ class Discovery:
     _swept_ns: int = 0
 
     def __post_init__(self) -> None:
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        descriptors = _UNLIMITED if soft == resource.RLIM_INFINITY else soft
+        self.most_processes = min(self.most_processes, descriptors // _PROCESSES_SHARE)
         self.found = FoundFiles(self.book, self.proc)
+        self.found.most_held = min(self.found.most_held, descriptors // _FILES_SHARE)
         self.counts = DiscoveryCounts(self.found.counts)
 
     @property
@@ -248,6 +260,20 @@ class Discovery:
         self._queue += self.found.sweep(in_use)
         for key in [k for k, p in self._ended.items() if now_ns - p.ended_ns > _KEEP_NS]:
             del self._ended[key]
+        self._make_room(now_ns)
+
+    def _make_room(self, now_ns: int) -> None:
+        """Hold to the bound on modules: ended processes go first, then who has most."""
+        known = chain(self._ended.values(), self._processes.values())
+        held = sum(len(process.modules) for process in known)
+        while held > self.most_modules and self._ended:
+            held -= len(self._ended.pop(next(iter(self._ended))).modules)
+        while held > self.most_modules and self._processes:
+            most = max(self._processes.values(), key=lambda process: len(process.modules))
+            held -= len(most.modules)
+            self.counts.processes_refused += 1
+            self._executed(most.key.pid, now_ns)
+            del self._ended[most.key]
 
     def _ended_pids(self) -> Iterator[int]:
         """Yield the followed processes of which no thread is left."""

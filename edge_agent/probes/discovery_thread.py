@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from edge_agent.sources.port import SourceUnavailable
+
 from .discovery import Discovery, Event
 from .found_files import FileFound, FileGone
 
@@ -37,6 +39,7 @@ class DiscoveryThread:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="discovery", daemon=True)
         self.lock = threading.Lock()
+        self._failure: str | None = None
         self.events_dropped = 0
         self.cpu_ns = 0
 
@@ -46,7 +49,12 @@ class DiscoveryThread:
         self._thread.start()
 
     def take(self) -> list[Event]:
-        """Give the events since the last call, those of files too."""
+        """Give the events since the last call, those of files too.
+
+        Raises  SourceUnavailable once the thread has ended by itself: silence would be a zero
+        """
+        if self._failure is not None and not self._events:
+            raise SourceUnavailable(f"discovery ended: {self._failure}")
         return [self._events.popleft() for _ in range(len(self._events))]
 
     def stop(self) -> None:
@@ -59,6 +67,12 @@ class DiscoveryThread:
         self.discovery.close()
 
     def _run(self) -> None:
+        try:
+            self._watch()
+        except Exception as error:  # noqa: BLE001 (told where the events are taken)
+            self._failure = type(error).__name__  # its text may hold names of what runs here
+
+    def _watch(self) -> None:
         waiting = select.poll()
         for fd in self.discovery.fds:
             waiting.register(fd, select.POLLIN)

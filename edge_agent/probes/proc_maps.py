@@ -65,6 +65,9 @@ class Modules:
             return self._modules[index]
         return None
 
+    def __len__(self) -> int:
+        return len(self._modules)
+
     def __iter__(self) -> Iterator[Module]:
         return iter(tuple(self._modules))
 
@@ -88,7 +91,7 @@ def parse_stat(text: bytes) -> tuple[str, int] | None:
 
 def parse_maps(text: bytes) -> Iterator[Module]:
     """Yield the executable parts of files in /proc/PID/maps; lines in disorder are left out."""
-    for line in text.splitlines():
+    for line in text.split(b"\n"):  # a path may hold \r, and with it a line of its own making
         parts = line.split(None, 5)
         if len(parts) < 6 or parts[1][2:3] != b"x" or parts[4] == b"0":
             continue

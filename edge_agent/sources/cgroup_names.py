@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from .port import SourceUnavailable
 
 _MOUNTS: Final = Path("/proc/self/mounts")
 _MOST_DIRECTORIES: Final = 20_000
+_MOUNT_FIELDS: Final = 4
 _ROOT_NAME: Final = "/"
 
 
@@ -28,8 +30,11 @@ def hierarchy_of(*controllers: str, mounts: str | None = None) -> Hierarchy:
 
     Raises  SourceUnavailable where no cgroup file system is mounted
     """
-    text = _MOUNTS.read_text(encoding="utf-8") if mounts is None else mounts
-    rows = [line.split() for line in text.splitlines()]
+    text = (
+        _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape") if mounts is None else mounts
+    )
+    # Users name the folders they mount on: only these two letters part what the kernel wrote.
+    rows = [row for line in text.split("\n") if len(row := line.split(" ")) >= _MOUNT_FIELDS]
     for _, path, kind, options, *_ in rows:
         if kind == "cgroup" and set(controllers) & set(options.split(",")):
             return Hierarchy(path, unified=False)
@@ -45,9 +50,11 @@ class CgroupNames:
     def __init__(self, root: str) -> None:
         self._root = root
         self._names: dict[int, str] = {}
+        self.cut_short = False
+        """The last scan met more than 20,000 directories: what has no name may still be there."""
 
     def scan(self) -> None:
-        """Read the whole hierarchy, up to 20,000 directories."""
+        """Read the hierarchy from the top down, up to 20,000 directories."""
         self._names = dict(self._walk())
 
     def name(self, cgroup: int) -> str | None:
@@ -59,10 +66,11 @@ class CgroupNames:
         return cgroups <= self._names.keys()
 
     def _walk(self) -> Iterator[tuple[int, str]]:
-        waiting = [(self._root, _ROOT_NAME)]
-        seen = 0
+        # By levels: whoever makes thousands below a directory of his own hides no other's.
+        waiting = deque([(self._root, _ROOT_NAME)])
+        seen, self.cut_short = 0, False
         while waiting and seen < _MOST_DIRECTORIES:
-            path, name = waiting.pop()
+            path, name = waiting.popleft()
             try:
                 yield os.stat(path).st_ino, name  # noqa: PTH116 - a Path each would double the cost
                 with os.scandir(path) as entries:
@@ -71,3 +79,4 @@ class CgroupNames:
                 continue  # removed while we looked
             seen += 1
             waiting += [(e.path, f"{name.rstrip('/')}/{e.name}") for e in below]
+        self.cut_short = bool(waiting)

@@ -112,6 +112,7 @@ class CgroupTable:
     def __init__(self, table: GrowingTable, names: CgroupNames) -> None:
         self._table = table
         self._names = names
+        self._searched: set[int] = set()
 
     def grown(
         self,
@@ -124,9 +125,13 @@ class CgroupTable:
         for cgroup, values in kept_back:
             self._table.add(now, cgroup.to_bytes(8, "little"), values)
         ids = {int.from_bytes(key, "little") for key in now} - {0}
-        if not self._names.knows_all(ids):
+        if not self._names.knows_all(ids - self._searched):
             self._names.scan()
+            self._searched = {one for one in ids if self._names.name(one) is None}
         table = self._table.grown(now, self._name, boottime_ns, span_ns)
+        if self._names.cut_short:
+            self._table.forget_idle()  # what has no name may be there all the same
+            return table
         self._table.forget(
             key for key in now if self._names.name(int.from_bytes(key, "little")) is None
         )

@@ -21,7 +21,9 @@ from edge_agent.probes.elf_file import ElfFile
 from edge_agent.probes.found_files import FileFound, FileGone
 from edge_agent.probes.perf_records import Record
 from edge_agent.probes.plan import PlanBook
+from edge_agent.probes.proc_maps import process_key
 from edge_agent.probes.table import ProbeTable
+from edge_agent.sources.port import SourceUnavailable
 from tests.probes import elf_kit
 from tests.probes.elf_kit import row
 from tests.probes.process_actor import Actor, Watcher, acting, compiled
@@ -326,3 +328,47 @@ def test_discovery_needs_two_capabilities(tmp_path: Path) -> None:
         assert _as_agent(pid, "CAP_PERFMON", "CAP_SYS_PTRACE") == "found 1"
         assert _as_agent(pid, "CAP_PERFMON") == "found 0"
         assert "expected CAP_PERFMON" in _as_agent(pid, "CAP_SYS_PTRACE")
+
+
+def test_discovery_holds_no_more_modules_than_its_bound(actor: Actor, runtime: Path) -> None:
+    """4,096 processes of 8,192 mappings each are 10 GB: whoever has most is let go of."""
+    watcher = Watcher(Discovery(BOOK, rings=DeafRings(), walk_every_ns=0))
+    actor.ask(f"load {runtime}")
+    watcher.until(lambda: watcher.files(actor.pid))
+    watcher.discovery.most_modules = 1
+    watcher.until(lambda: watcher.discovery.counts.processes_refused)
+    key = process_key("/proc", actor.pid)
+    assert key is not None
+    assert watcher.discovery.modules(key) is None
+    assert not watcher.files(actor.pid)
+    watcher.discovery.close()
+
+
+def test_discovery_leaves_descriptors_to_the_rest_of_the_agent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _kind: (1024, 1024))
+    discovery = Discovery(BOOK, rings=DeafRings())
+    assert discovery.most_processes == 256
+    assert discovery.found.most_held == 128
+
+
+class BrokenRings(DeafRings):
+    """Rings whose records end the discovery."""
+
+    def take(self, plain: Container[bytes] = ()) -> list[Record]:
+        if self.lost:
+            raise RuntimeError("broken")
+        return []
+
+
+def test_discovery_thread_that_ended_is_an_error_and_not_silence() -> None:
+    rings = BrokenRings()
+    thread = DiscoveryThread(Discovery(BOOK, rings=rings), lambda _file: None)
+    thread.start()
+    assert thread.take() is not None
+    rings.lost = 1
+    thread._thread.join(20)
+    with pytest.raises(SourceUnavailable, match="discovery ended: RuntimeError"):
+        thread.take()
+    thread.stop()

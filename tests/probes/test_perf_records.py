@@ -135,3 +135,8 @@ def test_modules_by_address_are_the_last_mapped(
 
 def test_lists_of_cpus_are_read() -> None:
     assert list(possible_cpus("0-2,5,8-9\n")) == [0, 1, 2, 5, 8, 9]
+
+
+def test_maps_take_no_line_that_a_path_brings_along() -> None:
+    text = b"1000-2000 r-xp 00000000 08:01 7 /a\r3000-4000 r-xp 00000000 08:01 9 /b\n"
+    assert [module.file[1] for module in parse_maps(text)] == [7]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from edge_agent.config import load_config
 from edge_agent.live import sources_of
@@ -17,7 +19,7 @@ from edge_agent.sources import ebpf_libbpf
 from edge_agent.sources.bpf_maps import PerCpuMap, possible_cpus
 from edge_agent.sources.cgroup_names import CgroupNames, hierarchy_of
 from edge_agent.sources.ebpf_libbpf import kernel_version
-from edge_agent.sources.ebpf_tables import OTHER, GrowingTable, peer_name
+from edge_agent.sources.ebpf_tables import OTHER, CgroupTable, GrowingTable, peer_name
 from edge_agent.sources.perf_clock import cpu_numbers
 from edge_agent.sources.port import SourceUnavailable
 from wire.catalogue import Catalogue
@@ -25,6 +27,23 @@ from wire.catalogue import Catalogue
 BPF = Path(__file__).parents[2] / "bpf"
 METRICS = (BPF / "include/metrics.h").read_text()
 NOWHERE = PerCpuMap(fd=-1, key_bytes=8, fields=2, cpus=1)
+
+
+class FakeMap:
+    """A map of one CPU with these rows."""
+
+    key_bytes, capacity = 8, 1024
+
+    def __init__(self, rows: dict[int, list[int]]) -> None:
+        self._rows = rows
+        self.deleted: list[bytes] = []
+
+    def batches(self) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint64]]]:
+        keys = np.array(list(self._rows), "<u8").view(np.uint8).reshape(-1, 8)
+        yield keys, np.array([[row] for row in self._rows.values()], np.uint64)
+
+    def delete(self, key: bytes) -> None:
+        self.deleted.append(key)
 
 
 def enumeration(name: str) -> list[str]:
@@ -132,6 +151,48 @@ def test_hierarchy_is_v1_where_the_controller_is_mounted_and_else_unified() -> N
     assert only_v2.path == "/sys/fs/cgroup/unified"
     with pytest.raises(SourceUnavailable, match="expected a mounted cgroup"):
         hierarchy_of("cpu", mounts="tmpfs /tmp tmpfs rw 0 0\n")
+
+
+@pytest.mark.parametrize("letter", ["\u2028", "\x0c", "\r", "\x85"])
+def test_hierarchy_is_not_that_of_a_folder_with_a_line_in_its_name(letter: str) -> None:
+    """A user may mount a file system of his own on a folder of any name."""
+    forged = f"fuse /home/u/a{letter}cgroup2\u3000/home/u/b\u3000cgroup2\u3000rw fuse rw 0 0\n"
+    broken = f"fuse /home/u/a{letter}b fuse rw 0 0\n"
+    real = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n"
+    assert hierarchy_of("cpu", mounts=forged + broken + real).path == "/sys/fs/cgroup"
+
+
+def test_hierarchy_is_found_beside_a_folder_of_no_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_bytes(b"fuse /home/u/\xff fuse rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n")
+    monkeypatch.setattr("edge_agent.sources.cgroup_names._MOUNTS", mounts)
+    assert hierarchy_of("cpu").path == "/sys/fs/cgroup"
+
+
+def test_cgroups_of_one_user_by_the_thousand_hide_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a cut scan did not reach keeps its row: it is not gone."""
+    monkeypatch.setattr("edge_agent.sources.cgroup_names._MOST_DIRECTORIES", 12)
+    for name in ("a", "m", "z"):
+        (tmp_path / name).mkdir()
+    for number in range(50):
+        (tmp_path / "z" / f"x{number}").mkdir()
+        (tmp_path / "a" / f"x{number}").mkdir()
+    (tmp_path / "m" / "job").mkdir()
+    names = CgroupNames(str(tmp_path))
+    names.scan()
+    inodes = {(tmp_path / name).stat().st_ino: f"/{name}" for name in ("a", "m", "z")}
+    assert {inode: names.name(inode) for inode in inodes} == inodes
+    assert names.cut_short
+    source = FakeMap({inode: [5] for inode in (7, *inodes)})
+    table = GrowingTable("cgroup", source, ("cpu_ns",))  # type: ignore[arg-type]
+    first = CgroupTable(table, names).grown(0, 1)
+    assert first is not None
+    assert set(first.rows) == {"/a", "/m", "/z", "gone:7"}
+    assert not source.deleted
 
 
 def test_cgroup_names_are_paths_by_inode_and_follow_removal(tmp_path: Path) -> None:
