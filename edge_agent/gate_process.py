@@ -16,10 +16,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from threading import Thread
+from threading import Thread, Timer
 from typing import Final
 
-from privacy.accountant import SectionNoise, gate, load_accountant
+from privacy.accountant import GATE_MARGIN, SectionNoise, gate, load_accountant
 from privacy.errors import ParameterError
 from transport.preload import reachable
 
@@ -29,6 +29,8 @@ IDLE_S: Final = 20.0
 """The child waits this long for the next task: those of one plan come together."""
 _ANSWER_S: Final = 45.0
 """Twice, it is less than the time after which systemd takes the agent for stuck."""
+_MOST_ANSWER: Final = 4096
+_WHAT: Final = "epsilon of a week"
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _CODE: Final = "from edge_agent.gate_process import serve; serve()"
 
@@ -70,11 +72,8 @@ class GateProcess:
         # The first child may have ended for lack of questions.
         answer = self._ask(question) or self._ask(question)
         if answer is None:
-            raise ParameterError("epsilon of a week", "an answer of the accountant", "none")
-        kind, *values = json.loads(answer)
-        if kind != "epsilon":
-            raise ParameterError(*values)
-        return float(values[0])
+            raise ParameterError(_WHAT, "an answer of the accountant", "none")
+        return _epsilon(answer, epsilon_millionths / 1e6 + GATE_MARGIN)
 
     def close(self) -> None:
         """End the child; the next question begins another."""
@@ -89,19 +88,35 @@ class GateProcess:
             child = self._child = _begin()
         if child.stdin is None or child.stdout is None:
             return None
+        # Late at any point, in the middle of a line too, it is ended, and its pipes with it.
+        late = Timer(_ANSWER_S, child.kill)
+        late.start()
         try:
             child.stdin.write(question + "\n")
             child.stdin.flush()
-        except OSError:
+            line = child.stdout.readline(_MOST_ANSWER)
+        except (OSError, ValueError):
+            line = ""
+        finally:
+            late.cancel()
+        if not line.endswith("\n"):
             child.kill()
             return None
-        if not select.select([child.stdout], [], [], _ANSWER_S)[0]:
-            child.kill()
-            return None
-        line = child.stdout.readline()
-        if not line:
-            child.kill()
-        return line or None
+        return line
+
+
+def _epsilon(answer: str, most: float) -> float:
+    """Read an answer: an epsilon within the bound, or the refusal it stands for."""
+    try:
+        said = json.loads(answer)
+    except (ValueError, RecursionError):
+        said = None
+    match said:
+        case ["epsilon", float(value)] if 0.0 <= value <= most:
+            return value
+        case ["refused", str(bound), str(expected), str(got)]:
+            raise ParameterError(bound, expected, got)
+    raise ParameterError(_WHAT, f"an epsilon of at most {most:g}", "another answer")
 
 
 def _begin() -> subprocess.Popen[str]:
@@ -117,6 +132,9 @@ def _begin() -> subprocess.Popen[str]:
 
 def serve() -> None:
     """Answer questions, one a line, until there are none."""
+    # What libraries print is no answer: it goes where their warnings go.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     while select.select([sys.stdin], [], [], IDLE_S)[0]:
         line = sys.stdin.readline()
         if not line:
@@ -127,5 +145,5 @@ def serve() -> None:
             answer = ["epsilon", gate(noises, epsilon_millionths, delta_1e12)]
         except ParameterError as error:
             answer = ["refused", error.bound, error.expected, str(error.got)]
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()

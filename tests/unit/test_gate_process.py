@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -41,3 +42,67 @@ def test_gate_process_without_an_answer_refuses(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("edge_agent.gate_process._begin", silent)
     with pytest.raises(ParameterError, match="an answer of the accountant"):
         GateProcess()([QUIET], 2_000_000, 1_000)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "a warning of a library",
+        '["epsilon", NaN]',
+        '["epsilon", -1.0]',
+        '["epsilon", 3.0]',
+        '["epsilon"]',
+        '["epsilon", "1.0"]',
+        '["epsilon", 1.0, 2.0]',
+        '["refused"]',
+        '{"epsilon": 1.0}',
+        "1.0",
+        "[" * 100_000,
+    ],
+)
+def test_gate_process_with_another_answer_refuses(
+    monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    """Whatever is no epsilon within the bound is a refusal, and never the end of the agent."""
+    _answered_by(monkeypatch, f"import sys; sys.stdin.readline(); print({answer!r})")
+    with pytest.raises(ParameterError):
+        GateProcess()([QUIET], 2_000_000, 1_000)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sys, time; sys.stdin.readline(); print('[', end='', flush=True); time.sleep(99)",
+        "import time; time.sleep(99)",
+    ],
+)
+def test_gate_process_whose_child_hangs_refuses(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """In the middle of its answer, or before it took a question longer than a pipe holds."""
+    monkeypatch.setattr("edge_agent.gate_process._ANSWER_S", 0.3)
+    _answered_by(monkeypatch, code)
+    with pytest.raises(ParameterError, match="an answer of the accountant"):
+        GateProcess()([QUIET] * 2_000, 2_000_000, 1_000)
+
+
+def test_gate_process_answers_are_apart_from_what_libraries_print() -> None:
+    code = (
+        "import edge_agent.gate_process as process\n"
+        "def noisy(*_): print('a library prints'); return 1.0\n"
+        "process.gate = noisy\n"
+        "process.serve()\n"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", code], input="[[], 2000000, 1000]\n",
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert child.stdout == '["epsilon", 1.0]\n'
+    assert "a library prints" in child.stderr
+
+
+def _answered_by(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    def begin() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    monkeypatch.setattr("edge_agent.gate_process._begin", begin)
