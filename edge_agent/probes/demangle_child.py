@@ -1,7 +1,8 @@
 """Run as a program of its own: lines of mangled names come, lines of demangled ones go.
 
 A name of 200 letters can stand for one of terabytes (each part twice the one before), and the
-library has no bound: so the process that calls it has bounds, and nothing to lose.
+library has no bound: so the process that calls it has bounds, and nothing to lose: it can open no
+file and no socket any more, the agent's key and ledger least of all, and it begins no process.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final
 
 _MOST_MEMORY: Final = 96 << 20
 _MOST_CPU_S: Final = 1
+_PR_SET_NO_NEW_PRIVS: Final = 38
 MOST_NAME: Final = 4096
 
 
@@ -28,7 +30,9 @@ def _main() -> None:
     )
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (_MOST_CPU_S, _MOST_CPU_S))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for limit in (resource.RLIMIT_CORE, resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC):
+        resource.setrlimit(limit, (0, 0))
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     for line in sys.stdin.buffer:
         mangled = line.rstrip(b"\n")
         found = demangle(mangled, None, None, None)

@@ -6,11 +6,14 @@ import ctypes
 import os
 import platform
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from edge_agent.probes import demangle
 from edge_agent.probes.counts import LaunchRow, NameEvent, ProcessKey
 from edge_agent.probes.demangle import MOST_NAME, Demangler, kernel_symbol
 from edge_agent.probes.elf_file import ElfFile
@@ -217,3 +220,21 @@ def test_demangler_passes_over_what_is_not_mangled() -> None:
 )
 def test_kernel_symbol_of_a_stub(symbol: str, kernel: str) -> None:
     assert kernel_symbol(symbol) == kernel
+
+
+def test_demangling_child_can_open_nothing_while_it_reads_names() -> None:
+    """It runs as the agent's user: a name that breaks the library must not reach key or ledger."""
+    child = subprocess.Popen(
+        [sys.executable, "-I", "-S", demangle._CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write(b"_Z3addPf\n")
+    child.stdin.flush()
+    assert child.stdout.readline() == b"add(float*)\n"
+    limits = Path(f"/proc/{child.pid}/limits").read_text().splitlines()
+    bounds = {line[:26].strip(): line[26:].split()[:2] for line in limits}
+    assert bounds["Max open files"] == bounds["Max processes"] == ["0", "0"]
+    assert "NoNewPrivs:\t1" in Path(f"/proc/{child.pid}/status").read_text()
+    child.communicate()
+    assert child.returncode == 0
