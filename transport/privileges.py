@@ -44,6 +44,7 @@ _PR_CAP_AMBIENT: Final = 47
 _PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
 _CAPABILITY_VERSION_3: Final = 0x20080522
 _LAST_CAPABILITY: Final = 63
+_DESCRIPTORS: Final = 16_384
 
 
 class PrivilegeError(Exception):
@@ -125,6 +126,20 @@ def harden() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     _prctl(_PR_SET_DUMPABLE, 0)
+
+
+def take_descriptors() -> int:
+    """Raise the soft limit of open files as far as the hard one allows, up to 16,384; give it.
+
+    The usual 1,024 is for programs that call select(); followed processes, probed files and their
+    links alone may be more, and a ledger that cannot be opened is the end of an agent.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return soft
 
 
 def give_up_capabilities() -> None:

@@ -141,8 +141,13 @@ def _untold(reading: DeviceReading) -> Iterator[str]:
 
 
 def _use(unit: str, one: ProcessUse) -> Use:
-    container = container_of(one.cgroup)
-    return Use(unit, one.pid, one.name, container, one.memory_bytes, one.sm_percent)
+    container = _plain_name(container_of(one.cgroup))
+    return Use(unit, one.pid, _plain_name(one.name), container, one.memory_bytes, one.sm_percent)
+
+
+def _plain_name(text: str) -> str:
+    """Keep off terminals what whoever named a program or container wants them to do."""
+    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
 
 
 def _sum(values: Iterable[Measured]) -> Measured:

@@ -116,8 +116,10 @@ def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> 
     from edge_agent.local.log_level import log_to_stderr
     from edge_agent.local.systemd import Notifier
     from transport.port import TransportUnavailable
+    from transport.privileges import take_descriptors
     from wire.catalogue import Catalogue
 
+    take_descriptors()
     config, read = load(options)
     log_gate = log_to_stderr(config.log.level)
     # Before anything else: a reload that comes early must not end the agent.

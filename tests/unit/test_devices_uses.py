@@ -135,3 +135,11 @@ def test_otel_points_have_its_units_and_dcgms_id_and_no_gap() -> None:
     assert {one["attributes"]["hw.id"] for one in found} == {"GPU-a"}
     (errors,) = [one for one in found if one["name"] == "hw.errors"]
     assert errors["attributes"]["error.type"] == "uncorrected"
+
+
+def test_uses_have_names_that_a_terminal_only_shows() -> None:
+    """A process chooses its name, and who may make a control group its path."""
+    hostile = ProcessUse(7, 1, 2, "/lxc/a\x1b[2Jb\x9b", "\x1b]0;x\x07py\u202e")
+    found = uses(DeviceReading(0, "GPU-1", "", 0, 0, {}, (hostile,)))
+    assert found[0].name == "\ufffd]0;x\ufffdpy\ufffd"
+    assert found[0].container == "a\ufffd[2Jb\ufffd"

@@ -204,3 +204,15 @@ def test_drop_without_root_keeps_the_user_and_still_hardens() -> None:
         capture_output=True, text=True, timeout=60, check=True, cwd=REPOSITORY,
     )  # fmt: skip
     assert result.stdout.startswith("not root: runs as ")
+
+
+@pytest.mark.parametrize(("hard", "soft_after"), [(2000, 2000), (20_000, 16_384)])
+def test_descriptors_are_taken_as_far_as_allowed_and_of_use(hard: int, soft_after: int) -> None:
+    code = (
+        "import resource\n"
+        "from transport.privileges import take_descriptors\n"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, (1024, {hard}))\n"
+        "print(take_descriptors(), *resource.getrlimit(resource.RLIMIT_NOFILE))\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.split() == [str(soft_after), str(soft_after), str(hard)]
