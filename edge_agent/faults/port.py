@@ -54,5 +54,8 @@ class Miss:
     gap: Gap
 
 
+UNLISTED = "folder"
+"""The name of a `Miss` of a whole folder: nothing that is not found is known to be gone."""
+
 Finding = Count | State | Miss
 Probe = Callable[[Tree], Iterator[Finding]]

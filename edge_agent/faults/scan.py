@@ -8,7 +8,7 @@ from typing import Final
 from .memory import memory
 from .network import network
 from .pcie import pcie
-from .port import Finding, Probe
+from .port import UNLISTED, Finding, Miss, Probe
 from .power import power
 from .processor import processor
 from .smart import ReadSmart, read_smart
@@ -31,6 +31,8 @@ def probes(smart: ReadSmart = read_smart) -> Mapping[str, Probe]:
 
 
 def look(tree: Tree, smart: ReadSmart = read_smart) -> list[Finding]:
-    """Ask every probe."""
+    """Ask every probe; a folder that could not be listed is a reading that failed."""
+    tree.closed.clear()
     found = [finding for probe in probes(smart).values() for finding in probe(tree)]
-    return found[:MOST_FINDINGS]
+    closed = [Miss(UNLISTED, folder, gap) for folder, gap in tree.closed.items()]
+    return [*closed, *found][:MOST_FINDINGS]

@@ -20,12 +20,19 @@ class Tree:
 
     def __init__(self, root: Path = Path("/")) -> None:
         self.root = root
+        self.closed: dict[str, Gap] = {}
+        """Folders that are there and could not be listed: what is in them is not gone."""
 
     def entries(self, folder: str) -> list[str]:
-        """Give the names in a folder, sorted; none where it is missing or closed."""
+        """Give the names in a folder, sorted; none where it is missing, or `closed`."""
         try:
             return sorted(path.name for path in (self.root / folder).iterdir())[:MOST_ENTRIES]
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            no = isinstance(error, PermissionError)
+            kind = GapKind.NO_PERMISSION if no else GapKind.FAILED
+            self.closed[folder] = Gap(kind, f"{folder}: {error.strerror}")
             return []
 
     def exists(self, path: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from .port import Count, Finding, State
+from .port import UNLISTED, Count, Finding, State
 
 MOST_SUBJECTS: Final = 16_384
 """Counters and states that are remembered; the one not seen for longest is forgotten first."""
@@ -77,6 +77,7 @@ class Tracker:
         cleared: list[Cleared] = []
         growth: dict[Key, int] = {}
         looked: set[Key] = set()
+        whole = True
         for found in findings:
             looked.add((found.name, found.subject))
             if isinstance(found, Count):
@@ -87,7 +88,10 @@ class Tracker:
             elif isinstance(found, State):
                 faults += self._stands(found, now_ns)
                 cleared += self._ends(found)
-        cleared += self._gone(looked)
+            elif found.name == UNLISTED:
+                whole = False
+        if whole:
+            cleared += self._gone(looked)
         return News(tuple(faults), tuple(cleared), growth)
 
     @property

@@ -102,8 +102,8 @@ class FaultsSource:
             sweeper.begin(now_boottime_ns)
         try:
             found = sweeper.take()
-        except OSError as error:
-            raise SourceUnavailable(f"faults: {error}") from None
+        except Exception as error:  # noqa: BLE001 (a look at odd hardware must not end the agent)
+            raise SourceUnavailable(f"faults: {type(error).__name__}: {error}") from None
         records = list(self._logged(now_boottime_ns))
         if found is not None:
             records += self._looked(found, now_boottime_ns)

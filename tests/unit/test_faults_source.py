@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -205,6 +207,39 @@ def test_look_that_fails_is_a_source_that_failed_and_goes_on(host: FakeHost) -> 
         host.drain(source)
     host.write("sys/class/nvme/nvme0/state", "dead")
     assert host.drain(source).cells == ["faulty_gpu", "ssd"]  # what was logged meanwhile, too
+
+
+def test_folder_that_cannot_be_listed_ends_no_fault(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not seen is not gone: a host without descriptors lists nothing."""
+    host.write("sys/class/nvme/nvme0/state", "dead")
+    source = FaultsSource(host.root, host.log, start=lambda work: work())
+    source.start()
+    assert host.drain(source).cells == ["ssd"]
+
+    def refuse(path: Path) -> Iterator[Path]:
+        raise OSError(errno.EMFILE, "Too many open files", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "iterdir", refuse)
+        seen = host.drain(source)
+    assert seen.events == []
+    assert seen.grown("fault_gaps")["folder/failed", "faults"] > 0
+    assert source.standing == (("nvme_dead", "nvme0"),)
+    shutil.rmtree(host.root / "sys/class/nvme/nvme0")
+    assert host.drain(source).events == [("nvme_dead_cleared", "nvme0")]
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), OverflowError("large")])
+def test_look_that_breaks_does_not_end_the_agent(host: FakeHost, error: Exception) -> None:
+    def break_off(_device: Path) -> Smart:
+        raise error
+
+    source = FaultsSource(host.root, host.log, smart=break_off, start=lambda work: work())
+    source.start()
+    with pytest.raises(SourceUnavailable, match=type(error).__name__):
+        host.drain(source)
 
 
 def test_display_of_a_management_controller_is_no_gpu(host: FakeHost) -> None:
