@@ -14,7 +14,7 @@ SITE := .venv/site
 
 .PHONY: help setup bpf demo test test-long gpu-check gpu-kit lint lint-python lint-proto lint-docs format lock
 .PHONY: kafka java bench-round bench-demo bench-audit bench-kafka bench-agent clean
-.PHONY: bench-families bench-signatures
+.PHONY: bench-families bench-signatures bench-discovery
 
 help:
 	@echo "make setup         .venv with everything, by hash"
@@ -35,6 +35,7 @@ help:
 	@echo "make bench-families   GPU time that no rule names, and names the rules never saw"
 	@echo "make bench-signatures application classes on profiles that were not learned from"
 	@echo "make bench-agent   what one agent costs its host; as root, 20 minutes"
+	@echo "make bench-discovery  what the first process of an unseen GPU library misses"
 	@echo "make bench-audit   the noise samplers' audit at 10^7 trials"
 
 setup: $(STAMP)
@@ -111,6 +112,9 @@ bench-signatures: $(STAMP)
 
 bench-agent: $(STAMP)
 	@$(PYTHON) -m bench.agent $(ARGS)
+
+bench-discovery: $(STAMP)
+	@$(PYTHON) -m bench.discovery
 
 bench-audit: $(STAMP)
 	@$(PYTHON) -m bench.audit $(ARGS)

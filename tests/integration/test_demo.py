@@ -23,6 +23,8 @@ from tests.conftest import why_not
 from wire.release import vector_hash
 
 LONGEST_S = 150
+ATTEMPTS = 3
+WINDOWS = 2
 
 
 def demo_command(output: Path, *options: str, module: str = "pointillist") -> list[str]:
@@ -60,16 +62,25 @@ class SeededRuns:
 
 @pytest.fixture(scope="module")
 def seeded_runs(tmp_path_factory: pytest.TempPathFactory) -> SeededRuns:
-    folder = tmp_path_factory.mktemp("seeded")
+    """Run until every window was released: on a loaded machine reports of a demo come too late."""
+    for attempt in range(ATTEMPTS):
+        runs = run_seeded(tmp_path_factory.mktemp("seeded"), at_once=attempt == 0)
+        if runs.embedded["windows_released"] == runs.recorded["windows_released"] == WINDOWS:
+            break
+    return runs
+
+
+def run_seeded(folder: Path, at_once: bool) -> SeededRuns:
     record = folder / "record.jsonl"
-    sizes = ("--hosts", "40", "--windows", "2", "--processes", "1")
+    sizes = ("--hosts", "40", "--windows", str(WINDOWS), "--processes", "1")
     options = (*sizes, "--seed", "7", "--opendp-hosts", "0", "--no-live")
     kafka = [] if why_not("kafka") else ["--kafka"]
     embedded = start(folder / "embedded", *options)
+    first = None if at_once else finish(embedded)
     recorded = start(
         folder / "recorded", *options, *kafka, module="tests.recorded_demo", record=record
     )
-    summaries = finish(embedded), finish(recorded)
+    summaries = first or finish(embedded), finish(recorded)
     windows = [json.loads(line) for line in record.read_text().splitlines()]
     releases = Path(f"{record}.releases").read_text().splitlines()
     return SeededRuns(*summaries, windows, releases)
@@ -120,7 +131,7 @@ def check_seeded_runs(runs: SeededRuns) -> None:
         assert noise[2:].any()
 
 
-@pytest.mark.timeout(2 * LONGEST_S)
+@pytest.mark.timeout(5 * LONGEST_S)
 def test_demo_with_a_seed_repeats_and_releases_the_truth_and_its_noise(
     seeded_runs: SeededRuns,
 ) -> None:
@@ -128,7 +139,7 @@ def test_demo_with_a_seed_repeats_and_releases_the_truth_and_its_noise(
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(2 * LONGEST_S)
+@pytest.mark.timeout(5 * LONGEST_S)
 def test_demo_with_a_seed_releases_through_kafka_what_it_does_through_the_embedded_log(
     seeded_runs: SeededRuns,
 ) -> None:
