@@ -22,7 +22,7 @@ from .observer import AgentStatus, Observer, Unobserved
 from .outbox import BEAT_MS, Outbox
 from .participant import Participant
 from .protocol_events import EpochDue, Refuse, WindowClosed
-from .sources.port import Source, SourceUnavailable
+from .sources.port import Source, SourceUnavailable, guarded
 from .tally import Tally
 from .task_windows import Windows
 
@@ -215,7 +215,7 @@ class AgentShell:
         for source in self._sources:
             failure, drained = None, []
             try:
-                for record in source.drain(now_ns):
+                for record in guarded(source, now_ns):
                     self._windows.add(record)
                     drained.append(record)
             except SourceUnavailable as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -80,7 +81,7 @@ class SourceRegistry:
     def start(self, name: str) -> Source | Absence:
         """Make and start one source, or say why this host lacks it."""
         source = self.make(name)
-        reason = source.probe() or _failure_to_start(source)
+        reason = _failure_to_start(source)
         return source if reason is None else Absence(name, reason)
 
     def start_all(self) -> tuple[list[Source], list[Absence]]:
@@ -96,10 +97,36 @@ class SourceRegistry:
         return running, absent
 
 
+def guarded(source: Source, now_boottime_ns: int) -> Iterator[Record]:
+    """Drain a source; whatever breaks there is its failure, and the agent's other parts go on.
+
+    Users of a host choose the names and files that sources read. The error's own text may hold
+    them, so that its kind alone is told.
+
+    Raises      SourceUnavailable
+    """
+    try:
+        yield from source.drain(now_boottime_ns)
+    except SourceUnavailable:
+        raise
+    except Exception as error:  # noqa: BLE001 (see above)
+        raise SourceUnavailable(_broken(source, error)) from None
+
+
 def _failure_to_start(source: Source) -> str | None:
     try:
-        source.start()
+        reason = source.probe()
+        if reason is None:
+            source.start()
     except SourceUnavailable as error:
         source.stop()
         return str(error)
-    return None
+    except Exception as error:  # noqa: BLE001 (what breaks is one source)
+        with suppress(Exception):
+            source.stop()
+        return _broken(source, error)
+    return reason
+
+
+def _broken(source: Source, error: Exception) -> str:
+    return f"{source.name}: broken by {type(error).__name__}"

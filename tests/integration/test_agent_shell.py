@@ -23,6 +23,7 @@ from edge_agent.live import load_host, open_agent, open_ledger, this_machine
 from edge_agent.outbox import BEAT_MS, Outbox
 from edge_agent.recovery import read_signed_past
 from edge_agent.shell import AgentShell
+from edge_agent.sources.port import Absence, SourceRegistry
 from privacy.noise_opendp import OpenDpSampler
 from privacy.noise_seeded import SeededSampler
 from tests.agent_live import (
@@ -76,6 +77,42 @@ class BusyHost:
 
     def stop(self) -> None:
         return
+
+
+class OddHost(BusyHost):
+    """A source that this host's own state makes fail in a way that nobody thought of."""
+
+    name = "odd"
+
+    def drain(self, now_boottime_ns: int) -> list[Observation]:
+        raise UnicodeDecodeError("utf-8", b"/home/secret\xff", 12, 13, "invalid start byte")
+
+
+def test_agent_goes_on_when_a_source_breaks_and_tells_no_name_of_it(tmp_path: Path) -> None:
+    """A user of the host chooses names and files; what they break must be one source at most."""
+    made, clock = surroundings(tmp_path), SteppedClock(T0)
+    with capture_logs() as lines:
+        shell = made.agent(clock)
+        shell._sources = (OddHost(), BusyHost())
+        run_until(shell, clock, T0 + 10)
+        shell.close()
+    assert len(reports_of(made.records())) == 2
+    said = str(lines)
+    assert "UnicodeDecodeError" in said
+    assert "secret" not in said
+
+
+def test_source_that_breaks_at_its_start_is_absent_with_one_line() -> None:
+    class Broken(BusyHost):
+        def start(self) -> None:
+            raise ValueError("/home/secret")
+
+    registry = SourceRegistry()
+    registry.register("broken", Broken)
+    registry.register("busy", BusyHost)
+    running, absent = registry.start_all()
+    assert [source.name for source in running] == ["busy"]
+    assert absent == [Absence("broken", "busy: broken by ValueError")]
 
 
 def _traffic(made: Surroundings, source: BusyHost | None) -> tuple[list[int], list[int]]:
