@@ -149,10 +149,10 @@ class KernelNamer:
         index = self._index(pid, module)
         if index is None:
             return None
-        known = self.cache.find(index.build_id, [offset]) if self.cache is not None else {}
+        known = self.cache.find(index.cache_key, [offset]) if self.cache is not None else {}
         symbol = known.get(offset) or index.name(offset)
         if symbol is not None and not known and self.cache is not None:
-            self.cache.keep(index.build_id, {offset: symbol})
+            self.cache.keep(index.cache_key, {offset: symbol})
         return symbol
 
     def _index(self, pid: int, module: Module) -> SymbolIndex | None:

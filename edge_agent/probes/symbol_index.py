@@ -27,6 +27,14 @@ class SymbolIndex:
         self._files = [file]
         elf = _elf(file)
         self.build_id = elf.build_id
+        state = os.fstat(file.fd)
+        self.cache_key = (
+            f"{elf.build_id}.{state.st_dev:x}.{state.st_ino:x}.{state.st_ctime_ns:x}"
+            if elf.build_id
+            else ""
+        )
+        """Names are kept under it: any file can have another's build id, no other is that file."""
+        self._owners = {0, state.st_uid}
         self._layout = elf.layout
         self._tables = _tables(file, elf)
         if not elf.has_symbol_table and elf.build_id:
@@ -60,14 +68,16 @@ class SymbolIndex:
             self._files.pop().close()
 
     def _add_debug_file(self, root: str) -> None:
-        """Use a debug file, if it is really that of this file."""
+        """Use a debug file, if it is that of this file, and root's or of this file's owner."""
         name = f"{root}{_DEBUG}/{self.build_id[:2]}/{self.build_id[2:]}.debug"
         file = open_regular(name)
         if file is None:
             return
         with suppress(ElfError):
             elf = _elf(file)
-            if elf.build_id == self.build_id:
+            # In a process's own root its user puts files, and the names are everybody's.
+            trusted = os.fstat(file.fd).st_uid in self._owners
+            if elf.build_id == self.build_id and trusted:
                 self._tables += _tables(file, elf)
                 self._files.append(file)
                 return

@@ -129,6 +129,37 @@ def test_namer_reads_a_debug_file_only_of_the_same_build(
     again.close()
 
 
+@pytest.mark.root
+def test_namer_reads_no_debug_file_that_another_user_put_there(
+    namer: KernelNamer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root alone gives files away. The names of a library are those of all who have it mapped."""
+    whole = elf_kit.library(tmp_path / "libwhole.so", source=STUBS)
+    monkeypatch.setattr("edge_agent.probes.symbol_index._DEBUG", str(tmp_path / "debug"))
+    with whole.open("rb") as file:
+        build_id = ElfFile.read(file).build_id
+    debug = tmp_path / "debug" / build_id[:2] / f"{build_id[2:]}.debug"
+    debug.parent.mkdir(parents=True)
+    elf_kit.run("objcopy", "--only-keep-debug", whole, debug)
+    stripped = tmp_path / "libstripped.so"
+    elf_kit.run("strip", "-o", stripped, whole)
+    os.chown(debug, 65_534, -1)
+    assert _named(namer, _stubs(stripped)[1])[0].startswith("libstripped.so+0x")
+
+
+def test_namer_takes_no_cached_name_of_another_file_with_the_same_build_id(
+    namer: KernelNamer, tmp_path: Path
+) -> None:
+    """A build id is what a file says of itself: anyone can say that of another's library."""
+    namer.cache = SymbolCache(tmp_path / "symbols.db")
+    same = "-Wl,--build-id=0x" + "ab" * 20
+    forged = elf_kit.library(tmp_path / "libf.so", same, source=STUBS.replace("Z3mul", "Z3bad"))
+    real = elf_kit.library(tmp_path / "libr.so", same, source=STUBS)
+    assert _named(namer, _stubs(forged)[1]) == ["bad(int*, int*)"]
+    assert _named(namer, _stubs(real)[1]) == ["mul(int*, int*)"]
+    namer.cache.close()
+
+
 def test_namer_prefers_what_the_process_registered(namer: KernelNamer, tmp_path: Path) -> None:
     """A handle of the driver has a name; one of CUDA 13 a host function, and that a name."""
     stubs = _stubs(elf_kit.library(tmp_path / "libkernels.so", source=STUBS))
