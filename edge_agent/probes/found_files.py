@@ -105,7 +105,7 @@ class FoundFiles:
     most_plain: int = 65_536
     counts: FileCounts = field(default_factory=FileCounts)
     _held: dict[FileKey, _Held] = field(default_factory=dict)
-    _same: dict[tuple[Identity, str], FileKey] = field(default_factory=dict)
+    _same: dict[tuple[Identity, int, str], FileKey] = field(default_factory=dict)
     _other_names: OrderedDict[FileKey, _OtherName] = field(default_factory=OrderedDict)
     _plain: OrderedDict[FileKey, _Plain] = field(default_factory=OrderedDict)
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
@@ -173,7 +173,8 @@ class FoundFiles:
             return None
         plan, build_id = self._plan(file, module.path)
         if plan or plan.remark:
-            same = self._same.get((file.identity, build_id)) if build_id else None
+            state = (file.identity, file.inode_changed_ns, build_id)
+            same = self._same.get(state) if build_id else None
             if same is not None and (file.overlay or self._held[same].open.overlay):
                 self._note(self._other_names, module.file, _OtherName(same, now_ns))
                 file.close()
@@ -221,7 +222,7 @@ class FoundFiles:
         self._held[module.file] = _Held(found, file)
         self._plain.pop(module.file, None)
         if build_id:
-            self._same[file.identity, build_id] = module.file
+            self._same[file.identity, file.inode_changed_ns, build_id] = module.file
         return found
 
     def _let_go(self, held: _Held) -> FileGone:

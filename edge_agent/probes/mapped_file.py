@@ -44,6 +44,8 @@ class MappedFile:
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.identity = self._look()
+        self.inode_changed_ns = os.fstat(fd).st_ctime_ns
+        """When it was opened; the one time that nobody can set: tells a copy made to look alike."""
         self.overlay = _file_system(fd) == _OVERLAY
 
     @property

@@ -18,10 +18,11 @@ from edge_agent.probes.counts import Group
 from edge_agent.probes.discovery import Discovery
 from edge_agent.probes.discovery_thread import DiscoveryThread
 from edge_agent.probes.elf_file import ElfFile
-from edge_agent.probes.found_files import FileFound, FileGone
+from edge_agent.probes.found_files import FileFound, FileGone, FoundFiles
+from edge_agent.probes.mapped_file import Identity, MappedFile
 from edge_agent.probes.perf_records import Record
 from edge_agent.probes.plan import PlanBook
-from edge_agent.probes.proc_maps import process_key
+from edge_agent.probes.proc_maps import Module, process_key
 from edge_agent.probes.table import ProbeTable
 from edge_agent.sources.port import SourceUnavailable
 from tests.probes import elf_kit
@@ -393,3 +394,22 @@ def test_discovery_thread_that_ended_is_an_error_and_not_silence() -> None:
     with pytest.raises(SourceUnavailable, match="discovery ended: RuntimeError"):
         thread.take()
     thread.stop()
+
+
+def test_found_file_made_to_look_like_a_layers_is_not_taken_for_it(
+    runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number, size, time and build id can be had: a copy must not keep probes off the real one."""
+    copy = Path(shutil.copy(runtime, tmp_path / "libcudart.so.13"))
+    monkeypatch.setattr(MappedFile, "_look", lambda _self: Identity(1, 1, 1))
+    monkeypatch.setattr("edge_agent.probes.mapped_file._file_system", lambda _fd: 0x794C7630)
+    found = FoundFiles(BOOK)
+    seen = []
+    for path in (copy, runtime):
+        of = path.stat()
+        key = ((os.major(of.st_dev), os.minor(of.st_dev)), of.st_ino)
+        seen += found.see(os.getpid(), Module(0, 4096, 0, key, str(path)), 0, 1, 1)
+    assert [event.path for event in seen if isinstance(event, FileFound)] == [
+        str(copy), str(runtime)
+    ]  # fmt: skip
+    found.close()
