@@ -1,0 +1,85 @@
+"""Small programs and libraries, compiled as the tests need them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+from edge_agent.probes.counts import Group
+
+LIBRARY = """
+#define MARK(name, semaphore) __asm__ volatile( \\
+    "990: nop\\n" \\
+    ".pushsection .note.stapsdt,\\"\\",\\"note\\"\\n .balign 4\\n" \\
+    ".4byte 992f-991f, 994f-993f, 3\\n" \\
+    "991: .asciz \\"stapsdt\\"\\n 992: .balign 4\\n" \\
+    "993: .8byte 990b, _.stapsdt.base, " semaphore "\\n" \\
+    ".asciz \\"torch\\"\\n .asciz \\"" name "\\"\\n .asciz \\"8@%%rdi\\"\\n 994: .balign 4\\n" \\
+    ".popsection\\n" \\
+    ".ifndef _.stapsdt.base\\n" \\
+    ".pushsection .stapsdt.base,\\"aG\\",\\"progbits\\",.stapsdt.base,comdat\\n" \\
+    ".weak _.stapsdt.base\\n .hidden _.stapsdt.base\\n" \\
+    "_.stapsdt.base: .space 1\\n .size _.stapsdt.base, 1\\n .popsection\\n .endif" ::: "memory")
+__attribute__((section(".probes"), visibility("hidden"))) unsigned short counted;
+volatile int seen;
+int cuMemAlloc(int a) { seen += a; return 0; }
+int cuMemAlloc_v2(int a) { seen += a + 1; return 0; }
+int cuMemAlloc_v2_ptds(int a) { seen += a + 2; return 0; }
+int cuMemAllocHost(int a) { seen += a + 3; return 0; }
+int cudaLaunchKernel(int a) { seen += a + 4; return 0; }
+int cudaLaunchKernel_ptsz(int a) { seen += a + 5; return 0; }
+int pncclAllReduce(int a) { seen += a + 6; return 0; }
+int ncclAllReduce(int a) __attribute__((alias("pncclAllReduce")));
+int marked(int a) { MARK("op", "0"); MARK("counted_op", "counted"); return a; }
+static int resolved(int a) { return a; }
+static int (*choose(void))(int) { return resolved; }
+int cuIndirect(int) __attribute__((ifunc("choose")));
+"""
+
+STATIC = LIBRARY[: LIBRARY.index("static int resolved")]
+"""The same without the indirect function, which a static program would resolve at its start."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a probe table, as far as planning sees it."""
+
+    group: Group
+    symbols: tuple[str, ...] = ()
+    files: tuple[str, ...] = ("*",)
+    usdt: tuple[str, ...] = ()
+    returns: bool = False
+
+    def in_file(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self.files)
+
+    @property
+    def return_group(self) -> Group:
+        return Group.LAUNCH_RESULT if self.group is Group.LAUNCH else self.group
+
+
+@dataclass(frozen=True)
+class Table:
+    rows: tuple[Row, ...]
+
+
+def run(*command: str | Path, text: str | None = None) -> None:
+    subprocess.run(list(map(str, command)), check=True, input=text, text=True, timeout=60)
+
+
+def compile_c(source: str, target: Path, *flags: str | Path) -> Path:
+    """Compile one C source into `target`; gcc, at -O1, with a build id."""
+    if shutil.which("gcc") is None:
+        pytest.skip("needs gcc, as make setup installs it")
+    plain = ["-O1", "-Wl,--build-id=sha1", "-fcf-protection=none"]
+    run("gcc", *plain, "-x", "c", "-", "-x", "none", "-o", target, *flags, text=source)
+    return target
+
+
+def library(target: Path, *flags: str | Path, source: str = LIBRARY) -> Path:
+    return compile_c(source, target, "-shared", "-fPIC", *flags)
