@@ -75,7 +75,7 @@ class LaunchRow:
 class CallRow:
     """Calls of one kind by one process.
 
-    nested      entries inside another probed call of the same thread: not in `calls`
+    nested      entries inside a probed call of the same kind and thread: not in `calls`
     returned    calls whose return was seen; `wait_ns` is the sum over these
     bytes       sum of the size argument, where the row has one
     """
@@ -191,8 +191,9 @@ class ProbeDrain:
 
     duty   share of the span, 0..1, during which a group was attached to a file; a group that is
            not named was not attached at all
-    lost   counts of what found no room, by what: `launch_rows` (those launches are in kernel 0),
-           `allocations`, `samples`, `names`, ...
+    lost   counts of what found no room, by what: `launch_rows` (those launches are in kernel 0 of
+           process (0, 0) and file 0, as all rows of what found no room), `allocations`,
+           `samples`, `names`, ...
     hits   probe hits of a group on a file by process: what the governor needs
     """
 

@@ -70,11 +70,14 @@ class ElfFile:
         """Whether code for GPUs is embedded: what a CUDA or HIP compiler leaves."""
         return any(self.layout.section(name) is not None for name in _DEVICE_CODE)
 
-    def functions(self) -> Iterator[Function]:
-        """Yield each function of .symtab and .dynsym, those of both twice."""
+    def functions(self, beginnings: tuple[bytes, ...] = (b"",)) -> Iterator[Function]:
+        """Yield each function of .symtab and .dynsym, those of both twice.
+
+        beginnings  of names: others are left out
+        """
         for section in self.symbol_tables():
             try:
-                yield from self._functions(section)
+                yield from self._functions(section, beginnings)
             except ElfError as error:
                 self.disorder.append(str(error))
 
@@ -105,12 +108,12 @@ class ElfFile:
         """Give up to 16 bytes at an offset of the file."""
         return self._content.read_up_to(offset, entry_class.LONGEST_INSTRUCTION)
 
-    def _functions(self, section: Section) -> Iterator[Function]:
+    def _functions(self, section: Section, beginnings: tuple[bytes, ...]) -> Iterator[Function]:
         what = _TABLES[section.kind]
         rows = defined_functions(self._content, self.layout, section, what)
         offsets = file_offsets(self.layout, rows["value"]).tolist()
         addresses, sizes = rows["value"].tolist(), rows["size"].tolist()
         strings = string_section(self.layout, section)
-        for row, name in named(self._content, strings, rows):
+        for row, name in named(self._content, strings, rows, beginnings):
             text = name.decode("utf-8", "replace")
             yield Function(text, offsets[row], addresses[row], sizes[row])

@@ -83,10 +83,13 @@ def string_section(layout: Layout, section: Section) -> Section:
     return layout.sections[section.link]
 
 
-def named(content: ElfBytes, strings: Section, rows: Columns) -> Iterator[tuple[int, bytes]]:
+def named(
+    content: ElfBytes, strings: Section, rows: Columns, beginnings: tuple[bytes, ...] = (b"",)
+) -> Iterator[tuple[int, bytes]]:
     """Yield (row, name), in the order of the string table, of which 4 MiB are held at a time.
 
-    A name without an end within 16 KiB is left out.
+    beginnings  names that begin otherwise are left out: most of them, and quickly
+    A name without an end within 16 KiB is left out too.
     """
     order = np.argsort(rows["name"], kind="stable")
     places = rows["name"][order].astype(np.int64)
@@ -101,7 +104,8 @@ def named(content: ElfBytes, strings: Section, rows: Columns) -> Iterator[tuple[
         for row, place in zip(
             order[done:until].tolist(), (places[done:until] - window).tolist(), strict=True
         ):
-            end = text.find(b"\0", place, place + MOST_NAME)
-            if end > place:
-                yield row, text[place:end]
+            if text.startswith(beginnings, place):
+                end = text.find(b"\0", place, place + MOST_NAME)
+                if end > place:
+                    yield row, text[place:end]
         done = until

@@ -15,12 +15,15 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from .counts import Group
 from .elf_file import ElfFile
 from .elf_layout import Machine
 from .entry_class import ENDBR64, EntryClass
+
+_LETTERS: Final = re.compile(r"[A-Za-z0-9_]+")
+_GROUPED: Final = re.compile(r"\([^()]*\)")
 
 
 class PlannedRow(Protocol):
@@ -96,7 +99,7 @@ class PlanBook:
     def __init__(self, table: PlannedTable) -> None:
         self._rows = tuple(table.rows)
         self._symbols = [re.compile("|".join(f"(?:{s})" for s in r.symbols)) for r in self._rows]
-        self._any_of: dict[tuple[int, ...], re.Pattern[str]] = {}
+        self._beginnings = [tuple(map(_beginning, row.symbols)) for row in self._rows]
 
     def plan(self, elf: ElfFile, file_name: str, past_endbr: bool = True) -> FilePlan:
         """Plan one file.
@@ -121,22 +124,13 @@ class PlanBook:
 
     def _functions(self, elf: ElfFile, rows: tuple[int, ...]) -> Iterator[tuple[int, int]]:
         """Yield (offset, row) of each function that is one of a row's."""
-        wanted = [row for row in rows if self._rows[row].symbols]
-        if not wanted:
+        beginnings = {text for row in rows for text in self._beginnings[row]}
+        if not beginnings:
             return
-        fits = self._fits_any(tuple(wanted)).fullmatch
-        for function in elf.functions():
-            if fits(function.name):
-                for row in wanted:
-                    if self._symbols[row].fullmatch(function.name):
-                        yield function.offset, row
-
-    def _fits_any(self, rows: tuple[int, ...]) -> re.Pattern[str]:
-        """One expression for all rows: most names of most files are nobody's."""
-        if rows not in self._any_of:
-            symbols = [symbol for row in rows for symbol in self._rows[row].symbols]
-            self._any_of[rows] = re.compile("|".join(f"(?:{symbol})" for symbol in symbols))
-        return self._any_of[rows]
+        for function in elf.functions(tuple(beginnings)):
+            for row in rows:
+                if self._rows[row].symbols and self._symbols[row].fullmatch(function.name):
+                    yield function.offset, row
 
     def _marks(self, elf: ElfFile, rows: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
         """Yield (offset, row, semaphore) of each USDT probe that is one of a row's."""
@@ -184,6 +178,16 @@ def _remark(elf: ElfFile) -> str:
         "contains a GPU runtime without symbols (static and stripped): "
         "only calls of the driver's library are seen"
     )
+
+
+def _beginning(expression: str) -> bytes:
+    """Give the letters with which every match of an expression begins."""
+    if "|" in _GROUPED.sub("", expression):
+        return b""
+    letters = _LETTERS.match(expression)
+    text = letters.group() if letters is not None else ""
+    optional = expression[len(text) : len(text) + 1] in {"?", "*", "{"}
+    return (text[:-1] if optional else text).encode()
 
 
 def _behind_endbr(elf: ElfFile, offset: int) -> int:

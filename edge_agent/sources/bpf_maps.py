@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from .port import SourceUnavailable
 
-_LOOKUP, _UPDATE, _DELETE, _NEXT_KEY, _LOOKUP_BATCH = 1, 2, 3, 4, 24
+_LOOKUP, _UPDATE, _DELETE, _NEXT_KEY, _LOOKUP_BATCH, _LINK_CREATE = 1, 2, 3, 4, 24, 28
 _SYSCALLS: Final = {"x86_64": 321, "aarch64": 280}
 _BATCH: Final = 256
 
@@ -129,6 +129,22 @@ class ArrayView:
         """Unmap; `rows` must not be used afterwards."""
         self.rows = np.zeros((0, 0), np.uint64)
         self._memory.close()
+
+
+def set_element(fd: int, key: bytes, value: bytes) -> None:
+    """Write one value of a map that is not per CPU. Raises SourceUnavailable."""
+    memory = ctypes.create_string_buffer(value, len(value))
+    _element(_UPDATE, fd, key, ctypes.addressof(memory))
+
+
+def create_link(attributes: ctypes.Structure) -> int:
+    """Attach a program (BPF_LINK_CREATE); give the link's descriptor. Raises OSError."""
+    syscall, number = _system_call()
+    fd = syscall(number, _LINK_CREATE, ctypes.addressof(attributes), ctypes.sizeof(attributes))
+    if fd < 0:
+        failed = ctypes.get_errno()
+        raise OSError(failed, os.strerror(failed))
+    return fd
 
 
 def _element(command: int, fd: int, key: bytes, value: int) -> None:

@@ -17,6 +17,7 @@ _LEAST_VERSION: Final = (1, 1)
 _TP_BTF: Final = 23
 _LOG_LINES: Final = 40
 _Print = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+_RingSample = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _HANDLE: Final = ctypes.c_void_p
 
 _SIGNATURES: Final = {
@@ -30,6 +31,7 @@ _SIGNATURES: Final = {
     "bpf_object__load": (ctypes.c_int, (_HANDLE,)),
     "bpf_object__close": (None, (_HANDLE,)),
     "bpf_program__set_autoload": (ctypes.c_int, (_HANDLE, ctypes.c_bool)),
+    "bpf_program__set_expected_attach_type": (ctypes.c_int, (_HANDLE, ctypes.c_int)),
     "bpf_program__attach": (_HANDLE, (_HANDLE,)),
     "bpf_program__attach_perf_event": (_HANDLE, (_HANDLE, ctypes.c_int)),
     "bpf_program__fd": (ctypes.c_int, (_HANDLE,)),
@@ -38,6 +40,9 @@ _SIGNATURES: Final = {
     "bpf_map__set_max_entries": (ctypes.c_int, (_HANDLE, ctypes.c_uint32)),
     "bpf_map__set_autocreate": (ctypes.c_int, (_HANDLE, ctypes.c_bool)),
     "bpf_map__initial_value": (ctypes.c_void_p, (_HANDLE, ctypes.POINTER(ctypes.c_size_t))),
+    "ring_buffer__new": (_HANDLE, (ctypes.c_int, _RingSample, ctypes.c_void_p, ctypes.c_void_p)),
+    "ring_buffer__consume": (ctypes.c_int, (_HANDLE,)),
+    "ring_buffer__free": (None, (_HANDLE,)),
     "bpf_prog_test_run_opts": (ctypes.c_int, (ctypes.c_int, ctypes.c_void_p)),
 }
 
@@ -155,6 +160,11 @@ class BpfObject:
             raise ValueError(f"section {name}: expected {size.value} bytes, got {len(content)}")
         ctypes.memmove(address, content, len(content))
 
+    def expect_attach_type(self, program: str, kind: int) -> None:
+        """Say before the load how a program will be attached, where its section cannot."""
+        if self._library.bpf_program__set_expected_attach_type(self._program(program), kind):
+            raise self._failure(f"choose how {program} is attached")
+
     def load(self) -> None:
         """Give maps and programs to the kernel. Raises SourceUnavailable."""
         if self._library.bpf_object__load(self._object):
@@ -231,3 +241,33 @@ class BpfObject:
         if number == errno.EPERM:
             return SourceUnavailable(f"cannot {deed}: expected CAP_BPF and CAP_PERFMON")
         return SourceUnavailable(f"cannot {deed}: {os.strerror(number)}: {self._log.reason()}")
+
+
+class Ring:
+    """A ring buffer that is read when asked: nobody is woken."""
+
+    def __init__(self, fd: int) -> None:
+        """Map a ring by its descriptor. Raises SourceUnavailable."""
+        self._library, _ = _library()
+        self._records: list[bytes] = []
+        self._callback = _RingSample(self._take)
+        self._ring = self._library.ring_buffer__new(fd, self._callback, None, None)
+        if not self._ring:
+            reason = os.strerror(ctypes.get_errno())
+            raise SourceUnavailable(f"cannot map a ring buffer: {reason}")
+
+    def read(self) -> list[bytes]:
+        """Take every record that is there, in order."""
+        self._library.ring_buffer__consume(self._ring)
+        taken, self._records = self._records, []
+        return taken
+
+    def close(self) -> None:
+        """Unmap; a second call does nothing."""
+        if self._ring:
+            self._library.ring_buffer__free(self._ring)
+            self._ring = None
+
+    def _take(self, _context: int, record: int, size: int) -> int:
+        self._records.append(ctypes.string_at(record, size))
+        return 0

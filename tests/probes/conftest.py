@@ -1,0 +1,27 @@
+"""Stubs compiled once, and programs loaded for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.probes_kit import ENDBR, Probed, Stubs, probing
+
+
+@pytest.fixture(scope="session")
+def stubs(tmp_path_factory: pytest.TempPathFactory) -> Stubs:
+    """Libraries whose functions begin with `push`."""
+    return Stubs.build(tmp_path_factory.mktemp("stubs"))
+
+
+@pytest.fixture(scope="session")
+def endbr_stubs(tmp_path_factory: pytest.TempPathFactory) -> Stubs:
+    """Libraries whose functions begin with `endbr64`."""
+    return Stubs.build(tmp_path_factory.mktemp("endbr"), ENDBR)
+
+
+@pytest.fixture
+def probed() -> Iterator[Probed]:
+    with probing() as probed:
+        yield probed

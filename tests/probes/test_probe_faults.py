@@ -1,0 +1,157 @@
+"""Processes that die in a call, pids used again, maps without room: nothing stays or is silent."""
+
+from __future__ import annotations
+
+import signal
+import struct
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from edge_agent.probes.counts import ProcessKey
+from edge_agent.probes.layout import THREAD_FIELDS
+from edge_agent.probes.limits import ProbeLimits
+from edge_agent.sources.bpf_maps import PerCpuMap
+from tests.probes_kit import Probed, Stubs, probing, run, start_ns, staying
+
+pytestmark = pytest.mark.root
+
+
+def threads_in_calls(probed: Probed) -> dict[int, int]:
+    """Depth of every thread that is known, by thread id."""
+    source = PerCpuMap(probed.programs._object.map_fd("threads"), 4, THREAD_FIELDS, 1)
+    found = {}
+    for keys, values in source.batches():
+        for key, depth in zip(keys, values[:, 0, 1] >> 32, strict=True):
+            found[struct.unpack("<I", key.tobytes())[0]] = int(depth)
+    return found
+
+
+def wait_until_in_call(probed: Probed, pid: int) -> None:
+    for _ in range(200):
+        if threads_in_calls(probed).get(pid):
+            return
+        time.sleep(0.01)
+    raise AssertionError("the child never entered its call")
+
+
+def test_process_killed_inside_a_call_leaves_nothing(probed: Probed, stubs: Stubs) -> None:
+    probed.attach(stubs.library("libcudart"))
+    child = subprocess.Popen([stubs.caller("libcudart"), "hang"])
+    wait_until_in_call(probed, child.pid)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    first = probed.drain()
+    assert [(c.call, c.calls, c.returned) for c in first.calls] == [
+        ("cudart.stream_synchronize", 1, 0)
+    ]
+    probed.drain()
+    assert child.pid not in threads_in_calls(probed)
+    assert not {one for one, _ in probed.programs._processes()} & {child.pid}
+
+
+def test_process_that_ends_takes_its_memory_along(probed: Probed, stubs: Stubs) -> None:
+    probed.attach(stubs.library("libcudart"))
+    with staying(stubs.caller("libcudart"), "memory") as child:
+        assert probed.drain().memory[0].live_bytes == 1000
+    probed.drain()
+    assert child.pid not in {row.process.pid for row in probed.drain().memory}
+    allocations = PerCpuMap(probed.programs._object.map_fd("allocations"), 24, 3, 1)
+    assert sum(len(keys) for keys, _ in allocations.batches()) == 0
+
+
+def test_pid_used_again_is_another_process(probed: Probed, stubs: Stubs) -> None:
+    probed.attach(stubs.library("libcudart"))
+    program = stubs.caller("libcudart")
+    last_pid = Path("/proc/sys/kernel/ns_last_pid")
+    with staying(program, "threads", 1, 41) as first:
+        first_start = start_ns(first.pid)
+    time.sleep(0.03)  # /proc's start times are whole ticks of 10 ms
+    for _ in range(20):
+        last_pid.write_text(str(first.pid - 1))
+        with staying(program, "threads", 1, 43) as second:
+            second_start = start_ns(second.pid)
+        if second.pid == first.pid:
+            break
+    assert second.pid == first.pid
+    probed.drain()
+    counts: Counter[ProcessKey] = Counter()
+    for row in probed.drains[0].launches:
+        counts[row.process] += row.launches
+    assert counts[ProcessKey(first.pid, first_start)] == 41
+    assert counts[ProcessKey(first.pid, second_start)] == 43
+
+
+def test_launches_without_room_are_in_other_and_counted_as_lost(stubs: Stubs) -> None:
+    with probing(limits=ProbeLimits(launches=16)) as probed:
+        probed.attach(stubs.library("libcudart"))
+        pid = run(stubs.caller("libcudart"), "many", 103)
+        drain = probed.drain()
+        own = {row.kernel for row in drain.launches if row.process.pid == pid}
+        (other,) = [row for row in drain.launches if not row.process.pid]
+        assert other.kernel == 0
+        assert other.call == "cudart.launch"
+        assert len(own) == 16
+        assert len(own) + other.launches == 103
+        assert drain.lost["launch_rows"] == other.launches
+        assert sum(c.calls for c in drain.calls if c.call == "cudart.launch") == 103
+        # The process has ended: its rows make room.
+        probed.drain()
+        run(stubs.caller("libcudart"), "many", 7)
+        assert not probed.drain().lost
+
+
+def test_allocations_without_room_are_counted_untracked(stubs: Stubs) -> None:
+    with probing(limits=ProbeLimits(allocations=8)) as probed:
+        probed.attach(stubs.library("libcudart"))
+        with staying(stubs.caller("libcudart"), "many", 0, 31):
+            drain = probed.drain()
+            (memory,) = drain.memory
+            assert memory.allocations == 31
+            assert memory.live_bytes == 10 * (31 - memory.untracked)
+            assert memory.untracked == drain.lost["allocations"] > 0
+            assert probed.drain().memory[0].untracked == 0
+
+
+@pytest.mark.parametrize(
+    ("limits", "scenario", "lost"),
+    [
+        (ProbeLimits(calls=4), "waits", "call_rows"),
+        (ProbeLimits(copies=1), "copies", "copy_rows"),
+        (ProbeLimits(collectives=3), "collectives", "collective_rows"),
+        (ProbeLimits(memory=1), "memory", "memory_rows"),
+        (ProbeLimits(names_bytes=4096), "register", "names"),
+    ],
+)
+def test_every_full_map_says_what_it_lost(
+    stubs: Stubs, limits: ProbeLimits, scenario: str, lost: str
+) -> None:
+    libraries = ("libcudart", "libnccl")
+    with probing(limits=limits) as probed:
+        for library in libraries:
+            probed.attach(stubs.library(library))
+        for _ in range(2):
+            run(stubs.caller(*libraries), scenario)
+        drain = probed.drain()
+        assert drain.lost[lost] > 0
+        if lost == "copy_rows":
+            # Every copy of both processes is counted, most of them as nobody's.
+            assert sum(row.copies for row in drain.copies) == 2 * 19
+        if lost == "collective_rows":
+            assert sum(row.calls for row in drain.collectives) == 2 * 7
+
+
+def test_memory_of_a_program_ends_where_the_process_runs_another(
+    probed: Probed, stubs: Stubs
+) -> None:
+    probed.attach(stubs.library("libcudart"))
+    program = str(stubs.caller("libcudart"))
+    with staying(stubs.caller("libcudart"), "exec", program) as child:
+        (memory,) = probed.drain().memory
+        assert memory.process.pid == child.pid
+        # 1000 bytes that the first program never freed, and 1000 of the second.
+        assert memory.live_bytes == 1000
+        assert memory.allocations == 8
