@@ -148,8 +148,7 @@ class HostEvent:
     boottime_ns: int
 
 
-HostRecord = HostTicks | HostTable | HostEvent
-HostRecord = HostTicks | HostTable | ProbeRecord
+HostRecord = HostTicks | HostTable | HostEvent | ProbeRecord
 """What stays on the host: live view and local history."""
 
 Record = KernelActivity | GpuCoverage | Observation | HostRecord

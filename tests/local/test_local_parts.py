@@ -21,8 +21,7 @@ from edge_agent.local.board import Board
 from edge_agent.local.devices_view import DeviceRows
 from edge_agent.local.doctor import Verdict, examine, source_findings, worst
 from edge_agent.local.doctor_agent import agent_checks, transport
-from edge_agent.local.doctor_host import capabilities, host_checks, kernel, library
-from edge_agent.local.doctor_host import gpu_probes, host_checks, kernel, library
+from edge_agent.local.doctor_host import capabilities, gpu_probes, host_checks, kernel, library
 from edge_agent.local.live_socket import LiveClient, LiveSocket
 from edge_agent.local.proc_view import HostSampler
 from edge_agent.local.reload import reload
