@@ -132,8 +132,8 @@ class HostTable:
         return dict(zip(self.rows, values.tolist(), strict=True))
 
 
-HostRecord = HostTicks | HostTable | ProbeRecord
+HostRecord = HostTicks | HostTable
 """What stays on the host: live view and local history."""
 
-Record = KernelActivity | GpuCoverage | Observation | HostRecord
-"""Everything that a source may yield."""
+Record = KernelActivity | GpuCoverage | Observation | HostRecord | ProbeRecord
+"""Everything that a source may yield; ProbeRecord, too, stays on the host."""
