@@ -11,7 +11,7 @@
 	} name SEC(".maps")
 
 MAP(rows, BPF_MAP_TYPE_ARRAY, MAX_ROWS, u32, struct row_spec);
-/* By file and group: which attaching of return probes is in force, 0: none. */
+/* By place of a file and group: which attaching of return probes is in force, 0: none. */
 MAP(returns, BPF_MAP_TYPE_ARRAY, MAX_FILES * GROUPS, u32, u32);
 MAP(launches, BPF_MAP_TYPE_PERCPU_HASH, 4096, struct launch_key, struct launch_row);
 MAP(calls, BPF_MAP_TYPE_PERCPU_HASH, 4096, struct call_key, struct call_row);
@@ -83,7 +83,7 @@ static __always_inline void lose(enum lost what)
 static __always_inline struct call_row *call_row_of(const struct process *process, u32 row)
 {
 	struct call_key key = {.process = *process, .row = row};
-	struct call_key other = {.process.file = process->file, .row = row};
+	struct call_key other = {.row = row};
 
 	return ROW_OF(&calls, &key, &other, &empty_call, LOST_CALL_ROWS);
 }

@@ -6,7 +6,7 @@
 #include <linux/types.h>
 
 #define MAX_ROWS 512
-#define MAX_FILES 1024
+#define MAX_FILES 1024 /* attached at the same time */
 #define GROUPS 8
 #define FRAMES 4       /* probed calls inside each other in one thread */
 #define ELEMENT_SIZES 16
@@ -62,6 +62,11 @@ enum row_flag {
 	ROW_RETURNS = 4, /* its return may be probed */
 };
 
+/* An attach cookie names the file, its place among those attached, and the row. */
+#define COOKIE_FILE(cookie) ((cookie) >> 32)
+#define COOKIE_PLACE(cookie) ((cookie) >> 16 & 0xffff)
+#define COOKIE_ROW(cookie) ((cookie) & 0xffff)
+
 /* A row of the table. */
 struct row_spec {
 	__u8 kind;
@@ -77,7 +82,7 @@ struct row_spec {
 struct process {
 	__u64 start_ns;
 	__u32 tgid;
-	__u32 file; /* 0 where the row belongs to no file */
+	__u32 file; /* 0 where the row belongs to no file, and in the rows of OTHER */
 };
 
 struct launch_key {
@@ -90,7 +95,7 @@ struct launch_row {
 	__u64 launches;
 	__u64 blocks;
 	__u64 threads;
-	__u64 shared_bytes; /* the largest: take the largest of all CPUs */
+	__u64 shared_bytes; /* the largest seen: take the largest of all CPUs */
 };
 
 struct call_key {
@@ -165,7 +170,6 @@ struct allocation_row {
 /* A probed call that a thread is in. */
 struct frame {
 	__u64 stack;  /* stack pointer at entry */
-	__u64 caller; /* the return address, where no return is probed */
 	__u64 code;   /* the probed instruction's address */
 	__u64 start_ns;
 	__u64 object;
@@ -181,8 +185,9 @@ struct frame {
 	__u32 mark; /* of the return probe when the call began, 0: none was attached */
 	__s32 stack_id;
 	__u16 row;
-	__u8 kind;
-	__u8 nested;
+	__u16 place; /* of the file among those attached */
+	__u64 kind;
+	__u64 nested;
 };
 
 struct thread {

@@ -1,42 +1,134 @@
-"""What is attached at this moment, and for which share of the time it was."""
+"""What is attached where: links by file and group, made and ended from any thread."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
-from .counts import FileGroup
+from edge_agent.sources.bpf_maps import set_element
+from edge_agent.sources.port import SourceUnavailable
+
+from . import layout
+from .counts import FileGroup, Group
+from .duty import DutyClock
+from .links import UprobeLink
+from .plan import Attachment
+
+_ENTRIES: Final = {Group.LAUNCH: "gpu_launch", Group.OTHER: "gpu_count"}
+_MOST_FILES_EVER: Final = 1 << 31
 
 
-@dataclass(slots=True)
-class DutyClock:
-    """Adds up, for each file and group, the time for which its probes were attached.
+def _now_ns() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
-    A link counts from the moment when all of its places are probed to that when the first is not.
+
+class Attached:
+    """Links of loaded programs.
+
+    program_fd  gives a program's descriptor by its name
+    returns_fd  the map that tells programs which attaching of return probes is in force
     """
 
-    _since: dict[FileGroup, int] = field(default_factory=dict)
-    _spent_ns: dict[FileGroup, int] = field(default_factory=dict)
-    _begun_ns: int = 0
+    def __init__(self, program_fd: Callable[[str], int], returns_fd: int) -> None:
+        self._program_fd, self._returns_fd = program_fd, returns_fd
+        self._links: dict[FileGroup, list[UprobeLink]] = {}
+        self._places: dict[int, int] = {}
+        self._mark = 0
+        self._duty = DutyClock(_now_ns())
+        self._changing = threading.Lock()
+        self._telling = threading.Lock()
 
-    def start(self, now_ns: int) -> None:
-        """Begin the first span."""
-        self._begun_ns = now_ns
+    def attach(self, file: int, path: str, attachments: Sequence[Attachment]) -> None:
+        """Probe a file for every process. Raises SourceUnavailable; then nothing was attached."""
+        if not 1 <= file < _MOST_FILES_EVER:
+            raise ValueError(f"expected a file of 1 or more, got {file}")
+        groups = {FileGroup(file, one.group) for one in attachments}
+        with self._changing:
+            taken = groups & self._links.keys()
+            if taken:
+                raise ValueError(f"expected groups that are not attached yet, got {sorted(taken)}")
+            place = self._place(file)
+            try:
+                # Returns first: a call that is entered then is sure to be seen returning.
+                for one in sorted(attachments, key=lambda one: not one.returns):
+                    self._link(FileGroup(file, one.group), place, path, one)
+            except BaseException:
+                for file_group in groups & self._links.keys():
+                    self._unlink(file_group)
+                raise
+            finally:
+                self._leave_place(file)
+            with self._telling:
+                now_ns = _now_ns()
+                for file_group in groups:
+                    self._duty.attached(file_group, now_ns)
 
-    def attached(self, file_group: FileGroup, now_ns: int) -> None:
-        """Note that a group is attached from now on."""
-        self._since[file_group] = now_ns
+    def detach(self, file_group: FileGroup) -> None:
+        """Stop probing one group of a file; one that is not attached is no error."""
+        with self._changing:
+            if file_group in self._links:
+                with self._telling:
+                    self._duty.detached(file_group, _now_ns())
+                self._unlink(file_group)
+                self._leave_place(file_group.file)
 
-    def detached(self, file_group: FileGroup, now_ns: int) -> None:
-        """Note that a group is attached no longer."""
-        since = self._since.pop(file_group)
-        spent_ns = now_ns - max(since, self._begun_ns)
-        self._spent_ns[file_group] = self._spent_ns.get(file_group, 0) + spent_ns
+    def groups(self) -> frozenset[FileGroup]:
+        """Give what is attached at this moment."""
+        return frozenset(list(self._links))
 
-    def take(self, now_ns: int) -> tuple[int, int, dict[FileGroup, float]]:
-        """End the span: (begun_ns, span_ns, share of it by group); the next begins."""
-        begun_ns, span_ns = self._begun_ns, max(1, now_ns - self._begun_ns)
-        spent_ns = self._spent_ns
-        for file_group, since in self._since.items():
-            spent_ns[file_group] = spent_ns.get(file_group, 0) + now_ns - max(since, begun_ns)
-        self._begun_ns, self._spent_ns = now_ns, {}
-        return begun_ns, span_ns, {g: min(1.0, ns / span_ns) for g, ns in spent_ns.items()}
+    def take_duty(self, now_ns: int) -> tuple[int, int, dict[FileGroup, float]]:
+        """Give (begun_ns, span_ns, share of the span by group) since the last call."""
+        with self._telling:
+            return self._duty.take(now_ns)
+
+    def close(self) -> None:
+        """Detach everything."""
+        with self._changing:
+            links = [link for of_group in self._links.values() for link in of_group]
+            self._links.clear()
+            if links:
+                # Each waits for the kernel's grace periods: together they wait once.
+                with ThreadPoolExecutor(len(links)) as pool:
+                    list(pool.map(UprobeLink.close, links))
+
+    def _link(self, file_group: FileGroup, place: int, path: str, one: Attachment) -> None:
+        name = "gpu_return" if one.returns else _ENTRIES.get(one.group, "gpu_entry")
+        link = UprobeLink(
+            self._program_fd(name),
+            path,
+            one.offsets,
+            [layout.cookie(file_group.file, place, row) for row in one.rows],
+            semaphores=one.semaphores,
+            returns=one.returns,
+        )
+        self._links.setdefault(file_group, []).append(link)
+        if one.returns:
+            self._mark = self._mark % 0xFFFFFFFF + 1
+            self._set_mark(file_group, self._mark)
+
+    def _unlink(self, file_group: FileGroup) -> None:
+        self._set_mark(file_group, 0)
+        for link in reversed(self._links.pop(file_group)):
+            link.close()
+
+    def _set_mark(self, file_group: FileGroup, mark: int) -> None:
+        group = layout.GROUPS.index(file_group.group)
+        index = self._places[file_group.file] * len(layout.GROUPS) + group
+        set_element(self._returns_fd, struct.pack("<I", index), struct.pack("<I", mark))
+
+    def _place(self, file: int) -> int:
+        """Give a file a place among those attached. Raises SourceUnavailable."""
+        if file not in self._places:
+            free = set(range(layout.MAX_FILES)) - set(self._places.values())
+            if not free:
+                raise SourceUnavailable(f"expected at most {layout.MAX_FILES} files, got one more")
+            self._places[file] = min(free)
+        return self._places[file]
+
+    def _leave_place(self, file: int) -> None:
+        if not any(one.file == file for one in self._links):
+            self._places.pop(file, None)

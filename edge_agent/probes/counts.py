@@ -58,7 +58,7 @@ class LaunchRow:
     call           id of the table's row, e.g. `cudart.launch`
     blocks         sum over launches of blocks in the grid
     threads        sum over launches of threads in all blocks
-    shared_bytes   largest dynamic shared memory of a launch
+    shared_bytes   largest dynamic shared memory, of the first launch on each CPU and of one in 64
     """
 
     process: ProcessKey
@@ -191,8 +191,9 @@ class ProbeDrain:
 
     duty   share of the span, 0..1, during which a group was attached to a file; a group that is
            not named was not attached at all
-    lost   counts of what found no room, by what: `launch_rows` (those launches are in kernel 0),
-           `allocations`, `samples`, `names`, ...
+    lost   counts of what found no room, by what: `launch_rows` (those launches are in kernel 0 of
+           process (0, 0) and file 0, as all rows of what found no room), `allocations`,
+           `samples`, `names`, ...
     hits   probe hits of a group on a file by process: what the governor needs
     """
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.sources.bpf_maps import PerCpuMap
-from edge_agent.sources.port import SourceUnavailable
 
 _CROWDED: Final = 0.9
 _IDLE_DRAINS: Final = 10
@@ -36,14 +34,6 @@ class GrowingMap:
         self._keys = np.empty((0, source.key_bytes), np.uint8)
         self._totals = np.empty((0, self._width), np.int64)
         self._idle = np.empty(0, np.int64)
-        self._made: set[bytes] = set()
-
-    def make(self, key: bytes) -> None:
-        """Make the row of OTHER that a key names, once; a map that is full has none."""
-        if key not in self._made:
-            with suppress(SourceUnavailable):
-                self._source.set_zero(key)
-                self._made.add(key)
 
     def grown(self) -> tuple[NDArray[np.void], NDArray[np.int64]]:
         """Give the keys that grew and their growth: int64[n, columns]. Raises SourceUnavailable."""

@@ -36,7 +36,7 @@ COLLECTIVE_ROW: Final = ("calls", "bytes", "duration_ns")
 MEMORY_ROW: Final = ("live_bytes", "peak_bytes", "allocations", "frees", "untracked", "exec_id")
 ALLOCATION_ROW: Final = ("bytes", "boottime_ns", "exec_id")
 FRAMES: Final = 4
-FRAME_BYTES: Final = 120
+FRAME_BYTES: Final = 128
 THREAD_FIELDS: Final = (16 + FRAMES * FRAME_BYTES) // 8
 
 NAME_EVENT: Final = np.dtype(
@@ -62,6 +62,11 @@ _TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 def process_key(tgid: int, start_ns: int) -> ProcessKey:
     """Name a process as /proc/PID/stat does, whose start times are whole clock ticks."""
     return ProcessKey(tgid, start_ns // _TICK_NS * _TICK_NS)
+
+
+def cookie(file: int, place: int, row: int) -> int:
+    """Give what an attached place hands to its program."""
+    return file << 32 | place << 16 | row
 
 
 def start_ticks(start_ns: int) -> int:

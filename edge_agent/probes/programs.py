@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import platform
 import struct
-import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -20,26 +18,25 @@ from edge_agent.sources.libbpf import BpfObject, Ring, available
 from edge_agent.sources.port import SourceUnavailable
 
 from . import layout
-from .attached import DutyClock
-from .counts import FileGroup, Group, ProbeDrain, ProcessKey
+from .attached import Attached
+from .counts import FileGroup, ProbeDrain, ProcessKey
 from .device_memory import DeviceMemory
 from .events import call_samples, name_events
 from .limits import ProbeLimits
-from .links import UPROBE_MULTI, UprobeLink
+from .links import UPROBE_MULTI
+from .other_rows import GROWING, other_keys
 from .plan import Attachment
 from .readout import Readout
 from .table import ProbeTable
 
 _LEAST_KERNEL: Final = (6, 6)
 _MACHINES: Final = ("x86_64", "aarch64")
-_ENTRIES: Final = {Group.LAUNCH: "gpu_launch", Group.OTHER: "gpu_count"}
 _PROGRAMS: Final = ("gpu_launch", "gpu_entry", "gpu_count", "gpu_return")
 _SIZED: Final = (
     "launches", "calls", "errors", "copies", "collectives", "memory", "allocations", "threads",
     "sampled",
 )  # fmt: skip
 _STACK_DEPTH: Final = 127
-_OTHER_COPIES: Final = len(layout.DIRECTIONS) * layout.SIZE_BINS
 
 
 ADVICE: Final = (
@@ -65,10 +62,6 @@ def unavailable(release: str | None = None) -> str | None:
     return available()
 
 
-def _now_ns() -> int:
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-
-
 class GpuPrograms:
     """Loaded programs; nothing is probed until `attach`."""
 
@@ -80,13 +73,11 @@ class GpuPrograms:
             raise SourceUnavailable(reason)
         self._table = table
         self._cpus = possible_cpus()
-        self._links: dict[FileGroup, list[UprobeLink]] = {}
-        self._marks: dict[FileGroup, int] = {}
-        self._attachings = 0
         self._lost = np.zeros(len(layout.LOST), np.int64)
-        self._duty = DutyClock()
+        self._sampled: set[int] = set()
         self._rings: list[Ring] = []
-        self._object = _load(limits)
+        self._object = _load(table, limits)
+        self._attached = Attached(self._object.program_fd, self._object.map_fd("returns"))
         try:
             self._start(limits)
         except BaseException:
@@ -94,40 +85,22 @@ class GpuPrograms:
             raise
 
     def attach(self, file: int, path: str, attachments: Sequence[Attachment]) -> None:
-        """Probe a file for every process, those that are yet to start included.
+        """Probe a file for every process, those that are yet to start included; from any thread.
 
-        file            index under which its counts come: 0 .. 1023
+        file            index under which its counts come: 1 or more
         attachments     of groups that are not attached to this file yet
         Raises          SourceUnavailable; then none of them is attached
         """
-        if not 0 <= file < layout.MAX_FILES:
-            raise ValueError(f"expected a file of 0 to {layout.MAX_FILES - 1}, got {file}")
-        groups = {FileGroup(file, one.group) for one in attachments}
-        taken = groups & self._links.keys()
-        if taken:
-            raise ValueError(f"expected groups that are not attached yet, got {sorted(taken)}")
-        try:
-            # Returns first: a call that is entered then is sure to be seen returning.
-            for one in sorted(attachments, key=lambda one: not one.returns):
-                self._attach_one(file, path, one)
-        except BaseException:
-            for file_group in groups & self._links.keys():
-                self._close_links(file_group)
-            raise
-        now_ns = _now_ns()
-        for file_group in groups:
-            self._duty.attached(file_group, now_ns)
+        self._attached.attach(file, path, attachments)
 
     def detach(self, file_group: FileGroup) -> None:
         """Stop probing one group of a file; one that is not attached is no error."""
-        if file_group in self._links:
-            self._duty.detached(file_group, _now_ns())
-            self._close_links(file_group)
+        self._attached.detach(file_group)
 
     @property
     def attached(self) -> frozenset[FileGroup]:
         """What is attached at this moment."""
-        return frozenset(self._links)
+        return self._attached.groups()
 
     def sample(self, process: ProcessKey, on: bool, stacks: bool = False) -> None:
         """Switch the single calls of a process on or off, with the user's stacks or without."""
@@ -157,7 +130,7 @@ class GpuPrograms:
         memory = self._memory.read()
         names = tuple(name_events(self._rings[0].read(), self._table))
         samples = tuple(call_samples(self._rings[1].read(), self._table))
-        begun_ns, span_ns, duty = self._duty.take(now_ns)
+        begun_ns, span_ns, duty = self._attached.take_duty(now_ns)
         self._forget(ended)
         return ProbeDrain(
             begun_ns, span_ns, counted.launches, counted.calls, counted.errors, counted.copies,
@@ -166,74 +139,20 @@ class GpuPrograms:
 
     def close(self) -> None:
         """Detach and unload; a second call does nothing."""
-        links = [link for of_group in self._links.values() for link in of_group]
-        self._links.clear()
-        if links:
-            # Each waits for the kernel's grace periods: together they wait once.
-            with ThreadPoolExecutor(len(links)) as pool:
-                list(pool.map(UprobeLink.close, links))
+        self._attached.close()
         while self._rings:
             self._rings.pop().close()
         self._object.close()
 
     def _start(self, limits: ProbeLimits) -> None:
         fd = self._object.map_fd
-        self._sampled: set[int] = set()
         for place, row in enumerate(self._table.rows):
             set_element(fd("rows"), struct.pack("<I", place), layout.encode_row(row))
         self._readout = Readout(self._table, fd, self._cpus, limits)
-        for direction in range(len(layout.DIRECTIONS)):
-            for size_bin in range(layout.SIZE_BINS):
-                key = np.array([(0, 0, 0, direction, size_bin)], layout.COPY_KEY)
-                self._readout.make("copies", key)
         self._memory = DeviceMemory(fd, limits)
         self._threads = PerCpuMap(fd("threads"), 4, layout.THREAD_FIELDS, 1)
         self._losses = PerCpuMap(fd("losses"), 4, len(layout.LOST), self._cpus)
         self._rings = [Ring(fd("names")), Ring(fd("samples"))]
-        self._duty.start(_now_ns())
-
-    def _attach_one(self, file: int, path: str, attachment: Attachment) -> None:
-        file_group = FileGroup(file, attachment.group)
-        name = "gpu_return"
-        if not attachment.returns:
-            name = _ENTRIES.get(attachment.group, "gpu_entry")
-            self._make_other_rows(file, attachment)
-        link = UprobeLink(
-            self._object.program_fd(name),
-            path,
-            attachment.offsets,
-            [file << 32 | row for row in attachment.rows],
-            semaphores=attachment.semaphores,
-            returns=attachment.returns,
-        )
-        self._links.setdefault(file_group, []).append(link)
-        if attachment.returns:
-            self._attachings += 1
-            self._mark(file_group, self._attachings)
-
-    def _make_other_rows(self, file: int, attachment: Attachment) -> None:
-        """Make the rows of what will find no room; where even they find none, it is only lost."""
-        for row in set(attachment.rows):
-            nobody = (0, 0, file)
-            self._readout.make("calls", np.array([(*nobody, row)], layout.CALL_KEY))
-            self._readout.make("errors", np.array([(*nobody, row, 0)], layout.ERROR_KEY))
-            if attachment.group is Group.LAUNCH:
-                key = np.array([(*nobody, layout.OTHER, row)], layout.LAUNCH_KEY)
-                self._readout.make("launches", key)
-            elif attachment.group is Group.COLLECTIVE:
-                key = np.array([(*nobody, layout.OTHER, row)], layout.COLLECTIVE_KEY)
-                self._readout.make("collectives", key)
-
-    def _mark(self, file_group: FileGroup, mark: int) -> None:
-        place = file_group.file * len(layout.GROUPS) + layout.GROUPS.index(file_group.group)
-        set_element(
-            self._object.map_fd("returns"), struct.pack("<I", place), struct.pack("<I", mark)
-        )
-
-    def _close_links(self, file_group: FileGroup) -> None:
-        self._mark(file_group, 0)
-        for link in reversed(self._links.pop(file_group, [])):
-            link.close()
 
     def _processes(self) -> set[tuple[int, int]]:
         return self._readout.processes() | self._memory.processes()
@@ -258,13 +177,13 @@ class GpuPrograms:
         return {name: n for name, n in zip(layout.LOST, grown.tolist(), strict=True) if n}
 
 
-def _load(limits: ProbeLimits) -> BpfObject:
+def _load(table: ProbeTable, limits: ProbeLimits) -> BpfObject:
     image = files("bpf").joinpath(f"objects/gpu.{platform.machine()}.bpf.o").read_bytes()
     program = BpfObject(image)
     try:
         for name in _SIZED:
-            program.set_max_entries(name, getattr(limits, name))
-        program.set_max_entries("copies", limits.copies + _OTHER_COPIES)
+            others = len(other_keys(name, table)) if name in GROWING else 0
+            program.set_max_entries(name, getattr(limits, name) + others)
         program.set_max_entries("names", limits.names_bytes)
         program.set_max_entries("samples", limits.samples_bytes)
         for name in _PROGRAMS:

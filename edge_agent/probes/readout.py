@@ -9,7 +9,6 @@ from itertools import chain
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edge_agent.sources.bpf_maps import PerCpuMap
 
@@ -25,6 +24,7 @@ from .counts import (
 )  # fmt: skip
 from .growth import GrowingMap
 from .limits import ProbeLimits
+from .other_rows import other_keys
 from .table import ProbeTable
 
 _CallKey = tuple[ProcessKey, int, int]
@@ -55,8 +55,11 @@ class Readout:
             columns: tuple[str, ...],
             largest: tuple[str, ...] = (),
         ) -> GrowingMap:
-            capacity = getattr(limits, name)
+            others = other_keys(name, table)
+            capacity = getattr(limits, name) + len(others)
             source = PerCpuMap(fd(name), key.itemsize, len(columns), cpus, capacity)
+            for other in others:
+                source.set_zero(other)
             return GrowingMap(source, key, columns, largest)
 
         self._rows = table.rows
@@ -95,10 +98,6 @@ class Readout:
             tuple(self._read_collectives()),
             self._hits(grown),
         )
-
-    def make(self, name: str, key: NDArray[np.void]) -> None:
-        """Make a row of OTHER in a map, where it has room."""
-        self._maps[name].make(key.tobytes())
 
     def processes(self) -> set[tuple[int, int]]:
         """Give (tgid, start_ns) of every process that has a row."""

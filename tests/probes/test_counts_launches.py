@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 
 from edge_agent.probes.counts import Direction, FileGroup, Group
-from tests.probes_kit import Probed, Stubs, run, staying
+from edge_agent.sources.port import SourceUnavailable
+from tests.probes_kit import Probed, Stubs, attachments, run, staying
 
 pytestmark = pytest.mark.root
 
@@ -164,3 +165,29 @@ def test_detached_groups_count_nothing_and_duty_says_so(probed: Probed, stubs: S
     assert 0 < drain.duty[FileGroup(file, Group.LAUNCH)] < 1
     assert drain.duty[FileGroup(file, Group.COPY)] > drain.duty[FileGroup(file, Group.LAUNCH)]
     assert FileGroup(file, Group.LAUNCH) not in probed.drain().duty
+
+
+def test_file_indices_grow_without_end_and_still_nest(probed: Probed, stubs: Stubs) -> None:
+    plans = [attachments(stubs.library(name), probed.table) for name in ("libcudart", "libcuda.so")]
+    paths = [str(stubs.library(name)) for name in ("libcudart", "libcuda.so")]
+    for file, path, plan in zip((70_001, 1_000_000_001), paths, plans, strict=True):
+        probed.programs.attach(file, path, plan)
+    run(stubs.caller("libcudart", "libcuda.so"), "nested", 11)
+    drain = probed.drain()
+    assert {row.file for row in drain.launches} == {70_001, 1_000_000_001}
+    assert probed.calls() == {"cudart.launch": 11, "cuda.launch": 11}
+    assert probed.calls("nested") == {"cuda.launch": 11}
+
+
+def test_attaching_twice_or_to_nothing_leaves_what_was(probed: Probed, stubs: Stubs) -> None:
+    path = stubs.library("libcudart")
+    plan = attachments(path, probed.table)
+    probed.programs.attach(1, str(path), plan[:1])
+    with pytest.raises(ValueError, match="not attached yet"):
+        probed.programs.attach(1, str(path), plan)
+    with pytest.raises(SourceUnavailable, match="No such file"):
+        probed.programs.attach(2, f"{path}.none", plan)
+    assert probed.programs.attached == {FileGroup(1, plan[0].group)}
+    run(stubs.caller("libcudart"), "threads", 1, 3)
+    probed.drain()
+    assert sum(probed.launches().values()) == 3
