@@ -13,7 +13,7 @@
 #define TEXT_BYTES 1024
 #define SIZE_BINS 48   /* log2 of bytes, the last open */
 
-/* In the order of edge_agent/probes/table.py. */
+/* In the order of edge_agent/probes/meanings.py. */
 enum kind {
 	KIND_COUNT,
 	KIND_LAUNCH,

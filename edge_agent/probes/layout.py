@@ -9,7 +9,8 @@ from typing import Final
 import numpy as np
 
 from .counts import Direction, Group, ProcessKey
-from .table import MAX_ELEMENT_SIZES, Kind, Meaning, Place, ProbeRow
+from .meanings import MAX_ELEMENT_SIZES, Kind, Meaning, Place
+from .table import ProbeRow
 
 MAX_FILES: Final = 1024
 GROUPS: Final = tuple(Group)

@@ -49,8 +49,8 @@ def test_calls_of_the_real_runtime_are_counted(
     lib, program = folder(runtime), tmp_path / "program"
     (shared,) = lib.glob("libcudart.so.*")
     (archive,) = lib.glob("libcudart_static.a")
-    extra = [*lib.glob("libculibos.a"), "-ldl", "-lrt", "-lpthread"]
-    with_what = [archive, *extra] if static else [shared, f"-Wl,-rpath,{lib}"]
+    extra: list[str | Path] = [*lib.glob("libculibos.a"), "-ldl", "-lrt", "-lpthread"]
+    with_what: list[str | Path] = [archive, *extra] if static else [shared, f"-Wl,-rpath,{lib}"]
     compile_stub(STUBS / "real.c", *with_what, "-o", program)
     probed.attach(program if static else shared)
     run(program)
