@@ -148,8 +148,8 @@ class HostEvent:
     boottime_ns: int
 
 
-HostRecord = HostTicks | HostTable | HostEvent | ProbeRecord
+HostRecord = HostTicks | HostTable | HostEvent
 """What stays on the host: live view and local history."""
 
-Record = KernelActivity | GpuCoverage | Observation | HostRecord
-"""Everything that a source may yield."""
+Record = KernelActivity | GpuCoverage | Observation | HostRecord | ProbeRecord
+"""Everything that a source may yield; ProbeRecord, too, stays on the host."""

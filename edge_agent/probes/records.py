@@ -13,9 +13,6 @@ from typing import NamedTuple
 
 from .counts import Direction, Group, ProcessKey
 
-OTHER_KERNEL = "(other)"
-"""Name of the launches for which the bounded maps had no row of their own."""
-
 
 class Counted(NamedTuple):
     """Calls that were seen, and how many there were.
