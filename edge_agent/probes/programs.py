@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -96,6 +96,10 @@ class GpuPrograms:
     def detach(self, file_group: FileGroup) -> None:
         """Stop probing one group of a file; one that is not attached is no error."""
         self._attached.detach(file_group)
+
+    def detach_all(self, file_groups: Collection[FileGroup]) -> None:
+        """Stop probing several groups at once: that takes as long as one."""
+        self._attached.detach_all(file_groups)
 
     @property
     def attached(self) -> frozenset[FileGroup]:

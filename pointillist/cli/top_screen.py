@@ -168,7 +168,7 @@ def _gpu_users(view: View | None) -> list[RenderableType]:
     processes, instances = _by_key(view, PROCESS), _by_key(view, INSTANCE)
     if processes:
         columns = (("on", "l"), ("pid", "r"), ("program", "l"), ("container", "l"))
-        table = _table(*columns, ("GPU MiB", "r"), ("SM %", "r"))
+        table = plain_table(*columns, ("GPU MiB", "r"), ("SM %", "r"))
         most = sorted(processes.items(), key=lambda item: -item[1].get("memory_bytes", 0))
         for key, values in most[:8]:
             if "not_shown" in values:
@@ -178,7 +178,7 @@ def _gpu_users(view: View | None) -> list[RenderableType]:
             table.add_row(*named, *(_number(values, *one) for one in _USE))
         parts.append(table)
     if instances:
-        table = _table(("MIG instance", "l"), ("MiB", "r"), ("of", "r"), ("SM %", "r"))
+        table = plain_table(("MIG instance", "l"), ("MiB", "r"), ("of", "r"), ("SM %", "r"))
         for key, values in sorted(instances.items())[:8]:
             table.add_row(Text(key[:16]), *(_number(values, *one) for one in _INSTANCE))
         parts.append(table)
