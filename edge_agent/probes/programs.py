@@ -66,9 +66,7 @@ def unavailable(release: str | None = None) -> str | None:
 class GpuPrograms:
     """Loaded programs; nothing is probed until `attach`."""
 
-    def __init__(
-        self, table: ProbeTable, limits: ProbeLimits | None = None, only: int = 0
-    ) -> None:
+    def __init__(self, table: ProbeTable, limits: ProbeLimits | None = None, only: int = 0) -> None:
         """Load. Raises SourceUnavailable.
 
         only    a process whose calls alone are of interest, 0: none. From Linux 6.10 others are
