@@ -50,10 +50,23 @@ class ApplicationClassifier:
     better measure on held-out profiles (docs/kernels.md).
     """
 
-    def __init__(self, signatures: Signatures, measure: Measure = Measure.LAUNCHES) -> None:
+    def __init__(
+        self,
+        signatures: Signatures,
+        measure: Measure = Measure.LAUNCHES,
+        in_rounds: bool = False,
+    ) -> None:
+        """Start with no process.
+
+        in_rounds   the source aggregates, and calls `end_round` after each drain: its rows hold
+                    thousands of launches of one kernel, and a window that ended between two of
+                    them would hold the last kernels alone
+        """
         self._signatures = signatures
         self._measure = measure
         self._processes: OrderedDict[Hashable, _Process] = OrderedDict()
+        self._unturned: set[Hashable] = set()
+        self._in_rounds = in_rounds
         self.forgotten = 0
         """Processes pushed out by newer ones."""
 
@@ -83,8 +96,15 @@ class ApplicationClassifier:
         part.untimed = part.untimed or gpu_time_ns is None
         part.total += launches
         known.stale = True
-        if part.total >= PART_LAUNCHES:
-            known.parts.append(_Part())
+        self._unturned.add(process)
+        if not self._in_rounds:
+            self._turn(process)
+
+    def end_round(self) -> None:
+        """Say that all kernels of a drain were told; parts end here only, with `in_rounds`."""
+        for process in self._unturned:
+            self._turn(process)
+        self._unturned.clear()
 
     def application(self, process: Hashable) -> str:
         """Return the class of a process; `unknown` until it is seen enough of, or never seen."""
@@ -105,13 +125,20 @@ class ApplicationClassifier:
     def forget(self, process: Hashable) -> None:
         """Drop a process that ended; one never seen is no error."""
         self._processes.pop(process, None)
+        self._unturned.discard(process)
+
+    def _turn(self, process: Hashable) -> None:
+        parts = self._processes[process].parts
+        if parts[-1].total >= PART_LAUNCHES:
+            parts.append(_Part())
 
     def _touch(self, process: Hashable) -> _Process:
         known = self._processes.get(process)
         if known is None:
             known = self._processes[process] = _Process(deque([_Part()], maxlen=PARTS))
             if len(self._processes) > _MOST_PROCESSES:
-                self._processes.popitem(last=False)
+                oldest, _ = self._processes.popitem(last=False)
+                self._unturned.discard(oldest)
                 self.forgotten += 1
         self._processes.move_to_end(process)
         return known

@@ -59,6 +59,11 @@ class Board:
             else:
                 self._calls.add(row)
 
+    def withdraw(self, places: Iterable[tuple[str, str, str]]) -> None:
+        """Forget values (source, name, key) that no longer hold, however new they are."""
+        for place in places:
+            self._values.pop(place, None)
+
     def view(self, now_ns: int) -> dict[str, Any]:
         """Give what is fresh, as a JSON document."""
         oldest_ns = now_ns - FRESH_NS

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.activity import GpuCoverage, KernelActivity, Observation
+from edge_agent.activity import GpuCoverage, HostEvent, KernelActivity, Observation
 from edge_agent.probes.counts import Group
 from edge_agent.probes.records import GovernorState, GpuCalls
 from wire.catalogue import Catalogue
@@ -149,6 +149,9 @@ class Flattener:
             yield MetricRow(at_ns, span_ns, record.source, "watched", key, "ns", span_ns)
         elif isinstance(record, Observation):
             yield self._observed(source, record)
+        elif isinstance(record, HostEvent):
+            key, detail = clean_name(record.key), clean_name(record.detail)
+            yield EventRow(record.boottime_ns, source, clean_name(record.name), key, detail)
         elif isinstance(record, GpuCalls):
             yield CallsRow(source, record)
         elif isinstance(record, GovernorState):

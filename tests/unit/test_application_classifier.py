@@ -70,6 +70,26 @@ def test_classifier_window_slides_with_the_program(classifier: ApplicationClassi
     assert classifier.application(1) == "image_classification"
 
 
+def test_classifier_of_aggregated_rows_keeps_whole_rounds() -> None:
+    """One row may hold more launches than a part: the last rows must not be the window."""
+    classifier = ApplicationClassifier(Signatures.train(three_classes()), in_rounds=True)
+    for _ in range(2):
+        for name, family, launches in (*CHAT, *(("Memcpy HtoD", "memcpy", 60),) * PARTS):
+            classifier.observe(1, name, family, launches * 100, None)
+        classifier.end_round()
+    assert classifier.application(1) == "llm_inference"
+    assert len(classifier._processes[1].parts) == 3
+
+
+def test_classifier_rounds_still_slide() -> None:
+    classifier = ApplicationClassifier(Signatures.train(three_classes()), in_rounds=True)
+    for kernels in (CHAT, *(VISION,) * (PARTS + 1)):
+        play(classifier, 1, kernels, 100)
+        classifier.end_round()
+    assert classifier.application(1) == "image_classification"
+    assert len(classifier._processes[1].parts) == PARTS
+
+
 def test_classifier_copies_alone_are_unknown(classifier: ApplicationClassifier) -> None:
     classifier.observe(1, "Memcpy HtoD", "memcpy", 10_000, 1)
     assert classifier.application(1) == "unknown"
