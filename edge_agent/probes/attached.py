@@ -32,10 +32,11 @@ class Attached:
 
     program_fd  gives a program's descriptor by its name
     returns_fd  the map that tells programs which attaching of return probes is in force
+    pid         the process for which alone files are probed, 0: all
     """
 
-    def __init__(self, program_fd: Callable[[str], int], returns_fd: int) -> None:
-        self._program_fd, self._returns_fd = program_fd, returns_fd
+    def __init__(self, program_fd: Callable[[str], int], returns_fd: int, pid: int = 0) -> None:
+        self._program_fd, self._returns_fd, self._pid = program_fd, returns_fd, pid
         self._links: dict[FileGroup, list[UprobeLink]] = {}
         self._places: dict[int, int] = {}
         self._mark = 0
@@ -114,6 +115,7 @@ class Attached:
             [layout.cookie(file_group.file, place, row) for row in one.rows],
             semaphores=one.semaphores,
             returns=one.returns,
+            pid=self._pid,
         )
         self._links.setdefault(file_group, []).append(link)
         if one.returns:
