@@ -141,7 +141,7 @@ def _interrupted() -> Iterator[threading.Event]:
 
 @contextmanager
 def _progress(session: ProfileSession, seconds: float) -> Iterator[Callable[[float], None]]:
-    """Show one line that grows, where somebody looks on."""
+    """Show one line that changes, where somebody looks on."""
     live, shown = sys.stderr.isatty(), 0.0
 
     def show(spent: float) -> None:
@@ -152,8 +152,7 @@ def _progress(session: ProfileSession, seconds: float) -> Iterator[Callable[[flo
             line = f"{spent:.0f} of {seconds:.0f} s: {session.calls:,} calls{lost}"
             typer.echo(f"\r\x1b[K{line}", err=True, nl=False)
 
-    if live:
-        say(f"{session.files} files of process {session.target.pid} are probed; Ctrl-C ends early")
+    say(f"{session.files} files of process {session.target.pid} are probed; Ctrl-C ends early")
     try:
         yield show
     finally:
