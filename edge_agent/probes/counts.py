@@ -194,7 +194,8 @@ class ProbeDrain:
     lost   counts of what found no room, by what: `launch_rows` (those launches are in kernel 0 of
            process (0, 0) and file 0, as all rows of what found no room), `allocations`,
            `samples`, `names`, ...
-    hits   probe hits of a group on a file by process: what the governor needs
+    hits   probe hits of a group on a file by process: what the governor needs; those whose rows
+           found no room are under file 0 and process (0, 0)
     """
 
     begun_ns: int

@@ -15,6 +15,8 @@ from .counts import Direction, Group
 from .meanings import MAX_ROWS, Kind, Meaning, Place, ProbeTableError
 from .table_reader import TableReader
 
+__all__ = ["Kind", "Meaning", "Place", "ProbeRow", "ProbeTable", "ProbeTableError"]
+
 _ID: Final = re.compile(r"[a-z][a-z0-9_]*")
 
 
