@@ -100,9 +100,11 @@ def test_profile_finds_a_library_that_is_loaded_later(stubs: Stubs, tmp_path: Pa
     program, _, _ = compiled(tmp_path)
     actor = Actor(program)
     try:
-        with ProfileSession(actor.pid) as session:
-            with pytest.raises(NothingToProfile, match="no CUDA, HIP, NCCL or RCCL library"):
-                session.start()
+        with (
+            ProfileSession(actor.pid) as session,
+            pytest.raises(NothingToProfile, match="no CUDA, HIP, NCCL or RCCL library"),
+        ):
+            session.start()
         actor.ask(f"load {stubs.library('libcudart')}")
         with ProfileSession(actor.pid) as session:
             session.start()
@@ -170,7 +172,7 @@ def test_profile_command_writes_what_a_killed_process_did(stubs: Stubs, tmp_path
     assert said.startswith("the process ended after")
     calls = check_trace(json.loads(out.read_text()))
     assert Counter(event["args"]["call"] for event in calls) == {
-        "cudart.device_synchronize": 3, "cudart.stream_synchronize": 5, "cudart.stream_wait": 1,
+        "cudart.device_synchronize": 3, "cudart.stream_synchronize": 5, "cudart.stream_wait_event": 1,
     }  # fmt: skip
     assert all(event["cat"] == "wait" for event in calls)
 
