@@ -3,7 +3,7 @@
 # second loader, gcc for the stub libraries that tests probe. Root on Debian installs what is missing; others are told, and go on without.
 set -euo pipefail
 
-packages=(libbpf1 libbpf-dev clang llvm make util-linux python3-bpfcc gcc g++ libc6-dev)
+packages=(libbpf1 libbpf-dev clang llvm make util-linux python3-bpfcc gcc g++ libc6-dev libstdc++6)
 missing=()
 for package in "${packages[@]}"; do
     dpkg-query --show --showformat='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' \

@@ -36,7 +36,11 @@ class Direction(StrEnum):
 
 
 class ProcessKey(NamedTuple):
-    """A process: a pid used again has another start time."""
+    """A process: a pid used again has another start time.
+
+    start_ns    CLOCK_BOOTTIME. Programs give it exactly; what comes from /proc is rounded down to
+                the tick of 10 ms: `proc_maps.coarse` makes the two comparable
+    """
 
     pid: int
     start_ns: int
