@@ -89,8 +89,8 @@ def calls_line(view: View | None) -> Text | None:
     text = Text(f"{rate(total)} launches/s of {calls.get('processes_in_all', 0)} processes")
     governor = calls.get("governor")
     if governor is not None:
-        text.append(f", probes cost {_cost(governor)}")
-    return text.append("   g: GPU calls", style="dim")
+        text.append(f", probes {_cost(governor)}")
+    return text.append("  (key g)", style="dim")
 
 
 def _calls(view: View | None) -> View:
@@ -100,7 +100,7 @@ def _calls(view: View | None) -> View:
 
 def _cost(governor: View) -> str:
     spent = governor["measured"] if governor["measured"] is not None else governor["predicted"]
-    return f"{100 * spent:.2f} % of at most {100 * governor['budget']:.2f} %"
+    return f"{100 * spent:.2f} % of {100 * governor['budget']:.2f} %"
 
 
 def _governor(calls: View) -> Text:
@@ -108,11 +108,11 @@ def _governor(calls: View) -> Text:
     governor = calls.get("governor")
     if governor is None:
         return Text(_NO_SOURCE if not calls else "the governor has not said anything yet")
-    text = Text()
-    text.append(_cost(governor), style="bold")
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append(f"probes: {_cost(governor)}", style="bold")
     worst = governor["worst_pid"]
-    text.append(f" of process {worst}" if worst is not None else " of any process")
-    text.append(f", {governor['loader']} on {governor['files']} files")
+    text.append(f" (pid {worst})" if worst is not None else " (no process)")
+    text.append(f", {governor['files']} files by {governor['loader']}")
     lost = {what: count for what, count in governor["lost"].items() if count}
     if lost:
         said = ", ".join(f"{what} {count:,}" for what, count in lost.items())
@@ -121,13 +121,13 @@ def _governor(calls: View) -> Text:
         text.append(", nothing lost")
     text.append("\n")
     if governor["in_turns"]:
-        text.append(f"{100 * governor['duty']:.1f} % of every {governor['period_s']:.0f} s ")
-        text.append(f"is seen of {', '.join(governor['in_turns'])}", style="yellow")
+        seen = f"{100 * governor['duty']:.1f} % of {governor['period_s']:.0f} s seen"
+        text.append(f"{', '.join(governor['in_turns'])}: {seen}", style="yellow")
     else:
         text.append("every call is seen" if governor["steady"] else "no call is seen")
     for reason in dict.fromkeys(governor["dropped"].values()):
         groups = [group for group, why in governor["dropped"].items() if why == reason]
-        text.append(f"; {reason}: no {', '.join(groups)}", style="yellow")
+        text.append(f"; not {', '.join(groups)}: {reason}", style="yellow")
     return text
 
 

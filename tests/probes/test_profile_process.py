@@ -172,7 +172,9 @@ def test_profile_command_writes_what_a_killed_process_did(stubs: Stubs, tmp_path
     assert said.startswith("the process ended after")
     calls = check_trace(json.loads(out.read_text()))
     assert Counter(event["args"]["call"] for event in calls) == {
-        "cudart.device_synchronize": 3, "cudart.stream_synchronize": 5, "cudart.stream_wait_event": 1,
+        "cudart.device_synchronize": 3,
+        "cudart.stream_synchronize": 5,
+        "cudart.stream_wait_event": 1,
     }  # fmt: skip
     assert all(event["cat"] == "wait" for event in calls)
 
