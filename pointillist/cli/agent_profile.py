@@ -32,6 +32,7 @@ pointillist agent profile --pid 4711 --seconds 5 --out calls.json.gz   for ui.pe
 
 pointillist agent profile --pid 4711 --no-stacks --format chrome --out trace"""
 
+_LOOK: Final = "run as root; `pointillist agent doctor` says what is missing"
 _POLL_S: Final = 0.25
 _SAY_S: Final = 1.0
 
@@ -73,7 +74,8 @@ def profile(
 
     chosen = form or _by_suffix(out)
     with (
-        reported(ExitCode.UNAVAILABLE, NothingToProfile, SourceUnavailable),
+        reported(ExitCode.UNAVAILABLE, NothingToProfile),
+        reported(ExitCode.UNAVAILABLE, SourceUnavailable, hint=_LOOK),
         _written(out) as (file, keep),
         ProfileSession(pid, stacks=stacks) as session,
     ):

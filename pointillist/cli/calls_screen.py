@@ -21,6 +21,7 @@ _FRAME: Final = 3
 """Rows of a panel around its table: two of the frame, one of the titles."""
 _LEAST_KERNELS: Final = 3
 _SIZE_CELLS: Final = 12
+_MOST_ROWS: Final = 40
 _DIRECTIONS: Final = {
     "host_to_host": "host→host",
     "host_to_device": "host→GPU",
@@ -42,10 +43,11 @@ def calls_page(view: View | None, note: str, size: ConsoleDimensions) -> Layout:
     low = min(_FRAME + max(len(calls.get("copies", ())), 1), max(4, size.height // 4))
     room = size.height - _HEAD_ROWS - low - _FRAME - _LEAST_KERNELS - _FRAME
     shown = max(1, min(len(processes), room // 2 + 1))
+    kernels = max(1, size.height - _HEAD_ROWS - low - _FRAME - shown - _FRAME)
     whole.split_column(
         Layout(head, size=_HEAD_ROWS),
-        Layout(_processes(calls, size.width), size=_FRAME + shown),
-        Layout(_kernels(calls, size.width), minimum_size=_FRAME),
+        Layout(_processes(calls, size.width, shown), size=_FRAME + shown),
+        Layout(_kernels(calls, size.width, kernels), minimum_size=_FRAME),
         Layout(name="low", size=low),
     )
     whole["low"].split_row(
@@ -131,8 +133,8 @@ def _governor(calls: View) -> Text:
     return text
 
 
-def _processes(calls: View, width: int) -> RenderableType:
-    rows = calls.get("processes", ())
+def _processes(calls: View, width: int, most: int = _MOST_ROWS) -> RenderableType:
+    rows = calls.get("processes", ())[:most]
     columns = [("pid", "r"), ("process", "l"), ("launches/s", "r"), ("±", "r"), ("wait %", "r"),
                ("live", "r"), ("peak", "r"), ("unfreed", "r"), ("oldest", "r"),
                ("failed", "r")]  # fmt: skip
@@ -178,8 +180,8 @@ def _place(process: View) -> str:
     return " ".join(p for p in (container, process["pod"][:13], process["slurm_job"]) if p)
 
 
-def _kernels(calls: View, width: int) -> RenderableType:
-    rows = calls.get("kernels", ())
+def _kernels(calls: View, width: int, most: int = _MOST_ROWS) -> RenderableType:
+    rows = calls.get("kernels", ())[:most]
     sampled = any(one["share"] < 1 for one in rows)
     columns = [("launches/s", "r"), ("±", "r"), ("family", "l"), ("pid", "r"), ("kernel", "l")]
     if sampled:
@@ -252,4 +254,4 @@ def _error(row: View) -> str:
 
 
 def _title(what: str, shown: int, in_all: int) -> str:
-    return what if shown >= in_all else f"{what}, the busiest of {in_all}"
+    return what if shown >= in_all else f"{what}, the busiest {shown} of {in_all}"
