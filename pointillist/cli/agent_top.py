@@ -81,7 +81,8 @@ def top(
         if json:
             emit({"host": host, "agent": view, "note": feed.note}, True)
         else:
-            Console().print(picture(host, view, feed.note))
+            console = Console()
+            console.print(picture(host, view, feed.note, console.width))
 
 
 def _configured(path: Path | None) -> AgentConfig | None:
