@@ -216,15 +216,15 @@ def test_history_of_gpu_calls_is_bounded(tmp_path: Path) -> None:
     history = History(path, SMALL, boot=lambda: "boot-1")
     history.note_clock(POINT)
     flood = replace(many_calls(100, 6), span_ns=10 * S)
-    for i in range(40):
+    for i in range(12):
         moved = replace(flood, boottime_ns=BOOT + 10 * i * S)
         history.add([CallsRow("probes", moved)])
     history.close()
-    assert history.dropped["gpu_processes"] == 40 * (100 - KEPT_PROCESSES)
+    assert history.dropped["gpu_processes"] == 12 * (100 - KEPT_PROCESSES)
     with HistoryReader(path) as reader:
         kernels, processes = list(reader.rows("kernel")), list(reader.rows("process"))
-    assert len(kernels) <= 40 * (KEPT_KERNELS + KEPT_PROCESSES)
-    assert len(processes) == 40 * KEPT_PROCESSES
+    assert len(kernels) <= 12 * (KEPT_KERNELS + KEPT_PROCESSES)
+    assert len(processes) == 12 * KEPT_PROCESSES
     assert path.stat().st_size < 4 << 20
 
 
