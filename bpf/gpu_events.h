@@ -2,14 +2,30 @@
  * woken: the rings are read once a second. */
 #include "gpu_memory.h"
 
+static __always_inline struct room *take_room(void)
+{
+	struct room *room;
+
+	for (u32 i = 0; i < ROOMS; i++) {
+		room = bpf_map_lookup_elem(&rooms, &i);
+		if (room && !__sync_lock_test_and_set(&room->taken, 1))
+			return room;
+	}
+	return 0;
+}
+
 static __always_inline void emit_name(const struct process *process, u32 index,
 				      const struct row_spec *row, u64 handle, u64 host, u64 text)
 {
-	struct name_event *event = bpf_map_lookup_elem(&scratch, &zero);
+	struct room *room = take_room();
+	struct name_event *event;
 	long length = 0;
 
-	if (!event)
+	if (!room) {
+		lose(LOST_NAMES);
 		return;
+	}
+	event = &room->event;
 	event->process = *process;
 	event->handle = handle;
 	event->host = host;
@@ -24,11 +40,11 @@ static __always_inline void emit_name(const struct process *process, u32 index,
 		length = 0;
 	event->length = length ? length - 1 : 0;
 	length &= 2 * TEXT_BYTES - 1;
-	if (length > TEXT_BYTES)
-		return;
-	if (bpf_ringbuf_output(&names, event, __builtin_offsetof(struct name_event, text) + length,
+	if (length <= TEXT_BYTES &&
+	    bpf_ringbuf_output(&names, event, __builtin_offsetof(struct name_event, text) + length,
 			       BPF_RB_NO_WAKEUP))
 		lose(LOST_NAMES);
+	__sync_lock_test_and_set(&room->taken, 0);
 }
 
 /* Number the call of a sampled process; 0 for every other. */

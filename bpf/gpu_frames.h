@@ -2,10 +2,10 @@
  *
  * A frame is left when its return is seen. Where no return probe is attached, or a call was left
  * without returning (longjmp, an exception), the next call of the thread finds out: a frame whose
- * stack pointer is not above the new one has ended, and so has one whose return address is no longer
- * where it was, or whose code is far from the code that now calls: runtimes call the driver themselves.
- * That is not exact: a program that carries the runtime in itself, calls the driver's launches too and
- * has no return probes can have such a call taken for the runtime's. */
+ * stack pointer is not above the new one has ended, and so has one whose code is far from the code
+ * that now calls: runtimes call the driver themselves. That is not exact: a program that carries the
+ * runtime in itself, calls the driver's launches too and has no return probes can have such a call
+ * taken for the runtime's. */
 #include "gpu_maps.h"
 
 #define READ_USER(to, bytes, from) bpf_probe_read_user(to, bytes, (const void *)(from))
@@ -29,7 +29,7 @@ static __always_inline u64 word_at(u64 address)
 	return word;
 }
 
-/* In a register on arm64; on x86-64 the word at the stack pointer, where it has not been read yet. */
+/* In a register on arm64; on x86-64 the word at the stack pointer: 130 ns to read. */
 static __always_inline u64 return_address(const struct call *call)
 {
 	return call->caller ? call->caller : word_at(call->stack);
@@ -39,7 +39,6 @@ static __always_inline bool is_live(const struct frame *frame, const struct call
 {
 	const struct row_spec *row;
 	u32 index = frame->row;
-	u64 caller;
 
 	if (frame->stack <= call->stack)
 		return false;
@@ -47,15 +46,7 @@ static __always_inline bool is_live(const struct frame *frame, const struct call
 		row = bpf_map_lookup_elem(&rows, &index);
 		return row && mark_of(frame->place, row->group) == frame->mark;
 	}
-	caller = return_address(call);
-	if (caller - frame->code + NEAR >= 2 * NEAR)
-		return false;
-	/* It also says whether the frame's own return address is still in its place. */
-#if defined(ARGUMENTS_X86_64)
-	return word_at(frame->stack) == frame->caller;
-#else
-	return true;
-#endif
+	return return_address(call) - frame->code + NEAR < 2 * NEAR;
 }
 
 static __always_inline struct thread *thread_of(const struct task_struct *task)
@@ -131,8 +122,6 @@ static __always_inline struct frame *push(struct thread *thread, const struct ca
 	frame->nested = 0;
 	if (frame->mark)
 		frame->start_ns = bpf_ktime_get_boot_ns();
-	else
-		frame->caller = return_address(call);
 	return frame;
 }
 

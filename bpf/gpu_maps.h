@@ -24,7 +24,13 @@ MAP(allocations, BPF_MAP_TYPE_HASH, 65536, struct allocation_key, struct allocat
 MAP(threads, BPF_MAP_TYPE_LRU_HASH, 16384, u32, struct thread);
 MAP(sampled, BPF_MAP_TYPE_HASH, 256, u32, struct sampled);
 MAP(controls, BPF_MAP_TYPE_ARRAY, 1, u32, struct control);
-MAP(scratch, BPF_MAP_TYPE_PERCPU_ARRAY, 1, u32, struct name_event);
+/* Room to put a name together; more than one, because a task may lose its CPU while it does. */
+#define ROOMS 4
+struct room {
+	u64 taken;
+	struct name_event event;
+};
+MAP(rooms, BPF_MAP_TYPE_PERCPU_ARRAY, ROOMS, u32, struct room);
 
 struct losses {
 	u64 counts[LOST];
@@ -57,12 +63,16 @@ static const struct copy_row empty_copy;
 static const struct collective_row empty_collective;
 static const struct memory_row empty_memory;
 
+/* A row of this CPU, but any task may take the CPU in the middle of an addition: kernels preempt
+ * programs of uprobes. What is read before and written after would undo thousands of its calls. */
+#define ADD(counter, amount) ((void)__sync_fetch_and_add(&(counter), amount))
+
 static __always_inline void lose(enum lost what)
 {
 	struct losses *losses_here = bpf_map_lookup_elem(&losses, &zero);
 
 	if (losses_here)
-		losses_here->counts[what]++;
+		ADD(losses_here->counts[what], 1);
 }
 
 /* Give the row of a key, made where there is room; else the row of OTHER, and the loss is counted. */

@@ -8,12 +8,11 @@
 /* What programs know of a call: read from the registers once, because the verifier wants each load of
  * a register at a constant offset, while the slot of an argument is data. */
 struct call {
-	__u64 slots[16]; /* a power of two: the index is masked */
-	__u64 stack;     /* the stack pointer: at a return that of the caller */
-	__u64 code;      /* the instruction's address */
-	__u64 caller;    /* the return address; on x86-64 once it has been read */
+	__u64 slots[8]; /* a power of two: the index is masked */
+	__u64 stack;    /* the stack pointer: at a return that of the caller */
+	__u64 code;     /* the instruction's address */
+	__u64 caller;   /* arm64: the return address */
 	__u64 result;
-	__u32 known;     /* slots that are filled */
 };
 
 #if defined(ARGUMENTS_X86_64)
@@ -24,7 +23,6 @@ struct registers {
 #define REGISTER_SLOTS 6
 #define STACK_AT_RETURN(entry_stack) ((entry_stack) + 8) /* `ret` took the return address */
 #define FIRST_STACK_SLOT 8                               /* above the return address */
-#define STACK_SLOTS 3                                    /* a launch's shared memory and stream */
 #elif defined(ARGUMENTS_ARM64)
 struct registers {
 	__u64 x[31];
@@ -64,30 +62,14 @@ static __always_inline void read_call(struct call *call, const volatile struct r
 	call->caller = regs->x[30];
 	call->result = regs->x[0];
 #endif
-	call->known = REGISTER_SLOTS;
-}
-
-/* Read the first slots on the stack and the return address in one go, for calls that need both. */
-static __always_inline void read_stack(struct call *call)
-{
-#if defined(ARGUMENTS_X86_64)
-	__u64 words[1 + STACK_SLOTS] = {};
-
-	READ_USER(words, sizeof(words), call->stack);
-	call->caller = words[0];
-#pragma unroll
-	for (int i = 0; i < STACK_SLOTS; i++)
-		call->slots[REGISTER_SLOTS + i] = words[1 + i];
-	call->known = REGISTER_SLOTS + STACK_SLOTS;
-#endif
 }
 
 static __always_inline __u64 slot_of(const struct call *call, __u32 slot)
 {
 	__u64 value = 0;
 
-	if (slot < call->known)
-		return call->slots[slot & 15];
+	if (slot < REGISTER_SLOTS)
+		return call->slots[slot & 7];
 	READ_USER(&value, sizeof(value),
 		  call->stack + FIRST_STACK_SLOT + 8 * (__u64)(slot - REGISTER_SLOTS));
 	return value;

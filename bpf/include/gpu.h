@@ -13,7 +13,7 @@
 #define TEXT_BYTES 1024
 #define SIZE_BINS 48   /* log2 of bytes, the last open */
 
-/* In the order of edge_agent/probes/table.py. */
+/* In the order of edge_agent/probes/meanings.py. */
 enum kind {
 	KIND_COUNT,
 	KIND_LAUNCH,
@@ -95,7 +95,7 @@ struct launch_row {
 	__u64 launches;
 	__u64 blocks;
 	__u64 threads;
-	__u64 shared_bytes; /* the largest: take the largest of all CPUs */
+	__u64 shared_bytes; /* the largest seen: take the largest of all CPUs */
 };
 
 struct call_key {
@@ -170,7 +170,6 @@ struct allocation_row {
 /* A probed call that a thread is in. */
 struct frame {
 	__u64 stack;  /* stack pointer at entry */
-	__u64 caller; /* the return address, where no return is probed */
 	__u64 code;   /* the probed instruction's address */
 	__u64 start_ns;
 	__u64 object;

@@ -58,7 +58,7 @@ class LaunchRow:
     call           id of the table's row, e.g. `cudart.launch`
     blocks         sum over launches of blocks in the grid
     threads        sum over launches of threads in all blocks
-    shared_bytes   largest dynamic shared memory of a launch
+    shared_bytes   largest dynamic shared memory, of the first launch on each CPU and of one in 64
     """
 
     process: ProcessKey

@@ -111,9 +111,8 @@ class ElfFile:
     def _functions(self, section: Section, beginnings: tuple[bytes, ...]) -> Iterator[Function]:
         what = _TABLES[section.kind]
         rows = defined_functions(self._content, self.layout, section, what)
-        offsets = file_offsets(self.layout, rows["value"]).tolist()
-        addresses, sizes = rows["value"].tolist(), rows["size"].tolist()
+        offsets = file_offsets(self.layout, rows["value"])
         strings = string_section(self.layout, section)
         for row, name in named(self._content, strings, rows, beginnings):
-            text = name.decode("utf-8", "replace")
-            yield Function(text, offsets[row], addresses[row], sizes[row])
+            text, found = name.decode("utf-8", "replace"), rows[row]
+            yield Function(text, int(offsets[row]), int(found["value"]), int(found["size"]))

@@ -24,7 +24,8 @@ _SYMBOL: Final = np.dtype(
 _FUNCTION: Final = 2
 """STT_FUNC. The address of an indirect function (10) is that of its resolver: no use."""
 _AT_ONCE: Final = 65_536
-_MOST_SYMBOLS: Final = 8_000_000
+_MOST_SYMBOLS: Final = 2_000_000
+"""48 MB of them. Large libraries export 200,000; with local symbols, three times as many."""
 MOST_NAME: Final = 16_384
 _WINDOW: Final = 4 << 20
 
@@ -54,6 +55,18 @@ def defined_functions(content: ElfBytes, layout: Layout, section: Section, what:
         for begin, end, _ in layout.code_ranges():
             inside |= (rows["value"] >= begin) & (rows["value"] < end)
         kept.append(rows[wanted & inside])
+    return np.concatenate(kept)
+
+
+def all_functions(content: ElfBytes, section: Section) -> Columns:
+    """Give the rows that define a function, also where its bytes are in another file.
+
+    Raises ElfError.
+    """
+    kept = [np.zeros(0, _SYMBOL)]
+    for rows in read_symbols(content, section, section.name):
+        wanted = ((rows["info"] & 15) == _FUNCTION) & (rows["section"] != 0) & (rows["value"] != 0)
+        kept.append(rows[wanted])
     return np.concatenate(kept)
 
 
@@ -96,7 +109,7 @@ def named(
     done = 0
     while done < len(order):
         window = int(places[done])
-        until = int(np.searchsorted(places, window + _WINDOW))
+        until = min(int(np.searchsorted(places, window + _WINDOW)), done + _AT_ONCE)
         if window >= strings.size:
             return
         held = min(strings.size - window, _WINDOW + MOST_NAME)

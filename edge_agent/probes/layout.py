@@ -9,7 +9,8 @@ from typing import Final
 import numpy as np
 
 from .counts import Direction, Group, ProcessKey
-from .table import MAX_ELEMENT_SIZES, Kind, Meaning, Place, ProbeRow
+from .meanings import MAX_ELEMENT_SIZES, Kind, Meaning, Place
+from .table import ProbeRow
 
 MAX_FILES: Final = 1024
 GROUPS: Final = tuple(Group)
@@ -36,7 +37,7 @@ COLLECTIVE_ROW: Final = ("calls", "bytes", "duration_ns")
 MEMORY_ROW: Final = ("live_bytes", "peak_bytes", "allocations", "frees", "untracked", "exec_id")
 ALLOCATION_ROW: Final = ("bytes", "boottime_ns", "exec_id")
 FRAMES: Final = 4
-FRAME_BYTES: Final = 136
+FRAME_BYTES: Final = 128
 THREAD_FIELDS: Final = (16 + FRAMES * FRAME_BYTES) // 8
 
 NAME_EVENT: Final = np.dtype(

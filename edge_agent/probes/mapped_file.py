@@ -88,6 +88,18 @@ def open_mapped(
     return None
 
 
+def open_regular(path: str) -> MappedFile | None:
+    """Open a regular file that any process may have put there, or give None."""
+    with suppress(OSError):
+        handle = os.open(path, _HANDLE)
+        try:
+            if stat.S_ISREG(os.fstat(handle).st_mode):
+                return MappedFile(os.open(f"/proc/self/fd/{handle}", _READ))
+        finally:
+            os.close(handle)
+    return None
+
+
 def _ways(proc: str, pid: int, start: int, end: int, path: str) -> Iterator[tuple[str, Trust]]:
     name = path.removesuffix(_DELETED)
     if name.startswith("/") and "\0" not in name:

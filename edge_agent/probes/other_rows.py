@@ -7,7 +7,8 @@ from typing import Any, Final
 import numpy as np
 
 from . import layout
-from .table import Kind, ProbeTable
+from .meanings import Kind
+from .table import ProbeTable
 
 GROWING: Final = ("launches", "calls", "errors", "copies", "collectives")
 """The maps that have them."""

@@ -12,41 +12,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from .counts import Group
 from .elf_file import ElfFile
 from .elf_layout import Machine
 from .entry_class import ENDBR64, EntryClass
+from .table import ProbeTable
 
 _LETTERS: Final = re.compile(r"[A-Za-z0-9_]+")
 _GROUPED: Final = re.compile(r"\([^()]*\)")
-
-
-class PlannedRow(Protocol):
-    """The part of a `ProbeRow` that says where it is attached."""
-
-    @property
-    def group(self) -> Group: ...
-    @property
-    def return_group(self) -> Group: ...
-    @property
-    def symbols(self) -> Sequence[str]: ...
-    @property
-    def usdt(self) -> Sequence[str]: ...
-    @property
-    def returns(self) -> bool: ...
-    def in_file(self, name: str, /) -> bool: ...
-
-
-class PlannedTable(Protocol):
-    """The part of a `ProbeTable` that planning reads."""
-
-    @property
-    def rows(self) -> Sequence[PlannedRow]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +74,8 @@ _Chosen = dict[_Link, dict[int, _Place]]
 class PlanBook:
     """A probe table made ready to plan many files."""
 
-    def __init__(self, table: PlannedTable) -> None:
-        self._rows = tuple(table.rows)
+    def __init__(self, table: ProbeTable) -> None:
+        self._rows = table.rows
         self._symbols = [re.compile("|".join(f"(?:{s})" for s in r.symbols)) for r in self._rows]
         self._beginnings = [tuple(map(_beginning, row.symbols)) for row in self._rows]
 
@@ -141,9 +119,7 @@ class PlanBook:
                     yield mark.offset, row, mark.semaphore_offset
 
 
-def plan_file(
-    elf: ElfFile, table: PlannedTable, file_name: str, past_endbr: bool = True
-) -> FilePlan:
+def plan_file(elf: ElfFile, table: ProbeTable, file_name: str, past_endbr: bool = True) -> FilePlan:
     """Plan one file; a `PlanBook` is quicker for many."""
     return PlanBook(table).plan(elf, file_name, past_endbr)
 

@@ -34,7 +34,7 @@ _MACHINES: Final = ("x86_64", "aarch64")
 _PROGRAMS: Final = ("gpu_launch", "gpu_entry", "gpu_count", "gpu_return")
 _SIZED: Final = (
     "launches", "calls", "errors", "copies", "collectives", "memory", "allocations", "threads",
-    "sampled",
+    "sampled", "stacks",
 )  # fmt: skip
 _STACK_DEPTH: Final = 127
 

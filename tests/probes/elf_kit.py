@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
 
 from edge_agent.probes.counts import Group
+from edge_agent.probes.table import Kind, ProbeRow
 
 LIBRARY = """
 #define MARK(name, semaphore) __asm__ volatile( \\
@@ -45,27 +44,15 @@ STATIC = LIBRARY[: LIBRARY.index("static int resolved")]
 """The same without the indirect function, which a static program would resolve at its start."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """A row of a probe table, as far as planning sees it."""
-
-    group: Group
-    symbols: tuple[str, ...] = ()
-    files: tuple[str, ...] = ("*",)
-    usdt: tuple[str, ...] = ()
-    returns: bool = False
-
-    def in_file(self, name: str) -> bool:
-        return any(fnmatchcase(name, pattern) for pattern in self.files)
-
-    @property
-    def return_group(self) -> Group:
-        return Group.LAUNCH_RESULT if self.group is Group.LAUNCH else self.group
-
-
-@dataclass(frozen=True)
-class Table:
-    rows: tuple[Row, ...]
+def row(
+    group: Group,
+    symbols: tuple[str, ...] = (),
+    files: tuple[str, ...] = ("*",),
+    usdt: tuple[str, ...] = (),
+    returns: bool = False,
+) -> ProbeRow:
+    """A row of a probe table that says where it is attached, and nothing of arguments."""
+    return ProbeRow("kit.row", group, files, symbols, usdt, Kind.COUNT, returns=returns)
 
 
 def run(*command: str | Path, text: str | None = None) -> None:

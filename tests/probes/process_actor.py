@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from edge_agent.probes.counts import ProcessKey
 from edge_agent.probes.discovery import Discovery, Event, ProcessGone, ProcessSeen
 from edge_agent.probes.found_files import FileFound, FileGone
 from tests.probes import elf_kit
@@ -122,6 +123,11 @@ class Watcher:
             if isinstance(event, ProcessSeen | ProcessGone) and event.process.pid == pid:
                 return event.files if isinstance(event, ProcessSeen) else None
         return None
+
+    def keys(self, pid: int) -> list[ProcessKey]:
+        """The processes that had the pid, in the order in which they were seen."""
+        seen = [e.process for e in self.events if isinstance(e, ProcessSeen | ProcessGone)]
+        return [key for key in dict.fromkeys(seen) if key.pid == pid]
 
     def ends(self, pid: int) -> int:
         return sum(isinstance(e, ProcessGone) and e.process.pid == pid for e in self.events)

@@ -191,3 +191,15 @@ def test_attaching_twice_or_to_nothing_leaves_what_was(probed: Probed, stubs: St
     run(stubs.caller("libcudart"), "threads", 1, 3)
     probed.drain()
     assert sum(probed.launches().values()) == 3
+
+
+def test_no_launch_is_lost_while_threads_fight_for_the_processors(
+    probed: Probed, stubs: Stubs
+) -> None:
+    """More threads than processors, flat out: tasks are preempted inside the programs."""
+    probed.attach(stubs.library("libcudart"), Group.LAUNCH_RESULT)
+    run(stubs.caller("libcudart"), "threads", 8, 50_021)
+    drain = probed.drain()
+    assert sum(probed.launches().values()) == 400_168
+    assert sum(row.blocks for row in drain.launches) == 30 * 400_168
+    assert not drain.lost

@@ -14,15 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.probes.counts import Group, ProcessKey
+from edge_agent.probes.counts import Group
 from edge_agent.probes.discovery import Discovery
 from edge_agent.probes.discovery_thread import DiscoveryThread
 from edge_agent.probes.elf_file import ElfFile
 from edge_agent.probes.found_files import FileFound, FileGone
 from edge_agent.probes.perf_records import Record
 from edge_agent.probes.plan import PlanBook
+from edge_agent.probes.table import ProbeTable
 from tests.probes import elf_kit
-from tests.probes.elf_kit import Row, Table
+from tests.probes.elf_kit import row
 from tests.probes.process_actor import Actor, Watcher, acting, compiled
 
 pytestmark = [
@@ -30,7 +31,7 @@ pytestmark = [
     pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for x86-64"),
 ]
 
-BOOK = PlanBook(Table((Row(Group.LAUNCH, ("cudaLaunchKernel",)),)))
+BOOK = PlanBook(ProbeTable((row(Group.LAUNCH, ("cudaLaunchKernel",)),)))
 ROOT = Path(__file__).parents[2]
 
 
@@ -213,27 +214,17 @@ def test_discovery_tells_a_pid_used_again(
     first = Actor(program)
     first.ask(f"load {runtime}")
     watcher.until(lambda: watcher.files(first.pid))
-    modules = watcher.discovery.modules(_key(watcher, first.pid))
+    modules = watcher.discovery.modules(*watcher.keys(first.pid))
     first.end()
     second = Actor(program, reuse, str(first.pid))
     try:
         second.ask(f"load {runtime}")
         watcher.until(lambda: watcher.ends(first.pid) and watcher.files(first.pid))
-        keys = {
-            event.process
-            for event in watcher.events
-            if hasattr(event, "process") and event.process.pid == first.pid
-        }
-        assert len(keys) == 2
-        early, late = sorted(keys, key=lambda key: key.start_ns)
+        early, late = watcher.keys(first.pid)
         assert watcher.discovery.modules(early) is modules  # still there, to name its last calls
         assert watcher.discovery.modules(late) is not modules
     finally:
         second.end()
-
-
-def _key(watcher: Watcher, pid: int) -> ProcessKey:
-    return next(e.process for e in watcher.events if hasattr(e, "process") and e.process.pid == pid)
 
 
 class DeafRings:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import platform
+import struct
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -228,3 +230,53 @@ def test_elf_symbols_of_a_lying_size_are_in_disorder_not_in_memory(built: Path) 
     assert "cudaLaunchKernel" in {f.name for f in elf.functions()}  # of .dynsym
     assert len(elf.disorder) == 1
     assert "at most" in elf.disorder[0]
+
+
+def _large_library(path: Path, count: int, size: int) -> None:
+    """A library of `size` bytes, most of them a hole, that defines f0, f1, ...: 16 bytes each."""
+    names = [b"f%d\0" % number for number in range(count)]
+    starts = [1]
+    for name in names:
+        starts.append(starts[-1] + len(name))
+    strings = b"\0" + b"".join(names)
+    symbols = b"".join(
+        struct.pack("<IBBHQQ", start, 0x12, 0, 1, 0x1000 + 16 * number, 16)
+        for number, start in enumerate(starts[:-1])
+    )
+    texts = b"\0.symtab\0.strtab\0.shstrtab\0"
+    code = 16 * count
+    at = 0x1000 + code
+    sections = [
+        struct.pack("<IIQQQQIIQQ", *row)
+        for row in (
+            (0,) * 10,
+            (1, 2, 0, 0, at, len(symbols), 2, 0, 8, 24),
+            (9, 3, 0, 0, at + len(symbols), len(strings), 0, 0, 1, 0),
+            (17, 3, 0, 0, at + len(symbols) + len(strings), len(texts), 0, 0, 1, 0),
+        )
+    ]
+    fields = (3, 62, 1, 0, 64, size - 256, 0, 64, 56, 1, 64, 4, 3)
+    header = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", *fields)
+    segment = struct.pack("<IIQQQQQQ", 1, 5, 0x1000, 0x1000, 0, code, code, 4096)
+    with path.open("wb") as file:
+        file.write(header + segment)
+        file.seek(at)
+        file.write(symbols + strings + texts)
+        file.seek(size - 256)
+        file.write(b"".join(sections))
+
+
+def test_elf_file_of_gigabytes_is_read_in_bounded_memory(tmp_path: Path) -> None:
+    """60,000 functions in 2 GB; what is held at a time is a row of each and a part of the names."""
+    path = tmp_path / "libtorch_cuda.so"
+    _large_library(path, 60_000, 2 << 30)
+    tracemalloc.start()
+    with path.open("rb") as file:
+        elf = ElfFile.read(file)
+        functions = sum(1 for _ in elf.functions())
+        (last,) = elf.functions((b"f59999",))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert functions == 60_000
+    assert (last.offset, last.address) == (0x1000 + 16 * 59_999,) * 2
+    assert peak < 16 << 20

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent.probes import layout, table
+from edge_agent.probes import layout, meanings
 from edge_agent.probes.counts import Direction, Group
 from edge_agent.probes.layout import encode_row, process_key
-from edge_agent.probes.table import Kind, Meaning, ProbeTable
+from edge_agent.probes.meanings import Kind, Meaning
+from edge_agent.probes.table import ProbeTable
 from tests.probes_kit import compile_stub
 
 BPF = Path(__file__).parents[2] / "bpf"
@@ -88,11 +89,11 @@ def test_layout_enumerations_and_bounds_follow_the_header() -> None:
     assert enumeration("lost") == [*(f"lost_{name}" for name in layout.LOST), "lost"]
     assert len(Direction) == 5
     bounds = {
-        "MAX_ROWS": table.MAX_ROWS,
+        "MAX_ROWS": meanings.MAX_ROWS,
         "MAX_FILES": layout.MAX_FILES,
         "GROUPS": len(Group),
         "FRAMES": layout.FRAMES,
-        "ELEMENT_SIZES": table.MAX_ELEMENT_SIZES,
+        "ELEMENT_SIZES": meanings.MAX_ELEMENT_SIZES,
         "SIZE_BINS": layout.SIZE_BINS,
     }
     for name, value in bounds.items():

@@ -11,8 +11,9 @@ from edge_agent.probes.counts import Group
 from edge_agent.probes.elf_file import ElfFile
 from edge_agent.probes.entry_class import EntryClass
 from edge_agent.probes.plan import FilePlan, plan_file
+from edge_agent.probes.table import ProbeRow, ProbeTable
 from tests.probes import elf_kit
-from tests.probes.elf_kit import Row, Table
+from tests.probes.elf_kit import row
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for x86-64")
 
@@ -25,9 +26,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 VARIANTS = "(_v[0-9]+)?(_ptsz|_ptds)?"
 
 
-def _plan(path: Path, *rows: Row, name: str | None = None, past_endbr: bool = True) -> FilePlan:
+def _plan(
+    path: Path, *rows: ProbeRow, name: str | None = None, past_endbr: bool = True
+) -> FilePlan:
     with path.open("rb") as file:
-        return plan_file(ElfFile.read(file), Table(rows), name or path.name, past_endbr)
+        return plan_file(ElfFile.read(file), ProbeTable(rows), name or path.name, past_endbr)
 
 
 def _offsets(path: Path) -> dict[str, int]:
@@ -49,8 +52,8 @@ def _placed(path: Path, plan: FilePlan, returns: bool = False) -> dict[str, int]
 def test_plan_attaches_every_variant_of_a_name(built: Path) -> None:
     plan = _plan(
         built,
-        Row(Group.MEMORY, ("cuMemAlloc" + VARIANTS,)),
-        Row(Group.LAUNCH, ("cudaLaunchKernel(_ptsz)?",)),
+        row(Group.MEMORY, ("cuMemAlloc" + VARIANTS,)),
+        row(Group.LAUNCH, ("cudaLaunchKernel(_ptsz)?",)),
     )
     assert _placed(built, plan) == {
         "cuMemAlloc": 0,
@@ -64,9 +67,9 @@ def test_plan_attaches_every_variant_of_a_name(built: Path) -> None:
 def test_plan_gives_a_function_to_the_first_row_of_its_group(built: Path) -> None:
     plan = _plan(
         built,
-        Row(Group.MEMORY, ("cuMemAlloc_v2",)),
-        Row(Group.MEMORY, ("cuMem.*",)),
-        Row(Group.MEMORY, ("cuMemAlloc",)),
+        row(Group.MEMORY, ("cuMemAlloc_v2",)),
+        row(Group.MEMORY, ("cuMem.*",)),
+        row(Group.MEMORY, ("cuMemAlloc",)),
     )
     assert _placed(built, plan) == {
         "cuMemAlloc": 1,
@@ -77,7 +80,7 @@ def test_plan_gives_a_function_to_the_first_row_of_its_group(built: Path) -> Non
 
 
 def test_plan_probes_aliases_once(built: Path) -> None:
-    plan = _plan(built, Row(Group.COLLECTIVE, ("ncclAllReduce", "pncclAllReduce"), returns=True))
+    plan = _plan(built, row(Group.COLLECTIVE, ("ncclAllReduce", "pncclAllReduce"), returns=True))
     entry, back = plan.attachments
     assert entry.offsets == back.offsets == (_offsets(built)["ncclAllReduce"],)
     assert (entry.returns, back.returns) == (False, True)
@@ -86,8 +89,8 @@ def test_plan_probes_aliases_once(built: Path) -> None:
 def test_plan_attaches_returns_in_their_own_group(built: Path) -> None:
     plan = _plan(
         built,
-        Row(Group.LAUNCH, ("cudaLaunchKernel",), returns=True),
-        Row(Group.OTHER, ("cudaLaunchKernel",)),
+        row(Group.LAUNCH, ("cudaLaunchKernel",), returns=True),
+        row(Group.OTHER, ("cudaLaunchKernel",)),
     )
     assert [(part.group, part.returns, part.rows) for part in plan.attachments] == [
         (Group.LAUNCH, False, (0,)),
@@ -97,9 +100,9 @@ def test_plan_attaches_returns_in_their_own_group(built: Path) -> None:
 
 
 def test_plan_holds_to_the_files_of_a_row(built: Path) -> None:
-    row = Row(Group.LAUNCH, ("cudaLaunchKernel",), files=("libcuda.so*",))
-    assert _plan(built, row)
-    assert not _plan(built, row, name="trainer")
+    wanted = row(Group.LAUNCH, ("cudaLaunchKernel",), files=("libcuda.so*",))
+    assert _plan(built, wanted)
+    assert not _plan(built, wanted, name="trainer")
 
 
 @pytest.mark.parametrize("flags", [("-pie",), ("-no-pie",), ("-static",), ("-static-pie",)])
@@ -107,7 +110,7 @@ def test_plan_finds_a_runtime_inside_a_program(tmp_path: Path, flags: tuple[str,
     source = elf_kit.STATIC + "int main(void) { return cudaLaunchKernel(1); }"
     program = elf_kit.compile_c(source, tmp_path / "trainer", *flags)
     assert "cudaLaunchKernel" in _placed(
-        program, _plan(program, Row(Group.LAUNCH, ("cudaLaunchKernel",)))
+        program, _plan(program, row(Group.LAUNCH, ("cudaLaunchKernel",)))
     )
 
 
@@ -117,7 +120,7 @@ def test_plan_says_that_a_stripped_static_runtime_is_unseen(tmp_path: Path) -> N
     program = elf_kit.compile_c(
         source + device_code + "int main(void) { return 0; }", tmp_path / "trainer", "-s"
     )
-    plan = _plan(program, Row(Group.LAUNCH, ("cudaLaunchKernel",)))
+    plan = _plan(program, row(Group.LAUNCH, ("cudaLaunchKernel",)))
     assert not plan
     assert "static and stripped" in plan.remark
     register = "int __cudaRegisterFatBinary(void*)"
@@ -127,25 +130,25 @@ def test_plan_says_that_a_stripped_static_runtime_is_unseen(tmp_path: Path) -> N
         f"{device_code}{register}; int main(void) {{ return __cudaRegisterFatBinary(0); }}",
         tmp_path / "dynamic", "-s", runtime,
     )  # fmt: skip
-    assert _plan(dynamic, Row(Group.LAUNCH, ("cudaLaunchKernel",))) == FilePlan(())
+    assert _plan(dynamic, row(Group.LAUNCH, ("cudaLaunchKernel",))) == FilePlan(())
 
 
 def test_plan_probes_behind_endbr64(tmp_path: Path) -> None:
     source = "int other(int); int cudaLaunchKernel(int a) { return other(a) + a; }"
     path = elf_kit.library(tmp_path / "libcudart.so.13", "-fcf-protection", source=source)
-    row = Row(Group.LAUNCH, ("cudaLaunchKernel",))
+    wanted = row(Group.LAUNCH, ("cudaLaunchKernel",))
     start = _offsets(path)["cudaLaunchKernel"]
-    (behind,) = _plan(path, row).attachments
-    (before,) = _plan(path, row, past_endbr=False).attachments
+    (behind,) = _plan(path, wanted).attachments
+    (before,) = _plan(path, wanted, past_endbr=False).attachments
     assert (behind.offsets, behind.classes) == ((start + 4,), (EntryClass.EMULATED,))
     assert (before.offsets, before.classes) == ((start,), (EntryClass.STEPPED,))
 
 
 def test_plan_attaches_usdt_marks_with_their_semaphores(built: Path) -> None:
-    row = Row(Group.OTHER, usdt=("torch:*",), files=("libcuda*",))
-    (part,) = _plan(built, row).attachments
+    wanted = row(Group.OTHER, usdt=("torch:*",), files=("libcuda*",))
+    (part,) = _plan(built, wanted).attachments
     assert len(part.offsets) == 2
     assert part.semaphores[0] == 0 != part.semaphores[1]
-    assert not _plan(built, row, name="elsewhere")
-    one = Row(Group.OTHER, usdt=("torch:op",))
+    assert not _plan(built, wanted, name="elsewhere")
+    one = row(Group.OTHER, usdt=("torch:op",))
     assert len(_plan(built, one).attachments[0].offsets) == 1

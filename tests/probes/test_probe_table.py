@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from edge_agent.probes.counts import Direction, Group
-from edge_agent.probes.table import Kind, Meaning, Place, ProbeTable, ProbeTableError
+from edge_agent.probes.meanings import Kind, Meaning, Place, ProbeTableError
+from edge_agent.probes.table import ProbeTable
 from tests.probes_kit import PUSH, STUBS, compile_stub, probing, run
 
 HEAD = 'name = "own"\nfiles = ["*"]\n'
