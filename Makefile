@@ -14,6 +14,7 @@ SITE := .venv/site
 
 .PHONY: help setup bpf demo test gpu-check gpu-kit lint lint-python lint-proto lint-docs format lock
 .PHONY: kafka java bench-round bench-demo bench-audit bench-kafka clean
+.PHONY: bench-families bench-signatures bench-discovery
 
 help:
 	@echo "make setup         .venv with everything, by hash"
@@ -30,6 +31,9 @@ help:
 	@echo "make bench-round   what 100,000 reports cost both aggregators"
 	@echo "make bench-demo    the demo's figures and the README's picture"
 	@echo "make bench-kafka   what Kafka costs agents and the Leader"
+	@echo "make bench-families   GPU time that no rule names, and names the rules never saw"
+	@echo "make bench-signatures application classes on profiles that were not learned from"
+	@echo "make bench-discovery  what the first process of an unseen GPU library misses"
 	@echo "make bench-audit   the noise samplers' audit at 10^7 trials"
 
 setup: $(STAMP)
@@ -93,6 +97,15 @@ bench-demo: $(STAMP)
 
 bench-kafka: $(STAMP) java
 	@$(PYTHON) -m bench.kafka $(ARGS)
+
+bench-families: $(STAMP)
+	@$(PYTHON) -m bench.families
+
+bench-signatures: $(STAMP)
+	@$(PYTHON) -m bench.signatures
+
+bench-discovery: $(STAMP)
+	@$(PYTHON) -m bench.discovery
 
 bench-audit: $(STAMP)
 	@$(PYTHON) -m bench.audit $(ARGS)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from .probes.records import ProbeRecord
+
 LOG2_BINS = 64
 """Bins of a log2 histogram: bin i counts values in [2**i, 2**(i+1)), bin 0 also counts 0."""
 
@@ -130,8 +132,24 @@ class HostTable:
         return dict(zip(self.rows, values.tolist(), strict=True))
 
 
-HostRecord = HostTicks | HostTable
+@dataclass(frozen=True, slots=True)
+class HostEvent:
+    """Something that happened on this host; local: it never leaves the host.
+
+    name          what: `disk_error`, `link_lost_cleared`, ...
+    key           to what: a device, an interface
+    detail        in a few words
+    boottime_ns   CLOCK_BOOTTIME at which it was seen
+    """
+
+    name: str
+    key: str
+    detail: str
+    boottime_ns: int
+
+
+HostRecord = HostTicks | HostTable | HostEvent
 """What stays on the host: live view and local history."""
 
-Record = KernelActivity | GpuCoverage | Observation | HostRecord
-"""Everything that a source may yield."""
+Record = KernelActivity | GpuCoverage | Observation | HostRecord | ProbeRecord
+"""Everything that a source may yield; ProbeRecord, too, stays on the host."""

@@ -16,6 +16,7 @@ from .ledger_records import SpoolLimits
 from .local.history import HistoryLimits
 from .local.history_db import LEAST_BYTES
 from .local.log_level import LEVELS
+from .probes.settings import ProbesSection
 from .task_check import Bounds, Pins
 
 LOADERS: Final = ("auto", "libbpf", "bcc")
@@ -142,14 +143,18 @@ class SourcesSection:
     """What the agent measures; a source that this machine lacks is left out with one line.
 
     gpus      utilisation, memory, power and temperature of this host's GPUs
+    faults    hardware faults, from sysfs and the kernel's log
     ebpf      kernel-level host metrics for the local view, through `loader`
     loader    `libbpf`, `bcc`, or `auto`: libbpf where the kernel has BTF, else BCC
+    probes    GPU calls of all processes
     """
 
     host: bool = True
     gpus: bool = True
+    faults: bool = True
     ebpf: bool = False
     loader: str = "auto"
+    probes: ProbesSection = field(default_factory=ProbesSection)
     replay: tuple[ReplaySection, ...] = ()
 
     def __post_init__(self) -> None:
@@ -159,7 +164,10 @@ class SourcesSection:
     @property
     def capabilities(self) -> tuple[str, ...]:
         """What the configured sources need of root's rights; psutil and a file need none."""
-        return ("CAP_BPF", "CAP_PERFMON") if self.ebpf else ()
+        wanted = ["CAP_BPF", "CAP_PERFMON"] if self.ebpf or self.probes.enabled else []
+        # Other users' containers: their files behind /proc/PID/root, their batch job's variables.
+        wanted += ["CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH"] if self.probes.enabled else []
+        return (*wanted, "CAP_SYSLOG") if self.faults else tuple(wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +242,10 @@ class AgentConfig:
     @property
     def history_file(self) -> Path:
         return self.host.state_dir / "history.sqlite"
+
+    @property
+    def kernel_names_file(self) -> Path:
+        return self.host.state_dir / "kernel-names.sqlite"
 
     @property
     def live_socket(self) -> Path:

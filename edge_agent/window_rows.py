@@ -81,7 +81,7 @@ class RowFiller:
     def _kernel_mix(self, section: Section, gpus: Sequence[GpuWindow]) -> Row:
         by_model = "gpu_model" in section.axes
         # A host fills one measure: a released cell never adds GPU time to shares of launches.
-        untimed = any(gpu.totals.untimed for gpu in gpus)
+        untimed = _launches_only(gpus)
         measure = "launch_share" if untimed else "gpu_time"
         row = np.zeros(section.length, dtype=np.int64)
         for gpu in gpus:
@@ -93,7 +93,7 @@ class RowFiller:
         return row
 
     def _application_mix(self, section: Section, gpus: Sequence[GpuWindow]) -> Row:
-        untimed = any(gpu.totals.untimed for gpu in gpus)
+        untimed = _launches_only(gpus)
         row = np.zeros(section.length, dtype=np.int64)
         for gpu in gpus:
             totals = gpu.totals.application_launches if untimed else gpu.totals.application_ns
@@ -141,12 +141,17 @@ class RowFiller:
         return known
 
 
+def _launches_only(gpus: Sequence[GpuWindow]) -> bool:
+    """Tell whether some GPU's work is known by launches alone: then the host's is, all of it."""
+    return any(gpu.totals.launches_only for gpu in gpus)
+
+
 def _durations(section: Section, gpus: Sequence[GpuWindow]) -> Row:
     return _binned(section, ((gpu, gpu.totals.duration_ns) for gpu in gpus))
 
 
 def _copy_sizes(section: Section, gpus: Sequence[GpuWindow]) -> Row:
-    return _binned(section, ((gpu, gpu.totals.copy_size_ns) for gpu in gpus))
+    return _binned(section, ((gpu, gpu.totals.copy_ns) for gpu in gpus))
 
 
 def _binned(section: Section, gpus: Iterable[tuple[GpuWindow, Totals]]) -> Row:
@@ -157,6 +162,8 @@ def _binned(section: Section, gpus: Iterable[tuple[GpuWindow, Totals]]) -> Row:
     for gpu, totals in gpus:
         places = sorted(totals, key=int)
         numerator, denominator = gpu.ratio()
+        if sum(totals.values()) * numerator > gpu.measured_ms * denominator:
+            numerator, denominator = gpu.measured_ms, sum(totals.values())
         times_ms = scale((totals[place] for place in places), numerator, denominator)
         for place, time_ms in zip(places, times_ms, strict=True):
             row[section.bins.index(1 << int(place))] += time_ms

@@ -71,6 +71,21 @@ FIGURES = (
     ),
     Figure("Planted sampler bugs", "audit", "audit_planted_bugs", "{:.0f}"),
     Figure("Trials of the audit", "audit", "audit_trials", "{:,.0f}"),
+    Figure(
+        "GPU time that no family rule names, median of ten recorded traces",
+        "families", "other_percent_median", "{:.1f} %", "below 1 %",
+    ),
+    Figure(
+        "The same, worst trace", "families", "other_percent_worst", "{:.1f} %", "below 5 %",
+    ),
+    Figure(
+        "Kernel names that no rule was written from, classed right",
+        "families", "heldout_name_accuracy_percent", "{:.0f} %",
+    ),
+    Figure(
+        "Applications never learned that are taken for a known one, by launches",
+        "signatures", "application_launches_false_accept_percent", "{:.0f} % of 14",
+    ),
 )  # fmt: skip
 
 

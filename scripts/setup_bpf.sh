@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What the eBPF source and its tests need of the system: libbpf to run, clang to build, BCC as the
-# second loader. Root on Debian installs what is missing; others are told, and go on without.
+# What the eBPF sources and their tests need of the system: libbpf to run, clang to build, BCC as the
+# second loader, gcc for the stub libraries that tests probe. Root on Debian installs what is missing; others are told, and go on without.
 set -euo pipefail
 
-packages=(libbpf1 libbpf-dev clang llvm make util-linux python3-bpfcc)
+packages=(libbpf1 libbpf-dev clang llvm make util-linux python3-bpfcc gcc g++ libc6-dev libstdc++6)
 missing=()
 for package in "${packages[@]}"; do
     dpkg-query --show --showformat='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import time
 from collections import Counter
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import pytest
 
 from edge_agent.probes.counts import Group, ProbeDrain
 from edge_agent.probes.elf_file import ElfFile
@@ -33,6 +36,9 @@ LIBRARIES = {
 
 def compile_stub(*arguments: str | Path) -> None:
     """Run gcc."""
+    for compiler in ("gcc", "g++"):
+        if shutil.which(compiler) is None:
+            pytest.skip(f"needs {compiler}, as make setup installs it")
     subprocess.run(["gcc", "-O1", "-g0", "-w", *map(str, arguments)], check=True, timeout=60)
 
 

@@ -28,6 +28,7 @@ class SelfStatus:
     absent: tuple[str, ...] = ()
     history_dropped: Mapping[str, int] = field(default_factory=dict)
     reloads: Mapping[str, int] = field(default_factory=dict)
+    device_gaps: Mapping[str, int] = field(default_factory=dict)
     version: str = ""
 
 
@@ -58,6 +59,10 @@ class StatusCollector(Collector):
             status.history_dropped,
         )  # fmt: skip
         yield _labelled("reloads", "reloads by outcome", "outcome", status.reloads)
+        yield _labelled(
+            "device_gaps", "fields of GPUs that could not be read, by kind", "kind",
+            status.device_gaps,
+        )  # fmt: skip
         yield _info(status.version)
 
 

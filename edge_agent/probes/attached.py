@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -20,6 +20,7 @@ from .plan import Attachment
 
 _ENTRIES: Final = {Group.LAUNCH: "gpu_launch", Group.OTHER: "gpu_count"}
 _MOST_FILES_EVER: Final = 1 << 31
+_MOST_CLOSING: Final = 32
 
 
 def _now_ns() -> int:
@@ -31,10 +32,11 @@ class Attached:
 
     program_fd  gives a program's descriptor by its name
     returns_fd  the map that tells programs which attaching of return probes is in force
+    pid         the process for which alone files are probed, 0: all
     """
 
-    def __init__(self, program_fd: Callable[[str], int], returns_fd: int) -> None:
-        self._program_fd, self._returns_fd = program_fd, returns_fd
+    def __init__(self, program_fd: Callable[[str], int], returns_fd: int, pid: int = 0) -> None:
+        self._program_fd, self._returns_fd, self._pid = program_fd, returns_fd, pid
         self._links: dict[FileGroup, list[UprobeLink]] = {}
         self._places: dict[int, int] = {}
         self._mark = 0
@@ -76,6 +78,18 @@ class Attached:
                 self._unlink(file_group)
                 self._leave_place(file_group.file)
 
+    def detach_all(self, file_groups: Collection[FileGroup]) -> None:
+        """Stop probing several groups: they wait for the kernel's grace periods together."""
+        links: list[UprobeLink] = []
+        with self._changing:
+            for file_group in self._links.keys() & set(file_groups):
+                with self._telling:
+                    self._duty.detached(file_group, _now_ns())
+                self._set_mark(file_group, 0)
+                links += reversed(self._links.pop(file_group))
+                self._leave_place(file_group.file)
+            _close(links)
+
     def groups(self) -> frozenset[FileGroup]:
         """Give what is attached at this moment."""
         return frozenset(list(self._links))
@@ -90,10 +104,7 @@ class Attached:
         with self._changing:
             links = [link for of_group in self._links.values() for link in of_group]
             self._links.clear()
-            if links:
-                # Each waits for the kernel's grace periods: together they wait once.
-                with ThreadPoolExecutor(len(links)) as pool:
-                    list(pool.map(UprobeLink.close, links))
+            _close(links)
 
     def _link(self, file_group: FileGroup, place: int, path: str, one: Attachment) -> None:
         name = "gpu_return" if one.returns else _ENTRIES.get(one.group, "gpu_entry")
@@ -104,6 +115,7 @@ class Attached:
             [layout.cookie(file_group.file, place, row) for row in one.rows],
             semaphores=one.semaphores,
             returns=one.returns,
+            pid=self._pid,
         )
         self._links.setdefault(file_group, []).append(link)
         if one.returns:
@@ -132,3 +144,10 @@ class Attached:
     def _leave_place(self, file: int) -> None:
         if not any(one.file == file for one in self._links):
             self._places.pop(file, None)
+
+
+def _close(links: Collection[UprobeLink]) -> None:
+    """Each waits for the kernel's grace periods: together they wait once."""
+    if links:
+        with ThreadPoolExecutor(min(len(links), _MOST_CLOSING)) as pool:
+            list(pool.map(UprobeLink.close, links))

@@ -36,7 +36,11 @@ class Direction(StrEnum):
 
 
 class ProcessKey(NamedTuple):
-    """A process: a pid used again has another start time."""
+    """A process: a pid used again has another start time.
+
+    start_ns    CLOCK_BOOTTIME. Programs give it exactly; what comes from /proc is rounded down to
+                the tick of 10 ms: `proc_maps.coarse` makes the two comparable
+    """
 
     pid: int
     start_ns: int
@@ -194,7 +198,8 @@ class ProbeDrain:
     lost   counts of what found no room, by what: `launch_rows` (those launches are in kernel 0 of
            process (0, 0) and file 0, as all rows of what found no room), `allocations`,
            `samples`, `names`, ...
-    hits   probe hits of a group on a file by process: what the governor needs
+    hits   probe hits of a group on a file by process: what the governor needs; those whose rows
+           found no room are under file 0 and process (0, 0)
     """
 
     begun_ns: int

@@ -187,7 +187,10 @@ class Discovery:
             return  # it ended already
         try:
             pidfd = os.pidfd_open(pid)
-        except OSError:
+        except ProcessLookupError:
+            return
+        except OSError:  # no descriptor is left
+            self.counts.processes_refused += 1
             return
         known = self._processes.pop(pid, None)
         if known is not None:
@@ -208,6 +211,8 @@ class Discovery:
         os.close(process.pidfd)
         process.ended_ns = now_ns
         self._ended[process.key] = process
+        if len(self._ended) > self.most_processes:
+            del self._ended[next(iter(self._ended))]
         self._queue.append(ProcessGone(process.key))
 
     def _walk(self, now_ns: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -37,40 +37,44 @@ class Module(NamedTuple):
 
 
 class Modules:
-    """The modules of one process by address; a new one takes the place of what it covers."""
+    """The modules of one process by address; a new one takes the place of what it covers.
+
+    One thread may add while another looks: the table is replaced as a whole.
+    """
 
     def __init__(self, modules: Iterator[Module] | None = None) -> None:
-        self._starts: list[int] = []
-        self._modules: list[Module] = []
+        self._table: tuple[list[int], list[Module]] = ([], [])
         for module in modules or ():
             self.add(module)
 
     def add(self, module: Module) -> None:
         """Enter a module; beyond 8192 of them nothing is entered."""
-        if module.end <= module.start or len(self._starts) >= MOST_MODULES:
+        starts, modules = self._table
+        if module.end <= module.start or len(starts) >= MOST_MODULES:
             return
-        first = bisect_right(self._starts, module.start)
-        if first and self._modules[first - 1].end > module.start:
+        first = bisect_right(starts, module.start)
+        if first and modules[first - 1].end > module.start:
             first -= 1
-        last = first
-        while last < len(self._starts) and self._starts[last] < module.end:
-            last += 1
-        self._starts[first:last] = [module.start]
-        self._modules[first:last] = [module]
+        last = bisect_left(starts, module.end, lo=first)
+        self._table = (
+            [*starts[:first], module.start, *starts[last:]],
+            [*modules[:first], module, *modules[last:]],
+        )
 
     def find(self, address: int) -> Module | None:
         """Give the module at an address, or None."""
-        index = bisect_right(self._starts, address) - 1
-        if index >= 0 and address < self._modules[index].end:
-            return self._modules[index]
+        starts, modules = self._table
+        index = bisect_right(starts, address) - 1
+        if index >= 0 and address < modules[index].end:
+            return modules[index]
         return None
 
     def __iter__(self) -> Iterator[Module]:
-        return iter(tuple(self._modules))
+        return iter(self._table[1])
 
     def files(self) -> set[FileKey]:
         """Give the files that are mapped."""
-        return {module.file for module in self._modules}
+        return {module.file for module in self._table[1]}
 
 
 def coarse(process: ProcessKey) -> ProcessKey:

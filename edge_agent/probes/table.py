@@ -94,8 +94,7 @@ class ProbeTable:
     @classmethod
     def load(cls, *paths: Path) -> ProbeTable:
         """Read tables; without paths, those that come with the agent. Raises ProbeTableError."""
-        if not paths:
-            paths = tuple(sorted(_own_tables()))
+        paths = paths or shipped_tables()
         rows = [row for path in paths for row in _read(path)]
         seen: set[str] = set()
         for row in rows:
@@ -114,10 +113,10 @@ class ProbeTable:
         raise KeyError(row_id)
 
 
-def _own_tables() -> Iterator[Path]:
-    for entry in resources("edge_agent").joinpath("probes/tables").iterdir():
-        if entry.name.endswith(".toml"):
-            yield Path(str(entry))
+def shipped_tables() -> tuple[Path, ...]:
+    """Give the tables that come with the agent."""
+    folder = resources("edge_agent").joinpath("probes/tables")
+    return tuple(sorted(Path(str(e)) for e in folder.iterdir() if e.name.endswith(".toml")))
 
 
 def _read(path: Path) -> Iterator[ProbeRow]:

@@ -104,7 +104,7 @@ class PerCpuMap:
                 _BATCH,
                 self.fd,
             )
-            failed = _bpf(_LOOKUP_BATCH, batch)
+            failed = bpf_call(_LOOKUP_BATCH, batch)
             if failed not in {0, errno.ENOENT}:
                 raise SourceUnavailable(f"cannot read a BPF map: {os.strerror(failed)}")
             yield keys[: batch.count], values[: batch.count]
@@ -149,14 +149,14 @@ def create_link(attributes: ctypes.Structure) -> int:
 
 def _element(command: int, fd: int, key: bytes, value: int) -> None:
     memory = ctypes.create_string_buffer(key, len(key))
-    failed = _bpf(command, _Element(fd, ctypes.addressof(memory), value, 0))
+    failed = bpf_call(command, _Element(fd, ctypes.addressof(memory), value, 0))
     if failed == errno.ENOENT:
         raise FileNotFoundError(failed, os.strerror(failed))
     if failed:
         raise SourceUnavailable(f"cannot use a BPF map: {os.strerror(failed)}")
 
 
-def _bpf(command: int, attributes: ctypes.Structure) -> int:
+def bpf_call(command: int, attributes: ctypes.Structure) -> int:
     """Do bpf(2); 0 or an errno."""
     syscall, number = _system_call()
     done = syscall(number, command, ctypes.addressof(attributes), ctypes.sizeof(attributes))

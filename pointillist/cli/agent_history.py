@@ -10,11 +10,15 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
 import typer
 
+from .history_calls import calls_schema, kernel_lines, process_lines
 from .output import ExitCode, JsonFlag, reported, say, usage_error
+
+if TYPE_CHECKING:
+    from edge_agent.local.history_read import HistoryReader
 
 EPILOG: Final = """Examples:
 
@@ -22,7 +26,9 @@ pointillist agent history --since 10m   a summary of the last ten minutes
 
 pointillist agent history --since 2026-05-01T10:00Z --until 2026-05-01T10:05Z --json
 
-pointillist agent history --since 1h --name 'gpu.*' --parquet gpus.parquet"""
+pointillist agent history --since 1h --name 'gpu.*' --parquet gpus.parquet
+
+pointillist agent history --since 1h --kind process   GPU calls, copies, memory by process"""
 
 _NS_PER_S: Final = 1_000_000_000
 _SPANS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -37,7 +43,7 @@ def history(
     since: Annotated[str, typer.Option(help="10m, 2h, ISO 8601 or Unix seconds.")] = "1h",
     until: Annotated[str | None, typer.Option(help="The same; now without it.")] = None,
     kind: Annotated[
-        str | None, typer.Option(help="metric, activity or event; all without it.")
+        str | None, typer.Option(help="metric, activity, event, kernel or process; all without it.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="A pattern for the name, as host_*.")] = None,
     limit: Annotated[int, typer.Option(help="Rows of each kind with --json.", min=1)] = 100_000,
@@ -46,7 +52,7 @@ def history(
     ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Show the raw history that this host keeps for itself: metrics, kernel activity, events.
+    """Show the raw history that this host keeps for itself: metrics, events, GPU calls.
 
     Every row has its time on the boot clock, the Unix time that this maps to, and the error of
     the mapping. Without --json or --parquet each name is summed up in a line.
@@ -60,6 +66,9 @@ def history(
         raise usage_error(f"--kind: expected one of {', '.join(KINDS)}, got {kind!r}")
     now_ns = time.time_ns()
     since_ns, until_ns = _moment(since, now_ns, "--since"), _moment(until, now_ns, "--until")
+    _check_span(since_ns, until_ns, now_ns)
+    if json and parquet is not None:
+        raise usage_error("--json prints and --parquet writes a file: name one of them")
     kinds = [kind] if kind else list(KINDS)
     loaded = agent.load_file(config)
     # Opened while the folder is still ours; the libraries are loaded while they can be reached.
@@ -74,11 +83,36 @@ def history(
             return reader.rows(one, since_ns, until_ns, name)
 
         if target is not None:
-            say(f"{target.write(rows)} rows in {parquet}")
+            written = target.write(rows)
+            say(f"{written} rows in {parquet}" if written else f"{parquet}: {_nothing(reader)}")
         elif json:
             _print_json(kinds, rows, limit, (since_ns, until_ns))
         else:
-            typer.echo(_summary(kinds, rows))
+            typer.echo(_summary(kinds, rows) or _nothing(reader))
+
+
+def _check_span(since_ns: int | None, until_ns: int | None, now_ns: int) -> None:
+    """Refuse a span in which nothing can lie, however the two times were written."""
+    if since_ns is None:
+        return
+    if since_ns > now_ns:
+        raise usage_error(f"--since: expected a time that has passed, got {_shown(since_ns)}")
+    if until_ns is not None and until_ns <= since_ns:
+        times = f"{_shown(since_ns)} and {_shown(until_ns)}"
+        hint = "a span such as 2h counts back from now: --since 2h --until 1h"
+        raise usage_error(f"--until: expected a time after --since, got {times}", hint)
+
+
+def _nothing(reader: HistoryReader) -> str:
+    """Say that nothing was found, and when something would be."""
+    span = reader.span()
+    if span is None:
+        return "the history is empty"
+    return f"nothing in this span; the history has {_shown(span[0])} to {_shown(span[1])}"
+
+
+def _shown(unix_ns: int) -> str:
+    return f"{datetime.fromtimestamp(unix_ns // _NS_PER_S, UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
 def _moment(text: str | None, now_ns: int, option: str) -> int | None:
@@ -122,12 +156,16 @@ def _summary(kinds: list[str], rows: _Rows) -> str:
         lines += _metric_lines(rows)
     if "activity" in kinds:
         lines += _activity_lines(rows)
+    if "kernel" in kinds:
+        lines += kernel_lines(rows)
+    if "process" in kinds:
+        lines += process_lines(rows)
     if "event" in kinds:
         for row in rows("event"):
             when = datetime.fromtimestamp(row["unix_ns"] / 1e9, UTC).isoformat(" ", "milliseconds")
             line = f"{when}  {row['source']}  {row['name']} {row['key']}  {row['detail']}"
             lines.append(line.rstrip())
-    return "\n".join(lines) if lines else "nothing was kept in this span"
+    return "\n".join(lines)
 
 
 def _metric_lines(rows: _Rows) -> list[str]:
@@ -193,12 +231,13 @@ class _ParquetFile:
         """Give the columns' types; log2 bins are (bin, count) pairs."""
         from edge_agent.local.history_read import COLUMNS
 
-        pa = self._pa
+        pa, columns = self._pa, COLUMNS[self._kind]
+        if self._kind in {"kernel", "process"}:
+            return calls_schema(pa, columns)
         bins, whole = pa.list_(pa.list_(pa.int64())), pa.int64()
         integers = ("span_ns", "gpu", "count", "gpu_time_ns", "sampling_rate_millionths")
         types = dict.fromkeys(integers, whole)
         types |= {"value": pa.float64(), "log2_bins": bins, "copy_log2_bins": bins}
         when = [("unix_ns", whole), ("unix_error_ns", whole), ("boot_id", pa.string()),
                 ("boottime_ns", whole)]  # fmt: skip
-        columns = COLUMNS[self._kind]
         return pa.schema([*when, *((name, types.get(name, pa.string())) for name in columns)])

@@ -47,6 +47,7 @@ class Options:
     leaders: Sequence[str] = ()
     helpers: Sequence[str] = ()
     replay: Sequence[Path] = ()
+    loader: str | None = None
     assignments: Sequence[str] = ()
 
     def overrides(self) -> dict[str, Any]:
@@ -59,6 +60,8 @@ class Options:
             if value:
                 plain = str(value) if isinstance(value, Path) else [str(one) for one in value]
                 tree = overlay(tree, {section: {key: plain}})
+        if self.loader is not None:
+            tree = overlay(tree, {"sources": {"ebpf": True, "loader": self.loader}})
         if self.replay:
             traces = [{"path": str(path)} for path in self.replay]
             tree = overlay(tree, {"sources": {"replay": traces}})
@@ -91,6 +94,8 @@ def load(options: Options) -> tuple[AgentConfig, Callable[[], AgentConfig]]:
 
 def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> None:
     """Run until a signal; SIGHUP reloads."""
+    from edge_agent.devices.nursery import Nursery
+    from edge_agent.devices.users import GpuUsers
     from edge_agent.ledger_errors import LedgerRefused
     from edge_agent.live import open_agent, sources_of
     from edge_agent.local.attendant import Attendant, Reloading
@@ -108,13 +113,15 @@ def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> 
     load_accountant()  # while this process can still reach all of its interpreter
     version = metadata.version("pointillist")
     become_agent(config)
+    nursery = Nursery()  # before a key is opened, and for every source of a later reload
+    users = GpuUsers()
     with reported(ExitCode.REFUSED, LedgerRefused):
         with reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=LOG_HINT):
-            shell, absent = open_agent(config, gate=gate)
+            shell, absent = open_agent(config, gate=gate, nursery=nursery, users=users)
         for source in absent:
             say(f"source {source.source} is absent: {source.reason}")
         catalogue = Catalogue.load()
-        again = Reloading(read, lambda new: sources_of(new, catalogue).start_all(), log_gate)
+        again = Reloading(read, lambda new: sources_of(new, catalogue, nursery, users), log_gate)
         attendant = Attendant(
             shell, config, absent, notifier=Notifier.from_environment(), reloading=again,
             version=version,

@@ -206,7 +206,10 @@ n_min_at_least = {self.options.plan.n_min}
 [sources]
 host = true
 gpus = false
-{replay}"""
+faults = false
+{replay}[sources.probes]
+enabled = false
+"""
         write_public(self.folders.base / "live.toml", toml.encode())
         return key.public_bytes
 

@@ -181,6 +181,27 @@ def test_discovery_finds_a_static_runtime_in_a_container(watcher: Watcher, tmp_p
     watcher.until(lambda: watcher.ends(pid))
 
 
+@contextmanager
+def _library_in_container(program: Path, library: Path) -> Iterator[int]:
+    """Give the pid of a process with /mnt/libcudart.so.12, which its own mounts alone have."""
+    script = f'mount -t tmpfs tmpfs /mnt && cp {library} /mnt && exec "$0"'
+    actor = Actor(program, "unshare", "--mount", "--propagation", "private", "sh", "-c", script)
+    try:
+        actor.ask(f"load /mnt/{library.name}")
+        yield actor.pid
+    finally:
+        actor.end()
+
+
+def test_discovery_finds_a_library_that_a_container_alone_has(
+    watcher: Watcher, programs: tuple[Path, Path, Path], runtime: Path
+) -> None:
+    with _library_in_container(programs[0], runtime) as pid:
+        watcher.until(lambda: watcher.files(pid))
+        (found,) = watcher.found("/mnt/libcudart.so.12")
+        assert Path(found.open_path).read_bytes() == runtime.read_bytes()
+
+
 def test_discovery_counts_a_layer_of_two_containers_once(watcher: Watcher, tmp_path: Path) -> None:
     """Two overlay mounts show one inode under two devices; probes sit on the inode."""
     for folder in ("lower", "one", "two"):
@@ -320,9 +341,9 @@ def _as_agent(pid: int, *capabilities: str) -> str:
     return done.stdout.strip()
 
 
-def test_discovery_needs_two_capabilities(tmp_path: Path) -> None:
+def test_discovery_needs_two_capabilities(programs: tuple[Path, Path, Path], runtime: Path) -> None:
     """CAP_PERFMON for the rings, CAP_SYS_PTRACE for other mount namespaces."""
-    with _container(tmp_path) as pid:
+    with _library_in_container(programs[0], runtime) as pid:
         assert _as_agent(pid, "CAP_PERFMON", "CAP_SYS_PTRACE") == "found 1"
         assert _as_agent(pid, "CAP_PERFMON") == "found 0"
         assert "expected CAP_PERFMON" in _as_agent(pid, "CAP_SYS_PTRACE")

@@ -7,15 +7,17 @@ import struct
 import subprocess
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
-from edge_agent.probes.counts import ProcessKey
+from edge_agent.probes.counts import FileGroup, Group, ProcessKey
 from edge_agent.probes.layout import THREAD_FIELDS
 from edge_agent.probes.limits import ProbeLimits
 from edge_agent.sources.bpf_maps import PerCpuMap
-from tests.probes_kit import Probed, Stubs, probing, run, start_ns, staying
+from tests.probes_kit import Probed, Stubs, attachments, probing, run, start_ns, staying
 
 pytestmark = pytest.mark.root
 
@@ -155,3 +157,56 @@ def test_memory_of_a_program_ends_where_the_process_runs_another(
         # 1000 bytes that the first program never freed, and 1000 of the second.
         assert memory.live_bytes == 1000
         assert memory.allocations == 8
+
+
+def as_pid(pid: int, *command: str | Path) -> None:
+    """Run a command under a pid that was another's."""
+    for _ in range(20):
+        Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1))
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as child:
+            assert child.wait(timeout=30) == 0
+        if child.pid == pid:
+            return
+    raise AssertionError(f"the kernel never gave pid {pid} again")
+
+
+def test_call_of_a_killed_thread_is_not_its_successors(probed: Probed, stubs: Stubs) -> None:
+    probed.attach(stubs.library("libcudart"))
+    # Addresses without chance: the dead call's frame lies above those of the new thread's calls.
+    program = ("setarch", "-R", stubs.caller("libcudart"))
+    child = subprocess.Popen([*program, "hang"])
+    wait_until_in_call(probed, child.pid)
+    child.kill()
+    child.wait()
+    as_pid(child.pid, *program, "waits")
+    probed.drain()
+    assert probed.calls()["cudart.stream_synchronize"] == 1 + 5
+    assert not probed.calls("nested")
+
+
+def test_groups_switched_from_another_thread_disturb_no_count(probed: Probed, stubs: Stubs) -> None:
+    path = stubs.library("libcudart")
+    file = probed.attach(path, Group.LAUNCH_RESULT)
+    results = [one for one in attachments(path, probed.table) if one.group is Group.LAUNCH_RESULT]
+
+    over = Event()
+
+    def switch() -> None:
+        while not over.is_set():
+            probed.programs.attach(file, str(path), results)
+            over.wait(0.02)
+            probed.programs.detach(FileGroup(file, Group.LAUNCH_RESULT))
+
+    rounds = 8
+    with ThreadPoolExecutor(1) as pool:
+        switching = pool.submit(switch)
+        for _ in range(rounds):
+            run(stubs.caller("libcudart"), "threads", 2, 20_011)
+            probed.drain()
+        over.set()
+        switching.result()
+    probed.drain()
+    assert probed.calls() == {"cudart.launch": rounds * 40_022}
+    assert not probed.calls("nested")
+    assert 0 < probed.calls("returned")["cudart.launch"] < rounds * 40_022
+    assert all(not drain.lost for drain in probed.drains)

@@ -161,7 +161,7 @@ static void copies(void)
 		cuMemsetD32_v2(0, 0, 11);
 }
 
-static void waits(void)
+static EXPORT void waits(void)
 {
 	for (int i = 0; i < 3; i++)
 		cudaDeviceSynchronize();

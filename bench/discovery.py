@@ -1,0 +1,154 @@
+"""`make bench-discovery`: what the first process of an unseen file misses, and what watching costs.
+
+A child loads a fresh copy of the real CUDA runtime, which no process has mapped before: so many
+milliseconds pass from its mapping to the plan, to the probes of launches, and to all probes. Then a
+program starts 1,000 short processes a second, and the watching thread's CPU time counts.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from itertools import groupby
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import numpy as np
+
+from bench.record import Figure, write_result
+from edge_agent.probes.counts import Group
+from edge_agent.probes.discovery import Discovery
+from edge_agent.probes.discovery_thread import DiscoveryThread
+from edge_agent.probes.found_files import FileFound, FileGone
+from edge_agent.probes.plan import PlanBook
+from edge_agent.probes.programs import GpuPrograms
+from edge_agent.probes.table import ProbeTable
+
+LOADS: Final = 20
+PROCESSES: Final = 5_000
+RATE: Final = 1000
+LOADER: Final = "import ctypes, sys; ctypes.CDLL(sys.argv[1]); print(); sys.stdin.read()"
+SPAWNER: Final = r"""
+#include <spawn.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <time.h>
+int main(int count, char **words) {
+    char *arguments[] = {"true", 0};
+    struct timespec next;
+    clock_gettime(CLOCK_MONOTONIC, &next);
+    for (int left = atoi(words[1]); left && count; left--) {
+        pid_t child;
+        if (posix_spawn(&child, "/bin/true", 0, 0, arguments, 0)) return 1;
+        waitpid(child, 0, 0);
+        next.tv_nsec += 1000000000 / atoi(words[2]);
+        if (next.tv_nsec >= 1000000000) next.tv_nsec -= 1000000000, next.tv_sec++;
+        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &next, 0);
+    }
+    return 0;
+}
+"""
+
+
+class Attaching:
+    """Attaches as the agent does: launches first. Times are milliseconds from the mapping."""
+
+    def __init__(self, programs: GpuPrograms) -> None:
+        self._programs = programs
+        self.found: list[float] = []
+        self.launches: list[float] = []
+        self.all: list[float] = []
+
+    def __call__(self, event: FileFound | FileGone) -> None:
+        if not isinstance(event, FileFound) or not event.mapped_ns or "/bench-" not in event.path:
+            return
+        self.found.append(_ms_since(event.mapped_ns))
+        for group, parts in groupby(event.plan.attachments, lambda part: part.group):
+            self._programs.attach(event.file, event.open_path, list(parts))
+            if group is Group.LAUNCH:
+                self.launches.append(_ms_since(event.mapped_ns))
+        self.all.append(_ms_since(event.mapped_ns))
+
+
+def _ms_since(boottime_ns: int) -> float:
+    return (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - boottime_ns) / 1e6
+
+
+def _runtime() -> Path:
+    spec = importlib.util.find_spec("nvidia")
+    for place in (spec.submodule_search_locations or ()) if spec is not None else ():
+        for path in Path(place).glob("cuda_runtime/lib/libcudart.so.12"):
+            return path
+    raise SystemExit("expected the CUDA runtime 12.9, as make setup installs it")
+
+
+def _load_copies(attaching: Attaching, folder: Path) -> None:
+    """Load copies one after the other, each seen before the next."""
+    for number in range(LOADS):
+        copy = shutil.copy(_runtime(), folder / f"libcudart-{number}.so.12")
+        with subprocess.Popen(
+            [sys.executable, "-c", LOADER, copy], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as child:
+            patience = time.monotonic() + 20
+            while len(attaching.all) <= number:
+                if time.monotonic() > patience:
+                    raise SystemExit(f"not found within 20 s: {copy}")
+                time.sleep(0.02)
+            with suppress(BrokenPipeError):
+                child.communicate(timeout=20)
+
+
+def _churn(thread: DiscoveryThread, folder: Path) -> tuple[float, float]:
+    """Give (percent of a core, processes a second) while short processes come and go."""
+    program = folder / "spawner"
+    subprocess.run(
+        ["gcc", "-O1", "-x", "c", "-", "-o", program], input=SPAWNER, text=True, check=True
+    )
+    cpu_ns, begun_s = thread.cpu_ns, time.monotonic()
+    subprocess.run([program, str(PROCESSES), str(RATE)], check=True)
+    span_s = time.monotonic() - begun_s
+    return (thread.cpu_ns - cpu_ns) / 1e7 / span_s, PROCESSES / span_s
+
+
+def main() -> None:
+    """Measure and write bench/results/discovery.json."""
+    table = ProbeTable.load()
+    programs = GpuPrograms(table)
+    attaching = Attaching(programs)
+    discovery = Discovery(PlanBook(table))
+    thread = DiscoveryThread(discovery, attaching)
+    begun_s = time.monotonic()
+    thread.start()
+    walk_ms = (time.monotonic() - begun_s) * 1e3
+    with TemporaryDirectory(prefix="bench-") as name:
+        _load_copies(attaching, Path(name))
+        percent, rate = _churn(thread, Path(name))
+    thread.stop()
+    programs.close()
+    figures = [Figure("first_walk_ms", round(walk_ms, 1), "ms")]
+    for what, values in (
+        ("found", attaching.found),
+        ("launch_probes_attached", attaching.launches),
+        ("all_probes_attached", attaching.all),
+    ):
+        figures.append(Figure(f"{what}_ms_median", round(statistics.median(values), 2), "ms"))
+        figures.append(Figure(f"{what}_ms_p95", round(float(np.percentile(values, 95)), 2), "ms"))
+    figures += [
+        Figure("core_percent_1000_processes", round(percent, 2), "percent of a core"),
+        Figure("processes_per_s", round(rate, 1), "1/s"),
+        Figure("records_lost", float(discovery.counts.records_lost), "records"),
+    ]
+    path = write_result("discovery", "make bench-discovery", figures)
+    for figure in figures:
+        print(f"{figure.name:32} {figure.value:10} {figure.unit}")
+    print(path)
+
+
+if __name__ == "__main__":
+    main()
