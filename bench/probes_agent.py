@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from bench.record import ROOT
 from edge_agent.probes.costs import HitCosts
-from edge_agent.probes.counts import Group, ProbeDrain
+from edge_agent.probes.counts import FileGroup, Group, ProbeDrain
 from edge_agent.probes.elf_file import ElfFile
 from edge_agent.probes.found_files import FileFound
 from edge_agent.probes.governor import Governor, Settings
@@ -67,7 +67,7 @@ class Seen:
                     "cut_off": one.period.begin_ns + one.ended.length_ns < one.period.end_ns,
                     "launches": self.in_period,
                     "share": one.shares[Group.LAUNCH],
-                    "result_share": one.shares[Group.LAUNCH_RESULT],
+                    "attached": one.ended.attached.get(FileGroup(_FILE, Group.LAUNCH), 0.0),
                     "duty": one.period.duty,
                     "predicted": one.period.predicted,
                     "paid": one.ended.worst[1] if one.ended.worst else 0.0,
