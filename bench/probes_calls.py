@@ -66,6 +66,7 @@ def measure(folder: Path, rounds: int = ROUNDS) -> dict[str, Any]:
         for one in chosen
     ]
     table = ProbeTable.load()
+    loaders: dict[str, programs.GpuPrograms | programs_bcc.GpuPrograms]
     loaders = {"libbpf": programs.GpuPrograms(table), "bcc": programs_bcc.GpuPrograms(table)}
     peers = {
         one.name: (path, one.returns)

@@ -1,22 +1,17 @@
-"""What attaching and detaching take, and what the first process of an unseen file can miss."""
+"""What attaching and detaching take, and for how long they hold up a process that only computes."""
 
 from __future__ import annotations
 
 import statistics
-import threading
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from bench.probes_agent import file_found
 from bench.probes_target import Slices, Target, copy_library
 from edge_agent.probes.counts import FileGroup
-from edge_agent.probes.discovery import Discovery
-from edge_agent.probes.discovery_thread import DiscoveryThread
-from edge_agent.probes.found_files import FileFound, FileGone
-from edge_agent.probes.plan import PlanBook
 from edge_agent.probes.programs import GpuPrograms
 from edge_agent.probes.switching import boottime_ns
 from edge_agent.probes.table import ProbeTable
@@ -51,8 +46,7 @@ def stalls(folder: Path, cycles: int) -> dict[str, float]:
                 attaching.append((begun_ns, boottime_ns()))
                 time.sleep(_HELD_S)
                 begun_ns = boottime_ns()
-                for group in {one.group for one in plan.attachments}:
-                    programs.detach(FileGroup(1, group))
+                programs.detach_all([FileGroup(1, one.group) for one in plan.attachments])
                 detaching.append((begun_ns, boottime_ns()))
                 time.sleep(_HELD_S)
             slices = target.end_pace()
@@ -86,51 +80,5 @@ def held_up_ms(slices: list[Slices], intervals: list[Interval]) -> float:
     return max(excess, 0.0) * whole / covered / len(intervals) / 1e6
 
 
-def discovery(folder: Path, files: int) -> dict[str, float]:
-    """Start processes with files that nobody has seen.
-
-    Returns  milliseconds from a file's mapping to the end of attaching: launches that the first
-             process makes meanwhile are missed
-    """
-    table = ProbeTable.load()
-    programs = GpuPrograms(table)
-    latencies: dict[int, int] = {}
-    attached = threading.Event()
-
-    def on_file(event: FileFound | FileGone) -> None:
-        if isinstance(event, FileFound) and event.plan.attachments and event.mapped_ns:
-            programs.attach(event.file, event.open_path, event.plan.attachments)
-            latencies[event.file] = boottime_ns() - event.mapped_ns
-            attached.set()
-
-    thread = DiscoveryThread(Discovery(PlanBook(table)), on_file)
-    thread.start()
-    try:
-        for number in range(files):
-            library = copy_library(folder, "push", f"unseen-{number}").resolve()
-            # A file that differs: what is known of its likes must not help.
-            with library.open("ab") as file:
-                file.write(number.to_bytes(8, "little"))
-            attached.clear()
-            with Target(folder, [library]) as target:
-                target.flat_out(0, 1, 0.1)
-                attached.wait(2.0)
-    finally:
-        thread.stop()
-        programs.close()
-    took = sorted(ns / 1e6 for ns in latencies.values())
-    return {
-        "files": files,
-        "found": len(took),
-        "latency_ms": statistics.median(took),
-        "latency_worst_ms": took[-1],
-    }
-
-
 def _took_ms(intervals: list[Interval]) -> float:
     return statistics.median(end - begin for begin, end in intervals) / 1e6
-
-
-def describe(part: dict[str, Any]) -> str:
-    """One line for people."""
-    return ", ".join(f"{name} {value:.2f}" for name, value in part.items())

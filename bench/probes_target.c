@@ -129,19 +129,31 @@ static double steps_per_ns(void)
 	return best;
 }
 
+/* Time and waiting at one instant: read again where the thread lost its CPU between the two. */
+static unsigned long instant_ns(int schedstat, unsigned long *waited)
+{
+	unsigned long now_ns;
+
+	do {
+		*waited = waited_ns(schedstat);
+		now_ns = clock_ns(CLOCK_BOOTTIME);
+	} while (waited_ns(schedstat) != *waited);
+	return now_ns;
+}
+
 static void run_slice(struct slice *slice, launch_function *function, unsigned long launches,
 		      unsigned long steps, int schedstat)
 {
-	unsigned long waited = waited_ns(schedstat);
+	unsigned long before, after;
 
-	slice->begin_ns = clock_ns(CLOCK_BOOTTIME);
+	slice->begin_ns = instant_ns(schedstat, &before);
 	for (unsigned long i = 0; i < launches; i++) {
 		work(steps);
 		launch(function, i);
 	}
-	slice->end_ns = clock_ns(CLOCK_BOOTTIME);
+	slice->end_ns = instant_ns(schedstat, &after);
 	slice->launches = launches;
-	slice->own_ns = slice->end_ns - slice->begin_ns - (waited_ns(schedstat) - waited);
+	slice->own_ns = slice->end_ns - slice->begin_ns - (after - before);
 }
 
 static void pace(int first, int second, double rate, double seconds, long on_ms, long off_ms)

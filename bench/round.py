@@ -9,12 +9,11 @@ from __future__ import annotations
 import argparse
 import gc
 import statistics
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
-from bench.record import CACHE, Figure, commit, write_result
 from bench.parts import Part, Parts
+from bench.record import CACHE, Figure, commit, write_result
 from bench.round_agent import agent_costs
 from bench.round_fleet import Fleet, load_fleet
 from bench.round_work import arithmetic, floor, run_round
@@ -25,6 +24,7 @@ SMALL_ROUNDS: Final = 15
 COMMAND: Final = "make bench-round"
 EPOCH_STAGES: Final = ("leader.epochs", "helper.epochs")
 DERIVE: Final = ("leader.derive_keys", "helper.derive_keys")
+
 
 def measure_round(fleet: Fleet, d: int, rounds: int) -> Part:
     """One fleet size and vector length: stages of the median window, floors before and after."""
