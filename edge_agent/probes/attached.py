@@ -64,31 +64,24 @@ class Attached:
                 raise
             finally:
                 self._leave_place(file)
-            with self._telling:
-                now_ns = _now_ns()
-                for file_group in groups:
-                    self._duty.attached(file_group, now_ns)
 
     def detach(self, file_group: FileGroup) -> None:
         """Stop probing one group of a file; one that is not attached is no error."""
         with self._changing:
             if file_group in self._links:
-                with self._telling:
-                    self._duty.detached(file_group, _now_ns())
                 self._unlink(file_group)
                 self._leave_place(file_group.file)
 
     def detach_all(self, file_groups: Collection[FileGroup]) -> None:
         """Stop probing several groups: they wait for the kernel's grace periods together."""
-        links: list[UprobeLink] = []
         with self._changing:
-            for file_group in self._links.keys() & set(file_groups):
-                with self._telling:
-                    self._duty.detached(file_group, _now_ns())
-                self._set_mark(file_group, 0)
-                links += reversed(self._links.pop(file_group))
+            wanted = sorted(self._links.keys() & set(file_groups))
+            if not wanted:
+                return
+            with ThreadPoolExecutor(min(len(wanted), _MOST_CLOSING)) as pool:
+                list(pool.map(self._unlink, wanted))
+            for file_group in wanted:
                 self._leave_place(file_group.file)
-            _close(links)
 
     def groups(self) -> frozenset[FileGroup]:
         """Give what is attached at this moment."""
@@ -104,10 +97,14 @@ class Attached:
         with self._changing:
             links = [link for of_group in self._links.values() for link in of_group]
             self._links.clear()
-            _close(links)
+            if links:
+                # Each waits for the kernel's grace periods: together they wait once.
+                with ThreadPoolExecutor(min(len(links), _MOST_CLOSING)) as pool:
+                    list(pool.map(UprobeLink.close, links))
 
     def _link(self, file_group: FileGroup, place: int, path: str, one: Attachment) -> None:
         name = "gpu_return" if one.returns else _ENTRIES.get(one.group, "gpu_entry")
+        begun_ns = _now_ns()
         link = UprobeLink(
             self._program_fd(name),
             path,
@@ -117,14 +114,21 @@ class Attached:
             returns=one.returns,
             pid=self._pid,
         )
+        # Its places begin to count one after the other: on average in the middle.
+        with self._telling:
+            self._duty.attached(file_group, (begun_ns + _now_ns()) // 2)
         self._links.setdefault(file_group, []).append(link)
         if one.returns:
             self._mark = self._mark % 0xFFFFFFFF + 1
             self._set_mark(file_group, self._mark)
 
     def _unlink(self, file_group: FileGroup) -> None:
+        """End the links of a group, its entries first; from several threads at once."""
         self._set_mark(file_group, 0)
-        for link in reversed(self._links.pop(file_group)):
+        links = self._links.pop(file_group)
+        with self._telling:
+            self._duty.detached(file_group, _now_ns())
+        for link in reversed(links):
             link.close()
 
     def _set_mark(self, file_group: FileGroup, mark: int) -> None:
@@ -145,9 +149,3 @@ class Attached:
         if not any(one.file == file for one in self._links):
             self._places.pop(file, None)
 
-
-def _close(links: Collection[UprobeLink]) -> None:
-    """Each waits for the kernel's grace periods: together they wait once."""
-    if links:
-        with ThreadPoolExecutor(min(len(links), _MOST_CLOSING)) as pool:
-            list(pool.map(UprobeLink.close, links))

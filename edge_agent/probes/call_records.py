@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 from .call_tables import CallTables, Names, Shares, Sums, What
@@ -136,7 +137,11 @@ class CallRecords:
             calls = sum(counts[0] for counts in rows.values())
             relative = self._relative_variance(process, calls, mean, group)
             found[process] = [
-                (what, Counted(counts[0], value, value**2 * relative, mean), counts)
+                (
+                    what,
+                    Counted(counts[0], value, value**2 * relative if value else 0.0, mean),
+                    counts,
+                )
                 for what, counts in rows.items()
                 for value in (values[process, what],)
             ]
@@ -146,7 +151,9 @@ class CallRecords:
         self, process: ProcessKey, calls: int, share: float, group: Group
     ) -> float:
         """Give the variance over the value's square, of a process's calls in this period."""
-        if not 0.0 < share < 1.0 or not calls:
+        if share <= 0.0:
+            return inf  # what was counted while probes were being switched off
+        if share >= 1.0 or not calls:
             return 0.0
         history = self._histories.setdefault((process, group), deque(maxlen=_PERIODS))
         history.append(PeriodCount(calls, share))
@@ -159,9 +166,5 @@ class CallRecords:
 def _total(found: _Found, process: ProcessKey, share: float) -> Counted:
     """Add up a process's rows: they were seen in the same windows, so their errors add up."""
     rows = [counted for _, counted, _ in found.get(process, ())]
-    return Counted(
-        sum(one.seen for one in rows),
-        sum(one.value for one in rows),
-        sum(one.variance**0.5 for one in rows) ** 2,
-        share,
-    )
+    variance = sum(one.variance**0.5 for one in rows) ** 2 if share > 0.0 else inf
+    return Counted(sum(one.seen for one in rows), sum(one.value for one in rows), variance, share)

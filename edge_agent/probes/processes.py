@@ -39,7 +39,10 @@ class ProcessTable:
         return known
 
     def is_left_out(self, process: ProcessKey) -> bool:
-        """Tell whether a process's calls are not to be counted: this agent's own, or a user's."""
+        """Tell whether a process's calls are not to be counted: this agent's own, or as told.
+
+        One that ended before its name was read has the name "", which `*` matches.
+        """
         if process.pid == self._own:
             return True
         if not self._patterns or not process.pid:

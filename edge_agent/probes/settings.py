@@ -28,8 +28,8 @@ class ProbesSection:
     def __post_init__(self) -> None:
         if not 0.01 <= self.budget_percent <= 50.0:
             raise ValueError(f"budget_percent: expected 0.01 to 50, got {self.budget_percent}")
-        if len(self.leave_out) > _MOST_PATTERNS or not all(self.leave_out):
-            raise ValueError(f"leave_out: expected at most {_MOST_PATTERNS} patterns, none empty")
+        if len(self.leave_out) > _MOST_PATTERNS:
+            raise ValueError(f"leave_out: expected at most {_MOST_PATTERNS} patterns")
 
     @property
     def budget(self) -> float:

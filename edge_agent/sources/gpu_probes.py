@@ -7,8 +7,9 @@ switches links as the governor says. The agent's loop drains what was counted on
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +42,8 @@ from wire.catalogue import Catalogue
 
 from .port import SourceUnavailable
 
+_LeftOut = Callable[[ProcessKey], bool]
+
 LOST: Final = "without it no launches, copies, collectives or waits are seen"
 
 
@@ -55,9 +58,14 @@ class GpuProbesSource:
         catalogue: Catalogue,
         places: GpuPlaces,
         symbols: Path | None = None,
+        governor: Settings | None = None,
     ) -> None:
-        """Take the GPUs of this host, and the file in which names of kernels are remembered."""
+        """Take the GPUs of this host, and the file in which names of kernels are remembered.
+
+        governor  what the governor is held to, None: the settings' budget
+        """
         self._settings, self._catalogue = settings, catalogue
+        self._governor = governor or Settings(budget=settings.budget)
         self._places, self._symbols = places, symbols
         self._running: Running | None = None
 
@@ -71,9 +79,9 @@ class GpuProbesSource:
         if self._running is None:
             try:
                 table = ProbeTable.load(*shipped_tables(), *self._settings.tables)
-                self._running = Running(
-                    self._settings, table, self._catalogue, self._places, self._symbols
-                )
+                activity = partial(ActivityRecords, table, self._catalogue, self._places)
+                left_out = self._settings.leave_out
+                self._running = Running(table, self._governor, left_out, activity, self._symbols)
             except (SourceUnavailable, ProbeTableError) as error:
                 raise SourceUnavailable(f"GPU calls: {error}; {LOST}") from None
 
@@ -100,22 +108,31 @@ class Running:
 
     def __init__(
         self,
-        settings: ProbesSection,
         table: ProbeTable,
-        catalogue: Catalogue,
-        places: GpuPlaces,
+        governor: Settings,
+        left_out: Sequence[str],
+        activity: Callable[[Callable[[ProcessKey], str], _LeftOut], ActivityRecords],
         symbols: Path | None,
     ) -> None:
-        """Start, or leave nothing behind. Raises SourceUnavailable."""
-        self._budget = settings.budget
+        """Start, or leave nothing behind. Raises SourceUnavailable.
+
+        left_out  patterns of names of processes that are not counted
+        activity  makes what speaks to the windows
+        symbols   the file in which names of kernels are remembered
+        """
+        self._budget = governor.budget
         with ExitStack() as undo:
             self.programs = GpuPrograms(table)
             undo.callback(self.programs.close)
             self.costs = HitCosts(table)
             self.costs.calibrate(self.programs)
             self.board = Switchboard(self.programs)
-            governor = Governor(Settings(budget=settings.budget), secrets.randbelow)
-            self.keeper = PeriodKeeper(self.programs, governor, self.costs, self.board.places)
+            self.keeper = PeriodKeeper(
+                self.programs,
+                Governor(governor, secrets.randbelow),
+                self.costs,
+                self.board.places,
+            )
             self.keeper.start(boottime_ns())
             discovery = Discovery(PlanBook(table))
             self.discovery = DiscoveryThread(discovery, self._on_file)
@@ -126,11 +143,10 @@ class Running:
             namer = KernelNamer(self._modules, cache)
             undo.callback(namer.close)
             self.kernels = KernelIdentity.load(namer, table)
-            self.processes = ProcessTable(settings.leave_out)
-            left_out = self.processes.is_left_out
-            application = self.kernels.classifier.application
-            self._activity = ActivityRecords(table, catalogue, places, application, left_out)
-            self._calls = CallRecords(table, self._identity, left_out)
+            self.processes = ProcessTable(left_out)
+            is_left_out = self.processes.is_left_out
+            self._activity = activity(self.kernels.classifier.application, is_left_out)
+            self._calls = CallRecords(table, self._identity, is_left_out)
             self._probed: dict[ProcessKey, frozenset[int]] = {}
             self._gone: list[ProcessKey] = []
             self.switching = SwitchingThread(self.keeper, self.board)
