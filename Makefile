@@ -61,7 +61,7 @@ test: $(STAMP) java
 	@$(PYTHON) -m pytest $(ARGS)
 
 gpu-check:
-	@python3 scripts/gpu_check.py
+	@code=0; for script in gpu_check gpu_probes; do python3 scripts/$$script.py || code=$$?; done; exit $$code
 
 gpu-kit: $(STAMP)
 	@mkdir -p .tools/gpu && cp .venv/lib/python*/site-packages/pynvml.py .tools/gpu/
