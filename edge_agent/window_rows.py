@@ -81,7 +81,7 @@ class RowFiller:
     def _kernel_mix(self, section: Section, gpus: Sequence[GpuWindow]) -> Row:
         by_model = "gpu_model" in section.axes
         # A host fills one measure: a released cell never adds GPU time to shares of launches.
-        untimed = _launches_only(gpus)
+        gpus, untimed = _one_measure(gpus)
         measure = "launch_share" if untimed else "gpu_time"
         row = np.zeros(section.length, dtype=np.int64)
         for gpu in gpus:
@@ -93,7 +93,7 @@ class RowFiller:
         return row
 
     def _application_mix(self, section: Section, gpus: Sequence[GpuWindow]) -> Row:
-        untimed = _launches_only(gpus)
+        gpus, untimed = _one_measure(gpus)
         row = np.zeros(section.length, dtype=np.int64)
         for gpu in gpus:
             totals = gpu.totals.application_launches if untimed else gpu.totals.application_ns
@@ -141,9 +141,19 @@ class RowFiller:
         return known
 
 
-def _launches_only(gpus: Sequence[GpuWindow]) -> bool:
-    """Tell whether some GPU's work is known by launches alone: then the host's is, all of it."""
-    return any(gpu.totals.launches_only for gpu in gpus)
+def _one_measure(gpus: Sequence[GpuWindow]) -> tuple[Sequence[GpuWindow], bool]:
+    """Choose the host's measure: launches only where no GPU's time is known.
+
+    Beside GPUs whose time is known, one that is known by launches alone is unmeasured.
+    """
+    if not any(gpu.totals.launches_only for gpu in gpus):
+        return gpus, False
+    if not any(gpu.totals.timed for gpu in gpus):
+        return gpus, True
+    return [
+        GpuWindow(gpu.model, GpuTotals(), 0, gpu.wall_ms) if gpu.totals.launches_only else gpu
+        for gpu in gpus
+    ], False
 
 
 def _durations(section: Section, gpus: Sequence[GpuWindow]) -> Row:
@@ -151,6 +161,7 @@ def _durations(section: Section, gpus: Sequence[GpuWindow]) -> Row:
 
 
 def _copy_sizes(section: Section, gpus: Sequence[GpuWindow]) -> Row:
+    gpus, _ = _one_measure(gpus)
     return _binned(section, ((gpu, gpu.totals.copy_ns) for gpu in gpus))
 
 

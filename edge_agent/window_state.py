@@ -38,9 +38,14 @@ class GpuTotals:
     untimed: bool = field(default=False, repr=False)
 
     @property
+    def timed(self) -> bool:
+        """Tell whether GPU time is known of some work."""
+        return any(self.family_ns.values())
+
+    @property
     def launches_only(self) -> bool:
         """Tell whether work was seen, and of none of it how long it took."""
-        return self.untimed and not any(self.family_ns.values())
+        return self.untimed and not self.timed
 
     @property
     def copy_ns(self) -> Totals:

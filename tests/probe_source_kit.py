@@ -34,6 +34,15 @@ def until(what: Callable[[], bool], patience_s: float = 20.0) -> None:
         time.sleep(0.01)
 
 
+def attached_files(source: GpuProbesSource, pid: int) -> set[str]:
+    """Give the files that a process has mapped and the source has attached to."""
+    running = source.running
+    attached = {place.file for place in running.programs.attached}
+    paths = {str(Path(f.path).readlink()) for i, f in running.board._files.items() if i in attached}
+    mapped = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return paths & {line.split(maxsplit=5)[-1] for line in mapped}
+
+
 def own_caller(stubs: Stubs, folder: Path, *libraries: str, static: bool = False) -> Path:
     """Give a caller whose processes bear a name of the test's own."""
     path = folder / OURS
@@ -58,11 +67,9 @@ class Watched:
     def waiting(
         self, program: Path, *words: object, files: int = 1
     ) -> Iterator[subprocess.Popen[str]]:
-        """Run a caller that waits; inside the block so many new files have been attached to."""
-        running = self.source.running
-        before = set(running.board.files)
+        """Run a caller that waits; inside the block so many of its files are attached to."""
         with waiting(program, *words) as child:
-            until(lambda: len({p.file for p in running.programs.attached} - before) >= files)
+            until(lambda: len(attached_files(self.source, child.pid)) >= files)
             yield child
 
     def of(self, kind: type) -> list[Record]:

@@ -21,7 +21,7 @@ from edge_agent.sources.gpu_probes import GpuProbesSource
 from edge_agent.task_windows import ClosedWindow, TaskWindows
 from tests.agent_live import Surroundings, surroundings
 from tests.agent_world import T0, NoNoise, open_report
-from tests.probe_source_kit import ONLY_OURS, OURS, own_caller, until
+from tests.probe_source_kit import ONLY_OURS, OURS, attached_files, own_caller, until
 from tests.probes_kit import Stubs, begin, waiting
 from wire.catalogue import Catalogue
 from wire.envelope import unwrap
@@ -92,8 +92,8 @@ def opened(made: Surroundings) -> tuple[AgentShell, NotedWindows, GpuProbesSourc
     return shell, noted, source
 
 
-def step_until(shell: AgentShell, noted: NotedWindows, windows: int) -> None:
-    while len(noted.closed) < windows:
+def step_until_reported(shell: AgentShell, windows: int) -> None:
+    while shell.tally.published < windows + 1:  # the epoch is a record too
         shell.step()
         time.sleep(min(shell.pause_ms(), 100) / 1000)
 
@@ -120,14 +120,13 @@ def test_window_of_a_real_agent_has_the_launch_shares_of_a_program(
         try:
             shell.start()
             shell.step()
-            files = set(source.running.board.files)
             with waiting(program, "families", *LAUNCHES.values()) as child:
-                until(lambda: bool({p.file for p in source.running.programs.attached} - files))
+                until(lambda: bool(attached_files(source, child.pid)))
                 until(lambda: time_in_window_s(shell) < WINDOW_S / 2)
                 shell._drain_sources()
                 begin(child)
                 shell._drain_sources()
-                step_until(shell, noted, 2)
+                step_until_reported(shell, 2)
         finally:
             shell.close()
     busy = [one for one in noted.closed if len(mix_of(made, one.rows[0])) > 2]

@@ -56,7 +56,10 @@ def test_source_spreads_launches_over_the_gpus_that_the_driver_names(
     program = own_caller(stubs, tmp_path, "libcudart")
     with waiting(program, "families", 6, 0, 0) as named:
         users = {1: [named.pid], 3: [named.pid, 999_999]}
-        with watching(gpus=4, users=users) as watched, waiting(program, "families", 8) as unnamed:
+        with (
+            watching(gpus=4, users=users) as watched,
+            watched.waiting(program, "families", 8) as unnamed,
+        ):
             begin(named)
             watched.drain()
             assert spread(watched) == {1: 3, 3: 3}
@@ -72,10 +75,9 @@ def test_source_spreads_launches_over_the_gpus_that_the_driver_names(
 def test_source_fills_copies_collectives_and_waits(stubs: Stubs, tmp_path: Path) -> None:
     libraries = ("libcudart", "libcuda.so", "libnccl")
     program = own_caller(stubs, tmp_path, *libraries)
-    first = [len(libraries)]
     with watching() as watched:
         for scenario in ("copies", "collectives", "waits"):
-            with watched.waiting(program, scenario, files=first.pop() if first else 0) as child:
+            with watched.waiting(program, scenario, files=len(libraries)) as child:
                 begin(child)
                 watched.drain()
         said = [one for one in watched.records if isinstance(one, Observation)]
