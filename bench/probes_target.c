@@ -7,8 +7,9 @@
  *       launches RATE times a second through the first library, and as often through the second, in
  *       slices that take turns, and prints one line for each pair of slices:
  *       begin_ns end_ns launches own_ns through the first, the same through the second; then a dot.
- *       Work is between launches, so that both together keep one thread busy. OFF_MS is slept after
- *       each ON_MS of work, 0: never. own_ns is wall time, waiting for a CPU apart. */
+ *       Work is between launches, so that both together keep one thread busy for BUSY of the time; what
+ *       is left keeps the rate steady where other work wants the CPU too. OFF_MS is slept after each
+ *       ON_MS of work, 0: never. own_ns is wall time, waiting for a CPU apart. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -24,6 +25,8 @@
 #define THREADS 64
 #define SLICE_NS 4000000ul
 #define PAIRS (1 << 17)
+#define BUSY 0.7
+#define BEHIND_NS 100000000ul
 
 struct dim3 {
 	unsigned x, y, z;
@@ -156,32 +159,45 @@ static void run_slice(struct slice *slice, launch_function *function, unsigned l
 	slice->own_ns = slice->end_ns - slice->begin_ns - (after - before);
 }
 
+static void sleep_until(unsigned long due_ns)
+{
+	struct timespec due = {due_ns / 1000000000ul, due_ns % 1000000000ul};
+
+	clock_nanosleep(CLOCK_BOOTTIME, TIMER_ABSTIME, &due, 0);
+}
+
 static void pace(int first, int second, double rate, double seconds, long on_ms, long off_ms)
 {
-	unsigned long steps, launches, end_ns, burst_ns;
+	unsigned long launches, steps, end_ns, burst_ns, due_ns;
 	char path[64];
 	int schedstat, n = 0;
-	double each_ns = 5e8 / rate; /* both halves at this rate fill the time */
 
 	if (off_ms) /* the rate is that of the whole time */
-		each_ns = each_ns * on_ms / (on_ms + off_ms);
-	snprintf(path, sizeof(path), "/proc/self/task/%ld/schedstat", syscall(SYS_gettid));
-	schedstat = open(path, O_RDONLY);
-	steps = each_ns * steps_per_ns();
-	launches = SLICE_NS / each_ns;
+		rate = rate * (on_ms + off_ms) / on_ms;
+	/* A pair takes two slices of time, and launches for both through the first library. */
+	launches = 2 * SLICE_NS * rate / 1e9;
 	if (!launches)
 		launches = 1;
-	end_ns = clock_ns(CLOCK_BOOTTIME) + seconds * 1e9;
-	burst_ns = clock_ns(CLOCK_BOOTTIME) + on_ms * 1000000ul;
+	steps = BUSY * SLICE_NS / launches * steps_per_ns();
+	snprintf(path, sizeof(path), "/proc/self/task/%ld/schedstat", syscall(SYS_gettid));
+	schedstat = open(path, O_RDONLY);
+	due_ns = clock_ns(CLOCK_BOOTTIME);
+	end_ns = due_ns + seconds * 1e9;
+	burst_ns = due_ns + on_ms * 1000000ul;
 	for (; clock_ns(CLOCK_BOOTTIME) < end_ns && n < PAIRS; n++) {
 		int turn = rand() & 1;
 
 		run_slice(&pairs[n][turn], functions[turn ? second : first], launches, steps, schedstat);
 		run_slice(&pairs[n][!turn], functions[turn ? first : second], launches, steps, schedstat);
+		due_ns += 2e9 * launches / (2 * rate);
 		if (off_ms && clock_ns(CLOCK_BOOTTIME) >= burst_ns) {
 			usleep(off_ms * 1000);
-			burst_ns = clock_ns(CLOCK_BOOTTIME) + on_ms * 1000000ul;
+			due_ns = clock_ns(CLOCK_BOOTTIME);
+			burst_ns = due_ns + on_ms * 1000000ul;
 		}
+		sleep_until(due_ns);
+		if (clock_ns(CLOCK_BOOTTIME) > due_ns + BEHIND_NS)
+			due_ns = clock_ns(CLOCK_BOOTTIME); /* what is this late is not made up for */
 	}
 	close(schedstat);
 	for (int i = 0; i < n; i++) {
