@@ -148,4 +148,3 @@ class Attached:
     def _leave_place(self, file: int) -> None:
         if not any(one.file == file for one in self._links):
             self._places.pop(file, None)
-

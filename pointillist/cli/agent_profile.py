@@ -32,6 +32,7 @@ pointillist agent profile --pid 4711 --seconds 5 --out calls.json.gz   for ui.pe
 
 pointillist agent profile --pid 4711 --no-stacks --format chrome --out trace"""
 
+_LOOK: Final = "run as root; `pointillist agent doctor` says what is missing"
 _POLL_S: Final = 0.25
 _SAY_S: Final = 1.0
 
@@ -73,7 +74,8 @@ def profile(
 
     chosen = form or _by_suffix(out)
     with (
-        reported(ExitCode.UNAVAILABLE, NothingToProfile, SourceUnavailable),
+        reported(ExitCode.UNAVAILABLE, NothingToProfile),
+        reported(ExitCode.UNAVAILABLE, SourceUnavailable, hint=_LOOK),
         _written(out) as (file, keep),
         ProfileSession(pid, stacks=stacks) as session,
     ):
@@ -141,7 +143,7 @@ def _interrupted() -> Iterator[threading.Event]:
 
 @contextmanager
 def _progress(session: ProfileSession, seconds: float) -> Iterator[Callable[[float], None]]:
-    """Show one line that grows, where somebody looks on."""
+    """Show one line that changes, where somebody looks on."""
     live, shown = sys.stderr.isatty(), 0.0
 
     def show(spent: float) -> None:
@@ -152,8 +154,7 @@ def _progress(session: ProfileSession, seconds: float) -> Iterator[Callable[[flo
             line = f"{spent:.0f} of {seconds:.0f} s: {session.calls:,} calls{lost}"
             typer.echo(f"\r\x1b[K{line}", err=True, nl=False)
 
-    if live:
-        say(f"{session.files} files of process {session.target.pid} are probed; Ctrl-C ends early")
+    say(f"{session.files} files of process {session.target.pid} are probed; Ctrl-C ends early")
     try:
         yield show
     finally:

@@ -21,6 +21,7 @@ _FRAME: Final = 3
 """Rows of a panel around its table: two of the frame, one of the titles."""
 _LEAST_KERNELS: Final = 3
 _SIZE_CELLS: Final = 12
+_MOST_ROWS: Final = 40
 _DIRECTIONS: Final = {
     "host_to_host": "host→host",
     "host_to_device": "host→GPU",
@@ -42,10 +43,11 @@ def calls_page(view: View | None, note: str, size: ConsoleDimensions) -> Layout:
     low = min(_FRAME + max(len(calls.get("copies", ())), 1), max(4, size.height // 4))
     room = size.height - _HEAD_ROWS - low - _FRAME - _LEAST_KERNELS - _FRAME
     shown = max(1, min(len(processes), room // 2 + 1))
+    kernels = max(1, size.height - _HEAD_ROWS - low - _FRAME - shown - _FRAME)
     whole.split_column(
         Layout(head, size=_HEAD_ROWS),
-        Layout(_processes(calls, size.width), size=_FRAME + shown),
-        Layout(_kernels(calls, size.width), minimum_size=_FRAME),
+        Layout(_processes(calls, size.width, shown), size=_FRAME + shown),
+        Layout(_kernels(calls, size.width, kernels), minimum_size=_FRAME),
         Layout(name="low", size=low),
     )
     whole["low"].split_row(
@@ -89,8 +91,8 @@ def calls_line(view: View | None) -> Text | None:
     text = Text(f"{rate(total)} launches/s of {calls.get('processes_in_all', 0)} processes")
     governor = calls.get("governor")
     if governor is not None:
-        text.append(f", probes cost {_cost(governor)}")
-    return text.append("   g: GPU calls", style="dim")
+        text.append(f", probes {_cost(governor)}")
+    return text.append("  (key g)", style="dim")
 
 
 def _calls(view: View | None) -> View:
@@ -100,7 +102,7 @@ def _calls(view: View | None) -> View:
 
 def _cost(governor: View) -> str:
     spent = governor["measured"] if governor["measured"] is not None else governor["predicted"]
-    return f"{100 * spent:.2f} % of at most {100 * governor['budget']:.2f} %"
+    return f"{100 * spent:.2f} % of {100 * governor['budget']:.2f} %"
 
 
 def _governor(calls: View) -> Text:
@@ -108,11 +110,11 @@ def _governor(calls: View) -> Text:
     governor = calls.get("governor")
     if governor is None:
         return Text(_NO_SOURCE if not calls else "the governor has not said anything yet")
-    text = Text()
-    text.append(_cost(governor), style="bold")
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append(f"probes: {_cost(governor)}", style="bold")
     worst = governor["worst_pid"]
-    text.append(f" of process {worst}" if worst is not None else " of any process")
-    text.append(f", {governor['loader']} on {governor['files']} files")
+    text.append(f" (pid {worst})" if worst is not None else " (no process)")
+    text.append(f", {governor['files']} files by {governor['loader']}")
     lost = {what: count for what, count in governor["lost"].items() if count}
     if lost:
         said = ", ".join(f"{what} {count:,}" for what, count in lost.items())
@@ -121,18 +123,18 @@ def _governor(calls: View) -> Text:
         text.append(", nothing lost")
     text.append("\n")
     if governor["in_turns"]:
-        text.append(f"{100 * governor['duty']:.1f} % of every {governor['period_s']:.0f} s ")
-        text.append(f"is seen of {', '.join(governor['in_turns'])}", style="yellow")
+        seen = f"{100 * governor['duty']:.1f} % of {governor['period_s']:.0f} s seen"
+        text.append(f"{', '.join(governor['in_turns'])}: {seen}", style="yellow")
     else:
         text.append("every call is seen" if governor["steady"] else "no call is seen")
     for reason in dict.fromkeys(governor["dropped"].values()):
         groups = [group for group, why in governor["dropped"].items() if why == reason]
-        text.append(f"; {reason}: no {', '.join(groups)}", style="yellow")
+        text.append(f"; not {', '.join(groups)}: {reason}", style="yellow")
     return text
 
 
-def _processes(calls: View, width: int) -> RenderableType:
-    rows = calls.get("processes", ())
+def _processes(calls: View, width: int, most: int = _MOST_ROWS) -> RenderableType:
+    rows = calls.get("processes", ())[:most]
     columns = [("pid", "r"), ("process", "l"), ("launches/s", "r"), ("±", "r"), ("wait %", "r"),
                ("live", "r"), ("peak", "r"), ("unfreed", "r"), ("oldest", "r"),
                ("failed", "r")]  # fmt: skip
@@ -178,8 +180,8 @@ def _place(process: View) -> str:
     return " ".join(p for p in (container, process["pod"][:13], process["slurm_job"]) if p)
 
 
-def _kernels(calls: View, width: int) -> RenderableType:
-    rows = calls.get("kernels", ())
+def _kernels(calls: View, width: int, most: int = _MOST_ROWS) -> RenderableType:
+    rows = calls.get("kernels", ())[:most]
     sampled = any(one["share"] < 1 for one in rows)
     columns = [("launches/s", "r"), ("±", "r"), ("family", "l"), ("pid", "r"), ("kernel", "l")]
     if sampled:
@@ -252,4 +254,4 @@ def _error(row: View) -> str:
 
 
 def _title(what: str, shown: int, in_all: int) -> str:
-    return what if shown >= in_all else f"{what}, the busiest of {in_all}"
+    return what if shown >= in_all else f"{what}, the busiest {shown} of {in_all}"

@@ -37,7 +37,7 @@ _INSTANCE: Final = (
 )
 _USE: Final = (("memory_bytes", 1 << 20), ("sm_percent", 1))
 _CPU_KINDS: Final = ("user", "system", "iowait", "irq", "softirq", "steal")
-_OWN_PANELS: Final = ("host_", "gpu.", "gpu_", "watched")
+_OWN_PANELS: Final = ("host_", "gpu.", "gpu_", "watched", "probes.")
 
 
 def warm_up() -> None:
