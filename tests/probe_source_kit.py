@@ -93,6 +93,7 @@ def watching(
     governor: Settings | None = None,
     settings: ProbesSection | None = None,
     symbols: Path | None = None,
+    loader: str = "auto",
 ) -> Iterator[Watched]:
     """Run the source for one test."""
     told = GpuUsers()
@@ -104,6 +105,7 @@ def watching(
         GpuPlaces(gpus, told),
         symbols,
         governor,
+        loader,
     )
     source.start()
     try:

@@ -15,7 +15,7 @@ import struct
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from pathlib import Path
@@ -128,10 +128,16 @@ class GpuPrograms:
 
     def detach(self, file_group: FileGroup) -> None:
         """Stop probing one group of a file; one that is not attached is no error."""
+        self.detach_all([file_group])
+
+    def detach_all(self, file_groups: Collection[FileGroup]) -> None:
+        """Stop probing several groups at once."""
         with self._lock:
-            if file_group in self._places:
+            places: list[_Place] = []
+            for file_group in self._places.keys() & set(file_groups):
                 self._duty.detached(file_group, _now_ns())
-                _close(self._places.pop(file_group))
+                places += self._places.pop(file_group)
+            _close(places)
 
     @property
     def attached(self) -> frozenset[FileGroup]:
