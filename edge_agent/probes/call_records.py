@@ -11,7 +11,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 from .call_tables import CallTables, Names, Shares, Sums, What
 from .counts import Direction, Group, ProcessKey
@@ -38,6 +38,13 @@ _Found = dict[ProcessKey, list[tuple[What, Counted, list[int]]]]
 """Rows of one kind by process: what, how many, and the sums."""
 
 
+class _Rate(NamedTuple):
+    """Calls of a process in one period, a nanosecond, and the share that was seen."""
+
+    calls: float
+    share: float
+
+
 @dataclass(slots=True)
 class CallRecords:
     """Gathers drains until a record is whole.
@@ -50,7 +57,7 @@ class CallRecords:
     identity: Callable[[ProcessKey], Identity]
     left_out: Callable[[ProcessKey], bool]
     _tables: CallTables = field(default_factory=CallTables)
-    _histories: OrderedDict[tuple[ProcessKey, Group], deque[PeriodCount]] = field(
+    _histories: OrderedDict[tuple[ProcessKey, Group], deque[_Rate]] = field(
         default_factory=OrderedDict
     )
     _waits: frozenset[str] = field(init=False)
@@ -156,10 +163,12 @@ class CallRecords:
         if share >= 1.0 or not calls:
             return 0.0
         history = self._histories.setdefault((process, group), deque(maxlen=_PERIODS))
-        history.append(PeriodCount(calls, share))
+        span_ns = max(self._tables.span_ns, 1)
+        history.append(_Rate(calls / span_ns, share))
         while len(self._histories) > _MOST_HISTORIES:
             self._histories.popitem(last=False)
-        whole = corrected(history)
+        # As if all periods had been as long as this one: the estimate compares like with like.
+        whole = corrected(PeriodCount(round(one.calls * span_ns), one.share) for one in history)
         return whole.variance / len(history) / (calls / share) ** 2
 
 

@@ -269,8 +269,9 @@ def test_local_records_hold_a_period_while_groups_take_turns() -> None:
     (process,) = record.processes
     assert (process.launches.seen, process.launches.share) == (8, 0.1)
     assert process.launches.value == pytest.approx(80)
-    # (1 - share) times half the mean square of the differences of 200, 120 and 80.
-    assert process.launches.variance == pytest.approx(0.9 * (80**2 + 40**2) / 4)
+    # The first period was 2 s long: (1 - share) times half the mean square of the differences
+    # of 100, 120 and 80 a second.
+    assert process.launches.variance == pytest.approx(0.9 * (20**2 + 40**2) / 4)
     assert [one.kernel for one in record.kernels] == ["a_gemm"]
 
 
