@@ -111,7 +111,8 @@ static unsigned long waited_ns(int schedstat)
 	return word ? strtoul(word, 0, 10) : 0;
 }
 
-static void work(unsigned long steps)
+/* Never inlined: a copy of its own would run at another speed. */
+static __attribute__((noinline)) void work(unsigned long steps)
 {
 	for (unsigned long i = 0; i < steps; i++)
 		__asm__ volatile("" : "+r"(i));
