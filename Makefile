@@ -12,8 +12,8 @@ STAMP := .venv/.installed
 PACKAGES := wire privacy transport edge_agent aggregator simulator pointillist
 SITE := .venv/site
 
-.PHONY: help setup bpf demo test gpu-check gpu-kit lint lint-python lint-proto lint-docs format lock
-.PHONY: kafka java bench-round bench-demo bench-audit bench-kafka clean
+.PHONY: help setup bpf demo test test-long gpu-check gpu-kit lint lint-python lint-proto lint-docs format lock
+.PHONY: kafka java bench-round bench-demo bench-audit bench-kafka bench-agent clean
 .PHONY: bench-families bench-signatures bench-discovery bench-probes
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo "make demo KAFKA=1  the same through Apache Kafka"
 	@echo "make kafka         Apache Kafka on loopback; pointillist kafka stop ends it"
 	@echo "make test          the tests"
+	@echo "make test-long     those that take longer: a cluster of three brokers"
 	@echo "make lint          ruff, mypy, import-linter, buf, mkdocs"
 	@echo "make format        ruff format and its safe fixes"
 	@echo "make lock          requirement files from pyproject.toml"
@@ -34,6 +35,7 @@ help:
 	@echo "make bench-families   GPU time that no rule names, and names the rules never saw"
 	@echo "make bench-signatures application classes on profiles that were not learned from"
 	@echo "make bench-probes      what probing GPU calls costs, beside bpftrace; as root"
+	@echo "make bench-agent   what one agent costs its host; as root, 20 minutes"
 	@echo "make bench-discovery  what the first process of an unseen GPU library misses"
 	@echo "make bench-audit   the noise samplers' audit at 10^7 trials"
 
@@ -59,6 +61,10 @@ java: $(STAMP)
 
 test: $(STAMP) java
 	@$(PYTHON) -m pytest $(ARGS)
+
+# What a loaded machine cannot do in the time of an ordinary run.
+test-long: $(STAMP) java
+	@$(PYTHON) -m pytest -m long $(ARGS)
 
 gpu-check:
 	@code=0; for script in gpu_check gpu_probes; do python3 scripts/$$script.py || code=$$?; done; exit $$code
@@ -108,6 +114,9 @@ bench-signatures: $(STAMP)
 bench-probes: $(STAMP)
 	@scripts/setup_bench.sh
 	@$(PYTHON) -m bench.probes $(ARGS)
+
+bench-agent: $(STAMP)
+	@$(PYTHON) -m bench.agent $(ARGS)
 
 bench-discovery: $(STAMP)
 	@$(PYTHON) -m bench.discovery

@@ -69,7 +69,7 @@ def sampled_calls(at_ns: int = BOOT) -> GpuCalls:
         (CopyCalls(Direction.DEFAULT, Counted(3, 12.0, 4.0, 0.25), 1 << 20, ((18, 3),)),),
     )
     kernel = KernelCalls(SERVER, "paged_attention_v2", "attention", launches, 500, 64_000)
-    return GpuCalls(at_ns, 8 * S, (server,), (kernel,))
+    return GpuCalls(at_ns, 8 * S, (server,), (kernel,), dict.fromkeys(Group, 0.25))
 
 
 def governor_state(at_ns: int = BOOT) -> GovernorState:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import time
@@ -20,9 +21,14 @@ from edge_agent.sources.gpu_probes import GpuProbesSource
 from tests.probes_kit import Stubs, now_ns, waiting
 from wire.catalogue import Catalogue
 
-OURS = "zz-pointillist"
-"""Beginning of the names of a test's own programs: other tests may run beside it."""
-ONLY_OURS = ("", "[!z]*", "z[!z]*")
+OURS = f"zz-{os.getpid()}"
+"""Name of a test's own programs: other tests may run beside it."""
+ONLY_OURS = (
+    *(OURS[:end] for end in range(len(OURS))),
+    *(f"{OURS[:end]}[!{OURS[end]}]*" for end in range(len(OURS))),
+    f"{OURS}?*",
+)
+"""Patterns of every other name."""
 
 
 def until(what: Callable[[], bool], patience_s: float = 20.0) -> None:

@@ -25,6 +25,7 @@ from .board import Board
 from .clock_map import ClockPoint, read_point
 from .devices_view import DeviceRows
 from .history import History
+from .history_batch import HistoryBatch
 from .history_db import HistoryUnavailable
 from .live_socket import LiveSocket
 from .log_level import LevelGate
@@ -81,6 +82,7 @@ class Attendant:
         self._clock_ms = 0
         self._status: SelfStatus | None = None
         self._history = self._open_history()
+        self._batch = HistoryBatch(self._history) if self._history else None
         self._socket = self._open_socket()
         self._server = self._open_server()
 
@@ -119,8 +121,8 @@ class Attendant:
             self._failing[source.name] = failure
         self._board.add(rows)
         self._board.withdraw(self._devices.withdrawn())
-        if self._history is not None:
-            self._history.add(rows)
+        if self._batch is not None:
+            self._batch.add(rows)
 
     def stepped(self, now_ms: int) -> None:
         """Do what is due once a step."""
@@ -130,6 +132,8 @@ class Attendant:
             self._reload()
         if self._socket is not None:
             self._socket.serve(self.view)
+        if self._batch is not None:
+            self._batch.step(now_ms)
         if now_ms >= self._clock_ms:
             self._clock_ms = now_ms + _CLOCK_EVERY_MS
             point = self._note_clock()
@@ -145,9 +149,11 @@ class Attendant:
             self._socket.close()
         if self._server is not None:
             self._server.close()
+        if self._batch is not None:
+            self._batch.flush()
         if self._history is not None:
             self._history.close()
-        self._socket = self._server = self._history = None
+        self._socket = self._server = self._history = self._batch = None
 
     # What others see ----------------------------------------------------------------------------
 
@@ -268,8 +274,8 @@ class Attendant:
     def _event(self, name: str, key: str = "", detail: str = "") -> None:
         row = EventRow(self._boottime_ns(), SELF, name, key, detail)
         self._board.add([row])
-        if self._history is not None:
-            self._history.add([row])
+        if self._batch is not None:
+            self._batch.add([row])
 
     def _note_clock(self) -> ClockPoint:
         clock = self._clock

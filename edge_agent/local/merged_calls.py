@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Final
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 
-from edge_agent.probes.counts import ProcessKey
+from edge_agent.probes.counts import Group
 from edge_agent.probes.records import (
     CollectiveCalls,
     CopyCalls,
@@ -21,30 +21,33 @@ from edge_agent.probes.records import (
 REST: Final = "(the rest)"
 """The kernels of a process that found no place among those kept."""
 
-_Span = tuple[int, Counted]
+_Row = TypeVar("_Row")
+_Found = list[tuple[GpuCalls, _Row]]
 
 
 def merge(records: Sequence[GpuCalls]) -> GpuCalls:
     """Add records up; the span is the sum of theirs. Raises ValueError for none.
 
-    Each share is the mean over the time of the records that name the row: whoever is not in a
-    record did nothing there, and that is known as well as anything.
+    Who is not in a record did nothing in it, where the record saw anything of the group. A record
+    that saw nothing of a group is filled with the mean of those that did.
     """
     if not records:
         raise ValueError("expected at least one record of GPU calls")
-    kernels: dict[tuple[ProcessKey, str, str], list[tuple[int, KernelCalls]]] = {}
-    processes: dict[ProcessKey, list[tuple[int, ProcessCalls]]] = {}
-    for record in records:
-        for kernel in record.kernels:
-            place = (kernel.process, kernel.kernel, kernel.family)
-            kernels.setdefault(place, []).append((record.span_ns, kernel))
-        for process in record.processes:
-            processes.setdefault(process.process, []).append((record.span_ns, process))
+    spans = _Spans(records)
+    kernels = _by(
+        ((record, row) for record in records for row in record.kernels),
+        lambda row: (row.process, row.kernel, row.family),
+    )
+    processes = _by(
+        ((record, row) for record in records for row in record.processes),
+        lambda row: row.process,
+    )
     return GpuCalls(
         min(record.boottime_ns for record in records),
-        sum(record.span_ns for record in records),
-        tuple(_process(found) for found in processes.values()),
-        tuple(_kernel(found) for found in kernels.values()),
+        spans.whole_ns,
+        tuple(_process(found, spans) for found in processes),
+        tuple(_kernel(found, spans) for found in kernels),
+        {group: spans.share(group) for group in Group},
     )
 
 
@@ -57,77 +60,113 @@ def keep_busiest(calls: GpuCalls, kernels: int, processes: int) -> tuple[GpuCall
     kept = {one.process for one in by_use[:processes]}
     own = [one for one in calls.kernels if one.process in kept]
     own.sort(key=lambda one: -one.launches.value)
-    rest: dict[ProcessKey, list[tuple[int, KernelCalls]]] = {}
-    for one in own[kernels:]:
-        rest.setdefault(one.process, []).append((1, one._replace(kernel=REST, family="")))
-    shown = (*own[:kernels], *(_kernel(of) for of in rest.values()))
+    rest = _by(((calls, one) for one in own[kernels:]), lambda row: row.process)
+    shown = (*own[:kernels], *(_rest(found) for found in rest))
     left_out = len(by_use) - len(kept)
     return replace(calls, processes=tuple(by_use[:processes]), kernels=shown), left_out
 
 
-def add_counted(spans: Iterable[_Span]) -> Counted:
-    """Add counts of successive spans (their length, the count)."""
-    seen, value, variance, covered, whole = 0, 0.0, 0.0, 0.0, 0
-    for span_ns, one in spans:
-        seen, value, variance = seen + one.seen, value + one.value, variance + one.variance
-        covered, whole = covered + one.share * span_ns, whole + span_ns
-    return Counted(seen, value, variance, covered / whole if whole else 0.0)
+@dataclass(frozen=True)
+class _Spans:
+    """The time of some records, and how much of it each group was watched."""
+
+    records: Sequence[GpuCalls]
+
+    @property
+    def whole_ns(self) -> int:
+        return sum(record.span_ns for record in self.records)
+
+    def share(self, group: Group) -> float:
+        """Give the mean share of a group."""
+        seen = sum(record.share(group) * record.span_ns for record in self.records)
+        return seen / max(self.whole_ns, 1)
+
+    def add(self, group: Group, found: Iterable[tuple[GpuCalls, Counted]]) -> Counted:
+        """Add counts of a row up; watched records without the row counted nothing."""
+        watched_ns = sum(record.span_ns for record in self.records if record.share(group) > 0)
+        if not watched_ns:
+            return Counted(0, 0.0, float("inf"), 0.0)
+        scale = self.whole_ns / watched_ns
+        counts = [one for record, one in found if record.share(group) > 0]
+        return Counted(
+            sum(one.seen for one in counts),
+            sum(one.value for one in counts) * scale,
+            sum(one.variance for one in counts) * scale**2,
+            self.share(group),
+        )
+
+
+def _by(
+    rows: Iterable[tuple[GpuCalls, _Row]], key: Callable[[_Row], Hashable]
+) -> list[_Found[_Row]]:
+    """Gather rows of the same key, in the order of the records."""
+    found: dict[Hashable, _Found[_Row]] = {}
+    for record, row in rows:
+        found.setdefault(key(row), []).append((record, row))
+    return list(found.values())
 
 
 def _live(process: ProcessCalls) -> int:
     return process.memory.live_bytes if process.memory else 0
 
 
-def _kernel(found: Sequence[tuple[int, KernelCalls]]) -> KernelCalls:
-    _, last = found[-1]
-    return last._replace(
-        launches=add_counted((span_ns, one.launches) for span_ns, one in found),
+def _kernel(found: _Found[KernelCalls], spans: _Spans) -> KernelCalls:
+    return found[-1][1]._replace(
+        launches=spans.add(Group.LAUNCH, ((record, one.launches) for record, one in found)),
         blocks=sum(one.blocks for _, one in found),
         threads=sum(one.threads for _, one in found),
     )
 
 
-def _process(found: Sequence[tuple[int, ProcessCalls]]) -> ProcessCalls:
-    _, last = found[-1]
-    waits = add_counted((span_ns, one.waits.calls) for span_ns, one in found)
+def _rest(found: _Found[KernelCalls]) -> KernelCalls:
+    """Add kernels of one process in one record up."""
+    counts = [one.launches for _, one in found]
+    return found[0][1]._replace(
+        kernel=REST,
+        family="",
+        launches=Counted(
+            sum(one.seen for one in counts),
+            sum(one.value for one in counts),
+            sum(one.variance for one in counts),
+            min(one.share for one in counts),
+        ),
+        blocks=sum(one.blocks for _, one in found),
+        threads=sum(one.threads for _, one in found),
+    )
+
+
+def _process(found: _Found[ProcessCalls], spans: _Spans) -> ProcessCalls:
+    waits = spans.add(Group.SYNCHRONISE, ((record, one.waits.calls) for record, one in found))
     return replace(
-        last,
-        launches=add_counted((span_ns, one.launches) for span_ns, one in found),
+        found[-1][1],
+        launches=spans.add(Group.LAUNCH, ((record, one.launches) for record, one in found)),
         waits=WaitCalls(waits, sum(one.waits.wait_ns for _, one in found)),
-        copies=_copies([(span_ns, copy) for span_ns, one in found for copy in one.copies]),
-        collectives=_collectives([(n, each) for n, one in found for each in one.collectives]),
+        copies=_copies([(r, copy) for r, one in found for copy in one.copies], spans),
+        collectives=_collectives([(r, c) for r, one in found for c in one.collectives], spans),
         errors=_errors(error for _, one in found for error in one.errors),
     )
 
 
-def _copies(found: Sequence[tuple[int, CopyCalls]]) -> tuple[CopyCalls, ...]:
-    by_direction: dict[str, list[tuple[int, CopyCalls]]] = {}
-    for span_ns, copy in found:
-        by_direction.setdefault(copy.direction, []).append((span_ns, copy))
+def _copies(rows: _Found[CopyCalls], spans: _Spans) -> tuple[CopyCalls, ...]:
     merged = []
-    for of in by_direction.values():
+    for found in _by(rows, lambda row: row.direction):
         bins: dict[int, int] = {}
-        for place, count in (pair for _, copy in of for pair in copy.log2_bins):
+        for place, count in (pair for _, copy in found for pair in copy.log2_bins):
             bins[place] = bins.get(place, 0) + count
-        copies = add_counted((span_ns, copy.copies) for span_ns, copy in of)
-        total = sum(copy.bytes for _, copy in of)
-        merged.append(CopyCalls(of[0][1].direction, copies, total, tuple(sorted(bins.items()))))
+        copies = spans.add(Group.COPY, ((record, copy.copies) for record, copy in found))
+        total = sum(copy.bytes for _, copy in found)
+        merged.append(CopyCalls(found[0][1].direction, copies, total, tuple(sorted(bins.items()))))
     return tuple(merged)
 
 
-def _collectives(found: Sequence[tuple[int, CollectiveCalls]]) -> tuple[CollectiveCalls, ...]:
-    by_kind: dict[tuple[int, str], list[tuple[int, CollectiveCalls]]] = {}
-    for span_ns, one in found:
-        by_kind.setdefault((one.communicator, one.call), []).append((span_ns, one))
+def _collectives(rows: _Found[CollectiveCalls], spans: _Spans) -> tuple[CollectiveCalls, ...]:
     return tuple(
-        CollectiveCalls(
-            communicator,
-            call,
-            add_counted((span_ns, one.calls) for span_ns, one in of),
-            sum(one.bytes for _, one in of),
-            sum(one.duration_ns for _, one in of),
+        found[0][1]._replace(
+            calls=spans.add(Group.COLLECTIVE, ((record, one.calls) for record, one in found)),
+            bytes=sum(one.bytes for _, one in found),
+            duration_ns=sum(one.duration_ns for _, one in found),
         )
-        for (communicator, call), of in by_kind.items()
+        for found in _by(rows, lambda row: (row.communicator, row.call))
     )
 
 

@@ -155,6 +155,9 @@ class ActivityRecords:
 
     def _place(self, process: ProcessKey, named: Named, one: Collected) -> _Place:
         gpus = self.places.of(process, one.drain.begun_ns)
+        if len(gpus) > 1:
+            # Hundreds of kernels on each GPU, every second, for what is a guess: families will do.
+            named = Named(f"({named.family})", named.family)
         return gpus, named, self.application(process)
 
     def _means(self, collected: Sequence[Collected]) -> Iterator[Observation]:

@@ -126,6 +126,7 @@ class CallRecords:
                 for process, found in launches.items()
                 for what, counted, sums in found
             ),
+            {group: shares.mean(group) for group in Group},
         )
 
     def _counted(self, table: Sums, shares: Shares, group: Group) -> _Found:

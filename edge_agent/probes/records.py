@@ -138,12 +138,22 @@ class ProcessCalls:
 
 @dataclass(frozen=True, slots=True)
 class GpuCalls:
-    """GPU calls of all processes in a span. A process whose memory is live is there each time."""
+    """GPU calls of all processes in a span. A process whose memory is live is there each time.
+
+    shares   with which probability a call of each group was seen, the same for all rows; of a
+             group that is not named, every one was. Who is not in a record did nothing of what was
+             seen
+    """
 
     boottime_ns: int
     span_ns: int
     processes: tuple[ProcessCalls, ...]
     kernels: tuple[KernelCalls, ...]
+    shares: Mapping[Group, float] = field(default_factory=dict)
+
+    def share(self, group: Group) -> float:
+        """Give the probability with which a call of a group was seen."""
+        return self.shares.get(group, 1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,8 @@ ConfigOption = Annotated[
 @app.command(epilog="Example: pointillist agent run --config /etc/pointillist/agent.toml")
 def run(
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="TOML file [/etc/pointillist/agent.toml].")
+        Path | None,
+        typer.Option("--config", "-c", help="TOML file; else /etc/pointillist/agent.toml."),
     ] = None,
     key_file: Annotated[Path | None, typer.Option(help="The host's key.")] = None,
     state_dir: Annotated[Path | None, typer.Option(help="Ledger, spool, history.")] = None,

@@ -26,7 +26,8 @@ _STYLES: Final = {"ok": "green", "absent": "yellow", "broken": "red"}
 
 def doctor(
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="TOML file [/etc/pointillist/agent.toml].")
+        Path | None,
+        typer.Option("--config", "-c", help="TOML file; else /etc/pointillist/agent.toml."),
     ] = None,
     json: JsonFlag = False,
 ) -> None:

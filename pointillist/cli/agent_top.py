@@ -45,7 +45,8 @@ _Pressed = Callable[[float, Callable[[], None]], bytes | None]
 
 def top(
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="TOML file [/etc/pointillist/agent.toml].")
+        Path | None,
+        typer.Option("--config", "-c", help="TOML file; else /etc/pointillist/agent.toml."),
     ] = None,
     interval: Annotated[float, typer.Option(help="Seconds between pictures.", min=0.1)] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
@@ -81,7 +82,8 @@ def top(
         if json:
             emit({"host": host, "agent": view, "note": feed.note}, True)
         else:
-            Console().print(picture(host, view, feed.note))
+            console = Console()
+            console.print(picture(host, view, feed.note, console.width))
 
 
 def _configured(path: Path | None) -> AgentConfig | None:

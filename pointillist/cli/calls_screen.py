@@ -30,7 +30,6 @@ _DIRECTIONS: Final = {
     "default": "by address",
 }
 _NO_SOURCE: Final = "no GPU call was seen in the last seconds"
-_PIPE: Final = ConsoleDimensions(_VERY_WIDE, 60)
 
 
 def calls_page(view: View | None, note: str, size: ConsoleDimensions) -> Layout:
@@ -70,12 +69,11 @@ def calls_rows(view: View | None, size: ConsoleDimensions) -> Layout | None:
     return part
 
 
-def calls_panels(view: View | None) -> list[RenderableType]:
+def calls_panels(view: View | None, width: int) -> list[RenderableType]:
     """Everything below one another, for a pipe; nothing where no source sees GPU calls."""
     calls = _calls(view)
     if not calls:
         return []
-    width = _PIPE.width
     return [
         panel("GPU calls", _governor(calls)), _processes(calls, width), _kernels(calls, width),
         _copies(calls, width), _collectives(calls, width),
@@ -125,8 +123,10 @@ def _governor(calls: View) -> Text:
     if governor["in_turns"]:
         seen = f"{100 * governor['duty']:.1f} % of {governor['period_s']:.0f} s seen"
         text.append(f"{', '.join(governor['in_turns'])}: {seen}", style="yellow")
+    elif governor["dropped"]:
+        text.append(f"all seen of {', '.join(governor['steady']) or 'nothing'}")
     else:
-        text.append("every call is seen" if governor["steady"] else "no call is seen")
+        text.append("every call is seen")
     for reason in dict.fromkeys(governor["dropped"].values()):
         groups = [group for group, why in governor["dropped"].items() if why == reason]
         text.append(f"; not {', '.join(groups)}: {reason}", style="yellow")

@@ -66,11 +66,11 @@ def screen(host: HostView, view: View | None, note: str, size: ConsoleDimensions
     return whole
 
 
-def picture(host: HostView, view: View | None, note: str) -> RenderableType:
+def picture(host: HostView, view: View | None, note: str, width: int) -> RenderableType:
     """Everything below one another, for a pipe."""
     return Group(
         _head(host, note), _processes(host), _waiting(host), _io(host), _gpus(view),
-        *calls_panels(view), _reports(view), _sources(view),
+        *calls_panels(view, width), _reports(view), _sources(view),
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from edge_agent.local.history_calls import KEPT_KERNELS, KEPT_PROCESSES
 from edge_agent.local.history_read import HistoryReader
 from edge_agent.local.merged_calls import REST, keep_busiest, merge
 from edge_agent.local.rows import CallsRow, EventRow, MetricRow
-from edge_agent.probes.counts import Direction
+from edge_agent.probes.counts import Direction, Group
 from edge_agent.probes.records import Counted, GpuCalls
 from tests.calls_kit import (
     GEMM,
@@ -77,11 +77,26 @@ def test_merging_weighs_shares_by_time_and_adds_variances() -> None:
     exact = replace(
         sampled,
         span_ns=2 * S,
+        shares={},
         kernels=(sampled.kernels[0]._replace(launches=Counted.exactly(100)),),
     )
     (kernel,) = merge([sampled, exact]).kernels
     assert kernel.launches[:3] == (600, 2100.0, 10_000.0)
     assert kernel.launches.share == pytest.approx(0.4)
+
+
+def test_merging_fills_what_was_not_watched_with_the_mean_of_the_rest() -> None:
+    seen, idle = gpu_calls(), GpuCalls(BOOT + S, S, (), ())
+    blind = GpuCalls(BOOT + 2 * S, 2 * S, (), (), {Group.LAUNCH: 0.0})
+    whole = merge([seen, idle, blind])
+    (one,) = whole.processes
+    # 1100 launches in two seconds that were watched, of four; copies were watched all the time.
+    assert one.launches[:3] == (1100, 2200.0, 0.0)
+    assert one.launches.share == pytest.approx(0.5)
+    assert one.copies[0].copies == Counted.exactly(7)
+    sampled = replace(sampled_calls(), span_ns=2 * S)
+    (server,) = merge([sampled, blind]).processes
+    assert server.launches == Counted(500, 4000.0, 40_000.0, 0.125)
 
 
 def test_keeping_the_busiest_loses_no_launch_of_a_kept_process() -> None:
@@ -130,7 +145,8 @@ def test_board_says_unknown_where_nothing_was_attached() -> None:
     blind = Counted(0, 0.0, float("inf"), 0.0)
     (server,) = calls.processes
     server = replace(server, launches=blind, waits=server.waits._replace(calls=blind))
-    view = seen(replace(calls, processes=(server,))).view(BOOT + 9 * S)
+    nothing = dict.fromkeys(Group, 0.0)
+    view = seen(replace(calls, processes=(server,), shares=nothing)).view(BOOT + 9 * S)
     (shown,) = view["calls"]["processes"]
     assert shown["error_per_s"] is None
     assert shown["wait_share"] is None
@@ -200,15 +216,15 @@ def test_history_of_gpu_calls_is_bounded(tmp_path: Path) -> None:
     history = History(path, SMALL, boot=lambda: "boot-1")
     history.note_clock(POINT)
     flood = replace(many_calls(100, 6), span_ns=10 * S)
-    for i in range(40):
+    for i in range(12):
         moved = replace(flood, boottime_ns=BOOT + 10 * i * S)
         history.add([CallsRow("probes", moved)])
     history.close()
-    assert history.dropped["gpu_processes"] == 40 * (100 - KEPT_PROCESSES)
+    assert history.dropped["gpu_processes"] == 12 * (100 - KEPT_PROCESSES)
     with HistoryReader(path) as reader:
         kernels, processes = list(reader.rows("kernel")), list(reader.rows("process"))
-    assert len(kernels) <= 40 * (KEPT_KERNELS + KEPT_PROCESSES)
-    assert len(processes) == 40 * KEPT_PROCESSES
+    assert len(kernels) <= 12 * (KEPT_KERNELS + KEPT_PROCESSES)
+    assert len(processes) == 12 * KEPT_PROCESSES
     assert path.stat().st_size < 4 << 20
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from edge_agent.local.board import Board
 from edge_agent.local.clock_map import read_point
 from edge_agent.local.history import History
 from edge_agent.local.live_socket import LiveSocket
+from edge_agent.probes.counts import Group
 from edge_agent.probes.records import GpuCalls
 from pointillist import cli
 from pointillist.cli import agent
@@ -127,7 +129,26 @@ def test_gpu_calls_show_the_error_only_of_what_was_sampled() -> None:
 
 def test_gpu_calls_say_when_nothing_is_seen() -> None:
     assert "no GPU call was seen" in "\n".join(page(None, 80, 24))
-    assert calls_panels({"calls": {"governor": None}}) == []
+    assert calls_panels({"calls": {"governor": None}}, 80) == []
+
+
+def test_gpu_calls_say_what_is_seen_when_groups_are_dropped() -> None:
+    state = replace(governor_state(), in_turns=(), dropped={Group.COPY: "over the budget"})
+    text = "\n".join(page(view_of(gpu_calls(), state), 80, 24))
+    assert "all seen of name, memory; not copy: over the budget" in text
+    state = replace(state, dropped={})
+    assert "every call is seen" in "\n".join(page(view_of(gpu_calls(), state), 80, 24))
+
+
+@pytest.mark.parametrize("width", [60, 80, 160])
+def test_gpu_calls_in_a_pipe_keep_process_ids_whole(width: int) -> None:
+    console = Console(width=width, color_system=None)
+    with console.capture() as captured:
+        for part in calls_panels(recorded_view(), width):
+            console.print(part)
+    text = captured.get()
+    assert text.count("31041") >= 4, "one process and its three kernels"
+    assert "8,594" in text
 
 
 def test_gpu_calls_of_a_hostile_name_are_text() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from edge_agent.activity import KernelActivity
-from edge_agent.config import SourcesSection
+from edge_agent.config import MetricsSection, SourcesSection
 from edge_agent.live import open_agent
+from edge_agent.local.attendant import Attendant
 from edge_agent.probes.settings import ProbesSection
 from edge_agent.shell import AgentShell
 from edge_agent.sources.gpu_probes import GpuProbesSource
@@ -76,8 +78,9 @@ class NotedWindows:
 def probing(made: Surroundings) -> Surroundings:
     """The same host, with the probes on and nothing else."""
     probes = ProbesSection(budget_percent=50.0, leave_out=ONLY_OURS)
+    metrics = MetricsSection(port=0)
     sources = SourcesSection(host=False, gpus=False, faults=False, probes=probes)
-    return replace(made, config=replace(made.config, sources=sources))
+    return replace(made, config=replace(made.config, sources=sources, metrics=metrics))
 
 
 def opened(made: Surroundings) -> tuple[AgentShell, NotedWindows, GpuProbesSource]:
@@ -96,6 +99,12 @@ def step_until_reported(shell: AgentShell, windows: int) -> None:
     while shell.tally.published < windows + 1:  # the epoch is a record too
         shell.step()
         time.sleep(min(shell.pause_ms(), 100) / 1000)
+
+
+def scrape(attendant: Attendant) -> str:
+    url = f"http://127.0.0.1:{attendant.metrics_port}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return str(answer.read(), "utf-8")
 
 
 def time_in_window_s(shell: AgentShell) -> float:
@@ -117,6 +126,8 @@ def test_window_of_a_real_agent_has_the_launch_shares_of_a_program(
     made = probing(surroundings(tmp_path, window_s=WINDOW_S))
     with capture_logs() as logs:
         shell, noted, source = opened(made)
+        attendant = Attendant(shell, made.config)
+        shell.observe(attendant)
         try:
             shell.start()
             shell.step()
@@ -127,6 +138,7 @@ def test_window_of_a_real_agent_has_the_launch_shares_of_a_program(
                 begin(child)
                 shell._drain_sources()
                 step_until_reported(shell, 2)
+                metrics = scrape(attendant)
         finally:
             shell.close()
     busy = [one for one in noted.closed if len(mix_of(made, one.rows[0])) > 2]
@@ -140,7 +152,8 @@ def test_window_of_a_real_agent_has_the_launch_shares_of_a_program(
         assert share == pytest.approx(launches / sum(LAUNCHES.values()), abs=2e-3)
     _check_report(made, window)
     # What is raw stays here: neither the log nor the records name a process or a kernel.
-    said = repr(logs) + "".join(map(repr, (r.value for r in made.records())))
+    said = repr(logs) + metrics + "".join(repr(r.value) for r in made.records())
+    assert 'source="probes"' in metrics
     for name in (OURS, "sgemm", "flash_attention", f"pid={child.pid}", str(program)):
         assert name not in said
 

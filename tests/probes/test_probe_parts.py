@@ -234,6 +234,10 @@ def test_records_carry_the_sampling_rate_and_leave_counts_as_seen() -> None:
     assert {one.sampling_rate_millionths for one in activity} == {250_000}
     assert all(one.gpu_time_ns is None for one in activity)
     assert {one.gpu for one in made if isinstance(one, GpuCoverage)} == {0, 1}
+    # By name where the GPU is known, by family where work is spread over several.
+    assert {one.kernel for one in activity} == {"(gemm)", "(norm)"}
+    one_gpu = records(1).of([collected(drain, 0.25)], NAMES, ())
+    assert {o.kernel for o in one_gpu if isinstance(o, KernelActivity)} == {"a_gemm", "a_norm"}
 
 
 def test_records_claim_nothing_while_launches_are_not_probed() -> None:
