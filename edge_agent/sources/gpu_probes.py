@@ -125,7 +125,6 @@ class Running:
             self.programs = GpuPrograms(table)
             undo.callback(self.programs.close)
             self.costs = HitCosts(table)
-            self.costs.calibrate(self.programs)
             self.board = Switchboard(self.programs)
             self.keeper = PeriodKeeper(
                 self.programs,
@@ -149,7 +148,9 @@ class Running:
             self._calls = CallRecords(table, self._identity, is_left_out)
             self._probed: dict[ProcessKey, frozenset[int]] = {}
             self._gone: list[ProcessKey] = []
-            self.switching = SwitchingThread(self.keeper, self.board)
+            self.switching = SwitchingThread(
+                self.keeper, self.board, partial(self.costs.calibrate, self.programs)
+            )
             self.discovery.start()
             self.switching.start()
             undo.callback(self.switching.stop)
