@@ -145,7 +145,7 @@ class SourcesSection:
     gpus      utilisation, memory, power and temperature of this host's GPUs
     faults    hardware faults, from sysfs and the kernel's log
     ebpf      kernel-level host metrics for the local view, through `loader`
-    loader    `libbpf`, `bcc`, or `auto`: libbpf where the kernel has BTF, else BCC
+    loader    of `ebpf` and `probes`: `libbpf`, `bcc`, or `auto`: libbpf where it serves, else BCC
     probes    GPU calls of all processes
     """
 

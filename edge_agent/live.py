@@ -156,8 +156,9 @@ def sources_of(
                 catalogue,
                 GpuPlaces(len(config.host.gpus), users),
                 config.kernel_names_file,
+                loader=config.sources.loader,
             ),
-            config.sources.probes,
+            (config.sources.probes, config.sources.loader),
         )
     rules = FamilyRules.load()
     for number, replay in enumerate(config.sources.replay):

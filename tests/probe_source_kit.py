@@ -99,6 +99,7 @@ def watching(
     governor: Settings | None = None,
     settings: ProbesSection | None = None,
     symbols: Path | None = None,
+    loader: str = "auto",
 ) -> Iterator[Watched]:
     """Run the source for one test."""
     told = GpuUsers()
@@ -110,6 +111,7 @@ def watching(
         GpuPlaces(gpus, told),
         symbols,
         governor,
+        loader,
     )
     source.start()
     try:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from edge_agent.activity import Record
+from edge_agent.probes import loaders
 from edge_agent.probes.activity_records import NAME, ActivityRecords
 from edge_agent.probes.call_records import CallRecords
 from edge_agent.probes.costs import HitCosts
@@ -31,7 +33,6 @@ from edge_agent.probes.periods import Collected, PeriodKeeper
 from edge_agent.probes.plan import PlanBook
 from edge_agent.probes.proc_maps import Modules
 from edge_agent.probes.processes import ProcessTable
-from edge_agent.probes.programs import GpuPrograms, unavailable
 from edge_agent.probes.records import Identity
 from edge_agent.probes.settings import ProbesSection
 from edge_agent.probes.switchboard import Switchboard
@@ -59,6 +60,7 @@ class GpuProbesSource:
         places: GpuPlaces,
         symbols: Path | None = None,
         governor: Settings | None = None,
+        loader: str = loaders.Loader.AUTO,
     ) -> None:
         """Take the GPUs of this host, and the file in which names of kernels are remembered.
 
@@ -67,11 +69,12 @@ class GpuProbesSource:
         self._settings, self._catalogue = settings, catalogue
         self._governor = governor or Settings(budget=settings.budget)
         self._places, self._symbols = places, symbols
+        self._loader = loaders.Loader(loader)
         self._running: Running | None = None
 
     def probe(self) -> str | None:
-        """Say what is missing: uprobe_multi, BTF, libbpf."""
-        reason = unavailable()
+        """Say what is missing: for libbpf uprobe_multi and BTF, for BCC root and headers."""
+        reason = loaders.unavailable(self._loader)
         return f"GPU calls: {reason}; {LOST}" if reason else None
 
     def start(self) -> None:
@@ -81,7 +84,10 @@ class GpuProbesSource:
                 table = ProbeTable.load(*shipped_tables(), *self._settings.tables)
                 activity = partial(ActivityRecords, table, self._catalogue, self._places)
                 left_out = self._settings.leave_out
-                self._running = Running(table, self._governor, left_out, activity, self._symbols)
+                loaded = loaders.load(table, self._loader)
+                self._running = Running(
+                    table, loaded, self._governor, left_out, activity, self._symbols
+                )
             except (SourceUnavailable, ProbeTableError) as error:
                 raise SourceUnavailable(f"GPU calls: {error}; {LOST}") from None
 
@@ -109,6 +115,7 @@ class Running:
     def __init__(
         self,
         table: ProbeTable,
+        loaded: loaders.Loaded,
         governor: Settings,
         left_out: Sequence[str],
         activity: Callable[[Callable[[ProcessKey], str], _LeftOut], ActivityRecords],
@@ -116,19 +123,20 @@ class Running:
     ) -> None:
         """Start, or leave nothing behind. Raises SourceUnavailable.
 
+        loaded    programs; they are closed with all else
         left_out  patterns of names of processes that are not counted
         activity  makes what speaks to the windows
         symbols   the file in which names of kernels are remembered
         """
         self._budget = governor.budget
         with ExitStack() as undo:
-            self.programs = GpuPrograms(table)
+            self.programs, self.loader, cyclable = loaded
             undo.callback(self.programs.close)
             self.costs = HitCosts(table)
             self.board = Switchboard(self.programs)
             self.keeper = PeriodKeeper(
                 self.programs,
-                Governor(governor, secrets.randbelow),
+                Governor(replace(governor, cyclable=cyclable), secrets.randbelow),
                 self.costs,
                 self.board.places,
             )
@@ -210,4 +218,6 @@ class Running:
         for one in collected:
             if one.ended is not None:
                 following = self.keeper.period
-                yield governor_state(one.ended, following, self._budget, len(self.board.files))
+                yield governor_state(
+                    one.ended, following, self._budget, len(self.board.files), self.loader
+                )
