@@ -92,7 +92,7 @@ class Governed:
         costs.learn(_FILE, found.plan)
         board.add(found)
         self._keeper.start(boottime_ns())
-        self._switching = SwitchingThread(self._keeper, board)
+        self._switching = SwitchingThread(self._keeper, board, lambda: None)  # done
         self._switching.start()
         self._board = board
 

@@ -94,7 +94,7 @@ class HitCosts:
         spent: dict[FileGroup, Spent] = {}
         for call in drain.calls:
             place = self._index.get(call.call)
-            if place is None or call.file == CALIBRATION_FILE:
+            if place is None:
                 continue
             row = self.table.rows[place]
             entry = self._cost(call.file, place, False)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from .costs import HitCosts, Spent
+from .costs import CALIBRATION_FILE, HitCosts, Spent
 from .counts import FileGroup, Group, ProbeDrain, ProcessKey
 from .governor import Governor, Load, Period
 
@@ -109,7 +109,7 @@ class PeriodKeeper:
         """Periods that ended early, because a burst had cost twice the allowance."""
 
     def start(self, now_ns: int) -> None:
-        """Throw away what was counted so far (calibration) and begin the first period."""
+        """Throw away what was counted so far and begin the first period."""
         with self._lock:
             self._drains.drain(now_ns)
             self._book = _Book()
@@ -135,7 +135,7 @@ class PeriodKeeper:
             return self._period.attached(now_ns), self._period.next_change_ns(now_ns)
 
     def _collect(self, now_ns: int) -> bool:
-        drain = self._drains.drain(now_ns)
+        drain = _without_calibration(self._drains.drain(now_ns))
         self._book.add(drain, self._costs)
         period = self._period
         over = self._governor.over(period, self._book.spent_ns)
@@ -198,3 +198,19 @@ class PeriodKeeper:
         switched = self._period.in_turns
         stalls = sum(ns for place, ns in places.items() if place.group in switched)
         return process, (self._book.spent_ns[process] + stalls) / length_ns
+
+
+def _without_calibration(drain: ProbeDrain) -> ProbeDrain:
+    """Leave out this agent's own calls of the functions that it measures hits on."""
+    if not any(place.file == CALIBRATION_FILE for place in drain.duty):
+        return drain
+    return replace(
+        drain,
+        launches=tuple(row for row in drain.launches if row.file != CALIBRATION_FILE),
+        calls=tuple(row for row in drain.calls if row.file != CALIBRATION_FILE),
+        errors=tuple(row for row in drain.errors if row.file != CALIBRATION_FILE),
+        duty={
+            place: share for place, share in drain.duty.items() if place.file != CALIBRATION_FILE
+        },
+        hits={key: hits for key, hits in drain.hits.items() if key[0].file != CALIBRATION_FILE},
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 from .periods import PeriodKeeper
@@ -19,10 +20,17 @@ def boottime_ns() -> int:
 
 
 class SwitchingThread:
-    """Sleeps until the next edge; `wake` when the period changed elsewhere."""
+    """Sleeps until the next edge; `wake` when the period changed elsewhere.
 
-    def __init__(self, keeper: PeriodKeeper, board: Switchboard) -> None:
-        self._keeper, self._board = keeper, board
+    calibrate  measures what a hit costs, in about a second: done once, when there is a probed file
+               and no window to be kept
+    """
+
+    def __init__(
+        self, keeper: PeriodKeeper, board: Switchboard, calibrate: Callable[[], None]
+    ) -> None:
+        self._keeper, self._board, self._calibrate = keeper, board, calibrate
+        self._calibrated = False
         self._wake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="probe-switching", daemon=True)
@@ -53,6 +61,10 @@ class SwitchingThread:
             self._wake.clear()
             wanted, next_ns = self._keeper.wanted(boottime_ns())
             self._board.follow(wanted)
+            if not self._calibrated and self._board.files and not self._keeper.period.in_turns:
+                self._calibrated = True
+                self._calibrate()
+                continue
             self.cpu_ns = time.thread_time_ns()
             wait_s = min((next_ns - boottime_ns()) / _SECOND, _LONGEST_WAIT_S)
             if wait_s > 0.0 and not self._stopping:

@@ -133,7 +133,6 @@ class Running:
             self.programs, self.loader, cyclable = loaded
             undo.callback(self.programs.close)
             self.costs = HitCosts(table)
-            self.costs.calibrate(self.programs)
             self.board = Switchboard(self.programs)
             self.keeper = PeriodKeeper(
                 self.programs,
@@ -157,7 +156,9 @@ class Running:
             self._calls = CallRecords(table, self._identity, is_left_out)
             self._probed: dict[ProcessKey, frozenset[int]] = {}
             self._gone: list[ProcessKey] = []
-            self.switching = SwitchingThread(self.keeper, self.board)
+            self.switching = SwitchingThread(
+                self.keeper, self.board, partial(self.costs.calibrate, self.programs)
+            )
             self.discovery.start()
             self.switching.start()
             undo.callback(self.switching.stop)

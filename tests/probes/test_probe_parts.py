@@ -116,6 +116,33 @@ def test_period_of_a_burst_ends_at_the_next_drain() -> None:
     assert Group.LAUNCH not in kept.period.steady
 
 
+def test_calibration_is_nobodys_cost_and_no_record() -> None:
+    drains = Drains(100.0)
+    kept = keeper(drains)
+    drain = drains.drain
+
+    def with_calibration(now_ns: int) -> ProbeDrain:
+        own, place = drain(now_ns), FileGroup(CALIBRATION_FILE, Group.LAUNCH)
+        return replace(
+            own,
+            launches=(*own.launches, replace(launches(10**6), file=CALIBRATION_FILE)),
+            calls=(*own.calls, call("cudart.launch", 10**6, file=CALIBRATION_FILE)),
+            duty={**own.duty, place: 0.3},
+            hits={**own.hits, (place, Q): 10**6},
+        )
+
+    drains.drain = with_calibration  # type: ignore[method-assign]
+    (one,), changed = kept.take(SECOND)
+    assert not changed
+    assert [row.file for row in one.drain.launches] == [1]
+    assert one.drain.duty.keys() == {LAUNCH}
+    kept.wanted(5 * SECOND)
+    ended = kept.take(6 * SECOND)[0][0].ended
+    assert ended is not None
+    assert ended.worst is not None
+    assert ended.worst[0] == P
+
+
 def test_shares_follow_what_switching_makes_of_the_plan() -> None:
     drains = Drains(20_000.0)
     kept = keeper(drains)
@@ -129,13 +156,13 @@ def test_shares_follow_what_switching_makes_of_the_plan() -> None:
     assert share == pytest.approx(0.8 * period.duty, rel=0.05)
 
 
-def test_costs_follow_the_class_of_each_symbol_and_leave_calibration_out() -> None:
+def test_costs_follow_the_class_of_each_symbol() -> None:
     costs = HitCosts(TABLE)
     place = TABLE.index("cudart.launch")
     classes = (EntryClass.EMULATED, EntryClass.STEPPED)
     both = Attachment(Group.LAUNCH, False, (1, 2), (place, place), (0, 0), classes)
     costs.learn(1, FilePlan((both,)))
-    rows = (call("cudart.launch", 10), call("cudart.launch", 99, file=CALIBRATION_FILE))
+    rows = (call("cudart.launch", 10),)
     spent = costs.spent(ProbeDrain(0, SECOND, calls=rows))
     assert spent.keys() == {LAUNCH, FileGroup(1, Group.LAUNCH_RESULT)}
     assert spent[LAUNCH].cost_ns == 10 * ASSUMED[EntryClass.STEPPED].entry_ns
