@@ -14,7 +14,7 @@ SITE := .venv/site
 
 .PHONY: help setup bpf demo test test-long gpu-check gpu-kit lint lint-python lint-proto lint-docs format lock
 .PHONY: kafka java bench-round bench-demo bench-audit bench-kafka bench-agent clean
-.PHONY: bench-families bench-signatures bench-discovery
+.PHONY: bench-families bench-signatures bench-discovery bench-probes
 
 help:
 	@echo "make setup         .venv with everything, by hash"
@@ -34,6 +34,7 @@ help:
 	@echo "make bench-kafka   what Kafka costs agents and the Leader"
 	@echo "make bench-families   GPU time that no rule names, and names the rules never saw"
 	@echo "make bench-signatures application classes on profiles that were not learned from"
+	@echo "make bench-probes      what probing GPU calls costs, beside bpftrace; as root"
 	@echo "make bench-agent   what one agent costs its host; as root, 20 minutes"
 	@echo "make bench-discovery  what the first process of an unseen GPU library misses"
 	@echo "make bench-audit   the noise samplers' audit at 10^7 trials"
@@ -66,7 +67,7 @@ test-long: $(STAMP) java
 	@$(PYTHON) -m pytest -m long $(ARGS)
 
 gpu-check:
-	@python3 scripts/gpu_check.py
+	@code=0; for script in gpu_check gpu_probes; do python3 scripts/$$script.py || code=$$?; done; exit $$code
 
 gpu-kit: $(STAMP)
 	@mkdir -p .tools/gpu && cp .venv/lib/python*/site-packages/pynvml.py .tools/gpu/
@@ -109,6 +110,10 @@ bench-families: $(STAMP)
 
 bench-signatures: $(STAMP)
 	@$(PYTHON) -m bench.signatures
+
+bench-probes: $(STAMP)
+	@scripts/setup_bench.sh
+	@$(PYTHON) -m bench.probes $(ARGS)
 
 bench-agent: $(STAMP)
 	@$(PYTHON) -m bench.agent $(ARGS)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import statistics
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
+from bench.parts import Part, Parts
 from bench.record import CACHE, Figure, commit, write_result
 from bench.round_agent import agent_costs
 from bench.round_fleet import Fleet, load_fleet
@@ -25,31 +24,6 @@ SMALL_ROUNDS: Final = 15
 COMMAND: Final = "make bench-round"
 EPOCH_STAGES: Final = ("leader.epochs", "helper.epochs")
 DERIVE: Final = ("leader.derive_keys", "helper.derive_keys")
-
-Part = dict[str, Any]
-
-
-class Parts:
-    """Results of finished parts, one file each."""
-
-    def __init__(self, folder: Path, fresh: bool) -> None:
-        self._folder, self._fresh = folder, fresh
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def get(self, name: str, measure: Callable[[], Part]) -> Part:
-        """Return a part, measured now unless an earlier run of this commit has it."""
-        path = self._folder / f"{name}.json"
-        if path.exists() and not self._fresh:
-            part: Part = json.loads(path.read_text())
-            print(f"{name}: kept from an earlier run")
-            return part
-        print(f"{name}: ...", flush=True)
-        part = measure()
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(part, indent=1))
-        partial.replace(path)
-        _print_part(name, part)
-        return part
 
 
 def measure_round(fleet: Fleet, d: int, rounds: int) -> Part:
@@ -146,7 +120,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     small, middle = fleet.first(min(SMALL, hosts)), fleet.first(min(10 * SMALL, hosts))
-    kept = Parts(CACHE / "round" / f"{commit()[:12]}-{hosts}", options.fresh)
+    kept = Parts(CACHE / "round" / f"{commit()[:12]}-{hosts}", options.fresh, _print_part)
     parts = {
         "agent": kept.get("agent", lambda: dict(agent_costs(fleet, 1000))),
         "1k-d1000": kept.get("1k-d1000", lambda: measure_round(small, 1000, SMALL_ROUNDS)),

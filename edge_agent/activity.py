@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from .probes.records import ProbeRecord
+
 LOG2_BINS = 64
 """Bins of a log2 histogram: bin i counts values in [2**i, 2**(i+1)), bin 0 also counts 0."""
 
@@ -149,5 +151,5 @@ class HostEvent:
 HostRecord = HostTicks | HostTable | HostEvent
 """What stays on the host: live view and local history."""
 
-Record = KernelActivity | GpuCoverage | Observation | HostRecord
-"""Everything that a source may yield."""
+Record = KernelActivity | GpuCoverage | Observation | HostRecord | ProbeRecord
+"""Everything that a source may yield; ProbeRecord, too, stays on the host."""

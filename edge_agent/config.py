@@ -16,6 +16,7 @@ from .ledger_records import SpoolLimits
 from .local.history import HistoryLimits
 from .local.history_db import LEAST_BYTES
 from .local.log_level import LEVELS
+from .probes.settings import ProbesSection
 from .task_check import Bounds, Pins
 
 LOADERS: Final = ("auto", "libbpf", "bcc")
@@ -144,7 +145,8 @@ class SourcesSection:
     gpus      utilisation, memory, power and temperature of this host's GPUs
     faults    hardware faults, from sysfs and the kernel's log
     ebpf      kernel-level host metrics for the local view, through `loader`
-    loader    `libbpf`, `bcc`, or `auto`: libbpf where the kernel has BTF, else BCC
+    loader    of `ebpf` and `probes`: `libbpf`, `bcc`, or `auto`: libbpf where it serves, else BCC
+    probes    GPU calls of all processes
     """
 
     host: bool = True
@@ -152,6 +154,7 @@ class SourcesSection:
     faults: bool = True
     ebpf: bool = False
     loader: str = "auto"
+    probes: ProbesSection = field(default_factory=ProbesSection)
     replay: tuple[ReplaySection, ...] = ()
 
     def __post_init__(self) -> None:
@@ -161,8 +164,10 @@ class SourcesSection:
     @property
     def capabilities(self) -> tuple[str, ...]:
         """What the configured sources need of root's rights; psutil and a file need none."""
-        bpf = ("CAP_BPF", "CAP_PERFMON") if self.ebpf else ()
-        return (*bpf, "CAP_SYSLOG") if self.faults else bpf
+        wanted = ["CAP_BPF", "CAP_PERFMON"] if self.ebpf or self.probes.enabled else []
+        # Other users' containers: their files behind /proc/PID/root, their batch job's variables.
+        wanted += ["CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH"] if self.probes.enabled else []
+        return (*wanted, "CAP_SYSLOG") if self.faults else tuple(wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +242,10 @@ class AgentConfig:
     @property
     def history_file(self) -> Path:
         return self.host.state_dir / "history.sqlite"
+
+    @property
+    def kernel_names_file(self) -> Path:
+        return self.host.state_dir / "kernel-names.sqlite"
 
     @property
     def live_socket(self) -> Path:

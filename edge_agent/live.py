@@ -28,6 +28,7 @@ from .accumulators import DurableAccumulators
 from .clock import Clock, SystemClock, host_clock_of
 from .config import AgentConfig, ReplaySection
 from .devices.nursery import Nursery
+from .devices.users import GpuUsers
 from .epochs import Host
 from .families import FamilyRules
 from .ledger import Ledger
@@ -35,10 +36,12 @@ from .ledger_errors import LedgerMissing, LedgerNone
 from .ledger_records import LedgerView, SpoolLimits
 from .ledger_rows import read_view
 from .participant import Participant, Rules
+from .probes.gpu_places import GpuPlaces
 from .shell import AgentShell
 from .sources.devices import DevicesSource
 from .sources.ebpf import EbpfSource
 from .sources.faults import FaultsSource
+from .sources.gpu_probes import GpuProbesSource
 from .sources.host import HostSource
 from .sources.port import Absence, Source, SourceRegistry
 from .sources.pressure import PressureSource
@@ -123,23 +126,40 @@ def read_ledger(config: AgentConfig) -> LedgerView:
 
 
 def sources_of(
-    config: AgentConfig, catalogue: Catalogue, nursery: Nursery | None = None
+    config: AgentConfig,
+    catalogue: Catalogue,
+    nursery: Nursery | None = None,
+    users: GpuUsers | None = None,
 ) -> SourceRegistry:
     """List the configured sources.
 
     nursery     where readers of drivers come from; None: from this process, which has no keys
+    users       who uses which GPU: `devices` tells, `probes` asks, over reloads too
     """
     registry = SourceRegistry()
+    users = users or GpuUsers()
     if config.sources.host:
         registry.register("host", lambda: HostSource(catalogue))
     if config.sources.gpus:
-        registry.register("devices", lambda: DevicesSource(nursery=nursery))
+        registry.register("devices", lambda: DevicesSource(nursery=nursery, users=users))
     if config.sources.faults:
         registry.register("faults", FaultsSource)
     if config.sources.ebpf:
         registry.register("ebpf", lambda: EbpfSource(config.sources.loader), config.sources.loader)
         registry.register("pressure", PressureSource)
         registry.register("rdma", RdmaSource)
+    if config.sources.probes.enabled:
+        registry.register(
+            "probes",
+            lambda: GpuProbesSource(
+                config.sources.probes,
+                catalogue,
+                GpuPlaces(len(config.host.gpus), users),
+                config.kernel_names_file,
+                loader=config.sources.loader,
+            ),
+            (config.sources.probes, config.sources.loader),
+        )
     rules = FamilyRules.load()
     for number, replay in enumerate(config.sources.replay):
         registry.register(f"replay-{number}", _replay(config, rules, replay), replay)
@@ -170,6 +190,7 @@ def open_agent(
     clock: Clock | None = None,
     fault_point: Callable[[str], None] = _no_fault,
     nursery: Nursery | None = None,
+    users: GpuUsers | None = None,
 ) -> tuple[AgentShell, list[Absence]]:
     """Open everything a live agent needs; give it with the sources that this machine lacks.
 
@@ -177,6 +198,7 @@ def open_agent(
                 only, any other agent refuses them and seeded noise
     gate        the PLD check of a week at acceptance (loads dp-accounting, seconds)
     nursery     made before this process opened any key; None: made here, before the key is opened
+    users       who uses which GPU; hand the same to a reload's `sources_of`
     Raises      KeyFileRefused, LedgerRefused, TransportUnavailable, ValueError
     """
     sampler = sampler or OpenDpSampler()
@@ -202,7 +224,7 @@ def open_agent(
             retention_s=LOG_RETENTION_S,
             keep=KEPT_TOPICS,
         )
-        running, absent = sources_of(config, catalogue, nursery).start_all()
+        running, absent = sources_of(config, catalogue, nursery, users).start_all()
         windows = TaskWindows(
             catalogue,
             config.host.gpus,

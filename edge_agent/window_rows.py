@@ -81,7 +81,7 @@ class RowFiller:
     def _kernel_mix(self, section: Section, gpus: Sequence[GpuWindow]) -> Row:
         by_model = "gpu_model" in section.axes
         # A host fills one measure: a released cell never adds GPU time to shares of launches.
-        untimed = any(gpu.totals.untimed for gpu in gpus)
+        gpus, untimed = _one_measure(gpus)
         measure = "launch_share" if untimed else "gpu_time"
         row = np.zeros(section.length, dtype=np.int64)
         for gpu in gpus:
@@ -93,7 +93,7 @@ class RowFiller:
         return row
 
     def _application_mix(self, section: Section, gpus: Sequence[GpuWindow]) -> Row:
-        untimed = any(gpu.totals.untimed for gpu in gpus)
+        gpus, untimed = _one_measure(gpus)
         row = np.zeros(section.length, dtype=np.int64)
         for gpu in gpus:
             totals = gpu.totals.application_launches if untimed else gpu.totals.application_ns
@@ -141,12 +141,28 @@ class RowFiller:
         return known
 
 
+def _one_measure(gpus: Sequence[GpuWindow]) -> tuple[Sequence[GpuWindow], bool]:
+    """Choose the host's measure: launches only where no GPU's time is known.
+
+    Beside GPUs whose time is known, one that is known by launches alone is unmeasured.
+    """
+    if not any(gpu.totals.launches_only for gpu in gpus):
+        return gpus, False
+    if not any(gpu.totals.timed for gpu in gpus):
+        return gpus, True
+    return [
+        GpuWindow(gpu.model, GpuTotals(), 0, gpu.wall_ms) if gpu.totals.launches_only else gpu
+        for gpu in gpus
+    ], False
+
+
 def _durations(section: Section, gpus: Sequence[GpuWindow]) -> Row:
     return _binned(section, ((gpu, gpu.totals.duration_ns) for gpu in gpus))
 
 
 def _copy_sizes(section: Section, gpus: Sequence[GpuWindow]) -> Row:
-    return _binned(section, ((gpu, gpu.totals.copy_size_ns) for gpu in gpus))
+    gpus, _ = _one_measure(gpus)
+    return _binned(section, ((gpu, gpu.totals.copy_ns) for gpu in gpus))
 
 
 def _binned(section: Section, gpus: Iterable[tuple[GpuWindow, Totals]]) -> Row:
@@ -157,6 +173,8 @@ def _binned(section: Section, gpus: Iterable[tuple[GpuWindow, Totals]]) -> Row:
     for gpu, totals in gpus:
         places = sorted(totals, key=int)
         numerator, denominator = gpu.ratio()
+        if sum(totals.values()) * numerator > gpu.measured_ms * denominator:
+            numerator, denominator = gpu.measured_ms, sum(totals.values())
         times_ms = scale((totals[place] for place in places), numerator, denominator)
         for place, time_ms in zip(places, times_ms, strict=True):
             row[section.bins.index(1 << int(place))] += time_ms

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Generate the protobuf code that is committed: messages into wire/proto, the gRPC stubs into
-# transport/rpc (they import grpc, which wire must not).
+# transport/rpc (they import grpc, which wire must not), and the profile format of pprof.
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
@@ -15,3 +15,5 @@ sed -i 's/^import pointillist_pb2 as/from wire.proto import pointillist_pb2 as/'
     transport/rpc/pointillist_pb2_grpc.py
 sed -i 's/^import pointillist_pb2 as _/from wire.proto import pointillist_pb2 as _/' \
     transport/rpc/pointillist_pb2_grpc.pyi
+"$python" -m grpc_tools.protoc -I edge_agent/profiling \
+    --python_out=edge_agent/profiling --mypy_out=edge_agent/profiling pprof.proto

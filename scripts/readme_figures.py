@@ -120,6 +120,26 @@ FIGURES = (
         "Applications never learned that are taken for a known one, by launches",
         "signatures", "application_launches_false_accept_percent", "{:.0f} % of 14",
     ),
+    Figure(
+        "A probed launch, on `push`: CPU time added",
+        "probes", "ns_per_launch_push", "{:,.0f} ns", "no dearer than bpftrace",
+    ),
+    Figure("bpftrace counting the same launches", "probes", "ns_per_launch_bpftrace", "{:,.0f} ns"),
+    Figure(
+        "A process at 50,000 launches a second, slowed by governed probes",
+        "probes", "governor_overhead_percent_50k", "{:.2f} %", "at most 0.5 %",
+    ),
+    Figure(
+        "Error of its corrected count",
+        "probes", "governor_count_error_percent_50k", "{:.1f} %", "at most 5 %",
+    ),
+    Figure(
+        "Agent's own CPU at 20,000 launches a second, nothing governed",
+        "probes", "agent_core_percent_20k", "{:.2f} % of a core", "below 1 %",
+    ),
+    Figure(
+        "Launches not counted, flat out", "probes", "launches_lost_flat_out", "{:,.0f}", "none",
+    ),
 )  # fmt: skip
 
 

@@ -42,6 +42,17 @@ _MEANS: Final = {
     "write": (0.001, 0.02),
     "receive": (0.0005, 0.08),
     "transmit": (0.0005, 0.08),
+    "host_to_device": (0.0, 0.03),
+    "device_to_host": (0.0, 0.01),
+    "device_to_device": (0.0, 0.02),
+    "all_reduce": (0.0, 0.05),
+    "all_gather": (0.0, 0.02),
+    "reduce_scatter": (0.0, 0.02),
+    "point_to_point": (0.0, 0.01),
+    "time_in_calls": (0.0, 0.04),
+    "device": (0.0, 0.05),
+    "stream": (0.0, 0.15),
+    "event": (0.0, 0.05),
 }
 
 _FAULT_HOST_SECONDS: Final = LLAMA3_HOSTS * LLAMA3_DAYS * 86_400

@@ -20,6 +20,7 @@ from edge_agent.config import (
 )
 from edge_agent.epochs import Host
 from edge_agent.live import open_agent, this_machine
+from edge_agent.probes.settings import ProbesSection
 from edge_agent.shell import AgentShell
 from tests.agent_world import T0, NoNoise, World
 from transport.embedded import EmbeddedLog
@@ -126,7 +127,7 @@ def surroundings(folder: Path, *, window_s: int = 4, windows: int = 1000) -> Sur
         TrustSection((world.leader.pk,), (world.helper.pk,)),
         BoundsSection(n_min_at_least=80),
         SpoolSection(),
-        SourcesSection(host=False, faults=False),
+        SourcesSection(host=False, faults=False, probes=ProbesSection(enabled=False)),
     )
     config.host.key_file.parent.mkdir()
     write_host_key(config.host.key_file, HostKey(signing, this_machine(config)))

@@ -131,10 +131,12 @@ def attachments(path: Path, table: ProbeTable, *leave_out: Group) -> list[Attach
 
 
 @contextmanager
-def probing(table: ProbeTable | None = None, limits: ProbeLimits | None = None) -> Iterator[Probed]:
+def probing(
+    table: ProbeTable | None = None, limits: ProbeLimits | None = None, only: int = 0
+) -> Iterator[Probed]:
     """Load the programs for one test."""
     table = table or ProbeTable.load()
-    programs = GpuPrograms(table, limits)
+    programs = GpuPrograms(table, limits, only)
     try:
         yield Probed(programs, table)
     finally:

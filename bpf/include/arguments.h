@@ -127,7 +127,7 @@ static __always_inline __u64 extent(const struct call *call, const struct row_sp
 static __always_inline __u64 bytes_of(const struct call *call, const struct row_spec *row)
 {
 	__u64 bytes = argument(call, row, MEANING_SIZE);
-	__u32 type = 0;
+	__u64 type = 0; /* of 32 bits, in one register: the verifier forgets the bound of a copy */
 
 	if (has(row, MEANING_SIZE_Y))
 		bytes *= argument(call, row, MEANING_SIZE_Y);
@@ -136,7 +136,7 @@ static __always_inline __u64 bytes_of(const struct call *call, const struct row_
 	if (!row->type_sizes)
 		return bytes;
 	if (has(row, MEANING_DATATYPE))
-		type = argument(call, row, MEANING_DATATYPE);
+		type = (__u32)argument(call, row, MEANING_DATATYPE);
 	if (type >= row->type_sizes || type >= ELEMENT_SIZES)
 		return 0;
 	return bytes * row->element_sizes[type];

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from .calls_board import CallsBoard
 from .rows import ActivityRow, EventRow, MetricRow, PackedRow, Row
 
 MOST_VALUES: Final = 2_000
@@ -45,6 +46,7 @@ class Board:
         self._values: OrderedDict[tuple[str, str, str], _Value] = OrderedDict()
         self._buckets: dict[int, dict[tuple[str, str, str], _Kernel]] = {}
         self._events: list[EventRow] = []
+        self._calls = CallsBoard()
         self._waiting: deque[tuple[int, MetricRow | PackedRow]] = deque()
 
     def add(self, rows: Iterable[Row]) -> None:
@@ -56,8 +58,10 @@ class Board:
                 self._wait(int(row.boottime_ns[-1]) + row.span_ns, row)
             elif isinstance(row, ActivityRow):
                 self._activity(row)
-            else:
+            elif isinstance(row, EventRow):
                 self._events = [*self._events, row][-MOST_EVENTS:]
+            else:
+                self._calls.add(row)
 
     def withdraw(self, places: Iterable[tuple[str, str, str]]) -> None:
         """Forget values (source, name, key) that no longer hold, however new they are."""
@@ -78,7 +82,12 @@ class Board:
              "age_s": max(0, (now_ns - e.boottime_ns) // 1_000_000_000)}
             for e in self._events
         ]  # fmt: skip
-        return {"values": values, "kernels": self._kernels(now_ns), "events": events}
+        return {
+            "values": values,
+            "kernels": self._kernels(now_ns),
+            "events": events,
+            "calls": self._calls.view(now_ns),
+        }
 
     def _wait(self, end_ns: int, row: MetricRow | PackedRow) -> None:
         self._waiting.append((end_ns, row))

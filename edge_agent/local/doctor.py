@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from edge_agent.config import AgentConfig
+from edge_agent.probes.programs import ADVICE as PROBES_ADVICE
 from edge_agent.sources.port import SourceRegistry, SourceUnavailable
 
 from .rows import clean_name
@@ -50,6 +51,11 @@ _RULES: Final[tuple[tuple[str, str, str], ...]] = (
     ("gpu-", "permi", "let the agent's user open /dev/nvidia*"),
     ("gpu-", "", "install the GPU's driver (NVIDIA: libnvidia-ml.so.1 comes with it)"),
     ("faults", "", "start the agent as root or by its systemd unit: CAP_SYSLOG reads /dev/kmsg"),
+    ("probes", "uprobe_multi", PROBES_ADVICE),
+    ("probes", "btf", PROBES_ADVICE),
+    ("probes", "libbpf", "install libbpf 1.1 or later (Debian, Ubuntu: libbpf1)"),
+    ("probes", "table", "correct the table that sources.probes.tables names"),
+    ("probes", "", "start the agent as root or by its systemd unit"),
     ("replay", "", "set the path of [[sources.replay]] to a readable trace"),
     ("host", "", "mount /proc where the agent runs"),
 )
@@ -58,6 +64,7 @@ OFF: Final[Mapping[str, str]] = {
     "ebpf": "kernel-level metrics at 100 Hz",
     "gpus": "utilisation, memory, power and temperature of GPUs",
     "faults": "hardware faults",
+    "probes": "GPU calls of all processes",
 }
 """Switches in [sources] and what is not collected while they are off."""
 
@@ -86,8 +93,10 @@ def source_findings(registry: SourceRegistry, config: AgentConfig) -> Iterator[F
     registered = list(registry)
     yield from examine(("sources", name, _probe(name, registry)) for name in registered)
     for switch, off in OFF.items():
-        if switch not in registered and getattr(config.sources, switch, None) is False:
-            advice = f"sources.{switch} = true in the configuration"
+        section = getattr(config.sources, switch, None)
+        if switch not in registered and getattr(section, "enabled", section) is False:
+            name = switch if section is False else f"{switch}.enabled"
+            advice = f"sources.{name} = true in the configuration"
             yield Finding("sources", switch, Verdict.ABSENT, f"switched off: {off}", advice)
 
 

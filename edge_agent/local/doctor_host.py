@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from edge_agent.probes.programs import ADVICE, unavailable
 from transport.privileges import CAPABILITIES, process_status
 
 from .doctor import Check, Finding, Verdict
@@ -44,7 +43,6 @@ def host_checks(
     yield "host", "pressure", lambda: _present(psi, "pressure", "boot with psi=1")
     yield "host", "capabilities", lambda: capabilities(wanted, started_by_root)
     yield "host", "libbpf", lambda: library("libbpf", "libbpf.so.1", no_libbpf)
-    yield "host", "gpu_probes", gpu_probes
     yield "host", "nvml", lambda: library("nvml", "libnvidia-ml.so.1", no_nvml)
     yield "host", "clock", clock
 
@@ -91,14 +89,6 @@ def capabilities(
         else "start the agent as root or by its systemd unit"
     )
     return Finding("host", name, Verdict.ABSENT, line, advice)
-
-
-def gpu_probes(release: str | None = None) -> Finding:
-    """Check that calls of GPU libraries can be probed many at once, by any process."""
-    reason = unavailable(release)
-    if reason is None:
-        return Finding("host", "gpu_probes", Verdict.OK, "uprobe_multi")
-    return Finding("host", "gpu_probes", Verdict.ABSENT, reason, ADVICE)
 
 
 def library(name: str, soname: str, do: str) -> Finding:

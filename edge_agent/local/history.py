@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from .clock_map import ClockMap, ClockPoint, boot_id
+from .history_calls import CallSpans, kernel_values, process_values
 from .history_db import (
     HistoryUnavailable,
     file_bytes,
@@ -23,8 +24,26 @@ from .history_db import (
     wal_limit,
 )
 from .packing import MOST_CELLS, MOST_SNAPSHOTS, pack, unpack
-from .rows import LONGEST_NAME, ActivityRow, EventRow, MetricRow, PackedRow, Row
-from .tables import ACTIVITY, EVENT, METRIC, PACKED, TABLES, Table
+from .rows import (
+    LONGEST_NAME,
+    ActivityRow,
+    CallsRow,
+    EventRow,
+    MetricRow,
+    PackedRow,
+    Row,
+    clean_name,
+)
+from .tables import (
+    ACTIVITY,
+    EVENT,
+    KERNEL_CALLS,
+    METRIC,
+    PACKED,
+    PROCESS_CALLS,
+    TABLES,
+    Table,
+)
 
 _NS_PER_S: Final = 1_000_000_000
 _FULL_SHARE: Final = 0.8
@@ -35,6 +54,7 @@ MOST_NAMES: Final = 50_000
 _NAMES_EVERY_NS: Final = 3600 * _NS_PER_S
 _SLICES: Final = 20
 _LONGEST_DETAIL: Final = 1_000
+_NAMED: Final = (METRIC, ACTIVITY, EVENT, KERNEL_CALLS, PROCESS_CALLS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +80,7 @@ class History:
         self.dropped: Counter[str] = Counter()
         self.kept = 0
         self._limits = limits or HistoryLimits()
+        self._calls = CallSpans()
         self._seq = self._names_at_ns = 0
         self._db = open_file(path, self._limits.max_bytes)
         try:
@@ -82,8 +103,12 @@ class History:
         self._guarded(1, lambda: self._db.execute(insert, row))
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Keep rows, in one transaction."""
-        pending = list(rows)
+        """Keep rows, in one transaction; GPU calls once ten seconds of them are together."""
+        self._keep(list(self._calls.rows(rows)))
+        self.dropped.update(self._calls.dropped)
+        self._calls.dropped.clear()
+
+    def _keep(self, pending: list[Row]) -> None:
         if not pending:
             return
         if wal_bytes(self.path) > wal_limit(self._limits.max_bytes):
@@ -100,6 +125,7 @@ class History:
 
     def close(self) -> None:
         """Let the file go; its log is folded in, so that one 0600 file stays."""
+        self._keep(list(self._calls.rest()))
         self._checkpoint()
         self._db.close()
 
@@ -133,7 +159,9 @@ class History:
                     self._packed(row, tables[PACKED])
                 elif isinstance(row, ActivityRow):
                     self._activity(row, tables[ACTIVITY])
-                else:
+                elif isinstance(row, CallsRow):
+                    self._gpu_calls(row, tables)
+                elif isinstance(row, EventRow):
                     self._event(row, tables[EVENT])
             for table, values in tables.items():
                 self._db.executemany(table.insert, values)
@@ -167,6 +195,20 @@ class History:
                  one.application, one.count, one.gpu_time_ns, one.sampling_rate_millionths,
                  one.span_ns, json.dumps(one.log2_bins), json.dumps(one.copy_log2_bins))
             )  # fmt: skip
+
+    def _gpu_calls(self, row: CallsRow, out: dict[Table, list[tuple[Any, ...]]]) -> None:
+        at_ns, span_ns, names = row.calls.boottime_ns, row.calls.span_ns, {}
+        for process in row.calls.processes:
+            comm = names[process.process] = clean_name(process.identity.name)
+            name = self._name(row.source, comm, "", "")
+            if name is not None:
+                values = process_values(process, span_ns)
+                out[PROCESS_CALLS].append((self._boot, at_ns, self._next(), name, *values))
+        for kernel in row.calls.kernels:
+            name = self._name(row.source, clean_name(kernel.kernel), "", "")
+            if name is not None:
+                values = kernel_values(kernel, names.get(kernel.process, ""), span_ns)
+                out[KERNEL_CALLS].append((self._boot, at_ns, self._next(), name, *values))
 
     def _event(self, row: EventRow, out: list[tuple[Any, ...]]) -> None:
         name = self._name(row.source, row.name, row.key, "")
@@ -278,7 +320,7 @@ class History:
         """Forget names that no row refers to; a whole scan, so once an hour and when many."""
         used = {
             number
-            for table in (METRIC, ACTIVITY, EVENT)
+            for table in _NAMED
             for (number,) in self._db.execute(f"SELECT DISTINCT name FROM {table.name}")  # noqa: S608
         }
         for names, cells in self._db.execute("SELECT DISTINCT names, cells FROM packed"):

@@ -12,11 +12,12 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from .clock_map import ClockMap, ClockPoint
+from .history_calls import DETAILS, KERNEL_COLUMNS, PROCESS_COLUMNS
 from .history_db import HistoryUnavailable, open_readonly
 from .packing import unpack
 from .tables import TABLES
 
-KINDS: Final = ("metric", "activity", "event")
+KINDS: Final = ("metric", "activity", "event", "kernel", "process")
 _PAGE: Final = 5_000
 """Rows per read transaction: a reader that stays long keeps the writer's log from shrinking."""
 _LONGEST_RECORD_NS: Final = 60_000_000_000
@@ -32,6 +33,8 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "metric": ("source", "name", "key", "unit", "span_ns", "value"),
     "activity": ("source", "name", *_ACTIVITY),
     "event": ("source", "name", "key", "detail"),
+    "kernel": ("source", "name", *KERNEL_COLUMNS),
+    "process": ("source", "name", *PROCESS_COLUMNS),
 }
 """Columns of each kind of row after the time: unix_ns, unix_error_ns, boot_id, boottime_ns."""
 
@@ -52,6 +55,8 @@ class HistoryReader:
         """Open the file. Raises HistoryUnavailable."""
         self._path = path
         self._db = open_readonly(path)
+        found = self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        self._tables = {name for (name,) in found}  # an older agent's file lacks the latest
 
     def rows(
         self,
@@ -66,7 +71,10 @@ class HistoryReader:
         name        a pattern (`host_*`) that the name must match; None: all
         Raises      HistoryUnavailable; ValueError for another kind
         """
-        readers = {"metric": self._metric, "activity": self._activity, "event": self._event}
+        readers = {
+            "metric": self._metric, "activity": self._activity, "event": self._event,
+            "kernel": self._kernel, "process": self._process,
+        }  # fmt: skip
         if kind not in readers:
             raise ValueError(f"expected one of {', '.join(KINDS)}, got {kind!r}")
         try:
@@ -87,7 +95,7 @@ class HistoryReader:
         times: list[int] = []
         try:
             for boot in self._boots(None, None):
-                for table in TABLES:
+                for table in (one for one in TABLES if one.name in self._tables):
                     found = self._db.execute(
                         f"SELECT min(at_ns), max(at_ns) FROM {table.name} WHERE boot = ?",  # noqa: S608
                         (boot.number,),
@@ -125,7 +133,7 @@ class HistoryReader:
     def _pages(self, boot: _Boot, table: str, columns: str, key: str) -> Iterator[tuple[Any, ...]]:
         """Read a table in pages; at_ns and the key come before the columns."""
         at_ns, last = boot.low_ns, -1
-        while True:
+        while table in self._tables:
             page = self._db.execute(
                 f"SELECT t.at_ns, t.{key}, {columns} FROM {table} t "  # noqa: S608
                 f"WHERE t.boot = ? AND (t.at_ns, t.{key}) > (?, ?) AND t.at_ns <= ? "
@@ -176,6 +184,23 @@ class HistoryReader:
                 source, name, key, _ = names[number]
                 when = {"boottime_ns": at_ns, "source": source}
                 yield {**when, "name": name, "key": key, "detail": detail}
+
+    def _kernel(self, boot: _Boot, names: _Names) -> Iterator[dict[str, Any]]:
+        return self._calls(boot, names, "kernel_calls", KERNEL_COLUMNS)
+
+    def _process(self, boot: _Boot, names: _Names) -> Iterator[dict[str, Any]]:
+        for row in self._calls(boot, names, "process_calls", PROCESS_COLUMNS):
+            yield row | {name: json.loads(row[name]) for name in DETAILS}
+
+    def _calls(
+        self, boot: _Boot, names: _Names, table: str, columns: tuple[str, ...]
+    ) -> Iterator[dict[str, Any]]:
+        listed = f"name, {', '.join(columns)}"
+        for at_ns, _, number, *values in self._pages(boot, table, listed, "seq"):
+            if number in names:
+                source, name, _, _ = names[number]
+                row = dict(zip(columns, values, strict=True))
+                yield {"boottime_ns": at_ns, "source": source, "name": name, **row}
 
 
 def _metric_row(

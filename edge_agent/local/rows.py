@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.activity import GpuCoverage, HostEvent, KernelActivity, Observation
+from edge_agent.probes.counts import Group
+from edge_agent.probes.records import GovernorState, GpuCalls
 from wire.catalogue import Catalogue
 from wire.task import SectionKind
 
@@ -81,7 +83,23 @@ class EventRow:
     detail: str
 
 
-Row = MetricRow | PackedRow | ActivityRow | EventRow
+@dataclass(frozen=True, slots=True)
+class CallsRow:
+    """GPU calls of all processes in a span; names as they came: `clean_name` whoever shows them."""
+
+    source: str
+    calls: GpuCalls
+
+
+@dataclass(frozen=True, slots=True)
+class GovernorRow:
+    """What the governor of the GPU probes does: for the live view; the history has metrics."""
+
+    source: str
+    state: GovernorState
+
+
+Row = MetricRow | PackedRow | ActivityRow | EventRow | CallsRow | GovernorRow
 
 
 @runtime_checkable
@@ -115,6 +133,7 @@ class Flattener:
         self._units = {section.name: section.unit for section in catalogue.sections}
         indicators = (s.name for s in catalogue.sections if s.kind is SectionKind.INDICATORS)
         self._events = frozenset(indicators)
+        self._without: Mapping[Group, str] = {}
         self.dropped: dict[str, int] = {}
         self._kinds: dict[type, type | None] = {}
 
@@ -135,6 +154,10 @@ class Flattener:
         elif isinstance(record, HostEvent):
             key, detail = clean_name(record.key), clean_name(record.detail)
             yield EventRow(record.boottime_ns, source, clean_name(record.name), key, detail)
+        elif isinstance(record, GpuCalls):
+            yield CallsRow(source, record)
+        elif isinstance(record, GovernorState):
+            yield from self._governor(source, record)
         else:
             yield from self._offered(source, record)
 
@@ -177,6 +200,19 @@ class Flattener:
         kept = values[rows, columns].astype(np.int64).reshape(1, -1)
         yield PackedRow(source, cells, at, kept, table.span_ns)
 
+    def _governor(self, source: str, state: GovernorState) -> Iterator[Row]:
+        """Give the state, its numbers, and an event for each group that is dropped or back."""
+        yield GovernorRow(source, state)
+        at_ns, span_ns = state.boottime_ns, state.span_ns
+        for name, key, value in _governor_numbers(state):
+            yield MetricRow(at_ns, span_ns, source, f"probes.{name}", key, "", value)
+        for group, reason in state.dropped.items():
+            if group not in self._without:
+                yield EventRow(at_ns, source, "probes_dropped", group.value, clean_name(reason))
+        for group in self._without.keys() - state.dropped.keys():
+            yield EventRow(at_ns, source, "probes_back", group.value, "")
+        self._without = dict(state.dropped)
+
     def _drop(self, reason: str, count: int = 1) -> None:
         if count:
             self.dropped[reason] = self.dropped.get(reason, 0) + count
@@ -212,6 +248,23 @@ def _value(source: str, record: _Value) -> MetricRow:
     return MetricRow(at_ns, span_ns, source, clean_name(record.name), key, unit, value)
 
 
+def _governor_numbers(state: GovernorState) -> Iterator[tuple[str, str, float]]:
+    """Yield (name, key, value): shares are 0..1; a group's is the probability to be seen."""
+    yield "budget_share", "", state.budget
+    yield "predicted_share", "", state.predicted
+    if state.measured is not None:
+        yield "measured_share", "", state.measured
+    yield "duty", "", state.duty
+    for group in state.steady:
+        yield "group_share", group.value, 1.0
+    for group in state.in_turns:
+        yield "group_share", group.value, state.duty
+    for group in state.dropped:
+        yield "group_share", group.value, 0.0
+    for what, count in state.lost.items():
+        yield "lost", clean_name(what), float(count)
+
+
 _UNITS: Final[Mapping[str, str]] = {
     "ns": "ns", "us": "us", "ms": "ms", "s": "s", "bytes": "bytes", "percent": "percent",
     "mw": "mW", "mj": "mJ", "mhz": "MHz", "celsius": "celsius", "lanes": "lanes",
@@ -229,9 +282,7 @@ def unit_of(name: str) -> str:
 
 def clean_name(text: str) -> str:
     """Bound a name, and keep control characters of a hostile process name off terminals."""
-    cleaned = (
-        text
-        if text.isprintable()
-        else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-    )
+    cleaned = text
+    if not text.isprintable():
+        cleaned = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
     return cleaned if len(cleaned) <= LONGEST_NAME else f"{cleaned[: LONGEST_NAME - 1]}…"

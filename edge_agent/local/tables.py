@@ -65,7 +65,28 @@ EVENT: Final = Table(
     ("seq INTEGER NOT NULL", "name INTEGER NOT NULL", "detail TEXT NOT NULL"),
     ("seq",),
 )
-TABLES: Final = (METRIC, PACKED, ACTIVITY, EVENT)
+KERNEL_CALLS: Final = Table(
+    "kernel_calls",
+    ("seq INTEGER NOT NULL", "name INTEGER NOT NULL", "pid INTEGER NOT NULL",
+     "start_ns INTEGER NOT NULL", "process TEXT NOT NULL", "family TEXT NOT NULL",
+     "span_ns INTEGER NOT NULL", "seen INTEGER NOT NULL", "launches REAL NOT NULL",
+     "variance REAL", "share REAL NOT NULL", "blocks INTEGER NOT NULL",
+     "threads INTEGER NOT NULL"),
+    ("seq",),
+)  # fmt: skip
+PROCESS_CALLS: Final = Table(
+    "process_calls",
+    ("seq INTEGER NOT NULL", "name INTEGER NOT NULL", "pid INTEGER NOT NULL",
+     "start_ns INTEGER NOT NULL", "container TEXT NOT NULL", "pod TEXT NOT NULL",
+     "slurm_job TEXT NOT NULL", "application TEXT NOT NULL", "span_ns INTEGER NOT NULL",
+     "seen INTEGER NOT NULL", "launches REAL NOT NULL", "variance REAL", "share REAL NOT NULL",
+     "wait_ns INTEGER NOT NULL", "wait_share REAL NOT NULL", "live_bytes INTEGER",
+     "peak_bytes INTEGER", "allocations INTEGER", "frees INTEGER", "oldest_age_ns INTEGER",
+     "untracked INTEGER", "copies TEXT NOT NULL", "collectives TEXT NOT NULL",
+     "errors TEXT NOT NULL"),
+    ("seq",),
+)  # fmt: skip
+TABLES: Final = (METRIC, PACKED, ACTIVITY, EVENT, KERNEL_CALLS, PROCESS_CALLS)
 
 _BOOT: Final = (
     "CREATE TABLE IF NOT EXISTS boot (id INTEGER PRIMARY KEY, boot_id TEXT NOT NULL UNIQUE)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -20,6 +20,7 @@ from .plan import Attachment
 
 _ENTRIES: Final = {Group.LAUNCH: "gpu_launch", Group.OTHER: "gpu_count"}
 _MOST_FILES_EVER: Final = 1 << 31
+_MOST_CLOSING: Final = 32
 
 
 def _now_ns() -> int:
@@ -31,10 +32,11 @@ class Attached:
 
     program_fd  gives a program's descriptor by its name
     returns_fd  the map that tells programs which attaching of return probes is in force
+    pid         the process for which alone files are probed, 0: all
     """
 
-    def __init__(self, program_fd: Callable[[str], int], returns_fd: int) -> None:
-        self._program_fd, self._returns_fd = program_fd, returns_fd
+    def __init__(self, program_fd: Callable[[str], int], returns_fd: int, pid: int = 0) -> None:
+        self._program_fd, self._returns_fd, self._pid = program_fd, returns_fd, pid
         self._links: dict[FileGroup, list[UprobeLink]] = {}
         self._places: dict[int, int] = {}
         self._mark = 0
@@ -62,18 +64,23 @@ class Attached:
                 raise
             finally:
                 self._leave_place(file)
-            with self._telling:
-                now_ns = _now_ns()
-                for file_group in groups:
-                    self._duty.attached(file_group, now_ns)
 
     def detach(self, file_group: FileGroup) -> None:
         """Stop probing one group of a file; one that is not attached is no error."""
         with self._changing:
             if file_group in self._links:
-                with self._telling:
-                    self._duty.detached(file_group, _now_ns())
                 self._unlink(file_group)
+                self._leave_place(file_group.file)
+
+    def detach_all(self, file_groups: Collection[FileGroup]) -> None:
+        """Stop probing several groups: they wait for the kernel's grace periods together."""
+        with self._changing:
+            wanted = sorted(self._links.keys() & set(file_groups))
+            if not wanted:
+                return
+            with ThreadPoolExecutor(min(len(wanted), _MOST_CLOSING)) as pool:
+                list(pool.map(self._unlink, wanted))
+            for file_group in wanted:
                 self._leave_place(file_group.file)
 
     def groups(self) -> frozenset[FileGroup]:
@@ -92,11 +99,12 @@ class Attached:
             self._links.clear()
             if links:
                 # Each waits for the kernel's grace periods: together they wait once.
-                with ThreadPoolExecutor(len(links)) as pool:
+                with ThreadPoolExecutor(min(len(links), _MOST_CLOSING)) as pool:
                     list(pool.map(UprobeLink.close, links))
 
     def _link(self, file_group: FileGroup, place: int, path: str, one: Attachment) -> None:
         name = "gpu_return" if one.returns else _ENTRIES.get(one.group, "gpu_entry")
+        begun_ns = _now_ns()
         link = UprobeLink(
             self._program_fd(name),
             path,
@@ -104,15 +112,23 @@ class Attached:
             [layout.cookie(file_group.file, place, row) for row in one.rows],
             semaphores=one.semaphores,
             returns=one.returns,
+            pid=self._pid,
         )
+        # Its places begin to count one after the other: on average in the middle.
+        with self._telling:
+            self._duty.attached(file_group, (begun_ns + _now_ns()) // 2)
         self._links.setdefault(file_group, []).append(link)
         if one.returns:
             self._mark = self._mark % 0xFFFFFFFF + 1
             self._set_mark(file_group, self._mark)
 
     def _unlink(self, file_group: FileGroup) -> None:
+        """End the links of a group, its entries first; from several threads at once."""
         self._set_mark(file_group, 0)
-        for link in reversed(self._links.pop(file_group)):
+        links = self._links.pop(file_group)
+        with self._telling:
+            self._duty.detached(file_group, _now_ns())
+        for link in reversed(links):
             link.close()
 
     def _set_mark(self, file_group: FileGroup, mark: int) -> None:

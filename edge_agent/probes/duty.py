@@ -8,7 +8,7 @@ from .counts import FileGroup
 class DutyClock:
     """Adds up the time for which each group was attached.
 
-    A group counts from the moment when all of its places are probed to that when the first is not.
+    A group counts from the middle of its entries' attaching to the beginning of their detaching.
     """
 
     def __init__(self, now_ns: int) -> None:

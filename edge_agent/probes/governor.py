@@ -194,7 +194,7 @@ class Governor:
                 spent[process] = spent.get(process, 0.0) + hits * load.cost_ns
             for process in load.hits.keys() | self._known[load.place]:
                 old = self._memory.get((load.place, process), _Memory([], 0.0))
-                rates = _next_rates(old.rates, load, process)
+                rates = _next_rates(old.rates, load, process, self.settings.least_window_ns // 2)
                 if rates:
                     remembered[load.place, process] = _Memory(rates, load.cost_ns)
         self._memory = remembered
@@ -291,9 +291,13 @@ class Governor:
         return ((now_ns, now_ns + wrapped), (now_ns + start, now_ns + choice.length_ns))
 
 
-def _next_rates(rates: list[float], load: Load, process: ProcessKey) -> list[float]:
-    """Give the remembered rates of a process after one more period; empty: forgotten."""
-    if load.attached_ns <= 0:
+def _next_rates(rates: list[float], load: Load, process: ProcessKey, least_ns: int) -> list[float]:
+    """Give the remembered rates of a process after one more period; empty: forgotten.
+
+    least_ns  a shorter time tells nothing new of a process: a detach reaches some milliseconds
+              into the next period, and their silence once made a busy process forgotten
+    """
+    if load.attached_ns <= 0 or (rates and load.attached_ns < least_ns):
         return [rate * _FADING for rate in rates if rate * _FADING >= 1.0]
     hits = load.hits.get(process, 0)
     if not hits:

@@ -49,11 +49,13 @@ class UprobeLink:
         *,
         semaphores: Sequence[int] = (),
         returns: bool = False,
+        pid: int = 0,
     ) -> None:
         """Attach to every offset of the file, for every process. Raises SourceUnavailable.
 
         offsets     bytes from the start of the file; beside each its cookie, and the offset of its
                     USDT counter, 0: none
+        pid         a process for which alone the places are probed, 0: none
         """
         count = len(offsets)
         if not 1 <= count <= _MAX_PLACES or len(cookies) != count:
@@ -71,6 +73,7 @@ class UprobeLink:
             cookies=ctypes.addressof(given),
             count=count,
             multi_flags=_RETURN if returns else 0,
+            pid=pid,
         )
         try:
             self._fd = create_link(attributes)

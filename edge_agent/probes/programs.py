@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -30,6 +30,7 @@ from .readout import Readout
 from .table import ProbeTable
 
 _LEAST_KERNEL: Final = (6, 6)
+_FILTERS_PROCESSES: Final = (6, 10)
 _MACHINES: Final = ("x86_64", "aarch64")
 _PROGRAMS: Final = ("gpu_launch", "gpu_entry", "gpu_count", "gpu_return")
 _SIZED: Final = (
@@ -65,8 +66,12 @@ def unavailable(release: str | None = None) -> str | None:
 class GpuPrograms:
     """Loaded programs; nothing is probed until `attach`."""
 
-    def __init__(self, table: ProbeTable, limits: ProbeLimits | None = None) -> None:
-        """Load. Raises SourceUnavailable."""
+    def __init__(self, table: ProbeTable, limits: ProbeLimits | None = None, only: int = 0) -> None:
+        """Load. Raises SourceUnavailable.
+
+        only    a process whose calls alone are of interest, 0: none. From Linux 6.10 others are
+                not probed at all; before, the kernel's filter passes one thread and is not used
+        """
         limits = limits or ProbeLimits()
         reason = unavailable()
         if reason:
@@ -77,7 +82,8 @@ class GpuPrograms:
         self._sampled: set[int] = set()
         self._rings: list[Ring] = []
         self._object = _load(table, limits)
-        self._attached = Attached(self._object.program_fd, self._object.map_fd("returns"))
+        pid = only if kernel_version() >= _FILTERS_PROCESSES else 0
+        self._attached = Attached(self._object.program_fd, self._object.map_fd("returns"), pid)
         try:
             self._start(limits)
         except BaseException:
@@ -96,6 +102,10 @@ class GpuPrograms:
     def detach(self, file_group: FileGroup) -> None:
         """Stop probing one group of a file; one that is not attached is no error."""
         self._attached.detach(file_group)
+
+    def detach_all(self, file_groups: Collection[FileGroup]) -> None:
+        """Stop probing several groups at once: that takes as long as one."""
+        self._attached.detach_all(file_groups)
 
     @property
     def attached(self) -> frozenset[FileGroup]:

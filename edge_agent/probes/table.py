@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from importlib.resources import files as resources
 from pathlib import Path
@@ -94,8 +94,7 @@ class ProbeTable:
     @classmethod
     def load(cls, *paths: Path) -> ProbeTable:
         """Read tables; without paths, those that come with the agent. Raises ProbeTableError."""
-        if not paths:
-            paths = tuple(sorted(_own_tables()))
+        paths = paths or shipped_tables()
         rows = [row for path in paths for row in _read(path)]
         seen: set[str] = set()
         for row in rows:
@@ -114,10 +113,10 @@ class ProbeTable:
         raise KeyError(row_id)
 
 
-def _own_tables() -> Iterator[Path]:
-    for entry in resources("edge_agent").joinpath("probes/tables").iterdir():
-        if entry.name.endswith(".toml"):
-            yield Path(str(entry))
+def shipped_tables() -> tuple[Path, ...]:
+    """Give the tables that come with the agent."""
+    folder = resources("edge_agent").joinpath("probes/tables")
+    return tuple(sorted(Path(str(e)) for e in folder.iterdir() if e.name.endswith(".toml")))
 
 
 def _read(path: Path) -> Iterator[ProbeRow]:
@@ -127,7 +126,7 @@ def _read(path: Path) -> Iterator[ProbeRow]:
         raise ProbeTableError(f"{path}: expected a TOML table of probes: {error}") from None
     reader = TableReader(f"{path}", document)
     name, files = reader.text("name", _ID), reader.texts("files")
-    variants = reader.expression("variants")
+    variants, on_stream = reader.expression("variants"), reader.expression("on_stream")
     rows = reader.take("row", list, [])
     reader.done()
     if not files or not rows:
@@ -135,7 +134,24 @@ def _read(path: Path) -> Iterator[ProbeRow]:
     for number, row in enumerate(rows):
         if not isinstance(row, dict):
             raise ProbeTableError(f"{path}: row {number}: expected a table, got {row!r}")
-        yield _row(TableReader(f"{path}: row {row.get('id', number)}", row), name, files, variants)
+        made = _row(TableReader(f"{path}: row {row.get('id', number)}", row), name, files, variants)
+        yield from _by_stream(made, on_stream) if on_stream else [made]
+
+
+def _by_stream(row: ProbeRow, on_stream: str) -> Iterator[ProbeRow]:
+    """Split a row of which only some symbols have the argument that says the stream.
+
+    In the others' register lies what the caller left there.
+    """
+    with_stream = tuple(one for one in row.symbols if re.search(on_stream, one))
+    without = tuple(one for one in row.symbols if one not in with_stream)
+    if Meaning.STREAM not in row.arguments or not with_stream or not without:
+        yield row
+        return
+    rest: dict[Meaning, Place] = dict(row.arguments)
+    del rest[Meaning.STREAM]
+    yield replace(row, symbols=without, arguments=rest)
+    yield replace(row, id=f"{row.id}_on_stream", symbols=with_stream)
 
 
 def _row(reader: TableReader, name: str, files: tuple[str, ...], variants: str) -> ProbeRow:

@@ -26,6 +26,7 @@ from edge_agent.devices.port import (
     GapKind,
     Inventory,
 )
+from edge_agent.devices.users import GpuUsers
 from edge_agent.faults.log_rules import load_rules
 
 from .port import SourceUnavailable
@@ -65,13 +66,19 @@ class DevicesSource:
     name = "devices"
 
     def __init__(
-        self, readers: Iterable[_Reads] | None = None, *, nursery: Nursery | None = None
+        self,
+        readers: Iterable[_Reads] | None = None,
+        *,
+        nursery: Nursery | None = None,
+        users: GpuUsers | None = None,
     ) -> None:
         """Take the readers to try in turn (None: NVML, then amdgpu); the first that opens serves.
 
         nursery     where the children of those two come from; None: from this process
+        users       told who uses which GPU
         The index of a device is its place in the reader's order, as in the configuration's `gpus`.
         """
+        self._users = users
         self._choices = list(readers) if readers is not None else default_readers(nursery)
         self._reader: _Reads | None = None
         self._devices = self._first = 0
@@ -125,6 +132,8 @@ class DevicesSource:
             self._sampled_ns = now_boottime_ns
         readings = tuple(self._sweep(self._reader, sampling))
         self._last = Sweep(readings)
+        if sampling and self._users is not None:
+            self._users.see(dict(_pids(readings)), now_boottime_ns)
         records: list[Observation | GpuCoverage] = []
         for reading in readings:
             self.gaps.update((name, gap.kind) for name, gap in reading.gaps.items())
@@ -184,6 +193,12 @@ class DevicesSource:
         rules = load_rules()
         if count and count != before and code in rules.xids and code not in rules.anywhere:
             yield Observation("hardware_faults", rules.xids[code], 1, reading.end_ns)
+
+
+def _pids(readings: Iterable[DeviceReading]) -> Iterator[tuple[int, list[int]]]:
+    for reading in readings:
+        if isinstance(reading.processes, tuple):
+            yield reading.index, [one.pid for one in reading.processes]
 
 
 def observations(reading: DeviceReading) -> Iterator[Observation]:

@@ -84,7 +84,7 @@ def load(limits: Limits) -> HostPrograms:
         f"-DCOST_MASK={(1 << limits.timed_hits_log2) - 1}",
         "-w",
     ]
-    program = _compile(source_text([*usable, "ticks"]), flags)
+    program = compile_program(source_text([*usable, "ticks"]), flags)
     try:
         hertz = 1_000_000_000 // limits.tick_ns
         program.attach_perf_event(
@@ -127,7 +127,7 @@ def _usable_parts(tracing: Path) -> tuple[list[str], list[Absence]]:
 def _header_check() -> list[Absence]:
     """Compare task->pid with the helper's pid; a difference means headers of another kernel."""
     text = files("bpf").joinpath("bcc/header_check.c").read_text(encoding="utf-8")
-    check = _compile(text, ["-w"])
+    check = compile_program(text, ["-w"])
     try:
         time.sleep(_CHECK_S)  # a few context switches, of which this is one
         agreed, differed = (int(value.value) for _, value in check[b"header_checks"].items())
@@ -164,13 +164,19 @@ def _maps(program: Any, cpus: int, period_ns: int) -> HostPrograms:
     )
 
 
-def _compile(text: str, flags: list[str]) -> Any:
+def compile_program(text: str, flags: list[str]) -> Any:
+    """Compile one program. Raises SourceUnavailable."""
     try:
         return _bcc().BPF(text=text.encode(), cflags=flags)
     except SourceUnavailable:
         raise
     except Exception as error:  # noqa: BLE001 - bcc raises Exception itself
         raise SourceUnavailable(f"BCC cannot compile or attach: {error}") from None
+
+
+def library() -> Any:
+    """Give BCC's C library, as its Python package has it. Raises SourceUnavailable."""
+    return _bcc().lib
 
 
 @cache

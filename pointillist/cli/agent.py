@@ -19,6 +19,8 @@ from .agent_doctor import doctor
 from .agent_health import health
 from .agent_history import EPILOG as HISTORY_EPILOG
 from .agent_history import history
+from .agent_profile import EPILOG as PROFILE_EPILOG
+from .agent_profile import profile
 from .agent_run import LOG_HINT, Options, run_agent
 from .agent_top import EPILOG as TOP_EPILOG
 from .agent_top import top
@@ -49,6 +51,8 @@ pointillist agent top   this host, live; what is shown never leaves it
 
 pointillist agent history --since 10m   raw data of the last day
 
+pointillist agent profile --pid 4711 --out calls.pb.gz   GPU calls of one process, for pprof
+
 pointillist agent ledger show --config agent.toml --json   what this host has spent
 
 pointillist agent ledger recover --config agent.toml   after the ledger was lost"""
@@ -70,6 +74,7 @@ app.add_typer(ledger_app, name="ledger")
 app.command(epilog=DOCTOR_EPILOG)(doctor)
 app.command(epilog=TOP_EPILOG)(top)
 app.command(epilog=HISTORY_EPILOG)(history)
+app.command(epilog=PROFILE_EPILOG)(profile)
 app.command(epilog="Example: pointillist agent health --machine nd96isr_h100_v5 --json")(health)
 
 ConfigOption = Annotated[
@@ -81,7 +86,8 @@ ConfigOption = Annotated[
 @app.command(epilog="Example: pointillist agent run --config /etc/pointillist/agent.toml")
 def run(
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="TOML file [/etc/pointillist/agent.toml].")
+        Path | None,
+        typer.Option("--config", "-c", help="TOML file; else /etc/pointillist/agent.toml."),
     ] = None,
     key_file: Annotated[Path | None, typer.Option(help="The host's key.")] = None,
     state_dir: Annotated[Path | None, typer.Option(help="Ledger, spool, history.")] = None,

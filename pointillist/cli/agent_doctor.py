@@ -26,7 +26,8 @@ _STYLES: Final = {"ok": "green", "absent": "yellow", "broken": "red"}
 
 def doctor(
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="TOML file [/etc/pointillist/agent.toml].")
+        Path | None,
+        typer.Option("--config", "-c", help="TOML file; else /etc/pointillist/agent.toml."),
     ] = None,
     json: JsonFlag = False,
 ) -> None:
@@ -41,6 +42,7 @@ def doctor(
     from edge_agent.local.doctor_agent import agent_checks
     from edge_agent.local.doctor_faults import fault_checks
     from edge_agent.local.doctor_host import host_checks
+    from edge_agent.local.doctor_probes import probe_checks
     from wire.catalogue import Catalogue
 
     from . import agent
@@ -51,7 +53,7 @@ def doctor(
     findings: list[Finding] = []
     if config is None and not _DEFAULT.exists():
         findings += examine(host_checks(started_by_root=root))
-        findings += examine(fault_checks())
+        findings += examine([*fault_checks(), *probe_checks()])
         say(f"no configuration at {_DEFAULT}: looked at the machine alone; --config names one")
     else:
         loaded = agent.load_file(config or _DEFAULT)
@@ -61,6 +63,8 @@ def doctor(
         findings += source_findings(sources_of(loaded, Catalogue.load()), loaded)
         if loaded.sources.faults:
             findings += examine(fault_checks())
+        if loaded.sources.probes.enabled:
+            findings += examine(probe_checks())
         findings += examine(agent_checks(loaded))
     verdict = worst(findings)
     emit({"verdict": verdict, "findings": findings}, json, lambda _body: _show(findings))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
 import typer
 
+from .history_calls import calls_schema, kernel_lines, process_lines
 from .output import ExitCode, JsonFlag, reported, say, usage_error
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ pointillist agent history --since 10m   a summary of the last ten minutes
 
 pointillist agent history --since 2026-05-01T10:00Z --until 2026-05-01T10:05Z --json
 
-pointillist agent history --since 1h --name 'gpu.*' --parquet gpus.parquet"""
+pointillist agent history --since 1h --name 'gpu.*' --parquet gpus.parquet
+
+pointillist agent history --since 1h --kind process   GPU calls, copies, memory by process"""
 
 _NS_PER_S: Final = 1_000_000_000
 _SPANS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -40,7 +43,7 @@ def history(
     since: Annotated[str, typer.Option(help="10m, 2h, ISO 8601 or Unix seconds.")] = "1h",
     until: Annotated[str | None, typer.Option(help="The same; now without it.")] = None,
     kind: Annotated[
-        str | None, typer.Option(help="metric, activity or event; all without it.")
+        str | None, typer.Option(help="metric, activity, event, kernel or process; all without it.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="A pattern for the name, as host_*.")] = None,
     limit: Annotated[int, typer.Option(help="Rows of each kind with --json.", min=1)] = 100_000,
@@ -49,7 +52,7 @@ def history(
     ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Show the raw history that this host keeps for itself: metrics, kernel activity, events.
+    """Show the raw history that this host keeps for itself: metrics, events, GPU calls.
 
     Every row has its time on the boot clock, the Unix time that this maps to, and the error of
     the mapping. Without --json or --parquet each name is summed up in a line.
@@ -153,6 +156,10 @@ def _summary(kinds: list[str], rows: _Rows) -> str:
         lines += _metric_lines(rows)
     if "activity" in kinds:
         lines += _activity_lines(rows)
+    if "kernel" in kinds:
+        lines += kernel_lines(rows)
+    if "process" in kinds:
+        lines += process_lines(rows)
     if "event" in kinds:
         for row in rows("event"):
             when = datetime.fromtimestamp(row["unix_ns"] / 1e9, UTC).isoformat(" ", "milliseconds")
@@ -224,12 +231,13 @@ class _ParquetFile:
         """Give the columns' types; log2 bins are (bin, count) pairs."""
         from edge_agent.local.history_read import COLUMNS
 
-        pa = self._pa
+        pa, columns = self._pa, COLUMNS[self._kind]
+        if self._kind in {"kernel", "process"}:
+            return calls_schema(pa, columns)
         bins, whole = pa.list_(pa.list_(pa.int64())), pa.int64()
         integers = ("span_ns", "gpu", "count", "gpu_time_ns", "sampling_rate_millionths")
         types = dict.fromkeys(integers, whole)
         types |= {"value": pa.float64(), "log2_bins": bins, "copy_log2_bins": bins}
         when = [("unix_ns", whole), ("unix_error_ns", whole), ("boot_id", pa.string()),
                 ("boottime_ns", whole)]  # fmt: skip
-        columns = COLUMNS[self._kind]
         return pa.schema([*when, *((name, types.get(name, pa.string())) for name in columns)])

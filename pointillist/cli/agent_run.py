@@ -109,6 +109,7 @@ def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> 
     # Before NumPy comes: an agent multiplies nothing, and idle threads are memory.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from edge_agent.devices.nursery import Nursery
+    from edge_agent.devices.users import GpuUsers
     from edge_agent.gate_process import gate_for
     from edge_agent.ledger_errors import LedgerRefused
     from edge_agent.live import open_agent, sources_of
@@ -129,13 +130,14 @@ def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> 
     version = metadata.version("pointillist")
     become_agent(config)
     nursery = Nursery()  # before a key is opened, and for every source of a later reload
+    users = GpuUsers()
     with reported(ExitCode.REFUSED, LedgerRefused):
         with reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=LOG_HINT):
-            shell, absent = open_agent(config, gate=gate, nursery=nursery)
+            shell, absent = open_agent(config, gate=gate, nursery=nursery, users=users)
         for source in absent:
             say(f"source {source.source} is absent: {source.reason}")
         catalogue = Catalogue.load()
-        again = Reloading(read, lambda new: sources_of(new, catalogue, nursery), log_gate)
+        again = Reloading(read, lambda new: sources_of(new, catalogue, nursery, users), log_gate)
         attendant = Attendant(
             shell, config, absent, notifier=Notifier.from_environment(), reloading=again,
             version=version,

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 EPILOG: Final = """Examples:
 
-pointillist agent top   q or Ctrl-C ends it
+pointillist agent top   q or Ctrl-C ends it, g shows GPU calls, h the host
+
+pointillist agent top --gpu-calls   begin with the GPU calls
 
 pointillist agent top --once   one picture, also without a terminal
 
@@ -35,17 +37,27 @@ _FIRST_S: Final = 0.5
 _ANSWER_S: Final = 3.0
 _POLL_S: Final = 0.1
 _END_KEYS: Final = frozenset({b"q", b"Q", b"\x1b", b""})
+_CALLS_KEYS: Final = frozenset({b"g", b"G"})
+_HOST_KEYS: Final = frozenset({b"h", b"H"})
+_OTHER_PAGE: Final = b"\t"
+_Pressed = Callable[[float, Callable[[], None]], bytes | None]
 
 
 def top(
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="TOML file [/etc/pointillist/agent.toml].")
+        Path | None,
+        typer.Option("--config", "-c", help="TOML file; else /etc/pointillist/agent.toml."),
     ] = None,
     interval: Annotated[float, typer.Option(help="Seconds between pictures.", min=0.1)] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
+    gpu_calls: Annotated[
+        bool, typer.Option("--gpu-calls", help="Begin with the page of GPU calls.")
+    ] = False,
     json: JsonFlag = False,
 ) -> None:
     """Show this host live: CPU, processes, run queue, disk, network, GPUs, and the next report.
+
+    Key g: GPU calls by kernel and process, copies, collectives, and what the probes cost.
 
     Beside a running agent it shows what that agent measures and is about to report, with the
     noise that the report will carry. Without one it runs the configured sources itself.
@@ -62,7 +74,7 @@ def top(
     with open_feed(loaded) as feed:
         sampler = HostSampler()
         if not (once or json) and sys.stdout.isatty():
-            _live(sampler, feed, interval)
+            _live(sampler, feed, interval, gpu_calls)
             return
         time.sleep(min(interval, _FIRST_S))
         feed.wait(_ANSWER_S)
@@ -70,7 +82,8 @@ def top(
         if json:
             emit({"host": host, "agent": view, "note": feed.note}, True)
         else:
-            Console().print(picture(host, view, feed.note))
+            console = Console()
+            console.print(picture(host, view, feed.note, console.width))
 
 
 def _configured(path: Path | None) -> AgentConfig | None:
@@ -84,39 +97,52 @@ def _configured(path: Path | None) -> AgentConfig | None:
     return loaded
 
 
-def _live(sampler: HostSampler, feed: Feed, interval: float) -> None:
+def _live(sampler: HostSampler, feed: Feed, interval: float, gpu_calls: bool) -> None:
     from rich.console import Console
     from rich.live import Live
 
+    from .calls_screen import calls_page
     from .top_screen import screen
 
     console = Console()
     with _keys() as pressed:
-        if pressed(min(interval, _FIRST_S), feed.poll):
-            return
+        key = pressed(min(interval, _FIRST_S), feed.poll)
         with Live(console=console, screen=True, auto_refresh=False) as live:
-            while True:
-                picture = screen(sampler.view(), feed.view(), feed.note, console.size)
+            host = sampler.view()
+            while key not in _END_KEYS:
+                gpu_calls = _page(key, gpu_calls)
+                if key is None:  # a key changes the page; a picture of nothing would be its rates
+                    host = sampler.view()
+                if gpu_calls:
+                    picture = calls_page(feed.view(), feed.note, console.size)
+                else:
+                    picture = screen(host, feed.view(), feed.note, console.size)
                 live.update(picture, refresh=True)
-                if pressed(interval, feed.poll):
-                    return
+                key = pressed(interval, feed.poll)
+
+
+def _page(key: bytes | None, gpu_calls: bool) -> bool:
+    """Tell whether the GPU calls are to be shown after a key."""
+    if key == _OTHER_PAGE:
+        return not gpu_calls
+    return key in _CALLS_KEYS or (gpu_calls and key not in _HOST_KEYS)
 
 
 @contextmanager
-def _keys() -> Iterator[Callable[[float, Callable[[], None]], bool]]:
+def _keys() -> Iterator[_Pressed]:
     """Take keys as they are pressed, and give the terminal back as it was."""
     descriptor = sys.stdin.fileno() if sys.stdin.isatty() else None
 
-    def pressed(seconds: float, poll: Callable[[], None]) -> bool:
-        """Wait for the next picture; tell whether a key said to end."""
+    def pressed(seconds: float, poll: Callable[[], None]) -> bytes | None:
+        """Wait for the next picture; give the key that ends the wait, None when the time did."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             poll()
             waits = [descriptor] if descriptor is not None else []
             ready, _, _ = select.select(waits, [], [], min(left, _POLL_S))
-            if ready and os.read(ready[0], 64) in _END_KEYS:
-                return True
-        return False
+            if ready:
+                return os.read(ready[0], 64)
+        return None
 
     if descriptor is None:
         yield pressed

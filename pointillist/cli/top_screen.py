@@ -9,12 +9,14 @@ from typing import Any, Final
 from rich.columns import Columns
 from rich.console import Console, ConsoleDimensions, Group, RenderableType
 from rich.layout import Layout
-from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from edge_agent.local.devices_view import INSTANCE, PREFIX, PROCESS, read_use_key
 from edge_agent.local.proc_view import HostView
+
+from .amounts import amount
+from .calls_screen import calls_line, calls_panels, calls_rows
+from .parts import panel, plain_table
 
 View = Mapping[str, Any]
 _BAR: Final = 20
@@ -35,22 +37,24 @@ _INSTANCE: Final = (
 )
 _USE: Final = (("memory_bytes", 1 << 20), ("sm_percent", 1))
 _CPU_KINDS: Final = ("user", "system", "iowait", "irq", "softirq", "steal")
-_OWN_PANELS: Final = ("host_", "gpu.", "gpu_", "watched")
+_OWN_PANELS: Final = ("host_", "gpu.", "gpu_", "watched", "probes.")
 
 
 def warm_up() -> None:
     """Draw once into nothing, so that rich has loaded its tables of character widths."""
-    Console(file=io.StringIO()).print(_panel("…█", Text("ö▁✓ 漢")))
+    Console(file=io.StringIO()).print(panel("…█", Text("ö▁✓ 漢")))
 
 
 def screen(host: HostView, view: View | None, note: str, size: ConsoleDimensions) -> Layout:
     """Arrange everything on a terminal of this size."""
     whole = Layout()
+    calls = calls_rows(view, size)
     gpus = min(4 + min(8, len(_gpu_values(view))), max(4, size.height // 4))
     whole.split_column(
         Layout(_head(host, note), size=5),
         Layout(name="middle", ratio=3),
         Layout(_gpus(view), size=gpus),
+        *([calls] if calls is not None else []),
         Layout(name="low", ratio=2),
     )
     whole["middle"].split_row(
@@ -62,16 +66,12 @@ def screen(host: HostView, view: View | None, note: str, size: ConsoleDimensions
     return whole
 
 
-def picture(host: HostView, view: View | None, note: str) -> RenderableType:
+def picture(host: HostView, view: View | None, note: str, width: int) -> RenderableType:
     """Everything below one another, for a pipe."""
     return Group(
         _head(host, note), _processes(host), _waiting(host), _io(host), _gpus(view),
-        _reports(view), _sources(view),
+        *calls_panels(view, width), _reports(view), _sources(view),
     )  # fmt: skip
-
-
-def _panel(title: str, body: RenderableType) -> Panel:
-    return Panel(body, title=title, title_align="left", padding=(0, 1))
 
 
 def _head(host: HostView, note: str) -> RenderableType:
@@ -83,25 +83,27 @@ def _head(host: HostView, note: str) -> RenderableType:
     text = Text()
     text.append(f"CPU {_bar(busy)} {busy:5.1f}%  ", style="bold")
     text.append(f"{kinds}\n")
-    text.append(f"RAM {share} {_bytes(used)} of {_bytes(memory['total'])}  ", style="bold")
-    text.append(f"cached {_bytes(memory['cached'])}  swap {_bytes(memory['swap_used'])}\n")
+    text.append(f"RAM {share} {amount(used)} of {amount(memory['total'])}  ", style="bold")
+    text.append(f"cached {amount(memory['cached'])}  swap {amount(memory['swap_used'])}\n")
     text.append("CPUs " + "".join(_spark(one) for one in host.cpus_percent[:128]))
-    panel = _panel("this host, raw: it stays here", text)
-    panel.subtitle, panel.subtitle_align = Text(note), "left"
-    return panel
+    head = panel("this host, raw: it stays here", text)
+    head.subtitle, head.subtitle_align = Text(note), "left"
+    return head
 
 
 def _processes(host: HostView) -> RenderableType:
-    table = _table(("pid", "r"), ("process", "l"), ("CPU %", "r"), ("wait %", "r"), ("RSS", "r"))
+    table = plain_table(
+        ("pid", "r"), ("process", "l"), ("CPU %", "r"), ("wait %", "r"), ("RSS", "r")
+    )
     for one in host.processes:
         shares = (f"{one.cpu_percent:.1f}", f"{one.wait_percent:.1f}")
-        table.add_row(str(one.pid), Text(one.name), *shares, _bytes(one.resident_bytes))
-    return _panel("top processes", table)
+        table.add_row(str(one.pid), Text(one.name), *shares, amount(one.resident_bytes))
+    return panel("top processes", table)
 
 
 def _waiting(host: HostView) -> RenderableType:
     queue = host.run_queue
-    table = _table(("run queue", "l"), ("", "r"))
+    table = plain_table(("run queue", "l"), ("", "r"))
     table.add_row("running, blocked", f"{queue['running']:.0f}, {queue['blocked']:.0f}")
     loads = [f"{queue[name]:.2f}" for name in ("load_1m", "load_5m", "load_15m") if name in queue]
     table.add_row("load", " ".join(loads))
@@ -109,23 +111,25 @@ def _waiting(host: HostView) -> RenderableType:
         table.add_row(f"pressure {name.replace('_', ' ')}", f"{share:.1f} %")
     if not host.pressure:
         table.add_row("pressure", "not kept by this kernel")
-    soft = _table(("softirq", "l"), ("per second", "r"))
+    soft = plain_table(("softirq", "l"), ("per second", "r"))
     busiest = sorted(host.softirqs_per_s.items(), key=lambda item: -item[1])
     for name, rate in busiest[:6]:
         soft.add_row(Text(name), f"{rate:,.0f}")
-    return _panel("run queue and softirq", Group(table, Text(), soft))
+    return panel("run queue and softirq", Group(table, Text(), soft))
 
 
 def _io(host: HostView) -> RenderableType:
-    disks = _table(("disk", "l"), ("read/s", "r"), ("write/s", "r"), ("busy %", "r"), ("ms", "r"))
+    disks = plain_table(
+        ("disk", "l"), ("read/s", "r"), ("write/s", "r"), ("busy %", "r"), ("ms", "r")
+    )
     for disk in host.disks[:6]:
-        moved = (_bytes(disk.read_bytes_per_s), _bytes(disk.write_bytes_per_s))
+        moved = (amount(disk.read_bytes_per_s), amount(disk.write_bytes_per_s))
         disks.add_row(Text(disk.name), *moved, f"{disk.busy_percent:.0f}", f"{disk.wait_ms:.2f}")
-    links = _table(("network", "l"), ("in/s", "r"), ("out/s", "r"), ("drops/s", "r"))
+    links = plain_table(("network", "l"), ("in/s", "r"), ("out/s", "r"), ("drops/s", "r"))
     for link in host.links[:6]:
-        moved = (_bytes(link.receive_bytes_per_s), _bytes(link.transmit_bytes_per_s))
+        moved = (amount(link.receive_bytes_per_s), amount(link.transmit_bytes_per_s))
         links.add_row(Text(link.name), *moved, f"{link.drops_per_s:.0f}")
-    return _panel("disk and network", Group(disks, Text(), links))
+    return panel("disk and network", Group(disks, Text(), links))
 
 
 def _gpu_values(view: View | None) -> dict[str, dict[str, float]]:
@@ -137,7 +141,7 @@ def _gpus(view: View | None) -> RenderableType:
     parts: list[RenderableType] = []
     if devices:
         heads = [(title, "r") for title, _, _ in _GPU_COLUMNS]
-        table = _table(("GPU", "l"), ("model", "l"), *heads)
+        table = plain_table(("GPU", "l"), ("model", "l"), *heads)
         for device, values in sorted(devices.items()):
             numbers = [_number(values, name, unit) for _, name, unit in _GPU_COLUMNS]
             table.add_row(Text(device[:16]), Text(str(models.get(device, ""))), *numbers)
@@ -148,12 +152,14 @@ def _gpus(view: View | None) -> RenderableType:
     kernels = (view or {}).get("kernels", [])
     if kernels:
         heads = [("kernel, last 10 s", "l"), ("family", "l"), ("GPU ms/s", "r")]
-        table = _table(*heads, ("launches/s", "r"))
+        table = plain_table(*heads, ("launches/s", "r"))
         for one in kernels[:6]:
             rates = (f"{one[name]:,.1f}" for name in ("gpu_ms_per_s", "launches_per_s"))
             table.add_row(Text(one["kernel"][:60]), Text(one["family"]), *rates)
         parts.append(table)
-    return _panel("GPU", Columns(parts))
+    line = calls_line(view)
+    body: RenderableType = Columns(parts)
+    return panel("GPU", Group(line, body) if line is not None else body)
 
 
 def _gpu_users(view: View | None) -> list[RenderableType]:
@@ -162,7 +168,7 @@ def _gpu_users(view: View | None) -> list[RenderableType]:
     processes, instances = _by_key(view, PROCESS), _by_key(view, INSTANCE)
     if processes:
         columns = (("on", "l"), ("pid", "r"), ("program", "l"), ("container", "l"))
-        table = _table(*columns, ("GPU MiB", "r"), ("SM %", "r"))
+        table = plain_table(*columns, ("GPU MiB", "r"), ("SM %", "r"))
         most = sorted(processes.items(), key=lambda item: -item[1].get("memory_bytes", 0))
         for key, values in most[:8]:
             if "not_shown" in values:
@@ -172,7 +178,7 @@ def _gpu_users(view: View | None) -> list[RenderableType]:
             table.add_row(*named, *(_number(values, *one) for one in _USE))
         parts.append(table)
     if instances:
-        table = _table(("MIG instance", "l"), ("MiB", "r"), ("of", "r"), ("SM %", "r"))
+        table = plain_table(("MIG instance", "l"), ("MiB", "r"), ("of", "r"), ("SM %", "r"))
         for key, values in sorted(instances.items())[:8]:
             table.add_row(Text(key[:16]), *(_number(values, *one) for one in _INSTANCE))
         parts.append(table)
@@ -211,7 +217,7 @@ def _reports(view: View | None) -> RenderableType:
             lines.append(f"  ± {section['noise']:,.0f} {section['unit']} each\n", style="dim")
     if not reports:
         lines.append("nothing is about to leave this host")
-    return _panel("the report about to leave, and its noise (1 sigma)", lines)
+    return panel("the report about to leave, and its noise (1 sigma)", lines)
 
 
 def _sources(view: View | None) -> RenderableType:
@@ -226,7 +232,7 @@ def _sources(view: View | None) -> RenderableType:
     for event in reversed((view or {}).get("events", [])[-5:]):
         text = f"{event['age_s']} s ago: {event['source']} {event['name']} {event['key']}"
         lines.append(f"{text.rstrip()}\n", style="dim")
-    return _panel("sources", lines)
+    return panel("sources", lines)
 
 
 def _largest(values: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -244,14 +250,6 @@ def _largest(values: Iterable[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _table(*columns: tuple[str, str]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
-    for title, side in columns:
-        justify: Any = "right" if side == "r" else "left"
-        table.add_column(title, justify=justify, no_wrap=True, overflow="ellipsis")
-    return table
-
-
 def _bar(percent: float) -> str:
     full = round(_BAR * min(max(percent, 0.0), 100.0) / 100)
     return "█" * full + "·" * (_BAR - full)
@@ -259,11 +257,3 @@ def _bar(percent: float) -> str:
 
 def _spark(percent: float) -> str:
     return "▁▂▃▄▅▆▇█"[min(7, int(percent / 12.5))]
-
-
-def _bytes(number: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if number < 1024:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1024
-    return f"{number:.1f} TiB"

@@ -207,7 +207,9 @@ n_min_at_least = {self.options.plan.n_min}
 host = true
 gpus = false
 faults = false
-{replay}"""
+{replay}[sources.probes]
+enabled = false
+"""
         write_public(self.folders.base / "live.toml", toml.encode())
         return key.public_bytes
 

@@ -154,7 +154,7 @@ def test_top_shows_who_uses_a_gpu_and_what_is_not_told() -> None:
     view = {"models": rows.models, "gpu_use_not_told": rows.not_told, **board.view(BOOT + S)}
     console = Console(width=240)
     with console.capture() as captured:
-        console.print(picture(HostSampler().view(), view, ""))
+        console.print(picture(HostSampler().view(), view, "", 240))
     shown = captured.get()
     gpu = shown[shown.index("GPU ──") :]
     assert "train me" in gpu

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from edge_agent.probes.counts import Group
-from edge_agent.probes.table import Kind, ProbeRow
+from edge_agent.probes.meanings import Kind
+from edge_agent.probes.table import ProbeRow
 
 LIBRARY = """
 #define MARK(name, semaphore) __asm__ volatile( \\

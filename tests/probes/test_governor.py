@@ -119,6 +119,17 @@ def test_governor_switches_runtime_and_driver_together() -> None:
         assert period.next_change_ns(start) == end
 
 
+def test_governor_remembers_a_busy_process_that_a_late_detach_saw_silent() -> None:
+    governor = make()
+    busy = place(Group.LAUNCH)
+    governor.period(0)
+    cut_off = governor.period(SECOND, [Load(busy, {ONE: 100_000}, SECOND, HIT_NS, STALL_NS)])
+    assert Group.LAUNCH not in cut_off.steady
+    end_ns = cut_off.end_ns
+    sliver = [Load(busy, {}, 3_000_000, HIT_NS, STALL_NS)]
+    assert Group.LAUNCH not in governor.period(end_ns, sliver).steady
+
+
 def test_governor_never_attaches_names_and_memory_in_turns() -> None:
     rates = {(place(group), ONE): 40_000.0 for group in (Group.LAUNCH, Group.MEMORY)}
     for period in settle(make(), rates, 30):

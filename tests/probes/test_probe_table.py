@@ -24,8 +24,8 @@ def load(folder: Path, text: str) -> ProbeTable:
 
 def test_table_of_the_agent_names_every_variant_of_the_apis() -> None:
     table = ProbeTable.load()
-    row = table.rows[table.index("cuda.copy_to_host")]
-    for name in ("cuMemcpyDtoH", "cuMemcpyDtoH_v2", "cuMemcpyDtoHAsync_v2_ptsz"):
+    row = table.rows[table.index("cuda.copy_to_host_on_stream")]
+    for name in ("cuMemcpyDtoHAsync", "cuMemcpyDtoHAsync_v2", "cuMemcpyDtoHAsync_v2_ptsz"):
         assert row.has_symbol(name)
     assert not row.has_symbol("cuMemcpyDtoHAsync_v2_ptsz_extra")
     assert row.direction is Direction.DEVICE_TO_HOST
@@ -45,6 +45,23 @@ def test_table_of_the_agent_names_every_variant_of_the_apis() -> None:
     }
     assert owners["cudaFree"] == ["cudart.free"]
     assert owners["pncclAllReduce"] == ["nccl.all_reduce", "rccl.all_reduce"]
+
+
+def test_table_tells_copies_on_a_stream_from_those_without() -> None:
+    table = ProbeTable.load()
+    blocking = table.rows[table.index("cudart.copy")]
+    on_stream = table.rows[table.index("cudart.copy_on_stream")]
+    assert Meaning.STREAM not in blocking.arguments
+    assert blocking.has_symbol("cudaMemcpy_ptds")
+    assert not blocking.has_symbol("cudaMemcpyAsync")
+    assert on_stream.arguments[Meaning.STREAM] == Place(4)
+    assert on_stream.has_symbol("cudaMemcpyAsync_ptsz")
+    assert on_stream.direction == blocking.direction
+    assert {row.id for row in table.rows if "hipMemcpyWithStream(_spt)?" in row.symbols} == {
+        "hip.copy_on_stream"
+    }
+    waits = table.rows[table.index("cuda.stream_synchronize")]
+    assert waits.arguments[Meaning.STREAM] == Place(0)
 
 
 def test_table_rows_of_the_agent_have_one_meaning_per_symbol() -> None:

@@ -56,8 +56,10 @@ def test_agent_config_takes_replays_as_an_array_of_tables() -> None:
 
 def test_agent_asks_for_no_capability_that_no_source_needs() -> None:
     text = SAMPLE.read_text(encoding="utf-8")
-    every = ("CAP_BPF", "CAP_PERFMON", "CAP_SYSLOG")
-    assert parse_config(text).sources.capabilities == every
+    ours = ("CAP_BPF", "CAP_PERFMON", "CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH")
+    assert parse_config(text).sources.capabilities == (*ours, "CAP_SYSLOG")
+    text = text.replace("[sources.probes]\nenabled = true", "[sources.probes]\nenabled = false")
+    assert parse_config(text).sources.capabilities == (*ours[:2], "CAP_SYSLOG")
     without = text.replace("ebpf = true", "ebpf = false")
     assert parse_config(without).sources.capabilities == ("CAP_SYSLOG",)
     neither = parse_config(without.replace("faults = true", "faults = false"))

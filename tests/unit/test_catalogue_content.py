@@ -13,7 +13,7 @@ CATALOGUE = Catalogue.load()
 # id, name, weight, cadence, cells: a change of any of these changes what deployed hosts publish.
 SHIPPED = [
     (1, "kernel_mix", 200_000, 60, 130),
-    (2, "kernel_mix_by_model", 100_000, 60, 1560),
+    (2, "kernel_mix_by_model", 70_000, 60, 1560),
     (3, "application_mix", 100_000, 60, 258),
     (4, "kernel_duration", 40_000, 60, 32),
     (5, "copy_size", 20_000, 60, 32),
@@ -28,6 +28,9 @@ SHIPPED = [
     (14, "applications_seen", 200_000, 86_400, 256),
     (15, "incidents", 100_000, 604_800, 64),
     (16, "hardware_faults", 100_000, 4_838_400, 64),
+    (17, "copies", 10_000, 60, 4),
+    (18, "collectives", 10_000, 60, 9),
+    (19, "synchronisation_waits", 10_000, 60, 3),
 ]
 FIRST_CLASSES = {
     "family": ("gemm", "attention", "conv", "norm"),

@@ -7,6 +7,7 @@ import enum
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,25 @@ def test_help_imports_nothing_heavy() -> None:
     assert result.stderr.strip() == "[]"
     for group in cli.GROUPS:
         assert group.name in result.stdout
+
+
+def test_every_command_shows_its_help(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Help texts are markup: a path in square brackets once ended `agent run --help`."""
+
+    def paths(command: Any, *path: str) -> Iterator[tuple[str, ...]]:
+        yield path
+        for name, one in getattr(command, "commands", {}).items():
+            yield from paths(one, *path, name)
+
+    shown = set()
+    for group in cli.GROUPS:
+        for path in paths(cli.LazyGroup(group).load(), group.name):
+            assert run_main(monkeypatch, *path, "--help") == ExitCode.OK, path
+            assert "Usage" in capsys.readouterr().out
+            shown.add(path)
+    assert {("agent", "run"), ("agent", "profile"), ("agent", "ledger", "show")} <= shown
 
 
 def test_every_group_is_there_and_shows_its_help(

@@ -92,7 +92,8 @@ def test_plan_that_breaks_a_bound_names_it(
     plan_with: Callable[[str, str], Path], old: str, new: str, bound: str
 ) -> None:
     if "[task.rates]" in new:
-        old, new = "host_network = 0.01\n", "host_network = 0.01\n[task.rates]\nkernel_mix = 1.5\n"
+        old = "synchronisation_waits = 0.01\n"
+        new = f"{old}[task.rates]\nkernel_mix = 1.5\n"
     with pytest.raises(ParameterError) as caught:
         load_plan(plan_with(old, new))
     assert bound in caught.value.bound
@@ -106,6 +107,7 @@ def test_plan_without_tasks_is_refused(tmp_path: Path) -> None:
 
 
 def test_rates_of_unknown_sections_are_refused(plan_with: Callable[[str, str], Path]) -> None:
-    path = plan_with("host_network = 0.01\n", "host_network = 0.01\n[task.rates]\nother = 0.5\n")
+    last = "synchronisation_waits = 0.01\n"
+    path = plan_with(last, f"{last}[task.rates]\nother = 0.5\n")
     with pytest.raises(PlanFileError, match="other"):
         load_plan(path)

@@ -169,6 +169,40 @@ def test_windows_launches_without_times_fill_the_other_measure() -> None:
     assert cells(task, row, "application_mix") == {"llm_inference": 60_000, "idle": 60_000}
 
 
+def test_windows_launches_never_reach_the_time_measure() -> None:
+    task = task_of(MINUTE_SECTIONS)
+    windows = accumulator(task)
+    windows.add(activity(1, 6 * SECOND, "gemm"))
+    windows.add(activity(2, None, "norm", count=10))
+    windows.add(activity(3, None, "conv", count=10, gpu=1))
+    windows.add(activity(3, None, "memcpy", count=1, gpu=1, copy_log2_bins=((20, 1),)))
+    row = windows.close(START)
+    # GPU 0 has a time; of GPU 1 only launches are known, and no host fills both measures.
+    assert cells(task, row, "kernel_mix") == {
+        "gpu_time/gemm": 6_000,
+        "idle": 54_000,
+        "unmeasured": 60_000,
+    }
+    assert cells(task, row, "application_mix") == {
+        "llm_inference": 6_000,
+        "idle": 54_000,
+        "unmeasured": 60_000,
+    }
+    assert cells(task, row, "copy_size") == {}
+
+
+def test_windows_copy_sizes_are_estimated_where_only_calls_are_seen() -> None:
+    task = task_of(["copy_size", "kernel_mix"])
+    windows = accumulator(task, ("H100",))
+    bins = ((30, 100), (10, 100_000))
+    windows.add(activity(1, None, "memcpy", count=100_100, copy_log2_bins=bins))
+    got = cells(task, windows.close(START), "copy_size")
+    # (2^30 + 2^14) B and (2^10 + 2^14) B each, at 25 GB/s.
+    assert got == {"2^30..2^31 bytes": 4_295, "2^10..2^11 bytes": 69}
+    windows.add(activity(61, None, "memcpy", count=10**6, copy_log2_bins=((31, 10**6),)))
+    assert sum(cells(task, windows.close(START + 60), "copy_size").values()) == 60_000
+
+
 def test_windows_unknown_classes_fall_into_the_rest() -> None:
     task = task_of(["kernel_mix", "application_mix"])
     windows = accumulator(task)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #include "stub.h"
 
@@ -181,6 +182,37 @@ static void collectives(void)
 	ncclSend(0, 23, 99, 1, COMMUNICATOR(2), 0);           /* a type we do not know */
 }
 
+/* Three kernels under names of three families, NUMBERS[k] launches of kernel k. */
+static void families(void)
+{
+	static const char *const NAMES[] = {"ampere_sgemm_128x64_nn", "softmax_warp_forward",
+					    "fmha_v2_flash_attention_fp16_sm80_kernel"};
+
+	for (int k = 0; k < 3; k++)
+		__cudaRegisterFunction(0, KERNEL(k), 0, NAMES[k], 0, 0, 0, 0, 0, 0);
+	for (int k = 0; k < 3; k++)
+		for (long i = 0; i < numbers[k]; i++)
+			cudaLaunchKernel(KERNEL(k), GRID, BLOCK, 0, 0, 0);
+}
+
+/* NUMBERS[0] launches a second for NUMBERS[1] ms, in bursts of a millisecond; prints how many. */
+static void steady(void)
+{
+	struct timespec now, begun;
+	long done = 0, wanted, passed_us = 0;
+
+	__cudaRegisterFunction(0, KERNEL(0), 0, "ampere_sgemm_128x64_nn", 0, 0, 0, 0, 0, 0);
+	clock_gettime(CLOCK_MONOTONIC, &begun);
+	while (passed_us < numbers[1] * 1000) {
+		clock_gettime(CLOCK_MONOTONIC, &now);
+		passed_us = (now.tv_sec - begun.tv_sec) * 1000000 + (now.tv_nsec - begun.tv_nsec) / 1000;
+		for (wanted = numbers[0] * passed_us / 1000000; done < wanted; done++)
+			cudaLaunchKernel(KERNEL(0), GRID, BLOCK, 0, 0, 0);
+		usleep(500);
+	}
+	printf("%ld\n", done);
+}
+
 static void names(void)
 {
 	void *handle;
@@ -277,6 +309,8 @@ int main(int count, char **words)
 	SCENARIO("waits", waits());
 	SCENARIO("collectives", collectives());
 	SCENARIO("names", names());
+	SCENARIO("families", families());
+	SCENARIO("steady", steady());
 	SCENARIO("failures", failures());
 	SCENARIO("nested", nested());
 	SCENARIO("hip", hip());

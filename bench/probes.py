@@ -1,0 +1,190 @@
+"""`make bench-probes`: what probing GPU calls costs, and whether everything is counted.
+
+As root: kernel programs, and bpftrace beside them. Each part is kept in bench/.cache as it ends,
+under the commit it measured; a cut-off run goes on with the parts that are missing. `--fresh`
+measures all of them again; `--short` measures a tenth as long and writes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+from bench import probes_bpftrace, probes_calls, probes_governed, probes_switching
+from bench.parts import Part, Parts
+from bench.probes_target import build
+from bench.record import CACHE, Figure, commit, write_result
+from edge_agent.probes import programs, programs_bcc
+
+COMMAND: Final = "make bench-probes"
+NAMED: Final = 8
+_SECONDS: Final = {1_000: 60.0, 2_500: 60.0, 5_000: 60.0, 20_000: 90.0, 50_000: 120.0}
+_BURST_RATE: Final = 20_000
+_BURST_SECONDS: Final = 90.0
+_THREADS: Final = (1, 4)
+_OVERHEAD_GOAL, _ERROR_GOAL = 0.5, 5.0
+
+
+def measure(parts: Parts, scale: float) -> dict[str, Part]:
+    """Measure what is missing.
+
+    scale   1: as the figures want it; less: shorter
+    """
+    folder = CACHE / "probes" / "build"
+    build(folder)
+    governed = probes_governed.governed
+    rounds = max(3, round(probes_calls.ROUNDS * scale))
+    found = {"calls": parts.get("calls", partial(probes_calls.measure, folder, rounds))}
+    for rate in probes_governed.RATES:
+        seconds = max(20.0, _SECONDS[rate] * scale)
+        found[f"governed-{rate}"] = parts.get(
+            f"governed-{rate}", partial(governed, folder, rate, seconds)
+        )
+    seconds = max(20.0, _BURST_SECONDS * scale)
+    found["bursty"] = parts.get(
+        "bursty", partial(governed, folder, _BURST_RATE, seconds, probes_governed.BURST_MS)
+    )
+    found["free"] = parts.get("free", partial(probes_governed.free, folder, 30.0 * scale))
+    for threads in _THREADS:
+        found[f"flat-out-{threads}"] = parts.get(
+            f"flat-out-{threads}",
+            partial(probes_governed.flat_out, folder, threads, 10.0 * scale),
+        )
+    cycles = max(5, round(30 * scale))
+    found["switching"] = parts.get("switching", partial(probes_switching.stalls, folder, cycles))
+    return found
+
+
+def figures(parts: Mapping[str, Part]) -> list[Figure]:
+    """What the parts say, the named figures first."""
+    calls, fastest = parts["calls"], parts["governed-50000"]
+    peer = _cost(calls, "push_bpftrace")
+    flat = [parts[f"flat-out-{threads}"] for threads in _THREADS]
+    found = [
+        Figure("ns_per_launch_push", _cost(calls, "push_libbpf"), "CPU-ns", peer),
+        Figure(
+            "ns_per_launch_single_step",
+            _cost(calls, "endbr64_libbpf"),
+            "CPU-ns",
+            _cost(calls, "endbr64_bpftrace"),
+        ),
+        Figure(
+            "ns_per_launch_nop5",
+            _cost(calls, "nop5_libbpf"),
+            "CPU-ns",
+            _cost(calls, "nop5_bpftrace"),
+        ),
+        Figure("ns_per_launch_bpftrace", peer, "CPU-ns"),
+        Figure("governor_overhead_percent_50k", 100 * fastest["overhead"], "%", _OVERHEAD_GOAL),
+        Figure(
+            "governor_count_error_percent_50k",
+            100 * abs(fastest.get("count_error", 1.0)),  # 100 %: nothing was ever watched
+            "%",
+            _ERROR_GOAL,
+        ),
+        Figure("agent_core_percent_20k", 100 * parts["free"]["user_share"], "% of a core", 1.0),
+        Figure("launches_lost_flat_out", sum(one["uncounted"] for one in flat), "launches", 0.0),
+    ]
+    found += _of_calls(calls)
+    for rate in probes_governed.RATES:
+        found += _of_governed(f"{rate / 1000:g}k", parts[f"governed-{rate}"], _ERROR_GOAL)
+    found += _of_governed("bursty_20k", parts["bursty"], None)
+    free = parts["free"]
+    attached_ns = parts["governed-1000"]["overhead_ns_a_launch"]
+    found += [
+        Figure("ns_per_launch_at_1k", attached_ns, "ns, of a launch once a millisecond"),
+        Figure("agent_system_core_percent_20k", 100 * free["system_share"], "% of a core"),
+        Figure("agent_resident_mib", free["resident_mib"], "MiB"),
+        Figure("probes_overhead_percent_20k_ungoverned", 100 * free["overhead"], "%"),
+        Figure("launches_lost_20k", free["uncounted"], "launches", 0.0),
+    ]
+    for threads, one in zip(_THREADS, flat, strict=True):
+        found.append(Figure(f"launches_flat_out_{threads}_threads", one["launches"], "launches"))
+    for name in ("attach_ms", "detach_ms", "attach_stall_ms", "detach_stall_ms"):
+        found.append(Figure(f"link_{name}", parts["switching"][name], "ms, two links"))
+    return found
+
+
+def _cost(calls: Part, variant: str, threads: int = 1, which: str = "median") -> float:
+    """Give what a probe adds to a call."""
+    entry = variant.partition("_")[0]
+    bare: float = calls[f"{entry}_none"][str(threads)]["median"]
+    value: float = calls[variant][str(threads)][which]
+    return value - bare
+
+
+def _of_calls(calls: Part) -> list[Figure]:
+    found = []
+    for variant in calls:
+        if variant.endswith("_none"):
+            value = calls[variant]["1"]["median"]
+            found.append(Figure(f"ns_{variant.replace('_none', '_bare_call')}", value, "CPU-ns"))
+            continue
+        for threads in probes_calls.THREADS:
+            name = f"ns_{variant}_{threads}_threads"
+            found.append(Figure(name, _cost(calls, variant, threads), "CPU-ns"))
+        spread = calls[variant]["1"]["high"] - calls[variant]["1"]["low"]
+        found.append(Figure(f"ns_{variant}_quartiles", spread, "CPU-ns between quartiles"))
+    return found
+
+
+def _of_governed(name: str, part: Part, goal: float | None) -> list[Figure]:
+    found = [
+        Figure(f"governed_{name}_rate", part["rate"], "launches/s"),
+        Figure(f"governed_{name}_overhead_percent", 100 * part["overhead"], "%", _OVERHEAD_GOAL),
+        Figure(f"governed_{name}_overhead_interval", 100 * part["overhead_interval"], "+- %"),
+        Figure(f"governed_{name}_overhead_of_cpu_percent", 100 * part["overhead_of_cpu"], "%"),
+        Figure(f"governed_{name}_settled_percent", 100 * part["settled"], "%", _OVERHEAD_GOAL),
+        Figure(f"governed_{name}_duty_percent", 100 * part["duty"], "%"),
+        Figure(f"governed_{name}_period_s", part["period_s"], "s"),
+    ]
+    if "count_error" in part:
+        found += [
+            Figure(f"governed_{name}_count_error_percent", 100 * part["count_error"], "%", goal),
+            Figure(f"governed_{name}_count_interval", 100 * part["count_interval"], "+- %"),
+        ]
+    return found
+
+
+def _missing() -> str | None:
+    """Say what this machine lacks, or None."""
+    if platform.machine() != "x86_64":
+        return "expected x86-64: the measured libraries are written for it"
+    if os.geteuid():
+        return "expected root: probes are attached to another process"
+    if shutil.which("gcc") is None:
+        return "expected gcc for the probed process"
+    if not probes_bpftrace.available():
+        return "expected bpftrace: apt-get install bpftrace"
+    return programs.unavailable() or programs_bcc.unavailable()
+
+
+def main() -> int:
+    """Measure what is missing, then write bench/results/probes.json."""
+    parser = argparse.ArgumentParser(prog="bench.probes", description=__doc__)
+    parser.add_argument("--fresh", action="store_true", help="measure every part again")
+    parser.add_argument("--short", action="store_true", help="a tenth as long; writes nothing")
+    options = parser.parse_args()
+    reason = _missing()
+    if reason:
+        print(f"bench-probes: {reason}", file=sys.stderr)
+        return 1
+    short: bool = options.short
+    kept = Parts(CACHE / "probes" / f"{commit()[:12]}{'-short' * short}", options.fresh)
+    found = figures(measure(kept, 0.1 if short else 1.0))
+    if not short:
+        print(f"wrote {write_result('probes', COMMAND, found)}")
+    for figure in found if short else found[:NAMED]:
+        goal = "" if figure.goal is None else f" (goal {figure.goal:g})"
+        print(f"  {figure.name:44} {figure.value:12.3f} {figure.unit}{goal}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

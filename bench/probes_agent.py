@@ -1,0 +1,203 @@
+"""An agent that probes one file, in a process of its own: `python -m bench.probes_agent LIBRARY`.
+
+Everything of the real agent that probing needs, and nothing that it publishes. It says `ready` when
+the file is attached, works until a line comes on stdin, and then prints what it saw as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import secrets
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from bench.record import ROOT
+from edge_agent.probes.costs import HitCosts
+from edge_agent.probes.counts import FileGroup, Group, ProbeDrain
+from edge_agent.probes.elf_file import ElfFile
+from edge_agent.probes.found_files import FileFound
+from edge_agent.probes.governor import Governor, Settings
+from edge_agent.probes.periods import Collected, PeriodKeeper
+from edge_agent.probes.plan import plan_file
+from edge_agent.probes.programs import GpuPrograms
+from edge_agent.probes.switchboard import Switchboard
+from edge_agent.probes.switching import SwitchingThread, boottime_ns
+from edge_agent.probes.table import ProbeTable
+
+_FILE: Final = 1
+_EVERY_S: Final = 1.0
+
+
+@dataclass(slots=True)
+class Seen:
+    """What came out of the drains."""
+
+    launches: int = 0
+    in_period: int = 0
+    lost: dict[str, int] = field(default_factory=dict)
+    periods: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, drain: ProbeDrain) -> None:
+        """Count a drain of the bench's own file."""
+        launches = sum(row.launches for row in drain.launches if row.file == _FILE)
+        self.launches += launches
+        self.in_period += launches
+        for what, count in drain.lost.items():
+            self.lost[what] = self.lost.get(what, 0) + count
+
+    def collect(self, collected: Iterable[Collected]) -> None:
+        """Count drains of governed periods."""
+        for one in collected:
+            self.add(one.drain)
+            if one.ended is None:
+                continue
+            self.periods.append(
+                {
+                    "begin_ns": one.period.begin_ns,
+                    "length_ns": one.ended.length_ns,
+                    "cut_off": one.period.begin_ns + one.ended.length_ns < one.period.end_ns,
+                    "launches": self.in_period,
+                    "share": one.shares[Group.LAUNCH],
+                    "attached": one.ended.attached.get(FileGroup(_FILE, Group.LAUNCH), 0.0),
+                    "duty": one.period.duty,
+                    "predicted": one.period.predicted,
+                    "paid": one.ended.worst[1] if one.ended.worst else 0.0,
+                }
+            )
+            self.in_period = 0
+
+
+class Governed:
+    """Probes under the governor."""
+
+    def __init__(self, library: Path) -> None:
+        table = ProbeTable.load()
+        self._programs = GpuPrograms(table)
+        costs = HitCosts(table)
+        costs.calibrate(self._programs)
+        board = Switchboard(self._programs)
+        self._keeper = PeriodKeeper(
+            self._programs, Governor(Settings(), secrets.randbelow), costs, board.places
+        )
+        found = file_found(library, table)
+        costs.learn(_FILE, found.plan)
+        board.add(found)
+        self._keeper.start(boottime_ns())
+        self._switching = SwitchingThread(self._keeper, board, lambda: None)  # done
+        self._switching.start()
+        self._board = board
+
+    def collect(self, seen: Seen) -> None:
+        """Drain once."""
+        collected, changed = self._keeper.take(boottime_ns())
+        seen.collect(collected)
+        if changed:
+            self._switching.wake()
+
+    def close(self) -> dict[str, object]:
+        """Stop; give what else there is to say."""
+        self._switching.stop()
+        stalls = {one.group.value: ns for one, ns in self._board.places().items()}
+        self._programs.close()
+        return {"stall_ns": stalls, "cut_off": self._keeper.cut_off}
+
+
+class Free:
+    """Probes that stay attached."""
+
+    def __init__(self, library: Path) -> None:
+        table = ProbeTable.load()
+        self._programs = GpuPrograms(table)
+        self._programs.attach(_FILE, str(library), file_found(library, table).plan.attachments)
+
+    def collect(self, seen: Seen) -> None:
+        """Drain once."""
+        seen.add(self._programs.drain(boottime_ns()))
+
+    def close(self) -> dict[str, object]:
+        """Stop; there is nothing else to say."""
+        self._programs.close()
+        return {}
+
+
+def file_found(library: Path, table: ProbeTable) -> FileFound:
+    """Give a library as discovery would."""
+    status = library.stat()
+    with library.open("rb") as file:
+        plan = plan_file(ElfFile.read(file), table, library.name)
+    key = ((os.major(status.st_dev), os.minor(status.st_dev)), status.st_ino)
+    return FileFound(_FILE, key, str(library), plan, str(library), "", 0)
+
+
+def main() -> None:
+    """Probe until a line comes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("library", type=Path)
+    parser.add_argument("--free", action="store_true", help="without the governor")
+    options = parser.parse_args()
+    probes = (Free if options.free else Governed)(options.library.resolve())
+    seen = Seen()
+    probes.collect(Seen())
+    print("ready", flush=True)
+    begin, begun_s = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
+    while not select.select([sys.stdin], [], [], _EVERY_S)[0]:
+        probes.collect(seen)
+    end, took_s = resource.getrusage(resource.RUSAGE_SELF), time.monotonic() - begun_s
+    probes.collect(seen)
+    said = {
+        "launches": seen.launches,
+        "lost": seen.lost,
+        "periods": seen.periods,
+        "user_share": (end.ru_utime - begin.ru_utime) / took_s,
+        "system_share": (end.ru_stime - begin.ru_stime) / took_s,
+        "resident_mib": _resident_mib(),
+        **probes.close(),
+    }
+    print(json.dumps(said), flush=True)
+
+
+def _resident_mib() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+class Agent:
+    """Such a process, started and read by the benchmark; use it as a context manager."""
+
+    def __init__(self, library: Path, *, free: bool) -> None:
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "bench.probes_agent", str(library), *["--free"] * free],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+
+    def __enter__(self) -> Agent:
+        assert self._child.stdout is not None
+        if self._child.stdout.readline() != "ready\n":
+            raise RuntimeError("the benchmark's agent did not attach: see above")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._child.kill()
+        self._child.communicate()
+
+    def end(self) -> dict[str, Any]:
+        """Let it stop, and give what it saw."""
+        said, _ = self._child.communicate("\n", timeout=60)
+        answer: dict[str, Any] = json.loads(said)
+        return answer
+
+
+if __name__ == "__main__":
+    main()

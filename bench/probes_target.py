@@ -1,0 +1,127 @@
+"""The probed process of `make bench-probes`, and the libraries that it calls."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from bench.record import ROOT
+
+ENTRIES: Final = {"push": 0, "endbr64": 1, "nop5": 2}
+"""First instruction of the launch function -> ENTRY of probes_library.c."""
+
+SYMBOL: Final = "cudaLaunchKernel"
+
+
+class Slices(NamedTuple):
+    """One pair of slices: through the probed library, and through one that nobody probes."""
+
+    begin_ns: int
+    end_ns: int
+    launches: int
+    own_ns: int
+    bare_begin_ns: int
+    bare_end_ns: int
+    bare_launches: int
+    bare_own_ns: int
+
+
+def build(folder: Path) -> None:
+    """Compile target and libraries. Raises FileNotFoundError without gcc."""
+    folder.mkdir(parents=True, exist_ok=True)
+    compiler = ["gcc", "-O2", "-Wall"]
+    source = ROOT / "bench" / "probes_library.c"
+    for name, number in ENTRIES.items():
+        made = folder / f"{name}.so"
+        subprocess.run(
+            [*compiler, "-shared", "-fPIC", f"-DENTRY={number}", str(source), "-o", str(made)],
+            check=True,
+        )
+    target = ROOT / "bench" / "probes_target.c"
+    subprocess.run(
+        [*compiler, "-pthread", str(target), "-o", str(folder / "target"), "-ldl"], check=True
+    )
+
+
+def copy_library(folder: Path, entry: str, name: str) -> Path:
+    """Make a library of its own: probes on one copy do not touch another.
+
+    Its file is called libcudart, as the probe tables want it.
+    """
+    path = folder / name / "libcudart.so.12"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    shutil.copy(folder / f"{entry}.so", path)
+    return path
+
+
+class Target:
+    """A running target; use it as a context manager."""
+
+    def __init__(self, folder: Path, libraries: Sequence[Path]) -> None:
+        self._child = subprocess.Popen(
+            # Ahead of other work: its rate is to be steady on a shared machine too.
+            ["nice", "-n", "-10", str(folder / "target"), *map(str, libraries)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.pid = self._child.pid
+
+    def __enter__(self) -> Target:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._child.kill()
+        self._child.communicate()
+
+    def call(self, library: int, threads: int, calls: int) -> float:
+        """Give nanoseconds of CPU time per call, all threads together."""
+        self._say(f"call {library} {threads} {calls}")
+        return float(self._line())
+
+    def flat_out(self, library: int, threads: int, seconds: float) -> int:
+        """Call as often as possible; give the number of calls."""
+        self._say(f"flat {library} {threads} {seconds}")
+        return int(self._line())
+
+    def begin_pace(
+        self, library: int, bare: int, rate: float, seconds: float, burst_ms: tuple[int, int]
+    ) -> None:
+        """Launch at a rate; burst_ms: work and sleep in turns, (0, 0): steadily."""
+        self._say(f"pace {library} {bare} {rate} {seconds} {burst_ms[0]} {burst_ms[1]}")
+
+    def end_pace(self) -> list[Slices]:
+        """Wait for the end, and give every pair of slices."""
+        slices = []
+        while (line := self._line()) != ".":
+            slices.append(Slices(*map(int, line.split())))
+        return slices
+
+    def _say(self, line: str) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.write(line + "\n")
+        self._child.stdin.flush()
+
+    def _line(self) -> str:
+        assert self._child.stdout is not None
+        line = self._child.stdout.readline().strip()
+        if not line:
+            raise RuntimeError(f"the probed process ended: {self._child.poll()}")
+        return line
+
+
+def symbol_offset(library: Path) -> int:
+    """Give the file offset of the launch function."""
+    listed = subprocess.run(
+        ["readelf", "-sW", os.fspath(library)], check=True, capture_output=True, text=True
+    ).stdout
+    for line in listed.splitlines():
+        words = line.split()
+        if len(words) > 7 and words[7] == SYMBOL:
+            return int(words[1], 16)  # text is mapped at its file offset
+    raise ValueError(f"expected {SYMBOL} in {library}")

@@ -1,0 +1,177 @@
+"""Records of GPU calls of a short while as one: counts are added, states are the last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from edge_agent.probes.counts import Group
+from edge_agent.probes.records import (
+    CollectiveCalls,
+    CopyCalls,
+    Counted,
+    ErrorCalls,
+    GpuCalls,
+    KernelCalls,
+    ProcessCalls,
+    WaitCalls,
+)
+
+REST: Final = "(the rest)"
+"""The kernels of a process that found no place among those kept."""
+
+_Row = TypeVar("_Row")
+_Found = list[tuple[GpuCalls, _Row]]
+
+
+def merge(records: Sequence[GpuCalls]) -> GpuCalls:
+    """Add records up; the span is the sum of theirs. Raises ValueError for none.
+
+    Who is not in a record did nothing in it, where the record saw anything of the group. A record
+    that saw nothing of a group is filled with the mean of those that did.
+    """
+    if not records:
+        raise ValueError("expected at least one record of GPU calls")
+    spans = _Spans(records)
+    kernels = _by(
+        ((record, row) for record in records for row in record.kernels),
+        lambda row: (row.process, row.kernel, row.family),
+    )
+    processes = _by(
+        ((record, row) for record in records for row in record.processes),
+        lambda row: row.process,
+    )
+    return GpuCalls(
+        min(record.boottime_ns for record in records),
+        spans.whole_ns,
+        tuple(_process(found, spans) for found in processes),
+        tuple(_kernel(found, spans) for found in kernels),
+        {group: spans.share(group) for group in Group},
+    )
+
+
+def keep_busiest(calls: GpuCalls, kernels: int, processes: int) -> tuple[GpuCalls, int]:
+    """Keep the busiest rows; give how many processes were left out.
+
+    What is left out of a kept process's kernels is added up as `REST`.
+    """
+    by_use = sorted(calls.processes, key=lambda one: (-one.launches.value, -_live(one)))
+    kept = {one.process for one in by_use[:processes]}
+    own = [one for one in calls.kernels if one.process in kept]
+    own.sort(key=lambda one: -one.launches.value)
+    rest = _by(((calls, one) for one in own[kernels:]), lambda row: row.process)
+    shown = (*own[:kernels], *(_rest(found) for found in rest))
+    left_out = len(by_use) - len(kept)
+    return replace(calls, processes=tuple(by_use[:processes]), kernels=shown), left_out
+
+
+@dataclass(frozen=True)
+class _Spans:
+    """The time of some records, and how much of it each group was watched."""
+
+    records: Sequence[GpuCalls]
+
+    @property
+    def whole_ns(self) -> int:
+        return sum(record.span_ns for record in self.records)
+
+    def share(self, group: Group) -> float:
+        """Give the mean share of a group."""
+        seen = sum(record.share(group) * record.span_ns for record in self.records)
+        return seen / max(self.whole_ns, 1)
+
+    def add(self, group: Group, found: Iterable[tuple[GpuCalls, Counted]]) -> Counted:
+        """Add counts of a row up; watched records without the row counted nothing."""
+        watched_ns = sum(record.span_ns for record in self.records if record.share(group) > 0)
+        if not watched_ns:
+            return Counted(0, 0.0, float("inf"), 0.0)
+        scale = self.whole_ns / watched_ns
+        counts = [one for record, one in found if record.share(group) > 0]
+        return Counted(
+            sum(one.seen for one in counts),
+            sum(one.value for one in counts) * scale,
+            sum(one.variance for one in counts) * scale**2,
+            self.share(group),
+        )
+
+
+def _by(
+    rows: Iterable[tuple[GpuCalls, _Row]], key: Callable[[_Row], Hashable]
+) -> list[_Found[_Row]]:
+    """Gather rows of the same key, in the order of the records."""
+    found: dict[Hashable, _Found[_Row]] = {}
+    for record, row in rows:
+        found.setdefault(key(row), []).append((record, row))
+    return list(found.values())
+
+
+def _live(process: ProcessCalls) -> int:
+    return process.memory.live_bytes if process.memory else 0
+
+
+def _kernel(found: _Found[KernelCalls], spans: _Spans) -> KernelCalls:
+    return found[-1][1]._replace(
+        launches=spans.add(Group.LAUNCH, ((record, one.launches) for record, one in found)),
+        blocks=sum(one.blocks for _, one in found),
+        threads=sum(one.threads for _, one in found),
+    )
+
+
+def _rest(found: _Found[KernelCalls]) -> KernelCalls:
+    """Add kernels of one process in one record up."""
+    counts = [one.launches for _, one in found]
+    return found[0][1]._replace(
+        kernel=REST,
+        family="",
+        launches=Counted(
+            sum(one.seen for one in counts),
+            sum(one.value for one in counts),
+            sum(one.variance for one in counts),
+            min(one.share for one in counts),
+        ),
+        blocks=sum(one.blocks for _, one in found),
+        threads=sum(one.threads for _, one in found),
+    )
+
+
+def _process(found: _Found[ProcessCalls], spans: _Spans) -> ProcessCalls:
+    waits = spans.add(Group.SYNCHRONISE, ((record, one.waits.calls) for record, one in found))
+    return replace(
+        found[-1][1],
+        launches=spans.add(Group.LAUNCH, ((record, one.launches) for record, one in found)),
+        waits=WaitCalls(waits, sum(one.waits.wait_ns for _, one in found)),
+        copies=_copies([(r, copy) for r, one in found for copy in one.copies], spans),
+        collectives=_collectives([(r, c) for r, one in found for c in one.collectives], spans),
+        errors=_errors(error for _, one in found for error in one.errors),
+    )
+
+
+def _copies(rows: _Found[CopyCalls], spans: _Spans) -> tuple[CopyCalls, ...]:
+    merged = []
+    for found in _by(rows, lambda row: row.direction):
+        bins: dict[int, int] = {}
+        for place, count in (pair for _, copy in found for pair in copy.log2_bins):
+            bins[place] = bins.get(place, 0) + count
+        copies = spans.add(Group.COPY, ((record, copy.copies) for record, copy in found))
+        total = sum(copy.bytes for _, copy in found)
+        merged.append(CopyCalls(found[0][1].direction, copies, total, tuple(sorted(bins.items()))))
+    return tuple(merged)
+
+
+def _collectives(rows: _Found[CollectiveCalls], spans: _Spans) -> tuple[CollectiveCalls, ...]:
+    return tuple(
+        found[0][1]._replace(
+            calls=spans.add(Group.COLLECTIVE, ((record, one.calls) for record, one in found)),
+            bytes=sum(one.bytes for _, one in found),
+            duration_ns=sum(one.duration_ns for _, one in found),
+        )
+        for found in _by(rows, lambda row: (row.communicator, row.call))
+    )
+
+
+def _errors(found: Iterable[ErrorCalls]) -> tuple[ErrorCalls, ...]:
+    failures: dict[tuple[str, int], int] = {}
+    for one in found:
+        failures[one.call, one.code] = failures.get((one.call, one.code), 0) + one.failures
+    return tuple(ErrorCalls(call, code, count) for (call, code), count in failures.items())

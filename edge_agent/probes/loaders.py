@@ -1,0 +1,54 @@
+"""Which loader serves on this machine: libbpf where it can, else BCC."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from types import ModuleType
+from typing import Final, NamedTuple
+
+from edge_agent.sources.port import SourceUnavailable
+
+from . import programs, programs_bcc
+from .table import ProbeTable
+
+GpuPrograms = programs.GpuPrograms | programs_bcc.GpuPrograms
+
+
+class Loader(StrEnum):
+    """What an operator may ask for; auto: the first of the others that serves."""
+
+    AUTO = "auto"
+    LIBBPF = "libbpf"
+    BCC = "bcc"
+
+
+_MODULES: Final[dict[Loader, ModuleType]] = {Loader.LIBBPF: programs, Loader.BCC: programs_bcc}
+
+
+class Loaded(NamedTuple):
+    """Programs, and whether a governor may switch their links in turns."""
+
+    programs: GpuPrograms
+    loader: Loader
+    cyclable: bool
+
+
+def unavailable(asked: Loader = Loader.AUTO) -> str | None:
+    """Say in one line why no loader that was asked for can serve here, or None."""
+    reasons = {loader: _MODULES[loader].unavailable() for loader in _chosen(asked)}
+    if not all(reasons.values()):
+        return None
+    return "; ".join(f"{loader}: {reason}" for loader, reason in reasons.items())
+
+
+def load(table: ProbeTable, asked: Loader = Loader.AUTO) -> Loaded:
+    """Load by the first loader that serves. Raises SourceUnavailable."""
+    for loader in _chosen(asked):
+        if _MODULES[loader].unavailable() is None:
+            loaded: GpuPrograms = _MODULES[loader].GpuPrograms(table)
+            return Loaded(loaded, loader, loader is Loader.LIBBPF)
+    raise SourceUnavailable(unavailable(asked) or "expected a loader, found none")
+
+
+def _chosen(asked: Loader) -> tuple[Loader, ...]:
+    return tuple(_MODULES) if asked is Loader.AUTO else (asked,)

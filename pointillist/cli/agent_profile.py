@@ -1,0 +1,194 @@
+"""`pointillist agent profile`: every GPU call of one process, as pprof or Chrome trace."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
+
+import typer
+
+from .amounts import amount
+from .output import CommandError, ExitCode, reported, say, unavailable, usage_error
+
+if TYPE_CHECKING:
+    from edge_agent.profiling.calls import ProfileWriter
+    from edge_agent.profiling.session import ProfileSession
+
+EPILOG: Final = """Examples:
+
+pointillist agent profile --pid 4711 --out calls.pb.gz   then: pprof -http=: calls.pb.gz
+
+pointillist agent profile --pid 4711 --seconds 5 --out calls.json.gz   for ui.perfetto.dev
+
+pointillist agent profile --pid 4711 --no-stacks --format chrome --out trace"""
+
+_LOOK: Final = "run as root; `pointillist agent doctor` says what is missing"
+_POLL_S: Final = 0.25
+_SAY_S: Final = 1.0
+
+
+class Format(StrEnum):
+    """What is written."""
+
+    PPROF = "pprof"
+    CHROME = "chrome"
+
+
+_SUFFIXES: Final = {
+    ".pb.gz": Format.PPROF,
+    ".pprof": Format.PPROF,
+    ".json": Format.CHROME,
+    ".json.gz": Format.CHROME,
+}
+
+
+def profile(
+    pid: Annotated[int, typer.Option(help="The process.", min=1)],
+    out: Annotated[Path, typer.Option(help="FILE.pb.gz is pprof, FILE.json(.gz) Chrome trace.")],
+    seconds: Annotated[float, typer.Option(help="For how long.", min=0.1, max=3600)] = 30.0,
+    form: Annotated[
+        Format | None, typer.Option("--format", help="The format, whatever the file is called.")
+    ] = None,
+    stacks: Annotated[
+        bool, typer.Option("--stacks/--no-stacks", help="Where in the program calls come from.")
+    ] = True,
+) -> None:
+    """Write each GPU call of one process: kernels launched, time in calls, copies, waits.
+
+    The process runs on meanwhile, each call a few microseconds longer. Ctrl-C ends early; what was
+    seen is written. Nothing leaves this host.
+    """
+    from edge_agent.profiling.session import ProfileSession
+    from edge_agent.profiling.target import NothingToProfile
+    from edge_agent.sources.port import SourceUnavailable
+
+    chosen = form or _by_suffix(out)
+    with (
+        reported(ExitCode.UNAVAILABLE, NothingToProfile),
+        reported(ExitCode.UNAVAILABLE, SourceUnavailable, hint=_LOOK),
+        _written(out) as (file, keep),
+        ProfileSession(pid, stacks=stacks) as session,
+    ):
+        session.start()
+        compress = chosen is Format.PPROF or out.name.endswith(".gz")
+        with _compressed(file, compress) as target:
+            writer = _writer(chosen, target, session)
+            how = _watch(session, writer, seconds)
+            writer.finish(session.subject())
+        keep()
+    lost = f", {session.lost:,} more were not taken down" if session.lost else ""
+    say(f"{how}: {session.calls:,} calls{lost}; {amount(out.stat().st_size)} in {out}")
+
+
+def _by_suffix(out: Path) -> Format:
+    for suffix, form in _SUFFIXES.items():
+        if out.name.endswith(suffix):
+            return form
+    known = ", ".join(_SUFFIXES)
+    raise usage_error(f"--out: expected a name ending in {known}, got {out.name}", "or --format")
+
+
+def _writer(form: Format, file: BinaryIO, session: ProfileSession) -> ProfileWriter:
+    from edge_agent.profiling.chrome_trace import ChromeTraceWriter
+    from edge_agent.profiling.pprof import PprofWriter
+
+    if form is Format.PPROF:
+        return PprofWriter(file)
+    return ChromeTraceWriter(file, session.begun_ns)
+
+
+def _watch(session: ProfileSession, writer: ProfileWriter, seconds: float) -> str:
+    """Take calls until the time is over; say in some words how it ended."""
+    begun = time.monotonic()
+    with _interrupted() as asked, _progress(session, seconds) as show:
+        while True:
+            left = begun + seconds - time.monotonic()
+            if left <= 0:
+                how = f"{seconds:g} s"
+                break
+            if asked.wait(min(left, _POLL_S)):
+                how = f"interrupted after {time.monotonic() - begun:.1f} s"
+                break
+            if not session.target.alive():
+                how = f"the process ended after {time.monotonic() - begun:.1f} s"
+                break
+            writer.add(session.poll())
+            show(time.monotonic() - begun)
+        writer.add(session.stop())
+    return how
+
+
+@contextmanager
+def _interrupted() -> Iterator[threading.Event]:
+    """Have Ctrl-C and SIGTERM end the profile, not the command."""
+    asked = threading.Event()
+    names = (signal.SIGINT, signal.SIGTERM)
+    before = {name: signal.signal(name, lambda *_: asked.set()) for name in names}
+    try:
+        yield asked
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+
+
+@contextmanager
+def _progress(session: ProfileSession, seconds: float) -> Iterator[Callable[[float], None]]:
+    """Show one line that changes, where somebody looks on."""
+    live, shown = sys.stderr.isatty(), 0.0
+
+    def show(spent: float) -> None:
+        nonlocal shown
+        if live and spent - shown >= _SAY_S:
+            shown = spent
+            lost = f", {session.lost:,} not taken down" if session.lost else ""
+            line = f"{spent:.0f} of {seconds:.0f} s: {session.calls:,} calls{lost}"
+            typer.echo(f"\r\x1b[K{line}", err=True, nl=False)
+
+    say(f"{session.files} files of process {session.target.pid} are probed; Ctrl-C ends early")
+    try:
+        yield show
+    finally:
+        if live:
+            typer.echo("\r\x1b[K", err=True, nl=False)
+
+
+@contextmanager
+def _written(out: Path) -> Iterator[tuple[BinaryIO, Callable[[], None]]]:
+    """Give a private file that takes the name only when `keep` is called: no half profile."""
+    try:
+        descriptor, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")  # 0600
+    except OSError as error:
+        raise unavailable(f"cannot write to {out.parent}: {error.strerror}") from None
+    part = Path(name)
+
+    def keep() -> None:
+        file.flush()
+        os.replace(part, out)  # noqa: PTH105
+
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file, keep
+    except OSError as error:
+        raise CommandError(ExitCode.UNAVAILABLE, f"{out}: {error.strerror or error}") from None
+    finally:
+        with suppress(FileNotFoundError):
+            part.unlink()
+
+
+@contextmanager
+def _compressed(file: BinaryIO, compress: bool) -> Iterator[BinaryIO]:
+    if not compress:
+        yield file
+        return
+    with gzip.GzipFile(fileobj=file, mode="wb", compresslevel=3, mtime=0) as packed:
+        yield packed  # type: ignore[misc]  # a writable binary file in all that is used

@@ -1,0 +1,257 @@
+"""The GPU calls of `agent top`: by kernel, process, direction and communicator, and their cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rich.console import ConsoleDimensions, RenderableType
+from rich.layout import Layout
+from rich.text import Text
+
+from .amounts import age, rate, short_bytes
+from .parts import panel, plain_table
+
+View = Mapping[str, Any]
+_WIDE: Final = 100
+_VERY_WIDE: Final = 150
+_TALL: Final = 46
+_HEAD_ROWS: Final = 4
+_FRAME: Final = 3
+"""Rows of a panel around its table: two of the frame, one of the titles."""
+_LEAST_KERNELS: Final = 3
+_SIZE_CELLS: Final = 12
+_MOST_ROWS: Final = 40
+_DIRECTIONS: Final = {
+    "host_to_host": "host→host",
+    "host_to_device": "host→GPU",
+    "device_to_host": "GPU→host",
+    "device_to_device": "GPU→GPU",
+    "default": "by address",
+}
+_NO_SOURCE: Final = "no GPU call was seen in the last seconds"
+
+
+def calls_page(view: View | None, note: str, size: ConsoleDimensions) -> Layout:
+    """Arrange the GPU calls on a whole terminal of this size; of a small one the top rows."""
+    calls = _calls(view)
+    whole = Layout()
+    head = panel("GPU calls, raw: they stay here   (h: host, q: end)", _governor(calls))
+    head.subtitle, head.subtitle_align = Text(note), "left"
+    processes = calls.get("processes", ())
+    low = min(_FRAME + max(len(calls.get("copies", ())), 1), max(4, size.height // 4))
+    room = size.height - _HEAD_ROWS - low - _FRAME - _LEAST_KERNELS - _FRAME
+    shown = max(1, min(len(processes), room // 2 + 1))
+    kernels = max(1, size.height - _HEAD_ROWS - low - _FRAME - shown - _FRAME)
+    whole.split_column(
+        Layout(head, size=_HEAD_ROWS),
+        Layout(_processes(calls, size.width, shown), size=_FRAME + shown),
+        Layout(_kernels(calls, size.width, kernels), minimum_size=_FRAME),
+        Layout(name="low", size=low),
+    )
+    whole["low"].split_row(
+        Layout(_copies(calls, size.width // 2), ratio=1),
+        Layout(_collectives(calls, size.width // 2), ratio=1),
+    )
+    return whole
+
+
+def calls_rows(view: View | None, size: ConsoleDimensions) -> Layout | None:
+    """Give the part of the host's page on a tall terminal; None where there is no room for it."""
+    calls = _calls(view)
+    if size.height < _TALL or not calls.get("processes"):
+        return None
+    part = Layout(ratio=2)
+    part.split_row(
+        Layout(_kernels(calls, size.width // 2), ratio=1),
+        Layout(_processes(calls, size.width // 2), ratio=1),
+    )
+    return part
+
+
+def calls_panels(view: View | None, width: int) -> list[RenderableType]:
+    """Everything below one another, for a pipe; nothing where no source sees GPU calls."""
+    calls = _calls(view)
+    if not calls:
+        return []
+    return [
+        panel("GPU calls", _governor(calls)), _processes(calls, width), _kernels(calls, width),
+        _copies(calls, width), _collectives(calls, width),
+    ]  # fmt: skip
+
+
+def calls_line(view: View | None) -> Text | None:
+    """Sum the calls up in a line of the GPU panel; None where there are none."""
+    calls = _calls(view)
+    if not calls:
+        return None
+    total = sum(one["launches_per_s"] for one in calls.get("processes", ()))
+    text = Text(f"{rate(total)} launches/s of {calls.get('processes_in_all', 0)} processes")
+    governor = calls.get("governor")
+    if governor is not None:
+        text.append(f", probes {_cost(governor)}")
+    return text.append("  (key g)", style="dim")
+
+
+def _calls(view: View | None) -> View:
+    calls: View = (view or {}).get("calls") or {}
+    return calls if calls.get("governor") or calls.get("processes") else {}
+
+
+def _cost(governor: View) -> str:
+    spent = governor["measured"] if governor["measured"] is not None else governor["predicted"]
+    return f"{100 * spent:.2f} % of {100 * governor['budget']:.2f} %"
+
+
+def _governor(calls: View) -> Text:
+    """Two lines: what the probes cost, and what they see."""
+    governor = calls.get("governor")
+    if governor is None:
+        return Text(_NO_SOURCE if not calls else "the governor has not said anything yet")
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append(f"probes: {_cost(governor)}", style="bold")
+    worst = governor["worst_pid"]
+    text.append(f" (pid {worst})" if worst is not None else " (no process)")
+    text.append(f", {governor['files']} files by {governor['loader']}")
+    lost = {what: count for what, count in governor["lost"].items() if count}
+    if lost:
+        said = ", ".join(f"{what} {count:,}" for what, count in lost.items())
+        text.append(f", lost {said}", style="red")
+    else:
+        text.append(", nothing lost")
+    text.append("\n")
+    if governor["in_turns"]:
+        seen = f"{100 * governor['duty']:.1f} % of {governor['period_s']:.0f} s seen"
+        text.append(f"{', '.join(governor['in_turns'])}: {seen}", style="yellow")
+    elif governor["dropped"]:
+        text.append(f"all seen of {', '.join(governor['steady']) or 'nothing'}")
+    else:
+        text.append("every call is seen")
+    for reason in dict.fromkeys(governor["dropped"].values()):
+        groups = [group for group, why in governor["dropped"].items() if why == reason]
+        text.append(f"; not {', '.join(groups)}: {reason}", style="yellow")
+    return text
+
+
+def _processes(calls: View, width: int, most: int = _MOST_ROWS) -> RenderableType:
+    rows = calls.get("processes", ())[:most]
+    columns = [("pid", "r"), ("process", "l"), ("launches/s", "r"), ("±", "r"), ("wait %", "r"),
+               ("live", "r"), ("peak", "r"), ("unfreed", "r"), ("oldest", "r"),
+               ("failed", "r")]  # fmt: skip
+    extra = width >= _WIDE
+    if extra:
+        columns.insert(2, ("application", "l"))
+    if width >= _VERY_WIDE:
+        columns.append(("container, pod, job", "l"))
+    table = plain_table(*columns, expand=1)
+    for one in rows:
+        cells: list[RenderableType] = [
+            str(one["pid"]), Text(one["name"]), rate(one["launches_per_s"]), _error(one),
+            "-" if one["wait_share"] is None else f"{100 * one['wait_share']:.1f}",
+            *_memory(one["memory"]), _failed(one),
+        ]  # fmt: skip
+        if extra:
+            cells.insert(2, Text(one["application"] or "-"))
+        if width >= _VERY_WIDE:
+            cells.append(Text(_place(one)))
+        table.add_row(*cells)
+    return panel(_title("processes", len(rows), calls.get("processes_in_all", 0)), table)
+
+
+def _memory(memory: View | None) -> tuple[str, str, str, str]:
+    """Live and peak bytes, allocations that were never freed, and the age of the oldest."""
+    if memory is None:
+        return "-", "-", "-", "-"
+    at_least = "≥" if memory["untracked"] else ""
+    kept = max(0, memory["allocations"] - memory["frees"])
+    oldest = age(memory["oldest_age_ns"]) if memory["oldest_age_ns"] else "-"
+    live, peak = short_bytes(memory["live_bytes"]), short_bytes(memory["peak_bytes"])
+    return f"{at_least}{live}", f"{at_least}{peak}", f"{kept:,}", oldest
+
+
+def _failed(process: View) -> str:
+    if not process["failures"]:
+        return "0"
+    return f"{process['failures']:,} ({process['errors'][0]['code']})"
+
+
+def _place(process: View) -> str:
+    container = process["container"][:12]
+    return " ".join(p for p in (container, process["pod"][:13], process["slurm_job"]) if p)
+
+
+def _kernels(calls: View, width: int, most: int = _MOST_ROWS) -> RenderableType:
+    rows = calls.get("kernels", ())[:most]
+    sampled = any(one["share"] < 1 for one in rows)
+    columns = [("launches/s", "r"), ("±", "r"), ("family", "l"), ("pid", "r"), ("kernel", "l")]
+    if sampled:
+        columns.insert(2, ("seen %", "r"))
+    if width >= _WIDE:
+        columns[-1:] = [("process", "l"), ("threads", "r"), ("kernel", "l")]
+    table = plain_table(*columns, expand=len(columns) - 1)
+    for one in rows:
+        cells: list[RenderableType] = [
+            rate(one["launches_per_s"]),
+            _error(one),
+            Text(one["family"]),
+            str(one["pid"]),
+        ]
+        if sampled:
+            cells.insert(2, f"{100 * one['share']:.1f}")
+        if width >= _WIDE:
+            cells += [Text(one["process"]), rate(one["threads_per_launch"])]
+        table.add_row(*cells, Text(one["kernel"]))
+    title = _title("kernels", len(rows), calls.get("kernels_in_all", 0))
+    families = "  ".join(
+        f"{one['family'] or 'other'} {rate(one['launches_per_s'])}/s"
+        for one in calls.get("families", ())[:5]
+    )
+    body = panel(title, table)
+    body.subtitle, body.subtitle_align = Text(families), "left"
+    return body
+
+
+def _copies(calls: View, width: int) -> RenderableType:
+    table = plain_table(("copies", "l"), ("/s", "r"), ("bytes/s", "r"), ("sizes", "l"), expand=3)
+    for one in calls.get("copies", ()):
+        numbers = (rate(one["copies_per_s"]), short_bytes(one["bytes_per_s"]))
+        sizes = _sizes(one["log2_bins"], max(1, min(_SIZE_CELLS, width - 34)))
+        table.add_row(_DIRECTIONS[one["direction"]], *numbers, sizes)
+    return panel("copies", table)
+
+
+def _sizes(bins: Sequence[Sequence[int]], cells: int) -> str:
+    """Draw how many copies have which size, from the smallest bin to the largest."""
+    if not bins:
+        return ""
+    first, last = bins[0][0], bins[-1][0]
+    step = (last - first) // cells + 1
+    counts = [0] * ((last - first) // step + 1)
+    for place, count in bins:
+        counts[(place - first) // step] += count
+    drawn = "".join(" ▁▂▃▄▅▆▇█"[-(-8 * count // max(counts))] for count in counts)
+    return f"{short_bytes(2**first)} {drawn} {short_bytes(2 ** (last + 1))}"
+
+
+def _collectives(calls: View, width: int) -> RenderableType:
+    wide = width >= _WIDE // 2
+    columns = [("collective", "l"), ("/s", "r"), ("bytes/s", "r"), ("mean us", "r"), ("pid", "r")]
+    table = plain_table(*columns, *([("communicator", "l")] if wide else []), expand=0)
+    for one in calls.get("collectives", ()):
+        cells: list[RenderableType] = [
+            Text(one["call"]), rate(one["calls_per_s"]), short_bytes(one["bytes_per_s"]),
+            rate(one["mean_us"]), str(one["pid"]),
+        ]  # fmt: skip
+        table.add_row(*cells, *([one["communicator"]] if wide else []))
+    return panel("collectives", table)
+
+
+def _error(row: View) -> str:
+    """Half of the 95 % interval; nothing where every call was seen."""
+    if row["share"] >= 1:
+        return ""
+    return "?" if row["error_per_s"] is None else rate(row["error_per_s"])
+
+
+def _title(what: str, shown: int, in_all: int) -> str:
+    return what if shown >= in_all else f"{what}, the busiest {shown} of {in_all}"

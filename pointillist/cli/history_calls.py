@@ -1,0 +1,113 @@
+"""GPU calls in `agent history`: lines for people, columns for Parquet."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from math import sqrt
+from typing import Any, Final
+
+from .amounts import age, amount, rate
+
+Rows = Callable[[str], Iterator[dict[str, Any]]]
+
+MOST_LINES: Final = 40
+MOST_PROCESSES: Final = 20
+_NS_PER_S: Final = 1_000_000_000
+_SUMS: Final = ("launches", "variance", "span_ns", "seen_ns")
+
+
+def kernel_lines(rows: Rows) -> list[str]:
+    """Sum up launches by process and kernel, the most frequent first."""
+    found: dict[tuple[int, str, str, str], dict[str, float]] = {}
+    for row in rows("kernel"):
+        place = (row["pid"], row["process"], row["name"], row["family"])
+        one = found.setdefault(place, dict.fromkeys(_SUMS, 0.0))
+        one["launches"] += row["launches"]
+        one["variance"] += row["variance"] or 0.0
+        one["span_ns"] += row["span_ns"]
+        one["seen_ns"] += row["span_ns"] * row["share"]
+    if not found:
+        return []
+    lines = [f"{'GPU kernel':<52} {'family':<14} {'launches':>14} {'±':>9} {'seen %':>7}  process"]
+    busiest = sorted(found.items(), key=lambda item: -item[1]["launches"])
+    for (pid, process, kernel, family), one in busiest[:MOST_LINES]:
+        error = 1.959964 * sqrt(one["variance"])
+        seen = 100 * one["seen_ns"] / max(one["span_ns"], 1)
+        lines.append(
+            f"{kernel[:52]:<52} {family[:14]:<14} {one['launches']:>14,.0f} {error:>9,.0f} "
+            f"{seen:>7.1f}  {process}[{pid}]"
+        )
+    if len(busiest) > MOST_LINES:
+        lines.append(f"and {len(busiest) - MOST_LINES} more: --kind kernel --json has them")
+    return lines
+
+
+def process_lines(rows: Rows) -> list[str]:
+    """Sum up each process, the busiest first: rates over its time, memory as it was last."""
+    found: dict[tuple[int, int, str], list[dict[str, Any]]] = {}
+    for row in rows("process"):
+        found.setdefault((row["pid"], row["start_ns"], row["name"]), []).append(row)
+    busiest = sorted(found.items(), key=lambda item: -sum(row["launches"] for row in item[1]))
+    lines: list[str] = []
+    for (pid, _, process), spans in busiest[:MOST_PROCESSES]:
+        lines += _process_lines(f"{process}[{pid}]", spans)
+    if len(busiest) > MOST_PROCESSES:
+        left_out = len(busiest) - MOST_PROCESSES
+        lines.append(f"and {left_out} more processes: --kind process --json has them")
+    return lines
+
+
+def _process_lines(name: str, spans: list[dict[str, Any]]) -> list[str]:
+    last, span_ns = spans[-1], sum(row["span_ns"] for row in spans)
+    launches = sum(row["launches"] for row in spans) * _NS_PER_S / max(span_ns, 1)
+    waited = sum(row["wait_share"] * row["span_ns"] for row in spans) / max(span_ns, 1)
+    places = [last[key] for key in ("application", "container", "pod", "slurm_job") if last[key]]
+    lines = [
+        f"GPU calls of {name}: {rate(launches)} launches/s, waits {100 * waited:.1f} % "
+        f"in {age(span_ns)}  {' '.join(places)}".rstrip()
+    ]
+    if last["live_bytes"] is not None:
+        peak = max(row["peak_bytes"] or 0 for row in spans)
+        kept = last["allocations"] - last["frees"]
+        lines.append(
+            f"  device memory  live {amount(last['live_bytes'])}, peak {amount(peak)}, "
+            f"{kept:,} never freed, the oldest for {age(last['oldest_age_ns'])}"
+        )
+    copies: dict[str, list[float]] = {}
+    for copy in (copy for row in spans for copy in row["copies"] if copy["share"]):
+        one = copies.setdefault(copy["direction"], [0.0, 0.0])
+        one[:] = [one[0] + copy["copies"], one[1] + copy["bytes"] / copy["share"]]
+    for direction, (count, size) in copies.items():
+        lines.append(f"  copies {direction}  {count:,.0f}, {amount(size)}")
+    calls: dict[tuple[str, str], list[float]] = {}
+    for each in (each for row in spans for each in row["collectives"] if each["share"]):
+        one = calls.setdefault((each["communicator"], each["call"]), [0.0, 0.0])
+        one[:] = [one[0] + each["calls"], one[1] + each["bytes"] / each["share"]]
+    for (communicator, call), (count, size) in calls.items():
+        lines.append(f"  {call} on {communicator}  {count:,.0f}, {amount(size)}")
+    failures: Counter[tuple[str, int]] = Counter()
+    for error in (error for row in spans for error in row["errors"]):
+        failures[error["call"], error["code"]] += error["failures"]
+    lines += [f"  {call} failed {n:,} times with {code}" for (call, code), n in failures.items()]
+    return lines
+
+
+def calls_schema(pa: Any, columns: tuple[str, ...]) -> Any:
+    """Give the columns' types; copies, collectives and errors are lists of structs."""
+    from edge_agent.local.history_calls import DETAILS
+
+    whole, real, text = pa.int64(), pa.float64(), pa.string()
+    texts = {"source", "name", "process", "family", "container", "pod", "slurm_job",
+             "application", "direction", "call", "communicator", "boot_id"}  # fmt: skip
+    reals = {"launches", "copies", "calls", "variance", "share", "wait_share"}
+
+    def field(name: str, inner: bool = False) -> tuple[str, Any]:
+        if name in DETAILS and not inner:
+            return name, pa.list_(pa.struct([field(one, True) for one in DETAILS[name]]))
+        if name == "log2_bins":
+            return name, pa.list_(pa.list_(whole))
+        return name, text if name in texts else real if name in reals else whole
+
+    when = ("unix_ns", "unix_error_ns", "boot_id", "boottime_ns")
+    return pa.schema([field(name) for name in (*when, *columns)])

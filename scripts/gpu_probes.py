@@ -1,0 +1,325 @@
+"""`make gpu-check`, second half: what the GPU probes see beside torch.profiler, and what they cost.
+
+Runs with the machine's own python3, PyTorch and numpy, without a network. The profiler has a run of
+its own. Where the machine refuses bpf(), symbols and names alone are checked, and no slowdown is
+written. Exit code 0: as expected; 1: not; 2: could not be checked; 77: there is no GPU here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from math import sqrt
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+DEVICE: Final = Path("/dev/nvidiactl")
+AS_EXPECTED, DIFFERENT, UNCHECKED, NO_GPU = 0, 1, 2, 77
+OUT: Final = "GPU_CHECK_OUT"
+"""A folder that gets a copy of the figures."""
+LOOPS: Final = ("inference", "training", "graphs", "streams", "triton")
+STEPS: Final = 200
+PAIRS, BLOCK_S = 8, 20.0
+LEAST_NAMED: Final = 0.99
+GRAPH: Final = "(graph)"
+"""The name of a graph: its kernels are not launched one by one."""
+_LIBRARIES: Final = ("libcudart.so", "libcuda.so")
+# Two-sided 95 % of Student's t by degrees of freedom, 1 to 10.
+_T95: Final = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+
+if TYPE_CHECKING:
+    from bench.record import Figure
+
+
+class Agreement(NamedTuple):
+    """How two counts of launches by kernel agree.
+
+    error  of the total, relative
+    named  share of the expected launches that bear the same name on both sides
+    """
+
+    error: float
+    named: float
+
+
+class Slowdown(NamedTuple):
+    """In percent, with half of its 95 % interval."""
+
+    percent: float
+    interval: float
+
+
+def agreement(expected: Mapping[str, int], seen: Mapping[str, int]) -> Agreement:
+    """Compare launches by the kernel's normalised name.
+
+    Raises  ValueError when nothing was expected
+    """
+    expected, seen = _normalised(expected), _normalised(seen)
+    total = sum(expected.values())
+    if not total:
+        raise ValueError("expected launches in the profile, got none")
+    same = sum(min(count, seen.get(name, 0)) for name, count in expected.items())
+    return Agreement(abs(sum(seen.values()) / total - 1.0), same / total)
+
+
+def _normalised(launches: Mapping[str, int]) -> Counter[str]:
+    from edge_agent.kernel_name import normalise
+
+    found: Counter[str] = Counter()
+    for name, count in launches.items():
+        found[name if name == GRAPH else normalise(name)] += count
+    return found
+
+
+def slowdown(pairs: Sequence[tuple[float, float]]) -> Slowdown:
+    """Give the mean slowdown over pairs of (seconds with probes, seconds without).
+
+    Raises  ValueError outside 2 to 11 pairs
+    """
+    if not 2 <= len(pairs) <= len(_T95) + 1:
+        raise ValueError(f"expected 2 to {len(_T95) + 1} pairs, got {len(pairs)}")
+    values = [100.0 * (with_probes / bare - 1.0) for with_probes, bare in pairs]
+    spread = statistics.stdev(values) / sqrt(len(values))
+    return Slowdown(statistics.mean(values), _T95[len(values) - 2] * spread)
+
+
+def interleaved(
+    block: Callable[[], float], probed: Callable[[], object], bare: Callable[[], object], pairs: int
+) -> list[tuple[float, float]]:
+    """Time blocks with probes and without, in random order within each pair."""
+    found = []
+    for _ in range(pairs):
+        times = {}
+        for on in random.sample((True, False), 2):
+            (probed if on else bare)()
+            times[on] = block()
+        found.append((times[True], times[False]))
+    bare()
+    return found
+
+
+class Loop:
+    """A running workload."""
+
+    def __init__(self, name: str, command: Sequence[str]) -> None:
+        self.name = name
+        self._child = subprocess.Popen(
+            [*command, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        if self._child.stdin is None or self._child.stdout is None:
+            raise RuntimeError("expected pipes to the loop")
+        self._says, self._hears = self._child.stdout, self._child.stdin
+        self.pid = self._child.pid
+        if self._answer() != "ready":
+            raise RuntimeError(f"{name}: expected `ready`: the loop does not run here")
+
+    def steps(self, number: int) -> float:
+        """Make steps; give their seconds."""
+        return float(self._ask(f"steps {number}"))
+
+    def profile(self, number: int) -> Counter[str]:
+        """Make steps under torch.profiler; give launches by kernel."""
+        return Counter(json.loads(self._ask(f"profile {number}")))
+
+    def close(self) -> None:
+        """End it."""
+        self._child.kill()
+        self._child.communicate()
+
+    def _ask(self, line: str) -> str:
+        self._hears.write(line + "\n")
+        self._hears.flush()
+        return self._answer()
+
+    def _answer(self) -> str:
+        return self._says.readline().strip()
+
+
+@contextmanager
+def running(name: str, command: Sequence[str]) -> Iterator[Loop]:
+    """Run a workload for a while."""
+    loop = Loop(name, command)
+    try:
+        yield loop
+    finally:
+        loop.close()
+
+
+class Probes:
+    """The agent's probe source, on or off."""
+
+    def __init__(self, budget: float) -> None:
+        from edge_agent.devices.users import GpuUsers
+        from edge_agent.probes.governor import Settings
+        from edge_agent.probes.gpu_places import GpuPlaces
+        from edge_agent.probes.settings import ProbesSection
+        from edge_agent.sources.gpu_probes import GpuProbesSource
+        from wire.catalogue import Catalogue
+
+        self._source = GpuProbesSource(
+            ProbesSection(),
+            Catalogue.load(),
+            GpuPlaces(1, GpuUsers()),
+            governor=Settings(budget=budget),
+        )
+
+    def on(self) -> None:
+        """Attach. Raises SourceUnavailable."""
+        self._source.start()
+
+    def off(self) -> None:
+        """Detach."""
+        self._source.stop()
+
+    def launches(self, pid: int) -> Counter[str]:
+        """Give a process's launches by kernel name since the last call."""
+        parts = self._source.running
+        collected, _ = parts.keeper.take(time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+        names = parts.kernels.name(collected)
+        found: Counter[str] = Counter()
+        for row in (row for one in collected for row in one.drain.launches):
+            if row.process.pid == pid:
+                found[names[row.process, row.kernel].kernel] += row.launches
+        return found
+
+
+def missing_symbols(pid: int) -> list[str]:
+    """Name the runtime and driver libraries of a process in which no launch can be probed."""
+    from edge_agent.probes.counts import Group
+    from edge_agent.probes.elf_file import ElfFile
+    from edge_agent.probes.plan import plan_file
+    from edge_agent.probes.table import ProbeTable
+
+    table, without = ProbeTable.load(), []
+    maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines()
+    for path in {Path(line.split(maxsplit=5)[5]) for line in maps if "/" in line}:
+        if path.name.startswith(_LIBRARIES):
+            with path.open("rb") as file:
+                plan = plan_file(ElfFile.read(file), table, path.name)
+            if Group.LAUNCH not in {one.group for one in plan.attachments}:
+                without.append(str(path))
+    return without
+
+
+def families_known(launches: Mapping[str, int]) -> float:
+    """Give the share of launches whose kernel's name belongs to a family."""
+    from edge_agent.families import FamilyRules
+
+    rules = FamilyRules.load()
+    known = sum(n for name, n in launches.items() if rules.classify(name)[0] != "other")
+    return known / max(sum(launches.values()), 1)
+
+
+def refused() -> str | None:
+    """Say why this machine lets nobody probe, or None."""
+    from edge_agent.sources.port import SourceUnavailable
+
+    probes = Probes(budget=0.99)
+    try:
+        probes.on()
+    except (SourceUnavailable, OSError) as error:
+        return str(error)
+    probes.off()
+    return None
+
+
+def check_counts(loop: Loop, probes: Probes | None) -> tuple[float, float]:
+    """Compare one loop with the profiler: (error of the count, share of launches named)."""
+    without = missing_symbols(loop.pid)
+    if without:
+        print(f"gpu-probes: {loop.name}: no launch can be probed in {', '.join(without)}")
+        return 1.0, 0.0
+    if probes is None:
+        return 0.0, families_known(loop.profile(STEPS))
+    probes.launches(loop.pid)
+    loop.steps(STEPS)
+    seen = probes.launches(loop.pid)
+    result = agreement(loop.profile(STEPS), seen)
+    print(f"gpu-probes: {loop.name}: {sum(seen.values())} launches, {result}")
+    return result
+
+
+def figures(
+    counts: Mapping[str, tuple[float, float]], costs: Mapping[str, Slowdown]
+) -> list[Figure]:
+    """What is written."""
+    from bench.record import Figure
+
+    goals = {"inference": ("launch_bound", 0.5), "training": ("training", 0.1)}
+    found = []
+    for loop, cost in costs.items():
+        name, goal = goals[loop]
+        found += [
+            Figure(f"slowdown_percent_{name}", cost.percent, "%", goal),
+            Figure(f"slowdown_interval_{name}", cost.interval, "+- %"),
+        ]
+    worst = max(error for error, _ in counts.values())
+    named = min(share for _, share in counts.values())
+    found.append(Figure("launch_count_error_percent", 100.0 * worst, "%", 0.0))
+    found.append(Figure("launches_named_percent", 100.0 * named, "%", 100.0 * LEAST_NAMED))
+    return found
+
+
+def measure_cost(loop: Loop) -> Slowdown:
+    """Time a loop with the agent's probes, under their governor, and without."""
+    probes = Probes(budget=0.005)
+    steps = max(1, round(STEPS * BLOCK_S / loop.steps(STEPS)))
+    cost = slowdown(interleaved(lambda: loop.steps(steps), probes.on, probes.off, PAIRS))
+    print(f"gpu-probes: {loop.name}: slower by {cost.percent:.3f} +- {cost.interval:.3f} %")
+    return cost
+
+
+def main() -> int:
+    """Check, print, and write bench/results/gpu-probes.json where probes can be attached."""
+    if not DEVICE.exists():
+        print(f"gpu-probes: this machine has no NVIDIA GPU (no {DEVICE})")
+        return NO_GPU
+    sys.path.insert(0, str(ROOT))
+    for module in ("torch", "numpy"):
+        if importlib.util.find_spec(module) is None:
+            print(f"gpu-probes: expected {module} in {sys.executable}")
+            return UNCHECKED
+    command = [sys.executable, str(ROOT / "scripts" / "gpu_workload.py")]
+    reason = refused()
+    if reason:
+        print(f"gpu-probes: {reason}: symbols and names are checked, costs are not")
+    probes = None if reason else Probes(budget=0.99)
+    counts: dict[str, tuple[float, float]] = {}
+    for name in LOOPS:
+        with suppress(RuntimeError), running(name, command) as loop:
+            if probes is not None:
+                probes.on()
+            counts[name] = check_counts(loop, probes)
+            if probes is not None:
+                probes.off()
+    if not counts:
+        print("gpu-probes: no loop runs here")
+        return UNCHECKED
+    good = all(error == 0.0 and named >= LEAST_NAMED for error, named in counts.values())
+    if probes is not None:
+        from bench.record import write_result
+
+        costs = {}
+        for name in ("inference", "training"):
+            with running(name, command) as loop:
+                costs[name] = measure_cost(loop)
+        path = write_result("gpu-probes", "make gpu-check", figures(counts, costs))
+        print(f"wrote {path}")
+        if os.environ.get(OUT):
+            shutil.copy(path, os.environ[OUT])
+    return AS_EXPECTED if good else DIFFERENT
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""A running probe source that counts the processes of one test alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edge_agent.activity import KernelActivity, Record
+from edge_agent.devices.users import GpuUsers
+from edge_agent.probes.governor import Settings
+from edge_agent.probes.gpu_places import GpuPlaces
+from edge_agent.probes.settings import ProbesSection
+from edge_agent.sources.gpu_probes import GpuProbesSource
+from tests.probes_kit import Stubs, now_ns, waiting
+from wire.catalogue import Catalogue
+
+OURS = f"zz-{os.getpid()}"
+"""Name of a test's own programs: other tests may run beside it."""
+ONLY_OURS = (
+    *(OURS[:end] for end in range(len(OURS))),
+    *(f"{OURS[:end]}[!{OURS[end]}]*" for end in range(len(OURS))),
+    f"{OURS}?*",
+)
+"""Patterns of every other name."""
+
+
+def until(what: Callable[[], bool], patience_s: float = 20.0) -> None:
+    """Wait for something that a thread does. Raises TimeoutError."""
+    deadline_s = time.monotonic() + patience_s
+    while not what():
+        if time.monotonic() > deadline_s:
+            raise TimeoutError("expected it to happen by now")
+        time.sleep(0.01)
+
+
+def attached_files(source: GpuProbesSource, pid: int) -> set[str]:
+    """Give the files that a process has mapped and the source has attached to."""
+    running = source.running
+    attached = {place.file for place in running.programs.attached}
+    paths = {str(Path(f.path).readlink()) for i, f in running.board._files.items() if i in attached}
+    mapped = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return paths & {line.split(maxsplit=5)[-1] for line in mapped}
+
+
+def own_caller(stubs: Stubs, folder: Path, *libraries: str, static: bool = False) -> Path:
+    """Give a caller whose processes bear a name of the test's own."""
+    path = folder / OURS
+    shutil.copy(stubs.caller(*libraries, static=static), path)
+    return path
+
+
+@dataclass
+class Watched:
+    """A started source and everything that it said."""
+
+    source: GpuProbesSource
+    records: list[Record] = field(default_factory=list)
+
+    def drain(self) -> list[Record]:
+        """Drain once, and remember it."""
+        said = list(self.source.drain(now_ns()))
+        self.records += said
+        return said
+
+    @contextmanager
+    def waiting(
+        self, program: Path, *words: object, files: int = 1
+    ) -> Iterator[subprocess.Popen[str]]:
+        """Run a caller that waits; inside the block so many of its files are attached to."""
+        with waiting(program, *words) as child:
+            until(lambda: len(attached_files(self.source, child.pid)) >= files)
+            yield child
+
+    def of(self, kind: type) -> list[Record]:
+        """Give the records of a type, over all drains."""
+        return [one for one in self.records if isinstance(one, kind)]
+
+    def launches(self) -> Counter[str]:
+        """Corrected launches by family, over all GPUs."""
+        found: Counter[str] = Counter()
+        for one in self.records:
+            if isinstance(one, KernelActivity):
+                found[one.family] += one.count * 1_000_000 // one.sampling_rate_millionths
+        return found
+
+
+@contextmanager
+def watching(
+    *,
+    gpus: int = 1,
+    users: Mapping[int, list[int]] | None = None,
+    governor: Settings | None = None,
+    settings: ProbesSection | None = None,
+    symbols: Path | None = None,
+    loader: str = "auto",
+) -> Iterator[Watched]:
+    """Run the source for one test."""
+    told = GpuUsers()
+    if users is not None:
+        told.see(users, now_ns())
+    source = GpuProbesSource(
+        settings or ProbesSection(budget_percent=50.0, leave_out=ONLY_OURS),
+        Catalogue.load(),
+        GpuPlaces(gpus, told),
+        symbols,
+        governor,
+        loader,
+    )
+    source.start()
+    try:
+        yield Watched(source)
+    finally:
+        source.stop()

@@ -1,0 +1,175 @@
+"""The probe source on real processes: what it says of launches, copies, waits; what it leaves."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from edge_agent.activity import GpuCoverage, KernelActivity, Observation
+from edge_agent.probes.counts import Direction
+from edge_agent.probes.governor import Settings
+from edge_agent.probes.records import GovernorState, GpuCalls
+from edge_agent.probes.settings import ProbesSection
+from tests.probe_source_kit import ONLY_OURS, OURS, Watched, own_caller, watching
+from tests.probes_kit import Stubs, begin, waiting
+
+pytestmark = pytest.mark.root
+
+GOVERNED = Settings(budget=0.02, period_ns=(1_000_000_000, 2_000_000_000), least_window_ns=10**7)
+"""Shorter periods, so that a test sees several; the stall weighs more in them, hence 2 %."""
+
+
+def calls_of(watched: Watched, pid: int) -> list[GpuCalls]:
+    """The local records in which a process stands."""
+    found = [one for one in watched.records if isinstance(one, GpuCalls)]
+    return [one for one in found if any(p.process.pid == pid for p in one.processes)]
+
+
+def spread(watched: Watched) -> dict[int, int]:
+    """Launches by GPU."""
+    return {one.gpu: one.count for one in watched.records if isinstance(one, KernelActivity)}
+
+
+def test_source_counts_launches_by_family_of_a_file_never_seen_before(
+    stubs: Stubs, tmp_path: Path
+) -> None:
+    program = own_caller(stubs, tmp_path, static=True)
+    with watching() as watched, watched.waiting(program, "families", 701, 211, 89) as child:
+        begin(child)
+        watched.drain()
+        assert watched.launches() == {"gemm": 701, "softmax": 211, "attention": 89}
+        (record,) = calls_of(watched, child.pid)
+        (process,) = [one for one in record.processes if one.process.pid == child.pid]
+        assert process.identity.name == OURS
+        assert process.launches.value == 1001
+        assert process.launches.share == 1.0
+        names = {one.kernel for one in record.kernels if one.process.pid == child.pid}
+        assert "ampere_sgemm_128x64_nn" in names
+
+
+def test_source_spreads_launches_over_the_gpus_that_the_driver_names(
+    stubs: Stubs, tmp_path: Path
+) -> None:
+    program = own_caller(stubs, tmp_path, "libcudart")
+    with waiting(program, "families", 6, 0, 0) as named:
+        users = {1: [named.pid], 3: [named.pid, 999_999]}
+        with (
+            watching(gpus=4, users=users) as watched,
+            watched.waiting(program, "families", 8) as unnamed,
+        ):
+            begin(named)
+            watched.drain()
+            assert spread(watched) == {1: 3, 3: 3}
+            watched.records.clear()
+            begin(unnamed)
+            watched.drain()
+            assert spread(watched) == {0: 2, 1: 2, 2: 2, 3: 2}
+            # On GPU 3 the driver names a process whose calls nobody sees.
+            covered = {r.gpu for r in watched.records if isinstance(r, GpuCoverage)}
+            assert covered == {0, 1, 2}
+
+
+def test_source_fills_copies_collectives_and_waits(stubs: Stubs, tmp_path: Path) -> None:
+    libraries = ("libcudart", "libcuda.so", "libnccl")
+    program = own_caller(stubs, tmp_path, *libraries)
+    with watching() as watched:
+        for scenario in ("copies", "collectives", "waits"):
+            with watched.waiting(program, scenario, files=len(libraries)) as child:
+                begin(child)
+                watched.drain()
+        said = [one for one in watched.records if isinstance(one, Observation)]
+        seen = {(one.section, one.cell) for one in said if one.value}
+        assert ("collectives", "time_in_calls") in seen
+        assert ("synchronisation_waits", "stream") in seen
+        totals = {
+            (row.call, row.calls.seen, row.bytes)
+            for record in watched.of(GpuCalls)
+            if isinstance(record, GpuCalls)
+            for process in record.processes
+            for row in process.collectives
+        }
+        assert ("all_reduce", 2, 2000 + 8000) in totals
+        bins = {
+            family: sorted(b for r in of for b in r.copy_log2_bins)
+            for family in ("memcpy", "memset")
+            if (of := [r for r in watched.records if isinstance(r, KernelActivity)
+                       and r.family == family])
+        }  # fmt: skip
+        assert (16, 2) in bins["memcpy"] or bins["memcpy"].count((16, 1)) == 2
+        assert bins["memset"] == []
+        directions = {
+            row.direction
+            for record in watched.of(GpuCalls)
+            if isinstance(record, GpuCalls)
+            for process in record.processes
+            for row in process.copies
+        }
+        assert directions == set(Direction)
+
+
+def test_source_leaves_out_whom_it_was_told(stubs: Stubs, tmp_path: Path) -> None:
+    program = own_caller(stubs, tmp_path, "libcudart")
+    settings = ProbesSection(budget_percent=50.0, leave_out=(OURS, *ONLY_OURS))
+    with (
+        watching(settings=settings) as watched,
+        watched.waiting(program, "families", 5, 5, 5) as child,
+    ):
+        begin(child)
+        watched.drain()
+        assert not watched.of(KernelActivity)
+        assert not calls_of(watched, child.pid)
+
+
+def test_governor_bounds_the_cost_and_the_interval_holds_the_truth(
+    stubs: Stubs, tmp_path: Path
+) -> None:
+    program = own_caller(stubs, tmp_path, "libcudart")
+    with watching(governor=GOVERNED) as watched:
+        with waiting(program, "steady", 40_000, 11_000) as child:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            child.stdin.write("\n")
+            child.stdin.flush()
+            for _ in range(22):
+                time.sleep(0.5)
+                watched.drain()
+            truth = int(child.stdout.readline())
+        states = [one for one in watched.records if isinstance(one, GovernorState)]
+        sampled = [
+            (record.span_ns, process.launches)
+            for record in calls_of(watched, child.pid)
+            for process in record.processes
+            if process.process.pid == child.pid and 0.0 < process.launches.share < 1.0
+        ]
+        assert len(sampled) >= 3
+        rate = truth / 11.0
+        expected = sum(span_ns for span_ns, _ in sampled) / 1e9 * rate
+        estimated = sum(one.value for _, one in sampled)
+        deviation = sum(one.variance for _, one in sampled) ** 0.5
+        assert abs(estimated - expected) <= 3.0 * deviation
+        # The first of a process is the widest: one period does not show its own spread.
+        assert abs(estimated / expected - 1.0) < 0.1
+        settled = [one.measured for one in states[2:] if one.measured is not None]
+        assert settled
+        assert sum(settled) / len(settled) <= 1.5 * GOVERNED.budget
+        activity = [one for one in watched.records if isinstance(one, KernelActivity)]
+        assert any(one.sampling_rate_millionths < 1_000_000 for one in activity)
+
+
+def test_source_stops_without_a_trace_and_starts_again(stubs: Stubs, tmp_path: Path) -> None:
+    program = own_caller(stubs, tmp_path, "libcudart")
+    before = set(threading.enumerate())
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(2):
+        with watching(symbols=tmp_path / "names.sqlite") as watched:
+            with watched.waiting(program, "families", 3, 2, 1) as child:
+                begin(child)
+                watched.drain()
+            assert watched.launches() == {"gemm": 3, "softmax": 2, "attention": 1}
+            assert watched.source.running.programs.attached
+        assert set(threading.enumerate()) == before
+        assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors + 1
+    watched.source.stop()

@@ -1,0 +1,151 @@
+"""Profiles in both formats, read back by readers that share nothing with the writers."""
+
+from __future__ import annotations
+
+import io
+import json
+
+from edge_agent.probes.counts import CallSample, ProcessKey
+from edge_agent.probes.meanings import Kind
+from edge_agent.probes.proc_maps import Module
+from edge_agent.profiling.calls import NamedCall, Subject
+from edge_agent.profiling.chrome_trace import ChromeTraceWriter
+from edge_agent.profiling.pprof import REST, PprofWriter
+from tests.profile_kit import ReadProfile, check_trace, parse
+
+BEGUN = 7_000_000_000_000
+PROCESS = ProcessKey(4711, 5_000)
+PROGRAM = Module(0x400000, 0x410000, 0x1000, ((8, 1), 11), "/opt/train")
+LIBRARY = Module(0x7F0000, 0x7F8000, 0x2000, ((8, 1), 12), "/opt/libcudart.so.12")
+SUBJECT = Subject(
+    4711, "train", BEGUN, 1_800_000_000_000_000_000, BEGUN + 3_000_000_000,
+    {4711: "train", 4712: "loader\udcff"}, ((PROGRAM, "aa11"), (LIBRARY, "bb22")),
+    {"samples": 3},
+)  # fmt: skip
+STACK = (0x7F0100, 0x400200, 0x400300, 0x999999)
+
+
+def call(
+    number: int, kind: Kind, name: str, kernel: str = "", stack: tuple[int, ...] = STACK,
+    thread: int = 4711, stream: int | None = 0x51, size: int = 0,
+) -> NamedCall:  # fmt: skip
+    """A call of 2 us, ten microseconds after the one before."""
+    sample = CallSample(
+        PROCESS, thread, 1, name, 0, stream or 0, 0x6A if kind is Kind.GRAPH_LAUNCH else 0, 0,
+        number, size, 0, BEGUN + 10_000 * number, 2_000,
+    )  # fmt: skip
+    return NamedCall(sample, kind, kernel, stream is not None, stack)
+
+
+CALLS = [
+    call(1, Kind.LAUNCH, "cudart.launch", "gemm"),
+    call(2, Kind.LAUNCH, "cudart.launch", "gemm"),
+    call(3, Kind.LAUNCH, "cudart.launch", "relu", (), 4712, 0),
+    call(4, Kind.GRAPH_LAUNCH, "cudart.graph_launch", "graph 0x6a"),
+    call(5, Kind.COPY, "cudart.copy", stack=STACK[1:], size=4096),
+    call(6, Kind.WAIT, "cudart.device_synchronize", stream=None),
+]
+
+
+def written(calls: list[NamedCall], most: int = 1000) -> ReadProfile:
+    out = io.BytesIO()
+    writer = PprofWriter(out, most)
+    writer.add(calls[:2])
+    writer.add(calls[2:])
+    writer.finish(SUBJECT)
+    return ReadProfile(parse(out.getvalue()))
+
+
+def traced(calls: list[NamedCall], most: int = 1000) -> dict[str, object]:
+    out = io.BytesIO()
+    writer = ChromeTraceWriter(out, BEGUN, most)
+    writer.add(calls)
+    writer.finish(SUBJECT)
+    document = json.loads(out.getvalue())
+    assert isinstance(document, dict)
+    return document
+
+
+def test_pprof_adds_calls_up_by_stack_kernel_and_thread() -> None:
+    profile = written(CALLS)
+    assert profile.types == [("gpu_kernel_launches", "count"), ("api_time", "nanoseconds")]
+    assert profile.total("gpu_kernel_launches") == 4
+    assert profile.total("api_time") == 12_000
+    by_leaf = {(frames[0], thread): (frames, values) for frames, values, thread in profile.samples}
+    frames, values = by_leaf["gemm", 4711]
+    # Return addresses stand one byte behind the calls; the innermost is no return address.
+    assert frames == ["gemm", "cudart.launch", "0x7f0100", "0x4001ff", "0x4002ff", "0x999998"]
+    assert values == [2, 4_000]
+    assert by_leaf["relu", 4712][0] == ["relu", "cudart.launch"]
+    assert by_leaf["cudart.device_synchronize", 4711][1] == [0, 2_000]
+
+
+def test_pprof_says_where_code_was_mapped_from_which_build() -> None:
+    profile = written(CALLS)
+    mappings = [
+        (m[2][0], m[3][0], m[4][0], profile.strings[m[5][0]], profile.strings[m[6][0]])
+        for m in profile.mappings.values()
+    ]
+    assert mappings == [
+        (0x400000, 0x410000, 0x1000, "/opt/train", "aa11"),
+        (0x7F0000, 0x7F8000, 0x2000, "/opt/libcudart.so.12", "bb22"),
+    ]
+    assert not any({7, 8, 9, 10} & m.keys() for m in profile.mappings.values())
+    assert profile.message[9] == [1_800_000_000_000_000_000]
+    assert profile.message[10] == [3_000_000_000]
+    comments = [profile.strings[place] for place in profile.message[13]]
+    assert comments == ["GPU calls of train (4711)", "lost: samples 3"]
+
+
+def test_pprof_of_nothing_is_a_profile() -> None:
+    assert written([]).samples == []
+
+
+def test_pprof_is_bounded_and_loses_no_call() -> None:
+    calls = [call(n, Kind.LAUNCH, "cudart.launch", f"kernel_{n}", ()) for n in range(50)]
+    profile = written(calls, most=10)
+    assert len(profile.samples) == 11
+    assert profile.total("gpu_kernel_launches") == 50
+    (rest,) = [values for frames, values, _ in profile.samples if frames[0] == REST]
+    assert rest == [40, 80_000]
+
+
+def test_chrome_trace_shows_threads_streams_and_correlation() -> None:
+    document = traced(CALLS)
+    calls = check_trace(document)
+    assert [(e["name"], e["cat"], e["tid"], e["ts"], e["dur"]) for e in calls] == [
+        ("gemm", "launch", 4711, 10.0, 2.0),
+        ("gemm", "launch", 4711, 20.0, 2.0),
+        ("relu", "launch", 4712, 30.0, 2.0),
+        ("graph 0x6a", "launch", 4711, 40.0, 2.0),
+        ("cudart.copy", "copy", 4711, 50.0, 2.0),
+        ("cudart.device_synchronize", "wait", 4711, 60.0, 2.0),
+    ]
+    assert calls[4]["args"] == {
+        "call": "cudart.copy", "correlation": 5, "bytes": 4096, "stream": "0x51",
+    }  # fmt: skip
+    assert calls[3]["args"]["graph"] == "0x6a"
+    assert "stream" not in calls[5]["args"]
+    events = document["traceEvents"]
+    assert isinstance(events, list)
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    on_streams = [
+        (names[e["pid"], e["tid"]], e["args"]["correlation"]) for e in events if e["ph"] == "i"
+    ]
+    assert on_streams == [
+        ("stream 0x51", 1), ("stream 0x51", 2), ("default stream", 3), ("stream 0x51", 4),
+        ("stream 0x51", 5),
+    ]  # fmt: skip
+    assert names[4711, 4712] == "loader?"
+
+
+def test_chrome_trace_is_bounded_and_says_what_it_left_out() -> None:
+    document = traced(CALLS, most=2)
+    assert len(check_trace(document)) == 2
+    about = document["otherData"]
+    assert isinstance(about, dict)
+    assert (about["calls"], about["calls_not_written"], about["lost"]) == (2, 4, {"samples": 3})
+
+
+def test_chrome_trace_of_nothing_is_a_trace() -> None:
+    assert check_trace(traced([])) == []
