@@ -7,7 +7,7 @@ A record is recognised by what it offers, not by its class: a source of tomorrow
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -144,7 +144,9 @@ class Flattener:
 
     def _rows(self, source: str, record: object) -> Iterator[Row]:
         if isinstance(record, KernelActivity):
-            yield ActivityRow(source, record)
+            shown = printable(record.kernel)
+            named = record if shown is record.kernel else replace(record, kernel=shown)
+            yield ActivityRow(source, named)
         elif isinstance(record, GpuCoverage):
             at_ns, span_ns = record.boottime_ns, record.span_ns
             key = f"gpu{record.gpu}"
@@ -280,9 +282,14 @@ def unit_of(name: str) -> str:
     return _UNITS.get(name.rsplit("_", 1)[-1], "") if "_" in name else ""
 
 
+def printable(text: str) -> str:
+    """Replace what a terminal would act on, and what is no text; give others as they are."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def clean_name(text: str) -> str:
     """Bound a name, and keep control characters of a hostile process name off terminals."""
-    cleaned = text
-    if not text.isprintable():
-        cleaned = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    cleaned = printable(text)
     return cleaned if len(cleaned) <= LONGEST_NAME else f"{cleaned[: LONGEST_NAME - 1]}…"
