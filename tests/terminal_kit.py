@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import pty
@@ -29,6 +30,8 @@ class Terminal:
         fcntl.ioctl(self._follower, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
         self._before = termios.tcgetattr(self._follower)
         self.shown = ""
+        # A read may end within a character.
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         environment = {**os.environ, "TERM": "xterm-256color"}
         for name in ("COLUMNS", "LINES", "NO_COLOR"):
             environment.pop(name, None)
@@ -81,5 +84,5 @@ class Terminal:
 
     def _read(self, seconds: float) -> None:
         while select.select([self._leader], [], [], seconds)[0]:
-            self.shown += os.read(self._leader, 65536).decode("utf-8", "replace")
+            self.shown += self._decoder.decode(os.read(self._leader, 65536))
             seconds = 0

@@ -10,7 +10,6 @@ from edge_agent.probes.meanings import Kind
 from edge_agent.probes.proc_maps import Module
 
 LAUNCHES: Final = frozenset({Kind.LAUNCH, Kind.GRAPH_LAUNCH})
-WAITS: Final = frozenset({Kind.WAIT})
 
 
 class NamedCall(NamedTuple):

@@ -54,13 +54,12 @@ class _Builder:
     def __init__(self, subject: Subject) -> None:
         self.profile = Profile()
         self._strings: dict[str, int] = {}
-        self._functions: dict[str, int] = {}
         self._locations: dict[str | int, int] = {}
         self._mappings: dict[Module, int] = {}
         self._string("")
         self._modules = Modules(module for module, _ in subject.modules)
         self._build_ids = dict(subject.modules)
-        self._thread, self._bytes_of_comment = self._string("thread"), 0
+        self._thread = self._string("thread")
         for kind, unit in SAMPLE_TYPES:
             self.profile.sample_types.add(type=self._string(kind), unit=self._string(unit))
         self.profile.default_sample_type = self._string(SAMPLE_TYPES[0][0])
@@ -85,7 +84,7 @@ class _Builder:
         """Give the location of a kernel or call: it has a name and no address."""
         if name not in self._locations:
             self._locations[name] = len(self._locations) + 1
-            function = self._functions[name] = len(self._functions) + 1
+            function = len(self.profile.functions) + 1
             text = self._string(name)
             self.profile.functions.add(id=function, name=text, system_name=text)
             self.profile.locations.add(id=self._locations[name]).lines.add(function_id=function)

@@ -8,7 +8,7 @@ from typing import Final, Self
 
 from edge_agent.probes.counts import CallSample, Group, ProbeDrain, ProcessKey
 from edge_agent.probes.found_files import FileFound, FileGone, FoundFiles
-from edge_agent.probes.kernel_names import KernelNamer
+from edge_agent.probes.kernel_names import UNKNOWN, KernelNamer
 from edge_agent.probes.limits import ProbeLimits
 from edge_agent.probes.meanings import Kind, Meaning
 from edge_agent.probes.plan import PlanBook
@@ -133,7 +133,9 @@ class ProfileSession:
         row = self._rows[sample.call]
         kernel = ""
         if row.kind is Kind.LAUNCH:
-            kernel = names.get((sample.process, sample.kernel), "unknown")
+            kernel = names.get((sample.process, sample.kernel), UNKNOWN)
+            if kernel == UNKNOWN:  # two of them are not one kernel
+                kernel = f"{UNKNOWN} {sample.kernel:#x}"
         elif row.kind is Kind.GRAPH_LAUNCH:
             kernel = f"graph {sample.graph:#x}"
         on_stream = Meaning.STREAM in row.arguments

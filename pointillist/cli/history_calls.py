@@ -12,6 +12,7 @@ from .amounts import age, amount, rate
 Rows = Callable[[str], Iterator[dict[str, Any]]]
 
 MOST_LINES: Final = 40
+MOST_PROCESSES: Final = 20
 _NS_PER_S: Final = 1_000_000_000
 _SUMS: Final = ("launches", "variance", "span_ns", "seen_ns")
 
@@ -43,13 +44,17 @@ def kernel_lines(rows: Rows) -> list[str]:
 
 
 def process_lines(rows: Rows) -> list[str]:
-    """Sum up each process: rates over the time it was seen, memory as it was last."""
-    found: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    """Sum up each process, the busiest first: rates over its time, memory as it was last."""
+    found: dict[tuple[int, int, str], list[dict[str, Any]]] = {}
     for row in rows("process"):
-        found.setdefault((row["pid"], row["name"]), []).append(row)
+        found.setdefault((row["pid"], row["start_ns"], row["name"]), []).append(row)
+    busiest = sorted(found.items(), key=lambda item: -sum(row["launches"] for row in item[1]))
     lines: list[str] = []
-    for (pid, process), spans in found.items():
+    for (pid, _, process), spans in busiest[:MOST_PROCESSES]:
         lines += _process_lines(f"{process}[{pid}]", spans)
+    if len(busiest) > MOST_PROCESSES:
+        left_out = len(busiest) - MOST_PROCESSES
+        lines.append(f"and {left_out} more processes: --kind process --json has them")
     return lines
 
 

@@ -23,6 +23,7 @@ from edge_agent.probes.records import GpuCalls
 from pointillist import cli
 from pointillist.cli import agent
 from pointillist.cli.calls_screen import calls_page, calls_panels
+from pointillist.cli.history_calls import process_lines
 from tests.agent_live import Surroundings, surroundings
 from tests.calls_kit import governor_state, gpu_calls, many_calls, sampled_calls
 from tests.drain_kit import played, recorded
@@ -185,6 +186,7 @@ def test_history_command_shows_gpu_calls_and_writes_parquet(
     for part in ("GPU kernel", "cutlass::Kernel2", "copies host_to_device", "all_reduce on 0xc0100",
                  "never freed", "failed 3 times with"):  # fmt: skip
         assert part in text, part
+    assert text.index("GPU calls of python3-1[31041]") < text.index("GPU calls of python3-8[31048]")
     document = json.loads(shown("--since", "5m", "--kind", "process", "--json"))
     assert {row["application"] for row in document["process"]} == {"llm_training"}
     out = made.folder / "calls.parquet"
@@ -197,3 +199,24 @@ def test_history_command_shows_gpu_calls_and_writes_parquet(
     recorded_bytes = sum(row.bytes for drain in recorded() for row in drain.copies)
     assert sum(copy["bytes"] for copy in copied) == recorded_bytes
     assert all(copy["log2_bins"] for copy in copied)
+
+
+def test_history_summary_is_bounded() -> None:
+    (one,) = _process_rows(1)
+    assert process_lines(lambda _kind: iter([one]))[0].startswith(
+        "GPU calls of p0[0]: 1.0 launches"
+    )
+    lines = process_lines(lambda _kind: iter(_process_rows(100)))
+    assert sum("GPU calls of" in line for line in lines) == 20
+    assert lines[0].startswith("GPU calls of p99[99]")
+    assert lines[-1] == "and 80 more processes: --kind process --json has them"
+
+
+def _process_rows(count: int) -> list[dict[str, Any]]:
+    places = dict.fromkeys(("application", "container", "pod", "slurm_job"), "")
+    lists: dict[str, Any] = {name: [] for name in ("copies", "collectives", "errors")}
+    return [
+        {"pid": n, "start_ns": 1, "name": f"p{n}", "span_ns": S, "launches": n + 1,
+         "wait_share": 0.0, "live_bytes": None, **places, **lists}
+        for n in range(count)
+    ]  # fmt: skip
