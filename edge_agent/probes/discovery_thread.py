@@ -51,6 +51,11 @@ class DiscoveryThread:
         self._poll()
         self._thread.start()
 
+    @property
+    def alive(self) -> bool:
+        """Tell whether it runs: where it does not, no file is found any more."""
+        return self._thread.is_alive()
+
     def take(self) -> list[Event]:
         """Give the events since the last call, those of files too.
 

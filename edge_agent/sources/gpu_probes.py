@@ -166,9 +166,9 @@ class Running:
 
     def records(self, now_ns: int) -> Iterator[Record]:
         """Drain once. Raises SourceUnavailable."""
-        if not self.switching.alive:
+        if not self.switching.alive or not self.discovery.alive:
             self.board.follow(frozenset())
-            raise SourceUnavailable("GPU calls: nobody switches probes any more; all are detached")
+            raise SourceUnavailable("GPU calls: a thread of the source ended; all is detached")
         gone, self._gone = self._gone, []
         self._follow_processes()
         collected, turned = self.keeper.take(now_ns)

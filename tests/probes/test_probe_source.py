@@ -13,6 +13,7 @@ from edge_agent.probes.counts import Direction
 from edge_agent.probes.governor import Settings
 from edge_agent.probes.records import GovernorState, GpuCalls
 from edge_agent.probes.settings import ProbesSection
+from edge_agent.sources.port import SourceUnavailable
 from tests.probe_source_kit import ONLY_OURS, OURS, Watched, own_caller, watching
 from tests.probes_kit import Stubs, begin, waiting
 
@@ -173,3 +174,16 @@ def test_source_stops_without_a_trace_and_starts_again(stubs: Stubs, tmp_path: P
         assert set(threading.enumerate()) == before
         assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors + 1
     watched.source.stop()
+
+
+@pytest.mark.parametrize("thread", ["switching", "discovery"])
+def test_source_without_one_of_its_threads_detaches_and_fails(
+    stubs: Stubs, tmp_path: Path, thread: str
+) -> None:
+    program = own_caller(stubs, tmp_path, "libcudart")
+    with watching() as watched, watched.waiting(program, "families", 3, 2, 1):
+        running = watched.source.running
+        getattr(running, thread).stop()
+        with pytest.raises(SourceUnavailable, match="all is detached"):
+            watched.drain()
+        assert not running.programs.attached
