@@ -14,6 +14,7 @@ from pathlib import Path
 
 from edge_agent.activity import KernelActivity, Record
 from edge_agent.devices.users import GpuUsers
+from edge_agent.probes.counts import FileGroup
 from edge_agent.probes.governor import Settings
 from edge_agent.probes.gpu_places import GpuPlaces
 from edge_agent.probes.settings import ProbesSection
@@ -41,10 +42,14 @@ def until(what: Callable[[], bool], patience_s: float = 20.0) -> None:
 
 
 def attached_files(source: GpuProbesSource, pid: int) -> set[str]:
-    """Give the files that a process has mapped and the source has attached to."""
+    """Give the files that a process has mapped and the source has wholly attached to."""
     running = source.running
-    attached = {place.file for place in running.programs.attached}
-    paths = {str(Path(f.path).readlink()) for i, f in running.board._files.items() if i in attached}
+    attached, board = set(running.programs.attached), running.board
+    paths = {
+        str(Path(file.path).readlink())
+        for index, file in list(board._files.items())
+        if all(FileGroup(index, group) in attached for group in file.groups() & board._wanted)
+    }
     mapped = Path(f"/proc/{pid}/maps").read_text().splitlines()
     return paths & {line.split(maxsplit=5)[-1] for line in mapped}
 
