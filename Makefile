@@ -13,7 +13,7 @@ PACKAGES := wire privacy transport edge_agent aggregator simulator pointillist
 SITE := .venv/site
 
 .PHONY: help setup bpf demo test gpu-check gpu-kit lint lint-python lint-proto lint-docs format lock
-.PHONY: kafka java bench-round bench-demo bench-audit bench-kafka clean
+.PHONY: kafka java bench-round bench-demo bench-audit bench-kafka bench-simulator clean
 
 help:
 	@echo "make setup         .venv with everything, by hash"
@@ -30,6 +30,7 @@ help:
 	@echo "make bench-round   what 100,000 reports cost both aggregators"
 	@echo "make bench-demo    the demo's figures and the README's picture"
 	@echo "make bench-kafka   what Kafka costs agents and the Leader"
+	@echo "make bench-simulator   what 100,000 simulated GPUs cost, and what they would see"
 	@echo "make bench-audit   the noise samplers' audit at 10^7 trials"
 
 setup: $(STAMP)
@@ -93,6 +94,10 @@ bench-demo: $(STAMP)
 
 bench-kafka: $(STAMP) java
 	@$(PYTHON) -m bench.kafka $(ARGS)
+
+# Resumable: what was measured under this commit is kept; ARGS="--fresh" measures again.
+bench-simulator: $(STAMP)
+	@$(PYTHON) -m bench.simulator $(ARGS)
 
 bench-audit: $(STAMP)
 	@$(PYTHON) -m bench.audit $(ARGS)
