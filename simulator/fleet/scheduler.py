@@ -98,6 +98,7 @@ class Scheduler:
                 taken, int(batch.group[wide]), float(batch.gpus[wide]),
                 float(batch.seconds[wide]), now_s, rng,
             )  # fmt: skip
+            self.counts["jobs"] += 1
         small = np.flatnonzero(needed == 1)
         if small.size:
             self._start_small(free[: small.size], batch, small, now_s, rng)
@@ -142,7 +143,6 @@ class Scheduler:
         self._put(job, now_on, 0, now_s, rng)
         self._rare.start_wide(job)
         kind = slow_kind(wanted, gpus)
-        self.counts["jobs"] += 1
         self.counts[f"placements {kind.name}"] += 1
         if rng.random() < self._chance(kind.chance):
             self.counts[f"slow {kind.name}"] += 1
@@ -157,7 +157,7 @@ class Scheduler:
         else:
             begin_s, end_s = now_s, job.end_s
             slowdown = 1 + rng.exponential(slowdown - 1)
-        self._floor.slow(job.hosts, begin_s, end_s, slowdown)
+        self._rare.slow_down(job, begin_s, end_s, slowdown)
 
     def _put(
         self, job: WideJob, hosts: Hosts, first: int, now_s: float, rng: np.random.Generator
@@ -169,7 +169,8 @@ class Scheduler:
         held = np.clip(job.gpus - (first * gpus + np.cumsum(gpus) - gpus), 1.0, gpus)
         numbers = np.full(len(hosts), job.number)
         floor.start(hosts, numbers, tables, held / gpus, now_s)
-        floor.pace[hosts] = floor.inventory.pace[np.union1d(job.hosts, hosts)].min()
+        every = np.union1d(job.hosts, hosts)
+        floor.pace[every] = floor.inventory.pace[every].min()
 
     def _grow(self, job: WideJob, now_s: float, rng: np.random.Generator) -> None:
         """Double a job's hosts where its operator has room, and look again later if not."""
