@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Mapping
@@ -95,6 +96,7 @@ def play(
     (task,) = fleet_tasks(make_plan(weights), catalogue, model.inventory, span, parties.public_keys)
     rows = FleetRows(catalogue, task, model.applications)
     played: list[tuple[float, WindowOutcome]] = []
+    load_average = os.getloadavg()[0]
     began = time.perf_counter()
     with closing(_engine(fidelity, parties, task, model, span, settings)) as engine:
         setup_s = time.perf_counter() - began
@@ -111,6 +113,7 @@ def play(
     return {
         "hosts": hosts,
         "d": task.d,
+        "load_average": load_average,
         "setup_s": setup_s,
         "first_wall_s": played[0][0],
         "wall_s": statistics.median(wall for wall, _ in rest),
@@ -192,6 +195,18 @@ def figures(parts: Mapping[str, Part]) -> list[Figure]:
         Figure("peak_memory_gib", max(part["peak_gib"] for part in hundred), "GiB", 8),
         Figure("cost_growth_1k_to_100k", max(growth.values()), "ratio", 1.15),
         *(Figure(f"cost_growth_{name}", ratio, "ratio", 1.15) for name, ratio in growth.items()),
+        *(
+            Figure(
+                f"{name}_times_real_time_100k_by_cpu",
+                WINDOW_S / _quiet(parts[name]),
+                "x real time, were CPU seconds all and two cores idle",
+            )
+            for name in ("masked", "exact")
+        ),
+        *(
+            Figure(f"{name}_load_average", parts[name]["load_average"], "processes, at its start")
+            for name in ("masked", "exact")
+        ),
         Figure("d", masked["d"], "words"),
         Figure("noise_times_real_time_100k", WINDOW_S / _minute(parts["noise"]), "x real time"),
         Figure(
@@ -214,6 +229,15 @@ def _minute(part: Part) -> float:
     """Wall seconds of a window, with its share of what an hour's first one costs more."""
     extra: float = max(0.0, part["first_wall_s"] - part["wall_s"]) / EPOCH_WINDOWS
     return float(part["wall_s"]) + extra
+
+
+def _quiet(part: Part) -> float:
+    """Wall seconds of a window on two cores that do nothing else, at best: its CPU seconds over 2.
+
+    What an hour's first window costs more, epochs and tables, is spread over the hour.
+    """
+    usual, first = sum(part["stages"].values()), sum(part["first_stages"].values())
+    return float(usual + max(0.0, first - usual) / EPOCH_WINDOWS) / PROCESSES
 
 
 def _core_s(part: Part) -> float:
