@@ -84,9 +84,11 @@ def play(
     weights: Mapping[str, int] = WEIGHTS,
     block: int = BLOCK_HOSTS,
 ) -> Part:
-    """Play windows of a fleet: wall and CPU seconds of the first and of the median one.
+    """Play windows of a fleet: seconds of the first, and of the others.
 
-    The first opens the hour's epochs and builds tables. CPU seconds are those of all processes.
+    The first opens the hour's epochs and builds tables. CPU seconds are those of all processes, and
+    the mean of the others: who is interrupted in a stage has its share of that window wrong. Wall
+    seconds are the median.
     """
     catalogue, scenario = Catalogue.load(), load(SCENARIO).scaled(hosts=hosts)
     settings = EngineSettings(processes=processes, block_hosts=block)
@@ -109,7 +111,7 @@ def play(
             assert outcome.n == n, f"expected {n} accepted hosts, got {outcome.n}"
         peak = sum(engine.peak_bytes())
     rest = played[1:] or played
-    ordered = sorted((outcome.stage_s for _, outcome in rest), key=lambda s: sum(s.values()))
+    together = merged([outcome.stage_s for _, outcome in rest])
     return {
         "hosts": hosts,
         "d": task.d,
@@ -118,7 +120,7 @@ def play(
         "first_wall_s": played[0][0],
         "wall_s": statistics.median(wall for wall, _ in rest),
         "first_stages": dict(played[0][1].stage_s),
-        "stages": dict(ordered[(len(ordered) - 1) // 2]),
+        "stages": {stage: seconds / len(rest) for stage, seconds in together.items()},
         "peak_gib": peak / 2**30,
     }
 
