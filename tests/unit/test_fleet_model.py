@@ -116,11 +116,15 @@ def test_wide_jobs_share_hosts_ranks_and_the_pace_of_the_slowest() -> None:
 def test_elastic_jobs_begin_small_and_grow() -> None:
     jobs = Jobs(elastic_share=1, growth_minutes=5, largest_gpus=256)
     model = fleet(1_000, jobs=jobs, faults=QUIET)
-    model.at(STEADY.start_s, 2 * HOUR)
+    above = []
+    for step in range(24):
+        state = model.at(STEADY.start_s + 300 * step, 300)
+        held = state.busy @ model.inventory.gpus / model.inventory.total_gpus
+        above.append(held - busy_target(STEADY.load, model.now_s))
     assert model.counts["jobs grown"] > 20
-    state = model.at(model.now_s, 60)
-    held = state.busy @ model.inventory.gpus / model.inventory.total_gpus
-    assert held == pytest.approx(busy_target(STEADY.load, model.now_s), abs=0.08)
+    # What a job will grow to is kept free for it, so the load is below its mean, never above.
+    assert -0.15 < np.mean(above) < 0.0
+    assert max(above) < 0.02
 
 
 def test_flash_crowd_is_absent_before_and_a_third_after() -> None:
