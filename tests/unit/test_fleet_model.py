@@ -48,6 +48,7 @@ def test_fleet_model_repeats_from_its_seed_whatever_was_asked() -> None:
     first, second = FleetModel(scenario, CATALOGUE), FleetModel(scenario, CATALOGUE)
     for minute in range(90):
         step = first.at(scenario.start_s + 60 * minute, 60)
+    second.advance(scenario.start_s + 60 * 40)
     jump = second.at(scenario.start_s + 60 * 89, 60)
     assert same(step, jump)
     assert first.counts == second.counts
@@ -243,6 +244,14 @@ def test_fleet_model_says_what_share_was_recorded() -> None:
     assert share == pytest.approx(0.6, abs=0.15)  # of the hosts that are H100
     variants = fleet(applications=Applications(shares={"benchmark": 1.0}))
     assert variants.recorded_share(variants.at(STEADY.start_s, 60)) == 0.0
+
+
+@pytest.mark.parametrize("hosts", [1, 3])
+def test_fleet_model_of_hardly_any_hosts_works(hosts: int) -> None:
+    model = fleet(hosts, load=Load(busy_share=0.98), faults=Faults(per_1000_node_days=1_000))
+    states = [model.at(STEADY.start_s + HOUR * hour, HOUR) for hour in range(6)]
+    assert all(state.hosts == hosts for state in states)
+    assert any((state.application != IDLE).any() for state in states)
 
 
 def test_fleet_model_refuses_windows_that_it_cannot_know() -> None:
