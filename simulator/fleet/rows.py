@@ -49,7 +49,8 @@ def block_rng(seed: int, series: str, window_start_s: int, block: int) -> np.ran
 class _Drawn:
     """What all sections of a block share.
 
-    order, groups   hosts by (application, model), and (first, last, table, application, model)
+    gpus, model, wall_ms, load      by host
+    groups          (hosts, table, application) of each pair of application and GPU model met
     kernel_ms       by group: float[hosts, kernels], whole ms
     """
 

@@ -48,6 +48,8 @@ class Scheduler:
     def fill(self, rng: np.random.Generator) -> None:
         """Fill the fleet at its start with jobs that began before it."""
         self._start_all(self._scenario.start_s, rng, running=True)
+        # What is left over was drawn as met in the middle, and must not start as if it were new.
+        self._waiting = [None] * len(self._waiting)
 
     def start_due(self, now_s: float, rng: np.random.Generator) -> None:
         """Start again what faults stopped, let jobs grow, and start jobs up to the load."""
