@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import tomllib
 from dataclasses import fields, is_dataclass
@@ -77,6 +78,8 @@ def test_scenario_least_file_has_defaults_and_scales() -> None:
     assert larger.gpus == 8_000
     assert larger.faults is scenario.faults
     assert scenario.hosts == 100
+    weighed = parse(LEAST | {"applications": {"shares": {"benchmark": 1}}})
+    assert pickle.loads(pickle.dumps(weighed)) == weighed  # a sweep sends it to other processes
 
 
 @pytest.mark.parametrize(
