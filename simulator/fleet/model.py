@@ -18,7 +18,7 @@ from .floor import Floor
 from .hosts import Inventory, make_inventory
 from .load import overlap_share
 from .log import gather_bits
-from .queue import make_groups
+from .queue import Batch, make_groups
 from .scheduler import Scheduler
 from .state import IDLE, SEEN_WORDS, FleetState
 
@@ -63,6 +63,11 @@ class FleetModel:
         """What has happened so far, by kind: jobs started, slow episodes, faults by cause."""
         return self._rare.counts + self._scheduler.counts
 
+    @property
+    def started(self) -> tuple[Batch, ...]:
+        """Jobs that were started of late, in order; without those of the first fill."""
+        return tuple(self._scheduler.started)
+
     def at(self, start_s: int, window_s: int) -> FleetState:
         """Simulate up to a window's end and say what every host did in it.
 
@@ -75,9 +80,16 @@ class FleetModel:
         oldest = max(self.scenario.start_s, self.now_s - self._keep_s)
         if start_s < oldest or window_s < 1:
             raise ValueError(f"expected a window from {oldest} on, got {start_s} + {window_s} s")
-        while self.now_s < end_s:
-            self._tick()
+        self.advance(end_s)
         return self._state(start_s, window_s)
+
+    def advance(self, until_s: int) -> None:
+        """Simulate up to a time at least: how a run that was stopped comes back to where it was.
+
+        The model itself is not stored; it is the same again from its scenario.
+        """
+        while self.now_s < until_s:
+            self._tick()
 
     def recorded_share(self, state: FleetState) -> float:
         """Share of the busy GPUs that run a recording on the GPU model it was recorded on.
