@@ -14,7 +14,7 @@ SITE := .venv/site
 
 .PHONY: help setup bpf demo test test-long gpu-check gpu-kit lint lint-python lint-proto lint-docs format lock
 .PHONY: kafka java bench-round bench-demo bench-audit bench-kafka bench-agent clean
-.PHONY: bench-families bench-signatures bench-discovery bench-probes
+.PHONY: bench-families bench-signatures bench-discovery bench-probes bench-simulator
 
 help:
 	@echo "make setup         .venv with everything, by hash"
@@ -37,6 +37,7 @@ help:
 	@echo "make bench-probes      what probing GPU calls costs, beside bpftrace; as root"
 	@echo "make bench-agent   what one agent costs its host; as root, 20 minutes"
 	@echo "make bench-discovery  what the first process of an unseen GPU library misses"
+	@echo "make bench-simulator   what 100,000 simulated GPUs cost, and what they would see"
 	@echo "make bench-audit   the noise samplers' audit at 10^7 trials"
 
 setup: $(STAMP)
@@ -120,6 +121,10 @@ bench-agent: $(STAMP)
 
 bench-discovery: $(STAMP)
 	@$(PYTHON) -m bench.discovery
+
+# Resumable: what was measured under this commit is kept; ARGS="--fresh" measures again.
+bench-simulator: $(STAMP)
+	@$(PYTHON) -m bench.simulator $(ARGS)
 
 bench-audit: $(STAMP)
 	@$(PYTHON) -m bench.audit $(ARGS)
