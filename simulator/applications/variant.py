@@ -1,0 +1,143 @@
+"""Variants of a recording by stated rules: a table at another size, not a measurement.
+
+Every factor here is chosen from how the kernels work, none is measured (docs/simulator-model.md).
+A result that rests on a variant names it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from edge_agent.window_state import COPY_FAMILIES
+from simulator.workloads import KernelRow, Workload
+
+_COMPUTE: Final = frozenset({"gemm", "attention", "conv", "moe"})
+_QUADRATIC: Final = frozenset({"attention", "softmax"})
+_FIXED: Final = frozenset({"communication", "optimizer"})
+_BATCH_EXPONENT: Final = 0.8
+_BACKWARD: Final = {True: 3.0, False: 2.5}
+_OPTIMIZER_SHARE: Final = 0.06
+_EXCHANGE_SHARE: Final = 0.15
+_EMBEDDING_SHARE: Final = 0.04
+_HEAD_SHARE: Final = 0.08
+
+# Dense 16-bit Tflop/s and memory GB/s, from the makers' data sheets (SXM parts where there are).
+_DEVICES: Final = {
+    "V100": (125, 900),
+    "A100": (312, 2039),
+    "H100": (989, 3350),
+    "H200": (989, 4800),
+    "B200": (2250, 8000),
+    "MI300X": (1307, 5300),
+    "L40S": (362, 864),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """How a variant differs from its recording.
+
+    batch, sequence   factors on the recorded batch and sequence length
+    training          forward pass recorded, backward pass and optimiser added
+    exchange          gradients or activations are exchanged between hosts: communication added
+    stage             "first" or "last" stage of a pipeline: tables of embeddings, or the head
+    host_gap          factor on the time in which the GPU waits for its host
+    gpu_model         "" is the recorded one
+    """
+
+    batch: float = 1.0
+    sequence: float = 1.0
+    training: bool = False
+    exchange: bool = False
+    stage: str = ""
+    host_gap: float = 1.0
+    gpu_model: str = ""
+
+    def __str__(self) -> str:
+        said = [
+            f"batch x{self.batch:g}" if self.batch != 1 else "",
+            f"sequence x{self.sequence:g}" if self.sequence != 1 else "",
+            "training" if self.training else "",
+            "exchange between hosts" if self.exchange else "",
+            f"{self.stage} stage" if self.stage else "",
+            f"host gap x{self.host_gap:g}" if self.host_gap != 1 else "",
+            f"on {self.gpu_model}" if self.gpu_model else "",
+        ]
+        return ", ".join(part for part in said if part) or "unchanged"
+
+
+def model_factor(family: str, recorded: str, model: str) -> float:
+    """How much longer a kernel takes on another GPU model: by its arithmetic, or by its memory.
+
+    Models without a data sheet here count as the recorded one.
+    """
+    if recorded == model or recorded not in _DEVICES or model not in _DEVICES:
+        return 1.0
+    place = 0 if family in _COMPUTE else 1
+    return _DEVICES[recorded][place] / _DEVICES[model][place]
+
+
+def derive(recording: Workload, variant: Variant, name: str, application: str) -> Workload:
+    """Apply a variant's rules to a recorded table.
+
+    name, application   of the new table; source and licence stay those of the recording
+    """
+    model = variant.gpu_model or recording.gpu_model
+    rows = [_row(row, variant, recording.gpu_model, model) for row in recording.kernels]
+    rows += _added(rows, variant)
+    before = sum(row.time_ns_per_step for row in recording.kernels)
+    after = sum(row.time_ns_per_step for row in rows)
+    busy_ns = recording.step_ns * recording.busy_millionths / 1e6
+    gap_ns = (recording.step_ns - busy_ns) * variant.host_gap
+    busy_ns *= after / before  # streams overlap as they did
+    step_ns = max(round(busy_ns + gap_ns), 1)
+    return replace(
+        recording,
+        name=name,
+        application=application,
+        gpu_model=model,
+        step_ns=step_ns,
+        busy_millionths=min(round(busy_ns / step_ns * 1e6), 1_000_000),
+        kernels=tuple(rows),
+    )
+
+
+def _row(row: KernelRow, variant: Variant, recorded: str, model: str) -> KernelRow:
+    longer = model_factor(row.family, recorded, model)
+    more = 1.0
+    copied = row.copy_bytes
+    if row.family not in _FIXED:
+        longer *= variant.batch**_BATCH_EXPONENT
+        longer *= variant.sequence ** (2 if row.family in _QUADRATIC else 1)
+        copied = round(copied * variant.batch * variant.sequence)
+        if variant.training and row.family not in COPY_FAMILIES:
+            more = _BACKWARD[row.family in _COMPUTE]
+    p10, p50, p90, p99 = (round(place * longer) for place in row.duration_ns)
+    return replace(
+        row,
+        launches_per_1000_steps=round(row.launches_per_1000_steps * more),
+        time_ns_per_step=round(row.time_ns_per_step * longer * more),
+        duration_ns=(p10, p50, p90, p99),
+        copy_bytes=copied,
+    )
+
+
+def _added(rows: list[KernelRow], variant: Variant) -> list[KernelRow]:
+    """Kernels that the recording has none of, as shares of the time of those it has."""
+    wanted = [
+        ("optimizer", _OPTIMIZER_SHARE if variant.training else 0.0, 40_000),
+        ("communication", _EXCHANGE_SHARE if variant.exchange else 0.0, 400_000),
+        ("embedding", _EMBEDDING_SHARE if variant.stage == "first" else 0.0, 60_000),
+        ("gemm", _HEAD_SHARE if variant.stage == "last" else 0.0, 900_000),
+        ("softmax", _HEAD_SHARE / 2 if variant.stage == "last" else 0.0, 200_000),
+    ]
+    whole = sum(row.time_ns_per_step for row in rows)
+    return [_by_rule(family, round(share * whole), typical) for family, share, typical in wanted
+            if share]  # fmt: skip
+
+
+def _by_rule(family: str, time_ns: int, typical_ns: int) -> KernelRow:
+    places = (typical_ns // 2, typical_ns, 2 * typical_ns, 4 * typical_ns)
+    launches = max(round(1000 * time_ns / typical_ns), 1)
+    return KernelRow(f"(added by rule: {family})", family, launches, time_ns, places, 0)

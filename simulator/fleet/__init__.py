@@ -1,0 +1,21 @@
+"""The simulated fleet: hosts, jobs, faults and load; what each host ran, and the rows it measured.
+
+`FleetModel` says who runs what in a window (`FleetState`), `FleetRows` what those hosts measured.
+Rare events wait in an event queue, what happens everywhere at once is an array tick. Everything
+repeats bit for bit from the scenario's seed. Numbers and their sources: docs/simulator-model.md.
+"""
+
+from .hosts import Inventory, make_inventory
+from .model import FleetModel
+from .rows import FleetRows, block_rng
+from .state import IDLE, FleetState
+
+__all__ = [
+    "IDLE",
+    "FleetModel",
+    "FleetRows",
+    "FleetState",
+    "Inventory",
+    "block_rng",
+    "make_inventory",
+]

@@ -1,0 +1,126 @@
+"""Where the kernels of an application land in each section, on each GPU model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_agent.window_state import COPY_FAMILIES
+from simulator.applications import Application, Variant, derive
+from simulator.workloads import KernelRow, Workload
+from wire.catalogue import Catalogue, Section
+
+Floats = NDArray[np.float64]
+Places = NDArray[np.int64]
+
+_PROBABILITY: Final = (0.0, 0.1, 0.5, 0.9, 0.99, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """How a ms of each kernel spreads over the cells of one section that it reaches at all.
+
+    cells   int64[c], places in the section
+    shares  float[kernels, c]
+    """
+
+    cells: Places
+    shares: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTable:
+    """One application on one GPU model, ready to draw from.
+
+    busy        share of a step in which the GPU works
+    shares      float[kernels], of the busy time
+    exchange    place of the kernel that waits for other hosts, -1 where there is none
+    family      cells are places in the catalogue's table of families
+    duration, copy_size     cells are bins; None where the catalogue has no such section
+    """
+
+    busy: float
+    shares: Floats
+    exchange: int
+    family: Landing
+    duration: Landing | None
+    copy_size: Landing | None
+
+
+class KernelTables:
+    """Makes and keeps the tables of every application met on every GPU model."""
+
+    def __init__(self, catalogue: Catalogue, applications: tuple[Application, ...]) -> None:
+        self._applications = applications
+        self._models = catalogue.classes("gpu_model")
+        self._families = catalogue.classes("family")
+        sections = {section.name: section for section in catalogue.sections}
+        self._duration = sections.get("kernel_duration")
+        self._copy_size = sections.get("copy_size")
+        self._known: dict[tuple[int, int], KernelTable] = {}
+
+    def get(self, application: int, model: int) -> KernelTable:
+        """Give the table of an application on a GPU model (places in their tables).
+
+        On another model than the recorded one it is a variant by rule.
+        """
+        known = self._known.get((application, model))
+        if known is None:
+            known = self._make(self._applications[application].workload, self._models[model])
+            self._known[application, model] = known
+        return known
+
+    def _make(self, workload: Workload, model: str) -> KernelTable:
+        moved = derive(workload, Variant(gpu_model=model), workload.name, workload.application)
+        rows = moved.kernels
+        times = np.array([row.time_ns_per_step for row in rows], dtype=np.float64)
+        families = np.zeros((len(rows), len(self._families)))
+        for place, row in enumerate(rows):
+            families[place, self._families.index(row.family)] = 1.0
+        exchanges = [i for i, row in enumerate(rows) if row.family == "communication"]
+        return KernelTable(
+            busy=moved.busy_millionths / 1e6,
+            shares=times / times.sum(),
+            exchange=max(exchanges, key=lambda i: times[i], default=-1),
+            family=_compact(families),
+            duration=self._binned(self._duration, rows, _duration_shares),
+            copy_size=self._binned(self._copy_size, rows, _copy_shares),
+        )
+
+    @staticmethod
+    def _binned(
+        section: Section | None,
+        rows: tuple[KernelRow, ...],
+        spread: Callable[[Section, KernelRow], Floats],
+    ) -> Landing | None:
+        if section is None:
+            return None
+        return _compact(np.array([spread(section, row) for row in rows]))
+
+
+def _compact(shares: Floats) -> Landing:
+    cells = np.flatnonzero(shares.any(axis=0))
+    return Landing(cells, np.ascontiguousarray(shares[:, cells]))
+
+
+def _duration_shares(section: Section, kernel: KernelRow) -> Floats:
+    """Spread a kernel's time over duration bins: its quantiles are joined by straight lines."""
+    shares = np.zeros(section.length)
+    if section.bins is None or kernel.family in COPY_FAMILIES:
+        return shares
+    p10, p50, p90, p99 = kernel.duration_ns
+    ranks = (np.arange(200) + 0.5) / 200
+    for length in np.interp(ranks, _PROBABILITY, (p10, p10, p50, p90, p99, p99)):
+        shares[section.bins.index(float(length))] += length + 1.0
+    return np.asarray(shares / shares.sum())
+
+
+def _copy_shares(section: Section, kernel: KernelRow) -> Floats:
+    shares = np.zeros(section.length)
+    if section.bins is not None and kernel.copy_bytes:
+        shares[section.bins.index(kernel.copy_bytes)] = 1.0
+    return shares

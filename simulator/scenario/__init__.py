@@ -1,0 +1,35 @@
+"""What is simulated: one readable TOML file, checked key by key."""
+
+from .file import load, names, parse
+from .tables import (
+    Adversaries,
+    Applications,
+    Dropout,
+    FailSlow,
+    Faults,
+    FlashCrowd,
+    Jobs,
+    Load,
+    Scenario,
+    ScenarioError,
+    Shape,
+    Upgrades,
+)
+
+__all__ = [
+    "Adversaries",
+    "Applications",
+    "Dropout",
+    "FailSlow",
+    "Faults",
+    "FlashCrowd",
+    "Jobs",
+    "Load",
+    "Scenario",
+    "ScenarioError",
+    "Shape",
+    "Upgrades",
+    "load",
+    "names",
+    "parse",
+]

@@ -1,0 +1,236 @@
+"""The tables of a scenario as frozen values; each key's bounds stand beside it.
+
+A share is of 1, a unit ends the name. What a number rests on is said in docs/simulator-model.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Self
+
+YEAR_S: Final = 31_536_000
+
+
+class ScenarioError(ValueError):
+    """A scenario breaks a rule: names the file, the key, what was expected and what came."""
+
+
+def within(default: Any, low: float, high: float) -> Any:
+    """Declare a number with its bounds, both included; a default of None makes it required."""
+    bounds = {"low": low, "high": high}
+    if default is None:
+        return field(metadata=bounds)
+    return field(default=default, metadata=bounds)
+
+
+def one_of(default: str, *choices: str) -> Any:
+    """Declare a name out of a few."""
+    return field(default=default, metadata={"choices": choices})
+
+
+def some_of(*choices: str) -> Any:
+    """Declare a list of names out of a few, empty unless given."""
+    return field(default=(), metadata={"choices": choices})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A kind of host: its GPU model (a class of the catalogue), GPUs and share of the hosts."""
+
+    gpu_model: str
+    gpus: int = within(8, 1, 16)
+    share: float = within(1.0, 1e-6, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How busy the fleet is.
+
+    busy_share          GPUs that a job holds, of all GPUs of hosts in service, mean of a week
+    diurnal_amplitude   the load swings by this share of itself, highest at peak_hour_utc
+    weekend_drop        share of the load missing on Saturday and Sunday
+    straggler_share     hosts that are always slow; straggler_speed: theirs, of a healthy one
+    speed_spread        standard deviation of the logarithm of healthy hosts' speeds
+    """
+
+    busy_share: float = within(0.75, 0.0, 0.98)
+    diurnal_amplitude: float = within(0.15, 0.0, 1.0)
+    peak_hour_utc: float = within(15.0, 0.0, 24.0)
+    weekend_drop: float = within(0.10, 0.0, 1.0)
+    straggler_share: float = within(0.01, 0.0, 0.5)
+    straggler_speed: float = within(0.9, 0.1, 1.0)
+    speed_spread: float = within(0.01, 0.0, 0.2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jobs:
+    """What is submitted.
+
+    sizes, durations    a published cluster whose distribution is drawn from (fleet/published.toml)
+    largest_gpus        sizes above it are drawn again, as are those above an operator's hosts
+    elastic_share       multi-host jobs that begin on a quarter of their hosts and double every
+                        growth_minutes until they have them all
+    """
+
+    sizes: str = "kalos"
+    durations: str = "alibaba_2023"
+    largest_gpus: int = within(4096, 1, 1 << 20)
+    elastic_share: float = within(0.1, 0.0, 1.0)
+    growth_minutes: float = within(30.0, 1.0, 1440.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlashCrowd:
+    """A new application: nobody runs it, then share of all new jobs do, by ramp_hours later.
+
+    application     name of one (simulator/applications); "" for none
+    """
+
+    application: str = ""
+    begin_hours: float = within(0.0, 0.0, 8760.0)
+    ramp_hours: float = within(6.0, 0.0, 8760.0)
+    share: float = within(0.3, 0.0, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applications:
+    """What the jobs run.
+
+    shares      application -> weight among new jobs; empty: every shipped one, equally
+    numbered    above 0: that many equal applications by number (variants all of them) instead
+    """
+
+    shares: Mapping[str, float] = field(default_factory=dict)
+    numbered: int = within(0, 0, 250)
+    flash_crowd: FlashCrowd = FlashCrowd()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """What breaks.
+
+    per_1000_node_days      faults of healthy hosts; 6.5 and 2.34 are published (RSC-1 and RSC-2)
+    lemon_share             hosts that fail again and again
+    lemon_faults_per_day    of each of those
+    lemon_quarantine_faults a lemon with so many faults is exchanged for a healthy host; 0: never
+    repair_hours            mean time out of service after a fault that needs a repair
+    incidents_scale         causes of tail latency, as a multiple of the rates in fleet/faults.py
+    """
+
+    per_1000_node_days: float = within(6.5, 0.0, 1000.0)
+    lemon_share: float = within(0.0, 0.0, 1.0)
+    lemon_faults_per_day: float = within(1.43, 0.0, 1000.0)
+    lemon_quarantine_faults: int = within(0, 0, 1000)
+    repair_hours: float = within(2.0, 0.0, 8760.0)
+    incidents_scale: float = within(1.0, 0.0, 100.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailSlow:
+    """Episodes in which a job runs slowly without failing; chances are per job.
+
+    slowdown    how much longer a step takes: 1.34 is published
+    """
+
+    enabled: bool = True
+    slowdown: float = within(1.34, 1.0, 100.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upgrades:
+    """Agents are upgraded in waves: a host is silent for down_minutes, its jobs go on.
+
+    every_hours     between one upgrade and the next; 0: none
+    wave_share      hosts of one wave; a wave every wave_minutes
+    """
+
+    every_hours: float = within(0.0, 0.0, 8760.0)
+    wave_share: float = within(0.05, 1e-4, 1.0)
+    wave_minutes: float = within(30.0, 1.0, 10_080.0)
+    down_minutes: float = within(5.0, 0.0, 1440.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropout:
+    """Reports that do not come: hosts silent in a window, and reports that come too late."""
+
+    share: float = within(0.02, 0.0, 0.9)
+    late_share: float = within(0.005, 0.0, 0.9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adversaries:
+    """Who does not follow the protocol.
+
+    lying_share             hosts that lie in one of the ways of `lies`, in turn
+    leader                  tricks of the Leader
+    helper_lost_share       windows in which the Helper is away
+    duplicate_share,
+    reorder_share           records that the broker sends twice, or out of order
+    clock_skew_s            standard deviation of hosts' clocks
+    mass_restart_hour       all hosts of one operator restart at this hour; below 0: never
+    guesser_hosts           hosts whose data a guessing attacker knows
+    """
+
+    lying_share: float = within(0.0, 0.0, 0.5)
+    lies: tuple[str, ...] = some_of("out_of_range", "replay", "forged_id", "poisoned_share")
+    leader: tuple[str, ...] = some_of("drop_hosts", "alter_share", "replay_batch", "split_batch")
+    helper_lost_share: float = within(0.0, 0.0, 1.0)
+    duplicate_share: float = within(0.0, 0.0, 1.0)
+    reorder_share: float = within(0.0, 0.0, 1.0)
+    clock_skew_s: float = within(0.0, 0.0, 86_400.0)
+    mass_restart_hour: float = within(-1.0, -1.0, 8760.0)
+    guesser_hosts: int = within(0, 0, 1 << 20)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One simulated fleet over one stretch of time.
+
+    start_s         Unix time of the first window; duration_s from there
+    step_s          grid of the dense ticks: nothing but rare events changes within one
+    operators       each operator's share of the hosts, in any unit
+    shapes          kinds of hosts
+    plan            name of a shipped plan, or a plan file's path
+    fidelity        exact, masked or noise; auto: masked up to a day, noise beyond
+    """
+
+    name: str
+    about: str = ""
+    seed: int = within(1, 0, (1 << 63) - 1)
+    hosts: int = within(None, 1, 1_000_000)
+    start_s: int = within(1_770_854_400, 0, 1 << 40)
+    duration_s: int = within(None, 1, YEAR_S)
+    step_s: int = within(60, 1, 86_400)
+    plan: str = "default"
+    fidelity: str = one_of("auto", "auto", "exact", "masked", "noise")
+    operators: tuple[float, ...] = (4.0, 3.0, 2.0, 1.0)
+    shapes: tuple[Shape, ...] = (Shape(gpu_model="H100"),)
+    load: Load = Load()
+    jobs: Jobs = Jobs()
+    applications: Applications = Applications()
+    faults: Faults = Faults()
+    fail_slow: FailSlow = FailSlow()
+    upgrades: Upgrades = Upgrades()
+    dropout: Dropout = Dropout()
+    adversaries: Adversaries = Adversaries()
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the fleet, from the shares of its shapes (the inventory has them exactly)."""
+        whole = sum(shape.share for shape in self.shapes)
+        return round(self.hosts * sum(s.share * s.gpus for s in self.shapes) / whole)
+
+    @property
+    def end_s(self) -> int:
+        """Unix time at which the simulation ends."""
+        return self.start_s + self.duration_s
+
+    def scaled(self, *, hosts: int) -> Self:
+        """The same fleet with more or fewer hosts; rates and shares stay."""
+        return replace(self, hosts=hosts)
+
+    def with_(self, **changes: Any) -> Self:
+        """The same scenario with some fields changed, for a sweep."""
+        return replace(self, **changes)
