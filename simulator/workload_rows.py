@@ -17,6 +17,7 @@ from wire.task import Task
 from .applications import Application
 from .fleet import FleetRows, FleetState, Inventory
 from .fleet.faults import event_rates
+from .fleet.hosts import link_speeds
 from .fleet.state import IDLE, SEEN_WORDS, bits
 from .workloads import Workload, check_classes
 
@@ -41,6 +42,7 @@ class WorkloadSampler:
         self.workloads = tuple(workloads)
         self._rows = FleetRows(catalogue, task, [Application.recorded(w) for w in workloads])
         self._model = np.array([models.index(w.gpu_model) for w in workloads])
+        self._link_gbit = link_speeds([w.gpu_model for w in workloads])
         classes = catalogue.section("applications_seen").cells
         self._place = np.array([classes.index(w.application) for w in workloads])
         self._incidents = catalogue.section("incidents")
@@ -75,6 +77,8 @@ class WorkloadSampler:
             gpus=gpus.astype(np.int8),
             lemon=np.zeros(hosts, dtype=np.bool_),
             pace=np.ones(hosts, dtype=np.float32),
+            leaf=np.zeros(hosts, dtype=np.int32),
+            link_gbit=self._link_gbit[workload],
         )
         return FleetState(
             start_s=0,

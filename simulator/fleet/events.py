@@ -65,6 +65,9 @@ class RareEvents:
         self._rng = stream(scenario.seed, "rare events")
         self._repair = needs_repair(catalogue)
         self._shown = incident_of_fault(catalogue)
+        self._switch = catalogue.classes("hardware_fault").index("network_switch_or_cable")
+        self._congested = catalogue.classes("incident").index("nic_cross_traffic")
+        self._causes = catalogue.classes("hardware_fault")
         self._rates = fault_rates(scenario.faults, floor.inventory)
         self._lemon_faults: Counter[int] = Counter()
         self._wide: dict[int, WideJob] = {}
@@ -106,6 +109,16 @@ class RareEvents:
             del self._wide[job.number]
             self._floor.stop(job.hosts, self.now_s)
 
+    def slow_down(self, job: WideJob, begin_s: float, end_s: float, slowdown: float) -> None:
+        """Plan a wide job's episode: its steps take longer, and one of its hosts is congested."""
+        self._env.process(self._episode(job, begin_s, end_s, slowdown))
+
+    def _episode(self, job: WideJob, begin_s: float, end_s: float, slowdown: float) -> Steps:
+        yield self._env.timeout(max(begin_s - self.now_s, 0.0))
+        if self._wide.get(job.number) is job:
+            self._floor.slow(job.hosts, begin_s, end_s, slowdown)
+            self._show(self._congested, self._rng.choice(job.hosts, 1))
+
     def _faults(self) -> Steps:
         """Faults of all hosts are one stream at the sum of their rates."""
         while True:
@@ -124,13 +137,24 @@ class RareEvents:
         where = np.array([host])
         self.hardware.add_events(where, np.array([cause]), np.array([now]))
         if self._shown[cause] >= 0:
-            self.incidents.add_events(where, self._shown[[cause]], np.array([now]))
-        self.counts[f"fault {cause}"] += 1
+            self._show(int(self._shown[cause]), self._hit(host, cause))
+        self.counts[f"fault {self._causes[cause]}"] += 1
         self._interrupt(host)
         if self._repair[cause]:
             floor.down_until_s[host] = now + self._rng.exponential(faults.repair_hours * 3600)
         if floor.inventory.lemon[host]:
             self._watch_lemon(host)
+
+    def _hit(self, host: int, cause: int) -> Hosts:
+        """Hosts that notice a fault: all under a switch, else the one."""
+        leaf = self._floor.inventory.leaf
+        if cause == self._switch:
+            return np.flatnonzero(leaf == leaf[host])
+        return np.array([host])
+
+    def _show(self, incident: int, hosts: Hosts) -> None:
+        codes = np.full(len(hosts), incident)
+        self.incidents.add_events(hosts, codes, np.full(len(hosts), self.now_s))
 
     def _watch_lemon(self, host: int) -> None:
         self._lemon_faults[host] += 1

@@ -1,9 +1,10 @@
-"""The hosts of a fleet: whose they are, which GPUs they hold, and which of them are lemons."""
+"""The hosts of a fleet: whose they are, their GPUs and links, and which of them are lemons."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,12 @@ from numpy.typing import NDArray
 from simulator.scenario import Scenario, ScenarioError
 from simulator.streams import stream
 from wire.catalogue import Catalogue
+
+LEAF_HOSTS: Final = 32
+LINK_GBIT: Final = {
+    "V100": 100, "A100": 200, "H100": 400, "H200": 400, "B200": 400, "MI300X": 400, "L40S": 200,
+}  # fmt: skip
+"""What machines of that generation are commonly sold with; chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +29,8 @@ class Inventory:
     gpus        int8[hosts]
     lemon       bool[hosts], hosts that fail again and again (until exchanged)
     pace        float32[hosts], speed of the host on its own; 1 is a healthy one of its model
+    leaf        int32[hosts], the switch that it hangs on
+    link_gbit   int16[hosts], speed of one of its links to it
     """
 
     operator: NDArray[np.int16]
@@ -29,6 +38,8 @@ class Inventory:
     gpus: NDArray[np.int8]
     lemon: NDArray[np.bool_]
     pace: NDArray[np.float32]
+    leaf: NDArray[np.int32]
+    link_gbit: NDArray[np.int16]
 
     @property
     def hosts(self) -> int:
@@ -63,7 +74,14 @@ def make_inventory(scenario: Scenario, catalogue: Catalogue) -> Inventory:
         gpus[kind].astype(np.int8),
         lemon,
         _paces(scenario, rng),
+        (np.arange(hosts) // LEAF_HOSTS).astype(np.int32),
+        link_speeds(models)[model[kind]],
     )
+
+
+def link_speeds(models: Sequence[str]) -> NDArray[np.int16]:
+    """Gbit/s of a link of a host with each GPU model; an unknown one has the slowest."""
+    return np.array([LINK_GBIT.get(model, min(LINK_GBIT.values())) for model in models], np.int16)
 
 
 def _paces(scenario: Scenario, rng: np.random.Generator) -> NDArray[np.float32]:

@@ -14,10 +14,7 @@ Hosts = NDArray[np.int64]
 
 @dataclass(slots=True)
 class HostLog:
-    """Stretches of time on hosts, each with a small code; an event is a stretch of no length.
-
-    Entries are added in order of their ends, up to one tick.
-    """
+    """Stretches of time on hosts, each with a small code; an event is a stretch of no length."""
 
     _ends: list[float] = field(default_factory=list)
     _chunks: list[tuple[Hosts, NDArray[np.int64], Floats, Floats]] = field(default_factory=list)
@@ -25,13 +22,14 @@ class HostLog:
     def add(
         self, hosts: Hosts, codes: NDArray[np.int64], begins: Floats, ends: Floats, now_s: float
     ) -> None:
-        """Append entries (same length each) that ended at or before now_s, none before the last."""
+        """Append entries, same length each, that ended at or before now_s."""
         if len(hosts):
-            self._ends.append(now_s)
+            # Never falling, so that a search finds every chunk that may reach into a window.
+            self._ends.append(max(now_s, self._ends[-1]) if self._ends else now_s)
             self._chunks.append((hosts, codes, begins, ends))
 
     def add_events(self, hosts: Hosts, codes: NDArray[np.int64], at_s: Floats) -> None:
-        """Append events, at_s in any order but after those before."""
+        """Append events, at_s in any order."""
         if len(hosts):
             self.add(hosts, codes, at_s, at_s, float(at_s.max()))
 
@@ -39,7 +37,7 @@ class HostLog:
         """Return hosts and codes of the entries that touch [start_s, end_s)."""
         found = []
         for hosts, codes, begins, ends in self._chunks[bisect_left(self._ends, start_s) :]:
-            touching = (begins < end_s) & (ends >= start_s)
+            touching = (begins < end_s) & ((ends > start_s) | (begins >= start_s))
             found.append((hosts[touching], codes[touching]))
         if not found:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)

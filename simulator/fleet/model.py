@@ -66,8 +66,9 @@ class FleetModel:
     def at(self, start_s: int, window_s: int) -> FleetState:
         """Simulate up to a window's end and say what every host did in it.
 
-        Jobs, speed and presence are those of the last tick in the window; the bits are of all of
-        it. Ask in ascending order of ends: a window that ended earlier gets today's jobs.
+        Jobs, speed and presence are those of its end: of the last tick and the rare events since;
+        the bits are of all of it. Ask in ascending order of ends: a window that ended earlier gets
+        today's jobs. A window that ends within a step gets that whole step.
         Raises  ValueError for a window before the start or beyond what is kept
         """
         end_s = start_s + window_s
@@ -78,14 +79,31 @@ class FleetModel:
             self._tick()
         return self._state(start_s, window_s)
 
+    def recorded_share(self, state: FleetState) -> float:
+        """Share of the busy GPUs that run a recording on the GPU model it was recorded on.
+
+        All the rest are variants by rule: what a result that rests on this state must say.
+        """
+        models = self._catalogue.classes("gpu_model")
+        recorded = np.array(
+            [
+                models.index(a.workload.gpu_model) if a.is_recording else -1
+                for a in self.applications
+            ]
+        )
+        held = state.busy * self.inventory.gpus
+        same = recorded[state.application] == self.inventory.gpu_model
+        whole = float(held.sum())
+        return float(held[same & (state.application != IDLE)].sum()) / whole if whole else 0.0
+
     def _tick(self) -> None:
         """Let one step pass: what ended makes room, the load is filled up, incidents strike."""
         now_s = self.now_s
         rng = philox(self.scenario.seed, "tick", self._ticks)
-        self._rare.advance(now_s)
         self._floor.stop_ended(now_s)
         self._scheduler.start_due(now_s, rng)
         self._strike_incidents(now_s, rng)
+        self._rare.advance(now_s + self.scenario.step_s)
         self._ticks += 1
         if self._ticks % 1024 == 0:
             for log in (self._floor.runs, self._rare.hardware, self._rare.incidents):

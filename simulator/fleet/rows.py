@@ -30,6 +30,8 @@ LOAD_JITTER: Final = 0.15
 MIX_JITTER: Final = 0.25
 """Standard deviations of the logarithm: of a host's load, of a kernel's share of it."""
 
+FULL_LINK_GBIT: Final = 400
+
 _MILLION: Final = 1_000_000
 _EVENTS: Final = ("applications_seen", "incidents", "hardware_faults")
 
@@ -153,6 +155,10 @@ class FleetRows:
             by_activity(section, drawn, row)
         elif section.kind is SectionKind.MEAN:
             row[:] = draw_means(section, drawn.load, rng)
+            if section.name == "host_network":  # full scale is the fastest link
+                links = drawn.state.inventory.link_gbit[drawn.lo : drawn.hi, None]
+                row *= np.minimum(links, FULL_LINK_GBIT)
+                row //= FULL_LINK_GBIT
         elif section.name in _EVENTS:
             row[:] = unpack(_event_words(section.name, drawn), section.length)
         elif section.bins is not None and section.sample_period_s:

@@ -71,7 +71,7 @@ class Scheduler:
     ) -> bool:
         """Start jobs of one operator; return whether more could follow at once."""
         lo, hi = self._spans[place]
-        missing = target - self._floor.held_gpus(lo, hi)
+        missing = target - self._floor.held_gpus(lo, hi) - self._promised(lo, hi)
         if missing <= 0:
             return False
         queue, batch = self._queues[place], self._waiting[place]
@@ -81,26 +81,38 @@ class Scheduler:
             batch = queue.draw(count, hours, rng, running=running)
         needed = np.ceil(batch.gpus / self._whole[place]).astype(np.int64)
         free = lo + np.flatnonzero(self._floor.free(now_s)[lo:hi])
-        before = np.cumsum(batch.gpus) - batch.gpus
-        fits = (before < missing) & (np.cumsum(needed) <= len(free))
+        # A job starts when half of it is missing: the load is then right in the mean.
+        halves = np.minimum(batch.gpus, target) / 2
+        wanted = np.cumsum(batch.gpus) - batch.gpus + halves <= missing
+        fits = wanted & (np.cumsum(needed) <= len(free))
         first = int(np.argmin(fits)) if not fits.all() else len(fits)
         self._waiting[place] = batch.part(first, len(fits)) if first < len(fits) else None
-        self._start(batch.part(0, first), needed[:first], rng.permutation(free), now_s, rng)
+        free = rng.permutation(free)
+        free = self._start_wides(batch.part(0, first), needed[:first], free, now_s, rng, running)
+        small = np.flatnonzero(needed[:first] == 1)
+        if small.size:
+            self._start_small(free[: small.size], batch, small, now_s, rng)
         return first > 0
 
-    def _start(
-        self, batch: Batch, needed: Hosts, free: Hosts, now_s: float, rng: np.random.Generator
-    ) -> None:
+    def _promised(self, lo: int, hi: int) -> float:
+        """GPUs that growing jobs will still take from an operator's hosts."""
+        growing = [job for job in self._rare.growing() if lo <= job.hosts[0] < hi]
+        return sum(job.gpus * (1 - len(job.hosts) / job.wanted) for job in growing)
+
+    def _start_wides(
+        self, batch: Batch, needed: Hosts, free: Hosts, now_s: float, rng: np.random.Generator,
+        running: bool,
+    ) -> Hosts:  # fmt: skip
+        """Start the jobs of a batch that need several hosts; return the hosts that are left."""
         for wide in np.flatnonzero(needed > 1):
             taken = self._of_one_model(free, int(needed[wide]))
             free = free[~np.isin(free, taken)]
             self._start_wide(
                 taken, int(batch.group[wide]), float(batch.gpus[wide]),
-                float(batch.seconds[wide]), now_s, rng,
+                float(batch.seconds[wide]), now_s, rng, grown=running,
             )  # fmt: skip
-        small = np.flatnonzero(needed == 1)
-        if small.size:
-            self._start_small(free[: small.size], batch, small, now_s, rng)
+            self.counts["jobs"] += 1
+        return free
 
     def _start_small(
         self, hosts: Hosts, batch: Batch, small: Hosts, now_s: float, rng: np.random.Generator
@@ -129,11 +141,11 @@ class Scheduler:
 
     def _start_wide(
         self, hosts: Hosts, group: int, gpus: float, seconds: float, now_s: float,
-        rng: np.random.Generator,
+        rng: np.random.Generator, *, grown: bool = True,
     ) -> None:  # fmt: skip
         jobs = self._scenario.jobs
         wanted, now_on = len(hosts), hosts
-        if rng.random() < jobs.elastic_share:
+        if rng.random() < jobs.elastic_share and not grown:
             now_on = hosts[: max(wanted // 4, 1)]
         end_s = now_s + seconds
         job = WideJob(self._numbers, now_on, wanted, group, gpus, end_s)
@@ -142,7 +154,6 @@ class Scheduler:
         self._put(job, now_on, 0, now_s, rng)
         self._rare.start_wide(job)
         kind = slow_kind(wanted, gpus)
-        self.counts["jobs"] += 1
         self.counts[f"placements {kind.name}"] += 1
         if rng.random() < self._chance(kind.chance):
             self.counts[f"slow {kind.name}"] += 1
@@ -157,7 +168,7 @@ class Scheduler:
         else:
             begin_s, end_s = now_s, job.end_s
             slowdown = 1 + rng.exponential(slowdown - 1)
-        self._floor.slow(job.hosts, begin_s, end_s, slowdown)
+        self._rare.slow_down(job, begin_s, end_s, slowdown)
 
     def _put(
         self, job: WideJob, hosts: Hosts, first: int, now_s: float, rng: np.random.Generator
@@ -169,7 +180,8 @@ class Scheduler:
         held = np.clip(job.gpus - (first * gpus + np.cumsum(gpus) - gpus), 1.0, gpus)
         numbers = np.full(len(hosts), job.number)
         floor.start(hosts, numbers, tables, held / gpus, now_s)
-        floor.pace[hosts] = floor.inventory.pace[np.union1d(job.hosts, hosts)].min()
+        every = np.union1d(job.hosts, hosts)
+        floor.pace[every] = floor.inventory.pace[every].min()
 
     def _grow(self, job: WideJob, now_s: float, rng: np.random.Generator) -> None:
         """Double a job's hosts where its operator has room, and look again later if not."""

@@ -120,7 +120,7 @@ class Faults:
 
     per_1000_node_days: float = within(6.5, 0.0, 1000.0)
     lemon_share: float = within(0.0, 0.0, 1.0)
-    lemon_faults_per_day: float = within(1.43, 0.0, 1000.0)
+    lemon_faults_per_day: float = within(1.6, 0.0, 1000.0)
     lemon_quarantine_faults: int = within(0, 0, 1000)
     repair_hours: float = within(2.0, 0.0, 8760.0)
     incidents_scale: float = within(1.0, 0.0, 100.0)
