@@ -47,9 +47,9 @@ class CoverageTally:
             if cell.released is None or cell.low is None or cell.high is None:
                 continue
             held = cell.low <= cell.truth <= cell.high
-            names = (cell.section,)
+            names = [cell.section]
             if cell.kind != SectionKind.INDICATORS.value:
-                names = (cell.section, TOTAL)
+                names.append(TOTAL)
             for name in names:
                 self._count(name, "values", held)
                 if cell.truth:
@@ -72,14 +72,15 @@ class CoverageTally:
         if not names:
             raise ValueError("expected at least one released window, got none")
         names.sort(key=lambda name: name != TOTAL)
-        found = []
-        for name in names:
-            values = self._of(name, "values")
-            assert values is not None
-            found.append(
-                SectionCoverage(name, values, self._of(name, "filled"), self._of(name, "shares"))
+        return tuple(
+            SectionCoverage(
+                name,
+                coverage(self._hits[name, "values"], self._trials[name, "values"]),
+                self._of(name, "filled"),
+                self._of(name, "shares"),
             )
-        return tuple(found)
+            for name in names
+        )
 
     def _of(self, name: str, what: str) -> Coverage | None:
         trials = self._trials[name, what]

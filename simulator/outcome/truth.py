@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -67,21 +67,23 @@ def truth_cells(outcome: WindowOutcome, catalogue: Catalogue) -> list[TruthCell]
 
     A window that was not released has its truth alone: what is missing is shown, not hidden.
     """
-    truths = _truths(outcome, catalogue)
-    head = (outcome.task.series, outcome.start, outcome.windows, outcome.n)
+    bare = _bare_cells(outcome, catalogue)
     if outcome.released is None:
-        return [
-            TruthCell(*head, *place, value, share, *(None,) * 8, outcome.reason)
-            for place, value, share in truths
-        ]
+        return bare
     cells = estimate(outcome.task, catalogue, outcome.released, outcome.n, outcome.capacity)
     return [
-        TruthCell(
-            *(*head, *place, value, share),
-            *(cell.value, cell.standard_error, cell.low, cell.high),
-            *(cell.share, cell.share_low, cell.share_high, cell.below_noise, ""),
+        replace(
+            one,
+            released=cell.value,
+            standard_error=cell.standard_error,
+            low=cell.low,
+            high=cell.high,
+            share=cell.share,
+            share_low=cell.share_low,
+            share_high=cell.share_high,
+            below_noise=cell.below_noise,
         )
-        for (place, value, share), cell in zip(truths, cells, strict=True)
+        for one, cell in zip(bare, cells, strict=True)
     ]
 
 
@@ -129,15 +131,11 @@ def read_truth(path: Path) -> pd.DataFrame:
     return frame
 
 
-_Place = tuple[str, str, str, str]
-
-
-def _truths(
-    outcome: WindowOutcome, catalogue: Catalogue
-) -> list[tuple[_Place, float, float | None]]:
-    """Give (section, cell, kind, unit), truth and true share in the estimator's order."""
+def _bare_cells(outcome: WindowOutcome, catalogue: Catalogue) -> list[TruthCell]:
+    """Give the truth of every named cell, in the estimator's order, without a release."""
     found = []
-    for spec, place in zip(outcome.task.sections, outcome.task.slices().values(), strict=True):
+    task, nothing = outcome.task, (None,) * 8
+    for spec, place in zip(task.sections, task.slices().values(), strict=True):
         section = catalogue.section(spec.name)
         raw = outcome.truth[place.start - CHECK_WORDS : place.stop - CHECK_WORDS]
         value, share = _section_truth(section, spec, raw, outcome.reporting)
@@ -145,9 +143,10 @@ def _truths(
         for at, cell in enumerate(section.cells):
             if any(part.startswith(RESERVED) for part in cell.split("/")):
                 continue
+            head = (task.series, outcome.start, outcome.windows, outcome.n)
+            what = (spec.name, cell, spec.kind.value, units[at][0])
             known = None if np.isnan(share[at]) else float(share[at])
-            where = (spec.name, cell, spec.kind.value, units[at][0])
-            found.append((where, float(value[at]), known))
+            found.append(TruthCell(*head, *what, float(value[at]), known, *nothing, outcome.reason))
     return found
 
 

@@ -24,6 +24,8 @@ from simulator.outcome.slowdown import measured_slowdown
 from simulator.scenario import Applications, Load
 from tests.engine_kit import CATALOGUE, scenario
 
+PARTIES = (b"L" * 32, b"H" * 32)
+
 
 def day(applications: int = 20, hosts_each: int = 300, hosts: int = 5_000) -> DayRuns:
     """Each application on so many hosts, for an hour on each."""
@@ -131,7 +133,7 @@ def test_lived_day_counts_every_host_that_ran_an_application() -> None:
     )  # fmt: skip
     (runs,) = live_days(FleetModel(made, CATALOGUE), CATALOGUE, 1)
     whole = FleetModel(made, CATALOGUE).at(made.start_s, 86_400)
-    ran = sum(bin(int(word)).count("1") for word in whole.seen.ravel())
+    ran = sum(int(word).bit_count() for word in whole.seen.ravel())
     assert len(runs.host) == ran
     assert runs.windows.max() <= 1_440
     assert runs.hosts_of.sum() <= ran
