@@ -14,7 +14,7 @@ SITE := .venv/site
 
 .PHONY: help setup bpf demo test gpu-check gpu-kit lint lint-python lint-proto lint-docs format lock
 .PHONY: kafka java bench-round bench-demo bench-audit bench-kafka bench-agent clean
-.PHONY: bench-families bench-signatures
+.PHONY: bench-families bench-signatures bench-simulator
 
 help:
 	@echo "make setup         .venv with everything, by hash"
@@ -34,6 +34,7 @@ help:
 	@echo "make bench-families   GPU time that no rule names, and names the rules never saw"
 	@echo "make bench-signatures application classes on profiles that were not learned from"
 	@echo "make bench-agent   what one agent costs its host; as root, 20 minutes"
+	@echo "make bench-simulator   what 100,000 simulated GPUs cost, and what they would see"
 	@echo "make bench-audit   the noise samplers' audit at 10^7 trials"
 
 setup: $(STAMP)
@@ -106,6 +107,10 @@ bench-signatures: $(STAMP)
 
 bench-agent: $(STAMP)
 	@$(PYTHON) -m bench.agent $(ARGS)
+
+# Resumable: what was measured under this commit is kept; ARGS="--fresh" measures again.
+bench-simulator: $(STAMP)
+	@$(PYTHON) -m bench.simulator $(ARGS)
 
 bench-audit: $(STAMP)
 	@$(PYTHON) -m bench.audit $(ARGS)
