@@ -6,8 +6,8 @@ from contextlib import closing
 from functools import partial
 from typing import Any, Final
 
+from bench.parts import Part, Parts
 from bench.record import CACHE, Figure
-from bench.round import Part, Parts
 from pointillist.plan_file import default_plan
 from privacy.plan import Plan, PlannedSection, PlannedTask
 from simulator.adversaries import (

@@ -8,8 +8,8 @@ from functools import partial
 from math import sqrt
 from typing import Any, Final
 
+from bench.parts import Part, Parts
 from bench.record import CACHE, RESULTS, Figure
-from bench.round import Part, Parts
 from pointillist.plan_file import default_plan
 from privacy.plan import Plan
 from simulator.applications import Application, load_applications
