@@ -1,0 +1,143 @@
+"""Parts of a fleet at work: each part in a process of its own, or all in this one."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from typing import Any, Generic, Protocol, TypeVar
+
+_JOIN_S = 10.0
+
+
+class CrewFailed(RuntimeError):
+    """A part failed; its own traceback is in the message."""
+
+
+class Part(Protocol):
+    """What a crew consists of."""
+
+    def close(self) -> None:
+        """Let go of files."""
+        ...
+
+
+P = TypeVar("P", bound=Part)
+
+
+class Crew(Generic[P]):
+    """Several parts that do the same at the same time.
+
+    make        one call per part, to be pickled: a function of a module and its arguments
+    processes   1: every part in this process, one after the other
+    """
+
+    def __init__(self, make: Sequence[Callable[[], P]], processes: int) -> None:
+        self._here: list[P] = []
+        self._there: list[tuple[multiprocessing.process.BaseProcess, Connection]] = []
+        self._begun: tuple[str, tuple[Any, ...]] | None = None
+        if processes <= 1:
+            self._here = [one() for one in make]
+            return
+        # spawn: a copy of this process would copy its threads' locks and its open files.
+        context = multiprocessing.get_context("spawn")
+        for number, one in enumerate(make):
+            ours, theirs = context.Pipe()
+            child = context.Process(
+                target=_serve, args=(theirs, one, os.getpid()), name=f"hosts-{number}", daemon=True
+            )
+            child.start()
+            theirs.close()
+            self._there.append((child, ours))
+        self._receive()
+
+    def start(self, method: str, *arguments: Any) -> None:
+        """Have every part call a method of its own."""
+        self._begun = (method, arguments)
+        for child, pipe in self._there:
+            try:
+                pipe.send((method, arguments))
+            except OSError as error:
+                raise CrewFailed(f"process {child.name} is gone") from error
+
+    def working(self) -> bool:
+        """Say whether a part still works at what was started."""
+        return any(not pipe.poll(0) for _, pipe in self._there)
+
+    def results(self) -> list[Any]:
+        """Wait for what was started; one result per part.
+
+        Raises      CrewFailed
+        """
+        if self._begun is None:
+            raise RuntimeError("results of a crew: expected a call begun before, got none")
+        method, arguments = self._begun
+        self._begun = None
+        if self._there:
+            return self._receive()
+        return [getattr(part, method)(*arguments) for part in self._here]
+
+    def call(self, method: str, *arguments: Any) -> list[Any]:
+        """Start, and wait."""
+        self.start(method, *arguments)
+        return self.results()
+
+    def peak_bytes(self) -> list[int]:
+        """Most memory that each process has held, this one first."""
+        there = self.call("__peak__") if self._there else []
+        return [_peak(), *there]
+
+    def close(self) -> None:
+        """End every part; a second call does nothing."""
+        here, self._here = self._here, []
+        for part in here:
+            part.close()
+        there, self._there = self._there, []
+        for _, pipe in there:
+            try:
+                pipe.send(None)
+            except OSError:
+                continue  # it is gone already
+        for child, pipe in there:
+            child.join(_JOIN_S)
+            if child.is_alive():
+                child.terminate()
+            pipe.close()
+
+    def _receive(self) -> list[Any]:
+        found = []
+        for child, pipe in self._there:
+            try:
+                good, value = pipe.recv()
+            except EOFError as error:
+                raise CrewFailed(f"process {child.name} ended without an answer") from error
+            if not good:
+                raise CrewFailed(f"process {child.name}:\n{value}")
+            found.append(value)
+        return found
+
+
+def _peak() -> int:
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _serve(pipe: Connection, make: Callable[[], Part], parent: int) -> None:
+    """Do what comes through the pipe until it ends, or the parent does."""
+    try:
+        part = make()
+        pipe.send((True, None))
+        while (request := pipe.recv()) is not None and os.getppid() == parent:
+            method, arguments = request
+            found = _peak() if method == "__peak__" else getattr(part, method)(*arguments)
+            pipe.send((True, found))
+        part.close()
+    except (EOFError, KeyboardInterrupt):
+        return
+    except BaseException:  # whatever it was, the parent must hear of it
+        pipe.send((False, traceback.format_exc()))
+        raise SystemExit(1) from None

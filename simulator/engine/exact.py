@@ -1,0 +1,240 @@
+"""Every report encoded, sealed, sent, opened, summed and released by the production code."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import numpy as np
+
+from aggregator.events import StoreSuppressed
+from aggregator.helper_port import HelperPort
+from aggregator.released import ReleasedWindow
+from simulator.fleet.hosts import Inventory
+from simulator.fleet.state import FleetState
+from transport.embedded import EmbeddedLog
+from transport.opening import EmbeddedSettings, Side, TransportSettings, open_transport
+from transport.port import Transport
+from wire.ids import hardware_hash, host_id
+from wire.rejection import Reason
+from wire.roster import PlanMembership, Roster, RosterEntry
+from wire.task import Task
+
+from .blocks import spans
+from .crew import Crew
+from .exact_hosts import ExactHosts, Sent
+from .exact_parties import Parties
+from .port import EngineSettings, RowSource, WindowOutcome
+from .stages import merged
+
+_POLL_S: Final = 0.02
+_PURGE_BYTES: Final = 512 << 20
+_SETTLE_S: Final = 1
+_PATIENCE_S: Final = 30.0
+_EMPTY_POLLS: Final = 2
+"""A broker's poll may come back empty while records are under way."""
+
+
+class LogFellShort(RuntimeError):
+    """The log delivered fewer records than were sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tampering:
+    """Where somebody who does not follow the protocol gets in between.
+
+    helper      around the Leader's way to its Helper
+    transport   around the hosts' way to the log, in each of their processes: to be pickled
+    """
+
+    helper: Callable[[HelperPort], HelperPort] = lambda port: port
+    transport: Callable[[Transport], Transport] | None = None
+
+
+class ExactEngine:
+    """`Fidelity` by the production participants, Leader and Helper over a log.
+
+    Hosts work in `processes` processes of their own, the aggregators in this one.
+    """
+
+    name = "exact"
+
+    def __init__(
+        self,
+        parties: Parties,
+        tasks: list[Task],
+        inventory: Inventory,
+        span: tuple[int, int],
+        settings: EngineSettings,
+        tampering: Tampering = Tampering(),
+    ) -> None:
+        """Make every host's keys, enrol the hosts, sign roster and tasks.
+
+        tasks   those of `parties.public_keys`
+        span    Unix seconds, [first, end)
+        """
+        self._scratch = None if settings.folder else TemporaryDirectory(prefix="pointillist-exact-")
+        folder = settings.folder or Path(self._scratch.name if self._scratch else "")
+        transport: TransportSettings = settings.kafka or EmbeddedSettings(folder / "log")
+        parts = spans(inventory.hosts, settings.block_hosts, settings.processes)
+        self._log = open_transport(transport, Side.AGGREGATOR)
+        self._crew = Crew(
+            [
+                partial(ExactHosts, number, part, settings, folder, transport, tampering.transport)
+                for number, part in enumerate(parts)
+            ],
+            len(parts),
+        )
+        self._parties = parties
+        keys = [key for part in self._crew.call("public_keys") for key in part]
+        roster = make_roster(keys, inventory, tasks)
+        papers, self._ids = parties.start(tasks, roster, self._log, folder, span, tampering.helper)
+        self._crew.call("take", papers)
+        self._known: set[str] = set()
+        self._faithful = tampering.transport is None
+        self._unpurged = 0
+
+    def window(
+        self, task: Task, window_start: int, state: FleetState, rows: RowSource
+    ) -> WindowOutcome:
+        """See `Fidelity.window`."""
+        if task.series not in self._known:
+            self._crew.call("learn", task.series, rows)
+            self._known.add(task.series)
+        before = self._counters()
+        end_s = window_start + task.window_s
+        self._parties.now_s = float(end_s)
+        self._crew.start("window", self._ids[task.series], task, state, end_s)
+        sent = self._gather()
+        released, told = self._parties.settle(end_s + task.lateness_s + _SETTLE_S)
+        if any(one.held for one in sent):
+            self._drain(sum(self._crew.call("send_late")))
+            # What still waits for an epoch, or is late, is counted now.
+            more = self._parties.settle(end_s + task.lateness_s + _SETTLE_S)
+            released, told = released + more[0], told + more[1]
+        self._purge(sum(one.sent for one in sent) * 4 * task.d)
+        return self._outcome(task, window_start, state, sent, before, (released, told))
+
+    def _gather(self) -> list[Sent]:
+        """Read the log while the hosts still write to it, and then to its end."""
+        got = 0
+        while self._crew.working():
+            got += self._parties.read(_POLL_S)
+        sent: list[Sent] = self._crew.results()
+        self._drain(sum(one.sent for one in sent) - got)
+        return sent
+
+    def _drain(self, expected: int) -> None:
+        """Read to the log's end.
+
+        expected    records that are on it and were not read; a network that tampers may hold fewer
+                    or more
+        Raises      LogFellShort when they do not come
+        """
+        deadline = time.monotonic() + _PATIENCE_S
+        empty = 0
+        while expected > 0 or empty < _EMPTY_POLLS:
+            got = self._parties.read(_POLL_S)
+            expected -= got
+            if got:
+                deadline, empty = time.monotonic() + _PATIENCE_S, 0
+                continue
+            empty += 1
+            if not self._faithful and empty >= _EMPTY_POLLS:
+                return
+            if time.monotonic() > deadline:
+                raise LogFellShort(f"expected {expected} more records on the log, got none")
+
+    def _counters(self) -> Counter[str]:
+        """Refusals of both parties since the start, by reason."""
+        parties = self._parties
+        return Counter(parties.leader.rejected) + parties.helper.refused + parties.helper.cleared
+
+    def _outcome(
+        self,
+        task: Task,
+        start: int,
+        state: FleetState,
+        sent: list[Sent],
+        before: Counter[str],
+        settled: tuple[list[ReleasedWindow], list[StoreSuppressed]],
+    ) -> WindowOutcome:
+        refused = self._counters()
+        refused.subtract(before)
+        for one in sent:
+            refused.update(one.withheld)
+        truth = np.sum([one.truth for one in sent], axis=0, dtype=np.int64)
+        laps = (self._parties.leader_laps, self._parties.helper_laps)
+        stages = merged([*(one.stage_s for one in sent), *(one.take() for one in laps)])
+        released = next((one for one in settled[0] if one.window_start_s == start), None)
+        # A window that nobody reported was never opened.
+        reason = next((one.reason for one in settled[1]), Reason.N_MIN.value)
+        return WindowOutcome(
+            task,
+            start,
+            None if released is None else released.vector,
+            0 if released is None else released.n,
+            {name: count for name, count in refused.items() if count},
+            reason if released is None else "",
+            stages,
+            truth,
+            int(np.count_nonzero(state.reporting)),
+            1,
+            None if released is None else released.capacity,
+        )
+
+    def _purge(self, size: int) -> None:
+        """Delete what was read: a day of 100,000 GPUs would lay 70 GB on the disk."""
+        self._unpurged += size
+        if isinstance(self._log, EmbeddedLog) and self._unpurged > _PURGE_BYTES:
+            self._log.purge(time.time())
+            self._unpurged = 0
+
+    def peak_bytes(self) -> list[int]:
+        """Most memory of each process, the aggregators' first."""
+        return self._crew.peak_bytes()
+
+    def close(self) -> None:
+        """End the processes, and let the files go."""
+        self._crew.close()
+        self._parties.close()
+        self._log.close()
+        if self._scratch is not None:
+            self._scratch.cleanup()
+
+
+def make_roster(keys: list[bytes], inventory: Inventory, tasks: list[Task]) -> Roster:
+    """Enrol every host in every task, in cohort 0.
+
+    keys    public keys, in the fleet's order
+    """
+    plan = tuple(
+        PlanMembership(task.series, 0, sum(one.weight_millionths for one in task.sections))
+        for task in tasks
+    )
+    entries = [
+        RosterEntry(
+            host_id(key),
+            key,
+            f"operator-{operator}",
+            0,
+            ((model, gpus),),
+            hardware_hash((f"simulated-host-{number}",)),
+        )
+        for number, (key, operator, model, gpus) in enumerate(
+            zip(
+                keys,
+                inventory.operator.tolist(),
+                inventory.gpu_model.tolist(),
+                inventory.gpus.tolist(),
+                strict=True,
+            )
+        )
+    ]
+    return Roster(1, 0, (plan,), tuple(sorted(entries, key=lambda entry: entry.host_id)))

@@ -1,0 +1,299 @@
+"""The simulated hosts of one process: production participants in blocks around one ledger.
+
+Every window is one transaction of the ledger for all of them; a live agent keeps its own.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_agent.epochs import Host
+from edge_agent.ledger import Ledger
+from edge_agent.ledger_records import SealedRecord, SpoolLimits
+from edge_agent.participant import Participant, Rules
+from edge_agent.protocol_events import (
+    CommitEpochs,
+    CommitSealed,
+    Committed,
+    Effect,
+    EpochDue,
+    Event,
+    Forget,
+    KeysAnnounced,
+    Publish,
+    Published,
+    Refuse,
+    RememberSeries,
+    RosterReceived,
+    TaskReceived,
+    WindowClosed,
+)
+from edge_agent.task_check import Bounds, Pins
+from privacy.signing import SigningKey
+from simulator.fleet.state import FleetState
+from transport.opening import Side, TransportSettings, open_transport
+from transport.port import Producer, Transport
+from wire.ids import TaskId, host_id
+from wire.keys import KeyAnnouncement
+from wire.task import CHECK_WORDS, DEMO_DOMAIN, Task
+
+from .blocks import BlockRows, Drawn, Span
+from .port import EngineSettings, RowSource
+from .randomness import BlockRandomness
+from .stages import Laps
+
+_SPOOL_BYTES = 4 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Papers:
+    """What both parties have signed, and what a host pins: all a host is ever told.
+
+    now_s   Unix seconds
+    """
+
+    tasks: tuple[bytes, ...]
+    roster: bytes
+    announcements: tuple[KeyAnnouncement, ...]
+    leader_pk: bytes
+    helper_pk: bytes
+    n_min: int
+    now_s: int
+
+
+@dataclass(slots=True)
+class Sent:
+    """What one process's hosts did in a window.
+
+    sent        records that are on the log: reports, with the epochs that they needed
+    held        reports of hosts whose network is slow; `send_late` lets them go
+    withheld    reason -> hosts that published nothing
+    """
+
+    truth: NDArray[np.int64]
+    sent: int = 0
+    held: int = 0
+    withheld: dict[str, int] = field(default_factory=dict)
+    stage_s: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Block:
+    """One participant and its place in the fleet."""
+
+    span: Span
+    hosts: list[Host]
+    participant: Participant
+
+
+class ExactHosts:
+    """Makes its hosts' keys, takes papers, closes windows."""
+
+    def __init__(
+        self,
+        number: int,
+        spans_: tuple[Span, ...],
+        settings: EngineSettings,
+        folder: Path,
+        transport: TransportSettings,
+        tamper: Callable[[Transport], Transport] | None = None,
+    ) -> None:
+        self._spans, self._settings, self._folder = spans_, settings, folder / f"hosts-{number}"
+        self._hosts = {one.block: [_new_host() for _ in range(one.lo, one.hi)] for one in spans_}
+        self._lap = Laps("agent.")
+        self._random = BlockRandomness(settings, self._lap)
+        self._rows = BlockRows(spans_, settings)
+        opened = open_transport(transport, Side.AGGREGATOR)
+        self._log: Transport = opened if tamper is None else tamper(opened)
+        self._producer: Producer | None = None
+        self._ledger: Ledger | None = None
+        self._blocks: list[_Block] = []
+        self._late: list[tuple[int, SealedRecord]] = []
+
+    def public_keys(self) -> list[bytes]:
+        """Give each host's public key, in order."""
+        return [host.signing_key.public_bytes for one in self._hosts.values() for host in one]
+
+    def learn(self, series: str, rows: RowSource) -> None:
+        """Take the source of a series' rows."""
+        self._rows.learn(series, rows)
+
+    def take(self, papers: Papers) -> None:
+        """Open the ledger and begin to serve the tasks."""
+        self._producer = self._log.producer()
+        ids = [host.host_id for one in self._hosts.values() for host in one]
+        self._folder.mkdir(parents=True, mode=0o700)
+        self._ledger = Ledger.create(
+            self._folder / "ledger.sqlite",
+            self._folder / "fence",
+            hosts=ids,
+            binding=secrets.token_bytes(32),
+            now_s=papers.now_s,
+            limits=SpoolLimits(8 * len(ids), _SPOOL_BYTES),
+        )
+        pins = Pins(frozenset({papers.leader_pk}), frozenset({papers.helper_pk}))
+        most = Bounds().n_max_at_most
+        bounds = Bounds(n_min_at_least=papers.n_min, n_max_at_most=max(most, 2 * papers.n_min))
+        rules = Rules(pins, bounds, DEMO_DOMAIN)
+        for span in self._spans:
+            self._blocks.append(self._start(span, rules, papers))
+
+    def _start(self, span: Span, rules: Rules, papers: Papers) -> _Block:
+        hosts, random = self._hosts[span.block], self._random
+        participant = Participant(
+            hosts,
+            self._open_ledger.view([host.host_id for host in hosts]),
+            random,
+            os.urandom,
+            rules,
+            rounding_bytes=random.rounding,
+        )
+        block = _Block(span, hosts, participant)
+        refused: Counter[str] = Counter()
+        for signed in papers.tasks:
+            self._tell(block, TaskReceived(signed, papers.now_s), refused)
+        self._tell(block, RosterReceived(papers.roster, papers.now_s), refused)
+        self._tell(block, KeysAnnounced(papers.announcements, papers.now_s), refused)
+        if refused:
+            raise ValueError(f"hosts refuse the papers of their own simulation: {dict(refused)}")
+        return block
+
+    @property
+    def _open_ledger(self) -> Ledger:
+        if self._ledger is None:
+            raise RuntimeError("simulated hosts: expected papers first, got none")
+        return self._ledger
+
+    def window(self, task_id: TaskId, task: Task, state: FleetState, now_s: int) -> Sent:
+        """Close one window of every host, commit it once, and send what is not held back.
+
+        now_s   by the hosts' clocks, at or after the window's end
+        """
+        done = Sent(np.zeros(task.d - CHECK_WORDS, dtype=np.int64))
+        refused: Counter[str] = Counter()
+        with self._lap:
+            done.sent += self._open_epochs(now_s, refused)
+            sealed = []
+            for block, drawn in zip(
+                self._blocks, self._rows.draw(task, state, done.truth), strict=True
+            ):
+                self._lap("rows")
+                self._random.begin(task.series, state.start_s, block.span.block)
+                closed = WindowClosed(task_id, state.start_s, drawn.rows, drawn.present, now_s)
+                commits = self._tell(block, closed, refused)
+                sealed += [(block, drawn, one) for one in commits if isinstance(one, CommitSealed)]
+                self._lap("seal")
+            self._spend(sealed, now_s, done)
+        done.withheld, done.stage_s = dict(refused), self._lap.take()
+        return done
+
+    def _open_epochs(self, now_s: int, refused: Counter[str]) -> int:
+        """Open the epochs that are due, in one transaction, and send them; give how many."""
+        due: list[tuple[_Block, CommitEpochs]] = []
+        for block in self._blocks:
+            effects = self._tell(block, EpochDue(now_s), refused)
+            due += [(block, one) for one in effects if isinstance(one, CommitEpochs)]
+        self._lap("epochs")
+        if not due:
+            return 0
+        records = [record for _, one in due for record in one.records]
+        openings = [opening for _, one in due for opening in one.openings]
+        ids = self._open_ledger.commit_epochs(openings, records, now_s)
+        self._lap("ledger")
+        committed = self._committed([(block, one) for block, one in due], ids, refused)
+        return self._send(committed)
+
+    def _spend(
+        self, sealed: Sequence[tuple[_Block, Drawn, CommitSealed]], now_s: int, done: Sent
+    ) -> None:
+        """Commit one window of all blocks at once; then send, and forget what was sent."""
+        if not sealed:
+            return
+        self._lap("seal")
+        entries = [entry for _, _, one in sealed for entry in one.entries]
+        records = [record for _, _, one in sealed for record in one.records]
+        ids = self._open_ledger.commit_sealed(entries, records, now_s)
+        self._lap("ledger")
+        late = {
+            bytes(block.hosts[host].host_id)
+            for block, drawn, _ in sealed
+            for host in np.flatnonzero(drawn.present & drawn.late).tolist()
+        }
+        published = self._committed([(block, one) for block, _, one in sealed], ids, Counter())
+        # A report's key is its host's id.
+        self._late = [(spool_id, record) for spool_id, record in published if record.key in late]
+        done.held = len(self._late)
+        done.sent += self._send([one for one in published if one[1].key not in late])
+
+    def _committed(
+        self,
+        commits: Sequence[tuple[_Block, CommitEpochs | CommitSealed]],
+        ids: Sequence[int],
+        refused: Counter[str],
+    ) -> list[tuple[int, SealedRecord]]:
+        """Tell every block that its part of the commit is durable; give what may leave now."""
+        leaving: list[tuple[int, SealedRecord]] = []
+        at = 0
+        for block, one in commits:
+            own = tuple(ids[at : at + len(one.records)])
+            at += len(own)
+            for effect in self._tell(block, Committed(one.token, own), refused):
+                if isinstance(effect, Publish):
+                    leaving += zip(effect.spool_ids, effect.records, strict=True)
+        return leaving
+
+    def _send(self, leaving: Sequence[tuple[int, SealedRecord]]) -> int:
+        """Put records on the log; what the log holds is forgotten in one transaction."""
+        if self._producer is None or not leaving:
+            return 0
+        for _, record in leaving:
+            self._producer.send(record.topic, record.key, record.value)
+        self._producer.flush()
+        self._lap("publish")
+        # Any participant turns what is published into what is forgotten, whoever sealed it.
+        ids = tuple(spool_id for spool_id, _ in leaving)
+        for effect in self._blocks[0].participant.handle(Published(ids)):
+            if isinstance(effect, Forget):
+                self._open_ledger.forget(effect.spool_ids)
+        self._lap("ledger")
+        return len(leaving)
+
+    def send_late(self) -> int:
+        """Let the held reports go; give how many."""
+        late, self._late = self._late, []
+        with self._lap:
+            return self._send(late)
+
+    def _tell(self, block: _Block, event: Event, refused: Counter[str]) -> list[Effect]:
+        """Handle one event; count refusals, remember series, give the rest back."""
+        rest: list[Effect] = []
+        for effect in block.participant.handle(event):
+            match effect:
+                case Refuse():
+                    refused[effect.reason.value] += max(effect.hosts, 1)
+                case RememberSeries():
+                    self._open_ledger.remember_series([effect.known])
+                case _:
+                    rest.append(effect)
+        return rest
+
+    def close(self) -> None:
+        """Let ledger and log go."""
+        if self._producer is not None:
+            self._producer.close()
+        if self._ledger is not None:
+            self._ledger.close()
+        self._log.close()
+
+
+def _new_host() -> Host:
+    key = SigningKey.generate()
+    return Host(key, host_id(key.public_bytes))

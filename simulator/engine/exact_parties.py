@@ -1,0 +1,218 @@
+"""A production Leader and Helper around a log, driven by the simulation's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggregator.directory import Directory, PinnedParties
+from aggregator.events import (
+    CallCountersign,
+    CallHelper,
+    EpochsArrived,
+    LeaderEvent,
+    ReportsArrived,
+    StoreSuppressed,
+    Tick,
+)
+from aggregator.helper import Helper
+from aggregator.helper_port import HelperPort, call_countersign, call_helper
+from aggregator.helper_state import HelperState
+from aggregator.leader import Leader
+from aggregator.leader_state import LeaderState
+from aggregator.released import ReleasedWindow
+from aggregator.runners import HelperRunner, LeaderRunner
+from aggregator.tasks import sign_roster, sign_task
+from privacy.masks import mask_into
+from privacy.sealing import HpkeKeyPair
+from privacy.signing import SigningKey
+from transport.port import Consumer, TopicPartition, Transport
+from wire.ids import TaskId, key_id
+from wire.keys import KeyAnnouncement
+from wire.roster import Roster
+from wire.task import Task
+from wire.topics import EPOCHS, REPORTS, TOPICS
+
+from .exact_hosts import Papers
+from .stages import Laps
+
+_GROUP: Final = "leader"
+_POLL_RECORDS: Final = 2000
+_DAY_S: Final = 86_400
+_PRUNE_EVERY_S: Final = 3600
+
+
+class Parties:
+    """Both aggregators of one simulation, with throw-away identities."""
+
+    def __init__(self) -> None:
+        self.leader_key, self.helper_key = SigningKey.generate(), SigningKey.generate()
+        self._leader_box, self._helper_box = HpkeKeyPair.generate(), HpkeKeyPair.generate()
+        self.now_s = 0.0
+        self.leader_laps, self.helper_laps = Laps("leader."), Laps("helper.")
+        self._written: list[ReleasedWindow] = []
+        self._told: list[StoreSuppressed] = []
+        self._calls: list[CallHelper | CallCountersign] = []
+        self._pruned_s = 0.0
+
+    @property
+    def public_keys(self) -> tuple[bytes, bytes]:
+        """Identity keys of Leader and Helper."""
+        return self.leader_key.public_bytes, self.helper_key.public_bytes
+
+    def start(
+        self,
+        tasks: list[Task],
+        roster: Roster,
+        log: Transport,
+        folder: Path,
+        span: tuple[int, int],
+        wrap_helper: Callable[[HelperPort], HelperPort] = lambda port: port,
+    ) -> tuple[Papers, dict[str, TaskId]]:
+        """Sign everything, open both parties' states, join the log.
+
+        span        Unix seconds, [first, end), for which the sealing keys are announced
+        Returns     what hosts are told, and each series' task id
+        """
+        self.now_s = float(span[0])
+        signed = {task.series: sign_task(task, self.leader_key, self.helper_key) for task in tasks}
+        papers = [raw for _, raw in signed.values()]
+        roster_bytes = sign_roster(roster, self.leader_key, self.helper_key)
+        for topic in TOPICS:
+            log.create_topic(topic.name, topic.partitions)
+        self._consumer: Consumer = log.consumer(_GROUP, [EPOCHS, REPORTS])
+        self._state = LeaderState(folder / "leader.sqlite")
+        self._helper_state = HelperState(folder / "helper.sqlite", folder / "helper.fence", span[0])
+        self.leader = Leader(
+            self._directory(papers, roster_bytes, span[0]),
+            self.leader_key,
+            _held(self._leader_box),
+            stopwatch=self.leader_laps,
+        )
+        self._runner = LeaderRunner(
+            self.leader,
+            self._state,
+            _Written(self._written),
+            commit=self._commit,
+            call=self._calls.append,
+            tell=self._told.append,
+        )
+        self.helper = Helper(
+            self._directory(papers, roster_bytes, span[0]),
+            self.helper_key,
+            _held(self._helper_box),
+            self._helper_state,
+            mask_into=self._timed_mask,
+            stopwatch=self.helper_laps,
+        )
+        self._helper = wrap_helper(
+            HelperRunner(
+                self.helper,
+                self._helper_state,
+                lambda: self.now_s,
+                helper_pk=self.helper_key.public_bytes,
+            )
+        )
+        n_min = min(task.n_min for task in tasks)
+        keys = self._announcements(span)
+        said = Papers(tuple(papers), roster_bytes, keys, *self.public_keys, n_min, span[0])
+        return said, {series: identity for series, (identity, _) in signed.items()}
+
+    def _directory(self, tasks: list[bytes], roster: bytes, now_s: int) -> Directory:
+        directory = Directory(PinnedParties(*self.public_keys))
+        for one in tasks:
+            directory.add_task(one, now_s)
+        directory.add_roster(roster)
+        return directory
+
+    def _announcements(self, span: tuple[int, int]) -> tuple[KeyAnnouncement, ...]:
+        """Announce one pair of keys for the whole run: they live no longer than it does."""
+        pairs = ((self.leader_key, self._leader_box), (self.helper_key, self._helper_box))
+        found = []
+        for party, box in pairs:
+            bare = KeyAnnouncement(
+                party.public_bytes, box.public_bytes, span[0] - _DAY_S, span[1] + _DAY_S
+            )
+            found.append(replace(bare, signature=party.sign(bare.unsigned())))
+        return tuple(found)
+
+    # The log
+
+    def read(self, timeout_s: float) -> int:
+        """Take what the log has, at most one poll; give how many records."""
+        with self.leader_laps:
+            records = self._consumer.poll(_POLL_RECORDS, timeout_s)
+            self.leader_laps("log")
+            for topic, event in ((EPOCHS, EpochsArrived), (REPORTS, ReportsArrived)):
+                some = [record for record in records if record.topic == topic]
+                if some:
+                    self._runner.feed(event(some, self.now_s))
+                    self.leader_laps(topic.rpartition(".")[2])
+        return len(records)
+
+    def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._consumer.commit(dict(offsets))
+
+    # Time
+
+    def settle(self, now_s: float) -> tuple[list[ReleasedWindow], list[StoreSuppressed]]:
+        """Let the clock reach now_s: freeze, ask the Helper, release; give what came of it."""
+        self.now_s = now_s
+        self._feed(Tick(now_s))
+        while self._calls:
+            self._feed(self._answer(self._calls.pop(0)))
+        if now_s - self._pruned_s > _PRUNE_EVERY_S:
+            self._state.prune(now_s, self.leader.directory.longest_retention_s())
+            self._pruned_s = now_s
+        released, told = list(self._written), list(self._told)
+        self._written.clear()
+        self._told.clear()
+        return released, told
+
+    def _feed(self, event: LeaderEvent) -> None:
+        with self.leader_laps:
+            self._runner.feed(event)
+            self.leader_laps("freeze" if isinstance(event, Tick) else "release")
+
+    def _answer(self, effect: CallHelper | CallCountersign) -> LeaderEvent:
+        with self.helper_laps:
+            if isinstance(effect, CallCountersign):
+                came = call_countersign(self._helper, effect, lambda: self.now_s)
+                self.helper_laps("countersign")
+                return came
+            came = call_helper(self._helper, effect, self._state.epoch_bytes, lambda: self.now_s)
+            self.helper_laps("commit" if effect.wanted is None else "epochs")
+            return came
+
+    def _timed_mask(self, key: bytes, nonce: bytes, out: NDArray[np.uint32]) -> None:
+        self.helper_laps("authenticate")
+        mask_into(key, nonce, out)
+        self.helper_laps("mask")
+
+    def close(self) -> None:
+        """Let files and the log go."""
+        for held in ("_consumer", "_state", "_helper_state"):
+            one = getattr(self, held, None)
+            if one is not None:
+                one.close()
+
+
+class _Written:
+    """A store that keeps releases in memory; outcome/ writes what a simulation keeps."""
+
+    def __init__(self, written: list[ReleasedWindow]) -> None:
+        self._written = written
+
+    def write(self, release: ReleasedWindow) -> None:
+        """See `ReleaseStore.write`."""
+        self._written.append(release)
+
+
+def _held(pair: HpkeKeyPair) -> Callable[[bytes], HpkeKeyPair | None]:
+    own = key_id(pair.public_bytes)
+    return lambda kid: pair if kid == own else None

@@ -1,0 +1,75 @@
+"""From a fleet's summed vector to an outcome, by the rules that both parties apply to a batch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggregator.released import Capacity
+from simulator.fleet.hosts import Inventory
+from simulator.fleet.state import FleetState
+from wire.rejection import Reason
+from wire.task import CHECK_WORDS, Task
+
+from .port import WindowOutcome
+from .stages import merged
+from .tasks import batch_fault
+
+
+def settled(
+    task: Task,
+    start: int,
+    state: FleetState,
+    released: NDArray[np.int64],
+    truth: NDArray[np.int64],
+    stages: Sequence[Mapping[str, float]],
+    windows: int = 1,
+) -> WindowOutcome:
+    """Release a sum, or say why not.
+
+    released    int64[d], steps, over the hosts that report in time and all the windows
+    windows     equal ones: the same hosts report in each
+    """
+    in_time = state.reporting
+    n = int(np.count_nonzero(in_time))
+    late = int(np.count_nonzero(state.present & state.late))
+    refused = {Reason.WINDOW_LATE.value: late * windows} if late else {}
+    fault = batch_fault(task, state.inventory.operator[in_time])
+    if fault is None and (released[:CHECK_WORDS] != n * windows).any():
+        fault = Reason.CHECK_SUM
+    done = fault is None
+    return WindowOutcome(
+        task,
+        start,
+        released if done else None,
+        n * windows if done else 0,
+        refused,
+        "" if fault is None else fault.value,
+        merged(list(stages)),
+        truth,
+        n * windows,
+        windows,
+        times(capacity_of(state.inventory, in_time), windows) if done else None,
+    )
+
+
+def capacity_of(inventory: Inventory, accepted: NDArray[np.bool_]) -> Capacity:
+    """Count the accepted hosts' GPUs by model, as the roster has them."""
+    models = inventory.gpu_model[accepted].tolist()
+    gpus = inventory.gpus[accepted].tolist()
+    kinds = Counter(zip(models, gpus, strict=True))
+    return Capacity.of(
+        ((model, count),) for (model, count), hosts in kinds.items() for _ in range(hosts)
+    )
+
+
+def times(capacity: Capacity, windows: int) -> Capacity:
+    """Capacity of so many equal windows together."""
+    return Capacity(
+        {model: gpus * windows for model, gpus in capacity.gpus_by_model.items()},
+        {model: squares * windows for model, squares in capacity.squares_by_model.items()},
+        capacity.squares * windows,
+    )
