@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,7 @@ def spans(hosts: int, block_hosts: int, processes: int) -> list[tuple[Span, ...]
     blocks = [Span(i, lo, min(lo + block_hosts, hosts)) for i, lo in enumerate(starts)]
     parts = min(processes, len(blocks))
     ends = [len(blocks) * part // parts for part in range(parts + 1)]
-    return [tuple(blocks[a:b]) for a, b in zip(ends, ends[1:], strict=False)]
+    return [tuple(blocks[a:b]) for a, b in pairwise(ends)]
 
 
 @dataclass(slots=True)

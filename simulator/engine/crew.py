@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import resource
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from multiprocessing.connection import Connection
 from typing import Any, Generic, Protocol, TypeVar
 
 _JOIN_S = 10.0
+_PRELOAD = ["simulator.engine.exact_hosts", "simulator.engine.masked", "simulator.engine.noise"]
 
 
 class CrewFailed(RuntimeError):
@@ -43,12 +44,14 @@ class Crew(Generic[P]):
         if processes <= 1:
             self._here = [one() for one in make]
             return
-        # spawn: a copy of this process would copy its threads' locks and its open files.
-        context = multiprocessing.get_context("spawn")
+        # A copy of this process would copy its threads' locks and its open files; a server without
+        # any makes copies of itself, and imports what they need once.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(_PRELOAD)
         for number, one in enumerate(make):
             ours, theirs = context.Pipe()
             child = context.Process(
-                target=_serve, args=(theirs, one, os.getpid()), name=f"hosts-{number}", daemon=True
+                target=_serve, args=(theirs, one), name=f"hosts-{number}", daemon=True
             )
             child.start()
             theirs.close()
@@ -113,7 +116,7 @@ class Crew(Generic[P]):
         for child, pipe in self._there:
             try:
                 good, value = pipe.recv()
-            except EOFError as error:
+            except (EOFError, OSError) as error:
                 raise CrewFailed(f"process {child.name} ended without an answer") from error
             if not good:
                 raise CrewFailed(f"process {child.name}:\n{value}")
@@ -126,18 +129,16 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def _serve(pipe: Connection, make: Callable[[], Part], parent: int) -> None:
-    """Do what comes through the pipe until it ends, or the parent does."""
+def _serve(pipe: Connection, make: Callable[[], Part]) -> None:
+    """Do what comes through the pipe until it ends, which it does with the parent."""
     try:
-        part = make()
-        pipe.send((True, None))
-        while (request := pipe.recv()) is not None and os.getppid() == parent:
-            method, arguments = request
-            found = _peak() if method == "__peak__" else getattr(part, method)(*arguments)
-            pipe.send((True, found))
-        part.close()
-    except (EOFError, KeyboardInterrupt):
+        with closing(make()) as part:
+            pipe.send((True, None))
+            while (request := pipe.recv()) is not None:
+                method, arguments = request
+                found = _peak() if method == "__peak__" else getattr(part, method)(*arguments)
+                pipe.send((True, found))
+    except (EOFError, KeyboardInterrupt, BrokenPipeError):
         return
-    except BaseException:  # whatever it was, the parent must hear of it
+    except Exception:  # noqa: BLE001  (whatever it was, the parent must hear of it)
         pipe.send((False, traceback.format_exc()))
-        raise SystemExit(1) from None

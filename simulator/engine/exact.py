@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,13 +14,11 @@ from typing import Final
 import numpy as np
 
 from aggregator.events import StoreSuppressed
-from aggregator.helper_port import HelperPort
 from aggregator.released import ReleasedWindow
 from simulator.fleet.hosts import Inventory
 from simulator.fleet.state import FleetState
 from transport.embedded import EmbeddedLog
 from transport.opening import EmbeddedSettings, Side, TransportSettings, open_transport
-from transport.port import Transport
 from wire.ids import hardware_hash, host_id
 from wire.rejection import Reason
 from wire.roster import PlanMembership, Roster, RosterEntry
@@ -31,7 +29,9 @@ from .crew import Crew
 from .exact_hosts import ExactHosts, Sent
 from .exact_parties import Parties
 from .port import EngineSettings, RowSource, WindowOutcome
+from .settle import summed
 from .stages import merged
+from .tampering import HONEST, Tampering
 
 _POLL_S: Final = 0.02
 _PURGE_BYTES: Final = 512 << 20
@@ -43,18 +43,6 @@ _EMPTY_POLLS: Final = 2
 
 class LogFellShort(RuntimeError):
     """The log delivered fewer records than were sent."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tampering:
-    """Where somebody who does not follow the protocol gets in between.
-
-    helper      around the Leader's way to its Helper
-    transport   around the hosts' way to the log, in each of their processes: to be pickled
-    """
-
-    helper: Callable[[HelperPort], HelperPort] = lambda port: port
-    transport: Callable[[Transport], Transport] | None = None
 
 
 class ExactEngine:
@@ -72,16 +60,16 @@ class ExactEngine:
         inventory: Inventory,
         span: tuple[int, int],
         settings: EngineSettings,
-        tampering: Tampering = Tampering(),
+        tampering: Tampering = HONEST,
     ) -> None:
         """Make every host's keys, enrol the hosts, sign roster and tasks.
 
         tasks   those of `parties.public_keys`
         span    Unix seconds, [first, end)
         """
-        self._scratch = None if settings.folder else TemporaryDirectory(prefix="pointillist-exact-")
-        folder = settings.folder or Path(self._scratch.name if self._scratch else "")
-        transport: TransportSettings = settings.kafka or EmbeddedSettings(folder / "log")
+        self._scratch = TemporaryDirectory(prefix="pointillist-exact-", dir=settings.folder)
+        folder = Path(self._scratch.name)
+        transport = _corner(settings, folder)
         parts = spans(inventory.hosts, settings.block_hosts, settings.processes)
         self._log = open_transport(transport, Side.AGGREGATOR)
         self._crew = Crew(
@@ -169,7 +157,7 @@ class ExactEngine:
         refused.subtract(before)
         for one in sent:
             refused.update(one.withheld)
-        truth = np.sum([one.truth for one in sent], axis=0, dtype=np.int64)
+        truth = summed([one.truth for one in sent])
         laps = (self._parties.leader_laps, self._parties.helper_laps)
         stages = merged([*(one.stage_s for one in sent), *(one.take() for one in laps)])
         released = next((one for one in settled[0] if one.window_start_s == start), None)
@@ -205,8 +193,14 @@ class ExactEngine:
         self._crew.close()
         self._parties.close()
         self._log.close()
-        if self._scratch is not None:
-            self._scratch.cleanup()
+        self._scratch.cleanup()
+
+
+def _corner(settings: EngineSettings, folder: Path) -> TransportSettings:
+    """Give a log that holds nothing yet: a file, or topics of their own on the broker."""
+    if settings.kafka is None:
+        return EmbeddedSettings(folder / "log")
+    return replace(settings.kafka, prefix=f"{settings.kafka.prefix}{secrets.token_hex(4)}.")
 
 
 def make_roster(keys: list[bytes], inventory: Inventory, tasks: list[Task]) -> Roster:

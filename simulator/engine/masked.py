@@ -1,4 +1,4 @@
-"""Real encoding, noise and masks, summed as the Leader and the Helper do; nothing is sealed or sent.
+"""Real encoding, noise and masks, summed as Leader and Helper do; nothing is sealed or sent.
 
 What a host and the Helper would share by an epoch's seal, the key K_H, is drawn here and known to
 both sides of this file. Everything after it is theirs: derived keys, tags, nonces, masks.
@@ -29,7 +29,7 @@ from .blocks import BlockRows, Drawn, Span, spans
 from .crew import Crew
 from .port import EngineSettings, RowSource, WindowOutcome
 from .randomness import BlockRandomness
-from .settle import settled
+from .settle import settled, summed
 from .stages import Laps
 
 _KEY_BYTES: Final = 32
@@ -156,11 +156,11 @@ class MaskedEngine:
             self._crew.call("learn", task.series, rows)
             self._known.add(task.series)
         found: list[Masked] = self._crew.call("window", task, state)
-        vectors = sum((one.vectors for one in found), np.zeros(task.d, dtype=np.uint32))
-        masks = sum((one.masks for one in found), np.zeros(task.d, dtype=np.uint32))
+        vectors = summed([one.vectors for one in found])
+        masks = summed([one.masks for one in found])
         # The low 32 bits of a signed sum: lifted back, as the Leader does.
         released = (vectors - masks).view(np.int32).astype(np.int64)
-        truth = sum((one.truth for one in found), np.zeros(task.d - CHECK_WORDS, dtype=np.int64))
+        truth = summed([one.truth for one in found])
         return settled(task, window_start, state, released, truth, [one.stage_s for one in found])
 
     def peak_bytes(self) -> list[int]:

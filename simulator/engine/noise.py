@@ -24,7 +24,7 @@ from .blocks import BlockRows, Drawn, Span, spans
 from .crew import Crew
 from .port import EngineSettings, Noise, RowSource, WindowOutcome
 from .randomness import BlockRandomness, summed_noise
-from .settle import settled
+from .settle import settled, summed
 from .stages import Laps
 
 
@@ -129,9 +129,9 @@ class NoiseEngine:
             self._crew.call("learn", task.series, rows)
             self._known.add(task.series)
         found: list[Rounded] = self._crew.call("window", task, state, windows)
-        steps = sum((one.steps for one in found), np.zeros(task.d, dtype=np.int64))
-        exact = sum((one.exact for one in found), np.zeros(task.d))
-        truth = sum((one.truth for one in found), np.zeros(task.d - CHECK_WORDS, dtype=np.int64))
+        steps = summed([one.steps for one in found])
+        exact = summed([one.exact for one in found])
+        truth = summed([one.truth for one in found])
         n = int(np.count_nonzero(state.reporting))
         noise = summed_noise(
             self._settings, task.series, start, task.sigma_vector_1024(), n * windows

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,8 @@ from wire.task import CHECK_WORDS, Task
 from .port import WindowOutcome
 from .stages import merged
 from .tasks import batch_fault
+
+Number = TypeVar("Number", np.int64, np.uint32, np.float64)
 
 
 def settled(
@@ -54,6 +58,11 @@ def settled(
         windows,
         times(capacity_of(state.inventory, in_time), windows) if done else None,
     )
+
+
+def summed(parts: Sequence[NDArray[Number]]) -> NDArray[Number]:
+    """Add the processes' vectors, words modulo 2^32 as such."""
+    return reduce(np.add, parts)
 
 
 def capacity_of(inventory: Inventory, accepted: NDArray[np.bool_]) -> Capacity:
