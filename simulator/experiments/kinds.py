@@ -1,0 +1,19 @@
+"""What a part can do with a point: each kind is one function from a run to its row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from wire.catalogue import Catalogue
+
+from .runs import Run
+from .windows import play_windows
+
+Row = dict[str, Any]
+Kind = Callable[[Run, Path, Catalogue], Row]
+
+KINDS: Final[Mapping[str, Kind]] = MappingProxyType({"windows": play_windows})
+"""`windows` plays a scenario's windows and scores them against the truth."""
