@@ -13,7 +13,8 @@ PACKAGES := wire privacy transport edge_agent aggregator simulator pointillist
 SITE := .venv/site
 
 .PHONY: help setup bpf demo test gpu-check gpu-kit lint lint-python lint-proto lint-docs format lock
-.PHONY: kafka java bench-round bench-demo bench-audit bench-kafka clean
+.PHONY: kafka java bench-round bench-demo bench-audit bench-kafka bench-agent clean
+.PHONY: bench-families bench-signatures
 
 help:
 	@echo "make setup         .venv with everything, by hash"
@@ -30,6 +31,9 @@ help:
 	@echo "make bench-round   what 100,000 reports cost both aggregators"
 	@echo "make bench-demo    the demo's figures and the README's picture"
 	@echo "make bench-kafka   what Kafka costs agents and the Leader"
+	@echo "make bench-families   GPU time that no rule names, and names the rules never saw"
+	@echo "make bench-signatures application classes on profiles that were not learned from"
+	@echo "make bench-agent   what one agent costs its host; as root, 20 minutes"
 	@echo "make bench-audit   the noise samplers' audit at 10^7 trials"
 
 setup: $(STAMP)
@@ -93,6 +97,15 @@ bench-demo: $(STAMP)
 
 bench-kafka: $(STAMP) java
 	@$(PYTHON) -m bench.kafka $(ARGS)
+
+bench-families: $(STAMP)
+	@$(PYTHON) -m bench.families
+
+bench-signatures: $(STAMP)
+	@$(PYTHON) -m bench.signatures
+
+bench-agent: $(STAMP)
+	@$(PYTHON) -m bench.agent $(ARGS)
 
 bench-audit: $(STAMP)
 	@$(PYTHON) -m bench.audit $(ARGS)

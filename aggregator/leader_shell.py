@@ -32,12 +32,14 @@ from wire.topics import (
     ENTRIES,
     EPOCHS,
     KEYS,
+    RELEASES,
     REPORTS,
     ROSTERS,
     TASKS,
     TOPICS,
     announcement_key,
     join_key,
+    release_key,
     roster_key,
     task_key,
 )
@@ -71,6 +73,7 @@ POLL_RECORDS: Final = 2000
 POLL_S: Final = 0.1
 ANNOUNCE_EVERY_S: Final = 300.0
 RETRY_S: Final = 1.0
+PUBLISHED_AT_ONCE: Final = 500
 
 
 class LeaderShell:
@@ -92,6 +95,7 @@ class LeaderShell:
         Raises      KeyFileRefused, StateUnusable, TransportUnavailable, OSError
         """
         self._config, self._transport, self._clock = config, transport, clock
+        self._checkpoint = checkpoint
         self._log = structlog.get_logger("leader")
         self._stop = threading.Event()
         self._keys = KeyRing(config.key_dir)
@@ -242,6 +246,7 @@ class LeaderShell:
         return True
 
     def _housekeeping(self) -> None:
+        self._publish_releases()
         if self._is_due("status", STATUS_EVERY_S):
             self._read_signed()
             self._write_status()
@@ -282,6 +287,18 @@ class LeaderShell:
         self._producer.send(topic, key, wrap(kind, core))
         self._producer.flush()
         self._published.add(core)
+
+    def _publish_releases(self) -> None:
+        """Give the log what the transcript holds: at least once each, in the order of a chain."""
+        final = self._state.to_publish(PUBLISHED_AT_ONCE)
+        if not final or self._producer is None:
+            return
+        for one in final:
+            key = release_key(one.series, one.cohort)
+            self._producer.send(RELEASES, key, wrap(Kind.RELEASE, one.entry))
+        self._producer.flush()
+        self._checkpoint("between log and published")
+        self._state.published(final[-1])
 
     def _read_signed(self, *, at_start: bool = False) -> None:
         for path, content in self._folder.new_files():

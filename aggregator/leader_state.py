@@ -38,12 +38,28 @@ CREATE INDEX IF NOT EXISTS windows_state ON windows (state);
 CREATE TABLE IF NOT EXISTS epochs (host_id BLOB, epoch_id BLOB, not_after INTEGER NOT NULL,
     dead INTEGER NOT NULL, raw BLOB NOT NULL, PRIMARY KEY (host_id, epoch_id)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS counters (host_id BLOB PRIMARY KEY, ledger_ctr INTEGER NOT NULL,
-    not_before INTEGER NOT NULL) WITHOUT ROWID
+    not_before INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS to_publish (place INTEGER PRIMARY KEY, series TEXT NOT NULL,
+    cohort INTEGER NOT NULL, entry BLOB NOT NULL)
 """
+_PUBLISH: Final = (
+    "INSERT INTO to_publish (series, cohort, entry) SELECT series, cohort, entry FROM windows "
+    "WHERE task_id = ? AND cohort = ? AND window = ? AND state = 'released'"
+)
 
 FROZEN: Final = "frozen"
 RELEASED: Final = "released"
 SUPPRESSED: Final = "suppressed"
+
+
+@dataclass(frozen=True, slots=True)
+class FinalRelease:
+    """A release as it stays, which readers of the log have not been given yet."""
+
+    place: int
+    series: str
+    cohort: int
+    entry: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +146,7 @@ class LeaderState:
     def store_release(self, effect: StoreRelease) -> None:
         """Settle a window with its release; the first entry stays."""
         with transaction(self._connection) as connection:
-            connection.execute(
+            settled = connection.execute(
                 "UPDATE windows SET state = ?, share = ?, entry = ?, vector = ? "
                 "WHERE task_id = ? AND cohort = ? AND window = ? AND state = ?",
                 (
@@ -138,6 +154,8 @@ class LeaderState:
                     *(effect.key.task_id, effect.key.cohort, effect.key.window, FROZEN),
                 ),
             )
+            if settled.rowcount and not effect.vector:  # no signature is to come
+                connection.execute(_PUBLISH, _place(effect.key))
 
     def store_suppressed(self, effect: StoreSuppressed) -> None:
         """Settle a window without a release."""
@@ -158,8 +176,9 @@ class LeaderState:
             connection.execute(
                 "UPDATE windows SET entry = ?, vector = NULL "
                 "WHERE task_id = ? AND cohort = ? AND window = ?",
-                (effect.entry, effect.key.task_id, effect.key.cohort, effect.key.window),
+                (effect.entry, *_place(effect.key)),
             )
+            connection.execute(_PUBLISH, _place(effect.key))
 
     def store_unsigned(self, effect: StoreUnsigned) -> None:
         """Keep why the Helper did not sign, erase the vector."""
@@ -167,8 +186,21 @@ class LeaderState:
             connection.execute(
                 "UPDATE windows SET reason = ?, vector = NULL "
                 "WHERE task_id = ? AND cohort = ? AND window = ?",
-                (effect.reason, effect.key.task_id, effect.key.cohort, effect.key.window),
+                (effect.reason, *_place(effect.key)),
             )
+            connection.execute(_PUBLISH, _place(effect.key))
+
+    def to_publish(self, most: int) -> list[FinalRelease]:
+        """The oldest final releases that are not on the log, in the order of each chain."""
+        rows = self._connection.execute(
+            "SELECT place, series, cohort, entry FROM to_publish ORDER BY place LIMIT ?", (most,)
+        )
+        return [FinalRelease(*row) for row in rows]
+
+    def published(self, last: FinalRelease) -> None:
+        """Forget those up to this one: the log has them durably."""
+        with transaction(self._connection) as connection:
+            connection.execute("DELETE FROM to_publish WHERE place <= ?", (last.place,))
 
     def settled(self, since_s: float) -> list[BatchKey]:
         """Windows settled that started after `since_s`: reports of them may still come."""
@@ -227,3 +259,7 @@ class LeaderState:
         """Let go of the file and of its lock."""
         self._connection.close()
         os.close(self._lock)
+
+
+def _place(key: BatchKey) -> tuple[bytes, int, int]:
+    return key.task_id, key.cohort, key.window

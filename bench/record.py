@@ -33,15 +33,18 @@ class Figure:
     floor: float | None = None
 
 
-def write_result(name: str, command: str, figures: Sequence[Figure]) -> Path:
+def write_result(
+    name: str, command: str, figures: Sequence[Figure], where: str | None = None
+) -> Path:
     """Write bench/results/<name>.json and return its path.
 
     command     what a reader runs to repeat it
+    where       the device and what ran beside; None: the device alone
     """
     document = {
         "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "commit": commit(),
-        "device": device(),
+        "device": where or device(),
         "command": command,
         "figures": [asdict(figure) for figure in figures],
     }

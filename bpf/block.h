@@ -83,10 +83,17 @@ static __always_inline void add_request(struct cpu_state *cpu, struct device_row
 	cpu->totals[BLOCK_QUEUE_NS] += queue_ns;
 }
 
+static __always_inline const struct gendisk *disk_of(const struct request *rq)
+{
+	if (bpf_core_field_exists(struct request_queue, disk))
+		return rq->q->disk;
+	return ((const struct request___before_5_16 *)rq)->rq_disk;
+}
+
 /* Called for each part of a request that ends; the last one takes all that is left of it. */
 static __always_inline void complete(struct cpu_state *cpu, const struct request *rq, u32 bytes)
 {
-	const struct gendisk *disk = rq->q->disk;
+	const struct gendisk *disk = disk_of(rq);
 	u32 operation = rq->cmd_flags & OPERATION_MASK, ended = bytes >= rq->__data_len, device;
 	const u32 other = OTHER_KEY;
 	struct device_row *row;

@@ -1,5 +1,6 @@
 /* A hundred snapshots a second, taken by a BPF timer with absolute deadlines: it also fires on
- * idle CPUs, where a perf event does not, and needs nobody in user space to wake up. */
+ * idle CPUs, where a perf event does not, and needs nobody in user space to wake up. Kernels older
+ * than the timer's helpers load on_perf_tick in place of start_ticks: the loader decides. */
 #include "include/state.h"
 
 struct timer_slot {
@@ -29,50 +30,53 @@ struct {
 	__type(value, struct tick_state);
 } ticks SEC(".maps");
 
-struct sum {
-	struct snapshot *slot;
-	struct tick_state *state;
-};
+/* What the task on a CPU has used since it came, noted in the CPU's state too. */
+static __always_inline u64 used_since_it_came(struct cpu_state *cpu)
+{
+	const struct task_struct *task = (const struct task_struct *)cpu->task;
+	u64 exec_ns;
+
+	if (!task)
+		return 0;
+	exec_ns = BPF_CORE_READ(task, se.sum_exec_runtime) - cpu->task_exec_ns;
+	/* It may have gone while we looked: then its time is counted already. */
+	if (*(const volatile u64 *)&cpu->task != (u64)task || exec_ns >> 63)
+		return 0;
+	cpu->running_ns = exec_ns;
+	return exec_ns;
+}
 
 /* Add one CPU to the snapshot, with what its task has used since it came. */
-static long add_cpu(u32 number, struct sum *sum)
+static long add_cpu(u32 number, struct snapshot **slot)
 {
-	const struct task_struct *task;
-	const struct cpu_state *cpu;
+	struct cpu_state *cpu;
 	u32 zero = 0;
-	u64 exec_ns = 0;
+	u64 exec_ns;
 
 	cpu = bpf_map_lookup_percpu_elem(&cpu_states, &zero, number);
-	if (!cpu || number >= MAX_CPUS)
+	if (!cpu)
 		return 1;
 	for (int i = 0; i < TOTALS; i++)
-		sum->slot->totals[i] += cpu->totals[i];
-	task = (const struct task_struct *)cpu->task;
-	if (task) {
-		exec_ns = BPF_CORE_READ(task, se.sum_exec_runtime) - cpu->task_exec_ns;
-		/* It may have gone while we looked: then its time is counted already. */
-		if (*(const volatile u64 *)&cpu->task != (u64)task || exec_ns >> 63)
-			exec_ns = 0;
-	}
-	sum->slot->totals[CPU_NS] += exec_ns;
-	sum->state->running_ns[number] = exec_ns;
+		(*slot)->totals[i] += cpu->totals[i];
+	exec_ns = used_since_it_came(cpu);
+	(*slot)->totals[CPU_NS] += exec_ns;
 	return 0;
 }
 
 static __always_inline void take_snapshot(struct tick_state *state, u64 now_ns)
 {
-	struct sum sum = {.state = state};
+	struct snapshot *slot;
 	u32 index = state->ticks % SNAPSHOT_SLOTS;
 
-	sum.slot = bpf_map_lookup_elem(&snapshots, &index);
-	if (!sum.slot)
+	slot = bpf_map_lookup_elem(&snapshots, &index);
+	if (!slot)
 		return;
-	sum.slot->number = state->ticks;
-	sum.slot->boottime_ns = now_ns;
-	sum.slot->missed = state->missed;
+	slot->number = state->ticks;
+	slot->boottime_ns = now_ns;
+	slot->missed = state->missed;
 	for (int i = 0; i < TOTALS; i++)
-		sum.slot->totals[i] = 0;
-	bpf_loop(settings.possible_cpus, add_cpu, &sum, 0);
+		slot->totals[i] = 0;
+	bpf_loop(settings.possible_cpus, add_cpu, &slot, 0);
 	/* A full barrier: who reads the new count reads the whole slot. */
 	__sync_fetch_and_add(&state->ticks, 1);
 }
@@ -120,4 +124,31 @@ int start_ticks(void *context)
 	state->deadline_ns = (now_ns / settings.tick_period_ns + 1) * settings.tick_period_ns;
 	error = bpf_timer_set_callback(&slot->timer, on_tick);
 	return error ? error : set_timer(slot, state, now_ns);
+}
+
+/* One perf event a CPU (cpu-clock): a ring and a state for each, added up by user space. Times are
+ * CLOCK_MONOTONIC, as in bcc/ticks.c. */
+SEC("perf_event")
+int on_perf_tick(void *context)
+{
+	u32 number = bpf_get_smp_processor_id(), slot_number;
+	u64 now_ns = bpf_ktime_get_ns();
+	struct cpu_state *cpu = this_cpu();
+	struct tick_state *state = bpf_map_lookup_elem(&ticks, &number);
+	struct snapshot *slot;
+
+	if (!state || !cpu)
+		return 0;
+	slot_number = number * SNAPSHOT_SLOTS + state->ticks % SNAPSHOT_SLOTS;
+	slot = bpf_map_lookup_elem(&snapshots, &slot_number);
+	if (!slot)
+		return 0;
+	slot->number = state->ticks;
+	slot->boottime_ns = now_ns;
+	for (int i = 0; i < TOTALS; i++)
+		slot->totals[i] = cpu->totals[i];
+	slot->totals[CPU_NS] += used_since_it_came(cpu);
+	__sync_fetch_and_add(&state->ticks, 1);
+	state->cost_ns += bpf_ktime_get_ns() - now_ns;
+	return 0;
 }

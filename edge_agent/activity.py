@@ -130,7 +130,23 @@ class HostTable:
         return dict(zip(self.rows, values.tolist(), strict=True))
 
 
-HostRecord = HostTicks | HostTable
+@dataclass(frozen=True, slots=True)
+class HostEvent:
+    """Something that happened on this host; local: it never leaves the host.
+
+    name          what: `disk_error`, `link_lost_cleared`, ...
+    key           to what: a device, an interface
+    detail        in a few words
+    boottime_ns   CLOCK_BOOTTIME at which it was seen
+    """
+
+    name: str
+    key: str
+    detail: str
+    boottime_ns: int
+
+
+HostRecord = HostTicks | HostTable | HostEvent
 """What stays on the host: live view and local history."""
 
 Record = KernelActivity | GpuCoverage | Observation | HostRecord

@@ -142,12 +142,14 @@ class SourcesSection:
     """What the agent measures; a source that this machine lacks is left out with one line.
 
     gpus      utilisation, memory, power and temperature of this host's GPUs
+    faults    hardware faults, from sysfs and the kernel's log
     ebpf      kernel-level host metrics for the local view, through `loader`
     loader    `libbpf`, `bcc`, or `auto`: libbpf where the kernel has BTF, else BCC
     """
 
     host: bool = True
     gpus: bool = True
+    faults: bool = True
     ebpf: bool = False
     loader: str = "auto"
     replay: tuple[ReplaySection, ...] = ()
@@ -159,7 +161,8 @@ class SourcesSection:
     @property
     def capabilities(self) -> tuple[str, ...]:
         """What the configured sources need of root's rights; psutil and a file need none."""
-        return ("CAP_BPF", "CAP_PERFMON") if self.ebpf else ()
+        bpf = ("CAP_BPF", "CAP_PERFMON") if self.ebpf else ()
+        return (*bpf, "CAP_SYSLOG") if self.faults else bpf
 
 
 @dataclass(frozen=True, slots=True)

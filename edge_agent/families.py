@@ -11,8 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-LONGEST_NAME = 4096
-"""Characters of a name that the rules read: template names reach kilobytes, the head decides."""
+from .kernel_name import LONGEST_NAME
 
 _CACHED_NAMES = 16_384
 _FIELDS = {"id", "priority", "family", "pattern", "match"}
@@ -35,6 +34,15 @@ class Explanation(NamedTuple):
     family: str
     rule: str
     why: str
+
+
+class Candidate(NamedTuple):
+    """A rule that matches a name too, and comes later."""
+
+    family: str
+    rule: str
+    priority: int
+    words: str
 
 
 class FamilyRules:
@@ -72,6 +80,13 @@ class FamilyRules:
         words = found.group(0) if found else ""
         why = f"found {words!r} (priority {rule.priority})" if words else "no other rule matches"
         return Explanation(rule.family, rule.id, why)
+
+    def others(self, kernel_name: str) -> tuple[Candidate, ...]:
+        """Return the rules that match as well and lost, in their order; the last is left out."""
+        name = kernel_name[:LONGEST_NAME]
+        found = [(rule, rule.pattern.search(name)) for rule in self.rules[:-1]]
+        matches = [Candidate(r.family, r.id, r.priority, m.group(0)) for r, m in found if m]
+        return tuple(matches[1:])
 
     def _search(self, name: str) -> int:
         return next(i for i, rule in enumerate(self.rules) if rule.pattern.search(name))

@@ -27,6 +27,7 @@ from wire.topics import EPOCHS, REPORTS, TOPICS
 from .accumulators import DurableAccumulators
 from .clock import Clock, SystemClock, host_clock_of
 from .config import AgentConfig, ReplaySection
+from .devices.nursery import Nursery
 from .epochs import Host
 from .families import FamilyRules
 from .ledger import Ledger
@@ -37,6 +38,7 @@ from .participant import Participant, Rules
 from .shell import AgentShell
 from .sources.devices import DevicesSource
 from .sources.ebpf import EbpfSource
+from .sources.faults import FaultsSource
 from .sources.host import HostSource
 from .sources.port import Absence, Source, SourceRegistry
 from .sources.pressure import PressureSource
@@ -120,20 +122,27 @@ def read_ledger(config: AgentConfig) -> LedgerView:
     return read_view(config.ledger_file)
 
 
-def sources_of(config: AgentConfig, catalogue: Catalogue) -> SourceRegistry:
-    """List the configured sources."""
+def sources_of(
+    config: AgentConfig, catalogue: Catalogue, nursery: Nursery | None = None
+) -> SourceRegistry:
+    """List the configured sources.
+
+    nursery     where readers of drivers come from; None: from this process, which has no keys
+    """
     registry = SourceRegistry()
     if config.sources.host:
         registry.register("host", lambda: HostSource(catalogue))
     if config.sources.gpus:
-        registry.register("devices", DevicesSource)
+        registry.register("devices", lambda: DevicesSource(nursery=nursery))
+    if config.sources.faults:
+        registry.register("faults", FaultsSource)
     if config.sources.ebpf:
-        registry.register("ebpf", lambda: EbpfSource(config.sources.loader))
+        registry.register("ebpf", lambda: EbpfSource(config.sources.loader), config.sources.loader)
         registry.register("pressure", PressureSource)
         registry.register("rdma", RdmaSource)
     rules = FamilyRules.load()
     for number, replay in enumerate(config.sources.replay):
-        registry.register(f"replay-{number}", _replay(config, rules, replay))
+        registry.register(f"replay-{number}", _replay(config, rules, replay), replay)
     return registry
 
 
@@ -160,18 +169,22 @@ def open_agent(
     transport: Transport | None = None,
     clock: Clock | None = None,
     fault_point: Callable[[str], None] = _no_fault,
+    nursery: Nursery | None = None,
 ) -> tuple[AgentShell, list[Absence]]:
     """Open everything a live agent needs; give it with the sources that this machine lacks.
 
     domain      "live", or "demo", which pointillist.demo alone may pass: a demo serves demo tasks
                 only, any other agent refuses them and seeded noise
     gate        the PLD check of a week at acceptance (loads dp-accounting, seconds)
+    nursery     made before this process opened any key; None: made here, before the key is opened
     Raises      KeyFileRefused, LedgerRefused, TransportUnavailable, ValueError
     """
     sampler = sampler or OpenDpSampler()
     clock = clock or SystemClock()
     if sampler.seeded and domain != DEMO_DOMAIN:
         raise ValueError("seeded noise protects nobody: it is for the domain demo alone")
+    if nursery is None and config.sources.gpus:
+        nursery = Nursery()
     binding = this_machine(config)
     now_s = clock.unix_ms() // 1000
     host = load_host(config, binding)
@@ -189,7 +202,7 @@ def open_agent(
             retention_s=LOG_RETENTION_S,
             keep=KEPT_TOPICS,
         )
-        running, absent = sources_of(config, catalogue).start_all()
+        running, absent = sources_of(config, catalogue, nursery).start_all()
         windows = TaskWindows(
             catalogue,
             config.host.gpus,

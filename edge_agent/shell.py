@@ -1,66 +1,32 @@
 """The live loop of an agent: sources, windows, participant, ledger, transport.
 
-Everything that decides is in the participant; the shell owns clocks, files and sockets, carries
-effects out in their order, and stops at once when the ledger can no longer be trusted.
+Everything that decides is in the participant; the shell owns clocks, files and sockets, has
+effects carried out in their order, and stops at once when the ledger can no longer be trusted.
 """
 
 from __future__ import annotations
 
-import secrets
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import singledispatchmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
-from transport.port import Consumer, Record, Transport, TransportUnavailable
-from wire.envelope import Kind, unwrap
-from wire.keys import KeyAnnouncement
-from wire.rejection import ReportRejected
-from wire.topics import KEYS, ROSTERS, TASKS, TOPICS
+from transport.port import Transport, TransportUnavailable
 
 from .clock import Clock, SystemClock
+from .control_feed import ControlFeed
+from .effects import Effects
 from .ledger import Ledger
-from .ledger_errors import ClockSetBack, LedgerFull, SpoolFull, WindowSpent
 from .observer import AgentStatus, Observer, Unobserved
 from .outbox import BEAT_MS, Outbox
 from .participant import Participant
-from .protocol_events import (
-    CommitEpochs,
-    CommitFailed,
-    CommitSealed,
-    Committed,
-    DrainSpool,
-    Effect,
-    EpochDue,
-    EraseKeys,
-    Event,
-    Forget,
-    KeysAnnounced,
-    Publish,
-    Published,
-    Refuse,
-    RememberSeries,
-    RosterReceived,
-    SignedTimeSeen,
-    TaskAccepted,
-    TaskReceived,
-    TransportDown,
-    TransportUp,
-    WindowClosed,
-    Withheld,
-)
+from .protocol_events import EpochDue, Refuse, WindowClosed
 from .sources.port import Source, SourceUnavailable
+from .tally import Tally
 from .task_windows import Windows
 
-_MAX_BYTES: Final = {topic.name: topic.max_bytes for topic in TOPICS}
-_CONTROL_TOPICS: Final = (TASKS, ROSTERS, KEYS)
 _CONTROL_EVERY_MS: Final = 1_000
-_CONTROL_RECORDS: Final = 100
-_CONTROL_POLLS: Final = 10
-_PROBE_RECORDS: Final = 100
 _CONTROL_AWAY_MS: Final = 15_000
 _DRAIN_EVERY_MS: Final = 1_000
 _HOUSEKEEPING_EVERY_MS: Final = 60_000
@@ -69,17 +35,6 @@ _LONGEST_SLEEP_MS: Final = 1_000
 
 def _no_fault(_point: str) -> None:
     return
-
-
-@dataclass(slots=True)
-class Tally:
-    """What an agent counts; names and numbers, nothing measured."""
-
-    published: int = 0
-    sealed: int = 0
-    epochs: int = 0
-    expired: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
@@ -106,22 +61,21 @@ class AgentShell:
         name: str = "agent",
         fault_point: Callable[[str], None] = _no_fault,
     ) -> None:
-        self._participant = participant
         self._ledger = ledger
-        self._transport = transport
         self._windows = windows
         self._sources = tuple(sources)
         self._clock = clock or SystemClock()
-        self._name = name
         self._fault_point = fault_point
+        self._log = structlog.get_logger("pointillist.agent").bind(agent=name)
         self._outbox = Outbox(transport, fault_point)
-        self._control: Consumer | None = None
+        self._control = ControlFeed(transport, name)
+        self._effects = Effects(
+            participant, ledger, self._outbox, windows,
+            clock=self._clock, log=self._log, fault_point=fault_point,
+        )  # fmt: skip
         self._timers = _Timers()
-        self._down = False
         self._stopping = False
         self._observer: Observer = Unobserved()
-        self._log = structlog.get_logger("pointillist.agent").bind(agent=name)
-        self.tally = Tally()
 
     # What others see ----------------------------------------------------------------------------
 
@@ -130,14 +84,25 @@ class AgentShell:
         self._observer = observer
 
     @property
+    def tally(self) -> Tally:
+        """What the agent counts."""
+        return self._effects.tally
+
+    @property
     def windows(self) -> Windows:
         """The open windows."""
         return self._windows
 
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """What is drained, in this order."""
+        return self._sources
+
     def replace_sources(self, sources: Sequence[Source]) -> None:
-        """Go on with other sources, started already; those of before are stopped."""
+        """Go on with these sources, started already; what was drained and is not there stops."""
         for source in self._sources:
-            source.stop()
+            if source not in sources:
+                source.stop()
         self._sources = tuple(sources)
 
     def status(self) -> AgentStatus:
@@ -154,7 +119,7 @@ class AgentShell:
             spool_bytes=self._ledger.spool_bytes,
             queued=len(self._outbox),
             next_send_ms=self._outbox.next_ms(),
-            transport_up=not self._down,
+            transport_up=not self._effects.sending.down,
         )
 
     # The loop -----------------------------------------------------------------------------------
@@ -179,7 +144,7 @@ class AgentShell:
 
     def start(self) -> None:
         """Queue what an earlier process sealed and did not get rid of."""
-        self._drain_spool()
+        self._effects.sending.queue_spool(self._clock.unix_ms())
         waiting = len(self._outbox)
         if waiting:
             self._log.info("spool found", records=waiting)
@@ -191,12 +156,12 @@ class AgentShell:
         if now_ms >= self._timers.control_ms:
             self._timers.control_ms = now_ms + _CONTROL_EVERY_MS
             self._read_control(now_ms // 1000)
-        self._tell(EpochDue(now_ms // 1000))
+        self._effects.tell(EpochDue(now_ms // 1000))
         if now_ms >= self._timers.drain_ms or self._window_ended(now_ms):
             self._timers.drain_ms = now_ms + _DRAIN_EVERY_MS
             self._drain_sources()
         self._close_windows(now_ms // 1000)
-        self._send()
+        self._effects.sending.send(self._clock.unix_ms())
         if now_ms >= self._timers.housekeeping_ms:
             self._timers.housekeeping_ms = now_ms + _HOUSEKEEPING_EVERY_MS
             self._housekeeping(now_ms // 1000)
@@ -223,10 +188,9 @@ class AgentShell:
             source.stop()
         self._windows.persist()
         try:
-            self._send()
+            self._effects.sending.send(self._clock.unix_ms())
             self._outbox.close()
-            if self._control is not None:
-                self._control.close()
+            self._control.close()
         except TransportUnavailable:
             self._log.warning("transport away at stop", spooled=self._ledger.spool_records)
         self._ledger.close()
@@ -235,36 +199,16 @@ class AgentShell:
     # What comes in ------------------------------------------------------------------------------
 
     def _read_control(self, now_s: int) -> None:
-        """Read tasks, rosters and keys; each process reads them from the oldest on."""
         try:
-            if self._control is None:
-                for topic in TOPICS:
-                    self._transport.create_topic(topic.name, topic.partitions)
-                group = f"{self._name}-{secrets.token_hex(6)}"
-                self._control = self._transport.consumer(group, _CONTROL_TOPICS)
-            for _ in range(_CONTROL_POLLS):  # a flooded topic must not stop the agent
-                records = self._control.poll(_CONTROL_RECORDS, 0.0)
-                # Rosters and keys first, so that a task finds what its first epoch needs.
-                for record in sorted(records, key=lambda r: r.topic == TASKS):
-                    self._take(record, now_s)
-                if not records:
-                    break
+            for event in self._control.events(now_s):
+                if isinstance(event, Refuse):
+                    self._effects.carry_out(event)
+                else:
+                    self._effects.tell(event)
         except TransportUnavailable as error:
             # Asking may take as long as a time-out: seldom enough not to hold the windows up.
             self._timers.control_ms += _CONTROL_AWAY_MS
             self._log.warning("control topics away", error=str(error))
-
-    def _take(self, record: Record, now_s: int) -> None:
-        try:
-            kind, core = unwrap(record.value, _MAX_BYTES[record.topic])
-            if kind is Kind.TASK and record.topic == TASKS:
-                self._tell(TaskReceived(core, now_s))
-            elif kind is Kind.ROSTER and record.topic == ROSTERS:
-                self._tell(RosterReceived(core, now_s))
-            elif kind is Kind.KEY_ANNOUNCEMENT and record.topic == KEYS:
-                self._tell(KeysAnnounced((KeyAnnouncement.decode(core),), now_s))
-        except ReportRejected as refusal:
-            self._count(Refuse(refusal.reason, 0, str(refusal)))
 
     def _drain_sources(self) -> None:
         now_ns = self._clock.boottime_ns()
@@ -282,52 +226,9 @@ class AgentShell:
     def _close_windows(self, now_s: int) -> None:
         for closed in self._windows.close_ended(now_s):
             self._fault_point("shell:window-closed")
-            self._tell(
+            self._effects.tell(
                 WindowClosed(closed.task_id, closed.start_s, closed.rows, closed.present, now_s)
             )
-
-    # What goes out ------------------------------------------------------------------------------
-
-    def _send(self) -> None:
-        if self._down and not len(self._outbox):
-            self._probe()
-        try:
-            sent = self._outbox.send_due(self._clock.unix_ms())
-        except TransportUnavailable as error:
-            if not self._down:
-                self._down = True
-                self._log.warning("transport away", error=str(error), waiting=len(self._outbox))
-                self._tell(TransportDown())
-            return
-        if dropped := self._outbox.take_too_large():
-            self.tally.refused["record_too_large"] += len(dropped)
-            self._log.error("records longer than the log takes", dropped=len(dropped))
-            self._tell(Published(dropped))
-        if not sent:
-            return
-        self.tally.published += len(sent)
-        self._tell(Published(sent))
-        if self._down:
-            self._back()
-
-    def _probe(self) -> None:
-        """Try again with what the spool holds: while down, what was queued may all have expired."""
-        page = self._ledger.spooled(_PROBE_RECORDS)
-        if page:
-            self._outbox.add_spooled(page, self._clock.unix_ms())
-        else:
-            self._back()
-
-    def _back(self) -> None:
-        self._down = False
-        self._log.info("transport back")
-        self._tell(TransportUp())
-
-    def _drain_spool(self) -> None:
-        last, now_ms = 0, self._clock.unix_ms()
-        while page := self._ledger.spooled(1000, last):
-            self._outbox.add_spooled(page, now_ms)
-            last = page[-1].spool_id
 
     def _housekeeping(self, now_s: int) -> None:
         self._outbox.drop_expired(now_s)
@@ -345,103 +246,5 @@ class AgentShell:
             refused=dict(self.tally.refused),
         )
 
-    # Effects ------------------------------------------------------------------------------------
-
-    def _tell(self, event: Event) -> None:
-        effects: Iterable[Effect] = self._participant.handle(event)
-        for effect in effects:
-            self._carry_out(effect)
-
-    @singledispatchmethod
-    def _carry_out(self, effect: Effect) -> None:
-        raise TypeError(f"expected an effect, got {type(effect).__name__}")
-
-    @_carry_out.register
-    def _(self, effect: CommitEpochs) -> None:
-        self._fault_point("shell:epoch-sealed")
-        if self._commit(effect, lambda: self._commit_epochs(effect)):
-            self.tally.epochs += len(effect.records)
-
-    @_carry_out.register
-    def _(self, effect: CommitSealed) -> None:
-        self._fault_point("shell:report-sealed")
-        if self._commit(effect, lambda: self._commit_sealed(effect)):
-            self.tally.sealed += len(effect.records)
-
-    def _commit_epochs(self, effect: CommitEpochs) -> tuple[int, ...]:
-        return self._ledger.commit_epochs(effect.openings, effect.records, effect.now_s)
-
-    def _commit_sealed(self, effect: CommitSealed) -> tuple[int, ...]:
-        return self._ledger.commit_sealed(effect.entries, effect.records, effect.now_s)
-
-    def _commit(
-        self, effect: CommitEpochs | CommitSealed, commit: Callable[[], tuple[int, ...]]
-    ) -> bool:
-        """Commit, or tell the participant that nothing was spent; other refusals end the agent."""
-        try:
-            spool_ids = commit()
-        except (SpoolFull, LedgerFull, ClockSetBack, WindowSpent) as error:
-            self._log.warning("not committed", code=error.code, error=str(error))
-            self._tell(CommitFailed(effect.token, _WITHHELD[type(error)]))
-            return False
-        self._fault_point("shell:committed")
-        self._tell(Committed(effect.token, spool_ids))
-        return True
-
-    @_carry_out.register
-    def _(self, effect: Publish) -> None:
-        self._outbox.add(effect.spool_ids, effect.records, self._clock.unix_ms())
-
-    @_carry_out.register
-    def _(self, effect: DrainSpool) -> None:  # noqa: ARG002  (dispatched on its type)
-        self._drain_spool()
-
-    @_carry_out.register
-    def _(self, effect: Forget) -> None:
-        self._fault_point("shell:before-forget")
-        self._ledger.forget(effect.spool_ids)
-        self._fault_point("shell:forgotten")
-
-    @_carry_out.register
-    def _(self, effect: RememberSeries) -> None:
-        self._ledger.remember_series([effect.known])
-
-    @_carry_out.register
-    def _(self, effect: TaskAccepted) -> None:
-        now_s = self._clock.unix_ms() // 1000
-        self._windows.open_task(effect.task_id, effect.task, now_s)
-        self._log.info(
-            "task accepted",
-            series=effect.task.series,
-            version=effect.task.version,
-            window_s=effect.task.window_s,
-            scheme=effect.task.scheme.value,
-        )
-
-    @_carry_out.register
-    def _(self, effect: SignedTimeSeen) -> None:
-        self._ledger.note_signed_time(effect.signed_time_s)
-
-    @_carry_out.register
-    def _(self, effect: EraseKeys) -> None:
-        self._log.debug("epoch keys erased", epochs=effect.epochs)
-
-    @_carry_out.register
-    def _(self, effect: Refuse) -> None:
-        self._count(effect)
-
-    def _count(self, refusal: Refuse) -> None:
-        first = refusal.reason.value not in self.tally.refused
-        self.tally.refused[refusal.reason.value] += max(1, refusal.hosts)
-        if first:
-            self._log.warning("refused", reason=refusal.reason.value, detail=refusal.detail)
-
-
-_WITHHELD: Final[dict[type[Exception], Withheld]] = {
-    SpoolFull: Withheld.SPOOL_FULL,
-    LedgerFull: Withheld.DISK_FULL,
-    ClockSetBack: Withheld.CLOCK_SET_BACK,
-    WindowSpent: Withheld.WINDOW_SPENT,
-}
 
 __all__ = ["AgentShell", "Clock", "SystemClock", "Tally"]

@@ -14,7 +14,7 @@ from wire.ids import TaskId
 from wire.task import Task
 
 from .accumulators import DurableAccumulators
-from .activity import Record
+from .activity import HostTable, HostTicks, Observation, Record
 from .windows import HostClock, WindowAccumulator
 
 _ERASE_EVERY_S: Final = 600
@@ -66,6 +66,7 @@ class _Open:
     task_id: TaskId
     task: Task
     windows: WindowAccumulator
+    sections: frozenset[str]
     last_s: int | None = None
     """Close this window and no later one: a newer version of the series takes over after it."""
 
@@ -106,12 +107,17 @@ class TaskWindows:
             store=store,
             first_window=first,
         )
-        self._open.append(_Open(task_id, task, accumulator))
+        sections = frozenset(section.name for section in task.sections)
+        self._open.append(_Open(task_id, task, accumulator, sections))
 
     def add(self, record: Record) -> None:
         """Give a record to every task; each takes what its sections name."""
+        if isinstance(record, HostTicks | HostTable):
+            return  # local to the host
+        section = record.section if isinstance(record, Observation) else None
         for one in self._open:
-            one.windows.add(record)
+            if section is None or section in one.sections:
+                one.windows.add(record)
 
     def next_end_s(self) -> int | None:
         """Give the end of the window that closes next."""

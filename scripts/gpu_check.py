@@ -2,94 +2,337 @@
 
 Runs with the system's python3 and the standard library alone: `pynvml` comes from the machine or
 from .tools/gpu, as `make gpu-kit` leaves it there or as a wheel (a zip that Python imports from): a
-GPU machine needs neither uv nor a network. Exit code 0 also without a GPU; one line says so.
+GPU machine needs neither uv nor a network. It also measures the bandwidth to each GPU and back.
+Exit code 0: as nvidia-smi has it; 1: not; 2: it could not be checked; 77: there is no GPU here.
+With GPU_CHECK_OUT=FOLDER everything that was read is written to FOLDER/gpu_check.json.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from edge_agent.devices.port import DeviceReading, Inventory
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 KIT: Final = ROOT / ".tools" / "gpu"
 DEVICE = Path("/dev/nvidiactl")
+OUT: Final = "GPU_CHECK_OUT"
+AS_EXPECTED, DIFFERENT, UNCHECKED, NO_GPU = 0, 1, 2, 77
+TRIES: Final = 10
+"""Looks at a value that moves: nvidia-smi's must lie between two of ours in one of them."""
 
-# Field of the port, nvidia-smi's name, units per unit of nvidia-smi, tolerance in units of it.
-COMPARED: Final[tuple[tuple[str, str, int, float], ...]] = (
-    ("memory_total_bytes", "memory.total", 1 << 20, 1.0),
-    ("memory_used_bytes", "memory.used", 1 << 20, 64.0),
-    ("power_mw", "power.draw", 1_000, 60.0),
-    ("power_limit_mw", "power.limit", 1_000, 0.01),
-    ("temperature_celsius", "temperature.gpu", 1, 3.0),
-    ("sm_clock_max_mhz", "clocks.max.sm", 1, 0.0),
-    ("pcie_width", "pcie.link.width.current", 1, 0.0),
-    ("ecc_volatile_corrected", "ecc.errors.corrected.volatile.total", 1, 0.0),
-    ("ecc_volatile_uncorrected", "ecc.errors.uncorrected.volatile.total", 1, 0.0),
+_MODES: Final = {"Enabled": 1, "Disabled": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A field of the port and nvidia-smi's name for it.
+
+    per_unit    units of ours in one of nvidia-smi's
+    resolution  the last digit that nvidia-smi prints, in its unit
+    """
+
+    field: str
+    smi: str
+    per_unit: float = 1
+    resolution: float = 0
+
+
+_MIB: Final = 1 << 20
+COMPARED: Final = (
+    Compared("memory_total_bytes", "memory.total", _MIB, 1),
+    Compared("memory_used_bytes", "memory.used", _MIB, 1),
+    Compared("utilisation_percent", "utilization.gpu"),
+    Compared("memory_busy_percent", "utilization.memory"),
+    Compared("power_mw", "power.draw", 1_000, 0.01),
+    Compared("power_limit_mw", "enforced.power.limit", 1_000, 0.01),
+    Compared("temperature_celsius", "temperature.gpu"),
+    Compared("fan_percent", "fan.speed"),
+    Compared("sm_clock_mhz", "clocks.sm"),
+    Compared("memory_clock_mhz", "clocks.mem"),
+    Compared("sm_clock_max_mhz", "clocks.max.sm"),
+    Compared("pcie_width", "pcie.link.width.current"),
+    Compared("pcie_width_max", "pcie.link.width.max"),
+    Compared("pcie_generation", "pcie.link.gen.current"),
+    Compared("pcie_generation_max", "pcie.link.gen.max"),
+    Compared("throttle_reasons", "clocks_throttle_reasons.active"),
+    Compared("ecc_volatile_corrected", "ecc.errors.corrected.volatile.total"),
+    Compared("ecc_volatile_uncorrected", "ecc.errors.uncorrected.volatile.total"),
+    Compared("ecc_aggregate_corrected", "ecc.errors.corrected.aggregate.total"),
+    Compared("ecc_aggregate_uncorrected", "ecc.errors.uncorrected.aggregate.total"),
+    Compared("mig_enabled", "mig.mode.current"),
 )
+NAMES: Final = ("uuid", "name", "driver_version")
+
+
+@dataclass
+class Found:
+    """What one run found, as it is written."""
+
+    differences: list[str] = field(default_factory=list)
+    gpus: list[dict[str, Any]] = field(default_factory=list)
+    health: list[dict[str, str]] = field(default_factory=list)
+    driver: str = ""
+    library: str = ""
+
+    def differs(self, line: str) -> None:
+        """Note and print a difference."""
+        self.differences.append(line)
+        print(f"gpu-check: {line}")
 
 
 def main() -> int:
-    """Compare, and print one line per difference."""
+    """Compare, print one line per difference, and write what was found."""
     if shutil.which("nvidia-smi") is None or not DEVICE.exists():
-        print(
-            "gpu-check: skipped, this machine has no NVIDIA GPU (no nvidia-smi or /dev/nvidiactl)"
-        )
-        return 0
+        print(f"gpu-check: this machine has no NVIDIA GPU (no nvidia-smi or no {DEVICE})")
+        return NO_GPU
     sys.path[:0] = [str(ROOT), str(KIT), *(str(wheel) for wheel in KIT.glob("nvidia_ml_py*.whl"))]
     try:
-        from edge_agent.devices.bounded import BoundedReader
-        from edge_agent.devices.nvml import NvmlReader
-        from edge_agent.devices.port import ALL
+        from edge_agent.devices.nvml import NvmlReader  # noqa: F401 - is the kit there?
+        from edge_agent.devices.port import DevicesUnavailable
     except ModuleNotFoundError as error:
         print(f"gpu-check: expected {error.name}: `make gpu-kit` puts it into {KIT}")
-        return 1
-    reader = BoundedReader(NvmlReader, deadline_s=20)
-    inventory = reader.open()
-    print(f"gpu-check: {inventory.devices} GPUs, driver {inventory.driver}")
-    wrong = 0
-    for index in range(inventory.devices):
-        begun_s = time.monotonic()
-        reading = reader.read(index, ALL, processes=True)
-        took_ms = 1_000 * (time.monotonic() - begun_s)
-        peer = _nvidia_smi(index)
-        if reading.id != peer["uuid"]:
-            print(f"GPU {index}: id {reading.id}, nvidia-smi has {peer['uuid']}")
-            wrong += 1
-        values = {str(name): value for name, value in reading.values.items()}
-        for name, smi_name, scale, tolerance in COMPARED:
-            wrong += _differs(index, name, values.get(name), peer[smi_name], scale, tolerance)
-        gaps = ", ".join(f"{name}: {gap.kind}" for name, gap in sorted(reading.gaps.items()))
-        print(f"GPU {index}: {len(values)} fields in {took_ms:.0f} ms; gaps: {gaps or 'none'}")
-    reader.close()
-    print("gpu-check: " + (f"{wrong} differences" if wrong else "as nvidia-smi has it"))
-    return 1 if wrong else 0
-
-
-def _nvidia_smi(index: int) -> dict[str, str]:
-    names = ["uuid", *(name for _, name, _, _ in COMPARED)]
-    query = f"--query-gpu={','.join(names)}"
-    asked = ["nvidia-smi", f"--id={index}", query, "--format=csv,noheader,nounits"]
-    answer = subprocess.run(asked, check=True, capture_output=True, text=True, timeout=60).stdout
-    return dict(zip(names, (one.strip() for one in answer.strip().split(",")), strict=True))
-
-
-def _differs(
-    index: int, name: str, ours: int | None, theirs: str, scale: int, tolerance: float
-) -> bool:
+        return UNCHECKED
     try:
-        expected = float(theirs)
-    except ValueError:  # nvidia-smi's words for what a GPU does not have
-        if ours is not None:
-            print(f"GPU {index}: {name} is {ours}, nvidia-smi has {theirs}")
-        return ours is not None
-    if ours is not None and abs(ours / scale - expected) <= tolerance:
-        return False
-    print(f"GPU {index}: {name} is {ours}, nvidia-smi has {theirs} x {scale}")
-    return True
+        found = check()
+    except (DevicesUnavailable, OSError, subprocess.SubprocessError) as error:
+        print(f"gpu-check: not checked: {error}")
+        return UNCHECKED
+    write(found)
+    bad = len(found.differences)
+    print("gpu-check: " + (f"{bad} differences" if bad else "as nvidia-smi has it"))
+    return DIFFERENT if bad else AS_EXPECTED
+
+
+def check() -> Found:
+    """Read every GPU, ask nvidia-smi, and measure the bandwidth."""
+    from edge_agent.devices.bandwidth import measure_all
+    from edge_agent.devices.bounded import BoundedReader
+    from edge_agent.devices.health import check_node
+    from edge_agent.devices.kernel_log import kernel_xids
+    from edge_agent.devices.machine_types import machine_types
+    from edge_agent.devices.nursery import Nursery
+    from edge_agent.devices.nvml import NvmlReader
+    from edge_agent.devices.port import ALL, Gap
+
+    nursery = Nursery()
+    reader = BoundedReader(NvmlReader, nursery, deadline_s=20)
+    try:
+        inventory = reader.open()
+        found = Found(driver=str(inventory.driver), library=str(inventory.library))
+        print(f"gpu-check: {inventory.devices} GPUs, driver {inventory.driver}")
+        readings = [
+            _gpu(found, index, inventory, partial(reader.read, index, ALL))
+            for index in range(inventory.devices)
+        ]
+        bandwidths = measure_all([reading.id for reading in readings], nursery)
+        for reading, measured, gpu in zip(readings, bandwidths, found.gpus, strict=True):
+            if isinstance(measured, Gap):
+                gpu["bandwidth"] = f"{measured.kind}: {measured.reason}"
+                if not reading.values.get(_field("mig_enabled")):
+                    found.differs(f"GPU {reading.index}: no bandwidth: {measured.reason}")
+                continue
+            gpu["bandwidth"] = asdict(measured)
+            rates = (measured.to_device_bytes_per_s, measured.to_host_bytes_per_s)
+            shown = " and ".join(f"{rate / 1e9:.1f}" for rate in rates)
+            print(f"GPU {reading.index}: {shown} GB/s to it and back, node {measured.numa_node}")
+        rows = check_node(inventory, readings, kernel_xids(), machine_types()["any"], bandwidths)
+        found.health = [
+            {"check": row.check, "verdict": str(row.verdict), "reason": row.reason} for row in rows
+        ]
+        for row in rows:
+            print(f"{row.verdict:<8} {row.check:<24} {row.reason}")
+    finally:
+        reader.close()
+        nursery.close()
+    return found
+
+
+def _field(name: str) -> Any:
+    from edge_agent.devices.port import Field
+
+    return Field(name)
+
+
+def _gpu(
+    found: Found, index: int, inventory: Inventory, read: Callable[[], DeviceReading]
+) -> DeviceReading:
+    begun_s = time.monotonic()
+    reading = read()
+    took_ms = 1_000 * (time.monotonic() - begun_s)
+    smi = NvidiaSmi(index)
+    peer = smi.ask((*NAMES, *(one.smi for one in COMPARED)))
+    named = (reading.id, reading.model, inventory.driver)
+    for name, ours in zip(NAMES, named, strict=True):
+        if str(ours) != peer.get(name):
+            found.differs(f"GPU {index}: {name} is {ours}, nvidia-smi has {peer.get(name)}")
+    compared = _compare(found, index, reading, peer, read, smi)
+    compared |= _links(found, reading, smi.links())
+    values = {str(name): value for name, value in reading.values.items()}
+    gaps = {str(name): f"{g.kind}: {g.reason}" for name, g in sorted(reading.gaps.items())}
+    found.gpus.append(
+        {
+            "id": reading.id, "model": reading.model, "read_ms": round(took_ms, 1),
+            "fields": values, "gaps": gaps, "compared": compared, "not_asked": smi.unknown,
+        }
+    )  # fmt: skip
+    print(
+        f"GPU {index}: {len(values)} fields in {took_ms:.0f} ms, {len(compared)} compared; "
+        f"gaps: {', '.join(gaps) or 'none'}"
+    )
+    return reading
+
+
+def _compare(
+    found: Found,
+    index: int,
+    first: DeviceReading,
+    peer: Mapping[str, str],
+    read: Callable[[], DeviceReading],
+    smi: NvidiaSmi,
+) -> dict[str, str]:
+    """Hold every field against nvidia-smi's; look again at what moved meanwhile."""
+    open_ = {one.field: one for one in COMPARED if one.smi in peer}
+    before, seen, agreed = first, dict(peer), dict[str, str]()
+    for _ in range(TRIES):
+        after = read()
+        for name, one in list(open_.items()):
+            looks = [look.values.get(_field(name)) for look in (before, after)]
+            if agrees(one, looks, seen[one.smi]):
+                agreed[name] = seen[one.smi]
+                del open_[name]
+        if not open_:
+            break
+        before, seen = read(), smi.ask(tuple(one.smi for one in open_.values()))
+    for name, one in open_.items():
+        ours = first.values.get(_field(name))
+        found.differs(f"GPU {index}: {name} is {ours}, nvidia-smi has {seen.get(one.smi)}")
+    return agreed
+
+
+def agrees(one: Compared, looks: list[int | None], theirs: str) -> bool:
+    """Tell whether nvidia-smi's value lies between two of ours, give or take its last digit."""
+    number = _number(theirs)
+    measured = [look / one.per_unit for look in looks if look is not None]
+    if number is None or not measured:
+        return number is None and not measured
+    low, high = min(measured), max(measured)
+    return low - one.resolution <= number + 1e-9 and number - 1e-9 <= high + one.resolution
+
+
+def _number(text: str) -> float | None:
+    """Read nvidia-smi's number; None for its words for what a GPU does not have."""
+    try:
+        return float(int(text, 16)) if text.startswith("0x") else float(_MODES.get(text, text))
+    except ValueError:
+        return None
+
+
+def _links(found: Found, reading: DeviceReading, active: int | None) -> dict[str, str]:
+    ours = reading.values.get(_field("nvlinks_up"))
+    if active is None and not ours:
+        return {}
+    if ours != active:
+        found.differs(f"GPU {reading.index}: {ours} NVLinks up, nvidia-smi has {active}")
+        return {}
+    return {"nvlinks_up": str(active)}
+
+
+class NvidiaSmi:
+    """Asks nvidia-smi about one GPU; `unknown` are the names that this version does not have."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self.unknown: list[str] = []
+
+    def ask(self, names: tuple[str, ...]) -> dict[str, str]:
+        """Give the values of these names; one that it does not know is left out."""
+        ran = self._run(f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits")
+        if ran.returncode == 0:
+            values = [one.strip() for one in ran.stdout.strip().split(",")]
+            return dict(zip(names, values, strict=True))
+        wrong = re.search(r'Field "([^"]+)" is not a valid field', ran.stdout + ran.stderr)
+        if wrong is None or wrong[1] not in names:
+            raise OSError(f"nvidia-smi: {(ran.stdout + ran.stderr).strip()[:200]}")
+        self.unknown.append(wrong[1])
+        return self.ask(tuple(name for name in names if name != wrong[1]))
+
+    def links(self) -> int | None:
+        """Count the NVLinks that are up; None where it shows no link."""
+        ran = self._run("nvlink", "--status")
+        lines = re.findall(r"^\s*Link \d+: (.+)$", ran.stdout, re.MULTILINE)
+        return None if ran.returncode or not lines else sum("GB/s" in one for one in lines)
+
+    def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        which = [f"--id={self._index}"]
+        asked = ["nvidia-smi", *arguments[:1], *which, *arguments[1:]]
+        return subprocess.run(asked, check=False, capture_output=True, text=True, timeout=60)
+
+
+def write(found: Found) -> None:
+    """Write what was found where the environment says."""
+    folder = os.environ.get(OUT)
+    if not folder:
+        print(f"gpu-check: {OUT}=FOLDER writes all of it to FOLDER/gpu_check.json")
+        return
+    body = {
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "commit": _commit(),
+        "device": f"{', '.join(gpu['model'] for gpu in found.gpus)}; {os.cpu_count()} CPUs, "
+        f"Linux {platform.release()} {platform.machine()}, Python {platform.python_version()}",
+        "command": "make gpu-check",
+        "figures": list(_figures(found)),
+        "as_nvidia_smi_has_it": not found.differences,
+        "driver": found.driver,
+        "nvml": found.library,
+        "differences": found.differences,
+        "health": found.health,
+        "gpus": found.gpus,
+    }
+    path = Path(folder) / "gpu_check.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+    print(f"gpu-check: {path}")
+
+
+def _figures(found: Found) -> Iterator[dict[str, Any]]:
+    rates = [gpu["bandwidth"] for gpu in found.gpus if isinstance(gpu["bandwidth"], dict)]
+    figures = [
+        ("differences", len(found.differences), "fields"),
+        ("gpus", len(found.gpus), "GPUs"),
+        ("longest_look_ms", max((gpu["read_ms"] for gpu in found.gpus), default=None), "ms"),
+    ]
+    for way, key in (("host_to_device", "to_device"), ("device_to_host", "to_host")):
+        slowest = min((rate[f"{key}_bytes_per_s"] / 1e9 for rate in rates), default=None)
+        figures.append((f"slowest_{way}_gb_per_s", slowest, "GB/s"))
+    for name, value, unit in figures:
+        goal = 0 if name == "differences" else None
+        yield {"name": name, "value": value, "unit": unit, "goal": goal, "floor": None}
+
+
+def _commit() -> str:
+    """Name what was checked, "unknown" outside a checkout."""
+    try:
+        ran = subprocess.run(
+            ["git", "-C", str(ROOT), "rev-parse", "HEAD"], check=False, capture_output=True,
+            text=True, timeout=10,
+        )  # fmt: skip
+    except OSError:
+        return "unknown"
+    return ran.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

@@ -58,6 +58,40 @@ FIGURES = (
         "round", "publish_us_per_report_d1000", "{:,.0f} us",
     ),
     Figure(
+        "An agent with everything at 100 Hz: user-space CPU",
+        "agent", "agent_core_percent_100hz", "{:.2f} % of a core", "under 0.25 %",
+    ),
+    Figure(
+        "The same with eight simulated GPUs",
+        "agent", "agent_core_percent_with_8_gpus", "{:.2f} % of a core",
+    ),
+    Figure(
+        "Its BPF programs, by their own account",
+        "agent", "bpf_core_percent_100hz", "{:.2f} % of a core",
+    ),
+    Figure(
+        "They add to a context switch",
+        "agent", "bpf_ns_per_context_switch", "{:.0f} ns", "at most 200",
+    ),
+    Figure("Its resident memory", "agent", "agent_rss_mib", "{:.0f} MiB", "at most 120"),
+    Figure(
+        "The 100 Hz sampler's share of it, with its maps",
+        "agent", "bpf_maps_and_sampler_mib", "{:.1f} MiB", "at most 4",
+    ),
+    Figure(
+        "Slowdown of a workload at up to 10,000 switches a second",
+        "agent", "workload_slowdown_percent", "{:.2f} %", "under 0.5",
+    ),
+    Figure(
+        "Its 95 % interval, from (wide where other work ran beside)",
+        "agent", "workload_slowdown_percent_low", "{:.2f} %",
+    ),
+    Figure("Its 95 % interval, to", "agent", "workload_slowdown_percent_high", "{:.2f} %"),
+    Figure(
+        "node_exporter scraped every second, in the same run",
+        "agent", "node_exporter_core_percent_1s", "{:.2f} % of a core",
+    ),
+    Figure(
         "Demo: end of a window to its release, 90th percentile",
         "demo", "window_end_to_release_p90_s", "{:.1f} s", "at most 8",
     ),
@@ -71,6 +105,21 @@ FIGURES = (
     ),
     Figure("Planted sampler bugs", "audit", "audit_planted_bugs", "{:.0f}"),
     Figure("Trials of the audit", "audit", "audit_trials", "{:,.0f}"),
+    Figure(
+        "GPU time that no family rule names, median of ten recorded traces",
+        "families", "other_percent_median", "{:.1f} %", "below 1 %",
+    ),
+    Figure(
+        "The same, worst trace", "families", "other_percent_worst", "{:.1f} %", "below 5 %",
+    ),
+    Figure(
+        "Kernel names that no rule was written from, classed right",
+        "families", "heldout_name_accuracy_percent", "{:.0f} %",
+    ),
+    Figure(
+        "Applications never learned that are taken for a known one, by launches",
+        "signatures", "application_launches_false_accept_percent", "{:.0f} % of 14",
+    ),
 )  # fmt: skip
 
 

@@ -114,11 +114,15 @@ class FleetWindows:
         return min((o.next_window + o.task.window_s for o in self._open), default=None)
 
     def close_ended(self, now_s: int) -> Iterator[ClosedWindow]:
-        """Draw the rows of every window that has ended, and write its truth down."""
-        for one in self._open:
-            while self._due(one, now_s):
-                yield self._close(one)
-                one.next_window += one.task.window_s
+        """Draw the rows of every window that has ended, and write its truth down.
+
+        The oldest end first, then by series: a loop that comes late draws what one in time does,
+        so that a seed repeats on any machine and over any log.
+        """
+        while due := [one for one in self._open if self._due(one, now_s)]:
+            one = min(due, key=lambda one: (one.next_window + one.task.window_s, one.task.series))
+            yield self._close(one)
+            one.next_window += one.task.window_s
         self._open = [one for one in self._open if one.next_window <= one.task.last_window]
 
     def follow_clock(self) -> None:

@@ -126,7 +126,7 @@ def surroundings(folder: Path, *, window_s: int = 4, windows: int = 1000) -> Sur
         TrustSection((world.leader.pk,), (world.helper.pk,)),
         BoundsSection(n_min_at_least=80),
         SpoolSection(),
-        SourcesSection(host=False),
+        SourcesSection(host=False, faults=False),
     )
     config.host.key_file.parent.mkdir()
     write_host_key(config.host.key_file, HostKey(signing, this_machine(config)))

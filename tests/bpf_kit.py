@@ -46,7 +46,7 @@ def drain(source: EbpfSource) -> Seen:
     for record in source.drain(time.clock_gettime_ns(time.CLOCK_BOOTTIME)):
         if isinstance(record, HostTicks):
             seen.ticks = record
-        else:
+        elif isinstance(record, HostTable):
             seen.tables[record.name] = record
     return seen
 

@@ -49,7 +49,7 @@ def broker(local_broker: LocalBroker) -> Running:
     return local_broker.start()
 
 
-def _missing(marker: str) -> str | None:
+def why_not(marker: str) -> str | None:
     """Why this machine cannot run tests with the marker; None where it can."""
     if marker == "root" and os.geteuid() != 0:
         return "needs root"
@@ -64,7 +64,7 @@ def _missing(marker: str) -> str | None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker in ("root", "kafka", "gpu", "browser"):
-        reason = _missing(marker) if item.get_closest_marker(marker) else None
+        reason = why_not(marker) if item.get_closest_marker(marker) else None
         if reason:
             pytest.skip(reason)
 
@@ -75,7 +75,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     markers = [m for m in ("root", "kafka", "gpu", "browser") if item.get_closest_marker(m)]
-    if report.skipped and markers and all(_missing(m) is None for m in markers):
+    if report.skipped and markers and all(why_not(m) is None for m in markers):
         _runnable_but_skipped.append(item.nodeid)
     return report
 

@@ -25,7 +25,7 @@ from tests.agent_live import Surroundings, announce, surroundings
 from transport.kafka_settings import KafkaSettings
 from transport.opening import Side, open_transport
 from transport.port import Record, Transport, TransportUnavailable
-from wire.topics import REPORTS, TOPICS
+from wire.topics import JOINS, REPORTS, TOPICS
 
 REJOIN_TRIES = 5
 REJOIN_PAUSE_S = 2.0
@@ -55,8 +55,8 @@ class SecurePort:
         path = self._secret(f"{user}.password", password or f"{user}-secret")
         return self._settings(sasl="SCRAM-SHA-512", username=user, password_file=path)
 
-    def bearer(self, user: str, life_s: float = 3600.0) -> KafkaSettings:
-        path = self._secret(f"{user}.token", unsigned_token(user, life_s))
+    def bearer(self, user: str, token: str) -> KafkaSettings:
+        path = self._secret(f"{user}.token", token)
         return self._settings(sasl="OAUTHBEARER", token_file=path)
 
     def _secret(self, name: str, text: str) -> Path:
@@ -105,11 +105,12 @@ def kafka_surroundings(folder: Path, settings: KafkaSettings) -> KafkaSurroundin
     plain = surroundings(folder)
     config = dataclasses.replace(plain.config, transport=TransportSection(kafka=settings))
     made = KafkaSurroundings(folder, plain.world, config, plain.task)
-    with made.log() as log:
+    with open_transport(dataclasses.replace(settings, timeout_s=5.0), Side.AGGREGATOR) as log:
         for topic in TOPICS:
             log.create_topic(topic.name, topic.partitions)
     announce(made, [made.task])
-    assert made.records(REPORTS) == []  # the first group of a broker takes seconds to be formed
+    with suppress(TransportUnavailable):  # the first group of a broker takes seconds to be formed
+        assert Surroundings.records(made, REPORTS) == []
     return made
 
 
@@ -120,6 +121,16 @@ class KafkaSurroundings(Surroundings):
         settings = self.config.transport.kafka
         assert settings is not None
         return open_transport(dataclasses.replace(settings, timeout_s=5.0), Side.AGENT)
+
+    def wait_until_served(self) -> None:
+        """Wait for a broker that works again; the agent's stepped clock does not."""
+        for _ in range(REJOIN_TRIES):
+            with self.log() as log, suppress(TransportUnavailable):
+                producer = log.producer()
+                producer.send(JOINS, b"k", b"served?")
+                producer.flush()
+                return producer.close()
+        raise AssertionError("expected the broker to serve again")
 
     def records(self, *topics: str) -> list[Record]:
         """Read everything; a broker that has just come back lets a new group in only later."""

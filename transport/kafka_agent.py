@@ -8,76 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from types import TracebackType
-from typing import Self
 
 import crc32c  # noqa: F401  (kafka-python looks for it by itself)
 from kafka import KafkaAdminClient, KafkaProducer, errors
 from kafka.admin import NewTopic
 
-from .kafka_agent_client import REFUSALS, client_config, failures
+from .kafka_agent_client import client_config, ended_on_failure, failures
 from .kafka_agent_consumer import AgentConsumer
-from .kafka_batch import Outbound, Outgoing
-from .kafka_settings import RECORD_OVERHEAD_BYTES, SMALL_TOPIC_BYTES, KafkaSettings
-from .port import RecordTooLarge, TransportRefused, TransportUnavailable, UnknownTopic
+from .kafka_batch import Outgoing
+from .kafka_frame import BatchingProducer, KafkaFrame, may_not_create
+from .kafka_settings import RECORD_OVERHEAD_BYTES, SMALL_TOPIC_BYTES
+from .port import RecordTooLarge, TransportUnavailable
 
 
-class AgentKafka:
+class AgentKafka(KafkaFrame[KafkaAdminClient]):
     """An agent's access to a cluster; every producer and consumer gets connections of its own."""
-
-    def __init__(self, settings: KafkaSettings) -> None:
-        settings.check_files()
-        self.settings = settings
-        self._partitions: dict[str, int] = {}
-
-    def create_topic(self, name: str, partitions: int) -> None:
-        """Create a topic where it is missing; one that we may not see is the operator's."""
-        with suppress(TransportRefused), self._admin() as admin:
-            existing = self._look_up(admin, name)
-            if existing is None:
-                self._create(admin, name, partitions)
-            elif existing != partitions:
-                raise ValueError(f"topic {name} has {existing} partitions, not {partitions}")
 
     def producer(self) -> AgentProducer:
         return AgentProducer(self)
 
-    def consumer(self, group: str, topics: Sequence[str]) -> AgentConsumer:
-        for topic in topics:
-            self.partitions(topic)
+    def _consumer(self, group: str, topics: Sequence[str]) -> AgentConsumer:
         return AgentConsumer(self.settings, group, topics)
-
-    def close(self) -> None:
-        """Nothing of our own stays open between calls."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def partitions(self, topic: str) -> int:
-        """How many partitions a topic has.
-
-        Raises      UnknownTopic, TransportUnavailable
-        """
-        if topic not in self._partitions:
-            with self._admin() as admin:
-                found = self._look_up(admin, topic)
-            if found is None:
-                raise UnknownTopic(f"topic {topic} does not exist; create_topic comes first")
-            self._partitions[topic] = found
-        return self._partitions[topic]
 
     @contextmanager
     def _admin(self) -> Iterator[KafkaAdminClient]:
         with failures(self.settings):
-            admin = KafkaAdminClient(**client_config(self.settings))
+            with ended_on_failure(client_config(self.settings)) as config:
+                admin = KafkaAdminClient(**config)
             try:
                 yield admin
             finally:
@@ -105,33 +62,17 @@ class AgentKafka:
             admin.create_topics([new])
         except errors.TopicAlreadyExistsError:
             pass  # by another process, this moment
-        except REFUSALS as error:
-            raise TransportUnavailable(
-                f"topic {new.name} does not exist and this user may not create it: "
-                "an administrator does (pointillist kafka topics)"
-            ) from error
+        except errors.AuthorizationError as error:
+            raise may_not_create(new.name) from error
         admin.wait_for_topics([new.name], timeout_ms=settings.timeout_s * 1000)
 
 
-class AgentProducer:
-    """See `transport.port.Producer`."""
+class AgentProducer(BatchingProducer):
+    """Connects at the first flush."""
 
     def __init__(self, kafka: AgentKafka) -> None:
-        self._settings = kafka.settings
-        self._outbound = Outbound(kafka.settings, kafka.partitions, self._deliver)
+        super().__init__(kafka)
         self._client: KafkaProducer | None = None
-
-    def send(self, topic: str, key: bytes, value: bytes) -> None:
-        self._outbound.send(topic, key, value)
-
-    def flush(self) -> None:
-        self._outbound.flush()
-
-    def close(self) -> None:
-        try:
-            self._outbound.flush()
-        finally:
-            self._drop(self._settings.timeout_s)
 
     def _deliver(self, records: Sequence[Outgoing]) -> tuple[list[int], Exception | None]:
         left = list(range(len(records)))
@@ -141,7 +82,7 @@ class AgentProducer:
                 if failed is not None:
                     raise failed
         except (TransportUnavailable, RecordTooLarge) as failure:
-            self._drop(0)  # what it still holds is ours: a fresh client sends it
+            self._drop()
             return left, failure
         return left, None
 
@@ -175,8 +116,13 @@ class AgentProducer:
             self._client = KafkaProducer(**config)
         return self._client
 
-    def _drop(self, patience_s: float) -> None:
+    def _drop(self) -> None:
         client, self._client = self._client, None
-        if client is not None:
-            with suppress(errors.KafkaError):
-                client.close(timeout=patience_s)
+        if client is None:
+            return
+        # 3.0.12's close flushes first and, where that fails, leaves its thread to itself.
+        sender = client._sender  # noqa: SLF001  (nothing public ends it)
+        sender.force_close()
+        sender.join(self._settings.timeout_s)
+        with suppress(errors.KafkaError):
+            client.close(timeout=0)

@@ -11,7 +11,8 @@ from kafka import KafkaConsumer, errors
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from .kafka_agent_client import FETCH_BYTES, STALE, STEP_S, client_config, failures
+from .kafka_agent_client import FETCH_BYTES, STALE, client_config, ended_on_failure, failures
+from .kafka_frame import STEP_S
 from .kafka_settings import RECORD_OVERHEAD_BYTES, KafkaSettings
 from .port import Record
 from .port import TopicPartition as Slot
@@ -42,8 +43,8 @@ class AgentConsumer:
             "fetch_max_wait_ms": round(settings.idle_read_s * 1000),
             "fetch_max_bytes": max(settings.max_value_bytes + RECORD_OVERHEAD_BYTES, FETCH_BYTES),
         }
-        with failures(settings):
-            self._client = KafkaConsumer(**config)
+        with failures(settings), ended_on_failure(config) as endable:
+            self._client = KafkaConsumer(**endable)
             for name in self._names:  # whoever divides the partitions must know them
                 self._client.partitions_for_topic(name)
             self._client.subscribe(list(self._names))

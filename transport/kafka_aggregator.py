@@ -6,18 +6,17 @@ The contract is `transport.port`'s.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
-from types import TracebackType
-from typing import Any, Self
+from contextlib import contextmanager, suppress
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from .kafka_aggregator_client import (
+    PURGED,
     REFUSALS,
-    STEP_S,
     UNKNOWN,
     LastError,
     client_config,
@@ -25,94 +24,58 @@ from .kafka_aggregator_client import (
     mapped,
 )
 from .kafka_aggregator_consumer import AggregatorConsumer
-from .kafka_batch import Outbound, Outgoing
+from .kafka_batch import Outgoing
+from .kafka_frame import STEP_S, BatchingProducer, KafkaFrame, may_not_create
 from .kafka_settings import RECORD_OVERHEAD_BYTES, SMALL_TOPIC_BYTES, KafkaSettings
-from .port import TransportRefused, TransportUnavailable, UnknownTopic
 
 
-class AggregatorKafka:
-    """An aggregator's access to a cluster."""
+class AggregatorKafka(KafkaFrame[AdminClient]):
+    """An aggregator's access to a cluster; one administrator, kept until `close`."""
 
     def __init__(self, settings: KafkaSettings) -> None:
-        settings.check_files()
-        self.settings = settings
+        super().__init__(settings)
         self._last = LastError()
         self._admin_client: AdminClient | None = None
-        self._partitions: dict[str, int] = {}
-
-    def create_topic(self, name: str, partitions: int) -> None:
-        """Create a topic where it is missing; one that we may not see is the operator's."""
-        with suppress(TransportRefused), failures(self.settings, self._last):
-            existing = self._look_up(name)
-            if existing is None:
-                self._create(name, partitions)
-            elif existing != partitions:
-                raise ValueError(f"topic {name} has {existing} partitions, not {partitions}")
 
     def producer(self) -> AggregatorProducer:
         return AggregatorProducer(self)
 
-    def consumer(self, group: str, topics: Sequence[str]) -> AggregatorConsumer:
-        for topic in topics:
-            self.partitions(topic)
-        return AggregatorConsumer(self.settings, group, topics)
-
     def close(self) -> None:
         self._admin_client = None
 
-    def __enter__(self) -> Self:
-        return self
+    def _consumer(self, group: str, topics: Sequence[str]) -> AggregatorConsumer:
+        return AggregatorConsumer(self.settings, group, topics)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+    @contextmanager
+    def _admin(self) -> Iterator[AdminClient]:
+        with failures(self.settings, self._last):
+            if self._admin_client is None:
+                self._admin_client = AdminClient(client_config(self.settings, self._last))
+            yield self._admin_client
 
-    def partitions(self, topic: str) -> int:
-        """How many partitions a topic has.
-
-        Raises      UnknownTopic, TransportUnavailable
-        """
-        if topic not in self._partitions:
-            with failures(self.settings, self._last):
-                found = self._look_up(topic)
-            if found is None:
-                raise UnknownTopic(f"topic {topic} does not exist; create_topic comes first")
-            self._partitions[topic] = found
-        return self._partitions[topic]
-
-    @property
-    def _admin(self) -> AdminClient:
-        if self._admin_client is None:
-            self._admin_client = AdminClient(client_config(self.settings, self._last))
-        return self._admin_client
-
-    def _answer(self, future: Future[Any]) -> Any:
+    def _answer(self, admin: AdminClient, future: Future[Any]) -> Any:
         """Wait for an answer; the client's own callbacks are served meanwhile."""
         deadline = time.monotonic() + self.settings.timeout_s
         while not future.done() and time.monotonic() < deadline:
-            self._admin.poll(0.0)
+            admin.poll(0.0)
             with suppress(TimeoutError):
                 future.result(STEP_S)
         if not future.done():
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer in time"))
         return future.result()
 
-    def _look_up(self, topic: str) -> int | None:
+    def _look_up(self, admin: AdminClient, topic: str) -> int | None:
         name = self.settings.named(topic)
         wanted = TopicCollection([name])
-        asked = self._admin.describe_topics(wanted, request_timeout=self.settings.timeout_s)
+        asked = admin.describe_topics(wanted, request_timeout=self.settings.timeout_s)
         try:
-            return len(self._answer(asked[name]).partitions)
+            return len(self._answer(admin, asked[name]).partitions)
         except KafkaException as failure:
             if failure.args[0].code() in UNKNOWN:
                 return None
             raise
 
-    def _create(self, topic: str, partitions: int) -> None:
+    def _create(self, admin: AdminClient, topic: str, partitions: int) -> None:
         settings, name = self.settings, self.settings.named(topic)
         new = NewTopic(
             name,
@@ -120,43 +83,27 @@ class AggregatorKafka:
             replication_factor=settings.replication,
             config=dict(settings.topic_config(topic)),
         )
-        asked = self._admin.create_topics([new], operation_timeout=settings.timeout_s)
+        asked = admin.create_topics([new], operation_timeout=settings.timeout_s)
         try:
-            self._answer(asked[name])
+            self._answer(admin, asked[name])
         except KafkaException as failure:
             code = failure.args[0].code()
             if code in REFUSALS:
-                raise TransportUnavailable(
-                    f"topic {name} does not exist and this user may not create it: "
-                    "an administrator does (pointillist kafka topics)"
-                ) from failure
+                raise may_not_create(name) from failure
             if code != KafkaError.TOPIC_ALREADY_EXISTS:  # by another process, this moment
                 raise
         deadline = time.monotonic() + settings.timeout_s
-        while self._look_up(topic) is None and time.monotonic() < deadline:
+        while self._look_up(admin, topic) is None and time.monotonic() < deadline:
             time.sleep(STEP_S)
 
 
-class AggregatorProducer:
-    """See `transport.port.Producer`."""
+class AggregatorProducer(BatchingProducer):
+    """Connects at the first flush."""
 
     def __init__(self, kafka: AggregatorKafka) -> None:
-        self._settings = kafka.settings
-        self._outbound = Outbound(kafka.settings, kafka.partitions, self._deliver)
+        super().__init__(kafka)
         self._last = LastError()
         self._client: Producer | None = None
-
-    def send(self, topic: str, key: bytes, value: bytes) -> None:
-        self._outbound.send(topic, key, value)
-
-    def flush(self) -> None:
-        self._outbound.flush()
-
-    def close(self) -> None:
-        try:
-            self._outbound.flush()
-        finally:
-            self._drop()
 
     def _deliver(self, records: Sequence[Outgoing]) -> tuple[list[int], Exception | None]:
         left = set(range(len(records)))
@@ -183,9 +130,10 @@ class AggregatorProducer:
         if not left:
             return [], None
         late = KafkaError(KafkaError._TIMED_OUT, f"{len(left)} records not acknowledged in time")
-        first = failed[0] if failed else late
+        told = [one for one in failed if one.code() not in PURGED]
+        first = (told or [late])[0]
         places = sorted(left)
-        self._drop()  # what it still holds is ours: a fresh client sends it
+        self._drop()
         return places, mapped(self._settings, self._last.why(first))
 
     def _connected(self) -> Producer:

@@ -9,24 +9,24 @@ from typing import Any, Final, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from .kafka_frame import Refusal, away, refused, require_secrets
 from .kafka_settings import KafkaSettings
-from .port import RecordTooLarge, TransportRefused, TransportUnavailable
+from .port import RecordTooLarge
 
-STEP_S: Final = 0.05
 IDLE_READ_S: Final = 0.25
 POLL_BYTES: Final = 64 << 20
 _TOKEN_LIFE_S: Final = 300.0
 """The file is read again at least so often; its own expiry is the broker's business."""
 
-REFUSALS: Final = frozenset({
-    KafkaError._AUTHENTICATION,
-    KafkaError._SSL,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.UNSUPPORTED_SASL_MECHANISM,
-})  # fmt: skip
+REFUSALS: Final = {
+    KafkaError._AUTHENTICATION: Refusal.LOGIN,
+    KafkaError.SASL_AUTHENTICATION_FAILED: Refusal.LOGIN,
+    KafkaError._SSL: Refusal.CERTIFICATE,
+    KafkaError.UNSUPPORTED_SASL_MECHANISM: Refusal.MECHANISM,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: Refusal.RIGHTS,
+    KafkaError.GROUP_AUTHORIZATION_FAILED: Refusal.RIGHTS,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: Refusal.RIGHTS,
+}
 STALE: Final = frozenset({
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.UNKNOWN_MEMBER_ID,
@@ -37,6 +37,8 @@ STALE: Final = frozenset({
 UNKNOWN: Final = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 )
+PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
+"""What is told of each record when the client itself gave up; the cause comes apart."""
 _TOO_LARGE: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD})
 
 
@@ -63,7 +65,11 @@ class LastError:
 
 
 def client_config(settings: KafkaSettings, last: LastError) -> dict[str, Any]:
-    """What every client of librdkafka is told."""
+    """What every client of librdkafka is told.
+
+    Raises      TransportRefused: a secret cannot be read
+    """
+    require_secrets(settings)
     config: dict[str, Any] = {
         "bootstrap.servers": ",".join(settings.bootstrap),
         "security.protocol": settings.protocol,
@@ -111,14 +117,8 @@ def failures(settings: KafkaSettings, last: LastError) -> Iterator[None]:
 
 def mapped(settings: KafkaSettings, error: KafkaError) -> Exception:
     """Give the port's error."""
-    where = ", ".join(settings.bootstrap)
-    if error.code() in REFUSALS:
-        return TransportRefused(
-            f"Kafka at {where} refuses us (protocol {settings.protocol}, "
-            f"sasl {settings.sasl or 'none'}, user {settings.username or 'none'}): {error.str()}"
-        )
+    if refusal := REFUSALS.get(error.code()):
+        return refused(settings, refusal, error.str())
     if error.code() in _TOO_LARGE:
         return RecordTooLarge(f"record: expected at most what the topic takes: {error.str()}")
-    return TransportUnavailable(
-        f"Kafka at {where} does not serve (protocol {settings.protocol}): {error.str()}"
-    )
+    return away(settings, error.str())

@@ -12,13 +12,13 @@ from .kafka_aggregator_client import (
     IDLE_READ_S,
     POLL_BYTES,
     STALE,
-    STEP_S,
     LastError,
     client_config,
     failures,
     mapped,
     watermarks,
 )
+from .kafka_frame import STEP_S
 from .kafka_settings import RECORD_OVERHEAD_BYTES, KafkaSettings
 from .port import Record
 from .port import TopicPartition as Slot

@@ -163,6 +163,8 @@ class KafkaSettings:
             "compression.type": "uncompressed",
             "max.message.bytes": str(max(longest, SMALL_TOPIC_BYTES)),
             "message.timestamp.type": "LogAppendTime",
+            # One copy may be away; a flush is never acknowledged by a single one of three.
+            "min.insync.replicas": str(max(1, self.replication - 1)),
         }
         if compacted:
             return common | {"cleanup.policy": "compact"}

@@ -29,9 +29,10 @@ AGENT_USER: Final = "pointillist-agent"
 LOG_GROUP: Final = "pointillist"
 """Who may write to the embedded log: Leader and agents. The Helper never touches it."""
 
+CAP_SYSLOG: Final = 34
 CAP_PERFMON: Final = 38
 CAP_BPF: Final = 39
-CAPABILITIES: Final = {"CAP_PERFMON": CAP_PERFMON, "CAP_BPF": CAP_BPF}
+CAPABILITIES: Final = {"CAP_SYSLOG": CAP_SYSLOG, "CAP_PERFMON": CAP_PERFMON, "CAP_BPF": CAP_BPF}
 """What may be kept at all; a role that needs more runs it in a child that never sees a key."""
 
 _PR_SET_DUMPABLE: Final = 4

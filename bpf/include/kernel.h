@@ -43,7 +43,11 @@ struct sched_entity {
 	u64 sum_exec_runtime;
 	struct cfs_rq *cfs_rq;
 };
-struct sched_info { unsigned long long run_delay; unsigned long long last_queued; };
+struct sched_info {
+	unsigned long long run_delay;
+	unsigned long long last_arrival;
+	unsigned long long last_queued;
+};
 struct task_struct {
 	int pid;
 	unsigned long nivcsw;
@@ -66,6 +70,9 @@ struct request {
 	u64 start_time_ns;
 	u64 io_start_time_ns;
 };
+
+/* Before Linux 5.16 the request knew its disk, and its queue did not. */
+struct request___before_5_16 { struct gendisk *rq_disk; };
 
 struct in6_addr { u8 bytes[16]; };
 struct sock_common {

@@ -6,7 +6,6 @@
 #define SOFTIRQ_VECTORS 10
 #define SNAPSHOT_SLOTS 512 /* 5.12 s at 100 Hz: five missed drains are survived */
 #define LATENCY_BINS 24    /* log2 of microseconds, the last open: 8 s and more */
-#define MAX_CPUS 1024
 #define ROOT_CGROUP 1 /* id of every hierarchy's root */
 #define OTHER_KEY 0    /* the row of everything that found no room in a bounded map */
 
@@ -77,6 +76,7 @@ struct cpu_state {
 	__u64 task_involuntary;
 	__u64 softirq_start_ns;
 	__u64 irq_start_ns;
+	__u64 running_ns; /* used by the task since it came, as of the last tick; 0 when it goes */
 	/* The cgroup that runs here, and what is not yet in its row: one look-up per change. */
 	__u64 cgroup;
 	__u64 pending_cpu_ns;
@@ -158,7 +158,6 @@ struct tick_state {
 	__u64 deadline_ns;
 	__u64 cost_ns; /* of all callbacks */
 	__u64 failures; /* the timer could not be set again */
-	__u64 running_ns[MAX_CPUS]; /* used by the task on each CPU since it came */
 };
 
 #endif

@@ -1,21 +1,20 @@
 """Reads with a deadline: a driver that hangs costs a child process, never the agent.
 
-The child is forked from this process and never executes a file, so it works after the agent has
-left root and its interpreter's folder is closed to it. It keeps no file of the agent open.
+The child comes from a nursery (`nursery.py`), which the agent makes before it opens its key.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import os
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
-from multiprocessing.connection import Connection, Pipe
+from dataclasses import replace
+from functools import partial
+from multiprocessing.connection import Connection
 from typing import Final
 
+from .nursery import Child, Nursery, NurseryClosed
 from .port import (
     DeviceReader,
     DeviceReading,
@@ -32,10 +31,6 @@ QUIET_S: Final = 60.0
 
 START_S: Final = 20.0
 
-_PR_SET_PDEATHSIG: Final = 1
-_MOST_FD: Final = 1 << 16
-_LIBC: Final = ctypes.CDLL(None, use_errno=True)
-
 
 def _boottime_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
@@ -47,6 +42,7 @@ class BoundedReader:
     def __init__(
         self,
         make: Callable[[], DeviceReader],
+        nursery: Nursery | None = None,
         *,
         deadline_s: float = 2.0,
         start_s: float = START_S,
@@ -55,6 +51,8 @@ class BoundedReader:
     ) -> None:
         """Take how to make a reader (called in the child) and how long things may take.
 
+        make         can be pickled
+        nursery      where children come from; None: one of its own, for a process without keys
         deadline_s   one look at one device
         start_s      until the driver is open: a driver without persistence wakes its GPUs first
         """
@@ -65,27 +63,30 @@ class BoundedReader:
         self._begun_ns = 0
         self._quiet_ns = int(quiet_s * 1e9)
         self._boottime_ns = boottime_ns
-        self._child: tuple[int, Connection] | None = None
-        self._dead: list[int] = []
+        self._nursery = nursery
+        self._own: Nursery | None = None
+        self._child: Child | None = None
         self._quiet_until_ns: dict[int, int] = {}
         self._ids: dict[int, str] = {}
+        self._devices = 0
         self.killed = 0
         """Children that were late."""
         self.gaps: Counter[GapKind] = Counter()
 
     @property
     def child_pid(self) -> int | None:
-        return self._child[0] if self._child else None
+        return self._child.pid if self._child else None
 
     def open(self) -> Inventory:
         """Start the child. Raises DevicesUnavailable."""
-        self._reap()
-        if self._child is not None:
-            self.close()
-        self._begin()
+        self.close()
+        try:
+            self._begin()
+        except NurseryClosed as error:
+            raise DevicesUnavailable(str(error)) from None
         answer = self._answer(self._start_s)
         if isinstance(answer, Inventory):
-            self._opened = True
+            self._has_opened(answer)
             return answer
         self._kill()
         late = f"expected an answer of the driver in {self._start_s:g} s, got none"
@@ -103,7 +104,9 @@ class BoundedReader:
         """End the child; a second call does nothing."""
         if self._child is not None:
             self._kill(count=False)
-        self._reap()
+        if self._own is not None:
+            self._own.close()
+            self._own = None
 
     def _read(self, index: int, fields: Collection[Field], processes: bool) -> DeviceReading:
         now_ns = self._boottime_ns()
@@ -119,7 +122,8 @@ class BoundedReader:
             self._quiet_until_ns.pop(index, None)
             if not answer.id.startswith("index-"):
                 self._ids[index] = answer.id
-            return answer
+            # A GPU that fell off the bus cannot say its name any more, and is still that GPU.
+            return replace(answer, id=self._ids.get(index, answer.id))
         self._quiet_until_ns[index] = self._boottime_ns() + self._quiet_ns
         gap = answer if isinstance(answer, Gap) else Gap(
             GapKind.TIMED_OUT, f"expected an answer in {self._deadline_s:g} s, got none"
@@ -127,18 +131,24 @@ class BoundedReader:
         return all_gaps(index, fields, gap, self._boottime_ns(), known)
 
     def _begin(self) -> None:
-        self._child, self._opened = self._fork(), False
+        nursery = self._nursery or self._own
+        if nursery is None:
+            nursery = self._own = Nursery()
+        self._child, self._opened = nursery.start(partial(_serve, self._make)), False
         self._begun_ns = self._boottime_ns()
 
     def _begun_again(self) -> Gap | None:
         """Start a child where there is none, and give it a moment; a gap while it is not there."""
         if self._child is None:
-            self._begin()
+            try:
+                self._begin()
+            except NurseryClosed as error:
+                return Gap(GapKind.FAILED, str(error))
         if self._opened:
             return None
         answer = self._answer(self._deadline_s)
-        self._opened = isinstance(answer, Inventory)
-        if self._opened:
+        if isinstance(answer, Inventory):
+            self._has_opened(answer)
             return None
         if answer is None:
             if self._boottime_ns() - self._begun_ns > self._start_s * 1e9:
@@ -147,11 +157,17 @@ class BoundedReader:
         self._kill()
         return Gap(GapKind.FAILED, str(answer))
 
+    def _has_opened(self, inventory: Inventory) -> None:
+        """Forget the names when the driver counts anew: with a GPU less the others move up."""
+        if inventory.devices != self._devices:
+            self._ids.clear()
+        self._opened, self._devices = True, inventory.devices
+
     def _asked(self, question: tuple[int, tuple[Field, ...], bool]) -> object:
         if self._child is None:
             return None
         try:
-            self._child[1].send(question)
+            self._child.connection.send(question)
         except OSError:
             self._kill()
             return Gap(GapKind.FAILED, "the reading process ended")
@@ -165,58 +181,21 @@ class BoundedReader:
         if self._child is None:
             return None
         try:
-            return self._child[1].recv() if self._child[1].poll(deadline_s) else None
+            connection = self._child.connection
+            return connection.recv() if connection.poll(deadline_s) else None
         except (EOFError, OSError):
             return Gap(GapKind.FAILED, "the reading process ended")
 
     def _kill(self, count: bool = True) -> None:
         if self._child is None:
             return
-        pid, connection = self._child
+        self._child.kill()
         self._child = None
-        connection.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
         self.killed += count
-        self._dead.append(pid)
-        self._reap()
-
-    def _reap(self) -> None:
-        """Collect children that ended; one that the kernel still holds is asked for next time."""
-        left = []
-        for pid in self._dead:
-            try:
-                if os.waitpid(pid, os.WNOHANG)[0] == 0:
-                    left.append(pid)
-            except ChildProcessError:
-                continue
-        self._dead = left
-
-    def _fork(self) -> tuple[int, Connection]:
-        mine, its = Pipe()
-        parent = os.getpid()
-        pid = os.fork()
-        if pid:
-            its.close()
-            return pid, mine
-        try:
-            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() == parent:
-                _keep_only(its.fileno())
-                _serve(its, self._make())
-        finally:
-            os._exit(0)
 
 
-def _keep_only(fd: int) -> None:
-    """Close what the agent holds open: a lock must not outlive the agent in a hanging child."""
-    os.closerange(3, fd)
-    os.closerange(fd + 1, _MOST_FD)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the parent decides when the child ends
-
-
-def _serve(connection: Connection, reader: DeviceReader) -> None:
+def _serve(make: Callable[[], DeviceReader], connection: Connection) -> None:
+    reader = make()
     try:
         connection.send(reader.open())
     except DevicesUnavailable as error:

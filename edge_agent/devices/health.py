@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from .bandwidth import Bandwidth
 from .machine_types import MachineType
 from .port import DeviceReading, Field, Gap, GapKind, Inventory
 
@@ -29,8 +30,12 @@ class Row:
 
 Complaint = tuple[Verdict, str]
 
-_LOST: Final = (GapKind.UNPLUGGED, GapKind.TIMED_OUT)
-"""A GPU that is gone or hangs fails what is asked of it; other gaps say nothing of its health."""
+_LOST: Final = (GapKind.UNPLUGGED, GapKind.TIMED_OUT, GapKind.DAMAGED)
+"""A GPU that is gone, hangs or is hurt fails what is asked of it; other gaps say nothing."""
+
+_GB: Final = 1_000_000_000
+_LANE_GB_PER_S: Final = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+"""What a lane of each PCIe generation carries one way, after its line code."""
 
 
 def check_node(
@@ -38,11 +43,13 @@ def check_node(
     readings: Sequence[DeviceReading],
     xids: Sequence[tuple[str, int]] | Gap,
     machine: MachineType,
+    bandwidths: Sequence[Bandwidth | Gap] | None = None,
 ) -> list[Row]:
     """Fill the table.
 
     inventory   what the driver said, or why it said nothing
     xids        (PCI address, code) from the kernel's log
+    bandwidths  of each reading's GPU; None: nobody measured
     """
     if isinstance(inventory, Gap):
         return [Row("driver", Verdict.FAIL, inventory.reason)]
@@ -50,9 +57,7 @@ def check_node(
     for name, fields, judge in _CHECKS:
         rows.append(_each(name, fields, judge, readings, machine))
     rows.insert(3, _xid(xids, readings, machine))
-    limit = machine.host_gb_per_s
-    expected = f"; at least {limit} GB/s is expected" if limit else ""
-    rows.append(Row("bandwidth", Verdict.UNKNOWN, f"not measured{expected}"))
+    rows += [_bandwidth(name, readings, bandwidths, machine) for name in _WAYS]
     return rows
 
 
@@ -116,6 +121,53 @@ def _xid(
         if last in machine.xids:
             complaints.append((Verdict.FAIL, f"GPU {reading.index}: XID {last}"))
     return _row("xid", complaints, "none in the kernel's log")
+
+
+_WAYS: Final[dict[str, Callable[[Bandwidth], int]]] = {
+    "bandwidth_host_to_device": lambda one: one.to_device_bytes_per_s,
+    "bandwidth_device_to_host": lambda one: one.to_host_bytes_per_s,
+}
+
+
+def _bandwidth(
+    name: str,
+    readings: Sequence[DeviceReading],
+    bandwidths: Sequence[Bandwidth | Gap] | None,
+    machine: MachineType,
+) -> Row:
+    """Hold each GPU's way against its type's limit, or against its own link at its widest."""
+    if bandwidths is None:
+        limit = f"; at least {machine.host_gb_per_s} GB/s is expected"
+        reason = "not measured: --active does" + (limit if machine.host_gb_per_s else "")
+        return Row(name, Verdict.UNKNOWN, reason)
+    complaints: list[Complaint] = []
+    measured: list[float] = []
+    for reading, one in zip(readings, bandwidths, strict=True):
+        if isinstance(one, Gap):
+            verdict = Verdict.FAIL if one.kind in _LOST else Verdict.UNKNOWN
+            complaints.append((verdict, f"GPU {reading.index}: {one.kind}, {one.reason}"))
+            continue
+        measured.append(_WAYS[name](one) / _GB)
+        least = _least_gb_per_s(reading.values, machine)
+        said = f"GPU {reading.index}: {measured[-1]:.1f} GB/s"
+        if least is None:
+            complaints.append((Verdict.UNKNOWN, f"{said}, and no limit to hold it against"))
+        elif measured[-1] < least:
+            complaints.append((Verdict.FAIL, f"{said}, at least {least:.1f} expected"))
+    if not readings:
+        complaints.append((Verdict.UNKNOWN, "no GPU"))
+    slowest = f"{min(measured, default=0):.1f} to {max(measured, default=0):.1f} GB/s"
+    return _row(name, complaints, f"{len(readings)} GPUs, {slowest}")
+
+
+def _least_gb_per_s(values: dict[Field, int], machine: MachineType) -> float | None:
+    if machine.host_gb_per_s is not None:
+        return machine.host_gb_per_s
+    lane = _LANE_GB_PER_S.get(values.get(Field.PCIE_GENERATION_MAX, 0))
+    width = values.get(Field.PCIE_WIDTH_MAX)
+    if lane is None or width is None or machine.host_link_percent is None:
+        return None
+    return lane * width * machine.host_link_percent / 100
 
 
 def _nvlink(values: dict[Field, int], machine: MachineType) -> str | None:

@@ -28,6 +28,7 @@ class MachineType:
     throttle_allowed: int | None = None
     xids: tuple[int, ...] = ()
     host_gb_per_s: int | None = None
+    host_link_percent: int | None = None
     peer_gb_per_s: int | None = None
 
 

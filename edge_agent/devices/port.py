@@ -22,6 +22,10 @@ class GapKind(StrEnum):
     """The device fell off the bus or needs a reset."""
     TIMED_OUT = "timed_out"
     """The driver did not answer in time; the device is left alone for a while."""
+    NOT_YET = "not_yet"
+    """It is told between two looks, and this was the first."""
+    DAMAGED = "damaged"
+    """The device met an error that it could not correct, or gave back other bytes than it got."""
     FAILED = "failed"
 
 
@@ -51,6 +55,9 @@ class Field(StrEnum):
     PCIE_RX = "pcie_rx_bytes_per_s"
     PCIE_WIDTH = "pcie_width"
     PCIE_WIDTH_MAX = "pcie_width_max"
+    PCIE_GENERATION = "pcie_generation"
+    PCIE_GENERATION_MAX = "pcie_generation_max"
+    PCIE_REPLAYS = "pcie_replays"
     THROTTLE = "throttle_reasons"
     ECC_VOLATILE_CORRECTED = "ecc_volatile_corrected"
     ECC_VOLATILE_UNCORRECTED = "ecc_volatile_uncorrected"
@@ -63,6 +70,9 @@ class Field(StrEnum):
     NVLINKS_UP = "nvlinks_up"
     NVLINKS_DOWN = "nvlinks_down"
     NVLINK_ERRORS = "nvlink_errors"
+    NVLINK_TX = "nvlink_tx_bytes"
+    """Payload sent over all links since the driver was loaded."""
+    NVLINK_RX = "nvlink_rx_bytes"
     XID_EVENTS = "xid_events"
     """Critical XIDs since the reader opened."""
     XID_LAST = "xid_last"
@@ -83,23 +93,6 @@ QUICK: Final = frozenset({
 })  # fmt: skip
 """What changes from second to second; NVLink alone is a hundred calls of the driver per GPU."""
 
-OTEL_NAMES: Final[Mapping[Field, str]] = {
-    Field.UTILISATION: "hw.gpu.utilization",
-    Field.MEMORY_USED: "hw.gpu.memory.usage",
-    Field.MEMORY_TOTAL: "hw.gpu.memory.limit",
-    Field.PCIE_TX: "hw.gpu.io",
-    Field.PCIE_RX: "hw.gpu.io",
-    Field.POWER: "hw.power",
-    Field.POWER_LIMIT: "hw.gpu.power.limit",
-    Field.TEMPERATURE: "hw.temperature",
-    Field.FAN: "hw.fan.speed_ratio",
-    Field.ECC_VOLATILE_CORRECTED: "hw.errors",
-    Field.ECC_VOLATILE_UNCORRECTED: "hw.errors",
-    Field.NVLINK_ERRORS: "hw.errors",
-    Field.XID_EVENTS: "hw.errors",
-}
-"""OpenTelemetry's names where it has one; `hw.id` is the device's `GPU-<uuid>`."""
-
 Measured = int | Gap
 
 
@@ -109,22 +102,28 @@ class ProcessUse:
 
     memory_bytes, sm_percent   gaps where the driver does not tell them apart by process
     cgroup                     its control group, which names the container; empty when unknown
+    name                       of the program; empty when unknown
     """
 
     pid: int
     memory_bytes: Measured
     sm_percent: Measured
     cgroup: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A part of a device that behaves as one: a MIG instance."""
+    """A part of a device that behaves as one: a MIG instance.
+
+    sm_percent   share of its SMs that were busy since the look before
+    """
 
     id: str
     memory_used_bytes: Measured
     memory_total_bytes: Measured
     processes: tuple[ProcessUse, ...] | Gap
+    sm_percent: Measured = Gap(GapKind.UNSUPPORTED, "not asked")
 
 
 @dataclass(frozen=True, slots=True)

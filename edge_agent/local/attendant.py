@@ -16,7 +16,8 @@ from edge_agent.activity import Record
 from edge_agent.clock import Clock, SystemClock
 from edge_agent.config import AgentConfig
 from edge_agent.shell import AgentShell
-from edge_agent.sources.port import Absence, Source
+from edge_agent.sources.change import change_sources
+from edge_agent.sources.port import Absence, Source, SourceRegistry
 from edge_agent.task_windows import TaskWindows
 from wire.catalogue import Catalogue
 
@@ -24,12 +25,13 @@ from .board import Board
 from .clock_map import ClockPoint, read_point
 from .devices_view import DeviceRows
 from .history import History
+from .history_batch import HistoryBatch
 from .history_db import HistoryUnavailable
 from .live_socket import LiveSocket
 from .log_level import LevelGate
 from .reload import reload
 from .report_view import report_views
-from .rows import EventRow, Flattener, Row
+from .rows import EventRow, Flattener, Row, clean_name
 from .self_metrics import MetricsServer, SelfStatus
 from .systemd import Notifier
 
@@ -40,10 +42,10 @@ SELF: Final = "agent"
 
 @dataclass(frozen=True, slots=True)
 class Reloading:
-    """How a reload is done: read the configuration, start the sources of another one."""
+    """How a reload is done: read the configuration, list the sources of one."""
 
     read: Callable[[], AgentConfig]
-    start_sources: Callable[[AgentConfig], tuple[list[Source], list[Absence]]]
+    sources_of: Callable[[AgentConfig], SourceRegistry]
     log_gate: LevelGate
 
 
@@ -80,6 +82,7 @@ class Attendant:
         self._clock_ms = 0
         self._status: SelfStatus | None = None
         self._history = self._open_history()
+        self._batch = HistoryBatch(self._history) if self._history else None
         self._socket = self._open_socket()
         self._server = self._open_server()
 
@@ -117,8 +120,9 @@ class Attendant:
                 rows.append(EventRow(now_boottime_ns, source.name, "source_failed", "", failure))
             self._failing[source.name] = failure
         self._board.add(rows)
-        if self._history is not None:
-            self._history.add(rows)
+        self._board.withdraw(self._devices.withdrawn())
+        if self._batch is not None:
+            self._batch.add(rows)
 
     def stepped(self, now_ms: int) -> None:
         """Do what is due once a step."""
@@ -128,6 +132,8 @@ class Attendant:
             self._reload()
         if self._socket is not None:
             self._socket.serve(self.view)
+        if self._batch is not None:
+            self._batch.step(now_ms)
         if now_ms >= self._clock_ms:
             self._clock_ms = now_ms + _CLOCK_EVERY_MS
             point = self._note_clock()
@@ -143,9 +149,11 @@ class Attendant:
             self._socket.close()
         if self._server is not None:
             self._server.close()
+        if self._batch is not None:
+            self._batch.flush()
         if self._history is not None:
             self._history.close()
-        self._socket = self._server = self._history = None
+        self._socket = self._server = self._history = self._batch = None
 
     # What others see ----------------------------------------------------------------------------
 
@@ -169,6 +177,7 @@ class Attendant:
                 "transport_up": status.transport_up,
             },
             "models": dict(self._devices.models),
+            "gpu_use_not_told": self._devices.not_told,
             "reports": report_views(opened, self._catalogue, now_ms),
             **self._board.view(self._boottime_ns()),
         }
@@ -187,6 +196,7 @@ class Attendant:
             absent=tuple(one.source for one in self._absent),
             history_dropped=dict(dropped),
             reloads=dict(self._reloads),
+            device_gaps=self._devices.gap_counts,
             version=self._version,
         )
 
@@ -225,35 +235,47 @@ class Attendant:
             return
         self._notifier.reloading()
         done = reload(self._config, self._reloading.read)
-        self._config = done.config
+        before, self._config = self._config, done.config
         if "log" in done.changed:
             self._reloading.log_gate.level = done.config.log.level
-        if "sources" in done.changed:
-            self._replace_sources(self._reloading)
+        if done.error is None:
+            self._change_sources(self._reloading.sources_of, before)
         self._reloads[done.outcome] += 1
         say = self._log.warning if done.error or done.held_back else self._log.info
         say(
             "reloaded", outcome=done.outcome, changed=list(done.changed),
             needs_restart=list(done.held_back), error=done.error,
         )  # fmt: skip
-        self._event("reloaded", done.outcome, ", ".join(done.changed + done.held_back))
-        self._notifier.ready(f"reload: {done.outcome}")
+        detail = done.error or ", ".join(done.changed + done.held_back)
+        self._event("reloaded", done.outcome, detail)
+        status = f"reload: {done.outcome}"
+        self._notifier.ready(f"{status}: {clean_name(detail)}" if detail else status)
 
-    def _replace_sources(self, reloading: Reloading) -> None:
-        """Stop the old ones first: two of one source may not share a device or a program."""
-        self._shell.replace_sources(())
-        running, absent = reloading.start_sources(self._config)
-        self._shell.replace_sources(running)
-        self._absent = tuple(absent)
-        self._failing.clear()
-        for one in absent:
+    def _change_sources(
+        self, sources_of: Callable[[AgentConfig], SourceRegistry], before: AgentConfig
+    ) -> None:
+        old, new = sources_of(before), sources_of(self._config)
+        missing = {one.source for one in self._absent}
+        names = [name for name in old if name not in missing]
+        running = dict(zip(names, self._shell.sources, strict=True))
+        changed = change_sources(running, old, new, self._shell.replace_sources)
+        self._absent = changed.absent
+        for name in changed.stopped:
+            self._failing.pop(running[name].name, None)
+        for one in changed.absent:
             self._log.info("source absent", source=one.source, reason=one.reason)
+            if one.source not in missing:
+                self._event("source_absent", one.source, one.reason)
+        if changed.started or changed.stopped:
+            self._log.info(
+                "sources changed", started=list(changed.started), stopped=list(changed.stopped)
+            )
 
     def _event(self, name: str, key: str = "", detail: str = "") -> None:
         row = EventRow(self._boottime_ns(), SELF, name, key, detail)
         self._board.add([row])
-        if self._history is not None:
-            self._history.add([row])
+        if self._batch is not None:
+            self._batch.add([row])
 
     def _note_clock(self) -> ClockPoint:
         clock = self._clock

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,6 +19,7 @@ FRESH_NS: Final = 10_000_000_000
 """A value older than this is not shown: what is old must not look new."""
 KERNEL_SPAN_NS: Final = 10_000_000_000
 _BUCKET_NS: Final = 1_000_000_000
+MOST_WAITING: Final = 5_000
 
 
 @dataclass(slots=True)
@@ -35,28 +36,37 @@ class _Kernel:
 
 
 class Board:
-    """Keeps each metric's last value, the kernels of the last ten seconds and the last events."""
+    """Keeps each metric's last value, the kernels of the last ten seconds and the last events.
+
+    Nobody looks most of the time: metrics wait as they came until somebody does, or are too old.
+    """
 
     def __init__(self) -> None:
         self._values: OrderedDict[tuple[str, str, str], _Value] = OrderedDict()
         self._buckets: dict[int, dict[tuple[str, str, str], _Kernel]] = {}
         self._events: list[EventRow] = []
+        self._waiting: deque[tuple[int, MetricRow | PackedRow]] = deque()
 
     def add(self, rows: Iterable[Row]) -> None:
         """Take rows as they come."""
         for row in rows:
             if isinstance(row, MetricRow):
-                end_ns = row.boottime_ns + row.span_ns
-                self._put(row.source, row.name, row.key, _Value(end_ns, row.unit, row.value))
+                self._wait(row.boottime_ns + row.span_ns, row)
             elif isinstance(row, PackedRow):
-                self._packed(row)
+                self._wait(int(row.boottime_ns[-1]) + row.span_ns, row)
             elif isinstance(row, ActivityRow):
                 self._activity(row)
             else:
                 self._events = [*self._events, row][-MOST_EVENTS:]
 
+    def withdraw(self, places: Iterable[tuple[str, str, str]]) -> None:
+        """Forget values (source, name, key) that no longer hold, however new they are."""
+        for place in places:
+            self._values.pop(place, None)
+
     def view(self, now_ns: int) -> dict[str, Any]:
         """Give what is fresh, as a JSON document."""
+        self._fold()
         oldest_ns = now_ns - FRESH_NS
         values = [
             {"source": source, "name": name, "key": key, "unit": one.unit, "value": one.value}
@@ -69,6 +79,22 @@ class Board:
             for e in self._events
         ]  # fmt: skip
         return {"values": values, "kernels": self._kernels(now_ns), "events": events}
+
+    def _wait(self, end_ns: int, row: MetricRow | PackedRow) -> None:
+        self._waiting.append((end_ns, row))
+        while self._waiting[0][0] < end_ns - FRESH_NS:
+            self._waiting.popleft()
+        if len(self._waiting) >= MOST_WAITING:
+            self._fold()
+
+    def _fold(self) -> None:
+        """Bring the last values up to date."""
+        while self._waiting:
+            end_ns, row = self._waiting.popleft()
+            if isinstance(row, PackedRow):
+                self._packed(row)
+            else:
+                self._put(row.source, row.name, row.key, _Value(end_ns, row.unit, row.value))
 
     def _put(self, source: str, name: str, key: str, value: _Value) -> None:
         place = (source, name, key)

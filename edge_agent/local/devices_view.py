@@ -1,14 +1,25 @@
-"""What a device source last read, as metric rows: any vendor's source that has `latest`."""
+"""What a device source last read, as rows: any vendor's source that has `latest`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol, runtime_checkable
 
-from .rows import MetricRow, clean_name, unit_of
+from edge_agent.devices.port import DeviceReading, GapKind, Measured
+from edge_agent.devices.uses import Use, by_container, limits, uses
+
+from .rows import EventRow, MetricRow, Row, clean_name, unit_of
 
 PREFIX: Final = "gpu."
+PROCESS: Final = "gpu_process."
+CONTAINER: Final = "gpu_container."
+INSTANCE: Final = "gpu_instance."
+LIMITS: Final = "gpu_use_not_told"
+GAP: Final = "gpu_gap"
 MOST_DEVICES: Final = 64
+MOST_USES: Final = 32
+"""Processes of one device that become rows, those with most memory; the rest is a number."""
 
 
 @runtime_checkable
@@ -18,17 +29,42 @@ class ShowsDevices(Protocol):
     def latest(self, now_boottime_ns: int) -> Any: ...
 
 
+Place = tuple[str, str, str]
+"""Source, name and key of a metric."""
+
+
 class DeviceRows:
     """Gives each look's values once."""
 
     def __init__(self) -> None:
         self._seen_ns: dict[tuple[str, str], int] = {}
         self.models: dict[str, str] = {}
+        self.not_told: dict[str, list[str]] = {}
+        """What a device's driver does not tell of its users, as of the last look at them."""
+        self._used: dict[str, set[Place]] = {}
+        self._withdrawn: set[Place] = set()
+        self._gaps: dict[str, frozenset[tuple[GapKind, str]]] = {}
+        self._counts: dict[str, Counter[str]] = {}
 
-    def rows(self, source_name: str, source: object, now_boottime_ns: int) -> Iterator[MetricRow]:
+    @property
+    def gap_counts(self) -> Counter[str]:
+        """Count the fields without a value since the sources began, by kind of gap."""
+        return sum(self._counts.values(), Counter())
+
+    def withdrawn(self) -> set[Place]:
+        """Give what no longer holds since the last call: fields that failed, users that ended."""
+        gone, self._withdrawn = self._withdrawn, set()
+        return gone
+
+    def rows(self, source_name: str, source: object, now_boottime_ns: int) -> Iterator[Row]:
         """Give what is new since the last call; a failed field is absent, never zero."""
         if not isinstance(source, ShowsDevices):
             return
+        counted: Mapping[tuple[object, GapKind], int] = getattr(source, "gaps", {})
+        kinds: Counter[str] = Counter()
+        for (_, kind), count in counted.items():
+            kinds[str(kind)] += count
+        self._counts[source_name] = kinds
         sweep = source.latest(now_boottime_ns)
         for device in list(getattr(sweep, "devices", ()))[:MOST_DEVICES]:
             device_id, end_ns = clean_name(str(device.id)), int(device.end_ns)
@@ -44,3 +80,83 @@ class DeviceRows:
                     begin_ns, max(0, end_ns - begin_ns), source_name, f"{PREFIX}{name}",
                     device_id, unit_of(name), float(value),
                 )  # fmt: skip
+            if isinstance(device, DeviceReading):
+                yield from self._new_gaps(source_name, device)
+                if device.processes is not None:
+                    yield from self._users(source_name, device)
+
+    def _new_gaps(self, source: str, device: DeviceReading) -> Iterator[EventRow]:
+        """Say once why fields went away; what a device never has is no event."""
+        self._withdrawn |= {(source, f"{PREFIX}{name}", device.id) for name in device.gaps}
+        gaps = [g for g in device.gaps.values() if g.kind is not GapKind.UNSUPPORTED]
+        counts = Counter((gap.kind, gap.reason) for gap in gaps)
+        before, self._gaps[device.id] = self._gaps.get(device.id, frozenset()), frozenset(counts)
+        for (kind, reason), count in counts.items():
+            if (kind, reason) not in before:
+                detail = clean_name(f"{count} fields: {kind}, {reason}")
+                yield EventRow(device.end_ns, source, GAP, device.id, detail)
+
+    def _users(self, source: str, device: DeviceReading) -> Iterator[Row]:
+        """Give who uses a device, and take back who did at the look before."""
+        used: set[Place] = set()
+        for row in self._uses(source, device):
+            if isinstance(row, MetricRow):
+                used.add((row.source, row.name, row.key))
+            yield row
+        self._withdrawn |= self._used.get(device.id, set()) - used
+        self._used[device.id] = used
+
+    def _uses(self, source: str, device: DeviceReading) -> Iterator[Row]:
+        found = sorted(uses(device), key=_memory, reverse=True)
+        yield from _use_rows(source, device, PROCESS, found[:MOST_USES])
+        yield from _use_rows(source, device, CONTAINER, by_container(found)[:MOST_USES])
+        if len(found) > MOST_USES:
+            yield _row(source, device, f"{PROCESS}not_shown", device.id, len(found) - MOST_USES)
+        for part in device.partitions if isinstance(device.partitions, tuple) else ():
+            told = (
+                ("memory_used_bytes", part.memory_used_bytes),
+                ("memory_total_bytes", part.memory_total_bytes),
+                ("sm_percent", part.sm_percent),
+            )
+            for name, value in told:
+                if isinstance(value, int):
+                    key = f"{part.id} {device.id}"
+                    yield _row(source, device, f"{INSTANCE}{name}", key, value)
+        said, before = limits(device), self.not_told.get(device.id, [])
+        self.not_told[device.id] = said
+        for line in said:
+            if line not in before:
+                yield EventRow(device.end_ns, source, LIMITS, device.id, clean_name(line))
+
+
+def use_key(one: Use) -> str:
+    """Name a use: its device or instance, process, container and program, one space between."""
+    return f"{one.unit} {one.pid} {one.container or '-'} {clean_name(one.name)}"
+
+
+def read_use_key(key: str) -> tuple[str, str, str, str]:
+    """Give unit, process, container ("-": none) and program of a key."""
+    parts = [*key.split(" ", 3), "", "", ""]
+    return parts[0], parts[1], parts[2], parts[3]
+
+
+def _memory(one: Use) -> int:
+    return one.memory_bytes if isinstance(one.memory_bytes, int) else 0
+
+
+def _use_rows(
+    source: str, device: DeviceReading, prefix: str, found: Iterable[Use]
+) -> Iterator[MetricRow]:
+    for one in found:
+        told: tuple[tuple[str, Measured], ...] = (
+            ("memory_bytes", one.memory_bytes), ("sm_percent", one.sm_percent),
+        )  # fmt: skip
+        for name, value in told:
+            if isinstance(value, int):
+                yield _row(source, device, f"{prefix}{name}", use_key(one), value)
+
+
+def _row(source: str, device: DeviceReading, name: str, key: str, value: int) -> MetricRow:
+    begin_ns = device.begin_ns
+    span_ns = max(0, device.end_ns - begin_ns)
+    return MetricRow(begin_ns, span_ns, source, name, clean_name(key), unit_of(name), float(value))

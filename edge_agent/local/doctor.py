@@ -43,13 +43,13 @@ _RULES: Final[tuple[tuple[str, str, str], ...]] = (
     # source begins with, reason contains, what to do: the first that fits
     ("ebpf", "libbpf", "install libbpf 1.1 or later (Debian, Ubuntu: libbpf1)"),
     ("ebpf", "btf", "use a kernel with CONFIG_DEBUG_INFO_BTF, or install python3-bpfcc"),
-    ("ebpf", "", "start the agent as root or by its systemd unit; it needs Linux 5.15 or later"),
+    ("ebpf", "", "start the agent as root or by its systemd unit; it needs Linux 5.11 or later"),
     ("pressure", "", "boot with psi=1, or use a kernel with CONFIG_PSI"),
     ("rdma", "", "nothing, unless this host has RDMA ports: then load their driver"),
     ("gpu-amd", "", "nothing, unless this host has AMD GPUs: then load the amdgpu driver"),
     ("gpu-", "permi", "let the agent's user open /dev/nvidia*"),
     ("gpu-", "", "install the GPU's driver (NVIDIA: libnvidia-ml.so.1 comes with it)"),
-    ("faults", "", "let the agent's user read /dev/kmsg (kernel.dmesg_restrict=0 or CAP_SYSLOG)"),
+    ("faults", "", "start the agent as root or by its systemd unit: CAP_SYSLOG reads /dev/kmsg"),
     ("replay", "", "set the path of [[sources.replay]] to a readable trace"),
     ("host", "", "mount /proc where the agent runs"),
 )

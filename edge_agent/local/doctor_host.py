@@ -6,7 +6,7 @@ import ctypes
 import os
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,8 +14,8 @@ from transport.privileges import CAPABILITIES, process_status
 
 from .doctor import Check, Finding, Verdict
 
-LEAST_KERNEL: Final = (5, 15)
-"""The first with BPF timers."""
+LEAST_KERNEL: Final = (5, 11)
+"""The first for which the BPF object is made."""
 _TIME_ERROR: Final = 5
 _TIMEX_BYTES: Final = 208
 _MAXERROR_AT: Final = 24
@@ -24,8 +24,16 @@ _GOOD_ERROR_US: Final = 100_000
 _NTP: Final = "start NTP or PTP: systemctl enable --now systemd-timesyncd"
 
 
-def host_checks(root: Path = Path("/")) -> Iterator[tuple[str, str, Check]]:
-    """Give the checks; root stands for the file system's, so that a test can have its own."""
+def host_checks(
+    root: Path = Path("/"), wanted: Sequence[str] | None = None, *, started_by_root: bool = False
+) -> Iterator[tuple[str, str, Check]]:
+    """Give the checks.
+
+    root                stands for the file system's, so that a test can have its own
+    wanted              capabilities that the configured sources ask for; None: no configuration
+    started_by_root     who would start the agent as the doctor was started; by now it may be
+                        somebody else
+    """
     btf, psi = root / "sys/kernel/btf/vmlinux", root / "proc/pressure/cpu"
     no_btf = "use a kernel with CONFIG_DEBUG_INFO_BTF, or install python3-bpfcc"
     no_nvml = "nothing without NVIDIA GPUs; else install their driver"
@@ -33,7 +41,7 @@ def host_checks(root: Path = Path("/")) -> Iterator[tuple[str, str, Check]]:
     yield "host", "kernel", kernel
     yield "host", "btf", lambda: _present(btf, "btf", no_btf)
     yield "host", "pressure", lambda: _present(psi, "pressure", "boot with psi=1")
-    yield "host", "capabilities", capabilities
+    yield "host", "capabilities", lambda: capabilities(wanted, started_by_root)
     yield "host", "libbpf", lambda: library("libbpf", "libbpf.so.1", no_libbpf)
     yield "host", "nvml", lambda: library("nvml", "libnvidia-ml.so.1", no_nvml)
     yield "host", "clock", clock
@@ -51,14 +59,36 @@ def kernel(release: str | None = None) -> Finding:
     return Finding("host", "kernel", Verdict.ABSENT, line, advice)
 
 
-def capabilities() -> Finding:
-    """Check for CAP_BPF and CAP_PERFMON."""
-    effective = int(process_status()["CapEff"], 16)
-    missing = [name for name, bit in sorted(CAPABILITIES.items()) if not effective >> bit & 1]
+def capabilities(
+    wanted: Sequence[str] | None, started_by_root: bool, effective: int | None = None
+) -> Finding:
+    """Say which capabilities `agent run`, started as the doctor was, will have.
+
+    wanted      what the configured sources ask for; None: whatever a source may ask for
+    effective   this process's set, by default as the kernel has it. The agent keeps what of it is
+                wanted, so that the answer is the same before and after root is given up
+    """
+    name = "capabilities"
+    if effective is None:
+        effective = int(process_status()["CapEff"], 16)
+    asked = sorted(CAPABILITIES) if wanted is None else sorted(wanted)
+    if not asked:
+        line = "`agent run` keeps none: no configured source asks for one"
+        return Finding("host", name, Verdict.OK, line)
+    missing = [one for one in asked if not effective >> CAPABILITIES[one] & 1]
+    kept = " and ".join(one for one in asked if one not in missing)
+    who = "root" if started_by_root else "this user"
+    line = f"`agent run`, started by {who}, has {kept or 'none'}"
     if not missing:
-        return Finding("host", "capabilities", Verdict.OK, "CAP_BPF and CAP_PERFMON")
-    line, advice = f"without {', '.join(missing)}", "start the agent as root or by its systemd unit"
-    return Finding("host", "capabilities", Verdict.ABSENT, line, advice)
+        needed = "" if wanted is not None else ", where a configured source asks for them"
+        return Finding("host", name, Verdict.OK, f"{line}{needed}")
+    line = f"{line}: without {', '.join(missing)}"
+    advice = (
+        "this root was not given them: allow them to the service or the container"
+        if started_by_root
+        else "start the agent as root or by its systemd unit"
+    )
+    return Finding("host", name, Verdict.ABSENT, line, advice)
 
 
 def library(name: str, soname: str, do: str) -> Finding:

@@ -93,6 +93,7 @@ class SourceFeed(Feed):
             except SourceUnavailable as error:
                 self._failing[source.name] = str(error)
             self._board.add(rows)
+            self._board.withdraw(self._devices.withdrawn())
 
     def view(self) -> dict[str, Any] | None:
         return {
@@ -102,6 +103,7 @@ class SourceFeed(Feed):
                 "failing": dict(self._failing),
             },
             "models": dict(self._devices.models),
+            "gpu_use_not_told": self._devices.not_told,
             "reports": [],
             **self._board.view(time.clock_gettime_ns(time.CLOCK_BOOTTIME)),
         }

@@ -19,7 +19,8 @@ MOST_CELLS: Final = 10_000
 
 def pack(values: NDArray[np.int64]) -> bytes:
     """Pack int64[n] or int64[n, k] as steps along the first axis, column after column."""
-    steps = np.diff(values, axis=0, prepend=np.zeros_like(values[:1]))
+    steps = values.copy()
+    steps[1:] -= values[:-1]
     return zlib.compress(np.ascontiguousarray(steps.T, dtype="<i8").tobytes(), _LEVEL)
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.activity import GpuCoverage, KernelActivity, Observation
+from edge_agent.activity import GpuCoverage, HostEvent, KernelActivity, Observation
 from wire.catalogue import Catalogue
 from wire.task import SectionKind
 
@@ -115,6 +116,7 @@ class Flattener:
         indicators = (s.name for s in catalogue.sections if s.kind is SectionKind.INDICATORS)
         self._events = frozenset(indicators)
         self.dropped: dict[str, int] = {}
+        self._kinds: dict[type, type | None] = {}
 
     def rows(self, source: str, records: Iterable[object]) -> Iterator[Row]:
         """Give the rows of what one source handed out."""
@@ -130,11 +132,23 @@ class Flattener:
             yield MetricRow(at_ns, span_ns, record.source, "watched", key, "ns", span_ns)
         elif isinstance(record, Observation):
             yield self._observed(source, record)
-        elif isinstance(record, _Ticks):
+        elif isinstance(record, HostEvent):
+            key, detail = clean_name(record.key), clean_name(record.detail)
+            yield EventRow(record.boottime_ns, source, clean_name(record.name), key, detail)
+        else:
+            yield from self._offered(source, record)
+
+    def _offered(self, source: str, record: Any) -> Iterator[Row]:
+        """Go by what a record offers; asked once a class, because asking costs more than a row."""
+        kind = self._kinds.get(type(record), object)
+        if kind is object:
+            kind = next((k for k in (_Ticks, _Table, _Value) if isinstance(record, k)), None)
+            self._kinds[type(record)] = kind
+        if kind is _Ticks:
             yield from _ticks(source, record)
-        elif isinstance(record, _Table):
+        elif kind is _Table:
             yield from self._table(source, record)
-        elif isinstance(record, _Value):
+        elif kind is _Value:
             yield _value(source, record)
         else:
             self._drop("unknown_record")
@@ -154,10 +168,9 @@ class Flattener:
         rows, columns = rows[:MOST_TABLE_CELLS], columns[:MOST_TABLE_CELLS]
         if not len(rows):
             return
-        names = [(f"{table.name}.{column}", unit_of(column)) for column in table.columns]
-        keys = [clean_name(key) for key in table.rows]
+        names, keys = table.columns, table.rows
         cells = tuple(
-            Cell(names[column][0], keys[row], names[column][1])
+            _table_cell(table.name, names[column], keys[row])
             for row, column in zip(rows.tolist(), columns.tolist(), strict=True)
         )
         at = np.array([table.boottime_ns], dtype=np.int64)
@@ -172,8 +185,22 @@ class Flattener:
 def _ticks(source: str, ticks: _Ticks) -> Iterator[PackedRow]:
     times = np.asarray(ticks.boottime_ns, dtype=np.int64)
     if len(times):
-        cells = tuple(Cell(clean_name(name), "", unit_of(name)) for name in ticks.metrics)
-        yield PackedRow(source, cells, times, np.asarray(ticks.totals).astype(np.int64))
+        yield PackedRow(
+            source,
+            _tick_cells(tuple(ticks.metrics)),
+            times,
+            np.asarray(ticks.totals).astype(np.int64),
+        )
+
+
+@lru_cache(maxsize=16)
+def _tick_cells(metrics: tuple[str, ...]) -> tuple[Cell, ...]:
+    return tuple(Cell(clean_name(name), "", unit_of(name)) for name in metrics)
+
+
+@lru_cache(maxsize=MOST_TABLE_CELLS)
+def _table_cell(table: str, column: str, key: str) -> Cell:
+    return Cell(f"{table}.{column}", clean_name(key), unit_of(column))
 
 
 def _value(source: str, record: _Value) -> MetricRow:
@@ -192,6 +219,7 @@ _UNITS: Final[Mapping[str, str]] = {
 }  # fmt: skip
 
 
+@lru_cache(maxsize=4096)
 def unit_of(name: str) -> str:
     """Read the unit off the end of a name, as this project's names have it; "" for a count."""
     if name.endswith("_bytes_per_s"):
@@ -201,5 +229,9 @@ def unit_of(name: str) -> str:
 
 def clean_name(text: str) -> str:
     """Bound a name, and keep control characters of a hostile process name off terminals."""
-    cleaned = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    cleaned = (
+        text
+        if text.isprintable()
+        else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    )
     return cleaned if len(cleaned) <= LONGEST_NAME else f"{cleaned[: LONGEST_NAME - 1]}…"

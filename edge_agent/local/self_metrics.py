@@ -6,11 +6,16 @@ source, no CPU time.
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from socketserver import ThreadingMixIn
+from threading import Thread
 from typing import Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -28,6 +33,7 @@ class SelfStatus:
     absent: tuple[str, ...] = ()
     history_dropped: Mapping[str, int] = field(default_factory=dict)
     reloads: Mapping[str, int] = field(default_factory=dict)
+    device_gaps: Mapping[str, int] = field(default_factory=dict)
     version: str = ""
 
 
@@ -58,7 +64,24 @@ class StatusCollector(Collector):
             status.history_dropped,
         )  # fmt: skip
         yield _labelled("reloads", "reloads by outcome", "outcome", status.reloads)
+        yield _labelled(
+            "device_gaps", "fields of GPUs that could not be read, by kind", "kind",
+            status.device_gaps,
+        )  # fmt: skip
         yield _info(status.version)
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """A thread to a scrape: a slow reader holds nobody up."""
+
+    daemon_threads = True
+
+
+class _Quiet(WSGIRequestHandler):
+    """Says nothing of who scraped."""
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002, ARG002
+        return
 
 
 class MetricsServer:
@@ -68,7 +91,13 @@ class MetricsServer:
         """Listen; port 0 takes a free one. Raises OSError when the port is taken."""
         registry = CollectorRegistry(auto_describe=False)
         registry.register(StatusCollector(status))
-        self._server, self._thread = start_http_server(port, LOOPBACK, registry)
+        application = make_wsgi_app(registry)
+        self._server = make_server(
+            LOOPBACK, port, application, server_class=_Server, handler_class=_Quiet
+        )
+        self._closing = False
+        self._thread = Thread(target=self._serve, daemon=True)
+        self._thread.start()
 
     @property
     def port(self) -> int:
@@ -77,9 +106,16 @@ class MetricsServer:
 
     def close(self) -> None:
         """Stop listening."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._closing = True
+        with contextlib.suppress(OSError), socket.create_connection((LOOPBACK, self.port), 1):
+            pass  # the thread sleeps until somebody connects
         self._thread.join(5)
+        self._server.server_close()
+
+    def _serve(self) -> None:
+        """Answer who comes; unlike `serve_forever` it does not wake up twice a second to look."""
+        while not self._closing:
+            self._server.handle_request()
 
 
 def _count(name: str, text: str, value: int) -> Metric:

@@ -20,7 +20,11 @@ from .port import SourceUnavailable
 
 _LOOKUP, _UPDATE, _DELETE, _NEXT_KEY, _LOOKUP_BATCH = 1, 2, 3, 4, 24
 _SYSCALLS: Final = {"x86_64": 321, "aarch64": 280}
-_BATCH: Final = 256
+_MOST_ROWS: Final = 256
+_LEAST_ROWS: Final = 32
+"""A batch holds a bucket of the hash at least; the kernel refuses a smaller one."""
+_BATCH_BYTES: Final = 1 << 16
+"""Below malloc's limit for fresh pages: their faults cost more than the read."""
 
 
 class _Element(ctypes.Structure):
@@ -90,8 +94,10 @@ class PerCpuMap:
 
         The arrays are written again by the next step. Raises SourceUnavailable.
         """
-        keys = np.empty((_BATCH, self.key_bytes), np.uint8)
-        values = np.empty((_BATCH, self.cpus, self.fields), np.uint64)
+        rows = _BATCH_BYTES // (8 * self.cpus * self.fields)
+        rows = max(_LEAST_ROWS, min(rows, self.capacity, _MOST_ROWS))
+        keys = np.empty((rows, self.key_bytes), np.uint8)
+        values = np.empty((rows, self.cpus, self.fields), np.uint64)
         # The kernel's cursor of a hash is a u32 bucket, whatever the key's size.
         cursor = np.zeros(max(self.key_bytes, 8), np.uint8)
         begun = False
@@ -101,10 +107,10 @@ class PerCpuMap:
                 cursor.ctypes.data,
                 keys.ctypes.data,
                 values.ctypes.data,
-                _BATCH,
+                rows,
                 self.fd,
             )
-            failed = _bpf(_LOOKUP_BATCH, batch)
+            failed = bpf_call(_LOOKUP_BATCH, batch)
             if failed not in {0, errno.ENOENT}:
                 raise SourceUnavailable(f"cannot read a BPF map: {os.strerror(failed)}")
             yield keys[: batch.count], values[: batch.count]
@@ -133,14 +139,14 @@ class ArrayView:
 
 def _element(command: int, fd: int, key: bytes, value: int) -> None:
     memory = ctypes.create_string_buffer(key, len(key))
-    failed = _bpf(command, _Element(fd, ctypes.addressof(memory), value, 0))
+    failed = bpf_call(command, _Element(fd, ctypes.addressof(memory), value, 0))
     if failed == errno.ENOENT:
         raise FileNotFoundError(failed, os.strerror(failed))
     if failed:
         raise SourceUnavailable(f"cannot use a BPF map: {os.strerror(failed)}")
 
 
-def _bpf(command: int, attributes: ctypes.Structure) -> int:
+def bpf_call(command: int, attributes: ctypes.Structure) -> int:
     """Do bpf(2); 0 or an errno."""
     syscall, number = _system_call()
     done = syscall(number, command, ctypes.addressof(attributes), ctypes.sizeof(attributes))

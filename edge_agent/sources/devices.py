@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from edge_agent.activity import GpuCoverage, Observation
 from edge_agent.devices.amdgpu import AmdgpuReader
 from edge_agent.devices.bounded import BoundedReader
+from edge_agent.devices.nursery import Nursery
 from edge_agent.devices.nvml import NvmlReader
 from edge_agent.devices.port import (
     QUICK,
@@ -25,6 +26,7 @@ from edge_agent.devices.port import (
     GapKind,
     Inventory,
 )
+from edge_agent.faults.log_rules import load_rules
 
 from .port import SourceUnavailable
 
@@ -43,7 +45,9 @@ _LIBRARY_MISSING: Final = "no NVIDIA driver library and no amdgpu device"
 class _Reads(Protocol):
     def open(self) -> Inventory: ...
 
-    def read(self, index: int, fields: Collection[Field]) -> DeviceReading: ...
+    def read(
+        self, index: int, fields: Collection[Field], *, processes: bool = False
+    ) -> DeviceReading: ...
 
     def close(self) -> None: ...
 
@@ -60,18 +64,22 @@ class DevicesSource:
 
     name = "devices"
 
-    def __init__(self, readers: Iterable[_Reads] | None = None) -> None:
+    def __init__(
+        self, readers: Iterable[_Reads] | None = None, *, nursery: Nursery | None = None
+    ) -> None:
         """Take the readers to try in turn (None: NVML, then amdgpu); the first that opens serves.
 
+        nursery     where the children of those two come from; None: from this process
         The index of a device is its place in the reader's order, as in the configuration's `gpus`.
         """
-        self._choices = list(readers) if readers is not None else default_readers()
+        self._choices = list(readers) if readers is not None else default_readers(nursery)
         self._reader: _Reads | None = None
         self._devices = self._first = 0
         self._last: Sweep | None = None
         self._swept_ns: int | None = None
         self._sampled_ns: int | None = None
         self._idle_since: dict[int, int] = {}
+        self._xids: dict[int, int] = {}
         self.gaps: Counter[tuple[Field, GapKind]] = Counter()
         """Fields without a value, by why, since the start."""
 
@@ -104,7 +112,8 @@ class DevicesSource:
     def drain(self, now_boottime_ns: int) -> Iterable[Observation | GpuCoverage]:
         """Yield samples every 5 s and idle time; calls less than a second apart give nothing.
 
-        Each second it reads what changes quickly, every 5 s all fields of the regular sweep.
+        Each second it reads what changes quickly, every 5 s all fields of the regular sweep and
+        the processes, which are shown on this host alone.
         """
         if self._reader is None:
             raise SourceUnavailable("devices: not started")
@@ -114,12 +123,13 @@ class DevicesSource:
         self._swept_ns = now_boottime_ns
         if sampling:
             self._sampled_ns = now_boottime_ns
-        readings = tuple(self._sweep(self._reader, REGULAR if sampling else QUICK))
+        readings = tuple(self._sweep(self._reader, sampling))
         self._last = Sweep(readings)
         records: list[Observation | GpuCoverage] = []
         for reading in readings:
             self.gaps.update((name, gap.kind) for name, gap in reading.gaps.items())
             records.extend(self._idle_time(reading))
+            records.extend(self._xid_fault(reading))
             if sampling:
                 records.extend(observations(reading))
         return records
@@ -130,6 +140,7 @@ class DevicesSource:
             self._reader.close()
         self._reader = self._last = self._swept_ns = self._sampled_ns = None
         self._idle_since.clear()
+        self._xids.clear()
 
     def latest(self, now_boottime_ns: int) -> Sweep | None:
         """Give the last look, None once it is stale."""
@@ -137,8 +148,9 @@ class DevicesSource:
             return None
         return self._last
 
-    def _sweep(self, reader: _Reads, fields: Collection[Field]) -> Iterator[DeviceReading]:
+    def _sweep(self, reader: _Reads, sampling: bool) -> Iterator[DeviceReading]:
         """Look at each device until the time for it is up; the rest are looked at first next."""
+        fields = REGULAR if sampling else QUICK
         begun_ns = time.monotonic_ns()
         first, self._first = self._first, 0
         for place in range(self._devices):
@@ -146,7 +158,7 @@ class DevicesSource:
             if time.monotonic_ns() - begun_ns > _SWEEP_BUDGET_NS:
                 self._first = index
                 return
-            yield reader.read(index, fields)
+            yield reader.read(index, fields, processes=sampling)
 
     def _idle_time(self, reading: DeviceReading) -> Iterator[GpuCoverage]:
         """Claim the time between two looks that both found the GPU idle."""
@@ -156,6 +168,22 @@ class DevicesSource:
         self._idle_since[reading.index] = reading.end_ns
         if since_ns is not None and 0 < reading.end_ns - since_ns <= _LONGEST_IDLE_NS:
             yield GpuCoverage(self.name, reading.index, since_ns, reading.end_ns - since_ns)
+
+    def _xid_fault(self, reading: DeviceReading) -> Iterator[Observation]:
+        """Give the fault that a new XID means, for hosts whose kernel log is closed to the agent.
+
+        An uncorrected error whose place its code does not tell is left to the log, which has the
+        code beside it that does.
+        """
+        count = reading.values.get(Field.XID_EVENTS)
+        if count is None:
+            return
+        before = self._xids.get(reading.index, 0)
+        self._xids[reading.index] = count
+        code = reading.values.get(Field.XID_LAST, 0)
+        rules = load_rules()
+        if count and count != before and code in rules.xids and code not in rules.anywhere:
+            yield Observation("hardware_faults", rules.xids[code], 1, reading.end_ns)
 
 
 def observations(reading: DeviceReading) -> Iterator[Observation]:
@@ -173,7 +201,7 @@ def observations(reading: DeviceReading) -> Iterator[Observation]:
         yield Observation("gpu_temperature", "", max(0, values[Field.TEMPERATURE]), at_ns)
 
 
-def default_readers() -> list[_Reads]:
+def default_readers(nursery: Nursery | None = None) -> list[_Reads]:
     """Give this host's readers, each behind a deadline."""
     makers: tuple[Callable[[], NvmlReader | AmdgpuReader], ...] = (NvmlReader, AmdgpuReader)
-    return [BoundedReader(make, deadline_s=1.0) for make in makers]
+    return [BoundedReader(make, nursery, deadline_s=1.0) for make in makers]

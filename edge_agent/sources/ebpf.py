@@ -17,6 +17,7 @@ from edge_agent.activity import HostRecord, HostTable
 
 from . import ebpf_bcc, ebpf_libbpf
 from . import ebpf_layout as layout
+from .bpf_statistics import BpfStatistics
 from .cgroup_names import CgroupNames
 from .ebpf_limits import Limits
 from .ebpf_tables import (
@@ -118,6 +119,7 @@ class _Drain:
         self._blocks = self._cgroup_table(
             "block_cgroups", "block_cgroup", layout.BLOCK_CGROUP_COLUMNS, programs.block_root
         )
+        self._statistics = BpfStatistics(programs.program_fds)
         self._at_ns: int | None = None
         self._states = programs.states()
         self._seen = programs.ticks.state()
@@ -140,6 +142,9 @@ class _Drain:
         timer = (seen.ticks - self._seen.ticks, seen.cost_ns - self._seen.cost_ns)
         yield cpu_table(grown, begun_ns, span_ns)
         yield cost_table(grown, timer, begun_ns, span_ns)
+        statistics = self._statistics.grown(begun_ns, span_ns)
+        if statistics is not None:
+            yield statistics
         kept_back = self.programs.kept_back(states)
         for cgroups, extra in ((self._cgroups, kept_back), (self._blocks, [])):
             table = cgroups.grown(begun_ns, span_ns, extra) if cgroups else None

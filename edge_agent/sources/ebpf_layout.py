@@ -9,7 +9,6 @@ SOFTIRQ_VECTORS: Final = (
 )  # fmt: skip
 SNAPSHOT_SLOTS: Final = 512
 LATENCY_BINS: Final = 24
-MAX_CPUS: Final = 1024
 
 _PLAIN_TOTALS: Final = (
     "switches",
@@ -69,9 +68,10 @@ PROGRAMS: Final = {
 """Program -> tracepoint, in the order of `enum program`."""
 
 PENDING_COLUMNS: Final = ("cpu_ns", "run_delay_ns", "switches", "switches_involuntary")
-"""What a CPU keeps back for the cgroup that runs on it; the cgroup's id stands before them."""
+"""What a CPU keeps back for the cgroup that runs on it. Before them stand what the task on the CPU
+had used by the last tick, and the cgroup's id."""
 
-CPU_STATE_FIELDS: Final = len(TOTALS) + 3 * len(PROGRAMS) + 5 + 1 + len(PENDING_COLUMNS)
+CPU_STATE_FIELDS: Final = len(TOTALS) + 3 * len(PROGRAMS) + 5 + 2 + len(PENDING_COLUMNS)
 
 CGROUP_COLUMNS: Final = (
     "cpu_ns",
@@ -106,5 +106,5 @@ PEER_COLUMNS: Final = ("send_bytes", "receive_bytes", "retransmits")
 
 SNAPSHOT_HEAD: Final = 3
 SNAPSHOT_FIELDS: Final = SNAPSHOT_HEAD + len(TOTALS)
-TICK_STATE_HEAD: Final = ("ticks", "missed", "deadline_ns", "cost_ns", "failures")
-TICK_STATE_FIELDS: Final = len(TICK_STATE_HEAD) + MAX_CPUS
+TICK_STATE: Final = ("ticks", "missed", "deadline_ns", "cost_ns", "failures")
+TICK_STATE_FIELDS: Final = len(TICK_STATE)

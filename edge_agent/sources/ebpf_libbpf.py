@@ -14,13 +14,19 @@ from .bpf_maps import ArrayView, PerCpuMap, possible_cpus
 from .cgroup_names import hierarchy_of
 from .ebpf_limits import Limits
 from .host_programs import HostPrograms
-from .host_ticks import TimerTicks
+from .host_ticks import PerCpuTicks, Ticks, TimerTicks
 from .libbpf import BpfObject, available, kernel_has_hook
-from .port import Absence, SourceUnavailable
+from .perf_clock import open_cpu_clocks
+from .port import Absence
 
 VMLINUX: Final = Path("/sys/kernel/btf/vmlinux")
-_LEAST_KERNEL: Final = (5, 19)
+_LEAST_KERNEL: Final = (5, 11)
+"""bpf_get_current_task_btf."""
+_TIMERS: Final = (5, 19)
+"""A tick that reads every CPU: bpf_map_lookup_percpu_elem; before it perf events tick."""
 _ABSOLUTE_TIMERS: Final = (6, 4)
+_MACHINES: Final = ("x86_64", "aarch64")
+"""One object serves both: no program reads registers, offsets come from the kernel's BTF."""
 _TABLES: Final = {
     "cgroups": (8, layout.CGROUP_FIELDS),
     "block_cgroups": (8, len(layout.BLOCK_CGROUP_COLUMNS)),
@@ -37,10 +43,12 @@ def kernel_version(release: str | None = None) -> tuple[int, int]:
 
 def unavailable() -> str | None:
     """Say in one line why this loader cannot serve here, or None."""
+    if platform.machine() not in _MACHINES:
+        return f"expected {' or '.join(_MACHINES)}, this is {platform.machine()}"
     if not VMLINUX.exists():
         return f"the kernel has no BTF: {VMLINUX} does not exist"
     if kernel_version() < _LEAST_KERNEL:
-        return f"expected Linux 5.19 or later, this is {platform.release()}"
+        return f"expected Linux 5.11 or later, this is {platform.release()}"
     return available()
 
 
@@ -48,22 +56,22 @@ def load(limits: Limits) -> HostPrograms:
     """Load and attach everything that this kernel has. Raises SourceUnavailable."""
     image = files("bpf").joinpath("objects/host.bpf.o").read_bytes()
     cpus = possible_cpus()
-    if cpus > layout.MAX_CPUS:
-        raise SourceUnavailable(f"expected at most {layout.MAX_CPUS} CPUs, got {cpus}")
     absent = [
         Absence(program, f"this kernel has no tracepoint {hook}")
         for program, hook in layout.PROGRAMS.items()
         if not kernel_has_hook(hook)
     ]
     cpu_root, block_root = hierarchy_of("cpu"), hierarchy_of("blkio", "io")
+    timer = limits.timer and kernel_version() >= _TIMERS
     program = BpfObject(image)
     try:
         program.disable([a.source for a in absent])
+        _choose_tick(program, timer, cpus)
         for name in _TABLES:
             program.set_max_entries(name, getattr(limits, name))
         program.set_initial(".rodata.settings", _settings(limits, cpus, cpu_root.unified))
         program.load()
-        loaded = _maps(program, cpus, limits)
+        loaded = _maps(program, _ticks(program, timer, cpus, limits), cpus, limits)
         loaded.absent = absent
         loaded.cgroup_root, loaded.block_root = cpu_root.path, block_root.path
         loaded.make_other_rows()
@@ -71,11 +79,37 @@ def load(limits: Limits) -> HostPrograms:
         for name in layout.PROGRAMS:
             if name not in missing:
                 program.attach(name)
-        program.run("start_ticks")
+        if timer:
+            program.run("start_ticks")
+        else:
+            program.attach_events("on_perf_tick", open_cpu_clocks(limits.tick_ns))
+        names = [name for name in layout.PROGRAMS if name not in missing]
+        loaded.program_fds = {name: program.program_fd(name) for name in names}
     except BaseException:
         program.close()
         raise
     return loaded
+
+
+def _choose_tick(program: BpfObject, timer: bool, cpus: int) -> None:
+    """Load what ticks here: the timer and its one ring, or perf events and a ring for each CPU."""
+    if timer:
+        program.disable(["on_perf_tick"])
+        return
+    program.disable(["start_ticks"])
+    program.leave_out_map("timers")
+    program.set_max_entries("snapshots", layout.SNAPSHOT_SLOTS * cpus)
+    program.set_max_entries("ticks", cpus)
+
+
+def _ticks(program: BpfObject, timer: bool, cpus: int, limits: Limits) -> Ticks:
+    rings = 1 if timer else cpus
+    slots = rings * layout.SNAPSHOT_SLOTS
+    snapshots = ArrayView(program.map_fd("snapshots"), slots, layout.SNAPSHOT_FIELDS)
+    state = ArrayView(program.map_fd("ticks"), rings, layout.TICK_STATE_FIELDS)
+    if timer:
+        return TimerTicks(snapshots, state)
+    return PerCpuTicks(snapshots, state, cpus, limits.tick_ns)
 
 
 def _settings(limits: Limits, cpus: int, unified: bool) -> bytes:
@@ -85,10 +119,8 @@ def _settings(limits: Limits, cpus: int, unified: bool) -> bytes:
     return struct.pack("=QQIIII", limits.tick_ns, mask, cpus, absolute, unified, 0)
 
 
-def _maps(program: BpfObject, cpus: int, limits: Limits) -> HostPrograms:
+def _maps(program: BpfObject, ticks: Ticks, cpus: int, limits: Limits) -> HostPrograms:
     fd = program.map_fd
-    snapshots = ArrayView(fd("snapshots"), layout.SNAPSHOT_SLOTS, layout.SNAPSHOT_FIELDS)
-    ticks = TimerTicks(snapshots, ArrayView(fd("ticks"), 1, layout.TICK_STATE_FIELDS), cpus)
 
     def close() -> None:
         program.close()

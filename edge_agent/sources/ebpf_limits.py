@@ -11,6 +11,7 @@ class Limits:
 
     timed_hits_log2     one hit in 2 ** this is timed
     absolute_timer      False: set each tick from the last deadline, as before Linux 6.4
+    timer               False: tick by a perf event on each CPU, as before Linux 5.19
     """
 
     cgroups: int = 1024
@@ -20,3 +21,4 @@ class Limits:
     tick_ns: int = 10_000_000
     timed_hits_log2: int = 8
     absolute_timer: bool = True
+    timer: bool = True

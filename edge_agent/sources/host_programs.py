@@ -28,6 +28,7 @@ class HostPrograms:
     cgroup_root     the hierarchy whose directory ids are the keys of `cgroups`, or None
     block_root      the hierarchy of `block_cgroups`, or None
     absent          hooks or metrics that this kernel or this loader lacks
+    program_fds     descriptors of the attached programs, for the kernel's statistics; libbpf only
     """
 
     loader: str
@@ -38,6 +39,7 @@ class HostPrograms:
     cgroup_root: str | None = None
     block_root: str | None = None
     absent: list[Absence] = field(default_factory=list)
+    program_fds: dict[str, int] = field(default_factory=dict)
 
     def make_other_rows(self) -> None:
         """Give every bounded map its row for what will find no room."""
@@ -57,8 +59,8 @@ class HostPrograms:
         columns = layout.PENDING_COLUMNS
         cpu_ns = columns.index("cpu_ns")
         pending = states[:, -len(columns) :].copy()
-        pending[:, cpu_ns] += self.ticks.running_ns()
-        cgroups = states[:, -len(columns) - 1].tolist()
+        running_ns, cgroups = states[:, -len(columns) - 2], states[:, -len(columns) - 1].tolist()
+        pending[:, cpu_ns] += running_ns
         return [
             (cgroup, dict(zip(columns, row, strict=True)))
             for cgroup, row in zip(cgroups, pending.tolist(), strict=True)

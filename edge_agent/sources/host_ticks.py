@@ -39,10 +39,6 @@ class Ticks(Protocol):
         """Copy the snapshots since the last call; None where there are none."""
         ...
 
-    def running_ns(self) -> NDArray[np.uint64]:
-        """Give what the task on each CPU has used since it came: uint64[cpus]."""
-        ...
-
     def close(self) -> None:
         """Unmap the rings."""
         ...
@@ -71,8 +67,8 @@ def fresh_slots(
 class TimerTicks:
     """One ring with the sums over all CPUs, written by the BPF timer."""
 
-    def __init__(self, snapshots: ArrayView, state: ArrayView, cpus: int) -> None:
-        self._snapshots, self._state, self._cpus = snapshots, state, cpus
+    def __init__(self, snapshots: ArrayView, state: ArrayView) -> None:
+        self._snapshots, self._state = snapshots, state
         self._read_to, self._missed = 0, 0
 
     def state(self) -> TickState:
@@ -90,11 +86,6 @@ class TimerTicks:
         missed, self._missed = int(slots[-1, 2]) - self._missed, int(slots[-1, 2])
         times = slots[:, 1].astype(np.int64)
         return HostTicks(layout.TOTALS, times, slots[:, _HEAD:], missed, lost)
-
-    def running_ns(self) -> NDArray[np.uint64]:
-        """Give what the task on each CPU had used by the last tick."""
-        head = len(layout.TICK_STATE_HEAD)
-        return self._state.rows[0, head : head + self._cpus].copy()
 
     def close(self) -> None:
         """Unmap the rings."""
@@ -142,10 +133,6 @@ class PerCpuTicks:
         self._place = int(places[-1])
         missed = max(0, self._place - begun - len(places))
         return HostTicks(layout.TOTALS, times + offset, totals, missed, lost)
-
-    def running_ns(self) -> NDArray[np.uint64]:
-        """Give zeros: these programs know no cgroups."""
-        return np.zeros(self._cpus, np.uint64)
 
     def close(self) -> None:
         """Unmap the rings."""

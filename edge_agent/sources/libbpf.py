@@ -6,7 +6,7 @@ import ctypes
 import errno
 import os
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from ctypes.util import find_library
 from functools import cache
 from typing import Final
@@ -31,10 +31,12 @@ _SIGNATURES: Final = {
     "bpf_object__close": (None, (_HANDLE,)),
     "bpf_program__set_autoload": (ctypes.c_int, (_HANDLE, ctypes.c_bool)),
     "bpf_program__attach": (_HANDLE, (_HANDLE,)),
+    "bpf_program__attach_perf_event": (_HANDLE, (_HANDLE, ctypes.c_int)),
     "bpf_program__fd": (ctypes.c_int, (_HANDLE,)),
     "bpf_link__destroy": (ctypes.c_int, (_HANDLE,)),
     "bpf_map__fd": (ctypes.c_int, (_HANDLE,)),
     "bpf_map__set_max_entries": (ctypes.c_int, (_HANDLE, ctypes.c_uint32)),
+    "bpf_map__set_autocreate": (ctypes.c_int, (_HANDLE, ctypes.c_bool)),
     "bpf_map__initial_value": (ctypes.c_void_p, (_HANDLE, ctypes.POINTER(ctypes.c_size_t))),
     "bpf_prog_test_run_opts": (ctypes.c_int, (ctypes.c_int, ctypes.c_void_p)),
 }
@@ -141,6 +143,10 @@ class BpfObject:
         if self._library.bpf_map__set_max_entries(self._map(name), entries):
             raise self._failure(f"resize the map {name}")
 
+    def leave_out_map(self, name: str) -> None:
+        """Do not make a map that only disabled programs use."""
+        self._library.bpf_map__set_autocreate(self._map(name), False)
+
     def set_initial(self, name: str, content: bytes) -> None:
         """Write a read-only section before the load; its length must match."""
         size = ctypes.c_size_t()
@@ -160,6 +166,21 @@ class BpfObject:
         if not link:
             raise self._failure(f"attach {program}")
         self._links.append(link)
+
+    def attach_events(self, program: str, descriptors: Sequence[int]) -> None:
+        """Attach a loaded program to perf events; their descriptors are this object's from now."""
+        waiting = list(descriptors)
+        try:
+            while waiting:
+                handle = self._program(program)
+                link = self._library.bpf_program__attach_perf_event(handle, waiting[0])
+                if not link:
+                    raise self._failure(f"attach {program}")
+                self._links.append(link)
+                waiting.pop(0)
+        finally:
+            for descriptor in waiting:
+                os.close(descriptor)
 
     def run(self, program: str) -> None:
         """Run a `syscall` program once; it must return 0."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -54,12 +54,17 @@ class SourceRegistry:
 
     def __init__(self) -> None:
         self._factories: dict[str, SourceFactory] = {}
+        self._settings: dict[str, Hashable] = {}
 
-    def register(self, name: str, factory: SourceFactory) -> None:
-        """Add a source. Raises ValueError when the name is taken."""
+    def register(self, name: str, factory: SourceFactory, settings: Hashable = None) -> None:
+        """Add a source, and what it is made from: other settings make it another source.
+
+        Raises      ValueError when the name is taken
+        """
         if name in self._factories:
             raise ValueError(f"a source named {name!r} is registered already")
         self._factories[name] = factory
+        self._settings[name] = settings
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._factories)
@@ -68,17 +73,26 @@ class SourceRegistry:
         """Make one source without starting it. Raises KeyError for a name that is not there."""
         return self._factories[name]()
 
+    def settings(self, name: str) -> Hashable:
+        """Give what a source is made from. Raises KeyError for a name that is not there."""
+        return self._settings[name]
+
+    def start(self, name: str) -> Source | Absence:
+        """Make and start one source, or say why this host lacks it."""
+        source = self.make(name)
+        reason = source.probe() or _failure_to_start(source)
+        return source if reason is None else Absence(name, reason)
+
     def start_all(self) -> tuple[list[Source], list[Absence]]:
         """Start every source that this host has; the others come back with their reason."""
         running: list[Source] = []
         absent: list[Absence] = []
-        for name, factory in self._factories.items():
-            source = factory()
-            reason = source.probe() or _failure_to_start(source)
-            if reason is None:
-                running.append(source)
+        for name in self._factories:
+            source = self.start(name)
+            if isinstance(source, Absence):
+                absent.append(source)
             else:
-                absent.append(Absence(name, reason))
+                running.append(source)
         return running, absent
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -63,10 +64,16 @@ class PressureSource:
     def _read(self) -> Totals:
         totals: Totals = {}
         for resource in RESOURCES:
-            file = self._folder / resource
-            if file.exists():
-                with file.open(encoding="ascii") as stream:
-                    totals[resource] = stall_totals(stream.read(_LONGEST_FILE), str(file))
+            file = f"{self._folder}/{resource}"
+            try:
+                descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            try:
+                text = os.read(descriptor, _LONGEST_FILE).decode("ascii", errors="replace")
+            finally:
+                os.close(descriptor)
+            totals[resource] = stall_totals(text, file)
         return totals
 
 

@@ -27,7 +27,9 @@ class BrokerError(Exception):
 
 def missing_programs() -> list[str]:
     """Name what a broker needs and this machine lacks."""
-    missing = [] if java_version() >= LEAST_JAVA else [f"Java {LEAST_JAVA} or later"]
+    found, missing = java_version(), []
+    if found < LEAST_JAVA:
+        missing.append(f"Java {LEAST_JAVA} or later" + (f" (found {found})" if found else ""))
     if shutil.which("mvn") is None and not _fetched():
         missing.append("Maven")
     return missing
@@ -39,7 +41,8 @@ def java_version() -> int:
     if java is None:
         return 0
     told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-    found = re.search(r'version "(\d+)', told.stderr + told.stdout)
+    # Up to Java 8 the major version came second: 1.8.0_402.
+    found = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
     return int(found[1]) if found else 0
 
 

@@ -32,6 +32,14 @@ def _silent(_line: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """One broker's place in a cluster that somebody else put together."""
+
+    ports: Ports
+    cluster_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerOptions:
     """How a broker is made.
 
@@ -39,12 +47,14 @@ class BrokerOptions:
     heap_mib    of the JVM
     quick       compile little: starts sooner, serves slower; for tests and the demo
     extra       further lines of server.properties
+    member      its place in a cluster; None: a cluster of its own
     """
 
     secure: bool = False
     heap_mib: int = 512
     quick: bool = True
     extra: Mapping[str, str] = field(default_factory=dict)
+    member: Member | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +167,7 @@ class LocalBroker:
         if ports_file.exists():
             return Ports(**json.loads(ports_file.read_text()))
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        plain, controller, secure = free_ports(3)
-        ports = Ports(plain, controller, secure if self._options.secure else None)
+        ports = self._ports()
         certificate = None
         if self._options.secure:
             _, certificate = write_certificates(self.folder, HOST)
@@ -168,10 +177,16 @@ class LocalBroker:
         self._write("ports.json", asdict(ports))
         return ports
 
+    def _ports(self) -> Ports:
+        if self._options.member is not None:
+            return self._options.member.ports
+        plain, controller, secure = free_ports(3)
+        return Ports(plain, controller, secure if self._options.secure else None)
+
     def _format(self, libraries: Path) -> None:
-        # The first byte 0: an id that began with a dash would be read as an option.
-        cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
-        command = ["kafka.tools.StorageTool", "format", "--standalone", "-t", cluster]
+        member = self._options.member
+        command = ["kafka.tools.StorageTool", "format", "-t"]
+        command += [member.cluster_id] if member else [new_cluster_id(), "--standalone"]
         done = subprocess.run(
             [*self._java(libraries), *command, "-c", str(self._properties)],
             capture_output=True, text=True, check=False, timeout=START_S,
@@ -220,6 +235,11 @@ class LocalBroker:
         draft = self.folder / f".{name}.partial"
         draft.write_text(json.dumps(content))
         draft.replace(self.folder / name)
+
+
+def new_cluster_id() -> str:
+    """Make up an id; the first byte is 0, for one that began with a dash would be an option."""
+    return base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
 
 
 def free_ports(count: int) -> list[int]:

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 
 from transport.kafka_aggregator_client import LastError, client_config, mapped
 from transport.kafka_settings import KafkaSettings
-from wire.topics import ENTRIES, EPOCHS, JOINS, KEYS, REPORTS, ROSTERS, TASKS
+from wire.topics import ENTRIES, EPOCHS, JOINS, KEYS, RELEASES, REPORTS, ROSTERS, TASKS
 
 
 class Role(Enum):
@@ -27,6 +27,7 @@ class Role(Enum):
     AGENT = "agent"
     LEADER = "leader"
     HELPER = "helper"
+    READER = "reader"
 
 
 _UP: Final = (REPORTS, EPOCHS, JOINS)
@@ -36,12 +37,19 @@ READS: Final = {
     Role.AGENT: (*_DOWN, ENTRIES),
     Role.LEADER: _UP + _DOWN,
     Role.HELPER: tuple(topic for topic in _UP + _DOWN if topic != REPORTS),
+    Role.READER: (RELEASES,),
 }
-WRITES: Final = {Role.AGENT: _UP, Role.LEADER: (*_DOWN, ENTRIES), Role.HELPER: _DOWN}
+WRITES: Final = {
+    Role.AGENT: _UP,
+    Role.LEADER: (*_DOWN, ENTRIES, RELEASES),
+    Role.HELPER: _DOWN,
+    Role.READER: (),
+}
 GROUPS: Final = {
     Role.AGENT: ("agent-", "join-", "recover-"),
     Role.LEADER: ("leader", "roster-build"),
     Role.HELPER: ("helper",),
+    Role.READER: ("reader-",),
 }
 """Beginnings of the consumer groups that a role joins."""
 

@@ -91,6 +91,10 @@ def run(
     gpu: Annotated[list[str] | None, typer.Option(help="Model of a GPU; repeat.")] = None,
     gpu_uuid: Annotated[list[str] | None, typer.Option(help="Its GPU-...; repeat.")] = None,
     replay: Annotated[list[Path] | None, typer.Option(help="A trace to play; repeat.")] = None,
+    loader: Annotated[
+        str | None,
+        typer.Option(help="Kernel-level metrics by eBPF, through auto, libbpf or bcc."),
+    ] = None,
     assign: Annotated[
         list[str] | None,
         typer.Option("--set", help="Any other key: section.key=value; repeat."),
@@ -104,7 +108,7 @@ def run(
     """
     options = Options(
         config, key_file, state_dir, log_folder, gpu or (), gpu_uuid or (), leader or (),
-        helper or (), replay or (), assign or (),
+        helper or (), replay or (), loader, assign or (),
     )  # fmt: skip
     run_agent(options, _become_agent)
 

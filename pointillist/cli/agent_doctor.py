@@ -32,12 +32,14 @@ def doctor(
 ) -> None:
     """Say what can be collected here, what cannot, and the one thing to do about each.
 
-    It changes nothing. Started as root it looks with the eyes of the agent's user. Exit code 1
+    It changes nothing. Started as root it looks with the eyes of the agent's user, and with the
+    capabilities that `agent run` keeps. Exit code 1
     when something keeps the agent from running; what is merely absent is no failure.
     """
     from edge_agent.live import sources_of
     from edge_agent.local.doctor import Verdict, examine, source_findings, worst
     from edge_agent.local.doctor_agent import agent_checks
+    from edge_agent.local.doctor_faults import fault_checks
     from edge_agent.local.doctor_host import host_checks
     from wire.catalogue import Catalogue
 
@@ -45,15 +47,20 @@ def doctor(
     from .top_screen import warm_up
 
     warm_up()  # while this process can still reach all of its libraries
+    root = os.geteuid() == 0
     findings: list[Finding] = []
     if config is None and not _DEFAULT.exists():
-        findings += examine(host_checks())
+        findings += examine(host_checks(started_by_root=root))
+        findings += examine(fault_checks())
         say(f"no configuration at {_DEFAULT}: looked at the machine alone; --config names one")
     else:
         loaded = agent.load_file(config or _DEFAULT)
         _look_as(loaded)
-        findings += examine(host_checks())
+        wanted = loaded.sources.capabilities
+        findings += examine(host_checks(wanted=wanted, started_by_root=root))
         findings += source_findings(sources_of(loaded, Catalogue.load()), loaded)
+        if loaded.sources.faults:
+            findings += examine(fault_checks())
         findings += examine(agent_checks(loaded))
     verdict = worst(findings)
     emit({"verdict": verdict, "findings": findings}, json, lambda _body: _show(findings))

@@ -2,41 +2,56 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from .output import ExitCode, JsonFlag, emit, reported, usage_error
+
+if TYPE_CHECKING:
+    from edge_agent.devices.bandwidth import Bandwidth
+    from edge_agent.devices.machine_types import MachineType
+    from edge_agent.devices.port import DeviceReading, Gap, Inventory
+
+_NO_DRIVER: Final = "it needs NVIDIA's driver: libnvidia-ml.so.1 and /dev/nvidiactl"
+_BETWEEN_S: Final = 0.5
+_GB: Final = 1_000_000_000
 
 
 def health(
     machine: Annotated[
         str, typer.Option(help="What this machine should show; `any` holds it against itself.")
     ] = "any",
+    active: Annotated[
+        bool,
+        typer.Option(
+            "--active",
+            help="Copy 64 MiB to each GPU and back, some twenty times, to measure its bandwidth. "
+            "It takes seconds a GPU, and slows jobs that copy at the same time.",
+        ),
+    ] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Check this host's GPUs: count, driver, NVLink, XID, ECC, row remap, throttling, and more.
+    """Check this host's GPUs, and its memory, PCIe, drives, power and links.
 
     Exit code 1 when a row fails. A row that could not be read is unknown, and never passes.
     """
-    from edge_agent.devices.bounded import BoundedReader
     from edge_agent.devices.health import Verdict, check_node
     from edge_agent.devices.kernel_log import kernel_xids
     from edge_agent.devices.machine_types import machine_types
-    from edge_agent.devices.nvml import NvmlReader
-    from edge_agent.devices.port import REGULAR, DevicesUnavailable
+    from edge_agent.faults.host_health import check_host
+    from edge_agent.faults.scan import probes
+    from edge_agent.faults.sysfs import Tree
 
     types = machine_types()
     if machine not in types:
         raise usage_error(f"--machine: expected one of {', '.join(types)}, got {machine}")
-    reader = BoundedReader(NvmlReader, deadline_s=5.0)
-    try:
-        with reported(ExitCode.UNAVAILABLE, DevicesUnavailable, hint=_NO_DRIVER):
-            inventory = reader.open()
-        readings = [reader.read(index, REGULAR) for index in range(inventory.devices)]
-    finally:
-        reader.close()
-    rows = check_node(inventory, readings, kernel_xids(), types[machine])
+    inventory, readings, bandwidths = _look(types[machine], active)
+    rows = check_node(inventory, readings, kernel_xids(), types[machine], bandwidths)
+    rows += check_host({part: list(probe(Tree())) for part, probe in probes().items()})
     healthy = all(row.verdict is not Verdict.FAIL for row in rows)
     body: dict[str, Any] = {
         "machine": machine,
@@ -44,10 +59,80 @@ def health(
         "checks": [
             {"check": row.check, "verdict": row.verdict, "reason": row.reason} for row in rows
         ],
+        "gpus": [_gpu(one, place, bandwidths) for place, one in enumerate(readings)],
     }
-    emit(body, json)
+    emit(body, json, _text)
     if not healthy:
         raise typer.Exit(int(ExitCode.FAILED))
 
 
-_NO_DRIVER = "it needs NVIDIA's driver: libnvidia-ml.so.1 and /dev/nvidiactl"
+def _look(
+    machine: MachineType, active: bool
+) -> tuple[Inventory | Gap, list[DeviceReading], list[Bandwidth | Gap] | None]:
+    """Read every GPU, and measure what `--active` asks for; each in a child that cannot hang us."""
+    from edge_agent.devices.bandwidth import measure_all
+    from edge_agent.devices.bounded import BoundedReader
+    from edge_agent.devices.nursery import Nursery
+    from edge_agent.devices.nvml import NvmlReader
+    from edge_agent.devices.port import REGULAR, DevicesUnavailable, Gap, GapKind
+
+    nursery = Nursery()
+    reader = BoundedReader(NvmlReader, nursery, deadline_s=5.0)
+    try:
+        try:
+            inventory = reader.open()
+        except DevicesUnavailable as error:
+            if machine.gpu_count:  # this machine has GPUs: without a driver it is not healthy
+                return Gap(GapKind.FAILED, f"{error}; {_NO_DRIVER}"), [], None
+            with reported(ExitCode.UNAVAILABLE, DevicesUnavailable, hint=_NO_DRIVER):
+                raise
+        readings = [
+            reader.read(index, REGULAR, processes=True) for index in range(inventory.devices)
+        ]
+        if any(isinstance(one.partitions, tuple) and one.partitions for one in readings):
+            time.sleep(_BETWEEN_S)  # how busy a MIG instance is shows between two looks
+            readings = [
+                reader.read(one.index, REGULAR, processes=True) if one.partitions else one
+                for one in readings
+            ]
+        bandwidths = measure_all([one.id for one in readings], nursery) if active else None
+        return inventory, readings, bandwidths
+    finally:
+        reader.close()
+        nursery.close()
+
+
+def _gpu(
+    reading: DeviceReading, place: int, bandwidths: Sequence[Bandwidth | Gap] | None
+) -> dict[str, Any]:
+    """Give one GPU: who uses it, what was measured, and each field by its name, gaps in words."""
+    from edge_agent.devices.otel import points
+    from edge_agent.devices.port import Gap
+    from edge_agent.devices.uses import document
+
+    one = document(reading)
+    one["fields"] = {
+        str(name): f"{value.kind}: {value.reason}" if isinstance(value, Gap) else value
+        for name, value in sorted(reading.fields.items())
+    }
+    one["otel"] = points(reading)
+    if bandwidths is not None:
+        measured = bandwidths[place]
+        one["bandwidth"] = (
+            f"{measured.kind}: {measured.reason}" if isinstance(measured, Gap) else asdict(measured)
+        )
+    return one
+
+
+def _text(body: dict[str, Any]) -> str:
+    lines = [f"{one['verdict']:<8} {one['check']:<24} {one['reason']}" for one in body["checks"]]
+    for gpu in body["gpus"]:
+        for one in gpu["processes"]:
+            container = f"  container {one['container'][:12]}" if one["container"] else ""
+            share = f"{one['sm_percent']} % SM" if isinstance(one["sm_percent"], int) else "SM ?"
+            memory = one["memory_bytes"]
+            held = f"{memory / _GB:.1f} GB" if isinstance(memory, int) else "memory ?"
+            lines.append(f"{one['on']}: {one['pid']} {one['name']}, {held}, {share}{container}")
+        lines += [f"GPU {gpu['index']}: {said}" for said in gpu["not_told"]]
+    said = "healthy" if body["healthy"] else "not healthy"
+    return "\n".join([*lines, f"{said}, held against {body['machine']}"])

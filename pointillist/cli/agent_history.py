@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
 import typer
 
 from .output import ExitCode, JsonFlag, reported, say, usage_error
+
+if TYPE_CHECKING:
+    from edge_agent.local.history_read import HistoryReader
 
 EPILOG: Final = """Examples:
 
@@ -60,6 +63,9 @@ def history(
         raise usage_error(f"--kind: expected one of {', '.join(KINDS)}, got {kind!r}")
     now_ns = time.time_ns()
     since_ns, until_ns = _moment(since, now_ns, "--since"), _moment(until, now_ns, "--until")
+    _check_span(since_ns, until_ns, now_ns)
+    if json and parquet is not None:
+        raise usage_error("--json prints and --parquet writes a file: name one of them")
     kinds = [kind] if kind else list(KINDS)
     loaded = agent.load_file(config)
     # Opened while the folder is still ours; the libraries are loaded while they can be reached.
@@ -74,11 +80,36 @@ def history(
             return reader.rows(one, since_ns, until_ns, name)
 
         if target is not None:
-            say(f"{target.write(rows)} rows in {parquet}")
+            written = target.write(rows)
+            say(f"{written} rows in {parquet}" if written else f"{parquet}: {_nothing(reader)}")
         elif json:
             _print_json(kinds, rows, limit, (since_ns, until_ns))
         else:
-            typer.echo(_summary(kinds, rows))
+            typer.echo(_summary(kinds, rows) or _nothing(reader))
+
+
+def _check_span(since_ns: int | None, until_ns: int | None, now_ns: int) -> None:
+    """Refuse a span in which nothing can lie, however the two times were written."""
+    if since_ns is None:
+        return
+    if since_ns > now_ns:
+        raise usage_error(f"--since: expected a time that has passed, got {_shown(since_ns)}")
+    if until_ns is not None and until_ns <= since_ns:
+        times = f"{_shown(since_ns)} and {_shown(until_ns)}"
+        hint = "a span such as 2h counts back from now: --since 2h --until 1h"
+        raise usage_error(f"--until: expected a time after --since, got {times}", hint)
+
+
+def _nothing(reader: HistoryReader) -> str:
+    """Say that nothing was found, and when something would be."""
+    span = reader.span()
+    if span is None:
+        return "the history is empty"
+    return f"nothing in this span; the history has {_shown(span[0])} to {_shown(span[1])}"
+
+
+def _shown(unix_ns: int) -> str:
+    return f"{datetime.fromtimestamp(unix_ns // _NS_PER_S, UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
 def _moment(text: str | None, now_ns: int, option: str) -> int | None:
@@ -127,7 +158,7 @@ def _summary(kinds: list[str], rows: _Rows) -> str:
             when = datetime.fromtimestamp(row["unix_ns"] / 1e9, UTC).isoformat(" ", "milliseconds")
             line = f"{when}  {row['source']}  {row['name']} {row['key']}  {row['detail']}"
             lines.append(line.rstrip())
-    return "\n".join(lines) if lines else "nothing was kept in this span"
+    return "\n".join(lines)
 
 
 def _metric_lines(rows: _Rows) -> list[str]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -47,6 +51,7 @@ class Options:
     leaders: Sequence[str] = ()
     helpers: Sequence[str] = ()
     replay: Sequence[Path] = ()
+    loader: str | None = None
     assignments: Sequence[str] = ()
 
     def overrides(self) -> dict[str, Any]:
@@ -59,6 +64,8 @@ class Options:
             if value:
                 plain = str(value) if isinstance(value, Path) else [str(one) for one in value]
                 tree = overlay(tree, {section: {key: plain}})
+        if self.loader is not None:
+            tree = overlay(tree, {"sources": {"ebpf": True, "loader": self.loader}})
         if self.replay:
             traces = [{"path": str(path)} for path in self.replay]
             tree = overlay(tree, {"sources": {"replay": traces}})
@@ -89,14 +96,25 @@ def load(options: Options) -> tuple[AgentConfig, Callable[[], AgentConfig]]:
         return load_config(path, overrides), lambda: load_config(path, overrides)
 
 
+def settle() -> None:
+    """Give back what loading left over, and have the collector leave alone what stays."""
+    gc.collect()
+    gc.freeze()
+    with suppress(AttributeError):  # glibc's own
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> None:
     """Run until a signal; SIGHUP reloads."""
+    # Before NumPy comes: an agent multiplies nothing, and idle threads are memory.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from edge_agent.devices.nursery import Nursery
+    from edge_agent.gate_process import gate_for
     from edge_agent.ledger_errors import LedgerRefused
     from edge_agent.live import open_agent, sources_of
     from edge_agent.local.attendant import Attendant, Reloading
     from edge_agent.local.log_level import log_to_stderr
     from edge_agent.local.systemd import Notifier
-    from privacy.accountant import gate, load_accountant
     from transport.port import TransportUnavailable
     from wire.catalogue import Catalogue
 
@@ -105,16 +123,17 @@ def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> 
     # Before anything else: a reload that comes early must not end the agent.
     early: list[int] = []
     signal.signal(signal.SIGHUP, lambda number, _frame: early.append(number))
-    load_accountant()  # while this process can still reach all of its interpreter
+    gate = gate_for(config.host.user)
     version = metadata.version("pointillist")
     become_agent(config)
+    nursery = Nursery()  # before a key is opened, and for every source of a later reload
     with reported(ExitCode.REFUSED, LedgerRefused):
         with reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=LOG_HINT):
-            shell, absent = open_agent(config, gate=gate)
+            shell, absent = open_agent(config, gate=gate, nursery=nursery)
         for source in absent:
             say(f"source {source.source} is absent: {source.reason}")
         catalogue = Catalogue.load()
-        again = Reloading(read, lambda new: sources_of(new, catalogue).start_all(), log_gate)
+        again = Reloading(read, lambda new: sources_of(new, catalogue, nursery), log_gate)
         attendant = Attendant(
             shell, config, absent, notifier=Notifier.from_environment(), reloading=again,
             version=version,
@@ -125,4 +144,5 @@ def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> 
         signal.signal(signal.SIGHUP, lambda _number, _frame: attendant.request_reload())
         if early:
             attendant.request_reload()
+        settle()
         shell.run()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .output import ExitCode, JsonFlag, emit, log_to_stderr, need_file, reported, say, usage_error
+from .party import show_status
 
 if TYPE_CHECKING:
     from aggregator.config import HelperConfig
@@ -116,16 +117,7 @@ def countersign(
 @app.command(epilog="Example: pointillist helper status --config helper.toml --json")
 def status(config: ConfigOption, json: JsonFlag = False) -> None:
     """Show what the Helper last said about itself."""
-    from aggregator.helper_shell import read_status
-
-    path = _load(config).status_file
-    if not path.exists():
-        raise usage_error(
-            f"{path}: the Helper has not run here yet",
-            "start it: pointillist helper run --config FILE",
-        )
-    with reported(ExitCode.FAILED, ValueError):
-        emit(read_status(path), json)
+    show_status(_load(config).status_file, "helper", json)
 
 
 def _load(config: Path) -> HelperConfig:

@@ -87,19 +87,28 @@ def topics(
     agent: Annotated[str | None, typer.Option(help="User of the agents.")] = None,
     leader: Annotated[str | None, typer.Option(help="User of the Leader.")] = None,
     helper: Annotated[str | None, typer.Option(help="User of the Helper.")] = None,
+    reader: Annotated[
+        str | None, typer.Option(help="User who may follow releases, and nothing else.")
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Create Pointillist's topics, and give users their rights: what an administrator does once.
 
     Agents write reports, epochs and join requests and read tasks, rosters and keys; the Leader
-    reads all of these and writes the latter; the Helper the same, without the reports.
+    reads all of these and writes the latter; the Helper the same, without the reports. The Leader
+    also writes answers to join requests, which agents read, and releases, which a reader reads.
     """
     from pointillist.broker.rights import Role, grant
     from transport.kafka_aggregator import AggregatorKafka
     from wire.topics import TOPICS
 
     settings = _settings(config)
-    users = {Role.AGENT: agent, Role.LEADER: leader, Role.HELPER: helper}
+    users = {
+        Role.AGENT: agent,
+        Role.LEADER: leader,
+        Role.HELPER: helper,
+        Role.READER: reader,
+    }
     named = {role: user for role, user in users.items() if user is not None}
     with AggregatorKafka(settings) as kafka:
         for topic in TOPICS:

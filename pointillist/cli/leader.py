@@ -20,6 +20,7 @@ from .output import (
     say,
     usage_error,
 )
+from .party import show_status
 
 if TYPE_CHECKING:
     from aggregator.config import LeaderConfig
@@ -68,16 +69,7 @@ def run(config: ConfigOption) -> None:
 @app.command(epilog="Example: pointillist leader status --config leader.toml --json")
 def status(config: ConfigOption, json: JsonFlag = False) -> None:
     """Show what the Leader last said: windows, releases, rejections by reason."""
-    from aggregator.helper_shell import read_status
-
-    path = _load(config).status_file
-    if not path.exists():
-        raise usage_error(
-            f"{path}: the Leader has not run here yet",
-            "start it: pointillist leader run --config FILE",
-        )
-    with reported(ExitCode.FAILED, ValueError):
-        emit(read_status(path), json)
+    show_status(_load(config).status_file, "leader", json)
 
 
 def _load(config: Path) -> LeaderConfig:

@@ -39,6 +39,8 @@ GROUPS = (
     Group("keys", "pointillist.cli.keys", "Key files: generate, show, announce, check."),
     Group("task", "pointillist.cli.task", "What the fleet is asked: build, show, sign, verify."),
     Group("plan", "pointillist.cli.plan", "What an epsilon costs in error, bytes and CPU."),
+    Group("kernels", "pointillist.cli.kernels", "Which family a GPU kernel is of, and why."),
+    Group("signatures", "pointillist.cli.signatures", "Application classes from kernel mixes."),
     Group("query", "pointillist.cli.query", "SQL over the released numbers."),
 )
 

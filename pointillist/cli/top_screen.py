@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from edge_agent.local.devices_view import PREFIX
+from edge_agent.local.devices_view import INSTANCE, PREFIX, PROCESS, read_use_key
 from edge_agent.local.proc_view import HostView
 
 View = Mapping[str, Any]
@@ -26,8 +26,14 @@ _GPU_COLUMNS: Final = (
     ("limit", "power_limit_mw", 1000),
     ("°C", "temperature_celsius", 1),
     ("SM MHz", "sm_clock_mhz", 1),
-    ("ECC", "ecc_uncorrected_volatile", 1),
+    ("ECC", "ecc_volatile_uncorrected", 1),
 )
+_INSTANCE: Final = (
+    ("memory_used_bytes", 1 << 20),
+    ("memory_total_bytes", 1 << 20),
+    ("sm_percent", 1),
+)
+_USE: Final = (("memory_bytes", 1 << 20), ("sm_percent", 1))
 _CPU_KINDS: Final = ("user", "system", "iowait", "irq", "softirq", "steal")
 _OWN_PANELS: Final = ("host_", "gpu.", "gpu_", "watched")
 
@@ -123,11 +129,7 @@ def _io(host: HostView) -> RenderableType:
 
 
 def _gpu_values(view: View | None) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = {}
-    for one in (view or {}).get("values", ()):
-        if one["name"].startswith(PREFIX):
-            found.setdefault(one["key"], {})[one["name"].removeprefix(PREFIX)] = one["value"]
-    return found
+    return _by_key(view, PREFIX)
 
 
 def _gpus(view: View | None) -> RenderableType:
@@ -137,14 +139,12 @@ def _gpus(view: View | None) -> RenderableType:
         heads = [(title, "r") for title, _, _ in _GPU_COLUMNS]
         table = _table(("GPU", "l"), ("model", "l"), *heads)
         for device, values in sorted(devices.items()):
-            numbers = [
-                f"{values[name] / unit:,.0f}" if name in values else "-"
-                for _, name, unit in _GPU_COLUMNS
-            ]
+            numbers = [_number(values, name, unit) for _, name, unit in _GPU_COLUMNS]
             table.add_row(Text(device[:16]), Text(str(models.get(device, ""))), *numbers)
         parts.append(table)
     else:
         parts.append(Text("no device source has a fresh value"))
+    parts += _gpu_users(view)
     kernels = (view or {}).get("kernels", [])
     if kernels:
         heads = [("kernel, last 10 s", "l"), ("family", "l"), ("GPU ms/s", "r")]
@@ -154,6 +154,43 @@ def _gpus(view: View | None) -> RenderableType:
             table.add_row(Text(one["kernel"][:60]), Text(one["family"]), *rates)
         parts.append(table)
     return _panel("GPU", Columns(parts))
+
+
+def _gpu_users(view: View | None) -> list[RenderableType]:
+    """Show processes and MIG instances, and in words what the driver does not tell of them."""
+    parts: list[RenderableType] = []
+    processes, instances = _by_key(view, PROCESS), _by_key(view, INSTANCE)
+    if processes:
+        columns = (("on", "l"), ("pid", "r"), ("program", "l"), ("container", "l"))
+        table = _table(*columns, ("GPU MiB", "r"), ("SM %", "r"))
+        most = sorted(processes.items(), key=lambda item: -item[1].get("memory_bytes", 0))
+        for key, values in most[:8]:
+            if "not_shown" in values:
+                continue
+            unit, pid, container, program = read_use_key(key)
+            named = (Text(unit[:12]), pid, Text(program), Text(container[:12]))
+            table.add_row(*named, *(_number(values, *one) for one in _USE))
+        parts.append(table)
+    if instances:
+        table = _table(("MIG instance", "l"), ("MiB", "r"), ("of", "r"), ("SM %", "r"))
+        for key, values in sorted(instances.items())[:8]:
+            table.add_row(Text(key[:16]), *(_number(values, *one) for one in _INSTANCE))
+        parts.append(table)
+    said = {line for lines in (view or {}).get("gpu_use_not_told", {}).values() for line in lines}
+    parts += [Text(line, style="dim") for line in sorted(said)[:4]]
+    return parts
+
+
+def _number(values: Mapping[str, float], name: str, per_unit: int) -> str:
+    return f"{values[name] / per_unit:,.0f}" if name in values else "-"
+
+
+def _by_key(view: View | None, prefix: str) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for one in (view or {}).get("values", ()):
+        if one["name"].startswith(prefix):
+            found.setdefault(one["key"], {})[one["name"].removeprefix(prefix)] = one["value"]
+    return found
 
 
 def _reports(view: View | None) -> RenderableType:

@@ -206,6 +206,7 @@ n_min_at_least = {self.options.plan.n_min}
 [sources]
 host = true
 gpus = false
+faults = false
 {replay}"""
         write_public(self.folders.base / "live.toml", toml.encode())
         return key.public_bytes

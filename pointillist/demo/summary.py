@@ -46,6 +46,7 @@ class Summary:
     transcripts_agree: bool
     leader_pk: str
     helper_pk: str
+    log: str
     mix: list[dict[str, Any]]
     events: dict[str, list[dict[str, Any]]]
     files: dict[str, str]
@@ -95,6 +96,7 @@ def summarise(fleet: DemoFleet, tally: Tally, output: Path) -> Summary:
         transcripts_agree=agree,
         leader_pk=fleet.leader_pk.hex(),
         helper_pk=fleet.helper_pk.hex(),
+        log="kafka" if fleet.options.kafka else "embedded",
         mix=[_cell(view) for view in ranked(mean)],
         events={name: [_cell(view) for view in ranked(views)] for name, views in events.items()},
         files=files,

@@ -38,6 +38,13 @@ def kernel_counts() -> dict[int, tuple[int, int]]:
     return found
 
 
+def test_kernel_statistics_are_not_shown_while_they_are_off(source: EbpfSource) -> None:
+    if STATISTICS.read_text().strip() != "0":
+        pytest.skip("this machine's BPF statistics are on")
+    drain(source)
+    assert "bpf_statistics" not in drain(source).tables
+
+
 def test_own_account_agrees_with_bpf_statistics(statistics: None, tmp_path: Path) -> None:
     others = kernel_counts()
     source = EbpfSource("libbpf", Limits(timed_hits_log2=2))
@@ -53,8 +60,16 @@ def test_own_account_agrees_with_bpf_statistics(statistics: None, tmp_path: Path
         seen = drain(source)
         readings.append(kernel_counts())
         load.end()
+        again = drain(source)
     finally:
         source.stop()
+    theirs = seen.tables["bpf_statistics"].column("runs")
+    assert theirs.keys() == PROGRAMS.keys()
+    counted = seen.tables["bpf_cost"].column("hits")
+    for name in PROGRAMS:
+        assert abs(theirs[name] - counted[name]) <= 0.02 * counted[name] + 50, name
+    assert seen.tables["bpf_statistics"].column("run_ns")["on_sched_switch"] > 0
+    assert again.tables["bpf_statistics"].span_ns > 0
     own = seen.tables["bpf_cost"]
     hits, timed, timed_ns = (own.column(c) for c in own.columns)
     total = sum(hits[name] for name in PROGRAMS)

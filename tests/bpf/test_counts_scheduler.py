@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from edge_agent.activity import HostTicks
 from edge_agent.sources.ebpf import EbpfSource
 from edge_agent.sources.ebpf_limits import Limits
 from edge_agent.sources.ebpf_tables import OTHER
+from edge_agent.sources.host_ticks import PerCpuTicks
 from tests.bpf_kit import Load, cgroup, drain
 
 pytestmark = pytest.mark.root
@@ -54,6 +57,63 @@ def test_ticks_of_older_kernels_keep_the_same_grid(tmp_path: Path) -> None:
         source.stop()
     assert len(ticks.boottime_ns) >= 10
     assert_on_the_grid(ticks)
+
+
+def test_perf_events_tick_where_there_is_no_timer(tmp_path: Path) -> None:
+    source = EbpfSource("libbpf", Limits(timer=False))
+    source.start()
+    try:
+        with cgroup("cpu") as group:
+            loads = [Load("spin", 0.25, (group,), cwd=tmp_path) for _ in range(2)]
+            before = sum(load.schedstat()[0] for load in loads)
+            drain(source)
+            for load in loads:
+                load.go()
+            time.sleep(0.3)
+            halfway = drain(source)
+            for load in loads:
+                load.wait()
+            rest = drain(source)
+            ran = sum(load.schedstat()[0] for load in loads) - before
+            for load in loads:
+                load.end()
+    finally:
+        source.stop()
+    assert halfway.ticks is not None
+    assert_on_the_grid(halfway.ticks)
+    assert halfway.ticks.lost == 0
+    assert len(halfway.ticks.boottime_ns) >= 10
+    cpu_ns = halfway.ticks.totals[:, halfway.ticks.metrics.index("cpu_ns")].astype(np.int64)
+    assert cpu_ns[-1] - cpu_ns[0] >= 0.08e9, "a task that never leaves its CPU is seen"
+    first, second = (seen.row("cgroup", group.name)["cpu_ns"] for seen in (halfway, rest))
+    assert first >= 0.1e9
+    assert abs(first + second - ran) <= 0.02 * ran + 3 * SLACK_NS
+    cost = halfway.tables["bpf_cost"]
+    assert cost.column("timed_ns")["on_tick"] > 0
+    assert cost.column("hits")["on_tick"] >= len(halfway.ticks.boottime_ns)
+
+
+def test_perf_ticks_that_did_not_come_are_counted_as_missed(tmp_path: Path) -> None:
+    source = EbpfSource("libbpf", Limits(timer=False))
+    source.start()
+    try:
+        ticks = ticks_of_a_spin(source, 0.3, tmp_path)
+        # The next is seen after the grid went on without a tick: the readers are set back twelve.
+        drain(source)
+        running = source._running().programs.ticks
+        assert isinstance(running, PerCpuTicks)
+        assert running._place is not None
+        running._place -= 12
+        load = Load("spin", 0.1, cwd=tmp_path)
+        load.go()
+        load.wait()
+        load.end()
+        late = drain(source).ticks
+    finally:
+        source.stop()
+    assert late is not None
+    assert ticks.missed < 30
+    assert late.missed >= 10
 
 
 def test_run_delay_and_cpu_time_equal_schedstat(source: EbpfSource, tmp_path: Path) -> None:
@@ -121,9 +181,10 @@ def test_cgroups_beyond_the_bound_are_counted_in_other(tmp_path: Path) -> None:
     assert seen.row("cgroup", OTHER)["cpu_ns"] >= 90_000_000
 
 
-def test_stop_leaves_nothing_in_the_kernel() -> None:
+@pytest.mark.parametrize("timer", [True, False])
+def test_stop_leaves_nothing_in_the_kernel(timer: bool) -> None:
     before = _bpf_descriptors()
-    source = EbpfSource("libbpf")
+    source = EbpfSource("libbpf", Limits(timer=timer))
     source.start()
     assert len(_bpf_descriptors()) > len(before)
     source.stop()
@@ -133,4 +194,4 @@ def test_stop_leaves_nothing_in_the_kernel() -> None:
 
 def _bpf_descriptors() -> list[str]:
     links = [str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
-    return sorted(link for link in links if "bpf" in link and "anon_inode" in link)
+    return sorted(link for link in links if "anon_inode" in link and re.search("bpf|perf", link))

@@ -14,12 +14,14 @@ pytestmark = pytest.mark.root
 SCRIPT = """
 import sys, time
 from edge_agent.sources.ebpf import EbpfSource
+from edge_agent.sources.ebpf_limits import Limits
 from edge_agent.sources.port import SourceRegistry
 from transport.privileges import AGENT_USER, drop_to, ensure_users
 ensure_users()
-drop_to(AGENT_USER, keep_caps=sys.argv[1:])
+drop_to(AGENT_USER, keep_caps=[name for name in sys.argv[1:] if name.startswith("CAP_")])
 registry = SourceRegistry()
-registry.register("ebpf", lambda: EbpfSource("libbpf"))
+limits = Limits(timer="perf" not in sys.argv)
+registry.register("ebpf", lambda: EbpfSource("libbpf", limits))
 running, absent = registry.start_all()
 for source in running:
     time.sleep(0.2)
@@ -45,8 +47,9 @@ def as_agent(*capabilities: str) -> str:
     return done.stdout
 
 
-def test_two_capabilities_suffice_for_every_metric() -> None:
-    said = as_agent("CAP_BPF", "CAP_PERFMON")
+@pytest.mark.parametrize("tick", ["timer", "perf"])
+def test_two_capabilities_suffice_for_every_metric(tick: str) -> None:
+    said = as_agent("CAP_BPF", "CAP_PERFMON", tick)
     assert said.startswith("runs []"), said
     for table in ("ticks", "cpu", "bpf_cost"):
         assert table in said

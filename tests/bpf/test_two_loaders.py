@@ -37,6 +37,7 @@ def mixed_load(folder: Path, limited: Cgroup) -> list[Load]:
         Load("spin", 0.5, cwd=folder),
         Load("tcp", 8 << 20, cwd=folder),
         Load("touch", 5_000, cwd=folder),
+        Load("write", 2, cwd=folder),
         Load("cache", 48, (limited,), cwd=folder),
     ]
 

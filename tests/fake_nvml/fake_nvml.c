@@ -132,6 +132,9 @@ ONE(nvmlDeviceGetPowerUsage, unsigned, 300000)
 ONE(nvmlDeviceGetEnforcedPowerLimit, unsigned, 700000)
 ONE(nvmlDeviceGetCurrPcieLinkWidth, unsigned, 16)
 ONE(nvmlDeviceGetMaxPcieLinkWidth, unsigned, 16)
+ONE(nvmlDeviceGetCurrPcieLinkGeneration, unsigned, 5)
+ONE(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, 5)
+ONE(nvmlDeviceGetPcieReplayCounter, unsigned, 0)
 ONE(nvmlDeviceGetCurrentClocksThrottleReasons, u64, 0)
 ONE(nvmlDeviceGetMaxMigDeviceCount, unsigned, 7)
 BY(nvmlDeviceGetClockInfo, unsigned, which == 2 ? 2619 : 1980)
@@ -167,6 +170,34 @@ nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, unsigned link,
 	*value = 0;
 	snprintf(name, sizeof name, "%s.%u.%u", __func__, link, counter);
 	return ask(device->number, name, value, 1);
+}
+
+/* A field goes by its number: nvmlDeviceGetFieldValues.138; the scope of a link's counter is the
+ * link, or all bits set for all of them. */
+union value { double d; unsigned u; u64 ull; };
+struct field_value {
+	unsigned id, scope;
+	long long timestamp, latency;
+	unsigned type;
+	nvmlReturn_t result;
+	union value value;
+};
+nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, struct field_value *values)
+{
+	char name[64];
+	u64 none = 0;
+	nvmlReturn_t result = ask(device->number, __func__, &none, 0);
+	int i;
+	for (i = 0; result == SUCCESS && i < count; i++) {
+		u64 v = 0;
+		snprintf(name, sizeof name, "%s.%u", __func__, values[i].id);
+		values[i].result = ask(device->number, name, &v, 1);
+		if (values[i].scope != ~0U || values[i].id < 138 || values[i].id > 139)
+			values[i].result = INVALID;
+		values[i].type = 3;
+		values[i].value.ull = v;
+	}
+	return result;
 }
 
 struct utilization { unsigned gpu, memory; };
@@ -234,6 +265,68 @@ nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned i
 	devices[number].number = number;
 	*part = &devices[number];
 	return result;
+}
+
+nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t part, unsigned *instance)
+{
+	u64 none = 0;
+	*instance = part->number % 100;
+	return ask(part->number, __func__, &none, 0);
+}
+
+/* GPM: a sample is of a GPU's instance; `<instance's device> gpm value PERCENT`, 40 without. The
+ * samples that are held are written to the file that FAKE_NVML_GPM names. */
+struct gpm_support { unsigned version, supported; };
+struct gpm_sample { unsigned number; };
+struct gpm_metric { unsigned id; nvmlReturn_t result; double value; const char *info[3]; };
+struct gpm_get {
+	unsigned version, count;
+	struct gpm_sample *first, *second;
+	struct gpm_metric metrics[477];
+};
+static int samples_held;
+static void hold(int change)
+{
+	FILE *file = getenv("FAKE_NVML_GPM") ? fopen(getenv("FAKE_NVML_GPM"), "w") : NULL;
+	samples_held += change;
+	if (!file)
+		return;
+	fprintf(file, "%d", samples_held);
+	fclose(file);
+}
+nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, struct gpm_support *support)
+{
+	u64 v = 1;
+	nvmlReturn_t result = ask(device->number, __func__, &v, 1);
+	support->supported = v;
+	return result;
+}
+nvmlReturn_t nvmlGpmSampleAlloc(struct gpm_sample **sample)
+{
+	hold(1);
+	*sample = calloc(1, sizeof **sample);
+	return SUCCESS;
+}
+nvmlReturn_t nvmlGpmSampleFree(struct gpm_sample *sample)
+{
+	hold(-1);
+	free(sample);
+	return SUCCESS;
+}
+nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t device, unsigned instance, struct gpm_sample *sample)
+{
+	u64 none = 0;
+	sample->number = 100 * (device->number + 1) + instance;
+	return ask(sample->number, __func__, &none, 0);
+}
+nvmlReturn_t nvmlGpmMetricsGet(struct gpm_get *get)
+{
+	u64 v = 40;
+	if (get->version != 1 || get->first->number != get->second->number)
+		return INVALID;
+	get->metrics[0].result = ask(get->first->number, "gpm", &v, 1);
+	get->metrics[0].value = v;
+	return get->metrics[0].id == 2 ? SUCCESS : INVALID;
 }
 
 struct process { unsigned pid; u64 used; unsigned gpu_instance, compute_instance; };

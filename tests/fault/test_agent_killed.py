@@ -7,6 +7,7 @@ hour passes in a moment. It is forked rather than started afresh to save the imp
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 from collections import defaultdict
 from pathlib import Path
@@ -18,6 +19,8 @@ from edge_agent.ledger_errors import LedgerBusy
 from edge_agent.ledger_records import SealedRecord
 from edge_agent.ledger_rows import read_view
 from edge_agent.live import this_machine
+from edge_agent.local.attendant import Attendant
+from edge_agent.local.history_read import HistoryReader
 from tests.agent_live import SteppedClock, Surroundings, killing, run_until, surroundings
 from tests.agent_world import T0, epochs, open_report, reports
 from transport.port import Record
@@ -120,6 +123,33 @@ def epochs_of(records: list[Record]) -> list[Epoch]:
 
 def _sealed(records: list[Record], topic: str) -> list[SealedRecord]:
     return [SealedRecord(r.topic, r.key, r.value, 0, 0) for r in records if r.topic == topic]
+
+
+def _run_and_die_at(made: Surroundings, start_s: int, end_s: int) -> None:
+    """Run as `agent run` does, with what attends it; no step more is taken than that time has."""
+    clock = SteppedClock(start_s)
+    shell = made.agent(clock)
+    shell.observe(Attendant(shell, made.config, clock=clock))
+    run_until(shell, clock, end_s)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("into_the_window_s", [1, 2, 3])
+def test_agent_killed_in_a_window_loses_that_window_alone(
+    tmp_path: Path, into_the_window_s: int
+) -> None:
+    made = surroundings(tmp_path, window_s=4)
+    end = T0 + 16 + into_the_window_s
+    child = _FORK.Process(target=_run_and_die_at, args=(made, T0, end))
+    child.start()
+    child.join(60)
+    assert child.exitcode == -signal.SIGKILL
+    made.run(end + 1, T0 + 60)
+    windows = [report.header.window for report in reports_of(made.records())]
+    assert len(windows) == len(set(windows))
+    assert set(range(T0, T0 + 56, 4)) - set(windows) <= {T0 + 16}
+    with HistoryReader(made.config.history_file) as reader:
+        assert [row["name"] for row in reader.rows("event")] == ["started"]
 
 
 def test_agent_killed_releases_its_lock(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_agent_publishes_again_after_an_outage_longer_than_its_records_live(
     steps(shell, clock, T0 + 12 * HOUR_S)
     # Eight windows of two hours, and what of the outage is not past retention.
     assert shell.tally.published - before > 8 + 20
-    assert not shell._down
+    assert shell.status().transport_up
     assert shell._ledger.spool_records <= 1
     shell.close()
 
@@ -84,7 +84,7 @@ def test_agent_steps_on_under_a_flood_of_control_records(tmp_path: Path) -> None
         def close(self) -> None:
             return
 
-    shell._control = Flood()  # type: ignore[assignment]
+    shell._control._consumer = Flood()  # type: ignore[assignment]
     clock.now_ms += 5_000
     shell.step()
     assert shell.tally.sealed >= 1

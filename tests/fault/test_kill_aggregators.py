@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from aggregator.transcript import read_transcript, verify_transcripts
 from tests.process_kit import ProcessFleet, wait_for
 from tests.protocol_kit import (
+    SERIES,
     T0,
     WINDOW_S,
     build_world,
@@ -17,6 +19,9 @@ from tests.protocol_kit import (
     open_epochs,
     true_sum,
 )
+from transport.embedded import EmbeddedLog
+from wire.envelope import unwrap
+from wire.topics import RELEASES, release_key
 
 STEPS = [
     "leader before KeepEpochs",
@@ -41,6 +46,7 @@ STEPS = [
     "helper after StoreChainEntry",
     "leader before StoreCountersigned",
     "leader after StoreCountersigned",
+    "leader between log and published",
     "leader before CommitOffsets",
     "leader after CommitOffsets",
 ]
@@ -60,6 +66,7 @@ def test_killed_aggregators_count_no_window_twice(fleet: ProcessFleet) -> None:
     for number, step in enumerate(STEPS):
         play_window(fleet, number, step)
     wait_for(lambda: passes(fleet) and countersigned(fleet, len(STEPS)))
+    wait_for(lambda: len(dict.fromkeys(on_the_log(fleet))) == len(STEPS))
     assert fleet.stop() == [0, 0]
     check(fleet)
 
@@ -101,6 +108,16 @@ def countersigned(fleet: ProcessFleet, wanted: int) -> bool:
     return verdict.releases == wanted and verdict.unsigned == 0
 
 
+def on_the_log(fleet: ProcessFleet) -> list[bytes]:
+    """The releases that a reader of the log is given; one may come twice."""
+    with EmbeddedLog(fleet.folder / "log") as log:
+        consumer = log.consumer(f"reader-{os.urandom(4).hex()}", [RELEASES])
+        records = consumer.poll(1000, 0.1)
+        consumer.close()
+    assert {record.key for record in records} <= {release_key(SERIES, 0)}
+    return [unwrap(record.value, len(record.value))[1] for record in records]
+
+
 def check(fleet: ProcessFleet) -> None:
     world = fleet.world
     vectors: dict[int, set[str]] = {}
@@ -117,3 +134,5 @@ def check(fleet: ProcessFleet) -> None:
     assert all(len(seen) == 1 for seen in shares.values())
     both = [read_transcript(fleet.folder / name) for name in ("leader.sqlite", "helper.sqlite")]
     assert verify_transcripts(both[0], both[1], world.parties).problems == []
+    seen_on_log = [*dict.fromkeys(on_the_log(fleet))]
+    assert seen_on_log == [link.release.encode() for link in both[0].links]

@@ -217,6 +217,8 @@ def test_refused_countersignature_is_final_and_blocks_nothing(tmp_path: Path) ->
     for later in range(40, 400, 40):
         fleet.tick(T0 + WINDOW_S + later)
     assert len(refusing.asked) == 1
+    (unsigned,) = fleet.state.to_publish(9)  # as the transcript has it: one signature
+    assert unsigned.entry == refusing.asked[0]
     window = T0 + WINDOW_S * 8
     fleet.send(honest_reports(fleet.world, window=window), window + WINDOW_S + 1)
     fleet.close_window(window)

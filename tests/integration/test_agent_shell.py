@@ -165,7 +165,7 @@ def test_agent_logs_no_secret_and_no_measurement(tmp_path: Path) -> None:
         run_until(shell, clock, T0 + 70)
         secrets = [
             secret
-            for row in shell._participant._epochs.in_force.values()
+            for row in shell._effects._participant._epochs.in_force.values()
             for epoch in row
             if epoch is not None
             for secret in (epoch.k_h, epoch.k_l, epoch.keys(next(iter(epoch.derived))).k_mask)

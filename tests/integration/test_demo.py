@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
 from aggregator.releases import read_releases
+from aggregator.transcript import read_transcript
+from tests import recording_slice
+from tests.conftest import why_not
+from wire.release import vector_hash
 
 LONGEST_S = 150
 
 
-def demo_command(output: Path, *options: str) -> list[str]:
-    return [sys.executable, "-m", "pointillist", "demo", "--output", str(output), *options]
+def demo_command(output: Path, *options: str, module: str = "pointillist") -> list[str]:
+    return [sys.executable, "-m", module, "demo", "--output", str(output), *options]
 
 
 def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -28,18 +35,44 @@ def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
     return dict(json.loads(out))
 
 
-def start(output: Path, *options: str) -> subprocess.Popen[str]:
-    command = demo_command(output, *options, "--json")
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start(
+    output: Path, *options: str, module: str = "pointillist", record: Path | None = None
+) -> subprocess.Popen[str]:
+    command = demo_command(output, *options, "--json", module=module)
+    environment = {**os.environ, recording_slice.FILE: str(record)} if record else None
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+
+
+@dataclass(frozen=True)
+class SeededRuns:
+    """One seed twice, at the same time; the second wrote down what it encoded and drew.
+
+    The second goes through Kafka where this machine can run it.
+    """
+
+    embedded: dict[str, Any]
+    recorded: dict[str, Any]
+    record: list[dict[str, Any]]
+    on_the_log: list[str]
 
 
 @pytest.fixture(scope="module")
-def seeded_runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """The same seed twice, at the same time."""
-    sizes = ("--hosts", "40", "--windows", "1", "--processes", "1")
+def seeded_runs(tmp_path_factory: pytest.TempPathFactory) -> SeededRuns:
+    folder = tmp_path_factory.mktemp("seeded")
+    record = folder / "record.jsonl"
+    sizes = ("--hosts", "40", "--windows", "2", "--processes", "1")
     options = (*sizes, "--seed", "7", "--opendp-hosts", "0", "--no-live")
-    playing = [start(tmp_path_factory.mktemp("seeded"), *options) for _ in range(2)]
-    return [finish(process) for process in playing]
+    kafka = [] if why_not("kafka") else ["--kafka"]
+    embedded = start(folder / "embedded", *options)
+    recorded = start(
+        folder / "recorded", *options, *kafka, module="tests.recorded_demo", record=record
+    )
+    summaries = finish(embedded), finish(recorded)
+    windows = [json.loads(line) for line in record.read_text().splitlines()]
+    releases = Path(f"{record}.releases").read_text().splitlines()
+    return SeededRuns(*summaries, windows, releases)
 
 
 @pytest.mark.timeout(2 * LONGEST_S)
@@ -61,18 +94,46 @@ def test_demo_releases_with_this_host_in_both_transcripts(tmp_path: Path) -> Non
         assert Path(path).exists()
 
 
-@pytest.mark.timeout(2 * LONGEST_S)
-def test_demo_repeats_to_the_last_digit_with_a_seed(seeded_runs: list[dict[str, Any]]) -> None:
-    def released(summary: dict[str, Any]) -> list[tuple[Any, ...]]:
-        frame = read_releases(Path(summary["files"]["releases"]))
-        first = frame.groupby("series")["window_start"].transform("min")
-        frame["window"] = (frame["window_start"] - first).dt.total_seconds()
-        columns = ["series", "window", "section", "cell", "value", "n_hosts"]
-        return sorted(frame[columns].itertuples(index=False, name=None))
+def released(summary: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Every released number, with windows counted from the first."""
+    frame = read_releases(Path(summary["files"]["releases"]))
+    frame["window"] = (frame["window_start"] - frame["window_start"].min()).dt.total_seconds()
+    columns = ["series", "window", "section", "cell", "value", "standard_error", "n_hosts"]
+    return sorted(frame[columns].itertuples(index=False, name=None))
 
-    one, other = (released(summary) for summary in seeded_runs)
-    assert one == other
-    assert len({value for *_, value, _ in one}) > 100  # noise, not zeros, was compared
+
+def check_seeded_runs(runs: SeededRuns) -> None:
+    assert released(runs.embedded) == released(runs.recorded)
+    assert len({row[4] for row in released(runs.embedded)}) > 100  # noise, not zeros, was compared
+    transcript = read_transcript(Path(runs.recorded["files"]["leader_transcript"]))
+    signed = [link.release.encode().hex() for link in transcript.links]
+    assert sorted(set(runs.on_the_log)) == sorted(signed)  # for readers: the transcript's bytes
+    links = {(link.series, link.window): link for link in transcript.links}
+    assert len(links) == len(runs.record) == 2 + 3  # two windows of the mix, one of each event
+    for line in runs.record:
+        link = links[line["series"], line["window"]]
+        true, noise = np.array(line["true"]), np.array(line["noise"])
+        # The signed hash is that of the released vector, modulo 2^32: released - true = noise.
+        assert link.release.release.vector_hash == vector_hash((true + noise) % 2**32)
+        assert link.report_ids is not None
+        assert len(link.report_ids) == line["hosts"]
+        assert noise[2:].any()
+
+
+@pytest.mark.timeout(2 * LONGEST_S)
+def test_demo_with_a_seed_repeats_and_releases_the_truth_and_its_noise(
+    seeded_runs: SeededRuns,
+) -> None:
+    check_seeded_runs(seeded_runs)
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(2 * LONGEST_S)
+def test_demo_with_a_seed_releases_through_kafka_what_it_does_through_the_embedded_log(
+    seeded_runs: SeededRuns,
+) -> None:
+    assert (seeded_runs.embedded["log"], seeded_runs.recorded["log"]) == ("embedded", "kafka")
+    check_seeded_runs(seeded_runs)
 
 
 @pytest.mark.timeout(2 * LONGEST_S)

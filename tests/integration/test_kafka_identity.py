@@ -86,7 +86,7 @@ class KafkaFleet(Fleet):
 
 @pytest.fixture
 def fleet(tmp_path: Path, broker: Running) -> Iterator[KafkaFleet]:
-    settings = plain_settings(broker, fresh_prefix(), timeout_s=2.0)
+    settings = plain_settings(broker, fresh_prefix(), timeout_s=1.0)
     hosts, leader = (open_transport(settings, side) for side in (Side.AGENT, Side.AGGREGATOR))
     with hosts, leader:
         for topic in TOPICS:

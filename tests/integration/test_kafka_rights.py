@@ -12,10 +12,10 @@ import pytest
 from pointillist.broker.certificates import write_certificates
 from pointillist.broker.local import Running
 from pointillist.broker.rights import Role, grant
-from tests.kafka_kit import SecurePort, add_users, fresh_prefix, plain_settings
+from tests.kafka_kit import SecurePort, add_users, fresh_prefix, plain_settings, unsigned_token
 from transport.kafka_settings import KafkaSettings
 from transport.opening import Side, open_transport
-from transport.port import Transport, TransportRefused, TransportUnavailable
+from transport.port import Transport, TransportRefused, TransportUnavailable, UnknownTopic
 from wire.topics import (
     ENTRIES,
     EPOCHS,
@@ -33,17 +33,26 @@ pytestmark = pytest.mark.kafka
 ALL = {EPOCHS, REPORTS, JOINS, TASKS, ROSTERS, KEYS, RELEASES, ENTRIES}
 WRITES = {
     "agent": {REPORTS, EPOCHS, JOINS},
-    "leader": {TASKS, ROSTERS, KEYS, ENTRIES},
+    "leader": {TASKS, ROSTERS, KEYS, ENTRIES, RELEASES},
     "helper": {TASKS, ROSTERS, KEYS},
+    "reader": set[str](),
     "stranger": set[str](),
 }
 READS = {
     "agent": {TASKS, ROSTERS, KEYS, ENTRIES},
     "leader": {TASKS, ROSTERS, KEYS, REPORTS, EPOCHS, JOINS},
     "helper": {TASKS, ROSTERS, KEYS, EPOCHS, JOINS},
+    "reader": {RELEASES},
     "stranger": set[str](),
 }
-GROUPS = {"agent": "agent-1", "leader": "leader", "helper": "helper", "stranger": "leader"}
+GROUPS = {
+    "agent": "agent-1",
+    "leader": "leader",
+    "helper": "helper",
+    "reader": "reader-1",
+    "stranger": "leader",
+}
+OFTEN_READ = {"agent": TASKS, "leader": TASKS, "helper": TASKS, "reader": RELEASES}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +60,7 @@ def port(local_broker_running: Running, tmp_path_factory: pytest.TempPathFactory
     """Topics, users and rights, made by an administrator; each topic holds one record."""
     broker = local_broker_running
     made = SecurePort(broker, tmp_path_factory.mktemp("users"), fresh_prefix())
-    add_users(broker, "agent", "leader", "helper", "stranger")
+    add_users(broker, "agent", "leader", "helper", "reader", "stranger")
     admin = plain_settings(broker, made.prefix)
     with open_transport(admin, Side.AGGREGATOR) as log:
         producer = log.producer()
@@ -59,7 +68,7 @@ def port(local_broker_running: Running, tmp_path_factory: pytest.TempPathFactory
             log.create_topic(topic.name, topic.partitions)
             producer.send(topic.name, b"k", b"there")
         producer.close()
-    grant(admin, {Role.AGENT: "agent", Role.LEADER: "leader", Role.HELPER: "helper"})
+    grant(admin, {role: role.value for role in Role})
     return made
 
 
@@ -99,9 +108,30 @@ def test_rights_are_those_of_the_role_and_no_more(port: SecurePort, user: str) -
     assert seen == READS[user]
 
 
-def test_group_of_the_leader_is_closed_to_agents(port: SecurePort) -> None:
-    with open_transport(port.scram("agent"), Side.AGENT) as log:
-        assert not allowed(partial(read, log, "leader", TASKS))
+@pytest.mark.parametrize("user", sorted(OFTEN_READ))
+def test_groups_of_the_others_are_closed(port: SecurePort, user: str) -> None:
+    side = Side.AGENT if user == "agent" else Side.AGGREGATOR
+    others = {group for name, group in GROUPS.items() if name != user and group != GROUPS[user]}
+    with open_transport(port.scram(user), side) as log:
+        for group in others:
+            assert not allowed(partial(read, log, group, OFTEN_READ[user]))
+
+
+def test_principal_that_the_broker_does_not_know_is_not_let_in(port: SecurePort) -> None:
+    for side in Side:
+        settings = dataclasses.replace(port.scram("nobody"), timeout_s=0.5)
+        with open_transport(settings, side) as log, pytest.raises(TransportRefused, match="nobody"):
+            write(log, REPORTS)
+
+
+@pytest.mark.parametrize("user", sorted(WRITES))
+def test_no_role_may_create_a_topic(port: SecurePort, user: str) -> None:
+    side = Side.AGENT if user == "agent" else Side.AGGREGATOR
+    with open_transport(port.scram(user), side) as log:
+        log.create_topic("another", 1)  # what we may not see is the operator's
+    admin = plain_settings(port.broker, port.prefix)
+    with open_transport(admin, Side.AGGREGATOR) as log, pytest.raises(UnknownTopic):
+        log.consumer("leader", ["another"])
 
 
 def test_shells_find_their_topics_without_the_right_to_create_them(port: SecurePort) -> None:
@@ -112,19 +142,27 @@ def test_shells_find_their_topics_without_the_right_to_create_them(port: SecureP
 
 
 @pytest.mark.parametrize("side", list(Side))
-def test_bearer_token_from_a_file_lets_in_and_an_expired_one_does_not(
+def test_bearer_token_from_a_file_lets_in_and_a_wrong_one_does_not(
     port: SecurePort, side: Side
 ) -> None:
-    with open_transport(port.bearer("agent"), side) as log:
+    with open_transport(port.bearer("agent", unsigned_token("agent", 3600.0)), side) as log:
         write(log, REPORTS)
-    expired = dataclasses.replace(port.bearer("agent", -60.0), timeout_s=1.0)
-    with open_transport(expired, side) as log, pytest.raises(TransportRefused, match="OAUTHBEARER"):
-        write(log, REPORTS)
+    for token in (unsigned_token("agent", -60.0), "no token at all"):
+        wrong = dataclasses.replace(port.bearer("agent", token), timeout_s=0.5)
+        with (
+            open_transport(wrong, side) as log,
+            pytest.raises(TransportRefused, match=r"OAUTHBEARER.*check token_file"),
+        ):
+            write(log, REPORTS)
 
 
 def wrong_password(port: SecurePort, folder: Path) -> KafkaSettings:
     port = dataclasses.replace(port, folder=folder)
     return port.scram("agent", "not the password")
+
+
+def wrong_mechanism(port: SecurePort, folder: Path) -> KafkaSettings:
+    return dataclasses.replace(port.scram("agent"), sasl="SCRAM-SHA-256")
 
 
 def wrong_authority(port: SecurePort, folder: Path) -> KafkaSettings:
@@ -149,11 +187,12 @@ def nobody_there(port: SecurePort, folder: Path) -> KafkaSettings:
 @pytest.mark.parametrize(
     ("wrong", "error", "told"),
     [
-        (wrong_password, TransportRefused, "SCRAM-SHA-512, user agent"),
-        (wrong_authority, TransportRefused, "(?i)certificate.*verif"),
-        (tls_to_a_plain_port, TransportUnavailable, "protocol SASL_SSL"),
-        (plain_to_a_tls_port, TransportUnavailable, "protocol PLAINTEXT"),
-        (nobody_there, TransportUnavailable, "(?i)refused"),
+        (wrong_password, TransportRefused, "SCRAM-SHA-512, user agent.*check .*password_file"),
+        (wrong_mechanism, TransportRefused, "SCRAM-SHA-256, user agent.*check username and pass"),
+        (wrong_authority, TransportRefused, "(?i)certificate.*verif.*check ca_file"),
+        (tls_to_a_plain_port, TransportUnavailable, "protocol SASL_SSL.*check bootstrap and tls"),
+        (plain_to_a_tls_port, TransportUnavailable, "protocol PLAINTEXT.*check bootstrap and tls"),
+        (nobody_there, TransportUnavailable, "(?i)refused.*check bootstrap"),
     ],
 )
 def test_wrong_setting_is_told_and_not_waited_for(
@@ -164,6 +203,6 @@ def test_wrong_setting_is_told_and_not_waited_for(
     error: type[Exception],
     told: str,
 ) -> None:
-    settings = dataclasses.replace(wrong(port, tmp_path), timeout_s=1.0)
+    settings = dataclasses.replace(wrong(port, tmp_path), timeout_s=0.5)
     with open_transport(settings, side) as log, pytest.raises(error, match=told):
         write(log, REPORTS)

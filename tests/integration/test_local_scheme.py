@@ -82,6 +82,10 @@ def test_leader_alone_releases_the_sum(tmp_path: Path) -> None:
     assert np.array_equal(fleet.store.written[0].vector, expected)
     (kept,) = fleet.state.releases()
     assert kept.vector == b""
+    (final,) = fleet.state.to_publish(9)
+    assert (final.series, final.cohort, final.entry) == (*kept.chain, kept.entry)
+    fleet.state.published(final)
+    assert fleet.state.to_publish(9) == []
 
 
 def test_host_with_wrong_check_words_is_refused_at_once(tmp_path: Path) -> None:

@@ -153,11 +153,13 @@ def test_agent_tells_systemd_reloads_and_keeps_trust(agent: RunningAgent) -> Non
     agent.child.send_signal(signal.SIGHUP)
     seen = agent.told("RELOADING=1")
     assert any(line.startswith("MONOTONIC_USEC=") for line in seen)
-    assert "STATUS=reload: held_back" in agent.told("READY=1")
+    assert "STATUS=reload: held_back: sources, log, trust" in agent.told("READY=1")
     agent.config.write_text("no toml [")
     agent.child.send_signal(signal.SIGHUP)
     agent.told("RELOADING=1")
-    assert "STATUS=reload: refused" in agent.told("READY=1")
+    (status,) = [line for line in agent.told("READY=1") if line.startswith("STATUS=")]
+    assert status.startswith("STATUS=reload: refused: ")
+    assert "expected TOML" in status
     port = re.search(r"127\.0\.0\.1:(\d+)", agent.text())
     assert port is not None
     agent.told("WATCHDOG=1")

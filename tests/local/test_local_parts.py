@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -18,16 +21,17 @@ from edge_agent.local.board import Board
 from edge_agent.local.devices_view import DeviceRows
 from edge_agent.local.doctor import Verdict, examine, source_findings, worst
 from edge_agent.local.doctor_agent import agent_checks, transport
-from edge_agent.local.doctor_host import host_checks, kernel, library
+from edge_agent.local.doctor_host import capabilities, host_checks, kernel, library
 from edge_agent.local.live_socket import LiveClient, LiveSocket
 from edge_agent.local.proc_view import HostSampler
 from edge_agent.local.reload import reload
-from edge_agent.local.rows import clean_name, unit_of
+from edge_agent.local.rows import MetricRow, clean_name, unit_of
 from edge_agent.local.systemd import Notifier
 from edge_agent.sources.port import SourceRegistry
 from tests.agent_live import surroundings
 from tests.local_kit import BOOT, S, activity, flattener, one_of_each, ticks
 
+_ENSURE_USERS = "from transport.privileges import ensure_users; ensure_users()"
 UNIT = Path("deploy/systemd/pointillist-agent.service")
 
 
@@ -210,6 +214,60 @@ def test_doctor_looks_at_the_machine(tmp_path: Path) -> None:
     assert library("none", "libnone-of-this-name.so.9", "install it").do == "install it"
 
 
+BOTH = 1 << 38 | 1 << 39
+
+
+@pytest.mark.parametrize(
+    ("wanted", "by_root", "effective", "verdict", "says"),
+    [
+        (("CAP_BPF", "CAP_PERFMON"), True, BOTH, "ok", "by root, has CAP_BPF and CAP_PERFMON"),
+        (("CAP_BPF", "CAP_PERFMON"), True, 1 << 39, "absent", "without CAP_PERFMON"),
+        (("CAP_BPF", "CAP_PERFMON"), False, 0, "absent", "by this user, has none"),
+        ((), True, ~0, "ok", "keeps none"),
+        (None, True, ~0, "ok", "where a configured source asks"),
+    ],
+)
+def test_doctor_says_which_capabilities_the_agent_will_have(
+    wanted: tuple[str, ...] | None, by_root: bool, effective: int, verdict: str, says: str
+) -> None:
+    found = capabilities(wanted, by_root, effective)
+    assert found.verdict.value == verdict
+    assert says in found.found
+    assert (found.do is None) is (verdict == "ok")
+
+
+@pytest.mark.root
+def test_doctor_started_as_root_says_what_agent_run_keeps(tmp_path: Path) -> None:
+    """What the doctor finds after root is given up is what a process that became the agent has."""
+    subprocess.run([sys.executable, "-c", _ENSURE_USERS], check=True)
+    made = surroundings(tmp_path)
+    config = made.folder / "agent.toml"
+    config.write_text(
+        f'''[host]
+key_file = "{made.config.host.key_file}"
+state_dir = "{made.config.host.state_dir}"
+[transport]
+folder = "{made.config.transport.folder}"
+[trust]
+leaders = ["{made.world.leader.pk.hex()}"]
+helpers = ["{made.world.helper.pk.hex()}"]
+[sources]
+ebpf = true
+'''
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", "from pointillist.cli import main; main()", "agent", "doctor",
+         "-c", str(config), "--json"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    shown = json.loads(done.stdout)
+    (found,) = [one for one in shown["findings"] if one["name"] == "capabilities"]
+    assert found["verdict"] == "ok"
+    kept = re.search(r"keeps (CAP.*)", done.stderr)
+    assert kept is not None
+    assert found["found"].endswith(kept[1].replace(", ", " and "))
+
+
 def test_board_does_not_show_what_is_old() -> None:
     board, flat = Board(), flattener()
     board.add(flat.rows("test", one_of_each(BOOT)))
@@ -253,6 +311,7 @@ class _Devices:
 def test_device_rows_give_each_look_once_and_nothing_stale() -> None:
     rows, source = DeviceRows(), _Devices()
     (power,) = rows.rows("gpu-nvidia", source, BOOT)
+    assert isinstance(power, MetricRow)
     assert (power.name, power.key, power.unit, power.value) == (
         "gpu.power_mw", "GPU-1", "mW", 300_000.0
     )  # fmt: skip

@@ -8,6 +8,7 @@ import pytest
 
 from edge_agent.config import load_config, parse_config
 from edge_agent.config_tree import ConfigError
+from pointillist.cli.agent_run import Options
 
 SAMPLE = Path("deploy/config/agent.toml")
 
@@ -55,6 +56,16 @@ def test_agent_config_takes_replays_as_an_array_of_tables() -> None:
 
 def test_agent_asks_for_no_capability_that_no_source_needs() -> None:
     text = SAMPLE.read_text(encoding="utf-8")
-    assert parse_config(text).sources.capabilities == ("CAP_BPF", "CAP_PERFMON")
-    without = parse_config(text.replace("ebpf = true", "ebpf = false"))
-    assert without.sources.capabilities == ()
+    every = ("CAP_BPF", "CAP_PERFMON", "CAP_SYSLOG")
+    assert parse_config(text).sources.capabilities == every
+    without = text.replace("ebpf = true", "ebpf = false")
+    assert parse_config(without).sources.capabilities == ("CAP_SYSLOG",)
+    neither = parse_config(without.replace("faults = true", "faults = false"))
+    assert neither.sources.capabilities == ()
+
+
+def test_loader_flag_asks_for_the_ebpf_source() -> None:
+    tree = Options(loader="bcc", assignments=("sources.host=false",)).overrides()
+    assert tree == {"sources": {"ebpf": True, "loader": "bcc", "host": False}}
+    with pytest.raises(ConfigError, match="expected one of auto, libbpf, bcc, got perf"):
+        load_config(SAMPLE, Options(loader="perf").overrides())

@@ -6,17 +6,23 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from edge_agent.devices.bandwidth import Bandwidth
 from edge_agent.devices.health import Verdict, check_node
 from edge_agent.devices.kernel_log import kernel_xids
 from edge_agent.devices.machine_types import machine_types
 from edge_agent.devices.port import DeviceReading, Field, Gap, GapKind, Inventory, Measured
+from tests.fake_cuda_kit import FakeCuda
 from tests.fake_nvml_kit import FakeDriver
 
 AZURE = ("nd96asr_v4", "nd96isr_h100_v5", "nd96isr_h200_v5")
+
+WAYS = ("bandwidth_host_to_device", "bandwidth_device_to_host")
+GB = 1_000_000_000
 
 HEALTHY: dict[Field, Measured] = {
     Field.NVLINKS_UP: 18,
@@ -30,6 +36,7 @@ HEALTHY: dict[Field, Measured] = {
     Field.THROTTLE: 1,
     Field.PCIE_WIDTH: 16,
     Field.PCIE_WIDTH_MAX: 16,
+    Field.PCIE_GENERATION_MAX: 5,
     Field.SM_CLOCK_MAX: 1980,
     Field.TEMPERATURE: 40,
     Field.XID_LAST: 0,
@@ -41,11 +48,12 @@ def _verdicts(
     machine: str = "nd96isr_h100_v5",
     gpus: int = 8,
     xids: list[tuple[str, int]] | Gap | None = None,
+    bandwidths: list[Bandwidth | Gap] | None = None,
 ) -> dict[str, Verdict]:
     fields = [{**HEALTHY, **(change or {})} if index == 3 else HEALTHY for index in range(gpus)]
     readings = [DeviceReading(i, f"GPU-{i}", "H100", 0, 0, one) for i, one in enumerate(fields)]
     said: list[tuple[str, int]] | Gap = [] if xids is None else xids
-    rows = check_node(Inventory(gpus, "550"), readings, said, machine_types()[machine])
+    rows = check_node(Inventory(gpus, "550"), readings, said, machine_types()[machine], bandwidths)
     return {row.check: row.verdict for row in rows}
 
 
@@ -60,7 +68,7 @@ def test_health_ships_azures_three_columns() -> None:
 @pytest.mark.parametrize("machine", ["any", "nd96isr_h100_v5", "nd96isr_h200_v5"])
 def test_health_of_a_good_machine_passes_all_but_what_is_not_measured(machine: str) -> None:
     verdicts = _verdicts(machine=machine)
-    assert verdicts.pop("bandwidth") is Verdict.UNKNOWN
+    assert [verdicts.pop(way) for way in WAYS] == [Verdict.UNKNOWN] * 2
     assert set(verdicts.values()) == {Verdict.PASS}
     assert len(verdicts) == 10
 
@@ -99,6 +107,45 @@ def test_health_missing_gpu_fails_the_count_of_its_machine_type() -> None:
     assert _verdicts(gpus=7, machine="any")["gpu_count"] is Verdict.PASS
 
 
+def _bandwidth(to_device: float, to_host: float) -> Bandwidth:
+    down, up = int(to_device * GB), int(to_host * GB)
+    return Bandwidth(down, up, down, up, 0)
+
+
+@pytest.mark.parametrize(
+    ("machine", "slow", "expected"),
+    [
+        ("nd96isr_h100_v5", _bandwidth(47.9, 48.1), ("fail", "pass")),
+        ("nd96isr_h100_v5", _bandwidth(48.1, 47.9), ("pass", "fail")),
+        ("nd96asr_v4", _bandwidth(24.0, 23.9), ("pass", "fail")),
+        ("any", _bandwidth(47.8, 47.9), ("fail", "pass")),  # 76 % of 63 GB/s
+        ("nd96isr_h100_v5", Gap(GapKind.TIMED_OUT, "late"), ("fail", "fail")),
+        ("nd96isr_h100_v5", Gap(GapKind.DAMAGED, "wrong bytes"), ("fail", "fail")),
+        ("nd96isr_h100_v5", Gap(GapKind.UNSUPPORTED, "no CUDA"), ("unknown", "unknown")),
+    ],
+)
+def test_health_bandwidth_is_judged_each_way(
+    machine: str, slow: Bandwidth | Gap, expected: tuple[str, str]
+) -> None:
+    bandwidths: list[Bandwidth | Gap] = [_bandwidth(60, 60)] * 7
+    verdicts = _verdicts(machine=machine, bandwidths=[*bandwidths[:3], slow, *bandwidths[3:]])
+    assert tuple(str(verdicts[way]) for way in WAYS) == expected
+
+
+@pytest.mark.parametrize("field", [Field.PCIE_GENERATION_MAX, Field.PCIE_WIDTH_MAX])
+def test_health_bandwidth_without_a_limit_is_unknown_never_good(field: Field) -> None:
+    change: dict[Field, Measured] = {field: Gap(GapKind.FAILED, "x")}
+    verdicts = _verdicts(change, machine="any", bandwidths=[_bandwidth(60, 60)] * 8)
+    assert {verdicts[way] for way in WAYS} == {Verdict.UNKNOWN}
+
+
+def test_health_machine_types_hold_every_row_that_has_a_limit() -> None:
+    """A row without data of its own would be held against nothing."""
+    for name in AZURE:
+        left_out = {key for key, limit in asdict(machine_types()[name]).items() if limit is None}
+        assert left_out == ({"peer_gb_per_s"} if name == "nd96asr_v4" else set())
+
+
 def test_health_reads_xids_of_the_kernel_log(tmp_path: Path) -> None:
     log = tmp_path / "kmsg"
     log.write_text(
@@ -114,10 +161,16 @@ def test_health_reads_xids_of_the_kernel_log(tmp_path: Path) -> None:
     assert isinstance(kernel_xids(tmp_path / "none"), Gap)
 
 
-def _command(driver: FakeDriver, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _command(
+    driver: FakeDriver, *arguments: str, cuda: FakeCuda | None = None
+) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **driver.environment}
+    if cuda is not None:
+        paths = (driver.library.parent, cuda.library.parent)
+        environment |= {**cuda.environment, "LD_LIBRARY_PATH": ":".join(map(str, paths))}
     return subprocess.run(
         [sys.executable, "-m", "pointillist", "agent", "health", "--json", *arguments],
-        env={**os.environ, **driver.environment},
+        env=environment,
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
 
@@ -132,6 +185,59 @@ def test_health_command_judges_what_the_library_on_the_path_says(tmp_path: Path)
     assert "GPU 5: a row remap is pending" in checks["row_remap"]["reason"]
     assert checks["gpu_count"]["reason"] == "7 of 8 answer, 8 expected"
     assert "GPU 6: unplugged" in checks["temperature"]["reason"]
+
+
+def test_health_command_measures_when_asked_and_says_who_uses_a_gpu(tmp_path: Path) -> None:
+    driver, cuda = FakeDriver(tmp_path), FakeCuda(tmp_path)
+    driver.play(
+        "gpus 2", f"0 nvmlDeviceGetComputeRunningProcesses_v3 value {os.getpid()} 4096",
+        "1 nvmlDeviceGetMigMode value 1 1",
+    )  # fmt: skip
+    cuda.play("gpus 2", "0 to_host value 3000", "1 to_host value 55000")
+    body = json.loads(_command(driver, "--active", cuda=cuda).stdout)
+    checks = {one["check"]: one for one in body["checks"]}
+    assert checks[WAYS[0]]["verdict"] == "pass"
+    assert checks[WAYS[1]]["verdict"] == "fail"
+    assert checks[WAYS[1]]["reason"] == "GPU 0: 3.0 GB/s, at least 47.9 expected"
+    assert cuda.calls["cuInit"] == 2
+    first, second = body["gpus"]
+    assert round(first["bandwidth"]["to_host_bytes_per_s"] / GB, 3) == 3.0
+    assert [(one["pid"], one["memory_bytes"]) for one in first["processes"]] == [
+        (os.getpid(), 4096)
+    ]
+    assert first["fields"]["pcie_replays"] == 0
+    assert first["fields"]["fan_percent"].startswith("unsupported")
+    assert [part["sm_percent"] for part in second["mig_instances"]] == [40, 40]
+    assert second["not_told"][0].startswith("MIG: NVML gives no SM share by process")
+
+
+def test_health_command_moves_no_bytes_unless_asked(tmp_path: Path) -> None:
+    driver, cuda = FakeDriver(tmp_path), FakeCuda(tmp_path)
+    body = json.loads(_command(driver, cuda=cuda).stdout)
+    checks = {one["check"]: one for one in body["checks"]}
+    assert checks[WAYS[0]]["reason"] == "not measured: --active does"
+    assert "bandwidth" not in body["gpus"][0]
+    assert not cuda.calls
+
+
+def test_health_command_of_a_cleared_error_passes_again(tmp_path: Path) -> None:
+    driver, verdicts = FakeDriver(tmp_path), []
+    for scenario in ("0 nvmlDeviceGetTotalEccErrors.1.0 value 2", ""):
+        driver.play("gpus 1", scenario)
+        checks = json.loads(_command(driver).stdout)["checks"]
+        verdicts += [one["verdict"] for one in checks if one["check"] == "ecc"]
+    assert verdicts == ["fail", "pass"]
+
+
+@pytest.mark.parametrize(("machine", "code"), [("any", 4), ("nd96isr_h200_v5", 1)])
+def test_health_command_without_a_driver_fails_a_machine_that_has_gpus(
+    tmp_path: Path, machine: str, code: int
+) -> None:
+    driver = FakeDriver(tmp_path)
+    driver.play("* nvmlInitWithFlags error 9")
+    ran = _command(driver, "--machine", machine)
+    assert ran.returncode == code
+    assert "Driver Not Loaded" in ran.stdout + ran.stderr
 
 
 def test_health_command_refuses_a_machine_it_does_not_know(tmp_path: Path) -> None:

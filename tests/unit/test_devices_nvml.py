@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.devices.bounded import BoundedReader
+from edge_agent.devices.nursery import Nursery
 from edge_agent.devices.port import (
     ALL,
     DevicesUnavailable,
@@ -19,6 +20,7 @@ from edge_agent.devices.port import (
     GapKind,
 )
 from tests.fake_nvml_kit import FakeDriver
+from transport.privileges import harden
 
 HEALTHY = {
     Field.UTILISATION: 0,
@@ -33,6 +35,10 @@ HEALTHY = {
     Field.PCIE_RX: 2_000_000,
     Field.NVLINKS_UP: 18,
     Field.NVLINKS_DOWN: 0,
+    Field.NVLINK_TX: 0,
+    Field.PCIE_GENERATION: 5,
+    Field.PCIE_GENERATION_MAX: 5,
+    Field.PCIE_REPLAYS: 0,
     Field.XID_EVENTS: 0,
 }
 
@@ -123,7 +129,23 @@ def test_nvml_unplugged_gpu_is_all_gaps_and_the_others_are_not(
     gone = reader.read(2, ALL)
     assert not gone.values
     assert {gap.kind for gap in gone.gaps.values()} == {GapKind.UNPLUGGED}
+    assert gone.id == "GPU-00000000-0000-0000-0000-000000000002"
     assert HEALTHY.items() <= reader.read(3, ALL).values.items()
+
+
+def test_nvml_names_are_forgotten_when_the_driver_counts_anew(
+    reader: BoundedReader, driver: FakeDriver, clock: Clock
+) -> None:
+    """With a GPU less the others move up: the last place has no GPU, and must not name one."""
+    reader.open()
+    assert reader.read(7, (Field.POWER,)).id.endswith("7")
+    assert reader.child_pid is not None
+    os.kill(reader.child_pid, 9)
+    driver.play("gpus 7")
+    reader.read(0, (Field.POWER,))
+    clock.now_ns += 61_000_000_000
+    gone = reader.read(7, (Field.POWER,))
+    assert (gone.id, gone.values) == ("index-7", {})
 
 
 def test_nvml_links_that_are_down_are_counted(reader: BoundedReader, driver: FakeDriver) -> None:
@@ -137,6 +159,23 @@ def test_nvml_links_that_are_down_are_counted(reader: BoundedReader, driver: Fak
     assert (linked.values[Field.NVLINKS_UP], linked.values[Field.NVLINKS_DOWN]) == (17, 1)
     assert linked.values[Field.NVLINK_ERRORS] == 9
     assert none.gaps[Field.NVLINKS_UP].kind is GapKind.UNSUPPORTED
+
+
+def test_nvml_link_bytes_and_replays_are_the_drivers_counts(
+    reader: BoundedReader, driver: FakeDriver
+) -> None:
+    driver.play(
+        "0 nvmlDeviceGetFieldValues.138 value 5000000000",
+        "0 nvmlDeviceGetFieldValues.139 error 3",
+        "0 nvmlDeviceGetPcieReplayCounter value 6",
+        "1 nvmlDeviceGetFieldValues error 15",
+    )
+    reader.open()
+    told, lost = reader.read(0, ALL), reader.read(1, ALL)
+    assert told.values[Field.NVLINK_TX] == 5_000_000_000 * 1024
+    assert told.gaps[Field.NVLINK_RX].kind is GapKind.UNSUPPORTED
+    assert told.values[Field.PCIE_REPLAYS] == 6
+    assert lost.gaps[Field.NVLINK_TX].kind is GapKind.UNPLUGGED
 
 
 def test_nvml_xid_events_are_counted_for_their_gpu(
@@ -166,6 +205,7 @@ def test_nvml_processes_have_memory_share_and_cgroup(
     assert isinstance(untold, tuple)
     assert (told[0].pid, told[0].memory_bytes, told[0].sm_percent) == (me, 4096, 37)
     assert told[0].cgroup.startswith("/")
+    assert told[0].name == Path("/proc/self/comm").read_text().strip()
     assert isinstance(untold[0].memory_bytes, Gap)
     assert isinstance(untold[0].sm_percent, Gap)
 
@@ -182,6 +222,31 @@ def test_nvml_mig_lists_its_parts_and_does_not_invent_utilisation(
     assert reading.partitions[0].memory_used_bytes == 8 << 30
     assert reading.gaps[Field.UTILISATION].kind is GapKind.UNSUPPORTED
     assert reader.read(1, ALL, processes=True).partitions == ()
+
+
+def test_nvml_mig_instances_tell_their_share_between_two_looks(
+    driver: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_NVML_GPM", str(tmp_path / "held"))
+    mig = ("0 nvmlDeviceGetMigMode value 1 1", "0 mig_instances value 3")
+    driver.play(*mig, "101 gpm value 73", "102 gpm error 3")
+    reader = BoundedReader(driver.reader, deadline_s=20)
+    try:
+        reader.open()
+        looks = [reader.read(0, (), processes=True).partitions for _ in range(3)]
+        shares = [[p.sm_percent for p in look] for look in looks if isinstance(look, tuple)]
+        kinds = {one.kind for one in shares[0] if isinstance(one, Gap)}
+        assert kinds == {GapKind.NOT_YET}
+        assert shares[1][:2] == shares[2][:2] == [40, 73]
+        assert isinstance(shares[1][2], Gap)
+        driver.play(*mig, "0 nvmlGpmQueryDeviceSupport value 0")  # as before Hopper
+        before_hopper = reader.read(0, (), processes=True).partitions
+        assert isinstance(before_hopper, tuple)
+        assert before_hopper[0].memory_used_bytes == 8 << 30
+        assert {p.sm_percent for p in before_hopper} == {Gap(GapKind.UNSUPPORTED, "Not Supported")}
+        assert (tmp_path / "held").read_text() == "0"
+    finally:
+        reader.close()
 
 
 def test_nvml_hanging_call_costs_the_child_and_that_gpu_a_minute(
@@ -272,9 +337,16 @@ def test_nvml_child_works_after_the_privileges_were_dropped(driver: FakeDriver) 
             os.setgroups([])
             os.setgid(65534)
             os.setuid(65534)
-            reader = BoundedReader(driver.reader, deadline_s=20)
+            harden()
+            reader = BoundedReader(driver.reader, Nursery(), deadline_s=20)
             reader.open()
             code = 0 if reader.read(0, ALL).values[Field.POWER] == 300_000 else 2
+            child = Path(f"/proc/{reader.child_pid}")
+            reader.close()  # the nursery lives on: only a kill ends the child
+            end = time.monotonic() + 10
+            while child.exists() and time.monotonic() < end:
+                time.sleep(0.01)
+            code = code or (3 if child.exists() else 0)
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -41,7 +41,9 @@ class PlayedDevices:
     def open(self) -> Inventory:
         return Inventory(len(self.fields), "1")
 
-    def read(self, index: int, fields: Collection[Field]) -> DeviceReading:
+    def read(
+        self, index: int, fields: Collection[Field], *, processes: bool = False
+    ) -> DeviceReading:
         self.asked.append(frozenset(fields))
         played = self.fields[index]
         return DeviceReading(index, f"GPU-{index}", "H100", self.now_ns, self.now_ns, played)
@@ -204,3 +206,26 @@ def test_devices_source_without_a_driver_is_absent_in_one_line(
     driver.play("* nvmlInitWithFlags error 12")
     source = DevicesSource([BoundedReader(driver.reader, deadline_s=20)])
     assert source.probe() == "devices: NVML: NVML Shared Library Not Found"
+
+
+def test_devices_source_tells_the_fault_of_each_new_xid_once() -> None:
+    played = PlayedDevices({**FULL, Field.XID_EVENTS: 0, Field.XID_LAST: 0})
+    source = _started(played)
+
+    def faults(at_s: int, events: Measured, last: int) -> list[str]:
+        played.fields[0] = {**FULL, Field.XID_EVENTS: events, Field.XID_LAST: last}
+        records = _drain(source, played, at_s)
+        return [
+            one.cell
+            for one in records
+            if isinstance(one, Observation) and one.section == "hardware_faults"
+        ]
+
+    assert faults(1, 0, 0) == []
+    assert faults(2, 1, 79) == ["faulty_gpu"]
+    assert faults(3, 1, 79) == []
+    assert faults(4, Gap(GapKind.TIMED_OUT, "late"), 79) == []
+    assert faults(5, 0, 0) == []  # a new child counts anew
+    assert faults(6, 1, 119) == ["gpu_system_processor"]
+    assert faults(7, 2, 13) == []  # an application's doing
+    assert faults(8, 3, 48) == []  # where in the GPU, the log tells

@@ -13,10 +13,12 @@ import pytest
 from edge_agent.config import load_config
 from edge_agent.live import sources_of
 from edge_agent.sources import ebpf_layout as layout
+from edge_agent.sources import ebpf_libbpf
 from edge_agent.sources.bpf_maps import PerCpuMap, possible_cpus
 from edge_agent.sources.cgroup_names import CgroupNames, hierarchy_of
 from edge_agent.sources.ebpf_libbpf import kernel_version
 from edge_agent.sources.ebpf_tables import OTHER, GrowingTable, peer_name
+from edge_agent.sources.perf_clock import cpu_numbers
 from edge_agent.sources.port import SourceUnavailable
 from wire.catalogue import Catalogue
 
@@ -54,9 +56,9 @@ def test_layout_rows_follow_the_header() -> None:
     bins = [c for c in layout.DEVICE_COLUMNS if c.startswith("latency_")]
     assert fields("device_row") == [*layout.DEVICE_COLUMNS[: -len(bins)], "latency_bins"]
     pending = [f"pending_{column}" for column in layout.PENDING_COLUMNS]
-    assert fields("cpu_state")[-len(pending) - 1 :] == ["cgroup", *pending]
-    assert fields("tick_state")[:5] == list(layout.TICK_STATE_HEAD)
-    for name in ("SNAPSHOT_SLOTS", "LATENCY_BINS", "MAX_CPUS"):
+    assert fields("cpu_state")[-len(pending) - 2 :] == ["running_ns", "cgroup", *pending]
+    assert fields("tick_state") == list(layout.TICK_STATE)
+    for name in ("SNAPSHOT_SLOTS", "LATENCY_BINS"):
         assert f"#define {name} {getattr(layout, name)}" in METRICS
 
 
@@ -68,6 +70,43 @@ def test_committed_object_is_what_the_sources_build(tmp_path: Path) -> None:
     version = subprocess.run(["clang", "--version"], check=True, capture_output=True, text=True)
     if "clang version 14." in version.stdout:  # which built the committed one
         assert built.read_bytes() == committed.read_bytes()
+
+
+@pytest.mark.skipif(shutil.which("clang") is None, reason="needs clang, as make setup installs it")
+def test_one_object_serves_both_machines(tmp_path: Path) -> None:
+    """What the compiler is told of the machine changes no byte: no program reads registers."""
+    built = []
+    for machine, defined in (("x86", "__x86_64__"), ("arm64", "__aarch64__")):
+        flags = f"clang -D__TARGET_ARCH_{machine} -D{defined}"
+        out = tmp_path / machine
+        command = ["make", "-s", "-C", str(BPF), f"OUT={out}", f"CLANG={flags}"]
+        subprocess.run(command, check=True, timeout=100)
+        built.append((out / "host.bpf.o").read_bytes())
+    assert built[0] == built[1]
+
+
+@pytest.mark.parametrize(("machine", "serves"), [("aarch64", True), ("s390x", False)])
+def test_libbpf_loader_serves_the_machines_of_its_object(
+    machine: str, serves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr(ebpf_libbpf, "VMLINUX", BPF)  # any path that is there
+    monkeypatch.setattr(ebpf_libbpf, "available", lambda: None)
+    assert (ebpf_libbpf.unavailable() is None) is serves
+
+
+def test_libbpf_loader_refuses_kernels_without_its_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ebpf_libbpf, "VMLINUX", BPF)
+    monkeypatch.setattr(ebpf_libbpf, "available", lambda: None)
+    monkeypatch.setattr("platform.release", lambda: "5.10.0-44")
+    assert "expected Linux 5.11" in (ebpf_libbpf.unavailable() or "")
+    monkeypatch.setattr("platform.release", lambda: "5.15.0-1")
+    assert ebpf_libbpf.unavailable() is None
+
+
+def test_cpu_clocks_are_opened_on_the_cpus_of_the_list() -> None:
+    assert cpu_numbers("0-3,8\n") == [0, 1, 2, 3, 8]
+    assert cpu_numbers("0\n") == [0]
 
 
 def symbols(path: Path) -> set[tuple[str, ...]]:
@@ -148,7 +187,7 @@ def test_sources_of_the_sample_configuration_name_the_host_sources() -> None:
     assert [name for name in named if name in {"ebpf", "pressure", "rdma"}] == [
         "ebpf", "pressure", "rdma",
     ]  # fmt: skip
-    assert sample.sources.capabilities == ("CAP_BPF", "CAP_PERFMON")
+    assert sample.sources.capabilities[:2] == ("CAP_BPF", "CAP_PERFMON")
 
 
 def test_peer_names_are_addresses() -> None:

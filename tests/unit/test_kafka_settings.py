@@ -14,8 +14,8 @@ from edge_agent.config_tree import ConfigError
 from pointillist.broker.properties import Ports, server_properties
 from transport.kafka_batch import BATCH_BYTES, Outbound, Outgoing
 from transport.kafka_settings import KafkaSettings, KafkaSettingsError
-from transport.opening import EmbeddedSettings, choose
-from transport.port import RecordTooLarge, TransportUnavailable
+from transport.opening import EmbeddedSettings, Side, choose, open_transport
+from transport.port import RecordTooLarge, TransportRefused, TransportUnavailable
 from wire.topics import EPOCHS, JOINS, KEYS, REPORTS, TOPICS
 
 SAMPLES = Path("deploy/config")
@@ -74,6 +74,28 @@ def test_password_file_must_be_closed_to_others_and_readable(tmp_path: Path) -> 
         settings.password()
 
 
+@pytest.mark.parametrize("side", list(Side))
+@pytest.mark.parametrize("name", ["password_file", "token_file"])
+def test_secret_that_goes_while_we_run_is_named_and_tried_again(
+    name: str, side: Side, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_text("secret")
+    path.chmod(0o600)
+    given: dict[str, Any] = {
+        "password_file": {"sasl": "SCRAM-SHA-512", "username": "a", "password_file": path},
+        "token_file": {"sasl": "OAUTHBEARER", "token_file": path},
+    }[name]
+    with open_transport(KafkaSettings(("127.0.0.1:1",), timeout_s=0.1, **given), side) as log:
+        path.unlink()
+        with pytest.raises(TransportRefused, match=f"{name}: expected a readable.*check .*{name}"):
+            log.consumer("g", [REPORTS])
+        path.write_text("secret")
+        path.chmod(0o600)
+        with pytest.raises(TransportUnavailable, match=r"does not serve.*check bootstrap"):
+            log.consumer("g", [REPORTS])
+
+
 def test_topics_get_retention_limits_clean_up_and_no_compression() -> None:
     settings = KafkaSettings((BROKER,), retention_s=3600)
     for topic in TOPICS:
@@ -87,6 +109,9 @@ def test_topics_get_retention_limits_clean_up_and_no_compression() -> None:
     }
     assert retention == {EPOCHS: "3600000", REPORTS: "3600000"}
     assert settings.topic_config(JOINS)["retention.ms"] == "-1"
+    for replication, in_sync in ((1, "1"), (2, "1"), (3, "2")):
+        copies = KafkaSettings((BROKER,), replication=replication).topic_config(REPORTS)
+        assert copies["min.insync.replicas"] == in_sync
     assert settings.value_limit(KEYS) < 2000 < settings.value_limit(REPORTS)
 
 

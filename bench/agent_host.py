@@ -1,0 +1,190 @@
+"""One host for the agent's benchmark: key, enrolment, the shipped plan's tasks, a log on disk.
+
+Everything is real but the fleet: the roster names this host alone, and both aggregators' keys are
+thrown away afterwards. The agent is `pointillist agent run`, in a process of its own; started as
+root it gives root up as on any host.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import site
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from aggregator.tasks import build_task, sign_roster, sign_task
+from bench.record import ROOT
+from pointillist.cli.task import task_plan
+from pointillist.plan_file import default_plan
+from privacy.sealing import HpkeKeyPair
+from privacy.signing import SigningKey
+from transport.embedded import EmbeddedLog
+from transport.keyfiles import HostKey, host_binding, machine_id, write_host_key
+from transport.preload import reachable
+from transport.privileges import AGENT_USER, ensure_users
+from wire.catalogue import Catalogue
+from wire.envelope import Kind, wrap
+from wire.ids import host_id
+from wire.keys import KeyAnnouncement
+from wire.roster import PlanMembership, Roster, RosterEntry
+from wire.task import Task
+from wire.topics import KEYS, ROSTERS, TASKS, TOPICS, announcement_key, roster_key, task_key
+
+DAY_S: Final = 86_400
+GPUS: Final = 8
+SYSTEM_PYTHON: Final = Path("/usr/bin/python3")
+_STOP_S: Final = 20
+_READY: Final = "task accepted"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentHost:
+    """A folder with everything that an agent needs.
+
+    tasks   how many it accepts
+    """
+
+    folder: Path
+    config: Path
+    tasks: int
+
+    @property
+    def log_file(self) -> Path:
+        return self.folder / "agent.log"
+
+    @property
+    def history_file(self) -> Path:
+        return self.folder / "state" / "history.sqlite"
+
+
+def make_host(folder: Path, *, ebpf: bool, gpus: bool) -> AgentHost:
+    """Write key, roster, tasks and configuration into a folder that is the agent's own."""
+    leader, helper = SigningKey.generate(), SigningKey.generate()
+    (folder / "keys").mkdir(parents=True)
+    key = SigningKey.generate()
+    write_host_key(folder / "keys" / "host.key", HostKey(key, host_binding(machine_id(), [])))
+    tasks = _tasks(leader.public_bytes, helper.public_bytes)
+    with EmbeddedLog(folder / "log") as log:
+        for topic in TOPICS:
+            log.create_topic(topic.name, topic.partitions)
+        producer = log.producer()
+        for one in _announcements(leader, helper):
+            place = announcement_key(one.party_pk, one.key_id)
+            producer.send(KEYS, place, wrap(Kind.KEY_ANNOUNCEMENT, one.encode()))
+        producer.send(ROSTERS, roster_key(), wrap(Kind.ROSTER, _roster(key, tasks, leader, helper)))
+        for task in tasks:
+            signed = sign_task(task, leader, helper)[1]
+            producer.send(TASKS, task_key(task.series), wrap(Kind.TASK, signed))
+        producer.close()
+    host = AgentHost(folder, folder / "agent.toml", len(tasks))
+    parties = leader.public_bytes.hex(), helper.public_bytes.hex()
+    host.config.write_text(_toml(folder, parties, ebpf=ebpf, gpus=gpus), encoding="utf-8")
+    if os.geteuid() == 0:
+        ensure_users()
+        for path in (folder, *folder.rglob("*")):
+            shutil.chown(path, AGENT_USER, AGENT_USER)
+    return host
+
+
+def _tasks(leader_pk: bytes, helper_pk: bytes) -> list[Task]:
+    """Build the shipped plan's tasks, begun yesterday."""
+    plan, catalogue = default_plan(), Catalogue.load()
+    start = (int(time.time()) // DAY_S - 1) * DAY_S
+    plans = [
+        task_plan(plan, one, parties=(leader_pk, helper_pk), version=1, start=start, weeks=52)
+        for one in plan.tasks
+    ]
+    return [build_task(catalogue, one) for one in plans]
+
+
+def _announcements(leader: SigningKey, helper: SigningKey) -> Iterator[KeyAnnouncement]:
+    now = int(time.time())
+    for party in (leader, helper):
+        box = HpkeKeyPair.generate().public_bytes
+        bare = KeyAnnouncement(party.public_bytes, box, now - 3600, now + 2 * DAY_S)
+        yield replace(bare, signature=party.sign(bare.unsigned()))
+
+
+def _roster(key: SigningKey, tasks: list[Task], leader: SigningKey, helper: SigningKey) -> bytes:
+    plan = tuple(
+        PlanMembership(one.series, 0, sum(s.weight_millionths for s in one.sections))
+        for one in sorted(tasks, key=lambda one: one.series)
+    )
+    me = host_id(key.public_bytes)
+    h100 = Catalogue.load().classes("gpu_model").index("H100")
+    entry = RosterEntry(me, key.public_bytes, "operator-0", 0, ((h100, GPUS),), me + me)
+    return sign_roster(Roster(1, 0, (plan,), (entry,)), leader, helper)
+
+
+def _toml(folder: Path, parties: tuple[str, str], *, ebpf: bool, gpus: bool) -> str:
+    user = AGENT_USER if os.geteuid() == 0 else Path.home().name
+    return f"""
+[host]
+key_file = "{folder}/keys/host.key"
+state_dir = "{folder}/state"
+gpus = {["H100"] * GPUS}
+user = "{user}"
+[transport]
+folder = "{folder}/log"
+[trust]
+leaders = ["{parties[0]}"]
+helpers = ["{parties[1]}"]
+[sources]
+host = true
+gpus = {str(gpus).lower()}
+ebpf = {str(ebpf).lower()}
+[metrics]
+port = 0
+"""
+
+
+def interpreter() -> Path:
+    """Give a Python that the agent's user can reach, as an installed agent has one.
+
+    A Python below a home folder would have the agent load the whole standard library at start.
+    """
+    own = Path(sys.executable)
+    if reachable(Path(os.__file__).resolve().parent, -1, -1):
+        return own
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    other = Path(f"{SYSTEM_PYTHON.parent}/python{version}")
+    return other if other.exists() else own
+
+
+@contextmanager
+def running(host: AgentHost, environment: Mapping[str, str] | None = None) -> Iterator[int]:
+    """Run the agent until the block ends; give its pid once it has accepted every task.
+
+    Raises      AssertionError with the agent's last lines when it does not get there
+    """
+    packages = [str(ROOT), *site.getsitepackages()]
+    extra = {"PYTHONPATH": os.pathsep.join(packages), **(environment or {})}
+    command = [str(interpreter()), "-m", "pointillist", "agent", "run", "-c", str(host.config)]
+    with host.log_file.open("w") as log:
+        child = subprocess.Popen(
+            command, stderr=log, stdout=log, cwd="/", env={**os.environ, **extra}
+        )
+    try:
+        deadline = time.monotonic() + 60
+        while (text := host.log_file.read_text()).count(_READY) < host.tasks:
+            if child.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"the agent did not start: {text[-2000:]}")
+            time.sleep(0.2)
+        yield child.pid
+        assert child.poll() is None, f"the agent ended: {host.log_file.read_text()[-2000:]}"
+    finally:
+        if child.poll() is None:
+            child.send_signal(signal.SIGTERM)
+        try:
+            child.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()

@@ -1,0 +1,153 @@
+"""What the kernel says a process and its children used, and what its BPF objects occupy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from edge_agent.local.history_read import HistoryReader
+from edge_agent.sources.ebpf_layout import PROGRAMS
+
+MIB: Final = 1 << 20
+TICK: Final = "on_tick"
+_COST: Final = "bpf_cost."
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """One look at a process and its children, those that ended included.
+
+    user_s, system_s   on a CPU
+    sleeps             voluntary context switches: each is followed by a wake-up
+    rss_mib            resident memory of the process itself
+    family_mib         of all of them, a page that several share counted once
+    """
+
+    at_s: float
+    user_s: float
+    system_s: float
+    sleeps: int
+    rss_mib: float
+    family_mib: float
+
+
+def look(pid: int) -> Usage:
+    """Look at a process and its children."""
+    agent = psutil.Process(pid)
+    user = system = kib = 0.0
+    sleeps = 0
+    for one in (agent, *agent.children(recursive=True)):
+        try:
+            sleeps += _sleeps(one.pid)
+            kib += _proportional_kib(one.pid)
+            times = one.cpu_times()
+        except (psutil.NoSuchProcess, OSError):
+            if one is agent:
+                raise
+            continue  # it ended while we looked: the agent has its time
+        user += times.user + times.children_user
+        system += times.system + times.children_system
+    rss = agent.memory_info().rss / MIB
+    return Usage(time.monotonic(), user, system, sleeps, rss, kib / 1024)
+
+
+def core_percent(before: Usage, after: Usage) -> tuple[float, float]:
+    """Give (user, system) percent of one core between two looks."""
+    span = after.at_s - before.at_s
+    return (
+        100 * (after.user_s - before.user_s) / span,
+        100 * (after.system_s - before.system_s) / span,
+    )
+
+
+def _sleeps(pid: int) -> int:
+    total = 0
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        total += int(_field(status, "voluntary_ctxt_switches"))
+    return total
+
+
+def _proportional_kib(pid: int) -> int:
+    return int(_field(Path(f"/proc/{pid}/smaps_rollup"), "Pss").split()[0])
+
+
+def _field(path: Path, name: str) -> str:
+    for line in path.read_text().splitlines():
+        found, _, value = line.partition(":")
+        if found == name:
+            return value.strip()
+    raise LookupError(f"{path}: expected {name}")
+
+
+def bpf_bytes(pid: int) -> int:
+    """Give the bytes of the BPF maps and programs that a process holds."""
+    held: dict[tuple[str, str], int] = {}
+    for fields in _fdinfo(pid):
+        for kind in ("map_id", "prog_id"):
+            if kind in fields and "memlock" in fields:
+                held[kind, fields[kind]] = int(fields["memlock"])
+    return sum(held.values())
+
+
+def bpf_runs(pid: int) -> dict[int, tuple[int, int]]:
+    """Give (runs, nanoseconds) of each BPF program by the kernel's statistics, where enabled."""
+    return {
+        int(fields["prog_id"]): (int(fields["run_cnt"]), int(fields["run_time_ns"]))
+        for fields in _fdinfo(pid)
+        if "prog_id" in fields and "run_cnt" in fields
+    }
+
+
+def _fdinfo(pid: int) -> Iterator[dict[str, str]]:
+    for info in Path(f"/proc/{pid}/fdinfo").iterdir():
+        try:
+            lines = info.read_text().splitlines()
+        except OSError:
+            continue
+        yield {k: v.strip() for k, _, v in (line.partition(":") for line in lines)}
+
+
+def switches_now() -> int:
+    """Give the machine's context switches since it started."""
+    lines = Path("/proc/stat").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("ctxt ")))
+
+
+@dataclass(frozen=True, slots=True)
+class BpfCost:
+    """What the programs cost by their own account over a span.
+
+    percent     of one core, all programs and the timer; one hit in 256 is timed and stands for all
+    per_hit_ns  of each program that was timed, its two clock reads included
+    per_s       hits a second
+    """
+
+    percent: float
+    per_hit_ns: dict[str, float]
+    per_s: dict[str, float]
+
+
+def bpf_cost(history: Path, since_ns: int, until_ns: int) -> BpfCost:
+    """Read the agent's own account from its local history; Unix time in nanoseconds."""
+    sums: dict[tuple[str, str], float] = {}
+    with HistoryReader(history) as reader:
+        for row in reader.rows("metric", since_ns, until_ns, f"{_COST}*"):
+            place = row["name"].removeprefix(_COST), row["key"]
+            sums[place] = sums.get(place, 0) + row["value"]
+    span_s = (until_ns - since_ns) / 1e9
+    total_ns = 0.0
+    per_hit: dict[str, float] = {}
+    per_s: dict[str, float] = {}
+    for program in (*PROGRAMS, TICK):
+        hits = sums.get(("hits", program), 0.0)
+        timed, timed_ns = (sums.get((f"timed_{k}", program), 0.0) for k in ("hits", "ns"))
+        per_s[program] = hits / span_s
+        if timed:
+            per_hit[program] = timed_ns / timed
+            total_ns += hits * timed_ns / timed
+    return BpfCost(total_ns / span_s / 1e7, per_hit, per_s)

@@ -1,0 +1,111 @@
+"""How well the family rules do: `make bench-families`.
+
+GPU time in the family "other" over recorded traces, and the share of names that are classed right
+among those the rules were never written from. It needs the folder of traces: `shared/data/kineto`
+beside the checkout, or `kineto` in the folder that POINTILLIST_SHARED_DATA names.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from bench.kernel_table import SPENT, NamedKernel, read_table, stem
+from bench.record import ROOT, Figure, write_result
+from edge_agent.families import FamilyRules
+from edge_agent.sources.kineto import gpu_events
+from edge_agent.wilson import wilson_interval
+from wire.catalogue import Catalogue
+
+OTHER: Final = "other"
+
+
+def main() -> int:
+    """Measure, print a small table, write bench/results/families.json."""
+    folder = traces_folder()
+    traces = sorted(folder.glob("*.json.gz")) if folder.is_dir() else []
+    if not traces:
+        print(f"no traces in {folder}: name the folder that holds kineto/ in "
+              "POINTILLIST_SHARED_DATA", file=sys.stderr)  # fmt: skip
+        return 1
+    rules = FamilyRules.load(families=Catalogue.load().classes("family"))
+    others = {trace.name: other_percent(trace, rules) for trace in traces}
+    for name, percent in sorted(others.items(), key=lambda row: -row[1]):
+        print(f"{percent:8.3f} % other  {name}")
+    rows = read_table()
+    unseen = unseen_rows(rows, rules)
+    seen = [row for row in rows if row not in unseen]
+    figures = [
+        Figure("other_percent_median", median(list(others.values())), "percent of GPU time", 1),
+        Figure("other_percent_worst", max(others.values()), "percent of GPU time", 5),
+        Figure("other_traces", len(others), "traces"),
+        *_accuracy("seen", seen, rules),
+        *_accuracy("heldout", unseen, rules),
+    ]
+    for source in sorted({row.source for row in unseen}):
+        of_source = [row for row in unseen if row.source == source]
+        print(f"{right(of_source, rules):4d} of {len(of_source):3d} right, held out  {source}")
+    for figure in figures:
+        print(f"{figure.value:10.3f} {figure.unit:32} {figure.name}")
+    print(write_result("families", "make bench-families", figures).relative_to(ROOT))
+    return 0
+
+
+def traces_folder() -> Path:
+    """Where the recorded traces lie."""
+    named = os.environ.get("POINTILLIST_SHARED_DATA")
+    return (Path(named) if named else ROOT.parent / "shared" / "data") / "kineto"
+
+
+def other_percent(trace: Path, rules: FamilyRules) -> float:
+    """Percent of a trace's GPU time in the family `other`."""
+    whole = other = 0
+    for event in gpu_events(trace):
+        whole += event.duration_ns
+        other += event.duration_ns * (rules.classify(event.name)[0] == OTHER)
+    return 100 * other / max(whole, 1)
+
+
+def unseen_rows(rows: Sequence[NamedKernel], rules: FamilyRules) -> list[NamedKernel]:
+    """Held-out rows that no rule can have been written from.
+
+    The traces were known when the first rules were written, so their names count as seen, and so
+    does any name that shares its stem with one of them or with an example of a rule.
+    """
+    known = {stem(name) for rule in rules.rules for name in rule.match}
+    known |= {stem(row.name) for row in rows if row.source == "trace"} | SPENT
+    return [
+        row
+        for row in rows
+        if row.held_out and row.source != "trace" and stem(row.name) not in known
+    ]
+
+
+def right(rows: Sequence[NamedKernel], rules: FamilyRules) -> int:
+    """Count the rows whose family the rules find."""
+    return sum(rules.classify(row.name)[0] == row.family for row in rows)
+
+
+def median(values: Sequence[float]) -> float:
+    """Middle value; the upper of two."""
+    return sorted(values)[len(values) // 2]
+
+
+def _accuracy(part: str, rows: Sequence[NamedKernel], rules: FamilyRules) -> list[Figure]:
+    good = right(rows, rules)
+    low, high = wilson_interval(good, len(rows))
+    wrong = sum(rules.classify(row.name)[0] not in {row.family, OTHER} for row in rows)
+    return [
+        Figure(f"{part}_name_accuracy_percent", 100 * good / len(rows), "percent of names"),
+        Figure(f"{part}_name_accuracy_percent_low", 100 * low, "percent, 95 % interval"),
+        Figure(f"{part}_name_accuracy_percent_high", 100 * high, "percent, 95 % interval"),
+        Figure(f"{part}_name_wrong_family_percent", 100 * wrong / len(rows), "percent of names"),
+        Figure(f"{part}_names", len(rows), "names"),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""How well application classes are told apart, and the alternatives: `make bench-signatures`.
+
+Profiles are the simulator's workload tables and those in bench/profiles, each asked about with
+its own job taken out. Fourteen profiles are few: the intervals say how few.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from bench.record import ROOT, Figure, write_result
+from edge_agent.families import FamilyRules
+from edge_agent.kernel_mix import OPERATION_WEIGHT, Measure
+from edge_agent.signature_evaluation import Evaluation, Rate, evaluate, jittered, resampled
+from edge_agent.signature_profiles import read_profile
+from edge_agent.signatures import Signature
+
+SEED: Final = 20_261_121
+WEIGHTS: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
+FOLDERS: Final = (ROOT / "simulator" / "workloads", ROOT / "bench" / "profiles")
+
+
+def main() -> int:
+    """Measure, print the alternatives, write bench/results/signatures.json."""
+    profiles = all_profiles()
+    print("share of, weight of operations: nearest right, answered right, false accepts, AUROC")
+    for measure in Measure:
+        for weight in WEIGHTS:
+            found = evaluate(profiles, measure, weight=weight)
+            chosen = "  <- shipped" if weight == OPERATION_WEIGHT else ""
+            print(f"{measure.value:9} {weight:4.2f}: {_line(found)}{chosen}")
+    for label, variant in (
+        ("window of 500 launches", resampled(500, SEED)),
+        ("shares x/ 1.35", jittered(0.3, SEED)),
+    ):
+        for measure in Measure:
+            found = evaluate(profiles, measure, perturb=variant)
+            print(f"{measure.value:9} variant, {label}: {_line(found)}")
+    figures = [Figure("signature_profiles", len(profiles), "profiles")]
+    for measure in Measure:
+        figures += _figures(measure.value, evaluate(profiles, measure))
+    print(write_result("signatures", "make bench-signatures", figures).relative_to(ROOT))
+    return 0
+
+
+def all_profiles() -> list[Signature]:
+    """Read what the packaged signatures were learned from."""
+    rules = FamilyRules.load()
+    paths = [path for folder in FOLDERS for path in sorted(folder.glob("*.toml"))]
+    return [read_profile(path, rules) for path in paths]
+
+
+def _figures(measure: str, found: Evaluation) -> list[Figure]:
+    rates = {
+        "nearest_right_percent": found.nearest,
+        "answered_right_percent": found.answered,
+        "false_accept_percent": found.false_accepts,
+    }
+    figures = [
+        figure
+        for name, rate in rates.items()
+        for figure in _rate_figures(f"application_{measure}_{name}", rate)
+    ]
+    if found.auroc is not None:
+        figures.append(Figure(f"application_{measure}_unknown_auroc", found.auroc, "probability"))
+    most = found.by_candidates[-1:]
+    figures += [
+        Figure(f"application_{measure}_accuracy_{n}_classes_percent", 100 * share, "percent")
+        for n, share in (*found.by_candidates[:1], *most)
+    ]
+    return figures
+
+
+def _rate_figures(name: str, rate: Rate) -> Sequence[Figure]:
+    low, high = rate.interval
+    return (
+        Figure(name, 100 * (rate.share or 0.0), f"percent of {rate.trials} profiles"),
+        Figure(f"{name}_low", 100 * low, "percent, 95 % interval"),
+        Figure(f"{name}_high", 100 * high, "percent, 95 % interval"),
+    )
+
+
+def _line(found: Evaluation) -> str:
+    rates = (found.nearest, found.answered, found.false_accepts)
+    auroc = "none" if found.auroc is None else f"{found.auroc:.3f}"
+    return "  ".join((*(f"{rate.hits}/{rate.trials}" for rate in rates), auroc))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""A process that starts others, made before the agent opens its key: its children hold no key.
+
+A child that hangs in a driver is killed and replaced while the agent runs. Forked from the agent,
+the replacement would copy its memory, keys and all; forked from here it has what was there when
+the nursery was made. Nothing here executes a file, so it also works after the agent has left root
+and its interpreter's folder is closed to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import pickle
+import signal
+import socket
+import struct
+from collections.abc import Callable
+from multiprocessing.connection import Connection, Pipe
+from typing import Final
+
+Task = Callable[[Connection], None]
+"""What a child does with its end of the pipe; a function that can be pickled."""
+
+_PR_SET_PDEATHSIG: Final = 1
+_MOST_FD: Final = 1 << 16
+_MOST_TASK_BYTES: Final = 1 << 16
+_NUMBER: Final = struct.Struct("<QQ")
+ANSWER_S: Final = 5.0
+"""How long a child may take to be there: a host out of memory swaps for seconds."""
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+
+
+class NurseryClosed(Exception):
+    """The process that starts children is gone, and with it the way to a child without keys."""
+
+
+class Child:
+    """One child: its end of a pipe, and a descriptor that names it even when its pid is reused."""
+
+    def __init__(self, pid: int, pidfd: int, connection: Connection) -> None:
+        self.pid = pid
+        self.connection = connection
+        self._pidfd = pidfd
+
+    def kill(self) -> None:
+        """End it; a second call does nothing."""
+        if self._pidfd < 0:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        os.close(self._pidfd)
+        self._pidfd = -1
+        self.connection.close()
+
+
+class Nursery:
+    """Starts children on demand; ends with this process."""
+
+    def __init__(self, *, answer_s: float = ANSWER_S) -> None:
+        """Fork the process: what is in memory now is in every child."""
+        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                _die_with(parent)
+                _keep_only(its.fileno())
+                _tend(its)
+            finally:
+                os._exit(0)
+        its.close()
+        mine.settimeout(answer_s)
+        self._socket = mine
+        self._asked = 0
+
+    def start(self, task: Task) -> Child:
+        """Give a new child that does the task.
+
+        Raises      NurseryClosed
+        """
+        self._asked += 1
+        try:
+            self._socket.send(_NUMBER.pack(self._asked, 0) + pickle.dumps(task))
+            while True:
+                number, child = self._next()
+                if number == self._asked:
+                    return child
+                child.kill()  # of a call that did not wait for it
+        except OSError as error:
+            raise NurseryClosed(f"no child can be started: {error}") from None
+
+    def _next(self) -> tuple[int, Child]:
+        flags = socket.MSG_CMSG_CLOEXEC
+        answer, fds, _, _ = socket.recv_fds(self._socket, _NUMBER.size, 2, flags)
+        if len(fds) != 2:
+            raise NurseryClosed("no child can be started: the process that starts them ended")
+        number, pid = _NUMBER.unpack(answer)
+        return number, Child(pid, fds[1], Connection(fds[0]))
+
+    def close(self) -> None:
+        """End it and all its children; a second call does nothing."""
+        if self._socket.fileno() < 0:
+            return
+        self._socket.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
+
+def _die_with(parent: int) -> None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def _keep_only(fd: int) -> None:
+    """Close what the agent holds open: a lock must not outlive the agent in a hanging child."""
+    os.closerange(3, fd)
+    os.closerange(fd + 1, _MOST_FD)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the agent decides when a child ends
+    # Files of the agent's objects are closed above; collected, an object would close its number
+    # once more, which by then is another file's.
+    gc.freeze()
+
+
+def _tend(asked: socket.socket) -> None:
+    """Start a child for each task until the agent closes its end."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects children that end
+    while message := asked.recv(_MOST_TASK_BYTES):
+        mine, its = Pipe()
+        me = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                _die_with(me)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                _keep_only(its.fileno())
+                its.recv()  # not before the agent's descriptor of this process is open
+                task = pickle.loads(message[_NUMBER.size :])  # noqa: S301 - the agent's own
+                task(its)
+            finally:
+                os._exit(0)
+        its.close()
+        pidfd = os.pidfd_open(pid)
+        mine.send(None)
+        number, _ = _NUMBER.unpack_from(message)
+        socket.send_fds(asked, [_NUMBER.pack(number, pid)], [mine.fileno(), pidfd])
+        os.close(pidfd)
+        mine.close()

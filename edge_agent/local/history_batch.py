@@ -1,0 +1,85 @@
+"""Rows on their way into the history, gathered so that the file is written once in a while.
+
+A transaction costs as much as a hundred rows, and snapshots of five seconds compress as one pack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from .history import History
+from .packing import MOST_CELLS, MOST_SNAPSHOTS
+from .rows import PackedRow, Row
+
+EVERY_MS: Final = 5_000
+"""What a killed agent loses of its raw history; one that stops in order loses nothing."""
+MOST_ROWS: Final = 20_000
+
+
+class HistoryBatch:
+    """Gathers rows and hands them to the history every five seconds."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._rows: list[Row] = []
+        self._due_ms = 0
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Take rows; a burst is written at once."""
+        self._rows.extend(rows)
+        if len(self._rows) >= MOST_ROWS:
+            self.flush()
+
+    def step(self, now_ms: int) -> None:
+        """Write what is due; a clock that was set back does not keep rows waiting."""
+        if now_ms >= self._due_ms or self._due_ms - now_ms > EVERY_MS:
+            self._due_ms = now_ms + EVERY_MS
+            self.flush()
+
+    def flush(self) -> None:
+        """Write everything, in one transaction."""
+        rows, self._rows = self._rows, []
+        self._history.add(joined(rows))
+
+
+def joined(rows: Iterable[Row]) -> list[Row]:
+    """Join packs: a source's running totals in time, its tables of one moment side by side."""
+    kept: list[Row] = []
+    series: dict[tuple[object, ...], list[PackedRow]] = {}
+    moments: dict[tuple[object, ...], list[PackedRow]] = {}
+    for row in rows:
+        if not isinstance(row, PackedRow):
+            kept.append(row)
+        elif not row.span_ns:
+            series.setdefault((row.source, row.cells), []).append(row)
+        elif len(row.boottime_ns) == 1:
+            place = (row.source, int(row.boottime_ns[0]), row.span_ns)
+            moments.setdefault(place, []).append(row)
+        else:
+            kept.append(row)
+    for packs in series.values():
+        kept.extend(_in_time(packs))
+    for packs in moments.values():
+        kept.extend(_side_by_side(packs))
+    return kept
+
+
+def _side_by_side(packs: list[PackedRow]) -> Iterable[PackedRow]:
+    if sum(len(pack.cells) for pack in packs) > MOST_CELLS:
+        return packs
+    first = packs[0]
+    cells = tuple(cell for pack in packs for cell in pack.cells)
+    values = np.concatenate([pack.values for pack in packs], axis=1)
+    return [PackedRow(first.source, cells, first.boottime_ns, values, first.span_ns)]
+
+
+def _in_time(packs: list[PackedRow]) -> Iterable[PackedRow]:
+    if sum(len(pack.boottime_ns) for pack in packs) > MOST_SNAPSHOTS:
+        return packs
+    first = packs[0]
+    times = np.concatenate([pack.boottime_ns for pack in packs])
+    values = np.concatenate([pack.values for pack in packs])
+    return [PackedRow(first.source, first.cells, times, values)]

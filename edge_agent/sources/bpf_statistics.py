@@ -1,0 +1,80 @@
+"""The kernel's own account of BPF programs, where root switched kernel.bpf_stats_enabled on."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from edge_agent.activity import HostTable
+
+from .bpf_maps import bpf_call
+from .port import SourceUnavailable
+
+SWITCH: Final = Path("/proc/sys/kernel/bpf_stats_enabled")
+COLUMNS: Final = ("runs", "run_ns")
+_INFO_BY_FD: Final = 15
+_INFO_BYTES: Final = 208
+_RUN_TIME_AT: Final = 192
+"""Offset in struct bpf_prog_info of run_time_ns; run_cnt follows. Linux 5.1."""
+
+Runs = dict[str, tuple[int, int]]
+
+
+class _InfoByFd(ctypes.Structure):
+    """bpf_attr of BPF_OBJ_GET_INFO_BY_FD."""
+
+    _fields_ = (
+        ("bpf_fd", ctypes.c_uint32),
+        ("info_len", ctypes.c_uint32),
+        ("info", ctypes.c_uint64),
+    )
+
+
+def program_runs(fd: int) -> tuple[int, int]:
+    """Give how often a program ran and for how many ns, while statistics were on.
+
+    Raises      SourceUnavailable
+    """
+    info = ctypes.create_string_buffer(_INFO_BYTES)
+    failed = bpf_call(_INFO_BY_FD, _InfoByFd(fd, _INFO_BYTES, ctypes.addressof(info)))
+    if failed:
+        raise SourceUnavailable(f"cannot ask about a BPF program: {os.strerror(failed)}")
+    run_ns, runs = struct.unpack_from("=QQ", info.raw, _RUN_TIME_AT)
+    return runs, run_ns
+
+
+class BpfStatistics:
+    """What the kernel counted since the last call; nothing while its statistics are off.
+
+    fds     descriptor of each program
+    """
+
+    def __init__(self, fds: Mapping[str, int], switch: Path = SWITCH) -> None:
+        self._fds = dict(fds)
+        self._switch = switch
+        self._before: Runs | None = None
+
+    def grown(self, boottime_ns: int, span_ns: int) -> HostTable | None:
+        """Give runs and their time by program; the first call after the switch sets the base."""
+        now = self._read() if self._enabled() else None
+        before, self._before = self._before, now
+        if now is None or before is None or not now:
+            return None
+        values = [np.subtract(now[name], before[name]) for name in now]
+        table = np.array(values, np.int64)
+        return HostTable("bpf_statistics", tuple(now), COLUMNS, table, boottime_ns, span_ns)
+
+    def _enabled(self) -> bool:
+        try:
+            return self._switch.read_text(encoding="ascii").strip() == "1"
+        except OSError:
+            return False
+
+    def _read(self) -> Runs:
+        return {name: program_runs(fd) for name, fd in self._fds.items()}

@@ -1,0 +1,62 @@
+"""Several brokers on loopback, each also a controller: what a cluster outlives can be tried out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Self
+
+from .jars import jars
+from .local import BrokerOptions, LocalBroker, Member, Running, free_ports, new_cluster_id
+from .properties import HOST, Ports
+
+_INTERNAL: Final = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
+
+
+class LocalCluster:
+    """A new cluster in a folder; with `size` 3 one broker may be away."""
+
+    def __init__(self, folder: Path, size: int = 3, options: BrokerOptions | None = None) -> None:
+        numbers = free_ports(2 * size)
+        ports = [Ports(*numbers[at : at + 2]) for at in range(0, 2 * size, 2)]
+        voters = ",".join(f"{n}@{HOST}:{one.controller}" for n, one in enumerate(ports, 1))
+        common = _replicated(size) | {"controller.quorum.voters": voters}
+        options, cluster_id = options or BrokerOptions(), new_cluster_id()
+        self.brokers = [
+            LocalBroker(
+                folder / f"broker-{node}",
+                replace(
+                    options,
+                    extra={**common, **options.extra, "node.id": str(node)},
+                    member=Member(one, cluster_id),
+                ),
+            )
+            for node, one in enumerate(ports, 1)
+        ]
+        self.bootstrap = tuple(f"{HOST}:{one.plain}" for one in ports)
+
+    def start(self, say: Callable[[str], None] = lambda _line: None) -> list[Running]:
+        """Start those that do not run, at once: none answers before most of them are there.
+
+        Raises      BrokerError
+        """
+        jars(say)
+        with ThreadPoolExecutor(len(self.brokers)) as starters:
+            return list(starters.map(LocalBroker.start, self.brokers))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it for good: without a majority a broker would wait in vain to leave in order."""
+        for broker in self.brokers:
+            if broker.status() is not None:
+                broker.kill()
+
+
+def _replicated(size: int) -> dict[str, str]:
+    in_sync = str(max(1, size - 1))
+    copies = {f"{name}.replication.factor": str(size) for name in _INTERNAL}
+    return copies | {f"{name}.min.isr": in_sync for name in _INTERNAL[1:]}

@@ -1,0 +1,230 @@
+"""`pointillist signatures`: learn application classes from kernel mixes, and say how well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from .output import ExitCode, JsonFlag, emit, need_file, reported, usage_error
+
+if TYPE_CHECKING:
+    from edge_agent.signature_evaluation import Evaluation, Rate
+    from edge_agent.signatures import Match, Signature, Signatures
+
+_EPILOG: Final = """Examples:
+
+pointillist signatures train chat.json.gz=llm_inference train.toml --out signatures.json
+
+pointillist signatures evaluate   the packaged signatures, each asked about without its own job
+
+pointillist signatures explain trace.json.gz   the class, and why not another"""
+
+_VARIANTS: Final = ("500 launches", "5,000 launches", "shares x/ 1.35", "shares x/ 1.8")
+_SEED: Final = 20_261_121
+
+app = typer.Typer(
+    help="Application classes from kernel mixes.", rich_markup_mode="rich", no_args_is_help=True
+)
+
+Profiles = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="PROFILE...",
+        help="PyTorch traces, kernel tables (.toml) or `agent history --kind activity --json`; "
+        "PATH=CLASS names the class where the file does not.",
+    ),
+]
+File = Annotated[
+    Path | None, typer.Option("--signatures", help="In place of the packaged signatures.")
+]
+
+
+@app.callback(epilog=_EPILOG)
+def signatures() -> None:
+    """Find the application class of a kernel mix among known profiles; `unknown` is an answer."""
+
+
+@app.command(epilog=_EPILOG)
+def train(
+    profiles: Profiles,
+    out: Annotated[Path, typer.Option(help="Where to write the signatures.")],
+    json: JsonFlag = False,
+) -> None:
+    """Learn signatures from profiles, and write them to a file."""
+    from edge_agent.activity import UNKNOWN_APPLICATION
+    from edge_agent.signatures import Signatures
+
+    found = _read(profiles)
+    nameless = [one.name for one in found if one.application == UNKNOWN_APPLICATION]
+    if nameless:
+        named = ", ".join(nameless)
+        raise usage_error(f"{named}: expected a class, got none", "PATH=CLASS names it")
+    learned = Signatures.train(found)
+    out.write_text(learned.text(), encoding="utf-8")
+    answer = {
+        "profiles": len(found),
+        "classes": len({one.application for one in found}),
+        "thresholds": {measure.value: limit for measure, limit in learned.thresholds.items()},
+    }
+    emit(answer, json)
+
+
+@app.command(epilog=_EPILOG)
+def evaluate(
+    profiles: Annotated[
+        list[str] | None, typer.Argument(metavar="[PROFILE...]", help="None: the packaged ones.")
+    ] = None,
+    file: File = None,
+    json: JsonFlag = False,
+) -> None:
+    """Ask about each profile with what the others teach, and about classes never learned.
+
+    A profile's own job, all of its ranks, is taken out first. Variants are made from the same
+    profiles and say nothing about new programs.
+    """
+    from edge_agent.kernel_mix import Measure
+    from edge_agent.signature_evaluation import evaluate as run
+
+    known = _read(profiles) if profiles else list(_load(file).known)
+    if len({one.application for one in known}) < 2:
+        raise usage_error("expected profiles of at least 2 classes")
+    found = {
+        f"{measure.value}, by {by}": run(known, measure, by == "job")
+        for measure in Measure
+        for by in ("job", "trace")
+    }
+    for label, variant in zip(_VARIANTS, _variants(), strict=True):
+        for measure in Measure:
+            found[f"{measure.value}, variant: {label}"] = run(known, measure, True, variant)
+    emit({name: _plain(one) for name, one in found.items()} if json else found, json, text=_table)
+
+
+@app.command(epilog=_EPILOG)
+def explain(
+    profile: Annotated[str, typer.Argument(metavar="PROFILE", help="As for train.")],
+    file: File = None,
+    json: JsonFlag = False,
+) -> None:
+    """Say which class a profile is of, by either measure, and what sets it apart from others."""
+    from edge_agent.kernel_mix import Measure
+    from edge_agent.signatures import ranking
+
+    loaded = _load(file)
+    (one,) = _read([profile])
+    answer: dict[str, Any] = {}
+    for measure in Measure:
+        mix = one.mix(measure)
+        if not mix.families:
+            continue
+        ranked = ranking(mix, loaded.known, loaded.operation_weight)
+        nearest = ranked[0][1].mix(measure)
+        names = sorted(
+            mix.families.keys() | nearest.families.keys(),
+            key=lambda name: -mix.families.get(name, 0) - nearest.families.get(name, 0),
+        )
+        answer[measure.value] = {
+            **_match(loaded.nearest(mix)),
+            "profiles": [
+                {"profile": s.name, "application": s.application, "distance": round(far, 3)}
+                for far, s in ranked[:5]
+            ],
+            "families": [
+                {
+                    "family": name,
+                    "here_percent": round(100 * mix.families.get(name, 0), 2),
+                    "nearest_percent": round(100 * nearest.families.get(name, 0), 2),
+                }
+                for name in names[:10]
+            ],
+        }
+    if not answer:
+        raise usage_error(f"{profile}: expected kernels other than copies, found none")
+    emit(answer, json)
+
+
+def _read(profiles: list[str]) -> list[Signature]:
+    from edge_agent.families import FamilyRules
+    from edge_agent.signature_profiles import read_profile
+    from edge_agent.signatures import SignatureError
+    from edge_agent.sources.port import SourceUnavailable
+    from wire.catalogue import Catalogue
+
+    rules, classes = FamilyRules.load(), Catalogue.load().classes("application")
+    found = []
+    for named in profiles:
+        path, _, application = named.partition("=")
+        if application and application not in classes:
+            raise usage_error(f"{named}: expected a class of the catalogue, got {application!r}")
+        need_file(Path(path), "a profile", "a PyTorch trace, a kernel table or activity as JSON")
+        with reported(ExitCode.USAGE, SignatureError, SourceUnavailable):
+            found.append(read_profile(Path(path), rules, application or None))
+    return found
+
+
+def _load(path: Path | None) -> Signatures:
+    from edge_agent.signatures import SignatureError, Signatures
+    from wire.catalogue import Catalogue
+
+    if path is not None:
+        need_file(path, "signatures", "`pointillist signatures train` writes them")
+    with reported(ExitCode.USAGE, SignatureError):
+        return Signatures.load(path, Catalogue.load().classes("application"))
+
+
+def _variants() -> tuple[Any, ...]:
+    from edge_agent.signature_evaluation import jittered, resampled
+
+    windows = (resampled(500, _SEED), resampled(5_000, _SEED))
+    return (*windows, jittered(0.3, _SEED), jittered(0.6, _SEED))
+
+
+def _match(match: Match) -> dict[str, Any]:
+    return {
+        "application": match.application,
+        "nearest": match.nearest,
+        "distance": round(match.distance, 3),
+        "threshold": round(match.threshold, 3),
+        "margin": round(match.margin, 3),
+        "runner_up": match.runner_up,
+    }
+
+
+def _plain(one: Evaluation) -> dict[str, Any]:
+    rates = {"nearest": one.nearest, "answered": one.answered, "false_accepts": one.false_accepts}
+    return {
+        **{
+            name: {
+                "hits": rate.hits,
+                "trials": rate.trials,
+                "low_percent": 100 * rate.interval[0],
+                "high_percent": 100 * rate.interval[1],
+            }
+            for name, rate in rates.items()
+        },
+        "auroc": one.auroc,
+        "accuracy_by_candidates": [list(pair) for pair in one.by_candidates],
+    }
+
+
+def _table(found: Any) -> str:
+    width = max(len(name) for name in found)
+    heads = ("nearest right", "answered right", "false accepts")
+    lines = [f"{'':<{width}}  " + "".join(f"{head:<24}" for head in heads) + "AUROC"]
+    for name, one in found.items():
+        rates = "".join(
+            f"{_rate(rate):<24}" for rate in (one.nearest, one.answered, one.false_accepts)
+        )
+        auroc = "none" if one.auroc is None else f"{one.auroc:.3f}"
+        lines.append(f"{name:<{width}}  {rates}{auroc}")
+    for name, one in found.items():
+        if one.by_candidates and "variant" not in name:
+            shares = "  ".join(f"{n}: {100 * share:.0f} %" for n, share in one.by_candidates)
+            lines.append(f"{name}: accuracy by number of classes to choose from: {shares}")
+    return "\n".join(lines)
+
+
+def _rate(rate: Rate) -> str:
+    low, high = rate.interval
+    return f"{rate.hits}/{rate.trials} [{100 * low:.0f}, {100 * high:.0f}] %"

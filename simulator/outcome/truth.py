@@ -1,0 +1,178 @@
+"""The true value beside the released one, cell by cell, in Parquet: only a simulation has both."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from aggregator.statistics import MODEL_AXIS, RESERVED, UNMEASURED, estimate, released_units
+from simulator.engine.port import WindowOutcome
+from wire.catalogue import Catalogue
+from wire.section import Section
+from wire.task import CHECK_WORDS, SectionKind, SectionSpec
+
+_ROWS: Final = 1 << 16
+"""Cells that are held before they are written."""
+
+
+@dataclass(frozen=True, slots=True)
+class TruthCell:
+    """One cell of one window, or of a row of windows.
+
+    n                   accepted hosts, 0 without a release
+    truth               sum over the hosts that reported in time, in `unit`, before any clipping
+    true_share          of the same whole as `share`; None where that whole is zero
+    released ...        as aggregator.statistics.Cell has them; None without a release
+    reason              why nothing was released, "" for a release
+    """
+
+    series: str
+    window_start_s: int
+    windows: int
+    n: int
+    section: str
+    cell: str
+    kind: str
+    unit: str
+    truth: float
+    true_share: float | None
+    released: float | None
+    standard_error: float | None
+    low: float | None
+    high: float | None
+    share: float | None
+    share_low: float | None
+    share_high: float | None
+    below_noise: bool | None
+    reason: str
+
+
+_ARROW: Final = {
+    "str": pa.string(), "int": pa.int64(), "float": pa.float64(), "float | None": pa.float64(),
+    "bool | None": pa.bool_(),
+}  # fmt: skip
+SCHEMA: Final = pa.schema([(one.name, _ARROW[str(one.type)]) for one in fields(TruthCell)])
+
+
+def truth_cells(outcome: WindowOutcome, catalogue: Catalogue) -> list[TruthCell]:
+    """Join an outcome's truth with its release, by the production estimator.
+
+    A window that was not released has its truth alone: what is missing is shown, not hidden.
+    """
+    bare = _bare_cells(outcome, catalogue)
+    if outcome.released is None:
+        return bare
+    cells = estimate(outcome.task, catalogue, outcome.released, outcome.n, outcome.capacity)
+    return [
+        replace(
+            one,
+            released=cell.value,
+            standard_error=cell.standard_error,
+            low=cell.low,
+            high=cell.high,
+            share=cell.share,
+            share_low=cell.share_low,
+            share_high=cell.share_high,
+            below_noise=cell.below_noise,
+        )
+        for one, cell in zip(bare, cells, strict=True)
+    ]
+
+
+class TruthWriter:
+    """Appends windows to one Parquet file; use it in a `with`."""
+
+    def __init__(self, path: Path, catalogue: Catalogue) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._catalogue, self._cells = catalogue, list[TruthCell]()
+        self._writer = pq.ParquetWriter(path, SCHEMA, compression="zstd")
+
+    def add(self, outcome: WindowOutcome) -> list[TruthCell]:
+        """Write one window down, and give its cells."""
+        cells = truth_cells(outcome, self._catalogue)
+        self._cells += cells
+        if len(self._cells) >= _ROWS:
+            self._flush()
+        return cells
+
+    def close(self) -> None:
+        """Finish the file; without it there is none to read."""
+        self._flush()
+        self._writer.close()
+
+    def _flush(self) -> None:
+        rows, self._cells = self._cells, []
+        if rows:
+            self._writer.write_table(pa.Table.from_pylist([asdict(r) for r in rows], SCHEMA))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def read_truth(path: Path) -> pd.DataFrame:
+    """Read what a `TruthWriter` wrote: one row a cell, columns as `TruthCell`."""
+    frame: pd.DataFrame = pq.read_table(path, schema=SCHEMA).to_pandas()
+    return frame
+
+
+def _bare_cells(outcome: WindowOutcome, catalogue: Catalogue) -> list[TruthCell]:
+    """Give the truth of every named cell, in the estimator's order, without a release."""
+    found = []
+    task, nothing = outcome.task, (None,) * 8
+    for spec, place in zip(task.sections, task.slices().values(), strict=True):
+        section = catalogue.section(spec.name)
+        raw = outcome.truth[place.start - CHECK_WORDS : place.stop - CHECK_WORDS]
+        value, share = _section_truth(section, spec, raw, outcome.reporting)
+        units = released_units(section, spec)
+        for at, cell in enumerate(section.cells):
+            if any(part.startswith(RESERVED) for part in cell.split("/")):
+                continue
+            head = (task.series, outcome.start, outcome.windows, outcome.n)
+            what = (spec.name, cell, spec.kind.value, units[at][0])
+            known = None if np.isnan(share[at]) else float(share[at])
+            found.append(TruthCell(*head, *what, float(value[at]), known, *nothing, outcome.reason))
+    return found
+
+
+def _section_truth(
+    section: Section, spec: SectionSpec, raw: NDArray[np.int64], reporting: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the truth in readable units, and its share of the section's whole."""
+    if spec.kind is SectionKind.INDICATORS:
+        return raw.astype(np.float64), raw / max(reporting, 1)
+    scale = np.array([per_base for _, per_base in released_units(section, spec)])
+    if spec.kind is SectionKind.MEAN:
+        return raw * scale, raw / max(spec.coordinate_cap * reporting, 1)
+    return raw * scale, _shares_of_measured(section, raw)
+
+
+def _shares_of_measured(section: Section, raw: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Shares of what was measured, by GPU model where the section is; unmeasured: of everything."""
+    by_model = section.axes[0] == MODEL_AXIS and len(section.axes) > 1
+    groups = np.array([cell.split("/", 1)[0] if by_model else "" for cell in section.cells])
+    hole = np.array([cell.rsplit("/", 1)[-1] == UNMEASURED for cell in section.cells])
+    share = np.full(len(raw), np.nan)
+    for group in dict.fromkeys(groups.tolist()):
+        members = groups == group
+        measured, wall = int(raw[members & ~hole].sum()), int(raw[members].sum())
+        if measured:
+            share[members] = raw[members] / measured
+        if wall:
+            share[members & hole] = raw[members & hole] / wall
+    return share

@@ -1,0 +1,86 @@
+"""Rows gathered for the history are the same rows, written less often."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge_agent.local.board import FRESH_NS, Board
+from edge_agent.local.clock_map import ClockPoint
+from edge_agent.local.history import History
+from edge_agent.local.history_batch import EVERY_MS, MOST_ROWS, HistoryBatch
+from edge_agent.local.history_read import HistoryReader
+from edge_agent.local.rows import Cell, EventRow, MetricRow, PackedRow, Row
+
+S = 1_000_000_000
+TICKS = (Cell("switches", "", ""), Cell("cpu_ns", "", "ns"))
+
+
+def drained(second: int) -> list[Row]:
+    """What one drain gives: snapshots, and two tables of one moment."""
+    at = second * S
+    times = at + np.arange(10, dtype=np.int64) * 10_000_000
+    totals = np.arange(20, dtype=np.int64).reshape(10, 2) + 100 * second
+    moment = np.array([at], dtype=np.int64)
+    return [
+        PackedRow("ebpf", TICKS, times, totals),
+        PackedRow("ebpf", (Cell("cpu.x", "cpu0", ""),), moment, np.array([[second]]), S),
+        PackedRow("ebpf", (Cell("peer.y", "::1", ""),), moment, np.array([[7]]), S),
+        MetricRow(at, 0, "host", "load", "", "", float(second)),
+        EventRow(at, "agent", "noted", "", str(second)),
+    ]
+
+
+def kept(path: Path, *, at_once: bool) -> list[tuple[object, ...]]:
+    history = History(path, boot=lambda: "boot")
+    history.note_clock(ClockPoint(S, 1_700_000_000 * S, 100))
+    batch = HistoryBatch(history)
+    for second in range(1, 6):
+        if at_once:
+            history.add(drained(second))
+        else:
+            batch.add(drained(second))
+    batch.flush()
+    history.close()
+    with HistoryReader(path) as reader:
+        found = [*reader.rows("metric"), *reader.rows("event")]
+    keys = ("boottime_ns", "source", "name", "key", "unit", "span_ns", "value", "detail")
+    return sorted(tuple(str(row.get(key)) for key in keys) for row in found)
+
+
+def test_history_batch_keeps_the_same_rows(tmp_path: Path) -> None:
+    rows = kept(tmp_path / "batched.sqlite", at_once=False)
+    assert rows == kept(tmp_path / "single.sqlite", at_once=True)
+    assert len(rows) == 5 * (20 + 2 + 1 + 1)
+
+
+def test_history_batch_writes_when_due_or_full_also_after_a_clock_set_back(
+    tmp_path: Path,
+) -> None:
+    history = History(tmp_path / "h.sqlite", boot=lambda: "boot")
+    batch = HistoryBatch(history)
+    batch.step(100_000)
+    batch.add(drained(1))
+    batch.step(100_000 + EVERY_MS - 1)
+    assert history.kept == 0
+    batch.step(100_000 + EVERY_MS)
+    after_one = history.kept
+    assert after_one > 0
+    batch.add(drained(2))
+    batch.step(1_000)
+    assert history.kept == 2 * after_one
+    batch.add(MetricRow(S + i, 0, "host", "load", "", "", 1.0) for i in range(MOST_ROWS))
+    assert history.kept == 2 * after_one + MOST_ROWS
+    history.close()
+
+
+@pytest.mark.parametrize("age_ns", [0, FRESH_NS + 1])
+def test_board_folds_what_waited_and_only_what_is_fresh(age_ns: int) -> None:
+    board = Board()
+    board.add(drained(1))
+    board.add([MetricRow(2 * S + age_ns, 0, "host", "load", "", "", 2.0)])
+    shown = {one["name"]: one["value"] for one in board.view(2 * S + age_ns)["values"]}
+    assert shown["load"] == 2.0
+    assert ("cpu.x" in shown) == (age_ns == 0)

@@ -1,0 +1,143 @@
+"""SIGHUP: what changed is stopped and started, the rest goes on; a wrong file changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from edge_agent.activity import Record
+from edge_agent.config import AgentConfig, ReplaySection, SourcesSection
+from edge_agent.config_tree import ConfigError
+from edge_agent.local.attendant import Attendant, Reloading
+from edge_agent.local.log_level import LevelGate
+from edge_agent.sources.port import SourceRegistry
+from tests.agent_live import SteppedClock, surroundings
+from tests.agent_world import T0
+
+
+class _Source:
+    """One that notes what is done to it, in one list with its fellows."""
+
+    def __init__(self, name: str, deeds: list[str], why_absent: str | None = None) -> None:
+        self.name, self._deeds, self._why = name, deeds, why_absent
+
+    def probe(self) -> str | None:
+        return self._why
+
+    def start(self) -> None:
+        self._deeds.append(f"start {self.name}")
+
+    def drain(self, now_boottime_ns: int) -> Iterable[Record]:
+        self._deeds.append(f"drain {self.name}")
+        return []
+
+    def stop(self) -> None:
+        self._deeds.append(f"stop {self.name}")
+
+
+class _Reloaded:
+    """An agent with three sources of the configuration: host, ebpf by loader, one replay each."""
+
+    def __init__(self, folder: Path) -> None:
+        made = surroundings(folder)
+        self.deeds: list[str] = []
+        self.missing: set[str] = set()
+        self.clock = SteppedClock(T0)
+        sources = SourcesSection(ebpf=True, replay=(ReplaySection(Path("a")),))
+        self.config = self.found = replace(made.config, sources=sources)
+        self.error: str | None = None
+        self.shell = made.agent(self.clock)
+        running, absent = self.registry(self.config).start_all()
+        self.shell.replace_sources(running)
+        again = Reloading(self.read, self.registry, LevelGate("info"))
+        self.attendant = Attendant(
+            self.shell, self.config, absent, reloading=again, clock=self.clock
+        )
+        self.shell.observe(self.attendant)
+        self.shell.start()
+        self.deeds.clear()
+
+    def registry(self, config: AgentConfig) -> SourceRegistry:
+        made = SourceRegistry()
+        section = config.sources
+        if section.host:
+            made.register("host", lambda: self.make("host"))
+        if section.ebpf:
+            made.register("ebpf", lambda: self.make(f"ebpf-{section.loader}"), section.loader)
+        for number, one in enumerate(section.replay):
+            made.register(f"replay-{number}", partial(self.make, f"trace-{one.path}"), one)
+        return made
+
+    def make(self, name: str) -> _Source:
+        why = "not on this host" if name in self.missing else None
+        return _Source(name, self.deeds, why)
+
+    def read(self) -> AgentConfig:
+        if self.error:
+            raise ConfigError(self.error)
+        return self.found
+
+    def reload(self, **changes: object) -> list[str]:
+        """Send the signal; give what was done to sources, and then which are drained."""
+        if changes:
+            section = replace(self.found.sources, **changes)  # type: ignore[arg-type]
+            self.found = replace(self.found, sources=section)
+        self.attendant.request_reload()
+        self.deeds.clear()
+        self.clock.now_ms += 100
+        self.shell.step()
+        self.clock.now_ms += 2_000
+        self.shell.step()
+        return self.deeds
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterable[_Reloaded]:
+    made = _Reloaded(tmp_path)
+    made.shell.step()
+    yield made
+    made.shell.close()
+
+
+def test_reload_restarts_only_the_source_that_changed(agent: _Reloaded) -> None:
+    deeds = agent.reload(loader="bcc")
+    assert deeds == [
+        "stop ebpf-auto", "start ebpf-bcc", "drain host", "drain ebpf-bcc", "drain trace-a",
+    ]  # fmt: skip
+
+
+def test_reload_adds_and_removes_beside_what_runs_on(agent: _Reloaded) -> None:
+    more = (ReplaySection(Path("a")), ReplaySection(Path("b")))
+    assert agent.reload(ebpf=False, replay=more)[:2] == ["stop ebpf-auto", "start trace-b"]
+    assert agent.reload(replay=())[:2] == ["stop trace-a", "stop trace-b"]
+    assert [source.name for source in agent.shell.sources] == ["host"]
+
+
+def test_reload_without_a_change_touches_nothing(agent: _Reloaded) -> None:
+    assert agent.reload() == ["drain host", "drain ebpf-auto", "drain trace-a"]
+
+
+def test_reload_asks_again_for_what_was_absent(agent: _Reloaded) -> None:
+    agent.missing.add("ebpf-bcc")
+    assert "start ebpf-bcc" not in agent.reload(loader="bcc")
+    assert agent.attendant.view()["agent"]["absent"] == [["ebpf", "not on this host"]]
+    agent.missing.clear()
+    assert agent.reload()[0] == "start ebpf-bcc"
+    assert agent.attendant.view()["agent"]["absent"] == []
+
+
+def test_reload_of_a_wrong_file_keeps_everything_and_says_why(agent: _Reloaded) -> None:
+    agent.error = "sources.loader: expected one of auto, libbpf, bcc, got perf"
+    with capture_logs() as logs:
+        deeds = agent.reload(loader="bcc")
+    assert deeds == ["drain host", "drain ebpf-auto", "drain trace-a"]
+    (said,) = [line for line in logs if line["event"] == "reloaded"]
+    assert said["outcome"] == "refused"
+    assert said["error"] == agent.error
+    events = agent.attendant.view()["events"]
+    assert agent.error in {event["detail"] for event in events}

@@ -1,0 +1,119 @@
+"""The truth beside the release: the join, the intervals' coverage, the tables of causes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aggregator.statistics import estimate
+from simulator.engine.port import EngineSettings, Noise, WindowOutcome
+from simulator.engine.run import Simulation
+from simulator.outcome import CoverageTally, TruthWriter, cause_table, read_truth, truth_cells
+from simulator.outcome.coverage import TOTAL
+from simulator.scenario import Faults
+from tests.engine_kit import CATALOGUE, plan, scenario
+
+SECTIONS = {
+    "kernel_mix": 300_000, "kernel_mix_by_model": 200_000, "host_cpu": 200_000,
+    "gpu_power": 100_000, "incidents": 200_000,
+}  # fmt: skip
+
+
+@cache
+def outcomes(windows: int = 6, hosts: int = 120) -> tuple[WindowOutcome, ...]:
+    """A few released minutes by the engine that draws the distribution alone."""
+    made = scenario(hosts, windows, fidelity="noise", faults=Faults(incidents_scale=100.0))
+    settings = EngineSettings(noise=Noise.SEEDED, block_hosts=60)
+    simulation = Simulation(made, plan(weights=SECTIONS), CATALOGUE, settings)
+    return tuple(step.outcome for step in simulation.steps())
+
+
+def test_truth_stands_beside_the_estimate_of_the_same_cell() -> None:
+    (outcome, *_) = outcomes()
+    assert outcome.released is not None
+    cells = truth_cells(outcome, CATALOGUE)
+    estimates = estimate(outcome.task, CATALOGUE, outcome.released, outcome.n, outcome.capacity)
+    assert [(c.section, c.cell) for c in cells] == [(e.section, e.cell) for e in estimates]
+    assert [c.released for c in cells] == [e.value for e in estimates]
+    idle = next(c for c in cells if (c.section, c.cell) == ("kernel_mix", "idle"))
+    place = outcome.task.slices()["kernel_mix"].start - 2
+    raw = outcome.truth[place + CATALOGUE.section("kernel_mix").index("idle")]
+    assert idle.truth == pytest.approx(raw / 1000)  # GPU-milliseconds as GPU-seconds
+    assert idle.true_share == pytest.approx(idle.truth / (outcome.n * 8 * 60))
+
+
+def test_truth_of_a_suppressed_window_is_shown_without_a_release(tmp_path: Path) -> None:
+    (outcome, *_) = outcomes()
+    lost = replace(outcome, released=None, n=0, reason="n_min", capacity=None)
+    with TruthWriter(tmp_path / "truth.parquet", CATALOGUE) as writer:
+        writer.add(lost)
+        written = writer.add(outcome)
+    frame = read_truth(tmp_path / "truth.parquet")
+    assert len(frame) == 2 * len(written)
+    first = frame.iloc[: len(written)]
+    assert first["released"].isna().all()
+    assert set(first["reason"]) == {"n_min"}
+    assert (first["truth"].to_numpy() == frame.iloc[len(written) :]["truth"].to_numpy()).all()
+
+
+def test_coverage_of_honest_intervals_contains_95_percent() -> None:
+    tally = CoverageTally()
+    for outcome in outcomes():
+        tally.add(truth_cells(outcome, CATALOGUE))
+    found = {one.section: one for one in tally.result()}
+    total = found[TOTAL].values
+    assert total.trials > 1_000
+    assert total.low <= 0.96
+    assert total.high >= 0.95
+    shares = found["kernel_mix"].shares
+    assert shares is not None
+    assert shares.high >= 0.95
+
+
+def test_coverage_falls_when_the_noise_is_larger_than_stated() -> None:
+    tally = CoverageTally()
+    for outcome in outcomes():
+        assert outcome.released is not None
+        more = outcome.released.copy()
+        rng = np.random.default_rng(outcome.start)
+        sigma = outcome.task.sigma_vector_1024() / 1024 * np.sqrt(outcome.n)
+        more += np.rint(rng.normal(0, sigma)).astype(np.int64)
+        tally.add(truth_cells(replace(outcome, released=more), CATALOGUE))
+    (total, *_) = tally.result()
+    assert total.values.high < 0.95
+
+
+def test_cause_table_draws_no_cell_below_noise() -> None:
+    (outcome, *_) = outcomes()
+    cells = truth_cells(outcome, CATALOGUE)
+    table = cause_table(cells, "incidents")
+    assert {row.shown for row in table.rows if row.below_noise} == {"below noise"}
+    for row in table.shown:
+        assert row.released is not None
+        assert row.standard_error is not None
+        assert row.released >= 2 * row.standard_error
+    hidden = [row for row in table.rows if row.below_noise and row.true_hosts > 0]
+    assert table.missed == len(hidden)
+    assert table.by_chance == pytest.approx(0.02275 * len(table.rows), rel=1e-3)
+
+
+def test_cause_table_shows_what_struck_many_hosts() -> None:
+    """A large fleet's table by arithmetic: 117 true hosts at a standard error of 21.5."""
+    (outcome, *_) = outcomes()
+    own = [one for one in truth_cells(outcome, CATALOGUE) if one.section == "incidents"]
+    cells = [
+        replace(
+            cell, truth=117.0 * (at == 0), released=120.0 * (at == 0), standard_error=21.5,
+            below_noise=at != 0,
+        )
+        for at, cell in enumerate(own)
+    ]  # fmt: skip
+    table = cause_table(cells, "incidents")
+    assert [row.shown for row in table.shown] == ["120 ± 42"]
+    assert (table.missed, table.false) == (0, 0)
+    with pytest.raises(ValueError, match="no_such"):
+        cause_table(cells, "no_such")

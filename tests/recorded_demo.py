@@ -1,0 +1,49 @@
+"""The command `pointillist`, whose demo plays its hosts through `tests.recording_slice`.
+
+Before the log goes, what a reader of the topic of releases is given is written down as well.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pointillist.cli import main
+from pointillist.demo import summary
+from pointillist.demo.fleet import DemoFleet
+from pointillist.demo.processes import Child, Family
+from pointillist.demo.tally import Tally
+from tests.recording_slice import FILE
+from transport.kafka_settings import KafkaSettings
+from transport.opening import Side, choose, open_transport
+from wire.envelope import unwrap
+from wire.topics import RELEASES
+
+_start, _summarise = Family.start, summary.summarise
+
+
+def _recorded(self: Family, name: str, *module: str) -> Child:
+    if module[0] == "simulator.slice_process":
+        module = ("tests.recording_slice", *module[1:])
+    return _start(self, name, *module)
+
+
+def _read_releases(fleet: DemoFleet, tally: Tally, output: Path) -> summary.Summary:
+    broker, folders = fleet.options.kafka, fleet.folders
+    where = (
+        choose(None, None, KafkaSettings((broker,)))
+        if broker
+        else choose(folders.log, folders.log_group, None)
+    )
+    with open_transport(where, Side.AGENT) as log:
+        consumer = log.consumer("reader-1", [RELEASES])
+        cores = [unwrap(record.value, 1 << 10)[1] for record in consumer.poll(100, 1.0)]
+        consumer.close()
+    Path(f"{os.environ[FILE]}.releases").write_text("\n".join(core.hex() for core in cores))
+    return _summarise(fleet, tally, output)
+
+
+if __name__ == "__main__":
+    Family.start = _recorded  # type: ignore[method-assign]
+    summary.summarise = _read_releases
+    main()

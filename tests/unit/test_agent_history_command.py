@@ -1,0 +1,80 @@
+"""`pointillist agent history`: spans that hold nothing, and times that cannot be read."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from pointillist.cli.agent_history import history
+from pointillist.cli.output import CommandError, ExitCode
+from tests.agent_live import surroundings
+from tests.integration.test_agent_cli import write_config
+from tests.local_kit import BOOT, POINT, UNIX, S, flattener, one_of_each
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A host whose history has a few rows, of 2027."""
+    from edge_agent.local.history import History
+
+    monkeypatch.setattr("pointillist.cli.agent._become_agent", lambda _config: None)
+    monkeypatch.setattr("time.time_ns", lambda: UNIX + 3_600 * S)
+    made = surroundings(tmp_path)
+    made.config.host.state_dir.mkdir()
+    kept = History(made.config.history_file, made.config.history.limits)
+    kept.note_clock(POINT)
+    kept.add(flattener().rows("test", one_of_each(BOOT)))
+    kept.close()
+    return write_config(made)
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "says"),
+    [
+        ("5m", "10m", "--until: expected a time after --since"),
+        ("1h", "1h", "--until: expected a time after --since"),
+        ("2050-01-01", None, "--since: expected a time that has passed, got 2050-01-01 00:00:00Z"),
+        ("yesterday", None, "--since: expected 10m, 2h, ISO 8601 or Unix seconds, got 'yesterday'"),
+        ("10min", None, "--since: expected 10m"),
+        ("-5m", None, "--since: expected 10m"),
+        ("1h", "2027-13-40", "--until: expected 10m"),
+    ],
+)
+def test_history_refuses_a_span_that_is_none(
+    config: Path, since: str, until: str | None, says: str
+) -> None:
+    with pytest.raises(CommandError) as refused:
+        history(config, since, until)
+    assert says in str(refused.value)
+    assert refused.value.code is ExitCode.USAGE
+
+
+def test_history_refuses_two_ways_out(config: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.parquet"
+    with pytest.raises(CommandError, match="name one of them"):
+        history(config, parquet=out, json=True)
+    assert not out.exists()
+
+
+def test_history_of_an_empty_span_says_when_there_is_something(
+    config: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    kept = f"{datetime.fromtimestamp(UNIX // S, UTC):%Y-%m-%d %H:%M}"
+    history(config, "10m")
+    assert f"nothing in this span; the history has {kept}" in capsys.readouterr().out
+    history(config, "10m", parquet=tmp_path / "out.parquet")
+    assert f"the history has {kept}" in capsys.readouterr().err
+    history(config, "2h")
+    assert "nothing" not in capsys.readouterr().out
+
+
+def test_history_of_an_empty_span_is_a_whole_json_document(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import json
+
+    history(config, "10m", json=True)
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["metric"], shown["event"], shown["cut_short"]) == ([], [], [])

@@ -1,0 +1,136 @@
+"""The class of a process from a stream of launches: windows, bounds, and what is unknown."""
+
+import pytest
+
+from edge_agent import application_classifier
+from edge_agent.application_classifier import PARTS, ApplicationClassifier
+from edge_agent.kernel_mix import Measure
+from edge_agent.signatures import Signatures
+from tests.signature_kit import three_classes
+
+WRAPPED = "void at::native::vectorized_elementwise_kernel<4, {}>(int)"
+CHAT = (
+    ("volta_sgemm_128x32_nt", "gemm", 60),
+    ("flash_fwd_kernel", "attention", 30),
+    (WRAPPED.format("silu_kernel"), "elementwise", 10),
+)
+VISION = (
+    ("implicit_convolve_sgemm", "conv", 70),
+    ("bn_fw_tr_1C11_kernel", "norm", 20),
+    (WRAPPED.format("relu_kernel"), "elementwise", 10),
+)
+
+
+@pytest.fixture
+def classifier() -> ApplicationClassifier:
+    return ApplicationClassifier(Signatures.train(three_classes()))
+
+
+def play(
+    classifier: ApplicationClassifier,
+    process: object,
+    kernels: tuple[tuple[str, str, int], ...],
+    rounds: int,
+    time_ns: int | None = None,
+) -> None:
+    for _ in range(rounds):
+        for name, family, launches in kernels:
+            classifier.observe(process, name, family, launches, time_ns)
+
+
+def test_classifier_names_each_process_by_its_own_launches(
+    classifier: ApplicationClassifier,
+) -> None:
+    for _ in range(10):
+        play(classifier, 1, CHAT, 1)
+        play(classifier, 2, VISION, 1, time_ns=5)
+    assert classifier.application(1) == "llm_inference"
+    assert classifier.application(2) == "image_classification"
+
+
+def test_classifier_says_unknown_until_it_has_seen_enough(
+    classifier: ApplicationClassifier,
+) -> None:
+    play(classifier, 1, CHAT, 4)
+    assert (classifier.application(1), classifier.match(1)) == ("unknown", None)
+    play(classifier, 1, CHAT, 1)
+    assert classifier.application(1) == "llm_inference"
+    assert classifier.application("never seen") == "unknown"
+
+
+def test_classifier_says_unknown_to_a_stranger(classifier: ApplicationClassifier) -> None:
+    classifier.observe(1, "fft_kernel", "fft", 10_000, None)
+    assert classifier.application(1) == "unknown"
+
+
+def test_classifier_window_slides_with_the_program(classifier: ApplicationClassifier) -> None:
+    play(classifier, 1, CHAT, 1_000)
+    assert classifier.application(1) == "llm_inference"
+    play(classifier, 1, VISION, PARTS * 50 + 50)
+    assert classifier.application(1) == "image_classification"
+
+
+def test_classifier_of_aggregated_rows_keeps_whole_rounds() -> None:
+    """One row may hold more launches than a part: the last rows must not be the window."""
+    classifier = ApplicationClassifier(Signatures.train(three_classes()), in_rounds=True)
+    for _ in range(2):
+        for name, family, launches in (*CHAT, *(("Memcpy HtoD", "memcpy", 60),) * PARTS):
+            classifier.observe(1, name, family, launches * 100, None)
+        classifier.end_round()
+    assert classifier.application(1) == "llm_inference"
+    assert len(classifier._processes[1].parts) == 3
+
+
+def test_classifier_rounds_still_slide() -> None:
+    classifier = ApplicationClassifier(Signatures.train(three_classes()), in_rounds=True)
+    for kernels in (CHAT, *(VISION,) * (PARTS + 1)):
+        play(classifier, 1, kernels, 100)
+        classifier.end_round()
+    assert classifier.application(1) == "image_classification"
+    assert len(classifier._processes[1].parts) == PARTS
+
+
+def test_classifier_copies_alone_are_unknown(classifier: ApplicationClassifier) -> None:
+    classifier.observe(1, "Memcpy HtoD", "memcpy", 10_000, 1)
+    assert classifier.application(1) == "unknown"
+
+
+def test_classifier_uses_time_only_where_every_launch_has_one() -> None:
+    learned = Signatures.train(three_classes())
+    by_time = ApplicationClassifier(learned, Measure.GPU_TIME)
+    play(by_time, 1, CHAT, 10, time_ns=5)
+    timed = by_time.match(1)
+    by_time.observe(1, "volta_sgemm_128x32_nt", "gemm", 1, None)
+    untimed = by_time.match(1)
+    assert timed is not None
+    assert untimed is not None
+    assert timed.threshold == learned.thresholds[Measure.GPU_TIME]
+    assert untimed.threshold == learned.thresholds[Measure.LAUNCHES]
+
+
+def test_classifier_memory_is_bounded(
+    classifier: ApplicationClassifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(application_classifier, "_MOST_PROCESSES", 3)
+    monkeypatch.setattr(application_classifier, "_MOST_OPERATIONS", 5)
+    for process in range(10):
+        for kernel in range(100):
+            classifier.observe(process, f"k{'abcdefghij'[kernel % 10]}{kernel}x", "norm", 10, None)
+            classifier.observe(process, f"{'abcdefghij'[kernel % 10]}_user", "reduce", 10, None)
+    assert len(classifier._processes) == 3
+    assert classifier.forgotten == 7
+    kept = classifier._processes[9].parts[0].launches
+    assert len(kept) <= 5 + 2  # the families that take what does not fit
+    assert sum(kept.values()) == 2_000
+
+
+def test_classifier_forgets_a_process_that_ended(classifier: ApplicationClassifier) -> None:
+    play(classifier, 1, CHAT, 10)
+    classifier.forget(1)
+    classifier.forget("never seen")
+    assert classifier.application(1) == "unknown"
+
+
+def test_classifier_refuses_negative_launches(classifier: ApplicationClassifier) -> None:
+    with pytest.raises(ValueError, match="at least 0, got -1"):
+        classifier.observe(1, "a", "gemm", -1, None)

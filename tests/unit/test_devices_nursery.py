@@ -1,0 +1,185 @@
+"""The nursery: children of a driver, started without the agent's keys and ended with the agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from edge_agent.devices.bounded import BoundedReader
+from edge_agent.devices.nursery import Nursery, NurseryClosed
+from edge_agent.devices.port import ALL, DevicesUnavailable, GapKind
+from tests.agent_live import surroundings
+from tests.fake_nvml_kit import FakeDriver
+
+AGENT = """
+import json, os, pickle, sys, time
+from pathlib import Path
+from edge_agent.live import open_agent
+
+shell, absent = open_agent(pickle.loads(Path(sys.argv[1]).read_bytes()))
+devices = next(source for source in shell._sources if source.name == "devices")
+first = devices._reader.child_pid
+os.kill(first, 9)
+devices._reader.read(0, ())
+devices._reader._quiet_until_ns.clear()
+reading = devices._reader.read(0, ())
+print(json.dumps([first, devices._reader.child_pid, reading.id]), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def nursery() -> Iterator[Nursery]:
+    made = Nursery()
+    yield made
+    made.close()
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def _holds(pid: int, secret: bytes) -> bool:
+    """Look through every readable page of a process."""
+    with Path(f"/proc/{pid}/mem").open("rb", 0) as memory:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            found = re.match(r"([0-9a-f]+)-([0-9a-f]+) r", line)
+            if found is None or line.endswith(("[vvar]", "[vvar_vclock]", "[vsyscall]")):
+                continue
+            begin, end = (int(one, 16) for one in found.groups())
+            memory.seek(begin)
+            try:
+                if secret in memory.read(end - begin):
+                    return True
+            except OSError:
+                continue
+    return False
+
+
+def _files(pid: int) -> set[str]:
+    return {str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+
+
+def _gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def _until(true: Callable[[], bool]) -> bool:
+    """Wait for what the kernel does in its own time."""
+    for _ in range(500):
+        if true():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.root
+def test_nursery_readers_of_an_agent_hold_no_key_also_after_one_was_replaced(
+    tmp_path: Path,
+) -> None:
+    """Root alone reads the memory of a process that left root; the agent's own is the control."""
+    made = surroundings(tmp_path)
+    config = tmp_path / "config.pickle"
+    config.write_bytes(pickle.dumps(made.config))
+    driver = FakeDriver(tmp_path)
+    seed = made.world.signing_keys[0].seed_bytes()
+    with subprocess.Popen(
+        [sys.executable, "-c", AGENT, str(config)],
+        env={**os.environ, **driver.environment}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        text=True,
+    ) as agent:  # fmt: skip
+        assert agent.stdout is not None
+        _, child, device_id = json.loads(agent.stdout.readline())
+        assert device_id.startswith("GPU-")  # the replacement reads
+        nursery = _parent(child)
+        assert _parent(nursery) == agent.pid
+        assert _holds(agent.pid, seed)
+        for pid in (nursery, child):
+            assert not _holds(pid, seed)
+            assert not [name for name in _files(pid) if str(tmp_path) in name]
+        agent.kill()
+    assert _until(lambda: _gone(child))
+    assert _until(lambda: _gone(nursery))
+
+
+def _echo(connection: Connection) -> None:
+    connection.send((os.getpid(), connection.recv()))
+
+
+def _wait(connection: Connection) -> None:
+    signal.pause()
+
+
+def test_nursery_gives_each_task_a_child_of_its_own(nursery: Nursery) -> None:
+    children = [nursery.start(_echo) for _ in range(3)]
+    for place, child in enumerate(children):
+        child.connection.send(place)
+    answers = [child.connection.recv() for child in children]
+    assert answers == [(child.pid, place) for place, child in enumerate(children)]
+    assert _until(lambda: all(_gone(child.pid) for child in children))
+    for child in children:
+        child.kill()
+
+
+def test_nursery_child_that_hangs_is_killed_and_the_next_one_works(nursery: Nursery) -> None:
+    hanging = nursery.start(_wait)
+    assert not hanging.connection.poll(0.05)
+    hanging.kill()
+    hanging.kill()
+    assert _until(lambda: _gone(hanging.pid))
+    with pytest.raises(OSError, match="closed"):
+        hanging.connection.poll()
+    after = nursery.start(_echo)
+    after.connection.send("x")
+    assert after.connection.recv() == (after.pid, "x")
+    after.kill()
+
+
+def test_nursery_that_answers_late_never_gives_the_child_of_another_task() -> None:
+    nursery = Nursery(answer_s=0.1)
+    os.kill(nursery.pid, signal.SIGSTOP)
+    with pytest.raises(NurseryClosed, match="timed out"):
+        nursery.start(_wait)
+    os.kill(nursery.pid, signal.SIGCONT)
+    child = nursery.start(_echo)
+    child.connection.send("x")
+    assert child.connection.recv() == (child.pid, "x")
+    child.kill()
+    left = Path(f"/proc/{nursery.pid}/task/{nursery.pid}/children")
+    assert _until(lambda: not left.read_text().split())
+    nursery.close()
+
+
+def test_nursery_that_ended_is_a_gap_and_never_a_child_of_the_agent(tmp_path: Path) -> None:
+    driver, nursery = FakeDriver(tmp_path), Nursery()
+    reader = BoundedReader(driver.reader, nursery, deadline_s=20)
+    reader.open()
+    os.kill(nursery.pid, signal.SIGKILL)
+    child = reader.child_pid
+    assert child is not None
+    assert _until(lambda: _gone(child))
+    readings = [reader.read(index, ALL) for index in (0, 1)]
+    assert all(
+        {gap.kind for gap in reading.gaps.values()} == {GapKind.FAILED} for reading in readings
+    )
+    assert reader.child_pid is None
+    with pytest.raises(DevicesUnavailable, match="no child can be started"):
+        reader.open()
+    nursery.close()
+    nursery.close()
+    with pytest.raises(NurseryClosed):
+        nursery.start(_echo)
