@@ -14,13 +14,14 @@ SITE := .venv/site
 
 .PHONY: help setup bpf demo test gpu-check gpu-kit lint lint-python lint-proto lint-docs format lock
 .PHONY: kafka java bench-round bench-demo bench-audit bench-kafka bench-agent clean
-.PHONY: bench-families bench-signatures
+.PHONY: bench-families bench-signatures bench-simulator experiments
 
 help:
 	@echo "make setup         .venv with everything, by hash"
 	@echo "make bpf           the BPF object anew, where clang is"
 	@echo "make demo          a private fleet of 12,000 GPUs on this machine, under three minutes"
 	@echo "make demo KAFKA=1  the same through Apache Kafka"
+	@echo "make experiments   the simulator's report in docs/experiments, anew; resumable"
 	@echo "make kafka         Apache Kafka on loopback; pointillist kafka stop ends it"
 	@echo "make test          the tests"
 	@echo "make lint          ruff, mypy, import-linter, buf, mkdocs"
@@ -34,6 +35,7 @@ help:
 	@echo "make bench-families   GPU time that no rule names, and names the rules never saw"
 	@echo "make bench-signatures application classes on profiles that were not learned from"
 	@echo "make bench-agent   what one agent costs its host; as root, 20 minutes"
+	@echo "make bench-simulator   what 100,000 simulated GPUs cost, and what they would see"
 	@echo "make bench-audit   the noise samplers' audit at 10^7 trials"
 
 setup: $(STAMP)
@@ -51,6 +53,9 @@ demo: $(STAMP)
 
 kafka: $(STAMP)
 	@.venv/bin/pointillist kafka start $(ARGS)
+
+experiments: $(STAMP)
+	@.venv/bin/pointillist experiment docs/experiments/report.toml $(ARGS)
 
 # Java and Maven, for the tests against a real broker: root installs them, others are told.
 java: $(STAMP)
@@ -106,6 +111,10 @@ bench-signatures: $(STAMP)
 
 bench-agent: $(STAMP)
 	@$(PYTHON) -m bench.agent $(ARGS)
+
+# Resumable: what was measured under this commit is kept; ARGS="--fresh" measures again.
+bench-simulator: $(STAMP)
+	@$(PYTHON) -m bench.simulator $(ARGS)
 
 bench-audit: $(STAMP)
 	@$(PYTHON) -m bench.audit $(ARGS)

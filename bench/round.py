@@ -32,8 +32,11 @@ Part = dict[str, Any]
 class Parts:
     """Results of finished parts, one file each."""
 
-    def __init__(self, folder: Path, fresh: bool) -> None:
-        self._folder, self._fresh = folder, fresh
+    def __init__(
+        self, folder: Path, fresh: bool, show: Callable[[str, Part], None] | None = None
+    ) -> None:
+        """Keep parts in `folder`; `show` prints one that was measured."""
+        self._folder, self._fresh, self._show = folder, fresh, show or _print_part
         folder.mkdir(parents=True, exist_ok=True)
 
     def get(self, name: str, measure: Callable[[], Part]) -> Part:
@@ -48,7 +51,7 @@ class Parts:
         partial = path.with_suffix(".partial")
         partial.write_text(json.dumps(part, indent=1))
         partial.replace(path)
-        _print_part(name, part)
+        self._show(name, part)
         return part
 
 

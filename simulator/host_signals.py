@@ -59,7 +59,7 @@ def draw_samples(section: Section, load: Floats, samples: Rows, rng: np.random.G
     below += 1
     reached = np.empty((len(load), section.length))
     np.divide(samples[:, None], below, out=reached[:, :-1])
-    reached += rng.random((len(load), 1))
+    reached[:, :-1] += rng.random((len(load), 1))
     reached[:, -1] = samples  # below is under 1 up to here, and so is the uniform: never more
     drawn = np.minimum(reached, samples[:, None]).astype(np.int64)
     drawn[:, 1:] -= drawn[:, :-1].copy()
