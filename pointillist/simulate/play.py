@@ -191,6 +191,5 @@ class Player:
             "causes": self._causes,
             "recorded_share_of_busy_gpus": self._recorded,
             "happened": dict(simulation.model.counts),
-            "stage_s": {name: round(s, 3) for name, s in sorted(self.scores.stages.items())},
             "peak_memory_bytes": peak_bytes(),
         }

@@ -52,7 +52,7 @@ def as_views(cells: list[MeanCell]) -> list[CellView]:
 
 def render(moment: Moment, width: int) -> RenderableType:
     """The whole screen, on a terminal of `width` columns."""
-    parts = [_headline(moment), _progress(moment)]
+    parts: list[RenderableType] = [_headline(moment), _progress(moment)]
     if moment.mean:
         parts.append(mix_table(moment.latest, moment.mean, width))
     else:

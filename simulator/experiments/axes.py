@@ -39,6 +39,9 @@ AXES: Final[Mapping[str, Axis]] = MappingProxyType(
         "load": Axis(0, 0.98),
         "applications": Axis(1, 250, whole=True),
         "lying": Axis(0, 0.5),
+        "candidates": Axis(1, 250, whole=True),
+        "job_gpus": Axis(1, 65_536, whole=True),
+        "unknown": Axis(0, 0.9),
     }
 )
 """Axis -> bounds; `window` in seconds, `cohort` in hosts, `d` in coordinates of a short task."""
@@ -47,7 +50,8 @@ AXES: Final[Mapping[str, Axis]] = MappingProxyType(
 def turned(setup: Setup, point: Mapping[str, float], catalogue: Catalogue) -> Setup:
     """Apply one point of a sweep to a scenario and its plan."""
     for axis, value in point.items():
-        setup = _TURNS[axis](setup, value, catalogue)
+        if axis in _TURNS:  # the others are a kind's own
+            setup = _TURNS[axis](setup, value, catalogue)
     return setup
 
 

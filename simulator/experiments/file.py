@@ -19,9 +19,9 @@ MAX_RUNS: Final = 10_000
 FIDELITIES: Final = ("auto", "exact", "masked", "noise")
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-_TOP: Final = {"format", "name", "title", "about", "part"}
+_TOP: Final = {"format", "name", "title", "about", "publish", "part"}
 _PART: Final = {
-    "name", "title", "kind", "scenario", "plan", "section", "hosts", "hours", "fidelity", "seeds",
+    "name", "title", "chapter", "note", "figure", "kind", "scenario", "plan", "section", "hosts", "hours", "fidelity", "seeds",
     "axes", "options",
 }  # fmt: skip
 
@@ -34,6 +34,8 @@ class ExperimentError(ValueError):
 class Part:
     """One sweep: every combination of its axes' values, each with every seed.
 
+    title       of its figure; chapter: under which heading; note: a sentence of the author's own
+    figure      how it is drawn (simulator/experiments/plots.py), "" for that of its kind
     kind        what is done with a point (simulator/experiments/kinds.py)
     scenario    name of a shipped scenario, or a file
     plan        in place of the scenario's, "" to leave it
@@ -46,6 +48,9 @@ class Part:
 
     name: str
     title: str = ""
+    chapter: str = ""
+    note: str = ""
+    figure: str = ""
     kind: str = "windows"
     scenario: str
     plan: str = ""
@@ -65,18 +70,22 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Everything that one file asks for."""
+    """Everything that one file asks for.
+
+    publish     report and table are written beside the file as well
+    """
 
     name: str
     title: str
     about: str
     parts: tuple[Part, ...]
+    publish: bool = False
 
 
-def load(path: Path, kinds: Iterable[str]) -> Experiment:
+def load(path: Path, kinds: Iterable[str], figures: Iterable[str]) -> Experiment:
     """Read an experiment.
 
-    kinds   names that a part's `kind` may have
+    kinds, figures  names that a part's `kind` and `figure` may have
     Raises  ExperimentError
     """
     try:
@@ -87,14 +96,14 @@ def load(path: Path, kinds: Iterable[str]) -> Experiment:
     if len(text) > MAX_BYTES:
         raise ExperimentError(f"{path}: expected at most {MAX_BYTES} bytes, got more")
     try:
-        return parse(tomllib.loads(text.decode()), kinds)
+        return parse(tomllib.loads(text.decode()), kinds, figures)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ExperimentError(f"{path}: no TOML: {error}") from None
     except ExperimentError as error:
         raise ExperimentError(f"{path}: {error}") from None
 
 
-def parse(content: Mapping[str, Any], kinds: Iterable[str]) -> Experiment:
+def parse(content: Mapping[str, Any], kinds: Iterable[str], figures: Iterable[str]) -> Experiment:
     """Build an experiment from parsed TOML. Raises ExperimentError."""
     _known(content, _TOP, "")
     if content.get("format") != 1:
@@ -102,7 +111,8 @@ def parse(content: Mapping[str, Any], kinds: Iterable[str]) -> Experiment:
     listed = content.get("part", [])
     if not isinstance(listed, list) or not 1 <= len(listed) <= MAX_PARTS:
         raise ExperimentError(f"part: expected 1 to {MAX_PARTS} [[part]], got {listed!r:.80}")
-    parts = tuple(_part(one, f"[[part]] {n}", tuple(kinds)) for n, one in enumerate(listed, 1))
+    known = tuple(kinds), ("", *figures)
+    parts = tuple(_part(one, f"[[part]] {n}", *known) for n, one in enumerate(listed, 1))
     names = [part.name for part in parts]
     if len(set(names)) != len(names):
         raise ExperimentError(f"part names: expected each once, got {', '.join(names)}")
@@ -111,10 +121,13 @@ def parse(content: Mapping[str, Any], kinds: Iterable[str]) -> Experiment:
         raise ExperimentError(f"expected at most {MAX_RUNS:,} runs, got {runs:,}")
     name = _name(content.get("name"), "name")
     title = _text(content, "title", "", name)
-    return Experiment(name, title, _text(content, "about", "", ""), parts)
+    publish = content.get("publish", False)
+    if not isinstance(publish, bool):
+        raise ExperimentError(f"publish: expected true or false, got {publish!r:.80}")
+    return Experiment(name, title, _text(content, "about", "", ""), parts, publish)
 
 
-def _part(content: Any, where: str, kinds: tuple[str, ...]) -> Part:
+def _part(content: Any, where: str, kinds: tuple[str, ...], figures: tuple[str, ...]) -> Part:
     _known(content, _PART, where)
     axes = content.get("axes", {})
     _known(axes, set(AXES), f"{where}, axes")
@@ -124,6 +137,9 @@ def _part(content: Any, where: str, kinds: tuple[str, ...]) -> Part:
     return Part(
         name=_name(content.get("name"), f"{where}, name"),
         title=_text(content, "title", where, ""),
+        chapter=_text(content, "chapter", where, ""),
+        note=_text(content, "note", where, ""),
+        figure=_choice(content, "figure", where, figures, ""),
         kind=_choice(content, "kind", where, kinds, "windows"),
         scenario=_text(content, "scenario", where, None),
         plan=_text(content, "plan", where, ""),
@@ -137,7 +153,7 @@ def _part(content: Any, where: str, kinds: tuple[str, ...]) -> Part:
     )
 
 
-def _known(content: Any, known: set[str], where: str) -> None:
+def _known(content: object, known: set[str], where: str) -> None:
     place = f"{where}: " if where else ""
     if not isinstance(content, Mapping):
         raise ExperimentError(f"{place}expected a table, got {content!r:.80}")
@@ -153,25 +169,29 @@ def _known(content: Any, known: set[str], where: str) -> None:
 def _name(got: Any, where: str) -> str:
     if not isinstance(got, str) or not _NAME.fullmatch(got):
         raise ExperimentError(f"{where}: expected a-z, 0-9, _ and -, got {got!r:.80}")
-    return float(got) if isinstance(got, float) else int(got)
+    return got
+
+
+def _got(content: Mapping[str, Any], key: str, default: object) -> object:
+    return content.get(key, default)
 
 
 def _text(content: Mapping[str, Any], key: str, where: str, default: str | None) -> str:
-    got = content.get(key, default)
+    got = _got(content, key, default)
     if not isinstance(got, str):
         raise ExperimentError(f"{where}, {key}: expected text, got {got!r:.80}")
-    return float(got) if isinstance(got, float) else int(got)
+    return got
 
 
 def _choice(
     content: Mapping[str, Any], key: str, where: str, choices: tuple[str, ...], default: str
 ) -> str:
-    got = content.get(key, default)
-    if got not in choices:
+    got = _got(content, key, default)
+    if not isinstance(got, str) or got not in choices:
         raise ExperimentError(
             f"{where}, {key}: expected one of {', '.join(choices)}, got {got!r:.80}"
         )
-    return str(got)
+    return got
 
 
 def _number(content: Mapping[str, Any], key: str, where: str, axis: Axis, default: float) -> float:

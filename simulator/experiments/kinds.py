@@ -10,10 +10,14 @@ from typing import Any, Final
 from wire.catalogue import Catalogue
 
 from .runs import Run
+from .studies import play_attribution, play_seen
 from .windows import play_windows
 
 Row = dict[str, Any]
 Kind = Callable[[Run, Path, Catalogue], Row]
 
-KINDS: Final[Mapping[str, Kind]] = MappingProxyType({"windows": play_windows})
-"""`windows` plays a scenario's windows and scores them against the truth."""
+KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
+    {"windows": play_windows, "seen": play_seen, "attribution": play_attribution}
+)
+"""`windows` plays a scenario's windows and scores them against the truth; `seen` asks when every
+application has been seen; `attribution`, how much GPU time the right one is given."""

@@ -187,6 +187,7 @@ class Scores:
             "kept_back": _listed(self.kept_back),
             "wall_s": self.wall_s,
             "cpu_s_window": median(self._cpu_s) if self._cpu_s else None,
+            "stages": [{"stage": k, "cpu_s": s} for k, s in sorted(self.stages.items())],
             **self.section.row(),
         }
         if row["cpu_s_window"] is not None:

@@ -64,6 +64,13 @@ def sweep(runs: Sequence[Run], folder: Path, processes: int = 1) -> Iterator[Fin
         yield Finished(run, row, kept=False)
 
 
+def forget(runs: Iterable[Run], folder: Path) -> None:
+    """Drop what is kept of these runs."""
+    for run in runs:
+        _path(folder, run).unlink(missing_ok=True)
+        shutil.rmtree(folder / WORK / run.key, ignore_errors=True)
+
+
 def read_rows(runs: Iterable[Run], folder: Path) -> list[dict[str, Any]]:
     """Give the rows of the runs that are finished, in the runs' order, by the part that asked."""
     found = []
