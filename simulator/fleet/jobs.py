@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 from simulator.scenario import ScenarioError
 
@@ -109,6 +108,8 @@ def job_sizes(cluster: str) -> JobSizes:
 
 
 def _solve(law: Callable[[float], Floats], sizes: Floats, mean: float) -> Floats:
+    from scipy.optimize import brentq  # takes long to load, and only this needs it
+
     return law(float(brentq(lambda at: float(law(at) @ sizes) - mean, -4.0, 12.0)))
 
 
@@ -127,6 +128,8 @@ def durations(source: str) -> Durations:
 
     def table(spread: float) -> Floats:
         return np.asarray(np.clip(median * np.exp(spread * scores), SHORTEST_S, longest))
+
+    from scipy.optimize import brentq  # as above
 
     spread = brentq(lambda at: float(table(at).mean()) - mean, 0.01, 6.0)
     return Durations(table(float(spread)))

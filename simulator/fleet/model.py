@@ -75,9 +75,16 @@ class FleetModel:
         oldest = max(self.scenario.start_s, self.now_s - self._keep_s)
         if start_s < oldest or window_s < 1:
             raise ValueError(f"expected a window from {oldest} on, got {start_s} + {window_s} s")
-        while self.now_s < end_s:
-            self._tick()
+        self.advance(end_s)
         return self._state(start_s, window_s)
+
+    def advance(self, until_s: int) -> None:
+        """Simulate up to a time at least: how a run that was stopped comes back to where it was.
+
+        The model itself is not stored; it is the same again from its scenario.
+        """
+        while self.now_s < until_s:
+            self._tick()
 
     def recorded_share(self, state: FleetState) -> float:
         """Share of the busy GPUs that run a recording on the GPU model it was recorded on.

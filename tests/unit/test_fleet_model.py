@@ -48,6 +48,7 @@ def test_fleet_model_repeats_from_its_seed_whatever_was_asked() -> None:
     first, second = FleetModel(scenario, CATALOGUE), FleetModel(scenario, CATALOGUE)
     for minute in range(90):
         step = first.at(scenario.start_s + 60 * minute, 60)
+    second.advance(scenario.start_s + 60 * 40)
     jump = second.at(scenario.start_s + 60 * 89, 60)
     assert same(step, jump)
     assert first.counts == second.counts
@@ -116,11 +117,15 @@ def test_wide_jobs_share_hosts_ranks_and_the_pace_of_the_slowest() -> None:
 def test_elastic_jobs_begin_small_and_grow() -> None:
     jobs = Jobs(elastic_share=1, growth_minutes=5, largest_gpus=256)
     model = fleet(1_000, jobs=jobs, faults=QUIET)
-    model.at(STEADY.start_s, 2 * HOUR)
+    above = []
+    for step in range(24):
+        state = model.at(STEADY.start_s + 300 * step, 300)
+        held = state.busy @ model.inventory.gpus / model.inventory.total_gpus
+        above.append(held - busy_target(STEADY.load, model.now_s))
     assert model.counts["jobs grown"] > 20
-    state = model.at(model.now_s, 60)
-    held = state.busy @ model.inventory.gpus / model.inventory.total_gpus
-    assert held == pytest.approx(busy_target(STEADY.load, model.now_s), abs=0.08)
+    # What a job will grow to is kept free for it, so the load is below its mean, never above.
+    assert -0.15 < np.mean(above) < 0.0
+    assert max(above) < 0.02
 
 
 def test_flash_crowd_is_absent_before_and_a_third_after() -> None:
@@ -239,6 +244,14 @@ def test_fleet_model_says_what_share_was_recorded() -> None:
     assert share == pytest.approx(0.6, abs=0.15)  # of the hosts that are H100
     variants = fleet(applications=Applications(shares={"benchmark": 1.0}))
     assert variants.recorded_share(variants.at(STEADY.start_s, 60)) == 0.0
+
+
+@pytest.mark.parametrize("hosts", [1, 3])
+def test_fleet_model_of_hardly_any_hosts_works(hosts: int) -> None:
+    model = fleet(hosts, load=Load(busy_share=0.98), faults=Faults(per_1000_node_days=1_000))
+    states = [model.at(STEADY.start_s + HOUR * hour, HOUR) for hour in range(6)]
+    assert all(state.hosts == hosts for state in states)
+    assert any((state.application != IDLE).any() for state in states)
 
 
 def test_fleet_model_refuses_windows_that_it_cannot_know() -> None:

@@ -90,6 +90,29 @@ def test_fleet_rows_count_under_the_hosts_gpu_model(
     assert (by_model == drawn["kernel_mix"]).all()
 
 
+def test_fleet_rows_on_another_gpu_model_are_a_variant_by_rule(model: FleetModel) -> None:
+    names, models = [one.name for one in model.applications], CATALOGUE.classes("gpu_model")
+    task = task_of(["kernel_duration"])
+    rows = FleetRows(CATALOGUE, task, model.applications)
+    base = model.at(model.now_s, 60)
+    means = {}
+    for name in ("H100", "A100", "other"):
+        inventory = replace(
+            base.inventory, gpu_model=np.full(HOSTS, models.index(name), dtype=np.int8)
+        )
+        state = replace(
+            base,
+            inventory=inventory,
+            application=np.full(HOSTS, names.index("timesformer_h100"), dtype=np.int16),
+            busy=np.ones(HOSTS, dtype=np.float32),
+        )
+        time_ms = rows.block(state, 0, HOSTS, block_rng(1, "t", 0, 0)).sum(axis=0)
+        means[name] = float(time_ms @ np.arange(len(time_ms)) / time_ms.sum())
+    # An A100 has 0.61 of the memory bandwidth and 0.32 of the arithmetic: 0.7 to 1.7 bins longer.
+    assert 0.6 < means["A100"] - means["H100"] < 1.7
+    assert means["other"] == means["H100"]  # no data sheet: as recorded
+
+
 def test_fleet_rows_name_the_application_that_runs(
     model: FleetModel, state: FleetState, drawn: dict[str, Rows]
 ) -> None:

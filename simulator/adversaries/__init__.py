@@ -1,0 +1,30 @@
+"""Who does not follow the protocol, played against the production state machines.
+
+Nothing here changes a party: hosts lie in what they report, a Leader in what it asks, a network in
+what it carries, a guesser in what it infers. Results: docs/simulator-adversaries.md.
+"""
+
+from .cohort import Cohort, CohortPlan, Settled
+from .guess import Guess, guess_application, guess_without_mask, guess_working
+from .lies import LIES, Movement, move_statistic
+from .network import FAULTS, FaultResult, face
+from .tricks import TRICKS, TrickResult, play_trick
+
+__all__ = [
+    "FAULTS",
+    "LIES",
+    "TRICKS",
+    "Cohort",
+    "CohortPlan",
+    "FaultResult",
+    "Guess",
+    "Movement",
+    "Settled",
+    "TrickResult",
+    "face",
+    "guess_application",
+    "guess_without_mask",
+    "guess_working",
+    "move_statistic",
+    "play_trick",
+]

@@ -1,0 +1,289 @@
+"""A small cohort whose hosts may do what they like, before a production Leader and Helper.
+
+Hosts use the production epochs, encoding, noise and sealing, but no `Participant`: that would keep
+them honest. Every record goes through the embedded log and every message between the parties
+through their own ports, so whatever is refused is refused by production code.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggregator.helper_port import HelperPort
+from aggregator.tasks import TaskPlan, build_task
+from edge_agent.encode import encode_rows
+from edge_agent.epochs import Host, HostEpoch, SealingKeys, open_epoch
+from edge_agent.seal_report import Sealing, seal_reports
+from privacy.noise_seeded import SeededBytes, SeededSampler
+from privacy.signing import SigningKey
+from simulator.engine.exact_parties import Parties
+from transport.embedded import EmbeddedLog
+from transport.port import Producer
+from wire.catalogue import Catalogue
+from wire.envelope import Kind, wrap
+from wire.ids import hardware_hash, host_id
+from wire.roster import PlanMembership, Roster, RosterEntry
+from wire.task import CHECK_WORDS, DEMO_DOMAIN, Task
+from wire.topics import EPOCHS, REPORTS, epoch_key, report_key
+
+WINDOW_S: Final = 60
+START_S: Final = 1_770_854_400
+_SERIES: Final = "minute"
+_LATENESS_S: Final = 30
+_SPAN_S: Final = 6 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class CohortPlan:
+    """A cohort of equal hosts; n_min is 0.8 and t a tenth of them, as in the shipped plan.
+
+    operators   their hosts take turns
+    weights     section -> millionths of the budget
+    """
+
+    hosts: int = 40
+    operators: int = 8
+    weights: Mapping[str, int] = field(
+        default_factory=lambda: {"kernel_mix": 300_000, "incidents": 100_000}
+    )
+    epsilon_millionths: int = 2_000_000
+    windows: int = 60
+    seed: int = 11
+
+    @property
+    def n_min(self) -> int:
+        """Fewest accepted hosts of a release."""
+        return -(-self.hosts * 8 // 10)
+
+
+SMALL: Final = CohortPlan()
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What came of one window.
+
+    n           accepted hosts, 0 without a release
+    released    int64[d] steps, None without
+    reason      why not, "" for a release
+    refused     reason -> reports, batches or hosts that either party refused in it
+    """
+
+    window_start_s: int
+    n: int
+    released: NDArray[np.int64] | None
+    reason: str
+    refused: Mapping[str, int]
+
+
+Sealed = tuple[int, bytes]
+"""(host, report)."""
+
+
+class Cohort:
+    """Opens epochs, seals what it is told to, and lets both parties settle the windows."""
+
+    def __init__(
+        self,
+        plan: CohortPlan = SMALL,
+        wrap_helper: Callable[[Parties], Callable[[HelperPort], HelperPort]] | None = None,
+    ) -> None:
+        """Enrol the hosts and sign everything.
+
+        wrap_helper     what stands between the Leader and its Helper; may know the Leader's keys
+        """
+        self.plan, self.catalogue = plan, Catalogue.load()
+        self.parties = Parties()
+        self.hosts = [_new_host() for _ in range(plan.hosts)]
+        self.task = _make_task(plan, self.catalogue, self.parties.public_keys)
+        self._folder = TemporaryDirectory(prefix="pointillist-cohort-")
+        folder = Path(self._folder.name)
+        self._log = EmbeddedLog(folder / "log")
+        between = wrap_helper(self.parties) if wrap_helper else lambda port: port
+        span = START_S, START_S + _SPAN_S
+        papers, ids = self.parties.start(
+            [self.task], self._roster(), self._log, folder, span, between
+        )
+        self.task_id = ids[_SERIES]
+        leader, helper = papers.announcements
+        self._keys = SealingKeys(leader, helper)
+        self._producer: Producer = self._log.producer()
+        self._epochs: list[HostEpoch] = []
+        self._ledger = 0
+        self._sampler = SeededSampler(plan.seed, "noise")
+        self._rounding = SeededBytes(plan.seed, "rounding")
+        self.restart(range(plan.hosts))
+
+    def _roster(self) -> Roster:
+        weight = sum(self.plan.weights.values())
+        entries = [
+            RosterEntry(
+                host.host_id,
+                host.signing_key.public_bytes,
+                f"operator-{self.operator(number)}",
+                0,
+                ((0, 8),),
+                hardware_hash((f"cohort-host-{number}",)),
+            )
+            for number, host in enumerate(self.hosts)
+        ]
+        plans = ((PlanMembership(_SERIES, 0, weight),),)
+        return Roster(1, 0, plans, tuple(sorted(entries, key=lambda entry: entry.host_id)))
+
+    def operator(self, host: int) -> int:
+        """Whose a host is."""
+        return host % self.plan.operators
+
+    # What hosts do
+
+    def restart(
+        self, hosts: Sequence[int], now_s: int = START_S, skew_s: int = 0, ledger_back: int = 0
+    ) -> None:
+        """Open fresh epochs, as a process start does, and send them.
+
+        skew_s          by how much these hosts' clocks are ahead
+        ledger_back     their ledger was set back by so many epochs: a restored disk
+        """
+        self._ledger += 1
+        if not self._epochs:
+            self._epochs = [None] * len(self.hosts)  # type: ignore[list-item]
+        for number in hosts:
+            host = self.hosts[number]
+            counter = max(self._ledger - ledger_back, 0)
+            state, raw = open_epoch(host, self._keys, 1, counter, now_s + skew_s, os.urandom)
+            self._epochs[number] = state
+            key = epoch_key(host.host_id, state.header.epoch_id)
+            self._producer.send(EPOCHS, key, wrap(Kind.EPOCH, raw))
+        self._producer.flush()
+
+    def encode(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return int64[hosts, d]: honest steps before noise."""
+        return encode_rows(self.task, rows, self._rounding)
+
+    def noise(self, hosts: int) -> NDArray[np.int64]:
+        """Return int64[hosts, d]: each host's share of the noise, none on the check words."""
+        return self._sampler.sample(hosts, self.task.sigma_vector_1024())
+
+    def seal(
+        self, vectors: NDArray[np.int64], window_s: int, hosts: Sequence[int] | None = None
+    ) -> list[Sealed]:
+        """Seal any vectors, int64[len(hosts), d]; nothing is checked here."""
+        chosen = list(range(len(self.hosts))) if hosts is None else list(hosts)
+        sealings = [Sealing(self.hosts[i].host_id, 0, self._epochs[i]) for i in chosen]
+        scheme = self.task.scheme
+        sealed = seal_reports(self.task_id, scheme, window_s, sealings, vectors, os.urandom)
+        return list(zip(chosen, sealed, strict=True))
+
+    def send(self, sealed: Sequence[Sealed]) -> None:
+        """Put reports on the log, in this order."""
+        for host, report in sealed:
+            key = report_key(self.hosts[host].host_id)
+            self._producer.send(REPORTS, key, wrap(Kind.REPORT, report))
+        self._producer.flush()
+
+    def send_raw(self, key: bytes, report: bytes) -> None:
+        """Put anything where reports go."""
+        self._producer.send(REPORTS, key, wrap(Kind.REPORT, report))
+        self._producer.flush()
+
+    # What the parties make of it
+
+    def receive(self, now_s: float) -> None:
+        """Let the Leader read the log to its end."""
+        self.parties.now_s = now_s
+        while self.parties.read(0.0):
+            pass
+
+    def settle(self, window_s: int, at_s: float | None = None) -> Settled:
+        """Let the window's time pass and say what came of it."""
+        before = self._refusals()
+        end_s = window_s + WINDOW_S
+        self.receive(end_s + 1.0)
+        released, told = self.parties.settle(at_s or end_s + self.task.lateness_s + 1.0)
+        counts = self._refusals()
+        counts.subtract(before)
+        refused = {reason: count for reason, count in counts.items() if count > 0}
+        own = next((one for one in released if one.window_start_s == window_s), None)
+        if own is not None:
+            return Settled(window_s, own.n, own.vector, "", refused)
+        return Settled(window_s, 0, None, told[0].reason if told else "waiting", refused)
+
+    def _refusals(self) -> Counter[str]:
+        leader, helper = self.parties.leader, self.parties.helper
+        return Counter(leader.rejected) + helper.refused + helper.cleared
+
+    def close(self) -> None:
+        """End it, and delete its files."""
+        self._producer.close()
+        self.parties.close()
+        self._log.close()
+        self._folder.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def honest_rows(task: Task, hosts: int, seed: int) -> NDArray[np.int64]:
+    """Draw int64[hosts, k]: plain rows within every bound."""
+    rng = np.random.default_rng(seed)
+    rows = np.zeros((hosts, task.d - CHECK_WORDS), dtype=np.int64)
+    for spec, place in zip(task.sections, task.slices().values(), strict=True):
+        part = rows[:, place.start - CHECK_WORDS : place.stop - CHECK_WORDS]
+        if spec.m:
+            part[np.arange(hosts), rng.integers(0, spec.length, hosts)] = 1
+        else:
+            shares = rng.dirichlet(np.full(spec.length, 0.5), hosts)
+            part[:] = np.floor(shares * (spec.l1_bound // 2))
+    return rows
+
+
+def _make_task(plan: CohortPlan, catalogue: Catalogue, parties: tuple[bytes, bytes]) -> Task:
+    largest = -(-plan.hosts // plan.operators)
+    return build_task(
+        catalogue,
+        TaskPlan(
+            series=_SERIES,
+            domain=DEMO_DOMAIN,
+            window_s=WINDOW_S,
+            first_window=START_S,
+            last_window=START_S + WINDOW_S * (plan.windows - 1),
+            lateness_s=_LATENESS_S,
+            retention_s=_SPAN_S,
+            weights=dict(plan.weights),
+            rates=dict.fromkeys(plan.weights, 1_000_000),
+            gpus_per_host=8,
+            epsilon_millionths=plan.epsilon_millionths,
+            delta_1e12=1_000,
+            n_max=plan.hosts,
+            n_min=plan.n_min,
+            t=max(-(-plan.hosts // 10), largest),
+            largest_operator=largest,
+            min_operators=3,
+            leader_pk=parties[0],
+            helper_pk=parties[1],
+            expiry=START_S + 10 * _SPAN_S,
+        ),
+    )
+
+
+def _new_host() -> Host:
+    key = SigningKey.generate()
+    return Host(key, host_id(key.public_bytes))

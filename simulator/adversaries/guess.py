@@ -1,0 +1,202 @@
+"""An attacker who guesses what one host ran, against the bound that epsilon gives.
+
+It has every byte of the broker, the view of one aggregator, and t hosts of the cohort: their data
+and their noise. From what is released it takes all that it knows, and asks whether the rest looks
+like the host worked or not: the likelihood ratio of two Gaussians, which no test beats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, sqrt
+from statistics import NormalDist
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggregator.ratios import Coverage, coverage
+from privacy.masks import mask_into, tag_and_nonce
+from privacy.noise_table import TableSampler
+from simulator.engine.randomness import OsStream
+from wire.ids import ReportId
+from wire.report import ReportHeader
+from wire.task import CHECK_WORDS, Task
+
+SIGMA_UNIT: Final = 1024
+_CHUNK: Final = 20_000
+_APART: Final = 64
+"""Windows of a longer series are drawn as one sum."""
+
+_MILLION: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """How often an attacker is right about one host.
+
+    choices         equally likely cases; blind is 1 / choices
+    right           guesses that were right, with exact binomial bounds (99 %)
+    bound           of the advantage, by the plan's epsilon and delta
+    tight_bound     by the exact Gaussian trade-off, which is what the noise truly gives
+    """
+
+    attack: str
+    choices: int
+    trials: int
+    right: Coverage
+    bound: float
+    tight_bound: float
+
+    @property
+    def advantage(self) -> float:
+        """Of the measured rate: 0 is blind, 1 is certain. Of two cases: 2 x rate - 1."""
+        return _advantage(self.right.rate, self.choices)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the measured advantage is consistent with both bounds."""
+        return _advantage(self.right.low, self.choices) <= min(self.bound, self.tight_bound)
+
+
+def _advantage(rate: float, choices: int) -> float:
+    return (rate - 1 / choices) / (1 - 1 / choices)
+
+
+def epsilon_bound(epsilon: float, delta: float, choices: int = 2) -> float:
+    """Most advantage at guessing between equally likely cases that are (epsilon, delta) apart."""
+    right = exp(epsilon) / (exp(epsilon) + choices - 1) + delta
+    return min(_advantage(right, choices), 1.0)
+
+
+def gaussian_bound(mu: float, choices: int = 2) -> float:
+    """The same of a mu-GDP mechanism.
+
+    Two cases: 2 Phi(mu / 2) - 1. Of more, each is mu apart from a host that reported zeros, and
+    guesses of all cases share that host's probability 1: right <= Phi(Phi^-1(1 / choices) + mu).
+    """
+    normal = NormalDist()
+    if choices == 2:
+        return 2 * normal.cdf(mu / 2) - 1
+    return _advantage(normal.cdf(normal.inv_cdf(1 / choices) + mu), choices)
+
+
+def worked_steps(task: Task) -> NDArray[np.int64]:
+    """Return int64[d - 2]: the vector of a host at the bound of every section at once.
+
+    As far from zeros as any host may be: full cells until the L1 bound is used up.
+    """
+    steps = np.zeros(task.d - CHECK_WORDS, dtype=np.int64)
+    for spec, place in zip(task.sections, task.slices().values(), strict=True):
+        at, left = place.start - CHECK_WORDS, spec.l1_bound // spec.q
+        while left > 0 and at < place.stop - CHECK_WORDS:
+            steps[at] = min(left, spec.cap_steps)
+            left, at = left - int(steps[at]), at + 1
+    return steps
+
+
+def guess_working(tasks: Sequence[Task], trials: int, windows: int | None = None) -> Guess:
+    """Guess whether a host worked at its bounds through a week, or reported nothing but zeros.
+
+    tasks       whose releases of any 168 hours the attacker has; cells in which the two cases agree
+                tell nothing, and are left out
+    trials      even; half with a host that worked, each with fresh noise of the n_min - t honest
+                hosts that a release has at the least. The table sampler draws the sum of their
+                noise, which at this width is the distribution of their draws' sum
+    windows     of each task, at most; None: all that a week touches. A series of more than 64 is
+                drawn as one sum with the variance of them all, which is what the ratio depends on
+    """
+    statistic = np.zeros(trials)
+    worked = np.arange(trials) % 2 == 0
+    mean = 0.0
+    for task in tasks:
+        touched = _touched(task) if windows is None else min(windows, _touched(task))
+        value = worked_steps(task)
+        told = np.flatnonzero(value)
+        sigma = task.sigma_vector_1024()[CHECK_WORDS:][told] / SIGMA_UNIT * sqrt(task.h)
+        weight = value[told] / sigma**2
+        power = float((value[told] * weight).sum()) * touched
+        statistic += _noise(sigma, touched, trials) @ weight + worked * power
+        mean += power
+    right = int((worked == (statistic > mean / 2)).sum())
+    mu = _mu(tasks) if windows is None else sqrt(mean)
+    name = (
+        "likelihood ratio of a week" if windows is None else f"likelihood ratio, {windows} windows"
+    )
+    return _guess(name, 2, tasks[0], (right, trials), mu)
+
+
+def guess_application(tasks: Sequence[Task], applications: int, trials: int) -> Guess:
+    """Guess which of so many applications a host ran all week, alone and at its bounds.
+
+    tasks   those with a section of applications tell; the attacker takes the likeliest
+    """
+    case = np.arange(trials) % applications
+    statistic = np.zeros((trials, applications))
+    for task in tasks:
+        for spec in task.sections:
+            if spec.name not in {"application_mix", "applications_seen"}:
+                continue
+            sigma = spec.sigma_1024 / SIGMA_UNIT * sqrt(task.h)
+            weight, windows = spec.cap_steps / sigma**2, _touched(task)
+            noise = _noise(np.full(applications, sigma), windows, trials)
+            statistic += noise * weight
+            statistic[np.arange(trials), case] += spec.cap_steps * weight * windows
+    right = int((statistic.argmax(axis=1) == case).sum())
+    return _guess("application of a week", applications, tasks[0], (right, trials), _mu(tasks))
+
+
+def _mu(tasks: Sequence[Task]) -> float:
+    return tasks[0].mu_1e9 / 1e9
+
+
+def _guess(attack: str, choices: int, task: Task, hits: tuple[int, int], mu: float) -> Guess:
+    bound = epsilon_bound(task.epsilon_millionths / _MILLION, task.delta_1e12 / 1e12, choices)
+    right, trials = hits
+    rate = coverage(right, trials)
+    return Guess(attack, choices, trials, rate, bound, gaussian_bound(mu, choices))
+
+
+def _noise(sigma: NDArray[np.float64], windows: int, trials: int) -> NDArray[np.float64]:
+    """Draw float64[trials, cells]: the sum of the honest hosts' noise over all windows."""
+    found = np.zeros((trials, len(sigma)))
+    apart = windows if windows <= _APART else 1
+    scale = np.rint(sigma * sqrt(windows / apart) * SIGMA_UNIT).astype(np.int64)
+    sampler = TableSampler(OsStream())
+    for _ in range(apart):
+        for lo in range(0, trials, _CHUNK):
+            part = found[lo : lo + _CHUNK]
+            part += sampler.sample(len(part), scale)
+    return found
+
+
+def _touched(task: Task) -> int:
+    return min(-(-604_800 // task.window_s) + 1, _windows(task))
+
+
+def _windows(task: Task) -> int:
+    return (task.last_window - task.first_window) // task.window_s + 1
+
+
+def guess_without_mask(task: Task, trials: int, seed: int = 0) -> Guess:
+    """Guess from one masked vector and no mask: what a Leader, or a broker that leaks to it, has.
+
+    The attacker looks at the very words that the host's work is in; without the Helper's key the
+    mask is a one-time pad, so its bound is zero.
+    """
+    rng = np.random.default_rng(seed)
+    value = worked_steps(task).astype(np.uint32)
+    mask = np.empty(task.d, dtype=np.uint32)
+    right = 0
+    for trial in range(trials):
+        worked = trial % 2 == 0
+        key = rng.bytes(64)
+        header = ReportHeader(0, task.d, task.first_window, ReportId(rng.bytes(16))).encode()
+        mask_into(key[:32], tag_and_nonce(key[32:], header)[1], mask)
+        words = mask[CHECK_WORDS:] + (value if worked else 0)
+        told = value > 0
+        # Read as a signed number a worked cell lies higher by its steps, were it not for the mask.
+        score = float(words.view(np.int32)[told].astype(np.float64).sum())
+        right += int(worked == (score > value[told].astype(np.float64).sum() / 2))
+    return Guess("masked vector alone", 2, trials, coverage(right, trials), 0.0, 0.0)

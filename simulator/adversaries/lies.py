@@ -1,0 +1,194 @@
+"""Hosts that lie: what is refused, and how far a lying share of k hosts moves a statistic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wire.task import CHECK_WORDS, SectionSpec
+
+from .cohort import SMALL, START_S, WINDOW_S, Cohort, CohortPlan, Sealed, Settled, honest_rows
+
+Vectors = NDArray[np.int64]
+
+_ABSURD: Final = 1_000
+"""How many times its bound a lying host claims to have measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Movement:
+    """One lie told by `liars` of `hosts`, against the same cohort without it.
+
+    section         whose first cell they wanted to move
+    moved           steps by which that cell's sum differs from the honest sum of the accepted hosts
+    bound           steps: liars x what one host may add
+    standard_error  steps, of the released cell: what the noise alone does
+    accepted        hosts in the release, 0 without one
+    bounded         whether the protocol bounds this lie at all
+    elsewhere       most that another cell differs, steps
+    """
+
+    lie: str
+    liars: int
+    hosts: int
+    section: str
+    moved: float
+    bound: float
+    standard_error: float
+    accepted: int
+    bounded: bool
+    elsewhere: int
+    refused: Mapping[str, int]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Honest:
+    """What every host would report if it did not lie; the first `liars` of them do.
+
+    steps, noise    int64[hosts, d]
+    """
+
+    steps: Vectors
+    noise: Vectors
+    liars: int
+
+    @property
+    def vectors(self) -> Vectors:
+        return self.steps + self.noise
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a lie leaves: reports to send, and the hosts whose honest vectors must be in the sum."""
+
+    reports: list[Sealed]
+    counted: NDArray[np.bool_]
+
+
+Lie = Callable[[Cohort, Honest, SectionSpec], Told]
+
+
+def _out_of_range(cohort: Cohort, honest: Honest, spec: SectionSpec) -> Told:
+    """The agent is honest, its sources are not: readings far beyond every bound."""
+    rows = np.zeros((honest.liars, cohort.task.d - CHECK_WORDS), dtype=np.int64)
+    rows[:, cohort.task.slices()[spec.name].start - CHECK_WORDS] = _ABSURD * spec.l1_bound
+    changed = honest.vectors
+    changed[: honest.liars] = cohort.encode(rows) + honest.noise[: honest.liars]
+    return _all(cohort, changed)
+
+
+def _beyond_bound(cohort: Cohort, honest: Honest, spec: SectionSpec) -> Told:
+    """The agent itself was replaced: it adds what it likes, and the mask hides it."""
+    changed = honest.vectors
+    changed[: honest.liars, cohort.task.slices()[spec.name].start] += 10 * spec.cap_steps
+    return _all(cohort, changed)
+
+
+def _poisoned_share(cohort: Cohort, honest: Honest, _spec: SectionSpec) -> Told:
+    """Check words that are not 1, to spoil the sum of everybody."""
+    changed = honest.vectors
+    changed[: honest.liars, :CHECK_WORDS] = 7
+    return _without_liars(cohort.seal(changed, _WINDOW), honest)
+
+
+def _replay(cohort: Cohort, honest: Honest, _spec: SectionSpec) -> Told:
+    """The report of the window before, again."""
+    liars, vectors = honest.liars, honest.vectors
+    old = cohort.seal(vectors[:liars], _WINDOW - WINDOW_S, range(liars))
+    fresh = cohort.seal(vectors[liars:], _WINDOW, range(liars, len(vectors)))
+    return _without_liars([*old, *fresh], honest)
+
+
+def _forged_id(cohort: Cohort, honest: Honest, _spec: SectionSpec) -> Told:
+    """Reports under the names of honest hosts, ahead of theirs; and under one that nobody has."""
+    liars, reports = honest.liars, cohort.seal(honest.vectors, _WINDOW)
+    victims = [liars + number % max(len(reports) - liars, 1) for number in range(liars)]
+    forged = [
+        (victim, bytes(cohort.hosts[victim].host_id) + report[16:])
+        for victim, (_, report) in zip(victims, reports[:liars], strict=True)
+    ]
+    unknown = bytes(16)
+    for _, report in reports[:liars]:
+        cohort.send_raw(unknown, unknown + report[16:])
+    return _without_liars([*forged, *reports[liars:]], honest)
+
+
+def _second_report(cohort: Cohort, honest: Honest, spec: SectionSpec) -> Told:
+    """Two reports of one window: the second with more in it."""
+    told = _all(cohort, honest.vectors)
+    more = honest.vectors[: honest.liars]
+    more[:, cohort.task.slices()[spec.name].start] += spec.cap_steps
+    second = cohort.seal(more, _WINDOW, range(honest.liars))
+    return Told([*told.reports, *second], told.counted)
+
+
+def _all(cohort: Cohort, vectors: Vectors) -> Told:
+    return Told(cohort.seal(vectors, _WINDOW), np.ones(len(vectors), dtype=np.bool_))
+
+
+def _without_liars(reports: list[Sealed], honest: Honest) -> Told:
+    return Told(reports, np.arange(len(honest.steps)) >= honest.liars)
+
+
+_WINDOW: Final = START_S + WINDOW_S
+LIES: Final[Mapping[str, Lie]] = {
+    "out_of_range": _out_of_range,
+    "beyond_bound": _beyond_bound,
+    "replay": _replay,
+    "forged_id": _forged_id,
+    "poisoned_share": _poisoned_share,
+    "second_report": _second_report,
+}
+UNBOUNDED: Final = frozenset({"beyond_bound"})
+"""Masks hide a replaced agent's vector from everybody: range proofs would bound it (not built)."""
+
+
+def move_statistic(lie: str, liars: int, plan: CohortPlan = SMALL) -> Movement:
+    """Let k hosts of a cohort lie in one window, and compare its release with the honest sum.
+
+    lie         one of LIES
+    Raises      ValueError for an unknown lie, or more liars than hosts
+    """
+    if lie not in LIES or not 0 <= liars <= plan.hosts:
+        raise ValueError(f"expected one of {list(LIES)} by 0 .. {plan.hosts}, got {lie}, {liars}")
+    with Cohort(plan) as cohort:
+        spec = cohort.task.sections[0]
+        rows = honest_rows(cohort.task, plan.hosts, plan.seed)
+        honest = Honest(cohort.encode(rows), cohort.noise(plan.hosts), liars)
+        # The window before is settled first, so that a replay of it has something to repeat.
+        cohort.send(cohort.seal(honest.vectors, START_S))
+        cohort.settle(START_S)
+        told = LIES[lie](cohort, honest, spec)
+        cohort.send(told.reports)
+        settled = cohort.settle(_WINDOW)
+        return _compare(cohort, lie, liars, settled, honest.vectors[told.counted])
+
+
+def _compare(cohort: Cohort, lie: str, liars: int, settled: Settled, honest: Vectors) -> Movement:
+    spec = cohort.task.sections[0]
+    start = cohort.task.slices()[spec.name].start
+    moved, elsewhere = 0.0, 0
+    if settled.released is not None:
+        difference = settled.released - honest.sum(axis=0)
+        moved = float(difference[start])
+        rest = np.delete(difference, start)
+        elsewhere = int(np.abs(rest).max())
+    return Movement(
+        lie,
+        liars,
+        cohort.plan.hosts,
+        spec.name,
+        moved,
+        float(liars * spec.cap_steps),
+        spec.sigma_1024 / 1024 * float(np.sqrt(max(settled.n, 1))),
+        settled.n,
+        lie not in UNBOUNDED,
+        elsewhere,
+        settled.refused,
+        settled.reason,
+    )
