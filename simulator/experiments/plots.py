@@ -19,7 +19,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 from aggregator.ratios import BELOW_NOISE_ERRORS, normal_quantile
 
@@ -160,12 +160,17 @@ def _decimal(axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _label(axes: Axes, x: str, *, log: bool) -> None:
+def _label(axes: Axes, x: str, rows: Rows, *, log: bool) -> None:
+    """Name the axis along which rows were swept, with a tick at each of its values."""
     axes.set_xlabel(AXIS_NAMES.get(x, x))
     if log:
         axes.set_xscale("log")
-        _decimal(axes.xaxis)
-    if x in SHARES:
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.xaxis.set_minor_locator(NullLocator())
+    values = sorted({row[f"axis_{x}"] for row in rows})
+    if log or len(values) <= 8:
+        axes.set_xticks(values, [told(x, value) for value in values])
+    elif x in SHARES:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
 
 
@@ -192,7 +197,7 @@ def _error(rows: Rows) -> Drawn | None:
     plot.set_yscale("log")
     _decimal(plot.yaxis)
     plot.set_ylabel("error of a share, points")
-    _label(plot, x, log=x not in {"dropout", "load"})
+    _label(plot, x, rows, log=x not in {"dropout", "load"})
     plot.legend()
     name, own = groups[-1]
     at, day = _mean_at(own, x, "standard_error_points_day")
@@ -277,7 +282,7 @@ def _dropout(rows: Rows) -> Drawn | None:
     plot.plot(at, released, "o-", color=COLOURS[0], label="reports inside a release")
     plot.set_ylim(0, 105)
     plot.set_ylabel("of all hosts, %")
-    _label(plot, "dropout", log=False)
+    _label(plot, "dropout", rows, log=False)
     plot.legend(loc="lower left")
     whole = [row["axis_dropout"] for row in rows if row["windows_released"] == row["windows"]]
     none = [row["axis_dropout"] for row in rows if not row["windows_released"]]
@@ -310,7 +315,7 @@ def _mix(rows: Rows) -> Drawn | None:
         plot.plot(100 * one["truth"], place, "D", color=COLOURS[1], markersize=4.5)
     names = [_readable(one["cell"]) for one in reversed(cells)]
     plot.set_yticks(range(len(cells)), names)
-    plot.set_xlabel("share of GPU wall time, %  (bar: released, diamond: truth, hatched: noise)")
+    plot.set_xlabel("share of GPU time, % (diamond: truth, hatched: noise)")
     plot.set_xlim(left=0)
     plot.grid(visible=False, axis="y")
     seen, true = row["classes_seen"], row["classes_true"]
@@ -403,7 +408,7 @@ def _attribution(rows: Rows) -> Drawn | None:
         plot.plot(at, [100 * v for v in released], "o-", color=colour, label=label)
     plot.set_ylim(0, 105)
     plot.set_ylabel("GPU time given to the right class, %")
-    _label(plot, x, log=x in {"epsilon", "cohort", "job_gpus"})
+    _label(plot, x, rows, log=x in {"epsilon", "cohort", "job_gpus"})
     plot.legend()
     own = groups[-1][1]
     at, hosts = _mean_at(own, x, "on_hosts")
@@ -421,6 +426,105 @@ def _span(values: Sequence[float]) -> str:
     return f"{low:.0f} %" if round(low) == round(high) else f"{low:.0f} to {high:.0f} %"
 
 
+def _lies(rows: Rows) -> Drawn | None:
+    """How far lies move a statistic, against what the protocol allows."""
+    rows = [row for row in rows if row.get("lies") and row["liars"]]
+    if not rows:
+        return None
+    row = max(rows, key=lambda one: one["liars"])
+    lies = list(reversed(row["lies"]))
+    figure, (plot,) = _new(height=3.7)
+    for place, lie in enumerate(lies):
+        moved = abs(lie["moved"]) / lie["bound"]
+        plot.barh(place, moved, color=COLOURS[0 if lie["bounded"] else 1])
+        told = f"refused: {lie['refused']}" if lie["refused"] else f"moved by {moved:.1f} bounds"
+        plot.annotate(told, (moved, place), (5, 0), textcoords="offset points", va="center",
+                      fontsize=8.5)  # fmt: skip
+    plot.axvline(1, color=INK, linewidth=0.9, linestyle=":")
+    plot.set_yticks(range(len(lies)), [lie["lie"].replace("_", " ") for lie in lies])
+    most = max(abs(lie["moved"]) / lie["bound"] for lie in lies)
+    plot.set_xlim(0, max(2.0, 1.4 * most))
+    plot.set_xlabel("movement of the statistic, of liars x what one host may add (dotted: 1)")
+    plot.grid(visible=False, axis="y")
+    bounded = max(abs(lie["moved"]) / lie["bound"] for lie in lies if lie["bounded"])
+    free = [lie for lie in lies if not lie["bounded"]]
+    open_lie = (
+        f"; one lie has no bound, that of a replaced agent which adds what it likes under its own "
+        f"mask (here {abs(free[0]['moved']) / free[0]['bound']:.0f} bounds)"
+        if free
+        else ""
+    )
+    noise = row["lies"][0]["standard_error"] / row["lies"][0]["bound"]
+    return Drawn(
+        figure,
+        f"{row['liars']} of {row['cohort']} hosts that lie move a statistic by at most "
+        f"{bounded:.2f} times their bound, which is {1 / noise:.2f} standard errors of the release"
+        f"{open_lie}.",
+    )
+
+
+def _faults(rows: Rows) -> Drawn | None:
+    """What failing parts cost: reports in a release, of those that were sent."""
+    row = next((row for row in rows if row.get("faults")), None)
+    if row is None:
+        return None
+    faults = list(reversed(row["faults"]))
+    figure, (plot,) = _new(height=3.9)
+    for place, one in enumerate(faults):
+        plot.barh(place, one["released_percent"], color=COLOURS[0], alpha=0.85)
+        parts = [one["refused"] and f"refused: {one['refused']}",
+                 one["reasons"] and f"kept back: {one['reasons']}"]  # fmt: skip
+        plot.annotate("; ".join(part for part in parts if part), (2, place), va="center",
+                      fontsize=8, color="white" if one["released_percent"] > 60 else INK)  # fmt: skip
+    plot.set_yticks(range(len(faults)), [one["fault"].replace("_", " ") for one in faults])
+    plot.set_xlim(0, 100)
+    plot.set_xlabel("reports in a release, of those that hosts sent, %")
+    plot.grid(visible=False, axis="y")
+    true = all(one["true_sums"] for one in row["faults"])
+    kept = [t["trick"].replace("_", " ") for t in row["tricks"] if t["sums"] > 1]
+    return Drawn(
+        figure,
+        f"With {100 * row['struck_share']:.0f} % of the reports, hosts or windows struck"
+        f"{' every release is' if true else ' NOT every release is'} exactly the sum of the "
+        f"accepted hosts; a Leader that tries {len(row['tricks'])} tricks "
+        f"{'gets a second sum by ' + ', '.join(kept) if kept else 'never gets a second sum'} of "
+        "the same window.",
+    )
+
+
+def _guess(rows: Rows) -> Drawn | None:
+    """An attacker's advantage beside the bound that epsilon gives."""
+    row = next((row for row in rows if row.get("guesses")), None)
+    if row is None:
+        return None
+    guesses = list(reversed(row["guesses"]))
+    figure, (plot,) = _new(height=2.9)
+    for place, one in enumerate(guesses):
+        middle = one["advantage"]
+        reach = [[max(middle - one["low"], 0)], [max(one["high"] - middle, 0)]]
+        plot.errorbar(middle, place, xerr=reach, fmt="o", color=COLOURS[0], capsize=3,
+                      label="measured, 99 % interval" if not place else None)  # fmt: skip
+        plot.plot(one["tight_bound"], place, "|", color=COLOURS[2], markersize=16,
+                  markeredgewidth=2.2, label="bound of the noise" if not place else None)  # fmt: skip
+        plot.plot(one["bound"], place, "|", color=COLOURS[1], markersize=16, markeredgewidth=2.2,
+                  label="bound of epsilon, delta" if not place else None)  # fmt: skip
+    plot.set_yticks(range(len(guesses)), [one["attack"] for one in guesses])
+    plot.set_xlim(-0.1, 1.05)
+    plot.margins(y=0.2)
+    plot.set_xlabel("advantage over a blind guess (0: none, 1: certain)")
+    plot.legend(loc="lower right")
+    plot.grid(visible=False, axis="y")
+    holds = all(one["holds"] for one in row["guesses"])
+    most = max(row["guesses"], key=lambda one: one["advantage"])
+    return Drawn(
+        figure,
+        f"An attacker with every byte of the broker, one aggregator's view and t hosts, who takes "
+        f"a week of releases about a host at every bound, has an advantage of "
+        f"{most['advantage']:.2f}; epsilon {row['epsilon']:g} allows {most['bound']:.2f}, and "
+        f"{'no attack exceeds' if holds else 'AN ATTACK EXCEEDS'} its bound.",
+    )
+
+
 FIGURES: Final[Mapping[str, Callable[[Rows], Drawn | None]]] = MappingProxyType(
     {
         "error": _error,
@@ -429,10 +533,16 @@ FIGURES: Final[Mapping[str, Callable[[Rows], Drawn | None]]] = MappingProxyType(
         "mix": _mix,
         "seen": _seen,
         "attribution": _attribution,
+        "lies": _lies,
+        "faults": _faults,
+        "guess": _guess,
     }
 )
 
 OF_KIND: Final[Mapping[str, str]] = MappingProxyType(
-    {"windows": "error", "seen": "seen", "attribution": "attribution"}
+    {
+        name: "error" if name == "windows" else name
+        for name in ("windows", "seen", "attribution", "lies", "faults", "guess")
+    }
 )
 """Figure of a part that names none."""

@@ -15,7 +15,7 @@ CSS: Final = Path(__file__).with_name("report.css")
 MOST_TABLE_ROWS: Final = 60
 
 _HIDDEN: Final = {
-    "part", "kind", "key", "stages", "cells", "curves", "plan", "scenario", "section", "delta",
+    "part", "kind", "key", "stages", "cells", "curves", "lies", "faults", "tricks", "guesses", "plan", "scenario", "section", "delta",
     "refusal", "fidelity", "reports", "gpus", "seed", "windows",
 }  # fmt: skip
 """Columns that the table below a figure leaves to the Parquet file."""

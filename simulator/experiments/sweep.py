@@ -28,6 +28,8 @@ from .runs import Run
 ROWS: Final = "rows"
 WORK: Final = "work"
 _PRELOAD: Final = ["simulator.experiments.kinds"]
+_RUNS_EACH: Final = 16
+"""Runs of one process before a fresh one takes its place: what leaks is gone with it."""
 
 
 class SweepFailed(RuntimeError):
@@ -111,11 +113,11 @@ def _here(
 def _there(
     todo: Sequence[Run], folder: Path, processes: int
 ) -> Iterator[tuple[Run, dict[str, Any]]]:
-    """Play in processes of their own, one run each: what a run held is gone with it."""
+    """Play in processes of their own, each with one run at a time."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOAD)
     workers = min(processes, max(1, len(todo)))
-    with ProcessPoolExecutor(workers, context, max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(workers, context, max_tasks_per_child=_RUNS_EACH) as pool:
         waiting: dict[Future[dict[str, Any]], Run] = {}
         queue, failed = list(reversed(todo)), ""
         try:
@@ -134,8 +136,12 @@ def _there(
                         failed = failed or f"{run.label}: {type(error).__name__}: {error}"
                 if failed and not waiting:
                     raise SweepFailed(failed)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+        except BaseException:
+            # Leaving the block waits for the runs under way: a person who ends a sweep should not.
+            # Their checkpoints are whole, and the next call goes on from them.
+            for child in multiprocessing.active_children():
+                child.terminate()
+            raise
 
 
 def _path(folder: Path, run: Run) -> Path:
