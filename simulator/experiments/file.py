@@ -21,8 +21,8 @@ FIDELITIES: Final = ("auto", "exact", "masked", "noise")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _TOP: Final = {"format", "name", "title", "about", "publish", "part"}
 _PART: Final = {
-    "name", "title", "chapter", "note", "figure", "kind", "scenario", "plan", "section", "hosts", "hours", "fidelity", "seeds",
-    "axes", "options",
+    "name", "title", "chapter", "note", "figure", "kind", "scenario", "plan", "section", "hosts",
+    "hours", "fidelity", "seeds", "axes", "options",
 }  # fmt: skip
 
 

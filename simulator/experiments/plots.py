@@ -367,27 +367,29 @@ def _seen(rows: Rows) -> Drawn | None:
     over.legend(loc="lower right")
     against.axhline(24, color=INK, linewidth=0.8, linestyle=":")
     against.set_xlabel("sampling rate, of windows or of hosts")
+    rates = [curve["rate"] for row in rows for curve in row["curves"]]
+    against.set_xlim(min(rates) / 1.3, 1.3)
     against.set_xscale("log")
     against.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
     against.xaxis.set_minor_formatter(NullFormatter())
     against.set_ylabel("hours until 99 % are seen")
     against.set_ylim(bottom=0)
     against.legend(fontsize=7.5)
-    return Drawn(figure, " ".join(_seen_sentences(rows)))
+    return Drawn(figure, _seen_sentence(rows))
 
 
-def _seen_sentences(rows: Rows) -> list[str]:
+def _seen_sentence(rows: Rows) -> str:
     parts = []
     for row in rows:
         hours = row["hours_to_99"]
         when = f"after {hours:g} hours" if hours is not None else f"not within {row['days']} days"
         parts.append(f"{row['applications']} applications {when}")
     load = rows[-1]["busy_share"]
-    return [
+    return (
         f"With {100 * load:.0f} % of the GPUs busy, {rows[-1]['gpus']:,} in all, 99 % of "
         f"{', of '.join(parts)}; the published anchor, which promises no privacy, is one day "
         "(dotted)."
-    ]
+    )
 
 
 def _attribution(rows: Rows) -> Drawn | None:
@@ -475,7 +477,8 @@ def _faults(rows: Rows) -> Drawn | None:
         parts = [one["refused"] and f"refused: {one['refused']}",
                  one["reasons"] and f"kept back: {one['reasons']}"]  # fmt: skip
         plot.annotate("; ".join(part for part in parts if part), (2, place), va="center",
-                      fontsize=8, color="white" if one["released_percent"] > 60 else INK)  # fmt: skip
+                      fontsize=8,
+                      color="white" if one["released_percent"] > 60 else INK)  # fmt: skip
     plot.set_yticks(range(len(faults)), [one["fault"].replace("_", " ") for one in faults])
     plot.set_xlim(0, 100)
     plot.set_xlabel("reports in a release, of those that hosts sent, %")
@@ -504,10 +507,10 @@ def _guess(rows: Rows) -> Drawn | None:
         reach = [[max(middle - one["low"], 0)], [max(one["high"] - middle, 0)]]
         plot.errorbar(middle, place, xerr=reach, fmt="o", color=COLOURS[0], capsize=3,
                       label="measured, 99 % interval" if not place else None)  # fmt: skip
-        plot.plot(one["tight_bound"], place, "|", color=COLOURS[2], markersize=16,
-                  markeredgewidth=2.2, label="bound of the noise" if not place else None)  # fmt: skip
-        plot.plot(one["bound"], place, "|", color=COLOURS[1], markersize=16, markeredgewidth=2.2,
-                  label="bound of epsilon, delta" if not place else None)  # fmt: skip
+        bounds = (("tight_bound", 2, "bound of the noise"), ("bound", 1, "bound of epsilon, delta"))
+        for column, colour, name in bounds:
+            plot.plot(one[column], place, "|", color=COLOURS[colour], markersize=16,
+                      markeredgewidth=2.2, label=None if place else name)  # fmt: skip
     plot.set_yticks(range(len(guesses)), [one["attack"] for one in guesses])
     plot.set_xlim(-0.1, 1.05)
     plot.margins(y=0.2)

@@ -15,8 +15,9 @@ CSS: Final = Path(__file__).with_name("report.css")
 MOST_TABLE_ROWS: Final = 60
 
 _HIDDEN: Final = {
-    "part", "kind", "key", "stages", "cells", "curves", "lies", "faults", "tricks", "guesses", "plan", "scenario", "section", "delta",
-    "refusal", "fidelity", "reports", "gpus", "seed", "windows",
+    "part", "kind", "key", "stages", "cells", "curves", "lies", "faults", "tricks", "guesses",
+    "plan", "scenario", "section", "delta", "refusal", "fidelity", "reports", "gpus", "seed",
+    "windows",
 }  # fmt: skip
 """Columns that the table below a figure leaves to the Parquet file."""
 
@@ -238,8 +239,10 @@ def _seen_tile(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, str]:
     hours = row["hours_to_99"]
     return (
         f"{hours:g} h" if hours is not None else f"> {row['days']} d",
-        f"until 99 % of {row['applications']} applications are seen, {row['gpus']:,} GPUs at "
-        f"{100 * row['busy_share']:.0f} % load",
+        (
+            f"until 99 % of {row['applications']} applications are seen, {row['gpus']:,} GPUs at "
+            f"{100 * row['busy_share']:.0f} % load"
+        ),
     )
 
 
@@ -249,8 +252,10 @@ def _dropout_tile(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, str] |
     share = 100 * row["reports_released"] / max(row["reports"], 1)
     return (
         f"{share:.0f} %",
-        f"of the reports that come are in a release when {100 * row['axis_dropout']:g} % of the "
-        "hosts are silent",
+        (
+            f"of the reports that come are in a release when {100 * row['axis_dropout']:g} % of the "
+            "hosts are silent"
+        ),
     )
 
 
@@ -259,8 +264,10 @@ def _mix_tile(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, str]:
     row = rows[0]
     return (
         f"{row['classes_seen']} of {row['classes_true']}",
-        f"classes above noise for an operator of {row['hosts']:,} hosts in {row['hours']:g} h, "
-        f"each ± {points(row['standard_error_points_mean'])}",
+        (
+            f"classes above noise for an operator of {row['hosts']:,} hosts in {row['hours']:g} h, "
+            f"each ± {points(row['standard_error_points_mean'])}"
+        ),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -159,10 +158,10 @@ def test_export_reports_through_a_broker(tmp_path: Path, broker: Running) -> Non
 
 
 @pytest.fixture
-def identities(tmp_path: Path) -> Iterator[Path]:
+def identities(tmp_path: Path) -> Path:
     inventory = make_inventory(small(), CATALOGUE)
     make_identities(tmp_path / "fleet", inventory, CATALOGUE, "fleet")
-    yield tmp_path / "fleet"
+    return tmp_path / "fleet"
 
 
 def test_export_never_overwrites_identities(identities: Path) -> None:
