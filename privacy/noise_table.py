@@ -55,11 +55,13 @@ class NoiseTable:
 
     def _search(self, words: NDArray[np.uint64], random_bytes: RandomBytes) -> NDArray[np.int64]:
         found = np.searchsorted(self.high, words, side="left")
-        above = np.searchsorted(self.high, words, side="right")
-        for place in np.flatnonzero(found != above):
+        # A word past the last threshold ties with none: it is greater than the one put in here.
+        inside = np.minimum(found, self.high.size - 1)
+        for place in np.flatnonzero(self.high[inside] == words):
             draw = int(words[place]) << 64 | int.from_bytes(random_bytes(8), "little")
             index = int(found[place])
-            while index < above[place] and self.threshold(index) <= draw:
+            above = int(np.searchsorted(self.high, words[place], side="right"))
+            while index < above and self.threshold(index) <= draw:
                 index += 1
             found[place] = index
         return found.astype(np.int64) + self.offset

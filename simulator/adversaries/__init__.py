@@ -8,6 +8,7 @@ from .cohort import Cohort, CohortPlan, Settled
 from .guess import Guess, guess_application, guess_without_mask, guess_working
 from .lies import LIES, Movement, move_statistic
 from .network import FAULTS, FaultResult, face
+from .played import Played, play_scenario
 from .tricks import TRICKS, TrickResult, play_trick
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "FaultResult",
     "Guess",
     "Movement",
+    "Played",
     "Settled",
     "TrickResult",
     "face",
@@ -26,5 +28,6 @@ __all__ = [
     "guess_without_mask",
     "guess_working",
     "move_statistic",
+    "play_scenario",
     "play_trick",
 ]

@@ -26,6 +26,9 @@ from wire.task import CHECK_WORDS, Task
 
 SIGMA_UNIT: Final = 1024
 _CHUNK: Final = 20_000
+_LARGEST_TABLE: Final = 1 << 27
+"""Widest noise that the table sampler draws, 1/1024 steps."""
+
 _APART: Final = 64
 """Windows of a longer series are drawn as one sum."""
 
@@ -162,7 +165,11 @@ def _noise(sigma: NDArray[np.float64], windows: int, trials: int) -> NDArray[np.
     """Draw float64[trials, cells]: the sum of the honest hosts' noise over all windows."""
     found = np.zeros((trials, len(sigma)))
     apart = windows if windows <= _APART else 1
-    scale = np.rint(sigma * sqrt(windows / apart) * SIGMA_UNIT).astype(np.int64)
+    wide = sigma * sqrt(windows / apart)
+    scale = np.rint(wide * SIGMA_UNIT).astype(np.int64)
+    if scale.max() > _LARGEST_TABLE:
+        # A discrete Gaussian as wide as this differs from a normal distribution by nothing.
+        return np.random.default_rng().normal(0.0, wide * sqrt(apart), (trials, len(sigma)))
     sampler = TableSampler(OsStream())
     for _ in range(apart):
         for lo in range(0, trials, _CHUNK):

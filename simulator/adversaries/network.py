@@ -95,7 +95,7 @@ def _window(
     vectors = cohort.encode(honest_rows(cohort.task, hosts, cohort.plan.seed + number))
     vectors += cohort.noise(hosts)
     up = np.ones(hosts, dtype=np.bool_)
-    struck = np.flatnonzero(rng.random(hosts) < size)
+    struck = rng.permutation(hosts)[: round(min(size, 1.0) * hosts)]
     good = up.copy()  # whose reports are expected to be accepted
     end_s = window_s + WINDOW_S
     if fault == "dropout":

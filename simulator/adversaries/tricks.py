@@ -17,6 +17,7 @@ from .cohort import SMALL, START_S, Cohort, CohortPlan, honest_rows
 
 TRICKS: Final = (
     "all_colluders", "forged_host", "other_signature", "replay_batch", "split_batch", "drop_hosts",
+    "alter_share",
 )  # fmt: skip
 
 
@@ -64,6 +65,8 @@ def play_trick(trick: str, plan: CohortPlan = SMALL) -> TrickResult:
         tricky = port[0]
         done = settled.released is not None
         sums = len(tricky.shares)
+        if trick == "alter_share":
+            tricky.answer = ", ".join(settled.refused)
         return TrickResult(trick, tricky.answer, tricky.cleared, sums, done, settled.n)
 
 
@@ -87,7 +90,7 @@ class _Tricky:
     def submit_batch(self, signed_batch: bytes, *, epochs_complete: bool) -> BatchReply:
         """Ask for the trick's batch before or after the honest one."""
         honest = SignedBatch.decode(signed_batch).batch
-        first = self._trick not in {"replay_batch", "split_batch"}
+        first = self._trick not in {"replay_batch", "split_batch", "alter_share"}
         if not epochs_complete:
             # The Helper has to know the epochs first: the honest question teaches it.
             return self._inner.submit_batch(signed_batch, epochs_complete=False)
@@ -95,6 +98,8 @@ class _Tricky:
             self._try(honest, signed_batch)
         reply = self._inner.submit_batch(signed_batch, epochs_complete=True)
         self._note(reply)
+        if self._trick == "alter_share" and reply.share:
+            return replace(reply, share=_flipped(reply.share))
         if not first and reply.share:
             self._try(honest, signed_batch)
         return reply
@@ -134,6 +139,12 @@ class _Tricky:
 
     def _sign(self, batch: Batch) -> bytes:
         return SignedBatch(batch, self._parties.leader_key.sign(batch.unsigned())).encode()
+
+
+def _flipped(share: bytes) -> bytes:
+    """Change the last word of the mask sum, ahead of the Helper's signature."""
+    place = len(share) - 65
+    return share[:place] + bytes([share[place] ^ 1]) + share[place + 1 :]
 
 
 def _with_forged_host(entries: NDArray[np.void]) -> NDArray[np.void]:

@@ -41,6 +41,7 @@ class Crew(Generic[P]):
         self._here: list[P] = []
         self._there: list[tuple[multiprocessing.process.BaseProcess, Connection]] = []
         self._begun: tuple[str, tuple[Any, ...]] | None = None
+        self._failure = ""
         if processes <= 1:
             self._here = [one() for one in make]
             return
@@ -59,13 +60,18 @@ class Crew(Generic[P]):
         self._receive()
 
     def start(self, method: str, *arguments: Any) -> None:
-        """Have every part call a method of its own."""
+        """Have every part call a method of its own.
+
+        Raises      CrewFailed, also after an earlier failure: the parts no longer agree
+        """
+        if self._failure:
+            raise CrewFailed(self._failure)
         self._begun = (method, arguments)
         for child, pipe in self._there:
             try:
                 pipe.send((method, arguments))
             except OSError as error:
-                raise CrewFailed(f"process {child.name} is gone") from error
+                raise self._failed(f"process {child.name} is gone") from error
 
     def working(self) -> bool:
         """Say whether a part still works at what was started."""
@@ -117,11 +123,16 @@ class Crew(Generic[P]):
             try:
                 good, value = pipe.recv()
             except (EOFError, OSError) as error:
-                raise CrewFailed(f"process {child.name} ended without an answer") from error
+                raise self._failed(f"process {child.name} ended without an answer") from error
             if not good:
-                raise CrewFailed(f"process {child.name}:\n{value}")
+                raise self._failed(f"process {child.name}:\n{value}")
             found.append(value)
         return found
+
+    def _failed(self, why: str) -> CrewFailed:
+        self._failure = why
+        self.close()
+        return CrewFailed(why)
 
 
 def _peak() -> int:

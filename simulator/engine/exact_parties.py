@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -110,14 +110,11 @@ class Parties:
             mask_into=self._timed_mask,
             stopwatch=self.helper_laps,
         )
-        self._helper = wrap_helper(
-            HelperRunner(
-                self.helper,
-                self._helper_state,
-                lambda: self.now_s,
-                helper_pk=self.helper_key.public_bytes,
-            )
+        helper_pk = self.helper_key.public_bytes
+        runner = HelperRunner(
+            self.helper, self._helper_state, lambda: self.now_s, helper_pk=helper_pk
         )
+        self._helper = wrap_helper(_Timed(runner, self.helper_laps))
         n_min = min(task.n_min for task in tasks)
         keys = self._announcements(span)
         said = Papers(tuple(papers), roster_bytes, keys, *self.public_keys, n_min, span[0])
@@ -186,7 +183,7 @@ class Parties:
                 self.helper_laps("countersign")
                 return came
             came = call_helper(self._helper, effect, self._state.epoch_bytes, lambda: self.now_s)
-            self.helper_laps("commit" if effect.wanted is None else "epochs")
+            self.helper_laps("commit")
             return came
 
     def _timed_mask(self, key: bytes, nonce: bytes, out: NDArray[np.uint32]) -> None:
@@ -200,6 +197,21 @@ class Parties:
             one = getattr(self, held, None)
             if one is not None:
                 one.close()
+
+
+class _Timed:
+    """A Helper whose opening of epochs is timed apart from its judging of batches."""
+
+    def __init__(self, inner: HelperPort, lap: Laps) -> None:
+        self._inner, self._lap = inner, lap
+        self.submit_batch = inner.submit_batch
+        self.submit_release = inner.submit_release
+        self.status = inner.status
+
+    def submit_epochs(self, epochs: Sequence[bytes]) -> None:
+        """See `HelperPort.submit_epochs`."""
+        self._inner.submit_epochs(epochs)
+        self._lap("epochs")
 
 
 class _Written:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -44,7 +44,8 @@ class OsStream:
             size = min(_CHUNK, count - at)
             self._renew(size)
             self._encryptor.update_into(_ZEROS[:size], view[at : at + size])
-        return bytes(out)
+        # A buffer of its own as well; making it `bytes` would copy it, at the price of the cipher.
+        return cast(bytes, out)
 
     def _renew(self, size: int) -> None:
         if self._left < size or self._process != os.getpid():

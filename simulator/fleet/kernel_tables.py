@@ -114,8 +114,9 @@ def _duration_shares(section: Section, kernel: KernelRow) -> Floats:
         return shares
     p10, p50, p90, p99 = kernel.duration_ns
     ranks = (np.arange(200) + 0.5) / 200
-    for length in np.interp(ranks, _PROBABILITY, (p10, p10, p50, p90, p99, p99)):
-        shares[section.bins.index(float(length))] += length + 1.0
+    lengths = np.interp(ranks, _PROBABILITY, (p10, p10, p50, p90, p99, p99))
+    places = np.searchsorted(section.bins.edges, lengths, side="right") - 1
+    np.add.at(shares, np.clip(places, 0, section.bins.count - 1), lengths + 1.0)
     return np.asarray(shares / shares.sum())
 
 

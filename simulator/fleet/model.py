@@ -18,7 +18,7 @@ from .floor import Floor
 from .hosts import Inventory, make_inventory
 from .load import overlap_share
 from .log import gather_bits
-from .queue import make_groups
+from .queue import Batch, make_groups
 from .scheduler import Scheduler
 from .state import IDLE, SEEN_WORDS, FleetState
 
@@ -62,6 +62,11 @@ class FleetModel:
     def counts(self) -> Counter[str]:
         """What has happened so far, by kind: jobs started, slow episodes, faults by cause."""
         return self._rare.counts + self._scheduler.counts
+
+    @property
+    def started(self) -> tuple[Batch, ...]:
+        """Jobs that were started of late, in order; without those of the first fill."""
+        return tuple(self._scheduler.started)
 
     def at(self, start_s: int, window_s: int) -> FleetState:
         """Simulate up to a window's end and say what every host did in it.

@@ -49,7 +49,8 @@ def block_rng(seed: int, series: str, window_start_s: int, block: int) -> np.ran
 class _Drawn:
     """What all sections of a block share.
 
-    order, groups   hosts by (application, model), and (first, last, table, application, model)
+    gpus, model, wall_ms, load      by host
+    groups          (hosts, table, application) of each pair of application and GPU model met
     kernel_ms       by group: float[hosts, kernels], whole ms
     """
 
@@ -140,13 +141,16 @@ class FleetRows:
         jitter = np.exp(rng.normal(0.0, LOAD_JITTER, hi - lo))
         held = np.where(application != IDLE, state.busy[lo:hi], 0.0)
         load = np.zeros(hi - lo)
+        # The host that holds its job back works all the time; the others wait for it.
+        pace = state.inventory.pace[lo:hi].astype(np.float64)
+        working = np.minimum(state.speed[lo:hi] / pace, 1.0)
         groups, kernel_ms = [], []
         for hosts, place, kind in _grouped(application, model):
             table = self._tables.get(place, kind)
             load[hosts] = np.minimum(held[hosts] * table.busy * jitter[hosts], 1.0)
             busy_ms = load[hosts] * wall_ms[hosts]
             groups.append((hosts, table, place))
-            kernel_ms.append(_kernel_ms(table, busy_ms, state.speed[lo:hi][hosts], rng))
+            kernel_ms.append(_kernel_ms(table, busy_ms, working[hosts], rng))
         return _Drawn(state, lo, hi, gpus, model, wall_ms, load, tuple(groups), tuple(kernel_ms))
 
     def _row(self, section: Section, drawn: _Drawn, row: Rows, rng: np.random.Generator) -> None:
@@ -228,19 +232,19 @@ def _grouped(application: Rows, model: Rows) -> Iterator[tuple[Rows, int, int]]:
 
 
 def _kernel_ms(
-    table: KernelTable, busy_ms: Floats, speed: NDArray[np.float32], rng: np.random.Generator
+    table: KernelTable, busy_ms: Floats, working: Floats, rng: np.random.Generator
 ) -> Floats:
     """Draw float[hosts, kernels] of whole ms that sum to at most busy_ms.
 
-    A slow host gets less done: what it loses, the others spend waiting in their exchange, and so
-    does it; a program without one leaves the GPU idle.
+    working     float[hosts], share of the busy time that a host does not wait for others: what it
+                waits, it spends in its exchange; a program without one leaves the GPU idle
     """
     shape = (len(busy_ms), len(table.shares))
     mix = np.exp(rng.standard_normal(shape, dtype=np.float32) * np.float32(MIX_JITTER))
     weights = mix.astype(np.float64) * table.shares
-    weights *= (speed.astype(np.float64) / weights.sum(axis=1))[:, None]
+    weights *= (working / weights.sum(axis=1))[:, None]
     if table.exchange >= 0:
-        weights[:, table.exchange] += 1.0 - speed
+        weights[:, table.exchange] += 1.0 - working
     np.cumsum(weights, axis=1, out=weights)
     weights *= busy_ms[:, None]
     # The last sum may pass busy_ms by a rounding error; whole ms must not.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from itertools import pairwise
 from typing import Final
 
@@ -21,11 +21,14 @@ Hosts = NDArray[np.int64]
 _LARGEST_PART: Final = 0.125
 """Of an operator's hosts that one job may have."""
 
+_KEPT_BATCHES: Final = 1 << 14
+
 
 class Scheduler:
     """One queue per operator, first come first served; a wide job at its head waits for room.
 
     counts      jobs started and slow episodes, by kind
+    started     what was started of late, in batches
     """
 
     def __init__(self, scenario: Scenario, groups: Groups, floor: Floor, rare: RareEvents) -> None:
@@ -44,10 +47,13 @@ class Scheduler:
         self._waiting: list[Batch | None] = [None] * count
         self._numbers = 0
         self.counts: Counter[str] = Counter()
+        self.started: deque[Batch] = deque(maxlen=_KEPT_BATCHES)
 
     def fill(self, rng: np.random.Generator) -> None:
         """Fill the fleet at its start with jobs that began before it."""
         self._start_all(self._scenario.start_s, rng, running=True)
+        # What is left over was drawn as met in the middle, and must not start as if it were new.
+        self._waiting = [None] * len(self._waiting)
 
     def start_due(self, now_s: float, rng: np.random.Generator) -> None:
         """Start again what faults stopped, let jobs grow, and start jobs up to the load."""
@@ -87,6 +93,8 @@ class Scheduler:
         fits = wanted & (np.cumsum(needed) <= len(free))
         first = int(np.argmin(fits)) if not fits.all() else len(fits)
         self._waiting[place] = batch.part(first, len(fits)) if first < len(fits) else None
+        if first and not running:
+            self.started.append(batch.part(0, first))
         free = rng.permutation(free)
         free = self._start_wides(batch.part(0, first), needed[:first], free, now_s, rng, running)
         small = np.flatnonzero(needed[:first] == 1)

@@ -43,18 +43,28 @@ class DayRuns:
         return np.bincount(self.application[told], minlength=self.gpu_s.shape[1])
 
 
-def live_days(model: FleetModel, catalogue: Catalogue, days: int) -> Iterator[DayRuns]:
-    """Let a fleet live so many days from its scenario's start, minute by minute."""
+def live_days(
+    model: FleetModel, catalogue: Catalogue, days: int, window_s: int = _WINDOW_S
+) -> Iterator[DayRuns]:
+    """Let a fleet live so many days from its scenario's start.
+
+    window_s    looked at at a time, a divisor of an hour; longer ones than a minute count as that
+                many minutes each, which no result without sampling rests on
+    """
     start_s = model.scenario.start_s
     cells = catalogue.section("applications_seen").cells
     own = np.array([cells.index(one.workload.application) for one in model.applications])
     places, number = np.unique(own, return_inverse=True)
     for day in range(days):
-        yield _day(model, start_s + day * DAY_S, places, number)
+        yield _day(model, start_s + day * DAY_S, places, number, window_s)
 
 
 def _day(
-    model: FleetModel, start_s: int, places: NDArray[np.int64], number: NDArray[np.int64]
+    model: FleetModel,
+    start_s: int,
+    places: NDArray[np.int64],
+    number: NDArray[np.int64],
+    window_s: int,
 ) -> DayRuns:
     """Live one day.
 
@@ -66,19 +76,19 @@ def _day(
     gpu_s = np.zeros((DAY_S // HOUR_S, len(places)))
     work = np.array([one.workload.busy_millionths / 1e6 for one in model.applications])
     held = 0.0
-    for at in range(0, DAY_S, _WINDOW_S):
-        state = model.at(start_s + at, _WINDOW_S)
+    for at in range(0, DAY_S, window_s):
+        state = model.at(start_s + at, window_s)
         _count(state, places, counts)
         busy = np.flatnonzero(state.application != IDLE)
         which = state.application[busy]
         gpus = state.busy[busy] * inventory.gpus[busy].astype(np.float64)
         held += float(gpus.sum())
-        done = gpus * work[which] * _WINDOW_S
+        done = gpus * work[which] * window_s
         gpu_s[at // HOUR_S] += np.bincount(number[which], done, minlength=len(places))
     reporting = model.at(start_s, DAY_S).reporting
     host, application = np.nonzero(counts)
-    share = held / (DAY_S // _WINDOW_S) / inventory.total_gpus
-    windows = counts[host, application].astype(np.int64)
+    share = held / (DAY_S // window_s) / inventory.total_gpus
+    windows = counts[host, application].astype(np.int64) * (window_s // _WINDOW_S)
     return DayRuns(host, application, windows, gpu_s, reporting, share)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-import types
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -149,7 +148,7 @@ def _weights(got: Any, path: str) -> Mapping[str, float]:
     for name, weight in got.items():
         if isinstance(weight, bool) or not isinstance(weight, int | float) or weight < 0:
             raise ScenarioError(f"{path}.{name}: expected a weight from 0 up, got {weight!r}")
-    return types.MappingProxyType({name: float(weight) for name, weight in got.items()})
+    return {name: float(weight) for name, weight in got.items()}
 
 
 def _time(got: Any, path: str) -> int:

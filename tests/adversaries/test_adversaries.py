@@ -21,7 +21,10 @@ from simulator.adversaries import (
     move_statistic,
     play_trick,
 )
+from simulator.adversaries.cohort import SMALL
 from simulator.adversaries.guess import epsilon_bound, gaussian_bound
+from simulator.adversaries.played import Played, play_scenario
+from simulator.scenario import Dropout, load
 from wire.rejection import Reason
 from wire.task import Task
 
@@ -113,6 +116,12 @@ def test_leader_that_drops_hosts_loses_the_honest_window(trick: str) -> None:
     assert found.cleared == ({"tag": 2} if trick == "forged_host" else {})
 
 
+def test_altered_share_is_no_share_of_the_helpers() -> None:
+    """Whoever stands between the parties cannot change a sum; the window waits, unreleased."""
+    found = play_trick("alter_share")
+    assert (found.answer, found.released) == ("share_signature", False)
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_releases_under_faults_are_true_sums(fault: str) -> None:
     found = face(fault, 0.1 if fault != "clock_skew" else 5.0, windows=2)
@@ -170,6 +179,19 @@ def test_bounds_of_an_advantage_by_known_values() -> None:
     assert epsilon_bound(2.0, 0.0) == pytest.approx(0.76159, abs=1e-5)  # tanh(1)
     assert gaussian_bound(0.351549815) == pytest.approx(0.13953, abs=1e-5)
     assert gaussian_bound(0.0, 25) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_scenario_names_what_it_is_up_against() -> None:
+    found = play_scenario(load("adversaries"), SMALL)
+    asked = load("adversaries").adversaries
+    assert {one.lie for one in found.lies} == set(asked.lies)
+    assert {one.trick for one in found.tricks} == set(asked.leader)
+    assert {one.fault for one in found.faults} == {
+        "duplicates", "reordering", "helper_loss", "clock_skew", "mass_restart", "dropout",
+    }  # fmt: skip
+    assert all(one.true_sums for one in found.faults)
+    nobody = load("steady").with_(dropout=Dropout(share=0.0))
+    assert play_scenario(nobody, SMALL) == Played((), (), ())
 
 
 def test_adversaries_refuse_what_they_do_not_know() -> None:

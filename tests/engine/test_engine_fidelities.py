@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from edge_agent.ledger import Ledger
 from pointillist.broker.local import Running
 from simulator.engine.port import EngineSettings, Noise, WindowOutcome
 from simulator.engine.tampering import Tampering
@@ -132,6 +134,25 @@ def test_exact_through_a_broker_releases_the_same_words(
     settings = replace(SEEDED, kafka=KafkaSettings((broker.bootstrap,), idle_read_s=0.1))
     for one, other in zip(fleet.play("exact", settings), seeded["masked"], strict=True):
         assert_same(one, other)
+
+
+def test_exact_opens_epochs_anew_every_hour_and_releases_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[tuple[int, int]] = []
+    real = Ledger.commit_epochs
+
+    def noted(self: Ledger, openings: Any, records: Any, now_s: int) -> tuple[int, ...]:
+        opened.append((now_s, len(openings)))
+        return real(self, openings, records, now_s)
+
+    monkeypatch.setattr(Ledger, "commit_epochs", noted)
+    fleet = SmallFleet(scenario(40, 180), plan(window_s=1800))
+    exact, masked = fleet.play("exact", SEEDED), fleet.play("masked", SEEDED)
+    for one, other in zip(exact, masked, strict=True):
+        assert_same(one, other)
+    ends = [one.start + 1800 for one in exact]
+    assert opened == [(end, 40) for end in ends[::2]]
 
 
 class Twice:

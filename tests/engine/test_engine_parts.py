@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -30,14 +31,11 @@ from wire.rejection import Reason, ReportRejected
 
 
 def inventory_of(operators: list[int]) -> Inventory:
-    n = len(operators)
-    return Inventory(
-        np.array(operators, dtype=np.int16),
-        np.full(n, 2, dtype=np.int8),
-        np.full(n, 8, dtype=np.int8),
-        np.zeros(n, dtype=np.bool_),
-        np.ones(n, dtype=np.float32),
-    )
+    """The small fleet's first hosts, in other hands."""
+    whole = FLEET.model.inventory
+    parts = {one.name: getattr(whole, one.name) for one in fields(whole)}
+    cut = {name: part[: len(operators)] for name, part in parts.items() if np.ndim(part)}
+    return replace(whole, **(cut | {"operator": np.array(operators, dtype=np.int16)}))
 
 
 def test_tasks_count_the_largest_operator_as_corrupted() -> None:

@@ -65,8 +65,9 @@ def test_run_refuses_the_checkpoint_of_another(tmp_path: Path) -> None:
         next(simulation(scenario(40, seed=8), tmp_path).steps())
 
 
-def test_run_settles_every_cadence_in_the_order_of_ends() -> None:
-    run = simulation(scenario(40, 10), planned=two_cadences())
+@pytest.mark.parametrize("fidelity", ["masked", "exact", "noise"])
+def test_run_settles_every_cadence_in_the_order_of_ends(fidelity: str) -> None:
+    run = simulation(scenario(40, 10, fidelity=fidelity), planned=two_cadences())
     steps = list(run.steps())
     assert [step.due for step in steps] == run.due
     ends = [step.due.end_s for step in steps]

@@ -7,9 +7,10 @@ import csv
 import numpy as np
 import pytest
 
+from simulator.fleet import FleetModel
 from simulator.fleet.jobs import durations, job_sizes, published
 from simulator.fleet.queue import JobQueue, make_groups
-from simulator.scenario import load
+from simulator.scenario import Jobs, load
 from tests.shared_data import shared_data
 from tests.window_kit import CATALOGUE
 
@@ -87,6 +88,26 @@ def test_job_queue_keeps_sizes_and_durations_when_siblings_count_each() -> None:
     assert (batch.gpus[batch.size < 8] <= 8).all()
     quantiles = published()["quantiles"]["alibaba_2023"]["duration_s"]
     assert ks_distance(batch.seconds, quantiles) < KS_BOUND
+
+
+def test_fleets_started_jobs_have_the_published_sizes_and_durations() -> None:
+    """What waits for room, and what is started to fill the load, must not prefer any job."""
+    jobs = Jobs(sizes="seren", durations="alibaba_2023", largest_gpus=1024)
+    scenario = load("steady").with_(hosts=5_000, operators=(1.0,), jobs=jobs, step_s=600)
+    model = FleetModel(scenario, CATALOGUE)
+    model.advance(scenario.start_s + 86_400)
+    batches = model.started
+    count = np.concatenate([batch.jobs for batch in batches])
+    size = np.repeat(np.concatenate([batch.size for batch in batches]), count)
+    placements = len(count)
+    assert placements > 5_000
+    law = job_sizes("seren")
+    bound = 1.63 / np.sqrt(placements)
+    # Siblings are one draw of several jobs, so that the bound is that of the placements.
+    assert ks_distance(size, list(zip(law.chances.cumsum(), law.sizes, strict=True))) < bound
+    seconds = np.concatenate([batch.seconds for batch in batches])
+    quantiles = published()["quantiles"]["alibaba_2023"]["duration_s"]
+    assert ks_distance(seconds, quantiles) < bound
 
 
 def test_jobs_met_at_the_start_are_the_longer_ones() -> None:

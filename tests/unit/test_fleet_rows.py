@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from simulator.applications import load_applications
-from simulator.fleet import IDLE, FleetModel, FleetRows, FleetState, block_rng
+from simulator.fleet import IDLE, FleetModel, FleetRows, FleetState, Inventory, block_rng
 from simulator.fleet.rows import MIX_JITTER
 from simulator.fleet.state import unpack
 from simulator.scenario import Shape, load
@@ -167,6 +167,35 @@ def test_fleet_rows_block_alone_is_the_block_among_others(
         assert (rows.block(state, 0, 250, block_rng(*change, 0)) != forwards[0]).any()
 
 
+def healthy_hosts(model: FleetModel) -> Inventory:
+    return replace(model.inventory, pace=np.ones(HOSTS, dtype=np.float32))
+
+
+def test_fleet_rows_wait_for_the_slowest_host_which_does_not(model: FleetModel) -> None:
+    names = [one.name for one in model.applications]
+    pace = np.ones(HOSTS, dtype=np.float32)
+    pace[::2] = 0.7
+    v100 = CATALOGUE.classes("gpu_model").index("V100")
+    state = replace(
+        model.at(model.now_s, 60),
+        inventory=replace(model.inventory, pace=pace, gpu_model=np.full(HOSTS, v100, np.int8)),
+        application=np.full(HOSTS, names.index("data_parallel_v100"), dtype=np.int16),
+        busy=np.ones(HOSTS, dtype=np.float32),
+        speed=np.full(HOSTS, 0.7, dtype=np.float32),
+    )
+    rows = FleetRows(CATALOGUE, task_of(["kernel_mix"]), model.applications)
+    mix = rows.block(state, 0, HOSTS, block_rng(1, "t", 0, 0))
+    cell = CATALOGUE.section("kernel_mix").index("gpu_time/communication")
+    busy = mix[:, : CATALOGUE.section("kernel_mix").index("idle")].sum(axis=1)
+    waits = mix[:, cell] / busy
+    recorded = next(one.workload for one in model.applications if one.name == "data_parallel_v100")
+    kernels = recorded.kernels
+    exchange = sum(row.time_ns_per_step for row in kernels if row.family == "communication")
+    own = exchange / sum(row.time_ns_per_step for row in kernels)
+    assert waits[::2].mean() == pytest.approx(own, abs=0.02)
+    assert waits[1::2].mean() == pytest.approx(0.7 * waits[::2].mean() + 0.3, abs=0.02)
+
+
 def test_fleet_rows_of_a_slow_host_wait_in_their_exchange(model: FleetModel) -> None:
     names = [one.name for one in model.applications]
     task = task_of(["kernel_mix"])
@@ -176,6 +205,7 @@ def test_fleet_rows_of_a_slow_host_wait_in_their_exchange(model: FleetModel) -> 
                            ("timesformer_h100", "idle")):  # fmt: skip
         base = replace(
             model.at(model.now_s, 60),
+            inventory=healthy_hosts(model),
             application=np.full(HOSTS, names.index(name), dtype=np.int16),
             busy=np.ones(HOSTS, dtype=np.float32),
             speed=np.ones(HOSTS, dtype=np.float32),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import re
+import tomllib
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +16,7 @@ from pointillist.plan_file import load_plan
 from simulator.fleet import FleetModel
 from simulator.scenario import (
     Adversaries,
+    Applications,
     Dropout,
     FailSlow,
     Faults,
@@ -22,6 +25,7 @@ from simulator.scenario import (
     Load,
     Scenario,
     ScenarioError,
+    Shape,
     Upgrades,
     load,
     names,
@@ -33,6 +37,10 @@ from tests.window_kit import CATALOGUE
 PLANS = Path("pointillist/plans")
 LEAST: dict[str, Any] = {"format": 1, "name": "least", "hosts": 100, "duration_s": 60}
 
+TABLES = (
+    Scenario, Shape, Load, Jobs, Applications, FlashCrowd, Faults, FailSlow, Upgrades, Dropout,
+    Adversaries,
+)  # fmt: skip
 COUNTS = {
     "seed", "hosts", "gpus", "numbered", "largest_gpus", "lemon_quarantine_faults", "operators",
     "guesser_hosts",
@@ -70,6 +78,8 @@ def test_scenario_least_file_has_defaults_and_scales() -> None:
     assert larger.gpus == 8_000
     assert larger.faults is scenario.faults
     assert scenario.hosts == 100
+    weighed = parse(LEAST | {"applications": {"shares": {"benchmark": 1}}})
+    assert pickle.loads(pickle.dumps(weighed)) == weighed  # a sweep sends it to other processes
 
 
 @pytest.mark.parametrize(
@@ -136,11 +146,24 @@ def test_scenario_names_of_other_tables_are_checked(change: dict[str, Any], mess
         FleetModel(parse(LEAST | change), CATALOGUE)
 
 
+def test_scenario_page_names_every_key_and_its_example_is_one() -> None:
+    page = Path("docs/scenario-file.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([a-z_0-9]+)`", page))
+    keys = {
+        {"start_s": "start"}.get(one.name, one.name) for table in TABLES for one in fields(table)
+    }
+    keys -= {"shapes", "load", "jobs", "applications", "faults", "fail_slow", "upgrades"}
+    assert keys - {"dropout", "adversaries", "flash_crowd"} <= named
+    for table in TABLES:
+        for one in fields(table):
+            if one.metadata.get("choices"):
+                assert ", ".join(one.metadata["choices"]) in page
+    example = page.split("```toml\n")[1].split("```")[0]
+    assert parse(tomllib.loads(example)).operators == (3.0, 1.0)
+
+
 def test_scenario_numbers_carry_their_unit_in_their_name() -> None:
-    tables = (
-        Scenario, Load, Jobs, FlashCrowd, Faults, FailSlow, Upgrades, Dropout, Adversaries,
-    )  # fmt: skip
-    for table in tables:
+    for table in TABLES:
         assert is_dataclass(table)
         for one in fields(table):
             if one.type in {"int", "float"} and one.name not in COUNTS | {"share", "slowdown"}:
