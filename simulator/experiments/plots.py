@@ -344,8 +344,8 @@ def _seen(rows: Rows) -> Drawn | None:
         full = next(c for c in reversed(curves) if c["sampling"] == "windows")
         name = f"{row['applications']} applications"
         over.step(
-            [0.0, *full["hours"]],
-            [0.0, *(100 * share for share in full["share"])],
+            full["hours"],
+            [100 * share for share in full["share"]],
             where="post",
             color=colour,
             label=name,
@@ -362,9 +362,15 @@ def _seen(rows: Rows) -> Drawn | None:
             )
     over.axhline(99, color=INK, linewidth=0.8, linestyle=":")
     over.set_ylim(0, 105)
-    over.set_xlabel("hours")
+    over.axvline(24, color=INK, linewidth=0.8, linestyle=":")
+    over.set_xscale("log")
+    days = max(row["days"] for row in rows)
+    ticks = [hours for hours in (1, 6, 24, 72, 240, 720) if hours <= 24 * days]
+    over.set_xticks(ticks, [f"{h} h" if h <= 24 else f"{h // 24} d" for h in ticks])
+    over.xaxis.set_minor_locator(NullLocator())
+    over.set_xlabel("time")
     over.set_ylabel("applications seen, %")
-    over.legend(loc="lower right")
+    over.legend(loc="upper left")
     against.axhline(24, color=INK, linewidth=0.8, linestyle=":")
     against.set_xlabel("sampling rate, of windows or of hosts")
     rates = [curve["rate"] for row in rows for curve in row["curves"]]
@@ -373,7 +379,10 @@ def _seen(rows: Rows) -> Drawn | None:
     against.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
     against.xaxis.set_minor_formatter(NullFormatter())
     against.set_ylabel("hours until 99 % are seen")
-    against.set_ylim(bottom=0)
+    against.set_ylim(0, 24 * days)
+    if against.lines and not any(len(line.get_xdata()) for line in against.lines[:-1]):
+        against.annotate(f"not within {days} days at any rate", (0.5, 0.5), ha="center",
+                         xycoords="axes fraction")  # fmt: skip
     against.legend(fontsize=7.5)
     return Drawn(figure, _seen_sentence(rows))
 

@@ -27,7 +27,8 @@ def play_seen(run: Run, folder: Path, catalogue: Catalogue) -> Row:
     """Let a fleet live whole days, and release them again and again at each sampling rate.
 
     options     rates: of measuring, [1.0]; draws: releases of each, 40; hosts_too: sample hosts as
-                well as windows, true
+                well as windows, true; longest_days: the lived days repeat up to here, for what
+                takes longer
     """
     del folder  # one run is a minute: nothing to go on from
     options = run.options
@@ -37,11 +38,13 @@ def play_seen(run: Run, folder: Path, catalogue: Catalogue) -> Row:
     span = (scenario.start_s, scenario.end_s)
     tasks = fleet_tasks(run.plan, catalogue, model.inventory, span, Parties().public_keys)
     lived = list(live_days(model, catalogue, days))
+    longest = max(days, int(options.get("longest_days", days)))
+    played = [lived[day % days] for day in range(longest)]
     ways = [Sampling.WINDOWS, *([Sampling.HOSTS] if options.get("hosts_too", True) else [])]
     curves = [
         asdict(
             seen_curve(
-                lived,
+                played,
                 Design.of(tasks),
                 float(rate),
                 way,
@@ -55,7 +58,8 @@ def play_seen(run: Run, folder: Path, catalogue: Catalogue) -> Row:
     full = next(one for one in curves if one["rate"] == max(c["rate"] for c in curves))
     return {
         "gpus": model.inventory.total_gpus,
-        "days": days,
+        "days": longest,
+        "lived_days": days,
         "busy_share": lived[0].busy_share,
         "variants": sum(not one.is_recording for one in model.applications),
         "tables": len(model.applications),
