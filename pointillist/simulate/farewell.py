@@ -27,6 +27,7 @@ def tell(console: Console, result: Result, folder: Path) -> None:
     _tell_mix(console, summary, result.mean)
     for section, rows in summary["causes"].items():
         _tell_causes(console, section, rows)
+    _tell_adversaries(console, summary["adversaries"])
     for line in checks(summary):
         console.print(f"- {line}", highlight=False)
     console.print("\n[bold]Files[/bold]")
@@ -68,6 +69,27 @@ def _tell_causes(console: Console, section: str, rows: list[dict[str, Any]]) -> 
     console.print()
 
 
+def _tell_adversaries(console: Console, found: dict[str, Any]) -> None:
+    if not found:
+        return
+    title = f"adversaries, in a cohort of {found['cohort']}"
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(title, style="bold", min_width=34)
+    table.add_column("what came of it")
+    for lie in found["lies"]:
+        moved = f"moved {lie['moved_of_bound']:.2f} of its bound; refused: {lie['refused']}"
+        table.add_row(Text(f"{lie['liars']} lying: {readable(lie['lie'])}", "not bold"), moved)
+    for trick in found["tricks"]:
+        told = f"{trick['answer']}; {trick['sums']} sum of the window"
+        table.add_row(Text(f"Leader: {readable(trick['trick'])}", "not bold"), told)
+    for fault in found["faults"]:
+        sums = "true sums" if fault["true_sums"] else "FALSE SUMS"
+        told = f"{fault['released_percent']:.0f} % of the reports released, {sums}"
+        table.add_row(Text(f"{readable(fault['fault'])}, {fault['size']:g}", "not bold"), told)
+    console.print(table)
+    console.print()
+
+
 def checks(summary: dict[str, Any]) -> list[str]:
     """Say what a reader should know before trusting a figure."""
     lines = [
@@ -104,11 +126,11 @@ def next_commands(summary: dict[str, Any], folder: Path) -> list[str]:
     """Give commands that work on what the run has left, and one that goes further."""
     other = next(name for name in names() if name != summary["scenario"])
     sql = (
-        "import pandas; t = pandas.read_parquet('cells.parquet'); "
+        f"import pandas; t = pandas.read_parquet('{folder / 'cells.parquet'}'); "
         "print(t[t.section == 'kernel_mix'].groupby('cell')[['truth', 'released']].sum())"
     )
     return [
-        f'(cd {folder} && python -c "{sql}")',
+        f'.venv/bin/python -c "{sql}"',
         f"pointillist simulate {other} --hosts 2000 --hours 0.5",
         "pointillist experiment docs/experiments/report.toml",
     ]

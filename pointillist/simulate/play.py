@@ -12,20 +12,25 @@ import numpy as np
 
 from pointillist.demo.chart import draw
 from pointillist.demo.tally import CellView
+from simulator.adversaries import CohortPlan, play_scenario
 from simulator.engine.port import EngineSettings, Noise
 from simulator.engine.run import CHECKPOINT, Simulation, Step
 from simulator.experiments.scores import Scores, SectionMean
 from simulator.experiments.windows import peak_bytes
 from simulator.outcome import TruthCell, TruthWriter, cause_table
 from simulator.outcome.tables import SECTIONS
+from simulator.scenario import Adversaries, Scenario
 from wire.catalogue import Catalogue
 
-from .screen import Moment, as_views
+from .screen import Moment, as_views, counted
 from .setup import Setup
 
 CELLS_FILE: Final = "cells.parquet"
 CHART_FILE: Final = "mix.png"
 SUMMARY_FILE: Final = "summary.json"
+COHORT_HOSTS: Final = 40
+"""Of the cohort in which a scenario's adversaries are played, every record sealed and sent."""
+
 MOST_POINTS: Final = 240
 """Windows that the chart draws; of more, every other one goes, again and again."""
 
@@ -189,7 +194,42 @@ class Player:
                 for one in (self.scores.coverage.result() if self.scores.released else ())
             },
             "causes": self._causes,
+            "adversaries": adversaries(scenario),
             "recorded_share_of_busy_gpus": self._recorded,
             "happened": dict(simulation.model.counts),
             "peak_memory_bytes": peak_bytes(),
         }
+
+
+def adversaries(scenario: Scenario) -> dict[str, Any]:
+    """Play a scenario's lies, tricks and faults against production parties, in a small cohort.
+
+    The windows themselves are of hosts that follow the protocol: what a lie moves is measured
+    apart.
+    """
+    if scenario.adversaries == Adversaries():
+        return {}
+    plan = CohortPlan(hosts=min(scenario.hosts, COHORT_HOSTS), seed=scenario.seed)
+    played = play_scenario(scenario, plan)
+    lies = [
+        {
+            "lie": one.lie,
+            "liars": one.liars,
+            "moved_of_bound": one.moved / one.bound if one.bound else 0.0,
+            "bounded": one.bounded,
+            "refused": counted(dict(one.refused)),
+        }
+        for one in played.lies
+    ]
+    tricks = [{"trick": one.trick, "answer": one.answer, "sums": one.sums} for one in played.tricks]
+    faults = [
+        {
+            "fault": one.fault,
+            "size": one.size,
+            "released_percent": one.reports_released_percent,
+            "true_sums": one.true_sums,
+            "refused": counted(dict(one.refused)),
+        }
+        for one in played.faults
+    ]
+    return {"cohort": plan.hosts, "lies": lies, "tricks": tricks, "faults": faults}

@@ -380,7 +380,7 @@ def _seen(rows: Rows) -> Drawn | None:
     against.xaxis.set_minor_formatter(NullFormatter())
     against.set_ylabel("hours until 99 % are seen")
     against.set_ylim(0, 24 * days)
-    if against.lines and not any(len(line.get_xdata()) for line in against.lines[:-1]):
+    if not any(curve["hours_to_99"] is not None for row in rows for curve in row["curves"]):
         against.annotate(f"not within {days} days at any rate", (0.5, 0.5), ha="center",
                          xycoords="axes fraction")  # fmt: skip
     against.legend(fontsize=7.5)

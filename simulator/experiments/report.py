@@ -220,7 +220,7 @@ def _error_tile(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, str] | N
         return None
     return (
         f"± {row['standard_error_points_day']:.2g}",
-        f"points: standard error of a class' share over a day, {row['hosts']:,} hosts, epsilon 2",
+        f"points: standard error of a share over a day, {row['hosts']:,} hosts, epsilon 2",
     )
 
 
@@ -253,8 +253,8 @@ def _dropout_tile(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, str] |
     return (
         f"{share:.0f} %",
         (
-            f"of the reports that come are in a release when {100 * row['axis_dropout']:g} % of the "
-            "hosts are silent"
+            "of the reports that come are in a release when "
+            f"{100 * row['axis_dropout']:g} % of the hosts are silent"
         ),
     )
 
@@ -265,7 +265,7 @@ def _mix_tile(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, str]:
     return (
         f"{row['classes_seen']} of {row['classes_true']}",
         (
-            f"classes above noise for an operator of {row['hosts']:,} hosts in {row['hours']:g} h, "
+            f"classes above noise for {row['hosts']:,} hosts of one operator, {row['hours']:g} h, "
             f"each ± {points(row['standard_error_points_mean'])}"
         ),
     )
