@@ -69,7 +69,8 @@ def measure(kept: Parts) -> list[Figure]:
     figures += _slowdowns(curves[ANCHOR_APPLICATIONS])
     for names, part in people.items():
         name = f"hours_to_99_percent_applications_{'_'.join(names)}"
-        figures.append(Figure(name, part["hours"], "h, same plan, jobs of this population"))
+        if part["hours"] is not None:
+            figures.append(Figure(name, part["hours"], "h, same plan, jobs of this population"))
     figures += [Figure(name, value, "share of GPU time") for name, value in right.items()]
     return figures
 
@@ -194,8 +195,7 @@ def population(sizes: str, durations: str) -> Part:
         rest = sqrt((1 - SHIPPED_WEIGHT) / (1 - weight))
         options.append({"m": m, "weight": weight, "rest_error": rest, **_short(curve)})
     (ours,) = [o for o in options if (o["m"], o["weight"]) == (design.m, SHIPPED_WEIGHT)]
-    hours = ours["hours_to_99"] or float("nan")
-    return {"hours": hours, "hosts_a_day": ours["hosts_a_day"], "options": options}
+    return {"hours": ours["hours_to_99"], "hosts_a_day": ours["hosts_a_day"], "options": options}
 
 
 def _short(curve: SeenCurve) -> dict[str, Any]:

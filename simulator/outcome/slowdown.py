@@ -11,9 +11,11 @@ PUBLISHED_PERCENT: Final = (0.0035, 0.014)
 """Overhead that the planet-scale profiling paper gives, least and most."""
 
 _SOURCES: Final = (
-    ("probes.json", "workload_slowdown_percent"),
     ("agent.json", "workload_slowdown_percent"),
+    ("probes.json", "governor_overhead_percent_50k"),
 )
+"""What the agent costs its host, and what its GPU probes cost a process that launches 50,000
+kernels a second: both are paid by a host that measures, so they are added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +43,26 @@ class HostSlowdown:
 
 
 def measured_slowdown(results: Path) -> HostSlowdown | None:
-    """Find the measured slowdown of a host in bench/results; None where nobody measured it.
+    """Add what bench/results says that measuring costs a host; None where nobody measured it.
 
-    The benchmark of the GPU probes counts before that of the whole agent.
+    The interval is that of the file, where there is one part alone.
     """
-    for name, figure in _SOURCES:
-        try:
-            document = json.loads((results / name).read_text(encoding="utf-8"))
-            figures = {one["name"]: float(one["value"]) for one in document["figures"]}
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-        if figure in figures:
-            low, high = figures.get(f"{figure}_low"), figures.get(f"{figure}_high")
-            return HostSlowdown(figures[figure], low, high, f"{name}: {figure}")
-    return None
+    parts = [part for name, figure in _SOURCES if (part := _part(results / name, figure))]
+    if not parts:
+        return None
+    if len(parts) == 1:
+        return parts[0]
+    source = " + ".join(part.source for part in parts)
+    return HostSlowdown(sum(part.percent for part in parts), None, None, source)
+
+
+def _part(path: Path, figure: str) -> HostSlowdown | None:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        figures = {one["name"]: float(one["value"]) for one in document["figures"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if figure not in figures:
+        return None
+    low, high = figures.get(f"{figure}_low"), figures.get(f"{figure}_high")
+    return HostSlowdown(figures[figure], low, high, f"{path.name}: {figure}")

@@ -149,3 +149,10 @@ def test_slowdown_of_the_fleet_is_the_hosts_times_the_rate(tmp_path: Path) -> No
     assert found.fleet_percent(0.1) == pytest.approx(0.01)
     assert found.rate_for(0.01) == pytest.approx(0.1)
     assert found.source == "agent.json: workload_slowdown_percent"
+    probes = [{"name": "governor_overhead_percent_50k", "value": 0.3, "unit": "%"}]
+    (tmp_path / "probes.json").write_text(json.dumps({"figures": probes}))
+    both = measured_slowdown(tmp_path)
+    assert both is not None
+    assert both.percent == pytest.approx(0.4)
+    (tmp_path / "agent.json").write_text("[]")
+    assert measured_slowdown(tmp_path) is not None
