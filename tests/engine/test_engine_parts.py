@@ -132,7 +132,7 @@ def test_os_stream_never_repeats_and_renews_its_key(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "urandom", urandom)
     monkeypatch.setattr(randomness, "_REKEY_BYTES", 3 << 20)
     stream = OsStream()
-    drawn = stream((1 << 20) + 7) + stream(1 << 21) + stream(5) + stream(0)
+    drawn = bytes(stream((1 << 20) + 7) + stream(1 << 21) + stream(5) + stream(0))
     assert len(drawn) == (1 << 20) + 7 + (1 << 21) + 5
     assert len(keys) == len(set(keys)) == 2
     blocks = {drawn[at : at + 16] for at in range(0, len(drawn) - 16, 16)}

@@ -27,6 +27,7 @@ from wire.task import CHECK_WORDS, Task
 
 WINDOWS = 60
 HOSTS = 40
+TIMES = 1_200
 
 
 @pytest.fixture(scope="module")
@@ -107,14 +108,14 @@ def _summed_minutes(fleet: SmallFleet, rows: SameRows, task: Task) -> NDArray[np
 
 def test_row_of_windows_rounds_as_independent_windows_do(fleet: SmallFleet, rows: SameRows) -> None:
     """Variances, and the covariances that one uniform per host and section makes, times sixty."""
-    minutes = rounding_of(fleet, rows, 1, 3_000)
-    hours = rounding_of(fleet, rows, WINDOWS, 3_000)
-    assert np.abs(hours.mean(axis=0)).max() < 5 * np.sqrt(WINDOWS * HOSTS / 4 / 3_000)
+    minutes = rounding_of(fleet, rows, 1, TIMES)
+    hours = rounding_of(fleet, rows, WINDOWS, TIMES)
+    assert np.abs(hours.mean(axis=0)).max() < 5 * np.sqrt(WINDOWS * HOSTS / 4 / TIMES)
     by_minute, by_hour = np.cov(minutes.T), np.cov(hours.T)
     rounded = np.flatnonzero(np.diag(by_minute) > 1)
     assert rounded.size > 5
     ratio = np.diag(by_hour)[rounded] / np.diag(by_minute)[rounded] / WINDOWS
-    assert np.abs(ratio - 1).max() < 0.2
+    assert np.abs(ratio - 1).max() < 0.25
     place = np.ix_(rounded, rounded)
     apart = by_hour[place] / WINDOWS - by_minute[place]
-    assert np.abs(apart).max() < 0.15 * np.diag(by_minute)[rounded].max()
+    assert np.abs(apart).max() < 0.25 * np.diag(by_minute)[rounded].max()
