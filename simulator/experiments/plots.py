@@ -42,6 +42,7 @@ STYLE: Final[Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.color": GRID,
     "grid.linewidth": 0.7,
     "text.color": INK,
@@ -210,8 +211,13 @@ def _error(rows: Rows) -> Drawn | None:
         figure,
         f"From {told(x, at[0])} to {told(x, at[-1])} {_of(x)}{who} the standard error of one "
         f"window {way} {ratio:.1f}-fold, from {points(window[0])} to {points(window[-1])}{daily}; "
-        f"what was measured is {min(off):.2f} to {max(off):.2f} times what was predicted.",
+        f"what was measured is {_range(off)} times what was predicted.",
     )
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
+    return low if low == high else f"{low} to {high}"
 
 
 def _of(axis: str) -> str:
@@ -320,10 +326,11 @@ def _mix(rows: Rows) -> Drawn | None:
     plot.grid(visible=False, axis="y")
     seen, true = row["classes_seen"], row["classes_true"]
     error = row["standard_error_points_mean"]
+    windows = round(row["hours"] * 3600 / row["section_window_s"])
     return Drawn(
         figure,
         f"{row['hosts']:,} hosts see {seen} of {true} classes above noise in the mean of "
-        f"{row['windows_released']} windows ({row['hours']:g} h), each within "
+        f"{windows} windows ({row['hours']:g} h), each within "
         f"{points(Z95 * error)} at 95 %; a single window has a standard error of "
         f"{points(row['standard_error_points'])}.",
     )
@@ -370,20 +377,23 @@ def _seen(rows: Rows) -> Drawn | None:
     over.xaxis.set_minor_locator(NullLocator())
     over.set_xlabel("time")
     over.set_ylabel("applications seen, %")
-    over.legend(loc="upper left")
+    over.legend(loc="center left")
     against.axhline(24, color=INK, linewidth=0.8, linestyle=":")
+    rates = sorted({curve["rate"] for row in rows for curve in row["curves"]})
     against.set_xlabel("sampling rate, of windows or of hosts")
-    rates = [curve["rate"] for row in rows for curve in row["curves"]]
-    against.set_xlim(min(rates) / 1.3, 1.3)
     against.set_xscale("log")
-    against.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
-    against.xaxis.set_minor_formatter(NullFormatter())
-    against.set_ylabel("hours until 99 % are seen")
-    against.set_ylim(0, 24 * days)
+    against.set_xlim(rates[0] / 1.3, 1.3)
+    against.set_xticks(rates, [f"{100 * rate:g} %" for rate in rates])
+    against.xaxis.set_minor_locator(NullLocator())
+    against.set_yscale("log")
+    against.set_ylim(0.7 * min(ticks), 24 * days * 1.2)
+    against.set_yticks(ticks, [f"{h} h" if h <= 24 else f"{h // 24} d" for h in ticks])
+    against.yaxis.set_minor_locator(NullLocator())
+    against.set_ylabel("until 99 % are seen")
     if not any(curve["hours_to_99"] is not None for row in rows for curve in row["curves"]):
         against.annotate(f"not within {days} days at any rate", (0.5, 0.5), ha="center",
                          xycoords="axes fraction")  # fmt: skip
-    against.legend(fontsize=7.5)
+    against.legend(fontsize=7.5, loc="lower left", ncols=3)
     return Drawn(figure, _seen_sentence(rows))
 
 
@@ -421,15 +431,26 @@ def _attribution(rows: Rows) -> Drawn | None:
     plot.set_ylabel("GPU time given to the right class, %")
     _label(plot, x, rows, log=x in {"epsilon", "cohort", "job_gpus"})
     plot.legend()
-    own = groups[-1][1]
-    at, hosts = _mean_at(own, x, "on_hosts")
-    _, released = _mean_at(own, x, "released")
+    shown = [
+        f"{_span(_mean_at(own, x, 'released')[1])}{f' among {name}' if name else ''}"
+        for name, own in groups
+    ]
+    at, hosts = _mean_at(groups[-1][1], x, "on_hosts")
     return Drawn(
         figure,
-        f"Between {told(x, at[0])} and {told(x, at[-1])} {AXIS_NAMES.get(x, x)} the hosts put "
-        f"{_span(hosts)} of the GPU time under the right class, and a release of "
-        f"{own[0]['period_s'] / 3600:g} hours still shows {_span(released)} of it.",
+        f"{_along(x, at)} the hosts put {_span(hosts)} of the GPU time under the right class; a release of "
+        f"{rows[0]['period_s'] / 3600:g} hours still shows {', '.join(shown)}.",
     )
+
+
+def _along(axis: str, at: Sequence[float]) -> str:
+    between = f"{told(axis, at[0])} to {told(axis, at[-1])}"
+    return {
+        "candidates": f"With {between} tables taught",
+        "job_gpus": f"In jobs of {between} GPUs",
+        "epsilon": f"At epsilon {between}",
+        "unknown": f"With {between} of the programs taught to nobody",
+    }.get(axis, f"With {AXIS_NAMES.get(axis, axis)} from {between}")
 
 
 def _span(values: Sequence[float]) -> str:
@@ -449,13 +470,14 @@ def _lies(rows: Rows) -> Drawn | None:
         moved = abs(lie["moved"]) / lie["bound"]
         plot.barh(place, moved, color=COLOURS[0 if lie["bounded"] else 1])
         told = f"refused: {lie['refused']}" if lie["refused"] else f"moved by {moved:.1f} bounds"
-        plot.annotate(told, (moved, place), (5, 0), textcoords="offset points", va="center",
+        beside = (max(moved, 1.0), place)
+        plot.annotate(told, beside, (5, 0), textcoords="offset points", va="center",
                       fontsize=8.5)  # fmt: skip
     plot.axvline(1, color=INK, linewidth=0.9, linestyle=":")
     plot.set_yticks(range(len(lies)), [lie["lie"].replace("_", " ") for lie in lies])
     most = max(abs(lie["moved"]) / lie["bound"] for lie in lies)
     plot.set_xlim(0, max(2.0, 1.4 * most))
-    plot.set_xlabel("movement of the statistic, of liars x what one host may add (dotted: 1)")
+    plot.set_xlabel("moved, as a multiple of what the liars may add (dotted: 1)")
     plot.grid(visible=False, axis="y")
     bounded = max(abs(lie["moved"]) / lie["bound"] for lie in lies if lie["bounded"])
     free = [lie for lie in lies if not lie["bounded"]]

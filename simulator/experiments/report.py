@@ -153,7 +153,12 @@ def origin(rows: Sequence[Row]) -> str:
             "recorded, the rest are variants by rule."
         )
     if first.get("tables"):
-        return text + f"{first['variants']} of its {first['tables']} applications are variants."
+        known = sum(row["tables"] - row["variants"] for row in rows)
+        return text + (
+            f"{known} of its applications are recordings as they are, the others are variants."
+            if known
+            else "All of its applications are variants of recordings, by rule."
+        )
     if first.get("recordings") is not None:
         most = max(rows, key=lambda row: row["tables_met"])
         return text + (
@@ -179,7 +184,7 @@ def _table(rows: Sequence[Row]) -> str:
     refused = sorted({str(row["refusal"]) for row in rows if row.get("refusal")})
     told = "".join(f"<p>refused: {escape(text)}</p>" for text in refused)
     return (
-        f"<details><summary>{len(rows)} runs as numbers</summary>{told}"
+        f"<details><summary>{len(rows)} run{'s' * (len(rows) > 1)} as numbers</summary>{told}"
         f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div></details>'
     )
 
