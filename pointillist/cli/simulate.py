@@ -16,7 +16,7 @@ _EXAMPLES = """Examples:
 
 pointillist simulate                                the shipped scenarios
 
-pointillist simulate steady --hosts 2000 --hours 0.5
+pointillist simulate steady --hours 0.2
 
 pointillist simulate ten_percent_load --fidelity noise --out runs/anchor
 
@@ -119,7 +119,7 @@ def _list(json: bool) -> None:
             f"{row['name']:<{width}}  {row['gpus']:>9,} GPUs {row['hours']:>6g} h  {row['about']}"
             for row in rows
         ]
-        more = "\nPlay one: pointillist simulate steady --hosts 2000 --hours 0.5"
+        more = "\nPlay one: pointillist simulate steady --hours 0.2"
         return "\n".join(["Shipped scenarios:", "", *lines, more])
 
     emit(found, json, text=text)

@@ -131,7 +131,7 @@ def next_commands(summary: dict[str, Any], folder: Path) -> list[str]:
     )
     return [
         f'.venv/bin/python -c "{sql}"',
-        f"pointillist simulate {other} --hosts 2000 --hours 0.5",
+        f"pointillist simulate {other} --hours 0.2",
         "pointillist experiment docs/experiments/report.toml",
     ]
 

@@ -436,10 +436,11 @@ def _attribution(rows: Rows) -> Drawn | None:
         for name, own in groups
     ]
     at, hosts = _mean_at(groups[-1][1], x, "on_hosts")
+    hours = rows[0]["period_s"] / 3600
     return Drawn(
         figure,
-        f"{_along(x, at)} the hosts put {_span(hosts)} of the GPU time under the right class; a release of "
-        f"{rows[0]['period_s'] / 3600:g} hours still shows {', '.join(shown)}.",
+        f"{_along(x, at)} the hosts put {_span(hosts)} of the GPU time under the right class; a "
+        f"release of {hours:g} hours still shows {', '.join(shown)}.",
     )
 
 

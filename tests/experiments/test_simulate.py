@@ -139,7 +139,9 @@ def test_simulate_that_releases_nothing_says_so(
         '[[shape]]\ngpu_model = "H100"\n[dropout]\nshare = 0.5\n'
     )
     folder = tmp_path / "run"
-    code, out, err = run(monkeypatch, capsys, "simulate", str(scenario), "--out", str(folder))
+    code, out, err = run(
+        monkeypatch, capsys, "simulate", str(scenario), "--fidelity", "noise", "--out", str(folder)
+    )
     assert code == 1
     assert "nothing was released: n_min 2" in err
     assert "Nothing was released." in out
