@@ -10,7 +10,16 @@ from typing import Annotated, Any
 
 import typer
 
-from .output import CommandError, ExitCode, JsonFlag, emit, reported, say, usage_error
+from .output import (
+    CommandError,
+    ExitCode,
+    JsonFlag,
+    emit,
+    log_to_stderr,
+    reported,
+    say,
+    usage_error,
+)
 
 _EXAMPLES = """Examples:
 
@@ -230,9 +239,15 @@ def _export(
         )
     with reported(ExitCode.USAGE, ScenarioError, ExportConfigError):
         if enrol:
-            emit(enrol_hosts(scenario or "", asked, config, kind), json)
+            emit(enrol_hosts(scenario or "", asked, config, kind), json, text=_enrolled)
         else:
+            log_to_stderr()
             emit(export_reports(scenario or "", asked, config, kind, say), json)
+
+
+def _enrolled(made: dict[str, Any]) -> str:
+    head = f"{made['hosts']:,} hosts of {made['operators']} operators have keys and join requests."
+    return "\n".join([head, "", "Next:", *made["next"]])
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -176,3 +176,22 @@ def test_screen_fits_its_terminal(width: int) -> None:
     assert "80 x real time" in text
     assert "nothing released yet" in text
     assert "n_min 1" in text
+
+
+def test_simulate_enrols_hosts_and_says_what_comes_next(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = tmp_path / "export.toml"
+    config.write_text(
+        f'[fleet]\nidentities = "{tmp_path / "fleet"}"\n[transport]\nfolder = "{tmp_path / "log"}"\n'
+        f'[trust]\nleaders = ["{"aa" * 32}"]\nhelpers = ["{"bb" * 32}"]\n'
+    )
+    asked = ["simulate", "steady", "--hosts", "5", "--export", "log", "--config", str(config)]
+    code, out, err = run(monkeypatch, capsys, *asked, "--enrol")
+    assert code == 0, err
+    assert "5 hosts" in out
+    assert "pointillist leader roster build" in out
+    assert len(list((tmp_path / "fleet" / "joins").glob("*.join"))) == 5
+    code, _, err = run(monkeypatch, capsys, *asked, "--enrol")
+    assert code == 2
+    assert "name another folder" in err
