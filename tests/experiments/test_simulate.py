@@ -183,7 +183,8 @@ def test_simulate_enrols_hosts_and_says_what_comes_next(
 ) -> None:
     config = tmp_path / "export.toml"
     config.write_text(
-        f'[fleet]\nidentities = "{tmp_path / "fleet"}"\n[transport]\nfolder = "{tmp_path / "log"}"\n'
+        f'[fleet]\nidentities = "{tmp_path / "fleet"}"\n'
+        f'[transport]\nfolder = "{tmp_path / "log"}"\n'
         f'[trust]\nleaders = ["{"aa" * 32}"]\nhelpers = ["{"bb" * 32}"]\n'
     )
     asked = ["simulate", "steady", "--hosts", "5", "--export", "log", "--config", str(config)]
