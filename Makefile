@@ -14,13 +14,14 @@ SITE := .venv/site
 
 .PHONY: help setup bpf demo test test-long gpu-check gpu-kit lint lint-python lint-proto lint-docs format lock
 .PHONY: kafka java bench-round bench-demo bench-audit bench-kafka bench-agent clean
-.PHONY: bench-families bench-signatures bench-discovery bench-probes bench-simulator
+.PHONY: bench-families bench-signatures bench-discovery bench-probes bench-simulator experiments
 
 help:
 	@echo "make setup         .venv with everything, by hash"
 	@echo "make bpf           the BPF object anew, where clang is"
 	@echo "make demo          a private fleet of 12,000 GPUs on this machine, under three minutes"
 	@echo "make demo KAFKA=1  the same through Apache Kafka"
+	@echo "make experiments   the simulator's report in docs/experiments, anew; resumable"
 	@echo "make kafka         Apache Kafka on loopback; pointillist kafka stop ends it"
 	@echo "make test          the tests"
 	@echo "make test-long     those that take longer: a cluster of three brokers"
@@ -55,6 +56,9 @@ demo: $(STAMP)
 
 kafka: $(STAMP)
 	@.venv/bin/pointillist kafka start $(ARGS)
+
+experiments: $(STAMP)
+	@.venv/bin/pointillist experiment docs/experiments/report.toml $(ARGS)
 
 # Java and Maven, for the tests against a real broker: root installs them, others are told.
 java: $(STAMP)

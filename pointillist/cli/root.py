@@ -30,6 +30,8 @@ class Group:
 
 GROUPS = (
     Group("demo", "pointillist.cli.demo", "Play a fleet of 12,000 GPUs on this machine."),
+    Group("simulate", "pointillist.cli.simulate", "A fleet of any size, played beside its truth."),
+    Group("experiment", "pointillist.cli.experiment", "Sweeps of simulations, and their report."),
     Group("agent", "pointillist.cli.agent", "The agent of this host: run it, read its ledger."),
     Group("leader", "pointillist.cli.leader", "The aggregator that receives and releases."),
     Group("helper", "pointillist.cli.helper", "The aggregator that holds the masks."),

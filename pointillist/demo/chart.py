@@ -85,7 +85,7 @@ def _bars(axis: Axes, views: list[CellView], colour: str) -> None:
         "D",
         color=TRUTH,
         markersize=5,
-        label="truth (known in a demo)",
+        label="truth (known of simulated hosts)",
     )
     axis.set_yticks(list(places.values()), [readable(cell) for cell in places], fontsize=9)
     axis.set_xlim(left=0)

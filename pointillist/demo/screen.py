@@ -45,7 +45,12 @@ class Frame:
 def render(frame: Frame, width: int) -> RenderableType:
     """The whole screen for one frame, on a terminal of `width` columns."""
     return Panel(
-        Group(_headline(frame), _progress(frame), _mix_table(frame, width), _footer(frame)),
+        Group(
+            _headline(frame),
+            _progress(frame),
+            mix_table(frame.latest, frame.mean, width),
+            _footer(frame),
+        ),
         title="[bold]Pointillist demo[/bold] · see the fleet, never the machine",
         subtitle="[dim]throw-away identities, budget and roster · label: demo[/dim]",
         border_style="cyan",
@@ -74,7 +79,7 @@ def _progress(frame: Frame) -> Table:
     return row
 
 
-def _mix_table(frame: Frame, width: int) -> Table:
+def mix_table(newest: list[CellView], mean: list[CellView], width: int) -> Table:
     """The kernel mix; ± is half of the 95 % interval. A narrow screen goes without bars."""
     table = Table(expand=True, box=None, pad_edge=False)
     table.add_column("GPU time, %", no_wrap=True)
@@ -83,8 +88,8 @@ def _mix_table(frame: Frame, width: int) -> Table:
     table.add_column("mean so far ±", justify="right", no_wrap=True)
     if width >= WIDE:
         table.add_column("released mean", min_width=BAR_CELLS, no_wrap=True)
-    latest = {view.cell: view for view in frame.latest}
-    for view in ranked(frame.mean)[:ROWS]:
+    latest = {view.cell: view for view in newest}
+    for view in ranked(mean)[:ROWS]:
         row = _row(view, latest.get(view.cell))
         table.add_row(*(row if width >= WIDE else row[:-1]))
     return table

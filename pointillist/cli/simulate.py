@@ -1,0 +1,255 @@
+"""`pointillist simulate`: what a fleet of any size would see, what it would cost, how private."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .output import (
+    CommandError,
+    ExitCode,
+    JsonFlag,
+    emit,
+    log_to_stderr,
+    reported,
+    say,
+    usage_error,
+)
+
+_EXAMPLES = """Examples:
+
+pointillist simulate                                the shipped scenarios
+
+pointillist simulate steady --hours 0.2
+
+pointillist simulate ten_percent_load --fidelity noise --out runs/anchor
+
+pointillist simulate --resume runs/anchor           go on where it was cut off
+
+pointillist simulate my-fleet.toml --json | jq .standard_error_points"""
+
+app = typer.Typer(
+    help="Play a fleet of any size through the production code, beside its truth.",
+    epilog=_EXAMPLES,
+    rich_markup_mode="rich",
+    invoke_without_command=True,
+    # A group takes options before its arguments alone, unless it is told otherwise.
+    context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": True},
+)
+
+
+@app.callback(epilog=_EXAMPLES)
+def simulate(
+    scenario: Annotated[
+        str | None, typer.Argument(help="A shipped scenario or a TOML file; none lists them.")
+    ] = None,
+    hosts: Annotated[
+        int | None, typer.Option(help="Hosts in place of the scenario's.", min=1, max=1_000_000)
+    ] = None,
+    hours: Annotated[
+        float | None, typer.Option(help="Hours of the fleet's time.", min=1 / 3600, max=8760)
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Repeats truth and releases bit for bit.", min=0)
+    ] = None,
+    fidelity: Annotated[
+        str | None,
+        typer.Option(
+            help="exact: sealed, sent, opened, released. masked: real noise and masks. "
+            "noise: the distribution. auto: masked up to a day, then noise."
+        ),
+    ] = None,
+    plan: Annotated[
+        str | None, typer.Option(help="A shipped plan or a plan file in place of the scenario's.")
+    ] = None,
+    section: Annotated[
+        str, typer.Option(help="Section of the screen and the chart.")
+    ] = "kernel_mix",
+    processes: Annotated[
+        int, typer.Option(help="Processes that share the hosts.", min=1, max=64)
+    ] = min(os.cpu_count() or 1, 8),
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run; runs/simulate-NAME-TIME without it.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Folder of a run that was cut off: go on.")
+    ] = None,
+    export: Annotated[
+        str | None,
+        typer.Option(
+            help="kafka (or log): send the reports to running aggregators as if it were the fleet."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="With --export: export.toml.")
+    ] = None,
+    enrol: Annotated[
+        bool, typer.Option("--enrol", help="With --export: make identities and join requests.")
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Play a scenario and show the releases beside the truth.
+
+    Every report, its noise and its masks are made by the agent's code, every sum and estimate by
+    the aggregators'. What each window held is kept in the run's folder; a run that is cut off goes
+    on with --resume.
+    """
+    if scenario is None and resume is None:
+        if export is not None:
+            raise usage_error("--export: expected a scenario, got none", "name a scenario")
+        _list(json)
+        return
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    asked: dict[str, Any] = {"hosts": hosts, "hours": hours, "seed": seed, "fidelity": fidelity}
+    if export is not None:
+        _export(scenario, plan, asked, (export, config, enrol), json)
+        return
+    if config is not None or enrol:
+        raise usage_error("--config and --enrol go with --export", "--export kafka")
+    if resume is not None:
+        _check_resume(scenario, plan, out, asked)
+    _play(scenario, plan, asked, (out, resume), (processes, section), json)
+
+
+def _list(json: bool) -> None:
+    from pointillist.simulate.farewell import list_scenarios
+
+    found = list_scenarios()
+
+    def text(rows: list[dict[str, Any]]) -> str:
+        width = max(len(row["name"]) for row in rows)
+        lines = [
+            f"{row['name']:<{width}}  {row['gpus']:>9,} GPUs {row['hours']:>6g} h  {row['about']}"
+            for row in rows
+        ]
+        more = "\nPlay one: pointillist simulate steady --hours 0.2"
+        return "\n".join(["Shipped scenarios:", "", *lines, more])
+
+    emit(found, json, text=text)
+
+
+def _check_resume(
+    scenario: str | None, plan: str | None, out: Path | None, asked: dict[str, Any]
+) -> None:
+    given = {"SCENARIO": scenario, "--plan": plan, "--out": out} | {
+        f"--{name}": value for name, value in asked.items()
+    }
+    stray = [name for name, value in given.items() if value is not None]
+    if stray:
+        raise usage_error(
+            f"--resume: expected nothing beside it that changes the run, got {', '.join(stray)}",
+            "the folder remembers scenario, plan and options",
+        )
+
+
+def _play(
+    scenario: str | None,
+    plan: str | None,
+    asked: dict[str, Any],
+    folders: tuple[Path | None, Path | None],
+    how: tuple[int, str],
+    json: bool,
+) -> None:
+    from rich.console import Console
+
+    from pointillist.plan_file import PlanFileError
+    from pointillist.simulate.farewell import tell
+    from pointillist.simulate.play import Player
+    from pointillist.simulate.setup import Changes, NoSuchRun, Setup
+    from pointillist.simulate.stage import Stage
+    from simulator.engine.crew import CrewFailed
+    from simulator.engine.store import AnotherRun
+    from simulator.scenario import ScenarioError
+
+    out, resume = folders
+    _check_fidelity(asked["fidelity"])
+    with reported(ExitCode.USAGE, ScenarioError, PlanFileError, NoSuchRun, AnotherRun, ValueError):
+        if resume is not None:
+            setup, folder = Setup.resume(resume), resume
+        else:
+            setup = Setup.make(scenario or "", plan, Changes(**asked))
+            folder = _folder(out, setup.scenario.name)
+        player = Player(setup, folder, *how)
+        if resume is None:
+            setup.keep(folder)
+    try:
+        with (
+            reported(ExitCode.FAILED, CrewFailed),
+            reported(ExitCode.USAGE, AnotherRun),
+            Stage(Console(stderr=True), quiet=json) as stage,
+        ):
+            result = player.play(stage.show)
+    except KeyboardInterrupt:
+        say(f"cut off; go on: pointillist simulate --resume {folder}")
+        raise
+    if json:
+        emit(result.summary, json)
+    else:
+        tell(Console(), result, folder)
+    if not result.summary["windows_released"]:
+        raise CommandError(
+            ExitCode.FAILED,
+            f"nothing was released: {result.summary['kept_back'] or 'no window ended'}",
+            "fewer dropouts, or more hosts than the plan's n_min",
+        )
+
+
+def _check_fidelity(fidelity: str | None) -> None:
+    known = ("auto", "exact", "masked", "noise")
+    if fidelity is not None and fidelity not in known:
+        raise usage_error(f"--fidelity: expected one of {', '.join(known)}, got {fidelity!r}")
+
+
+def _folder(out: Path | None, name: str) -> Path:
+    folder = out or Path("runs") / time.strftime(f"simulate-{name}-%Y%m%d-%H%M%S")
+    if folder.exists() and any(folder.iterdir()):
+        raise usage_error(
+            f"{folder}: expected a new or empty folder, found files in it",
+            f"go on with it: pointillist simulate --resume {folder}",
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _export(
+    scenario: str | None,
+    plan: str | None,
+    asked: dict[str, Any],
+    export: tuple[str, Path | None, bool],
+    json: bool,
+) -> None:
+    from pointillist.simulate.export import ExportConfigError, enrol_hosts, export_reports
+    from simulator.scenario import ScenarioError
+
+    kind, config, enrol = export
+    if kind not in {"kafka", "log"}:
+        raise usage_error(f"--export: expected kafka or log, got {kind!r}")
+    if config is None:
+        raise usage_error("--export: expected --config FILE", "docs/simulate.md shows one")
+    if plan is not None or asked["fidelity"] is not None:
+        raise usage_error(
+            "--export: expected neither --plan nor --fidelity",
+            "the running aggregators' signed tasks are the plan, and every report is sealed",
+        )
+    with reported(ExitCode.USAGE, ScenarioError, ExportConfigError):
+        if enrol:
+            emit(enrol_hosts(scenario or "", asked, config, kind), json, text=_enrolled)
+        else:
+            log_to_stderr()
+            emit(export_reports(scenario or "", asked, config, kind, say), json)
+
+
+def _enrolled(made: dict[str, Any]) -> str:
+    head = f"{made['hosts']:,} hosts of {made['operators']} operators have keys and join requests."
+    return "\n".join([head, "", "Next:", *made["next"]])
+
+
+def _interrupt(number: int, frame: object) -> None:
+    del number, frame
+    raise KeyboardInterrupt

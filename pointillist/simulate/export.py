@@ -1,0 +1,161 @@
+"""`pointillist simulate --export`: a scenario's reports to running aggregators, as if a fleet."""
+
+from __future__ import annotations
+
+import signal
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edge_agent.config import BoundsSection, TransportSection, TrustSection
+from edge_agent.config_tree import ConfigError, build
+from simulator.export.fleet import ExportedFleet, ExportSettings
+from simulator.export.identities import IdentitiesError, load_identities, make_identities
+from simulator.export.windows import ExportedWindow
+from simulator.fleet import make_inventory
+from simulator.scenario import Scenario, load
+from wire.catalogue import Catalogue
+
+from .setup import Changes, scenario_path
+
+DEFAULT_HOURS = 1.0
+
+
+class ExportConfigError(ValueError):
+    """export.toml, or what it names, cannot be used; says what was expected and what came."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSection:
+    """The simulated hosts.
+
+    identities  folder of their keys and ledger; --enrol makes it
+    plan        name of the [[plan]] in the Leader's plans file
+    domain      "live" takes fleet tasks, as agents do; "demo" those of a demo
+    """
+
+    identities: Path
+    plan: str = "fleet"
+    domain: str = "live"
+
+    def __post_init__(self) -> None:
+        if self.domain not in {"live", "demo"}:
+            raise ValueError(f"domain: expected live or demo, got {self.domain!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class ExportConfig:
+    """The whole tree of export.toml; transport, trust and bounds are those of agent.toml."""
+
+    fleet: FleetSection
+    transport: TransportSection
+    trust: TrustSection
+    bounds: BoundsSection = field(default_factory=BoundsSection)
+
+
+def load_export_config(path: Path, kind: str) -> ExportConfig:
+    """Read export.toml.
+
+    kind        "kafka" or "log": where the file must say that reports go
+    Raises      ExportConfigError
+    """
+    try:
+        config = build(ExportConfig, tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ExportConfigError(f"{path}: {error.strerror}") from None
+    except (ConfigError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ExportConfigError(f"{path}: {error}") from error
+    if (config.transport.kafka is not None) != (kind == "kafka"):
+        wanted = "[transport.kafka]" if kind == "kafka" else "[transport] folder"
+        raise ExportConfigError(f"{path}: --export {kind} expects {wanted}, found the other one")
+    return config
+
+
+def enrol_hosts(
+    scenario: str, asked: Mapping[str, Any], config_path: Path, kind: str
+) -> dict[str, Any]:
+    """Make keys, tokens and join requests of a scenario's hosts, and say what comes next.
+
+    Raises      ExportConfigError, ScenarioError
+    """
+    config = load_export_config(config_path, kind)
+    catalogue = Catalogue.load()
+    inventory = make_inventory(_scenario(scenario, asked), catalogue)
+    try:
+        made = make_identities(config.fleet.identities, inventory, catalogue, config.fleet.plan)
+    except IdentitiesError as error:
+        raise ExportConfigError(str(error)) from error
+    except OSError as error:
+        raise ExportConfigError(f"{error.filename}: {error.strerror}") from None
+    return asdict(made) | {
+        "next": [
+            f"cat {made.tokens_file} >> plans.toml",
+            (
+                f"pointillist leader roster build --plans plans.toml --requests {made.joins} "
+                "--key LEADER/identity.key --now --out fleet.roster"
+            ),
+            "pointillist helper countersign fleet.roster --key HELPER/identity.key --leader ...",
+            f"pointillist simulate {scenario} --export {kind} --config {config_path}",
+        ]
+    }
+
+
+def export_reports(
+    scenario: str,
+    asked: Mapping[str, Any],
+    config_path: Path,
+    kind: str,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Send reports for --hours of the wall clock, one line a window, until done or stopped.
+
+    Raises      ExportConfigError, ScenarioError, LedgerRefused, TransportUnavailable
+    """
+    config = load_export_config(config_path, kind)
+    try:
+        hosts = load_identities(config.fleet.identities)
+    except IdentitiesError as error:
+        raise ExportConfigError(str(error)) from error
+    hours = asked.get("hours") or DEFAULT_HOURS
+    played = _scenario(scenario, {**asked, "hosts": len(hosts)})
+    settings = ExportSettings(
+        config.fleet.identities,
+        config.transport.settings,
+        config.trust.pins,
+        config.bounds.bounds(None),
+        hours * 3600,
+        config.fleet.domain,
+    )
+    stop = _Stop()
+    fleet = ExportedFleet(played, hosts, settings, lambda window: say(told(window)))
+    say(f"{len(hosts):,} hosts, waiting for tasks and roster from the log")
+    return asdict(fleet.run(stop))
+
+
+def told(window: ExportedWindow) -> str:
+    """One line for a person: what is on its way, never what it holds."""
+    return f"{window.series} {window.start_s}: {window.hosts:,} reports"
+
+
+def _scenario(scenario: str, asked: Mapping[str, Any]) -> Scenario:
+    """The scenario with the size and seed that were asked for; its length is the wall clock's."""
+    loaded = load(scenario_path(scenario))
+    return Changes(hosts=asked.get("hosts"), seed=asked.get("seed")).apply(loaded)
+
+
+class _Stop:
+    """Ends the loop in order on a signal: what was sealed is in the ledger's spool."""
+
+    def __init__(self) -> None:
+        self._stopping = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+
+    def _stop(self, number: int, frame: object) -> None:
+        del number, frame
+        self._stopping = True
+
+    def __call__(self) -> bool:
+        return self._stopping

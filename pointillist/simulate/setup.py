@@ -1,0 +1,138 @@
+"""What a simulation is made of, and the folder that remembers it: a run that is cut off goes on.
+
+A folder holds `scenario.toml` and `plan.toml` as they were, `run.json` with what the command line
+changed, `outcomes.sqlite` with every settled window, and what came of it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Self
+
+from pointillist.plan_file import load_plan
+from privacy.plan import Plan
+from simulator.scenario import Scenario, ScenarioError
+from simulator.scenario import file as scenario_file
+
+PLANS: Final = Path(__file__).parents[1] / "plans"
+SCENARIO_FILE: Final = "scenario.toml"
+PLAN_FILE: Final = "plan.toml"
+RUN_FILE: Final = "run.json"
+MOST_HOURS: Final = 8760.0
+
+
+class NoSuchRun(ValueError):
+    """A folder is no simulation that could go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What the command line changes of a scenario; None leaves it."""
+
+    hosts: int | None = None
+    hours: float | None = None
+    seed: int | None = None
+    fidelity: str | None = None
+
+    def apply(self, scenario: Scenario) -> Scenario:
+        """Change a scenario. Raises ScenarioError where a window no longer fits."""
+        if self.hosts is not None:
+            scenario = scenario.scaled(hosts=self.hosts)
+        if self.hours is not None:
+            scenario = scenario.with_(duration_s=max(1, round(self.hours * 3600)))
+        if self.seed is not None:
+            scenario = scenario.with_(seed=self.seed)
+        if self.fidelity is not None:
+            scenario = scenario.with_(fidelity=self.fidelity)
+        if scenario.duration_s < scenario.step_s:
+            raise ScenarioError(
+                f"hours: expected at least one step of {scenario.step_s} s, got "
+                f"{scenario.duration_s} s"
+            )
+        return scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """One simulation as it will be played."""
+
+    scenario: Scenario
+    plan: Plan
+    scenario_path: Path
+    plan_path: Path
+    changes: Changes
+
+    @classmethod
+    def make(cls, scenario: str, plan: str | None, changes: Changes) -> Self:
+        """Read a scenario and its plan, by the name of a shipped one or by path.
+
+        Raises  ScenarioError, PlanFileError, ParameterError, OSError
+        """
+        path = scenario_path(scenario)
+        loaded = changes.apply(scenario_file.load(path))
+        named = plan_path(plan or loaded.plan, path.parent)
+        return cls(loaded, load_plan(named), path, named, changes)
+
+    @classmethod
+    def resume(cls, folder: Path) -> Self:
+        """Read what `keep` wrote.
+
+        Raises  NoSuchRun, and what `make` raises
+        """
+        try:
+            kept = json.loads((folder / RUN_FILE).read_text())
+            changes = Changes(**kept["changes"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise NoSuchRun(
+                f"{folder}: expected the folder of a simulation with its {RUN_FILE}, got none that "
+                f"can be read ({error})"
+            ) from None
+        return cls.make(str(folder / SCENARIO_FILE), str(folder / PLAN_FILE), changes)
+
+    def keep(self, folder: Path) -> None:
+        """Write down what `resume` needs."""
+        shutil.copyfile(self.scenario_path, folder / SCENARIO_FILE)
+        shutil.copyfile(self.plan_path, folder / PLAN_FILE)
+        body: dict[str, Any] = {"scenario": self.scenario.name, "changes": asdict(self.changes)}
+        (folder / RUN_FILE).write_text(json.dumps(body, indent=2) + "\n")
+
+    def with_scenario(self, change: Callable[[Scenario], Scenario]) -> Self:
+        """The same with another scenario."""
+        return replace(self, scenario=change(self.scenario))
+
+
+def scenario_path(scenario: str) -> Path:
+    """Give the file of a shipped scenario, or the path itself."""
+    if scenario in scenario_file.names():
+        return scenario_file.FOLDER / f"{scenario}.toml"
+    if Path(scenario).is_file():
+        return Path(scenario)
+    scenario_file.load(scenario)  # it says what was expected and what came
+    return Path(scenario)
+
+
+def plan_names() -> tuple[str, ...]:
+    """Names of the shipped plans."""
+    return tuple(sorted(path.stem for path in PLANS.glob("*.toml")))
+
+
+def plan_path(plan: str, beside: Path | None = None) -> Path:
+    """Give the file of a shipped plan, or of a path (from the working folder or `beside`).
+
+    Raises  ScenarioError
+    """
+    if plan in plan_names():
+        return PLANS / f"{plan}.toml"
+    for base in (Path(), beside):
+        if base is not None and (base / plan).is_file():
+            return base / plan
+    raise ScenarioError(f"plan: expected a file or one of {', '.join(plan_names())}, got {plan!r}")
+
+
+def named_plan(plan: str) -> Plan:
+    """Read a plan by name or path. Raises ScenarioError, PlanFileError, ParameterError."""
+    return load_plan(plan_path(plan))

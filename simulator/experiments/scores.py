@@ -1,0 +1,202 @@
+"""What a run comes to: errors of one section against the truth, coverage, losses and cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggregator.ratios import BELOW_NOISE_ERRORS
+from aggregator.statistics import UNMEASURED
+from simulator.engine.run import Step
+from simulator.outcome import CoverageTally, TruthCell
+from wire.task import SectionKind
+
+DAY_S: Final = 86_400
+POINTS: Final = 100.0
+SHOWN: Final = 16
+"""Cells of a row, the largest: what a figure of a mix needs."""
+
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class MeanCell:
+    """One cell's share, mean of the windows so far: 0 .. 1, its standard error and the truth."""
+
+    cell: str
+    share: float
+    standard_error: float
+    truth: float
+
+    @property
+    def below_noise(self) -> bool:
+        """Whether it is under two standard errors: never drawn as a number."""
+        return self.share < BELOW_NOISE_ERRORS * self.standard_error
+
+
+class SectionMean:
+    """Shares of one section, window by window; independent noise shrinks with their root.
+
+    A share is of the true whole (for a mix the measured wall time), so that an error is the noise
+    of its cell alone, at any size of the fleet.
+    """
+
+    def __init__(self, section: str) -> None:
+        self.section = section
+        self.windows = 0
+        self.latest: list[MeanCell] = []
+        self._names: list[str] = []
+        self._sums = np.zeros((3, 0))
+        self._squares = 0.0
+        self._errors = 0.0
+
+    def add(self, cells: Sequence[TruthCell]) -> None:
+        """Add one released window."""
+        seen = views([cell for cell in cells if cell.section == self.section])
+        if not seen:
+            return
+        if [view.cell for view in seen] != self._names:
+            if self.windows:
+                return  # a group of cells that no host belongs to any more
+            self._names = [view.cell for view in seen]
+            self._sums = np.zeros((3, len(seen)))
+        values = np.array([(v.share, v.standard_error**2, v.truth) for v in seen]).T
+        self._sums += values
+        self._squares += float(np.mean((values[0] - values[2]) ** 2))
+        self._errors += float(np.mean(np.sqrt(values[1])))
+        self.windows += 1
+        self.latest = seen
+
+    def mean(self) -> list[MeanCell]:
+        """Give every cell's mean over the windows so far."""
+        if not self.windows:
+            return []
+        share, variance, truth = self._sums
+        error = np.sqrt(variance) / self.windows
+        columns = (share / self.windows, error, truth / self.windows)
+        return [
+            MeanCell(name, *map(float, values))
+            for name, *values in zip(self._names, *columns, strict=True)
+        ]
+
+    def row(self) -> dict[str, Any]:
+        """Give errors in points (hundredths of the whole), of a window and of the mean."""
+        if not self.windows:
+            return {}
+        mean = self.mean()
+        off = np.array([view.share - view.truth for view in mean])
+        present = [view for view in mean if view.truth > 0 and not view.cell.endswith(UNMEASURED)]
+        return {
+            "standard_error_points": POINTS * self._errors / self.windows,
+            "error_points": POINTS * float(np.sqrt(self._squares / self.windows)),
+            "standard_error_points_mean": POINTS
+            * float(np.mean([view.standard_error for view in mean])),
+            "error_points_mean": POINTS * float(np.sqrt(np.mean(off**2))),
+            "classes_true": len(present),
+            "classes_seen": sum(not view.below_noise for view in present),
+            "cells": [asdict(view) for view in ranked(mean)[:SHOWN]],
+        }
+
+
+def views(cells: Sequence[TruthCell]) -> list[MeanCell]:
+    """Give the cells of one released section of one window as shares of their true wholes.
+
+    A cell without a whole (a GPU model that no host has) is left out.
+    """
+    wholes = {
+        _group(cell): cell.truth / cell.true_share
+        for cell in cells
+        if cell.true_share and cell.truth > 0
+    }
+    found = []
+    for cell in cells:
+        whole = wholes.get(_group(cell))
+        if whole is None or cell.released is None or cell.standard_error is None:
+            continue
+        error = cell.standard_error / whole
+        found.append(MeanCell(cell.cell, cell.released / whole, error, cell.truth / whole))
+    return found
+
+
+def _group(cell: TruthCell) -> str:
+    """Name the cells that are shares of the same whole; each mean is of its own full scale."""
+    return cell.cell if cell.kind == SectionKind.MEAN.value else cell.cell.rpartition("/")[0]
+
+
+def ranked(cells: Sequence[MeanCell]) -> list[MeanCell]:
+    """Order cells by what truly happened, the most first."""
+    return sorted(cells, key=lambda view: view.truth, reverse=True)
+
+
+@dataclass(slots=True)
+class Scores:
+    """Everything that is counted over a run's windows.
+
+    hosts       of the scenario
+    refused     reason -> reports that the parties refused, or that hosts withheld
+    kept_back   reason -> windows of which nothing was released
+    stages      stage -> CPU seconds
+    """
+
+    section: SectionMean
+    hosts: int
+    coverage: CoverageTally = field(default_factory=CoverageTally)
+    refused: Counter[str] = field(default_factory=Counter)
+    kept_back: Counter[str] = field(default_factory=Counter)
+    stages: Counter[str] = field(default_factory=Counter)
+    windows: int = 0
+    released: int = 0
+    reports: int = 0
+    reports_released: int = 0
+    wall_s: float = 0.0
+    _cpu_s: list[float] = field(default_factory=list)
+
+    def add(self, step: Step, cells: Sequence[TruthCell]) -> None:
+        """Count one step."""
+        outcome = step.outcome
+        self.windows += outcome.windows
+        self.reports += outcome.reporting
+        self.reports_released += outcome.n
+        self.refused.update(dict(outcome.refused))
+        self.stages.update(dict(outcome.stage_s))
+        self.wall_s += step.wall_s
+        self._cpu_s.append(sum(outcome.stage_s.values()))
+        if outcome.released is None:
+            self.kept_back[outcome.reason] += outcome.windows
+            return
+        self.released += outcome.windows
+        self.section.add(cells)
+        self.coverage.add(cells)
+
+    def row(self) -> dict[str, Any]:
+        """Give the columns of a run."""
+        row: dict[str, Any] = {
+            "windows": self.windows,
+            "windows_released": self.released,
+            "reports": self.reports,
+            "reports_released": self.reports_released,
+            "reports_refused": self.refused.total(),
+            "refused": _listed(self.refused),
+            "kept_back": _listed(self.kept_back),
+            "wall_s": self.wall_s,
+            "cpu_s_window": median(self._cpu_s) if self._cpu_s else None,
+            "stages": [{"stage": k, "cpu_s": s} for k, s in sorted(self.stages.items())],
+            **self.section.row(),
+        }
+        if row["cpu_s_window"] is not None:
+            row["cpu_us_host_window"] = 1e6 * row["cpu_s_window"] / self.hosts
+        if self.released:
+            whole = self.coverage.result()[0].values
+            row |= {"intervals_held": whole.hits, "intervals": whole.trials}
+        return row
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))

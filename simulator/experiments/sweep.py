@@ -1,0 +1,168 @@
+"""Plays the runs of an experiment in parallel processes; what is finished is not played again.
+
+A folder holds one Parquet file of one row for each finished run, `rows/KEY.parquet`, and the
+checkpoints of those under way, `work/KEY/`. A run that is cut off goes on at its last window.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from privacy.errors import ParameterError
+from wire.catalogue import Catalogue
+
+from .kinds import KINDS
+from .runs import Run
+
+ROWS: Final = "rows"
+WORK: Final = "work"
+_PRELOAD: Final = ["simulator.experiments.kinds"]
+_RUNS_EACH: Final = 16
+"""Runs of one process before a fresh one takes its place: what leaks is gone with it."""
+
+
+class SweepFailed(RuntimeError):
+    """A run broke; the others of its folder are kept, and the next call plays it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """One run and its row; `kept` where it was finished by an earlier call."""
+
+    run: Run
+    row: dict[str, Any]
+    kept: bool
+
+
+def sweep(runs: Sequence[Run], folder: Path, processes: int = 1) -> Iterator[Finished]:
+    """Play what is not finished yet, and give each row as it comes, finished ones first.
+
+    processes   at most so many at once, each with one run and one core's worth of work
+    Raises      SweepFailed, after the runs under way have ended
+    """
+    (folder / ROWS).mkdir(parents=True, exist_ok=True)
+    wanted = {run.key: run for run in runs}  # equal points of two parts are one run
+    todo = []
+    for run in wanted.values():
+        row = _find(folder, run)
+        if row is None:
+            todo.append(run)
+        else:
+            yield Finished(run, row, kept=True)
+    play = _here if processes <= 1 else _there
+    for run, row in play(todo, folder, processes):
+        _keep(folder, run, row)
+        yield Finished(run, row, kept=False)
+
+
+def forget(runs: Iterable[Run], folder: Path) -> None:
+    """Drop what is kept of these runs."""
+    for run in runs:
+        _path(folder, run).unlink(missing_ok=True)
+        shutil.rmtree(folder / WORK / run.key, ignore_errors=True)
+
+
+def read_rows(runs: Iterable[Run], folder: Path) -> list[dict[str, Any]]:
+    """Give the rows of the runs that are finished, in the runs' order, by the part that asked."""
+    found = []
+    for run in runs:
+        row = _find(folder, run)
+        if row is not None:
+            found.append(row | run.columns())
+    return found
+
+
+def write_table(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Write all rows as one Parquet table, a column missing in some rows being null there."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    _write(pa.table(columns), path)
+
+
+def play_one(run: Run, folder: Path) -> dict[str, Any]:
+    """Play one run in this process; a refused combination is a row that says why."""
+    work = folder / WORK / run.key
+    work.mkdir(parents=True, exist_ok=True)
+    catalogue = Catalogue.load()
+    try:
+        row = KINDS[run.kind](run, work, catalogue) | {"refusal": ""}
+    except ParameterError as error:
+        row = {"refusal": str(error)}
+    return run.columns() | row
+
+
+def _here(
+    todo: Sequence[Run], folder: Path, processes: int
+) -> Iterator[tuple[Run, dict[str, Any]]]:
+    del processes
+    for run in todo:
+        yield run, play_one(run, folder)
+
+
+def _there(
+    todo: Sequence[Run], folder: Path, processes: int
+) -> Iterator[tuple[Run, dict[str, Any]]]:
+    """Play in processes of their own, each with one run at a time."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOAD)
+    workers = min(processes, max(1, len(todo)))
+    with ProcessPoolExecutor(workers, context, max_tasks_per_child=_RUNS_EACH) as pool:
+        waiting: dict[Future[dict[str, Any]], Run] = {}
+        queue, failed = list(reversed(todo)), ""
+        try:
+            while waiting or queue:
+                while queue and len(waiting) < workers and not failed:
+                    run = queue.pop()
+                    waiting[pool.submit(play_one, run, folder)] = run
+                done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in done:
+                    run = waiting.pop(future)
+                    try:
+                        yield run, future.result()
+                    except BrokenProcessPool as error:
+                        raise SweepFailed(f"{run.label}: its process is gone") from error
+                    except Exception as error:  # noqa: BLE001  (it may be anything of a run's own)
+                        failed = failed or f"{run.label}: {type(error).__name__}: {error}"
+                if failed and not waiting:
+                    raise SweepFailed(failed)
+        except BaseException:
+            # Leaving the block waits for the runs under way: a person who ends a sweep should not.
+            # Their checkpoints are whole, and the next call goes on from them.
+            for child in multiprocessing.active_children():
+                child.terminate()
+            raise
+
+
+def _path(folder: Path, run: Run) -> Path:
+    return folder / ROWS / f"{run.key}.parquet"
+
+
+def _find(folder: Path, run: Run) -> dict[str, Any] | None:
+    try:
+        (row,) = pq.read_table(_path(folder, run)).to_pylist()
+    except (OSError, ValueError):  # pyarrow's own errors are ValueErrors
+        return None
+    return dict(row)
+
+
+def _keep(folder: Path, run: Run, row: dict[str, Any]) -> None:
+    _write(pa.Table.from_pylist([row]), _path(folder, run))
+    shutil.rmtree(folder / WORK / run.key, ignore_errors=True)
+
+
+def _write(table: pa.Table, path: Path) -> None:
+    """Whole or not at all: a reader never meets half a file."""
+    part = path.with_suffix(f".{os.getpid()}.part")
+    pq.write_table(table, part, compression="zstd")
+    part.replace(path)
