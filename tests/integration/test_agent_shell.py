@@ -85,7 +85,7 @@ class OddHost(BusyHost):
     name = "odd"
 
     def drain(self, now_boottime_ns: int) -> list[Observation]:
-        raise UnicodeDecodeError("utf-8", b"/home/secret\xff", 12, 13, "invalid start byte")
+        raise UnicodeDecodeError("utf-8", b"/srv/secret\xff", 12, 13, "invalid start byte")
 
 
 def test_agent_goes_on_when_a_source_breaks_and_tells_no_name_of_it(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_agent_goes_on_when_a_source_breaks_and_tells_no_name_of_it(tmp_path: Pa
 def test_source_that_breaks_at_its_start_is_absent_with_one_line() -> None:
     class Broken(BusyHost):
         def start(self) -> None:
-            raise ValueError("/home/secret")
+            raise ValueError("/srv/secret")
 
     registry = SourceRegistry()
     registry.register("broken", Broken)

@@ -156,8 +156,8 @@ def test_hierarchy_is_v1_where_the_controller_is_mounted_and_else_unified() -> N
 @pytest.mark.parametrize("letter", ["\u2028", "\x0c", "\r", "\x85"])
 def test_hierarchy_is_not_that_of_a_folder_with_a_line_in_its_name(letter: str) -> None:
     """A user may mount a file system of his own on a folder of any name."""
-    forged = f"fuse /home/u/a{letter}cgroup2\u3000/home/u/b\u3000cgroup2\u3000rw fuse rw 0 0\n"
-    broken = f"fuse /home/u/a{letter}b fuse rw 0 0\n"
+    forged = f"fuse /mnt/u/a{letter}cgroup2\u3000/mnt/u/b\u3000cgroup2\u3000rw fuse rw 0 0\n"
+    broken = f"fuse /mnt/u/a{letter}b fuse rw 0 0\n"
     real = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n"
     assert hierarchy_of("cpu", mounts=forged + broken + real).path == "/sys/fs/cgroup"
 
@@ -166,7 +166,7 @@ def test_hierarchy_is_found_beside_a_folder_of_no_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mounts = tmp_path / "mounts"
-    mounts.write_bytes(b"fuse /home/u/\xff fuse rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n")
+    mounts.write_bytes(b"fuse /mnt/u/\xff fuse rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n")
     monkeypatch.setattr("edge_agent.sources.cgroup_names._MOUNTS", mounts)
     assert hierarchy_of("cpu").path == "/sys/fs/cgroup"
 
