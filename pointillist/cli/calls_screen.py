@@ -86,7 +86,8 @@ def calls_line(view: View | None) -> Text | None:
     if not calls:
         return None
     total = sum(one["launches_per_s"] for one in calls.get("processes", ()))
-    text = Text(f"{rate(total)} launches/s of {calls.get('processes_in_all', 0)} processes")
+    count = calls.get("processes_in_all", 0)
+    text = Text(f"{rate(total)} launches/s of {count} process{'' if count == 1 else 'es'}")
     governor = calls.get("governor")
     if governor is not None:
         text.append(f", probes {_cost(governor)}")
