@@ -9,9 +9,19 @@ import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 _T = TypeVar("_T")
+
+
+_WORDS: Final[Mapping[type, str]] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text in quotes",
+    bytes: "lower-case hex in quotes",
+    Path: "a path in quotes",
+}
 
 
 class ConfigError(ValueError):
@@ -72,14 +82,14 @@ def assignment(text: str) -> dict[str, Any]:
 def _value(hint: Any, value: Any, where: str) -> Any:
     if typing.get_origin(hint) is tuple:
         if not isinstance(value, list):
-            raise ConfigError(f"{where}: expected an array, got {type(value).__name__}")
+            raise ConfigError(f"{where}: expected an array, got {_said(value)}")
         inner = typing.get_args(hint)[0]
         return tuple(_value(inner, item, f"{where}[{i}]") for i, item in enumerate(value))
     if isinstance(hint, types.UnionType):
         hint = next(one for one in typing.get_args(hint) if one is not types.NoneType)
     if dataclasses.is_dataclass(hint):
         if not isinstance(value, dict):
-            raise ConfigError(f"{where}: expected a table, got {type(value).__name__}")
+            raise ConfigError(f"{where}: expected a table, got {_said(value)}")
         return build(typing.cast(type[Any], hint), value, f"{where}.")
     return _scalar(hint, value, where)
 
@@ -96,5 +106,12 @@ def _scalar(hint: Any, value: Any, where: str) -> Any:
             raise ConfigError(f"{where}: expected lower-case hex") from None
     # bool is an int to Python; to a reader of a configuration it is not.
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
-        raise ConfigError(f"{where}: expected {hint.__name__}, got {type(value).__name__}")
+        raise ConfigError(f"{where}: expected {_WORDS[hint]}, got {_said(value)}")
     return value
+
+
+def _said(value: Any) -> str:
+    """Say a value as a TOML file would: no secret stands in a configuration, only paths to them."""
+    if isinstance(value, Mapping):
+        return "a table"
+    return json.dumps(value, default=str)[:80]

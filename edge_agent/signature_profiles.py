@@ -15,6 +15,7 @@ from .signatures import Signature, SignatureError
 from .sources.kineto import gpu_events, open_trace, read_header
 
 _MOST_BYTES: Final = 256 << 20
+_NOT_ROWS: Final = frozenset({"since_ns", "until_ns", "cut_short"})
 _Kernel = tuple[str, str, int, int | None]
 
 
@@ -89,11 +90,14 @@ def _history(path: Path, application: str | None) -> Signature:
     if path.stat().st_size > _MOST_BYTES:
         raise SignatureError(f"{path}: expected at most {_MOST_BYTES} bytes; take a shorter span")
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["activity"]
+        kinds = json.loads(path.read_text(encoding="utf-8"))
         kernels = [
             (str(row["name"]), str(row["family"]), int(row["count"]), row["gpu_time_ns"])
-            for row in rows
+            for row in kinds.get("activity", ())
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SignatureError(f"{path}: expected kernel activity, got {error!r}") from None
+    if "activity" not in kinds:
+        found = ", ".join(kind for kind in kinds if kind not in _NOT_ROWS) or "nothing"
+        raise SignatureError(f"{path}: expected rows of `--kind activity`, got {found}")
     return _made(path, application, "other", path.name, iter(kernels))

@@ -24,12 +24,14 @@ _MOST_BROKERS: Final = 4
 _RECOVER: Final = "pointillist agent ledger recover"
 
 
-def agent_checks(config: AgentConfig) -> Iterator[tuple[str, str, Check]]:
-    """Give the checks of one configuration."""
+def agent_checks(
+    config: AgentConfig, started_by_root: bool = False
+) -> Iterator[tuple[str, str, Check]]:
+    """Give the checks of one configuration; an agent started by root makes its own folder."""
     yield "agent", "machine id", _machine
     yield "agent", "key", lambda: _key(config)
     yield "agent", "ledger", lambda: _ledger(config)
-    yield "agent", "state folder", lambda: _state(config)
+    yield "agent", "state folder", lambda: _state(config, started_by_root)
     yield "agent", "history", lambda: _history(config)
     yield "agent", "counters", lambda: _counters(config)
     yield "transport", "transport", lambda: transport(config.transport)
@@ -68,8 +70,10 @@ def _ledger(config: AgentConfig) -> Finding:
     return _ok("ledger", f"{len(view.series)} series known")
 
 
-def _state(config: AgentConfig) -> Finding:
+def _state(config: AgentConfig, started_by_root: bool) -> Finding:
     folder, name = config.host.state_dir, "state folder"
+    if started_by_root and not folder.exists():
+        return _ok(name, f"{folder}: none yet; the first start makes it")
     if not folder.is_dir():
         advice = f"start the agent once as root, or make {folder}, 0700"
         return _broken(name, f"expected {folder}, found none", advice)

@@ -76,7 +76,7 @@ def capabilities(
         line = "`agent run` keeps none: no configured source asks for one"
         return Finding("host", name, Verdict.OK, line)
     missing = [one for one in asked if not effective >> CAPABILITIES[one] & 1]
-    kept = " and ".join(one for one in asked if one not in missing)
+    kept = ", ".join(one for one in asked if one not in missing)
     who = "root" if started_by_root else "this user"
     line = f"`agent run`, started by {who}, has {kept or 'none'}"
     if not missing:

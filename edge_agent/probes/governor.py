@@ -48,7 +48,7 @@ _STEADY_PART: Final = 0.25
 _STALL_PART: Final = 0.25
 _AIM: Final = 0.9
 _REMEMBERED: Final = 3
-_FADING: Final = 0.9
+_FADING: Final = 0.97
 """What is left in a period of the remembered rate of a group that is not attached: in time it is
 small enough to be tried again."""
 

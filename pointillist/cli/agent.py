@@ -10,7 +10,7 @@ from collections import Counter
 from contextlib import ExitStack
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -63,8 +63,10 @@ _NOT_ANSWERED = """Not answered yet. The request waits on the log; enrolment tak
   3. the Leader's operator puts both into signed_dir; the Leader publishes them
 Asking again with the same token is harmless, and prints the answer once it is there."""
 
+_HINT: Final = "name it with --config; deploy/config/agent.toml is a sample"
+
 app = typer.Typer(
-    help="The agent of this host: run it, read its ledger.", epilog=_EXAMPLES,
+    help="The agent of this host: run it, see what it sees.", epilog=_EXAMPLES,
     rich_markup_mode="rich", no_args_is_help=True,
 )  # fmt: skip
 ledger_app = typer.Typer(
@@ -282,7 +284,7 @@ def _load(path: Path) -> AgentConfig:
     from edge_agent.config import load_config
     from edge_agent.config_tree import ConfigError
 
-    need_file(path, "the agent's configuration", "deploy/config/agent.toml is a sample")
+    need_file(path, "the agent's configuration", _HINT)
     with reported(ExitCode.USAGE, ConfigError, hint="deploy/config/agent.toml is a sample"):
         return load_config(path)
 

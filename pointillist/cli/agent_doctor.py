@@ -65,7 +65,7 @@ def doctor(
             findings += examine(fault_checks())
         if loaded.sources.probes.enabled:
             findings += examine(probe_checks())
-        findings += examine(agent_checks(loaded))
+        findings += examine(agent_checks(loaded, started_by_root=root))
     verdict = worst(findings)
     emit({"verdict": verdict, "findings": findings}, json, lambda _body: _show(findings))
     if verdict is Verdict.BROKEN:

@@ -33,6 +33,7 @@ pointillist agent profile --pid 4711 --seconds 5 --out calls.json.gz   for ui.pe
 pointillist agent profile --pid 4711 --no-stacks --format chrome --out trace"""
 
 _LOOK: Final = "run as root; `pointillist agent doctor` says what is missing"
+_FORMATS: Final = "or say which it is: --format pprof, --format chrome"
 _POLL_S: Final = 0.25
 _SAY_S: Final = 1.0
 
@@ -95,7 +96,7 @@ def _by_suffix(out: Path) -> Format:
         if out.name.endswith(suffix):
             return form
     known = ", ".join(_SUFFIXES)
-    raise usage_error(f"--out: expected a name ending in {known}, got {out.name}", "or --format")
+    raise usage_error(f"--out: expected a name ending in {known}, got {out.name}", _FORMATS)
 
 
 def _writer(form: Format, file: BinaryIO, session: ProfileSession) -> ProfileWriter:
@@ -154,7 +155,8 @@ def _progress(session: ProfileSession, seconds: float) -> Iterator[Callable[[flo
             line = f"{spent:.0f} of {seconds:.0f} s: {session.calls:,} calls{lost}"
             typer.echo(f"\r\x1b[K{line}", err=True, nl=False)
 
-    say(f"{session.files} files of process {session.target.pid} are probed; Ctrl-C ends early")
+    probed = "1 file" if session.files == 1 else f"{session.files} files"
+    say(f"probing {probed} of process {session.target.pid}; Ctrl-C ends early")
     try:
         yield show
     finally:

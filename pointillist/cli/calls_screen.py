@@ -86,7 +86,8 @@ def calls_line(view: View | None) -> Text | None:
     if not calls:
         return None
     total = sum(one["launches_per_s"] for one in calls.get("processes", ()))
-    text = Text(f"{rate(total)} launches/s of {calls.get('processes_in_all', 0)} processes")
+    count = calls.get("processes_in_all", 0)
+    text = Text(f"{rate(total)} launches/s of {count} process{'' if count == 1 else 'es'}")
     governor = calls.get("governor")
     if governor is not None:
         text.append(f", probes {_cost(governor)}")
@@ -110,9 +111,9 @@ def _governor(calls: View) -> Text:
         return Text(_NO_SOURCE if not calls else "the governor has not said anything yet")
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(f"probes: {_cost(governor)}", style="bold")
-    worst = governor["worst_pid"]
+    worst, files = governor["worst_pid"], governor["files"]
     text.append(f" (pid {worst})" if worst is not None else " (no process)")
-    text.append(f", {governor['files']} files by {governor['loader']}")
+    text.append(f", {files} file{'' if files == 1 else 's'} by {governor['loader']}")
     lost = {what: count for what, count in governor["lost"].items() if count}
     if lost:
         said = ", ".join(f"{what} {count:,}" for what, count in lost.items())

@@ -13,6 +13,8 @@ Rows = Callable[[str], Iterator[dict[str, Any]]]
 
 MOST_LINES: Final = 40
 MOST_PROCESSES: Final = 20
+UNNAMED: Final = "(unnamed)"
+"""A process that had ended before the agent could read its name."""
 _NS_PER_S: Final = 1_000_000_000
 _SUMS: Final = ("launches", "variance", "span_ns", "seen_ns")
 
@@ -36,7 +38,7 @@ def kernel_lines(rows: Rows) -> list[str]:
         seen = 100 * one["seen_ns"] / max(one["span_ns"], 1)
         lines.append(
             f"{kernel[:52]:<52} {family[:14]:<14} {one['launches']:>14,.0f} {error:>9,.0f} "
-            f"{seen:>7.1f}  {process}[{pid}]"
+            f"{seen:>7.1f}  {process or UNNAMED}[{pid}]"
         )
     if len(busiest) > MOST_LINES:
         lines.append(f"and {len(busiest) - MOST_LINES} more: --kind kernel --json has them")
@@ -51,7 +53,7 @@ def process_lines(rows: Rows) -> list[str]:
     busiest = sorted(found.items(), key=lambda item: -sum(row["launches"] for row in item[1]))
     lines: list[str] = []
     for (pid, _, process), spans in busiest[:MOST_PROCESSES]:
-        lines += _process_lines(f"{process}[{pid}]", spans)
+        lines += _process_lines(f"{process or UNNAMED}[{pid}]", spans)
     if len(busiest) > MOST_PROCESSES:
         left_out = len(busiest) - MOST_PROCESSES
         lines.append(f"and {left_out} more processes: --kind process --json has them")

@@ -75,7 +75,10 @@ def status(folder: FolderOption = None, json: JsonFlag = False) -> None:
     where = _folder(folder)
     running = LocalBroker(where).status()
     if running is None:
-        raise unavailable(f"no broker of {where} runs", "start one: pointillist kafka start")
+        asked = "" if folder is None else f" --folder {folder}"
+        raise unavailable(
+            f"no broker of {where} runs", f"start one: pointillist kafka start{asked}"
+        )
     emit(asdict(running), json)
 
 

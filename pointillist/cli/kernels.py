@@ -88,8 +88,11 @@ def load_rules(path: Path | None) -> FamilyRules:
 
     if path is not None:
         need_file(path, "family rules in TOML", "edge_agent/families.toml shows the packaged ones")
-    with reported(ExitCode.USAGE, ValueError):
+    try:
         return FamilyRules.load(path, families=Catalogue.load().classes("family"))
+    except ValueError as error:
+        where = "the packaged rules" if path is None else str(path)
+        raise usage_error(f"{where}: expected rules in TOML: {error}") from error
 
 
 def _launches(file: str) -> Iterator[tuple[str, int | None]]:

@@ -8,6 +8,8 @@ imported when its name is on the command line or is being completed.
 from __future__ import annotations
 
 import importlib
+import inspect
+import re
 import sys
 from dataclasses import dataclass
 from importlib import metadata
@@ -17,6 +19,9 @@ import typer
 from typer.core import TyperGroup
 
 from .output import CommandError, ExitCode, die
+
+# A line that begins with a space or a hyphen is an item or an example, and stays one.
+_SOFT_BREAK = re.compile(r"\n(?=[^\s-])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,7 @@ GROUPS = (
     Group("demo", "pointillist.cli.demo", "Play a fleet of 12,000 GPUs on this machine."),
     Group("simulate", "pointillist.cli.simulate", "A fleet of any size, played beside its truth."),
     Group("experiment", "pointillist.cli.experiment", "Sweeps of simulations, and their report."),
-    Group("agent", "pointillist.cli.agent", "The agent of this host: run it, read its ledger."),
+    Group("agent", "pointillist.cli.agent", "The agent of this host: run it, see what it sees."),
     Group("leader", "pointillist.cli.leader", "The aggregator that receives and releases."),
     Group("helper", "pointillist.cli.helper", "The aggregator that holds the masks."),
     Group("kafka", "pointillist.cli.kafka", "A broker on this machine; topics and rights on any."),
@@ -91,7 +96,17 @@ def as_group(group: typer.Typer, name: str | None) -> TyperGroup:
         group.callback(help=group.info.help if isinstance(group.info.help, str) else None)(_nothing)
     command = typer.main.get_group(group)
     command.name = name
+    _join_lines(command)
     return command
+
+
+def _join_lines(command: Any) -> None:
+    """Let the terminal break the lines of a docstring's paragraphs, not the source's width."""
+    if command.help:
+        paragraphs = inspect.cleandoc(command.help).split("\n\n")
+        command.help = "\n\n".join(_SOFT_BREAK.sub(" ", one) for one in paragraphs)
+    for below in getattr(command, "commands", {}).values():
+        _join_lines(below)
 
 
 def _nothing() -> None:

@@ -14,12 +14,13 @@ from rich.text import Text
 from edge_agent.local.devices_view import INSTANCE, PREFIX, PROCESS, read_use_key
 from edge_agent.local.proc_view import HostView
 
-from .amounts import amount
+from .amounts import amount, short_bytes
 from .calls_screen import calls_line, calls_panels, calls_rows
 from .parts import panel, plain_table
 
 View = Mapping[str, Any]
 _BAR: Final = 20
+_WIDE: Final = 100
 _GPU_COLUMNS: Final = (
     ("util %", "utilisation_percent", 1),
     ("mem GiB", "memory_used_bytes", 1 << 30),
@@ -58,9 +59,9 @@ def screen(host: HostView, view: View | None, note: str, size: ConsoleDimensions
         Layout(name="low", ratio=2),
     )
     whole["middle"].split_row(
-        Layout(_processes(host), ratio=2),
-        Layout(_waiting(host), ratio=2),
-        Layout(_io(host), ratio=3),
+        Layout(_processes(host, size.width), ratio=3),
+        Layout(_waiting(host, size.width), ratio=2),
+        Layout(_io(host, size.width), ratio=3),
     )
     whole["low"].split_row(Layout(_reports(view), ratio=3), Layout(_sources(view), ratio=2))
     return whole
@@ -69,8 +70,8 @@ def screen(host: HostView, view: View | None, note: str, size: ConsoleDimensions
 def picture(host: HostView, view: View | None, note: str, width: int) -> RenderableType:
     """Everything below one another, for a pipe."""
     return Group(
-        _head(host, note), _processes(host), _waiting(host), _io(host), _gpus(view),
-        *calls_panels(view, width), _reports(view), _sources(view),
+        _head(host, note), _processes(host, _WIDE), _waiting(host, _WIDE), _io(host, _WIDE),
+        _gpus(view), *calls_panels(view, width), _reports(view), _sources(view),
     )  # fmt: skip
 
 
@@ -91,43 +92,53 @@ def _head(host: HostView, note: str) -> RenderableType:
     return head
 
 
-def _processes(host: HostView) -> RenderableType:
-    table = plain_table(
-        ("pid", "r"), ("process", "l"), ("CPU %", "r"), ("wait %", "r"), ("RSS", "r")
-    )
+def _processes(host: HostView, width: int) -> RenderableType:
+    """The busiest processes; a narrow terminal cuts names and leaves memory out, never a number."""
+    columns = [("pid", "r"), ("process", "l"), ("CPU %", "r"), ("wait %", "r")]
+    wide = width >= _WIDE
+    table = plain_table(*columns, *([("RSS", "r")] if wide else []), expand=1)
     for one in host.processes:
-        shares = (f"{one.cpu_percent:.1f}", f"{one.wait_percent:.1f}")
-        table.add_row(str(one.pid), Text(one.name), *shares, amount(one.resident_bytes))
+        cells = [f"{one.cpu_percent:.1f}", f"{one.wait_percent:.1f}"]
+        if wide:
+            cells.append(amount(one.resident_bytes))
+        table.add_row(str(one.pid), Text(one.name), *cells)
     return panel("top processes", table)
 
 
-def _waiting(host: HostView) -> RenderableType:
-    queue = host.run_queue
-    table = plain_table(("run queue", "l"), ("", "r"))
-    table.add_row("running, blocked", f"{queue['running']:.0f}, {queue['blocked']:.0f}")
+def _waiting(host: HostView, width: int) -> RenderableType:
+    queue, wide = host.run_queue, width >= _WIDE
+    table = plain_table(("run queue", "l"), ("", "r"), expand=0)
+    now = f"{queue['running']:.0f}, {queue['blocked']:.0f}"
+    table.add_row("running, blocked" if wide else "run, block", now)
     loads = [f"{queue[name]:.2f}" for name in ("load_1m", "load_5m", "load_15m") if name in queue]
-    table.add_row("load", " ".join(loads))
+    table.add_row("load", " ".join(loads[: 3 if wide else 1]))
+    percent = "% of 10 s" if wide else "%"
+    table.add_row("pressure", percent if host.pressure else "not kept")
     for name, share in host.pressure.items():
-        table.add_row(f"pressure {name.replace('_', ' ')}", f"{share:.1f} %")
-    if not host.pressure:
-        table.add_row("pressure", "not kept by this kernel")
-    soft = plain_table(("softirq", "l"), ("per second", "r"))
+        said = name.replace("_", " ")
+        row = (said, f"{share:.1f}") if wide else (said.replace("memory", "mem"), f"{share:.0f}")
+        table.add_row(*row)
+    soft = plain_table(("softirq", "l"), ("per second" if wide else "/s", "r"), expand=0)
     busiest = sorted(host.softirqs_per_s.items(), key=lambda item: -item[1])
     for name, rate in busiest[:6]:
         soft.add_row(Text(name), f"{rate:,.0f}")
     return panel("run queue and softirq", Group(table, Text(), soft))
 
 
-def _io(host: HostView) -> RenderableType:
-    disks = plain_table(
-        ("disk", "l"), ("read/s", "r"), ("write/s", "r"), ("busy %", "r"), ("ms", "r")
-    )
+def _io(host: HostView, width: int) -> RenderableType:
+    wide = width >= _WIDE
+    said = amount if wide else short_bytes
+    columns = [("disk", "l"), ("read/s", "r"), ("write/s", "r"), ("busy %", "r")]
+    disks = plain_table(*columns, *([("ms", "r")] if wide else []), expand=0)
     for disk in host.disks[:6]:
-        moved = (amount(disk.read_bytes_per_s), amount(disk.write_bytes_per_s))
-        disks.add_row(Text(disk.name), *moved, f"{disk.busy_percent:.0f}", f"{disk.wait_ms:.2f}")
-    links = plain_table(("network", "l"), ("in/s", "r"), ("out/s", "r"), ("drops/s", "r"))
+        cells = [said(disk.read_bytes_per_s), said(disk.write_bytes_per_s)]
+        cells.append(f"{disk.busy_percent:.0f}")
+        if wide:
+            cells.append(f"{disk.wait_ms:.2f}")
+        disks.add_row(Text(disk.name), *cells)
+    links = plain_table(("network", "l"), ("in/s", "r"), ("out/s", "r"), ("drops/s", "r"), expand=0)
     for link in host.links[:6]:
-        moved = (amount(link.receive_bytes_per_s), amount(link.transmit_bytes_per_s))
+        moved = (said(link.receive_bytes_per_s), said(link.transmit_bytes_per_s))
         links.add_row(Text(link.name), *moved, f"{link.drops_per_s:.0f}")
     return panel("disk and network", Group(disks, Text(), links))
 

@@ -33,7 +33,7 @@ from wire.topics import REPORTS
 
 PATIENCE_S = 60
 _PANELS = (
-    "top processes", "run queue and softirq", "disk and network", "GPU", "pressure cpu some",
+    "top processes", "run queue and softirq", "disk and network", "GPU", "cpu some",
     "the report about to leave", "beside the running agent",
 )  # fmt: skip
 _CODE = (

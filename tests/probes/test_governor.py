@@ -152,7 +152,7 @@ def test_governor_tries_dropped_groups_again_when_the_calls_have_ended() -> None
     assert Group.LAUNCH in busy[-1].dropped
     quiet = {(place(Group.LAUNCH), ONE): 10.0}
     period = busy[-1]
-    for _ in range(80):
+    for _ in range(300):
         period = governor.period(period.end_ns, loads(period, quiet))
     assert period.dropped == ()
 

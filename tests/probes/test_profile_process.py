@@ -52,7 +52,7 @@ def command(pid: int, out: Path, *options: str) -> Iterator[subprocess.Popen[str
     )  # fmt: skip
     assert running.stderr is not None
     try:
-        assert "are probed" in running.stderr.readline()
+        assert "Ctrl-C ends early" in running.stderr.readline()
         yield running
     finally:
         running.kill()

@@ -79,6 +79,7 @@ def test_profile_of_local_history_keeps_its_families(tmp_path: Path, rules: Fami
         ("c.toml", "[[kernel]]\nname = 'a'\nlaunches = -1", "at least 0 expected"),
         ("d.toml", "kernel = []", "expected kernels, found none"),
         ("e.json", '{"since_ns": 1, "activity": [{}]}', "expected kernel activity"),
+        ("h.json", '{"since_ns": 1, "kernel": [], "cut_short": []}', "activity`, got kernel$"),
         ("f.json", '{"traceEvents": []}', "expected kernels, found none"),
     ],
 )
