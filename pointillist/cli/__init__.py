@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
-from .root import app, main
+import sys
 
-__all__ = ["app", "main"]
+INTERRUPTED = 130
+"""`ExitCode.INTERRUPTED`, for a Ctrl-C that comes while the command is still being loaded."""
+
+
+def main() -> None:
+    """Run the command line; every way out has a documented exit code."""
+    try:
+        from .root import main as run
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    run()

@@ -18,7 +18,7 @@ from bench.agent_host import AgentHost, make_host, running
 from edge_agent.local.history_read import HistoryReader
 from edge_agent.local.live_socket import LiveClient
 from edge_agent.sources.ebpf import EbpfSource
-from transport.privileges import AGENT_USER
+from transport.privileges import AGENT_USER, CAPABILITIES
 
 pytestmark = pytest.mark.root
 PATIENCE_S = 60
@@ -69,8 +69,8 @@ def test_agent_with_ebpf_serves_history_live_view_and_counters(host: AgentHost) 
     assert view["agent"]["failing"] == {}
     assert {one["name"] for one in view["values"]} >= {"switches", "cpu.cpu_ns"}
     assert 'pointillist_agent_source_up{source="ebpf"} 1.0' in counters
-    kept = 1 << 34 | 1 << 38 | 1 << 39  # CAP_SYSLOG for the faults, CAP_PERFMON and CAP_BPF
-    assert int(status["CapEff"], 16) == kept
+    kept = ("CAP_BPF", "CAP_PERFMON", "CAP_SYSLOG", "CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH")
+    assert int(status["CapEff"], 16) == sum(1 << CAPABILITIES[name] for name in kept)
     assert host.history_file.owner() == AGENT_USER
     assert {"switches", "cgroup.cpu_ns", "cpu.softirq_count_timer"} <= ebpf_names(host)
     with HistoryReader(host.history_file) as reader:

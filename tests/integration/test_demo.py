@@ -159,7 +159,8 @@ def test_demo_interrupted_leaves_no_process_behind(tmp_path: Path, after_s: floa
     children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGINT)
     process.wait(timeout=60)
-    assert process.returncode == 130
+    # On a loaded machine a second may end while Python itself is starting: that dies by the signal.
+    assert process.returncode in ({130} if after_s > 5 else {130, -signal.SIGINT})
     _, alive = psutil.wait_procs(children, timeout=5)
     assert alive == []
     if after_s > 5:
