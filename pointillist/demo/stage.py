@@ -2,42 +2,20 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Self
-
 from rich.console import Console
-from rich.live import Live
 from rich.text import Text
+
+from pointillist.live_stage import LiveStage
 
 from .screen import Frame, render
 
 
-class Stage:
-    """Shows frames until left.
-
-    quiet   show nothing at all: a script reads the JSON at the end
-    """
+class Stage(LiveStage):
+    """Shows frames until left."""
 
     def __init__(self, console: Console, *, quiet: bool) -> None:
-        self._console = console
-        self._quiet = quiet
-        self._live = Live(console=console, auto_refresh=False, transient=False)
-        self._on_screen = console.is_terminal and not quiet
+        super().__init__(console, quiet=quiet)
         self._last = -1
-
-    def __enter__(self) -> Self:
-        if self._on_screen:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._on_screen:
-            self._live.stop()
 
     def say(self, text: str) -> None:
         """Show one line before there is anything to draw."""

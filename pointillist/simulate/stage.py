@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from rich.console import Console
-from rich.live import Live
+
+from pointillist.live_stage import LiveStage
 
 from .screen import Moment, line, render
 
@@ -15,32 +15,12 @@ _EVERY_S: Final = 0.25
 _LINE_EVERY_S: Final = 10.0
 
 
-class Stage:
-    """Shows moments until left.
-
-    quiet   show nothing at all: a script reads the JSON at the end
-    """
+class Stage(LiveStage):
+    """Shows moments until left."""
 
     def __init__(self, console: Console, *, quiet: bool) -> None:
-        self._console = console
-        self._on_screen = console.is_terminal and not quiet
-        self._quiet = quiet
-        self._live = Live(console=console, auto_refresh=False)
+        super().__init__(console, quiet=quiet)
         self._shown_s = 0.0
-
-    def __enter__(self) -> Self:
-        if self._on_screen:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._on_screen:
-            self._live.stop()
 
     def show(self, moment: Moment) -> None:
         """Show a moment; the last one always, others as often as an eye or a log wants them."""
