@@ -13,13 +13,12 @@ import os
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from transport.closing import Closing
 from wire.catalogue import Catalogue
 from wire.task import DEMO_DOMAIN
 
@@ -47,7 +46,7 @@ class StoreConflict(ValueError):
     """A second, different release for a window that is already released."""
 
 
-class Store:
+class Store(Closing):
     """Releases of one Leader.
 
     path       the DuckDB file; DuckDB refuses a second process while it is open
@@ -67,17 +66,6 @@ class Store:
         self._database = duckdb.connect(str(path))
         self._database.execute(_TABLES)
         self.repair()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the DuckDB file."""

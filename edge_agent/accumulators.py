@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sqlite3
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+
+from transport.closing import Closing
 
 from .window_state import WindowState
 
@@ -22,7 +22,7 @@ class AccumulatorsUnavailable(Exception):
     """The file of open windows cannot be used: says what is wrong and how to recover."""
 
 
-class DurableAccumulators:
+class DurableAccumulators(Closing):
     """A SQLite file, 0600, with the totals of each open window; erased after sealing.
 
     What it holds is raw: `secure_delete` overwrites what is erased, and the journal is truncated.
@@ -89,17 +89,6 @@ class DurableAccumulators:
     def close(self) -> None:
         """Close the file."""
         self._db.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _write(self, statement: str, values: tuple[object, ...]) -> int:
         try:

@@ -10,9 +10,8 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
+from .closing import Closing
 from .embedded_consumer import EmbeddedConsumer
 from .embedded_file import connect, failures, immediate, prepare_folder
 from .embedded_group import Membership
@@ -28,7 +27,7 @@ _BATCH_BYTES = 4 << 20
 _PURGE_EVERY_S = 60.0
 
 
-class EmbeddedLog:
+class EmbeddedLog(Closing):
     """One program's access to the log in `folder`; every producer and consumer gets a connection.
 
     group           the users' common group where several users share the log, else None
@@ -102,17 +101,6 @@ class EmbeddedLog:
 
     def close(self) -> None:
         self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _connect(self) -> sqlite3.Connection:
         with failures(self.path):

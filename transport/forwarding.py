@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
+from .closing import Closing
 from .port import Consumer, Producer, Transport
 
 
-class ForwardingTransport:
+class ForwardingTransport(Closing):
     """Passes every call to `inner`."""
 
     def __init__(self, inner: Transport) -> None:
@@ -30,14 +29,3 @@ class ForwardingTransport:
     def close(self) -> None:
         """Close the log."""
         self.inner.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

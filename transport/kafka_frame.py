@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from enum import Enum
-from types import TracebackType
-from typing import Final, Generic, Self, TypeVar
+from typing import Final, Generic, TypeVar
 
+from .closing import Closing
 from .kafka_batch import Outbound, Outgoing
 from .kafka_settings import KafkaSettings, KafkaSettingsError
 from .port import Consumer, TransportRefused, TransportUnavailable, UnknownTopic
@@ -70,7 +70,7 @@ def may_not_create(topic: str) -> TransportUnavailable:
     )
 
 
-class KafkaFrame(ABC, Generic[A]):
+class KafkaFrame(Closing, Generic[A]):
     """One side's access to a cluster; see `transport.port.Transport`."""
 
     def __init__(self, settings: KafkaSettings) -> None:
@@ -107,17 +107,6 @@ class KafkaFrame(ABC, Generic[A]):
 
     def close(self) -> None:
         """Let go of everything that this object opened."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @abstractmethod
     def _admin(self) -> AbstractContextManager[A]:

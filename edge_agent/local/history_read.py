@@ -8,8 +8,9 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
+
+from transport.closing import Closing
 
 from .clock_map import ClockMap, ClockPoint
 from .history_calls import DETAILS, KERNEL_COLUMNS, PROCESS_COLUMNS
@@ -48,7 +49,7 @@ class _Boot:
     high_ns: int
 
 
-class HistoryReader:
+class HistoryReader(Closing):
     """Reads beside a running agent."""
 
     def __init__(self, path: Path) -> None:
@@ -108,17 +109,6 @@ class HistoryReader:
     def close(self) -> None:
         """Let the file go."""
         self._db.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _boots(self, since_ns: int | None, until_ns: int | None) -> Iterator[_Boot]:
         for number, boot in self._db.execute("SELECT id, boot_id FROM boot ORDER BY id").fetchall():

@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +26,7 @@ from edge_agent.seal_report import Sealing, seal_reports
 from privacy.noise_seeded import SeededBytes, SeededSampler
 from privacy.signing import SigningKey
 from simulator.engine.exact_parties import Parties
+from transport.closing import Closing
 from transport.embedded import EmbeddedLog
 from transport.port import Producer
 from wire.catalogue import Catalogue
@@ -90,7 +90,7 @@ Sealed = tuple[int, bytes]
 """(host, report)."""
 
 
-class Cohort:
+class Cohort(Closing):
     """Opens epochs, seals what it is told to, and lets both parties settle the windows."""
 
     def __init__(
@@ -228,17 +228,6 @@ class Cohort:
         self.parties.close()
         self._log.close()
         self._folder.cleanup()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def honest_rows(task: Task, hosts: int, seed: int) -> NDArray[np.int64]:

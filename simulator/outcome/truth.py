@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from aggregator.statistics import MODEL_AXIS, RESERVED, UNMEASURED, estimate, released_units
 from simulator.engine.port import WindowOutcome
+from transport.closing import Closing
 from wire.catalogue import Catalogue
 from wire.section import Section
 from wire.task import CHECK_WORDS, SectionKind, SectionSpec
@@ -87,7 +87,7 @@ def truth_cells(outcome: WindowOutcome, catalogue: Catalogue) -> list[TruthCell]
     ]
 
 
-class TruthWriter:
+class TruthWriter(Closing):
     """Appends windows to one Parquet file; use it in a `with`."""
 
     def __init__(self, path: Path, catalogue: Catalogue) -> None:
@@ -112,17 +112,6 @@ class TruthWriter:
         rows, self._cells = self._cells, []
         if rows:
             self._writer.write_table(pa.Table.from_pylist([asdict(r) for r in rows], SCHEMA))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def read_truth(path: Path) -> pd.DataFrame:
