@@ -8,8 +8,9 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
+from .figures.frame import Row, points, swept
 from .file import Experiment, Part
-from .plots import OF_KIND, Pictures, Row, draw, points, swept
+from .plots import OF_KIND, Pictures, draw
 
 CSS: Final = Path(__file__).with_name("report.css")
 MOST_TABLE_ROWS: Final = 60

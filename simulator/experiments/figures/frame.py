@@ -1,0 +1,150 @@
+"""What all figures share: colours, names of axes, rows by axis, and how numbers are written.
+
+Colours tell apart on paper, on a dark screen and for the colour-blind (Okabe and Ito 2008).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
+
+from aggregator.ratios import normal_quantile
+
+Row = Mapping[str, Any]
+Rows = Sequence[Row]
+
+INK: Final = "#27313b"
+GRID: Final = "#dfe4e8"
+COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6b7680")
+SIZE: Final = (5.6, 3.5)
+Z95: Final = normal_quantile()
+
+STYLE: Final[Any] = {
+    "svg.fonttype": "none",  # text stays text: a fifth of the bytes, and it can be searched
+    "svg.hashsalt": "pointillist",  # the same rows give the same bytes
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5,
+}
+
+AXIS_NAMES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "epsilon": "epsilon a host and week",
+        "window": "window, s",
+        "cohort": "hosts in the cohort",
+        "dropout": "hosts that are silent in a window",
+        "d": "coordinates of a report",
+        "sampling_rate": "share of windows that a host measures",
+        "load": "busy GPUs, of all",
+        "applications": "applications",
+        "lying": "hosts that lie",
+        "candidates": "tables that were taught",
+        "job_gpus": "GPUs of a job",
+        "unknown": "GPU time of programs nobody taught",
+    }
+)
+SHARES: Final = {"dropout", "sampling_rate", "load", "lying", "unknown"}
+DAY_NOTE: Final = "mean of a day"
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A figure and its sentence."""
+
+    figure: Figure
+    sentence: str
+
+
+def swept(rows: Rows) -> list[str]:
+    """Name the axes that take more than one value, in the order of the file."""
+    names = [key.removeprefix("axis_") for key in rows[0] if key.startswith("axis_")]
+    return [name for name in names if len({row[f"axis_{name}"] for row in rows}) > 1]
+
+
+def told(axis: str, value: float) -> str:
+    """Write an axis' value as people do."""
+    return f"{100 * value:g} %" if axis in SHARES else f"{value:,g}"
+
+
+def points(value: float) -> str:
+    """Write hundredths of the whole with as many digits as mean something."""
+    if value >= 10:
+        return f"{value:,.0f} points"
+    return f"{value:.2g} points"
+
+
+def new_figure(columns: int = 1, height: float = SIZE[1]) -> tuple[Figure, list[Axes]]:
+    width = SIZE[0] * (1 if columns == 1 else 0.82 * columns)
+    figure, axes = plt.subplots(1, columns, figsize=(width, height), layout="constrained")
+    return figure, [axes] if columns == 1 else list(axes)
+
+
+def by_second_axis(rows: Rows, axes: Sequence[str]) -> list[tuple[str, list[Row]]]:
+    """Split rows by the second axis, each sorted along the first; one group without a second."""
+    x = f"axis_{axes[0]}"
+    if len(axes) < 2:
+        return [("", sorted(rows, key=lambda row: row[x]))]
+    hue = f"axis_{axes[1]}"
+    found = []
+    for value in sorted({row[hue] for row in rows}):
+        own = sorted((row for row in rows if row[hue] == value), key=lambda row: row[x])
+        found.append((f"{told(axes[1], value)} {_short(axes[1])}", own))
+    return found
+
+
+def _short(axis: str) -> str:
+    return {"cohort": "hosts", "job_gpus": "GPUs", "candidates": "tables"}.get(axis, axis)
+
+
+def mean_at(rows: Rows, axis: str, column: str) -> tuple[list[float], list[float]]:
+    """Average a column over the seeds of each value of an axis; rows without it are left out."""
+    by: dict[float, list[float]] = {}
+    for row in rows:
+        if row.get(column) is not None:
+            by.setdefault(row[f"axis_{axis}"], []).append(float(row[column]))
+    return list(by), [sum(values) / len(values) for values in by.values()]
+
+
+def decimal(axis: Any) -> None:
+    """Label a logarithmic axis with plain numbers."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def label_axis(axes: Axes, x: str, rows: Rows, *, log: bool) -> None:
+    """Name the axis along which rows were swept, with a tick at each of its values."""
+    axes.set_xlabel(AXIS_NAMES.get(x, x))
+    if log:
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.xaxis.set_minor_locator(NullLocator())
+    values = sorted({row[f"axis_{x}"] for row in rows})
+    if log or len(values) <= 8:
+        axes.set_xticks(values, [told(x, value) for value in values])
+    elif x in SHARES:
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
