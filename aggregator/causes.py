@@ -7,7 +7,7 @@ docs/root-causes.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -161,9 +161,14 @@ def cause_table(
     rows = _rows(now, before, found, used, corrected=rates is not None)
     return CauseTable(
         now.series, now.cohort, now.window_start_s, now.window_s, now.section, now.reported.hosts,
-        rates is not None, correction, tuple(sorted(rows, key=_order)),
+        rates is not None, correction, ordered(rows),
         expected_by_chance(len(rows)),
     )  # fmt: skip
+
+
+def ordered(rows: Iterable[CauseRow]) -> tuple[CauseRow, ...]:
+    """Put numbers before noise, and the most hosts first."""
+    return tuple(sorted(rows, key=_order))
 
 
 def component(cause: str) -> str:
@@ -261,27 +266,3 @@ def _trend(step: tuple[float, float] | None) -> Trend:
 
 def _order(row: CauseRow) -> tuple[bool, float, str]:
     return row.below_noise, 0.0 if row.below_noise else -row.hosts, row.cause
-
-
-def cause_window(
-    section: str,
-    series: str,
-    cohort: int,
-    window: tuple[int, int],
-    n: int,
-    cells: Sequence[tuple[str, float, float]],
-) -> CauseWindow:
-    """Put a window together from its released cells.
-
-    window  (start, length), seconds
-    cells   (cell, value, standard error) of the section, in its order
-    """
-    return CauseWindow(
-        series, cohort, *window, section,
-        tuple(name for name, _, _ in cells),
-        Reported(
-            n,
-            np.array([value for _, value, _ in cells], dtype=np.float64),
-            np.array([error for _, _, error in cells], dtype=np.float64),
-        ),
-    )  # fmt: skip
