@@ -224,7 +224,7 @@ class AgentShell:
             self._observer.drained(source, drained, now_ns, failure)
             for listener in self._sources:
                 if listener is not source and isinstance(listener, Listener):
-                    listener.hear(source.name, drained)
+                    listener.hear(source, drained, now_ns)
 
     def _close_windows(self, now_s: int) -> None:
         for closed in self._windows.close_ended(now_s):

@@ -16,6 +16,7 @@ from types import MappingProxyType, UnionType
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from .findings import Diagnosis, Finding, SpikeBegan, SpikeEnded, Warned
+from .trail import Series
 
 FORMAT: Final = 1
 MAX_LINE_BYTES: Final = 65_536
@@ -24,7 +25,13 @@ MAX_ITEMS: Final = 64
 MAX_INTEGER: Final = (1 << 63) - 1
 
 _KINDS: Final[Mapping[str, type[Any]]] = MappingProxyType(
-    {"warned": Warned, "spike": SpikeBegan, "diagnosis": Diagnosis, "ended": SpikeEnded}
+    {
+        "warned": Warned,
+        "spike": SpikeBegan,
+        "diagnosis": Diagnosis,
+        "ended": SpikeEnded,
+        "series": Series,
+    }
 )
 _NAMES: Final = MappingProxyType({kind: name for name, kind in _KINDS.items()})
 
@@ -42,10 +49,10 @@ class JournalLine:
     """
 
     offset_ns: int
-    finding: Finding
+    finding: Finding | Series
 
 
-def encode(finding: Finding, offset_ns: int) -> bytes:
+def encode(finding: Finding | Series, offset_ns: int) -> bytes:
     """Give one line, without its newline. Raises JournalLineError for one that no reader takes."""
     record = {
         "format": FORMAT,

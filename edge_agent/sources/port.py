@@ -43,7 +43,7 @@ class Source(Protocol):
 class Listener(Protocol):
     """A source that measures nothing itself: it hears what those before it handed out."""
 
-    def hear(self, source: str, records: Sequence[Record]) -> None:
+    def hear(self, source: Source, records: Sequence[Record], now_boottime_ns: int) -> None:
         """Take note of one drain of another source; what comes of it is drained in turn."""
         ...
 
