@@ -7,7 +7,7 @@ crash cut short is skipped by whoever reads.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -73,6 +73,35 @@ def read_lines(path: Path) -> Iterator[bytes]:
                     continue
                 while line and not line.endswith(b"\n"):
                     line = file.readline(LONGEST_LINE)
+
+
+def follow_lines(path: Path, wait: Callable[[], bool]) -> Iterator[bytes]:
+    """Yield the lines that are written from now on, also after the file was turned.
+
+    wait    called when there is no more for now; False ends it
+    Raises  OSError
+    """
+    file = path.open("rb")
+    try:
+        file.seek(0, os.SEEK_END)
+        part = b""
+        while True:
+            read = file.readline(LONGEST_LINE)
+            if read:
+                part = part + read if len(part) < LONGEST_LINE else read
+                if part.endswith(b"\n"):
+                    yield part[:-1]
+                    part = b""
+                continue
+            if not wait():
+                return
+            if path.exists() and path.stat().st_ino != os.fstat(file.fileno()).st_ino:
+                rest = file.read()
+                yield from (part + rest).splitlines()
+                file.close()
+                file, part = path.open("rb"), b""
+    finally:
+        file.close()
 
 
 def _open(path: Path) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -11,8 +11,16 @@ import numpy as np
 
 from edge_agent.frames.frame import Frame, Signals, Steps, Subject
 
+from .findings import Diagnosis, Finding, SpikeEnded
+
 SECONDS: Final = 60
 MOST_SIGNALS: Final = 6
+AFTER_NS: Final = 20_000_000_000
+"""A spike that lasts gets its picture so long after its onset: two thirds of it lie before."""
+MOST_SPIKES: Final = 256
+
+Spike = tuple[str, int]
+"""Subject and onset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,44 @@ class Trail:
                 for name in names
             ),
         )
+
+
+class Pictures:
+    """Cuts one picture of each spike: at its end, or once it has lasted."""
+
+    def __init__(self) -> None:
+        self._trail = Trail()
+        self._due: OrderedDict[Spike, Diagnosis] = OrderedDict()
+        self._cut: OrderedDict[Spike, None] = OrderedDict()
+
+    def take(self, frame: Frame, findings: Iterable[Finding]) -> list[Series]:
+        """Take one second and what was found in it; give the pictures that are due."""
+        self._trail.add(frame)
+        ended: list[Spike] = []
+        for finding in findings:
+            if isinstance(finding, Diagnosis):
+                spike = (finding.subject, finding.onset_ns)
+                if spike not in self._cut and len(self._due) < MOST_SPIKES:
+                    self._due[spike] = finding
+            elif isinstance(finding, SpikeEnded):
+                ended.append((finding.subject, finding.onset_ns))
+        latest_ns = frame.boottime_ns - AFTER_NS
+        due = [spike for spike in self._due if spike in ended or spike[1] <= latest_ns]
+        pictures = [self._picture(spike) for spike in due]
+        for spike in ended:
+            self._cut.pop(spike, None)
+        return pictures
+
+    def rest(self) -> list[Series]:
+        """Give the pictures of spikes that stand: there are no more frames."""
+        return [self._picture(spike) for spike in list(self._due)]
+
+    def _picture(self, spike: Spike) -> Series:
+        standing = self._due.pop(spike)
+        self._cut[spike] = None
+        while len(self._cut) > MOST_SPIKES:
+            self._cut.popitem(last=False)
+        return self._trail.series(*spike, (one.signal for one in standing.evidence))
 
 
 def _times_ms(steps: Steps | None) -> tuple[float | None, float | None]:

@@ -7,17 +7,16 @@ weekly section, which is all of it that a report may carry.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from edge_agent.activity import HostFinding, Observation, Record
 from edge_agent.diagnosis.diagnoser import Diagnoser
-from edge_agent.diagnosis.findings import Diagnosis, Finding, SpikeEnded
+from edge_agent.diagnosis.findings import Finding
 from edge_agent.diagnosis.journal_lines import JournalLineError, encode
 from edge_agent.diagnosis.model_file import ModelError, load_model
-from edge_agent.diagnosis.trail import Series, Trail
+from edge_agent.diagnosis.trail import Pictures, Series
 from edge_agent.diagnosis.weekly import WeeklyIncidents
 from edge_agent.frames.framer import Framer
 from edge_agent.journal import Journal
@@ -26,10 +25,6 @@ from .port import Source, SourceUnavailable
 
 if TYPE_CHECKING:
     from edge_agent.config import DiagnosisSection
-
-PICTURE_AFTER_NS: Final = 20_000_000_000
-"""A spike that lasts gets its picture so long after its onset: half of it lies before."""
-_MOST_OPEN: Final = 256
 
 
 class DiagnosisSource:
@@ -47,8 +42,6 @@ class DiagnosisSource:
         self._path = journal
         self._faults = faults
         self._journal: Journal | None = None
-        self._pictures: OrderedDict[tuple[str, int], Diagnosis] = OrderedDict()
-        self._drawn: OrderedDict[tuple[str, int], None] = OrderedDict()
 
     def probe(self) -> str | None:
         """Say why it cannot start: a model file that is none."""
@@ -70,7 +63,7 @@ class DiagnosisSource:
             raise SourceUnavailable(f"diagnosis: {error}") from None
         self._framer = Framer(watch=self._section.watch, faults=self._faults)
         self._diagnoser = Diagnoser(model=model)
-        self._weekly, self._trail = WeeklyIncidents(), Trail()
+        self._weekly, self._pictures = WeeklyIncidents(), Pictures()
 
     def hear(self, source: Source, records: Sequence[Record], now_boottime_ns: int) -> None:
         """Take what another source handed out."""
@@ -89,42 +82,16 @@ class DiagnosisSource:
         frame = self._framer.frame(now_boottime_ns)
         if frame is None:
             return
-        self._trail.add(frame)
         findings = self._diagnoser.handle(frame)
         yield from map(HostFinding, findings)
         yield from self._weekly.take(findings, now_boottime_ns)
-        self._write([*findings, *self._pictures_due(findings, now_boottime_ns)])
+        self._write([*findings, *self._pictures.take(frame, findings)])
 
     def stop(self) -> None:
         """Close the journal; a second call does nothing."""
         if self._journal is not None:
             self._journal.close()
         self._journal = None
-        self._pictures.clear()
-        self._drawn.clear()
-
-    def _pictures_due(self, findings: Iterable[Finding], now_ns: int) -> Iterator[Series]:
-        """Give the series of each spike once: at its end, or once it has lasted."""
-        ended: list[tuple[str, int]] = []
-        for finding in findings:
-            if isinstance(finding, Diagnosis):
-                place = (finding.subject, finding.onset_ns)
-                if place not in self._drawn and len(self._pictures) < _MOST_OPEN:
-                    self._pictures[place] = finding
-            elif isinstance(finding, SpikeEnded):
-                ended.append((finding.subject, finding.onset_ns))
-        for place in list(self._pictures):
-            if place in ended or now_ns - place[1] >= PICTURE_AFTER_NS:
-                yield self._picture(place)
-        for place in ended:
-            self._drawn.pop(place, None)
-
-    def _picture(self, place: tuple[str, int]) -> Series:
-        standing = self._pictures.pop(place)
-        self._drawn[place] = None
-        while len(self._drawn) > _MOST_OPEN:
-            self._drawn.popitem(last=False)
-        return self._trail.series(*place, (one.signal for one in standing.evidence))
 
     def _write(self, lines: Iterable[Finding | Series]) -> None:
         """Keep what was found; what cannot be kept was handed out all the same."""

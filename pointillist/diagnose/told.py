@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from edge_agent.diagnosis.findings import Diagnosis, Finding, Warned
+from edge_agent.diagnosis.findings import Diagnosis, Finding, SpikeEnded, Warned
 from edge_agent.diagnosis.trail import Series
 from edge_agent.local.diagnosis_words import evidence_said, said
 from edge_agent.local.rows import clean_name
@@ -62,7 +62,7 @@ class Teller:
         if isinstance(finding, Diagnosis) and not self._is_news(finding):
             return
         self.told += 1
-        at_ns = finding.at_ns if not _ended(finding) else finding.ended_ns  # type: ignore[union-attr]
+        at_ns = finding.ended_ns if isinstance(finding, SpikeEnded) else finding.at_ns
         if self._as_json:
             body = {"time": clock(at_ns).strip(), "kind": type(finding).__name__,
                     **dataclasses.asdict(finding)}  # fmt: skip
@@ -92,7 +92,3 @@ class Teller:
 
         self.drawn += 1
         draw_spike(self._plots / file_name(one, self.drawn), series, one)
-
-
-def _ended(finding: Finding) -> bool:
-    return hasattr(finding, "ended_ns")
