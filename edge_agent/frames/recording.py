@@ -85,9 +85,13 @@ class RecordingWriter:
         """Write what is left and name the file; a second call does nothing."""
         if self._writer is None:
             return
-        self._flush()
-        text = json.dumps({"version": VERSION, "meta": self._meta | dict(meta or {})})
-        self._writer.add_key_value_metadata({_META.decode(): text})
+        try:
+            self._flush()
+            text = json.dumps({"version": VERSION, "meta": self._meta | dict(meta or {})})
+            self._writer.add_key_value_metadata({_META.decode(): text})
+        except BaseException:
+            self.discard()
+            raise
         self._writer.close()
         self._writer = None
         self._part.replace(self._path)
@@ -233,6 +237,8 @@ def _rows(table: pa.Table) -> Iterator[Row]:
     for place, row in enumerate(zip(*texts, strict=True)):
         if any(not isinstance(text, str) or len(text) > _LONGEST_TEXT for text in row):
             raise ValueError(f"expected texts of up to {_LONGEST_TEXT} characters")
+        if not all(text.isprintable() for text in row):
+            raise ValueError("expected printable texts")
         found = Row(
             str(row[0]),
             str(row[1]),
