@@ -44,6 +44,17 @@ class JournalLine:
     offset_ns: int
     finding: Finding
 
+    @property
+    def at_ns(self) -> int:
+        """When it was known, CLOCK_BOOTTIME."""
+        finding = self.finding
+        return finding.ended_ns if isinstance(finding, SpikeEnded) else finding.at_ns
+
+    @property
+    def unix_ns(self) -> int:
+        """When it was known, Unix time."""
+        return self.at_ns + self.offset_ns
+
 
 def encode(finding: Finding, offset_ns: int) -> bytes:
     """Give one line, without its newline. Raises JournalLineError for one that no reader takes."""
