@@ -7,11 +7,11 @@ clock, and from there on everything is what it is for any host.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,15 +75,17 @@ def load_journals(folder: Path) -> tuple[Journal, ...]:
     found = []
     for path in paths:
         with path.open("rb") as file:
-            # A line without an end comes in pieces, each of which is refused as damaged.
-            lines = iter(lambda file=file: file.readline(MAX_LINE_BYTES + 2), b"")
-            found.append(Journal.of(path.stem, lines))
+            found.append(Journal.of(path.stem, _lines(file)))
     return tuple(found)
 
 
-def cast(
-    hosts: int, parts: Mapping[int, int], rng: np.random.Generator
-) -> NDArray[np.int64]:
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """Give a file's lines; one without an end comes in pieces, each refused as damaged."""
+    while line := file.readline(MAX_LINE_BYTES + 2):
+        yield line
+
+
+def cast(hosts: int, parts: Mapping[int, int], rng: np.random.Generator) -> NDArray[np.int64]:
     """Choose who lives through which journal.
 
     parts       journal -> how many hosts; no host lives through two

@@ -11,11 +11,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
-from functools import cache
 from types import MappingProxyType, UnionType
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
-from .findings import Diagnosis, Finding, SpikeBegan, SpikeEnded, Warned
+from .findings import Diagnosis, Evidence, Finding, SpikeBegan, SpikeEnded, StepTimes, Warned
 
 FORMAT: Final = 1
 MAX_LINE_BYTES: Final = 65_536
@@ -26,6 +25,11 @@ MAX_INTEGER: Final = (1 << 63) - 1
 _KINDS: Final[Mapping[str, type[Any]]] = MappingProxyType(
     {"warned": Warned, "spike": SpikeBegan, "diagnosis": Diagnosis, "ended": SpikeEnded}
 )
+_FIELDS: Final[Mapping[type[Any], Mapping[str, Any]]] = MappingProxyType(
+    {kind: get_type_hints(kind) for kind in (*_KINDS.values(), Evidence, StepTimes)}
+)
+"""Types of every dataclass' fields, by name."""
+
 _NAMES: Final = MappingProxyType({kind: name for name, kind in _KINDS.items()})
 
 
@@ -120,18 +124,11 @@ def _plain(value: Any) -> Any:
 
 def _built(kind: type[Any], raw: Any, where: str) -> Any:
     """Build a dataclass of findings from JSON: every field, and no other."""
-    hints = _hints(kind)
+    hints = _FIELDS[kind]
     names = list(hints)
     if not isinstance(raw, dict) or set(raw) != set(names):
         raise JournalLineError(f"{where}: expected the fields {', '.join(names)}")
     return kind(**{name: _value(hints[name], raw[name], f"{where}.{name}") for name in names})
-
-
-@cache
-def _hints(kind: type[Any]) -> Mapping[str, Any]:
-    """Types of a dataclass' fields, by name."""
-    hints = get_type_hints(kind)
-    return {one.name: hints[one.name] for one in fields(kind)}
 
 
 def _value(kind: Any, raw: Any, where: str) -> Any:

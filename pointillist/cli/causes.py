@@ -114,7 +114,9 @@ def _newest(tables: list[CauseTable], section: str, week: datetime | None) -> li
     own = [table for table in tables if table.section == section]
     if week is not None:
         day_s = week.replace(tzinfo=UTC).timestamp()
-        own = [one for one in own if one.window_start_s <= day_s < one.window_start_s + one.window_s]
+        own = [
+            one for one in own if one.window_start_s <= day_s < one.window_start_s + one.window_s
+        ]
     first: dict[tuple[str, int], CauseTable] = {}
     for table in own:
         first.setdefault((table.series, table.cohort), table)
@@ -148,7 +150,7 @@ def draw_table(console: object, table: CauseTable) -> None:
     )
     for name in ("component", "cause"):
         drawn.add_column(name)
-    for name in ("hosts", "95 %", "of hosts", "of causes"):
+    for name in ("hosts", "95 %", "of hosts", "of all"):
         drawn.add_column(name, justify="right")
     drawn.add_column("trend")
     for row in table.shown:
@@ -161,20 +163,15 @@ def _texts(row: CauseRow) -> list[str]:
     return [
         row.component,
         _readable(row.cause) + ("" if row.measured else " *"),
-        f"{row.hosts:,.0f}",
+        f"{row.hosts:,.0f} ± {1.96 * row.standard_error:,.0f}",
         f"{row.low:,.0f} to {row.high:,.0f}",
         f"{100 * row.share:.2f} %",
         part,
-        _trend(row),
+        _TRENDS.get(row.trend.value, ""),
     ]
 
 
-def _trend(row: CauseRow) -> str:
-    if row.change is None or row.change_high is None:
-        return row.trend.value
-    if row.trend.value not in {"rising", "falling"}:
-        return row.trend.value
-    return f"{row.trend.value} ({row.change:+,.0f} ± {row.change_high - row.change:,.0f})"
+_TRENDS: Final = {"rising": "rising", "falling": "falling", "no change beyond noise": "–"}
 
 
 def remarks(table: CauseTable) -> list[str]:
@@ -184,6 +181,8 @@ def remarks(table: CauseTable) -> list[str]:
     if noise:
         lines.append(f"below noise: {', '.join(noise)}")
     lines.append(f"of empty causes, {table.by_chance:.1f} would pass for numbers by chance")
+    if any(row.trend.value == "no change beyond noise" for row in table.shown):
+        lines.append("trend –: no change beyond noise")
     if table.corrected:
         doubtful = [row for row in table.shown if row.false_high > 2 * row.standard_error]
         if doubtful:

@@ -19,7 +19,7 @@ import pytest
 from aggregator.causes import CauseRow, Trend
 from aggregator.detector import Detector
 from aggregator.store import Store
-from edge_agent.diagnosis.findings import Cause
+from edge_agent.diagnosis.findings import Cause, Finding
 from edge_agent.diagnosis.journal_lines import encode
 from pointillist.cli import main
 from pointillist.plan_file import default_plan
@@ -31,7 +31,7 @@ from simulator.outcome import cause_table, truth_cells
 from simulator.outcome.releases import release_of
 from simulator.scenario import Dropout, Faults
 from simulator.scenario.tables import FailSlow
-from tests.causes.causes_kit import CLASSES, K, MODEL, WEEK_S, as_file, detector
+from tests.causes.causes_kit import CLASSES, MODEL, WEEK_S, K, as_file, detector
 from tests.causes.findings_kit import diagnosis, ended
 from tests.engine_kit import CATALOGUE, SEEDED, SmallFleet, scenario
 
@@ -69,7 +69,7 @@ def hosts_each(fleet: SmallFleet) -> int:
 
 def made_journal(cause: Cause) -> Journal:
     """An hour of an agent that met one incident, and spikes that were none."""
-    findings = [
+    findings: list[Finding] = [
         diagnosis(cause, at_s=103, incident=False),
         diagnosis(cause, at_s=112),
         ended(diagnosis(cause, at_s=112)),
@@ -110,9 +110,7 @@ def stored(
 class Told:
     """What `pointillist causes --json` says of the newest week."""
 
-    def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self._monkeypatch, self._capsys = monkeypatch, capsys
 
     def __call__(self, folder: Path, *options: str) -> dict[str, Any]:
@@ -137,9 +135,7 @@ INJECTED = (
 )  # fmt: skip
 
 
-def test_replayed_causes_are_found_again_in_the_released_table(
-    tmp_path: Path, told: Told
-) -> None:
+def test_replayed_causes_are_found_again_in_the_released_table(tmp_path: Path, told: Told) -> None:
     fleet = weekly_fleet()
     each, journals = hosts_each(fleet), [made_journal(cause) for cause in INJECTED]
     assert each >= LEAST_HOSTS
@@ -174,9 +170,7 @@ def confused(one: Detector, each: int, rng: np.random.Generator) -> dict[int, in
     return {at: int(count) for at, count in enumerate(said) if count}
 
 
-def test_confused_agents_are_corrected_to_what_truly_struck(
-    tmp_path: Path, told: Told
-) -> None:
+def test_confused_agents_are_corrected_to_what_truly_struck(tmp_path: Path, told: Told) -> None:
     fleet, one = weekly_fleet(weeks=1), detector(runs=400, right=0.6)
     each = hosts_each(fleet)
     parts = confused(one, each, np.random.default_rng(6))
@@ -185,9 +179,7 @@ def test_confused_agents_are_corrected_to_what_truly_struck(
     table = told(folder)
     assert table["corrected"]
     truth = {cause.value: each * (cause in INJECTED) for cause in CLASSES}
-    errors = [
-        (row["hosts"] - truth[row["cause"]]) / row["standard_error"] for row in table["rows"]
-    ]
+    errors = [(row["hosts"] - truth[row["cause"]]) / row["standard_error"] for row in table["rows"]]
     assert max(map(abs, errors)) < 3.5
     assert np.mean(np.square(errors)) < 2.2
     rates = tmp_path / "rates.json"
@@ -195,8 +187,8 @@ def test_confused_agents_are_corrected_to_what_truly_struck(
     again = told(folder, "--rates", str(rates), "--agents-model", MODEL)
     assert again["rows"] == table["rows"]
     plain = told(folder, "--rates", str(rates), "--agents-model", "another")
-    assert plain["correction"] == f"not corrected: the rates are of model {MODEL}, the agents run " \
-        "another"  # fmt: skip
+    why = f"not corrected: the rates are of model {MODEL}, the agents run another"
+    assert plain["correction"] == why
     reported = {row["cause"]: row["hosts"] for row in plain["rows"]}
     assert sum(reported[cause.value] for cause in INJECTED) < 0.85 * each * len(INJECTED)
 
