@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -21,6 +22,7 @@ from edge_agent.diagnosis.weekly import SECTION, WeeklyIncidents
 from edge_agent.windows import NS_PER_S, HostClock, WindowAccumulator
 from simulator.engine.port import RowSource
 from simulator.fleet.state import FleetState
+from simulator.streams import philox
 from wire.catalogue import Catalogue
 from wire.task import CHECK_WORDS, Task
 
@@ -99,6 +101,40 @@ def cast(hosts: int, parts: Mapping[int, int], rng: np.random.Generator) -> NDAr
     chosen = rng.permutation(hosts)[:wanted]
     roles[chosen] = np.repeat(list(parts), list(parts.values()))
     return roles
+
+
+@dataclass(frozen=True, slots=True)
+class Plays:
+    """Journals for a whole scenario: in each window that counts incidents, so many hosts for each.
+
+    hosts_each      hosts that live through one journal, others in each window
+    seed            of who they are
+    """
+
+    journals: tuple[Journal, ...]
+    hosts_each: int
+    seed: int
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of everything that decides what the hosts live through."""
+        told = [(one.name, one.lines) for one in self.journals]
+        return sha256(repr((told, self.hosts_each, self.seed)).encode()).hexdigest()
+
+    def over(self, catalogue: Catalogue, task: Task, inner: RowSource, hosts: int) -> RowSource:
+        """Give the rows of a task with the journals in them, `inner` where it counts no incidents.
+
+        Raises      JournalError
+        """
+        if SECTION not in task.slices():
+            return inner
+        parts = dict.fromkeys(range(len(self.journals)), self.hosts_each)
+        starts = range(task.first_window, task.last_window + 1, task.window_s)
+        roles = {
+            start: cast(hosts, parts, philox(self.seed, "journals", task.series, start))
+            for start in starts
+        }
+        return JournalRows(catalogue, task, inner, self.journals, roles)
 
 
 class JournalRows:

@@ -23,6 +23,7 @@ from edge_agent.diagnosis.findings import Cause, Finding
 from edge_agent.diagnosis.journal_lines import encode
 from pointillist.cli import main
 from pointillist.plan_file import default_plan
+from pointillist.simulate.setup import PLANS
 from privacy.plan import Plan
 from simulator.engine.port import WindowOutcome
 from simulator.fleet import FleetRows
@@ -211,6 +212,67 @@ def stored_table(outcome: WindowOutcome) -> tuple[CauseRow, ...]:
     """The released rows of one outcome, with the simulator's truth beside them left out."""
     rows = cause_table(truth_cells(outcome, CATALOGUE), "incidents").rows
     return tuple(row.row for row in rows if row.row is not None)
+
+
+SCENARIO = """
+format = 1
+name = "weeks"
+hosts = 1500
+start = 2026-02-12T00:00:00Z
+duration_s = 1209600
+step_s = 86400
+fidelity = "masked"
+[[shape]]
+gpu_model = "H100"
+[faults]
+per_1000_node_days = 0
+incidents_scale = 0
+[fail_slow]
+enabled = false
+"""
+PLAN = """
+[[task]]
+series = "week"
+window_s = 604_800
+lateness_s = 86_400
+retention_s = 108_000
+[task.weights]
+incidents = 0.10
+"""
+
+
+def test_simulate_lets_hosts_live_journals_and_causes_shows_them(
+    tmp_path: Path, told: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "weeks.toml").write_text(SCENARIO)
+    shipped = (PLANS / "default.toml").read_text()
+    (tmp_path / "plan.toml").write_text(shipped[: shipped.index("[[task]]")] + PLAN)
+    journals, out = tmp_path / "journals", tmp_path / "run"
+    journals.mkdir()
+    for cause in (Cause.DISK_IO, Cause.GPU_SHARED):
+        line = encode(ended(diagnosis(cause)), OFFSET_NS)
+        (journals / f"{cause}.jsonl").write_bytes(line + b"\n")
+    options = ("--plan", str(tmp_path / "plan.toml"), "--journals", str(journals))
+    more = ("--section", "incidents", "--processes", "1", "--out", str(out), "--json")
+    monkeypatch.setattr(
+        sys, "argv", ["pointillist", "simulate", str(tmp_path / "weeks.toml"), *options, *more]
+    )
+    with pytest.raises(SystemExit) as end:
+        main()
+    shown = capsys.readouterr()
+    assert not end.value.code, shown.err
+    truth = {
+        row["cause"]: row["true_hosts"] for row in json.loads(shown.out)["causes"]["incidents"]
+    }
+    table = told(out / "releases")
+    assert {row["cause"] for row in table["rows"] if not row["below_noise"]} >= {
+        "disk_io", "gpu_shared",
+    }  # fmt: skip
+    for row in table["rows"]:
+        struck = truth.get(row["cause"], 0)
+        assert (struck > 110) == (row["cause"] in {"disk_io", "gpu_shared"})
+        assert abs(row["hosts"] - struck) < 4.5 * row["standard_error"]
+        assert row["trend"] == "no change beyond noise"
 
 
 def test_journals_are_read_from_a_folder(tmp_path: Path) -> None:
