@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.diagnosis.journal_lines import MAX_LINE_BYTES, JournalLine, JournalReader
+from edge_agent.diagnosis.trail import Series
 from edge_agent.diagnosis.weekly import SECTION, WeeklyIncidents
 from edge_agent.windows import NS_PER_S, HostClock, WindowAccumulator
 from simulator.engine.port import RowSource
@@ -195,6 +196,8 @@ class JournalRows:
         weekly = WeeklyIncidents()
         for line in journal.lines:
             gathered.set_clock(HostClock(line.offset_ns + shift_ns))
+            if isinstance(line.finding, Series):
+                continue  # a picture for people, of a spike that the other lines tell of
             for one in weekly.take([line.finding], line.at_ns):
                 gathered.add(one)
         for one in weekly.flush():

@@ -15,6 +15,7 @@ from types import MappingProxyType, UnionType
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from .findings import Diagnosis, Evidence, Finding, SpikeBegan, SpikeEnded, StepTimes, Warned
+from .trail import Series, SignalSeries
 
 FORMAT: Final = 1
 MAX_LINE_BYTES: Final = 65_536
@@ -23,10 +24,16 @@ MAX_ITEMS: Final = 64
 MAX_INTEGER: Final = (1 << 63) - 1
 
 _KINDS: Final[Mapping[str, type[Any]]] = MappingProxyType(
-    {"warned": Warned, "spike": SpikeBegan, "diagnosis": Diagnosis, "ended": SpikeEnded}
+    {
+        "warned": Warned,
+        "spike": SpikeBegan,
+        "diagnosis": Diagnosis,
+        "ended": SpikeEnded,
+        "series": Series,
+    }
 )
 _FIELDS: Final[Mapping[type[Any], Mapping[str, Any]]] = MappingProxyType(
-    {kind: get_type_hints(kind) for kind in (*_KINDS.values(), Evidence, StepTimes)}
+    {kind: get_type_hints(kind) for kind in (*_KINDS.values(), Evidence, StepTimes, SignalSeries)}
 )
 """Types of every dataclass' fields, by name."""
 
@@ -46,12 +53,14 @@ class JournalLine:
     """
 
     offset_ns: int
-    finding: Finding
+    finding: Finding | Series
 
     @property
     def at_ns(self) -> int:
-        """When it was known, CLOCK_BOOTTIME."""
+        """When it was known, CLOCK_BOOTTIME; of a picture, the onset of its spike."""
         finding = self.finding
+        if isinstance(finding, Series):
+            return finding.onset_ns
         return finding.ended_ns if isinstance(finding, SpikeEnded) else finding.at_ns
 
     @property
@@ -60,7 +69,7 @@ class JournalLine:
         return self.at_ns + self.offset_ns
 
 
-def encode(finding: Finding, offset_ns: int) -> bytes:
+def encode(finding: Finding | Series, offset_ns: int) -> bytes:
     """Give one line, without its newline. Raises JournalLineError for one that no reader takes."""
     record = {
         "format": FORMAT,
