@@ -62,6 +62,11 @@ class Workload:
         self.knobs, self.log = Knobs(self.folder), StepLog(self.folder)
         self.knobs.reset()
 
+    @property
+    def main_program(self) -> str:
+        """Name of the process that makes the steps, as the kernel has it."""
+        return Path(f"/proc/{self.main.pid}/comm").read_text().strip()
+
     def launch(
         self,
         words: Sequence[str],

@@ -56,7 +56,8 @@ class CachedReads:
         self._random = random.Random(seed)
 
     def fill(self) -> None:
-        """Bring the whole file into the cache of this process's cgroup."""
+        """Bring the whole file into the cache, charged to this process's cgroup."""
+        os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
         for place in range(0, self._size, MIB):
             os.pread(self._file, MIB, place)
 
