@@ -1,7 +1,8 @@
-"""Whether a fault did anything to the steps: judged by the workload's own times, never by probes."""
+"""Whether a fault did anything to the steps, judged by the workload's own times."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
@@ -61,6 +62,6 @@ def impact(before: Sequence[tuple[int, int]], during: Sequence[tuple[int, int]])
     ratio = round(struck.p99_ms / usual.p99_ms, 3) if usual.p99_ms else 0.0
     bound_ns = usual.p99_ms * IMPACT_RATIO * 1e6
     long = [ended for ended, duration in during if duration > bound_ns] if usual.steps else []
-    pairs = zip(long, long[1:], strict=False)
+    pairs = itertools.pairwise(long)
     onset = next((one for one, other in pairs if other - one <= _AGAIN_NS), None)
     return Impact(usual, struck, ratio, onset)

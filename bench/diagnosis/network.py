@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from bench.record import ROOT
+
 PREFIX: Final = "plbench-"
 """Namespaces of the bench: what is left over is found, and deleted, by this name alone."""
 LINK_MTU: Final = 9000
@@ -23,7 +25,7 @@ def command(*words: str) -> str:
 
     Raises      RuntimeError with its complaint
     """
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
     if done.returncode:
         raise RuntimeError(f"expected `{' '.join(words)}` to work: {done.stderr.strip()[-300:]}")
     return done.stdout
@@ -66,7 +68,9 @@ class Port:
 
     def bytes_moved(self, device: str = "") -> tuple[int, int]:
         """Bytes received and sent by the device, or by another one of the namespace."""
-        show = command("ip", "-n", self.namespace, "-s", "-j", "link", "show", device or self.device)
+        show = command(
+            "ip", "-n", self.namespace, "-s", "-j", "link", "show", device or self.device
+        )
         counters = json.loads(show)[0]["stats64"]
         return int(counters["rx"]["bytes"]), int(counters["tx"]["bytes"])
 

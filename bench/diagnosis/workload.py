@@ -21,6 +21,7 @@ LOADER: Final = "loader"
 INFERENCE: Final = "inference"
 WORKLOADS: Final = (STEP_LOOP, GLOO, LOADER, INFERENCE)
 _PORT: Final = 7117
+_REQUESTS_PER_S: Final = 60
 _PROGRAMS: Final = "bench.diagnosis.workloads"
 
 
@@ -123,7 +124,41 @@ def _step_loop(work: Workload, seed: int) -> None:
     work.main = work.launch(words, work.job, near.namespace)
 
 
-_STARTS: Final[dict[str, Callable[[Workload, int], None]]] = {STEP_LOOP: _step_loop}
+def _gloo(work: Workload, seed: int) -> None:
+    near, far = work.link.near, work.link.far
+    work.launch(python(f"{_PROGRAMS}.feed", work.folder), work.store)
+    time.sleep(0.3)
+    for rank, (port, cgroup) in enumerate(((near, work.job), (far, work.peer))):
+        job = (work.folder, work.library, port.device, near.address, _PORT, seed, rank)
+        words = python(f"{_PROGRAMS}.gloo_rank", *job)
+        launched = work.launch(words, cgroup, port.namespace)
+        if rank == 0:
+            work.main = launched
+
+
+def _loader(work: Workload, seed: int) -> None:
+    words = python(f"{_PROGRAMS}.loader_training", work.folder, work.library, seed)
+    work.main = work.launch(words, work.job, work.link.near.namespace)
+
+
+def _inference(work: Workload, seed: int) -> None:
+    near, far = work.link.near, work.link.far
+    work.symbol, work.returns = REQUEST_SYMBOL, True
+    store = python(f"{_PROGRAMS}.step_peer", work.folder, far.address, _PORT + 1, seed)
+    server = (work.folder, work.library, near.address, _PORT, far.address, seed)
+    words = python(f"{_PROGRAMS}.inference_server", *server)
+    clients = (near.address, _PORT, _REQUESTS_PER_S, seed)
+    work.launch(store, work.peer, far.namespace)
+    work.main = work.launch(words, work.job, near.namespace)
+    work.launch(python(f"{_PROGRAMS}.inference_clients", *clients), work.peer, far.namespace)
+
+
+_STARTS: Final[dict[str, Callable[[Workload, int], None]]] = {
+    STEP_LOOP: _step_loop,
+    GLOO: _gloo,
+    LOADER: _loader,
+    INFERENCE: _inference,
+}
 
 
 def start_workload(
@@ -135,8 +170,6 @@ def start_workload(
     cpus        its processes stay on these; () anywhere
     """
     work = Workload(name, folder, build_marks(), index, cpus)
-    if name == INFERENCE:
-        work.symbol, work.returns = REQUEST_SYMBOL, True
     try:
         _STARTS[name](work, seed)
         _await_steps(work, 5)

@@ -89,5 +89,3 @@ class GreedySidecar(_Throttling):
         job.set_quota(self.cores_used() + spare, period_us=50_000)
         words = [STRESS, "--cpu", "1", "--cpu-method", "int64", "--quiet"]
         self._launched.append(self.work.launch(words, job))
-
-

@@ -16,7 +16,7 @@ def waiting_s(folder: Path) -> float:
 
     Raises      RuntimeError where the folder is on no block device
     """
-    device = os.stat(folder).st_dev
+    device = folder.stat().st_dev
     wanted = [str(os.major(device)), str(os.minor(device))]
     for line in Path("/proc/diskstats").read_text().splitlines():
         row = line.split()

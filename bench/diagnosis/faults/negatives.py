@@ -104,7 +104,7 @@ class Writeback(Fault):
     rates: Final = (10e6, 25e6, 50e6)
 
     def meter(self) -> float:
-        device = os.stat(self.work.folder).st_dev
+        device = self.work.folder.stat().st_dev
         block = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat")
         return int(block.read_text().split()[6]) * _SECTOR_BYTES
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.diagnosis.faults.fault import Fault
+from bench.diagnosis.faults.fault import LOADS, Fault
+from bench.diagnosis.network import command
+from bench.diagnosis.processes import SYSTEM_PYTHON
 
 _MBIT: Final = 1e6 / 8
 
@@ -22,7 +24,7 @@ class Datagrams(_CrossTraffic):
     """Datagrams both ways at a share of the link's rate."""
 
     injector = "datagrams"
-    shares: Final = (0.7, 0.9, 1.1)
+    shares: Final = (0.7, 0.9, 1.3)
 
     def inject(self) -> None:
         link = self.work.link
@@ -53,12 +55,19 @@ class LowRate(Fault):
 
     cause = "nic_limit_or_loss"
     injector = "low_rate"
-    counter = "queue_waits"
-    least = 20.0
+    counter = "seconds_a_gigabit"
+    least = 1.0
     mbit: Final = (350.0, 180.0, 80.0)
 
     def meter(self) -> float:
-        return sum(port.queue("tbf")["overlimits"] for port in self.work.link.ports)
+        """Time some datagrams through the link: what a gigabit would take, not a growing sum."""
+        near, far = self.work.link.ports
+        words = [SYSTEM_PYTHON, "-m", LOADS, "time_datagrams", far.address]
+        return float(command("ip", "netns", "exec", near.namespace, *words))
+
+    def _rates(self) -> tuple[float, float]:
+        (_, before), _, (_, during) = self._readings
+        return before, during
 
     def inject(self) -> None:
         for port in self.work.link.ports:
@@ -76,7 +85,7 @@ class Loss(Fault):
     injector = "loss"
     counter = "packets_lost"
     least = 1.0
-    shares: Final = (0.003, 0.01, 0.04)
+    shares: Final = (0.006, 0.012, 0.025)
 
     _losing = False
 

@@ -46,10 +46,12 @@ class DelayingRelay(_PeerWait):
         relay = python("bench.diagnosis.faults.relay", *self.delays[self.intensity], *ends)
         self.launch(relay)
         time.sleep(0.4)  # its devices are there
+        for port in link.ports:  # both up before the first packet takes this way
+            device = f"{port.device}t"
+            command("ip", "-n", port.namespace, "link", "set", device, "mtu", "9000", "up")
         for port, other in ((link.near, link.far), (link.far, link.near)):
-            inside, device = ("ip", "-n", port.namespace), f"{port.device}t"
-            command(*inside, "link", "set", device, "mtu", "9000", "up")
-            command(*inside, "route", "replace", f"{other.address}/32", "dev", device)
+            way = (f"{other.address}/32", "dev", f"{port.device}t")
+            command("ip", "-n", port.namespace, "route", "replace", *way)
 
 
 class _InputWait(Fault):

@@ -32,9 +32,7 @@ def main(folder: Path, address: str, port: int, seed: int) -> None:
                 _answer(connection, knobs, copies, chance)
 
 
-def _answer(
-    connection: socket.socket, knobs: Knobs, copies: Copies, chance: random.Random
-) -> None:
+def _answer(connection: socket.socket, knobs: Knobs, copies: Copies, chance: random.Random) -> None:
     buffer = bytearray(4 * MIB)
     try:
         while size := receive_block(connection, buffer):
