@@ -25,26 +25,27 @@ class Cgroup:
         self.path = f"/{PARENT}/{name}"
         """As the agent names it."""
         for hierarchy in HIERARCHIES:
-            self._folder(hierarchy).mkdir(parents=True, exist_ok=True)
+            self.folder(hierarchy).mkdir(parents=True, exist_ok=True)
 
-    def _folder(self, hierarchy: str) -> Path:
+    def folder(self, hierarchy: str) -> Path:
+        """Where it is in a hierarchy."""
         return ROOT / hierarchy / PARENT / self.name
 
     def task_files(self, memory_of: Cgroup | None = None) -> list[Path]:
         """Files that a process writes its id to in order to enter; its memory may be another's."""
         folders = [
-            (memory_of if memory_of and hierarchy == "memory" else self)._folder(hierarchy)
+            (memory_of if memory_of and hierarchy == "memory" else self).folder(hierarchy)
             for hierarchy in HIERARCHIES
         ]
         return [folder / "cgroup.procs" for folder in folders]
 
     def pids(self) -> list[int]:
         """Processes inside."""
-        return [int(pid) for pid in (self._folder("cpu") / "cgroup.procs").read_text().split()]
+        return [int(pid) for pid in (self.folder("cpu") / "cgroup.procs").read_text().split()]
 
     def set_quota(self, cores: float | None, period_us: int = 100_000) -> None:
         """Allow this many cores, or any number."""
-        folder = self._folder("cpu")
+        folder = self.folder("cpu")
         if cores is None:
             (folder / "cpu.cfs_quota_us").write_text(str(NO_QUOTA))
             return
@@ -53,11 +54,11 @@ class Cgroup:
 
     def set_shares(self, tasks: float) -> None:
         """Weigh as much as this many ordinary tasks."""
-        (self._folder("cpu") / "cpu.shares").write_text(str(max(2, round(1024 * tasks))))
+        (self.folder("cpu") / "cpu.shares").write_text(str(max(2, round(1024 * tasks))))
 
     def set_memory_limit(self, size: int | None) -> None:
         """Allow this many bytes; the kernel reclaims what is above before it returns."""
-        limit = self._folder("memory") / "memory.limit_in_bytes"
+        limit = self.folder("memory") / "memory.limit_in_bytes"
         if size is None:
             limit.write_text(str(NO_LIMIT))
             return
@@ -70,7 +71,7 @@ class Cgroup:
 
     def memory_bytes(self) -> int:
         """Charged now: anonymous memory and page cache."""
-        return int((self._folder("memory") / "memory.usage_in_bytes").read_text())
+        return int((self.folder("memory") / "memory.usage_in_bytes").read_text())
 
     def anonymous_bytes(self) -> int:
         """Charged now: what cannot be reclaimed without swap."""
@@ -78,11 +79,11 @@ class Cgroup:
 
     def limit_hits(self) -> int:
         """How often a charge met the limit."""
-        return int((self._folder("memory") / "memory.failcnt").read_text())
+        return int((self.folder("memory") / "memory.failcnt").read_text())
 
     def cpu_s(self) -> float:
         """CPU time used so far."""
-        return int((self._folder("cpuacct") / "cpuacct.usage").read_text()) / 1e9
+        return int((self.folder("cpuacct") / "cpuacct.usage").read_text()) / 1e9
 
     def throttled(self) -> tuple[int, float]:
         """Periods throttled, and seconds throttled in all."""
@@ -92,7 +93,7 @@ class Cgroup:
         )
 
     def _statistic(self, hierarchy: str, file: str, name: str) -> int:
-        for line in (self._folder(hierarchy) / file).read_text().splitlines():
+        for line in (self.folder(hierarchy) / file).read_text().splitlines():
             key, value = line.split()
             if key == name:
                 return int(value)

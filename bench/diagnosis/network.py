@@ -66,11 +66,9 @@ class Port:
                 return {name: int(row[name]) for name in ("bytes", "drops", "overlimits")}
         raise RuntimeError(f"expected a qdisc of kind {kind} on {self.device}, found none")
 
-    def bytes_moved(self, device: str = "") -> tuple[int, int]:
-        """Bytes received and sent by the device, or by another one of the namespace."""
-        show = command(
-            "ip", "-n", self.namespace, "-s", "-j", "link", "show", device or self.device
-        )
+    def bytes_moved(self) -> tuple[int, int]:
+        """Bytes received and sent by the device."""
+        show = command("ip", "-n", self.namespace, "-s", "-j", "link", "show", self.device)
         counters = json.loads(show)[0]["stats64"]
         return int(counters["rx"]["bytes"]), int(counters["tx"]["bytes"])
 

@@ -25,7 +25,8 @@ from bench.record import commit
 from edge_agent.frames.framer import Framer
 from edge_agent.frames.live import LiveFrames, host_registry
 from edge_agent.frames.recording import RecordingWriter
-from edge_agent.sources.steps import StepProbe, StepsSource
+from edge_agent.sources.step_programs import StepProbe
+from edge_agent.sources.steps import StepsSource
 
 FORMAT: Final = 1
 _SETTLE_S: Final = 2.0

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -124,7 +125,7 @@ def stops(folder: str, pid: str, stop_ms: str, every_ms: str, seed: str) -> None
         knobs.add("stops", 1)
 
 
-LOADS = {
+LOADS: Final[dict[str, Callable[..., None]]] = {
     "spin": spin,
     "read": read,
     "write": write,
