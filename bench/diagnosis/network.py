@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -93,8 +93,7 @@ class Link:
 
     def close(self) -> None:
         """Delete both namespaces, and with them devices, addresses and queues."""
-        for port in self.ports:
-            command("ip", "netns", "del", port.namespace)
+        remove({port.namespace for port in self.ports})
 
 
 def _end(port: Port) -> Sequence[str]:
@@ -115,10 +114,20 @@ def _know(port: Port, other: Port) -> None:
     command("ip", "-n", port.namespace, "neigh", "replace", *neighbour)
 
 
+def ours() -> set[str]:
+    """Names of the bench's namespaces that are there."""
+    names = [line.split()[0] for line in command("ip", "netns", "list").splitlines() if line]
+    return {name for name in names if name.startswith(PREFIX)}
+
+
+def remove(names: Iterable[str]) -> None:
+    """Delete those of these namespaces of the bench that are there."""
+    for name in ours().intersection(names):
+        command("ip", "netns", "del", name)
+
+
 def remove_all() -> int:
     """Delete the bench's namespaces; returns how many there were."""
-    names = [line.split()[0] for line in command("ip", "netns", "list").splitlines() if line]
-    ours = [name for name in names if name.startswith(PREFIX)]
-    for name in ours:
-        command("ip", "netns", "del", name)
-    return len(ours)
+    found = ours()
+    remove(found)
+    return len(found)

@@ -49,7 +49,7 @@ class Run:
     injectors: tuple[str, ...]
     intensity: int
     seed: int
-    before_s: float = 15.0
+    before_s: float = 18.0
     fault_s: float = 25.0
     after_s: float = 12.0
     workers: int = 1

@@ -89,7 +89,6 @@ def main(folder: Path, library: Path, address: str, port: int, peer: str, seed: 
             for key, _ in ready.select(1.0):
                 if key.fileobj is listener:
                     client = tuned(listener.accept()[0])
-                    client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 * KIB)
                     ready.register(client, selectors.EVENT_READ, client)
                 elif not server.serve(key.data):
                     ready.unregister(key.data)

@@ -106,7 +106,12 @@ class WakeUps:
 
 
 def tuned(connection: socket.socket) -> socket.socket:
-    """Send at once; back off on loss as most of the world's servers do."""
+    """Send at once; back off on loss as most of the world's servers do.
+
+    The send buffer is smaller than a block, as gradients are larger than any buffer: who sends
+    waits for the link.
+    """
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 24 * KIB)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
     return connection
