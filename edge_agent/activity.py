@@ -202,7 +202,8 @@ class RhythmMarks:
     thread          int64[n]
     value           int64[n]: nanoseconds away (WAKE, BLOCK, SYNCHRONISE, COLLECTIVE), else bytes
     socket          int64[n]: which one, SEND and RECEIVE; else 0
-    beyond          marks that were only counted: too many a second, or no room
+    beyond          WAKE and BLOCK that were only counted: too many a second, or no room
+    beyond_network  SEND and RECEIVE likewise
     """
 
     pid: int
@@ -215,6 +216,7 @@ class RhythmMarks:
     value: NDArray[np.int64]
     socket: NDArray[np.int64]
     beyond: int
+    beyond_network: int
 
 
 @dataclass(frozen=True, slots=True)
