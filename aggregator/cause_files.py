@@ -29,7 +29,7 @@ from .correction import Reported
 from .detector import Detector
 from .release_files import release_path
 
-Record = Mapping[str, Any]
+Record = Mapping[Any, Any]
 """One row, by column."""
 
 FOLDER: Final = "causes"

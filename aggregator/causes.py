@@ -197,8 +197,7 @@ def _rates(
         return None, "not corrected: nobody said which model the agents run"
     if detector.model != agents_model:
         return None, (
-            f"not corrected: the rates are of model {detector.model}, "
-            f"the agents run {agents_model}"
+            f"not corrected: the rates are of model {detector.model}, the agents run {agents_model}"
         )
     runs, hours = int(detector.trials.sum()), detector.worker_hours
     return detector.rates(now.window_s), (

@@ -11,12 +11,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
-from functools import cache
 from types import MappingProxyType, UnionType
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
-from .findings import Diagnosis, Finding, SpikeBegan, SpikeEnded, Warned
-from .trail import Series
+from .findings import Diagnosis, Evidence, Finding, SpikeBegan, SpikeEnded, StepTimes, Warned
+from .trail import Series, SignalSeries
 
 FORMAT: Final = 1
 MAX_LINE_BYTES: Final = 65_536
@@ -33,6 +32,11 @@ _KINDS: Final[Mapping[str, type[Any]]] = MappingProxyType(
         "series": Series,
     }
 )
+_FIELDS: Final[Mapping[type[Any], Mapping[str, Any]]] = MappingProxyType(
+    {kind: get_type_hints(kind) for kind in (*_KINDS.values(), Evidence, StepTimes, SignalSeries)}
+)
+"""Types of every dataclass' fields, by name."""
+
 _NAMES: Final = MappingProxyType({kind: name for name, kind in _KINDS.items()})
 
 
@@ -50,6 +54,19 @@ class JournalLine:
 
     offset_ns: int
     finding: Finding | Series
+
+    @property
+    def at_ns(self) -> int:
+        """When it was known, CLOCK_BOOTTIME; of a picture, the onset of its spike."""
+        finding = self.finding
+        if isinstance(finding, Series):
+            return finding.onset_ns
+        return finding.ended_ns if isinstance(finding, SpikeEnded) else finding.at_ns
+
+    @property
+    def unix_ns(self) -> int:
+        """When it was known, Unix time."""
+        return self.at_ns + self.offset_ns
 
 
 def encode(finding: Finding | Series, offset_ns: int) -> bytes:
@@ -116,18 +133,11 @@ def _plain(value: Any) -> Any:
 
 def _built(kind: type[Any], raw: Any, where: str) -> Any:
     """Build a dataclass of findings from JSON: every field, and no other."""
-    hints = _hints(kind)
+    hints = _FIELDS[kind]
     names = list(hints)
     if not isinstance(raw, dict) or set(raw) != set(names):
         raise JournalLineError(f"{where}: expected the fields {', '.join(names)}")
     return kind(**{name: _value(hints[name], raw[name], f"{where}.{name}") for name in names})
-
-
-@cache
-def _hints(kind: type[Any]) -> Mapping[str, Any]:
-    """Types of a dataclass' fields, by name."""
-    hints = get_type_hints(kind)
-    return {one.name: hints[one.name] for one in fields(kind)}
 
 
 def _value(kind: Any, raw: Any, where: str) -> Any:

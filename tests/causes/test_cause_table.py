@@ -17,8 +17,16 @@ from aggregator.detector import Detector
 from aggregator.releases import query
 from aggregator.store import Store
 from tests.causes.causes_kit import (
-    HOSTS, K, MODEL, NOISE, WEEK_S, detector, drawn_reports, struck, week,
-)  # fmt: skip
+    HOSTS,
+    MODEL,
+    NOISE,
+    WEEK_S,
+    K,
+    detector,
+    drawn_reports,
+    struck,
+    week,
+)
 from tests.unit.release_kit import CATALOGUE, make_task, noise, true_steps, window
 
 TRUTH = struck(disk_io=900, cpu_contention=300, memory_pressure=120)
@@ -127,7 +135,8 @@ def test_trend_follows_the_share_when_fewer_hosts_report() -> None:
     before, half = told(disk_io=900), told(disk_io=450)
     fewer = Reported(HOSTS // 2, half.value, half.standard_error)
     row = row_of(cause_table(week(fewer, 2), week(before, 1)), "disk_io")
-    assert (row.trend, row.change) == (Trend.STEADY, pytest.approx(0))
+    assert row.trend is Trend.STEADY
+    assert row.change == pytest.approx(0)
 
 
 def test_trend_needs_the_window_right_before() -> None:
@@ -154,7 +163,9 @@ TASK = make_task(start=WEEK_S)
 def released(number: int, hosts: float) -> object:
     rng = np.random.default_rng(number)
     vector = true_steps(TASK, 12_000, {("incidents", "disk_io"): hosts * 64})
-    return window(TASK, vector + with_checks(noise(TASK, 12_000, rng)), 12_000, WEEK_S + 60 * number)
+    return window(
+        TASK, vector + with_checks(noise(TASK, 12_000, rng)), 12_000, WEEK_S + 60 * number
+    )
 
 
 def with_checks(drawn: np.ndarray) -> np.ndarray:
@@ -183,7 +194,9 @@ def test_store_writes_the_table_beside_each_release_and_readers_find_it(tmp_path
     assert stored[0].corrected
     assert newest.trend is Trend.RISING
     assert row_of(stored[1], "disk_io").trend is Trend.UNKNOWN
-    rows = query("SELECT cause, trend FROM causes WHERE NOT below_noise ORDER BY hosts DESC", folder)
+    rows = query(
+        "SELECT cause, trend FROM causes WHERE NOT below_noise ORDER BY hosts DESC", folder
+    )
     assert rows.iloc[0].tolist() == ["disk_io", "rising"]
     # The tables are no releases: nothing of them comes up among the cells.
     assert set(read_releases(folder).columns).isdisjoint({"cause", "trend"})

@@ -13,8 +13,15 @@ import pytest
 from aggregator.correction import CorrectionRefused, Rates, Reported, change, correct
 from aggregator.detector import Detector, DetectorFileError
 from tests.causes.causes_kit import (
-    HOSTS, K, NOISE, WEEK_S, as_file, detector, drawn_reports, struck,
-)  # fmt: skip
+    HOSTS,
+    NOISE,
+    WEEK_S,
+    K,
+    as_file,
+    detector,
+    drawn_reports,
+    struck,
+)
 
 TRUTH = struck(disk_io=900, cpu_contention=300, unknown=100)
 

@@ -1,4 +1,4 @@
-"""From findings to the weekly section: one observation an incident, in the right week, m at most."""
+"""From findings to the weekly section: one observation an incident, and m at most."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from aggregator.causes import COMPONENTS
 from edge_agent.activity import Observation
-from edge_agent.diagnosis.findings import Cause
+from edge_agent.diagnosis.findings import Cause, Finding
 from edge_agent.diagnosis.weekly import WeeklyIncidents, incident_observation
 from tests.causes.findings_kit import S, diagnosis, ended, one_of_each
 from wire.catalogue import Catalogue
@@ -52,7 +52,10 @@ def test_lasting_spike_counts_after_a_minute_and_not_again() -> None:
     weekly.take([diagnosis()], 112 * S)
     assert weekly.take([diagnosis(at_s=171)], 171 * S) == []
     assert weekly.take([], 172 * S) == [observed(at_s=171)]
-    again = [diagnosis(Cause.CPU_CONTENTION, 300), ended(diagnosis(Cause.CPU_CONTENTION, 300))]
+    again: list[Finding] = [
+        diagnosis(Cause.CPU_CONTENTION, 300),
+        ended(diagnosis(Cause.CPU_CONTENTION, 300)),
+    ]
     assert weekly.take(again, 400 * S) == []
     assert weekly.flush() == []
 
@@ -60,7 +63,8 @@ def test_lasting_spike_counts_after_a_minute_and_not_again() -> None:
 def test_spikes_of_several_subjects_are_kept_apart() -> None:
     weekly = WeeklyIncidents()
     other = diagnosis(Cause.CPU_CONTENTION, subject="/train/rank1")
-    found = weekly.take([diagnosis(), other, ended(other)], 130 * S)
+    findings: list[Finding] = [diagnosis(), other, ended(other)]
+    found = weekly.take(findings, 130 * S)
     assert [one.cell for one in found + weekly.flush()] == ["cpu_contention", "disk_io"]
 
 
@@ -105,7 +109,7 @@ def test_row_of_a_week_tells_of_each_cause_once_and_of_m_at_most() -> None:
     assert set(row[row > 0].tolist()) == {1}
     rows = np.tile(row, (4_000, 1))
     rng = np.random.default_rng(4)
-    kept = choose_indicators(rows, section.m, uniform_words(*rows.shape, rng.bytes))
+    kept = choose_indicators(rows, section.m, uniform_words(len(rows), rows.shape[1], rng.bytes))
     assert (kept.sum(axis=1) == 2).all()
     met = kept.sum(axis=0)[row > 0] / 4_000
     assert np.allclose(met, 2 / 3, atol=0.04)
