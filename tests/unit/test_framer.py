@@ -14,6 +14,7 @@ from edge_agent.frames.cgroup_pressure import CgroupPressure
 from edge_agent.frames.frame import Frame, StepSource
 from edge_agent.frames.framer import Framer
 from edge_agent.frames.gpu_signals import GpuSignals
+from edge_agent.frames.lacking import lacking
 from edge_agent.frames.links import LinkRate, parse_shapers
 from edge_agent.frames.places import cpu_cgroup
 from edge_agent.frames.signals import FINE, SIGNALS, Scope, of_scope
@@ -27,6 +28,7 @@ from edge_agent.probes.records import (
     WaitCalls,
 )
 from edge_agent.sources import ebpf_layout as layout
+from edge_agent.sources.port import Absence
 from tests.frames_kit import T0, S, cgroup, cpu, framer, marks, reading, table, ticks
 
 MS = 1_000_000
@@ -175,7 +177,6 @@ def test_cgroups_name_the_busiest_by_each_rank_and_the_subjects_own() -> None:
     }  # fmt: skip
     assert frame.cgroups["/disk"]["block_read_bytes_per_s"] == 9
     assert frame.cgroups["/disk"]["cpu_ms_per_s"] == 0
-    assert made.busy[0] == "/job1"
 
 
 def test_cgroup_quota_says_in_which_share_of_periods_it_ran_out() -> None:
@@ -319,6 +320,26 @@ def test_faults_of_hardware_are_counted_by_kind() -> None:
     assert (host["faults_disk_per_s"], host["faults_other_per_s"]) == (2, 1)
     assert host["faults_memory_per_s"] == 0
     assert _frame(made, 2).host["faults_disk_per_s"] == 0
+
+
+def test_frame_leaves_out_what_the_kernel_has_no_hook_for(tmp_path: Path) -> None:
+    class Source:
+        absent = (Absence("on_page_fault", "this kernel has no tracepoint page_fault_user"),)
+
+    (tmp_path / "online").write_text("0\n")
+    lost = lacking([Source(), object()], tmp_path / "online")
+    assert lost == {"page_faults_per_s", "numa_migrations_per_s"}
+    (tmp_path / "online").write_text("0-1\n")
+    assert lacking([], tmp_path / "online") == frozenset()
+    made = framer(watch=["/job"])
+    made.lack(lost)
+    made.take([cpu({}), cgroup({"/job": {"cpu_ns": 1}}), ticks([T0, T0 + S], switches=[0, 5])])
+    frame = _frame(made)
+    for signals in (frame.host, frame.cgroups["/job"], frame.subjects["/job"].signals):
+        assert "cpu_ms_per_s" in signals
+        assert "page_faults_per_s" not in signals
+    assert np.isnan(frame.fine[FINE.index("page_faults_per_s")]).all()
+    assert frame.fine[FINE.index("switches_per_s"), 9] == 5
 
 
 def test_place_of_a_process_is_in_the_cpu_hierarchy() -> None:
