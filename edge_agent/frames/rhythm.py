@@ -52,9 +52,13 @@ class _Learning:
 
 
 class Rhythms:
-    """The rhythms of a host's watched processes."""
+    """The rhythms of a host's watched processes.
 
-    def __init__(self) -> None:
+    source  what the steps are said to be taken from: COLLECTIVES where collectives alone are fed
+    """
+
+    def __init__(self, source: StepSource = StepSource.RHYTHM) -> None:
+        self._source = source
         self._processes: dict[_Process, _Learning] = {}
 
     def add(self, marks: RhythmMarks) -> None:
@@ -98,7 +102,7 @@ class Rhythms:
             return None
         began_ns = int(one.rest[0]) if one.beat.marks and len(one.rest) else None
         running_ns = None if began_ns is None else max(0, until_ns - began_ns)
-        return Steps(StepSource.RHYTHM, ended, durations, lost, running_ns)
+        return Steps(self._source, ended, durations, lost, running_ns)
 
     def beat(self, pid: int, start_ns: int) -> Beat | None:
         """Give what a process's steps are taken from; None before it is known."""

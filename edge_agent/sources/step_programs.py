@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_agent.activity import RhythmKind
 from edge_agent.probes.elf_bytes import ElfError
 from edge_agent.probes.elf_file import ElfFile
 from edge_agent.probes.links import UPROBE_MULTI, UprobeLink
@@ -39,12 +40,15 @@ class StepProbe:
     symbol    the function's name in .symtab or .dynsym
     returns   True: each call is a step; False: a step lasts from one call to the next of a thread
     name      for people; "": `file:symbol`
+    kind      where several calls make a step: what they are as marks of the rhythm, so that it is
+              learnt how many (SYNCHRONISE, COLLECTIVE); None: the calls are steps
     """
 
     path: str
     symbol: str
     returns: bool = False
     name: str = ""
+    kind: RhythmKind | None = None
 
     @property
     def title(self) -> str:

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.activity import StepMarks
+from edge_agent.activity import RhythmKind, RhythmMarks, StepMarks
 from edge_agent.frames.frame import StepSource
 
 from .cgroup_names import CgroupNames, hierarchy_of
@@ -25,6 +25,8 @@ from .step_programs import THREAD_FIELDS, StepProbe, StepPrograms
 
 LOST: Final = "without it steps are taken from GPU calls or from the processes' rhythm"
 _MOST_PROBES: Final = 64
+MOST_MARKS_A_DRAIN: Final = 4_000
+_STORM_DRAINS: Final = 3
 _AT, _VALUE, _PROCESS, _START, _CGROUP, _WHAT, _ = range(len(MARK_FIELDS))
 _BEGAN, _, _TGID, _PROCESS_START, _LOST = range(len(THREAD_FIELDS))
 
@@ -47,11 +49,12 @@ class StepsSource:
         self._refused: dict[int, tuple[_File | None, str]] = {}
         self._cgroup_of: dict[_Owner, int] = {}
         self._lost: dict[int, int] = {}
+        self._storms: dict[int, int] = {}
         self._names = ProgramNames()
 
     @property
     def absent(self) -> list[Absence]:
-        """Probes that are attached to nothing: their file is missing, or lacks the function."""
+        """Probes that are attached to nothing: no file, no such function, called too often."""
         return [
             Absence(self._probes[number].title, reason)
             for number, (_, reason) in sorted(self._refused.items())
@@ -73,7 +76,7 @@ class StepsSource:
         self._cgroups = CgroupNames(root.path)
         self._attach(self._programs)
 
-    def drain(self, _now_boottime_ns: int) -> Iterable[StepMarks]:
+    def drain(self, _now_boottime_ns: int) -> Iterable[StepMarks | RhythmMarks]:
         """Yield the steps since the last call, and those that have not ended."""
         if self._programs is None:
             raise SourceUnavailable("steps: not started")
@@ -89,6 +92,7 @@ class StepsSource:
         self._refused.clear()
         self._cgroup_of.clear()
         self._lost.clear()
+        self._storms.clear()
 
     def _attach(self, programs: StepPrograms) -> None:
         """Attach to files that have come or were replaced: an inode is probed, not a path."""
@@ -112,8 +116,9 @@ class StepsSource:
                 self._files[number] = file
                 self._refused.pop(number, None)
 
-    def _records(self, programs: StepPrograms) -> Iterator[StepMarks]:
+    def _records(self, programs: StepPrograms) -> Iterator[StepMarks | RhythmMarks]:
         marks = programs.marks()
+        self._leave_storms(programs, marks[:, _WHAT])
         began, lost = self._thread_states(programs)
         groups = _by_owner(marks)
         for owner, rows in groups.items():
@@ -122,6 +127,11 @@ class StepsSource:
             rows = groups.get(owner, marks[:0])
             rows = rows[np.argsort(rows[:, _AT], kind="stable")]
             pid, start_ns, number = owner
+            kind = self._probes[number].kind
+            if kind is not None:
+                if len(rows):
+                    yield self._rhythm(owner, kind, rows, lost.get(owner, 0))
+                continue
             yield StepMarks(
                 pid=pid,
                 start_ns=start_ns,
@@ -134,6 +144,35 @@ class StepsSource:
                 lost=lost.get(owner, 0),
                 open_since_ns=began.get(owner),
             )
+
+    def _rhythm(
+        self, owner: _Owner, kind: RhythmKind, rows: NDArray[np.uint64], lost: int
+    ) -> RhythmMarks:
+        """Give calls of which several make a step as marks of the process's rhythm."""
+        return RhythmMarks(
+            pid=owner[0],
+            start_ns=owner[1],
+            cgroup=self._cgroup_name(owner),
+            program=self._names.name(owner[0], owner[1]),
+            at_ns=rows[:, _AT].astype(np.int64),
+            kind=np.full(len(rows), kind, np.uint8),
+            thread=(rows[:, _PROCESS] & np.uint64(0xFFFFFFFF)).astype(np.int64),
+            value=rows[:, _VALUE].astype(np.int64),
+            socket=np.zeros(len(rows), np.int64),
+            beyond=tuple(lost if one is kind else 0 for one in RhythmKind),
+        )
+
+    def _leave_storms(self, programs: StepPrograms, numbers: NDArray[np.uint64]) -> None:
+        """Stop probing what is called too often to be a step: each call pays for its mark."""
+        found, counts = np.unique(numbers, return_counts=True)
+        rates = dict(zip(found.tolist(), counts.tolist(), strict=True))
+        for number in list(self._files):
+            stormy = rates.get(number, 0) > MOST_MARKS_A_DRAIN
+            self._storms[number] = self._storms.get(number, 0) + 1 if stormy else 0
+            if self._storms[number] >= _STORM_DRAINS:
+                programs.detach(number)
+                reason = f"more than {MOST_MARKS_A_DRAIN} calls between two drains: no step"
+                self._refused[number] = (self._files.pop(number), reason)
 
     def _thread_states(self, programs: StepPrograms) -> tuple[dict[_Owner, int], dict[_Owner, int]]:
         """Give when each process's latest open step began, and how many steps found no room.

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent.activity import StepMarks
+from edge_agent.activity import RhythmKind, RhythmMarks, StepMarks
 from edge_agent.frames.frame import StepSource
 from edge_agent.sources.port import SourceUnavailable
 from edge_agent.sources.step_programs import RING_BYTES, StepProbe
-from edge_agent.sources.steps import StepsSource
+from edge_agent.sources.steps import MOST_MARKS_A_DRAIN, StepsSource
 from tests.bpf_kit import cgroup
 
 pytestmark = [
@@ -71,7 +71,8 @@ class Stepper:
 
 
 def drain(source: StepsSource) -> list[StepMarks]:
-    return list(source.drain(time.clock_gettime_ns(time.CLOCK_BOOTTIME)))
+    found = list(source.drain(time.clock_gettime_ns(time.CLOCK_BOOTTIME)))
+    return [marks for marks in found if isinstance(marks, StepMarks)]
 
 
 def test_steps_between_calls_and_of_calls_are_counted_exactly(program: Path) -> None:
@@ -130,6 +131,35 @@ def test_steps_without_room_are_counted_as_lost(program: Path) -> None:
         (second,) = drain(source)
         again.end()
     assert (len(second.ended_ns), second.lost) == (10, 0)
+
+
+def test_calls_of_which_several_make_a_step_are_marks_of_the_rhythm(program: Path) -> None:
+    path, kind = str(program), RhythmKind.COLLECTIVE
+    with running(StepProbe(path, "pointillist_work", returns=True, kind=kind)) as source:
+        stepper = Stepper(program, 20, STEP_NS)
+        stepper.go()
+        (marks,) = source.drain(time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+        stepper.end()
+    assert isinstance(marks, RhythmMarks)
+    assert marks.kind.tolist() == [kind] * 20
+    assert (marks.value >= STEP_NS).all()
+    assert set(marks.thread.tolist()) == {stepper.process.pid}
+
+
+def test_function_that_is_called_too_often_is_left(program: Path) -> None:
+    with running(StepProbe(str(program), "pointillist_step")) as source:
+        for _ in range(3):
+            assert source.absent == []
+            stepper = Stepper(program, MOST_MARKS_A_DRAIN + 2)
+            stepper.go()
+            drain(source)
+            stepper.end()
+        (absence,) = source.absent
+        assert "more than 4000 calls" in absence.reason
+        again = Stepper(program, 10)
+        again.go()
+        assert all(len(marks.ended_ns) == 0 for marks in drain(source))
+        again.end()
 
 
 def test_probe_of_a_missing_file_waits_for_it(program: Path, tmp_path: Path) -> None:
