@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from bench.diagnosis.leftovers import clear, only_bench
+from bench.diagnosis.leftovers import BenchBusyError, clear, only_bench
 from bench.diagnosis.plan import Run, plan
 from bench.diagnosis.sitting import Terms, pending, recording_path, sit
 from bench.record import ROOT
@@ -42,6 +42,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", default="", help="runs whose name contains this")
     parser.add_argument("--hours", type=float, default=1.0, help="no run begins that ends later")
     parser.add_argument("--gap-s", type=float, default=8.0, help="rest between runs")
+    parser.add_argument(
+        "--wait-s", type=float, default=0.0, help="wait this long for another fault bench to end"
+    )
     parser.add_argument("--lock", type=Path, help="file to lock while a run is recorded")
     return parser
 
@@ -58,10 +61,13 @@ def _record(runs: list[Run], given: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     terms = Terms(given.folder, given.hours, gap_s=given.gap_s, lock=given.lock)
     try:
-        with only_bench() as found:
+        with only_bench(given.wait_s) as found:
             if found:
                 print(f"Cleared what an earlier bench had left: {found}")
             sit(runs, terms)
+    except BenchBusyError as error:
+        print(error, file=sys.stderr)
+        return 75
     except KeyboardInterrupt:
         print("Stopped. What is recorded stays; the same command goes on from there.")
         return 130

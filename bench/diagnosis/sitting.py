@@ -115,8 +115,8 @@ def sit(plan: Sequence[Run], terms: Terms) -> int:
 
 def _attempt(run: Run, stage: Stage, terms: Terms) -> str:
     try:
+        works = stage.set(run)
         with alone(terms.lock):
-            works = stage.set(run)
             facts = record(run, works, recording_path(terms.folder, run))
     except (RunRefusedError, RuntimeError) as error:
         stage.clear()
