@@ -46,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
         "--wait-s", type=float, default=0.0, help="wait this long for another fault bench to end"
     )
     parser.add_argument("--lock", type=Path, help="file to lock while a run is recorded")
+    parser.add_argument("--together", type=int, default=1, help="runs under one hold of the lock")
     return parser
 
 
@@ -59,7 +60,13 @@ def _show_plan(runs: list[Run], folder: Path) -> None:
 
 def _record(runs: list[Run], given: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
-    terms = Terms(given.folder, given.hours, gap_s=given.gap_s, lock=given.lock)
+    terms = Terms(
+        given.folder,
+        given.hours,
+        gap_s=given.gap_s,
+        lock=given.lock,
+        together=given.together,
+    )
     try:
         with only_bench(given.wait_s) as found:
             if found:
