@@ -27,7 +27,7 @@ from bench.diagnosis.leftovers import only_bench
 from bench.diagnosis.plan import MIDDLE, Run
 from bench.diagnosis.recording import Injection, RunRefusedError, Schedule
 from bench.diagnosis.shared import boottime_ns
-from bench.diagnosis.sitting import Stage, alone
+from bench.diagnosis.sitting import Stage, Turns
 from bench.diagnosis.workload import STEP_LOOP, Workload
 from bench.record import ROOT
 from edge_agent.accumulators import DurableAccumulators
@@ -43,6 +43,7 @@ FAULTS: Final = (
 WEEK_S: Final = 604_800
 _ROOM_S: Final = 3.0
 _WARM_UP_S: Final = 12.0
+_PLACE: Final = {"prefix": "pointillist-agents-", "dir": "/var/tmp"}
 
 
 def record_journal(run: Run, works: Sequence[Workload], folder: Path) -> dict[str, Any]:
@@ -116,33 +117,35 @@ def main(words: list[str]) -> int:
     """Record what is asked for; a journal whose fault had no impact is not kept."""
     parser = argparse.ArgumentParser(prog="bench.diagnosis.agent_journals", description=__doc__)
     parser.add_argument("--folder", type=Path, default=JOURNALS)
-    parser.add_argument("--only", nargs="*", default=FAULTS, choices=FAULTS)
+    parser.add_argument("--only", nargs="*", default=FAULTS, choices=INJECTORS)
     parser.add_argument("--intensity", type=int, default=MIDDLE, choices=(0, 1, 2))
-    parser.add_argument("--lock", type=Path, help="file to lock while an agent looks on")
+    parser.add_argument("--lock", type=Path, help="file to lock while agents look on")
+    parser.add_argument("--wait-s", type=float, default=0.0, help="for another bench to end")
     given = parser.parse_args(words)
     if os.geteuid() != 0:
         print("Live agents with faults need root: cgroups, namespaces, eBPF.", file=sys.stderr)
         return 1
     given.folder.mkdir(parents=True, exist_ok=True)
-    stage = Stage(_WARM_UP_S)
-    with (
-        only_bench(),
-        tempfile.TemporaryDirectory(prefix="pointillist-agents-", dir="/var/tmp") as base,
-    ):
+    with only_bench(given.wait_s), tempfile.TemporaryDirectory(**_PLACE) as base:
         Path(base).chmod(0o755)  # the agents' own users go through it
+        stage, turns = Stage(_WARM_UP_S), Turns(given.lock, len(given.only))
         try:
             for number, fault in enumerate(given.only):
-                run = Run(STEP_LOOP, (fault,), given.intensity, seed=number + 1)
-                _attempt(run, stage, Path(base) / f"agent{number}", given)
+                run = Run(
+                    STEP_LOOP, (fault,), given.intensity, number + 1, fault_s=20.0, after_s=8.0
+                )
+                _attempt(run, stage, turns, Path(base) / f"agent{number}", given.folder)
         finally:
+            turns.end()
             stage.clear()
     return 0
 
 
-def _attempt(run: Run, stage: Stage, folder: Path, given: argparse.Namespace) -> None:
+def _attempt(run: Run, stage: Stage, turns: Turns, folder: Path, journals: Path) -> None:
     try:
-        with alone(given.lock):
-            facts = record_journal(run, stage.set(run), folder)
+        works = stage.set(run)
+        turns.take()
+        facts = record_journal(run, works, folder)
     except (RunRefusedError, RuntimeError, AssertionError) as error:
         stage.clear()
         print(f"{run.name}: refused: {error}")
@@ -150,7 +153,7 @@ def _attempt(run: Run, stage: Stage, folder: Path, given: argparse.Namespace) ->
     lines = facts.pop("lines")
     print(f"{run.name}: {facts}, {len(lines)} lines")
     if facts["passed"] and lines:
-        path = given.folder / f"{facts['cause']}.{facts['injector']}.jsonl"
+        path = journals / f"{facts['cause']}.{facts['injector']}.jsonl"
         path.write_bytes(b"".join(line + b"\n" for line in lines))
 
 
