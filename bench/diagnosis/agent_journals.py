@@ -43,7 +43,7 @@ FAULTS: Final = (
 WEEK_S: Final = 604_800
 _ROOM_S: Final = 3.0
 _WARM_UP_S: Final = 12.0
-_PLACE: Final = {"prefix": "pointillist-agents-", "dir": "/var/tmp"}
+_PREFIX: Final = "pointillist-agents-"
 
 
 def record_journal(run: Run, works: Sequence[Workload], folder: Path) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def main(words: list[str]) -> int:
         print("Live agents with faults need root: cgroups, namespaces, eBPF.", file=sys.stderr)
         return 1
     given.folder.mkdir(parents=True, exist_ok=True)
-    with only_bench(given.wait_s), tempfile.TemporaryDirectory(**_PLACE) as base:
+    with only_bench(given.wait_s), tempfile.TemporaryDirectory(prefix=_PREFIX) as base:
         Path(base).chmod(0o755)  # the agents' own users go through it
         stage, turns = Stage(_WARM_UP_S), Turns(given.lock, len(given.only))
         try:
