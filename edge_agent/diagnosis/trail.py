@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from edge_agent.frames.frame import Frame, Signals, Steps, Subject
+from edge_agent.frames.frame import Frame, Signals, Steps
 
+from .channels import related
 from .findings import Diagnosis, Finding, SpikeEnded
 
 SECONDS: Final = 60
@@ -25,8 +26,9 @@ Spike = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class SignalSeries:
-    """One signal, second by second; None where it was not measured."""
+    """One signal of a scope (`Evidence`), second by second; None where it was not measured."""
 
+    scope: str
     signal: str
     values: tuple[float | None, ...]
 
@@ -38,6 +40,7 @@ class Series:
     seconds      end of each second, relative to the onset
     p50_ms       of the steps that ended in it; None where none did
     longest_ms   likewise, or the age of a step that had not ended
+    named_s      when the cause that stands was first named; None before it was
     """
 
     subject: str
@@ -46,6 +49,7 @@ class Series:
     p50_ms: tuple[float | None, ...]
     longest_ms: tuple[float | None, ...]
     signals: tuple[SignalSeries, ...]
+    named_s: float | None = None
 
 
 class Trail:
@@ -58,23 +62,41 @@ class Trail:
         """Take one second."""
         self._frames.append(frame)
 
-    def series(self, subject: str, onset_ns: int, signals: Iterable[str]) -> Series:
-        """Cut the picture of one subject; at most six signals are in it."""
-        seen = [(frame, frame.subjects[subject]) for frame in self._frames
-                if subject in frame.subjects]  # fmt: skip
-        steps = [_times_ms(one.steps if one.steps is not None else one.rhythm) for _, one in seen]
-        names = list(dict.fromkeys(signals))[:MOST_SIGNALS]
+    def series(self, standing: Diagnosis, named_ns: int) -> Series:
+        """Cut the picture of a diagnosis; at most six signals are in it.
+
+        named_ns   when its cause was first named
+        """
+        key, onset_ns = standing.subject, standing.onset_ns
+        frames = [frame for frame in self._frames if key in frame.subjects]
+        found = [frame.subjects[key] for frame in frames]
+        steps = [_times_ms(one.steps if one.steps is not None else one.rhythm) for one in found]
+        signals = list(dict.fromkeys((one.scope, one.signal) for one in standing.evidence))
         return Series(
-            subject,
+            key,
             onset_ns,
-            tuple(round((frame.boottime_ns - onset_ns) / 1e9, 3) for frame, _ in seen),
+            tuple(round((frame.boottime_ns - onset_ns) / 1e9, 3) for frame in frames),
             tuple(p50 for p50, _ in steps),
             tuple(longest for _, longest in steps),
             tuple(
-                SignalSeries(name, tuple(_value(name, frame, own) for frame, own in seen))
-                for name in names
+                SignalSeries(*one, tuple(_value(*one, frame, key) for frame in frames))
+                for one in signals[:MOST_SIGNALS]
             ),
+            round((named_ns - onset_ns) / 1e9, 3),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """The diagnosis that stands, and when its cause was first named."""
+
+    diagnosis: Diagnosis
+    named_ns: int
+
+    @classmethod
+    def after(cls, before: _Standing | None, now: Diagnosis) -> _Standing:
+        same = before is not None and before.diagnosis.cause is now.cause
+        return cls(now, before.named_ns if before is not None and same else now.at_ns)
 
 
 class Pictures:
@@ -82,7 +104,7 @@ class Pictures:
 
     def __init__(self) -> None:
         self._trail = Trail()
-        self._due: OrderedDict[Spike, Diagnosis] = OrderedDict()
+        self._due: OrderedDict[Spike, _Standing] = OrderedDict()
         self._cut: OrderedDict[Spike, None] = OrderedDict()
 
     def take(self, frame: Frame, findings: Iterable[Finding]) -> list[Series]:
@@ -93,7 +115,7 @@ class Pictures:
             if isinstance(finding, Diagnosis):
                 spike = (finding.subject, finding.onset_ns)
                 if spike not in self._cut and len(self._due) < MOST_SPIKES:
-                    self._due[spike] = finding
+                    self._due[spike] = _Standing.after(self._due.get(spike), finding)
             elif isinstance(finding, SpikeEnded):
                 ended.append((finding.subject, finding.onset_ns))
         latest_ns = frame.boottime_ns - AFTER_NS
@@ -112,7 +134,7 @@ class Pictures:
         self._cut[spike] = None
         while len(self._cut) > MOST_SPIKES:
             self._cut.popitem(last=False)
-        return self._trail.series(*spike, (one.signal for one in standing.evidence))
+        return self._trail.series(standing.diagnosis, standing.named_ns)
 
 
 def _times_ms(steps: Steps | None) -> tuple[float | None, float | None]:
@@ -126,14 +148,16 @@ def _times_ms(steps: Steps | None) -> tuple[float | None, float | None]:
     return round(float(np.median(ms)), 3), round(max(float(ms.max()), running_ms), 3)
 
 
-def _value(name: str, frame: Frame, subject: Subject) -> float | None:
-    """Look a signal up: the subject's own, then its GPUs', then the host's.
-
-    name    of the table of signals; a scope before a point narrows it: `host.run_delay_ms_per_s`
-    """
-    scope, point, bare = name.rpartition(".")
-    gpus = [frame.gpus[gpu] for gpu in subject.gpus if gpu in frame.gpus]
-    places: dict[str, list[Signals]] = {"own": [subject.signals], "gpu": gpus, "host": [frame.host]}
-    looked = places.get(scope, []) if point else [one for some in places.values() for one in some]
-    found = [place[bare] for place in looked if bare in place]
-    return float(f"{found[0]:.6g}") if found else None
+def _value(scope: str, signal: str, frame: Frame, key: str) -> float | None:
+    """Look a signal up where its scope says."""
+    subject = frame.subjects[key]
+    places: Mapping[str, Iterable[Signals]] = {
+        "own": [subject.signals],
+        "host": [frame.host],
+        "gpu": [frame.gpus[gpu] for gpu in subject.gpus if gpu in frame.gpus],
+        "other": [one for name, one in frame.cgroups.items() if not related(name, subject.cgroup)],
+    }
+    found = [place[signal] for place in places.get(scope, ()) if signal in place]
+    if not found:
+        return None
+    return float(f"{sum(found) if scope == 'other' else found[0]:.6g}")

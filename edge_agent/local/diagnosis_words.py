@@ -31,6 +31,8 @@ CAUSES: Final = {
     Cause.UNKNOWN: "nothing that is known",
 }
 
+_WHOSE: Final = {"own": "its", "host": "the host's", "other": "others'", "gpu": "its GPU's"}
+
 
 def said(finding: Finding) -> str:
     """Say one finding in one line, without its subject and time."""
@@ -59,11 +61,17 @@ def diagnosis_said(one: Diagnosis) -> str:
 def evidence_said(one: Evidence) -> str:
     """Say one signal: its value, its usual one, whose doing it was."""
     unit = f" {one.unit}" if one.unit else ""
-    text = f"{one.signal} {one.value:,.4g}{unit}, usually {one.baseline:,.4g} ± {one.spread:,.2g}"
+    usual = f"usually {one.baseline:,.4g} ± {one.spread:,.2g}"
+    text = f"{signal_said(one.scope, one.signal)} {one.value:,.4g}{unit}, {usual}"
     if one.lag_ms is not None:
         ahead = "before" if one.lag_ms >= 0 else "after"
         text += f", moved {abs(one.lag_ms):.0f} ms {ahead} the spike"
     return f"{text}, by {one.who}" if one.who else text
+
+
+def signal_said(scope: str, signal: str) -> str:
+    """Say whose signal it is."""
+    return f"{_WHOSE[scope]} {signal}" if scope in _WHOSE else signal
 
 
 def steps_said(before: StepTimes, now: StepTimes) -> str:

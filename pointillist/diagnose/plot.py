@@ -15,9 +15,9 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
 from edge_agent.diagnosis.findings import Diagnosis
-from edge_agent.diagnosis.trail import Series
+from edge_agent.diagnosis.trail import Series, SignalSeries
 from edge_agent.frames.signals import unit_of
-from edge_agent.local.diagnosis_words import CAUSES
+from edge_agent.local.diagnosis_words import CAUSES, signal_said
 
 _INK: Final = "#27313b"
 _LONGEST, _MEDIAN, _SIGNAL, _MARK = "#D55E00", "#0072B2", "#009E73", "#CC79A7"
@@ -51,11 +51,14 @@ def draw_spike(path: Path, series: Series, one: Diagnosis) -> None:
         steps, *below = [row[0] for row in grid]
         _steps(steps, series, one)
         for axes, signal in zip(below, series.signals, strict=True):
-            _signal(axes, series.seconds, signal.signal, signal.values, one)
+            _signal(axes, series.seconds, signal, one)
         for axes in (steps, *below):
             axes.axvline(0, color=_INK, linewidth=0.9, linestyle=":")
-            axes.axvline((one.at_ns - one.onset_ns) / 1e9, color=_MARK, linewidth=0.9)
-        (below or [steps])[-1].set_xlabel("seconds from the spike's onset; the line: diagnosed")
+            if series.named_s is not None:
+                axes.axvline(series.named_s, color=_MARK, linewidth=0.9)
+        (below or [steps])[-1].set_xlabel(
+            "seconds from the spike's onset (dotted) and the cause's naming (line)"
+        )
         figure.savefig(path, dpi=120, facecolor="white", metadata=_no_date(path))
         plt.close(figure)
 
@@ -72,20 +75,17 @@ def _steps(axes: Axes, series: Series, one: Diagnosis) -> None:
     axes.set_title(f"{one.subject}\n{said}", loc="left", fontsize=10, parse_math=False)
 
 
-def _signal(
-    axes: Axes,
-    seconds: Sequence[float],
-    name: str,
-    values: Sequence[float | None],
-    one: Diagnosis,
-) -> None:
-    axes.plot(seconds, _gaps(values), "-", color=_SIGNAL)
-    usual = next((e for e in one.evidence if e.signal == name), None)
+def _signal(axes: Axes, seconds: Sequence[float], signal: SignalSeries, one: Diagnosis) -> None:
+    axes.plot(seconds, _gaps(signal.values), "-", color=_SIGNAL)
+    place = (signal.scope, signal.signal)
+    usual = next((e for e in one.evidence if (e.scope, e.signal) == place), None)
     if usual is not None:
         low, high = usual.baseline - usual.spread, usual.baseline + usual.spread
         axes.axhspan(low, high, color=_SIGNAL, alpha=0.15, linewidth=0)
-    unit = unit_of(name)
-    axes.set_title(f"{name}{f' ({unit})' if unit else ''}", loc="left", fontsize=9)
+    unit = unit_of(signal.signal)
+    name = signal_said(*place)
+    axes.set_title(f"{name}{f' ({unit})' if unit else ''}", loc="left", fontsize=9,
+                   parse_math=False)  # fmt: skip
 
 
 def _gaps(values: Sequence[float | None]) -> list[float]:
