@@ -119,7 +119,7 @@ _HOST: Final = {
     "worst_disk_ms_per_s": 15.0,
     "worst_disk_latency_ms": 0.5,
     "worst_disk_latency_p99_ms": 2.0,
-    "block_wait_ms_per_s": 10.0,
+    "block_waits_per_s": 20.0,
     "numa_migrations_per_s": 5.0,
     "page_faults_per_s": 500.0,
     "reclaim_direct_per_s": 2.0,

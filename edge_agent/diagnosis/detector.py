@@ -29,9 +29,11 @@ _SHIFT_REACH_NS: Final = 3_500_000_000
 _NS: Final = 1e9
 _MS: Final = 1e6
 _FEWEST_FOR_SHIFT: Final = 6
-_SHIFT: Final = 0.15
-"""log2 of the ratio from which the fastest tenth of the steps counts as slower: 1.11."""
+_SHIFT: Final = 0.25
+"""log2 of the ratio from which the fastest tenth of the steps counts as slower: 1.19. A slow
+degradation is never that far from the last minute."""
 _PRIOR_STEPS: Final = 100.0
+_LEAST_USUAL_LONG: Final = 0.002
 _MOST_USUAL_LONG: Final = 0.01
 """Above 1.3 times the 99th percentile there is less by definition, unless it degrades."""
 _SILENT_RATE_PER_S: Final = 5.0
@@ -110,7 +112,8 @@ class TailDetector:
             return Tail(False, 0.0, at_ns)
         settings = self._settings
         weighed = self._weighed()
-        nats, onset_ns = max(weighed.values())
+        nats = max((weighed[window][0] for window in _WINDOWS if window in weighed), default=0.0)
+        onset_ns = max(weighed.values())[1]
         last = list(self._recent)[-settings.persistence_frames :]
         persistent = sum(bool(second.long_ns) for second in last) >= settings.persistent_frames
         spiking = persistent and nats >= settings.evidence_nats
@@ -202,9 +205,8 @@ class TailDetector:
             steps += second.steps
             long += len(second.long_ns)
             first = second.long_ns[0] if second.long_ns else first
-            if length in _WINDOWS:
-                found[length] = (self._nats(long, steps), -first)
-        return found or {1: (0.0, -first)}
+            found[length] = (self._nats(long, steps), -first)
+        return found
 
     def _nats(self, long: int, steps: int) -> float:
         """Give how much likelier this share of long steps is now than usual; 0 where it is not."""
@@ -235,7 +237,7 @@ class TailDetector:
         prior = _PRIOR_STEPS * settings.usual_long_share
         seen = self._slow.above(self.threshold_ns)
         share = (seen + prior) / (self._slow.steps + _PRIOR_STEPS)
-        self._usual_long_share = min(share, _MOST_USUAL_LONG)
+        self._usual_long_share = min(max(share, _LEAST_USUAL_LONG), _MOST_USUAL_LONG)
 
     def _follow(self, tail_ns: float, span_s: float) -> None:
         """Let the usual tail follow the last minute's: down in seconds, up ever more slowly."""
@@ -243,7 +245,8 @@ class TailDetector:
             self._usual_tail_ns = tail_ns
             return
         settings = self._settings
-        slow_s = min(settings.slow_fade_s, settings.fade_s / 2 + self._warm_s)
+        known_s = 5 * (self._warm_s - settings.fade_s / 2)
+        slow_s = min(settings.slow_fade_s, max(settings.fade_s / 2, known_s))
         fade_s = slow_s if tail_ns > self._usual_tail_ns else settings.fade_s / 6
         share = min(1.0, span_s / fade_s)
         self._usual_tail_ns *= (tail_ns / self._usual_tail_ns) ** share

