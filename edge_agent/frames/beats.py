@@ -78,6 +78,10 @@ class Beat:
     step_ns: int
     spread: float
 
+    def same_as(self, other: Beat) -> bool:
+        """Tell whether steps are taken from the same marks."""
+        return (self.kind, self.thread, self.marks) == (other.kind, other.thread, other.marks)
+
     @property
     def title(self) -> str:
         """Say it to a person."""
