@@ -46,6 +46,7 @@ GROUPS = (
     Group("plan", "pointillist.cli.plan", "What an epsilon costs in error, bytes and CPU."),
     Group("kernels", "pointillist.cli.kernels", "Which family a GPU kernel is of, and why."),
     Group("signatures", "pointillist.cli.signatures", "Application classes from kernel mixes."),
+    Group("stragglers", "pointillist.cli.stragglers", "Which rank of one job is slow, and why."),
     Group("query", "pointillist.cli.query", "SQL over the released numbers."),
 )
 
