@@ -50,6 +50,9 @@ struct sched_info {
 };
 struct task_struct {
 	int pid;
+	int tgid;
+	struct task_struct *group_leader;
+	u64 start_boottime;
 	unsigned long nivcsw;
 	struct sched_entity se;
 	struct sched_info sched_info;

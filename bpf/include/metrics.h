@@ -6,7 +6,6 @@
 #define SOFTIRQ_VECTORS 10
 #define SNAPSHOT_SLOTS 512 /* 5.12 s at 100 Hz: five missed drains are survived */
 #define LATENCY_BINS 24    /* log2 of microseconds, the last open: 8 s and more */
-#define ROOT_CGROUP 1 /* id of every hierarchy's root */
 #define OTHER_KEY 0    /* the row of everything that found no room in a bounded map */
 
 /* Totals of one CPU: struct cpu_state.totals, and summed over CPUs in each snapshot. */
