@@ -161,10 +161,10 @@ def _slowness(job: Job, rank: int, windows: list[slice]) -> Slowness:
     steps = np.r_[tuple(windows)]
     peers = (job.stage == job.stage[rank]) & (np.arange(len(job.stage)) != rank)
     excess = {
-        kind: float(np.nanmedian(time[rank, steps] - np.nanmedian(time[peers][:, steps], axis=0)))
+        kind: np.nanmedian(time[rank, steps] - missing_median(time[peers][:, steps], axis=0))
         for kind, time in job.times.items()
     }
-    return _NAMES[max(excess, key=lambda kind: excess[kind])]
+    return _NAMES[max(excess, key=lambda kind: float(excess[kind]))]
 
 
 def _span(steps: NDArray[np.int64], windows: list[slice]) -> tuple[int, int] | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import matplotlib
 
@@ -47,7 +48,7 @@ def _work(figure: Figure, axis: Axes, judged: Judgement) -> None:
         excess, aspect="auto", cmap="RdBu_r", vmin=-reach, vmax=reach, interpolation="nearest"
     )
     figure.colorbar(image, ax=axis, label="own work beside the stage's median, %", shrink=0.9)
-    _ranks(axis, judged, axis.set_yticks)
+    _ranks(judged, axis.set_yticks)
     axis.set_ylabel("rank, stage")
     steps = judged.steps[:_MOST_COLUMNS]
     at = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), 9)).astype(int))
@@ -61,13 +62,13 @@ def _waits(figure: Figure, axis: Axes, judged: Judgement) -> None:
         1e3 * judged.waits.followed / steps, cmap="Oranges", vmin=0, interpolation="nearest"
     )
     figure.colorbar(image, ax=axis, label="waited, ms a step", shrink=0.9)
-    _ranks(axis, judged, axis.set_yticks, stage=False)
-    _ranks(axis, judged, axis.set_xticks, stage=False, rotation=90)
+    _ranks(judged, axis.set_yticks, stage=False)
+    _ranks(judged, axis.set_xticks, stage=False, rotation=90)
     axis.set_ylabel("who waited")
     axis.set_xlabel("because of whom")
 
 
-def _ranks(axis: Axes, judged: Judgement, put: object, stage: bool = True, **style: object) -> None:
+def _ranks(judged: Judgement, put: Callable[..., Any], stage: bool = True, **style: Any) -> None:
     """Label an axis with ranks, as many as can be read, and the slow ones in any case."""
     every = -(-len(judged.ranks) // _MOST_LABELS)
     slow = {one.rank for one in judged.slow}
@@ -79,4 +80,4 @@ def _ranks(axis: Axes, judged: Judgement, put: object, stage: bool = True, **sty
         one = judged.ranks[place]
         name = f"{one.rank}  s{one.stage}" if stage else str(one.rank)
         labels.append(f"slow  {name}" if one.rank in slow else name)
-    put(shown, labels, fontsize=8, **style)  # type: ignore[operator]  # set_xticks or set_yticks
+    put(shown, labels, fontsize=8, **style)

@@ -108,13 +108,11 @@ def _csv(path: Path) -> pa.Table:
 
 def _json(path: Path) -> pa.Table:
     batches, rows, columns = [], [], None
-    read = 0
-    for row in _json_rows(path):
+    for read, row in enumerate(_json_rows(path), 1):
         if not isinstance(row, dict):
             raise TraceRefused(f"expected a list of rows, got {str(row)[:60]!r}")
         columns = columns or _columns(list(row))
         rows.append({spelling: row.get(spelling) for spelling in columns.values()})
-        read += 1
         if read > MOST_ROWS:
             raise TraceRefused(f"expected at most {MOST_ROWS:,} rows")
         if len(rows) == _JSON_BATCH:

@@ -64,17 +64,17 @@ def find_waits(calls: Calls, ranks: int, steps: int, tolerance_s: float = 0.001)
     bad = np.repeat(np.logical_or.reduceat(early, first), sizes)
     good = np.repeat(sizes > 1, sizes) & ~bad
     waiting = np.flatnonzero(good & (calls.rank != calls.rank[last]) & (came_s > calls.entered_s))
+    awaited, wait_s = calls.rank[last], came_s - calls.entered_s
     direct = np.zeros((ranks, ranks))
-    np.add.at(
-        direct,
-        (calls.rank[waiting], calls.rank[last][waiting]),
-        (came_s - calls.entered_s)[waiting],
-    )
+    np.add.at(direct, (calls.rank[waiting], awaited[waiting]), wait_s[waiting])
     met = sizes > 1
     return Waits(
-        direct, _followed(calls, waiting, calls.rank[last], came_s, ranks), _transfers(calls, first[met & (sizes == 2)], good, steps),
-        int(met.sum()), int(bad[first].sum()),
-    )  # fmt: skip
+        direct,
+        _followed(calls, waiting, awaited, came_s, ranks),
+        _transfers(calls, first[sizes == 2], good, steps),
+        int(met.sum()),
+        int(bad[first].sum()),
+    )
 
 
 def _transfers(
