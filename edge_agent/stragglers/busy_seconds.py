@@ -80,8 +80,8 @@ class BusySeconds:
     def reason(self, rank: int, since_ns: int = 0) -> Spent | None:
         """Say what a rank's time goes to more than its peers'; None where nothing stands out.
 
-        More CPU time than its peers' is more work, whatever else that then brings about: under a
-        quota more work is throttled more. Only without it is a wait for the CPU or a disk the cause.
+        More CPU time than its peers' is more work, whatever else that brings about: under a quota
+        more work is throttled more. Only without it is a wait for the CPU or a disk the cause.
         """
         spent = self._spent(since_ns)
         peers = (self._stages == self._stages[rank]) & (np.arange(len(self._stages)) != rank)

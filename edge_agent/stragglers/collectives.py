@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from pathlib import PurePosixPath
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from edge_agent.probes.elf_bytes import ElfError
@@ -52,7 +52,8 @@ def collective_probes(pids: Iterable[int], proc: str = "/proc") -> tuple[StepPro
     for pid in list(pids)[:_MOST_PROCESSES]:
         paths = {module.path for module in read_maps(proc, pid)}
         for library in _LIBRARIES:
-            if any([_probes(found, library, f"{proc}/{pid}/root{path}") for path in sorted(paths)]):
+            known = [_probes(found, library, f"{proc}/{pid}/root{path}") for path in sorted(paths)]
+            if any(known):
                 break
     return tuple(probe for probes in found.values() for probe in probes)
 
@@ -61,11 +62,11 @@ def _probes(
     found: dict[tuple[int, int], tuple[StepProbe, ...]], library: _Library, path: str
 ) -> bool:
     """Look at one file of one process; tell whether it has collectives."""
-    name = PurePosixPath(path).name
+    name = Path(path).name
     if not any(fnmatchcase(name, pattern) for pattern in library.files):
         return False
     try:
-        with open(path, "rb") as file:
+        with Path(path).open("rb") as file:
             about = os.fstat(file.fileno())
             key = about.st_dev, about.st_ino
             if key not in found:

@@ -30,10 +30,11 @@ def together(
     for one in np.unique(name):
         mine = np.flatnonzero(name == one)
         ranks, place = np.unique(rank[mine], return_inverse=True)
-        member = np.arange(len(ranks))
+        member = np.arange(len(ranks), dtype=np.int64)
         if len(ranks) <= _MOST_RANKS:
             ends = _ends(step[mine], count[mine], place.reshape(-1), left_s[mine], len(ranks))
-            _, member = connected_components(_close(ends), directed=False)
+            _, parts = connected_components(_close(ends), directed=False)
+            member = parts.astype(np.int64)
         group[mine] = numbered + member[place.reshape(-1)]
         numbered += len(ranks)
     return group

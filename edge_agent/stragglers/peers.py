@@ -46,7 +46,7 @@ class Rules:
     spread_floor: float = 0.01
 
 
-class Test(StrEnum):
+class Comparison(StrEnum):
     """How a group was judged."""
 
     MAD = "mad"
@@ -77,7 +77,7 @@ class Compared:
     """
 
     verdict: Verdict
-    test: Test
+    test: Comparison
     z: float | None
     excess: float
     excess_s: float
@@ -142,17 +142,17 @@ class _Group:
     def judge(self, shared: _Spread, rules: Rules) -> list[Compared]:
         """Compare each rank of the group."""
         count = len(self.typical)
-        test = Test.NONE if count < 2 else Test.RATIO if count < _FEWEST_OF_A_SPREAD else Test.MAD
-        margin = rules.margin if test is Test.MAD else rules.pair_margin
+        test = Comparison.NONE if count < 2 else Comparison.RATIO if count < _FEWEST_OF_A_SPREAD else Comparison.MAD
+        margin = rules.margin if test is Comparison.MAD else rules.pair_margin
         rows = [self._one(rank, test, margin, shared, rules) for rank in range(count)]
         slow = sum(row.verdict is Verdict.SLOW for row in rows)
         if 2 * slow > count:
             rows = [replace(row, verdict=Verdict.SPLIT) for row in rows]
         return rows
 
-    def _one(self, rank: int, test: Test, margin: float, shared: _Spread, rules: Rules) -> Compared:
+    def _one(self, rank: int, test: Comparison, margin: float, shared: _Spread, rules: Rules) -> Compared:
         steps = int(self.steps[rank])
-        if test is Test.NONE:
+        if test is Comparison.NONE:
             return Compared(Verdict.NO_PEERS, test, None, 0.0, 0.0, 0.0, 0.0, steps)
         if steps < rules.steps_min:
             return Compared(Verdict.TOO_FEW_STEPS, test, None, 0.0, 0.0, 0.0, 0.0, steps)
@@ -160,7 +160,7 @@ class _Group:
         persistence = float(np.sum(self.excess[rank] >= margin)) / steps
         noise = _MEDIAN_ERROR * max(shared.within, within) / steps**0.5
         z, far = None, typical > rules.z_limit * noise
-        if test is Test.MAD:
+        if test is Comparison.MAD:
             z = self._distance(typical, max(rules.spread_floor, shared.between, noise))
             far = z >= rules.z_limit
         slow = far and typical >= margin and persistence >= rules.persistence

@@ -114,7 +114,7 @@ class RankTrace:
         mine = self.kind == kind
         size = shape[0] * shape[1]
         weights = np.where(mine, self.duration_s, 0.0)
-        time = np.bincount(cell, weights=weights, minlength=size)
+        time = np.bincount(cell, weights=weights, minlength=size).astype(np.float64)
         time[np.bincount(cell, minlength=size) == 0] = np.nan
         return time.reshape(shape)
 

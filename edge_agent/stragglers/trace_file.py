@@ -14,6 +14,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from .kineto_ranks import read_folder
 from .trace import MOST_NAMES, MOST_ROWS, UNKNOWN, RankTrace, TraceRefused
 
 _MOST_BYTES: Final = 4 << 30
@@ -40,10 +41,12 @@ EXPECTED: Final = (
 
 
 def read_trace(path: Path) -> RankTrace:
-    """Read a trace by its suffix: .parquet, .csv, .json (a list of rows) or .jsonl.
+    """Read a trace by its suffix: .parquet, .csv, .json (a list of rows) or .jsonl; or a folder.
 
     Raises   TraceRefused
     """
+    if path.is_dir():
+        return read_folder(path)
     readers = {".parquet": _parquet, ".csv": _csv, ".json": _json, ".jsonl": _json}
     reader = readers.get(path.suffix)
     if reader is None:
@@ -63,7 +66,7 @@ def read_trace(path: Path) -> RankTrace:
 
 def _columns(names: list[str]) -> dict[str, str]:
     """Find what is needed among a file's columns: what it is -> its name in the file."""
-    found = {}
+    found: dict[str, str] = {}
     for what, spellings in _NAMES.items():
         for spelling in spellings:
             if spelling in names:

@@ -22,7 +22,7 @@ def torch_missing() -> str | None:
     if not SYSTEM_PYTHON.exists():
         return "needs the system's /usr/bin/python3"
     known = [
-        SYSTEM_PYTHON,
+        str(SYSTEM_PYTHON),
         "-c",
         "import importlib.util as u, sys; sys.exit(not u.find_spec('torch'))",
     ]

@@ -7,26 +7,28 @@ is imported here.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
-import torch
-import torch.distributed as dist
+torch: Any = importlib.import_module("torch")
+dist: Any = importlib.import_module("torch.distributed")
 
 CLONE_NEWNET = 0x40000000
 
 
-def say(line: dict) -> None:
+def say(line: dict[str, object]) -> None:
     """One write a line: ranks share the pipe."""
     os.write(1, (json.dumps(line) + "\n").encode())
 
 
-def rank_main(rank: int, world: int, job: dict) -> None:
+def rank_main(rank: int, world: int, job: dict[str, Any]) -> None:
     """Join the rank's network namespace and cgroup, then take steps until told to end."""
-    with open(f"/run/netns/{job['namespaces'][rank]}", "rb") as namespace:
+    with Path("/run/netns", job["namespaces"][rank]).open("rb") as namespace:
         if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), "setns")
     os.environ |= {
@@ -43,7 +45,7 @@ def rank_main(rank: int, world: int, job: dict) -> None:
     steering = Path(job["steering"])
     say({"rank": rank, "pid": os.getpid()})
     dist.barrier()
-    steered, plan, steps = 0.0, {}, 0
+    steered, plan, steps = 0, dict[str, Any](), 0
     while True:
         if (changed := steering.stat().st_mtime_ns) != steered:
             steered, plan = changed, json.loads(steering.read_text())
