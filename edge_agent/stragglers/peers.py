@@ -142,7 +142,13 @@ class _Group:
     def judge(self, shared: _Spread, rules: Rules) -> list[Compared]:
         """Compare each rank of the group."""
         count = len(self.typical)
-        test = Comparison.NONE if count < 2 else Comparison.RATIO if count < _FEWEST_OF_A_SPREAD else Comparison.MAD
+        test = (
+            Comparison.NONE
+            if count < 2
+            else Comparison.RATIO
+            if count < _FEWEST_OF_A_SPREAD
+            else Comparison.MAD
+        )
         margin = rules.margin if test is Comparison.MAD else rules.pair_margin
         rows = [self._one(rank, test, margin, shared, rules) for rank in range(count)]
         slow = sum(row.verdict is Verdict.SLOW for row in rows)
@@ -150,7 +156,9 @@ class _Group:
             rows = [replace(row, verdict=Verdict.SPLIT) for row in rows]
         return rows
 
-    def _one(self, rank: int, test: Comparison, margin: float, shared: _Spread, rules: Rules) -> Compared:
+    def _one(
+        self, rank: int, test: Comparison, margin: float, shared: _Spread, rules: Rules
+    ) -> Compared:
         steps = int(self.steps[rank])
         if test is Comparison.NONE:
             return Compared(Verdict.NO_PEERS, test, None, 0.0, 0.0, 0.0, 0.0, steps)

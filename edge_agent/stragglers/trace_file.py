@@ -20,6 +20,8 @@ from .trace import MOST_NAMES, MOST_ROWS, UNKNOWN, RankTrace, TraceRefused
 _MOST_BYTES: Final = 4 << 30
 _LONGEST_NAME: Final = 256
 _JSON_BATCH: Final = 65_536
+_SCALARS: Final = frozenset({"string", "number", "integer", "double", "boolean", "null"})
+_LARGEST: Final = 1 << 62
 
 _UNITS: Final = {"_ns": 1e-9, "_us": 1e-6, "_ms": 1e-3, "_s": 1.0, "": 1.0}
 _NAMES: Final = {
@@ -112,8 +114,6 @@ def _csv(path: Path) -> pa.Table:
 def _json(path: Path) -> pa.Table:
     batches, rows, columns = [], [], None
     for read, row in enumerate(_json_rows(path), 1):
-        if not isinstance(row, dict):
-            raise TraceRefused(f"expected a list of rows, got {str(row)[:60]!r}")
         columns = columns or _columns(list(row))
         rows.append({spelling: row.get(spelling) for spelling in columns.values()})
         if read > MOST_ROWS:
@@ -126,15 +126,40 @@ def _json(path: Path) -> pa.Table:
     return _joined(batches)
 
 
-def _json_rows(path: Path) -> Iterator[Any]:
-    """Rows of a list, or one after the other."""
+def _plain(value: Any) -> Any:
+    """Pass a number or a name that a column can hold."""
+    if isinstance(value, str | float | None) or (isinstance(value, int) and abs(value) < _LARGEST):
+        return value
+    raise TraceRefused(f"expected a number or a name in each column, got {type(value).__name__}")
+
+
+def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield flat rows, of a list or one after the other.
+
+    Read event by event: a builder of values takes time by the square of how deep they are nested.
+    """
+    row: dict[str, Any] | None = None
+    key, listed = "", False
     with path.open("rb") as file:
-        head = file.read(64).lstrip()
-        file.seek(0)
-        if head.startswith(b"["):
-            yield from ijson.items(file, "item", use_float=True)
-        else:
-            yield from ijson.items(file, "", use_float=True, multiple_values=True)
+        for event, value in ijson.basic_parse(file, use_float=True, multiple_values=True):
+            if event == "map_key" and row is not None:
+                key = value
+            elif event == "start_map" and row is None:
+                row = {}
+            elif event == "end_map" and row is not None:
+                yield row
+                row = None
+            elif event == "start_array" and row is None and not listed:
+                listed = True
+            elif event == "end_array" and row is None:
+                listed = False
+            elif event in _SCALARS and row is not None:
+                row[key] = _plain(value)
+            else:
+                where = f"in {key}" if row is not None else "in place of a row"
+                raise TraceRefused(
+                    f"expected a list of rows of numbers and names, got {event} {where}"
+                )
 
 
 def _compact(batch: pa.RecordBatch, columns: dict[str, str]) -> pa.RecordBatch:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.stragglers.judge import Slowness, judge
-from edge_agent.stragglers.peers import Rules, Comparison, Verdict, compare, mad_z
+from edge_agent.stragglers.peers import Comparison, Rules, Verdict, compare, mad_z
 from tests.stragglers.jobs import Made, job, made
 
 SEEDS = st.integers(0, 2**32 - 1)

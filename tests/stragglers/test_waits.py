@@ -21,8 +21,8 @@ Row = tuple[int, int, int, str, float, float]
 def entries(*rows: tuple[int, int, int, float, float]) -> Calls:
     """call, rank, step, entered, left"""
     call, rank, step, entered, left = zip(*rows, strict=True)
-    whole = [np.array(column, dtype=np.int64) for column in (call, rank, step)]
-    return Calls.of(*whole, np.array(entered, dtype=float), np.array(left, dtype=float))
+    at, which, when = (np.array(column, dtype=np.int64) for column in (call, rank, step))
+    return Calls.of(at, which, when, np.array(entered, dtype=float), np.array(left, dtype=float))
 
 
 def trace(rows: list[Row], replica: dict[int, int] | None = None) -> RankTrace:
@@ -52,7 +52,9 @@ def test_waits_are_for_the_last_to_enter() -> None:
 
 def test_waits_pass_lateness_on_to_whom_it_was_due() -> None:
     """Rank 1 waits four seconds for rank 0, then comes four seconds late to rank 2."""
-    calls = entries((0, 0, 0, 5.0, 5.0), (0, 1, 0, 1.0, 5.0), (1, 1, 0, 6.0, 6.0), (1, 2, 0, 2.0, 6.0))
+    calls = entries(
+        (0, 0, 0, 5.0, 5.0), (0, 1, 0, 1.0, 5.0), (1, 1, 0, 6.0, 6.0), (1, 2, 0, 2.0, 6.0)
+    )
     waits = find_waits(calls, 3, 1)
     assert waits.direct[2].tolist() == [0, 4, 0]
     assert waits.followed[2].tolist() == [4, 0, 0]
@@ -60,13 +62,17 @@ def test_waits_pass_lateness_on_to_whom_it_was_due() -> None:
 
 def test_waits_keep_what_the_awaited_rank_worked_longer() -> None:
     """Of five seconds, two are due to rank 0: rank 1 itself worked three seconds longer."""
-    calls = entries((0, 0, 0, 3.0, 3.0), (0, 1, 0, 1.0, 3.0), (1, 1, 0, 7.0, 7.0), (1, 2, 0, 2.0, 7.0))
+    calls = entries(
+        (0, 0, 0, 3.0, 3.0), (0, 1, 0, 1.0, 3.0), (1, 1, 0, 7.0, 7.0), (1, 2, 0, 2.0, 7.0)
+    )
     waits = find_waits(calls, 3, 1)
     assert waits.followed[2].tolist() == [2, 3, 0]
 
 
 def test_waits_leave_out_calls_in_which_a_rank_left_too_early() -> None:
-    calls = entries((0, 0, 0, 1.0, 2.0), (0, 1, 0, 5.0, 6.0), (1, 0, 0, 7.0, 8.0), (1, 1, 0, 7.5, 8.0))
+    calls = entries(
+        (0, 0, 0, 1.0, 2.0), (0, 1, 0, 5.0, 6.0), (1, 0, 0, 7.0, 8.0), (1, 1, 0, 7.5, 8.0)
+    )
     waits = find_waits(calls, 2, 1)
     assert waits.direct.tolist() == [[0, 0.5], [0, 0]]
     assert (waits.calls, waits.impossible) == (2, 1)
