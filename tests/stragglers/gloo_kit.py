@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
-from tests.bpf_kit import Cgroup, cgroup
+from edge_agent.sources.cgroup_names import hierarchy_of
 
 SYSTEM_PYTHON: Final = Path("/usr/bin/python3")
 _RANKS: Final = Path(__file__).with_name("gloo_ranks.py")
@@ -59,6 +61,46 @@ def _ip(arguments: str) -> None:
     subprocess.run(["ip", *arguments.split()], check=True, capture_output=True, timeout=20)
 
 
+class RankCgroup:
+    """A cgroup of the CPU controller, of v1 or v2, whichever is mounted."""
+
+    def __init__(self) -> None:
+        root = hierarchy_of("cpu")
+        self._unified = root.unified
+        if root.unified:
+            Path(root.path, "cgroup.subtree_control").write_text("+cpu")
+        self.path = Path(root.path) / f"pointillist-{uuid4().hex[:12]}"
+        self.name = f"/{self.path.name}"
+        self.path.mkdir()
+
+    def cap(self, cores: float | None) -> None:
+        """Allow so many cores in periods of 100 ms; None: any number."""
+        quota_us = None if cores is None else round(100_000 * cores)
+        if self._unified:
+            (self.path / "cpu.max").write_text(f"{quota_us or 'max'} 100000")
+        else:
+            (self.path / "cpu.cfs_quota_us").write_text(str(quota_us or -1))
+
+    def remove(self) -> None:
+        for _ in range(100):
+            try:
+                self.path.rmdir()
+            except OSError:
+                time.sleep(0.02)  # its last task is still on its way out
+            else:
+                return
+
+
+@contextmanager
+def rank_cgroup(cores: float | None) -> Iterator[RankCgroup]:
+    group = RankCgroup()
+    try:
+        group.cap(cores)
+        yield group
+    finally:
+        group.remove()
+
+
 class Launcher:
     """The process that has imported torch and forks the ranks of one job after the other."""
 
@@ -66,7 +108,7 @@ class Launcher:
         self._errors = errors.open("w")
         self._process = subprocess.Popen(
             [SYSTEM_PYTHON, "-W", "ignore", _RANKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self._errors, text=True, cwd="/",
+            stderr=self._errors, text=True, cwd="/", start_new_session=True,
         )  # fmt: skip
         self.said = self.line()
 
@@ -86,15 +128,19 @@ class Launcher:
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.close()
-        self._process.wait(timeout=20)
-        self._process.stdout.close()
-        self._errors.close()
+        try:
+            self._process.wait(timeout=10)
+        finally:
+            with suppress(ProcessLookupError):  # ranks of a job that went wrong
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.stdout.close()
+            self._errors.close()
 
 
 class GlooJob:
     """A running job: its ranks' cgroups, and what each is told to do."""
 
-    def __init__(self, launcher: Launcher, groups: list[Cgroup], steering: Path) -> None:
+    def __init__(self, launcher: Launcher, groups: list[RankCgroup], steering: Path) -> None:
         self.groups, self.pids = groups, dict[int, int]()
         self._launcher, self._steering = launcher, steering
         for _ in groups:
@@ -121,10 +167,7 @@ def gloo_job(
     """Run a job of some ranks, each capped at so many cores."""
     with ExitStack() as stack:
         namespaces = stack.enter_context(network(ranks))
-        groups = [stack.enter_context(cgroup("cpu")) for _ in range(ranks)]
-        if cores is not None:
-            for group in groups:
-                group.set("cpu.cfs_quota_us", int(1e5 * cores))
+        groups = [stack.enter_context(rank_cgroup(cores)) for _ in range(ranks)]
         steering = folder / f"steering-{time.monotonic_ns()}"
         steering.write_text("{}")
         launcher.tell(

@@ -85,9 +85,9 @@ def test_two_gloo_ranks_show_a_small_quota_as_what_makes_one_slow(
         calm = watched(job, watch)
         assert slow(calm.by_calls) == set()
         assert slow(calm.by_busy) == set()
-        job.groups[1].set("cpu.cfs_quota_us", 25_000)
+        job.groups[1].cap(0.25)
         struck = watched(job, watch)
-        job.groups[1].set("cpu.cfs_quota_us", -1)
+        job.groups[1].cap(None)
     assert slow(struck.by_calls) == {1}
     assert slow(struck.by_busy) == {1}
     assert struck.reasons == {1: Spent.THROTTLED}
