@@ -64,12 +64,12 @@ def _ip(arguments: str) -> None:
 class RankCgroup:
     """A cgroup of the CPU controller, of v1 or v2, whichever is mounted."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         root = hierarchy_of("cpu")
         self._unified = root.unified
         if root.unified:
             Path(root.path, "cgroup.subtree_control").write_text("+cpu")
-        self.path = Path(root.path) / f"pointillist-{uuid4().hex[:12]}"
+        self.path = Path(root.path) / name
         self.name = f"/{self.path.name}"
         self.path.mkdir()
 
@@ -92,8 +92,8 @@ class RankCgroup:
 
 
 @contextmanager
-def rank_cgroup(cores: float | None) -> Iterator[RankCgroup]:
-    group = RankCgroup()
+def rank_cgroup(name: str, cores: float | None) -> Iterator[RankCgroup]:
+    group = RankCgroup(name)
     try:
         group.cap(cores)
         yield group
@@ -142,6 +142,7 @@ class GlooJob:
 
     def __init__(self, launcher: Launcher, groups: list[RankCgroup], steering: Path) -> None:
         self.groups, self.pids = groups, dict[int, int]()
+        self.pattern = groups[0].name.removesuffix("0") + "*"
         self._launcher, self._steering = launcher, steering
         for _ in groups:
             said = launcher.line()
@@ -167,7 +168,10 @@ def gloo_job(
     """Run a job of some ranks, each capped at so many cores."""
     with ExitStack() as stack:
         namespaces = stack.enter_context(network(ranks))
-        groups = [stack.enter_context(rank_cgroup(cores)) for _ in range(ranks)]
+        name = f"pointillist-{uuid4().hex[:8]}"
+        groups = [
+            stack.enter_context(rank_cgroup(f"{name}-rank{rank}", cores)) for rank in range(ranks)
+        ]
         steering = folder / f"steering-{time.monotonic_ns()}"
         steering.write_text("{}")
         launcher.tell(

@@ -6,15 +6,18 @@ it: marks come from the library's own functions.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from edge_agent.stragglers.busy_seconds import Spent
 from edge_agent.stragglers.judge import Judgement
 from edge_agent.stragglers.watch import JobWatch, Watched, find_ranks
+from pointillist.cli.stragglers import app
 from tests.stragglers.gloo_kit import GlooJob, Launcher, gloo_job, torch_missing
 
 MISSING = torch_missing()
@@ -51,9 +54,7 @@ def slow(judged: Judgement | None) -> set[int]:
 
 def open_watch(job: GlooJob) -> JobWatch:
     """Find the ranks as the command does: by the names of their cgroups."""
-    names = {group.name: rank for rank, group in enumerate(job.groups)}
-    ranks = [one for one in find_ranks("/pointillist-*") if one.cgroup in names]
-    watch = JobWatch(sorted(ranks, key=lambda one: names[one.cgroup]))
+    watch = JobWatch(find_ranks(job.pattern))
     assert watch.probes
     return watch
 
@@ -81,15 +82,18 @@ def test_four_capped_gloo_ranks_show_the_slow_one_and_only_it(
 def test_two_gloo_ranks_show_a_small_quota_as_what_makes_one_slow(
     launcher: Launcher, tmp_path: Path
 ) -> None:
-    with gloo_job(launcher, tmp_path, ranks=2, cores=None) as job, open_watch(job) as watch:
-        calm = watched(job, watch)
+    with gloo_job(launcher, tmp_path, ranks=2, cores=None) as job:
+        with open_watch(job) as watch:
+            calm = watched(job, watch)
         assert slow(calm.by_calls) == set()
         assert slow(calm.by_busy) == set()
         job.groups[1].cap(0.25)
-        struck = watched(job, watch)
+        ran = CliRunner().invoke(app, ["--live", job.pattern, "--seconds", "7", "--json"])
         job.groups[1].cap(None)
-    assert slow(struck.by_calls) == {1}
-    assert slow(struck.by_busy) == {1}
-    assert struck.reasons == {1: Spent.THROTTLED}
-    assert struck.by_calls is not None
-    assert struck.by_calls.waits.direct[0, 1] > 10 * struck.by_calls.waits.direct[1, 0]
+    assert ran.exit_code == 0, ran.output
+    told = json.loads(ran.stdout)
+    assert told["slow_ranks"] == [1]
+    assert told["ranks"][1]["cause"] == Spent.THROTTLED
+    assert told["ranks"][1]["name"] == job.groups[1].name
+    longest = told["waited_ms_per_step"][0]
+    assert (longest["rank"], longest["for"]) == (0, 1)
