@@ -1,0 +1,99 @@
+"""Real gloo jobs on CPU, each rank in its own network namespace and cgroup, watched from outside.
+
+One process of the agent's own sources keeps the ranks apart by cgroup. The jobs are told nothing of
+it: marks come from the library's own functions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from edge_agent.stragglers.busy_seconds import Spent
+from edge_agent.stragglers.judge import Judgement
+from edge_agent.stragglers.watch import JobWatch, Watched, find_ranks
+from pointillist.cli.stragglers import app
+from tests.stragglers.gloo_kit import GlooJob, Launcher, gloo_job, torch_missing
+
+MISSING = torch_missing()
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(MISSING is not None, reason=str(MISSING)),
+]
+
+WATCH_S = 5.5
+SETTLE_S = 0.6
+
+
+@pytest.fixture(scope="module")
+def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    one = Launcher(tmp_path_factory.mktemp("gloo") / "errors")
+    yield one
+    one.close()
+
+
+def watched(job: GlooJob, watch: JobWatch) -> Watched:
+    """Let what was steered take hold, then watch."""
+    watch.watch(SETTLE_S)
+    since_ns = watch.now_ns()
+    watch.watch(WATCH_S)
+    assert watch.live.absent == []
+    assert watch.live.failing == {}
+    return watch.found(since_ns)
+
+
+def slow(judged: Judgement | None) -> set[int]:
+    assert judged is not None
+    return {one.rank for one in judged.slow}
+
+
+def open_watch(job: GlooJob) -> JobWatch:
+    """Find the ranks as the command does: by the names of their cgroups."""
+    watch = JobWatch(find_ranks(job.pattern))
+    assert watch.probes
+    return watch
+
+
+def test_four_capped_gloo_ranks_show_the_slow_one_and_only_it(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    with gloo_job(launcher, tmp_path, ranks=4, cores=0.4) as job, open_watch(job) as watch:
+        calm = watched(job, watch)
+        assert slow(calm.by_calls) == set(), "a job of equal ranks accuses nobody"
+        assert slow(calm.by_busy) == set()
+        job.steer(work={"2": 2.0})
+        struck = watched(job, watch)
+    assert slow(struck.by_calls) == {2}
+    assert slow(struck.by_busy) == {2}, "seen from CPU accounting alone, without any mark"
+    assert struck.reasons == {2: Spent.COMPUTE}
+    assert struck.by_calls is not None
+    direct = struck.by_calls.waits.direct
+    assert struck.by_calls.waits.impossible == 0
+    others = [0, 1, 3]
+    assert np.all(direct[others, 2] > 10 * direct[2].sum()), "the others waited for it, not it"
+    assert np.all(direct[others, 2] > 0.8 * direct[others].sum(axis=1))
+
+
+def test_two_gloo_ranks_show_a_small_quota_as_what_makes_one_slow(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    with gloo_job(launcher, tmp_path, ranks=2, cores=None) as job:
+        with open_watch(job) as watch:
+            calm = watched(job, watch)
+        assert slow(calm.by_calls) == set()
+        assert slow(calm.by_busy) == set()
+        job.groups[1].cap(0.25)
+        ran = CliRunner().invoke(app, ["--live", job.pattern, "--seconds", "7", "--json"])
+        job.groups[1].cap(None)
+    assert ran.exit_code == 0, ran.output
+    told = json.loads(ran.stdout)
+    assert told["slow_ranks"] == [1]
+    assert told["ranks"][1]["cause"] == Spent.THROTTLED
+    assert told["ranks"][1]["name"] == job.groups[1].name
+    longest = told["waited_ms_per_step"][0]
+    assert (longest["rank"], longest["for"]) == (0, 1)
