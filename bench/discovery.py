@@ -1,9 +1,9 @@
 """`make bench-discovery`: what the first process of an unseen file misses, and what watching costs.
 
 A child loads a fresh copy of the real CUDA runtime, which no process has mapped before: so many
-milliseconds pass from its mapping to the plan, to the probes of launches, and to all probes. Ten more
-copies each find the programs not loaded yet, as the first library of a host does. Then a program
-starts 1,000 short processes a second, and the watching thread's CPU time counts.
+milliseconds pass from its mapping to the plan, to the probes of launches, and to all probes. Ten
+more copies each find the programs not loaded yet, as the first library of a host does. Then a
+program starts 1,000 short processes a second, and the watching thread's CPU time counts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """GPU calls of every process by uprobes: discovery, programs, governor, names put together.
 
-Two threads of its own do what takes milliseconds: one finds files, loads the programs for the first
-of them and attaches, the other switches links as the governor says. The agent's loop drains what was counted once a second.
+Two threads of its own do what takes milliseconds: one finds files, loads the programs for the
+first of them and attaches, the other switches links as the governor says. The agent's loop drains
+what was counted once a second.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class GpuProbesSource:
         return f"GPU calls: {reason}; {LOST}" if reason else None
 
     def start(self) -> None:
-        """Find what runs; where that has a GPU library, load and attach. Raises SourceUnavailable."""
+        """Find what runs, load and attach where a GPU library does. Raises SourceUnavailable."""
         if self._running is None:
             try:
                 table = ProbeTable.load(*shipped_tables(), *self._settings.tables)

@@ -1,4 +1,4 @@
-"""Programs that come with the first GPU library: nothing of them before, everything counted after."""
+"""Programs that come with the first GPU library: no map before, everything counted after."""
 
 from __future__ import annotations
 
