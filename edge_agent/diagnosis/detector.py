@@ -1,0 +1,226 @@
+"""Spikes in the tail of one subject's step times.
+
+A step is long above `tail_ratio` times the usual tail. Long steps are weighed by how much likelier
+their share of the last seconds is now than usual (a binomial likelihood ratio over windows of
+several lengths), so that one rule serves a hundred steps a second and one step in two seconds. Two
+references are kept: one follows in a minute, one in half an hour. A step is measured by the lower
+of them, so that neither a slow degradation is learned as usual nor a speed-up overlooked.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from math import log, log2
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_agent.frames.frame import Steps
+
+from .baseline import StepBaseline
+from .findings import StepTimes
+from .settings import Settings
+
+_WINDOWS: Final = (2, 3, 5, 10)
+_NS: Final = 1e9
+_MS: Final = 1e6
+_FEWEST_FOR_SHIFT: Final = 6
+_SHIFT: Final = 0.15
+"""log2 of the ratio from which the fastest tenth of the steps counts as slower: 1.11."""
+_PRIOR_STEPS: Final = 100.0
+_SILENT_RATE_PER_S: Final = 5.0
+"""Usual steps a second from which a second without any is no accident."""
+_UNKNOWN: Final = float("nan")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Second:
+    """The steps of one frame, measured by what is usual.
+
+    steps     those that ended, and one that will not end
+    long_ns   when each long one ended; a frame's end for a stalled one
+    """
+
+    at_ns: int
+    span_s: float
+    duration_ns: NDArray[np.int64]
+    steps: int
+    long_ns: tuple[int, ...]
+    stalled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What the last seconds say of the tail.
+
+    nats      log of how much likelier the share of long steps is now than usual
+    onset_ns  first long step of the window that says so
+    shifted   all steps became longer, the fastest too, not the tail alone
+    restless  the very last seconds are still unusual
+    stalled   a step will not end
+    """
+
+    spiking: bool
+    nats: float
+    onset_ns: int
+    shifted: bool = False
+    restless: bool = False
+    stalled: bool = False
+
+
+class Ratios(NamedTuple):
+    """log2 of now to usual: quantiles of the step times, and steps a second. NaN: unknown."""
+
+    p10: float
+    p50: float
+    p99: float
+    rate: float
+
+
+class TailDetector:
+    """State of one subject: what is usual, and the last seconds."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._recent: deque[Second] = deque(maxlen=max(_WINDOWS))
+        self._waiting: deque[Second] = deque()
+        self._forget()
+
+    def _forget(self) -> None:
+        settings = self._settings
+        self._fast = StepBaseline(settings.fade_s, settings.least_steps)
+        self._slow = StepBaseline(settings.slow_fade_s, settings.least_steps)
+        self._warm_s = 0.0
+        self.threshold_ns = _UNKNOWN
+
+    @property
+    def ready(self) -> bool:
+        """Whether enough was seen to call anything unusual."""
+        return self.threshold_ns > 0
+
+    def take(self, steps: Steps | None, at_ns: int, span_s: float) -> Tail:
+        """Measure one frame's steps; nothing is learned from them yet."""
+        self._recent.append(self._second(steps, at_ns, span_s))
+        if not self.ready:
+            return Tail(False, 0.0, at_ns)
+        settings = self._settings
+        nats, onset_ns = max(self._evidence(window) for window in _WINDOWS)
+        last = list(self._recent)[-settings.persistence_frames :]
+        persistent = sum(bool(second.long_ns) for second in last) >= settings.persistent_frames
+        spiking = persistent and nats >= settings.evidence_nats
+        restless = self._evidence(_WINDOWS[1])[0] >= settings.evidence_nats / 3
+        stalled = self._recent[-1].stalled
+        return Tail(spiking, nats, -onset_ns, self._shifted(), restless, stalled)
+
+    def learn(self) -> None:
+        """Let the newest second count as usual once it has waited."""
+        self._waiting.append(self._recent[-1])
+        if len(self._waiting) > (self._settings.hold_back_frames if self.ready else 0):
+            self._absorb(self._waiting.popleft())
+
+    def doubt(self) -> None:
+        """Let none of the seconds that still wait count as usual."""
+        self._waiting.clear()
+
+    def restart(self) -> None:
+        """Take the last seconds as the beginning of a new phase."""
+        settled = list(self._recent)[-self._settings.shift_settle_frames // 2 :]
+        self._forget()
+        self._waiting.clear()
+        self._recent.clear()
+        self._warm_s = self._settings.warmup_s / 2
+        for second in settled:
+            self._absorb(second)
+
+    def before(self) -> StepTimes:
+        """Usual step times; all zero before they are known."""
+        if not self.ready:
+            return StepTimes(0.0, 0.0, 0)
+        p99_ns = self.threshold_ns / self._settings.tail_ratio
+        median_ns = self._fast.quantile_ns(0.5)
+        return StepTimes(median_ns / _MS, p99_ns / _MS, int(self._fast.steps))
+
+    def now(self, since_ns: int) -> StepTimes:
+        """Step times since then, as far as they are kept; all zero where none ended."""
+        durations = self._durations(since_ns)
+        if durations.size == 0:
+            return StepTimes(0.0, 0.0, 0)
+        p50, p99 = np.quantile(durations, (0.5, 0.99)) / _MS
+        return StepTimes(float(p50), float(p99), int(durations.size))
+
+    def ratios(self, since_ns: int) -> Ratios:
+        """Compare steps since then with usual ones."""
+        if not self.ready:
+            return Ratios(*([_UNKNOWN] * 4))
+        durations = self._durations(since_ns)
+        span_s = sum(second.span_s for second in self._recent if second.at_ns > since_ns)
+        usual = self._fast.rate_per_s
+        rate = log2((durations.size + 0.5) / (usual * span_s + 0.5)) if span_s else _UNKNOWN
+        if durations.size < 2:
+            return Ratios(_UNKNOWN, _UNKNOWN, _UNKNOWN, rate)
+        shares = (0.1, 0.5, 0.99)
+        now = np.quantile(durations, shares)
+        p10, p50, p99 = (log2(t / self._fast.quantile_ns(s)) for t, s in zip(now, shares))
+        return Ratios(p10, p50, p99, rate)
+
+    def _second(self, steps: Steps | None, at_ns: int, span_s: float) -> Second:
+        if steps is None:
+            return Second(at_ns, span_s, np.zeros(0, np.int64), 0, ())
+        long_ns = tuple(steps.ended_ns[steps.duration_ns > self.threshold_ns].tolist())
+        count = int(steps.duration_ns.size)
+        if self.ready and self._stalled(steps):
+            return Second(at_ns, span_s, steps.duration_ns, count + 1, (*long_ns, at_ns), True)
+        return Second(at_ns, span_s, steps.duration_ns, count, long_ns)
+
+    def _stalled(self, steps: Steps) -> bool:
+        if steps.running_ns is not None:
+            return steps.running_ns > max(self.threshold_ns, self._settings.stalled_s * _NS)
+        return steps.duration_ns.size == 0 and self._fast.rate_per_s >= _SILENT_RATE_PER_S
+
+    def _evidence(self, window: int) -> tuple[float, int]:
+        """Give the log likelihood ratio of a window, and minus the end of its first long step."""
+        seconds = list(self._recent)[-window:]
+        steps = sum(second.steps for second in seconds)
+        first = next((second.long_ns[0] for second in seconds if second.long_ns), 0)
+        long = sum(len(second.long_ns) for second in seconds)
+        share = long / steps if steps else 0.0
+        usual = self._usual_long_share()
+        if share <= max(2 * usual, self._settings.least_long_share):
+            return 0.0, -seconds[-1].at_ns
+        gain = share * log(share / usual)
+        if share < 1:
+            gain += (1 - share) * log((1 - share) / (1 - usual))
+        return steps * gain, -first
+
+    def _usual_long_share(self) -> float:
+        prior = _PRIOR_STEPS * self._settings.usual_long_share
+        seen = self._slow.above(self.threshold_ns)
+        return (seen + prior) / (self._slow.steps + _PRIOR_STEPS)
+
+    def _shifted(self) -> bool:
+        durations = self._durations(self._recent[-1].at_ns - 3_500_000_000)
+        if durations.size < _FEWEST_FOR_SHIFT:
+            return False
+        p10, p90 = np.quantile(durations, (0.1, 0.9))
+        fastest = log2(p10 / self._fast.quantile_ns(0.1))
+        slowest = log2(p90 / self._fast.quantile_ns(0.9))
+        return fastest > _SHIFT and fastest > 0.5 * slowest
+
+    def _durations(self, since_ns: int) -> NDArray[np.int64]:
+        parts = [second.duration_ns for second in self._recent if second.at_ns > since_ns]
+        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+    def _absorb(self, second: Second) -> None:
+        settings = self._settings
+        self._warm_s += second.span_s
+        if self._warm_s <= settings.warmup_s / 2:  # the first steps are no measure of later ones
+            return
+        self._fast.add(second.duration_ns, second.span_s)
+        self._slow.add(second.duration_ns, second.span_s)
+        if self._warm_s < settings.warmup_s or self._fast.steps < settings.warmup_steps:
+            return
+        share = settings.tail_quantile
+        usual = min(self._fast.quantile_ns(share), self._slow.quantile_ns(share))
+        self.threshold_ns = settings.tail_ratio * usual

@@ -1,0 +1,64 @@
+"""Host signals in bins of 100 ms: when each left what was usual, beside a spike's onset."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_agent.frames.frame import FINE_BINS, Frame
+from edge_agent.frames.signals import FINE
+
+from .baseline import NORMAL
+from .channels import FLOORS, INDEX, Place
+
+NO_LAGS: Final = np.full(len(FINE), np.nan)
+FINE_FRAMES: Final = 30
+REACH_S: Final = 3.0
+"""How far before an onset, and after it, a departure is looked for."""
+_NS: Final = 1e9
+_SPREADS: Final = 5.0
+_FEWEST_BINS: Final = 30
+_FLOORS: Final = np.array(
+    [2 * FLOORS[INDEX[n]] if (n := f"{Place.HOST}.{name}") in INDEX else np.inf for name in FINE]
+)
+
+
+class FineHistory:
+    """The last half minute in bins of 100 ms, of the whole host."""
+
+    def __init__(self) -> None:
+        self._bins = np.full((len(FINE), FINE_FRAMES * FINE_BINS), np.nan, np.float32)
+        self._ends_ns = np.zeros(FINE_FRAMES * FINE_BINS, np.int64)
+        self._next = 0
+
+    def take(self, frame: Frame) -> None:
+        """Add a frame's bins; one without them leaves a gap."""
+        at = self._next * FINE_BINS
+        fits = frame.fine.shape == (len(FINE), FINE_BINS)
+        self._bins[:, at : at + FINE_BINS] = frame.fine if fits else np.nan
+        steps = np.arange(1, FINE_BINS + 1) * frame.span_ns // FINE_BINS
+        self._ends_ns[at : at + FINE_BINS] = frame.boottime_ns - frame.span_ns + steps
+        self._next = (self._next + 1) % FINE_FRAMES
+
+    def lags_s(self, onset_ns: int) -> NDArray[np.float64]:
+        """Give float64[FINE]: seconds from each signal's departure to the onset.
+
+        Negative: the signal followed. NaN: it did not leave what was usual, or is not measured.
+        """
+        order = np.argsort(self._ends_ns, kind="stable")
+        ends_s = (self._ends_ns[order] - onset_ns) / _NS
+        bins = self._bins[:, order].astype(np.float64)
+        lags = np.full(len(FINE), np.nan)
+        usual = bins[:, (ends_s < -REACH_S) & (self._ends_ns[order] > 0)]
+        near = np.abs(ends_s) <= REACH_S
+        for row in np.flatnonzero(np.count_nonzero(usual == usual, axis=1) >= _FEWEST_BINS):  # noqa: PLR0124
+            known = usual[row][~np.isnan(usual[row])]
+            middle = np.median(known)
+            spread = max(NORMAL * float(np.median(np.abs(known - middle))), _FLOORS[row])
+            away = np.abs(bins[row, near] - middle) > _SPREADS * spread
+            left = np.flatnonzero(away[:-1] & away[1:])
+            if left.size:
+                lags[row] = -ends_s[near][left[0]]
+        return lags

@@ -1,0 +1,152 @@
+"""The learned model: a data file with a version and a hash, evaluated by numpy alone.
+
+The format is described in docs/diagnosis.md; model_file.py reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .channels import Floats
+from .model_parts import Distance, Part
+from .rules import CAUSES, UNKNOWN, Verdict
+
+_FOREIGN: Final = 0.5
+"""Belief that the hand rules must put in causes foreign to the model before it is passed over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What is believed of one vector.
+
+    beliefs   float64[CAUSES], sum to 1; `unknown` is among them
+    unlike    how far it is from everything the model knows, 0..1
+    rejected  whether that, or too little belief in any cause, makes it `unknown`
+    group     name of the group of unknowns that it lies in, or ""
+    """
+
+    beliefs: Floats
+    unlike: float
+    rejected: bool
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenSet:
+    """Where knowledge ends.
+
+    knots             float64[n, 2], ascending: distance to `unlike`, straight between
+    limit             `unlike` above which a cause is `unknown`
+    least_confidence  belief below which it is as well
+    """
+
+    distance: Distance
+    knots: Floats
+    limit: float
+    least_confidence: float
+
+    def unlike(self, x: Floats) -> float:
+        """Give 0..1."""
+        return float(np.interp(self.distance.of(x), self.knots[:, 0], self.knots[:, 1]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Unknown spikes that are alike, under a name that a person gave or a number."""
+
+    name: str
+    mean: Floats
+    scale: Floats
+    limit: float
+
+    def distance(self, x: Floats) -> float:
+        """Root mean square distance in scales."""
+        away = (x - self.mean) / self.scale
+        return float(np.sqrt((away * away).mean()))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """One model file.
+
+    places       int64[features] into FEATURE_NAMES; fill: what stands for a missing one
+    add_mask     whether a 1.0 or 0.0 for each feature follows: was it measured
+    classes      int64[classes] into CAUSES
+    rules_weight weight of the hand rules among the parts
+    """
+
+    name: str
+    version: str
+    hash: str
+    places: NDArray[np.int64]
+    fill: Floats
+    add_mask: bool
+    classes: NDArray[np.int64]
+    parts: tuple[Part, ...]
+    rules_weight: float
+    temperature: float
+    open_set: OpenSet | None
+    groups: tuple[Group, ...]
+
+    @property
+    def title(self) -> str:
+        """Name, version and the first digits of the hash."""
+        return f"{self.name} {self.version} {self.hash[:12]}"
+
+    def inputs(self, vector: Floats) -> tuple[Floats, Floats]:
+        """Give what the parts read, and the features alone, both without NaN."""
+        chosen = vector[self.places]
+        known = chosen == chosen  # noqa: PLR0124
+        filled = np.where(known, chosen, self.fill)
+        masked = np.concatenate((filled, known.astype(np.float64))) if self.add_mask else filled
+        return masked, filled
+
+    def judge(self, vector: Floats, rules: Verdict) -> Judgement:
+        """Judge float64[FEATURE_NAMES]; `rules` is what the hand rules say of it."""
+        x, features = self.inputs(vector)
+        beliefs = np.zeros(len(CAUSES))
+        beliefs[self.classes] = self._believed(x, rules)
+        foreign = _foreign_share(rules, self.classes)
+        if foreign > _FOREIGN:
+            return Judgement(rules.beliefs, 0.0, False)
+        unlike, least = 0.0, 0.0
+        if self.open_set is not None:
+            unlike, least = self.open_set.unlike(features), self.open_set.least_confidence
+            rejected = unlike > self.open_set.limit
+        else:
+            rejected = False
+        rejected = rejected or bool(beliefs.max() < least) or int(beliefs.argmax()) == UNKNOWN
+        return Judgement(beliefs, unlike, rejected, self._group(features) if rejected else "")
+
+    def _believed(self, x: Floats, rules: Verdict) -> Floats:
+        total = self.rules_weight
+        mixed = self.rules_weight * _among(rules.beliefs, self.classes)
+        for part in self.parts:
+            mixed = mixed + part.weight * part.probabilities(x)
+            total += part.weight
+        cooled = (mixed / total) ** (1 / self.temperature)
+        return np.asarray(cooled / cooled.sum())
+
+    def _group(self, features: Floats) -> str:
+        near = [(group.distance(features) / group.limit, group.name) for group in self.groups]
+        nearest = min(near, default=(2.0, ""))
+        return nearest[1] if nearest[0] <= 1 else ""
+
+
+def _among(beliefs: Floats, classes: NDArray[np.int64]) -> Floats:
+    chosen = beliefs[classes]
+    return np.asarray(chosen / chosen.sum())
+
+
+def _foreign_share(rules: Verdict, classes: NDArray[np.int64]) -> float:
+    """Belief of the hand rules in causes that the model never saw."""
+    foreign = np.ones(len(CAUSES), dtype=bool)
+    foreign[classes] = False
+    foreign[UNKNOWN] = False
+    return float(rules.beliefs[foreign].sum())
+
+

@@ -1,0 +1,78 @@
+"""Hand rules: how strongly the signals of each cause speak, from a vector of features.
+
+Each cause has telling signals, others that must not be silent (`needs`), and causes that explain
+it away: memory pressure also makes disks busy, a quota also makes tasks wait. Strengths are 0..1.
+They answer where no model is shipped, and for causes that a model was not trained on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from .channels import Floats
+from .features import FEATURE_INDEX
+from .findings import Cause
+from .rule_table import RULES, Tell
+
+CAUSES: Final = tuple(Cause)
+UNKNOWN: Final = CAUSES.index(Cause.UNKNOWN)
+_FURTHER: Final = 0.3
+"""Share of what is left that each further telling signal adds."""
+_SHARPNESS: Final = 6.0
+_UNKNOWN_AT: Final = 0.3
+"""Strength of the strongest cause at which `unknown` is believed as much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Strengths and beliefs, both float64[CAUSES]; beliefs sum to 1."""
+
+    strengths: Floats
+    beliefs: Floats
+
+    @property
+    def strongest(self) -> float:
+        """Strength of the strongest cause, 0..1."""
+        return float(self.strengths.max())
+
+
+def judge(vector: Floats) -> Verdict:
+    """Weigh all causes by the hand rules; `vector` is float64[FEATURE_NAMES]."""
+    alone = {rule.cause: _alone(rule.tells, rule.needs, vector) for rule in RULES}
+    strengths = np.zeros(len(CAUSES))
+    for rule in RULES:
+        strength = alone[rule.cause]
+        for cause, share in rule.excused_by:
+            strength *= 1 - share * alone[cause]
+        strengths[CAUSES.index(rule.cause)] = strength
+    loudness = strengths.copy()
+    loudness[UNKNOWN] = _UNKNOWN_AT
+    believed = np.exp(_SHARPNESS * loudness)
+    believed[strengths == 0] *= np.exp(-_SHARPNESS * 0.5)  # what nothing tells of is hardly possible
+    believed[UNKNOWN] = np.exp(_SHARPNESS * _UNKNOWN_AT)
+    return Verdict(strengths, believed / believed.sum())
+
+
+def _alone(
+    tells: tuple[Tell, ...], needs: tuple[tuple[Tell, ...], ...], vector: Floats
+) -> float:
+    heard = sorted((strength_of(tell, vector) for tell in tells), reverse=True)
+    strength = heard[0]
+    for further in heard[1:]:
+        strength += _FURTHER * further * (1 - strength)
+    for group in needs:
+        measured = [tell for tell in group if not np.isnan(vector[FEATURE_INDEX[tell.feature]])]
+        if measured:
+            strength = min(strength, max(strength_of(tell, vector) for tell in measured))
+    return strength
+
+
+def strength_of(tell: Tell, vector: Floats) -> float:
+    """Give how loud one signal is, 0..weight; 0 where it is missing."""
+    value = tell.sign * vector[FEATURE_INDEX[tell.feature]]
+    if not value > tell.low:
+        return 0.0
+    return float(tell.weight * min(1.0, (value - tell.low) / (tell.high - tell.low)))

@@ -1,0 +1,246 @@
+"""One subject: usual, in doubt, or in a spike; what each frame finds of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from numpy.typing import NDArray
+
+from edge_agent.frames.frame import Steps, StepSource, Subject
+
+from .causes import Ranking, rank
+from .channels import INDEX, Floats, Readings
+from .detector import Tail, TailDetector
+from .early import EarlyWarning
+from .evidence import evidence_for, evidence_of
+from .features import SubjectSignals, vector_of
+from .findings import Diagnosis, Finding, SpikeBegan, SpikeEnded, StepTimes, Warned
+from .fine import NO_LAGS, FineHistory
+from .incident import IncidentGauge
+from .model import Model
+from .neighbours import Neighbours
+from .rules import Verdict, judge
+from .settings import Settings
+
+_NS: Final = 1_000_000_000
+_OWN_WRITES: Final = INDEX["own.block_write_bytes_per_s"]
+_OTHER_WRITES: Final = INDEX["other.block_write_bytes_per_s"]
+
+
+class Spike:
+    """One spike while it stands."""
+
+    def __init__(self, settings: Settings, onset_ns: int, before: StepTimes) -> None:
+        self.onset_ns = onset_ns
+        self.before = before
+        self.gauge = IncidentGauge(settings, before)
+        self.lags_s: NDArray[np.float64] | None = None
+        self.lags_whole = False
+        self.vector: Floats | None = None
+        self.last: Diagnosis | None = None
+        self.frames = 0
+        self.calm_frames = 0
+
+
+class Around:
+    """What all subjects of a host share: the frame, fine history, neighbours, model."""
+
+    def __init__(self, settings: Settings, model: Model | None) -> None:
+        self.settings = settings
+        self.model = model
+        self.fine = FineHistory()
+        self.neighbours = Neighbours(settings.cgroups, settings.forget_s)
+
+
+class SubjectWatch:
+    """State of one subject."""
+
+    def __init__(self, key: str, around: Around) -> None:
+        settings = around.settings
+        self._key = key
+        self._around = around
+        self._settings = settings
+        self._tail = TailDetector(settings)
+        self._signals = SubjectSignals(settings)
+        self._early = EarlyWarning(settings)
+        self._source: StepSource | None = None
+        self._doubted_frames = 0
+        self._shifted_frames = 0
+        self.spike: Spike | None = None
+        self.seen_ns = 0
+
+    @property
+    def calm(self) -> bool:
+        """Whether nothing is unusual: other subjects' neighbours may be learned from."""
+        return self.spike is None and self._doubted_frames == 0
+
+    def handle(self, subject: Subject, steps: Steps | None, readings: Readings) -> list[Finding]:
+        """Take one frame of this subject."""
+        frame = readings.frame
+        self.seen_ns = frame.boottime_ns
+        source = steps.source if steps is not None else self._source
+        if self._source is not None and source is not self._source:
+            self._tail = TailDetector(self._settings)  # another ruler: nothing to compare with
+        self._source = source
+        self._signals.take(readings.of_subject(subject), frame.boottime_ns)
+        tail = self._tail.take(steps, frame.boottime_ns, frame.span_ns / _NS)
+        if self.spike is not None:
+            return self._in_spike(self.spike, subject, tail, readings)
+        if tail.spiking and self._believes(tail):
+            return self._begin(subject, tail, readings)
+        self._learn(tail)
+        return self._warnings(subject, tail, readings)
+
+    def gone(self, at_ns: int) -> list[Finding]:
+        """The subject is forgotten."""
+        if self.spike is None:
+            return []
+        return [SpikeEnded(self._key, self.spike.onset_ns, at_ns, self.spike.last)]
+
+    def _believes(self, tail: Tail) -> bool:
+        """Whether long steps are a spike, not the subject's own doing."""
+        if self._own_writes(tail.onset_ns):
+            return False
+        if not tail.shifted:
+            self._shifted_frames = 0
+            return True
+        verdict = judge(self._vector(tail.onset_ns, None))
+        if verdict.strongest >= self._settings.suspicion:
+            return True
+        self._shifted_frames += 1
+        if self._shifted_frames >= self._settings.shift_settle_frames:
+            self._new_phase()
+        return False
+
+    def _own_writes(self, onset_ns: int) -> bool:
+        """Whether the subject itself began to write much, and others did not: a checkpoint."""
+        now = self._signals.now(onset_ns)
+        z = self._signals.baseline.deviation(now)
+        own, other = z[_OWN_WRITES], z[_OTHER_WRITES]
+        return bool(own > self._settings.own_write_spreads and not other > own / 4)
+
+    def _new_phase(self) -> None:
+        self._tail.restart()
+        self._signals.restart(self._settings.shift_settle_frames // 2)
+        self._shifted_frames = self._doubted_frames = 0
+
+    def _learn(self, tail: Tail) -> None:
+        settings = self._settings
+        doubtful = tail.spiking or tail.nats > settings.evidence_nats / 2
+        if doubtful and self._doubted_frames < settings.doubt_frames:
+            self._doubted_frames += 1
+            self._tail.doubt()
+            self._signals.doubt()
+            return
+        if not doubtful:
+            self._doubted_frames = 0
+        self._tail.learn()
+        self._signals.learn()
+
+    def _warnings(self, subject: Subject, tail: Tail, readings: Readings) -> list[Finding]:
+        if not self._tail.ready or tail.spiking:
+            return []
+        at_ns = readings.frame.boottime_ns
+        found = self._early.look(self._signals, at_ns)
+        if not found:
+            return []
+        shown = [
+            evidence_of(
+                one.channel, self._signals, at_ns - _NS, NO_LAGS, readings, subject.cgroup,
+                self._around.neighbours,
+            )
+            for one in found
+        ]  # fmt: skip
+        return [Warned(self._key, at_ns, tuple(shown), round(found[0].expected_in_s, 1))]
+
+    def _begin(self, subject: Subject, tail: Tail, readings: Readings) -> list[Finding]:
+        at_ns = readings.frame.boottime_ns
+        self.spike = Spike(self._settings, tail.onset_ns, self._tail.before())
+        self._tail.doubt()
+        self._signals.doubt()
+        self._doubted_frames = self._shifted_frames = 0
+        now = self._signals.now(tail.onset_ns)
+        self._early.remember(now, self._signals.baseline.deviation(now))
+        began = SpikeBegan(
+            self._key, tail.onset_ns, at_ns, self._source or StepSource.RHYTHM, self.spike.before,
+            self._tail.now(tail.onset_ns),
+        )  # fmt: skip
+        return [began, *self._in_spike(self.spike, subject, tail, readings)]
+
+    def _in_spike(
+        self, spike: Spike, subject: Subject, tail: Tail, readings: Readings
+    ) -> list[Finding]:
+        frame = readings.frame
+        spike.frames += 1
+        spike.calm_frames = 0 if tail.restless else spike.calm_frames + 1
+        now = self._tail.now(max(spike.onset_ns, frame.boottime_ns - 3 * _NS))
+        incident = spike.gauge.take(now, tail.stalled, frame.span_ns / _NS)
+        self._early.silence(frame.boottime_ns)
+        if spike.calm_frames >= self._settings.calm_frames:
+            self.spike = None
+            return [SpikeEnded(self._key, spike.onset_ns, frame.boottime_ns, spike.last)]
+        if spike.calm_frames:
+            return []  # nothing new is said of a spike that may be over
+        spike.vector = self._vector(spike.onset_ns, spike)
+        verdict = judge(spike.vector)
+        if self._gave_up(spike, tail, verdict):
+            self.spike = None
+            self._new_phase()
+            return [SpikeEnded(self._key, spike.onset_ns, frame.boottime_ns, spike.last)]
+        ranking = rank(spike.vector, verdict, self._around.model)
+        if not self._says(spike, ranking, incident, frame.boottime_ns):
+            return []
+        spike.last = self._diagnosis(spike, ranking, now, incident, subject, readings)
+        return [spike.last]
+
+    def _gave_up(self, spike: Spike, tail: Tail, verdict: Verdict) -> bool:
+        settings = self._settings
+        quiet = verdict.strongest < settings.suspicion
+        settled = tail.shifted and spike.frames >= settings.shift_settle_frames + 10
+        return quiet and (settled or spike.frames >= settings.give_up_frames)
+
+    def _says(self, spike: Spike, ranking: Ranking, incident: bool, at_ns: int) -> bool:
+        last = spike.last
+        if last is None or ranking.cause != last.cause or incident != last.incident:
+            return True
+        return at_ns - last.at_ns >= self._settings.repeat_s * _NS
+
+    def _vector(self, onset_ns: int, spike: Spike | None) -> Floats:
+        lags = self._lags(spike) if spike is not None else NO_LAGS
+        return vector_of(self._signals, onset_ns, self._tail.ratios(onset_ns), lags)
+
+    def _lags(self, spike: Spike) -> NDArray[np.float64]:
+        if spike.lags_s is None or not spike.lags_whole:
+            spike.lags_s = self._around.fine.lags_s(spike.onset_ns)
+            spike.lags_whole = spike.frames >= 4  # all that they look at is there
+        return spike.lags_s
+
+    def _diagnosis(
+        self,
+        spike: Spike,
+        ranking: Ranking,
+        now: StepTimes,
+        incident: bool,
+        subject: Subject,
+        readings: Readings,
+    ) -> Diagnosis:
+        evidence = evidence_for(
+            ranking.cause, self._signals, spike.onset_ns, self._lags(spike), readings,
+            subject.cgroup, self._around.neighbours,
+        )  # fmt: skip
+        return Diagnosis(
+            subject=self._key,
+            cause=ranking.cause,
+            confidence=ranking.confidence,
+            ranked=ranking.ranked,
+            unlike=ranking.unlike,
+            onset_ns=spike.onset_ns,
+            at_ns=readings.frame.boottime_ns,
+            source=self._source or StepSource.RHYTHM,
+            before=spike.before,
+            now=now,
+            evidence=evidence,
+            model=ranking.model,
+            group=ranking.group,
+            incident=incident,
+        )

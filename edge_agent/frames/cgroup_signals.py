@@ -1,0 +1,124 @@
+"""Signals by cgroup: of those that are watched, and of the busiest, which may be in their way."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_agent.activity import HostTable
+from edge_agent.sources.ebpf_tables import OTHER
+
+from .columns import Columns
+from .signals import SIGNALS, Scope, SignalTable
+
+MOST_BUSY: Final = 8
+"""Cgroups that are named beside the subjects' own."""
+
+_RANKS: Final = (
+    (4, ("cpu_ms_per_s",)),
+    (2, ("block_read_bytes_per_s", "block_write_bytes_per_s")),
+    (2, ("net_send_bytes_per_s", "net_receive_bytes_per_s")),
+    (2, ("page_faults_per_s",)),
+    (2, ("reclaim_ms_per_s",)),
+)
+"""How many of the first by which sum."""
+
+
+@dataclass(slots=True)
+class _Rates:
+    """One table's rates: float64[rows, names]."""
+
+    rows: dict[str, int]
+    names: tuple[str, ...]
+    values: NDArray[np.float64]
+
+    def of(self, cgroup: str) -> dict[str, float]:
+        """Give one cgroup's signals, zeros where nothing grew."""
+        place = self.rows.get(cgroup)
+        if place is None:
+            return dict.fromkeys(self.names, 0.0)
+        return dict(zip(self.names, self.values[place].tolist(), strict=True))
+
+
+class CgroupSignals:
+    """Plans the layouts once, and reads the tables each second."""
+
+    def __init__(self, table: SignalTable = SIGNALS) -> None:
+        self._wanted = [
+            (one.name, one.column, one.minus, one.per_column)
+            for one in table.values()
+            if one.column and one.scopes & {Scope.CGROUP, Scope.SUBJECT}
+        ]
+        self._no_cgroup = {
+            name for name, signal in table.items() if Scope.CGROUP not in signal.scopes
+        }
+        self._plans: dict[tuple[str, ...], Columns] = {}
+        self._tables: list[_Rates] = []
+        self._quota: dict[str, float] = {}
+
+    def read(self, tables: Mapping[str, HostTable]) -> None:
+        """Take one second's tables `cgroup` and `block_cgroup`."""
+        found = [tables[name] for name in ("cgroup", "block_cgroup") if name in tables]
+        self._tables = [self._rates(table) for table in found]
+        self._quota = _throttled_percent(tables["cgroup"]) if "cgroup" in tables else {}
+
+    def names(self) -> Collection[str]:
+        """Give the cgroups that did anything."""
+        return self._tables[0].rows.keys() if self._tables else ()
+
+    def of(self, cgroup: str) -> dict[str, float]:
+        """Give everything that is known of a cgroup, as for a subject."""
+        found: dict[str, float] = {}
+        for table in self._tables:
+            found |= table.of(cgroup)
+        if cgroup in self._quota:
+            found["throttled_periods_percent"] = self._quota[cgroup]
+        return found
+
+    def busiest(self, own: Iterable[str]) -> dict[str, dict[str, float]]:
+        """Give the signals of scope `cgroup` of the busiest and of `own`."""
+        chosen = dict.fromkeys(own)
+        room = len(chosen) + MOST_BUSY
+        for count, names in _RANKS:
+            for cgroup in self._first(count, names):
+                if len(chosen) < room:
+                    chosen[cgroup] = None
+        return {cgroup: self._public(cgroup) for cgroup in chosen}
+
+    def _public(self, cgroup: str) -> dict[str, float]:
+        return {n: value for n, value in self.of(cgroup).items() if n not in self._no_cgroup}
+
+    def _first(self, count: int, names: tuple[str, ...]) -> list[str]:
+        for table in self._tables:
+            places = [table.names.index(name) for name in names if name in table.names]
+            if not places:
+                continue
+            sums = table.values[:, places].sum(axis=1)
+            order = np.argsort(-sums, kind="stable")[: count + 1].tolist()
+            rows = list(table.rows)
+            first = [rows[place] for place in order if sums[place] > 0 and rows[place] != OTHER]
+            return first[:count]
+        return []
+
+    def _rates(self, table: HostTable) -> _Rates:
+        plan = self._plans.get(table.columns)
+        if plan is None:
+            plan = self._plans[table.columns] = Columns(table.columns, self._wanted)
+        rows = {name: place for place, name in enumerate(table.rows)}
+        return _Rates(rows, plan.names, plan.rates(table.values, table.span_ns))
+
+
+def _throttled_percent(table: HostTable) -> dict[str, float]:
+    """Give, of cgroups with a quota, the share of periods in which it ran out."""
+    if not {"quota_periods", "throttled_periods"} <= set(table.columns):
+        return {}
+    periods = table.values[:, table.columns.index("quota_periods")]
+    out = table.values[:, table.columns.index("throttled_periods")]
+    return {
+        table.rows[place]: min(100.0, 100.0 * float(out[place]) / float(periods[place]))
+        for place in np.flatnonzero(periods).tolist()
+    }

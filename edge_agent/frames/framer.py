@@ -1,0 +1,112 @@
+"""Puts one second together: what the sources handed out becomes a frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from edge_agent.activity import HostTable, HostTicks, Observation, Record
+from edge_agent.devices.port import DeviceReading
+from edge_agent.probes.records import GpuCalls
+
+from .bins import FineBins
+from .call_signals import CallSignals, on_gpus
+from .cgroup_signals import CgroupSignals
+from .frame import Frame
+from .gpu_signals import GpuSignals
+from .host_signals import HostSignals, fault_signals, observed
+from .places import Places
+from .signals import SIGNALS, SignalTable
+from .step_book import Marked
+from .subjects import Alive, Second, SubjectBook
+from .tables import Tables
+
+SHORTEST_NS: Final = 500_000_000
+"""A drain may come early (at a window's end): it then joins the next frame."""
+_FAULTS: Final = "hardware_faults"
+
+Extra = Callable[[int], dict[str, float]]
+"""Host signals that no source hands out, asked once per frame with its end."""
+
+
+class Framer:
+    """Takes records as sources are drained, and gives a frame once a second.
+
+    table    the signals
+    watch    patterns of cgroups that are subjects whatever they do, `/train/*`
+    extras   asked for more signals of the host
+    faults   a source of hardware faults runs: no fault is then a zero
+    """
+
+    def __init__(
+        self,
+        table: SignalTable = SIGNALS,
+        *,
+        watch: Sequence[str] = (),
+        extras: Sequence[Extra] = (),
+        faults: bool = False,
+        places: Places | None = None,
+        alive: Alive | None = None,
+    ) -> None:
+        self._extras, self._has_faults = tuple(extras), faults
+        self._tables, self._fine = Tables(), FineBins(table)
+        self._host, self._cgroups = HostSignals(table), CgroupSignals(table)
+        self._gpus, self._calls = GpuSignals(), CallSignals()
+        self._subjects = SubjectBook(watch, places, alive)
+        self._levels: list[Observation] = []
+        self._faults: list[Observation] = []
+        self._ended_ns: int | None = None
+
+    def take(self, records: Iterable[Record]) -> None:
+        """Take what a source yielded; what diagnosis does not look at is passed over."""
+        for record in records:
+            if isinstance(record, HostTable):
+                self._tables.add(record)
+            elif isinstance(record, HostTicks):
+                self._fine.add(record)
+            elif isinstance(record, GpuCalls):
+                self._calls.take(record)
+            elif isinstance(record, Observation):
+                (self._faults if record.section == _FAULTS else self._levels).append(record)
+
+    def add_steps(self, marks: Iterable[Marked]) -> None:
+        """Take steps that were marked."""
+        for one in marks:
+            self._subjects.steps.add(one)
+
+    def look(self, readings: Iterable[DeviceReading]) -> None:
+        """Take looks at GPUs; the same look may be shown again."""
+        self._gpus.look(readings)
+
+    def frame(self, now_ns: int) -> Frame | None:
+        """Give the second that ends now; None for the first, and for one that is too short."""
+        if self._ended_ns is None:
+            self._ended_ns = now_ns
+            self._forget()
+            return None
+        begun_ns, span_ns = self._ended_ns, now_ns - self._ended_ns
+        if span_ns < SHORTEST_NS:
+            return None
+        self._ended_ns = now_ns
+        tables = self._tables.take()
+        self._cgroups.read(tables)
+        host = self._host.of(tables) | observed(self._levels)
+        if self._has_faults or self._faults:
+            host |= fault_signals(self._faults, span_ns)
+        for extra in self._extras:
+            host |= extra(now_ns)
+        users, callers = self._gpus.processes(now_ns), self._calls.callers(now_ns)
+        gpus = self._gpus.signals(now_ns)
+        for gpu, copied in on_gpus(callers, users).items():
+            gpus.setdefault(gpu, {}).update(copied)
+        second = Second(now_ns, self._cgroups.names(), self._cgroups.of, users, callers)
+        subjects = self._subjects.subjects(second)
+        own = dict.fromkeys(subject.cgroup for subject in subjects.values())
+        cgroups = self._cgroups.busiest(own)
+        fine = self._fine.take(begun_ns, now_ns)
+        self._forget()
+        return Frame(now_ns, span_ns, host, fine, subjects, cgroups, gpus)
+
+    def _forget(self) -> None:
+        self._levels.clear()
+        self._faults.clear()

@@ -1,0 +1,186 @@
+"""The table of signals: what each is, in which unit, of what, and which way it hurts."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+MOST_FINE: Final = 24
+"""Host signals kept in bins of 100 ms: a recording's largest part."""
+
+NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+
+UNITS: Final = {
+    "_ms_per_s": "ms/s",
+    "_bytes_per_s": "bytes/s",
+    "_per_s": "1/s",
+    "_percent": "%",
+    "_mhz": "MHz",
+    "_watts": "W",
+    "_celsius": "°C",
+    "_bytes": "bytes",
+    "_ms": "ms",
+    "_us": "µs",
+    "_count": "",
+}
+"""End of a name to the unit; the first that fits decides."""
+
+
+class SignalTableError(ValueError):
+    """A table of signals that does not fit: one line says what was expected and what came."""
+
+
+class Scope(StrEnum):
+    """What a signal is of."""
+
+    HOST = "host"
+    SUBJECT = "subject"
+    CGROUP = "cgroup"
+    GPU = "gpu"
+
+
+class Hurts(StrEnum):
+    """The direction in which a signal speaks for slower steps."""
+
+    UP = "up"
+    DOWN = "down"
+    EITHER = "either"
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """One signal.
+
+    total     column of the host's totals whose growth it is, "" where it is made otherwise
+    column    column of the tables by cgroup whose growth it is, ""
+    minus     column that is taken off first, ""
+    fine      of the host also in bins of 100 ms
+    """
+
+    name: str
+    unit: str
+    scopes: frozenset[Scope]
+    group: str
+    hurts: Hurts
+    about: str
+    total: str = ""
+    column: str = ""
+    minus: str = ""
+    fine: bool = False
+
+    @property
+    def per_column(self) -> float:
+        """How much of the signal's unit one unit of its column is: columns of time are in ns."""
+        return 1e-6 if self.unit == "ms/s" else 1.0
+
+
+SignalTable = Mapping[str, Signal]
+"""Signals by name, in the table's order."""
+
+_TEXTS: Final = ("group", "hurts", "about")
+_OPTIONAL: Final = ("total", "column", "minus")
+_KEYS: Final = {"scopes", "fine", *_TEXTS, *_OPTIONAL}
+
+
+@cache
+def load_signals(path: Path | None = None) -> SignalTable:
+    """Read the packaged table, or a file's. Raises SignalTableError."""
+    if path is None:
+        text = resources.files(__package__).joinpath("signals.toml").read_text(encoding="utf-8")
+        return parse_signals(text)
+    return parse_signals(path.read_text(encoding="utf-8"), str(path))
+
+
+def parse_signals(text: str, where: str = "signals.toml") -> SignalTable:
+    """Read a table of signals. Raises SignalTableError."""
+    try:
+        rows = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SignalTableError(f"{where}: {error}") from None
+    table = {name: _signal(name, row, f"{where}: [{name}]") for name, row in rows.items()}
+    fine = sum(signal.fine for signal in table.values())
+    if not table:
+        raise SignalTableError(f"{where}: expected at least one signal, got none")
+    if fine > MOST_FINE:
+        raise SignalTableError(f"{where}: expected at most {MOST_FINE} fine signals, got {fine}")
+    return table
+
+
+def unit_of(name: str) -> str | None:
+    """Give the unit that a name ends in; None for a name without one."""
+    return next((unit for end, unit in UNITS.items() if name.endswith(end)), None)
+
+
+def fine_of(table: SignalTable) -> tuple[str, ...]:
+    """Give the names of the rows of `Frame.fine`, in order."""
+    return tuple(signal.name for signal in table.values() if signal.fine)
+
+
+def of_scope(table: SignalTable, scope: Scope) -> tuple[str, ...]:
+    """Give the names of the signals of a scope, in the table's order."""
+    return tuple(signal.name for signal in table.values() if scope in signal.scopes)
+
+
+def _signal(name: str, row: Any, where: str) -> Signal:
+    if not NAME.fullmatch(name):
+        raise SignalTableError(f"{where}: expected a name of a-z, 0-9 and _, up to 64 characters")
+    unit = unit_of(name)
+    if unit is None:
+        raise SignalTableError(f"{where}: expected a name that ends in one of {', '.join(UNITS)}")
+    if not isinstance(row, dict):
+        raise SignalTableError(f"{where}: expected a table, got {type(row).__name__}")
+    unknown = set(row) - _KEYS
+    missing = {"scopes", *_TEXTS} - set(row)
+    if unknown or missing:
+        wrong = [f"unknown key {key}" for key in sorted(unknown)]
+        wrong += [f"missing key {key}" for key in sorted(missing)]
+        raise SignalTableError(f"{where}: {', '.join(wrong)}")
+    for key in (*_TEXTS, *_OPTIONAL):
+        if not isinstance(row.get(key, ""), str):
+            raise SignalTableError(f"{where}: expected {key} to be a text, got {row[key]!r}")
+    signal = Signal(
+        name=name,
+        unit=unit,
+        scopes=_scopes(row["scopes"], where),
+        group=row["group"],
+        hurts=_hurts(row["hurts"], where),
+        about=row["about"],
+        total=row.get("total", ""),
+        column=row.get("column", ""),
+        minus=row.get("minus", ""),
+        fine=_flag(row, where),
+    )
+    if signal.fine and not (signal.total and Scope.HOST in signal.scopes):
+        raise SignalTableError(f"{where}: expected a fine signal to be the host's, with a total")
+    return signal
+
+
+def _scopes(found: Any, where: str) -> frozenset[Scope]:
+    if not isinstance(found, list) or not found or not all(one in set(Scope) for one in found):
+        raise SignalTableError(f"{where}: expected scopes of {', '.join(Scope)}, got {found!r}")
+    return frozenset(Scope(one) for one in found)
+
+
+def _hurts(found: str, where: str) -> Hurts:
+    if found not in set(Hurts):
+        raise SignalTableError(f"{where}: expected hurts of {', '.join(Hurts)}, got {found!r}")
+    return Hurts(found)
+
+
+def _flag(row: dict[str, Any], where: str) -> bool:
+    found = row.get("fine", False)
+    if not isinstance(found, bool):
+        raise SignalTableError(f"{where}: expected fine to be true or false, got {found!r}")
+    return found
+
+
+SIGNALS: Final = load_signals()
+FINE: Final = fine_of(SIGNALS)
+"""Rows of `Frame.fine`."""
