@@ -1,4 +1,5 @@
-/* Memory: page faults from user space, time spent in direct and memory-cgroup reclaim. */
+/* Memory: page faults from user space, time spent in direct and memory-cgroup reclaim, moves of tasks
+ * to the node of their memory. */
 #include "include/state.h"
 
 /* Reclaim sleeps and moves between CPUs, and is rare: its start is kept by thread. */
@@ -89,4 +90,29 @@ SEC("tp_btf/mm_vmscan_memcg_reclaim_end")
 int BPF_PROG(on_reclaim_cgroup_end)
 {
 	return reclaim_end(PROGRAM_RECLAIM_CGROUP_END, RECLAIM_CGROUP_COUNT, RECLAIM_CGROUP_NS);
+}
+
+static __always_inline int numa_moved(enum program program, u32 tasks)
+{
+	struct cpu_state *cpu = this_cpu();
+	u64 start_ns;
+
+	if (!cpu)
+		return 0;
+	start_ns = cost_begin(cpu, program);
+	cpu->totals[NUMA_MOVES] += tasks;
+	cost_end(cpu, program, start_ns);
+	return 0;
+}
+
+SEC("tp_btf/sched_move_numa")
+int BPF_PROG(on_numa_move)
+{
+	return numa_moved(PROGRAM_NUMA_MOVE, 1);
+}
+
+SEC("tp_btf/sched_swap_numa")
+int BPF_PROG(on_numa_swap)
+{
+	return numa_moved(PROGRAM_NUMA_SWAP, 2);
 }

@@ -1,5 +1,5 @@
 /* Sockets: bytes by cgroup and by peer, what waits in send queues, TCP retransmits. */
-#include "include/state.h"
+#include "rhythm.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
@@ -34,29 +34,51 @@ static __always_inline struct peer_row *peer_row_of(struct cpu_state *cpu, const
 	return ROW_OF(&peers, &key, &other_peer, &empty_peer, cpu, PEER_DROPS);
 }
 
-static __always_inline void add_sent(struct cpu_state *cpu, const struct sock *sk, u32 bytes)
+static __always_inline void add_round_trip(struct cpu_state *cpu, struct sock *sk)
+{
+	const struct tcp_sock *tcp = (const void *)bpf_skc_to_tcp_sock(sk);
+
+	if (!tcp || !tcp->srtt_us)
+		return;
+	cpu->totals[NET_SRTTS]++;
+	cpu->totals[NET_SRTT_US] += tcp->srtt_us >> 3;
+}
+
+static __always_inline void add_sent(struct cpu_state *cpu, struct sock *sk, u32 bytes, u64 wait_ns)
 {
 	struct cgroup_row *row = current_cgroup_row(cpu);
 	struct peer_row *peer = peer_row_of(cpu, sk);
+
+	/* A queue that is still this full after the send was full during it. */
+	if (sk->sk_wmem_queued * 2 < sk->sk_sndbuf)
+		wait_ns = 0;
+	add_round_trip(cpu, sk);
+	cpu->totals[NET_SEND_WAIT_NS] += wait_ns;
 
 	cpu->totals[NET_SENDS]++;
 	cpu->totals[NET_SEND_BYTES] += bytes;
 	cpu->totals[NET_SEND_QUEUE_BYTES] += sk->sk_wmem_queued;
-	if (row)
+	if (row) {
 		row->send_bytes += bytes;
+		row->send_wait_ns += wait_ns;
+	}
 	if (peer)
 		peer->send_bytes += bytes;
 }
 
-static __always_inline void add_received(struct cpu_state *cpu, const struct sock *sk, u32 bytes)
+static __always_inline void add_received(struct cpu_state *cpu, const struct sock *sk, u32 bytes,
+					 u64 wait_ns)
 {
 	struct cgroup_row *row = current_cgroup_row(cpu);
 	struct peer_row *peer = peer_row_of(cpu, sk);
 
+	cpu->totals[NET_RECEIVE_WAIT_NS] += wait_ns;
 	cpu->totals[NET_RECEIVES]++;
 	cpu->totals[NET_RECEIVE_BYTES] += bytes;
-	if (row)
+	if (row) {
 		row->receive_bytes += bytes;
+		row->receive_wait_ns += wait_ns;
+	}
 	if (peer)
 		peer->receive_bytes += bytes;
 }
@@ -65,13 +87,16 @@ SEC("tp_btf/sock_send_length")
 int BPF_PROG(on_sock_send, struct sock *sk, int length)
 {
 	struct cpu_state *cpu = this_cpu();
-	u64 start_ns;
+	u64 start_ns, wait_ns;
 
 	if (!cpu)
 		return 0;
 	start_ns = cost_begin(cpu, PROGRAM_SOCK_SEND);
-	if (length > 0 && is_internet(sk))
-		add_sent(cpu, sk, length);
+	if (length > 0) {
+		wait_ns = cpu->watched ? note_network(cpu, sk, RHYTHM_SEND, length) : 0;
+		if (is_internet(sk))
+			add_sent(cpu, sk, length, wait_ns);
+	}
 	cost_end(cpu, PROGRAM_SOCK_SEND, start_ns);
 	return 0;
 }
@@ -80,13 +105,16 @@ SEC("tp_btf/sock_recv_length")
 int BPF_PROG(on_sock_receive, struct sock *sk, int length, int flags)
 {
 	struct cpu_state *cpu = this_cpu();
-	u64 start_ns;
+	u64 start_ns, wait_ns;
 
 	if (!cpu)
 		return 0;
 	start_ns = cost_begin(cpu, PROGRAM_SOCK_RECEIVE);
-	if (length > 0 && !(flags & MSG_PEEK) && is_internet(sk))
-		add_received(cpu, sk, length);
+	if (length > 0 && !(flags & MSG_PEEK)) {
+		wait_ns = cpu->watched ? note_network(cpu, sk, RHYTHM_RECEIVE, length) : 0;
+		if (is_internet(sk))
+			add_received(cpu, sk, length, wait_ns);
+	}
 	cost_end(cpu, PROGRAM_SOCK_RECEIVE, start_ns);
 	return 0;
 }
@@ -132,5 +160,33 @@ int BPF_PROG(on_tcp_retransmit_synack, const struct sock *sk)
 	/* sk is the listener: the peer is not in it. */
 	cpu->totals[TCP_RETRANSMITS]++;
 	cost_end(cpu, PROGRAM_TCP_RETRANSMIT_SYNACK, start_ns);
+	return 0;
+}
+
+/* Whether a packet found no room in a queue: of a qdisc, a CPU's backlog, a socket. */
+static __always_inline bool found_no_room(u32 reason)
+{
+#define IS(name)                                                                                   \
+	(bpf_core_enum_value_exists(enum skb_drop_reason, name) &&                                 \
+	 reason == bpf_core_enum_value(enum skb_drop_reason, name))
+	return IS(SKB_DROP_REASON_QDISC_DROP) || IS(SKB_DROP_REASON_QDISC_OVERLIMIT) ||
+	       IS(SKB_DROP_REASON_QDISC_CONGESTED) || IS(SKB_DROP_REASON_CPU_BACKLOG) ||
+	       IS(SKB_DROP_REASON_FULL_RING) || IS(SKB_DROP_REASON_SOCKET_RCVBUFF) ||
+	       IS(SKB_DROP_REASON_SOCKET_BACKLOG);
+#undef IS
+}
+
+SEC("tp_btf/kfree_skb")
+int BPF_PROG(on_packet_drop, const struct sk_buff *skb, void *location, u32 reason)
+{
+	struct cpu_state *cpu = this_cpu();
+	u64 start_ns;
+
+	if (!cpu)
+		return 0;
+	start_ns = cost_begin(cpu, PROGRAM_PACKET_DROP);
+	if (found_no_room(reason))
+		cpu->totals[QUEUE_DROPS]++;
+	cost_end(cpu, PROGRAM_PACKET_DROP, start_ns);
 	return 0;
 }

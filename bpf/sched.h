@@ -3,7 +3,7 @@
  * The run-queue clock of this CPU stands still while it switches, so clock - last_queued is what
  * the scheduler itself adds to the task's run_delay a moment later: no time is taken, no wake-up
  * hook is needed and nothing is stored per task. */
-#include "include/state.h"
+#include "rhythm.h"
 
 /* Time that [queued, now] shares with the last span in which this group was throttled here. */
 static __always_inline u64 throttled_part(struct cgroup_row *row, const struct task_struct *next,
@@ -37,19 +37,30 @@ static __always_inline void flush(struct cpu_state *cpu)
 		row->run_delay_ns += cpu->pending_run_delay_ns;
 		row->switches += cpu->pending_switches;
 		row->switches_involuntary += cpu->pending_switches_involuntary;
+		row->block_waits += cpu->pending_block_waits;
+		row->sleep_ns += cpu->pending_sleep_ns;
+		row->block_wait_ns += cpu->pending_block_wait_ns;
+		row->preempted_ns += cpu->pending_preempted_ns;
 	}
 	cpu->pending_cpu_ns = 0;
 	cpu->pending_run_delay_ns = 0;
 	cpu->pending_switches = 0;
 	cpu->pending_switches_involuntary = 0;
+	cpu->pending_block_waits = 0;
+	cpu->pending_sleep_ns = 0;
+	cpu->pending_block_wait_ns = 0;
+	cpu->pending_preempted_ns = 0;
 }
 
 static __always_inline void run_as(struct cpu_state *cpu, u64 cgroup)
 {
-	if (cgroup == cpu->cgroup)
+	if (cgroup != cpu->cgroup) {
+		flush(cpu);
+		cpu->cgroup = cgroup;
+	} else if (cpu->watch_generation == watch_generation) {
 		return;
-	flush(cpu);
-	cpu->cgroup = cgroup;
+	}
+	watch(cpu);
 }
 
 /* Now and then a switch reaches no hook (5 of 287 in a tenth of a second were seen, 6.18): the
@@ -67,9 +78,11 @@ static __always_inline bool came_unseen(struct cpu_state *cpu, const struct task
 	return true;
 }
 
-static __always_inline void switch_out(struct cpu_state *cpu, const struct task_struct *prev)
+static __always_inline void switch_out(struct cpu_state *cpu, const struct task_struct *prev,
+				       bool preempt)
 {
 	u64 exec_ns, involuntary;
+	enum gone gone;
 
 	/* The idle task is nobody's, and never kept. */
 	if (cpu->task != (u64)prev && !came_unseen(cpu, prev))
@@ -81,6 +94,15 @@ static __always_inline void switch_out(struct cpu_state *cpu, const struct task_
 	cpu->pending_cpu_ns += exec_ns;
 	cpu->pending_switches++;
 	cpu->pending_switches_involuntary += involuntary;
+	gone = gone_where(prev, preempt);
+	if (gone != GONE_PREEMPTED)
+		cpu->totals[WAKEUPS]++;
+	if (gone == GONE_BLOCKED) {
+		cpu->totals[BLOCK_WAITS]++;
+		cpu->pending_block_waits++;
+	}
+	if (cpu->watched)
+		note_going(cpu, prev, gone);
 }
 
 static __always_inline void add_throttling(struct cpu_state *cpu, const struct task_struct *next,
@@ -116,6 +138,8 @@ static __always_inline void switch_in(struct cpu_state *cpu, const struct task_s
 	run_as(cpu, cgroup_of(next));
 	queued_ns = next->sched_info.last_queued;
 	now_ns = next->se.cfs_rq->rq->clock;
+	if (cpu->watched)
+		note_coming(cpu, next, queued_ns, now_ns);
 	if (!queued_ns || now_ns < queued_ns)
 		return;
 	cpu->totals[RUN_DELAY_NS] += now_ns - queued_ns;
@@ -135,7 +159,7 @@ int BPF_PROG(on_sched_switch, bool preempt, struct task_struct *prev, struct tas
 		return 0;
 	start_ns = cost_begin(cpu, PROGRAM_SCHED_SWITCH);
 	cpu->totals[SWITCHES]++;
-	switch_out(cpu, prev);
+	switch_out(cpu, prev, preempt);
 	switch_in(cpu, next);
 	cost_end(cpu, PROGRAM_SCHED_SWITCH, start_ns);
 	return 0;

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .frames.frame import StepSource
 from .probes.records import ProbeRecord
 
 LOG2_BINS = 64
@@ -148,7 +150,75 @@ class HostEvent:
     boottime_ns: int
 
 
-HostRecord = HostTicks | HostTable | HostEvent
+@dataclass(frozen=True, slots=True, eq=False)
+class StepMarks:
+    """Steps of one process that ended since the last drain; local: they never leave the host.
+
+    pid, start_ns   the process, and its start by CLOCK_BOOTTIME
+    cgroup          path in the CPU hierarchy, as in the table `cgroup`; "" before its first step
+    program         the process's name; "" where it had ended
+    probe           what marked the steps
+    ended_ns        int64[n], CLOCK_BOOTTIME, ascending
+    duration_ns     int64[n], > 0
+    lost            steps before these that found no room
+    open_since_ns   when the latest step that has not ended began; None where none has
+    """
+
+    pid: int
+    start_ns: int
+    cgroup: str
+    program: str
+    probe: str
+    source: StepSource
+    ended_ns: NDArray[np.int64]
+    duration_ns: NDArray[np.int64]
+    lost: int
+    open_since_ns: int | None
+
+
+class RhythmKind(IntEnum):
+    """What a thread did at a mark of its rhythm."""
+
+    WAKE = 0
+    BLOCK = 1
+    SEND = 2
+    RECEIVE = 3
+    SYNCHRONISE = 4
+    COLLECTIVE = 5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RhythmMarks:
+    """What one process's threads did since the last drain; local: they never leave the host.
+
+    pid, start_ns   the process, and its start by CLOCK_BOOTTIME
+    cgroup          path in the CPU hierarchy
+    program         the process's name; "" where it had ended
+    at_ns           int64[n], CLOCK_BOOTTIME, ascending
+    kind            uint8[n], RhythmKind: back from a voluntary sleep (WAKE) or from an
+                    uninterruptible one (BLOCK), sent or received on a socket, back from a
+                    synchronisation or collective of a GPU
+    thread          int64[n]
+    value           int64[n]: nanoseconds away (WAKE, BLOCK, SYNCHRONISE, COLLECTIVE), else bytes
+    socket          int64[n]: which one, SEND and RECEIVE; else 0
+    beyond          WAKE and BLOCK that were only counted: too many a second, or no room
+    beyond_network  SEND and RECEIVE likewise
+    """
+
+    pid: int
+    start_ns: int
+    cgroup: str
+    program: str
+    at_ns: NDArray[np.int64]
+    kind: NDArray[np.uint8]
+    thread: NDArray[np.int64]
+    value: NDArray[np.int64]
+    socket: NDArray[np.int64]
+    beyond: int
+    beyond_network: int
+
+
+HostRecord = HostTicks | HostTable | HostEvent | StepMarks | RhythmMarks
 """What stays on the host: live view and local history."""
 
 Record = KernelActivity | GpuCoverage | Observation | HostRecord | ProbeRecord

@@ -14,7 +14,7 @@ from wire.ids import TaskId
 from wire.task import Task
 
 from .accumulators import DurableAccumulators
-from .activity import HostTable, HostTicks, Observation, Record
+from .activity import HostTable, HostTicks, Observation, Record, RhythmMarks, StepMarks
 from .windows import HostClock, WindowAccumulator
 
 _ERASE_EVERY_S: Final = 600
@@ -112,7 +112,7 @@ class TaskWindows:
 
     def add(self, record: Record) -> None:
         """Give a record to every task; each takes what its sections name."""
-        if isinstance(record, HostTicks | HostTable):
+        if isinstance(record, HostTicks | HostTable | StepMarks | RhythmMarks):
             return  # local to the host
         section = record.section if isinstance(record, Observation) else None
         for one in self._open:

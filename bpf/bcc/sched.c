@@ -1,6 +1,9 @@
 /* Run-queue delay needs the wake-up hooks here: no kernel struct is read. */
 #define NEITHER_RUNNING_NOR_BLOCKED 0x100 /* prev_state of a preempted task */
 
+#define UNINTERRUPTIBLE 2
+#define UNINTERRUPTIBLE_OR_IDLE 0x402 /* idle kernel threads are no waits */
+
 static inline void enqueue(struct cpu_state *cpu, u32 pid)
 {
 	u64 now_ns = bpf_ktime_get_ns();
@@ -42,6 +45,9 @@ TRACEPOINT_PROBE(sched, sched_switch)
 		cpu->totals[SWITCHES_INVOLUNTARY]++;
 		enqueue(cpu, prev);
 	} else if (prev) {
+		cpu->totals[WAKEUPS]++;
+		if ((args->prev_state & UNINTERRUPTIBLE_OR_IDLE) == UNINTERRUPTIBLE)
+			cpu->totals[BLOCK_WAITS]++;
 		queued.delete(&prev); /* it was woken while it still ran */
 	}
 	if (prev && cpu->task == prev)

@@ -50,12 +50,20 @@ struct sched_info {
 };
 struct task_struct {
 	int pid;
+	int tgid;
+	struct task_struct *group_leader;
+	u64 start_boottime;
+	unsigned int __state;
+	unsigned int flags;
 	unsigned long nivcsw;
 	struct sched_entity se;
 	struct sched_info sched_info;
 	struct task_group *sched_task_group;
 	struct css_set *cgroups;
 };
+
+/* Before Linux 5.14. */
+struct task_struct___before_5_14 { volatile long state; };
 
 struct gendisk { int major; int first_minor; };
 struct request_queue { struct gendisk *disk; };
@@ -83,7 +91,21 @@ struct sock_common {
 struct sock {
 	struct sock_common __sk_common;
 	int sk_wmem_queued;
+	int sk_sndbuf;
 };
+struct tcp_sock { u32 srtt_us; };
+
+/* Their numbers are the running kernel's. */
+enum skb_drop_reason {
+	SKB_DROP_REASON_QDISC_DROP,
+	SKB_DROP_REASON_QDISC_OVERLIMIT,
+	SKB_DROP_REASON_QDISC_CONGESTED,
+	SKB_DROP_REASON_CPU_BACKLOG,
+	SKB_DROP_REASON_FULL_RING,
+	SKB_DROP_REASON_SOCKET_RCVBUFF,
+	SKB_DROP_REASON_SOCKET_BACKLOG,
+};
+
 struct sk_buff { char cb[48]; };
 struct tcp_skb_cb { u16 tcp_gso_segs; };
 
@@ -92,6 +114,9 @@ struct tcp_skb_cb { u16 tcp_gso_segs; };
 #define AF_INET 2
 #define AF_INET6 10
 #define MSG_PEEK 2
+#define TASK_UNINTERRUPTIBLE 2
+#define PF_KTHREAD 0x200000
+#define TASK_NOLOAD 0x400 /* idle kernel threads */
 #define CLOCK_BOOTTIME 7
 #define TIMER_ABSOLUTE 1 /* BPF_F_TIMER_ABS, Linux 6.4 */
 

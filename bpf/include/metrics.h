@@ -6,7 +6,6 @@
 #define SOFTIRQ_VECTORS 10
 #define SNAPSHOT_SLOTS 512 /* 5.12 s at 100 Hz: five missed drains are survived */
 #define LATENCY_BINS 24    /* log2 of microseconds, the last open: 8 s and more */
-#define ROOT_CGROUP 1 /* id of every hierarchy's root */
 #define OTHER_KEY 0    /* the row of everything that found no room in a bounded map */
 
 /* Totals of one CPU: struct cpu_state.totals, and summed over CPUs in each snapshot. */
@@ -41,6 +40,15 @@ enum total {
 	DEVICE_DROPS,
 	PEER_DROPS,
 	RECLAIM_DROPS,
+	WAKEUPS,             /* stays on a CPU that ended in a sleep, so many wake-ups */
+	BLOCK_WAITS,         /* those of them that ended in an uninterruptible sleep */
+	NET_SEND_WAIT_NS,    /* asleep before a send that left its queue more than half full */
+	NET_RECEIVE_WAIT_NS, /* asleep before a receive */
+	NET_SRTTS,           /* sends on connections whose round trip is known */
+	NET_SRTT_US,         /* sum over them of the smoothed round trip */
+	QUEUE_DROPS,         /* packets that a full queue did not take */
+	NUMA_MOVES,          /* tasks that were moved to another node for their memory's sake */
+	RHYTHM_DROPS,        /* threads, or processes, whose rhythm found no room */
 	SOFTIRQ_COUNT,                                    /* one per vector */
 	SOFTIRQ_NS = SOFTIRQ_COUNT + SOFTIRQ_VECTORS,     /* one per vector */
 	TOTALS = SOFTIRQ_NS + SOFTIRQ_VECTORS,
@@ -62,6 +70,9 @@ enum program {
 	PROGRAM_RECLAIM_END,
 	PROGRAM_RECLAIM_CGROUP_BEGIN,
 	PROGRAM_RECLAIM_CGROUP_END,
+	PROGRAM_PACKET_DROP,
+	PROGRAM_NUMA_MOVE,
+	PROGRAM_NUMA_SWAP,
 	PROGRAMS,
 };
 
@@ -76,6 +87,8 @@ struct cpu_state {
 	__u64 task_involuntary;
 	__u64 softirq_start_ns;
 	__u64 irq_start_ns;
+	__u64 watched; /* whether the cgroup that runs here is, as of this generation */
+	__u64 watch_generation;
 	__u64 running_ns; /* used by the task since it came, as of the last tick; 0 when it goes */
 	/* The cgroup that runs here, and what is not yet in its row: one look-up per change. */
 	__u64 cgroup;
@@ -83,6 +96,10 @@ struct cpu_state {
 	__u64 pending_run_delay_ns;
 	__u64 pending_switches;
 	__u64 pending_switches_involuntary;
+	__u64 pending_block_waits;
+	__u64 pending_sleep_ns;
+	__u64 pending_block_wait_ns;
+	__u64 pending_preempted_ns;
 };
 
 /* One cgroup on one CPU, by the id of its directory in the CPU hierarchy. */
@@ -96,6 +113,12 @@ struct cgroup_row {
 	__u64 receive_bytes;
 	__u64 page_faults;
 	__u64 reclaim_ns;
+	__u64 block_waits;     /* uninterruptible sleeps */
+	__u64 sleep_ns;        /* voluntary sleep; this and what follows of watched cgroups only */
+	__u64 block_wait_ns;   /* uninterruptible sleep */
+	__u64 preempted_ns;    /* ready, after losing the CPU */
+	__u64 send_wait_ns;    /* as NET_SEND_WAIT_NS */
+	__u64 receive_wait_ns; /* as NET_RECEIVE_WAIT_NS */
 	__u64 quota_periods;     /* of the whole group, as last seen: take the largest of all CPUs */
 	__u64 throttled_periods; /* likewise */
 	__u64 throttled_ns;      /* likewise: cpu.stat's throttled_time */
@@ -149,7 +172,7 @@ struct settings {
 	__u32 possible_cpus;
 	__u32 timer_absolute; /* Linux 6.4; before it each tick is set from the last deadline */
 	__u32 cgroup_v2;      /* the CPU controller is on the unified hierarchy */
-	__u32 unused;
+	__u32 socket_key;     /* odd; random, so that a mark tells sockets apart and no address */
 };
 
 struct tick_state {

@@ -2,7 +2,7 @@
 #ifndef POINTILLIST_STATE_H
 #define POINTILLIST_STATE_H
 
-#include "kernel.h"
+#include "cgroup.h"
 #include "metrics.h"
 
 /* In a section of its own, so that the loader can write it whole. */
@@ -66,16 +66,9 @@ static __always_inline void cost_end(struct cpu_state *cpu, enum program program
 
 static const struct cgroup_row empty_cgroup;
 
-/* Tasks of the root may run in a group per session (autogroup), which has no cgroup. */
 static __always_inline u64 cgroup_of(const struct task_struct *task)
 {
-	u64 id;
-
-	if (settings.cgroup_v2)
-		id = task->cgroups->dfl_cgrp->kn->id;
-	else
-		id = task->sched_task_group->css.cgroup->kn->id;
-	return id ? id : ROOT_CGROUP;
+	return cgroup_in(task, settings.cgroup_v2);
 }
 
 static __always_inline struct cgroup_row *cgroup_row_of(struct cpu_state *cpu, u64 cgroup)

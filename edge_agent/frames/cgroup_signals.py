@@ -18,6 +18,9 @@ from .signals import SIGNALS, Scope, SignalTable
 MOST_BUSY: Final = 8
 """Cgroups that are named beside the subjects' own."""
 
+_WATCHED_BY: Final = "sleep_ms_per_s"
+"""A cgroup of which this is zero is not watched: whoever runs sleeps too."""
+
 _RANKS: Final = (
     (4, ("cpu_ms_per_s",)),
     (2, ("block_read_bytes_per_s", "block_write_bytes_per_s")),
@@ -56,6 +59,7 @@ class CgroupSignals:
         self._no_cgroup = {
             name for name, signal in table.items() if Scope.CGROUP not in signal.scopes
         }
+        self._of_watched = {name for name, signal in table.items() if signal.watched}
         self._plans: dict[tuple[str, ...], Columns] = {}
         self._tables: list[_Rates] = []
         self._quota: dict[str, float] = {}
@@ -75,6 +79,8 @@ class CgroupSignals:
         found: dict[str, float] = {}
         for table in self._tables:
             found |= table.of(cgroup)
+        if not found.get(_WATCHED_BY):
+            found = {name: value for name, value in found.items() if name not in self._of_watched}
         if cgroup in self._quota:
             found["throttled_periods_percent"] = self._quota[cgroup]
         return found

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from edge_agent.activity import HostTable, HostTicks, Observation, Record
+from edge_agent.activity import HostTable, HostTicks, Observation, Record, StepMarks
 from edge_agent.devices.port import DeviceReading
 from edge_agent.probes.records import GpuCalls
 
 from .bins import FineBins
 from .call_signals import CallSignals, on_gpus
+from .cgroup_pressure import CgroupPressure
 from .cgroup_signals import CgroupSignals
 from .frame import Frame
 from .gpu_signals import GpuSignals
 from .host_signals import HostSignals, fault_signals, observed
 from .places import Places
 from .signals import SIGNALS, SignalTable
-from .step_book import Marked
-from .subjects import Alive, Second, SubjectBook
+from .subjects import ROOT, Alive, Second, SubjectBook
 from .tables import Tables
 
 SHORTEST_NS: Final = 500_000_000
@@ -36,6 +36,7 @@ class Framer:
     watch    patterns of cgroups that are subjects whatever they do, `/train/*`
     extras   asked for more signals of the host
     faults   a source of hardware faults runs: no fault is then a zero
+    pressure asked for the pressure of the subjects' cgroups; None: there is none
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Framer:
         watch: Sequence[str] = (),
         extras: Sequence[Extra] = (),
         faults: bool = False,
+        pressure: CgroupPressure | None = None,
         places: Places | None = None,
         alive: Alive | None = None,
     ) -> None:
@@ -52,10 +54,13 @@ class Framer:
         self._tables, self._fine = Tables(), FineBins(table)
         self._host, self._cgroups = HostSignals(table), CgroupSignals(table)
         self._gpus, self._calls = GpuSignals(), CallSignals()
+        self._pressure = pressure or CgroupPressure(None)
         self._subjects = SubjectBook(watch, places, alive)
         self._levels: list[Observation] = []
         self._faults: list[Observation] = []
         self._ended_ns: int | None = None
+        self.busy: tuple[str, ...] = ()
+        """The last frame's cgroups, the subjects' own first: whose rhythm is worth watching."""
 
     def take(self, records: Iterable[Record]) -> None:
         """Take what a source yielded; what diagnosis does not look at is passed over."""
@@ -64,15 +69,12 @@ class Framer:
                 self._tables.add(record)
             elif isinstance(record, HostTicks):
                 self._fine.add(record)
+            elif isinstance(record, StepMarks):
+                self._subjects.steps.add(record)
             elif isinstance(record, GpuCalls):
                 self._calls.take(record)
             elif isinstance(record, Observation):
                 (self._faults if record.section == _FAULTS else self._levels).append(record)
-
-    def add_steps(self, marks: Iterable[Marked]) -> None:
-        """Take steps that were marked."""
-        for one in marks:
-            self._subjects.steps.add(one)
 
     def look(self, readings: Iterable[DeviceReading]) -> None:
         """Take looks at GPUs; the same look may be shown again."""
@@ -99,13 +101,17 @@ class Framer:
         gpus = self._gpus.signals(now_ns)
         for gpu, copied in on_gpus(callers, users).items():
             gpus.setdefault(gpu, {}).update(copied)
-        second = Second(now_ns, self._cgroups.names(), self._cgroups.of, users, callers)
+        second = Second(now_ns, self._cgroups.names(), self._of_subject, users, callers)
         subjects = self._subjects.subjects(second)
         own = dict.fromkeys(subject.cgroup for subject in subjects.values())
         cgroups = self._cgroups.busiest(own)
+        self.busy = tuple(one for one in cgroups if one != ROOT or one in own)
         fine = self._fine.take(begun_ns, now_ns)
         self._forget()
         return Frame(now_ns, span_ns, host, fine, subjects, cgroups, gpus)
+
+    def _of_subject(self, cgroup: str, now_ns: int) -> dict[str, float]:
+        return self._cgroups.of(cgroup) | self._pressure.signals(cgroup, now_ns)
 
     def _forget(self) -> None:
         self._levels.clear()

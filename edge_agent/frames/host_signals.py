@@ -21,8 +21,11 @@ _PER_CPU: Final = {
 }
 """Signal -> starts of the columns that are added up for each CPU; the largest CPU counts."""
 
-_PER_SEND: Final = {"send_queue_bytes": "net_send_queue_bytes", "srtt_us": "net_srtt_us"}
-"""Signal -> column of sums over sends."""
+_MEANS: Final = {
+    "send_queue_bytes": ("net_send_queue_bytes", "net_sends"),
+    "srtt_us": ("net_srtt_us", "net_srtts"),
+}
+"""Signal -> column of sums, column of how many were added up."""
 
 _PRESSURE: Final = {
     ("cpu", "some_ns"), ("cpu", "full_ns"), ("memory", "some_ns"), ("memory", "full_ns"),
@@ -91,10 +94,10 @@ class HostSignals:
         per_s = 1e9 / cpu.span_ns
         for name, places, factor in self._largest:
             found[name] = float(cpu.values[:, places].sum(axis=1).max()) * factor * per_s
-        sends = int(sums[self._at["net_sends"]]) if "net_sends" in self._at else 0
-        for name, column in _PER_SEND.items():
-            if sends and column in self._at:
-                found[name] = int(sums[self._at[column]]) / sends
+        for name, (column, counted) in _MEANS.items():
+            count = int(sums[self._at[counted]]) if counted in self._at else 0
+            if count and column in self._at:
+                found[name] = int(sums[self._at[column]]) / count
         return found
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self, runtime_checkable
 
 from edge_agent.sources.ebpf import EbpfSource
 from edge_agent.sources.host import HostSource
 from edge_agent.sources.port import Absence, Source, SourceRegistry, SourceUnavailable, guarded
 from edge_agent.sources.pressure import PressureSource
 
+from .cgroup_pressure import CgroupPressure
 from .frame import Frame
 from .framer import Framer
+from .links import LinkRate
 
 EVERY_NS: Final = 1_000_000_000
 _NS_PER_S: Final = 1e9
@@ -28,6 +30,30 @@ def host_registry(loader: str = "auto") -> SourceRegistry:
     return registry
 
 
+@runtime_checkable
+class WatchesRhythm(Protocol):
+    """A source that can mark the rhythm of chosen cgroups."""
+
+    def watch(self, cgroups: Collection[str]) -> None: ...
+
+
+def host_framer(watch: Sequence[str] = (), *, faults: bool = False) -> Framer:
+    """Make a framer that also asks this host for link rates and the pressure of cgroups.
+
+    watch    patterns of cgroups that are subjects whatever they do
+    faults   a source of hardware faults runs
+    """
+    pressure = CgroupPressure.of_host()
+    return Framer(watch=watch, extras=(LinkRate(),), faults=faults, pressure=pressure)
+
+
+def follow(sources: Iterable[Source], framer: Framer) -> None:
+    """Tell the sources that can whose rhythm to watch: the last frame's cgroups."""
+    for source in sources:
+        if isinstance(source, WatchesRhythm):
+            source.watch(framer.busy)
+
+
 class LiveFrames:
     """Runs sources and gives a frame a second; a context, at whose end the sources stop.
 
@@ -37,7 +63,7 @@ class LiveFrames:
 
     def __init__(self, registry: SourceRegistry, framer: Framer | None = None) -> None:
         self._registry = registry
-        self.framer = framer or Framer()
+        self.framer = framer or host_framer()
         self.running: Sequence[Source] = ()
         self.absent: Sequence[Absence] = ()
         self.failing: dict[str, str] = {}
@@ -74,6 +100,8 @@ class LiveFrames:
             if sweep is not None:
                 self.framer.look(sweep.devices)
         frame = self.framer.frame(now_ns)
+        if frame is not None:
+            follow(self.running, self.framer)
         self.cpu_ns += time.thread_time_ns() - begun_ns
         return frame
 

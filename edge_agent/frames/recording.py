@@ -233,6 +233,8 @@ def _rows(table: pa.Table) -> Iterator[Row]:
     for place, row in enumerate(zip(*texts, strict=True)):
         if any(not isinstance(text, str) or len(text) > _LONGEST_TEXT for text in row):
             raise ValueError(f"expected texts of up to {_LONGEST_TEXT} characters")
+        if not all(text.isprintable() for text in row):
+            raise ValueError("expected printable texts")
         found = Row(
             str(row[0]),
             str(row[1]),

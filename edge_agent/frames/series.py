@@ -15,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .frame import FINE_BINS, Frame, Signals, Steps, StepSource, Subject
-from .signals import FINE
+from .signals import FINE, NAME
 
 _DROPPED_BITS: Final = 15
 """Of the 23 stored bits of a float32's fraction."""
 _END_NS: Final = 100_000
 _LONGEST_US: Final = 86_400e6
+_FARTHEST: Final = 10**12
+"""Longest way between two steps, on the grid: sums of a part's cannot overflow."""
 
 Numbers = NDArray[np.float32]
 Integers = NDArray[np.int64]
@@ -50,6 +52,11 @@ def rounded(values: Iterable[float] | NDArray[Any]) -> Numbers:
     return np.where(np.isnan(found), found, even.view(np.float32))
 
 
+def printable(text: str) -> str:
+    """Replace what no terminal should get, as users choose the names of cgroups and programs."""
+    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
+
+
 def rows_of(frames: Sequence[Frame]) -> Iterator[Row]:
     """Give the rows of a chunk of frames, at least one."""
     ends = np.array([frame.boottime_ns for frame in frames], np.int64)
@@ -67,8 +74,8 @@ def rows_of(frames: Sequence[Frame]) -> Iterator[Row]:
     ):
         for key in sorted({key for one in found for key in one}):
             at = [place for place, one in enumerate(found) if key in one]
-            yield Row(kind, key, "", integers=np.array(at, np.int64))
-            yield from _signal_rows(kind, key, [found[place][key] for place in at])
+            yield Row(kind, printable(key), "", integers=np.array(at, np.int64))
+            yield from _signal_rows(kind, printable(key), [found[place][key] for place in at])
     for key in sorted({key for frame in frames for key in frame.subjects}):
         yield from _subject_rows(frames, key)
 
@@ -87,7 +94,7 @@ def frames_of(rows: Iterable[Row]) -> list[Frame]:
         if name in FINE:
             fine[FINE.index(name)] = chunk.numbers("fine", "", name, count * FINE_BINS)
     groups = {kind: _keyed(chunk, kind, count) for kind in ("cgroup", "gpu")}
-    subjects = _subjects(chunk, count)
+    subjects = _subjects(chunk, count, int(ends[0]) if count else 0)
     return [
         Frame(
             int(ends[place]), int(spans[place]), host[place],
@@ -113,13 +120,16 @@ def _signal_rows(kind: str, key: str, found: Sequence[Signals]) -> Iterator[Row]
 def _subject_rows(frames: Sequence[Frame], key: str) -> Iterator[Row]:
     at = [place for place, frame in enumerate(frames) if key in frame.subjects]
     found = [frames[place].subjects[key] for place in at]
+    name = printable(key)
     facts: dict[str, list[int]] = {}
     for place, one in zip(at, found, strict=True):
-        fact = json.dumps([one.cgroup, one.program, list(one.gpus)], separators=(",", ":"))
+        fact = json.dumps(
+            [printable(one.cgroup), printable(one.program), list(one.gpus)], separators=(",", ":")
+        )
         facts.setdefault(fact, []).append(place)
     for fact, places in facts.items():
-        yield Row("subject", key, fact, integers=np.array(places, np.int64))
-    yield from _signal_rows("signal", key, [one.signals for one in found])
+        yield Row("subject", name, fact, integers=np.array(places, np.int64))
+    yield from _signal_rows("signal", name, [one.signals for one in found])
     for kind in ("steps", "rhythm"):
         by_source: dict[str, list[tuple[int, Steps]]] = {}
         for place, one in zip(at, found, strict=True):
@@ -127,10 +137,12 @@ def _subject_rows(frames: Sequence[Frame], key: str) -> Iterator[Row]:
             if steps is not None:
                 by_source.setdefault(str(steps.source), []).append((place, steps))
         for source, placed in by_source.items():
-            yield from _step_rows(f"{kind}.{source}", key, placed)
+            yield from _step_rows(f"{kind}.{source}", name, placed, frames[0].boottime_ns)
 
 
-def _step_rows(kind: str, key: str, placed: Sequence[tuple[int, Steps]]) -> Iterator[Row]:
+def _step_rows(
+    kind: str, key: str, placed: Sequence[tuple[int, Steps]], base_ns: int
+) -> Iterator[Row]:
     steps = [one for _, one in placed]
     ends = np.concatenate([one.ended_ns for one in steps])
     lasted = np.concatenate([one.duration_ns for one in steps])
@@ -146,7 +158,7 @@ def _step_rows(kind: str, key: str, placed: Sequence[tuple[int, Steps]]) -> Iter
     grid = (ends + _END_NS // 2) // _END_NS
     lasted_us = rounded(lasted / 1e3)
     # Steps mostly follow each other at once: what is left beside their lengths is small.
-    between = np.diff(grid, prepend=np.int64(0)) - _on_grid(lasted_us)
+    between = np.diff(grid, prepend=np.int64(base_ns // _END_NS)) - _on_grid(lasted_us)
     yield Row(kind, key, "between", integers=between)
     yield Row(kind, key, "duration_us", numbers=lasted_us)
 
@@ -191,6 +203,8 @@ class _Chunk:
         for name in self.names(kind, key):
             if not name:
                 continue
+            if not NAME.fullmatch(name):
+                raise ValueError(f"expected the name of a signal, got {name[:80]!r}")
             values = self.numbers(kind, key, name, count)
             for place in np.flatnonzero(~np.isnan(values)).tolist():
                 found[place][name] = float(values[place])
@@ -232,12 +246,12 @@ def _keyed(chunk: _Chunk, kind: str, count: int) -> list[dict[str, Signals]]:
     return found
 
 
-def _subjects(chunk: _Chunk, count: int) -> list[dict[str, Subject]]:
+def _subjects(chunk: _Chunk, count: int, base_ns: int) -> list[dict[str, Subject]]:
     found: list[dict[str, Subject]] = [{} for _ in range(count)]
     marks: dict[str, dict[tuple[str, int], Steps]] = {}
     for start in ("steps.", "rhythm."):
         for kind, key in chunk.kinds(start):
-            for place, made in _steps(chunk, kind, key, count):
+            for place, made in _steps(chunk, kind, key, count, base_ns):
                 marks.setdefault(key, {})[start, place] = made
     for key in chunk.keys("subject"):
         facts: dict[int, tuple[str, str, tuple[int, ...]]] = {}
@@ -253,7 +267,9 @@ def _subjects(chunk: _Chunk, count: int) -> list[dict[str, Subject]]:
     return found
 
 
-def _steps(chunk: _Chunk, kind: str, key: str, count: int) -> Iterator[tuple[int, Steps]]:
+def _steps(
+    chunk: _Chunk, kind: str, key: str, count: int, base_ns: int
+) -> Iterator[tuple[int, Steps]]:
     source = StepSource(kind.partition(".")[2])
     places = chunk.places(kind, key, "at", count)
     counts = chunk.integers(kind, key, "count", len(places))
@@ -268,7 +284,9 @@ def _steps(chunk: _Chunk, kind: str, key: str, count: int) -> Iterator[tuple[int
     lasted_us = chunk.numbers(kind, key, "duration_us", total)
     if not ((lasted_us >= 0) & (lasted_us < _LONGEST_US)).all():
         raise ValueError("expected durations of steps from 0 to a day, got others")
-    ends = np.cumsum(between + _on_grid(lasted_us)) * _END_NS
+    if (np.abs(between) > _FARTHEST).any():
+        raise ValueError("expected ends of steps near each other, got others")
+    ends = (np.cumsum(between + _on_grid(lasted_us)) + base_ns // _END_NS) * _END_NS
     lasted = np.maximum(np.rint(lasted_us.astype(np.float64) * 1e3), 1).astype(np.int64)
     first = 0
     for place, here, gone, age in zip(places, counts.tolist(), lost, running, strict=True):
@@ -281,7 +299,7 @@ def _steps(chunk: _Chunk, kind: str, key: str, count: int) -> Iterator[tuple[int
 def _fact(text: str) -> tuple[str, str, tuple[int, ...]]:
     found = json.loads(text)
     match found:
-        case [str(cgroup), str(program), list(gpus)] if all(
+        case [str(cgroup), str(program), list(gpus)] if (cgroup + program).isprintable() and all(
             isinstance(gpu, int) and 0 <= gpu < 1 << 16 for gpu in gpus
         ):
             return cgroup, program, tuple(gpus)

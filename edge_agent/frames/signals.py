@@ -62,6 +62,7 @@ class Signal:
     column    column of the tables by cgroup whose growth it is, ""
     minus     column that is taken off first, ""
     fine      of the host also in bins of 100 ms
+    watched   measured of cgroups whose rhythm is watched alone
     """
 
     name: str
@@ -74,6 +75,7 @@ class Signal:
     column: str = ""
     minus: str = ""
     fine: bool = False
+    watched: bool = False
 
     @property
     def per_column(self) -> float:
@@ -86,7 +88,8 @@ SignalTable = Mapping[str, Signal]
 
 _TEXTS: Final = ("group", "hurts", "about")
 _OPTIONAL: Final = ("total", "column", "minus")
-_KEYS: Final = {"scopes", "fine", *_TEXTS, *_OPTIONAL}
+_FLAGS: Final = ("fine", "watched")
+_KEYS: Final = {"scopes", *_FLAGS, *_TEXTS, *_OPTIONAL}
 
 
 @cache
@@ -155,7 +158,8 @@ def _signal(name: str, row: Any, where: str) -> Signal:
         total=row.get("total", ""),
         column=row.get("column", ""),
         minus=row.get("minus", ""),
-        fine=_flag(row, where),
+        fine=_flag(row, "fine", where),
+        watched=_flag(row, "watched", where),
     )
     if signal.fine and not (signal.total and Scope.HOST in signal.scopes):
         raise SignalTableError(f"{where}: expected a fine signal to be the host's, with a total")
@@ -174,10 +178,10 @@ def _hurts(found: str, where: str) -> Hurts:
     return Hurts(found)
 
 
-def _flag(row: dict[str, Any], where: str) -> bool:
-    found = row.get("fine", False)
+def _flag(row: dict[str, Any], key: str, where: str) -> bool:
+    found = row.get(key, False)
     if not isinstance(found, bool):
-        raise SignalTableError(f"{where}: expected fine to be true or false, got {found!r}")
+        raise SignalTableError(f"{where}: expected {key} to be true or false, got {found!r}")
     return found
 
 

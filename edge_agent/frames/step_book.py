@@ -65,7 +65,8 @@ class Stepper:
         if len(marks) > 1:
             order = np.argsort(ended, kind="stable")
             ended, lasted = ended[order], lasted[order]
-        running = None if self.open_ns is None else max(0, now_ns - self.open_ns)
+        since_ns = self.open_ns if marks else None
+        running = None if since_ns is None else max(0, now_ns - since_ns)
         return Steps(self.source, ended, lasted, sum(one.lost for one in marks), running)
 
 
@@ -81,6 +82,8 @@ class StepBook:
         ended = marks.ended_ns
         last_ns = int(ended[-1]) if len(ended) else (marks.open_since_ns or 0)
         known = self._steppers.get(key)
+        if known is None and not len(ended):
+            return  # in its first step, which may never end
         if known is None or self._better(marks, known, last_ns):
             known = self._steppers[key] = Stepper(
                 marks.pid, marks.start_ns, marks.cgroup, marks.program, marks.source, marks.probe,

@@ -21,7 +21,8 @@ ROOT: Final = "/"
 
 Alive = Callable[[int], bool]
 Users = Mapping[int, Mapping[int, ProcessUse]]
-SignalsOf = Callable[[str], dict[str, float]]
+SignalsOf = Callable[[str, int], dict[str, float]]
+"""Signals of a cgroup at a time."""
 
 
 @dataclass(slots=True)
@@ -155,7 +156,7 @@ class SubjectBook:
 
     def _subject(self, one: _Found, second: Second) -> Subject:
         gpus = tuple(gpu for gpu, here in second.users.items() if not one.own.isdisjoint(here))
-        signals = second.signals(one.cgroup)
+        signals = second.signals(one.cgroup, second.now_ns)
         signals |= summed(second.callers[pid] for pid in sorted(one.own & second.callers.keys()))
         signals |= sharing(one.own, gpus, second.users, second.callers)
         return Subject(one.cgroup, one.program, signals, one.steps, one.rhythm, gpus)

@@ -14,7 +14,14 @@ from typing import Any, Final, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.activity import GpuCoverage, HostEvent, KernelActivity, Observation
+from edge_agent.activity import (
+    GpuCoverage,
+    HostEvent,
+    KernelActivity,
+    Observation,
+    RhythmMarks,
+    StepMarks,
+)
 from edge_agent.probes.counts import Group
 from edge_agent.probes.records import GovernorState, GpuCalls
 from wire.catalogue import Catalogue
@@ -160,6 +167,8 @@ class Flattener:
             yield CallsRow(source, record)
         elif isinstance(record, GovernorState):
             yield from self._governor(source, record)
+        elif isinstance(record, StepMarks | RhythmMarks):
+            return  # diagnosis reads them, and shows what it finds
         else:
             yield from self._offered(source, record)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -60,6 +60,10 @@ class CgroupNames:
     def name(self, cgroup: int) -> str | None:
         """Give the path below the root, or None for a directory that is gone."""
         return self._names.get(cgroup)
+
+    def ids(self, names: Collection[str]) -> set[int]:
+        """Give the ids of the directories with these names, as of the last scan."""
+        return {cgroup for cgroup, name in self._names.items() if name in names}
 
     def knows_all(self, cgroups: set[int]) -> bool:
         """Tell whether every id has a name without another scan."""

@@ -6,7 +6,7 @@ feed the live view and the local history, and no window.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import Final
 
@@ -31,6 +31,8 @@ from .ebpf_tables import (
 from .host_programs import HostPrograms
 from .host_ticks import TickState
 from .port import Absence, SourceUnavailable
+from .rhythm_maps import MOST_WATCHED
+from .watched_cgroups import NOTHING, BusiestCgroups
 
 LOST: Final = "without it the host source serves CPU, memory, disk and network means only"
 
@@ -44,6 +46,7 @@ class EbpfSource:
         self._loader = loader
         self._limits = limits or Limits()
         self._drain: _Drain | None = None
+        self._wanted: frozenset[str] = frozenset()
 
     @property
     def absent(self) -> list[Absence]:
@@ -74,7 +77,17 @@ class EbpfSource:
 
     def drain(self, now_boottime_ns: int) -> Iterable[HostRecord]:
         """Yield the snapshots and what grew since the last call; the first call sets the base."""
-        return self._running().records(now_boottime_ns)
+        return self._running().records(now_boottime_ns, self._wanted)
+
+    def watch(self, cgroups: Collection[str]) -> None:
+        """Mark the rhythm of these cgroups' processes, from the next drain on.
+
+        cgroups     paths as in the table `cgroup`, at most 64; none: the 16 busiest, chosen anew
+                    at each drain
+        """
+        if len(cgroups) > MOST_WATCHED:
+            raise ValueError(f"expected at most {MOST_WATCHED} cgroups, got {len(cgroups)}")
+        self._wanted = frozenset(cgroups)
 
     def stop(self) -> None:
         """Detach everything."""
@@ -120,20 +133,31 @@ class _Drain:
             "block_cgroups", "block_cgroup", layout.BLOCK_CGROUP_COLUMNS, programs.block_root
         )
         self._statistics = BpfStatistics(programs.program_fds)
+        self._watched = BusiestCgroups()
         self._at_ns: int | None = None
         self._states = programs.states()
         self._seen = programs.ticks.state()
 
-    def records(self, now_ns: int) -> Iterator[HostRecord]:
-        """Read everything once."""
+    def records(self, now_ns: int, wanted: frozenset[str]) -> Iterator[HostRecord]:
+        """Read everything once.
+
+        wanted      cgroups whose processes' rhythm is marked; none: the busiest
+        """
         seen = self.programs.ticks.state()
         ticks = self.programs.ticks.read()
         if ticks is not None:
             yield ticks
         begun_ns, self._at_ns = self._at_ns, now_ns
         begun_ns = now_ns if begun_ns is None else begun_ns
-        yield from self._grown(seen, begun_ns, now_ns - begun_ns)
+        busy = NOTHING
+        for table in self._grown(seen, begun_ns, now_ns - begun_ns):
+            busy = table if table.name == "cgroup" else busy
+            yield table
         self._seen = seen
+        if self.programs.rhythm is not None and self._cgroups is not None:
+            yield from self.programs.rhythm.records(self._cgroups.name_of)
+            names = wanted or self._watched.choose(busy)
+            self.programs.rhythm.watch(frozenset(self._cgroups.ids(names)))
 
     def _grown(self, seen: TickState, begun_ns: int, span_ns: int) -> Iterator[HostTable]:
         states = self.programs.states()

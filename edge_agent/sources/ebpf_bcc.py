@@ -57,6 +57,11 @@ LIBBPF_ONLY: Final = (
     "exact retransmitted segments",
     "send-queue bytes",
     "bytes by peer",
+    "rhythm marks",
+    "waits of sends and receives",
+    "round-trip times",
+    "queue drops",
+    "moves between NUMA nodes",
 )
 
 

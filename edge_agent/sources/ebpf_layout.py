@@ -41,6 +41,15 @@ _PLAIN_TOTALS: Final = (
     "device_drops",
     "peer_drops",
     "reclaim_drops",
+    "wakeups",
+    "block_waits",
+    "net_send_wait_ns",
+    "net_receive_wait_ns",
+    "net_srtts",
+    "net_srtt_us",
+    "queue_drops",
+    "numa_moves",
+    "rhythm_drops",
 )
 TOTALS: Final = (
     *_PLAIN_TOTALS,
@@ -64,14 +73,26 @@ PROGRAMS: Final = {
     "on_reclaim_end": "mm_vmscan_direct_reclaim_end",
     "on_reclaim_cgroup_begin": "mm_vmscan_memcg_reclaim_begin",
     "on_reclaim_cgroup_end": "mm_vmscan_memcg_reclaim_end",
+    "on_packet_drop": "kfree_skb",
+    "on_numa_move": "sched_move_numa",
+    "on_numa_swap": "sched_swap_numa",
 }
 """Program -> tracepoint, in the order of `enum program`."""
 
-PENDING_COLUMNS: Final = ("cpu_ns", "run_delay_ns", "switches", "switches_involuntary")
+PENDING_COLUMNS: Final = (
+    "cpu_ns",
+    "run_delay_ns",
+    "switches",
+    "switches_involuntary",
+    "block_waits",
+    "sleep_ns",
+    "block_wait_ns",
+    "preempted_ns",
+)
 """What a CPU keeps back for the cgroup that runs on it. Before them stand what the task on the CPU
 had used by the last tick, and the cgroup's id."""
 
-CPU_STATE_FIELDS: Final = len(TOTALS) + 3 * len(PROGRAMS) + 5 + 2 + len(PENDING_COLUMNS)
+CPU_STATE_FIELDS: Final = len(TOTALS) + 3 * len(PROGRAMS) + 7 + 2 + len(PENDING_COLUMNS)
 
 CGROUP_COLUMNS: Final = (
     "cpu_ns",
@@ -83,6 +104,12 @@ CGROUP_COLUMNS: Final = (
     "receive_bytes",
     "page_faults",
     "reclaim_ns",
+    "block_waits",
+    "sleep_ns",
+    "block_wait_ns",
+    "preempted_ns",
+    "send_wait_ns",
+    "receive_wait_ns",
     "quota_periods",
     "throttled_periods",
     "throttled_ns",
@@ -108,3 +135,12 @@ SNAPSHOT_HEAD: Final = 3
 SNAPSHOT_FIELDS: Final = SNAPSHOT_HEAD + len(TOTALS)
 TICK_STATE: Final = ("ticks", "missed", "deadline_ns", "cost_ns", "failures")
 TICK_STATE_FIELDS: Final = len(TICK_STATE)
+
+RHYTHM_FIELDS: Final = (
+    "start_ns",
+    "due_wakes_ns",
+    "due_network_ns",
+    "beyond_wakes",
+    "beyond_network",
+)
+"""Words of `struct rhythm_row` in bpf/include/marks.h."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+import secrets
 import struct
 from importlib.resources import files
 from pathlib import Path
@@ -16,8 +17,10 @@ from .ebpf_limits import Limits
 from .host_programs import HostPrograms
 from .host_ticks import PerCpuTicks, Ticks, TimerTicks
 from .libbpf import BpfObject, available, kernel_has_hook
+from .mark_ring import MarkRing
 from .perf_clock import open_cpu_clocks
 from .port import Absence
+from .rhythm_maps import RhythmMaps
 
 VMLINUX: Final = Path("/sys/kernel/btf/vmlinux")
 _LEAST_KERNEL: Final = (5, 11)
@@ -27,6 +30,10 @@ _TIMERS: Final = (5, 19)
 _ABSOLUTE_TIMERS: Final = (6, 4)
 _MACHINES: Final = ("x86_64", "aarch64")
 """One object serves both: no program reads registers, offsets come from the kernel's BTF."""
+_YOUNGER: Final = {"on_packet_drop": (5, 17)}
+"""Programs whose tracepoint is older than the argument that they need."""
+_RHYTHM_BYTES: Final = 1 << 20
+"""16,384 marks between two drains: the full rate of eight processes."""
 _TABLES: Final = {
     "cgroups": (8, layout.CGROUP_FIELDS),
     "block_cgroups": (8, len(layout.BLOCK_CGROUP_COLUMNS)),
@@ -61,6 +68,11 @@ def load(limits: Limits) -> HostPrograms:
         for program, hook in layout.PROGRAMS.items()
         if not kernel_has_hook(hook)
     ]
+    absent += [
+        Absence(program, f"expected Linux {least[0]}.{least[1]} or later")
+        for program, least in _YOUNGER.items()
+        if kernel_version() < least
+    ]
     cpu_root, block_root = hierarchy_of("cpu"), hierarchy_of("blkio", "io")
     timer = limits.timer and kernel_version() >= _TIMERS
     program = BpfObject(image)
@@ -69,6 +81,9 @@ def load(limits: Limits) -> HostPrograms:
         _choose_tick(program, timer, cpus)
         for name in _TABLES:
             program.set_max_entries(name, getattr(limits, name))
+        program.set_max_entries("rhythms", limits.rhythms)
+        program.set_max_entries("thread_rows", limits.thread_rows)
+        program.set_max_entries("rhythm_marks", _RHYTHM_BYTES)
         program.set_initial(".rodata.settings", _settings(limits, cpus, cpu_root.unified))
         program.load()
         loaded = _maps(program, _ticks(program, timer, cpus, limits), cpus, limits)
@@ -116,15 +131,19 @@ def _settings(limits: Limits, cpus: int, unified: bool) -> bytes:
     """Lay out `struct settings`."""
     absolute = limits.absolute_timer and kernel_version() >= _ABSOLUTE_TIMERS
     mask = (1 << limits.timed_hits_log2) - 1
-    return struct.pack("=QQIIII", limits.tick_ns, mask, cpus, absolute, unified, 0)
+    socket_key = secrets.randbits(32) | 1
+    return struct.pack("=QQIIII", limits.tick_ns, mask, cpus, absolute, unified, socket_key)
 
 
 def _maps(program: BpfObject, ticks: Ticks, cpus: int, limits: Limits) -> HostPrograms:
     fd = program.map_fd
+    ring = MarkRing(fd("rhythm_marks"), _RHYTHM_BYTES)
+    processes = PerCpuMap(fd("rhythms"), 4, len(layout.RHYTHM_FIELDS), 1, limits.rhythms)
 
     def close() -> None:
         program.close()
         ticks.close()
+        ring.close()
 
     return HostPrograms(
         loader="libbpf",
@@ -135,4 +154,5 @@ def _maps(program: BpfObject, ticks: Ticks, cpus: int, limits: Limits) -> HostPr
             for name, (key_bytes, fields) in _TABLES.items()
         },
         close=close,
+        rhythm=RhythmMaps(ring, processes, fd("watched"), fd(".data.watch")),
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterable, Mapping
+import struct
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -113,6 +114,17 @@ class CgroupTable:
         self._table = table
         self._names = names
         self._searched: set[int] = set()
+
+    def name_of(self, cgroup: int) -> str:
+        """Name a cgroup, looking for it once more where it is unknown."""
+        if not self._names.knows_all({cgroup} - self._searched):
+            self._names.scan()
+            self._searched |= {cgroup}
+        return self._name(struct.pack("<Q", cgroup))
+
+    def ids(self, names: Collection[str]) -> set[int]:
+        """Give the ids of cgroups that were seen, by name."""
+        return self._names.ids(names)
 
     def grown(
         self,

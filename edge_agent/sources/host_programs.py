@@ -13,6 +13,7 @@ from . import ebpf_layout as layout
 from .bpf_maps import PerCpuMap
 from .host_ticks import Ticks
 from .port import Absence
+from .rhythm_maps import RhythmMaps
 
 _OTHER: Final = bytes(16)
 """The row of what found no room, and the first key of the plain arrays."""
@@ -28,6 +29,7 @@ class HostPrograms:
     cgroup_root     the hierarchy whose directory ids are the keys of `cgroups`, or None
     block_root      the hierarchy of `block_cgroups`, or None
     absent          hooks or metrics that this kernel or this loader lacks
+    rhythm          marks of processes' rhythms; libbpf only
     program_fds     descriptors of the attached programs, for the kernel's statistics; libbpf only
     """
 
@@ -39,6 +41,7 @@ class HostPrograms:
     cgroup_root: str | None = None
     block_root: str | None = None
     absent: list[Absence] = field(default_factory=list)
+    rhythm: RhythmMaps | None = None
     program_fds: dict[str, int] = field(default_factory=dict)
 
     def make_other_rows(self) -> None:

@@ -25,6 +25,7 @@ from edge_agent.sources.port import SourceUnavailable
 from wire.catalogue import Catalogue
 
 BPF = Path(__file__).parents[2] / "bpf"
+ANY_MACHINE = ("host.bpf.o", "steps.bpf.o")
 METRICS = (BPF / "include/metrics.h").read_text()
 NOWHERE = PerCpuMap(fd=-1, key_bytes=8, fields=2, cpus=1)
 
@@ -82,13 +83,14 @@ def test_layout_rows_follow_the_header() -> None:
 
 
 @pytest.mark.skipif(shutil.which("clang") is None, reason="needs clang, as make setup installs it")
-def test_committed_object_is_what_the_sources_build(tmp_path: Path) -> None:
+def test_committed_objects_are_what_the_sources_build(tmp_path: Path) -> None:
     subprocess.run(["make", "-s", "-C", str(BPF), f"OUT={tmp_path}"], check=True, timeout=100)
-    built, committed = tmp_path / "host.bpf.o", BPF / "objects/host.bpf.o"
-    assert symbols(built) == symbols(committed)
     version = subprocess.run(["clang", "--version"], check=True, capture_output=True, text=True)
-    if "clang version 14." in version.stdout:  # which built the committed one
-        assert built.read_bytes() == committed.read_bytes()
+    for name in ANY_MACHINE:
+        built, committed = tmp_path / name, BPF / "objects" / name
+        assert symbols(built) == symbols(committed)
+        if "clang version 14." in version.stdout:  # which built the committed one
+            assert built.read_bytes() == committed.read_bytes()
 
 
 @pytest.mark.skipif(shutil.which("clang") is None, reason="needs clang, as make setup installs it")
@@ -100,7 +102,7 @@ def test_one_object_serves_both_machines(tmp_path: Path) -> None:
         out = tmp_path / machine
         command = ["make", "-s", "-C", str(BPF), f"OUT={out}", f"CLANG={flags}"]
         subprocess.run(command, check=True, timeout=100)
-        built.append((out / "host.bpf.o").read_bytes())
+        built.append([(out / name).read_bytes() for name in ANY_MACHINE])
     assert built[0] == built[1]
 
 

@@ -1,0 +1,111 @@
+"""Which cgroups are watched, and the marks of their processes' rhythms."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+
+from edge_agent.activity import RhythmMarks
+
+from . import ebpf_layout as layout
+from .bpf_maps import PerCpuMap, set_element
+from .mark_ring import MARK_FIELDS, MarkRing
+from .process_programs import ProgramNames
+
+MOST_WATCHED: Final = 64
+"""Room in the map `watched`."""
+
+_IDLE_DRAINS: Final = 60
+_AT, _VALUE, _PROCESS, _START, _CGROUP, _WHAT, _SOCKET = range(len(MARK_FIELDS))
+_ROW_START, _, _, _BEYOND_WAKES, _BEYOND_NETWORK = range(len(layout.RHYTHM_FIELDS))
+
+_Process = tuple[int, int]
+"""(pid, start)"""
+
+
+class RhythmMaps:
+    """The maps of running programs; nothing is watched at first."""
+
+    def __init__(
+        self, ring: MarkRing, processes: PerCpuMap, watched_fd: int, generation_fd: int
+    ) -> None:
+        self._ring, self._processes = ring, processes
+        self._watched = PerCpuMap(watched_fd, 8, 1, 1, MOST_WATCHED)
+        self._watched_fd, self._generation_fd = watched_fd, generation_fd
+        self._generation = 0
+        self._now: frozenset[int] = frozenset()
+        self._beyond: dict[_Process, tuple[int, int]] = {}
+        self._idle: dict[_Process, int] = {}
+        self._programs = ProgramNames()
+
+    @property
+    def watched(self) -> frozenset[int]:
+        """Ids of the cgroups that are watched."""
+        return self._now
+
+    def watch(self, cgroups: frozenset[int]) -> None:
+        """Watch these cgroups and no others: at most 64. Raises SourceUnavailable."""
+        if cgroups == self._now:
+            return
+        if len(cgroups) > MOST_WATCHED:
+            raise ValueError(f"expected at most {MOST_WATCHED} cgroups, got {len(cgroups)}")
+        for cgroup in self._now - cgroups:
+            self._watched.delete(struct.pack("<Q", cgroup))
+        for cgroup in cgroups - self._now:
+            set_element(self._watched_fd, struct.pack("<Q", cgroup), struct.pack("<Q", 1))
+        self._now = cgroups
+        # Each CPU looks again who runs there when the number has changed; 0: nobody is watched.
+        self._generation += 1
+        generation = self._generation if cgroups else 0
+        set_element(self._generation_fd, bytes(4), struct.pack("<Q", generation))
+
+    def records(self, cgroup_name: Callable[[int], str]) -> Iterator[RhythmMarks]:
+        """Yield, by process, the marks since the last call."""
+        marks = self._ring.read()
+        beyond = self._beyond_grown()
+        tgids = marks[:, _PROCESS] >> np.uint64(32)
+        order = np.lexsort((marks[:, _AT], marks[:, _START], tgids))
+        marks, tgids = marks[order], tgids[order]
+        changed = (tgids[1:] != tgids[:-1]) | (marks[1:, _START] != marks[:-1, _START])
+        for rows in np.split(marks, np.flatnonzero(changed) + 1):
+            if not len(rows):
+                continue
+            pid, start_ns = int(rows[0, _PROCESS]) >> 32, int(rows[0, _START])
+            self._idle[pid, start_ns] = 0
+            wakes, network = beyond.get((pid, start_ns), (0, 0))
+            yield RhythmMarks(
+                pid=pid,
+                start_ns=start_ns,
+                cgroup=cgroup_name(int(rows[-1, _CGROUP])),
+                program=self._programs.name(pid, start_ns),
+                at_ns=rows[:, _AT].astype(np.int64),
+                kind=rows[:, _WHAT].astype(np.uint8),
+                thread=(rows[:, _PROCESS] & np.uint64(0xFFFFFFFF)).astype(np.int64),
+                value=rows[:, _VALUE].astype(np.int64),
+                socket=rows[:, _SOCKET].astype(np.int64),
+                beyond=wakes,
+                beyond_network=network,
+            )
+
+    def _beyond_grown(self) -> dict[_Process, tuple[int, int]]:
+        """Give what was only counted since the last call; processes silent for long make room."""
+        grown: dict[_Process, tuple[int, int]] = {}
+        seen: dict[_Process, tuple[int, int]] = {}
+        silent: list[int] = []
+        for keys, values in self._processes.batches():
+            pids = keys.copy().view(np.uint32).reshape(-1).tolist()
+            for pid, row in zip(pids, values[:, 0, :].tolist(), strict=True):
+                process = (pid, row[_ROW_START])
+                wakes, network = self._beyond.get(process, (0, 0))
+                seen[process] = (row[_BEYOND_WAKES], row[_BEYOND_NETWORK])
+                grown[process] = (row[_BEYOND_WAKES] - wakes, row[_BEYOND_NETWORK] - network)
+                if self._idle.get(process, 0) >= _IDLE_DRAINS:
+                    silent.append(pid)
+        for pid in silent:
+            self._processes.delete(struct.pack("<I", pid))
+        self._beyond = seen
+        self._idle = {process: self._idle.get(process, 0) + 1 for process in seen}
+        return grown

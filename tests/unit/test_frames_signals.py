@@ -1,0 +1,84 @@
+"""The table of signals, and that what makes frames keeps to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edge_agent.frames.host_signals import FAULT_KINDS
+from edge_agent.frames.signals import (
+    FINE,
+    MOST_FINE,
+    SIGNALS,
+    Scope,
+    SignalTableError,
+    of_scope,
+    parse_signals,
+)
+from edge_agent.sources import ebpf_layout as layout
+
+_PAGE = Path(__file__).parents[2] / "docs" / "diagnosis-signals.md"
+_GOOD = 'scopes = ["host"]\ngroup = "scheduler"\nhurts = "up"\nabout = "x"\n'
+
+
+def test_signals_columns_are_those_that_the_kernel_programs_count() -> None:
+    columns = {*layout.CGROUP_COLUMNS, *layout.BLOCK_CGROUP_COLUMNS}
+    for signal in SIGNALS.values():
+        assert not signal.total or signal.total in layout.TOTALS, signal.name
+        assert not signal.column or signal.column in columns, signal.name
+        assert not signal.minus or signal.minus in columns | set(layout.TOTALS), signal.name
+
+
+def test_signals_fine_are_few_and_of_the_host() -> None:
+    assert 0 < len(FINE) <= MOST_FINE
+    assert set(FINE) <= set(of_scope(SIGNALS, Scope.HOST))
+
+
+def test_signals_have_faults_of_every_kind() -> None:
+    assert {f"faults_{kind}_per_s" for kind in FAULT_KINDS} <= set(of_scope(SIGNALS, Scope.HOST))
+
+
+def test_signals_page_lists_the_table() -> None:
+    rows = [line.split("|") for line in _PAGE.read_text(encoding="utf-8").splitlines()]
+    told = {
+        row[1].strip(" `"): tuple(cell.strip() for cell in row[2:6])
+        for row in rows
+        if len(row) == 7 and row[1].strip().startswith("`")
+    }
+    hurts = {"up": "more", "down": "less", "either": "either"}
+    assert told == {
+        one.name: (
+            one.unit or "number",
+            ", ".join(scope for scope in Scope if scope in one.scopes),
+            hurts[one.hurts] + (", fine" if one.fine else ""),
+            one.about,
+        )
+        for one in SIGNALS.values()
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "at least one signal"),
+        ("[x", "signals.toml"),
+        (f"[Cpu_ms]\n{_GOOD}", "a name of a-z"),
+        (f"[cpu]\n{_GOOD}", "ends in one of"),
+        ("cpu_ms = 3", "expected a table, got int"),
+        (f"[cpu_ms]\n{_GOOD}color = 1", "unknown key color"),
+        ("[cpu_ms]\nscopes = ['host']", "missing key about, missing key group"),
+        (f"[cpu_ms]\n{_GOOD}".replace("host", "rack"), "scopes of host, subject, cgroup, gpu"),
+        (f"[cpu_ms]\n{_GOOD}".replace('"up"', '"left"'), "hurts of up, down, either, got 'left'"),
+        (f"[cpu_ms]\n{_GOOD}".replace('"x"', "3"), "about to be a text, got 3"),
+        (f"[cpu_ms]\n{_GOOD}fine = 1", "true or false, got 1"),
+        (f"[cpu_ms]\n{_GOOD}fine = true", "a fine signal to be the host's, with a total"),
+        (
+            "".join(f'[a{n}_ms]\n{_GOOD}total = "x"\nfine = true\n' for n in range(25)),
+            "at most 24 fine signals, got 25",
+        ),
+    ],
+)
+def test_signal_table_that_does_not_fit_is_refused(text: str, words: str) -> None:
+    with pytest.raises(SignalTableError, match=words):
+        parse_signals(text)
