@@ -46,6 +46,7 @@ GROUPS = (
     Group("plan", "pointillist.cli.plan", "What an epsilon costs in error, bytes and CPU."),
     Group("kernels", "pointillist.cli.kernels", "Which family a GPU kernel is of, and why."),
     Group("signatures", "pointillist.cli.signatures", "Application classes from kernel mixes."),
+    Group("diagnosis", "pointillist.cli.diagnosis", "Causes of tail latency: teach, judge, group."),
     Group("query", "pointillist.cli.query", "SQL over the released numbers."),
 )
 
