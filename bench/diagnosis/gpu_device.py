@@ -91,7 +91,9 @@ class Gpu:
         yield f"{self.index} {_value('GetTotalEccErrors.0.0', int(self.corrected))}"
         yield f"{self.index} {_value('GetTotalEccErrors.1.0', self.uncorrected)}"
         yield f"{self.index} {_value('GetRemappedRows', *self.rows)}"
-        yield f"{self.index} {_value('GetNvLinkErrorCounter.0.1', int(self.link_errors))}"
+        up = LINKS - 1  # of those that are down the driver is not asked
+        errors = int(self.link_errors)
+        yield f"{self.index} {_value(f'GetNvLinkErrorCounter.{up}.1', errors)}"
         yield f"{self.index} {_value('GetCurrPcieLinkWidth', self.lanes)}"
         yield f"{self.index} {_value('GetCurrPcieLinkGeneration', self.generation)}"
         for link in range(self.links_down):
