@@ -127,7 +127,9 @@ def _count(device: _Device, reading: DeviceReading) -> None:
     for name, counters in _COUNTERS.items():
         grown = [_growth(device, reading, counter) for counter in counters if counter in now]
         told = [one for one in grown if one is not None]
-        if told:
+        if grown and not told:
+            device.rates.pop(name, None)
+        elif told:
             device.rates[name] = (sum(told), reading.end_ns)
     xids = _growth(device, reading, Field.XID_EVENTS)
     if xids is None:

@@ -85,9 +85,13 @@ class RecordingWriter:
         """Write what is left and name the file; a second call does nothing."""
         if self._writer is None:
             return
-        self._flush()
-        text = json.dumps({"version": VERSION, "meta": self._meta | dict(meta or {})})
-        self._writer.add_key_value_metadata({_META.decode(): text})
+        try:
+            self._flush()
+            text = json.dumps({"version": VERSION, "meta": self._meta | dict(meta or {})})
+            self._writer.add_key_value_metadata({_META.decode(): text})
+        except BaseException:
+            self.discard()
+            raise
         self._writer.close()
         self._writer = None
         self._part.replace(self._path)
