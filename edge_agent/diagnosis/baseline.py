@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
@@ -46,7 +47,7 @@ class SignalBaseline:
 
     def deviation(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Distances from the medians in spreads, float64[signals]; NaN where unknown."""
-        return (values - self.median) / self.spread
+        return np.asarray((values - self.median) / self.spread)
 
 
 def _median(rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -73,15 +74,14 @@ class StepBaseline:
         self.steps = 0.0
         self._span_s = 0.0
 
-    def add(self, duration_ns: NDArray[np.int64], span_s: float) -> None:
-        """Take the steps of a usual stretch of time."""
+    def add(self, counts: NDArray[np.int64], span_s: float) -> None:
+        """Take the steps of a usual stretch of time, binned by `step_bins`."""
         if self.steps > self._least_steps:
-            kept = max(np.exp(-span_s / self._fade_s), self._least_steps / self.steps)
+            kept = max(math.exp(-span_s / self._fade_s), self._least_steps / self.steps)
             self._counts *= kept
             self._span_s *= kept
         self._span_s += span_s
-        if duration_ns.size:
-            self._counts += np.bincount(_bin(duration_ns), minlength=_BINS)
+        self._counts += counts
         self._sums = np.cumsum(self._counts)
         self.steps = float(self._sums[-1])
 
@@ -94,19 +94,16 @@ class StepBaseline:
         """Step time below which `share` of the steps lie; NaN without steps."""
         if self.steps <= 0:
             return float("nan")
-        place = int(np.searchsorted(self._sums, share * self.steps))
-        return float(_edge_ns(min(place, _BINS - 1) + 0.5))
+        place = int(self._sums.searchsorted(share * self.steps))
+        return float(2.0 ** (_FIRST_OCTAVE + (min(place, _BINS - 1) + 0.5) / _PER_OCTAVE))
 
     def above(self, duration_ns: float) -> float:
         """How many of the steps kept in mind took longer."""
-        place = int(_bin(np.array([duration_ns]))[0])
-        return self.steps - float(self._sums[place])
+        place = int((math.log2(max(duration_ns, 1.0)) - _FIRST_OCTAVE) * _PER_OCTAVE)
+        return self.steps - float(self._sums[min(max(place, 0), _BINS - 1)])
 
 
-def _bin(duration_ns: NDArray[np.int64] | NDArray[np.float64]) -> NDArray[np.int64]:
-    places = (np.log2(np.maximum(duration_ns, 1)) - _FIRST_OCTAVE) * _PER_OCTAVE
-    return np.clip(places, 0, _BINS - 1).astype(np.int64)
-
-
-def _edge_ns(place: float) -> float:
-    return float(2.0 ** (_FIRST_OCTAVE + place / _PER_OCTAVE))
+def step_bins(duration_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Count steps by the bins of `StepBaseline`."""
+    places = ((np.log2(np.maximum(duration_ns, 1)) - _FIRST_OCTAVE) * _PER_OCTAVE).astype(np.int64)
+    return np.bincount(np.minimum(np.maximum(places, 0), _BINS - 1), minlength=_BINS)

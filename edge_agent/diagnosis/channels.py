@@ -60,6 +60,12 @@ _OWN: Final = {
     "block_write_bytes_per_s": 2e5,
     "page_faults_per_s": 100.0,
     "reclaim_ms_per_s": 2.0,
+    "wakeups_per_s": 50.0,
+    "sleep_ms_per_s": 40.0,
+    "preempted_ms_per_s": 8.0,
+    "block_wait_ms_per_s": 5.0,
+    "net_send_wait_ms_per_s": 5.0,
+    "net_receive_wait_ms_per_s": 15.0,
     "gpu_failed_calls_per_s": 0.2,
     "gpu_own_percent": 5.0,
     "gpu_others_percent": 5.0,
@@ -100,6 +106,10 @@ _HOST: Final = {
     "retransmits_per_s": 2.0,
     "worst_peer_retransmits_per_s": 2.0,
     "link_bytes_per_s": 1e6,
+    "srtt_us": 300.0,
+    "queue_drops_per_s": 2.0,
+    "net_send_wait_ms_per_s": 10.0,
+    "net_receive_wait_ms_per_s": 30.0,
     "block_reads_per_s": 10.0,
     "block_writes_per_s": 10.0,
     "block_read_bytes_per_s": 1e6,
@@ -109,6 +119,8 @@ _HOST: Final = {
     "worst_disk_ms_per_s": 15.0,
     "worst_disk_latency_ms": 0.5,
     "worst_disk_latency_p99_ms": 2.0,
+    "block_wait_ms_per_s": 10.0,
+    "numa_migrations_per_s": 5.0,
     "page_faults_per_s": 500.0,
     "reclaim_direct_per_s": 2.0,
     "reclaim_direct_ms_per_s": 2.0,
@@ -194,20 +206,24 @@ class Readings:
     """One frame, read once for all its subjects.
 
     names    busy cgroups, subjects' own included
-    table    float64[cgroups, OTHER_SIGNALS], NaN where not measured
+    table    float64[cgroups, OTHER_SIGNALS], 0 where not measured
+    known    bool[cgroups, OTHER_SIGNALS], where measured
     """
 
     frame: Frame
     host: Floats
     names: tuple[str, ...]
     table: Floats
+    known: NDArray[np.bool_]
 
     @classmethod
     def of(cls, frame: Frame) -> Readings:
         """Read what all subjects share."""
         rows = [[row.get(name, _NAN) for name in _OTHER] for row in frame.cgroups.values()]
         table = np.array(rows, dtype=np.float64).reshape(len(rows), len(_OTHER))
-        return cls(frame, _values(frame.host, _HOST), tuple(frame.cgroups), table)
+        known = table == table  # noqa: PLR0124
+        table[~known] = 0.0
+        return cls(frame, _values(frame.host, _HOST), tuple(frame.cgroups), table, known)
 
     def of_subject(self, subject: Subject) -> Floats:
         """Give float64[CHANNELS]; NaN where a signal was not measured."""
@@ -216,10 +232,9 @@ class Readings:
         return np.concatenate((own, self.host, self._others(subject.cgroup), gpu))
 
     def _others(self, cgroup: str) -> Floats:
-        others = self.table[[not related(name, cgroup) for name in self.names]]
-        known = others == others  # noqa: PLR0124
-        sums = np.where(known, others, 0.0).sum(axis=0)
-        return np.where(known.any(axis=0), sums, _NAN)
+        others = np.array([not related(name, cgroup) for name in self.names], dtype=bool)
+        sums = others @ self.table
+        return np.asarray(np.where(others @ self.known > 0, sums, _NAN))
 
     def _gpus(self, indices: tuple[int, ...]) -> Floats:
         rows = [_values(self.frame.gpus[i], _GPU) for i in indices if i in self.frame.gpus]
@@ -228,7 +243,8 @@ class Readings:
         if not rows:
             return np.full(len(_GPU), _NAN)
         stacked = np.stack(rows)
-        return np.where(_DOWN_IS_WORSE, np.fmin.reduce(stacked), np.fmax.reduce(stacked))
+        worst = np.where(_DOWN_IS_WORSE, np.fmin.reduce(stacked), np.fmax.reduce(stacked))
+        return np.asarray(worst, dtype=np.float64)
 
 
 def related(one: str, cgroup: str) -> bool:

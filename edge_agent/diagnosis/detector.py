@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 
 from edge_agent.frames.frame import Steps
 
-from .baseline import StepBaseline
+from .baseline import StepBaseline, step_bins
 from .findings import StepTimes
 from .settings import Settings
 
 _WINDOWS: Final = (2, 3, 5, 10)
+_NEWEST: Final = 3
+_SHIFT_REACH_NS: Final = 3_500_000_000
 _NS: Final = 1e9
 _MS: Final = 1e6
 _FEWEST_FOR_SHIFT: Final = 6
@@ -57,7 +59,6 @@ class Tail:
 
     nats      log of how much likelier the share of long steps is now than usual
     onset_ns  first long step of the window that says so
-    shifted   all steps became longer, the fastest too, not the tail alone
     restless  the very last seconds are still unusual
     stalled   a step will not end
     """
@@ -65,7 +66,6 @@ class Tail:
     spiking: bool
     nats: float
     onset_ns: int
-    shifted: bool = False
     restless: bool = False
     stalled: bool = False
 
@@ -94,6 +94,7 @@ class TailDetector:
         self._slow = StepBaseline(settings.slow_fade_s, settings.least_steps)
         self._warm_s = 0.0
         self.threshold_ns = _UNKNOWN
+        self._usual_long_share = settings.usual_long_share
 
     @property
     def ready(self) -> bool:
@@ -106,13 +107,24 @@ class TailDetector:
         if not self.ready:
             return Tail(False, 0.0, at_ns)
         settings = self._settings
-        nats, onset_ns = max(self._evidence(window) for window in _WINDOWS)
+        weighed = self._weighed()
+        nats, onset_ns = max(weighed.values())
         last = list(self._recent)[-settings.persistence_frames :]
         persistent = sum(bool(second.long_ns) for second in last) >= settings.persistent_frames
         spiking = persistent and nats >= settings.evidence_nats
-        restless = self._evidence(_WINDOWS[1])[0] >= settings.evidence_nats / 3
+        restless = weighed.get(_NEWEST, (0.0, 0))[0] >= settings.evidence_nats / 3
         stalled = self._recent[-1].stalled
-        return Tail(spiking, nats, -onset_ns, self._shifted(), restless, stalled)
+        return Tail(spiking, nats, -onset_ns, restless, stalled)
+
+    def shifted(self) -> bool:
+        """Whether all of the last steps were longer, the fastest too, not the tail alone."""
+        durations = self._durations(self._recent[-1].at_ns - _SHIFT_REACH_NS)
+        if durations.size < _FEWEST_FOR_SHIFT:
+            return False
+        p10, p90 = np.quantile(durations, (0.1, 0.9))
+        fastest = log2(p10 / self._fast.quantile_ns(0.1))
+        slowest = log2(p90 / self._fast.quantile_ns(0.9))
+        return fastest > _SHIFT and fastest > 0.5 * slowest
 
     def learn(self) -> None:
         """Let the newest second count as usual once it has waited."""
@@ -156,13 +168,13 @@ class TailDetector:
             return Ratios(*([_UNKNOWN] * 4))
         durations = self._durations(since_ns)
         span_s = sum(second.span_s for second in self._recent if second.at_ns > since_ns)
-        usual = self._fast.rate_per_s
-        rate = log2((durations.size + 0.5) / (usual * span_s + 0.5)) if span_s else _UNKNOWN
+        expected = self._fast.rate_per_s * span_s
+        rate = log2((durations.size + 0.5) / (expected + 0.5)) if span_s else _UNKNOWN
         if durations.size < 2:
             return Ratios(_UNKNOWN, _UNKNOWN, _UNKNOWN, rate)
         shares = (0.1, 0.5, 0.99)
-        now = np.quantile(durations, shares)
-        p10, p50, p99 = (log2(t / self._fast.quantile_ns(s)) for t, s in zip(now, shares))
+        usual = [self._fast.quantile_ns(share) for share in shares]
+        p10, p50, p99 = np.log2(np.quantile(durations, shares) / usual).tolist()
         return Ratios(p10, p50, p99, rate)
 
     def _second(self, steps: Steps | None, at_ns: int, span_s: float) -> Second:
@@ -179,34 +191,28 @@ class TailDetector:
             return steps.running_ns > max(self.threshold_ns, self._settings.stalled_s * _NS)
         return steps.duration_ns.size == 0 and self._fast.rate_per_s >= _SILENT_RATE_PER_S
 
-    def _evidence(self, window: int) -> tuple[float, int]:
-        """Give the log likelihood ratio of a window, and minus the end of its first long step."""
-        seconds = list(self._recent)[-window:]
-        steps = sum(second.steps for second in seconds)
-        first = next((second.long_ns[0] for second in seconds if second.long_ns), 0)
-        long = sum(len(second.long_ns) for second in seconds)
-        share = long / steps if steps else 0.0
-        usual = self._usual_long_share()
+    def _weighed(self) -> dict[int, tuple[float, int]]:
+        """Give each window's log likelihood ratio, and minus the end of its first long step."""
+        found: dict[int, tuple[float, int]] = {}
+        steps = long = 0
+        first = self._recent[-1].at_ns
+        for length, second in enumerate(reversed(self._recent), 1):
+            steps += second.steps
+            long += len(second.long_ns)
+            first = second.long_ns[0] if second.long_ns else first
+            if length in _WINDOWS:
+                found[length] = (self._nats(long, steps), -first)
+        return found or {1: (0.0, -first)}
+
+    def _nats(self, long: int, steps: int) -> float:
+        """Give how much likelier this share of long steps is now than usual; 0 where it is not."""
+        share, usual = (long / steps if steps else 0.0), self._usual_long_share
         if share <= max(2 * usual, self._settings.least_long_share):
-            return 0.0, -seconds[-1].at_ns
+            return 0.0
         gain = share * log(share / usual)
         if share < 1:
             gain += (1 - share) * log((1 - share) / (1 - usual))
-        return steps * gain, -first
-
-    def _usual_long_share(self) -> float:
-        prior = _PRIOR_STEPS * self._settings.usual_long_share
-        seen = self._slow.above(self.threshold_ns)
-        return (seen + prior) / (self._slow.steps + _PRIOR_STEPS)
-
-    def _shifted(self) -> bool:
-        durations = self._durations(self._recent[-1].at_ns - 3_500_000_000)
-        if durations.size < _FEWEST_FOR_SHIFT:
-            return False
-        p10, p90 = np.quantile(durations, (0.1, 0.9))
-        fastest = log2(p10 / self._fast.quantile_ns(0.1))
-        slowest = log2(p90 / self._fast.quantile_ns(0.9))
-        return fastest > _SHIFT and fastest > 0.5 * slowest
+        return steps * gain
 
     def _durations(self, since_ns: int) -> NDArray[np.int64]:
         parts = [second.duration_ns for second in self._recent if second.at_ns > since_ns]
@@ -217,10 +223,14 @@ class TailDetector:
         self._warm_s += second.span_s
         if self._warm_s <= settings.warmup_s / 2:  # the first steps are no measure of later ones
             return
-        self._fast.add(second.duration_ns, second.span_s)
-        self._slow.add(second.duration_ns, second.span_s)
+        counts = step_bins(second.duration_ns)
+        self._fast.add(counts, second.span_s)
+        self._slow.add(counts, second.span_s)
         if self._warm_s < settings.warmup_s or self._fast.steps < settings.warmup_steps:
             return
         share = settings.tail_quantile
         usual = min(self._fast.quantile_ns(share), self._slow.quantile_ns(share))
         self.threshold_ns = settings.tail_ratio * usual
+        prior = _PRIOR_STEPS * settings.usual_long_share
+        seen = self._slow.above(self.threshold_ns)
+        self._usual_long_share = (seen + prior) / (self._slow.steps + _PRIOR_STEPS)

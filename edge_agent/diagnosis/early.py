@@ -70,6 +70,9 @@ class EarlyWarning:
         settings = self._settings
         if at_ns < self._silent_until_ns:
             return []
+        away = signals.newest_deviation(_PLACES) > settings.early_spreads
+        if not away.any():
+            return []
         seconds, rows = signals.last(settings.early_window_s)
         if len(seconds) < settings.early_window_s:
             return []
@@ -88,13 +91,12 @@ class EarlyWarning:
         settings = self._settings
         middle = signals.baseline.median[_PLACES]
         spread = signals.baseline.spread[_PLACES]
-        if not (rows[-1] - middle > settings.early_spreads * spread).any():
-            return []
         slope, sureness, now = _trend(seconds, rows)
         level = np.where(_VALUES > 0, _VALUES, middle + _SPREADS * spread)
         level = np.where(np.isnan(self._levels), level, self._levels)
         left_s = (level - now) / np.where(slope > 0, slope, np.nan)
-        away = (rows[-settings.early_away_s :] - middle > settings.early_spreads * spread).all(axis=0)
+        lately = rows[-settings.early_away_s :] - middle
+        away = (lately > settings.early_spreads * spread).all(axis=0)
         soon = (left_s > 0) & (left_s <= settings.early_horizon_s)
         chosen = np.flatnonzero(away & soon & (sureness >= settings.early_sureness))
         found = [Approach(int(_PLACES[i]), float(left_s[i])) for i in chosen]
@@ -102,7 +104,7 @@ class EarlyWarning:
 
 
 def _trend(seconds: Floats, rows: NDArray[np.float64]) -> tuple[Floats, Floats, Floats]:
-    """Fit a line to each column: slope a second, slope over its standard error, value at the end."""
+    """Fit a line to each column: slope a second, slope over its error, value at the end."""
     t = seconds - seconds.mean()
     middle = rows.mean(axis=0)
     squares = float((t * t).sum())

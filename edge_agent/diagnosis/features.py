@@ -21,6 +21,7 @@ CAP: Final = 8.0
 _LAG_CAP_S: Final = 3.0
 _HISTORY: Final = 30
 _REFRESH_FRAMES: Final = 4
+_FEW_SECONDS: Final = 10
 _RELATIVE_SPREAD: Final = 0.08
 _AWAY: Final = 4.0
 """Spreads from which a signal counts as away from its baseline."""
@@ -74,10 +75,11 @@ class SubjectSignals:
     def learn(self) -> None:
         """Let the newest frame count as usual once it has waited."""
         self._waiting.append(self._history[-1][1])
-        if len(self._waiting) > self._settings.hold_back_frames:
+        early = self.baseline.seconds < _FEW_SECONDS
+        if len(self._waiting) > (0 if early else self._settings.hold_back_frames):
             self.baseline.add(self._waiting.popleft())
             self._since_refresh += 1
-        if self._since_refresh >= _REFRESH_FRAMES:
+        if self._since_refresh >= (1 if early else _REFRESH_FRAMES):
             self.baseline.refresh()
             self._since_refresh = 0
 
@@ -102,6 +104,11 @@ class SubjectSignals:
         count = known.sum(axis=0)
         sums = np.where(known, table, 0.0).sum(axis=0)
         return np.where(count > 0, sums / np.maximum(count, 1), np.nan)
+
+    def newest_deviation(self, places: NDArray[np.int64]) -> Floats:
+        """Give how far channels are from usual in the last frame, in spreads."""
+        away = self._history[-1][1][places] - self.baseline.median[places]
+        return np.asarray(away / self.baseline.spread[places])
 
     def last(self, seconds: int) -> tuple[Floats, Floats]:
         """Give the last frames: their ends in s, and float64[frames, CHANNELS]."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-
 from .findings import StepTimes
 from .settings import Settings
-
 
 
 class IncidentGauge:

@@ -148,5 +148,3 @@ def _foreign_share(rules: Verdict, classes: NDArray[np.int64]) -> float:
     foreign[classes] = False
     foreign[UNKNOWN] = False
     return float(rules.beliefs[foreign].sum())
-
-

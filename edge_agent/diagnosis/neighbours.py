@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
 from .channels import FLOORS, INDEX, OTHER_SIGNALS, Floats, Place, Readings, related
 
 _FLOORS: Final = FLOORS[[INDEX[f"{Place.OTHER}.{name}"] for name in OTHER_SIGNALS]]
@@ -27,7 +25,7 @@ class Neighbours:
     def learn(self, readings: Readings) -> None:
         """Take a usual second of all cgroups."""
         now_ns = readings.frame.boottime_ns
-        for name, row in zip(readings.names, np.nan_to_num(readings.table), strict=True):
+        for name, row in zip(readings.names, readings.table, strict=True):
             usual = self._usual.get(name)
             if usual is not None:
                 usual += _FADE * (row - usual)
@@ -54,7 +52,7 @@ class Neighbours:
         column = OTHER_SIGNALS.index(signal)
         growth = {
             name: float(now) - self._before(name, column)
-            for name, now in zip(readings.names, np.nan_to_num(readings.table[:, column]), strict=True)
+            for name, now in zip(readings.names, readings.table[:, column], strict=True)
             if not related(name, cgroup)
         }
         if not growth:

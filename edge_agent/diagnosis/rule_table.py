@@ -81,11 +81,15 @@ RULES: Final = (
         Cause.CPU_CONTENTION,
         (
             _up("own.run_delay_ms_per_s"),
+            _up("own.preempted_ms_per_s", 0.8),
             _up("own.switches_involuntary_per_s", 0.5),
             _up("host.pressure_cpu_some_ms_per_s", 0.5),
         ),
         needs=(
-            (_up("own.run_delay_ms_per_s", low=2.0, high=3.5),),
+            (
+                _up("own.run_delay_ms_per_s", low=2.0, high=3.5),
+                _up("own.preempted_ms_per_s", low=2.0, high=3.5),
+            ),
             (
                 _up("other.cpu_ms_per_s", low=1.5, high=3.0),
                 _up("host.steal_percent", low=1.5, high=3.0),
@@ -111,6 +115,7 @@ RULES: Final = (
     Rule(
         Cause.DISK_IO,
         (
+            _up("own.block_wait_ms_per_s"),
             _up("host.worst_disk_ms_per_s", 0.9),
             _up("host.worst_disk_latency_ms", 0.8),
             _up("host.worst_disk_latency_p99_ms", 0.5),
@@ -133,7 +138,10 @@ RULES: Final = (
         (
             _up("host.retransmits_per_s"),
             _up("host.worst_peer_retransmits_per_s", 0.9),
+            _up("own.net_send_wait_ms_per_s"),
             _up("host.send_queue_bytes", 0.8),
+            _up("host.queue_drops_per_s", 0.9),
+            _up("host.srtt_us", 0.7),
             _down("host.link_bytes_per_s", 0.9),
             _up("host.faults_network_per_s", 0.6),
         ),
@@ -192,10 +200,11 @@ RULES: Final = (
     Rule(
         Cause.COMMUNICATION_WAIT,
         (
+            _up("own.net_receive_wait_ms_per_s", 0.9),
             _up("own.collective_ms_per_s", 0.8),
             _shrunk("own.net_receive_bytes_per_s", 0.3, 1.5, 0.6),
         ),
-        needs=((_shrunk("own.cpu_ms_per_s", 0.1, 0.5),),),
+        needs=((_shrunk("own.cpu_ms_per_s", 0.1, 0.5), _up("own.net_receive_wait_ms_per_s")),),
         excused_by=(
             (Cause.NIC_LIMIT_OR_LOSS, 0.8),
             (Cause.NIC_CROSS_TRAFFIC, 0.8),
@@ -208,7 +217,8 @@ RULES: Final = (
     Rule(
         Cause.INPUT_STARVATION,
         (
-            _shrunk("own.cpu_ms_per_s", 0.2, 1.2, 0.6),
+            _shrunk("own.cpu_ms_per_s", 0.2, 1.2, 0.7),
+            _up("own.sleep_ms_per_s", 0.5),
             _shrunk("own.block_read_bytes_per_s", 0.3, 1.5, 0.4),
         ),
         needs=((_shrunk("own.cpu_ms_per_s", 0.1, 0.5),),),

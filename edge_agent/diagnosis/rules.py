@@ -51,14 +51,14 @@ def judge(vector: Floats) -> Verdict:
     loudness = strengths.copy()
     loudness[UNKNOWN] = _UNKNOWN_AT
     believed = np.exp(_SHARPNESS * loudness)
-    believed[strengths == 0] *= np.exp(-_SHARPNESS * 0.5)  # what nothing tells of is hardly possible
+    believed[strengths == 0] *= np.exp(
+        -_SHARPNESS * 0.5
+    )  # what nothing tells of is hardly possible
     believed[UNKNOWN] = np.exp(_SHARPNESS * _UNKNOWN_AT)
     return Verdict(strengths, believed / believed.sum())
 
 
-def _alone(
-    tells: tuple[Tell, ...], needs: tuple[tuple[Tell, ...], ...], vector: Floats
-) -> float:
+def _alone(tells: tuple[Tell, ...], needs: tuple[tuple[Tell, ...], ...], vector: Floats) -> float:
     heard = sorted((strength_of(tell, vector) for tell in tells), reverse=True)
     strength = heard[0]
     for further in heard[1:]:

@@ -29,8 +29,8 @@ class Settings:
     suspicion                  strength of a hand rule, 0..1, above which a shift has a cause
     repeat_s                   a standing spike is diagnosed again after so long
     incident_s, incident_ratio persistence and impact of an incident
-    early_window_s             seconds that a trend is read from; early_away_s: the last of them that
-                               must be `early_spreads` away from usual
+    early_window_s             seconds that a trend is read from
+    early_away_s               the last of them, which must be `early_spreads` away from usual
     early_sureness             slope over its standard error
     early_horizon_s            a spike expected later than this is not announced
     early_silence_s            no second warning within this
@@ -38,7 +38,7 @@ class Settings:
     forget_s                   a subject unseen for so long is forgotten
     """
 
-    warmup_s: float = 12.0
+    warmup_s: float = 10.0
     warmup_steps: int = 30
     tail_quantile: float = 0.99
     tail_ratio: float = 1.3

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from numpy.typing import NDArray
-
 from edge_agent.frames.frame import Steps, StepSource, Subject
 
 from .causes import Ranking, rank
@@ -34,7 +32,7 @@ class Spike:
         self.onset_ns = onset_ns
         self.before = before
         self.gauge = IncidentGauge(settings, before)
-        self.lags_s: NDArray[np.float64] | None = None
+        self.lags_s: Floats | None = None
         self.lags_whole = False
         self.vector: Floats | None = None
         self.last: Diagnosis | None = None
@@ -101,7 +99,7 @@ class SubjectWatch:
         """Whether long steps are a spike, not the subject's own doing."""
         if self._own_writes(tail.onset_ns):
             return False
-        if not tail.shifted:
+        if not self._tail.shifted():
             self._shifted_frames = 0
             return True
         verdict = judge(self._vector(tail.onset_ns, None))
@@ -183,7 +181,7 @@ class SubjectWatch:
             return []  # nothing new is said of a spike that may be over
         spike.vector = self._vector(spike.onset_ns, spike)
         verdict = judge(spike.vector)
-        if self._gave_up(spike, tail, verdict):
+        if self._gave_up(spike, verdict):
             self.spike = None
             self._new_phase()
             return [SpikeEnded(self._key, spike.onset_ns, frame.boottime_ns, spike.last)]
@@ -193,11 +191,13 @@ class SubjectWatch:
         spike.last = self._diagnosis(spike, ranking, now, incident, subject, readings)
         return [spike.last]
 
-    def _gave_up(self, spike: Spike, tail: Tail, verdict: Verdict) -> bool:
+    def _gave_up(self, spike: Spike, verdict: Verdict) -> bool:
         settings = self._settings
         quiet = verdict.strongest < settings.suspicion
-        settled = tail.shifted and spike.frames >= settings.shift_settle_frames + 10
-        return quiet and (settled or spike.frames >= settings.give_up_frames)
+        if not quiet:
+            return False
+        long_enough = spike.frames >= settings.shift_settle_frames + 10
+        return spike.frames >= settings.give_up_frames or (long_enough and self._tail.shifted())
 
     def _says(self, spike: Spike, ranking: Ranking, incident: bool, at_ns: int) -> bool:
         last = spike.last
@@ -209,7 +209,7 @@ class SubjectWatch:
         lags = self._lags(spike) if spike is not None else NO_LAGS
         return vector_of(self._signals, onset_ns, self._tail.ratios(onset_ns), lags)
 
-    def _lags(self, spike: Spike) -> NDArray[np.float64]:
+    def _lags(self, spike: Spike) -> Floats:
         if spike.lags_s is None or not spike.lags_whole:
             spike.lags_s = self._around.fine.lags_s(spike.onset_ns)
             spike.lags_whole = spike.frames >= 4  # all that they look at is there
