@@ -78,6 +78,10 @@ class Beat:
     step_ns: int
     spread: float
 
+    def same_as(self, other: Beat) -> bool:
+        """Tell whether steps are taken from the same marks."""
+        return (self.kind, self.thread, self.marks) == (other.kind, other.thread, other.marks)
+
     @property
     def title(self) -> str:
         """Say it to a person."""
@@ -164,7 +168,7 @@ def _streams(marks: Marks, kind: RhythmKind) -> Iterator[tuple[int, Times]]:
         yield 0, of_kind.at_ns
 
 
-def _period(kind: RhythmKind, thread: int, times: Times, marks: Marks) -> tuple[float, Beat] | None:
+def _period(kind: RhythmKind, thread: int, times: Times, span_ns: int) -> tuple[float, Beat] | None:
     """Find how many marks make a turn; give its score, the lower the better, and the beat."""
     watched_ns = span_ns * min(1.0, _SAMPLE / max(1, len(times)))
     times = times[-_SAMPLE:]

@@ -34,6 +34,7 @@ class _Learning:
     """What is known of one process.
 
     recent      its latest marks, 20 s of them until the beat is known
+    heard       the beat that was found at the last try
     missing     (time, kinds) at which marks were only counted
     rest        times of marks since the last step's end, that one included
     """
@@ -41,6 +42,7 @@ class _Learning:
     recent: deque[Marks] = field(default_factory=deque)
     missing: deque[tuple[int, frozenset[RhythmKind]]] = field(default_factory=deque)
     beat: Beat | None = None
+    heard: Beat | None = None
     rest: Times = field(default_factory=lambda: np.zeros(0, np.int64))
     fresh: list[Marks] = field(default_factory=list)
     lost: int = 0
@@ -128,7 +130,7 @@ def _forget_old(one: _Learning, latest: int) -> None:
 
 
 def _try_to_learn(one: _Learning, now_ns: int) -> None:
-    """Learn once there is enough; after a failure wait twice as long."""
+    """Learn what is heard twice, 5 s apart: a start is not the work. Silence doubles the wait."""
     if not one.recent:
         return
     if not one.try_at_ns:
@@ -137,11 +139,12 @@ def _try_to_learn(one: _Learning, now_ns: int) -> None:
         return
     marks = _joined(list(one.recent))
     missing = frozenset(kind for _, kinds in one.missing for kind in kinds)
-    one.beat = learn(marks, now_ns, missing)
-    if one.beat is None:
-        one.wait_ns = min(2 * one.wait_ns, _LONGEST_WAIT_NS)
-        one.try_at_ns = now_ns + one.wait_ns
+    before, one.heard = one.heard, learn(marks, now_ns, missing)
+    one.wait_ns = _WARM_UP_NS if one.heard else min(2 * one.wait_ns, _LONGEST_WAIT_NS)
+    one.try_at_ns = now_ns + one.wait_ns
+    if before is None or one.heard is None or not one.heard.same_as(before):
         return
+    one.beat = one.heard
     one.recent.clear()
     one.missing.clear()
     one.stepped_ns = now_ns

@@ -29,7 +29,18 @@ from edge_agent.probes.records import (
 )
 from edge_agent.sources import ebpf_layout as layout
 from edge_agent.sources.port import Absence
-from tests.frames_kit import T0, S, cgroup, cpu, framer, marks, reading, table, ticks
+from tests.frames_kit import (
+    T0,
+    S,
+    cgroup,
+    cpu,
+    framer,
+    marks,
+    reading,
+    sends,
+    table,
+    ticks,
+)
 
 MS = 1_000_000
 
@@ -249,6 +260,36 @@ def test_subject_takes_the_more_exact_of_two_marks() -> None:
     steps = _frame(made, 2).subjects["/job"].steps
     assert steps is not None
     assert steps.ended_ns.tolist() == [T0 + S + 5 * MS]
+
+
+def test_subject_of_a_rhythm_has_steps_of_its_own_after_some_seconds() -> None:
+    made = framer()
+    ends = T0 + np.cumsum(np.full(3_000, 10 * MS))
+    found = []
+    for second in range(1, 20):
+        here = ends[(ends > T0 + (second - 1) * S) & (ends <= T0 + second * S)]
+        made.take([sends(7, here.tolist(), "/loop"), sends(8, here.tolist(), "/")])
+        found.append(_frame(made, second).subjects)
+    assert not found[0]
+    rhythm = found[-1]["/loop"].rhythm
+    assert rhythm is not None
+    assert (rhythm.source, len(rhythm.ended_ns)) == (StepSource.RHYTHM, 100)
+    assert (rhythm.duration_ns == 10 * MS).all()
+    assert found[-1]["/loop"].steps is None
+    assert list(found[-1]) == ["/loop"]
+    assert not _frame(made, 19 + 61).subjects
+
+
+def test_subject_with_steps_has_the_rhythm_of_the_process_that_makes_them() -> None:
+    made = framer()
+    for second in range(1, 20):
+        begun = T0 + (second - 1) * S
+        for pid, every in ((6, 20 * MS), (7, 10 * MS)):
+            made.take([sends(pid, range(begun + every, begun + S + 1, every), "/job")])
+        made.take([marks(7, [begun + S])])
+        job = _frame(made, second).subjects["/job"]
+    assert job.rhythm is not None
+    assert (job.rhythm.duration_ns == 10 * MS).all()
 
 
 def _calls(pid: int = 7, span_ns: int = S, share: float = 1.0) -> GpuCalls:

@@ -72,7 +72,7 @@ def rng() -> np.random.Generator:
 
 
 def test_rhythm_of_a_step_loop_is_its_send(rng: np.random.Generator) -> None:
-    ends = turns(rng, 1_500, 10, 0.05)
+    ends = turns(rng, 2_500, 10, 0.05)
     marks: list[Mark] = [(end, RhythmKind.SEND, MAIN, 1) for end in ends]
     for end in ends:
         marks += [(end - k * MS, RhythmKind.BLOCK, MAIN, 0) for k in (7, 8, 9)]
@@ -131,14 +131,14 @@ def test_rhythm_of_a_server_is_from_receive_to_send(rng: np.random.Generator) ->
     assert rhythms.known(PID, START) == "from receive to send"
     assert set(np.concatenate([steps.ended_ns for steps in out]).tolist()) <= set(served)
     assert np.quantile(durations(out), 0.99) < 6 * MS
-    assert len(durations(out)) > 0.7 * len(served)
+    assert len(durations(out)) > 0.6 * len(served)
     assert {steps.running_ns for steps in out} == {None}
 
 
 def test_slow_steps_show_in_the_rhythm(rng: np.random.Generator) -> None:
-    ends = turns(rng, 1_500, 10, 0.05)
+    ends = turns(rng, 2_500, 10, 0.05)
     late_ns = 30 * MS
-    slow = [end + late_ns * max(0, number - 1_000) for number, end in enumerate(ends)]
+    slow = [end + late_ns * max(0, number - 2_000) for number, end in enumerate(ends)]
     _, out = fed([(end, RhythmKind.SEND, MAIN, 1) for end in slow])
     found = durations(out)
     assert np.median(found[:300]) == pytest.approx(10 * MS, rel=0.05)
@@ -155,7 +155,7 @@ def test_bursts_of_uneven_turns_are_counted(rng: np.random.Generator) -> None:
     """Two workers take turns: every other step is twice as long, each has four sends."""
     marks: list[Mark] = []
     end_ns = 0
-    for number in range(1_000):
+    for number in range(2_000):
         end_ns += int((6 if number % 2 else 12) * MS * rng.normal(1, 0.1))
         marks += [(end_ns + k * 100_000, RhythmKind.SEND, MAIN, 1) for k in range(4)]
     rhythms, out = fed(marks)
@@ -173,7 +173,7 @@ def test_burst_in_a_quiet_process_is_no_rhythm() -> None:
 
 
 def test_step_that_has_not_ended_is_told_of() -> None:
-    ends = [at * 10 * MS for at in range(1, 1_001)]
+    ends = [at * 10 * MS for at in range(1, 2_001)]
     rhythms, _ = fed([(end, RhythmKind.SEND, MAIN, 1) for end in ends])
     steps = rhythms.steps(PID, START, ends[-1] + 3 * SECOND)
     assert steps is not None
@@ -182,9 +182,9 @@ def test_step_that_has_not_ended_is_told_of() -> None:
 
 
 def test_beat_that_fell_silent_is_learnt_anew() -> None:
-    sends: list[Mark] = [(at * 10 * MS, RhythmKind.SEND, MAIN, 1) for at in range(1, 1_001)]
+    sends: list[Mark] = [(at * 10 * MS, RhythmKind.SEND, MAIN, 1) for at in range(1, 2_001)]
     wakes: list[Mark] = [
-        (10 * SECOND + at * 20 * MS, RhythmKind.WAKE, MAIN, 0) for at in range(1, 3_001)
+        (20 * SECOND + at * 20 * MS, RhythmKind.WAKE, MAIN, 0) for at in range(1, 3_001)
     ]
     rhythms, out = fed([*sends, *wakes])
     beat = rhythms.beat(PID, START)
@@ -194,8 +194,8 @@ def test_beat_that_fell_silent_is_learnt_anew() -> None:
 
 
 def test_kind_with_marks_missing_is_not_counted() -> None:
-    marks: list[Mark] = [(at * 10 * MS, RhythmKind.SEND, MAIN, 1) for at in range(1, 1_001)]
-    marks += [(at * 10 * MS + MS, RhythmKind.BLOCK, MAIN, 0) for at in range(1, 1_001)]
+    marks: list[Mark] = [(at * 10 * MS, RhythmKind.SEND, MAIN, 1) for at in range(1, 2_001)]
+    marks += [(at * 10 * MS + MS, RhythmKind.BLOCK, MAIN, 0) for at in range(1, 2_001)]
     rhythms, _ = fed(marks, beyond=(0, 0, 5, 0, 0, 0))
     beat = rhythms.beat(PID, START)
     assert beat is not None
@@ -203,16 +203,16 @@ def test_kind_with_marks_missing_is_not_counted() -> None:
 
 
 def test_marks_beyond_the_bound_are_lost_steps() -> None:
-    marks: list[Mark] = [(at * 10 * MS, RhythmKind.SEND, MAIN, 1) for at in range(1, 1_001)]
+    marks: list[Mark] = [(at * 10 * MS, RhythmKind.SEND, MAIN, 1) for at in range(1, 2_001)]
     rhythms, _ = fed(marks)
-    rhythms.add(record([(10_010 * MS, RhythmKind.SEND, MAIN, 1)], beyond=(0, 0, 9, 0, 0, 0)))
-    steps = rhythms.steps(PID, START, 11 * SECOND)
+    rhythms.add(record([(20_010 * MS, RhythmKind.SEND, MAIN, 1)], beyond=(0, 0, 9, 0, 0, 0)))
+    steps = rhythms.steps(PID, START, 21 * SECOND)
     assert steps is not None
     assert steps.lost == 9
 
 
 def test_rhythm_of_a_process_that_ended_is_forgotten() -> None:
-    rhythms, _ = fed([(at * 10 * MS, RhythmKind.SEND, MAIN, 1) for at in range(1, 1_001)])
+    rhythms, _ = fed([(at * 10 * MS, RhythmKind.SEND, MAIN, 1) for at in range(1, 2_001)])
     rhythms.forget(PID, START)
     rhythms.forget(PID, START)
-    assert rhythms.steps(PID, START, 12 * SECOND) is None
+    assert rhythms.steps(PID, START, 22 * SECOND) is None
