@@ -54,7 +54,7 @@ def distances_of(fitted: Mapping[str, Any], rows: Table) -> Table:
             nearest = np.sort(np.sqrt(np.maximum(squares, 0)), axis=1)[:, : fitted["k"]]
             return np.asarray(nearest.mean(axis=1))
         case "mahalanobis":
-            inner = shifted @ np.array(fitted["whiten"]).T
+            inner = shifted @ np.array(fitted["whiten"])
             means = np.array(fitted["mean"])
             away = np.sqrt(((inner[:, None, :] - means[None]) ** 2).sum(axis=2))
             return np.asarray(away.min(axis=1))
@@ -97,10 +97,10 @@ def _mahalanobis(taught: Lesson) -> dict[str, Any]:
     ])  # fmt: skip
     within = rows - means[np.searchsorted(np.unique(taught.causes), taught.causes)]
     values, axes = np.linalg.eigh(LedoitWolf().fit(within).covariance_)
-    whiten = (axes / np.sqrt(np.maximum(values, 1e-3))).T
+    whiten = axes / np.sqrt(np.maximum(values, 1e-3))
     return {
         "kind": "mahalanobis", "shift": _plain(shift), "scale": _plain(scale),
-        "whiten": np.round(whiten, 5).tolist(), "mean": _plain(means @ whiten.T),
+        "whiten": np.round(whiten, 5).tolist(), "mean": _plain(means @ whiten),
     }  # fmt: skip
 
 

@@ -10,7 +10,8 @@ from typing import Any, Final
 from edge_agent.diagnosis.findings import Cause
 from edge_agent.frames.frame import Frame
 
-INTENSITIES: Final = ("low", "middle", "high")
+GROWING: Final = "growing"
+INTENSITIES: Final = ("low", "middle", "high", GROWING)
 NOTHING_WRONG: Final = "none"
 """The cause of a hard negative's span."""
 LEARNING_NS: Final = 12_000_000_000
@@ -114,7 +115,7 @@ def facts_of(name: str, meta: Mapping[str, Any], frames: Sequence[Frame]) -> Fac
         intensity=_intensity(name, meta.get("intensity", "")),
         seed=_whole(name, meta, "seed"),
         negative=quiet,
-        rising=bool(meta.get("ramp", False)),
+        rising=meta.get("intensity") == GROWING or meta.get("ramp") is True,
         faults=faults,
         calm_from_ns=frames[0].boottime_ns - frames[0].span_ns,
         subjects=_subjects(tuple(str(one) for one in _list(name, meta, "subjects")), frames),

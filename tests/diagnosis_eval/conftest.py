@@ -26,7 +26,7 @@ def made_up_runs() -> Sequence[Run]:
         for number, cause in enumerate(CAUSES)
         for seed, (injector, level, strength) in enumerate(
             [("stress", "low", 0.6), ("stress", "high", 1.0), ("stress", "middle", 0.8),
-             ("own", "high", 1.0)],
+             ("twin", "high", 1.0)],
             start=10 * number,
         )
     ]  # fmt: skip

@@ -11,7 +11,8 @@ from sklearn.linear_model import LogisticRegression
 
 from edge_agent.diagnosis.features import FEATURE_NAMES
 from edge_agent.diagnosis.findings import Cause
-from edge_agent.diagnosis.model_file import ModelError, dump_model, parse_model
+from edge_agent.diagnosis.model_fields import ModelError
+from edge_agent.diagnosis.model_file import dump_model, parse_model
 from edge_agent.diagnosis.rules import judge
 from pointillist.diagnosis import learning
 from pointillist.diagnosis.learning import TooFewExamples, learn, lesson
