@@ -15,6 +15,7 @@ SITE := .venv/site
 .PHONY: help setup bpf demo test test-long gpu-check gpu-kit lint lint-python lint-proto lint-docs format lock
 .PHONY: kafka java bench-round bench-demo bench-audit bench-kafka bench-agent clean
 .PHONY: bench-families bench-signatures bench-discovery bench-probes bench-simulator experiments
+.PHONY: bench-diagnosis
 
 help:
 	@echo "make setup         .venv with everything, by hash"
@@ -39,12 +40,13 @@ help:
 	@echo "make bench-agent   what one agent costs its host; as root, 20 minutes"
 	@echo "make bench-discovery  what the first process of an unseen GPU library misses"
 	@echo "make bench-simulator   what 100,000 simulated GPUs cost, and what they would see"
+	@echo "make bench-diagnosis ARGS=\"record --hours 1\"  real faults, recorded; as root, resumable"
 	@echo "make bench-audit   the noise samplers' audit at 10^7 trials"
 
 setup: $(STAMP)
 	@:
 
-$(STAMP): pyproject.toml requirements/dev.txt requirements/build.txt scripts/setup.sh scripts/setup_bpf.sh scripts/uv.sh
+$(STAMP): pyproject.toml requirements/dev.txt requirements/build.txt scripts/setup.sh scripts/setup_bpf.sh scripts/setup_faults.sh scripts/uv.sh
 	@scripts/setup.sh
 	@touch $@
 
@@ -129,6 +131,11 @@ bench-discovery: $(STAMP)
 # Resumable: what was measured under this commit is kept; ARGS="--fresh" measures again.
 bench-simulator: $(STAMP)
 	@$(PYTHON) -m bench.simulator $(ARGS)
+
+# Resumable: a run whose recording is there is not made again. ARGS="plan" says what is left.
+bench-diagnosis: $(STAMP)
+	@scripts/setup_faults.sh --strict
+	@$(PYTHON) -m bench.diagnosis $(or $(ARGS),plan)
 
 bench-audit: $(STAMP)
 	@$(PYTHON) -m bench.audit $(ARGS)

@@ -3,6 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup_bpf.sh
+scripts/setup_faults.sh
 uv=$(scripts/uv.sh)
 export VIRTUAL_ENV="$PWD/.venv"
 

@@ -1,0 +1,46 @@
+"""What else the machine did during a run: stolen time, and CPU time that was not the bench's."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from bench.diagnosis.cgroups import PARENT, ROOT
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class Disturbance:
+    """Measures from its making on."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._busy_s, self._steal_s = _machine_s()
+        self._ours_s, self._own_s = _bench_s(), time.process_time()
+
+    def document(self) -> dict[str, float]:
+        """Per second since the beginning: `steal`, and in cores the bench, its recorder, others."""
+        elapsed_s = max(time.monotonic() - self._began, 1e-3)
+        busy_s, steal_s = _machine_s()
+        ours_s = _bench_s() - self._ours_s
+        own_s = time.process_time() - self._own_s
+        others_s = busy_s - self._busy_s - ours_s - own_s
+        return {
+            "steal_cores": round((steal_s - self._steal_s) / elapsed_s, 4),
+            "bench_cores": round(ours_s / elapsed_s, 4),
+            "recorder_cores": round(own_s / elapsed_s, 4),
+            "others_cores": round(max(0.0, others_s) / elapsed_s, 4),
+        }
+
+
+def _machine_s() -> tuple[float, float]:
+    """Return (busy, stolen) seconds of all CPUs; busy without what waited or idled."""
+    fields = [int(ticks) for ticks in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+    user, nice, system, _, _, irq, softirq, steal = fields[:8]
+    return (user + nice + system + irq + softirq) / _TICKS_PER_S, steal / _TICKS_PER_S
+
+
+def _bench_s() -> float:
+    usage = ROOT / "cpuacct" / PARENT / "cpuacct.usage"
+    return int(usage.read_text()) / 1e9 if usage.exists() else 0.0

@@ -1,0 +1,67 @@
+"""Whether a fault did anything to the steps, judged by the workload's own times."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import numpy as np
+
+IMPACT_RATIO: Final = 1.3
+"""p99 in the fault over p99 before, from which on a fault counts."""
+_AGAIN_NS: Final = 3_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Step times of a stretch."""
+
+    steps: int
+    p50_ms: float
+    p99_ms: float
+    most_ms: float
+
+    @classmethod
+    def of(cls, rows: Sequence[tuple[int, int]]) -> Times:
+        """Sum up (ended, duration) in ns; all zero where there was no step."""
+        if not rows:
+            return cls(0, 0.0, 0.0, 0.0)
+        durations = np.array([duration for _, duration in rows]) / 1e6
+        p50, p99 = np.percentile(durations, [50, 99])
+        return cls(len(rows), *(round(float(x), 3) for x in (p50, p99, durations.max())))
+
+
+@dataclass(frozen=True, slots=True)
+class Impact:
+    """What a fault did to one subject.
+
+    onset_ns   end of the first step above 1.3 times the p99 before that another such step
+               follows within 3 s; None where there is none
+    """
+
+    before: Times
+    during: Times
+    ratio: float
+    onset_ns: int | None
+
+    @property
+    def passed(self) -> bool:
+        """Whether the fault counts, by the gate of the protocol."""
+        return self.ratio >= IMPACT_RATIO and self.onset_ns is not None
+
+    def document(self) -> dict[str, object]:
+        """As it is written into a recording."""
+        return {**asdict(self), "passed": self.passed}
+
+
+def impact(before: Sequence[tuple[int, int]], during: Sequence[tuple[int, int]]) -> Impact:
+    """Compare the steps (ended, duration) in ns of an undisturbed stretch with a fault's."""
+    usual, struck = Times.of(before), Times.of(during)
+    ratio = round(struck.p99_ms / usual.p99_ms, 3) if usual.p99_ms else 0.0
+    bound_ns = usual.p99_ms * IMPACT_RATIO * 1e6
+    long = [ended for ended, duration in during if duration > bound_ns] if usual.steps else []
+    pairs = itertools.pairwise(long)
+    onset = next((one for one, other in pairs if other - one <= _AGAIN_NS), None)
+    return Impact(usual, struck, ratio, onset)

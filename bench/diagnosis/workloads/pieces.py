@@ -1,0 +1,155 @@
+"""What steps are made of: reads of the disk and of cached files, copies, wake-ups, an exchange."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+import socket
+import struct
+import time
+from pathlib import Path
+from typing import Final
+
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+DISK_FILE_BYTES: Final = 128 * MIB
+CACHED_FILE_BYTES: Final = 48 * MIB
+LENGTH: Final = struct.Struct("<I")
+
+
+def make_file(path: Path, size: int) -> Path:
+    """Write a file of random bytes where none of that size is; returns its path."""
+    if not path.exists() or path.stat().st_size != size:
+        with path.open("wb") as file:
+            for _ in range(size // MIB):
+                file.write(os.urandom(MIB))
+            file.flush()
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return path
+
+
+class DiskReads:
+    """Reads at random places past the page cache."""
+
+    def __init__(self, path: Path, seed: int, piece_bytes: int = 256 * KIB) -> None:
+        self._file = os.open(path, os.O_RDONLY | os.O_DIRECT)
+        self._buffer = mmap.mmap(-1, piece_bytes)
+        self._pieces = path.stat().st_size // piece_bytes
+        self._piece_bytes, self._random = piece_bytes, random.Random(seed)
+
+    def read(self, pieces: int) -> None:
+        """Read this many pieces, one after the other."""
+        for _ in range(pieces):
+            place = self._random.randrange(self._pieces) * self._piece_bytes
+            os.preadv(self._file, [self._buffer], place)
+
+
+class CachedReads:
+    """Reads at random places through the page cache, as of a working set that fits."""
+
+    def __init__(self, path: Path, seed: int, piece_bytes: int = 8 * KIB) -> None:
+        self._file = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
+        self._size, self._piece_bytes = path.stat().st_size, piece_bytes
+        self._random = random.Random(seed)
+
+    def fill(self) -> None:
+        """Bring the whole file into the cache, charged to this process's cgroup."""
+        os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
+        for place in range(0, self._size, MIB):
+            os.pread(self._file, MIB, place)
+
+    def read(self, pieces: int) -> None:
+        """Read this many pieces."""
+        for _ in range(pieces):
+            place = self._random.randrange(self._size // self._piece_bytes) * self._piece_bytes
+            os.pread(self._file, self._piece_bytes, place)
+
+
+class Copies:
+    """Copies into fresh memory: page faults and charges, then bandwidth."""
+
+    def __init__(self, size: int = 2 * MIB) -> None:
+        self._source = os.urandom(size)
+
+    def copy(self, times: int) -> None:
+        """Copy this often into one fresh mapping."""
+        with mmap.mmap(-1, len(self._source)) as fresh:
+            for _ in range(times):
+                fresh.seek(0)
+                fresh.write(self._source)
+
+
+class WakeUps:
+    """A child that answers a byte with a byte: two wake-ups a turn."""
+
+    def __init__(self) -> None:
+        there, self._send = os.pipe()
+        self._receive, back = os.pipe()
+        self.child = os.fork()
+        if self.child == 0:
+            os.close(self._send)
+            os.close(self._receive)
+            while byte := os.read(there, 1):
+                os.write(back, byte)
+            os._exit(0)
+        os.close(there)
+        os.close(back)
+
+    def turns(self, count: int) -> None:
+        """Wake the child and be woken, this often."""
+        for _ in range(count):
+            os.write(self._send, b".")
+            os.read(self._receive, 1)
+
+
+def tuned(connection: socket.socket) -> socket.socket:
+    """Send at once; back off on loss as most of the world's servers do.
+
+    The send buffer is smaller than a block, as gradients are larger than any buffer: who sends
+    waits for the link.
+    """
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 24 * KIB)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
+    return connection
+
+
+def connect(host: str, port: int, patience_s: float = 20.0) -> socket.socket:
+    """Connect to a peer that may still be starting."""
+    give_up = time.monotonic() + patience_s
+    while True:
+        try:
+            return tuned(socket.create_connection((host, port), timeout=None))
+        except OSError:
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(0.05)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket."""
+    listener = socket.create_server((host, port), backlog=16)
+    return tuned(listener)
+
+
+def send_block(connection: socket.socket, size: int) -> None:
+    """Send a length and as many bytes."""
+    connection.sendall(LENGTH.pack(size) + bytes(size))
+
+
+def receive_block(connection: socket.socket, buffer: bytearray) -> int:
+    """Receive a block into the buffer, which must hold it; returns its size, 0 at the end."""
+    head = connection.recv(LENGTH.size, socket.MSG_WAITALL)
+    if len(head) < LENGTH.size:
+        return 0
+    (size,) = LENGTH.unpack(head)
+    view, have = memoryview(buffer), 0
+    while have < size:
+        got = connection.recv_into(view[have:size])
+        if got == 0:
+            return 0
+        have += got
+    return int(size)
