@@ -92,4 +92,11 @@ def test_lesson_leaves_out_what_it_may_not_use(examples: list[Example]) -> None:
 def test_lesson_needs_two_causes() -> None:
     vector = np.zeros(len(FEATURE_NAMES))
     with pytest.raises(TooFewExamples, match="2 causes"):
-        lesson([Example("run", Cause.DISK_IO, vector)])
+        lesson([Example("run", 1, Cause.DISK_IO, vector)])
+
+
+def test_open_set_of_a_single_run_is_measured_between_its_halves(examples: list[Example]) -> None:
+    alone = [one for one in examples if one.run.endswith("-high")]
+    document = learn(alone, "logistic")
+    distances = [distance for distance, _ in document["open_set"]["knots"]]
+    assert distances[0] > 0.1  # of a second to itself it is 0
