@@ -1,8 +1,8 @@
 """All methods on what is recorded: `make bench-diagnosis`, without recording anything.
 
 Reads bench/recordings, writes bench/results/diagnosis.json, the page docs/diagnosis-figures.md with
-its pictures, and aggregator/incident_rates.json. What another command measured of diagnosis (the
-agent's own cost) stays in the result file.
+its pictures, and aggregator/incident_rates.json. What another command measured of diagnosis stays:
+the agent's own cost in the result file, GPU faults in one of their own.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ IMAGES: Final = ROOT / "docs" / "images" / "diagnosis"
 RATES: Final = ROOT / "aggregator" / "incident_rates.json"
 FOREIGN: Final = "agent_"
 """Figures of this name are measured by the agent's bench and kept."""
+GPU: Final = "gpu_fault_f1"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,7 +56,11 @@ def write(results: Results) -> None:
     """Write the result file, the page and its pictures."""
     figures = [Figure(one.name, one.value, one.unit, one.goal) for one in results.lines]
     absent = dict(results.absent)
-    kept = [one for one in _before() if one.name.startswith(FOREIGN)]
+    kept = [one for one in _written(NAME) if one.name.startswith(FOREIGN)]
+    gpu = [one for one in _written(f"{NAME}_gpu") if one.name.startswith(GPU)]
+    if gpu:
+        figures = [one for one in figures if not one.name.startswith(GPU)] + gpu
+        absent.pop(GPU, None)
     if not kept:
         absent["agent_core_percent_100hz"] = "measured by make bench-agent, not run yet"
     path = write_result(
@@ -71,8 +76,9 @@ def write(results: Results) -> None:
     print(path.relative_to(ROOT))
 
 
-def _before() -> list[Figure]:
-    path = RESULTS / f"{NAME}.json"
+def _written(name: str) -> list[Figure]:
+    """Figures of a result file; none where it was not written yet."""
+    path = RESULTS / f"{name}.json"
     if not path.exists():
         return []
     rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["figures"]

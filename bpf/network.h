@@ -93,7 +93,7 @@ int BPF_PROG(on_sock_send, struct sock *sk, int length)
 		return 0;
 	start_ns = cost_begin(cpu, PROGRAM_SOCK_SEND);
 	if (length > 0) {
-		wait_ns = cpu->watched ? note_network(cpu, sk, RHYTHM_SEND, length) : 0;
+		wait_ns = note_network(cpu, sk, RHYTHM_SEND, length);
 		if (is_internet(sk))
 			add_sent(cpu, sk, length, wait_ns);
 	}
@@ -111,7 +111,7 @@ int BPF_PROG(on_sock_receive, struct sock *sk, int length, int flags)
 		return 0;
 	start_ns = cost_begin(cpu, PROGRAM_SOCK_RECEIVE);
 	if (length > 0 && !(flags & MSG_PEEK)) {
-		wait_ns = cpu->watched ? note_network(cpu, sk, RHYTHM_RECEIVE, length) : 0;
+		wait_ns = note_network(cpu, sk, RHYTHM_RECEIVE, length);
 		if (is_internet(sk))
 			add_received(cpu, sk, length, wait_ns);
 	}

@@ -46,6 +46,18 @@ static __always_inline void watch(struct cpu_state *cpu)
 	cpu->watched = cpu->watch_generation && bpf_map_lookup_elem(&watched, &cgroup);
 }
 
+/* Whether the running task is watched; what the CPU knows may be of another, where the switch to
+ * this one reached no hook. */
+static __always_inline bool watches(struct cpu_state *cpu, const struct task_struct *task)
+{
+	u64 cgroup;
+
+	if (cpu->task == (u64)task)
+		return cpu->watched;
+	cgroup = cgroup_of(task);
+	return watch_generation && bpf_map_lookup_elem(&watched, &cgroup);
+}
+
 static __always_inline enum gone gone_where(const struct task_struct *prev, bool preempt)
 {
 	const struct task_struct___before_5_14 *old = (const void *)prev;
@@ -114,27 +126,30 @@ static __always_inline bool take_turn(u64 *due_ns, u64 now_ns)
 	return true;
 }
 
-static __always_inline bool emit_rhythm(struct cpu_state *cpu, const struct task_struct *task,
-					const struct rhythm_row *row, u64 what, u64 value,
-					const struct sock *sk)
+static __always_inline void emit_rhythm(struct cpu_state *cpu, const struct task_struct *task,
+					struct rhythm_row *row, enum rhythm_kind kind, u64 value,
+					const struct sock *sk, u64 now_ns)
 {
-	struct mark *mark = bpf_ringbuf_reserve(&rhythm_marks, sizeof(*mark), 0);
+	struct mark *mark = 0;
 	u64 address;
 
-	if (!mark)
-		return false;
+	if (take_turn(&row->due_ns[kind], now_ns))
+		mark = bpf_ringbuf_reserve(&rhythm_marks, sizeof(*mark), 0);
+	if (!mark) {
+		__sync_fetch_and_add(&row->beyond[kind], 1);
+		return;
+	}
 	mark->at_ns = bpf_ktime_get_boot_ns();
 	mark->value = value;
 	mark->process = (u64)(u32)task->tgid << 32 | (u32)task->pid;
 	mark->start_ns = row->start_ns;
-	mark->cgroup = cpu->cgroup;
-	mark->what = what;
+	mark->cgroup = cgroup_of(task);
+	mark->what = kind;
 	/* Through memory: a pointer itself may not be calculated with. */
 	*(volatile u64 *)&mark->extra = (u64)sk;
 	address = *(volatile u64 *)&mark->extra;
 	mark->extra = (u32)((u32)(address >> 6) * settings.socket_key);
 	bpf_ringbuf_submit(mark, BPF_RB_NO_WAKEUP);
-	return true;
 }
 
 static __always_inline void note_going(struct cpu_state *cpu, const struct task_struct *prev,
@@ -180,27 +195,31 @@ static __always_inline void note_coming(struct cpu_state *cpu, const struct task
 	rhythm = rhythm_of(cpu, next);
 	if (!rhythm)
 		return;
-	if (!take_turn(&rhythm->due_wakes_ns, now_ns) ||
-	    !emit_rhythm(cpu, next, rhythm, gone == GONE_BLOCKED ? RHYTHM_BLOCK : RHYTHM_WAKE, away_ns, 0))
-		__sync_fetch_and_add(&rhythm->beyond_wakes, 1);
+	if (gone == GONE_BLOCKED)
+		emit_rhythm(cpu, next, rhythm, RHYTHM_BLOCK, away_ns, 0, now_ns);
+	else
+		emit_rhythm(cpu, next, rhythm, RHYTHM_WAKE, away_ns, 0, now_ns);
 }
 
 /* The running thread sent or received. Returns how long it has slept since it last did. */
-static __always_inline u64 note_network(struct cpu_state *cpu, const struct sock *sk, u64 what,
-					u64 bytes)
+static __always_inline u64 note_network(struct cpu_state *cpu, const struct sock *sk,
+					enum rhythm_kind kind, u64 bytes)
 {
 	const struct task_struct *task = (const struct task_struct *)bpf_get_current_task_btf();
-	struct rhythm_row *rhythm = rhythm_of(cpu, task);
-	struct thread_row *row = known_thread(task);
+	struct rhythm_row *rhythm;
+	struct thread_row *row;
 	u64 slept_ns = 0;
 
+	if (!watches(cpu, task))
+		return 0;
+	rhythm = rhythm_of(cpu, task);
+	row = known_thread(task);
 	if (row) {
 		slept_ns = row->slept_ns;
 		row->slept_ns = 0;
 	}
-	if (rhythm && (!take_turn(&rhythm->due_network_ns, bpf_ktime_get_boot_ns()) ||
-		       !emit_rhythm(cpu, task, rhythm, what, bytes, sk)))
-		__sync_fetch_and_add(&rhythm->beyond_network, 1);
+	if (rhythm)
+		emit_rhythm(cpu, task, rhythm, kind, bytes, sk, bpf_ktime_get_boot_ns());
 	return slept_ns;
 }
 

@@ -201,8 +201,7 @@ class RhythmMarks:
     thread          int64[n]
     value           int64[n]: nanoseconds away (WAKE, BLOCK, SYNCHRONISE, COLLECTIVE), else bytes
     socket          int64[n]: which one, SEND and RECEIVE; else 0
-    beyond          WAKE and BLOCK that were only counted: too many a second, or no room
-    beyond_network  SEND and RECEIVE likewise
+    beyond          by kind, marks that were only counted: too many a second, or no room
     """
 
     pid: int
@@ -214,8 +213,7 @@ class RhythmMarks:
     thread: NDArray[np.int64]
     value: NDArray[np.int64]
     socket: NDArray[np.int64]
-    beyond: int
-    beyond_network: int
+    beyond: tuple[int, ...]
 
 
 HostRecord = HostTicks | HostTable | HostEvent | StepMarks | RhythmMarks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from edge_agent.activity import HostTable, HostTicks
+from edge_agent.activity import HostRecord, HostTable, HostTicks
 from edge_agent.sources.ebpf import EbpfSource
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -42,8 +42,13 @@ class Seen:
 
 def drain(source: EbpfSource) -> Seen:
     """Drain once."""
+    return taken(source.drain(time.clock_gettime_ns(time.CLOCK_BOOTTIME)))
+
+
+def taken(records: Iterable[HostRecord]) -> Seen:
+    """Sort what a drain handed over."""
     seen = Seen()
-    for record in source.drain(time.clock_gettime_ns(time.CLOCK_BOOTTIME)):
+    for record in records:
         if isinstance(record, HostTicks):
             seen.ticks = record
         elif isinstance(record, HostTable):

@@ -54,6 +54,34 @@ def tcp(size: str) -> None:
     print("tcp_info", acked, received, flush=True)
 
 
+def ask(times: str) -> None:
+    """Ask another process, which answers 10 ms later, and wait for each answer."""
+    near, far = _pair()
+    if os.fork() == 0:
+        while far.recv(1):
+            time.sleep(0.01)
+            far.sendall(b"a")
+        os._exit(0)
+    for _ in range(int(times)):
+        near.sendall(b"q")
+        near.recv(1)
+    near.close()
+
+
+def overflow(packets: str) -> None:
+    """Send packets to a socket whose buffer is full after a few; nobody reads them."""
+    _loopback_up()
+    sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    sink.bind(("127.0.0.1", 0))
+    for _ in range(int(packets)):
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(bytes(1_000), sink.getsockname())
+    names, values = [
+        line.split() for line in Path("/proc/net/snmp").read_text().splitlines() if "Udp:" in line
+    ]
+    print("refused", values[names.index("RcvbufErrors")], flush=True)
+
+
 def lose(size: str) -> None:
     """Send bytes that the receiver's socket filter drops, until some were sent again.
 
@@ -128,7 +156,7 @@ def _loopback_up() -> None:
         fcntl.ioctl(sock, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", 1))
 
 
-LOADS = {f.__name__: f for f in (spin, touch, tcp, lose, write, cache)}
+LOADS = {f.__name__: f for f in (spin, touch, tcp, ask, overflow, lose, write, cache)}
 
 if __name__ == "__main__":
     print("ready", flush=True)

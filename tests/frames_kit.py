@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
-from edge_agent.activity import HostTable, HostTicks, StepMarks
+from edge_agent.activity import HostTable, HostTicks, RhythmKind, RhythmMarks, StepMarks
 from edge_agent.devices.port import DeviceReading, Field, ProcessUse
 from edge_agent.frames.frame import FINE_BINS, Frame, Steps, StepSource, Subject
 from edge_agent.frames.framer import Framer
@@ -57,6 +57,15 @@ def marks(
     ends = np.array(ended_ns, np.int64)
     lasted = np.full(len(ends), 10_000_000, np.int64)
     return StepMarks(pid, pid * S, cgroup, "train", probe, source, ends, lasted, 0, open_ns)
+
+
+def sends(pid: int, at_ns: Sequence[int], cgroup: str) -> RhythmMarks:
+    """A process that sends at these times, from one thread over one socket."""
+    times = np.array(at_ns, np.int64)
+    ones = np.ones(len(times), np.int64)
+    kinds = np.full(len(times), RhythmKind.SEND, np.uint8)
+    beyond = (0,) * len(RhythmKind)
+    return RhythmMarks(pid, pid * S, cgroup, "loop", times, kinds, pid * ones, ones, ones, beyond)
 
 
 def reading(

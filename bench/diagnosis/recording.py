@@ -8,20 +8,21 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from bench.diagnosis.cgroups import PARENT
 from bench.diagnosis.disturbance import Disturbance
-from bench.diagnosis.faults.fault import Fault
+from bench.diagnosis.faults.fault import GROWING, Fault, Graded
 from bench.diagnosis.faults.registry import INJECTORS
 from bench.diagnosis.impact import Impact, impact
 from bench.diagnosis.plan import INTENSITIES, Run
 from bench.diagnosis.shared import boottime_ns
 from bench.diagnosis.workload import Workload
 from bench.record import commit
+from edge_agent.frames.frame import Frame
 from edge_agent.frames.framer import Framer
 from edge_agent.frames.live import LiveFrames, host_registry
 from edge_agent.frames.recording import RecordingWriter
@@ -29,8 +30,8 @@ from edge_agent.sources.step_programs import StepProbe
 from edge_agent.sources.steps import StepsSource
 
 FORMAT: Final = 1
-_SETTLE_S: Final = 2.0
-"""Frames of the first seconds after the sources have started are left out."""
+_SETTLE_S: Final = 1.0
+"""Frames of the first second after the sources have started are left out."""
 
 
 class RunRefusedError(RuntimeError):
@@ -80,11 +81,23 @@ class Schedule(threading.Thread):
                 self._cut.wait(self._run.stagger_s)
             injection.start_ns = boottime_ns()
             injection.fault.begin()
-        waited = self._run.stagger_s * max(0, len(self._injections) - 1)
-        self._cut.wait(self._run.fault_s - waited)
+        ends = time.monotonic() + self._run.fault_s
+        ends -= self._run.stagger_s * max(0, len(self._injections) - 1)
+        if self._run.intensity == GROWING:
+            self._grow(ends)
+        self._cut.wait(max(0.0, ends - time.monotonic()))
         for injection in self._injections:
             injection.effect = injection.fault.end().document()
             injection.end_ns = boottime_ns()
+
+    def _grow(self, ends: float) -> None:
+        """Strengthen the fault each second; in the last fifth it is as strong as it gets."""
+        began = time.monotonic()
+        while time.monotonic() < ends and not self._cut.wait(1.0):
+            share = (time.monotonic() - began) / (0.8 * (ends - began))
+            for injection in self._injections:
+                assert isinstance(injection.fault, Graded)
+                injection.fault.grow(share)
 
     def cut(self) -> None:
         """End early: what is left is withdrawn at once."""
@@ -112,7 +125,7 @@ def record(run: Run, works: Sequence[Workload], path: Path) -> dict[str, Any]:
         try:
             for frame in live.frames(until=lambda: time.monotonic() > ends):
                 if frame.boottime_ns - began_ns > _SETTLE_S * 1e9:
-                    writer.append(frame)
+                    writer.append(only_subjects(frame, works))
         finally:
             schedule.cut()
             for work in works:
@@ -128,6 +141,13 @@ def record(run: Run, works: Sequence[Workload], path: Path) -> dict[str, Any]:
         _check(schedule, works, facts)
         writer.close(facts)
     return facts
+
+
+def only_subjects(frame: Frame, works: Sequence[Workload]) -> Frame:
+    """Leave out the subjects that the bench's other processes are: their signals stay."""
+    groups = {work.job.path for work in works}
+    kept = {key: one for key, one in frame.subjects.items() if one.cgroup in groups}
+    return replace(frame, subjects=kept)
 
 
 @contextmanager

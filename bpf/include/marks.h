@@ -33,17 +33,17 @@ enum rhythm_kind {
 	RHYTHM_RECEIVE,
 };
 
-#define RHYTHM_CLASSES 2 /* wakes and blocks; sends and receives: one does not crowd out the other */
-#define RHYTHM_INTERVAL_NS 1000000 /* 1,000 marks a second of a process and class */
+#define RHYTHM_KINDS 4
+#define RHYTHM_INTERVAL_NS 1000000 /* 1,000 marks a second of a process and kind */
 #define RHYTHM_BURST_NS 250000000  /* and 250 at once */
 
-/* One process of a watched cgroup. Key: tgid. */
+/* One process of a watched cgroup. Key: tgid. No kind crowds out another. */
 struct rhythm_row {
 	__u64 start_ns; /* another process of the same number begins anew */
-	__u64 due_wakes_ns;   /* scheduler's clock: when the next mark is due at the full rate */
-	__u64 due_network_ns; /* CLOCK_BOOTTIME: likewise */
-	__u64 beyond_wakes;   /* too early, or without room: only counted */
-	__u64 beyond_network;
+	/* When the next mark is due at the full rate: sends and receives by CLOCK_BOOTTIME, the others
+	 * by the scheduler's clock. */
+	__u64 due_ns[RHYTHM_KINDS];
+	__u64 beyond[RHYTHM_KINDS]; /* too early, or without room: only counted */
 };
 
 enum gone { GONE_NOWHERE, GONE_PREEMPTED, GONE_ASLEEP, GONE_BLOCKED };

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 import numpy as np
@@ -29,6 +30,11 @@ class FineBins:
         self._layout: tuple[str, ...] | None = None
         self._times: list[NDArray[np.int64]] = []
         self._totals: list[NDArray[np.uint64]] = []
+
+    def lack(self, signals: Collection[str]) -> None:
+        """Leave these out: a kernel without their hook counts zeros."""
+        self._wanted = [row for row in self._wanted if row[0] not in signals]
+        self._layout = None
 
     def add(self, ticks: HostTicks) -> None:
         """Take what was snapped."""

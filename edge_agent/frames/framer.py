@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from edge_agent.activity import HostTable, HostTicks, Observation, Record, StepMarks
+from edge_agent.activity import (
+    HostTable,
+    HostTicks,
+    Observation,
+    Record,
+    RhythmMarks,
+    StepMarks,
+)
 from edge_agent.devices.port import DeviceReading
 from edge_agent.probes.records import GpuCalls
 
@@ -17,8 +24,9 @@ from .frame import Frame
 from .gpu_signals import GpuSignals
 from .host_signals import HostSignals, fault_signals, observed
 from .places import Places
+from .rhythm_book import RhythmBook
 from .signals import SIGNALS, SignalTable
-from .subjects import ROOT, Alive, Second, SubjectBook
+from .subjects import Alive, Second, SubjectBook
 from .tables import Tables
 
 SHORTEST_NS: Final = 500_000_000
@@ -55,12 +63,17 @@ class Framer:
         self._host, self._cgroups = HostSignals(table), CgroupSignals(table)
         self._gpus, self._calls = GpuSignals(), CallSignals()
         self._pressure = pressure or CgroupPressure(None)
+        self._rhythms = RhythmBook()
         self._subjects = SubjectBook(watch, places, alive)
         self._levels: list[Observation] = []
         self._faults: list[Observation] = []
+        self._lacking: frozenset[str] = frozenset()
         self._ended_ns: int | None = None
-        self.busy: tuple[str, ...] = ()
-        """The last frame's cgroups, the subjects' own first: whose rhythm is worth watching."""
+
+    def lack(self, signals: Iterable[str]) -> None:
+        """Leave out what this host cannot measure: `lacking.lacking` of the running sources."""
+        self._lacking = frozenset(signals)
+        self._fine.lack(self._lacking)
 
     def take(self, records: Iterable[Record]) -> None:
         """Take what a source yielded; what diagnosis does not look at is passed over."""
@@ -71,6 +84,8 @@ class Framer:
                 self._fine.add(record)
             elif isinstance(record, StepMarks):
                 self._subjects.steps.add(record)
+            elif isinstance(record, RhythmMarks):
+                self._rhythms.add(record)
             elif isinstance(record, GpuCalls):
                 self._calls.take(record)
             elif isinstance(record, Observation):
@@ -84,6 +99,7 @@ class Framer:
         """Give the second that ends now; None for the first, and for one that is too short."""
         if self._ended_ns is None:
             self._ended_ns = now_ns
+            self._tables.take()
             self._forget()
             return None
         begun_ns, span_ns = self._ended_ns, now_ns - self._ended_ns
@@ -97,21 +113,29 @@ class Framer:
             host |= fault_signals(self._faults, span_ns)
         for extra in self._extras:
             host |= extra(now_ns)
+        host = self._measured(host)
         users, callers = self._gpus.processes(now_ns), self._calls.callers(now_ns)
         gpus = self._gpus.signals(now_ns)
         for gpu, copied in on_gpus(callers, users).items():
             gpus.setdefault(gpu, {}).update(copied)
-        second = Second(now_ns, self._cgroups.names(), self._of_subject, users, callers)
+        rhythms = self._rhythms.known(now_ns)
+        active = self._cgroups.names()
+        second = Second(now_ns, active, self._of_subject, users, callers, rhythms)
         subjects = self._subjects.subjects(second)
         own = dict.fromkeys(subject.cgroup for subject in subjects.values())
-        cgroups = self._cgroups.busiest(own)
-        self.busy = tuple(one for one in cgroups if one != ROOT or one in own)
+        busiest = self._cgroups.busiest(own).items()
+        cgroups = {cgroup: self._measured(signals) for cgroup, signals in busiest}
         fine = self._fine.take(begun_ns, now_ns)
         self._forget()
         return Frame(now_ns, span_ns, host, fine, subjects, cgroups, gpus)
 
+    def _measured(self, signals: dict[str, float]) -> dict[str, float]:
+        if self._lacking.isdisjoint(signals):
+            return signals
+        return {name: value for name, value in signals.items() if name not in self._lacking}
+
     def _of_subject(self, cgroup: str, now_ns: int) -> dict[str, float]:
-        return self._cgroups.of(cgroup) | self._pressure.signals(cgroup, now_ns)
+        return self._measured(self._cgroups.of(cgroup)) | self._pressure.signals(cgroup, now_ns)
 
     def _forget(self) -> None:
         self._levels.clear()

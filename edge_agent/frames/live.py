@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Final, Protocol, Self, runtime_checkable
+from typing import Final, Self
 
 from edge_agent.sources.ebpf import EbpfSource
 from edge_agent.sources.host import HostSource
@@ -15,6 +15,7 @@ from edge_agent.sources.pressure import PressureSource
 from .cgroup_pressure import CgroupPressure
 from .frame import Frame
 from .framer import Framer
+from .lacking import lacking
 from .links import LinkRate
 
 EVERY_NS: Final = 1_000_000_000
@@ -30,13 +31,6 @@ def host_registry(loader: str = "auto") -> SourceRegistry:
     return registry
 
 
-@runtime_checkable
-class WatchesRhythm(Protocol):
-    """A source that can mark the rhythm of chosen cgroups."""
-
-    def watch(self, cgroups: Collection[str]) -> None: ...
-
-
 def host_framer(watch: Sequence[str] = (), *, faults: bool = False) -> Framer:
     """Make a framer that also asks this host for link rates and the pressure of cgroups.
 
@@ -45,13 +39,6 @@ def host_framer(watch: Sequence[str] = (), *, faults: bool = False) -> Framer:
     """
     pressure = CgroupPressure.of_host()
     return Framer(watch=watch, extras=(LinkRate(),), faults=faults, pressure=pressure)
-
-
-def follow(sources: Iterable[Source], framer: Framer) -> None:
-    """Tell the sources that can whose rhythm to watch: the last frame's cgroups."""
-    for source in sources:
-        if isinstance(source, WatchesRhythm):
-            source.watch(framer.busy)
 
 
 class LiveFrames:
@@ -73,6 +60,7 @@ class LiveFrames:
 
     def __enter__(self) -> Self:
         self.running, self.absent = self._registry.start_all()
+        self.framer.lack(lacking(self.running))
         return self
 
     def __exit__(
@@ -100,8 +88,6 @@ class LiveFrames:
             if sweep is not None:
                 self.framer.look(sweep.devices)
         frame = self.framer.frame(now_ns)
-        if frame is not None:
-            follow(self.running, self.framer)
         self.cpu_ns += time.thread_time_ns() - begun_ns
         return frame
 

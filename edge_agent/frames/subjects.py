@@ -13,6 +13,7 @@ from edge_agent.devices.port import ProcessUse
 from .call_signals import Caller, sharing, summed
 from .frame import Steps, Subject
 from .places import Places
+from .rhythm_book import Rhythm
 from .step_book import KEPT_NS, StepBook, Stepper
 
 MOST_SUBJECTS: Final = 16
@@ -35,17 +36,6 @@ class _Found:
     rhythm: Steps | None = None
     own: set[int] = field(default_factory=set)
     whole: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Rhythm:
-    """A process whose rhythm is known, and the steps that it made of late by it."""
-
-    pid: int
-    start_ns: int
-    cgroup: str
-    program: str
-    steps: Steps
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
 
 from edge_agent.activity import HostTable
+
+_READ: Final = frozenset({"cpu", "cgroup", "block_cgroup", "device", "peer", "pressure"})
 
 
 class Tables:
@@ -17,7 +20,7 @@ class Tables:
 
     def add(self, table: HostTable) -> None:
         """Take one; a source's first covers no time and says nothing."""
-        if table.span_ns > 0:
+        if table.span_ns > 0 and table.name in _READ:
             self._found.setdefault(table.name, []).append(table)
 
     def take(self) -> dict[str, HostTable]:

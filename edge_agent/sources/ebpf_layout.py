@@ -136,11 +136,7 @@ SNAPSHOT_FIELDS: Final = SNAPSHOT_HEAD + len(TOTALS)
 TICK_STATE: Final = ("ticks", "missed", "deadline_ns", "cost_ns", "failures")
 TICK_STATE_FIELDS: Final = len(TICK_STATE)
 
-RHYTHM_FIELDS: Final = (
-    "start_ns",
-    "due_wakes_ns",
-    "due_network_ns",
-    "beyond_wakes",
-    "beyond_network",
-)
-"""Words of `struct rhythm_row` in bpf/include/marks.h."""
+RHYTHM_KINDS: Final = 4
+RHYTHM_FIELDS: Final = 1 + 2 * RHYTHM_KINDS
+"""Words of `struct rhythm_row` in bpf/include/marks.h: the process's start; by kind when the next
+mark is due; by kind what was only counted."""

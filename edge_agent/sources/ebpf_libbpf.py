@@ -138,7 +138,7 @@ def _settings(limits: Limits, cpus: int, unified: bool) -> bytes:
 def _maps(program: BpfObject, ticks: Ticks, cpus: int, limits: Limits) -> HostPrograms:
     fd = program.map_fd
     ring = MarkRing(fd("rhythm_marks"), _RHYTHM_BYTES)
-    processes = PerCpuMap(fd("rhythms"), 4, len(layout.RHYTHM_FIELDS), 1, limits.rhythms)
+    processes = PerCpuMap(fd("rhythms"), 4, layout.RHYTHM_FIELDS, 1, limits.rhythms)
 
     def close() -> None:
         program.close()

@@ -20,7 +20,8 @@ MOST_WATCHED: Final = 64
 
 _IDLE_DRAINS: Final = 60
 _AT, _VALUE, _PROCESS, _START, _CGROUP, _WHAT, _SOCKET = range(len(MARK_FIELDS))
-_ROW_START, _, _, _BEYOND_WAKES, _BEYOND_NETWORK = range(len(layout.RHYTHM_FIELDS))
+_KINDS = layout.RHYTHM_KINDS
+_NONE = (0,) * _KINDS
 
 _Process = tuple[int, int]
 """(pid, start)"""
@@ -37,7 +38,7 @@ class RhythmMaps:
         self._watched_fd, self._generation_fd = watched_fd, generation_fd
         self._generation = 0
         self._now: frozenset[int] = frozenset()
-        self._beyond: dict[_Process, tuple[int, int]] = {}
+        self._beyond: dict[_Process, tuple[int, ...]] = {}
         self._idle: dict[_Process, int] = {}
         self._programs = ProgramNames()
 
@@ -75,7 +76,6 @@ class RhythmMaps:
                 continue
             pid, start_ns = int(rows[0, _PROCESS]) >> 32, int(rows[0, _START])
             self._idle[pid, start_ns] = 0
-            wakes, network = beyond.get((pid, start_ns), (0, 0))
             yield RhythmMarks(
                 pid=pid,
                 start_ns=start_ns,
@@ -86,22 +86,22 @@ class RhythmMaps:
                 thread=(rows[:, _PROCESS] & np.uint64(0xFFFFFFFF)).astype(np.int64),
                 value=rows[:, _VALUE].astype(np.int64),
                 socket=rows[:, _SOCKET].astype(np.int64),
-                beyond=wakes,
-                beyond_network=network,
+                beyond=beyond.get((pid, start_ns), _NONE),
             )
 
-    def _beyond_grown(self) -> dict[_Process, tuple[int, int]]:
+    def _beyond_grown(self) -> dict[_Process, tuple[int, ...]]:
         """Give what was only counted since the last call; processes silent for long make room."""
-        grown: dict[_Process, tuple[int, int]] = {}
-        seen: dict[_Process, tuple[int, int]] = {}
+        grown: dict[_Process, tuple[int, ...]] = {}
+        seen: dict[_Process, tuple[int, ...]] = {}
         silent: list[int] = []
         for keys, values in self._processes.batches():
             pids = keys.copy().view(np.uint32).reshape(-1).tolist()
             for pid, row in zip(pids, values[:, 0, :].tolist(), strict=True):
-                process = (pid, row[_ROW_START])
-                wakes, network = self._beyond.get(process, (0, 0))
-                seen[process] = (row[_BEYOND_WAKES], row[_BEYOND_NETWORK])
-                grown[process] = (row[_BEYOND_WAKES] - wakes, row[_BEYOND_NETWORK] - network)
+                process = (pid, row[0])
+                before = self._beyond.get(process, _NONE)
+                seen[process] = tuple(row[-_KINDS:])
+                pairs = zip(seen[process], before, strict=True)
+                grown[process] = tuple(now - then for now, then in pairs)
                 if self._idle.get(process, 0) >= _IDLE_DRAINS:
                     silent.append(pid)
         for pid in silent:

@@ -170,7 +170,7 @@ def _refusals() -> Iterator[None]:
 
 
 def _input_errors() -> tuple[type[ValueError], ...]:
-    from edge_agent.diagnosis.model_file import ModelError
+    from edge_agent.diagnosis.model_fields import ModelError
     from edge_agent.frames.recording import RecordingError
     from pointillist.diagnosis.groups import GroupsRefused
     from pointillist.diagnosis.learning import TooFewExamples

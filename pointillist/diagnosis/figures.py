@@ -181,6 +181,15 @@ def confusion(pairs: Iterable[Pair], causes: Sequence[Cause] = tuple(Cause)) -> 
     return rows
 
 
+def host_part(judged: Iterable[Judged]) -> list[Judged]:
+    """Leave out runs of GPU faults: they have figures of their own."""
+    return [run for run in judged if not gpu_run(run)]
+
+
+def gpu_run(run: Judged) -> bool:
+    return any(cause in GPU_CAUSES for one in run.outcomes for cause in one.episode.causes)
+
+
 def worded(name: str) -> str:
     """Write a cause, a group or a rule as people do."""
     return name.replace("_", " ")

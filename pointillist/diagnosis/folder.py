@@ -9,7 +9,7 @@ from edge_agent.frames.recording import read_meta, read_recording
 
 from .runs import Run, RunRefused, facts_of
 
-LABELS = frozenset({"workload", "faults", "warm_up_end_ns"})
+LABELS = frozenset({"workload", "seed", "spans"})
 """What the facts of a labelled recording name at least."""
 
 

@@ -29,7 +29,7 @@ Table = NDArray[np.float64]
 FORMAT: Final = 1
 MOST_GROUPS: Final = 12
 FEWEST: Final = 4
-"""Spikes below which nothing is grouped."""
+"""Spikes below which nothing is grouped, and that there are at least to each group on average."""
 DIRECTIONS: Final = 6
 LEAST_SCALE: Final = 0.5
 """Octaves: spikes of one group differ by this much from day to day."""
@@ -111,7 +111,7 @@ def _labels(table: Table) -> NDArray[np.int64]:
         return np.zeros(len(table), np.int64)
     most = min(DIRECTIONS, len(table) - 1, table.shape[1])
     directions = PCA(most, svd_solver="full", random_state=SEED).fit_transform(table)
-    most_groups = min(MOST_GROUPS, len(table) // 2)
+    most_groups = max(1, min(MOST_GROUPS, len(table) // FEWEST))
     fits = [_mixture(count, directions) for count in range(1, most_groups + 1)]
     best: Any = min(fits, key=lambda fit: fit.bic(directions))
     return np.asarray(best.predict(directions), np.int64)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -44,6 +44,7 @@ class Lesson:
     causes    int64[n], index into `classes`
     weights   float64[n], each class and each run of a class the same in sum
     runs      [n], by which examples hang together
+    at_ns     int64[n]
     """
 
     features: tuple[str, ...]
@@ -53,13 +54,18 @@ class Lesson:
     causes: NDArray[np.int64]
     weights: Table
     runs: NDArray[np.str_]
+    at_ns: NDArray[np.int64]
 
     def where(self, chosen: NDArray[np.bool_]) -> Lesson:
         """The same with some of the rows."""
-        return Lesson(
-            self.features, self.fill, self.classes, self.rows[chosen], self.causes[chosen],
-            self.weights[chosen], self.runs[chosen],
-        )  # fmt: skip
+        return replace(
+            self,
+            rows=self.rows[chosen],
+            causes=self.causes[chosen],
+            weights=self.weights[chosen],
+            runs=self.runs[chosen],
+            at_ns=self.at_ns[chosen],
+        )
 
 
 def lesson(examples: Sequence[Example], keep: Callable[[str], bool] = bool) -> Lesson:
@@ -84,6 +90,7 @@ def lesson(examples: Sequence[Example], keep: Callable[[str], bool] = bool) -> L
         causes=np.array([classes.index(one.cause) for one in examples], np.int64),
         weights=_weights(examples),
         runs=np.array([one.run for one in examples]),
+        at_ns=np.array([one.at_ns for one in examples], np.int64),
     )
 
 

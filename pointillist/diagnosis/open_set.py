@@ -1,8 +1,8 @@
 """How unlike everything known a vector is: fitted on the known, never on the unknown.
 
-Distances mean nothing by themselves. Each run is left out in turn and its distances to the rest are
-what a known fault of another run looks like; `unlike` is their distribution, and its limit the
-share of known seconds that may pass for unknown.
+Distances mean nothing by themselves. Each run is left out in turn: its distances to the rest are
+those of a known fault in another run. `unlike` is their distribution, and its limit the share of
+known seconds that are taken for known.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def distances_of(fitted: Mapping[str, Any], rows: Table) -> Table:
             nearest = np.sort(np.sqrt(np.maximum(squares, 0)), axis=1)[:, : fitted["k"]]
             return np.asarray(nearest.mean(axis=1))
         case "mahalanobis":
-            inner = shifted @ np.array(fitted["whiten"]).T
+            inner = shifted @ np.array(fitted["whiten"])
             means = np.array(fitted["mean"])
             away = np.sqrt(((inner[:, None, :] - means[None]) ** 2).sum(axis=2))
             return np.asarray(away.min(axis=1))
@@ -97,10 +97,10 @@ def _mahalanobis(taught: Lesson) -> dict[str, Any]:
     ])  # fmt: skip
     within = rows - means[np.searchsorted(np.unique(taught.causes), taught.causes)]
     values, axes = np.linalg.eigh(LedoitWolf().fit(within).covariance_)
-    whiten = (axes / np.sqrt(np.maximum(values, 1e-3))).T
+    whiten = axes / np.sqrt(np.maximum(values, 1e-3))
     return {
         "kind": "mahalanobis", "shift": _plain(shift), "scale": _plain(scale),
-        "whiten": np.round(whiten, 5).tolist(), "mean": _plain(means @ whiten.T),
+        "whiten": np.round(whiten, 5).tolist(), "mean": _plain(means @ whiten),
     }  # fmt: skip
 
 
@@ -131,15 +131,25 @@ KINDS: Final[Mapping[str, Callable[[Lesson], dict[str, Any]]]] = MappingProxyTyp
 
 
 def _left_out(taught: Lesson, kind: str) -> Table:
-    """Distances of each run to what the others teach; of a class's only run there is nothing."""
-    runs_of = {k: set(taught.runs[taught.causes == k]) for k in np.unique(taught.causes)}
-    found = []
-    for run in sorted(set(taught.runs)):
-        out = taught.runs == run
-        alone = any(len(runs_of[k]) == 1 for k in np.unique(taught.causes[out]))
-        if not alone and not out.all():
-            found.append(distances_of(KINDS[kind](taught.where(~out)), taught.rows[out]))
+    """Distances of each fold to what the others teach."""
+    folds = _folds(taught)
+    found = [
+        distances_of(KINDS[kind](taught.where(folds != fold)), taught.rows[folds == fold])
+        for fold in np.unique(folds)
+        if len(np.unique(taught.causes[folds != fold])) == len(taught.classes)
+    ]
     return np.concatenate(found) if found else distances_of(KINDS[kind](taught), taught.rows)
+
+
+def _folds(taught: Lesson) -> NDArray[np.str_]:
+    """A fold is a run; the only run of a cause is two, its earlier and its later seconds."""
+    folds = taught.runs.astype("U200")
+    for cause in np.unique(taught.causes):
+        of_cause = np.flatnonzero(taught.causes == cause)
+        if len(np.unique(folds[of_cause])) == 1:
+            later = of_cause[taught.at_ns[of_cause] > np.median(taught.at_ns[of_cause])]
+            folds[later] = np.char.add(folds[later], ", later")
+    return folds
 
 
 def _knots(distances: Table) -> list[list[float]]:

@@ -82,7 +82,7 @@ def _examples(run: Run, truth: Iterable[Episode], rhythm: bool) -> list[Example]
     rows = labelled_vectors(run.frames, spans, source=_source(rhythm))
     felt = {(one.subject, one.onset_ns, one.end_ns, one.causes[0]) for one in truth if one.impact}
     return [
-        Example(run.facts.name, cause, row.vector)
+        Example(run.facts.name, row.at_ns, cause, row.vector)
         for row in rows
         for subject, onset_ns, end_ns, cause in felt
         if row.subject == subject and onset_ns is not None and onset_ns <= row.at_ns <= end_ns

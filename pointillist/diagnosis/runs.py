@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
 from edge_agent.diagnosis.findings import Cause
-from edge_agent.frames.frame import Frame, Subject
+from edge_agent.frames.frame import Frame
 
-INTENSITIES: Final = ("low", "middle", "high")
+GROWING: Final = "growing"
+INTENSITIES: Final = ("low", "middle", "high", GROWING)
+NOTHING_WRONG: Final = "none"
+"""The cause of a hard negative's span."""
+LEARNING_NS: Final = 12_000_000_000
+"""At first a detector learns what is usual: no hour in which it could have raised an alarm."""
 
 
 class RunRefused(ValueError):
@@ -42,7 +47,7 @@ class Facts:
 
     negative     the hard negative's name, "" where there is none
     rising       the fault grows slowly: there is something to warn of
-    calm_from_ns end of the warm-up
+    calm_from_ns when it began; the workload was warm by then
     subjects     keys of the watched subjects: spikes of others are not counted
     workers      pinned workers, at most one a core
     """
@@ -74,9 +79,9 @@ class Run:
 
     @property
     def watched_s(self) -> float:
-        """Seconds recorded after the warm-up."""
-        calm = self.facts.calm_from_ns
-        return sum(one.span_ns for one in self.frames if one.boottime_ns > calm) / 1e9
+        """Seconds recorded after those in which a detector learns what is usual."""
+        ready = self.facts.calm_from_ns + LEARNING_NS
+        return sum(one.span_ns for one in self.frames if one.boottime_ns > ready) / 1e9
 
     @property
     def worker_hours(self) -> float:
@@ -93,58 +98,63 @@ def _rhythm_only(frame: Frame) -> Frame:
     return replace(frame, subjects=bare)
 
 
-def facts_of(name: str, meta: Mapping[str, Any], frames: Iterable[Frame]) -> Facts:
+def facts_of(name: str, meta: Mapping[str, Any], frames: Sequence[Frame]) -> Facts:
     """Read what a recording says of itself.
 
-    Raises      RunRefused when a field is missing or of another kind
+    Raises      RunRefused when a field is missing or of another kind, or nothing was recorded
     """
-    faults = tuple(_fault(name, one) for one in _list(name, meta, "faults"))
-    seen: dict[str, Subject] = {}
-    for frame in frames:
-        seen.update(frame.subjects)
-    named = tuple(str(one) for one in _list(name, meta, "subjects")) or tuple(sorted(seen))
-    negative = str(meta.get("negative", ""))
+    if not frames:
+        raise RunRefused(f"{name}: expected seconds, got none")
+    spans = [_fault(name, one) for one in _list(name, meta, "spans")]
+    faults = tuple(one for one in spans if one is not None)
+    quiet = str(meta.get("injector", "")) if spans and not faults else ""
     return Facts(
         name=name,
-        kind=_kind(name, meta, faults, negative),
+        kind=_kind(faults, quiet),
         workload=_text(name, meta, "workload"),
         intensity=_intensity(name, meta.get("intensity", "")),
         seed=_whole(name, meta, "seed"),
-        negative=negative,
-        rising=bool(meta.get("ramp", False)),
+        negative=quiet,
+        rising=meta.get("intensity") == GROWING or meta.get("ramp") is True,
         faults=faults,
-        calm_from_ns=_whole(name, meta, "warm_up_end_ns"),
-        subjects=named,
-        workers=max(1, int(meta.get("workers", 1))),
+        calm_from_ns=frames[0].boottime_ns - frames[0].span_ns,
+        subjects=_subjects(tuple(str(one) for one in _list(name, meta, "subjects")), frames),
+        workers=max(1, _whole(name, {"workers": meta.get("workers", 1)}, "workers")),
     )
 
 
-def _kind(name: str, meta: Mapping[str, Any], faults: tuple[Fault, ...], negative: str) -> Kind:
-    told = meta.get("kind")
-    if told is not None:
-        try:
-            return Kind(str(told))
-        except ValueError:
-            raise RunRefused(f"{name}: kind: expected one of {list(Kind)}, got {told!r}") from None
-    if len(faults) > 1:
-        return Kind.OVERLAP
+def _subjects(named: tuple[str, ...], frames: Iterable[Frame]) -> tuple[str, ...]:
+    """Keys that stand for the named cgroups: themselves, what is below them, their processes."""
+    seen = sorted({key for frame in frames for key in frame.subjects})
+    if not named:
+        return tuple(seen)
+    return tuple(
+        key
+        for key in seen
+        if any(key == one or key.startswith((f"{one}/", f"{one}#")) for one in named)
+    )
+
+
+def _kind(faults: tuple[Fault, ...], quiet: str) -> Kind:
     if faults:
-        return Kind.FAULT
-    return Kind.HARD_NEGATIVE if negative else Kind.FAULT_FREE
+        return Kind.OVERLAP if len(faults) > 1 else Kind.FAULT
+    return Kind.HARD_NEGATIVE if quiet else Kind.FAULT_FREE
 
 
-def _fault(name: str, told: Any) -> Fault:
+def _fault(name: str, told: Any) -> Fault | None:
+    """Read a span; None of one in which nothing was wrong."""
     if not isinstance(told, Mapping):
-        raise RunRefused(f"{name}: faults: expected tables, got {type(told).__name__}")
+        raise RunRefused(f"{name}: spans: expected tables, got {type(told).__name__}")
+    if told.get("cause") == NOTHING_WRONG:
+        return None
     try:
         cause = Cause(str(told.get("cause")))
     except ValueError:
-        raise RunRefused(
-            f"{name}: faults.cause: expected a cause, got {told.get('cause')!r}"
-        ) from None
+        got = repr(told.get("cause"))
+        raise RunRefused(f"{name}: spans: expected a cause, got {got}") from None
     start, end = _whole(name, told, "start_ns"), _whole(name, told, "end_ns")
     if end <= start:
-        raise RunRefused(f"{name}: faults: expected an end after {start}, got {end}")
+        raise RunRefused(f"{name}: spans: expected an end after {start}, got {end}")
     return Fault(cause, str(told.get("injector", "")), start, end)
 
 

@@ -1,8 +1,9 @@
 """Which runs teach and which only judge: by run, by rule, before anything is measured.
 
-Held out are, for each cause, one injector implementation; the middle intensity; a workload; a type
-of fault altogether (its right answer is `unknown`); overlapping pairs; two of three runs without a
-fault. A run that any rule holds out teaches nothing, thresholds included.
+Held out are, for each cause, one injector implementation; the middle intensity and faults that grow
+while they last; a workload; a type of fault altogether (its right answer is `unknown`); overlapping
+pairs; two of three runs without a fault. A run that any rule holds out teaches nothing, thresholds
+included.
 """
 
 from __future__ import annotations
@@ -20,6 +21,19 @@ from .runs import Facts, Kind
 
 SEED: Final = 20_261_121
 HELD_OUT_INTENSITY: Final = "middle"
+HELD_OUT_INJECTORS: Final = frozenset(
+    {
+        "bursty_hashing",
+        "stress_sidecar",
+        "stress_vm",
+        "random_readers",
+        "datagrams",
+        "loss",
+        "delaying_relay",
+        "heavy_decode",
+    }
+)
+"""The second of each pair of the fault bench; of other pairs the last by name."""
 HELD_OUT_WORKLOAD: Final = "inference"
 
 
@@ -66,16 +80,19 @@ def split(runs: Iterable[Facts], seed: int = SEED) -> Split:
 
 
 def _held_out_injectors(runs: Sequence[Facts]) -> dict[Cause, str]:
-    """Of each cause, the injector that only judges: the project's own where stress-ng teaches."""
+    """Of each cause with two injectors, the one that only judges."""
     seen: dict[Cause, set[str]] = defaultdict(set)
     for one in runs:
         if one.kind is Kind.FAULT:
             seen[one.faults[0].cause].add(one.faults[0].injector)
-    return {
-        cause: max(names, key=lambda name: (not name.startswith("stress"), name))
-        for cause, names in seen.items()
-        if len(names) > 1
-    }
+    spare = {}
+    for cause, names in seen.items():
+        if HELD_OUT_INJECTORS.isdisjoint(names):
+            if len(names) > 1:
+                spare[cause] = max(names)
+        else:
+            spare[cause] = min(names & HELD_OUT_INJECTORS)
+    return spare
 
 
 def _rules(one: Facts, spare: Mapping[Cause, str]) -> frozenset[Why]:
@@ -88,7 +105,7 @@ def _rules(one: Facts, spare: Mapping[Cause, str]) -> frozenset[Why]:
         fault = one.faults[0]
         if fault.cause is Cause.UNKNOWN:
             why.add(Why.FAULT_TYPE)
-        if one.intensity == HELD_OUT_INTENSITY:
+        if one.rising or one.intensity == HELD_OUT_INTENSITY:
             why.add(Why.INTENSITY)
         if spare.get(fault.cause) == fault.injector:
             why.add(Why.INJECTOR)

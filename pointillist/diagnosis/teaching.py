@@ -44,7 +44,7 @@ def teach(
     """Learn a model from a folder's labelled runs, and from groups that a person named.
 
     everything   teach with held-out runs as well: nothing is left then to judge it by
-    Raises       RunRefused, learning.TooFewExamples, model_file.ModelError
+    Raises       RunRefused, learning.TooFewExamples, model_fields.ModelError
     """
     paths = labelled_paths(folder)
     runs = [read_run(path) for path in paths]

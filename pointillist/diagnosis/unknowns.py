@@ -70,7 +70,7 @@ def examples_of(groups: Iterable[Group], spikes: Iterable[Spike]) -> list[Exampl
         for member in group.members
     }
     return [
-        Example(one.member.recording, named[one.member], one.vector)
+        Example(one.member.recording, one.member.onset_ns, named[one.member], one.vector)
         for one in spikes
         if one.member in named
     ]

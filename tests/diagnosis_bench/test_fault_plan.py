@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 from collections import Counter
 from dataclasses import replace
@@ -9,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.diagnosis.faults.fault import Effect
+from bench.diagnosis.faults.fault import GROWING, Effect
 from bench.diagnosis.faults.negatives import NONE
 from bench.diagnosis.faults.registry import INJECTORS, NAMED, UNNAMED
 from bench.diagnosis.impact import impact
 from bench.diagnosis.plan import OTHERS, Run, plan
 from bench.diagnosis.shared import Knobs, StepLog
-from bench.diagnosis.sitting import pending, recording_path
+from bench.diagnosis.sitting import Turns, pending, recording_path
 from bench.diagnosis.workload import STEP_LOOP, WORKLOADS
 from edge_agent.diagnosis.findings import Cause
 
@@ -45,7 +46,7 @@ def test_plan_crosses_every_injector_with_every_intensity_on_the_step_loop() -> 
     crossed = Counter(
         (run.injectors[0], run.intensity)
         for run in plan(rounds=1)
-        if run.workload == STEP_LOOP and len(run.injectors) == 1
+        if run.workload == STEP_LOOP and len(run.injectors) == 1 and run.intensity != GROWING
     )
     expected = itertools.product(INJECTORS, range(3))
     assert crossed == Counter(expected)
@@ -79,6 +80,28 @@ def test_sitting_leaves_out_what_is_recorded(tmp_path: Path) -> None:
     runs = plan(rounds=1)
     recording_path(tmp_path, runs[3]).touch()
     assert pending(runs, tmp_path) == [*runs[:3], *runs[4:]]
+
+
+def test_sitting_lets_go_of_the_lock_after_as_many_runs_as_asked(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    turns = Turns(lock, together=2)
+
+    def free() -> bool:
+        with lock.open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+    for expected in (False, True):
+        turns.take()
+        assert not free()
+        turns.rest(0)
+        assert free() is expected
+    turns.take()
+    turns.end()
+    assert free()
 
 
 def test_run_names_its_seed_so_that_a_repeat_is_another_recording() -> None:

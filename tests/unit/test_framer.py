@@ -14,6 +14,7 @@ from edge_agent.frames.cgroup_pressure import CgroupPressure
 from edge_agent.frames.frame import Frame, StepSource
 from edge_agent.frames.framer import Framer
 from edge_agent.frames.gpu_signals import GpuSignals
+from edge_agent.frames.lacking import lacking
 from edge_agent.frames.links import LinkRate, parse_shapers
 from edge_agent.frames.places import cpu_cgroup
 from edge_agent.frames.signals import FINE, SIGNALS, Scope, of_scope
@@ -27,7 +28,19 @@ from edge_agent.probes.records import (
     WaitCalls,
 )
 from edge_agent.sources import ebpf_layout as layout
-from tests.frames_kit import T0, S, cgroup, cpu, framer, marks, reading, table, ticks
+from edge_agent.sources.port import Absence
+from tests.frames_kit import (
+    T0,
+    S,
+    cgroup,
+    cpu,
+    framer,
+    marks,
+    reading,
+    sends,
+    table,
+    ticks,
+)
 
 MS = 1_000_000
 
@@ -175,7 +188,6 @@ def test_cgroups_name_the_busiest_by_each_rank_and_the_subjects_own() -> None:
     }  # fmt: skip
     assert frame.cgroups["/disk"]["block_read_bytes_per_s"] == 9
     assert frame.cgroups["/disk"]["cpu_ms_per_s"] == 0
-    assert made.busy[0] == "/job1"
 
 
 def test_cgroup_quota_says_in_which_share_of_periods_it_ran_out() -> None:
@@ -250,6 +262,36 @@ def test_subject_takes_the_more_exact_of_two_marks() -> None:
     assert steps.ended_ns.tolist() == [T0 + S + 5 * MS]
 
 
+def test_subject_of_a_rhythm_has_steps_of_its_own_after_some_seconds() -> None:
+    made = framer()
+    ends = T0 + np.cumsum(np.full(3_000, 10 * MS))
+    found = []
+    for second in range(1, 20):
+        here = ends[(ends > T0 + (second - 1) * S) & (ends <= T0 + second * S)]
+        made.take([sends(7, here.tolist(), "/loop"), sends(8, here.tolist(), "/")])
+        found.append(_frame(made, second).subjects)
+    assert not found[0]
+    rhythm = found[-1]["/loop"].rhythm
+    assert rhythm is not None
+    assert (rhythm.source, len(rhythm.ended_ns)) == (StepSource.RHYTHM, 100)
+    assert (rhythm.duration_ns == 10 * MS).all()
+    assert found[-1]["/loop"].steps is None
+    assert list(found[-1]) == ["/loop"]
+    assert not _frame(made, 19 + 61).subjects
+
+
+def test_subject_with_steps_has_the_rhythm_of_the_process_that_makes_them() -> None:
+    made = framer()
+    for second in range(1, 20):
+        begun = T0 + (second - 1) * S
+        for pid, every in ((6, 20 * MS), (7, 10 * MS)):
+            made.take([sends(pid, range(begun + every, begun + S + 1, every), "/job")])
+        made.take([marks(7, [begun + S])])
+        job = _frame(made, second).subjects["/job"]
+    assert job.rhythm is not None
+    assert (job.rhythm.duration_ns == 10 * MS).all()
+
+
 def _calls(pid: int = 7, span_ns: int = S, share: float = 1.0) -> GpuCalls:
     copies = (CopyCalls(Direction.HOST_TO_DEVICE, Counted.exactly(4), 4_000, ()),)
     one = ProcessCalls(
@@ -319,6 +361,26 @@ def test_faults_of_hardware_are_counted_by_kind() -> None:
     assert (host["faults_disk_per_s"], host["faults_other_per_s"]) == (2, 1)
     assert host["faults_memory_per_s"] == 0
     assert _frame(made, 2).host["faults_disk_per_s"] == 0
+
+
+def test_frame_leaves_out_what_the_kernel_has_no_hook_for(tmp_path: Path) -> None:
+    class Source:
+        absent = (Absence("on_page_fault", "this kernel has no tracepoint page_fault_user"),)
+
+    (tmp_path / "online").write_text("0\n")
+    lost = lacking([Source(), object()], tmp_path / "online")
+    assert lost == {"page_faults_per_s", "numa_migrations_per_s"}
+    (tmp_path / "online").write_text("0-1\n")
+    assert lacking([], tmp_path / "online") == frozenset()
+    made = framer(watch=["/job"])
+    made.lack(lost)
+    made.take([cpu({}), cgroup({"/job": {"cpu_ns": 1}}), ticks([T0, T0 + S], switches=[0, 5])])
+    frame = _frame(made)
+    for signals in (frame.host, frame.cgroups["/job"], frame.subjects["/job"].signals):
+        assert "cpu_ms_per_s" in signals
+        assert "page_faults_per_s" not in signals
+    assert np.isnan(frame.fine[FINE.index("page_faults_per_s")]).all()
+    assert frame.fine[FINE.index("switches_per_s"), 9] == 5
 
 
 def test_place_of_a_process_is_in_the_cpu_hierarchy() -> None:

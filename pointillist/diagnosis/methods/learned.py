@@ -84,7 +84,7 @@ def training_examples(runs: Sequence[Prepared]) -> list[Example]:
 
 def _live(run: Prepared) -> list[Example]:
     return [
-        Example(run.name, episode.causes[0], one.vector)
+        Example(run.name, one.at_ns, episode.causes[0], one.vector)
         for episode in run.episodes
         for one in run.seen
         if episode.onset_ns is not None

@@ -23,6 +23,7 @@ class Example:
     """A feature vector of one second under a fault whose cause is known."""
 
     run: str
+    at_ns: int
     cause: Cause
     vector: Vector
 
