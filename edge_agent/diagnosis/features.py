@@ -12,8 +12,8 @@ from edge_agent.frames.signals import FINE, SIGNALS
 
 from .baseline import SignalBaseline
 from .channels import CHANNEL_NAMES, CHANNELS, FLOORS, INDEX, Floats
-from .detector import Ratios
 from .settings import Settings
+from .tail import Ratios
 
 FEATURES_VERSION: Final = 1
 CAP: Final = 8.0
