@@ -82,6 +82,14 @@ def test_slow_beginning_raises_no_alarm(diagnoser: Diagnoser, host: Host) -> Non
     assert run(diagnoser, slow + host.frames(USUAL, 40)) == []
 
 
+def test_job_that_begins_anew_may_be_slow_at_first(diagnoser: Diagnoser, host: Host) -> None:
+    warm(diagnoser, host, 60)
+    cold = USUAL.with_(long_share=0.5, own={"page_faults_per_s": 9000.0})
+    gone = [host.frame(USUAL.with_(steps=False)) for _ in range(3)]
+    assert run(diagnoser, gone + host.frames(cold, 4) + host.frames(USUAL, 20)) == []
+    assert began(run(diagnoser, host.frames(CROWDED, 6)))
+
+
 def test_stalled_subject_is_a_spike(diagnoser: Diagnoser, host: Host) -> None:
     warm(diagnoser, host)
     stalled = [host.frame(USUAL.with_(running_ms=1000.0 * s)) for s in range(1, 6)]
