@@ -41,6 +41,7 @@ _LEAST_USUAL_LONG: Final = 0.002
 _MOST_USUAL_LONG: Final = 0.01
 """Above 1.3 times the 99th percentile there is less by definition, unless it degrades."""
 _UNKNOWN: Final = float("nan")
+_NOTHING: Final = np.zeros(0, np.int64)
 
 
 class TailDetector:
@@ -158,12 +159,13 @@ class TailDetector:
 
     def _second(self, steps: Steps | None, at_ns: int, span_s: float) -> Second:
         if steps is None:
-            return Second(at_ns, span_s, np.zeros(0, np.int64), 0, ())
+            return Second(at_ns, span_s, _NOTHING, _NOTHING, 0, ())
         long_ns = tuple(steps.ended_ns[steps.duration_ns > self.threshold_ns].tolist())
         count = int(steps.duration_ns.size)
         if self.ready and self._stalled(steps):
-            return Second(at_ns, span_s, steps.duration_ns, count + 1, (*long_ns, at_ns), True)
-        return Second(at_ns, span_s, steps.duration_ns, count, long_ns)
+            long_ns, count = (*long_ns, at_ns), count + 1
+            return Second(at_ns, span_s, steps.ended_ns, steps.duration_ns, count, long_ns, True)
+        return Second(at_ns, span_s, steps.ended_ns, steps.duration_ns, count, long_ns)
 
     def _stalled(self, steps: Steps) -> bool:
         if steps.running_ns is None:  # silence alone may be idleness
@@ -193,8 +195,9 @@ class TailDetector:
         return steps * gain
 
     def _durations(self, since_ns: int) -> NDArray[np.int64]:
-        parts = [second.duration_ns for second in self._recent if second.at_ns > since_ns]
-        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+        late = [second for second in self._recent if second.at_ns > since_ns]
+        parts = [second.duration_ns[second.ended_ns >= since_ns] for second in late]
+        return np.concatenate(parts) if parts else _NOTHING
 
     def _absorb(self, second: Second) -> None:
         settings = self._settings

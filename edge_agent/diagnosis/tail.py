@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 class Second:
     """The steps of one frame, measured by what is usual.
 
+    ended_ns, duration_ns   int64[n] each
     steps     those that ended, and one that will not end
     long_ns   when each long one ended; a frame's end for a stalled one
     """
 
     at_ns: int
     span_s: float
+    ended_ns: NDArray[np.int64]
     duration_ns: NDArray[np.int64]
     steps: int
     long_ns: tuple[int, ...]
