@@ -151,7 +151,7 @@ def _windows(steps: int, rules: Rules) -> list[slice]:
 
 def _weight(one: Compared) -> tuple[bool, float]:
     """Order windows: those that say something first, then by excess."""
-    return one.verdict in {Verdict.SLOW, Verdict.NORMAL, Verdict.SPLIT}, one.excess
+    return one.verdict in {Verdict.SLOW, Verdict.NORMAL}, one.excess
 
 
 def _slowness(job: Job, rank: int, windows: list[slice]) -> Slowness:

@@ -8,7 +8,7 @@ outside of what peers and steps scatter, and in most steps.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -61,8 +61,6 @@ class Verdict(StrEnum):
     NORMAL = "normal"
     NO_PEERS = "no_peers"
     TOO_FEW_STEPS = "too_few_steps"
-    SPLIT = "split"
-    """More than half of the group would be slow: then nobody is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +148,8 @@ class _Group:
             else Comparison.MAD
         )
         margin = rules.margin if test is Comparison.MAD else rules.pair_margin
-        rows = [self._one(rank, test, margin, shared, rules) for rank in range(count)]
-        slow = sum(row.verdict is Verdict.SLOW for row in rows)
-        if 2 * slow > count:
-            rows = [replace(row, verdict=Verdict.SPLIT) for row in rows]
-        return rows
+        # No more than half of a group can be above its median: never is a majority accused.
+        return [self._one(rank, test, margin, shared, rules) for rank in range(count)]
 
     def _one(
         self, rank: int, test: Comparison, margin: float, shared: _Spread, rules: Rules
