@@ -73,9 +73,7 @@ def judged_cases(folder: Path, model: Model | None) -> list[JudgedCase]:
         cause = Cause(meta["faults"][0]["cause"]) if meta["faults"] else None
         injector = meta["faults"][0]["injector"] if meta["faults"] else meta["negative"]
         held_out = bool(meta["held_out"]) or cause is None
-        found.append(
-            JudgedCase(path.stem, injector, meta["intensity"], cause, held_out, judged)
-        )
+        found.append(JudgedCase(path.stem, injector, meta["intensity"], cause, held_out, judged))
     return found
 
 

@@ -27,7 +27,9 @@ Signals = dict[str, float]
 Look = Callable[[str], Signals]
 
 TELLS: dict[str, Callable[[Signals], bool]] = {
-    "thermal_driver": lambda s: s["throttled_thermal_percent"] == 100 and s["sm_clock_percent"] < 50,
+    "thermal_driver": lambda s: (
+        s["throttled_thermal_percent"] == 100 and s["sm_clock_percent"] < 50
+    ),
     "thermal_board": lambda s: s["throttled_hardware_percent"] == 100,
     "power_cap": lambda s: s["throttled_power_percent"] == 100 and s["power_limit_percent"] > 70,
     "power_brake": lambda s: s["throttled_power_percent"] == 100,
