@@ -193,10 +193,15 @@ def press(gpu: str, injector: str, duty: float) -> None:
 
         copy()
         over = threading.Event()
-        threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+        threading.Thread(target=_until_eof, args=(over,), daemon=True).start()
         print("pressing", flush=True)
         copies, begun_s = _turns(copy, duty, over)
         print(copies * PRESS_BYTES / max(time.monotonic() - begun_s, 1e-9), flush=True)
+
+
+def _until_eof(over: threading.Event) -> None:
+    sys.stdin.read()
+    over.set()
 
 
 def _turns(copy: Any, duty: float, over: threading.Event) -> tuple[int, float]:
