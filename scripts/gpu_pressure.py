@@ -6,9 +6,10 @@ held out, by pageable copies and by copies back to the host. Beside them NVML's 
 power, temperature, clocks and throttle reasons are read once a second: power and heat are observed,
 nothing here makes them.
 
-Runs with the machine's python3 (3.11) and numpy; `pynvml` comes from the machine or from .tools/gpu.
-Needs no network. Exit code 0: every held-out case that had an impact was named; 1: not; 2: could
-not be checked; 77: there is no GPU here. GPU_CHECK_OUT=FOLDER writes FOLDER/gpu_pressure.json.
+Runs with the machine's python3 (3.11) and numpy; `pynvml` comes from the machine or from
+.tools/gpu. Needs no network. Exit code 0: every held-out case that had an impact was named; 1: not;
+2: could not be checked; 77: there is no GPU here. GPU_CHECK_OUT=FOLDER writes
+FOLDER/gpu_pressure.json.
 """
 
 from __future__ import annotations
@@ -152,9 +153,7 @@ def check(
 def _pressed(gpu: str, injector: str, level: str, duty: float, press_s: float) -> Case:
     """Run the pressing process for a while; it says how much it copied."""
     words = [sys.executable, str(Path(__file__).resolve()), "--press", gpu, injector, str(duty)]
-    with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as child:
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         if child.stdin is None or child.stdout is None:
             raise RuntimeError("expected pipes to the pressing process")
         if child.stdout.readline().strip() != "pressing":
@@ -194,10 +193,15 @@ def press(gpu: str, injector: str, duty: float) -> None:
 
         copy()
         over = threading.Event()
-        threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+        threading.Thread(target=_until_eof, args=(over,), daemon=True).start()
         print("pressing", flush=True)
         copies, begun_s = _turns(copy, duty, over)
         print(copies * PRESS_BYTES / max(time.monotonic() - begun_s, 1e-9), flush=True)
+
+
+def _until_eof(over: threading.Event) -> None:
+    sys.stdin.read()
+    over.set()
 
 
 def _turns(copy: Any, duty: float, over: threading.Event) -> tuple[int, float]:

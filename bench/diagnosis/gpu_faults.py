@@ -46,6 +46,7 @@ from edge_agent.frames.recording import write_recording
 from edge_agent.sources.devices import DevicesSource
 from edge_agent.sources.step_programs import StepProbe
 from edge_agent.sources.steps import StepsSource
+from pointillist.diagnosis.runs import NOTHING_WRONG
 from tests.fake_nvml_kit import FakeDriver
 
 FOLDER: Final = CHECKOUT / "bench" / "recordings-gpu"
@@ -273,20 +274,17 @@ def _facts(job: Job, began_ns: int) -> dict[str, Any]:
         job.steps.between(began_ns, job.start_ns), job.steps.between(job.start_ns, job.end_ns)
     )
     span = {
-        "cause": str(cause), "injector": case.injector.name,
+        "cause": str(cause or NOTHING_WRONG), "injector": case.injector.name,
         "start_ns": job.start_ns, "end_ns": job.end_ns,
     }  # fmt: skip
     return {
         "name": case.name,
         "workload": WORKLOAD,
-        "kind": "fault" if cause else "fault_free" if _is_plain(case) else "hard_negative",
-        "negative": "" if cause or _is_plain(case) else case.injector.name,
+        "injector": case.injector.name,
         "intensity": LEVELS[case.level] if cause else "",
-        "held_out": bool(cause) and (case.injector.held_out or LEVELS[case.level] == "middle"),
+        "held_out": not cause or case.injector.held_out or LEVELS[case.level] == "middle",
         "seed": case.seed,
-        "faults": [span] if cause else [],
-        "acted": [] if cause else [span | {"cause": ""}],
-        "warm_up_end_ns": began_ns + round(_SETTLE_S * 1e9),
+        "spans": [] if case.injector.name == "none" else [span],
         "subjects": [job.cgroup.path],
         "workers": 1,
         "gpu": "made: fake NVML of true ABI; the step's work follows the made state",
@@ -294,10 +292,6 @@ def _facts(job: Job, began_ns: int) -> dict[str, Any]:
         "machine": machine(),
         "commit": commit(),
     }
-
-
-def _is_plain(case: Case) -> bool:
-    return case.injector.name == "none"
 
 
 def batches(cases: Sequence[Case]) -> Iterator[Sequence[Case]]:

@@ -70,12 +70,9 @@ def judged_cases(folder: Path, model: Model | None) -> list[JudgedCase]:
     for path in labelled_paths(folder):
         run, meta = read_run(path), read_meta(path)
         judged = judge(run, episodes(run), account_with(run, model))
-        cause = Cause(meta["faults"][0]["cause"]) if meta["faults"] else None
-        injector = meta["faults"][0]["injector"] if meta["faults"] else meta["negative"]
-        held_out = bool(meta["held_out"]) or cause is None
-        found.append(
-            JudgedCase(path.stem, injector, meta["intensity"], cause, held_out, judged)
-        )
+        cause = run.facts.faults[0].cause if run.facts.faults else None
+        case = str(meta["injector"]), str(meta["intensity"]), cause, bool(meta["held_out"])
+        found.append(JudgedCase(path.stem, *case, judged))
     return found
 
 

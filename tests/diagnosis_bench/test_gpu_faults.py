@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,7 +27,9 @@ Signals = dict[str, float]
 Look = Callable[[str], Signals]
 
 TELLS: dict[str, Callable[[Signals], bool]] = {
-    "thermal_driver": lambda s: s["throttled_thermal_percent"] == 100 and s["sm_clock_percent"] < 50,
+    "thermal_driver": lambda s: (
+        s["throttled_thermal_percent"] == 100 and s["sm_clock_percent"] < 50
+    ),
     "thermal_board": lambda s: s["throttled_hardware_percent"] == 100,
     "power_cap": lambda s: s["throttled_power_percent"] == 100 and s["power_limit_percent"] > 70,
     "power_brake": lambda s: s["throttled_power_percent"] == 100,
@@ -57,7 +59,7 @@ def struck(name: str, level: int = 2) -> tuple[Gpu, float]:
 
 
 @pytest.fixture
-def look(tmp_path: Path) -> Iterator[Look]:
+def look(tmp_path: Path) -> Look:
     """Two looks through pynvml, in a child process, at a healthy GPU and at a struck one."""
     driver = FakeDriver(tmp_path)
     noise = random.Random(1)
@@ -149,7 +151,7 @@ def test_gpu_faults_are_recorded_side_by_side(
     shared, calm = (read_recording(path) for path in record(cases, tmp_path))
     assert shared.meta["impact"]["passed"]
     assert not calm.meta["impact"]["passed"]
-    assert read_meta(tmp_path / "gpu-none-9.parquet")["faults"] == []
+    assert read_meta(tmp_path / "gpu-none-9.parquet")["spans"] == []
     for recording, gpu in ((shared, 0), (calm, 1)):
         (subject,) = {key for frame in recording.frames for key in frame.subjects}
         assert [subject] == recording.meta["subjects"]
