@@ -37,7 +37,15 @@ _SHARES: Final = {
     "share.own_read": ("own.block_read_bytes_per_s", "other.block_read_bytes_per_s"),
     "share.own_send": ("own.net_send_bytes_per_s", "other.net_send_bytes_per_s"),
 }
-_STEP_FEATURES: Final = ("step.p10", "step.p50", "step.p99", "step.rate", "step.cpu")
+_PER_STEP: Final = {
+    "step.cpu": INDEX["own.cpu_ms_per_s"],
+    "step.send": INDEX["own.net_send_bytes_per_s"],
+    "step.receive": INDEX["own.net_receive_bytes_per_s"],
+    "step.read": INDEX["own.block_read_bytes_per_s"],
+    "step.sleep": INDEX["own.sleep_ms_per_s"],
+}
+"""What one step takes: the channel's ratio over the rate's."""
+_STEP_FEATURES: Final = ("step.p10", "step.p50", "step.p99", "step.rate", *_PER_STEP)
 
 FEATURE_NAMES: Final = (
     *(f"{name}.z" for name in CHANNEL_NAMES),
@@ -55,7 +63,6 @@ FEATURE_GROUPS: Final = (
 )
 FEATURE_INDEX: Final = {name: place for place, name in enumerate(FEATURE_NAMES)}
 _CHANNEL_COUNT: Final = len(CHANNELS)
-_CPU: Final = INDEX["own.cpu_ms_per_s"]
 
 
 class SubjectSignals:
@@ -143,8 +150,8 @@ def vector_of(
     usual = signals.baseline.median
     ratio = np.log2((np.maximum(now, 0) + FLOORS) / (np.maximum(usual, 0) + FLOORS))
     shares = [_share(now[INDEX[own]], now[INDEX[other]]) for own, other in _SHARES.values()]
-    per_step = ratio[_CPU] - ratios.rate
-    steps = np.clip([*ratios, per_step], -CAP, CAP)
+    per_step = ratio[list(_PER_STEP.values())] - ratios.rate
+    steps = np.clip([*ratios, *per_step], -CAP, CAP)
     signal_part = np.clip(np.concatenate((octaves, ratio)), -CAP, CAP)
     lag_part = np.clip(lags_s, -_LAG_CAP_S, _LAG_CAP_S)
     return np.concatenate((signal_part, lag_part, shares, steps))

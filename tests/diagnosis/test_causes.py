@@ -7,12 +7,18 @@ from typing import Final
 import pytest
 
 from edge_agent.diagnosis.diagnoser import Diagnoser
+from edge_agent.diagnosis.features import FEATURE_NAMES
 from edge_agent.diagnosis.findings import Cause, Diagnosis
 from edge_agent.diagnosis.rule_table import RULES
 from edge_agent.frames.signals import SIGNALS
 from tests.diagnosis_kit import CROWDED, NOISE, USUAL, Host, Second, diagnoses, run, warm
 
 _SPIKE: Final = USUAL.with_(long_share=0.2)
+_LESS: Final = {
+    "net_send_bytes_per_s": 4e6,
+    "net_receive_bytes_per_s": 4e6,
+    "block_read_bytes_per_s": 2e6,
+}  # what fewer steps need
 _WITH_GPU: Final = USUAL.with_(gpu={})
 SCENES: Final[dict[Cause, Second]] = {
     Cause.CPU_CONTENTION: CROWDED,
@@ -57,7 +63,9 @@ SCENES: Final[dict[Cause, Second]] = {
             "net_receive_bytes_per_s": 6e6,
         }
     ),
-    Cause.INPUT_STARVATION: _SPIKE.with_(own={"cpu_ms_per_s": 220.0, "sleep_ms_per_s": 700.0}),
+    Cause.INPUT_STARVATION: USUAL.with_(
+        step_ms=25.0, own={"cpu_ms_per_s": 240.0, "sleep_ms_per_s": 700.0, **_LESS},
+    ),
     Cause.UNKNOWN: _SPIKE,
 }  # fmt: skip
 
@@ -94,6 +102,20 @@ def test_evidence_begins_with_a_signal_of_the_cause(cause: Cause) -> None:
     assert found.onset_ns - 2_000_000_000 < first.since_ns <= found.at_ns
 
 
+def test_input_made_at_home_starves_the_subject_too() -> None:
+    """Its own loader works harder for steps that are otherwise the same."""
+    found = diagnosed(USUAL.with_(step_ms=25.0, own={"cpu_ms_per_s": 900.0, **_LESS}))
+    assert found.cause is Cause.INPUT_STARVATION
+
+
+def test_second_cause_stands_behind_the_louder() -> None:
+    both = SCENES[Cause.CGROUP_THROTTLING].with_(
+        host={"retransmits_per_s": 25.0}, others=SCENES[Cause.DISK_IO].others
+    )
+    ranked = [cause for cause, _ in diagnosed(both).ranked]
+    assert ranked[:2] == [Cause.CGROUP_THROTTLING, Cause.NIC_LIMIT_OR_LOSS]
+
+
 def test_interfering_cgroup_is_named() -> None:
     who = {one.signal: one.who for one in diagnosed(SCENES[Cause.CPU_CONTENTION]).evidence}
     assert who["run_delay_ms_per_s"] == NOISE
@@ -116,4 +138,5 @@ def test_rules_name_signals_that_the_table_has() -> None:
     """A rule on a name that no frame can carry would be silent for ever."""
     for rule in RULES:
         for tell in (*rule.tells, *(one for group in rule.needs for one in group)):
-            assert tell.channel.partition(".")[2] in SIGNALS, tell
+            assert tell.feature in FEATURE_NAMES, tell
+            assert tell.channel.partition(".")[2] in SIGNALS or tell.channel in FEATURE_NAMES
