@@ -18,12 +18,12 @@ from bench.record import RESULTS, ROOT, Figure, commit, write_result
 from edge_agent.diagnosis.causes import RULES_TITLE
 from edge_agent.diagnosis.model_file import load_model
 from pointillist.diagnosis.evaluation import Evaluation, evaluate
-from pointillist.diagnosis.figures import alarm_rate
+from pointillist.diagnosis.figures import alarm_rate, host_part
 from pointillist.diagnosis.folder import runs_in
 from pointillist.diagnosis.incident_rates import incident_rates, write_rates
 from pointillist.diagnosis.page import page
 from pointillist.diagnosis.plots import pictures
-from pointillist.diagnosis.results import Results, host_part, results_of
+from pointillist.diagnosis.results import Results, results_of
 
 NAME: Final = "diagnosis"
 COMMAND: Final = "make bench-diagnosis"
