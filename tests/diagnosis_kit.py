@@ -46,6 +46,8 @@ class Second:
     step_ms     usual step time; `long_share` of the steps take `long_times` as long
     own, host, others, gpu   signals that differ from the usual ones
     running_ms  age of the step that does not end; then no step ends
+    marked      steps are measured; else there is a rhythm alone
+    steps       False: nothing runs
     """
 
     step_ms: float = 10.0
@@ -58,6 +60,7 @@ class Second:
     gpu: Mapping[str, float] | None = None
     running_ms: float | None = None
     marked: bool = True
+    steps: bool = True
 
     def with_(self, **changes: object) -> Second:
         """The same second but for these."""
@@ -106,6 +109,8 @@ class Host:
     def _subject(self, job: str, what: Second) -> Subject:
         steps = self._steps(what)
         signals = self._jittered({**_OWN, **what.own})
+        if not what.steps:
+            return Subject(job, "python3", signals, None, None)
         gpus = (0,) if what.gpu is not None else ()
         if what.marked:
             return Subject(job, "python3", signals, steps, None, gpus)

@@ -10,9 +10,9 @@ is not learned as usual; what the subject did in the last minute is kept beside 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import replace
 from math import log, log2
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from edge_agent.frames.frame import Steps
 from .baseline import StepBaseline, step_bins
 from .findings import StepTimes
 from .settings import Settings
+from .tail import Ratios, Second, Tail
 
 _WINDOWS: Final = (2, 3, 5, 10)
 _NEWEST: Final = 3
@@ -32,53 +33,15 @@ _FEWEST_FOR_SHIFT: Final = 6
 _SHIFT: Final = 0.25
 """log2 of the ratio from which the fastest tenth of the steps counts as slower: 1.19. A slow
 degradation is never that far from the last minute."""
+_LEAST_GAP_S: Final = 0.5
+_MISSED_STEPS: Final = 10.0
+"""Usual steps for which there was time while none ran: by chance, once in 20,000 times."""
 _PRIOR_STEPS: Final = 100.0
 _LEAST_USUAL_LONG: Final = 0.002
 _MOST_USUAL_LONG: Final = 0.01
 """Above 1.3 times the 99th percentile there is less by definition, unless it degrades."""
 _UNKNOWN: Final = float("nan")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Second:
-    """The steps of one frame, measured by what is usual.
-
-    steps     those that ended, and one that will not end
-    long_ns   when each long one ended; a frame's end for a stalled one
-    """
-
-    at_ns: int
-    span_s: float
-    duration_ns: NDArray[np.int64]
-    steps: int
-    long_ns: tuple[int, ...]
-    stalled: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """What the last seconds say of the tail.
-
-    nats      log of how much likelier the share of long steps is now than usual
-    onset_ns  first long step of the window that says so
-    restless  the very last seconds are still unusual
-    stalled   a step will not end
-    """
-
-    spiking: bool
-    nats: float
-    onset_ns: int
-    restless: bool = False
-    stalled: bool = False
-
-
-class Ratios(NamedTuple):
-    """log2 of now to usual: quantiles of the step times, and steps a second. NaN: unknown."""
-
-    p10: float
-    p50: float
-    p99: float
-    rate: float
+_NOTHING: Final = np.zeros(0, np.int64)
 
 
 class TailDetector:
@@ -88,6 +51,7 @@ class TailDetector:
         self._settings = settings
         self._recent: deque[Second] = deque(maxlen=max(_WINDOWS))
         self._waiting: deque[Second] = deque()
+        self._last_end_ns = self._settled_ns = 0
         self._forget()
 
     def _forget(self) -> None:
@@ -105,9 +69,12 @@ class TailDetector:
 
     def take(self, steps: Steps | None, at_ns: int, span_s: float) -> Tail:
         """Measure one frame's steps; nothing is learned from them yet."""
-        self._recent.append(self._second(steps, at_ns, span_s))
-        if not self.ready:
-            return Tail(False, 0.0, at_ns)
+        self._notice_restart(steps, at_ns)
+        second = self._second(steps, at_ns, span_s)
+        settling = at_ns < self._settled_ns
+        self._recent.append(replace(second, long_ns=(), stalled=False) if settling else second)
+        if settling or not self.ready:
+            return Tail(False, 0.0, at_ns, settling=settling)
         settings = self._settings
         weighed = self._weighed()
         nats = max((weighed[window][0] for window in _WINDOWS if window in weighed), default=0.0)
@@ -180,14 +147,25 @@ class TailDetector:
         p10, p50, p99 = np.log2(np.quantile(durations, shares) / usual).tolist()
         return Ratios(p10, p50, p99, rate)
 
+    def _notice_restart(self, steps: Steps | None, at_ns: int) -> None:
+        """Give steps some seconds to settle after a time that no step covers: a job begun anew."""
+        if steps is None or steps.ended_ns.size == 0:
+            return
+        begun_ns = int(steps.ended_ns[0] - steps.duration_ns[0])
+        gap_s = (begun_ns - self._last_end_ns) / _NS if self._last_end_ns else 0.0
+        self._last_end_ns = int(steps.ended_ns[-1])
+        if gap_s >= _LEAST_GAP_S and gap_s * self._fast.rate_per_s >= _MISSED_STEPS:
+            self._settled_ns = at_ns + int(self._settings.warmup_s / 2 * _NS)
+
     def _second(self, steps: Steps | None, at_ns: int, span_s: float) -> Second:
         if steps is None:
-            return Second(at_ns, span_s, np.zeros(0, np.int64), 0, ())
+            return Second(at_ns, span_s, _NOTHING, _NOTHING, 0, ())
         long_ns = tuple(steps.ended_ns[steps.duration_ns > self.threshold_ns].tolist())
         count = int(steps.duration_ns.size)
         if self.ready and self._stalled(steps):
-            return Second(at_ns, span_s, steps.duration_ns, count + 1, (*long_ns, at_ns), True)
-        return Second(at_ns, span_s, steps.duration_ns, count, long_ns)
+            long_ns, count = (*long_ns, at_ns), count + 1
+            return Second(at_ns, span_s, steps.ended_ns, steps.duration_ns, count, long_ns, True)
+        return Second(at_ns, span_s, steps.ended_ns, steps.duration_ns, count, long_ns)
 
     def _stalled(self, steps: Steps) -> bool:
         if steps.running_ns is None:  # silence alone may be idleness
@@ -217,8 +195,9 @@ class TailDetector:
         return steps * gain
 
     def _durations(self, since_ns: int) -> NDArray[np.int64]:
-        parts = [second.duration_ns for second in self._recent if second.at_ns > since_ns]
-        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+        late = [second for second in self._recent if second.at_ns > since_ns]
+        parts = [second.duration_ns[second.ended_ns >= since_ns] for second in late]
+        return np.concatenate(parts) if parts else _NOTHING
 
     def _absorb(self, second: Second) -> None:
         settings = self._settings

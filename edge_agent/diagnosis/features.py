@@ -12,14 +12,14 @@ from edge_agent.frames.signals import FINE, SIGNALS
 
 from .baseline import SignalBaseline
 from .channels import CHANNEL_NAMES, CHANNELS, FLOORS, INDEX, Floats
-from .detector import Ratios
 from .settings import Settings
+from .tail import Ratios
 
 FEATURES_VERSION: Final = 1
 CAP: Final = 8.0
 """Deviations and ratios, in octaves, end here."""
 _LAG_CAP_S: Final = 3.0
-_HISTORY: Final = 30
+_HISTORY: Final = 60
 _REFRESH_FRAMES: Final = 4
 _FEW_SECONDS: Final = 10
 _RELATIVE_SPREAD: Final = np.array(
@@ -28,6 +28,15 @@ _RELATIVE_SPREAD: Final = np.array(
 """Share of the median below which a stray is nothing: rates vary more than states."""
 _AWAY: Final = 4.0
 """Spreads from which a signal counts as away from its baseline."""
+_EVENTS: Final = np.array(
+    [
+        place
+        for place, channel in enumerate(CHANNELS)
+        if channel.signal.startswith(("xids_", "faults_", "rows_remapped", "ecc_uncorrected"))
+    ]
+)
+"""What happens once and has its effect later: the second in which it came counts."""
+_EVENTS_REACH_NS: Final = 10_000_000_000
 _ENTERED_NS: Final = 300_000_000
 """A frame in which the spike took less than this says little of it."""
 
@@ -113,7 +122,15 @@ class SubjectSignals:
         known = table == table  # noqa: PLR0124
         count = known.sum(axis=0)
         sums = np.where(known, table, 0.0).sum(axis=0)
-        return np.where(count > 0, sums / np.maximum(count, 1), np.nan)
+        means = np.where(count > 0, sums / np.maximum(count, 1), np.nan)
+        means[_EVENTS] = self._events(onset_ns)
+        return means
+
+    def _events(self, onset_ns: int) -> Floats:
+        """Give the most of each event in a second since shortly before the onset."""
+        since_ns = onset_ns - _EVENTS_REACH_NS
+        rows = [row[_EVENTS] for at, row in self._history if at > since_ns]
+        return np.asarray(np.fmax.reduce(rows or [self._history[-1][1][_EVENTS]]))
 
     def newest_deviation(self, places: NDArray[np.int64]) -> Floats:
         """Give how far channels are from usual in the last frame, in spreads."""

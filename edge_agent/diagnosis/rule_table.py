@@ -236,7 +236,10 @@ RULES: Final = (
         ),
         needs=(
             (_shrunk("own.cpu_ms_per_s", 0.1, 0.5), _up("own.net_receive_wait_ms_per_s")),
-            (_up("own.net_receive_wait_ms_per_s"), _up("own.collective_ms_per_s")),
+            (
+                _up("own.net_receive_wait_ms_per_s", low=1.5, high=3.0),
+                _up("own.collective_ms_per_s"),
+            ),
         ),
         excused_by=(
             (Cause.NIC_LIMIT_OR_LOSS, 0.8),

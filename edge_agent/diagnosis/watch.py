@@ -9,37 +9,23 @@ from edge_agent.frames.frame import Steps, StepSource, Subject
 
 from .causes import Ranking, rank
 from .channels import INDEX, Floats, Readings
-from .detector import Tail, TailDetector
+from .detector import TailDetector
 from .early import EarlyWarning
 from .evidence import evidence_for, evidence_of
 from .features import SubjectSignals, vector_of
 from .findings import Cause, Diagnosis, Finding, SpikeBegan, SpikeEnded, StepTimes, Warned
 from .fine import NO_LAGS, FineHistory
-from .incident import IncidentGauge
 from .model import Model
 from .neighbours import Neighbours
 from .rules import CAUSES, Verdict, judge
 from .settings import Settings
+from .spike import Spike
+from .tail import Tail
 
 _NS: Final = 1_000_000_000
 _OWN_WRITES: Final = INDEX["own.block_write_bytes_per_s"]
 _DISK_IO: Final = CAUSES.index(Cause.DISK_IO)
 _OTHER_WRITES: Final = INDEX["other.block_write_bytes_per_s"]
-
-
-class Spike:
-    """One spike while it stands."""
-
-    def __init__(self, settings: Settings, onset_ns: int, before: StepTimes) -> None:
-        self.onset_ns = onset_ns
-        self.before = before
-        self.gauge = IncidentGauge(settings, before)
-        self.lags_s: Floats | None = None
-        self.lags_whole = False
-        self.vector: Floats | None = None
-        self.last: Diagnosis | None = None
-        self.frames = 0
-        self.calm_frames = 0
 
 
 class Around:
@@ -130,6 +116,10 @@ class SubjectWatch:
 
     def _learn(self, tail: Tail) -> None:
         settings = self._settings
+        if tail.settling:
+            self._tail.doubt()
+            self._signals.doubt()
+            return
         doubtful = tail.spiking or tail.nats > settings.evidence_nats / 2
         if doubtful and self._doubted_frames < settings.doubt_frames:
             self._doubted_frames += 1

@@ -108,6 +108,14 @@ def test_input_made_at_home_starves_the_subject_too() -> None:
     assert found.cause is Cause.INPUT_STARVATION
 
 
+def test_fault_that_was_told_once_before_the_spike_is_its_cause() -> None:
+    host, diagnoser = Host(), Diagnoser()
+    warm(diagnoser, host, 30, _WITH_GPU)
+    told = host.frame(_WITH_GPU.with_(gpu={"xids_faulty_per_s": 1.0}))
+    found = run(diagnoser, [told, *host.frames(_WITH_GPU.with_(long_share=0.3), 10)])
+    assert {one.cause for one in diagnoses(found)} == {Cause.GPU_HARDWARE_FAULT}
+
+
 def test_second_cause_stands_behind_the_louder() -> None:
     both = SCENES[Cause.CGROUP_THROTTLING].with_(
         host={"retransmits_per_s": 25.0}, others=SCENES[Cause.DISK_IO].others

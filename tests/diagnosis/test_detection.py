@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -82,6 +85,14 @@ def test_slow_beginning_raises_no_alarm(diagnoser: Diagnoser, host: Host) -> Non
     assert run(diagnoser, slow + host.frames(USUAL, 40)) == []
 
 
+def test_job_that_begins_anew_may_be_slow_at_first(diagnoser: Diagnoser, host: Host) -> None:
+    warm(diagnoser, host, 60)
+    cold = USUAL.with_(long_share=0.5, own={"page_faults_per_s": 9000.0})
+    gone = [host.frame(USUAL.with_(steps=False)) for _ in range(3)]
+    assert run(diagnoser, gone + host.frames(cold, 4) + host.frames(USUAL, 20)) == []
+    assert began(run(diagnoser, host.frames(CROWDED, 6)))
+
+
 def test_stalled_subject_is_a_spike(diagnoser: Diagnoser, host: Host) -> None:
     warm(diagnoser, host)
     stalled = [host.frame(USUAL.with_(running_ms=1000.0 * s)) for s in range(1, 6)]
@@ -94,6 +105,25 @@ def test_larger_batch_is_a_new_phase_and_no_spike(diagnoser: Diagnoser, host: Ho
     assert run(diagnoser, host.frames(USUAL.with_(step_ms=21.0), 60)) == []
     (spike,) = began(run(diagnoser, host.frames(CROWDED.with_(step_ms=21.0), 6)))
     assert spike.before.p50_ms == pytest.approx(21.0, rel=0.1)
+
+
+def test_larger_batch_in_the_middle_of_a_second_is_no_spike(
+    diagnoser: Diagnoser, host: Host
+) -> None:
+    warm(diagnoser, host, 60, USUAL.with_(step_ms=22.0))
+    half = host.frame(USUAL.with_(step_ms=22.0))
+    subject = half.subjects[JOB]
+    assert subject.steps is not None
+    later = subject.steps.ended_ns > half.boottime_ns - SECOND_NS // 2
+    every_other = ~later | (np.arange(later.size) % 2 == 0)
+    durations = np.where(later, 2, 1) * subject.steps.duration_ns
+    steps = replace(
+        subject.steps,
+        ended_ns=subject.steps.ended_ns[every_other],
+        duration_ns=durations[every_other],
+    )
+    mixed = replace(half, subjects={JOB: replace(subject, steps=steps)})
+    assert run(diagnoser, [mixed, *host.frames(USUAL.with_(step_ms=44.0), 30)]) == []
 
 
 def test_slower_steps_with_a_cause_are_no_new_phase(diagnoser: Diagnoser, host: Host) -> None:
