@@ -50,6 +50,8 @@ class LeaderConfig:
     key_dir     identity.key and the daily *.hpke keys, 0600
     signed_dir  *.task and *.roster under both signatures; read again when one is added
     helper_pk   the pinned Helper's identity, 32 B; empty for scheme `local` alone
+    incident_rates  measured rates of the agents' detector; None: those that are shipped
+    agents_model    model that the fleet's agents diagnose with; None: causes are not corrected
     """
 
     key_dir: Path
@@ -65,6 +67,8 @@ class LeaderConfig:
     catalogue: Path | None
     status_file: Path
     kafka: KafkaSettings | None = None
+    incident_rates: Path | None = None
+    agents_model: str | None = None
 
     @property
     def transport(self) -> TransportSettings:
@@ -116,6 +120,8 @@ def load_leader_config(path: Path) -> LeaderConfig:
         catalogue=store.path("catalogue") if store.has("catalogue") else None,
         status_file=leader.path("status_file", state_dir / "status.json"),
         kafka=_kafka(log.table("kafka")) if log.has("kafka") else None,
+        incident_rates=store.path("incident_rates") if store.has("incident_rates") else None,
+        agents_model=store.text("agents_model", "") or None,
     )
     top.done(leader, log, store)
     _checked(f"{path} [transport]", lambda: config.transport)

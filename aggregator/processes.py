@@ -15,6 +15,7 @@ from wire.catalogue import Catalogue
 
 from .channel import prepare_socket_folder
 from .config import HelperConfig, LeaderConfig
+from .detector import Detector
 from .helper_shell import HelperShell
 from .leader_shell import LeaderShell
 from .runners import Checkpoint, no_checkpoint
@@ -34,7 +35,7 @@ def run_leader(
     """Run the Leader until SIGTERM or SIGINT.
 
     say         gets one line about the user it runs as
-    Raises      what `LeaderShell` raises; PrivilegeError
+    Raises      what `LeaderShell` raises; PrivilegeError, DetectorFileError
     """
     released = (config.database.parent, config.releases_dir)
     _prepare(config.user, 0o700, config.state_dir)
@@ -42,8 +43,15 @@ def run_leader(
     prepare_transport(config.transport, Side.AGGREGATOR)
     say(_become(config.user, umask=0o022).line)  # releases are for every reader of the machine
     catalogue = Catalogue.load(config.catalogue)
+    rates = config.incident_rates
     with (
-        Store(config.database, config.releases_dir, catalogue) as store,
+        Store(
+            config.database,
+            config.releases_dir,
+            catalogue,
+            detector=Detector.shipped() if rates is None else Detector.load(rates),
+            agents_model=config.agents_model,
+        ) as store,
         open_transport(config.transport, Side.AGGREGATOR) as log,
     ):
         shell = LeaderShell(config, log, store, checkpoint=checkpoint)

@@ -1,4 +1,4 @@
-"""Ratios of released sums: Fieller intervals, coverage, and correction by a detector's matrix.
+"""Ratios of released sums: Fieller intervals, means over windows, coverage.
 
 A share divides one noisy sum by another. Its interval is found by inverting a test (Fieller 1954):
 the set of shares r for which numerator - r x denominator could be pure noise. There is no bounded
@@ -21,9 +21,6 @@ CONFIDENCE = 0.95
 
 BELOW_NOISE_ERRORS = 2.0
 """A value under this many standard errors is never drawn as a number."""
-
-MAX_CONDITION = 1e3
-"""A detector whose matrix amplifies errors more than this is of no use for a correction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,52 +148,3 @@ def coverage(hits: int, trials: int, confidence: float = 0.99) -> Coverage:
 
     bounds = stats.binomtest(hits, trials).proportion_ci(confidence, method="exact")
     return Coverage(hits, trials, hits / trials, float(bounds.low), float(bounds.high))
-
-
-def correct_by_confusion(
-    reported: Floats,
-    standard_errors: Floats,
-    detection: Floats,
-    false_alarm: Floats,
-    hosts: int,
-) -> tuple[Floats, Floats]:
-    """Estimate how many hosts truly had each class, by a detector's published confusion matrix.
-
-    reported, standard_errors    float64[k], hosts
-    detection      float64[k, k]; [i, j] is the probability that a host with class i reports class j
-    false_alarm    float64[k]; the probability that a host with no class reports j
-    hosts          accepted hosts of the window
-    Returns        (float64[k] hosts, float64[k] standard errors) with the noise and the detector's
-                   own chance in them, but no error of the published matrix itself
-    Raises         ValueError when shapes or probabilities are wrong, or the matrix tells the
-                   classes apart too badly
-
-    A host is taken to have at most one class at a time: expected reports are truth x detection, and
-    (hosts - sum of truth) x false_alarm on top.
-    """
-    matrix = _confusion(detection, false_alarm, reported.shape[0])
-    inverse = np.linalg.inv(matrix)
-    truth = inverse @ (reported - hosts * false_alarm)
-    present = np.clip(truth, 0.0, hosts)
-    clean = max(hosts - float(present.sum()), 0.0)
-    chance = present @ (detection * (1 - detection)) + clean * false_alarm * (1 - false_alarm)
-    covariance = inverse @ np.diag(standard_errors**2 + chance) @ inverse.T
-    return truth, np.sqrt(np.diag(covariance))
-
-
-def _confusion(detection: Floats, false_alarm: Floats, classes: int) -> Floats:
-    if detection.shape != (classes, classes) or false_alarm.shape != (classes,):
-        raise ValueError(
-            f"expected a {classes} x {classes} detection matrix and {classes} false-alarm rates, "
-            f"got {detection.shape} and {false_alarm.shape}"
-        )
-    if min(detection.min(), false_alarm.min()) < 0 or max(detection.max(), false_alarm.max()) > 1:
-        raise ValueError("a detector's rates must be probabilities between 0 and 1")
-    matrix = (detection - false_alarm[None, :]).T
-    condition = float(np.linalg.cond(matrix))
-    if not condition <= MAX_CONDITION:
-        raise ValueError(
-            "the detector tells its classes apart too badly to correct by: expected a condition "
-            f"of at most {MAX_CONDITION:g}, got {condition:.3g}"
-        )
-    return np.asarray(matrix, np.float64)

@@ -7,17 +7,22 @@ select: no other file, no network, no extension, no write.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 
 import duckdb
 import pandas as pd
+import pyarrow as pa
 
+from .cause_files import CAUSE_MEANINGS
+from .cause_files import FOLDER as CAUSES_FOLDER
 from .release_files import MEANINGS
 
 Moment = datetime | date | str | int | float
 """A time: a datetime (naive means UTC), a date, ISO text, or unix seconds."""
+
+Meanings = Mapping[str, tuple[pa.DataType, str]]
 
 _LATEST = """
 CREATE VIEW latest AS
@@ -57,25 +62,25 @@ def read_releases(
     Returns         a DataFrame with the columns of `query --schema` and `date`
     Raises          FileNotFoundError when there is no such folder
     """
-    conditions: list[tuple[str, object]] = [
-        ("series = ?", series),
-        ("section = ?", section),
-        ("window_start >= ?", None if since is None else moment(since)),
-        ("window_start < ?", None if until is None else moment(until)),
-    ]
-    chosen = [(text, value) for text, value in conditions if value is not None]
-    where = f"WHERE {' AND '.join(text for text, _ in chosen)}" if chosen else ""
-    # The condition is made of the four texts above; what the caller gave is bound.
-    sql = f"SELECT * FROM releases {where} ORDER BY ALL"  # noqa: S608
-    with _open(folder) as database:
-        return database.execute(sql, [value for _, value in chosen]).df()
+    return _read("releases", folder, series=series, section=section, since=since, until=until)
+
+
+def read_causes(
+    folder: str | os.PathLike[str],
+    *,
+    section: str | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
+) -> pd.DataFrame:
+    """Return the Leader's root-cause tables, one row a cause; arguments as `read_releases`."""
+    return _read("causes", folder, section=section, since=since, until=until)
 
 
 def query(sql: str, folder: str | os.PathLike[str]) -> pd.DataFrame:
-    """Run one SELECT over the views `releases` and `latest`.
+    """Run one SELECT over the views `releases`, `latest` and `causes`.
 
     `releases` has every released cell; `latest` has the newest window of every series and cohort,
-    with value and share NULL where they are below noise.
+    with value and share NULL where they are below noise; `causes` has the root-cause tables.
     Raises      QueryRefused, QueryForbidden, FileNotFoundError when there is no such folder
     """
     with _open(folder) as database:
@@ -86,6 +91,29 @@ def query(sql: str, folder: str | os.PathLike[str]) -> pd.DataFrame:
             raise QueryForbidden(f"a query reads the releases folder alone: {error}") from error
         except duckdb.Error as error:
             raise QueryRefused(str(error).strip()) from error
+
+
+def _read(
+    view: str,
+    folder: str | os.PathLike[str],
+    *,
+    series: str | None = None,
+    section: str | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
+) -> pd.DataFrame:
+    conditions: list[tuple[str, object]] = [
+        ("series = ?", series),
+        ("section = ?", section),
+        ("window_start >= ?", None if since is None else moment(since)),
+        ("window_start < ?", None if until is None else moment(until)),
+    ]
+    chosen = [(text, value) for text, value in conditions if value is not None]
+    where = f"WHERE {' AND '.join(text for text, _ in chosen)}" if chosen else ""
+    # View and condition are made of texts of this module; what the caller gave is bound.
+    sql = f"SELECT * FROM {view} {where} ORDER BY ALL"  # noqa: S608
+    with _open(folder) as database:
+        return database.execute(sql, [value for _, value in chosen]).df()
 
 
 def moment(when: Moment) -> datetime:
@@ -119,7 +147,9 @@ def _open(folder: str | os.PathLike[str]) -> duckdb.DuckDBPyConnection:
         raise FileNotFoundError(f"no folder of releases at {root}")
     database = duckdb.connect(":memory:")
     try:
-        database.execute(f"CREATE VIEW releases AS {_source(root)}")
+        database.execute(f"CREATE VIEW releases AS {_source(root, MEANINGS)}")
+        causes = _source(root / CAUSES_FOLDER, CAUSE_MEANINGS)
+        database.execute(f"CREATE VIEW causes AS {causes}")
         database.execute(_LATEST)
         # DuckDB checks the pattern as written, and the files that it finds.
         allowed = ", ".join(_literal(f"{path}/") for path in (str(root), _escaped(str(root))))
@@ -132,9 +162,9 @@ def _open(folder: str | os.PathLike[str]) -> duckdb.DuckDBPyConnection:
     return database
 
 
-def _source(root: Path) -> str:
+def _source(root: Path, meanings: Meanings) -> str:
     if next(root.glob("series=*/date=*/*.parquet"), None) is None:
-        return f"SELECT {_typed_nulls()} WHERE false"
+        return f"SELECT {_typed_nulls(meanings)} WHERE false"
     pattern = _literal(f"{_escaped(str(root))}/series=*/date=*/*.parquet")
     types = "{'series': VARCHAR, 'date': DATE}"
     options = f"hive_partitioning = true, hive_types = {types}, union_by_name = true"
@@ -150,8 +180,8 @@ _SQL_TYPES = {
 }
 
 
-def _typed_nulls() -> str:
-    columns = {name: _SQL_TYPES[str(kind)] for name, (kind, _) in MEANINGS.items()} | {
+def _typed_nulls(meanings: Meanings) -> str:
+    columns = {name: _SQL_TYPES[str(kind)] for name, (kind, _) in meanings.items()} | {
         "date": "DATE"
     }
     return ", ".join(f"CAST(NULL AS {kind}) AS {name}" for name, kind in columns.items())

@@ -1,7 +1,8 @@
 """The Leader's releases: a DuckDB file that only its process opens, and Parquet for everyone else.
 
-A release is one DuckDB transaction, then one Parquet file that appears whole under its final name.
-A crash between the two leaves a release without its file; the next start writes what is missing.
+A release is one DuckDB transaction, then one Parquet file that appears whole under its final name,
+and where it counts causes a second one with their table. A crash in between leaves a release
+without its files; the next start writes what is missing.
 Writing a release again changes nothing, and another vector under the same key is refused: a release
 is final.
 """
@@ -23,6 +24,9 @@ import pyarrow.parquet as pq
 from wire.catalogue import Catalogue
 from wire.task import DEMO_DOMAIN
 
+from .cause_files import RELEASED_COLUMNS, cause_columns, cause_path, tables_of
+from .causes import CAUSE_SECTIONS
+from .detector import Detector
 from .release_files import COLUMNS, SCHEMA, release_path
 from .released import ReleasedWindow
 from .statistics import Cell, estimate
@@ -52,10 +56,20 @@ class Store:
 
     path       the DuckDB file; DuckDB refuses a second process while it is open
     folder     the folder of released Parquet, readable by others; the file must not lie in it
+    detector, agents_model   what root-cause tables are corrected by, see `causes.cause_table`
     Raises     ValueError when it does, duckdb.Error when the file is open elsewhere or damaged
     """
 
-    def __init__(self, path: Path, folder: Path, catalogue: Catalogue) -> None:
+    def __init__(
+        self,
+        path: Path,
+        folder: Path,
+        catalogue: Catalogue,
+        *,
+        detector: Detector | None = None,
+        agents_model: str | None = None,
+    ) -> None:
+        self._detector, self._agents_model = detector, agents_model
         self._folder = folder.resolve()
         if self._folder in path.resolve().parents:
             raise ValueError(
@@ -92,15 +106,15 @@ class Store:
             self._export(release.task.series, release.cohort, _utc(release.window_start_s))
 
     def repair(self) -> int:
-        """Write each Parquet file that a crash left unwritten; return how many there were."""
-        for leftover in self._folder.glob("series=*/date=*/.*.partial"):
+        """Write the files of each release that a crash left without; return how many there were."""
+        for leftover in self._folder.glob("**/series=*/date=*/.*.partial"):
             leftover.unlink()
         missing = [
             key
             for key in self._database.execute(
                 "SELECT series, cohort, window_start FROM windows ORDER BY ALL"
             ).fetchall()
-            if not release_path(self._folder, *key).exists()
+            if not release_path(self._folder, *key).exists() or self._lacks_causes(*key)
         ]
         for series, cohort, start in missing:
             self._export(series, cohort, start)
@@ -145,6 +159,35 @@ class Store:
             params=(series, cohort, start),
         ).to_arrow_table()
         _write_whole(rows.cast(SCHEMA), release_path(self._folder, series, cohort, start))
+        self._export_causes(series, cohort, start)
+
+    def _lacks_causes(self, series: str, cohort: int, start: datetime) -> bool:
+        if cause_path(self._folder, series, cohort, start).exists():
+            return False
+        counted = self._database.execute(
+            "SELECT 1 FROM cells WHERE series = ? AND cohort = ? AND window_start = ? "
+            "AND list_contains(?, section) LIMIT 1",
+            (series, cohort, start, list(CAUSE_SECTIONS)),
+        ).fetchall()
+        return bool(counted)
+
+    def _export_causes(self, series: str, cohort: int, start: datetime) -> None:
+        """Write the root-cause tables of a release that counts causes."""
+        released = self._database.sql(
+            f"SELECT {RELEASED_COLUMNS} FROM cells "  # noqa: S608  (names of this package)
+            "WHERE series = ? AND cohort = ? AND list_contains(?, section) "
+            "AND (window_start = ? OR window_start + to_seconds(window_s) = ?)",
+            params=(series, cohort, list(CAUSE_SECTIONS), start, start),
+        ).to_arrow_table()
+        own = [
+            table
+            for table in tables_of(released.to_pylist(), self._detector, self._agents_model)
+            if _utc(table.window_start_s) == start
+        ]
+        if own:
+            target = cause_path(self._folder, series, cohort, start)
+            _public_folder(target.parent.parent.parent)
+            _write_whole(cause_columns(own), target)
 
 
 def _table(release: ReleasedWindow, cells: list[Cell]) -> pa.Table:

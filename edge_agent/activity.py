@@ -8,6 +8,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from .diagnosis.findings import Finding
 from .frames.frame import StepSource
 from .probes.records import ProbeRecord
 
@@ -216,7 +217,14 @@ class RhythmMarks:
     beyond: tuple[int, ...]
 
 
-HostRecord = HostTicks | HostTable | HostEvent | StepMarks | RhythmMarks
+@dataclass(frozen=True, slots=True)
+class HostFinding:
+    """What diagnosis found on this host; local: of an incident, its cause alone is reported."""
+
+    finding: Finding
+
+
+HostRecord = HostTicks | HostTable | HostEvent | StepMarks | RhythmMarks | HostFinding
 """What stays on the host: live view and local history."""
 
 Record = KernelActivity | GpuCoverage | Observation | HostRecord | ProbeRecord

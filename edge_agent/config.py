@@ -12,11 +12,13 @@ from transport.kafka_settings import KafkaSettings
 from transport.opening import TransportSettings, choose
 
 from .config_tree import ConfigError, build, overlay
+from .journal import LEAST_BYTES as LEAST_JOURNAL_BYTES
 from .ledger_records import SpoolLimits
 from .local.history import HistoryLimits
 from .local.history_db import LEAST_BYTES
 from .local.log_level import LEVELS
 from .probes.settings import ProbesSection
+from .sources.step_programs import StepProbe
 from .task_check import Bounds, Pins
 
 LOADERS: Final = ("auto", "libbpf", "bcc")
@@ -171,6 +173,29 @@ class SourcesSection:
 
 
 @dataclass(frozen=True, slots=True)
+class DiagnosisSection:
+    """Why was it slow: spikes of step times and their causes; asks for `sources.ebpf`.
+
+    watch           patterns of cgroups that are watched whatever they do, `/train/*`
+    steps           functions whose calls end a step, or are one
+    model           a model file of your own; None: the one that comes with the agent
+    journal_bytes   of the journal of diagnoses, at most
+    """
+
+    enabled: bool = True
+    watch: tuple[str, ...] = ()
+    steps: tuple[StepProbe, ...] = ()
+    model: Path | None = None
+    journal_bytes: int = 16 << 20
+
+    def __post_init__(self) -> None:
+        if self.journal_bytes < LEAST_JOURNAL_BYTES:
+            raise ValueError(
+                f"journal_bytes: expected at least {LEAST_JOURNAL_BYTES}, got {self.journal_bytes}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class HistorySection:
     """Raw history on this host: how long, and how many bytes on disk at most."""
 
@@ -223,6 +248,7 @@ class AgentConfig:
     bounds: BoundsSection = field(default_factory=BoundsSection)
     spool: SpoolSection = field(default_factory=SpoolSection)
     sources: SourcesSection = field(default_factory=SourcesSection)
+    diagnosis: DiagnosisSection = field(default_factory=DiagnosisSection)
     history: HistorySection = field(default_factory=HistorySection)
     metrics: MetricsSection = field(default_factory=MetricsSection)
     log: LogSection = field(default_factory=LogSection)
@@ -242,6 +268,10 @@ class AgentConfig:
     @property
     def history_file(self) -> Path:
         return self.host.state_dir / "history.sqlite"
+
+    @property
+    def journal_file(self) -> Path:
+        return self.host.state_dir / "diagnoses.jsonl"
 
     @property
     def kernel_names_file(self) -> Path:

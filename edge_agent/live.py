@@ -39,6 +39,7 @@ from .participant import Participant, Rules
 from .probes.gpu_places import GpuPlaces
 from .shell import AgentShell
 from .sources.devices import DevicesSource
+from .sources.diagnosis import DiagnosisSource
 from .sources.ebpf import EbpfSource
 from .sources.faults import FaultsSource
 from .sources.gpu_probes import GpuProbesSource
@@ -47,6 +48,7 @@ from .sources.port import Absence, Source, SourceRegistry
 from .sources.pressure import PressureSource
 from .sources.rdma import RdmaSource
 from .sources.replay import ReplayOptions, ReplaySource
+from .sources.steps import StepsSource
 from .task_check import Gate
 from .task_windows import TaskWindows
 
@@ -159,6 +161,16 @@ def sources_of(
                 loader=config.sources.loader,
             ),
             (config.sources.probes, config.sources.loader),
+        )
+    if config.diagnosis.enabled and config.sources.ebpf:
+        if config.diagnosis.steps:
+            steps = config.diagnosis.steps
+            registry.register("steps", lambda: StepsSource(steps), steps)
+        # Last of those that measure this host: it hears them.
+        registry.register(
+            "diagnosis",
+            lambda: DiagnosisSource(config.diagnosis, config.journal_file, config.sources.faults),
+            (config.diagnosis, config.sources.faults),
         )
     rules = FamilyRules.load()
     for number, replay in enumerate(config.sources.replay):

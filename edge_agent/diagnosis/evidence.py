@@ -96,6 +96,7 @@ def evidence_of(
         since_ns=signals.since_ns(place),
         lag_ms=None if np.isnan(lag_s) else round(lag_s * 1000, 1),
         who=_who(channel, readings, cgroup, neighbours),
+        scope=channel.place.value,
     )
 
 

@@ -45,6 +45,7 @@ class Evidence:
     since_ns    CLOCK_BOOTTIME since when it has been away from its baseline
     lag_ms      how long after the signal the spike came; negative: the signal followed
     who         the interfering cgroup or process where the kernel knows it, else ""
+    scope       whose signal: `own`, the `host`'s, all `other` cgroups', its `gpu`s'; "" unknown
     """
 
     signal: str
@@ -55,6 +56,7 @@ class Evidence:
     since_ns: int
     lag_ms: float | None = None
     who: str = ""
+    scope: str = ""
 
 
 @dataclass(frozen=True, slots=True)

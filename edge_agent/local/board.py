@@ -10,7 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from .calls_board import CallsBoard
-from .rows import ActivityRow, EventRow, MetricRow, PackedRow, Row
+from .findings_board import FindingsBoard
+from .rows import ActivityRow, EventRow, FindingRow, MetricRow, PackedRow, Row
 
 MOST_VALUES: Final = 2_000
 MOST_KERNELS: Final = 2_000
@@ -47,6 +48,7 @@ class Board:
         self._buckets: dict[int, dict[tuple[str, str, str], _Kernel]] = {}
         self._events: list[EventRow] = []
         self._calls = CallsBoard()
+        self._findings = FindingsBoard()
         self._waiting: deque[tuple[int, MetricRow | PackedRow]] = deque()
 
     def add(self, rows: Iterable[Row]) -> None:
@@ -58,6 +60,8 @@ class Board:
                 self._wait(int(row.boottime_ns[-1]) + row.span_ns, row)
             elif isinstance(row, ActivityRow):
                 self._activity(row)
+            elif isinstance(row, FindingRow):
+                self._findings.add(row.finding)
             elif isinstance(row, EventRow):
                 self._events = [*self._events, row][-MOST_EVENTS:]
             else:
@@ -87,6 +91,7 @@ class Board:
             "kernels": self._kernels(now_ns),
             "events": events,
             "calls": self._calls.view(now_ns),
+            "diagnosis": self._findings.view(now_ns),
         }
 
     def _wait(self, end_ns: int, row: MetricRow | PackedRow) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 from edge_agent.config import AgentConfig
 from edge_agent.config_tree import ConfigError
 
-IN_PLACE: Final = frozenset({"sources", "log"})
+IN_PLACE: Final = frozenset({"sources", "diagnosis", "log"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,5 @@ def reload(current: AgentConfig, read: Callable[[], AgentConfig]) -> Reloaded:
         if getattr(found, f.name) != getattr(current, f.name)
     )
     held_back = tuple(name for name in differs if name not in IN_PLACE)
-    config = current
-    if "sources" in differs:
-        config = dataclasses.replace(config, sources=found.sources)
-    if "log" in differs:
-        config = dataclasses.replace(config, log=found.log)
-    return Reloaded(config, tuple(name for name in differs if name in IN_PLACE), held_back)
+    taken = {name: getattr(found, name) for name in differs if name in IN_PLACE}
+    return Reloaded(dataclasses.replace(current, **taken), tuple(taken), held_back)

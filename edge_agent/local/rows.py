@@ -17,15 +17,19 @@ from numpy.typing import NDArray
 from edge_agent.activity import (
     GpuCoverage,
     HostEvent,
+    HostFinding,
     KernelActivity,
     Observation,
     RhythmMarks,
     StepMarks,
 )
+from edge_agent.diagnosis.findings import Diagnosis, Finding, SpikeBegan, SpikeEnded, Warned
 from edge_agent.probes.counts import Group
 from edge_agent.probes.records import GovernorState, GpuCalls
 from wire.catalogue import Catalogue
 from wire.task import SectionKind
+
+from .diagnosis_words import said
 
 LONGEST_NAME: Final = 200
 """Characters of a name or key that are kept: a command line or a mangled kernel can be longer."""
@@ -106,7 +110,15 @@ class GovernorRow:
     state: GovernorState
 
 
-Row = MetricRow | PackedRow | ActivityRow | EventRow | CallsRow | GovernorRow
+@dataclass(frozen=True, slots=True)
+class FindingRow:
+    """What diagnosis found, for the live view; the history has it as an event, in words."""
+
+    source: str
+    finding: Finding
+
+
+Row = MetricRow | PackedRow | ActivityRow | EventRow | CallsRow | GovernorRow | FindingRow
 
 
 @runtime_checkable
@@ -163,6 +175,8 @@ class Flattener:
         elif isinstance(record, HostEvent):
             key, detail = clean_name(record.key), clean_name(record.detail)
             yield EventRow(record.boottime_ns, source, clean_name(record.name), key, detail)
+        elif isinstance(record, HostFinding):
+            yield from _found(source, record.finding)
         elif isinstance(record, GpuCalls):
             yield CallsRow(source, record)
         elif isinstance(record, GovernorState):
@@ -227,6 +241,21 @@ class Flattener:
     def _drop(self, reason: str, count: int = 1) -> None:
         if count:
             self.dropped[reason] = self.dropped.get(reason, 0) + count
+
+
+_FINDINGS: Final[Mapping[type, str]] = {
+    Warned: "early_warning", SpikeBegan: "spike", SpikeEnded: "spike_over",
+}  # fmt: skip
+
+
+def _found(source: str, finding: Finding) -> Iterator[Row]:
+    """Give a finding to the live view; a diagnosis is repeated, its spike's end has the last."""
+    yield FindingRow(source, finding)
+    if not isinstance(finding, Diagnosis):
+        at_ns = finding.ended_ns if isinstance(finding, SpikeEnded) else finding.at_ns
+        words = clean_name(said(finding))
+        name = _FINDINGS[type(finding)]
+        yield EventRow(at_ns, source, name, clean_name(finding.subject), words)
 
 
 def _ticks(source: str, ticks: _Ticks) -> Iterator[PackedRow]:

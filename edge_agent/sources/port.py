@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from edge_agent.activity import Record
 
@@ -36,6 +36,15 @@ class Source(Protocol):
 
     def stop(self) -> None:
         """Release everything; a second call does nothing."""
+        ...
+
+
+@runtime_checkable
+class Listener(Protocol):
+    """A source that measures nothing itself: it hears what those before it handed out."""
+
+    def hear(self, source: Source, records: Sequence[Record], now_boottime_ns: int) -> None:
+        """Take note of one drain of another source; what comes of it is drained in turn."""
         ...
 
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from .agent_diagnose import EPILOG as DIAGNOSE_EPILOG
+from .agent_diagnose import diagnose
 from .agent_doctor import EPILOG as DOCTOR_EPILOG
 from .agent_doctor import doctor
 from .agent_health import health
@@ -49,6 +51,8 @@ pointillist agent doctor   what can be collected here, and what to do about the 
 
 pointillist agent top   this host, live; what is shown never leaves it
 
+pointillist agent diagnose --live   why was it slow
+
 pointillist agent history --since 10m   raw data of the last day
 
 pointillist agent profile --pid 4711 --out calls.pb.gz   GPU calls of one process, for pprof
@@ -75,6 +79,7 @@ ledger_app = typer.Typer(
 app.add_typer(ledger_app, name="ledger")
 app.command(epilog=DOCTOR_EPILOG)(doctor)
 app.command(epilog=TOP_EPILOG)(top)
+app.command(epilog=DIAGNOSE_EPILOG)(diagnose)
 app.command(epilog=HISTORY_EPILOG)(history)
 app.command(epilog=PROFILE_EPILOG)(profile)
 app.command(epilog="Example: pointillist agent health --machine nd96isr_h100_v5 --json")(health)

@@ -31,6 +31,8 @@ pointillist simulate ten_percent_load --fidelity noise --out runs/anchor
 
 pointillist simulate --resume runs/anchor           go on where it was cut off
 
+pointillist simulate faulty_month --hours 336 --journals journals --out runs/lived
+
 pointillist simulate my-fleet.toml --json | jq .standard_error_points"""
 
 app = typer.Typer(
@@ -91,6 +93,14 @@ def simulate(
     enrol: Annotated[
         bool, typer.Option("--enrol", help="With --export: make identities and join requests.")
     ] = False,
+    journals: Annotated[
+        Path | None,
+        typer.Option(help="Folder of agents' diagnosis journals (*.jsonl): hosts live them again."),
+    ] = None,
+    journal_hosts: Annotated[
+        int | None,
+        typer.Option(help="With --journals: hosts for each of them and week; 130.", min=1),
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Play a scenario and show the releases beside the truth.
@@ -106,7 +116,11 @@ def simulate(
         return
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
+    if journal_hosts is not None and journals is None:
+        raise usage_error("--journal-hosts goes with --journals", "--journals FOLDER")
     asked: dict[str, Any] = {"hosts": hosts, "hours": hours, "seed": seed, "fidelity": fidelity}
+    asked["journals"] = None if journals is None else str(journals.resolve())
+    asked["journal_hosts"] = journal_hosts
     if export is not None:
         _export(scenario, plan, asked, (export, config, enrol), json)
         return
@@ -138,7 +152,7 @@ def _check_resume(
     scenario: str | None, plan: str | None, out: Path | None, asked: dict[str, Any]
 ) -> None:
     given = {"SCENARIO": scenario, "--plan": plan, "--out": out} | {
-        f"--{name}": value for name, value in asked.items()
+        f"--{name.replace('_', '-')}": value for name, value in asked.items()
     }
     stray = [name for name, value in given.items() if value is not None]
     if stray:
@@ -237,6 +251,8 @@ def _export(
             "--export: expected neither --plan nor --fidelity",
             "the running aggregators' signed tasks are the plan, and every report is sealed",
         )
+    if asked["journals"] is not None:
+        raise usage_error("--export: expected no --journals", "they are lived through in simulate")
     with reported(ExitCode.USAGE, ScenarioError, ExportConfigError):
         if enrol:
             emit(enrol_hosts(scenario or "", asked, config, kind), json, text=_enrolled)

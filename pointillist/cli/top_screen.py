@@ -16,6 +16,7 @@ from edge_agent.local.proc_view import HostView
 
 from .amounts import amount, short_bytes
 from .calls_screen import calls_line, calls_panels, calls_rows
+from .diagnosis_panel import diagnosis_panel, height_of
 from .parts import panel, plain_table
 
 View = Mapping[str, Any]
@@ -49,10 +50,11 @@ def warm_up() -> None:
 def screen(host: HostView, view: View | None, note: str, size: ConsoleDimensions) -> Layout:
     """Arrange everything on a terminal of this size."""
     whole = Layout()
-    calls = calls_rows(view, size)
+    calls, slow = calls_rows(view, size), diagnosis_panel(view)
     gpus = min(4 + min(8, len(_gpu_values(view))), max(4, size.height // 4))
     whole.split_column(
         Layout(_head(host, note), size=5),
+        *([Layout(slow, size=min(height_of(view), size.height // 4))] if slow is not None else []),
         Layout(name="middle", ratio=3),
         Layout(_gpus(view), size=gpus),
         *([calls] if calls is not None else []),
@@ -69,9 +71,11 @@ def screen(host: HostView, view: View | None, note: str, size: ConsoleDimensions
 
 def picture(host: HostView, view: View | None, note: str, width: int) -> RenderableType:
     """Everything below one another, for a pipe."""
+    slow = diagnosis_panel(view)
     return Group(
-        _head(host, note), _processes(host, _WIDE), _waiting(host, _WIDE), _io(host, _WIDE),
-        _gpus(view), *calls_panels(view, width), _reports(view), _sources(view),
+        _head(host, note), *([slow] if slow is not None else []), _processes(host, _WIDE),
+        _waiting(host, _WIDE), _io(host, _WIDE), _gpus(view), *calls_panels(view, width),
+        _reports(view), _sources(view),
     )  # fmt: skip
 
 

@@ -122,7 +122,7 @@ def _tell_files(console: Console, summary: Summary) -> None:
 
 
 def next_commands(summary: Summary) -> list[str]:
-    """Three commands that work on what the run has left."""
+    """Commands that work on what the run has left."""
     files = summary.files
     sql = (
         "SELECT cell, round(avg(value), 1) AS gpu_seconds FROM releases "
@@ -130,6 +130,7 @@ def next_commands(summary: Summary) -> list[str]:
     )
     return [
         f'.venv/bin/pointillist query "{sql}" --folder {files["releases"]}',
+        f".venv/bin/pointillist causes --folder {files['releases']}",
         (
             f".venv/bin/pointillist leader transcript verify {files['leader_transcript']} "
             f"{files['helper_transcript']} --leader {summary.leader_pk} "

@@ -14,7 +14,7 @@ from pointillist.demo.tally import Z95, CellView
 from simulator.scenario import load, names
 from simulator.scenario.file import FOLDER
 
-from .play import Result
+from .play import RELEASES, Result
 
 ROWS = 10
 
@@ -129,8 +129,10 @@ def next_commands(summary: dict[str, Any], folder: Path) -> list[str]:
         f"import pandas; t = pandas.read_parquet('{folder / 'cells.parquet'}'); "
         "print(t[t.section == 'kernel_mix'].groupby('cell')[['truth', 'released']].sum())"
     )
+    causes = [f"pointillist causes --folder {folder / RELEASES}"] if summary["causes"] else []
     return [
         f'.venv/bin/python -c "{sql}"',
+        *causes,
         f"pointillist simulate {other} --hours 0.2",
         "pointillist experiment docs/experiments/report.toml",
     ]

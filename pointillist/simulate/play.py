@@ -10,14 +10,16 @@ from typing import Any, Final
 
 import numpy as np
 
+from aggregator.store import Store
 from pointillist.demo.chart import draw
 from pointillist.demo.tally import CellView
 from simulator.adversaries import CohortPlan, play_scenario
-from simulator.engine.port import EngineSettings, Noise
+from simulator.engine.port import EngineSettings, Noise, WindowOutcome
 from simulator.engine.run import CHECKPOINT, Simulation, Step
 from simulator.experiments.scores import Scores, SectionMean
 from simulator.experiments.windows import peak_bytes
 from simulator.outcome import TruthCell, TruthWriter, cause_table
+from simulator.outcome.releases import release_of
 from simulator.outcome.tables import SECTIONS
 from simulator.scenario import Adversaries, Scenario
 from wire.catalogue import Catalogue
@@ -28,6 +30,8 @@ from .setup import Setup
 CELLS_FILE: Final = "cells.parquet"
 CHART_FILE: Final = "mix.png"
 SUMMARY_FILE: Final = "summary.json"
+RELEASES: Final = "releases"
+STORE_FILE: Final = "store.duckdb"
 COHORT_HOSTS: Final = 40
 """Of the cohort in which a scenario's adversaries are played, every record sealed and sent."""
 
@@ -72,13 +76,16 @@ class Player:
         """Lay out the fleet.
 
         section     whose cells the screen and the chart show
-        Raises      ScenarioError, ParameterError, ValueError for a section that no task releases
+        Raises      ScenarioError, ParameterError, JournalError, ValueError for a section that no
+                    task releases
         """
         self.setup, self.folder = setup, folder
         self.catalogue = Catalogue.load()
         # Seeded, as `--seed` promises that a run repeats; the distribution is the production one.
         settings = EngineSettings(noise=Noise.SEEDED, processes=processes)
-        self.simulation = Simulation(setup.scenario, setup.plan, self.catalogue, settings, folder)
+        self.simulation = Simulation(
+            setup.scenario, setup.plan, self.catalogue, settings, folder, plays=setup.plays
+        )
         sections = [spec.name for task in self.simulation.tasks for spec in task.sections]
         if not sections:
             raise ValueError(
@@ -115,13 +122,21 @@ class Player:
             self._recorded = self.simulation.model.recorded_share(step.state)
         if step.due.series == self._series and step.outcome.released is not None:
             self._course.add(as_views(self.scores.section.latest))
-        for section in {cell.section for cell in cells} & set(SECTIONS):
+        counted = {cell.section for cell in cells} & set(SECTIONS)
+        if counted and step.outcome.released is not None:
+            self._keep_release(step.outcome)
+        for section in counted:
             table = cause_table(cells, section)
             self._causes[section] = [
                 {"cause": row.cause, "true_hosts": row.true_hosts, "shown": row.shown}
                 for row in table.rows
                 if row.true_hosts or not row.below_noise
             ]
+
+    def _keep_release(self, outcome: WindowOutcome) -> None:
+        """Store a release that counts causes as a Leader does: `pointillist causes` reads it."""
+        with Store(self.folder / STORE_FILE, self.folder / RELEASES, self.catalogue) as store:
+            store.write(release_of(outcome))
 
     @property
     def _series(self) -> str:
@@ -164,6 +179,8 @@ class Player:
             "checkpoint": folder / CHECKPOINT,
             "summary": folder / SUMMARY_FILE,
         }
+        if (folder / RELEASES).is_dir():
+            files["releases"] = folder / RELEASES
         if mean:
             files["chart"] = folder / CHART_FILE
             title = (

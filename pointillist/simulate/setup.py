@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 
 from pointillist.plan_file import load_plan
 from privacy.plan import Plan
+from simulator.journals import Plays, load_journals
 from simulator.scenario import Scenario, ScenarioError
 from simulator.scenario import file as scenario_file
 
@@ -23,6 +24,8 @@ SCENARIO_FILE: Final = "scenario.toml"
 PLAN_FILE: Final = "plan.toml"
 RUN_FILE: Final = "run.json"
 MOST_HOURS: Final = 8760.0
+JOURNAL_HOSTS: Final = 130
+"""Six standard deviations of a week's count under the shipped plan."""
 
 
 class NoSuchRun(ValueError):
@@ -31,12 +34,18 @@ class NoSuchRun(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What the command line changes of a scenario; None leaves it."""
+    """What the command line changes of a scenario; None leaves it.
+
+    journals        folder of agents' diagnosis journals that hosts live through
+    journal_hosts   hosts for each of them, in every window that counts incidents
+    """
 
     hosts: int | None = None
     hours: float | None = None
     seed: int | None = None
     fidelity: str | None = None
+    journals: str | None = None
+    journal_hosts: int | None = None
 
     def apply(self, scenario: Scenario) -> Scenario:
         """Change a scenario. Raises ScenarioError where a window no longer fits."""
@@ -99,6 +108,14 @@ class Setup:
         shutil.copyfile(self.plan_path, folder / PLAN_FILE)
         body: dict[str, Any] = {"scenario": self.scenario.name, "changes": asdict(self.changes)}
         (folder / RUN_FILE).write_text(json.dumps(body, indent=2) + "\n")
+
+    @property
+    def plays(self) -> Plays | None:
+        """The journals that are replayed. Raises JournalError, OSError."""
+        if self.changes.journals is None:
+            return None
+        each = self.changes.journal_hosts or JOURNAL_HOSTS
+        return Plays(load_journals(Path(self.changes.journals)), each, self.scenario.seed)
 
     def with_scenario(self, change: Callable[[Scenario], Scenario]) -> Self:
         """The same with another scenario."""

@@ -12,6 +12,7 @@ from typing import Final
 
 from privacy.plan import Plan
 from simulator.fleet import FleetModel, FleetRows, FleetState
+from simulator.journals import Plays
 from simulator.scenario import Scenario
 from wire.catalogue import Catalogue
 from wire.task import Task
@@ -20,7 +21,7 @@ from .exact import ExactEngine
 from .exact_parties import Parties
 from .masked import MaskedEngine
 from .noise import NoiseEngine
-from .port import EngineSettings, WindowOutcome
+from .port import EngineSettings, RowSource, WindowOutcome
 from .store import OutcomeStore
 from .tampering import HONEST, Tampering
 from .tasks import fleet_tasks, windows_within
@@ -94,6 +95,7 @@ class Simulation:
 
     settings    its seed is the scenario's, whatever it says
     folder      where settled windows are kept; None: nowhere
+    plays       agents' journals that some hosts live through
     """
 
     scenario: Scenario
@@ -102,6 +104,7 @@ class Simulation:
     settings: EngineSettings
     folder: Path | None = None
     tampering: Tampering = HONEST
+    plays: Plays | None = None
     fidelity: str = field(init=False)
     model: FleetModel = field(init=False)
     tasks: list[Task] = field(init=False)
@@ -134,23 +137,21 @@ class Simulation:
         parts = (
             *(self.scenario, self.plan, self.catalogue.hash.hex(), self.fidelity),
             *(settings.noise.value, settings.block_hosts),
+            *(() if self.plays is None else (self.plays.fingerprint,)),
         )
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     def steps(self) -> Iterator[Step]:
         """Settle window after window; what a checkpoint holds is not played again.
 
-        Raises      AnotherRun, CrewFailed
+        Raises      AnotherRun, CrewFailed, JournalError
         """
         store = None
         if self.folder is not None:
             store = OutcomeStore(self.folder / CHECKPOINT, self.fingerprint)
         engine: ExactEngine | MaskedEngine | NoiseEngine | None = None
         tasks = {task.series: task for task in self.tasks}
-        rows = {
-            task.series: FleetRows(self.catalogue, task, self.model.applications)
-            for task in self.tasks
-        }
+        rows = {task.series: self._rows(task) for task in self.tasks}
         try:
             for due in self.due:
                 task = tasks[due.series]
@@ -177,6 +178,12 @@ class Simulation:
                 engine.close()
             if store is not None:
                 store.close()
+
+    def _rows(self, task: Task) -> RowSource:
+        drawn = FleetRows(self.catalogue, task, self.model.applications)
+        if self.plays is None:
+            return drawn
+        return self.plays.over(self.catalogue, task, drawn, self.scenario.hosts)
 
     def _engine(self) -> ExactEngine | MaskedEngine | NoiseEngine:
         inventory, settings = self.model.inventory, self.settings

@@ -5,14 +5,14 @@ docs/simulator-outcomes.md.
 """
 
 from .coverage import CoverageTally, SectionCoverage
-from .tables import CauseRow, CauseTable, cause_table
+from .tables import TrueCause, TrueTable, cause_table
 from .truth import TruthCell, TruthWriter, read_truth, truth_cells
 
 __all__ = [
-    "CauseRow",
-    "CauseTable",
     "CoverageTally",
     "SectionCoverage",
+    "TrueCause",
+    "TrueTable",
     "TruthCell",
     "TruthWriter",
     "cause_table",

@@ -93,9 +93,8 @@ def test_cause_table_draws_no_cell_below_noise() -> None:
     table = cause_table(cells, "incidents")
     assert {row.shown for row in table.rows if row.below_noise} == {"below noise"}
     for row in table.shown:
-        assert row.released is not None
-        assert row.standard_error is not None
-        assert row.released >= 2 * row.standard_error
+        assert row.row is not None
+        assert row.row.hosts >= 2 * row.row.standard_error
     hidden = [row for row in table.rows if row.below_noise and row.true_hosts > 0]
     assert table.missed == len(hidden)
     assert table.by_chance == pytest.approx(0.02275 * len(table.rows), rel=1e-3)

@@ -1,4 +1,4 @@
-"""Fieller intervals, coverage bounds, weighted means and correction by a confusion matrix."""
+"""Fieller intervals, coverage bounds and weighted means."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from aggregator.ratios import (
-    correct_by_confusion,
     coverage,
     expected_by_chance,
     fieller,
@@ -90,42 +89,3 @@ def test_weighted_mean_adds_variances() -> None:
     assert mean[0] == 1.75
     with pytest.raises(ValueError, match="weights"):
         weighted_mean(values, errors, np.zeros(2))
-
-
-def detector() -> tuple[np.ndarray, np.ndarray]:
-    return np.array([[0.8, 0.1], [0.05, 0.7]]), np.array([0.01, 0.002])
-
-
-def test_confusion_correction_recovers_the_true_counts() -> None:
-    detection, alarm = detector()
-    truth, hosts = np.array([120.0, 40.0]), 10_000
-    reported = truth @ detection + (hosts - truth.sum()) * alarm
-    found, error = correct_by_confusion(reported, np.zeros(2), detection, alarm, hosts)
-    assert found == pytest.approx(truth)
-    assert (error > 0).all()
-
-
-def test_confusion_correction_error_covers_noise_and_the_detectors_chance() -> None:
-    detection, alarm = detector()
-    rng = np.random.default_rng(5)
-    truth, hosts, noise, trials = np.array([300, 100]), 10_000, 20.0, 2000
-    found, errors = np.empty((trials, 2)), np.empty((trials, 2))
-    for trial in range(trials):
-        reported = rng.binomial(truth[:, None], detection).sum(axis=0)
-        reported = reported + rng.binomial(hosts - truth.sum(), alarm)
-        noisy = reported + noise * rng.normal(size=2)
-        found[trial], errors[trial] = correct_by_confusion(
-            noisy, np.full(2, noise), detection, alarm, hosts
-        )
-    assert found.mean(axis=0) == pytest.approx(truth, abs=4 * found.std(axis=0).max() / 45)
-    assert found.std(axis=0) == pytest.approx(errors.mean(axis=0), rel=0.08)
-
-
-def test_confusion_correction_refuses_a_useless_detector() -> None:
-    blind = np.full((2, 2), 0.5)
-    with pytest.raises(ValueError, match="too badly"):
-        correct_by_confusion(np.ones(2), np.ones(2), blind, np.full(2, 0.5), 100)
-    with pytest.raises(ValueError, match="probabilities"):
-        correct_by_confusion(np.ones(2), np.ones(2), np.eye(2) * 1.2, np.zeros(2), 100)
-    with pytest.raises(ValueError, match="detection matrix"):
-        correct_by_confusion(np.ones(2), np.ones(2), np.eye(3), np.zeros(2), 100)

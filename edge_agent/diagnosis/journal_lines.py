@@ -1,0 +1,201 @@
+"""The journal's lines: one finding as one JSON object, written and read with bounds.
+
+A journal is read back by people, by plots and by replays, on other machines and by later versions;
+so a line carries its format, and every number, text and list of it is bounded when it is read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import StrEnum
+from types import MappingProxyType, UnionType
+from typing import Any, Final, get_args, get_origin, get_type_hints
+
+from .findings import Diagnosis, Evidence, Finding, SpikeBegan, SpikeEnded, StepTimes, Warned
+from .trail import Series, SignalSeries
+
+FORMAT: Final = 1
+MAX_LINE_BYTES: Final = 65_536
+MAX_TEXT: Final = 4_096
+MAX_ITEMS: Final = 64
+MAX_INTEGER: Final = (1 << 63) - 1
+
+_KINDS: Final[Mapping[str, type[Any]]] = MappingProxyType(
+    {
+        "warned": Warned,
+        "spike": SpikeBegan,
+        "diagnosis": Diagnosis,
+        "ended": SpikeEnded,
+        "series": Series,
+    }
+)
+_FIELDS: Final[Mapping[type[Any], Mapping[str, Any]]] = MappingProxyType(
+    {kind: get_type_hints(kind) for kind in (*_KINDS.values(), Evidence, StepTimes, SignalSeries)}
+)
+"""Types of every dataclass' fields, by name."""
+
+_NAMES: Final = MappingProxyType({kind: name for name, kind in _KINDS.items()})
+
+
+class JournalLineError(ValueError):
+    """A line that no agent of this format wrote; the message says what was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalLine:
+    """One finding of a journal.
+
+    offset_ns   Unix time less CLOCK_BOOTTIME when it was written: added to any time of the finding,
+                it gives Unix nanoseconds
+    """
+
+    offset_ns: int
+    finding: Finding | Series
+
+    @property
+    def at_ns(self) -> int:
+        """When it was known, CLOCK_BOOTTIME; of a picture, the onset of its spike."""
+        finding = self.finding
+        if isinstance(finding, Series):
+            return finding.onset_ns
+        return finding.ended_ns if isinstance(finding, SpikeEnded) else finding.at_ns
+
+    @property
+    def unix_ns(self) -> int:
+        """When it was known, Unix time."""
+        return self.at_ns + self.offset_ns
+
+
+def encode(finding: Finding | Series, offset_ns: int) -> bytes:
+    """Give one line, without its newline. Raises JournalLineError for one that no reader takes."""
+    record = {
+        "format": FORMAT,
+        "kind": _NAMES[type(finding)],
+        "offset_ns": offset_ns,
+        "finding": _plain(finding),
+    }
+    # Names that are no text (a cgroup's bytes) become escapes, which any reader takes.
+    line = json.dumps(record, separators=(",", ":")).encode()
+    decode(line)
+    return line
+
+
+def decode(line: bytes) -> JournalLine:
+    """Read one line. Raises JournalLineError."""
+    if len(line) > MAX_LINE_BYTES:
+        raise JournalLineError(f"expected at most {MAX_LINE_BYTES} bytes, got {len(line)}")
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        raise JournalLineError("expected one JSON object, got other bytes") from None
+    if not isinstance(record, dict) or set(record) != {"format", "kind", "offset_ns", "finding"}:
+        raise JournalLineError("expected the keys format, kind, offset_ns and finding")
+    if record["format"] != FORMAT or isinstance(record["format"], bool):
+        raise JournalLineError(f"expected format {FORMAT}, got {str(record['format'])[:20]}")
+    kind = _KINDS.get(record["kind"]) if isinstance(record["kind"], str) else None
+    if kind is None:
+        raise JournalLineError(f"expected a kind of {', '.join(_KINDS)}")
+    offset_ns = _integer(record["offset_ns"], "offset_ns")
+    return JournalLine(offset_ns, _built(kind, record["finding"], record["kind"]))
+
+
+@dataclass(slots=True)
+class JournalReader:
+    """Reads a journal line by line; what is damaged (a crash cut it off) is counted and left out.
+
+    damaged     lines that were left out
+    """
+
+    damaged: int = field(default=0)
+
+    def read(self, lines: Iterable[bytes]) -> Iterator[JournalLine]:
+        """Give the lines that are whole; empty ones are none."""
+        for line in lines:
+            text = line.strip()
+            if not text:
+                continue
+            try:
+                yield decode(text)
+            except JournalLineError:
+                self.damaged += 1
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return value.value if isinstance(value, StrEnum) else value
+
+
+def _built(kind: type[Any], raw: Any, where: str) -> Any:
+    """Build a dataclass of findings from JSON: every field, and no other."""
+    hints = _FIELDS[kind]
+    names = list(hints)
+    if not isinstance(raw, dict) or set(raw) != set(names):
+        raise JournalLineError(f"{where}: expected the fields {', '.join(names)}")
+    return kind(**{name: _value(hints[name], raw[name], f"{where}.{name}") for name in names})
+
+
+def _value(kind: Any, raw: Any, where: str) -> Any:
+    if isinstance(kind, UnionType):
+        one, *rest = (part for part in get_args(kind) if part is not type(None))
+        if rest:
+            raise TypeError(f"{where}: a finding's field is of one type, or none")
+        return None if raw is None else _value(one, raw, where)
+    if get_origin(kind) is tuple:
+        return _tuple(get_args(kind), raw, where)
+    if is_dataclass(kind):
+        return _built(kind, raw, where)  # type: ignore[arg-type]
+    if issubclass(kind, StrEnum):
+        return _enumerated(kind, raw, where)
+    return _PLAIN[kind](raw, where)
+
+
+def _tuple(parts: tuple[Any, ...], raw: Any, where: str) -> tuple[Any, ...]:
+    if not isinstance(raw, list) or len(raw) > MAX_ITEMS:
+        raise JournalLineError(f"{where}: expected a list of at most {MAX_ITEMS}")
+    if parts[-1] is ...:
+        return tuple(_value(parts[0], one, where) for one in raw)
+    if len(raw) != len(parts):
+        raise JournalLineError(f"{where}: expected {len(parts)} values, got {len(raw)}")
+    return tuple(_value(part, one, where) for part, one in zip(parts, raw, strict=True))
+
+
+def _enumerated(kind: type[StrEnum], raw: Any, where: str) -> StrEnum:
+    try:
+        return kind(raw)
+    except ValueError:
+        raise JournalLineError(f"{where}: expected one of {', '.join(kind)}") from None
+
+
+def _integer(raw: Any, where: str) -> int:
+    if not isinstance(raw, int) or isinstance(raw, bool) or abs(raw) > MAX_INTEGER:
+        raise JournalLineError(f"{where}: expected a whole number of 64 bits")
+    return raw
+
+
+def _number(raw: Any, where: str) -> float:
+    if isinstance(raw, bool) or not isinstance(raw, int | float) or not math.isfinite(raw):
+        raise JournalLineError(f"{where}: expected a finite number")
+    return float(raw)
+
+
+def _text(raw: Any, where: str) -> str:
+    if not isinstance(raw, str) or len(raw) > MAX_TEXT:
+        raise JournalLineError(f"{where}: expected a text of at most {MAX_TEXT} characters")
+    return raw
+
+
+def _truth(raw: Any, where: str) -> bool:
+    if not isinstance(raw, bool):
+        raise JournalLineError(f"{where}: expected true or false")
+    return raw
+
+
+_PLAIN: Final[Mapping[type[Any], Callable[[Any, str], Any]]] = MappingProxyType(
+    {int: _integer, float: _number, str: _text, bool: _truth}
+)

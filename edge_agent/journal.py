@@ -1,0 +1,115 @@
+"""The journal of diagnoses: one line a finding, on this host alone, bounded.
+
+Two files: the newer is written, and once it is full it takes the older's place. A line that a
+crash cut short is skipped by whoever reads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+LEAST_BYTES: Final = 64 << 10
+LONGEST_LINE: Final = 64 << 10
+
+
+class Journal:
+    """Appends lines; readable by its owner alone."""
+
+    def __init__(self, path: Path, max_bytes: int) -> None:
+        """Open for appending, and end a line that was cut short. Raises OSError."""
+        self._path = path
+        self._half_bytes = max_bytes // 2
+        self._file = _open(path)
+        self._written = os.fstat(self._file).st_size
+        if self._written and not _ends_a_line(path, self._written):
+            self._written += os.write(self._file, b"\n")
+
+    def append(self, line: bytes) -> None:
+        """Add one line, given without its end. Raises OSError.
+
+        Raises      ValueError for a line that holds an end of line, or is too long
+        """
+        if b"\n" in line or len(line) >= LONGEST_LINE:
+            raise ValueError(f"expected one line below {LONGEST_LINE} bytes, got {len(line)} bytes")
+        if self._written + len(line) + 1 > self._half_bytes and self._written:
+            self._turn()
+        self._written += os.write(self._file, line + b"\n")
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
+
+    def _turn(self) -> None:
+        os.close(self._file)
+        self._file = -1  # a failure below leaves nothing that could be closed twice
+        self._path.replace(older(self._path))
+        self._file = _open(self._path)
+        self._written = 0
+
+
+def older(path: Path) -> Path:
+    """Name the file of older lines."""
+    return path.with_name(f"{path.name}.1")
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of both files, oldest first; one that is too long is passed over.
+
+    Raises      OSError when neither can be read
+    """
+    found = [one for one in (older(path), path) if one.exists()]
+    if not found:
+        path.open("rb").close()
+    for one in found:
+        with one.open("rb") as file:
+            while line := file.readline(LONGEST_LINE):
+                if line.endswith(b"\n"):
+                    yield line[:-1]
+                    continue
+                while line and not line.endswith(b"\n"):
+                    line = file.readline(LONGEST_LINE)
+
+
+def follow_lines(path: Path, wait: Callable[[], bool]) -> Iterator[bytes]:
+    """Yield the lines that are written from now on, also after the file was turned.
+
+    wait    called when there is no more for now; False ends it
+    Raises  OSError
+    """
+    file = path.open("rb")
+    try:
+        file.seek(0, os.SEEK_END)
+        part = b""
+        while True:
+            read = file.readline(LONGEST_LINE)
+            if read:
+                part = part + read if len(part) < LONGEST_LINE else read
+                if part.endswith(b"\n"):
+                    yield part[:-1]
+                    part = b""
+                continue
+            if not wait():
+                return
+            if path.exists() and path.stat().st_ino != os.fstat(file.fileno()).st_ino:
+                rest = file.read()
+                yield from (part + rest).splitlines()
+                file.close()
+                file, part = path.open("rb"), b""
+    finally:
+        file.close()
+
+
+def _open(path: Path) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(path, flags, 0o600)
+
+
+def _ends_a_line(path: Path, size: int) -> bool:
+    with path.open("rb") as file:
+        file.seek(size - 1)
+        return file.read(1) == b"\n"

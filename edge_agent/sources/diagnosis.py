@@ -1,0 +1,107 @@
+"""Why was it slow: hears every other source, and gives what diagnosis makes of it.
+
+Findings go to the journal and to the host's own views; an incident becomes one observation of the
+weekly section, which is all of it that a report may carry.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edge_agent.activity import HostFinding, Observation, Record
+from edge_agent.diagnosis.diagnoser import Diagnoser
+from edge_agent.diagnosis.findings import Finding
+from edge_agent.diagnosis.journal_lines import JournalLineError, encode
+from edge_agent.diagnosis.model_file import ModelError, load_model
+from edge_agent.diagnosis.trail import Pictures, Series
+from edge_agent.diagnosis.weekly import WeeklyIncidents
+from edge_agent.frames.framer import Framer
+from edge_agent.journal import Journal
+
+from .port import Source, SourceUnavailable
+
+if TYPE_CHECKING:
+    from edge_agent.config import DiagnosisSection
+
+
+class DiagnosisSource:
+    """Frames, findings and their journal; listed after the sources that it hears."""
+
+    name = "diagnosis"
+
+    def __init__(self, section: DiagnosisSection, journal: Path, faults: bool) -> None:
+        """Take the configuration.
+
+        journal   file of the journal
+        faults    a source of hardware faults runs beside this one
+        """
+        self._section = section
+        self._path = journal
+        self._faults = faults
+        self._journal: Journal | None = None
+
+    def probe(self) -> str | None:
+        """Say why it cannot start: a model file that is none."""
+        try:
+            load_model(self._section.model)
+        except (ModelError, OSError) as error:
+            return f"diagnosis: {error}"
+        return None
+
+    def start(self) -> None:
+        """Begin to learn what is usual. Raises SourceUnavailable."""
+        if self._journal is not None:
+            return
+        try:
+            self._journal = Journal(self._path, self._section.journal_bytes)
+            model = load_model(self._section.model)
+        except (ModelError, OSError) as error:
+            self.stop()
+            raise SourceUnavailable(f"diagnosis: {error}") from None
+        self._framer = Framer(watch=self._section.watch, faults=self._faults)
+        self._diagnoser = Diagnoser(model=model)
+        self._weekly, self._pictures = WeeklyIncidents(), Pictures()
+
+    def hear(self, source: Source, records: Sequence[Record], now_boottime_ns: int) -> None:
+        """Take what another source handed out."""
+        if self._journal is None:
+            return
+        self._framer.take(records)
+        latest = getattr(source, "latest", None)
+        sweep = latest(now_boottime_ns) if latest is not None else None
+        if sweep is not None:
+            self._framer.look(sweep.devices)
+
+    def drain(self, now_boottime_ns: int) -> Iterable[HostFinding | Observation]:
+        """Yield findings of the second that ended, and incidents that count."""
+        if self._journal is None:
+            raise SourceUnavailable("diagnosis: not started")
+        frame = self._framer.frame(now_boottime_ns)
+        if frame is None:
+            return
+        findings = self._diagnoser.handle(frame)
+        yield from map(HostFinding, findings)
+        yield from self._weekly.take(findings, now_boottime_ns)
+        self._write([*findings, *self._pictures.take(frame, findings)])
+
+    def stop(self) -> None:
+        """Close the journal; a second call does nothing."""
+        if self._journal is not None:
+            self._journal.close()
+        self._journal = None
+
+    def _write(self, lines: Iterable[Finding | Series]) -> None:
+        """Keep what was found; what cannot be kept was handed out all the same."""
+        journal = self._journal
+        offset_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        try:
+            for one in lines:
+                if journal is not None:
+                    journal.append(encode(one, offset_ns))
+        except OSError as error:
+            raise SourceUnavailable(f"diagnosis: {self._path}: {error.strerror}") from None
+        except JournalLineError as error:
+            raise SourceUnavailable(f"diagnosis: a finding does not fit a line: {error}") from None

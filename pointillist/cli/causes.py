@@ -1,0 +1,208 @@
+"""`pointillist causes`: the fleet's root-cause table, from released numbers."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from .output import CommandError, ExitCode, JsonFlag, emit, say, usage_error
+from .query import default_folder
+
+if TYPE_CHECKING:
+    from aggregator.causes import CauseRow, CauseTable
+
+SECTIONS: Final = ("incidents", "hardware_faults")
+
+_HELP = """Show why the fleet was slow: hosts by root cause, from what was released.
+
+For the newest week (or eight weeks, of hardware faults) each cause with its hosts, 95 % interval,
+share of the hosts, part of all causes, and trend against the window before. What is under two
+standard errors is named, and not given a number. Whether the numbers are corrected for what the
+agents' detector misses and mistakes is said below the table.
+"""
+
+_EPILOG = """Examples:
+
+pointillist causes
+
+pointillist causes --section hardware_faults
+
+pointillist causes --week 2026-11-12 --json
+
+pointillist causes --rates rates.json --agents-model "causes 3 0123abcd"   corrected anew
+
+docs/root-causes.md says how to read it."""
+
+app = typer.Typer(
+    help="The fleet's root-cause table.", rich_markup_mode="rich", subcommand_metavar=""
+)
+
+
+@app.callback(invoke_without_command=True, help=_HELP, epilog=_EPILOG)
+def causes(
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of released Parquet; else the newest demo run here, or this user's.",
+            envvar="POINTILLIST_RELEASES",
+            show_default=False,
+        ),
+    ] = None,
+    week: Annotated[
+        datetime | None,
+        typer.Option(
+            formats=["%Y-%m-%d"],
+            metavar="DATE",
+            help="The window that holds this day (UTC); else the newest.",
+            show_default=False,
+        ),
+    ] = None,
+    section: Annotated[
+        str, typer.Option(help="incidents, hardware_faults or all.", metavar="NAME")
+    ] = "all",
+    rates: Annotated[
+        Path | None,
+        typer.Option(
+            help="Correct anew by the rates in this file; needs --agents-model.",
+            show_default=False,
+        ),
+    ] = None,
+    agents_model: Annotated[
+        str | None,
+        typer.Option(help="Model that the agents diagnose with.", show_default=False),
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    if section not in (*SECTIONS, "all"):
+        raise usage_error(f"--section: expected {', '.join(SECTIONS)} or all, got {section!r}")
+    if (rates is None) != (agents_model is None):
+        raise usage_error("--rates and --agents-model go together")
+    wanted = SECTIONS if section == "all" else (section,)
+    tables = _tables(folder or default_folder(), rates, agents_model)
+    chosen = [table for name in wanted for table in _newest(tables, name, week)]
+    if not chosen:
+        raise CommandError(
+            ExitCode.FAILED,
+            "no released window counts causes" + (f" on {week:%Y-%m-%d}" if week else ""),
+            "weeks are released a day after they end; `pointillist query` shows what there is",
+        )
+    emit(chosen, json, _draw)
+
+
+def _tables(folder: Path, rates: Path | None, agents_model: str | None) -> list[CauseTable]:
+    """Give every table, newest first: as the Leader stored them, or made anew by other rates."""
+    from aggregator.cause_files import tables_of, tables_read
+    from aggregator.detector import Detector, DetectorFileError
+    from aggregator.releases import read_causes, read_releases
+
+    try:
+        if rates is not None:
+            released = read_releases(folder).to_dict("records")
+            return tables_of(released, Detector.load(rates), agents_model)
+        return tables_read(read_causes(folder).to_dict("records"))
+    except (FileNotFoundError, DetectorFileError) as error:
+        raise CommandError(
+            ExitCode.USAGE, str(error), "run `pointillist demo` first, or name it with --folder"
+        ) from error
+
+
+def _newest(tables: list[CauseTable], section: str, week: datetime | None) -> list[CauseTable]:
+    """Give the newest table of each series and cohort, or that of a day."""
+    own = [table for table in tables if table.section == section]
+    if week is not None:
+        day_s = week.replace(tzinfo=UTC).timestamp()
+        own = [
+            one for one in own if one.window_start_s <= day_s < one.window_start_s + one.window_s
+        ]
+    first: dict[tuple[str, int], CauseTable] = {}
+    for table in own:
+        first.setdefault((table.series, table.cohort), table)
+    return list(first.values())
+
+
+def _draw(tables: list[CauseTable]) -> None:
+    from rich.console import Console
+
+    console = Console()
+    for table in tables:
+        draw_table(console, table)
+        for line in remarks(table):
+            say(line)
+        console.print()
+
+
+def draw_table(console: object, table: CauseTable) -> None:
+    """Print the rows that are numbers, on a rich console."""
+    from rich.table import Table
+    from rich.text import Text
+
+    begin = datetime.fromtimestamp(table.window_start_s, UTC)
+    drawn = Table(
+        title=f"{table.section.replace('_', ' ').capitalize()} of {table.n:,} hosts, "
+        f"from {begin:%Y-%m-%d %H:%M} UTC for {_length(table.window_s)}",
+        box=None,
+        pad_edge=False,
+        title_justify="left",
+        title_style="bold",
+    )
+    for name in ("component", "cause"):
+        drawn.add_column(name)
+    for name in ("hosts", "95 %", "of hosts", "of all"):
+        drawn.add_column(name, justify="right")
+    drawn.add_column("trend")
+    for row in table.shown:
+        drawn.add_row(*(Text(text) for text in _texts(row)))
+    console.print(drawn)  # type: ignore[attr-defined]
+
+
+def _texts(row: CauseRow) -> list[str]:
+    part = "–" if row.part is None else f"{row.part:.0%}".replace("%", " %")
+    return [
+        row.component,
+        _readable(row.cause) + ("" if row.measured else " *"),
+        f"{row.hosts:,.0f} ± {1.96 * row.standard_error:,.0f}",
+        f"{row.low:,.0f} to {row.high:,.0f}",
+        f"{100 * row.share:.2f} %",
+        part,
+        _TRENDS.get(row.trend.value, ""),
+    ]
+
+
+_TRENDS: Final = {"rising": "rising", "falling": "falling", "no change beyond noise": "–"}
+
+
+def remarks(table: CauseTable) -> list[str]:
+    """What a reader must know beside the numbers."""
+    lines = [table.correction]
+    noise = [_readable(row.cause) for row in table.rows if row.below_noise]
+    if noise:
+        lines.append(f"below noise: {', '.join(noise)}")
+    lines.append(f"of empty causes, {table.by_chance:.1f} would pass for numbers by chance")
+    if any(row.trend.value == "no change beyond noise" for row in table.shown):
+        lines.append("trend –: no change beyond noise")
+    if table.corrected:
+        doubtful = [row for row in table.shown if row.false_high > 2 * row.standard_error]
+        if doubtful:
+            lines.append(
+                f"{len(doubtful)} of the lower ends are as low as they are because too few "
+                "fault-free hours were measured to rule false alarms out; trends are not touched "
+                "by that"
+            )
+    if any(not row.measured for row in table.rows):
+        lines.append("* no bench made this cause: shown as reported")
+    return lines
+
+
+def _readable(cause: str) -> str:
+    return cause.replace("_", " ")
+
+
+def _length(seconds: int) -> str:
+    for unit, size in (("week", 604_800), ("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        if seconds % size == 0:
+            count = seconds // size
+            return f"{count} {unit}{'' if count == 1 else 's'}"
+    return f"{seconds} s"

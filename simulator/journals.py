@@ -1,0 +1,205 @@
+"""Diagnosis journals of real agents, lived through again by simulated hosts.
+
+What a host's agent wrote down in an hour happens to a simulated host at some time of its week: each
+line reaches the production window (`WeeklyIncidents`, `WindowAccumulator`) by that host's own
+clock, and from there on everything is what it is for any host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_agent.diagnosis.journal_lines import MAX_LINE_BYTES, JournalLine, JournalReader
+from edge_agent.diagnosis.trail import Series
+from edge_agent.diagnosis.weekly import SECTION, WeeklyIncidents
+from edge_agent.windows import NS_PER_S, HostClock, WindowAccumulator
+from simulator.engine.port import RowSource
+from simulator.fleet.state import FleetState
+from simulator.streams import philox
+from wire.catalogue import Catalogue
+from wire.task import CHECK_WORDS, Task
+
+SUFFIX: Final = ".jsonl"
+MAX_JOURNALS: Final = 1_000
+MAX_LINES: Final = 100_000
+NOBODY: Final = -1
+
+
+class JournalError(ValueError):
+    """A journal that cannot be replayed; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """What one agent wrote down, in the order of its time.
+
+    damaged     lines that were left out
+    """
+
+    name: str
+    lines: tuple[JournalLine, ...]
+    damaged: int = 0
+
+    @classmethod
+    def of(cls, name: str, lines: Iterable[bytes]) -> Journal:
+        """Read a journal's lines.
+
+        Raises      JournalError for one without any whole line, or with too many
+        """
+        reader = JournalReader()
+        read = list(islice(reader.read(lines), MAX_LINES + 1))
+        if not 0 < len(read) <= MAX_LINES:
+            raise JournalError(f"{name}: expected 1 to {MAX_LINES} whole lines, got {len(read)}")
+        read.sort(key=lambda line: line.unix_ns)
+        return cls(name, tuple(read), reader.damaged)
+
+    @property
+    def span_s(self) -> int:
+        """Whole seconds from its first line to its last."""
+        return (self.lines[-1].unix_ns - self.lines[0].unix_ns) // NS_PER_S + 1
+
+
+def load_journals(folder: Path) -> tuple[Journal, ...]:
+    """Read every `*.jsonl` of a folder, by name.
+
+    Raises      JournalError where there is none, or one is unusable; OSError
+    """
+    paths = sorted(folder.glob(f"*{SUFFIX}"))
+    if not 0 < len(paths) <= MAX_JOURNALS:
+        raise JournalError(f"{folder}: expected 1 to {MAX_JOURNALS} journals, got {len(paths)}")
+    found = []
+    for path in paths:
+        with path.open("rb") as file:
+            found.append(Journal.of(path.stem, _lines(file)))
+    return tuple(found)
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """Give a file's lines; one without an end comes in pieces, each refused as damaged."""
+    while line := file.readline(MAX_LINE_BYTES + 2):
+        yield line
+
+
+def cast(hosts: int, parts: Mapping[int, int], rng: np.random.Generator) -> NDArray[np.int64]:
+    """Choose who lives through which journal.
+
+    parts       journal -> how many hosts; no host lives through two
+    Returns     int64[hosts], index of a journal or NOBODY
+    Raises      JournalError when there are fewer hosts
+    """
+    wanted = sum(parts.values())
+    if wanted > hosts:
+        raise JournalError(f"expected at most {hosts} hosts in all, got {wanted}")
+    roles = np.full(hosts, NOBODY, dtype=np.int64)
+    chosen = rng.permutation(hosts)[:wanted]
+    roles[chosen] = np.repeat(list(parts), list(parts.values()))
+    return roles
+
+
+@dataclass(frozen=True, slots=True)
+class Plays:
+    """Journals for a whole scenario: in each window that counts incidents, so many hosts for each.
+
+    hosts_each      hosts that live through one journal, others in each window
+    seed            of who they are
+    """
+
+    journals: tuple[Journal, ...]
+    hosts_each: int
+    seed: int
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of everything that decides what the hosts live through."""
+        told = [(one.name, one.lines) for one in self.journals]
+        return sha256(repr((told, self.hosts_each, self.seed)).encode()).hexdigest()
+
+    def over(self, catalogue: Catalogue, task: Task, inner: RowSource, hosts: int) -> RowSource:
+        """Give the rows of a task with the journals in them, `inner` where it counts no incidents.
+
+        Raises      JournalError
+        """
+        if SECTION not in task.slices():
+            return inner
+        parts = dict.fromkeys(range(len(self.journals)), self.hosts_each)
+        starts = range(task.first_window, task.last_window + 1, task.window_s)
+        roles = {
+            start: cast(hosts, parts, philox(self.seed, "journals", task.series, start))
+            for start in starts
+        }
+        return JournalRows(catalogue, task, inner, self.journals, roles)
+
+
+class JournalRows:
+    """A `RowSource` whose hosts live through journals on top of what they measure anyway."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        task: Task,
+        inner: RowSource,
+        journals: tuple[Journal, ...],
+        roles: Mapping[int, NDArray[np.int64]],
+    ) -> None:
+        """Hold the journals against the task.
+
+        roles       window's start -> `cast` of it; hosts of other windows play nothing
+        Raises      JournalError when a journal is longer than a window, or the task counts no
+                    incidents
+        """
+        if SECTION not in task.slices():
+            raise JournalError(f"expected a task that counts {SECTION}, got {task.series!r}")
+        long = next((one for one in journals if one.span_s > task.window_s), None)
+        if long is not None:
+            raise JournalError(
+                f"{long.name}: expected a journal of at most {task.window_s} s, got {long.span_s}"
+            )
+        self._catalogue, self._task, self._inner = catalogue, task, inner
+        self._journals, self._roles = journals, dict(roles)
+        place = task.slices()[SECTION]
+        self._place = slice(place.start - CHECK_WORDS, place.stop - CHECK_WORDS)
+
+    def block(
+        self,
+        state: FleetState,
+        lo: int,
+        hi: int,
+        rng: np.random.Generator,
+        out: NDArray[np.int64] | None = None,
+    ) -> NDArray[np.int64]:
+        """See `RowSource.block`."""
+        rows = self._inner.block(state, lo, hi, rng, out)
+        roles = self._roles.get(state.start_s)
+        if roles is None:
+            return rows
+        for host in np.flatnonzero(roles[lo:hi] != NOBODY).tolist():
+            journal = self._journals[roles[lo + host]]
+            delay_s = int(rng.integers(0, self._task.window_s - journal.span_s + 1))
+            lived = self._lived(journal, state.start_s, delay_s)
+            rows[host, self._place] = np.maximum(rows[host, self._place], lived)
+        return rows
+
+    def _lived(self, journal: Journal, window: int, delay_s: int) -> NDArray[np.int64]:
+        """Return int64[incidents]: the raw row of a host to which this happened."""
+        shift_ns = (window + delay_s) * NS_PER_S - journal.lines[0].unix_ns
+        gathered = WindowAccumulator(
+            self._catalogue, self._task, [], clock=HostClock(0), first_window=window
+        )
+        weekly = WeeklyIncidents()
+        for line in journal.lines:
+            gathered.set_clock(HostClock(line.offset_ns + shift_ns))
+            if isinstance(line.finding, Series):
+                continue  # a picture for people, of a spike that the other lines tell of
+            for one in weekly.take([line.finding], line.at_ns):
+                gathered.add(one)
+        for one in weekly.flush():
+            gathered.add(one)
+        return gathered.close(window)[self._place]

@@ -1,0 +1,220 @@
+"""The root-cause table: numbers, noise, trends; why it is not corrected; stored and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aggregator import read_causes, read_releases
+from aggregator.cause_files import cause_columns, tables_of, tables_read
+from aggregator.causes import CauseRow, CauseTable, Trend, cause_table
+from aggregator.correction import Reported
+from aggregator.detector import Detector
+from aggregator.releases import query
+from aggregator.store import Store
+from tests.causes.causes_kit import (
+    HOSTS,
+    MODEL,
+    NOISE,
+    WEEK_S,
+    K,
+    detector,
+    drawn_reports,
+    struck,
+    week,
+)
+from tests.unit.release_kit import CATALOGUE, make_task, noise, true_steps, window
+
+TRUTH = struck(disk_io=900, cpu_contention=300, memory_pressure=120)
+
+
+def told(**hosts: float) -> Reported:
+    """Reports without noise, at the usual standard error."""
+    return Reported(HOSTS, struck(**hosts), np.full(K, NOISE))
+
+
+def row_of(table: CauseTable, cause: str) -> CauseRow:
+    return next(row for row in table.rows if row.cause == cause)
+
+
+def test_table_without_rates_shows_what_was_reported_and_says_so() -> None:
+    table = cause_table(week(told(disk_io=900, cpu_contention=39)))
+    assert not table.corrected
+    assert table.correction == "not corrected: no measured rates of the agents' detector"
+    assert [row.cause for row in table.shown] == ["disk_io"]
+    (row,) = table.shown
+    assert (row.hosts, row.standard_error, row.component) == (900, NOISE, "storage")
+    assert (row.low, row.high) == pytest.approx((900 - 39.2, 900 + 39.2), abs=0.01)
+    assert row.share == pytest.approx(0.09)
+    assert row.false_high == 0
+    assert (row.trend, row.change) == (Trend.UNKNOWN, None)
+    assert table.by_chance == pytest.approx(0.02275 * K, rel=1e-3)
+
+
+def test_corrected_table_finds_the_hosts_that_the_detector_missed() -> None:
+    one = detector()
+    reports = drawn_reports(TRUTH, one, np.random.default_rng(2), noise=5.0)
+    plain = cause_table(week(reports))
+    table = cause_table(week(reports), None, one, MODEL)
+    assert table.corrected
+    assert table.correction == (
+        f"corrected by 1300 runs and 10000000.0 worker-hours of model {MODEL}"
+    )
+    disk = row_of(table, "disk_io")
+    assert disk.low <= 900 <= disk.high
+    assert row_of(plain, "disk_io").high < 900
+    # 20 false alarms of each cause pass for hosts where nothing is corrected.
+    assert row_of(table, "gpu_shared").below_noise
+    assert sum(row.hosts for row in plain.rows if row.hosts < 100) > 150
+    assert disk.part is not None
+    assert disk.part == pytest.approx(900 / TRUTH.sum(), abs=0.1)
+    assert [row.hosts for row in table.shown] == sorted(
+        (row.hosts for row in table.shown), reverse=True
+    )
+
+
+def refusals() -> Iterator[tuple[Detector | None, str | None, str]]:
+    one = detector()
+    yield None, MODEL, "no measured rates"
+    yield one, None, "nobody said"
+    yield one, "causes 4 feed", f"of model {MODEL}, the agents run causes 4 feed"
+    yield replace(one, classes=tuple(reversed(one.classes))), MODEL, "other causes"
+    blind = np.full((K, K), 5, dtype=np.int64)
+    yield replace(one, counts=blind), MODEL, "too badly"
+
+
+@pytest.mark.parametrize(("one", "model", "why"), list(refusals()))
+def test_table_is_not_corrected_by_rates_that_do_not_fit_and_says_why(
+    one: Detector | None, model: str | None, why: str
+) -> None:
+    reports = told(disk_io=900)
+    table = cause_table(week(reports), None, one, model)
+    assert not table.corrected
+    assert why in table.correction
+    assert row_of(table, "disk_io").hosts == 900
+    assert all(row.measured for row in table.rows)
+
+
+def test_cause_that_no_bench_could_make_is_marked() -> None:
+    one = detector()
+    trials, counts = one.trials.copy(), one.counts.copy()
+    trials[6], counts[6] = 0, 0
+    table = cause_table(week(told(disk_io=900)), None, replace(one, trials=trials, counts=counts),
+                        MODEL)  # fmt: skip
+    assert [row.cause for row in table.rows if not row.measured] == ["pcie_pressure"]
+
+
+def test_faults_are_never_corrected() -> None:
+    faults = replace(week(told(disk_io=900)), section="hardware_faults")
+    table = cause_table(faults, None, detector(), MODEL)
+    assert (table.corrected, table.correction) == (
+        False, "not corrected: faults are read from logs and counters, not detected",
+    )  # fmt: skip
+
+
+def test_trend_is_named_only_beyond_noise() -> None:
+    before = week(told(disk_io=900, cpu_contention=300, unknown=300), 1)
+    now = week(told(disk_io=960, cpu_contention=420, unknown=150), 2)
+    table = cause_table(now, before, detector(), MODEL)
+    trends = {row.cause: row.trend for row in table.rows}
+    assert trends["disk_io"] is Trend.STEADY
+    assert trends["cpu_contention"] is Trend.RISING
+    assert trends["unknown"] is Trend.FALLING
+    rising = row_of(table, "cpu_contention")
+    assert rising.change is not None
+    assert rising.change_low is not None
+    assert 0 < rising.change_low < rising.change
+    assert rising.change == pytest.approx(120 / 0.9, rel=0.15)
+
+
+def test_trend_follows_the_share_when_fewer_hosts_report() -> None:
+    before, half = told(disk_io=900), told(disk_io=450)
+    fewer = Reported(HOSTS // 2, half.value, half.standard_error)
+    row = row_of(cause_table(week(fewer, 2), week(before, 1)), "disk_io")
+    assert row.trend is Trend.STEADY
+    assert row.change == pytest.approx(0)
+
+
+def test_trend_needs_the_window_right_before() -> None:
+    with pytest.raises(ValueError, match="the window of incidents before"):
+        cause_table(week(told(), 3), week(told(), 1))
+
+
+def test_trends_of_a_quiet_fleet_are_seldom_named() -> None:
+    one, rng = detector(runs=20), np.random.default_rng(9)
+    named = [
+        row.trend is not Trend.STEADY
+        for _ in range(60)
+        for row in cause_table(
+            week(drawn_reports(TRUTH, one, rng), 2), week(drawn_reports(TRUTH, one, rng), 1), one,
+            MODEL,
+        ).rows
+    ]  # fmt: skip
+    assert 0.02 < np.mean(named) < 0.08
+
+
+TASK = make_task(start=WEEK_S)
+
+
+def released(number: int, hosts: float) -> object:
+    rng = np.random.default_rng(number)
+    vector = true_steps(TASK, 12_000, {("incidents", "disk_io"): hosts * 64})
+    return window(
+        TASK, vector + with_checks(noise(TASK, 12_000, rng)), 12_000, WEEK_S + 60 * number
+    )
+
+
+def with_checks(drawn: np.ndarray) -> np.ndarray:
+    drawn[:2] = 0
+    return drawn
+
+
+def fill(root: Path, one: Detector | None = None, model: str | None = None) -> Path:
+    with Store(
+        root / "leader" / "store.duckdb", root / "releases", CATALOGUE, detector=one,
+        agents_model=model,
+    ) as store:  # fmt: skip
+        for number, hosts in enumerate((900, 6_000)):
+            store.write(released(number, hosts))  # type: ignore[arg-type]
+    return root / "releases"
+
+
+def test_store_writes_the_table_beside_each_release_and_readers_find_it(tmp_path: Path) -> None:
+    one = detector()
+    folder = fill(tmp_path, one, MODEL)
+    stored = tables_read(read_causes(folder).to_dict("records"))
+    assert [table.window_start_s for table in stored] == [WEEK_S + 60, WEEK_S]
+    again = tables_of(read_releases(folder).to_dict("records"), one, MODEL)
+    assert stored == again
+    newest = row_of(stored[0], "disk_io")
+    assert stored[0].corrected
+    assert newest.trend is Trend.RISING
+    assert row_of(stored[1], "disk_io").trend is Trend.UNKNOWN
+    rows = query(
+        "SELECT cause, trend FROM causes WHERE NOT below_noise ORDER BY hosts DESC", folder
+    )
+    assert rows.iloc[0].tolist() == ["disk_io", "rising"]
+    # The tables are no releases: nothing of them comes up among the cells.
+    assert set(read_releases(folder).columns).isdisjoint({"cause", "trend"})
+
+
+def test_store_writes_tables_that_a_crash_left_out(tmp_path: Path) -> None:
+    folder = fill(tmp_path)
+    (newest, *_) = sorted((folder / "causes").rglob("*.parquet"))[::-1]
+    whole = newest.read_bytes()
+    newest.unlink()
+    with Store(tmp_path / "leader" / "store.duckdb", folder, CATALOGUE) as store:
+        assert newest.exists()
+        assert store.repair() == 0
+    assert len(whole) == newest.stat().st_size
+
+
+def test_release_without_causes_has_no_table(tmp_path: Path) -> None:
+    assert cause_columns(tables_of([], None, None)).num_rows == 0
+    empty = read_causes(tmp_path)
+    assert empty.empty
+    assert "cause" in empty.columns

@@ -1,0 +1,89 @@
+"""The journal's lines: what is written is read back, and nothing else is taken."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from edge_agent.diagnosis.journal_lines import (
+    MAX_LINE_BYTES,
+    JournalLine,
+    JournalLineError,
+    JournalReader,
+    decode,
+    encode,
+)
+from tests.causes.findings_kit import EVIDENCE, diagnosis, one_of_each
+
+OFFSET_NS = 1_792_000_000_000_000_000
+
+
+def test_every_finding_is_read_back_as_it_was() -> None:
+    for finding in one_of_each():
+        line = encode(finding, OFFSET_NS)
+        assert b"\n" not in line
+        assert decode(line) == JournalLine(OFFSET_NS, finding)
+
+
+def test_names_that_are_no_text_survive() -> None:
+    odd = replace(diagnosis(), subject="/train/\udcff\n", group="größer")
+    assert decode(encode(odd, 0)).finding == odd
+
+
+def test_finding_past_the_readers_bounds_is_not_written() -> None:
+    for wrong in (
+        replace(diagnosis(), evidence=(EVIDENCE,) * 65),
+        replace(diagnosis(), subject="/" * 5_000),
+        replace(diagnosis(), confidence=float("nan")),
+    ):
+        with pytest.raises(ValueError, match=r"expected|JSON"):
+            encode(wrong, OFFSET_NS)
+
+
+def changed(**changes: Any) -> bytes:
+    record = json.loads(encode(diagnosis(), OFFSET_NS))
+    record["finding"] |= {k: v for k, v in changes.items() if k in record["finding"]}
+    record |= {k: v for k, v in changes.items() if k not in record["finding"]}
+    return json.dumps(record).encode()
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        (b"", "JSON"),
+        (b"[]", "keys"),
+        (b"[" * 50_000, "JSON"),
+        (b" " * (MAX_LINE_BYTES + 1), "bytes"),
+        (changed(format=2), "format 1, got 2"),
+        (changed(format=True), "format 1"),
+        (changed(kind="deed"), "kind"),
+        (changed(kind=["warned"]), "kind"),
+        (changed(kind="warned"), "fields"),
+        (changed(offset_ns=1 << 63), "64 bits"),
+        (changed(more=1), "keys"),
+        (changed(cause="weather"), r"diagnosis\.cause"),
+        (changed(at_ns=1.5), r"at_ns: expected a whole"),
+        (changed(at_ns=True), r"at_ns: expected a whole"),
+        (changed(confidence="high"), r"confidence: expected a finite"),
+        (changed(incident=1), r"incident: expected true"),
+        (changed(ranked=[["unknown"]]), r"ranked: expected 2 values"),
+        (changed(evidence=[{}] * 65), r"evidence: expected a list"),
+        (changed(evidence=[1]), r"evidence: expected the fields"),
+        (changed(subject="x" * 5_000), r"subject: expected a text"),
+        (changed(now=None), r"now: expected the fields"),
+    ],
+)
+def test_line_that_no_agent_wrote_is_refused(line: bytes, what: str) -> None:
+    with pytest.raises(JournalLineError, match=what):
+        decode(line)
+
+
+def test_reader_leaves_out_what_a_crash_cut_off_and_counts_it() -> None:
+    whole = encode(diagnosis(), OFFSET_NS)
+    reader = JournalReader()
+    lines = list(reader.read([whole + b"\n", b"\n", whole[:100], whole]))
+    assert [line.finding for line in lines] == [diagnosis()] * 2
+    assert reader.damaged == 1

@@ -1,0 +1,177 @@
+"""Diagnosis as a person meets it: the agent's source, `agent top`, `agent diagnose`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from edge_agent.activity import HostFinding, Observation, Record
+from edge_agent.config import DiagnosisSection
+from edge_agent.diagnosis.findings import Cause, Diagnosis, SpikeBegan, SpikeEnded
+from edge_agent.diagnosis.journal_lines import JournalReader
+from edge_agent.diagnosis.trail import Series
+from edge_agent.frames.frame import Frame
+from edge_agent.frames.recording import write_recording
+from edge_agent.journal import read_lines
+from edge_agent.local.board import Board
+from edge_agent.local.rows import Flattener
+from edge_agent.sources.diagnosis import DiagnosisSource
+from edge_agent.sources.port import Listener, SourceUnavailable
+from pointillist import cli
+from pointillist.cli.diagnosis_panel import diagnosis_panel, height_of
+from pointillist.cli.output import ExitCode
+from tests.slow_frames import BOOT, SUBJECT, S, frames_of_contention
+from wire.catalogue import Catalogue
+
+SLOW_FROM, SLOW_UNTIL, SECONDS = 31, 56, 70
+
+
+class FramesInTurn:
+    """Stands where records become frames: this test is about what comes after."""
+
+    def __init__(self, frames: Iterable[Frame]) -> None:
+        self._frames = iter(frames)
+        self.heard = 0
+
+    def take(self, records: Iterable[Record]) -> None:
+        self.heard += len(list(records))
+
+    def frame(self, now_ns: int) -> Frame | None:
+        return next(self._frames, None)
+
+
+def drained(source: DiagnosisSource) -> Iterator[tuple[int, Record]]:
+    for number in range(1, SECONDS + 1):
+        for record in source.drain(BOOT + number * S):
+            yield number, record
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[DiagnosisSource]:
+    made = DiagnosisSource(DiagnosisSection(), tmp_path / "diagnoses.jsonl", faults=False)
+    made.start()
+    made._framer = FramesInTurn(frames_of_contention(SECONDS, SLOW_FROM, SLOW_UNTIL))  # type: ignore[assignment]
+    yield made
+    made.stop()
+
+
+def test_agent_names_the_cause_of_a_spike_in_time_and_counts_one_incident(
+    source: DiagnosisSource,
+) -> None:
+    records = list(drained(source))
+    found = [(at, one.finding) for at, one in records if isinstance(one, HostFinding)]
+    began = [at for at, one in found if isinstance(one, SpikeBegan)]
+    causes = [(at, one.cause) for at, one in found if isinstance(one, Diagnosis)]
+    assert len(began) == 1
+    assert SLOW_FROM <= began[0] <= SLOW_FROM + 3
+    assert next(at for at, cause in causes if cause is Cause.CPU_CONTENTION) <= SLOW_FROM + 5
+    assert sum(isinstance(one, SpikeEnded) for _, one in found) == 1
+    incidents = [one for _, one in records if isinstance(one, Observation)]
+    assert [(one.section, one.cell) for one in incidents] == [("incidents", "cpu_contention")]
+
+
+def test_agent_journal_holds_findings_and_one_picture(
+    source: DiagnosisSource, tmp_path: Path
+) -> None:
+    shown = [one.finding for _, one in drained(source) if isinstance(one, HostFinding)]
+    reader = JournalReader()
+    kept = [line.finding for line in reader.read(read_lines(tmp_path / "diagnoses.jsonl"))]
+    assert reader.damaged == 0
+    assert [one for one in kept if not isinstance(one, Series)] == shown
+    (picture,) = (one for one in kept if isinstance(one, Series))
+    assert picture.subject == SUBJECT
+    slow = [ms for at, ms in zip(picture.seconds, picture.longest_ms, strict=True) if 1 < at < 15]
+    before = [ms for at, ms in zip(picture.seconds, picture.longest_ms, strict=True) if at < -1]
+    assert min(ms or 0 for ms in slow) > 2 * max(ms or 0 for ms in before)
+    assert any(value for series in picture.signals for value in series.values)
+
+
+def test_agent_goes_on_finding_when_the_journal_cannot_be_written(
+    source: DiagnosisSource,
+) -> None:
+    journal = source._journal
+    assert journal is not None
+    journal.close()
+    found: list[Record] = []
+    told = ""
+    for number in range(1, SECONDS + 1):
+        try:
+            for record in source.drain(BOOT + number * S):
+                found.append(record)  # noqa: PERF402 (kept up to the failure)
+        except SourceUnavailable as error:
+            told = str(error)
+    assert "diagnoses.jsonl" in told
+    endings = [one for one in found if isinstance(one, HostFinding)]
+    assert isinstance(endings[-1].finding, SpikeEnded)
+
+
+def test_diagnosis_hears_the_sources_before_it(source: DiagnosisSource) -> None:
+    assert isinstance(source, Listener)
+    source.hear(source, [Observation("host_cpu", "steal", 1, BOOT)], BOOT)
+    assert source._framer.heard == 1  # type: ignore[attr-defined]
+
+
+def test_diagnosis_is_absent_where_its_model_is_none(tmp_path: Path) -> None:
+    model = tmp_path / "model.json"
+    model.write_text("{}")
+    absent = DiagnosisSource(DiagnosisSection(model=model), tmp_path / "j", faults=False).probe()
+    assert absent is not None
+    assert "diagnosis: " in absent
+
+
+def test_top_shows_what_is_slow_now_and_why(source: DiagnosisSource) -> None:
+    board, flattener = Board(), Flattener(Catalogue.load())
+    for number, record in drained(source):
+        board.add(flattener.rows("diagnosis", [record]))
+        if number == SLOW_FROM + 10:
+            view = board.view(BOOT + number * S)
+            break
+    (one,) = view["diagnosis"]
+    assert (one["state"], one["cause"], one["subject"]) == ("spike", "cpu_contention", SUBJECT)
+    console = Console(width=120, color_system=None)
+    with console.capture() as captured:
+        console.print(diagnosis_panel(view))
+    text = captured.get()
+    assert "cpu_contention" in text
+    assert "step p50" in text
+    assert height_of(view) == len(text.strip().splitlines())
+    assert diagnosis_panel({"diagnosis": []}) is None
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["pointillist", "agent", "diagnose", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return int(ended.value.code or 0)
+
+
+def test_diagnose_replays_a_recording_and_draws_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    recording, plots = tmp_path / "contention.parquet", tmp_path / "plots"
+    frames = frames_of_contention(SECONDS, SLOW_FROM, SLOW_UNTIL)
+    write_recording(recording, frames, {"workload": "steps", "class": "cpu_contention"})
+    assert run(monkeypatch, "--replay", str(recording), "--plots", str(plots)) == ExitCode.OK
+    assert "cpu_contention" in capsys.readouterr().out
+    (picture,) = plots.iterdir()
+    assert picture.name == "0001-cpu_contention-train_rank0.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert run(monkeypatch, "--replay", str(recording), "--json") == ExitCode.OK
+    kinds = [json.loads(line)["kind"] for line in capsys.readouterr().out.splitlines()]
+    assert kinds[0] == "SpikeBegan"
+    assert kinds[-1] == "SpikeEnded"
+    assert "Diagnosis" in kinds
+
+
+@pytest.mark.parametrize("name", ["wrong.parquet", "missing.parquet"])
+def test_diagnose_refuses_what_is_no_recording(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "wrong.parquet").write_bytes(b"PAR1 and nothing more")
+    assert run(monkeypatch, "--replay", str(tmp_path / name)) == ExitCode.USAGE
+    assert name in capsys.readouterr().err
