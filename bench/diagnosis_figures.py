@@ -17,13 +17,13 @@ from typing import Any, Final
 from bench.record import RESULTS, ROOT, Figure, commit, write_result
 from edge_agent.diagnosis.causes import RULES_TITLE
 from edge_agent.diagnosis.model_file import load_model
-from pointillist.diagnosis.evaluation import Evaluation, evaluate
-from pointillist.diagnosis.figures import alarm_rate
+from pointillist.diagnosis.evaluation import SHIPPED, Evaluation, evaluate
+from pointillist.diagnosis.figures import alarm_rate, host_part
 from pointillist.diagnosis.folder import runs_in
 from pointillist.diagnosis.incident_rates import incident_rates, write_rates
 from pointillist.diagnosis.page import page
 from pointillist.diagnosis.plots import pictures
-from pointillist.diagnosis.results import Results, host_part, results_of
+from pointillist.diagnosis.results import Results, results_of
 
 NAME: Final = "diagnosis"
 COMMAND: Final = "make bench-diagnosis"
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Evaluate, print the comparison, write everything that is told of it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--recordings", type=Path, default=RECORDINGS)
-    parser.add_argument("--ablate", default="logistic", help="kind of model; none: no ablation")
+    parser.add_argument("--ablate", default=SHIPPED, help="a kind of model, or none")
     chosen = parser.parse_args(arguments)
     model = load_model()
     found = evaluate(runs_in(chosen.recordings), model, print, chosen.ablate)

@@ -88,7 +88,9 @@ def evaluate(
     folder: Folder,
     model: ModelFile = None,
     rules: Annotated[bool, typer.Option("--rules", help="Judge the hand rules.")] = False,
-    ablate: Annotated[str, typer.Option(help="Kind taught without each group; none.")] = "none",
+    ablate: Annotated[
+        str, typer.Option(help="What loses each group of signals: shipped, a kind, none.")
+    ] = "none",
     json: JsonFlag = False,
 ) -> None:
     """Compare all methods on the runs that teach none of them, and judge one model in full."""
@@ -98,7 +100,7 @@ def evaluate(
         from pointillist.diagnosis.learning import KINDS
         from pointillist.diagnosis.results import results_of
 
-        _one_of("--ablate", ablate, ["none", *KINDS])
+        _one_of("--ablate", ablate, ["none", "shipped", *KINDS])
         chosen = None if rules else _load_model(model)
         found = results_of(run(runs_in(folder), chosen, _tell(json), ablate))
     answer = {

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from edge_agent.diagnosis.features import FEATURE_GROUPS, FEATURE_NAMES
 from edge_agent.diagnosis.findings import Cause
 
-from .figures import macro_f1, pairs_of
+from .figures import host_part, macro_f1, pairs_of
 from .intervals import auroc
 from .learning import KINDS, TooFewExamples
 from .methods.deviations import Deviations
@@ -75,12 +75,16 @@ class Ablated:
     alone: float
 
 
-def ablation(kind: str, open_set: str, runs: Sequence[Prepared], divided: Split) -> list[Ablated]:
-    """Teach a kind of model anew without each group of features, and with that group alone."""
+Without = Callable[[Callable[[str], bool]], Method]
+"""Makes a method that sees only features of some names."""
+
+
+def ablation(without: Without, runs: Sequence[Prepared], divided: Split) -> list[Ablated]:
+    """Let a method speak without each group of features, and with that group alone."""
 
     def score(keep: Callable[[str], bool]) -> float:
-        found = compare([Learned(kind, open_set, keep)], runs, divided)[0]
-        pairs = [pair for run in found.judged for pair in pairs_of(run)]
+        found = compare([without(keep)], runs, divided)[0]
+        pairs = [pair for run in host_part(found.judged) for pair in pairs_of(run)]
         return float("nan") if found.skipped else macro_f1(pairs)
 
     group_of = dict(zip(FEATURE_NAMES, FEATURE_GROUPS, strict=True))

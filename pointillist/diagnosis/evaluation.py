@@ -19,6 +19,7 @@ from .comparison import (
     judged_by,
 )
 from .learning import KINDS
+from .methods.learned import Blinded, Learned
 from .methods.port import Method, Prepared
 from .methods.shipped import HandRules, Shipped
 from .outcomes import Judged
@@ -28,6 +29,7 @@ from .splits import Split, split
 
 OPEN_SETS: Final = ("knn", "mahalanobis", "gmm")
 LOGISTIC: Final = "logistic"
+SHIPPED: Final = "shipped"
 Tell = Callable[[str], None]
 
 
@@ -59,13 +61,14 @@ def shipped_method(model: Model | None) -> Method:
 
 
 def evaluate(
-    runs: Iterable[Run], model: Model | None, tell: Tell, ablate: str = LOGISTIC
+    runs: Iterable[Run], model: Model | None, tell: Tell, ablate: str = SHIPPED
 ) -> Evaluation:
     """Compare all methods on runs, held-out ones only.
 
     model       the packaged one; None: hand rules speak
     tell        told what is under way
-    ablate      kind of model that is taught anew without each group of signals; "" for none
+    ablate      what loses each group of signals in turn: what is shipped, which then finds it
+                missing, or a kind of model that is taught anew; any other word for none
     """
     prepared, rhythm = both_ways(runs, tell)
     facts = tuple(run.run.facts for run in prepared)
@@ -90,8 +93,18 @@ def evaluate(
         compared=tuple(compared),
         open_set=open_set,
         ablated_kind=ablate,
-        ablated=tuple(ablation(ablate, open_set, prepared, divided)) if ablate in KINDS else (),
+        ablated=tuple(_ablated(ablate, model, open_set, prepared, divided)),
     )
+
+
+def _ablated(
+    ablate: str, model: Model | None, open_set: str, runs: Sequence[Prepared], divided: Split
+) -> list[Ablated]:
+    if ablate == SHIPPED:
+        return ablation(lambda keep: Blinded(model, keep), runs, divided)
+    if ablate in KINDS:
+        return ablation(lambda keep: Learned(ablate, open_set, keep), runs, divided)
+    return []
 
 
 def both_ways(runs: Iterable[Run], tell: Tell) -> tuple[list[Prepared], list[Prepared]]:

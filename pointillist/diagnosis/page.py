@@ -167,9 +167,12 @@ def _ablation(found: Mapping[str, Any]) -> str:
     ]
     if not body:
         return ""
-    return f"Model: {found['kind']}, taught anew each time.\n\n" + _table(
-        ("group", "macro-F1 without it", "with it alone"), body
+    how = (
+        "What is shipped, as if the group were not measured"
+        if found["kind"] == "shipped"
+        else f"Model: {found['kind']}, taught anew each time"
     )
+    return f"{how}.\n\n" + _table(("group", "macro-F1 without it", "with it alone"), body)
 
 
 def _picture(name: str, shown: set[str], folder: str) -> str:

@@ -10,13 +10,15 @@ import pytest
 
 from edge_agent.diagnosis.findings import Cause
 from pointillist.diagnosis.account import Account
-from pointillist.diagnosis.comparison import all_methods, choose_open_set
+from pointillist.diagnosis.comparison import ablation, all_methods, choose_open_set, judged_by
 from pointillist.diagnosis.evaluation import Evaluation
-from pointillist.diagnosis.figures import accuracy, pairs_of, single
+from pointillist.diagnosis.figures import accuracy, macro_f1, pairs_of, single
 from pointillist.diagnosis.methods.attribution import cause_of, ranked
 from pointillist.diagnosis.methods.deviations import Deviations
 from pointillist.diagnosis.methods.lagged import BINS, strongest
+from pointillist.diagnosis.methods.learned import Blinded
 from pointillist.diagnosis.methods.port import Prepared
+from pointillist.diagnosis.methods.shipped import HandRules
 from pointillist.diagnosis.outcomes import Judged
 from pointillist.diagnosis.prepare import prepare
 from pointillist.diagnosis.runs import Run
@@ -105,3 +107,14 @@ def test_attribution_ranks_causes_by_their_strongest_channel() -> None:
 def test_open_set_is_chosen_by_training_runs_alone(prepared: Sequence[Prepared]) -> None:
     train = [run for run in prepared if run.name.split("-")[1] == "stress"]
     assert choose_open_set("logistic", ("knn", "gmm"), train) in {"knn", "gmm"}
+
+
+def test_blinded_method_misses_what_only_the_lost_group_tells(
+    prepared: Sequence[Prepared], made_up_runs: Sequence[Run]
+) -> None:
+    divided = split(run.facts for run in made_up_runs)
+    found = ablation(lambda keep: Blinded(None, keep), prepared, divided)
+    by_group = {one.group: one for one in found}
+    whole = macro_f1([p for run in judged_by(HandRules(), prepared) for p in pairs_of(run)])
+    assert by_group["memory"].without < whole
+    assert by_group["gpu_error"].alone < by_group["memory"].alone

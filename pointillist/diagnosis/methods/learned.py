@@ -6,7 +6,10 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from edge_agent.diagnosis.causes import rank
+from edge_agent.diagnosis.features import FEATURE_NAMES
 from edge_agent.diagnosis.findings import Cause
 from edge_agent.diagnosis.model import Model
 from edge_agent.diagnosis.model_file import dump_model, parse_model
@@ -51,8 +54,27 @@ class Learned:
         return float(rank(vector, judge(vector), self.model).unlike)
 
 
-def rejudged(run: Prepared, model: Model) -> Account:
-    """Replace what the rules said of a run by what a model says of the same seconds.
+class Blinded:
+    """The agent's rules, or a model as it is, that do not see some features: they are missing."""
+
+    def __init__(self, model: Model | None, keep: Callable[[str], bool]) -> None:
+        self.name = "blinded"
+        self._model = model
+        self._seen = np.array([keep(name) for name in FEATURE_NAMES])
+
+    def fit(self, runs: Sequence[Prepared]) -> None:
+        """Learn nothing."""
+
+    def account(self, run: Prepared) -> Account:
+        """Let it speak of the same seconds with what it may see."""
+        bare = [replace(one, vector=np.where(self._seen, one.vector, np.nan)) for one in run.seen]
+        return rejudged(replace(run, seen=tuple(bare)), self._model)
+
+
+def rejudged(run: Prepared, model: Model | None) -> Account:
+    """Replace what was said of a run's spikes by what a model says of the same seconds.
+
+    model   None: the hand rules
 
     Spikes, their ends and which are heavy enough for an incident are the detector's.
     """
@@ -66,11 +88,11 @@ def rejudged(run: Prepared, model: Model) -> Account:
     return Account(tuple(spells), run.rules.warnings)
 
 
-def _said(spell: Spell, seen: Sequence[Seen], model: Model) -> tuple[Said, ...]:
+def _said(spell: Spell, seen: Sequence[Seen], model: Model | None) -> tuple[Said, ...]:
     return tuple(_word(spell, one, model) for one in seen)
 
 
-def _word(spell: Spell, one: Seen, model: Model) -> Said:
+def _word(spell: Spell, one: Seen, model: Model | None) -> Said:
     found = rank(one.vector, judge(one.vector), model)
     stood = [said for said in spell.said if said.at_ns <= one.at_ns]
     incident = bool(stood and stood[-1].incident)

@@ -29,7 +29,7 @@ CALM_QUANTILE: Final = 0.999
 COMPONENTS: Final = range(1, 7)
 EXPLAINED: Final = 0.95
 LARGEST: Final = 8.0
-FEWEST_SECONDS: Final = 60
+FEWEST_SECONDS: Final = 30
 
 
 class Normality(Protocol):
