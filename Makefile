@@ -15,7 +15,7 @@ SITE := .venv/site
 .PHONY: help setup bpf demo test test-long gpu-check gpu-kit lint lint-python lint-proto lint-docs format lock
 .PHONY: kafka java bench-round bench-demo bench-audit bench-kafka bench-agent clean
 .PHONY: bench-families bench-signatures bench-discovery bench-probes bench-simulator experiments
-.PHONY: bench-diagnosis
+.PHONY: bench-diagnosis bench-diagnosis-gpu
 
 help:
 	@echo "make setup         .venv with everything, by hash"
@@ -41,6 +41,7 @@ help:
 	@echo "make bench-discovery  what the first process of an unseen GPU library misses"
 	@echo "make bench-simulator   what 100,000 simulated GPUs cost, and what they would see"
 	@echo "make bench-diagnosis ARGS=\"record --hours 1\"  real faults, recorded; as root, resumable"
+	@echo "make bench-diagnosis-gpu ARGS=record  made GPU faults, recorded; judges them without ARGS"
 	@echo "make bench-audit   the noise samplers' audit at 10^7 trials"
 
 setup: $(STAMP)
@@ -74,7 +75,7 @@ test-long: $(STAMP) java
 	@$(PYTHON) -m pytest -m long $(ARGS)
 
 gpu-check:
-	@code=0; for script in gpu_check gpu_probes; do python3 scripts/$$script.py || code=$$?; done; exit $$code
+	@code=0; for script in gpu_check gpu_probes gpu_pressure; do python3 scripts/$$script.py || code=$$?; done; exit $$code
 
 gpu-kit: $(STAMP)
 	@mkdir -p .tools/gpu && cp .venv/lib/python*/site-packages/pynvml.py .tools/gpu/
@@ -136,6 +137,9 @@ bench-simulator: $(STAMP)
 bench-diagnosis: $(STAMP)
 	@scripts/setup_faults.sh --strict
 	@$(PYTHON) -m bench.diagnosis $(or $(ARGS),plan)
+
+bench-diagnosis-gpu: $(STAMP)
+	@$(PYTHON) -m bench.diagnosis.gpu_faults $(or $(ARGS),judge)
 
 bench-audit: $(STAMP)
 	@$(PYTHON) -m bench.audit $(ARGS)

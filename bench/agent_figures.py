@@ -29,7 +29,7 @@ def figures(parts: dict[str, Numbers], both: list[Numbers]) -> list[Figure]:
 
 def _agent(steady: Numbers, sampler: Numbers) -> list[Figure]:
     wire = steady["report_bytes"] * steady["reports"] / steady["seconds"]
-    maps_mib = steady["bpf_bytes"] / MIB
+    maps_mib, probes_mib = steady["bpf_bytes"] / MIB, steady["probe_bytes"] / MIB
     return [
         Figure("agent_core_percent_100hz", steady["user"], "percent of a core", goal=0.25),
         Figure(
@@ -42,6 +42,7 @@ def _agent(steady: Numbers, sampler: Numbers) -> list[Figure]:
             "bpf_maps_and_sampler_mib", maps_mib + sampler["added_kib"] / 1024, "MiB", goal=4.0
         ),
         Figure("bpf_maps_and_programs_mib", maps_mib, "MiB"),
+        Figure("gpu_probes_maps_and_programs_mib", probes_mib, "MiB, loaded with a GPU library"),
         Figure("wakeups_per_second", steady["wakeups"], "voluntary switches/s"),
         Figure("wire_bytes_per_second", wire + steady["epoch_bytes"] / _HOUR_S, "bytes/s"),
         Figure("report_bytes", steady["report_bytes"], "bytes"),

@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import psutil
 
 from edge_agent.local.history_read import HistoryReader
+from edge_agent.sources.bpf_maps import bpf_descriptor
+from edge_agent.sources.bpf_statistics import object_info
 from edge_agent.sources.ebpf_layout import PROGRAMS
 
 MIB: Final = 1 << 20
 TICK: Final = "on_tick"
 _COST: Final = "bpf_cost."
+_OBJECTS: Final = {"prog_id": (13, 64), "map_id": (14, 24)}
+"""By kind of number: BPF_*_GET_FD_BY_ID, and where the name lies in struct bpf_*_info."""
+_NAME_BYTES: Final = 16
+PROBE_NAMES: Final = frozenset({
+    "rows", "returns", "launches", "calls", "errors", "copies", "collectives", "memory",
+    "allocations", "threads", "sampled", "controls", "rooms", "losses", "names", "samples",
+    "stacks", "gpu_launch", "gpu_entry", "gpu_count", "gpu_return",
+})  # fmt: skip
+"""Of the maps and programs of `bpf/gpu.bpf.c`, as the kernel has them."""
+
+
+class _ById(ctypes.Structure):
+    """bpf_attr of the commands that open an object by its number."""
+
+    _fields_ = (("number", ctypes.c_uint32), ("next", ctypes.c_uint32), ("flags", ctypes.c_uint32))
+
+
+class BpfBytes(NamedTuple):
+    """What the maps and programs of the 100 Hz sampler occupy, and those of the GPU probes."""
+
+    sampler: int
+    probes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +110,28 @@ def _field(path: Path, name: str) -> str:
     raise LookupError(f"{path}: expected {name}")
 
 
-def bpf_bytes(pid: int) -> int:
-    """Give the bytes of the BPF maps and programs that a process holds."""
-    held: dict[tuple[str, str], int] = {}
+def bpf_bytes(pid: int) -> BpfBytes:
+    """Give the bytes of the BPF maps and programs that a process holds. Needs root."""
+    held: dict[tuple[str, int], int] = {}
     for fields in _fdinfo(pid):
         for kind in ("map_id", "prog_id"):
             if kind in fields and "memlock" in fields:
-                held[kind, fields[kind]] = int(fields["memlock"])
-    return sum(held.values())
+                held[kind, int(fields[kind])] = int(fields["memlock"])
+    probes = sum(size for of, size in held.items() if bpf_name(*of) in PROBE_NAMES)
+    return BpfBytes(sum(held.values()) - probes, probes)
+
+
+def bpf_name(kind: str, number: int) -> str:
+    """Give the name of a BPF map (`map_id`) or program (`prog_id`); empty where it is gone."""
+    command, at = _OBJECTS[kind]
+    try:
+        fd = bpf_descriptor(command, _ById(number))
+    except FileNotFoundError:
+        return ""
+    try:
+        return object_info(fd)[at : at + _NAME_BYTES].split(b"\0")[0].decode()
+    finally:
+        os.close(fd)
 
 
 def bpf_runs(pid: int) -> dict[int, tuple[int, int]]:

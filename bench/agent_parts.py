@@ -86,10 +86,11 @@ def steady(seconds: float, say: Say) -> Numbers:
         ended_ns, switches = time.time_ns(), switches_now() - switches
         span_s = last.at_s - first.at_s
         user, system = core_percent(first, last)
+        held = bpf_bytes(pid)
         found: Numbers = {
             "user": user, "system": system, "rss_mib": last.rss_mib,
             "wakeups": (last.sleeps - first.sleeps) / span_s, "switches": switches / span_s,
-            "bpf_bytes": bpf_bytes(pid), "seconds": span_s,
+            "bpf_bytes": held.sampler, "probe_bytes": held.probes, "seconds": span_s,
             "history_mib": (file_bytes(made.history_file) - kept_bytes) / (1 << 20),
             **{f"kernel_{k}": v for k, v in _statistics(pid).items()},
         }  # fmt: skip
@@ -188,7 +189,7 @@ def pairs(done: list[Numbers], keep: Callable[[list[Numbers]], None], say: Say) 
                 begun_ns = time.time_ns()
                 on = [_both(fit), _both(fit)]
                 ended_ns = time.time_ns()
-                sizes = {"bpf_bytes": float(bpf_bytes(pid))}
+                sizes = {"bpf_bytes": float(bpf_bytes(pid).sampler)}
                 time.sleep(6)
             cost = bpf_cost(made.history_file, begun_ns, ended_ns)
             off.append(_both(fit))

@@ -49,8 +49,8 @@ class Run:
     injectors: tuple[str, ...]
     intensity: int
     seed: int
-    before_s: float = 18.0
-    fault_s: float = 25.0
+    before_s: float = 17.0
+    fault_s: float = 24.0
     after_s: float = 12.0
     workers: int = 1
     stagger_s: float = 5.0

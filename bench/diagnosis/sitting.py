@@ -92,6 +92,7 @@ def recording_path(folder: Path, run: Run) -> Path:
 def sit(plan: Sequence[Run], terms: Terms) -> int:
     """Record what is pending until time is up; returns how many recordings were made."""
     terms.folder.mkdir(parents=True, exist_ok=True)
+    discard(WORK)
     runs, ends = pending(plan, terms.folder), time.monotonic() + terms.hours * 3600
     stage, made = Stage(terms.warm_up_s), 0
     print(f"{len(plan) - len(runs)} of {len(plan)} runs are recorded, {len(runs)} are left.")

@@ -26,6 +26,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
     "cuMemFreeHost": (_HANDLE,),
     "cuMemAlloc_v2": (_OUT, _SIZE),
     "cuMemFree_v2": (_U64,),
+    "cuMemcpyHtoD_v2": (_U64, _HANDLE, _SIZE),
     "cuMemcpyHtoDAsync_v2": (_U64, _HANDLE, _SIZE, _HANDLE),
     "cuMemcpyDtoHAsync_v2": (_HANDLE, _U64, _SIZE, _HANDLE),
     "cuStreamCreate": (_OUT, _U32),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, cast, runtime_checkable
 
 from edge_agent.devices.port import DeviceReading, GapKind, Measured
 from edge_agent.devices.uses import Use, by_container, limits, uses
@@ -37,6 +37,7 @@ class DeviceRows:
     """Gives each look's values once."""
 
     def __init__(self) -> None:
+        self._shows: dict[type, bool] = {}
         self._seen_ns: dict[tuple[str, str], int] = {}
         self.models: dict[str, str] = {}
         self.not_told: dict[str, list[str]] = {}
@@ -58,14 +59,17 @@ class DeviceRows:
 
     def rows(self, source_name: str, source: object, now_boottime_ns: int) -> Iterator[Row]:
         """Give what is new since the last call; a failed field is absent, never zero."""
-        if not isinstance(source, ShowsDevices):
+        known = self._shows.get(type(source))
+        if known is None:  # asking a protocol costs more than the rest of a drain
+            known = self._shows[type(source)] = isinstance(source, ShowsDevices)
+        if not known:
             return
         counted: Mapping[tuple[object, GapKind], int] = getattr(source, "gaps", {})
         kinds: Counter[str] = Counter()
         for (_, kind), count in counted.items():
             kinds[str(kind)] += count
         self._counts[source_name] = kinds
-        sweep = source.latest(now_boottime_ns)
+        sweep = cast(ShowsDevices, source).latest(now_boottime_ns)
         for device in list(getattr(sweep, "devices", ()))[:MOST_DEVICES]:
             device_id, end_ns = clean_name(str(device.id)), int(device.end_ns)
             if self._seen_ns.get((source_name, device_id)) == end_ns:

@@ -15,6 +15,9 @@ from .cpu_share import CpuShare
 from .discovery import Discovery, Event
 from .found_files import FileFound, FileGone
 
+_GATHER_S: Final = 0.002
+"""One program's start tells of itself in ten records within milliseconds: read together they cost
+half as much (0.3 to 0.4 ms a start instead of 0.7), and the first is seen 2 ms later."""
 _QUIET_S: Final = 0.005
 _SWARM: Final = 50
 _PER_S: Final = 100
@@ -87,7 +90,8 @@ class DiscoveryThread:
         credit, credited_s = float(_SWARM), time.monotonic()
         share = CpuShare(time.monotonic(), time.thread_time())
         while not self._stopping.is_set():
-            waiting.poll(_LONGEST_WAIT_S * 1000)
+            if waiting.poll(_LONGEST_WAIT_S * 1000):
+                time.sleep(_GATHER_S)
             self._poll()
             now_s = time.monotonic()
             credit = min(_SWARM, credit + (now_s - credited_s) * _PER_S) - 1

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from enum import StrEnum
+from functools import partial
 from types import ModuleType
 from typing import Final, NamedTuple
 
 from edge_agent.sources.port import SourceUnavailable
 
 from . import programs, programs_bcc
+from .later import LaterPrograms
 from .table import ProbeTable
-
-GpuPrograms = programs.GpuPrograms | programs_bcc.GpuPrograms
 
 
 class Loader(StrEnum):
@@ -25,10 +26,10 @@ class Loader(StrEnum):
 _MODULES: Final[dict[Loader, ModuleType]] = {Loader.LIBBPF: programs, Loader.BCC: programs_bcc}
 
 
-class Loaded(NamedTuple):
-    """Programs, and whether a governor may switch their links in turns."""
+class Chosen(NamedTuple):
+    """Programs that load when they are needed, and whether a governor may switch their links."""
 
-    programs: GpuPrograms
+    programs: LaterPrograms
     loader: Loader
     cyclable: bool
 
@@ -41,12 +42,14 @@ def unavailable(asked: Loader = Loader.AUTO) -> str | None:
     return "; ".join(f"{loader}: {reason}" for loader, reason in reasons.items())
 
 
-def load(table: ProbeTable, asked: Loader = Loader.AUTO) -> Loaded:
-    """Load by the first loader that serves. Raises SourceUnavailable."""
+def choose(table: ProbeTable, asked: Loader = Loader.AUTO) -> Chosen:
+    """Choose the first loader that serves. Raises SourceUnavailable."""
     for loader in _chosen(asked):
         if _MODULES[loader].unavailable() is None:
-            loaded: GpuPrograms = _MODULES[loader].GpuPrograms(table)
-            return Loaded(loaded, loader, loader is Loader.LIBBPF)
+            load = partial(_MODULES[loader].GpuPrograms, table)
+            quick = loader is Loader.LIBBPF  # BCC's compiler takes a second and 100 MiB
+            now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+            return Chosen(LaterPrograms(load, now_ns, tries=quick), loader, quick)
     raise SourceUnavailable(unavailable(asked) or "expected a loader, found none")
 
 

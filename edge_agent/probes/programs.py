@@ -80,7 +80,6 @@ class GpuPrograms:
         self._cpus = possible_cpus()
         self._lost = np.zeros(len(layout.LOST), np.int64)
         self._sampled: set[int] = set()
-        self._was_idle = False
         self._rings: list[Ring] = []
         self._object = _load(table, limits)
         pid = only if kernel_version() >= _FILTERS_PROCESSES else 0
@@ -98,7 +97,6 @@ class GpuPrograms:
         attachments     of groups that are not attached to this file yet
         Raises          SourceUnavailable; then none of them is attached
         """
-        self._was_idle = False
         self._attached.attach(file, path, attachments)
 
     def detach(self, file_group: FileGroup) -> None:
@@ -136,16 +134,7 @@ class GpuPrograms:
         return tuple(address for address in addresses if address)
 
     def drain(self, now_ns: int) -> ProbeDrain:
-        """Give everything since the last drain. Raises SourceUnavailable.
-
-        While nothing is attached and no process has anything left, the maps are not even read: a
-        host without GPU programs pays for none of them.
-        """
-        idle = not self._attached.groups()
-        if idle and self._was_idle and not self._processes():
-            begun_ns, span_ns, duty = self._attached.take_duty(now_ns)
-            return ProbeDrain(begun_ns, span_ns, duty=duty)
-        self._was_idle = idle  # until somebody attaches, were it only for a moment
+        """Give everything since the last drain. Raises SourceUnavailable."""
         ended = {one for one in self._processes() if not _lives(*one)}
         counted = self._readout.read()
         memory = self._memory.read()

@@ -145,8 +145,13 @@ def set_element(fd: int, key: bytes, value: bytes) -> None:
 
 def create_link(attributes: ctypes.Structure) -> int:
     """Attach a program (BPF_LINK_CREATE); give the link's descriptor. Raises OSError."""
+    return bpf_descriptor(_LINK_CREATE, attributes)
+
+
+def bpf_descriptor(command: int, attributes: ctypes.Structure) -> int:
+    """Do a bpf(2) that gives a descriptor. Raises OSError."""
     syscall, number = _system_call()
-    fd = syscall(number, _LINK_CREATE, ctypes.addressof(attributes), ctypes.sizeof(attributes))
+    fd = syscall(number, command, ctypes.addressof(attributes), ctypes.sizeof(attributes))
     if fd < 0:
         failed = ctypes.get_errno()
         raise OSError(failed, os.strerror(failed))

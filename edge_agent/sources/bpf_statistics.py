@@ -41,12 +41,17 @@ def program_runs(fd: int) -> tuple[int, int]:
 
     Raises      SourceUnavailable
     """
+    run_ns, runs = struct.unpack_from("=QQ", object_info(fd), _RUN_TIME_AT)
+    return runs, run_ns
+
+
+def object_info(fd: int) -> bytes:
+    """Give struct bpf_prog_info or bpf_map_info of a descriptor. Raises SourceUnavailable."""
     info = ctypes.create_string_buffer(_INFO_BYTES)
     failed = bpf_call(_INFO_BY_FD, _InfoByFd(fd, _INFO_BYTES, ctypes.addressof(info)))
     if failed:
-        raise SourceUnavailable(f"cannot ask about a BPF program: {os.strerror(failed)}")
-    run_ns, runs = struct.unpack_from("=QQ", info.raw, _RUN_TIME_AT)
-    return runs, run_ns
+        raise SourceUnavailable(f"cannot ask about a BPF object: {os.strerror(failed)}")
+    return info.raw
 
 
 class BpfStatistics:

@@ -35,6 +35,9 @@ SWEEP_NS: Final = 1_000_000_000
 """NVML's utilisation covers the last 1/6 s to 1 s: asked less often, busy time would be missed."""
 SAMPLE_NS: Final = 5_000_000_000
 """The catalogue's sample period of the four sections."""
+_EARLY_NS: Final = 100_000_000
+"""A loop that drains once a second is some milliseconds early half of the time: every second look
+would be left out."""
 STALE_NS: Final = 10_000_000_000
 _LONGEST_IDLE_NS: Final = 2 * SWEEP_NS
 _SWEEP_BUDGET_NS: Final = 2_000_000_000
@@ -117,16 +120,17 @@ class DevicesSource:
         raise SourceUnavailable(f"devices: {'; '.join(reasons) or _LIBRARY_MISSING}")
 
     def drain(self, now_boottime_ns: int) -> Iterable[Observation | GpuCoverage]:
-        """Yield samples every 5 s and idle time; calls less than a second apart give nothing.
+        """Yield samples every 5 s and idle time; calls well below a second apart give nothing.
 
         Each second it reads what changes quickly, every 5 s all fields of the regular sweep and
         the processes, which are shown on this host alone.
         """
         if self._reader is None:
             raise SourceUnavailable("devices: not started")
-        if self._swept_ns is not None and now_boottime_ns - self._swept_ns < SWEEP_NS:
+        early_ns = now_boottime_ns + _EARLY_NS
+        if self._swept_ns is not None and early_ns - self._swept_ns < SWEEP_NS:
             return []
-        sampling = self._sampled_ns is None or now_boottime_ns - self._sampled_ns >= SAMPLE_NS
+        sampling = self._sampled_ns is None or early_ns - self._sampled_ns >= SAMPLE_NS
         self._swept_ns = now_boottime_ns
         if sampling:
             self._sampled_ns = now_boottime_ns

@@ -1,7 +1,8 @@
 """GPU calls of every process by uprobes: discovery, programs, governor, names put together.
 
-Two threads of its own do what takes milliseconds: one finds files and attaches to them, the other
-switches links as the governor says. The agent's loop drains what was counted once a second.
+Two threads of its own do what takes milliseconds: one finds files, loads the programs for the
+first of them and attaches, the other switches links as the governor says. The agent's loop drains
+what was counted once a second.
 """
 
 from __future__ import annotations
@@ -78,15 +79,15 @@ class GpuProbesSource:
         return f"GPU calls: {reason}; {LOST}" if reason else None
 
     def start(self) -> None:
-        """Load, find what runs, attach. Raises SourceUnavailable."""
+        """Find what runs, load and attach where a GPU library does. Raises SourceUnavailable."""
         if self._running is None:
             try:
                 table = ProbeTable.load(*shipped_tables(), *self._settings.tables)
                 activity = partial(ActivityRecords, table, self._catalogue, self._places)
                 left_out = self._settings.leave_out
-                loaded = loaders.load(table, self._loader)
+                chosen = loaders.choose(table, self._loader)
                 self._running = Running(
-                    table, loaded, self._governor, left_out, activity, self._symbols
+                    table, chosen, self._governor, left_out, activity, self._symbols
                 )
             except (SourceUnavailable, ProbeTableError) as error:
                 raise SourceUnavailable(f"GPU calls: {error}; {LOST}") from None
@@ -115,7 +116,7 @@ class Running:
     def __init__(
         self,
         table: ProbeTable,
-        loaded: loaders.Loaded,
+        chosen: loaders.Chosen,
         governor: Settings,
         left_out: Sequence[str],
         activity: Callable[[Callable[[ProcessKey], str], _LeftOut], ActivityRecords],
@@ -123,14 +124,14 @@ class Running:
     ) -> None:
         """Start, or leave nothing behind. Raises SourceUnavailable.
 
-        loaded    programs; they are closed with all else
+        chosen    programs; they are closed with all else
         left_out  patterns of names of processes that are not counted
         activity  makes what speaks to the windows
         symbols   the file in which names of kernels are remembered
         """
         self._budget = governor.budget
         with ExitStack() as undo:
-            self.programs, self.loader, cyclable = loaded
+            self.programs, self.loader, cyclable = chosen
             undo.callback(self.programs.close)
             self.costs = HitCosts(table)
             self.board = Switchboard(self.programs)
@@ -160,12 +161,15 @@ class Running:
                 self.keeper, self.board, partial(self.costs.calibrate, self.programs)
             )
             self.discovery.start()
+            self.programs.try_out()
             self.switching.start()
             undo.callback(self.switching.stop)
             self._undo = undo.pop_all()
 
     def records(self, now_ns: int) -> Iterator[Record]:
         """Drain once. Raises SourceUnavailable."""
+        if self.programs.failure is not None:
+            raise SourceUnavailable(f"GPU calls: {self.programs.failure}; {LOST}")
         if not self.switching.alive or not self.discovery.alive:
             self.board.follow(frozenset())
             raise SourceUnavailable("GPU calls: a thread of the source ended; all is detached")

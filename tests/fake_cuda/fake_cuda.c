@@ -209,6 +209,11 @@ CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t size, CUs
 	pass(stream, "to_device", size);
 	return inside(__func__);
 }
+CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t size)
+{
+	memcpy((void *)(uintptr_t)to, from, size);
+	return inside(__func__);
+}
 CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t size, CUstream stream)
 {
 	long corrupt = 0;

@@ -329,6 +329,15 @@ nvmlReturn_t nvmlGpmMetricsGet(struct gpm_get *get)
 	return get->metrics[0].id == 2 ? SUCCESS : INVALID;
 }
 
+/* NAME.SLOT: one of several beside what NAME itself gives. */
+#define SLOTS 8
+static nvmlReturn_t slot(unsigned gpu, const char *function, unsigned place, u64 *out, int n)
+{
+	char name[128];
+	snprintf(name, sizeof name, "%s.%u", function, place);
+	return ask(gpu, name, out, n);
+}
+
 struct process { unsigned pid; u64 used; unsigned gpu_instance, compute_instance; };
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
 						     struct process *processes)
@@ -338,10 +347,19 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
 	unsigned room = *count, i, there = v[0] ? (v[2] ? v[2] : 1) : 0;
 	if (result != SUCCESS)
 		return result;
+	for (i = 0; i < SLOTS; i++) {
+		u64 one[2] = { 0, 0 };
+		slot(device->number, __func__, i, one, 2);
+		if (!one[0])
+			continue;
+		if (there < room)
+			processes[there] = (struct process){ one[0], one[1], -1, -1 };
+		there++;
+	}
 	*count = there;
 	if (there > room)
 		return TOO_SMALL;
-	for (i = 0; i < there; i++)
+	for (i = 0; v[0] && i < (v[2] ? v[2] : 1); i++)
 		processes[i] = (struct process){ v[0] + i, v[1], -1, -1 };
 	return SUCCESS;
 }
@@ -349,18 +367,25 @@ struct sample { unsigned pid; u64 time; unsigned sm, memory, encoder, decoder; }
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, struct sample *samples,
 					     unsigned *count, u64 since)
 {
-	u64 v[2] = { 0, 0 };
-	nvmlReturn_t result = ask(device->number, __func__, v, 2);
+	u64 v[SLOTS + 1][2] = { { 0 } };
+	unsigned there = 0, given = 0, i;
+	nvmlReturn_t result = ask(device->number, __func__, v[0], 2);
 	if (result != SUCCESS)
 		return result;
-	if (!v[0])
+	for (i = 0; i < SLOTS; i++)
+		slot(device->number, __func__, i, v[i + 1], 2);
+	for (i = 0; i <= SLOTS; i++)
+		there += v[i][0] != 0;
+	if (!there)
 		return NOT_FOUND;
-	if (!samples || *count < 1) {
-		*count = 1;
+	if (!samples || *count < there) {
+		*count = there;
 		return TOO_SMALL;
 	}
-	*count = 1;
-	samples[0] = (struct sample){ v[0], since + 1, v[1], 0, 0, 0 };
+	*count = there;
+	for (i = 0; i <= SLOTS; i++)
+		if (v[i][0])
+			samples[given++] = (struct sample){ v[i][0], since + 1, v[i][1], 0, 0, 0 };
 	return SUCCESS;
 }
 
@@ -373,19 +398,31 @@ nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, u64 types, void *set)
 	(void)set;
 	return ask(device->number, __func__, &none, 0);
 }
-/* `* xid value GPU CODE NUMBER`: NUMBER events in all, each given once. */
+/* `* xid value GPU CODE NUMBER`: NUMBER events in all, each given once; `xid.SLOT`: more of them. */
+static nvmlReturn_t next_event(u64 *v, unsigned *given, struct event *event)
+{
+	if (*given >= v[2])
+		return TIMEOUT;
+	++*given;
+	devices[v[0]].number = v[0];
+	*event = (struct event){ &devices[v[0]], 8, v[1], -1, -1 };
+	return SUCCESS;
+}
 nvmlReturn_t nvmlEventSetWait_v2(void *set, struct event *event, unsigned timeout_ms)
 {
+	static unsigned slots_given[SLOTS];
+	unsigned i;
 	u64 v[3] = { 0, 0, 0 };
 	nvmlReturn_t result = ask(MOST, "xid", v, 3);
 	(void)set;
 	(void)timeout_ms;
 	if (result != SUCCESS)
 		return result;
-	if (events_given >= v[2])
-		return TIMEOUT;
-	events_given++;
-	devices[v[0]].number = v[0];
-	*event = (struct event){ &devices[v[0]], 8, v[1], -1, -1 };
-	return SUCCESS;
+	result = next_event(v, &events_given, event);
+	for (i = 0; result == TIMEOUT && i < SLOTS; i++) {
+		u64 more[3] = { 0, 0, 0 };
+		slot(MOST, "xid", i, more, 3);
+		result = next_event(more, &slots_given[i], event);
+	}
+	return result;
 }

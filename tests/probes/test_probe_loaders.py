@@ -37,16 +37,16 @@ def test_loaders_say_why_none_of_them_serves(refusing: None) -> None:
     assert loaders.unavailable() == "libbpf: no libbpf here; bcc: no bcc here"
     assert loaders.unavailable(Loader.BCC) == "bcc: no bcc here"
     with pytest.raises(SourceUnavailable, match="no libbpf here"):
-        loaders.load(ProbeTable(()))
+        loaders.choose(ProbeTable(()))
 
 
 @pytest.mark.root
 def test_loaders_prefer_libbpf_and_never_switch_bccs_places_in_turns() -> None:
     table = ProbeTable.load()
     for asked, wanted in ((Loader.AUTO, Loader.LIBBPF), (Loader.BCC, Loader.BCC)):
-        loaded = loaders.load(table, asked)
-        loaded.programs.close()
-        assert (loaded.loader, loaded.cyclable) == (wanted, wanted is Loader.LIBBPF)
+        chosen = loaders.choose(table, asked)
+        assert not chosen.programs.loaded
+        assert (chosen.loader, chosen.cyclable) == (wanted, wanted is Loader.LIBBPF)
 
 
 @pytest.mark.root

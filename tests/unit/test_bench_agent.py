@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
+from pathlib import Path
 
+from bench.agent_measure import PROBE_NAMES
 from bench.agent_pairs import median_of
 
 
@@ -19,3 +22,11 @@ def test_median_interval_holds_the_true_median_as_often_as_it_says() -> None:
 
 def test_median_of_few_values_spans_all_of_them() -> None:
     assert (median_of([4.0, 1.0]).low, median_of([4.0, 1.0]).high) == (1.0, 4.0)
+
+
+def test_bench_knows_every_map_and_program_of_the_gpu_probes() -> None:
+    folder = Path(__file__).parents[2] / "bpf"
+    text = "".join((folder / name).read_text() for name in ("gpu_maps.h", "gpu.bpf.c"))
+    maps = re.findall(r"^MAP\((\w+),|^\} (\w+) SEC", text, re.MULTILINE)
+    programs = re.findall(r'SEC\("u(?:ret)?probe"\)\s+int (\w+)', text)
+    assert {one or other for one, other in maps} | set(programs) == PROBE_NAMES

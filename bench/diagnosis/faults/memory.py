@@ -6,7 +6,7 @@ from typing import Final
 
 from bench.diagnosis.faults.fault import STRESS, Fault
 
-_KEPT: Final = (0.7, 0.45, 0.2)
+_KEPT: Final = (0.55, 0.3, 0.1)
 """Share of its page cache that the job may keep."""
 _ROOM: Final = 192 << 20
 

@@ -1,0 +1,194 @@
+"""F1 of GPU faults on the recordings of `gpu_faults`, by the agent's own diagnoser.
+
+Those that teach (the first injectors of each cause, low and high) and those that judge (other
+injectors, every middle intensity) are told apart; hard negatives judge. Learned models have no GPU
+class: the hand rules speak here, and a shipped model has its say on everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from bench.record import Figure, write_result
+from edge_agent.diagnosis.causes import RULES_TITLE
+from edge_agent.diagnosis.findings import Cause
+from edge_agent.diagnosis.model import Model
+from edge_agent.diagnosis.model_file import load_model
+from edge_agent.frames.recording import read_meta
+from edge_agent.wilson import wilson_interval
+from pointillist.diagnosis.folder import labelled_paths, read_run
+from pointillist.diagnosis.outcomes import Judged, judge
+from pointillist.diagnosis.prepare import account_with
+from pointillist.diagnosis.truth import episodes
+
+NAME: Final = "diagnosis_gpu"
+COMMAND: Final = "make bench-diagnosis-gpu"
+CAUSES: Final = (
+    Cause.GPU_THERMAL_OR_POWER_LIMIT,
+    Cause.GPU_HARDWARE_FAULT,
+    Cause.GPU_SHARED,
+    Cause.PCIE_PRESSURE,
+)
+NOT_JUDGED: Final = {
+    "pcie_pressure by copies": "NVML's PCIe counters cost 20 ms each and are not sampled; copies "
+    "are told by the GPU probes on a real GPU alone: `make gpu-check`",
+    "mps by name": "NVML gives MPS clients as processes; that they share by MPS is not told",
+}
+Pair = tuple[Cause | None, Cause | None]
+"""Truth and answer; None: no fault, or nothing said."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedCase:
+    """One recording, judged."""
+
+    name: str
+    injector: str
+    intensity: str
+    cause: Cause | None
+    held_out: bool
+    judged: Judged
+
+    def pairs(self, gated: bool) -> list[Pair]:
+        """Truth and answer of its fault, and of each alarm beside it."""
+        faults: list[Pair] = [
+            (one.episode.causes[0], one.answer)
+            for one in self.judged.outcomes
+            if one.episode.impact or not gated
+        ]
+        return faults + [(None, alarm.cause) for alarm in self.judged.alarms]
+
+
+def judged_cases(folder: Path, model: Model | None) -> list[JudgedCase]:
+    """Play every recording through the diagnoser."""
+    found = []
+    for path in labelled_paths(folder):
+        run, meta = read_run(path), read_meta(path)
+        judged = judge(run, episodes(run), account_with(run, model))
+        cause = Cause(meta["faults"][0]["cause"]) if meta["faults"] else None
+        injector = meta["faults"][0]["injector"] if meta["faults"] else meta["negative"]
+        held_out = bool(meta["held_out"]) or cause is None
+        found.append(
+            JudgedCase(path.stem, injector, meta["intensity"], cause, held_out, judged)
+        )
+    return found
+
+
+def scores(pairs: Sequence[Pair]) -> dict[Cause, tuple[int, int, int]]:
+    """Give (hits, true, answered) of each GPU cause that was ever true."""
+    return {
+        cause: (
+            sum(truth is cause and answer is cause for truth, answer in pairs),
+            sum(truth is cause for truth, _ in pairs),
+            sum(answer is cause for _, answer in pairs),
+        )
+        for cause in CAUSES
+        if any(truth is cause for truth, _ in pairs)
+    }
+
+
+def macro_f1(pairs: Sequence[Pair]) -> float:
+    """Mean F1 of the GPU causes that were ever true; NaN without any."""
+    found = [2 * hits / (true + answered) for hits, true, answered in scores(pairs).values()]
+    return float(np.mean(found)) if found else float("nan")
+
+
+def figures(cases: Sequence[JudgedCase]) -> list[Figure]:
+    """Give the figures of held-out recordings, and of those that teach beside them."""
+    judging = [one for one in cases if one.held_out]
+    teaching = [one for one in cases if not one.held_out]
+    pairs, ungated = _pairs(judging), _pairs(judging, gated=False)
+    outcomes = [one for case in judging for one in case.judged.outcomes if one.episode.impact]
+    calm = [case for case in judging if case.cause is None]
+    found = [
+        ("gpu_fault_f1", macro_f1(pairs), f"macro-F1 of {len(scores(pairs))} causes, held out"),
+        ("gpu_fault_f1_ungated", macro_f1(ungated), "the same, faults without impact too"),
+        ("gpu_fault_f1_taught", macro_f1(_pairs(teaching)), "on what the rules were made with"),
+        ("gpu_faults_held_out", float(len(outcomes)), "faults with impact"),
+        ("gpu_fault_detect_p95_s", _p95(one.detect_s for one in outcomes), "s from the impact"),
+        ("gpu_fault_cause_p95_s", _p95(one.cause_s for one in outcomes), "s from the impact"),
+        (
+            "gpu_fault_causes_right",
+            sum(one.right for one in outcomes) / max(1, len(outcomes)),
+            "share of held-out faults with impact",
+        ),
+        ("gpu_negatives", float(len(calm)), "recordings without a GPU fault"),
+        (
+            "gpu_negatives_accused",
+            float(sum(any(a.cause in CAUSES for a in one.judged.alarms) for one in calm)),
+            "of them with a GPU cause named",
+        ),
+    ]
+    return [Figure(name, round(value, 4), unit) for name, value, unit in found]
+
+
+def tables(cases: Sequence[JudgedCase]) -> dict[str, Any]:
+    """Give precision and recall by cause, and what was said of each recording."""
+    by_cause = []
+    for split, chosen in (("held out", True), ("taught", False)):
+        pairs = _pairs([one for one in cases if one.held_out is chosen])
+        for cause, (hits, true, answered) in scores(pairs).items():
+            by_cause.append({
+                "split": split, "cause": str(cause), "faults": true,
+                "precision": round(hits / answered, 4) if answered else None,
+                "precision_interval": _rounded(wilson_interval(hits, answered)),
+                "recall": round(hits / true, 4),
+                "recall_interval": _rounded(wilson_interval(hits, true)),
+                "f1": round(2 * hits / (true + answered), 4),
+            })  # fmt: skip
+    return {"by_cause": by_cause, "recordings": [_row(one) for one in cases]}
+
+
+def write(folder: Path) -> int:
+    """Judge, print, write bench/results/diagnosis_gpu.json."""
+    model = load_model()
+    cases = judged_cases(folder, model)
+    found = figures(cases)
+    for one in found:
+        print(f"{one.name:28} {one.value:8.3f} {one.unit}")
+    extra = {
+        "model": RULES_TITLE if model is None else model.title,
+        "made": "a fake NVML of true ABI; steps slow down as the made state says. Real: pynvml's "
+        "binding, step marks by uprobe, the host's signals, frames, detection, diagnosis",
+        "not_judged": NOT_JUDGED,
+        "tables": tables(cases),
+    }
+    print(write_result(NAME, COMMAND, found, tables=extra))
+    return 0
+
+
+def _pairs(cases: Iterable[JudgedCase], gated: bool = True) -> list[Pair]:
+    return [pair for case in cases for pair in case.pairs(gated)]
+
+
+def _p95(values: Iterable[float | None]) -> float:
+    told = [value for value in values if value is not None]
+    return float(np.percentile(told, 95)) if told else float("nan")
+
+
+def _rounded(interval: tuple[float, float]) -> list[float]:
+    return [round(end, 4) for end in interval]
+
+
+def _row(case: JudgedCase) -> dict[str, Any]:
+    (outcome,) = case.judged.outcomes or (None,)
+    said = [str(alarm.cause) for alarm in case.judged.alarms]
+    row: dict[str, Any] = {
+        "recording": case.name, "cause": str(case.cause or ""), "injector": case.injector,
+        "intensity": case.intensity, "held_out": case.held_out, "alarms": said,
+    }  # fmt: skip
+    if outcome is None:
+        return row
+    rise = outcome.episode.rise
+    return row | {
+        "rise": None if rise is None else round(rise, 3),
+        "impact": outcome.episode.impact,
+        "answer": str(outcome.answer or ""),
+        "detect_s": outcome.detect_s and round(outcome.detect_s, 2),
+        "cause_s": outcome.cause_s and round(outcome.cause_s, 2),
+    }
