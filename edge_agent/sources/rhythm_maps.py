@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -71,21 +72,25 @@ class RhythmMaps:
         order = np.lexsort((marks[:, _AT], marks[:, _START], tgids))
         marks, tgids = marks[order], tgids[order]
         changed = (tgids[1:] != tgids[:-1]) | (marks[1:, _START] != marks[:-1, _START])
-        for rows in np.split(marks, np.flatnonzero(changed) + 1):
-            if not len(rows):
+        bounds = [0, *(np.flatnonzero(changed) + 1).tolist(), len(marks)]
+        threads = (marks[:, _PROCESS] & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        kinds = marks[:, _WHAT].astype(np.uint8)
+        at_ns, values, sockets = marks[:, (_AT, _VALUE, _SOCKET)].T.astype(np.int64, order="C")
+        for first, end in pairwise(bounds):
+            if first == end:
                 continue
-            pid, start_ns = int(rows[0, _PROCESS]) >> 32, int(rows[0, _START])
+            pid, start_ns = int(tgids[first]), int(marks[first, _START])
             self._idle[pid, start_ns] = 0
             yield RhythmMarks(
                 pid=pid,
                 start_ns=start_ns,
-                cgroup=cgroup_name(int(rows[-1, _CGROUP])),
+                cgroup=cgroup_name(int(marks[end - 1, _CGROUP])),
                 program=self._programs.name(pid, start_ns),
-                at_ns=rows[:, _AT].astype(np.int64),
-                kind=rows[:, _WHAT].astype(np.uint8),
-                thread=(rows[:, _PROCESS] & np.uint64(0xFFFFFFFF)).astype(np.int64),
-                value=rows[:, _VALUE].astype(np.int64),
-                socket=rows[:, _SOCKET].astype(np.int64),
+                at_ns=at_ns[first:end],
+                kind=kinds[first:end],
+                thread=threads[first:end],
+                value=values[first:end],
+                socket=sockets[first:end],
                 beyond=beyond.get((pid, start_ns), _NONE),
             )
 

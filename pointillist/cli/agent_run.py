@@ -140,7 +140,7 @@ def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> 
         again = Reloading(read, lambda new: sources_of(new, catalogue, nursery, users), log_gate)
         attendant = Attendant(
             shell, config, absent, notifier=Notifier.from_environment(), reloading=again,
-            version=version,
+            version=version, settle=settle,
         )  # fmt: skip
         shell.observe(attendant)
         for number in (signal.SIGTERM, signal.SIGINT):
