@@ -113,7 +113,7 @@ def quantile(ordered: Times, share: float) -> float:
     below = int(place)
     first = int(ordered[below])
     gap, part = int(ordered[min(below + 1, len(ordered) - 1)]) - first, place - below
-    return first + gap * part if part < 0.5 else first + gap - gap * (1 - part)  # noqa: PLR2004
+    return first + gap * part if part < 0.5 else first + gap - gap * (1 - part)
 
 
 def learn(

@@ -36,12 +36,14 @@ class _Learning:
     """What is known of one process.
 
     recent      its latest marks, 20 s of them until the beat is known
+    held        how many they are
     heard       the beat that was found at the last try
     missing     (time, kinds) at which marks were only counted
     rest        times of marks since the last step's end, that one included
     """
 
     recent: deque[Marks] = field(default_factory=deque)
+    held: int = 0
     missing: deque[tuple[int, frozenset[RhythmKind]]] = field(default_factory=deque)
     beat: Beat | None = None
     heard: Beat | None = None
@@ -78,7 +80,7 @@ class Rhythms:
         if one.beat is None:
             # Copied: what one process keeps for 20 s must not keep the whole drain.
             parts = (marks.at_ns, marks.kind, marks.thread, marks.socket)
-            one.recent.append(Marks(*(part.copy() for part in parts)))
+            _keep(one, Marks(*(part.copy() for part in parts)))
             if kinds:
                 one.missing.append((latest, kinds))
             _forget_old(one, latest)
@@ -97,7 +99,7 @@ class Rhythms:
             return None
         if one.beat is None:
             if self._has_turn((pid, start_ns), one, until_ns):
-                self._learnt += sum(len(marks.at_ns) for marks in one.recent)
+                self._learnt += one.held
                 _try_to_learn(one, until_ns)
             return None
         ended, durations = _steps_of(one, one.beat)
@@ -151,12 +153,16 @@ def _missing_kinds(marks: RhythmMarks) -> frozenset[RhythmKind]:
     return frozenset(RhythmKind(kind) for kind, gone in enumerate(marks.beyond) if gone)
 
 
+def _keep(one: _Learning, marks: Marks) -> None:
+    one.recent.append(marks)
+    one.held += len(marks.at_ns)
+
+
 def _forget_old(one: _Learning, latest: int) -> None:
     while one.recent and (
-        int(one.recent[0].at_ns[-1]) < latest - _WINDOW_NS
-        or sum(len(marks.at_ns) for marks in one.recent) > _MOST_MARKS
+        int(one.recent[0].at_ns[-1]) < latest - _WINDOW_NS or one.held > _MOST_MARKS
     ):
-        one.recent.popleft()
+        one.held -= len(one.recent.popleft().at_ns)
     while one.missing and one.missing[0][0] < latest - _WINDOW_NS:
         one.missing.popleft()
 
@@ -180,6 +186,7 @@ def _try_to_learn(one: _Learning, now_ns: int) -> None:
         return
     one.beat = one.heard
     one.recent.clear()
+    one.held = 0
     one.missing.clear()
     one.stepped_ns = now_ns
 
@@ -204,7 +211,7 @@ def _answers_of(one: _Learning) -> tuple[Times, Times]:
     one.fresh = []
     since = int(one.recent[-1].at_ns[-1]) if one.recent else 0
     if len(fresh.at_ns):
-        one.recent.append(fresh.take(np.ones(len(fresh.at_ns), np.bool_)))
+        _keep(one, fresh.take(np.ones(len(fresh.at_ns), np.bool_)))
         _forget_old(one, int(fresh.at_ns[-1]))
     ended, durations = answers(_joined(list(one.recent)))
     new = ended > since

@@ -68,23 +68,25 @@ class RhythmMaps:
         """Yield, by process, the marks since the last call."""
         marks = self._ring.read()
         beyond = self._beyond_grown()
+        if not len(marks):
+            return
         tgids = marks[:, _PROCESS] >> np.uint64(32)
         order = np.lexsort((marks[:, _AT], marks[:, _START], tgids))
-        marks, tgids = marks[order], tgids[order]
-        changed = (tgids[1:] != tgids[:-1]) | (marks[1:, _START] != marks[:-1, _START])
+        columns = marks[order].T.copy()
+        processes, starts, cgroups = columns[_PROCESS], columns[_START], columns[_CGROUP]
+        tgids = tgids[order]
+        changed = (tgids[1:] != tgids[:-1]) | (starts[1:] != starts[:-1])
         bounds = [0, *(np.flatnonzero(changed) + 1).tolist(), len(marks)]
-        threads = (marks[:, _PROCESS] & np.uint64(0xFFFFFFFF)).astype(np.int64)
-        kinds = marks[:, _WHAT].astype(np.uint8)
-        at_ns, values, sockets = marks[:, (_AT, _VALUE, _SOCKET)].T.astype(np.int64, order="C")
+        threads = (processes & np.uint64(0xFFFFFFFF)).view(np.int64)
+        kinds = columns[_WHAT].astype(np.uint8)
+        at_ns, values, sockets = (columns[one].view(np.int64) for one in (_AT, _VALUE, _SOCKET))
         for first, end in pairwise(bounds):
-            if first == end:
-                continue
-            pid, start_ns = int(tgids[first]), int(marks[first, _START])
+            pid, start_ns = int(tgids[first]), int(starts[first])
             self._idle[pid, start_ns] = 0
             yield RhythmMarks(
                 pid=pid,
                 start_ns=start_ns,
-                cgroup=cgroup_name(int(marks[end - 1, _CGROUP])),
+                cgroup=cgroup_name(int(cgroups[end - 1])),
                 program=self._programs.name(pid, start_ns),
                 at_ns=at_ns[first:end],
                 kind=kinds[first:end],
