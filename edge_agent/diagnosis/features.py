@@ -12,8 +12,8 @@ from edge_agent.frames.signals import FINE, SIGNALS
 
 from .baseline import SignalBaseline
 from .channels import CHANNEL_NAMES, CHANNELS, FLOORS, INDEX, Floats
-from .detector import Ratios
 from .settings import Settings
+from .tail import Ratios
 
 FEATURES_VERSION: Final = 1
 CAP: Final = 8.0
@@ -22,7 +22,10 @@ _LAG_CAP_S: Final = 3.0
 _HISTORY: Final = 30
 _REFRESH_FRAMES: Final = 4
 _FEW_SECONDS: Final = 10
-_RELATIVE_SPREAD: Final = 0.08
+_RELATIVE_SPREAD: Final = np.array(
+    [0.08 if SIGNALS[channel.signal].unit.endswith("/s") else 0.02 for channel in CHANNELS]
+)
+"""Share of the median below which a stray is nothing: rates vary more than states."""
 _AWAY: Final = 4.0
 """Spreads from which a signal counts as away from its baseline."""
 _ENTERED_NS: Final = 300_000_000
@@ -34,7 +37,15 @@ _SHARES: Final = {
     "share.own_read": ("own.block_read_bytes_per_s", "other.block_read_bytes_per_s"),
     "share.own_send": ("own.net_send_bytes_per_s", "other.net_send_bytes_per_s"),
 }
-_STEP_FEATURES: Final = ("step.p10", "step.p50", "step.p99", "step.rate", "step.cpu")
+_PER_STEP: Final = {
+    "step.cpu": INDEX["own.cpu_ms_per_s"],
+    "step.send": INDEX["own.net_send_bytes_per_s"],
+    "step.receive": INDEX["own.net_receive_bytes_per_s"],
+    "step.read": INDEX["own.block_read_bytes_per_s"],
+    "step.sleep": INDEX["own.sleep_ms_per_s"],
+}
+"""What one step takes: the channel's ratio over the rate's."""
+_STEP_FEATURES: Final = ("step.p10", "step.p50", "step.p99", "step.rate", *_PER_STEP)
 
 FEATURE_NAMES: Final = (
     *(f"{name}.z" for name in CHANNEL_NAMES),
@@ -52,7 +63,6 @@ FEATURE_GROUPS: Final = (
 )
 FEATURE_INDEX: Final = {name: place for place, name in enumerate(FEATURE_NAMES)}
 _CHANNEL_COUNT: Final = len(CHANNELS)
-_CPU: Final = INDEX["own.cpu_ms_per_s"]
 
 
 class SubjectSignals:
@@ -140,8 +150,8 @@ def vector_of(
     usual = signals.baseline.median
     ratio = np.log2((np.maximum(now, 0) + FLOORS) / (np.maximum(usual, 0) + FLOORS))
     shares = [_share(now[INDEX[own]], now[INDEX[other]]) for own, other in _SHARES.values()]
-    per_step = ratio[_CPU] - ratios.rate
-    steps = np.clip([*ratios, per_step], -CAP, CAP)
+    per_step = ratio[list(_PER_STEP.values())] - ratios.rate
+    steps = np.clip([*ratios, *per_step], -CAP, CAP)
     signal_part = np.clip(np.concatenate((octaves, ratio)), -CAP, CAP)
     lag_part = np.clip(lags_s, -_LAG_CAP_S, _LAG_CAP_S)
     return np.concatenate((signal_part, lag_part, shares, steps))

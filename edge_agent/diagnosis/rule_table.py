@@ -68,6 +68,28 @@ _OTHERS_SEND: Final = (
     _up("other.net_receive_bytes_per_s"),
 )
 
+_RATHER: Final = (
+    (Cause.COMMUNICATION_WAIT, 0.7),
+    (Cause.NIC_LIMIT_OR_LOSS, 0.8),
+    (Cause.NIC_CROSS_TRAFFIC, 0.8),
+    (Cause.CGROUP_THROTTLING, 0.9),
+    (Cause.CPU_CONTENTION, 0.8),
+    (Cause.MEMORY_PRESSURE, 0.9),
+    (Cause.DISK_IO, 0.7),
+    (Cause.GPU_HARDWARE_FAULT, 0.9),
+    (Cause.GPU_THERMAL_OR_POWER_LIMIT, 0.9),
+    (Cause.GPU_SHARED, 0.9),
+    (Cause.PCIE_PRESSURE, 0.8),
+)
+"""What explains a starving subject better than its input."""
+
+_SAME_WORK: Final = tuple(
+    (Tell(feature, -0.35, -0.1, sign=sign),)
+    for feature in ("step.send", "step.read")
+    for sign in (1.0, -1.0)
+)
+"""A step sends and reads what it did before: its batch has not grown."""
+
 RULES: Final = (
     Rule(
         Cause.CGROUP_THROTTLING,
@@ -106,10 +128,18 @@ RULES: Final = (
     Rule(
         Cause.MEMORY_PRESSURE,
         (
-            _up("own.reclaim_ms_per_s"),
+            _up("own.reclaim_ms_per_s", low=1.6, high=3.5),
             _up("host.reclaim_direct_ms_per_s"),
+            _up("host.reclaim_cgroup_per_s", 0.8),
             _up("host.reclaim_cgroup_ms_per_s", 0.8),
             _up("host.pressure_memory_some_ms_per_s", 0.8),
+        ),
+        needs=(
+            (
+                _up("own.reclaim_ms_per_s", low=1.0, high=2.5),
+                _up("host.reclaim_direct_ms_per_s", low=1.6, high=3.5),
+                _up("host.pressure_memory_some_ms_per_s", low=1.6, high=3.5),
+            ),
         ),
     ),
     Rule(
@@ -200,11 +230,14 @@ RULES: Final = (
     Rule(
         Cause.COMMUNICATION_WAIT,
         (
-            _up("own.net_receive_wait_ms_per_s", 0.9),
+            _up("own.net_receive_wait_ms_per_s", 0.9, low=2.0, high=3.6),
             _up("own.collective_ms_per_s", 0.8),
             _shrunk("own.net_receive_bytes_per_s", 0.3, 1.5, 0.6),
         ),
-        needs=((_shrunk("own.cpu_ms_per_s", 0.1, 0.5), _up("own.net_receive_wait_ms_per_s")),),
+        needs=(
+            (_shrunk("own.cpu_ms_per_s", 0.1, 0.5), _up("own.net_receive_wait_ms_per_s")),
+            (_up("own.net_receive_wait_ms_per_s"), _up("own.collective_ms_per_s")),
+        ),
         excused_by=(
             (Cause.NIC_LIMIT_OR_LOSS, 0.8),
             (Cause.NIC_CROSS_TRAFFIC, 0.8),
@@ -217,19 +250,16 @@ RULES: Final = (
     Rule(
         Cause.INPUT_STARVATION,
         (
-            _shrunk("own.cpu_ms_per_s", 0.2, 1.2, 0.7),
+            _shrunk("own.cpu_ms_per_s", 0.12, 0.6, 0.7),
             _up("own.sleep_ms_per_s", 0.5),
-            _shrunk("own.block_read_bytes_per_s", 0.3, 1.5, 0.4),
         ),
-        needs=((_shrunk("own.cpu_ms_per_s", 0.1, 0.5),),),
-        excused_by=(
-            (Cause.COMMUNICATION_WAIT, 0.7),
-            (Cause.NIC_LIMIT_OR_LOSS, 0.8),
-            (Cause.NIC_CROSS_TRAFFIC, 0.8),
-            (Cause.CGROUP_THROTTLING, 0.9),
-            (Cause.CPU_CONTENTION, 0.8),
-            (Cause.MEMORY_PRESSURE, 0.9),
-            (Cause.DISK_IO, 0.7),
-        ),
+        needs=((_shrunk("own.cpu_ms_per_s", 0.1, 0.4),), (Tell("step.p50", 0.1, 0.35),)),
+        excused_by=_RATHER,
+    ),
+    Rule(  # whoever makes the input works harder in the subject's own cgroup
+        Cause.INPUT_STARVATION,
+        (Tell("step.cpu", 0.3, 0.9, 0.7),),
+        needs=((Tell("step.p50", 0.1, 0.35),), *_SAME_WORK),
+        excused_by=_RATHER,
     ),
 )

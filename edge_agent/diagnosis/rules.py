@@ -41,13 +41,17 @@ class Verdict:
 
 def judge(vector: Floats) -> Verdict:
     """Weigh all causes by the hand rules; `vector` is float64[FEATURE_NAMES]."""
-    alone = {rule.cause: _alone(rule.tells, rule.needs, vector) for rule in RULES}
+    own = [(rule, _alone(rule.tells, rule.needs, vector)) for rule in RULES]
+    alone = dict.fromkeys(Cause, 0.0)
+    for rule, strength in own:
+        alone[rule.cause] = max(alone[rule.cause], strength)
     strengths = np.zeros(len(CAUSES))
-    for rule in RULES:
-        strength = alone[rule.cause]
+    for rule, strength in own:
+        left = strength
         for cause, share in rule.excused_by:
-            strength *= 1 - share * alone[cause]
-        strengths[CAUSES.index(rule.cause)] = strength
+            left *= 1 - share * alone[cause]
+        place = CAUSES.index(rule.cause)
+        strengths[place] = max(strengths[place], left)
     loudness = strengths.copy()
     loudness[UNKNOWN] = _UNKNOWN_AT
     believed = np.exp(_SHARPNESS * loudness)

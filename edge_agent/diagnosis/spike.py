@@ -1,0 +1,27 @@
+"""One spike while it stands."""
+
+from __future__ import annotations
+
+from .channels import Floats
+from .findings import Diagnosis, StepTimes
+from .incident import IncidentGauge
+from .settings import Settings
+
+
+class Spike:
+    """When it began, what was usual before, and what was said of it last.
+
+    lags_whole    whether all seconds that the lags are read from were there
+    calm_frames   how many in a row had nothing unusual
+    """
+
+    def __init__(self, settings: Settings, onset_ns: int, before: StepTimes) -> None:
+        self.onset_ns = onset_ns
+        self.before = before
+        self.gauge = IncidentGauge(settings, before)
+        self.lags_s: Floats | None = None
+        self.lags_whole = False
+        self.vector: Floats | None = None
+        self.last: Diagnosis | None = None
+        self.frames = 0
+        self.calm_frames = 0

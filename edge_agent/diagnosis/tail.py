@@ -1,0 +1,53 @@
+"""What the detector of spikes keeps of a second, and what it says of the tail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Second:
+    """The steps of one frame, measured by what is usual.
+
+    steps     those that ended, and one that will not end
+    long_ns   when each long one ended; a frame's end for a stalled one
+    """
+
+    at_ns: int
+    span_s: float
+    duration_ns: NDArray[np.int64]
+    steps: int
+    long_ns: tuple[int, ...]
+    stalled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What the last seconds say of the tail.
+
+    nats      log of how much likelier the share of long steps is now than usual
+    onset_ns  first long step of the window that says so
+    restless  the very last seconds are still unusual
+    stalled   a step will not end
+    settling  a job begun anew: its first steps are measured by nothing
+    """
+
+    spiking: bool
+    nats: float
+    onset_ns: int
+    restless: bool = False
+    stalled: bool = False
+    settling: bool = False
+
+
+class Ratios(NamedTuple):
+    """log2 of now to usual: quantiles of the step times, and steps a second. NaN: unknown."""
+
+    p10: float
+    p50: float
+    p99: float
+    rate: float
