@@ -79,8 +79,8 @@ class Rhythms:
         kinds = _missing_kinds(marks)
         if one.beat is None:
             # Copied: what one process keeps for 20 s must not keep the whole drain.
-            parts = (marks.at_ns, marks.kind, marks.thread, marks.socket)
-            _keep(one, Marks(*(part.copy() for part in parts)))
+            at_ns, kind = marks.at_ns.copy(), marks.kind.copy()
+            _keep(one, Marks(at_ns, kind, marks.thread.copy(), marks.socket.copy()))
             if kinds:
                 one.missing.append((latest, kinds))
             _forget_old(one, latest)
