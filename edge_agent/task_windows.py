@@ -61,6 +61,10 @@ class OpenWindow:
     row: NDArray[np.int64]
 
 
+_LOCAL: Final = frozenset({HostTicks, HostTable, StepMarks, RhythmMarks})
+"""What no window takes: it stays on this host."""
+
+
 @dataclass(slots=True)
 class _Open:
     task_id: TaskId
@@ -112,8 +116,8 @@ class TaskWindows:
 
     def add(self, record: Record) -> None:
         """Give a record to every task; each takes what its sections name."""
-        if isinstance(record, HostTicks | HostTable | StepMarks | RhythmMarks):
-            return  # local to the host
+        if type(record) in _LOCAL:
+            return
         section = record.section if isinstance(record, Observation) else None
         for one in self._open:
             if section is None or section in one.sections:

@@ -108,12 +108,12 @@ class WindowAccumulator:
 
     def add(self, record: Record) -> None:
         """Count a record in the window of its own time; what is local to the host is not."""
-        if isinstance(record, KernelActivity):
-            self._add_activity(record)
+        if isinstance(record, Observation):
+            self._add_observation(record)
         elif isinstance(record, GpuCoverage):
             self._add_coverage(record)
-        elif isinstance(record, Observation):
-            self._add_observation(record)
+        elif isinstance(record, KernelActivity):
+            self._add_activity(record)
 
     def measures(self, window: int) -> bool:
         """Tell whether this host's secret coin lets any section measure in an open window.
@@ -208,6 +208,10 @@ class WindowAccumulator:
         if not 0 <= record.gpu < len(self._models):
             self.dropped["stray_gpu"] += 1
             return
+        only = self._window_of(record.boottime_ns, record.span_ns)
+        if only is not None and only in self._open and only >= self._next:
+            self._open[only].gpu(record.gpu).cover(record.source, record.span_ns)
+            return
         for window, overlap_ns, whole_ns in self._spans(record.boottime_ns, record.span_ns):
             if self._next <= window <= self._next + FARTHEST_AHEAD * self._window_s:
                 covered_ns = record.span_ns * overlap_ns // whole_ns
@@ -224,20 +228,31 @@ class WindowAccumulator:
         if cell not in self._cells[section.name] or record.value < 0:
             self.dropped["stray_cell"] += 1
             return
-        (window, *_), = self._spans(record.boottime_ns, 0)  # fmt: skip
-        state = self._state_for(window)
+        window = (record.boottime_ns + self._clock.offset_ns) // NS_PER_S
+        state = self._state_for(window // self._window_s * self._window_s)
         if state is not None:
             amount = 1 if section.kind is SectionKind.HISTOGRAM else record.value
             state.observe(section.name, cell, amount)
 
-    def _spans(self, boottime_ns: int, span_ns: int) -> list[tuple[int, int, int]]:
-        """Return (window, overlap_ns, whole_ns) of each window that [start, start + span] meets."""
+    def _window_of(self, boottime_ns: int, span_ns: int) -> int | None:
+        """Return the window that holds [start, start + span] as a whole, None where two share it.
+
+        Nearly every record lies in one: what `_spans` gives of it, without its list.
+        """
         start_ns = boottime_ns + self._clock.offset_ns
         length_ns = self._window_s * NS_PER_S
         first = start_ns // length_ns
         last = max(start_ns, start_ns + span_ns - 1) // length_ns
-        if first == last:
-            return [(first * self._window_s, 1, 1)]
+        return first * self._window_s if first == last else None
+
+    def _spans(self, boottime_ns: int, span_ns: int) -> list[tuple[int, int, int]]:
+        """Return (window, overlap_ns, whole_ns) of each window that [start, start + span] meets."""
+        only = self._window_of(boottime_ns, span_ns)
+        if only is not None:
+            return [(only, 1, 1)]
+        start_ns = boottime_ns + self._clock.offset_ns
+        length_ns = self._window_s * NS_PER_S
+        first, last = start_ns // length_ns, (start_ns + span_ns - 1) // length_ns
         spans = []
         for number in range(first, last + 1):
             begin, end = number * length_ns, (number + 1) * length_ns

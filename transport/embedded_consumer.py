@@ -43,6 +43,8 @@ class EmbeddedConsumer:
         self._renew_s = 0.0
         self._look_s = 0.0
         self._turn = 0
+        self._read_version = -1
+        self._more = False
         self._closed = False
         with failures(path):
             self._refresh()
@@ -53,8 +55,11 @@ class EmbeddedConsumer:
         with failures(self._path):
             while True:
                 version = self._data_version()
-                self._refresh()
-                records = self._read(max_records)
+                # Where nobody has written since a look that found nothing, there is nothing.
+                known = version == self._read_version
+                moved = self._refresh(known)
+                records = [] if known and not moved else self._read(max_records)
+                self._read_version = -1 if self._more else version
                 if records or time.monotonic() >= deadline:
                     return records
                 while version == self._data_version() and time.monotonic() < deadline:
@@ -82,6 +87,7 @@ class EmbeddedConsumer:
     def seek_to_committed(self) -> None:
         with failures(self._path):
             self._positions = {slot: self._committed(slot) for slot in self._positions}
+            self._read_version = -1
 
     def positions(self) -> dict[TopicPartition, int]:
         with failures(self._path):
@@ -109,22 +115,30 @@ class EmbeddedConsumer:
     def _data_version(self) -> int:
         return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
 
-    def _refresh(self) -> None:
-        """Renew the lease when it is due, and follow a new division of the partitions."""
+    def _refresh(self, known: bool = False) -> bool:
+        """Renew the lease when it is due, and follow a new division of the partitions.
+
+        known       nobody else has written since the last call
+        Returns     whether the partitions may be others
+        """
         membership, connection = self._membership, self._connection
-        removed = membership.was_removed(connection)
+        removed = not known and membership.was_removed(connection)
         if removed:
             self._positions = {}  # whoever took over may have committed: start from there
-        if removed or self._should_renew():
+        renewed = removed or self._should_renew()
+        if renewed:
             with immediate(connection):
                 membership.renew(connection)
             self._renew_s = boot_seconds() + membership.renewal_s
+        if known and not renewed:
+            return False
         generation = membership.generation(connection)
         if generation != self._generation:
             held = membership.held(connection)
             kept = {slot: at for slot, at in self._positions.items() if slot in held}
             self._positions = {slot: self._committed(slot) for slot in held} | kept
             self._generation = generation
+        return True
 
     def _should_renew(self) -> bool:
         now = boot_seconds()
@@ -146,6 +160,7 @@ class EmbeddedConsumer:
     def _read(self, max_records: int) -> list[Record]:
         """Read partition after partition, starting with another one each time."""
         slots = sorted(self._positions)
+        before = dict(self._positions)
         records: list[Record] = []
         room_bytes = MAX_POLL_BYTES
         self._turn += 1
@@ -154,6 +169,7 @@ class EmbeddedConsumer:
             if len(records) >= max_records or room_bytes <= 0:
                 break
             room_bytes = self._read_slot(slot, max_records - len(records), room_bytes, records)
+        self._more = self._positions != before
         return records
 
     def _read_slot(

@@ -78,14 +78,14 @@ class Framer:
     def take(self, records: Iterable[Record]) -> None:
         """Take what a source yielded; what diagnosis does not look at is passed over."""
         for record in records:
-            if isinstance(record, HostTable):
+            if isinstance(record, RhythmMarks):
+                self._rhythms.add(record)
+            elif isinstance(record, HostTable):
                 self._tables.add(record)
             elif isinstance(record, HostTicks):
                 self._fine.add(record)
             elif isinstance(record, StepMarks):
                 self._subjects.steps.add(record)
-            elif isinstance(record, RhythmMarks):
-                self._rhythms.add(record)
             elif isinstance(record, GpuCalls):
                 self._calls.take(record)
             elif isinstance(record, Observation):

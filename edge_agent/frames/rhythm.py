@@ -25,6 +25,8 @@ _SILENT_NS: Final = 30_000_000_000
 _SILENT_STEPS: Final = 100
 """A beat is silent after 30 s and a hundred usual steps without one."""
 _MOST_PROCESSES: Final = 256
+_LEARNT_A_FRAME: Final = 4_000
+"""Marks that are learnt from in one frame, of one process at least: the others' turn comes."""
 
 _Process = tuple[int, int]
 
@@ -34,12 +36,14 @@ class _Learning:
     """What is known of one process.
 
     recent      its latest marks, 20 s of them until the beat is known
+    held        how many they are
     heard       the beat that was found at the last try
     missing     (time, kinds) at which marks were only counted
     rest        times of marks since the last step's end, that one included
     """
 
     recent: deque[Marks] = field(default_factory=deque)
+    held: int = 0
     missing: deque[tuple[int, frozenset[RhythmKind]]] = field(default_factory=deque)
     beat: Beat | None = None
     heard: Beat | None = None
@@ -60,6 +64,8 @@ class Rhythms:
     def __init__(self, source: StepSource = StepSource.RHYTHM) -> None:
         self._source = source
         self._processes: dict[_Process, _Learning] = {}
+        self._due: deque[_Process] = deque()
+        self._frame_ns = self._learnt = 0
 
     def add(self, marks: RhythmMarks) -> None:
         """Take what one drain handed over of a process."""
@@ -72,7 +78,9 @@ class Rhythms:
         latest = int(marks.at_ns[-1])
         kinds = _missing_kinds(marks)
         if one.beat is None:
-            one.recent.append(Marks(marks.at_ns, marks.kind, marks.thread, marks.socket))
+            # Copied: what one process keeps for 20 s must not keep the whole drain.
+            at_ns, kind = marks.at_ns.copy(), marks.kind.copy()
+            _keep(one, Marks(at_ns, kind, marks.thread.copy(), marks.socket.copy()))
             if kinds:
                 one.missing.append((latest, kinds))
             _forget_old(one, latest)
@@ -90,7 +98,9 @@ class Rhythms:
         if one is None:
             return None
         if one.beat is None:
-            _try_to_learn(one, until_ns)
+            if self._has_turn((pid, start_ns), one, until_ns):
+                self._learnt += one.held
+                _try_to_learn(one, until_ns)
             return None
         ended, durations = _steps_of(one, one.beat)
         if len(ended):
@@ -117,30 +127,56 @@ class Rhythms:
     def forget(self, pid: int, start_ns: int) -> None:
         """Forget a process that has ended; one that is not known is no error."""
         self._processes.pop((pid, start_ns), None)
+        if (pid, start_ns) in self._due:
+            self._due.remove((pid, start_ns))
+
+    def _has_turn(self, process: _Process, one: _Learning, frame_ns: int) -> bool:
+        """Tell whether a process is due, and may be learnt in this frame: first come, first."""
+        if frame_ns != self._frame_ns:
+            self._frame_ns, self._learnt = frame_ns, 0
+        waits = process in self._due
+        if not _is_due(one, frame_ns):
+            if waits:
+                self._due.remove(process)
+            return False
+        if not waits:
+            self._due.append(process)
+        if self._learnt >= _LEARNT_A_FRAME or self._due[0] != process:
+            return False
+        self._due.popleft()
+        return True
 
 
 def _missing_kinds(marks: RhythmMarks) -> frozenset[RhythmKind]:
+    if not any(marks.beyond):
+        return frozenset()
     return frozenset(RhythmKind(kind) for kind, gone in enumerate(marks.beyond) if gone)
+
+
+def _keep(one: _Learning, marks: Marks) -> None:
+    one.recent.append(marks)
+    one.held += len(marks.at_ns)
 
 
 def _forget_old(one: _Learning, latest: int) -> None:
     while one.recent and (
-        int(one.recent[0].at_ns[-1]) < latest - _WINDOW_NS
-        or sum(len(marks.at_ns) for marks in one.recent) > _MOST_MARKS
+        int(one.recent[0].at_ns[-1]) < latest - _WINDOW_NS or one.held > _MOST_MARKS
     ):
-        one.recent.popleft()
+        one.held -= len(one.recent.popleft().at_ns)
     while one.missing and one.missing[0][0] < latest - _WINDOW_NS:
         one.missing.popleft()
 
 
-def _try_to_learn(one: _Learning, now_ns: int) -> None:
-    """Learn what is heard twice, 5 s apart: a start is not the work. Silence doubles the wait."""
+def _is_due(one: _Learning, now_ns: int) -> bool:
     if not one.recent:
-        return
+        return False
     if not one.try_at_ns:
         one.try_at_ns = int(one.recent[0].at_ns[0]) + _WARM_UP_NS
-    if now_ns < one.try_at_ns:
-        return
+    return now_ns >= one.try_at_ns
+
+
+def _try_to_learn(one: _Learning, now_ns: int) -> None:
+    """Learn what is heard twice, 5 s apart: a start is not the work. Silence doubles the wait."""
     marks = _joined(list(one.recent))
     missing = frozenset(kind for _, kinds in one.missing for kind in kinds)
     before, one.heard = one.heard, learn(marks, now_ns, missing)
@@ -150,6 +186,7 @@ def _try_to_learn(one: _Learning, now_ns: int) -> None:
         return
     one.beat = one.heard
     one.recent.clear()
+    one.held = 0
     one.missing.clear()
     one.stepped_ns = now_ns
 
@@ -174,7 +211,7 @@ def _answers_of(one: _Learning) -> tuple[Times, Times]:
     one.fresh = []
     since = int(one.recent[-1].at_ns[-1]) if one.recent else 0
     if len(fresh.at_ns):
-        one.recent.append(fresh)
+        _keep(one, fresh.take(np.ones(len(fresh.at_ns), np.bool_)))
         _forget_old(one, int(fresh.at_ns[-1]))
     ended, durations = answers(_joined(list(one.recent)))
     new = ended > since

@@ -36,6 +36,7 @@ from .self_metrics import MetricsServer, SelfStatus
 from .systemd import Notifier
 
 _CLOCK_EVERY_MS: Final = 60_000
+_SETTLE_MS: Final = 60_000
 SELF: Final = "agent"
 """The source of events about the agent itself."""
 
@@ -62,7 +63,13 @@ class Attendant:
         reloading: Reloading | None = None,
         clock: Clock | None = None,
         version: str = "",
+        settle: Callable[[], None] | None = None,
     ) -> None:
+        """Attend a shell.
+
+        settle      called once, a minute after the start: what taking tasks up left over goes back
+        """
+        self._settle, self._settle_ms = settle, 0
         self._shell = shell
         self._config = config
         self._absent = tuple(absent)
@@ -139,6 +146,10 @@ class Attendant:
             point = self._note_clock()
             if self._history is not None:
                 self._history.trim(point)
+        self._settle_ms = self._settle_ms or now_ms + _SETTLE_MS
+        if self._settle is not None and now_ms >= self._settle_ms:
+            self._settle()
+            self._settle = None
         self._status = self._self_status()
 
     def stopping(self) -> None:

@@ -19,9 +19,10 @@ MOST_CELLS: Final = 10_000
 
 def pack(values: NDArray[np.int64]) -> bytes:
     """Pack int64[n] or int64[n, k] as steps along the first axis, column after column."""
-    steps = values.copy()
-    steps[1:] -= values[:-1]
-    return zlib.compress(np.ascontiguousarray(steps.T, dtype="<i8").tobytes(), _LEVEL)
+    steps = np.array(values.T, dtype="<i8", order="C")
+    if len(values) > 1:
+        steps[..., 1:] = np.diff(steps)
+    return zlib.compress(steps.data.cast("B"), _LEVEL)
 
 
 def unpack(packed: bytes, count: int, cells: int) -> NDArray[np.int64]:

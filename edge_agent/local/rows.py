@@ -145,6 +145,10 @@ class _Value(Protocol):
     boottime_ns: int
 
 
+_NOT_SHOWN: Final = frozenset({StepMarks, RhythmMarks})
+"""Diagnosis reads them, and shows what it finds."""
+
+
 class Flattener:
     """Turns records into rows; counts what it left out, by reason, in `dropped`."""
 
@@ -159,7 +163,12 @@ class Flattener:
     def rows(self, source: str, records: Iterable[object]) -> Iterator[Row]:
         """Give the rows of what one source handed out."""
         for record in records:
-            yield from self._rows(source, record)
+            if type(record) in _NOT_SHOWN:
+                continue
+            if type(record) is Observation:
+                yield self._observed(source, record)
+            else:
+                yield from self._rows(source, record)
 
     def _rows(self, source: str, record: object) -> Iterator[Row]:
         if isinstance(record, KernelActivity):
@@ -170,8 +179,6 @@ class Flattener:
             at_ns, span_ns = record.boottime_ns, record.span_ns
             key = f"gpu{record.gpu}"
             yield MetricRow(at_ns, span_ns, record.source, "watched", key, "ns", span_ns)
-        elif isinstance(record, Observation):
-            yield self._observed(source, record)
         elif isinstance(record, HostEvent):
             key, detail = clean_name(record.key), clean_name(record.detail)
             yield EventRow(record.boottime_ns, source, clean_name(record.name), key, detail)
@@ -181,8 +188,6 @@ class Flattener:
             yield CallsRow(source, record)
         elif isinstance(record, GovernorState):
             yield from self._governor(source, record)
-        elif isinstance(record, StepMarks | RhythmMarks):
-            return  # diagnosis reads them, and shows what it finds
         else:
             yield from self._offered(source, record)
 

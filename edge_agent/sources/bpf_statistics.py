@@ -77,9 +77,15 @@ class BpfStatistics:
 
     def _enabled(self) -> bool:
         try:
-            return self._switch.read_text(encoding="ascii").strip() == "1"
+            descriptor = os.open(self._switch, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return False
+        try:
+            return os.read(descriptor, 16).strip() == b"1"
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
 
     def _read(self) -> Runs:
         return {name: program_runs(fd) for name, fd in self._fds.items()}

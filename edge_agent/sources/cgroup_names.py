@@ -69,6 +69,10 @@ class CgroupNames:
         """Tell whether every id has a name without another scan."""
         return cgroups <= self._names.keys()
 
+    def unknown(self, cgroups: set[int]) -> set[int]:
+        """Give the ids without a name as of the last scan."""
+        return cgroups - self._names.keys()
+
     def _walk(self) -> Iterator[tuple[int, str]]:
         # By levels: whoever makes thousands below a directory of his own hides no other's.
         waiting = deque([(self._root, _ROOT_NAME)])

@@ -46,8 +46,9 @@ class GrowingTable:
         self._columns = columns
         self._latest = [columns.index(column) for column in latest]
         self._other = bytes(source.key_bytes)
-        self._before: Rows = {}
-        self._idle: dict[bytes, int] = {}
+        self._places: dict[bytes, int] = {}
+        self._before = np.zeros((0, len(columns)), np.int64)
+        self._idle = np.zeros(0, np.int64)
 
     def read(self) -> Rows:
         """Give the present rows: int64[columns] per key."""
@@ -76,35 +77,62 @@ class GrowingTable:
         span_ns: int,
     ) -> HostTable | None:
         """Give the rows that changed; None where nothing did. `now` becomes the next base."""
-        nothing = np.zeros(len(self._columns), np.int64)
-        changed: dict[str, NDArray[np.int64]] = {}
-        bases: Rows = {}
-        for key, row in now.items():
-            before = self._before.get(key, nothing)
-            growth = np.maximum(row - before, 0)
-            # A task that just left its CPU can take a moment of its time back: wait for it.
-            bases[key] = np.maximum(row, before)
-            self._idle[key] = 0 if growth.any() else self._idle.get(key, 0) + 1
-            if growth.any():
-                name = OTHER if key == self._other else name_of(key)
-                changed[name] = changed[name] + growth if name in changed else growth
-        self._before = bases
-        if not changed:
+        if not now:
+            self._places = {}
             return None
-        values = np.stack(list(changed.values()))
-        return HostTable(self.name, tuple(changed), self._columns, values, boottime_ns, span_ns)
+        rows = np.array(list(now.values()), np.int64)
+        before, idle = self._bases(now)
+        growth = np.maximum(rows - before, 0)
+        # A task that just left its CPU can take a moment of its time back: wait for it.
+        self._before = np.maximum(rows, before)
+        grew = growth.any(axis=1)
+        self._idle = np.where(grew, 0, idle + 1)
+        places = np.flatnonzero(grew)
+        if not len(places):
+            return None
+        keys = list(now)
+        found = [keys[place] for place in places.tolist()]
+        names = tuple(OTHER if key == self._other else name_of(key) for key in found)
+        values = growth[places]
+        if len(set(names)) < len(names):
+            names, values = _joined(names, values)
+        return HostTable(self.name, names, self._columns, values, boottime_ns, span_ns)
+
+    def _bases(self, now: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Give each row's last value and for how long it has been silent: 0 for a new one."""
+        if list(self._places) == list(now):
+            return self._before, self._idle
+        before = np.zeros((len(now), len(self._columns)), np.int64)
+        idle = np.zeros(len(now), np.int64)
+        for place, key in enumerate(now):
+            known = self._places.get(key)
+            if known is not None:
+                before[place], idle[place] = self._before[known], self._idle[known]
+        self._places = {key: place for place, key in enumerate(now)}
+        return before, idle
 
     def forget(self, keys: Iterable[bytes]) -> None:
         """Make room: remove rows whose last growth has been handed out."""
         for key in list(keys):
             if key != self._other:
                 self._source.delete(key)
-                self._before.pop(key, None)
-                self._idle.pop(key, None)
+                self._places.pop(key, None)
 
     def forget_idle(self) -> None:
         """Remove the rows that have been silent for long."""
-        self.forget([key for key, drains in self._idle.items() if drains >= _IDLE_DRAINS])
+        if len(self._idle) and int(self._idle.max()) >= _IDLE_DRAINS:
+            places = self._places.items()
+            self.forget([key for key, place in places if self._idle[place] >= _IDLE_DRAINS])
+
+
+def _joined(
+    names: tuple[str, ...], values: NDArray[np.int64]
+) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """Add up rows of one name."""
+    rows: dict[str, NDArray[np.int64]] = {}
+    for name, row in zip(names, values, strict=True):
+        rows[name] = rows[name] + row if name in rows else row
+    return tuple(rows), np.stack(list(rows.values()))
 
 
 class CgroupTable:
@@ -136,17 +164,17 @@ class CgroupTable:
         now = self._table.read()
         for cgroup, values in kept_back:
             self._table.add(now, cgroup.to_bytes(8, "little"), values)
-        ids = {int.from_bytes(key, "little") for key in now} - {0}
+        ids = set(np.frombuffer(b"".join(now), "<u8").tolist()) - {0}
         if not self._names.knows_all(ids - self._searched):
             self._names.scan()
-            self._searched = {one for one in ids if self._names.name(one) is None}
+            self._searched = self._names.unknown(ids)
         table = self._table.grown(now, self._name, boottime_ns, span_ns)
         if self._names.cut_short:
             self._table.forget_idle()  # what has no name may be there all the same
             return table
-        self._table.forget(
-            key for key in now if self._names.name(int.from_bytes(key, "little")) is None
-        )
+        gone = self._names.unknown(ids)
+        if gone:
+            self._table.forget(struct.pack("<Q", one) for one in gone)
         return table
 
     def _name(self, key: bytes) -> str:

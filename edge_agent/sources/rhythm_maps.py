@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -67,25 +68,31 @@ class RhythmMaps:
         """Yield, by process, the marks since the last call."""
         marks = self._ring.read()
         beyond = self._beyond_grown()
+        if not len(marks):
+            return
         tgids = marks[:, _PROCESS] >> np.uint64(32)
         order = np.lexsort((marks[:, _AT], marks[:, _START], tgids))
-        marks, tgids = marks[order], tgids[order]
-        changed = (tgids[1:] != tgids[:-1]) | (marks[1:, _START] != marks[:-1, _START])
-        for rows in np.split(marks, np.flatnonzero(changed) + 1):
-            if not len(rows):
-                continue
-            pid, start_ns = int(rows[0, _PROCESS]) >> 32, int(rows[0, _START])
+        columns = marks[order].T.copy()
+        processes, starts, cgroups = columns[_PROCESS], columns[_START], columns[_CGROUP]
+        tgids = tgids[order]
+        changed = (tgids[1:] != tgids[:-1]) | (starts[1:] != starts[:-1])
+        bounds = [0, *(np.flatnonzero(changed) + 1).tolist(), len(marks)]
+        threads = (processes & np.uint64(0xFFFFFFFF)).view(np.int64)
+        kinds = columns[_WHAT].astype(np.uint8)
+        at_ns, values, sockets = (columns[one].view(np.int64) for one in (_AT, _VALUE, _SOCKET))
+        for first, end in pairwise(bounds):
+            pid, start_ns = int(tgids[first]), int(starts[first])
             self._idle[pid, start_ns] = 0
             yield RhythmMarks(
                 pid=pid,
                 start_ns=start_ns,
-                cgroup=cgroup_name(int(rows[-1, _CGROUP])),
+                cgroup=cgroup_name(int(cgroups[end - 1])),
                 program=self._programs.name(pid, start_ns),
-                at_ns=rows[:, _AT].astype(np.int64),
-                kind=rows[:, _WHAT].astype(np.uint8),
-                thread=(rows[:, _PROCESS] & np.uint64(0xFFFFFFFF)).astype(np.int64),
-                value=rows[:, _VALUE].astype(np.int64),
-                socket=rows[:, _SOCKET].astype(np.int64),
+                at_ns=at_ns[first:end],
+                kind=kinds[first:end],
+                thread=threads[first:end],
+                value=values[first:end],
+                socket=sockets[first:end],
                 beyond=beyond.get((pid, start_ns), _NONE),
             )
 

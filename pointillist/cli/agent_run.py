@@ -22,6 +22,7 @@ LOG_HINT: Final = (
     "the Leader makes the log's folder, for the group that [transport] names: start the Leader "
     "first, and this agent as a member of that group (root becomes one)"
 )
+_COLLECTED_FROM: Final = 5_000
 DEFAULT_CONFIG: Final = Path("/etc/pointillist/agent.toml")
 _HINT: Final = (
     "deploy/config/agent.toml is a sample; or --key-file, --state-dir, --log-folder, --leader and "
@@ -100,6 +101,7 @@ def settle() -> None:
     """Give back what loading left over, and have the collector leave alone what stays."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(_COLLECTED_FROM)  # looking six times a second finds next to nothing
     with suppress(AttributeError):  # glibc's own
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -140,7 +142,7 @@ def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> 
         again = Reloading(read, lambda new: sources_of(new, catalogue, nursery, users), log_gate)
         attendant = Attendant(
             shell, config, absent, notifier=Notifier.from_environment(), reloading=again,
-            version=version,
+            version=version, settle=settle,
         )  # fmt: skip
         shell.observe(attendant)
         for number in (signal.SIGTERM, signal.SIGINT):

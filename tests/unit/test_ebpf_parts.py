@@ -234,6 +234,22 @@ def test_growing_table_adds_to_other_what_the_map_has_no_room_for() -> None:
     assert {k: row.tolist() for k, row in now.items()} == {key: [11, 1], other: [4, 0]}
 
 
+def test_growing_table_forgets_what_was_silent_and_begins_it_anew() -> None:
+    """Rows that stay keep their last value, whatever comes and goes beside them."""
+    source = FakeMap({})
+    table = GrowingTable("peer", source, ("send_bytes",))  # type: ignore[arg-type]
+    stays, goes, comes = (one.to_bytes(8, "little") for one in (5, 6, 7))
+    table.grown({goes: np.array([4]), stays: np.array([10])}, str, 0, 1)
+    for second in range(1, 601):
+        table.grown({goes: np.array([4]), stays: np.array([10 + second])}, str, second, 1)
+        table.forget_idle()
+    assert source.deleted == [goes]
+    now = {comes: np.array([1]), goes: np.array([2]), stays: np.array([612])}
+    grown = table.grown(now, lambda key: str(key[0]), 601, 1)
+    assert grown is not None
+    assert grown.column("send_bytes") == {"7": 1, "6": 2, "5": 2}
+
+
 def test_growing_table_never_shrinks_when_a_running_task_leaves() -> None:
     table = GrowingTable("cgroup", NOWHERE, ("cpu_ns", "switches"))
     key = (5).to_bytes(8, "little")

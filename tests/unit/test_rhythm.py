@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from edge_agent.activity import RhythmKind, RhythmMarks
+from edge_agent.frames.beats import quantile
 from edge_agent.frames.frame import Steps, StepSource
 from edge_agent.frames.rhythm import Rhythms
 
@@ -216,3 +218,29 @@ def test_rhythm_of_a_process_that_ended_is_forgotten() -> None:
     rhythms.forget(PID, START)
     rhythms.forget(PID, START)
     assert rhythms.steps(PID, START, 22 * SECOND) is None
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 100, 1_001])
+@pytest.mark.parametrize("share", [0.16, 0.5, 0.84])
+def test_rhythm_quantile_is_that_of_numpy(
+    rng: np.random.Generator, count: int, share: float
+) -> None:
+    ordered = np.sort(rng.integers(1, 10**12, count))
+    assert quantile(ordered, share) == np.quantile(ordered, share)
+
+
+def test_rhythms_are_learnt_some_a_frame_first_come_first(rng: np.random.Generator) -> None:
+    """Each has more marks than a frame's share: one is learnt a second, and all are in the end."""
+    rhythms, known = Rhythms(), dict[int, int]()
+    ends = turns(rng, 5_000, 4, 0.05)
+    for second in range(20):
+        here = [at for at in ends if second * SECOND <= at < (second + 1) * SECOND]
+        for pid in (1, 2, 3):
+            part = [
+                (at + wait * 1_000, RhythmKind.SEND, pid, 0) for at in here for wait in range(4)
+            ]
+            rhythms.add(replace(record(part), pid=pid))
+        for pid in (1, 2, 3):
+            if rhythms.steps(pid, START, (second + 1) * SECOND) is not None:
+                known.setdefault(pid, second)
+    assert known[1] < known[2] < known[3] == known[1] + 2
