@@ -150,6 +150,13 @@ def _inverse(rates: Rates, classes: int) -> Floats:
     everything = (detection, false_alarm, rates.false_alarm_low, rates.false_alarm_high)
     if any((one < 0).any() or (one > 1).any() for one in everything):
         raise ValueError("a detector's rates must be probabilities between 0 and 1")
+    deaf = np.flatnonzero(np.diag(detection) <= false_alarm)
+    if deaf.size:
+        at = int(deaf[0])
+        raise CorrectionRefused(
+            "false alarms drown a cause: expected its hosts to report it more often than hosts "
+            f"without any, got {detection[at, at]:.3f} and {false_alarm[at]:.3f} (class {at})"
+        )
     matrix = (detection - false_alarm[None, :]).T
     condition = float(np.linalg.cond(matrix))
     if not condition <= MAX_CONDITION:

@@ -44,12 +44,13 @@ def run_leader(
     say(_become(config.user, umask=0o022).line)  # releases are for every reader of the machine
     catalogue = Catalogue.load(config.catalogue)
     rates = config.incident_rates
+    detector = Detector.shipped() if rates is None else Detector.load(rates)
     with (
         Store(
             config.database,
             config.releases_dir,
             catalogue,
-            detector=Detector.shipped() if rates is None else Detector.load(rates),
+            detector=detector,
             agents_model=config.agents_model,
         ) as store,
         open_transport(config.transport, Side.AGGREGATOR) as log,

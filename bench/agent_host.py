@@ -35,7 +35,7 @@ from wire.envelope import Kind, wrap
 from wire.ids import host_id
 from wire.keys import KeyAnnouncement
 from wire.roster import PlanMembership, Roster, RosterEntry
-from wire.task import Task
+from wire.task import DEMO_DOMAIN, Task
 from wire.topics import KEYS, ROSTERS, TASKS, TOPICS, announcement_key, roster_key, task_key
 
 DAY_S: Final = 86_400
@@ -50,11 +50,13 @@ class AgentHost:
     """A folder with everything that an agent needs.
 
     tasks   how many it accepts
+    demo    its identity is of the demo
     """
 
     folder: Path
     config: Path
     tasks: int
+    demo: bool = False
 
     @property
     def log_file(self) -> Path:
@@ -65,13 +67,20 @@ class AgentHost:
         return self.folder / "state" / "history.sqlite"
 
 
-def make_host(folder: Path, *, ebpf: bool, gpus: bool) -> AgentHost:
-    """Write key, roster, tasks and configuration into a folder that is the agent's own."""
+def make_host(
+    folder: Path, *, ebpf: bool, gpus: bool, demo: bool = False, more: str = ""
+) -> AgentHost:
+    """Write key, roster, tasks and configuration into a folder that is the agent's own.
+
+    demo    a throw-away identity under demo tasks, so that several agents of one machine may run
+    more    tables of the configuration
+    """
     leader, helper = SigningKey.generate(), SigningKey.generate()
-    (folder / "keys").mkdir(parents=True)
+    for name in ("keys", "state"):
+        (folder / name).mkdir(parents=True, mode=0o700)
     key = SigningKey.generate()
     write_host_key(folder / "keys" / "host.key", HostKey(key, host_binding(machine_id(), [])))
-    tasks = _tasks(leader.public_bytes, helper.public_bytes)
+    tasks = _tasks(leader.public_bytes, helper.public_bytes, demo=demo)
     with EmbeddedLog(folder / "log") as log:
         for topic in TOPICS:
             log.create_topic(topic.name, topic.partitions)
@@ -84,9 +93,9 @@ def make_host(folder: Path, *, ebpf: bool, gpus: bool) -> AgentHost:
             signed = sign_task(task, leader, helper)[1]
             producer.send(TASKS, task_key(task.series), wrap(Kind.TASK, signed))
         producer.close()
-    host = AgentHost(folder, folder / "agent.toml", len(tasks))
+    host = AgentHost(folder, folder / "agent.toml", len(tasks), demo)
     parties = leader.public_bytes.hex(), helper.public_bytes.hex()
-    host.config.write_text(_toml(folder, parties, ebpf=ebpf, gpus=gpus), encoding="utf-8")
+    host.config.write_text(_toml(folder, parties, ebpf=ebpf, gpus=gpus) + more, encoding="utf-8")
     if os.geteuid() == 0:
         ensure_users()
         for path in (folder, *folder.rglob("*")):
@@ -94,14 +103,17 @@ def make_host(folder: Path, *, ebpf: bool, gpus: bool) -> AgentHost:
     return host
 
 
-def _tasks(leader_pk: bytes, helper_pk: bytes) -> list[Task]:
-    """Build the shipped plan's tasks, begun yesterday."""
+def _tasks(leader_pk: bytes, helper_pk: bytes, *, demo: bool) -> list[Task]:
+    """Build the shipped plan's tasks, begun yesterday; of the demo, in the windows of now."""
     plan, catalogue = default_plan(), Catalogue.load()
-    start = (int(time.time()) // DAY_S - 1) * DAY_S
-    plans = [
-        task_plan(plan, one, parties=(leader_pk, helper_pk), version=1, start=start, weeks=52)
-        for one in plan.tasks
-    ]
+    now = int(time.time())
+    plans = []
+    for one in plan.tasks:
+        start = now // one.window_s * one.window_s if demo else (now // DAY_S - 1) * DAY_S
+        made = task_plan(
+            plan, one, parties=(leader_pk, helper_pk), version=1, start=start, weeks=52
+        )
+        plans.append(replace(made, domain=DEMO_DOMAIN) if demo else made)
     return [build_task(catalogue, one) for one in plans]
 
 
@@ -167,7 +179,11 @@ def running(host: AgentHost, environment: Mapping[str, str] | None = None) -> It
     """
     packages = [str(ROOT), *site.getsitepackages()]
     extra = {"PYTHONPATH": os.pathsep.join(packages), **(environment or {})}
-    command = [str(interpreter()), "-m", "pointillist", "agent", "run", "-c", str(host.config)]
+    words = ["pointillist", "agent", "run", "-c", str(host.config)]
+    if host.demo:
+        notes = host.folder / "state" / "report-ids.jsonl"
+        words = ["pointillist.demo.live", str(host.config), str(notes)]
+    command = [str(interpreter()), "-m", *words]
     with host.log_file.open("w") as log:
         child = subprocess.Popen(
             command, stderr=log, stdout=log, cwd="/", env={**os.environ, **extra}

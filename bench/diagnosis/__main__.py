@@ -10,10 +10,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from bench.diagnosis.leftovers import clear, only_bench
+from bench.diagnosis.leftovers import BenchBusyError, clear, only_bench
 from bench.diagnosis.plan import Run, plan
 from bench.diagnosis.sitting import Terms, pending, recording_path, sit
 from bench.record import ROOT
+from edge_agent.frames.recording import read_meta
 
 RECORDINGS: Final = ROOT / "bench" / "recordings"
 
@@ -24,6 +25,9 @@ def main(words: list[str]) -> int:
     runs = [run for run in plan(given.rounds) if not given.only or given.only in run.name]
     if given.command == "plan":
         _show_plan(runs, given.folder)
+        return 0
+    if given.command == "show":
+        _show_recordings(given.folder)
         return 0
     if os.geteuid() != 0:
         print("The fault bench needs root: cgroups, namespaces, eBPF.", file=sys.stderr)
@@ -36,13 +40,17 @@ def main(words: list[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="bench.diagnosis", description=__doc__)
-    parser.add_argument("command", choices=["record", "plan", "clean"])
+    parser.add_argument("command", choices=["record", "plan", "show", "clean"])
     parser.add_argument("--folder", type=Path, default=RECORDINGS)
     parser.add_argument("--rounds", type=int, default=3, help="seeds of the whole plan")
     parser.add_argument("--only", default="", help="runs whose name contains this")
     parser.add_argument("--hours", type=float, default=1.0, help="no run begins that ends later")
     parser.add_argument("--gap-s", type=float, default=8.0, help="rest between runs")
+    parser.add_argument(
+        "--wait-s", type=float, default=0.0, help="wait this long for another fault bench to end"
+    )
     parser.add_argument("--lock", type=Path, help="file to lock while a run is recorded")
+    parser.add_argument("--together", type=int, default=1, help="runs under one hold of the lock")
     return parser
 
 
@@ -54,14 +62,36 @@ def _show_plan(runs: list[Run], folder: Path) -> None:
     print(f"{len(left)} of {len(runs)} runs are left, about {hours:.1f} hours.")
 
 
+def _show_recordings(folder: Path) -> None:
+    for path in sorted(folder.glob("*.parquet")):
+        facts = read_meta(path)
+        for subject, found in facts["impact"].items():
+            before, during = found["before"]["p99_ms"], found["during"]["p99_ms"]
+            gate = "impact" if found["passed"] else "none  "
+            others = facts["disturbance"]["others_cores"]
+            print(
+                f"{gate} x{found['ratio']:5.2f} p99 {before:6.1f} -> {during:6.1f} ms  "
+                f"others {others:.2f}  {facts['name']} {subject}"
+            )
+
+
 def _record(runs: list[Run], given: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
-    terms = Terms(given.folder, given.hours, gap_s=given.gap_s, lock=given.lock)
+    terms = Terms(
+        given.folder,
+        given.hours,
+        gap_s=given.gap_s,
+        lock=given.lock,
+        together=given.together,
+    )
     try:
-        with only_bench() as found:
+        with only_bench(given.wait_s) as found:
             if found:
                 print(f"Cleared what an earlier bench had left: {found}")
             sit(runs, terms)
+    except BenchBusyError as error:
+        print(error, file=sys.stderr)
+        return 75
     except KeyboardInterrupt:
         print("Stopped. What is recorded stays; the same command goes on from there.")
         return 130

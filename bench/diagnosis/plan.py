@@ -11,14 +11,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from bench.diagnosis.faults.fault import GROWING, Graded
 from bench.diagnosis.faults.registry import INJECTORS, NAMED, NEGATIVES, UNNAMED
 from bench.diagnosis.workload import GLOO, INFERENCE, LOADER, STEP_LOOP
 
-INTENSITIES: Final = ("low", "middle", "high")
+INTENSITIES: Final = ("low", "middle", "high", "growing")
 LOW, MIDDLE, HIGH = range(3)
 
 FIRST: Final = tuple(kind.injector for kind in NAMED[::2])
 SECOND: Final = tuple(kind.injector for kind in NAMED[1::2])
+GROWS: Final = tuple(kind.injector for kind in NAMED if issubclass(kind, Graded))
 PAIRS: Final = (
     ("stress_cpu", "random_readers"),
     ("low_quota", "low_rate"),
@@ -49,8 +51,8 @@ class Run:
     injectors: tuple[str, ...]
     intensity: int
     seed: int
-    before_s: float = 18.0
-    fault_s: float = 25.0
+    before_s: float = 17.0
+    fault_s: float = 23.0
     after_s: float = 12.0
     workers: int = 1
     stagger_s: float = 5.0
@@ -101,6 +103,8 @@ def _round(seed: int) -> Iterator[Run]:
         yield from _series(injectors, MIDDLE, seed, workload)
     yield from _series(FIRST, LOW, seed)
     yield from _series(SECOND, LOW, seed)
+    for injector in GROWS:
+        yield Run(STEP_LOOP, (injector,), GROWING, seed, fault_s=50.0)
     for pair in PAIRS:
         yield Run(STEP_LOOP, pair, MIDDLE, seed)
     for intensity in (HIGH, LOW):

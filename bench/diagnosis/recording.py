@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from bench.diagnosis.cgroups import PARENT
 from bench.diagnosis.disturbance import Disturbance
-from bench.diagnosis.faults.fault import Fault
+from bench.diagnosis.faults.fault import GROWING, Fault, Graded
 from bench.diagnosis.faults.registry import INJECTORS
 from bench.diagnosis.impact import Impact, impact
 from bench.diagnosis.plan import INTENSITIES, Run
@@ -29,8 +29,8 @@ from edge_agent.sources.step_programs import StepProbe
 from edge_agent.sources.steps import StepsSource
 
 FORMAT: Final = 1
-_SETTLE_S: Final = 2.0
-"""Frames of the first seconds after the sources have started are left out."""
+_SETTLE_S: Final = 1.0
+"""Frames of the first second after the sources have started are left out."""
 
 
 class RunRefusedError(RuntimeError):
@@ -80,11 +80,23 @@ class Schedule(threading.Thread):
                 self._cut.wait(self._run.stagger_s)
             injection.start_ns = boottime_ns()
             injection.fault.begin()
-        waited = self._run.stagger_s * max(0, len(self._injections) - 1)
-        self._cut.wait(self._run.fault_s - waited)
+        ends = time.monotonic() + self._run.fault_s
+        ends -= self._run.stagger_s * max(0, len(self._injections) - 1)
+        if self._run.intensity == GROWING:
+            self._grow(ends)
+        self._cut.wait(max(0.0, ends - time.monotonic()))
         for injection in self._injections:
             injection.effect = injection.fault.end().document()
             injection.end_ns = boottime_ns()
+
+    def _grow(self, ends: float) -> None:
+        """Strengthen the fault each second; in the last fifth it is as strong as it gets."""
+        began = time.monotonic()
+        while time.monotonic() < ends and not self._cut.wait(1.0):
+            share = (time.monotonic() - began) / (0.8 * (ends - began))
+            for injection in self._injections:
+                assert isinstance(injection.fault, Graded)
+                injection.fault.grow(share)
 
     def cut(self) -> None:
         """End early: what is left is withdrawn at once."""

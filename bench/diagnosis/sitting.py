@@ -30,6 +30,7 @@ class Terms:
     warm_up_s   after a workload was started, before its first run
     gap_s       rest between runs
     lock        file that is locked while a run is recorded, so that other loads keep away
+    together    runs under one hold of the lock
     """
 
     folder: Path
@@ -37,6 +38,7 @@ class Terms:
     warm_up_s: float = 12.0
     gap_s: float = 8.0
     lock: Path | None = None
+    together: int = 1
 
 
 class Stage:
@@ -79,6 +81,35 @@ def alone(lock: Path | None) -> Iterator[None]:
         yield
 
 
+class Turns:
+    """The lock that keeps other loads away, held for some runs and then let go for the gap.
+
+    lock        None: nobody is kept away
+    together    runs that are recorded before others get their turn
+    """
+
+    def __init__(self, lock: Path | None, together: int) -> None:
+        self._lock, self._together = lock, together
+        self._held, self._runs = contextlib.ExitStack(), 0
+
+    def take(self) -> None:
+        """Wait until it is ours; at once where it still is."""
+        if self._runs == 0:
+            self._held.enter_context(alone(self._lock))
+        self._runs += 1
+
+    def rest(self, gap_s: float) -> None:
+        """After a run: let go where that was the last of a turn, and wait."""
+        if self._runs >= self._together:
+            self.end()
+        time.sleep(gap_s if self._runs == 0 else min(gap_s, 3.0))
+
+    def end(self) -> None:
+        """Let go."""
+        self._held.close()
+        self._runs = 0
+
+
 def pending(plan: Sequence[Run], folder: Path) -> list[Run]:
     """Runs without a recording, in the plan's order."""
     return [run for run in plan if not recording_path(folder, run).exists()]
@@ -92,8 +123,11 @@ def recording_path(folder: Path, run: Run) -> Path:
 def sit(plan: Sequence[Run], terms: Terms) -> int:
     """Record what is pending until time is up; returns how many recordings were made."""
     terms.folder.mkdir(parents=True, exist_ok=True)
+    discard(WORK)
+    for cut_off in terms.folder.glob("*.part"):
+        cut_off.unlink()
     runs, ends = pending(plan, terms.folder), time.monotonic() + terms.hours * 3600
-    stage, made = Stage(terms.warm_up_s), 0
+    stage, turns, made = Stage(terms.warm_up_s), Turns(terms.lock, terms.together), 0
     print(f"{len(plan) - len(runs)} of {len(plan)} runs are recorded, {len(runs)} are left.")
     try:
         for place, run in enumerate(runs):
@@ -101,20 +135,21 @@ def sit(plan: Sequence[Run], terms: Terms) -> int:
             if run.seconds + terms.gap_s > left_s:
                 print(f"Time is up: {len(runs) - place} runs are left for the next sitting.")
                 break
-            line = _attempt(run, stage, terms)
+            line = _attempt(run, stage, turns, terms.folder)
             made += line.startswith("x")
             print(f"[{place + 1}/{len(runs)}, {left_s / 60:.0f} min left] {run.name}: {line}")
-            time.sleep(terms.gap_s)
+            turns.rest(terms.gap_s)
     finally:
+        turns.end()
         stage.clear()
     return made
 
 
-def _attempt(run: Run, stage: Stage, terms: Terms) -> str:
+def _attempt(run: Run, stage: Stage, turns: Turns, folder: Path) -> str:
     try:
-        with alone(terms.lock):
-            works = stage.set(run)
-            facts = record(run, works, recording_path(terms.folder, run))
+        works = stage.set(run)
+        turns.take()
+        facts = record(run, works, recording_path(folder, run))
     except (RunRefusedError, RuntimeError) as error:
         stage.clear()
         _note_refusal(run, str(error))

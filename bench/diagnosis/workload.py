@@ -173,6 +173,7 @@ def start_workload(
     try:
         _STARTS[name](work, seed)
         _await_steps(work, 5)
+        work.job.drop_cold()
     except BaseException:
         work.close()
         raise

@@ -19,10 +19,13 @@ _BINS: Final = _PER_OCTAVE * _OCTAVES
 class SignalBaseline:
     """Medians and spreads of many signals over the last seconds that were usual.
 
-    floors   float64[signals]: the least spread of each that counts, in its unit
+    floors     float64[signals]: the least spread of each that counts, in its unit
+    relative   float64[signals]: the same as a share of the median
     """
 
-    def __init__(self, floors: NDArray[np.float64], length: int, relative: float) -> None:
+    def __init__(
+        self, floors: NDArray[np.float64], length: int, relative: NDArray[np.float64]
+    ) -> None:
         self._floors = floors
         self._relative = relative
         self._ring = np.full((length, floors.size), np.nan)

@@ -2,9 +2,9 @@
 
 A step is long above `tail_ratio` times the usual tail. Long steps are weighed by how much likelier
 their share of the last seconds is now than usual (a binomial likelihood ratio over windows of
-several lengths), so that one rule serves a hundred steps a second and one step in two seconds. Two
-references are kept: one follows in a minute, one in half an hour. A step is measured by the lower
-of them, so that neither a slow degradation is learned as usual nor a speed-up overlooked.
+several lengths), so that one rule serves a hundred steps a second and one step in two seconds. The
+usual tail follows a speed-up in seconds and a slow-down in half an hour, so that a slow degradation
+is not learned as usual; what the subject did in the last minute is kept beside it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,13 @@ _SHIFT_REACH_NS: Final = 3_500_000_000
 _NS: Final = 1e9
 _MS: Final = 1e6
 _FEWEST_FOR_SHIFT: Final = 6
-_SHIFT: Final = 0.15
-"""log2 of the ratio from which the fastest tenth of the steps counts as slower: 1.11."""
+_SHIFT: Final = 0.25
+"""log2 of the ratio from which the fastest tenth of the steps counts as slower: 1.19. A slow
+degradation is never that far from the last minute."""
 _PRIOR_STEPS: Final = 100.0
+_LEAST_USUAL_LONG: Final = 0.002
+_MOST_USUAL_LONG: Final = 0.01
+"""Above 1.3 times the 99th percentile there is less by definition, unless it degrades."""
 _SILENT_RATE_PER_S: Final = 5.0
 """Usual steps a second from which a second without any is no accident."""
 _UNKNOWN: Final = float("nan")
@@ -93,7 +97,7 @@ class TailDetector:
         self._fast = StepBaseline(settings.fade_s, settings.least_steps)
         self._slow = StepBaseline(settings.slow_fade_s, settings.least_steps)
         self._warm_s = 0.0
-        self.threshold_ns = _UNKNOWN
+        self.threshold_ns = self._usual_tail_ns = _UNKNOWN
         self._usual_long_share = settings.usual_long_share
 
     @property
@@ -108,7 +112,8 @@ class TailDetector:
             return Tail(False, 0.0, at_ns)
         settings = self._settings
         weighed = self._weighed()
-        nats, onset_ns = max(weighed.values())
+        nats = max((weighed[window][0] for window in _WINDOWS if window in weighed), default=0.0)
+        onset_ns = max(weighed.values())[1]
         last = list(self._recent)[-settings.persistence_frames :]
         persistent = sum(bool(second.long_ns) for second in last) >= settings.persistent_frames
         spiking = persistent and nats >= settings.evidence_nats
@@ -116,9 +121,9 @@ class TailDetector:
         stalled = self._recent[-1].stalled
         return Tail(spiking, nats, -onset_ns, restless, stalled)
 
-    def shifted(self) -> bool:
-        """Whether all of the last steps were longer, the fastest too, not the tail alone."""
-        durations = self._durations(self._recent[-1].at_ns - _SHIFT_REACH_NS)
+    def shifted(self, since_ns: int) -> bool:
+        """Whether all steps since then were longer than in the last minute, the fastest too."""
+        durations = self._durations(max(since_ns, self._recent[-1].at_ns - _SHIFT_REACH_NS))
         if durations.size < _FEWEST_FOR_SHIFT:
             return False
         p10, p90 = np.quantile(durations, (0.1, 0.9))
@@ -150,7 +155,7 @@ class TailDetector:
         """Usual step times; all zero before they are known."""
         if not self.ready:
             return StepTimes(0.0, 0.0, 0)
-        p99_ns = self.threshold_ns / self._settings.tail_ratio
+        p99_ns = self._usual_tail_ns
         median_ns = self._fast.quantile_ns(0.5)
         return StepTimes(median_ns / _MS, p99_ns / _MS, int(self._fast.steps))
 
@@ -200,9 +205,8 @@ class TailDetector:
             steps += second.steps
             long += len(second.long_ns)
             first = second.long_ns[0] if second.long_ns else first
-            if length in _WINDOWS:
-                found[length] = (self._nats(long, steps), -first)
-        return found or {1: (0.0, -first)}
+            found[length] = (self._nats(long, steps), -first)
+        return found
 
     def _nats(self, long: int, steps: int) -> float:
         """Give how much likelier this share of long steps is now than usual; 0 where it is not."""
@@ -228,9 +232,21 @@ class TailDetector:
         self._slow.add(counts, second.span_s)
         if self._warm_s < settings.warmup_s or self._fast.steps < settings.warmup_steps:
             return
-        share = settings.tail_quantile
-        usual = min(self._fast.quantile_ns(share), self._slow.quantile_ns(share))
-        self.threshold_ns = settings.tail_ratio * usual
+        self._follow(self._fast.quantile_ns(settings.tail_quantile), second.span_s)
+        self.threshold_ns = settings.tail_ratio * self._usual_tail_ns
         prior = _PRIOR_STEPS * settings.usual_long_share
         seen = self._slow.above(self.threshold_ns)
-        self._usual_long_share = (seen + prior) / (self._slow.steps + _PRIOR_STEPS)
+        share = (seen + prior) / (self._slow.steps + _PRIOR_STEPS)
+        self._usual_long_share = min(max(share, _LEAST_USUAL_LONG), _MOST_USUAL_LONG)
+
+    def _follow(self, tail_ns: float, span_s: float) -> None:
+        """Let the usual tail follow the last minute's: down in seconds, up ever more slowly."""
+        if not self.ready:
+            self._usual_tail_ns = tail_ns
+            return
+        settings = self._settings
+        known_s = 5 * (self._warm_s - settings.fade_s / 2)
+        slow_s = min(settings.slow_fade_s, max(settings.fade_s / 2, known_s))
+        fade_s = slow_s if tail_ns > self._usual_tail_ns else settings.fade_s / 6
+        share = min(1.0, span_s / fade_s)
+        self._usual_tail_ns *= (tail_ns / self._usual_tail_ns) ** share

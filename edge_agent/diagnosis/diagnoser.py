@@ -50,6 +50,11 @@ class Diagnoser:
         return findings + self._forget(frame.boottime_ns)
 
     @property
+    def watched(self) -> tuple[str, ...]:
+        """Subjects that are kept in mind."""
+        return tuple(self._watches)
+
+    @property
     def vectors(self) -> Mapping[str, Floats]:
         """What the last frame's diagnoses were read from, by subject in a spike."""
         spikes = {key: watch.spike for key, watch in self._watches.items()}

@@ -22,7 +22,10 @@ _LAG_CAP_S: Final = 3.0
 _HISTORY: Final = 30
 _REFRESH_FRAMES: Final = 4
 _FEW_SECONDS: Final = 10
-_RELATIVE_SPREAD: Final = 0.08
+_RELATIVE_SPREAD: Final = np.array(
+    [0.08 if SIGNALS[channel.signal].unit.endswith("/s") else 0.02 for channel in CHANNELS]
+)
+"""Share of the median below which a stray is nothing: rates vary more than states."""
 _AWAY: Final = 4.0
 """Spreads from which a signal counts as away from its baseline."""
 _ENTERED_NS: Final = 300_000_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from types import MappingProxyType, UnionType
 from typing import Any, Final, get_args, get_origin, get_type_hints
@@ -36,6 +36,10 @@ _FIELDS: Final[Mapping[type[Any], Mapping[str, Any]]] = MappingProxyType(
     {kind: get_type_hints(kind) for kind in (*_KINDS.values(), Evidence, StepTimes, SignalSeries)}
 )
 """Types of every dataclass' fields, by name."""
+
+_REQUIRED: Final[Mapping[type[Any], frozenset[str]]] = MappingProxyType(
+    {kind: frozenset(f.name for f in fields(kind) if f.default is MISSING) for kind in _FIELDS}
+)
 
 _NAMES: Final = MappingProxyType({kind: name for name, kind in _KINDS.items()})
 
@@ -132,12 +136,14 @@ def _plain(value: Any) -> Any:
 
 
 def _built(kind: type[Any], raw: Any, where: str) -> Any:
-    """Build a dataclass of findings from JSON: every field, and no other."""
+    """Build a dataclass of findings from JSON.
+
+    Fields that have a default may be absent: an older agent did not know them.
+    """
     hints = _FIELDS[kind]
-    names = list(hints)
-    if not isinstance(raw, dict) or set(raw) != set(names):
-        raise JournalLineError(f"{where}: expected the fields {', '.join(names)}")
-    return kind(**{name: _value(hints[name], raw[name], f"{where}.{name}") for name in names})
+    if not isinstance(raw, dict) or not _REQUIRED[kind] <= set(raw) <= set(hints):
+        raise JournalLineError(f"{where}: expected the fields {', '.join(hints)}")
+    return kind(**{name: _value(hints[name], raw[name], f"{where}.{name}") for name in raw})
 
 
 def _value(kind: Any, raw: Any, where: str) -> Any:

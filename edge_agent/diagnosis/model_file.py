@@ -23,6 +23,7 @@ from .model_fields import (
     rows_of,
     text_of,
 )
+from .model_learned import read_parts
 from .model_parts import Distance, Mahalanobis, Mixture, Neighbours
 from .rules import CAUSES
 

@@ -48,7 +48,7 @@ class Settings:
     usual_long_share: float = 0.003
     least_long_share: float = 0.01
     stalled_s: float = 1.0
-    calm_frames: int = 5
+    calm_frames: int = 4
     hold_back_frames: int = 5
     signal_window_s: int = 90
     fade_s: float = 60.0

@@ -12,16 +12,17 @@ from .detector import Tail, TailDetector
 from .early import EarlyWarning
 from .evidence import evidence_for, evidence_of
 from .features import SubjectSignals, vector_of
-from .findings import Diagnosis, Finding, SpikeBegan, SpikeEnded, StepTimes, Warned
+from .findings import Cause, Diagnosis, Finding, SpikeBegan, SpikeEnded, StepTimes, Warned
 from .fine import NO_LAGS, FineHistory
 from .incident import IncidentGauge
 from .model import Model
 from .neighbours import Neighbours
-from .rules import Verdict, judge
+from .rules import CAUSES, Verdict, judge
 from .settings import Settings
 
 _NS: Final = 1_000_000_000
 _OWN_WRITES: Final = INDEX["own.block_write_bytes_per_s"]
+_DISK_IO: Final = CAUSES.index(Cause.DISK_IO)
 _OTHER_WRITES: Final = INDEX["other.block_write_bytes_per_s"]
 
 
@@ -97,14 +98,17 @@ class SubjectWatch:
 
     def _believes(self, tail: Tail) -> bool:
         """Whether long steps are a spike, not the subject's own doing."""
-        if self._own_writes(tail.onset_ns):
-            return False
-        if not self._tail.shifted():
+        writes, shifted = self._own_writes(tail.onset_ns), self._tail.shifted(tail.onset_ns - 1)
+        if not (writes or shifted):
             self._shifted_frames = 0
             return True
-        verdict = judge(self._vector(tail.onset_ns, None))
-        if verdict.strongest >= self._settings.suspicion:
+        strengths = judge(self._vector(tail.onset_ns, None)).strengths
+        if writes:
+            strengths[_DISK_IO] = 0.0  # its own
+        if strengths.max() >= self._settings.suspicion:
             return True
+        if not shifted:
+            return False
         self._shifted_frames += 1
         if self._shifted_frames >= self._settings.shift_settle_frames:
             self._new_phase()
@@ -170,7 +174,8 @@ class SubjectWatch:
     ) -> list[Finding]:
         frame = readings.frame
         spike.frames += 1
-        spike.calm_frames = 0 if tail.restless else spike.calm_frames + 1
+        fresh = tail.restless or spike.frames == 1
+        spike.calm_frames = 0 if fresh else spike.calm_frames + 1
         now = self._tail.now(max(spike.onset_ns, frame.boottime_ns - 3 * _NS))
         incident = spike.gauge.take(now, tail.stalled, frame.span_ns / _NS)
         self._early.silence(frame.boottime_ns)
@@ -197,7 +202,9 @@ class SubjectWatch:
         if not quiet:
             return False
         long_enough = spike.frames >= settings.shift_settle_frames + 10
-        return spike.frames >= settings.give_up_frames or (long_enough and self._tail.shifted())
+        return spike.frames >= settings.give_up_frames or (
+            long_enough and self._tail.shifted(spike.onset_ns)
+        )
 
     def _says(self, spike: Spike, ranking: Ranking, incident: bool, at_ns: int) -> bool:
         last = spike.last

@@ -56,13 +56,17 @@ HelperKey = Annotated[str, typer.Option("--helper", help="The Helper's identity 
 @app.command(epilog="Example: pointillist leader run --config /etc/pointillist/leader.toml")
 def run(config: ConfigOption) -> None:
     """Admit reports, close windows, release what the Helper unmasks, until a signal."""
+    from aggregator.detector import DetectorFileError
     from aggregator.processes import run_leader
     from aggregator.state_file import StateUnusable
     from transport.privileges import PrivilegeError
 
     settings = _load(config)
     log_to_stderr()
-    with reported(ExitCode.UNAVAILABLE, StateUnusable, PrivilegeError):
+    with (
+        reported(ExitCode.UNAVAILABLE, StateUnusable, PrivilegeError),
+        reported(ExitCode.USAGE, DetectorFileError),
+    ):
         run_leader(settings, say=say)
 
 

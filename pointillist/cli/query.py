@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 _HELP = """Ask SQL of the released numbers.
 
-The views are [bold]releases[/bold], every released cell of every window, and
-[bold]latest[/bold], the newest window of every series, with numbers below noise left empty.
+The views are [bold]releases[/bold], every released cell of every window,
+[bold]latest[/bold], the newest window of every series, with numbers below noise left empty, and
+[bold]causes[/bold], the root-cause tables of `pointillist causes`.
 The query runs in this process over the Leader's released Parquet; it can read that folder and
 nothing else, and change nothing.
 """
@@ -50,7 +51,8 @@ app = typer.Typer(
 def query(
     context: typer.Context,
     sql: Annotated[
-        str | None, typer.Argument(metavar="SQL", help="One SELECT over `releases` or `latest`.")
+        str | None,
+        typer.Argument(metavar="SQL", help="One SELECT over `releases`, `latest` or `causes`."),
     ] = None,
     folder: Annotated[
         Path | None,
@@ -99,17 +101,20 @@ def _run(sql: str, folder: Path) -> pd.DataFrame:
 
 
 def _print_schema(json: bool) -> None:
+    from aggregator.cause_files import CAUSE_MEANINGS
     from aggregator.release_files import MEANINGS
 
+    views = {"releases": MEANINGS, "causes": CAUSE_MEANINGS}
     columns = [
-        {"column": name, "type": str(kind), "meaning": meaning}
-        for name, (kind, meaning) in MEANINGS.items()
+        {"view": view, "column": name, "type": str(kind), "meaning": meaning}
+        for view, meanings in views.items()
+        for name, (kind, meaning) in meanings.items()
     ]
     emit(
         columns,
         json,
         lambda rows: _draw(
-            [list(row.values()) for row in rows], ["column", "type", "meaning"], set()
+            [list(row.values()) for row in rows], ["view", "column", "type", "meaning"], set()
         ),
     )
 

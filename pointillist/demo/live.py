@@ -68,7 +68,7 @@ def main() -> None:
     sampler = OpenDpSampler()
     os.umask(0o027)
     prepare_transport(config.transport.settings, Side.AGENT)
-    drop_to(AGENT_USER)
+    drop_to(AGENT_USER, keep_caps=config.sources.capabilities)
     with notes.open("a", buffering=1) as file:
         log = open_transport(config.transport.settings, Side.AGENT)
         shell, absent = open_agent(

@@ -117,6 +117,9 @@ def test_change_of_nothing_stays_within_its_error() -> None:
 def test_useless_detector_is_refused() -> None:
     blind = detector(right=0.0)
     rates = replace(blind.rates(WEEK_S), detection=np.full((K, K), 1 / K))
+    loud = replace(detector(hours=12.0), false_incidents=np.eye(K, dtype=np.int64)[3])
+    with pytest.raises(CorrectionRefused, match=r"false alarms drown .* 0.900 and 1.000 \(class 3"):
+        correct(expected(TRUTH, rates), loud.rates(WEEK_S))
     with pytest.raises(CorrectionRefused, match="too badly"):
         correct(expected(TRUTH, rates), rates)
     with pytest.raises(ValueError, match="probabilities"):

@@ -33,6 +33,14 @@ def test_names_that_are_no_text_survive() -> None:
     assert decode(encode(odd, 0)).finding == odd
 
 
+def test_line_of_an_older_agent_is_read_without_the_fields_that_it_did_not_know() -> None:
+    record = json.loads(encode(diagnosis(), OFFSET_NS))
+    for one in record["finding"]["evidence"]:
+        del one["scope"]
+    del record["finding"]["group"]
+    assert decode(json.dumps(record).encode()).finding == diagnosis()
+
+
 def test_finding_past_the_readers_bounds_is_not_written() -> None:
     for wrong in (
         replace(diagnosis(), evidence=(EVIDENCE,) * 65),

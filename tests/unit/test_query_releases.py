@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.releases import QueryForbidden, QueryRefused, moment, query, read_releases
+from aggregator.releases import (
+    QueryForbidden,
+    QueryRefused,
+    moment,
+    query,
+    read_causes,
+    read_releases,
+)
 from aggregator.store import Store
 from pointillist.cli import main
 from pointillist.cli.output import ExitCode
@@ -161,7 +168,9 @@ def test_query_command_explains_itself(run: Shell, folder: Path) -> None:
     assert code == 0
     assert "SELECT cell, share" in out.replace("\n", " ")
     code, out, _ = run("--schema", "--json")
-    columns = [row["column"] for row in json.loads(out)]
+    columns = [row["column"] for row in json.loads(out) if row["view"] == "releases"]
+    causes = [row["column"] for row in json.loads(out) if row["view"] == "causes"]
+    assert {*causes, "date"} == set(read_causes(folder).columns)
     assert (code, columns[:2]) == (0, ["series", "cohort"])
     assert set(columns) <= set(read_releases(folder).columns)
     code, out, _ = run("--schema")

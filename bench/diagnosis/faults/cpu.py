@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.diagnosis.faults.fault import STRESS, Fault
+from bench.diagnosis.faults.fault import STRESS, Fault, Graded
 
 _TASKS: Final = (3, 5, 9)
 """Tasks that compete; each weighs as much as the whole job does."""
@@ -33,16 +33,17 @@ class StressCpu(_Contention):
         self.launch([STRESS, "--cpu", str(tasks), "--cpu-method", "matrixprod", "--quiet"])
 
 
-class BurstyHashing(_Contention):
+class BurstyHashing(Graded, _Contention):
     """Own loops that hash in bursts."""
 
     injector = "bursty_hashing"
+    grades = _TASKS
+    rest = 0.0
 
-    def inject(self) -> None:
-        tasks = _TASKS[self.intensity]
-        self.work.noise.set_shares(tasks)
-        for task in range(tasks):
-            self.load("spin", self.seed * 100 + task)
+    def apply(self, number: float) -> None:
+        self.work.noise.set_shares(max(1, int(number)))
+        while self.loads < int(number):
+            self.load("spin", self.seed * 100 + self.loads)
 
 
 class _Throttling(Fault):
@@ -51,15 +52,18 @@ class _Throttling(Fault):
     least = 0.5
 
     _used_s = 0.0
+    _cores = 0.0
 
     def watch(self) -> None:
         self._used_s = self.work.job.cpu_s()
         super().watch()
 
     def cores_used(self) -> float:
-        """What the job used in the undisturbed stretch."""
-        elapsed_s = self._readings[1][0] - self._readings[0][0]
-        return max(0.05, (self.work.job.cpu_s() - self._used_s) / max(elapsed_s, 1e-3))
+        """What the job used in the undisturbed stretch; first asked at its end."""
+        if self._cores == 0.0:
+            used_s, elapsed_s = self.work.job.cpu_s() - self._used_s, self.watched_s()
+            self._cores = max(0.05, used_s / elapsed_s)
+        return self._cores
 
     def meter(self) -> float:
         return self.work.job.throttled()[0]
@@ -68,14 +72,15 @@ class _Throttling(Fault):
         self.work.job.set_quota(None)
 
 
-class LowQuota(_Throttling):
+class LowQuota(Graded, _Throttling):
     """A quota below what the job needs."""
 
     injector = "low_quota"
-    shares: Final = (0.95, 0.75, 0.5)
+    grades = (0.95, 0.75, 0.5)
+    rest = 1.6
 
-    def inject(self) -> None:
-        self.work.job.set_quota(self.cores_used() * self.shares[self.intensity])
+    def apply(self, number: float) -> None:
+        self.work.job.set_quota(self.cores_used() * number)
 
 
 class GreedySidecar(_Throttling):

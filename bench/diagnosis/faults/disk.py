@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from bench.diagnosis.faults.fault import STRESS, Fault
+from bench.diagnosis.faults.fault import STRESS, Fault, Graded
 
 _TASKS: Final = (2, 4, 8)
 
@@ -46,11 +46,14 @@ class StressDisk(_Busy):
         self.launch([*words, *folder, "--quiet"])
 
 
-class RandomReaders(_Busy):
+class RandomReaders(Graded, _Busy):
     """Own processes that read large pieces at random."""
 
     injector = "random_readers"
 
-    def inject(self) -> None:
-        for task in range(_TASKS[self.intensity]):
-            self.load("read", self.work.folder / "data", self.seed * 100 + task)
+    grades = _TASKS
+    rest = 0.0
+
+    def apply(self, number: float) -> None:
+        while self.loads < int(number):
+            self.load("read", self.work.folder / "data", self.seed * 100 + self.loads)

@@ -37,6 +37,10 @@ class Effect:
         return {**asdict(self), "shown": self.shown}
 
 
+GROWING: Final = 3
+"""The intensity of a fault that begins below what harms and grows to the highest."""
+
+
 class Fault:
     """One injector on one workload at one intensity: 0 low, 1 middle, 2 high.
 
@@ -78,10 +82,15 @@ class Fault:
         (at0, n0), (at1, n1), (at2, n2) = self._readings
         return (n1 - n0) / max(at1 - at0, 1e-3), (n2 - n1) / max(at2 - at1, 1e-3)
 
-    def rate_before(self) -> float:
-        """Growth of the counter per second in the undisturbed stretch; once injected."""
-        (at0, n0), (at1, n1) = self._readings[:2]
-        return (n1 - n0) / max(at1 - at0, 1e-3)
+    def watched_s(self) -> float:
+        """How long the undisturbed stretch was; once begun."""
+        (at0, _), (at1, _) = self._readings[:2]
+        return max(at1 - at0, 1e-3)
+
+    @property
+    def loads(self) -> int:
+        """Disturbers that run."""
+        return len(self._launched)
 
     def launch(self, words: Sequence[str], namespace: str = "", *, inside: bool = False) -> None:
         """Start a disturber that `end` ends; `inside`: its memory is the job's."""
@@ -102,3 +111,25 @@ class Fault:
 
     def withdraw(self) -> None:
         """Undo what ending the disturbers does not undo."""
+
+
+class Graded(Fault):
+    """A fault of one number, that may also grow.
+
+    grades   the number at each intensity
+    rest     the number at which it harms nothing: where growing begins
+    """
+
+    grades: ClassVar[tuple[float, float, float]]
+    rest: ClassVar[float]
+
+    def inject(self) -> None:
+        self.apply(self.rest if self.intensity == GROWING else self.grades[self.intensity])
+
+    def grow(self, share: float) -> None:
+        """Be this share, 0..1, of the way from rest to the highest intensity."""
+        self.apply(self.rest + (self.grades[-1] - self.rest) * min(1.0, share))
+
+    def apply(self, number: float) -> None:
+        """Make the fault this strong."""
+        raise NotImplementedError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.diagnosis.faults.fault import STRESS, Fault
+from bench.diagnosis.faults.fault import STRESS, Fault, Graded
 
-_KEPT: Final = (0.7, 0.45, 0.2)
+_KEPT: Final = (0.55, 0.3, 0.1)
 """Share of its page cache that the job may keep."""
 _ROOM: Final = 192 << 20
 
@@ -15,6 +15,7 @@ class _Pressure(Fault):
     cause = "memory_pressure"
     counter = "limit_hits"
     least = 5.0
+    _sizes: tuple[int, int] | None = None
 
     def meter(self) -> float:
         return self.work.job.limit_hits()
@@ -23,19 +24,24 @@ class _Pressure(Fault):
         self.work.job.set_memory_limit(None)
 
     def sizes(self) -> tuple[int, int]:
-        """Return the job's (page cache, anonymous memory) in bytes."""
-        anonymous = self.work.job.anonymous_bytes()
-        return max(0, self.work.job.memory_bytes() - anonymous), anonymous
+        """Return the job's (page cache, anonymous memory) in bytes, as first asked."""
+        if self._sizes is None:
+            anonymous = self.work.job.anonymous_bytes()
+            self._sizes = max(0, self.work.job.memory_bytes() - anonymous), anonymous
+        return self._sizes
 
 
-class LowLimit(_Pressure):
+class LowLimit(Graded, _Pressure):
     """A limit below what the job has charged."""
 
     injector = "low_limit"
 
-    def inject(self) -> None:
+    grades = _KEPT
+    rest = 1.1
+
+    def apply(self, number: float) -> None:
         cache, anonymous = self.sizes()
-        self.work.job.set_memory_limit(anonymous + round(cache * _KEPT[self.intensity]))
+        self.work.job.set_memory_limit(anonymous + round(cache * number))
 
 
 class GreedyNeighbour(_Pressure):

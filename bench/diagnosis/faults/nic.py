@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.diagnosis.faults.fault import LOADS, Fault
-from bench.diagnosis.network import command
+from bench.diagnosis.faults.fault import LOADS, Fault, Graded
+from bench.diagnosis.network import LINK_MBIT, command
 from bench.diagnosis.processes import SYSTEM_PYTHON
 
 _MBIT: Final = 1e6 / 8
@@ -50,14 +50,15 @@ class Streams(_CrossTraffic):
                 self.load("send_stream", *to, namespace=port.namespace)
 
 
-class LowRate(Fault):
+class LowRate(Graded):
     """Both ends send at a lower rate."""
 
     cause = "nic_limit_or_loss"
     injector = "low_rate"
     counter = "seconds_a_gigabit"
     least = 1.0
-    mbit: Final = (350.0, 180.0, 80.0)
+    grades = (350.0, 180.0, 80.0)
+    rest = float(LINK_MBIT)
 
     def meter(self) -> float:
         """Time some datagrams through the link: what a gigabit would take, not a growing sum."""
@@ -69,9 +70,9 @@ class LowRate(Fault):
         (_, before), _, (_, during) = self._readings
         return before, during
 
-    def inject(self) -> None:
+    def apply(self, number: float) -> None:
         for port in self.work.link.ports:
-            port.set_rate(self.mbit[self.intensity])
+            port.set_rate(number)
 
     def withdraw(self) -> None:
         for port in self.work.link.ports:

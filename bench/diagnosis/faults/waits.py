@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from bench.diagnosis.faults.fault import Fault
+from bench.diagnosis.faults.fault import Fault, Graded
 from bench.diagnosis.network import command
 from bench.diagnosis.processes import python
+from bench.diagnosis.workloads.feed import ITEM_BYTES
 
 
 class _PeerWait(Fault):
@@ -19,16 +20,16 @@ class _PeerWait(Fault):
         return self.work.knobs["exchange_wait_s"]
 
 
-class SlowPeer(_PeerWait):
+class SlowPeer(Graded, _PeerWait):
     """The peer answers late, on a share of its answers."""
 
     injector = "slow_peer"
-    delays: Final = ((4.0, 0.6), (10.0, 0.5), (30.0, 0.5))
+    grades = (5.0, 10.0, 30.0)
+    rest = 0.0
 
-    def inject(self) -> None:
-        delay_ms, share = self.delays[self.intensity]
-        self.work.knobs["peer_share"] = share
-        self.work.knobs["peer_delay_ms"] = delay_ms
+    def apply(self, number: float) -> None:
+        self.work.knobs["peer_share"] = 0.5
+        self.work.knobs["peer_delay_ms"] = number
 
     def withdraw(self) -> None:
         self.work.knobs["peer_delay_ms"] = 0
@@ -59,43 +60,46 @@ class _InputWait(Fault):
     counter = "input_wait_s"
     least = 0.05
 
-    _items, _items_at = 0.0, 0.0
+    _items, _rate = 0.0, 0.0
 
     def watch(self) -> None:
-        self._items, self._items_at = self.work.knobs["decodes"], time.monotonic()
+        self._items = self.work.knobs["decodes"]
         super().watch()
 
     def items_per_s(self) -> float:
-        """Items that the job took in the undisturbed stretch."""
-        elapsed_s = max(time.monotonic() - self._items_at, 1e-3)
-        return max(1.0, (self.work.knobs["decodes"] - self._items) / elapsed_s)
+        """Items that the job took in the undisturbed stretch; first asked at its end."""
+        if self._rate == 0.0:
+            items = self.work.knobs["decodes"] - self._items
+            self._rate = max(1.0, items / self.watched_s())
+        return self._rate
 
     def meter(self) -> float:
         return self.work.knobs["input_wait_s"]
 
 
-class SlowStore(_InputWait):
+class SlowStore(Graded, _InputWait):
     """The store behind the feeder gives fewer bytes a second than the job takes."""
 
     injector = "slow_store"
-    shares: Final = (0.75, 0.5, 0.3)
+    grades = (0.75, 0.5, 0.3)
+    rest = 1.5
 
-    def inject(self) -> None:
-        share = self.shares[self.intensity]
-        self.work.knobs["store_bytes_per_s"] = self.items_per_s() * (64 << 10) * share
+    def apply(self, number: float) -> None:
+        self.work.knobs["store_bytes_per_s"] = self.items_per_s() * ITEM_BYTES * number
 
     def withdraw(self) -> None:
         self.work.knobs["store_bytes_per_s"] = 0
 
 
-class HeavyDecode(_InputWait):
+class HeavyDecode(Graded, _InputWait):
     """The feeder's items take longer to decode than a step lasts."""
 
     injector = "heavy_decode"
-    times: Final = (1.3, 1.8, 3.0)
+    grades = (1.3, 1.8, 3.0)
+    rest = 0.3
 
-    def inject(self) -> None:
-        self.work.knobs["decode_ms"] = 1e3 / self.items_per_s() * self.times[self.intensity]
+    def apply(self, number: float) -> None:
+        self.work.knobs["decode_ms"] = 1e3 / self.items_per_s() * number
 
     def withdraw(self) -> None:
         self.work.knobs["decode_ms"] = 0

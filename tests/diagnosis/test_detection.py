@@ -1,0 +1,167 @@
+"""Spikes in the tail are found, and what only looks like one is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge_agent.diagnosis.diagnoser import Diagnoser
+from edge_agent.diagnosis.settings import Settings
+from tests.diagnosis_kit import (
+    CROWDED,
+    JOB,
+    SECOND_NS,
+    USUAL,
+    Host,
+    began,
+    diagnoses,
+    ended,
+    run,
+    warm,
+)
+
+
+@pytest.fixture
+def host() -> Host:
+    return Host()
+
+
+@pytest.fixture
+def diagnoser() -> Diagnoser:
+    return Diagnoser()
+
+
+@pytest.mark.parametrize("step_ms", [2.0, 10.0, 90.0, 300.0])
+def test_spike_in_the_tail_is_found_within_three_seconds(step_ms: float) -> None:
+    host, diagnoser = Host(), Diagnoser()
+    warm(diagnoser, host, 60, USUAL.with_(step_ms=step_ms))
+    share = 0.1 if step_ms < 50 else 0.7
+    findings = run(
+        diagnoser, host.frames(CROWDED.with_(step_ms=step_ms, long_share=share, long_times=2.5), 8)
+    )
+    (spike,) = began(findings)
+    assert spike.at_ns - spike.onset_ns <= 3 * SECOND_NS
+    assert spike.subject == JOB
+    assert spike.before.p99_ms < 1.3 * step_ms
+    assert spike.now.p99_ms > 1.5 * spike.before.p99_ms
+
+
+def test_spike_leaves_the_median_where_it_was(diagnoser: Diagnoser, host: Host) -> None:
+    warm(diagnoser, host)
+    findings = run(diagnoser, host.frames(CROWDED.with_(long_share=0.04), 10))
+    (spike,) = began(findings)
+    assert spike.now.p50_ms == pytest.approx(spike.before.p50_ms, rel=0.1)
+
+
+def test_spike_ends_when_the_tail_is_back(diagnoser: Diagnoser, host: Host) -> None:
+    warm(diagnoser, host)
+    run(diagnoser, host.frames(CROWDED, 10))
+    over_ns = host.seconds * SECOND_NS
+    (end,) = ended(run(diagnoser, host.frames(USUAL, 15)))
+    assert end.ended_ns - over_ns <= 8 * SECOND_NS
+    assert end.last is not None
+
+
+def test_long_usual_running_raises_no_alarm(diagnoser: Diagnoser, host: Host) -> None:
+    noisy = USUAL.with_(jitter=0.25, long_share=0.004, long_times=2.0)
+    assert began(run(diagnoser, host.frames(noisy, 900))) == []
+
+
+def test_single_burst_raises_no_alarm(diagnoser: Diagnoser, host: Host) -> None:
+    warm(diagnoser, host)
+    findings = run(diagnoser, host.frames(CROWDED, 1) + host.frames(USUAL, 10))
+    assert began(findings) == []
+
+
+def test_slow_beginning_raises_no_alarm(diagnoser: Diagnoser, host: Host) -> None:
+    slow = [host.frame(USUAL.with_(step_ms=40.0 - 3 * second)) for second in range(10)]
+    assert run(diagnoser, slow + host.frames(USUAL, 40)) == []
+
+
+def test_stalled_subject_is_a_spike(diagnoser: Diagnoser, host: Host) -> None:
+    warm(diagnoser, host)
+    stalled = [host.frame(USUAL.with_(running_ms=1000.0 * s)) for s in range(1, 6)]
+    (spike,) = began(run(diagnoser, stalled))
+    assert spike.at_ns <= stalled[2].boottime_ns
+
+
+def test_larger_batch_is_a_new_phase_and_no_spike(diagnoser: Diagnoser, host: Host) -> None:
+    warm(diagnoser, host, 60)
+    assert run(diagnoser, host.frames(USUAL.with_(step_ms=21.0), 60)) == []
+    (spike,) = began(run(diagnoser, host.frames(CROWDED.with_(step_ms=21.0), 6)))
+    assert spike.before.p50_ms == pytest.approx(21.0, rel=0.1)
+
+
+def test_slower_steps_with_a_cause_are_no_new_phase(diagnoser: Diagnoser, host: Host) -> None:
+    warm(diagnoser, host, 60)
+    slower = CROWDED.with_(step_ms=21.0, long_share=0.0)
+    assert len(began(run(diagnoser, host.frames(slower, 20)))) == 1
+
+
+def test_checkpoint_write_raises_no_alarm(diagnoser: Diagnoser, host: Host) -> None:
+    warm(diagnoser, host, 60)
+    write = {"block_write_bytes_per_s": 2e8, "block_ios_per_s": 900.0}
+    disk = {"worst_disk_ms_per_s": 900.0, "pressure_io_some_ms_per_s": 300.0}
+    checkpoint = USUAL.with_(long_share=0.5, long_times=8.0, own=write, host=disk)
+    for _ in range(3):
+        assert run(diagnoser, host.frames(checkpoint, 3) + host.frames(USUAL, 20)) == []
+
+
+def test_slow_degradation_is_not_learned(diagnoser: Diagnoser, host: Host) -> None:
+    warm(diagnoser, host, 120)
+    worse = [host.frame(USUAL.with_(step_ms=10.0 * (1 + s / 400))) for s in range(400)]
+    assert began(run(diagnoser, worse))
+
+
+def test_faster_steps_sharpen_the_limit(diagnoser: Diagnoser, host: Host) -> None:
+    warm(diagnoser, host, 60, USUAL.with_(step_ms=30.0))
+    run(diagnoser, host.frames(USUAL.with_(step_ms=10.0), 300))
+    (spike,) = began(run(diagnoser, host.frames(CROWDED.with_(long_times=2.0), 6)))
+    assert spike.now.p99_ms < 30.0
+
+
+def test_rhythm_alone_shows_a_spike(host: Host) -> None:
+    diagnoser = Diagnoser(source="rhythm")
+    warm(diagnoser, host, 30, USUAL.with_(marked=False))
+    findings = run(diagnoser, host.frames(CROWDED.with_(marked=False), 6))
+    assert began(findings)[0].source == "rhythm"
+
+
+def test_subjects_are_watched_apart() -> None:
+    host, diagnoser = Host(jobs=("/jobs/a", "/jobs/b", "/jobs/c")), Diagnoser()
+    warm(diagnoser, host)
+    findings = run(diagnoser, host.frames(CROWDED, 8))
+    assert {found.subject for found in findings} == {"/jobs/a"}
+
+
+def test_subjects_beyond_the_limit_are_left_out() -> None:
+    diagnoser = Diagnoser(Settings(subjects=2))
+    host = Host(jobs=tuple(f"/jobs/{i}" for i in range(5)))
+    run(diagnoser, host.frames(USUAL, 3))
+    assert diagnoser.watched == ("/jobs/0", "/jobs/1")
+
+
+def test_vanished_subject_ends_its_spike_and_is_forgotten() -> None:
+    diagnoser, host = Diagnoser(), Host()
+    warm(diagnoser, host)
+    assert began(run(diagnoser, host.frames(CROWDED, 5)))
+    other = Host(jobs=("/jobs/next",))
+    other.seconds = host.seconds
+    findings = run(diagnoser, other.frames(USUAL, 40))
+    assert [end.subject for end in ended(findings)] == [JOB]
+    assert diagnoser.watched == ("/jobs/next",)
+
+
+def test_incident_needs_persistence(diagnoser: Diagnoser, host: Host) -> None:
+    warm(diagnoser, host)
+    short = run(diagnoser, host.frames(CROWDED, 8) + host.frames(USUAL, 20))
+    assert diagnoses(short)
+    assert not any(found.incident for found in diagnoses(short))
+    long = run(diagnoser, host.frames(CROWDED, 20))
+    assert diagnoses(long)[-1].incident
+
+
+def test_incident_needs_impact(diagnoser: Diagnoser, host: Host) -> None:
+    warm(diagnoser, host)
+    mild = run(diagnoser, host.frames(CROWDED.with_(long_times=1.55), 40))
+    assert diagnoses(mild)
+    assert not any(found.incident for found in diagnoses(mild))

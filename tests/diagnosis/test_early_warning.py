@@ -1,0 +1,54 @@
+"""A degradation is announced before it is a spike; steadiness and noise are not."""
+
+from __future__ import annotations
+
+from edge_agent.diagnosis.diagnoser import Diagnoser
+from edge_agent.frames.frame import Frame
+from tests.diagnosis_kit import CROWDED, JOB, USUAL, Host, began, run, warm, warned
+
+
+def _climb(host: Host, seconds: int, slope: float, start: float = 10.0) -> list[Frame]:
+    return [
+        host.frame(USUAL.with_(own={"run_delay_ms_per_s": start + slope * s}))
+        for s in range(seconds)
+    ]
+
+
+def test_climbing_run_delay_is_announced_before_the_spike() -> None:
+    host, diagnoser = Host(), Diagnoser()
+    warm(diagnoser, host, 60)
+    findings = run(diagnoser, _climb(host, 25, 5.0))
+    (warning,) = warned(findings)
+    assert warning.subject == JOB
+    assert warning.evidence[0].signal == "run_delay_ms_per_s"
+    assert warning.expected_in_s is not None
+    assert 0 < warning.expected_in_s <= 60
+    assert began(run(diagnoser, host.frames(CROWDED, 5)))
+
+
+def test_gpu_that_nears_its_limit_is_announced() -> None:
+    host, diagnoser = Host(), Diagnoser()
+    warm(diagnoser, host, 60, USUAL.with_(gpu={"temperature_celsius": 60.0}))
+    hotter = [
+        host.frame(USUAL.with_(gpu={"temperature_celsius": 62.0 + 0.8 * s})) for s in range(28)
+    ]
+    found = warned(run(diagnoser, hotter))
+    assert [one.evidence[0].signal for one in found] == ["temperature_celsius"]
+
+
+def test_steady_and_noisy_signals_announce_nothing() -> None:
+    host, diagnoser = Host(seed=3), Diagnoser()
+    warm(diagnoser, host, 60)
+    higher = USUAL.with_(own={"run_delay_ms_per_s": 45.0})
+    swings = [
+        host.frame(USUAL.with_(own={"run_delay_ms_per_s": 10.0 + 60.0 * (s % 7 == 0)}))
+        for s in range(120)
+    ]
+    assert warned(run(diagnoser, host.frames(higher, 60) + swings)) == []
+
+
+def test_one_climb_is_announced_once() -> None:
+    host, diagnoser = Host(), Diagnoser()
+    warm(diagnoser, host, 60)
+    findings = run(diagnoser, _climb(host, 60, 2.5))
+    assert len(warned(findings)) == 1

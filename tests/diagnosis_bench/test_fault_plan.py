@@ -1,0 +1,162 @@
+"""The run plan, the impact gate, and what a workload shares with the bench."""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.diagnosis.faults.fault import GROWING, Effect
+from bench.diagnosis.faults.negatives import NONE
+from bench.diagnosis.faults.registry import INJECTORS, NAMED, UNNAMED
+from bench.diagnosis.impact import impact
+from bench.diagnosis.plan import OTHERS, Run, plan
+from bench.diagnosis.shared import Knobs, StepLog
+from bench.diagnosis.sitting import Turns, pending, recording_path
+from bench.diagnosis.workload import STEP_LOOP, WORKLOADS
+from edge_agent.diagnosis.findings import Cause
+
+MS = 1_000_000
+GPU_CAUSES = {
+    Cause.PCIE_PRESSURE,
+    Cause.GPU_THERMAL_OR_POWER_LIMIT,
+    Cause.GPU_HARDWARE_FAULT,
+    Cause.GPU_SHARED,
+}
+
+
+def steps(durations_ms: list[float], start_ms: float = 0) -> list[tuple[int, int]]:
+    """Steps one after the other: (ended, duration)."""
+    ends = itertools.accumulate(durations_ms, initial=start_ms)
+    next(ends)
+    return [(round(end * MS), round(one * MS)) for end, one in zip(ends, durations_ms, strict=True)]
+
+
+def test_plan_has_two_injectors_for_every_cause_that_needs_no_gpu() -> None:
+    wanted = {str(cause) for cause in Cause} - {str(cause) for cause in GPU_CAUSES} - {"unknown"}
+    assert Counter(kind.cause for kind in NAMED) == dict.fromkeys(wanted, 2)
+    assert {kind.cause for kind in UNNAMED} == {"unknown"}
+
+
+def test_plan_crosses_every_injector_with_every_intensity_on_the_step_loop() -> None:
+    crossed = Counter(
+        (run.injectors[0], run.intensity)
+        for run in plan(rounds=1)
+        if run.workload == STEP_LOOP and len(run.injectors) == 1 and run.intensity != GROWING
+    )
+    expected = itertools.product(INJECTORS, range(3))
+    assert crossed == Counter(expected)
+
+
+def test_plan_cut_off_after_two_series_has_met_every_cause_by_both_injectors() -> None:
+    first, second = plan()[:8], plan()[8:16]
+    for series in (first, second):
+        assert len({run.causes for run in series}) == 8
+    assert {run.injectors for run in (*first, *second)} == {(kind.injector,) for kind in NAMED}
+
+
+def test_plan_gives_the_other_workloads_one_injector_of_a_cause() -> None:
+    assert {run.workload for run in plan(rounds=1)} == set(WORKLOADS)
+    for injectors in OTHERS.values():
+        causes = [INJECTORS[name].cause for name in injectors]
+        assert len(set(causes)) == len(causes)
+
+
+def test_plan_lets_two_workers_run_only_without_a_fault() -> None:
+    for run in plan():
+        assert run.workers == 1 or set(run.causes) <= {NONE}
+
+
+def test_plan_names_no_two_runs_alike() -> None:
+    names = [run.name for run in plan()]
+    assert len(set(names)) == len(names)
+
+
+def test_sitting_leaves_out_what_is_recorded(tmp_path: Path) -> None:
+    runs = plan(rounds=1)
+    recording_path(tmp_path, runs[3]).touch()
+    assert pending(runs, tmp_path) == [*runs[:3], *runs[4:]]
+
+
+def test_sitting_lets_go_of_the_lock_after_as_many_runs_as_asked(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    turns = Turns(lock, together=2)
+
+    def free() -> bool:
+        with lock.open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+    for expected in (False, True):
+        turns.take()
+        assert not free()
+        turns.rest(0)
+        assert free() is expected
+    turns.take()
+    turns.end()
+    assert free()
+
+
+def test_run_names_its_seed_so_that_a_repeat_is_another_recording() -> None:
+    run = Run(STEP_LOOP, ("loss",), 1, 1)
+    assert run.name == "step_loop-loss-middle-1"
+    assert replace(run, seed=2).name != run.name
+
+
+def test_impact_passes_when_the_tail_grows_by_three_tenths() -> None:
+    before = steps([10.0] * 200)
+    during = steps([10.0] * 150 + [14.0] * 50, 2000)
+    found = impact(before, during)
+    assert found.passed
+    assert found.ratio == pytest.approx(1.4)
+    assert found.onset_ns == round((2000 + 150 * 10 + 14) * MS)
+
+
+def test_impact_does_not_pass_when_only_the_middle_moves_a_little() -> None:
+    found = impact(steps([10.0] * 200), steps([12.0] * 200, 2000))
+    assert not found.passed
+    assert found.onset_ns is None
+
+
+def test_impact_onset_needs_another_long_step_within_three_seconds() -> None:
+    lonely = [10.0] * 10 + [20.0] + [10.0] * 400
+    found = impact(steps([10.0] * 200), steps([*lonely, 20.0, 20.0], 2000))
+    assert found.onset_ns == round((2000 + 410 * 10 + 20 + 20) * MS)
+
+
+def test_impact_without_a_step_before_does_not_pass() -> None:
+    assert not impact([], steps([50.0] * 100)).passed
+
+
+def test_effect_is_shown_from_its_least_growth_on() -> None:
+    assert Effect("stops", 1.0, 3.0, 2.0).shown
+    assert not Effect("stops", 1.0, 2.9, 2.0).shown
+
+
+def test_knobs_are_seen_through_another_mapping_of_the_file(tmp_path: Path) -> None:
+    mine, workloads = Knobs(tmp_path), Knobs(tmp_path)
+    mine["peer_delay_ms"] = 12.5
+    workloads.add("stops", 2)
+    assert workloads["peer_delay_ms"] == 12.5
+    assert mine["stops"] == 2
+    mine.reset()
+    assert workloads["peer_delay_ms"] == 0
+    assert workloads["batch_scale"] == 1
+    assert workloads["stops"] == 2
+
+
+def test_step_log_gives_back_the_steps_of_a_stretch(tmp_path: Path) -> None:
+    log = StepLog(tmp_path)
+    for step in range(70_000):
+        log.add(step * 10, 7)
+    assert len(log) == 70_000
+    assert log.between(0, 44_640) == []  # overwritten: it holds the last 65,536
+    assert log.between(699_970, 1 << 62) == [(699_970, 7), (699_980, 7), (699_990, 7)]
+    assert len(StepLog(tmp_path).between(0, 1 << 62)) == 65_536
