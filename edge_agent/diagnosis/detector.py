@@ -36,8 +36,6 @@ _PRIOR_STEPS: Final = 100.0
 _LEAST_USUAL_LONG: Final = 0.002
 _MOST_USUAL_LONG: Final = 0.01
 """Above 1.3 times the 99th percentile there is less by definition, unless it degrades."""
-_SILENT_RATE_PER_S: Final = 5.0
-"""Usual steps a second from which a second without any is no accident."""
 _UNKNOWN: Final = float("nan")
 
 
@@ -192,9 +190,9 @@ class TailDetector:
         return Second(at_ns, span_s, steps.duration_ns, count, long_ns)
 
     def _stalled(self, steps: Steps) -> bool:
-        if steps.running_ns is not None:
-            return steps.running_ns > max(self.threshold_ns, self._settings.stalled_s * _NS)
-        return steps.duration_ns.size == 0 and self._fast.rate_per_s >= _SILENT_RATE_PER_S
+        if steps.running_ns is None:  # silence alone may be idleness
+            return False
+        return steps.running_ns > max(self.threshold_ns, self._settings.stalled_s * _NS)
 
     def _weighed(self) -> dict[int, tuple[float, int]]:
         """Give each window's log likelihood ratio, and minus the end of its first long step."""

@@ -13,6 +13,8 @@ from .features import SubjectSignals
 from .settings import Settings
 
 _NS: Final = 1e9
+_STILL_CLIMBING: Final = 0.6
+"""Slope of the later half over the whole one's: a step that was made once is no climb."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +94,15 @@ class EarlyWarning:
         middle = signals.baseline.median[_PLACES]
         spread = signals.baseline.spread[_PLACES]
         slope, sureness, now = _trend(seconds, rows)
+        late = len(seconds) // 2
+        still = _trend(seconds[late:], rows[late:])[0] >= _STILL_CLIMBING * slope
         level = np.where(_VALUES > 0, _VALUES, middle + _SPREADS * spread)
         level = np.where(np.isnan(self._levels), level, self._levels)
         left_s = (level - now) / np.where(slope > 0, slope, np.nan)
         lately = rows[-settings.early_away_s :] - middle
         away = (lately > settings.early_spreads * spread).all(axis=0)
         soon = (left_s > 0) & (left_s <= settings.early_horizon_s)
-        chosen = np.flatnonzero(away & soon & (sureness >= settings.early_sureness))
+        chosen = np.flatnonzero(away & soon & still & (sureness >= settings.early_sureness))
         found = [Approach(int(_PLACES[i]), float(left_s[i])) for i in chosen]
         return sorted(found, key=lambda one: one.expected_in_s)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from edge_agent.frames.frame import Steps, StepSource, Subject
@@ -77,6 +78,7 @@ class SubjectWatch:
         """Take one frame of this subject."""
         frame = readings.frame
         self.seen_ns = frame.boottime_ns
+        steps = _without_idleness(steps, subject)
         source = steps.source if steps is not None else self._source
         if self._source is not None and source is not self._source:
             self._tail = TailDetector(self._settings)  # another ruler: nothing to compare with
@@ -251,3 +253,10 @@ class SubjectWatch:
             group=ranking.group,
             incident=incident,
         )
+
+
+def _without_idleness(steps: Steps | None, subject: Subject) -> Steps | None:
+    """Take no age of a step from the rhythm of processes that did nothing: they may be done."""
+    if steps is None or steps.source is not StepSource.RHYTHM:
+        return steps
+    return replace(steps, running_ns=None) if subject.signals.get("switches_per_s") == 0 else steps

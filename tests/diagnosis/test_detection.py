@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from edge_agent.diagnosis.diagnoser import Diagnoser
+from edge_agent.diagnosis.findings import Diagnosis, SpikeBegan, SpikeEnded
 from edge_agent.diagnosis.settings import Settings
+from edge_agent.frames.signals import SIGNALS
 from tests.diagnosis_kit import (
     CROWDED,
     JOB,
     SECOND_NS,
     USUAL,
     Host,
+    Second,
     began,
     diagnoses,
     ended,
@@ -126,6 +131,13 @@ def test_rhythm_alone_shows_a_spike(host: Host) -> None:
     assert began(findings)[0].source == "rhythm"
 
 
+def test_rhythm_that_stops_with_its_processes_is_no_spike(host: Host) -> None:
+    diagnoser, idle = Diagnoser(), {"switches_per_s": 0.0, "cpu_ms_per_s": 0.0}
+    warm(diagnoser, host, 30, USUAL.with_(marked=False))
+    done = [USUAL.with_(marked=False, own=idle, running_ms=1000.0 * s) for s in range(1, 20)]
+    assert run(diagnoser, [host.frame(one) for one in done]) == []
+
+
 def test_subjects_are_watched_apart() -> None:
     host, diagnoser = Host(jobs=("/jobs/a", "/jobs/b", "/jobs/c")), Diagnoser()
     warm(diagnoser, host)
@@ -165,3 +177,42 @@ def test_incident_needs_impact(diagnoser: Diagnoser, host: Host) -> None:
     mild = run(diagnoser, host.frames(CROWDED.with_(long_times=1.55), 40))
     assert diagnoses(mild)
     assert not any(found.incident for found in diagnoses(mild))
+
+
+_SIGNAL = st.sampled_from(sorted(SIGNALS))
+_SIGNALS = st.dictionaries(_SIGNAL, st.floats(0, 1e12), max_size=5)
+
+
+@st.composite
+def _seconds(draw: st.DrawFn) -> Second:
+    return Second(
+        step_ms=draw(st.floats(0.05, 900.0)),
+        long_share=draw(st.floats(0, 1)),
+        long_times=draw(st.floats(1, 50)),
+        own=draw(_SIGNALS),
+        host=draw(_SIGNALS),
+        others=draw(_SIGNALS),
+        gpu=draw(st.none() | _SIGNALS),
+        running_ms=draw(st.none() | st.floats(0, 1e7)),
+        marked=draw(st.booleans()),
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(_seconds(), st.integers(1, 30)), min_size=1, max_size=8))
+def test_any_frames_give_whole_findings(story: list[tuple[Second, int]]) -> None:
+    host, diagnoser = Host(), Diagnoser()
+    standing: dict[str, int] = {}
+    for what, seconds in story:
+        for found in run(diagnoser, host.frames(what, seconds)):
+            if isinstance(found, SpikeBegan):
+                assert found.subject not in standing
+                standing[found.subject] = found.onset_ns
+                assert found.onset_ns <= found.at_ns
+            if isinstance(found, Diagnosis):
+                assert standing[found.subject] == found.onset_ns
+                assert sum(share for _, share in found.ranked) == pytest.approx(1.0)
+                assert found.ranked == tuple(sorted(found.ranked, key=lambda one: -one[1]))
+                assert 0 <= found.unlike <= 1
+            if isinstance(found, SpikeEnded):
+                assert standing.pop(found.subject) == found.onset_ns
