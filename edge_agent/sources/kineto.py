@@ -91,7 +91,7 @@ def gpu_events(path: Path, reorder: int = REORDER_EVENTS) -> Iterator[GpuEvent]:
     Raises  TraceError when the file cannot be read, is cut short or is no JSON
     """
     held: list[GpuEvent] = []
-    for item in _trace_items(path):
+    for item in trace_items(path):
         event = _gpu_event(item)
         if event is None:
             continue
@@ -103,8 +103,11 @@ def gpu_events(path: Path, reorder: int = REORDER_EVENTS) -> Iterator[GpuEvent]:
         yield heapq.heappop(held)
 
 
-def _trace_items(path: Path) -> Iterator[Any]:
-    """Yield the entries of traceEvents (or of a top-level list), whatever they are."""
+def trace_items(path: Path) -> Iterator[Any]:
+    """Yield the entries of traceEvents (or of a top-level list), whatever they are.
+
+    Raises  TraceError when the file cannot be read, is cut short or is no JSON
+    """
     items: Any = ijson.sendable_list()
     parser = None
     fed = 0

@@ -47,6 +47,7 @@ GROUPS = (
     Group("kernels", "pointillist.cli.kernels", "Which family a GPU kernel is of, and why."),
     Group("signatures", "pointillist.cli.signatures", "Application classes from kernel mixes."),
     Group("causes", "pointillist.cli.causes", "Why the fleet was slow: its root-cause table."),
+    Group("stragglers", "pointillist.cli.stragglers", "Which rank of one job is slow, and why."),
     Group("query", "pointillist.cli.query", "SQL over the released numbers."),
 )
 

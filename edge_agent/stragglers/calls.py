@@ -1,0 +1,119 @@
+"""Which rows of a trace are one call that several ranks met in; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .communicators import together
+from .operations import Meeting
+from .trace import UNKNOWN, RankTrace
+
+_GUESSED: Final = 1 << 40
+"""Communicators that are guessed are numbered from here, by stage."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Calls:
+    """Entries of ranks into calls, one each, sorted by call and then by the time they entered.
+
+    call      int64[n]: rows of the same number are one call
+    rank      int64[n], index of the rank
+    step      int64[n], index of the step
+    entered_s, left_s   float64[n]
+    pairs     bool[n]: a call between two ranks, not of a group
+    """
+
+    call: NDArray[np.int64]
+    rank: NDArray[np.int64]
+    step: NDArray[np.int64]
+    entered_s: NDArray[np.float64]
+    left_s: NDArray[np.float64]
+    pairs: NDArray[np.bool_]
+
+    @classmethod
+    def of(
+        cls,
+        call: NDArray[np.int64],
+        rank: NDArray[np.int64],
+        step: NDArray[np.int64],
+        entered_s: NDArray[np.float64],
+        left_s: NDArray[np.float64],
+        pairs: NDArray[np.bool_] | None = None,
+    ) -> Calls:
+        """Sort entries as they come."""
+        order = np.lexsort((entered_s, call))
+        of_two = np.zeros(len(call), dtype=np.bool_) if pairs is None else pairs
+        return cls(
+            call[order], rank[order], step[order], entered_s[order], left_s[order], of_two[order]
+        )
+
+
+def calls_of(trace: RankTrace) -> Calls:
+    """Match the rows of ranks that met.
+
+    A collective is matched by step, name, communicator and how often the rank has made it in this
+    step. Where the trace names no communicator, ranks that always leave together are taken for one.
+    What a stage sends is matched with what the next one receives, replica by replica.
+    """
+    meetings = np.array([one.meeting for one in trace.operations], dtype=np.int8)[trace.name]
+    rows = np.flatnonzero(meetings != Meeting.NOBODY)
+    place = _place(trace, meetings)[rows]
+    step, rank = trace.step_index[rows], trace.rank_index[rows]
+    count = _occurrence(np.column_stack((step, rank, place)), trace.start_s[rows])
+    left_s = trace.start_s[rows] + trace.duration_s[rows]
+    unknown = (trace.group[rows] == UNKNOWN) & (meetings[rows] == Meeting.GROUP)
+    place[unknown, 1] = _GUESSED + together(
+        place[unknown, 0], step[unknown], count[unknown], rank[unknown], left_s[unknown]
+    )
+    columns = np.column_stack((step, place, count))
+    _, call = np.unique(columns, axis=0, return_inverse=True)
+    return Calls.of(
+        np.asarray(call, dtype=np.int64).reshape(-1),
+        rank,
+        step,
+        trace.start_s[rows],
+        left_s,
+        meetings[rows] == Meeting.NEXT,
+    )
+
+
+def _place(trace: RankTrace, meetings: NDArray[np.int8]) -> NDArray[np.int64]:
+    """Where each row meets: int64[rows, 3], alike for all that meet."""
+    pairs = sorted({one.pair for one in trace.operations})
+    name = np.arange(len(trace.names), dtype=np.int64)
+    ahead = np.zeros(len(trace.names), dtype=np.int64)
+    for number, one in enumerate(trace.operations):
+        if one.meeting is Meeting.NEXT:
+            name[number] = -1 - pairs.index(one.pair)
+            forward = not one.pair.lower().startswith(("backward", "bwd"))
+            # The boundary between stages s and s + 1 is s: a send forward leaves from s.
+            ahead[number] = 0 if one.sends == forward else -1
+    known = trace.group != UNKNOWN
+    guessed = meetings == Meeting.NEXT
+    stage = trace.stage.astype(np.int64) + np.where(guessed, ahead[trace.name], 0)
+    return np.column_stack(
+        (
+            name[trace.name],
+            np.where(known, trace.group, _GUESSED + stage),
+            np.where(guessed & ~known, trace.replica, 0),
+        )
+    )
+
+
+def _occurrence(keys: NDArray[np.int64], start_s: NDArray[np.float64]) -> NDArray[np.int64]:
+    """How many rows of the same key came before each row."""
+    if not len(keys):
+        return np.zeros(0, dtype=np.int64)
+    _, group = np.unique(keys, axis=0, return_inverse=True)
+    group = np.asarray(group).reshape(-1)
+    order = np.lexsort((start_s, group))
+    sorted_group = group[order]
+    starts = np.flatnonzero(np.r_[True, sorted_group[1:] != sorted_group[:-1]])
+    lengths = np.diff(np.r_[starts, len(sorted_group)])
+    count = np.empty(len(keys), dtype=np.int64)
+    count[order] = np.arange(len(keys)) - np.repeat(starts, lengths)
+    return count

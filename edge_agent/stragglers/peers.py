@@ -1,0 +1,207 @@
+"""Which rank of a group of peers is slow: a robust comparison over steps; pure.
+
+Ranks are compared only with ranks of their own pipeline stage, step by step, so that what all of
+them do differently from step to step cancels out. A rank is slow when it is so by a margin, far
+outside of what peers and steps scatter, and in most steps.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAD_TO_SIGMA: Final = 1.4826
+_MEDIAN_ERROR: Final = 1.2533
+"""Standard error of a median over that of a mean, of normal values."""
+
+_FEWEST_OF_A_SPREAD: Final = 4
+
+Times = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """When a rank is called slow.
+
+    z_limit        distance from its peers, in their spread
+    margin         excess over the peers' median, as a share of it
+    pair_margin    the same in groups of two or three, of which no spread can be had
+    persistence    share of the steps in which the excess is above the margin
+    steps_min      fewer steps accuse nobody
+    window_steps   a rank must be slow in one window of so many steps; a longer trace has several
+    spread_floor   equal machines differ by this share, even where few peers happen to agree
+    """
+
+    z_limit: float = 6.0
+    margin: float = 0.10
+    pair_margin: float = 0.20
+    persistence: float = 0.7
+    steps_min: int = 5
+    window_steps: int = 50
+    spread_floor: float = 0.01
+
+
+class Comparison(StrEnum):
+    """How a group was judged."""
+
+    MAD = "mad"
+    RATIO = "ratio"
+    NONE = "none"
+
+
+class Verdict(StrEnum):
+    """What is said of a rank."""
+
+    SLOW = "slow"
+    NORMAL = "normal"
+    NO_PEERS = "no_peers"
+    TOO_FEW_STEPS = "too_few_steps"
+    SPLIT = "split"
+    """More than half of the group would be slow: then nobody is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One rank beside its peers.
+
+    z            distance in spreads; None where the group is too small for a spread
+    excess       median over steps of (own - peers' median) / peers' median
+    excess_s     median over steps of own - peers' median
+    persistence  share of its steps in which the excess is above the margin
+    within       spread of the rank's own excess from step to step, a share
+    """
+
+    verdict: Verdict
+    test: Comparison
+    z: float | None
+    excess: float
+    excess_s: float
+    persistence: float
+    within: float
+    steps: int
+
+
+def mad_z(values: Times) -> Times:
+    """Distance of each value from the median in spreads (MAD x 1.4826); 0 where all agree."""
+    off = values - np.median(values)
+    spread = MAD_TO_SIGMA * float(np.median(np.abs(off)))
+    return off / spread if spread > 0 else np.zeros_like(off)
+
+
+def compare(times: Times, stages: NDArray[np.int32], rules: Rules) -> list[Compared]:
+    """Compare each rank with the other ranks of its stage.
+
+    times    float64[ranks, steps], seconds of own work; NaN: not seen
+    stages   int32[ranks]
+    """
+    members = [np.flatnonzero(stages == stage) for stage in np.unique(stages)]
+    groups = [_Group.of(times[ranks]) for ranks in members]
+    shared = _shared_spread(groups)
+    found: list[Compared | None] = [None] * len(stages)
+    for ranks, group in zip(members, groups, strict=True):
+        for rank, one in zip(ranks, group.judge(shared, rules), strict=True):
+            found[rank] = one
+    return [one for one in found if one is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """Of all groups of the job: between the ranks of a stage, and from step to step."""
+
+    between: float
+    within: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Group:
+    """The ranks of one stage: excess over the peers, float64[ranks, steps]."""
+
+    excess: Times
+    excess_s: Times
+    typical: Times
+    within: Times
+    steps: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, times: Times) -> _Group:
+        """Take the times of one stage; a step counts where two ranks or more were seen."""
+        times = times[:, (~np.isnan(times)).sum(axis=0) >= min(2, len(times))]
+        peers = times[::-1] if len(times) == 2 else missing_median(times, axis=0)[None, :]
+        excess_s = times - peers
+        with np.errstate(divide="ignore", invalid="ignore"):
+            excess = np.where(peers > 0, excess_s / peers, np.nan)
+        typical = missing_median(excess, axis=1)
+        within = MAD_TO_SIGMA * missing_median(np.abs(excess - typical[:, None]), axis=1)
+        return cls(excess, excess_s, typical, within, (~np.isnan(excess)).sum(axis=1))
+
+    def judge(self, shared: _Spread, rules: Rules) -> list[Compared]:
+        """Compare each rank of the group."""
+        count = len(self.typical)
+        test = (
+            Comparison.NONE
+            if count < 2
+            else Comparison.RATIO
+            if count < _FEWEST_OF_A_SPREAD
+            else Comparison.MAD
+        )
+        margin = rules.margin if test is Comparison.MAD else rules.pair_margin
+        rows = [self._one(rank, test, margin, shared, rules) for rank in range(count)]
+        slow = sum(row.verdict is Verdict.SLOW for row in rows)
+        if 2 * slow > count:
+            rows = [replace(row, verdict=Verdict.SPLIT) for row in rows]
+        return rows
+
+    def _one(
+        self, rank: int, test: Comparison, margin: float, shared: _Spread, rules: Rules
+    ) -> Compared:
+        steps = int(self.steps[rank])
+        if test is Comparison.NONE:
+            return Compared(Verdict.NO_PEERS, test, None, 0.0, 0.0, 0.0, 0.0, steps)
+        if steps < rules.steps_min:
+            return Compared(Verdict.TOO_FEW_STEPS, test, None, 0.0, 0.0, 0.0, 0.0, steps)
+        typical, within = float(self.typical[rank]), float(self.within[rank])
+        persistence = float(np.sum(self.excess[rank] >= margin)) / steps
+        noise = _MEDIAN_ERROR * max(shared.within, within) / steps**0.5
+        z, far = None, typical > rules.z_limit * noise
+        if test is Comparison.MAD:
+            z = self._distance(typical, max(rules.spread_floor, shared.between, noise))
+            far = z >= rules.z_limit
+        slow = far and typical >= margin and persistence >= rules.persistence
+        excess_s = float(np.nanmedian(self.excess_s[rank]))
+        verdict = Verdict.SLOW if slow else Verdict.NORMAL
+        return Compared(verdict, test, z, typical, excess_s, persistence, within, steps)
+
+    def _distance(self, typical: float, least_spread: float) -> float:
+        """Distance of a rank from the group's middle, in spreads."""
+        middle = float(np.nanmedian(self.typical))
+        own = MAD_TO_SIGMA * float(np.nanmedian(np.abs(self.typical - middle)))
+        return (typical - middle) / max(own, least_spread)
+
+
+def _shared_spread(groups: list[_Group]) -> _Spread:
+    """Spread over the whole job: stages are built of the same machines.
+
+    Four ranks tell their own spread badly: by chance three agree to a thousandth, and the fourth,
+    half a percent off, would stand 14 spreads away.
+    """
+    many = [group for group in groups if len(group.typical) >= _FEWEST_OF_A_SPREAD]
+    between = [group.typical - missing_median(group.typical, axis=0) for group in many]
+    within = np.concatenate([group.within for group in groups])
+    return _Spread(
+        MAD_TO_SIGMA * float(np.nan_to_num(missing_median(np.abs(np.concatenate(between)), axis=0)))
+        if between
+        else 0.0,
+        float(np.nan_to_num(missing_median(within, axis=0))),
+    )
+
+
+def missing_median(values: Times, axis: int) -> Times:
+    """Median without the missing; NaN, and no warning, where nothing is left."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return np.asarray(np.nanmedian(values, axis=axis))

@@ -1,0 +1,240 @@
+"""Read a trace of ranks from Parquet, CSV or JSON; files are untrusted, everything has a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import ijson
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from .kineto_ranks import read_folder
+from .trace import MOST_NAMES, MOST_ROWS, UNKNOWN, RankTrace, TraceRefused
+
+_MOST_BYTES: Final = 4 << 30
+_LONGEST_NAME: Final = 256
+_JSON_BATCH: Final = 65_536
+_SCALARS: Final = frozenset({"string", "number", "integer", "double", "boolean", "null"})
+_LARGEST: Final = 1 << 62
+
+_UNITS: Final = {"_ns": 1e-9, "_us": 1e-6, "_ms": 1e-3, "_s": 1.0, "": 1.0}
+_NAMES: Final = {
+    "rank": ("rank",),
+    "step": ("step",),
+    "name": ("optype", "operation", "op"),
+    "stage": ("stage", "pipeline_stage", "pp_rank"),
+    "replica": ("dp_rank", "replica"),
+    "group": ("communicator", "comm", "group"),
+    **{f"start{unit}": (f"start{unit}", f"start_ts{unit}") for unit in _UNITS},
+    **{f"duration{unit}": (f"duration{unit}", f"dur{unit}") for unit in _UNITS},
+}
+"""What a column is, and under which names it is found; a time without a unit is in seconds."""
+
+EXPECTED: Final = (
+    "expected columns rank, step, optype, start and duration (in seconds, or start_ms, "
+    "duration_us, ...); stage, dp_rank and communicator where there are any"
+)
+
+
+def read_trace(path: Path) -> RankTrace:
+    """Read a trace by its suffix: .parquet, .csv, .json (a list of rows) or .jsonl; or a folder.
+
+    Raises   TraceRefused
+    """
+    if path.is_dir():
+        return read_folder(path)
+    readers = {".parquet": _parquet, ".csv": _csv, ".json": _json, ".jsonl": _json}
+    reader = readers.get(path.suffix)
+    if reader is None:
+        raise TraceRefused(f"{path}: expected a file .parquet, .csv, .json or .jsonl")
+    try:
+        size = path.stat().st_size
+        if size > _MOST_BYTES:
+            raise TraceRefused(f"expected at most {_MOST_BYTES:,} bytes, got {size:,}")
+        return _trace(reader(path))
+    except TraceRefused as refused:
+        raise TraceRefused(f"{path}: {refused}") from None
+    except OSError as error:  # pyarrow's own I/O errors are of this kind too
+        raise TraceRefused(f"{path}: cannot read it: {error.strerror or error}") from None
+    except (pa.ArrowException, ijson.JSONError, UnicodeDecodeError) as error:
+        raise TraceRefused(f"{path}: {EXPECTED}; {_first_line(error)}") from None
+
+
+def _columns(names: list[str]) -> dict[str, str]:
+    """Find what is needed among a file's columns: what it is -> its name in the file."""
+    found: dict[str, str] = {}
+    for what, spellings in _NAMES.items():
+        for spelling in spellings:
+            if spelling in names:
+                found.setdefault(what, spelling)
+    missing = [what for what in ("rank", "step", "name") if what not in found]
+    missing += [
+        time for time in ("start", "duration") if not any(time + unit in found for unit in _UNITS)
+    ]
+    if missing:
+        told = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+        raise TraceRefused(f"{EXPECTED}; found no {', '.join(missing)} among: {told}")
+    return found
+
+
+def _parquet(path: Path) -> pa.Table:
+    with pq.ParquetFile(path) as file:
+        columns = _columns(file.schema_arrow.names)
+        rows = file.metadata.num_rows
+        if rows > MOST_ROWS:
+            raise TraceRefused(f"expected at most {MOST_ROWS:,} rows, got {rows:,}")
+        # Pages can claim far more than they hold: rows are counted again as they come.
+        batches, read = [], 0
+        for batch in file.iter_batches(columns=list(columns.values())):
+            read += len(batch)
+            if read > MOST_ROWS:
+                raise TraceRefused(f"expected at most {MOST_ROWS:,} rows")
+            batches.append(_compact(batch, columns))
+    return _joined(batches)
+
+
+def _csv(path: Path) -> pa.Table:
+    with pa_csv.open_csv(path) as reader:
+        columns = _columns(reader.schema.names)
+        batches, read = [], 0
+        for batch in reader:
+            read += len(batch)
+            if read > MOST_ROWS:
+                raise TraceRefused(f"expected at most {MOST_ROWS:,} rows")
+            batches.append(_compact(batch, columns))
+    return _joined(batches)
+
+
+def _json(path: Path) -> pa.Table:
+    batches, rows, columns = [], [], None
+    for read, row in enumerate(_json_rows(path), 1):
+        columns = columns or _columns(list(row))
+        rows.append({spelling: row.get(spelling) for spelling in columns.values()})
+        if read > MOST_ROWS:
+            raise TraceRefused(f"expected at most {MOST_ROWS:,} rows")
+        if len(rows) == _JSON_BATCH:
+            batches.append(_compact(pa.RecordBatch.from_pylist(rows), columns))
+            rows = []
+    if rows and columns:
+        batches.append(_compact(pa.RecordBatch.from_pylist(rows), columns))
+    return _joined(batches)
+
+
+def _plain(value: Any) -> Any:
+    """Pass a number or a name that a column can hold."""
+    if isinstance(value, str | float | None) or (isinstance(value, int) and abs(value) < _LARGEST):
+        return value
+    raise TraceRefused(f"expected a number or a name in each column, got {type(value).__name__}")
+
+
+def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield flat rows, of a list or one after the other.
+
+    Read event by event: a builder of values takes time by the square of how deep they are nested.
+    """
+    row: dict[str, Any] | None = None
+    key, listed = "", False
+    with path.open("rb") as file:
+        for event, value in ijson.basic_parse(file, use_float=True, multiple_values=True):
+            if event == "map_key" and row is not None:
+                key = value
+            elif event == "start_map" and row is None:
+                row = {}
+            elif event == "end_map" and row is not None:
+                yield row
+                row = None
+            elif event == "start_array" and row is None and not listed:
+                listed = True
+            elif event == "end_array" and row is None:
+                listed = False
+            elif event in _SCALARS and row is not None:
+                row[key] = _plain(value)
+            else:
+                where = f"in {key}" if row is not None else "in place of a row"
+                raise TraceRefused(
+                    f"expected a list of rows of numbers and names, got {event} {where}"
+                )
+
+
+def _compact(batch: pa.RecordBatch, columns: dict[str, str]) -> pa.RecordBatch:
+    """Give the needed columns under our names, each of one type."""
+    arrays, names = [], []
+    for what, spelling in columns.items():
+        column = batch.column(batch.schema.get_field_index(spelling))
+        if column.null_count:
+            raise TraceRefused(f"expected a value in each row of {spelling}, found none in some")
+        if what == "name":
+            column = _names(column, spelling)
+        elif what.startswith(("start", "duration")):
+            column = column.cast(pa.float64(), safe=False)
+        else:
+            column = _whole(column, spelling)
+        arrays.append(column)
+        names.append(what)
+    return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def _names(column: Any, spelling: str) -> Any:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    column = column.cast(pa.string())
+    if len(column) and pc.max(pc.utf8_length(column)).as_py() > _LONGEST_NAME:
+        raise TraceRefused(f"expected at most {_LONGEST_NAME} characters in each {spelling}")
+    return column.dictionary_encode()
+
+
+def _whole(column: Any, spelling: str) -> Any:
+    if pa.types.is_boolean(column.type) or not (
+        pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+    ):
+        raise TraceRefused(f"expected whole numbers in {spelling}, got {column.type}")
+    return column.cast(pa.int64())
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.Table:
+    if not batches:
+        raise TraceRefused("expected operations of ranks, found none")
+    return pa.Table.from_batches(batches).unify_dictionaries()
+
+
+def _trace(table: pa.Table) -> RankTrace:
+    name = table["name"].combine_chunks()
+    if len(name.dictionary) > MOST_NAMES:
+        raise TraceRefused(f"expected at most {MOST_NAMES:,} names of operations")
+    return RankTrace(
+        _bounded(table, "rank", np.int32),
+        _bounded(table, "stage", np.int32, 0),
+        _bounded(table, "step", np.int64),
+        np.asarray(name.indices, dtype=np.int32),
+        tuple(name.dictionary.to_pylist()),
+        _seconds(table, "start"),
+        _seconds(table, "duration"),
+        _bounded(table, "group", np.int64, UNKNOWN),
+        _bounded(table, "replica", np.int32, UNKNOWN),
+    )
+
+
+def _bounded(table: pa.Table, what: str, kind: type, otherwise: int | None = None) -> NDArray[Any]:
+    """Give a column of whole numbers, or a constant where the file has none."""
+    if what not in table.column_names and otherwise is not None:
+        return np.full(len(table), otherwise, dtype=kind)
+    values = table[what].to_numpy()
+    limits = np.iinfo(np.int32)
+    if len(values) and not (limits.min <= values.min() and values.max() <= limits.max):
+        raise TraceRefused(f"expected {what} within {limits.min:,} .. {limits.max:,}")
+    return np.asarray(values, dtype=kind)
+
+
+def _seconds(table: pa.Table, time: str) -> NDArray[np.float64]:
+    unit = next(unit for unit in _UNITS if time + unit in table.column_names)
+    return np.asarray(table[time + unit].to_numpy(), dtype=np.float64) * _UNITS[unit]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,143 @@
+"""A gloo job whose ranks have a network namespace and a cgroup each."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+from tests.bpf_kit import Cgroup, cgroup
+
+SYSTEM_PYTHON: Final = Path("/usr/bin/python3")
+_RANKS: Final = Path(__file__).with_name("gloo_ranks.py")
+
+
+def torch_missing() -> str | None:
+    """Say why no gloo job can run here; None where it can."""
+    if not SYSTEM_PYTHON.exists():
+        return "needs the system's /usr/bin/python3"
+    known = [
+        str(SYSTEM_PYTHON),
+        "-c",
+        "import importlib.util as u, sys; sys.exit(not u.find_spec('torch'))",
+    ]
+    if subprocess.run(known, check=False, capture_output=True).returncode:
+        return "needs Debian's python3-torch, as make setup installs it for root"
+    if subprocess.run(["ip", "netns", "list"], check=False, capture_output=True).returncode:
+        return "needs ip netns, of iproute2"
+    return None
+
+
+@contextmanager
+def network(ranks: int) -> Iterator[list[str]]:
+    """Connect namespaces by a bridge in one of their own; rank r has 10.213.7.(r + 1)."""
+    tag = uuid4().hex[:6]
+    hub, names = f"plst-{tag}-hub", [f"plst-{tag}-{rank}" for rank in range(ranks)]
+    try:
+        _ip(f"netns add {hub}")
+        _ip(f"-n {hub} link add bridge0 type bridge")
+        _ip(f"-n {hub} link set bridge0 up")
+        for rank, name in enumerate(names):
+            _ip(f"netns add {name}")
+            _ip(f"-n {name} link set lo up")
+            _ip(f"-n {name} link add eth0 type veth peer name port{rank} netns {hub}")
+            _ip(f"-n {name} addr add 10.213.7.{rank + 1}/24 dev eth0")
+            _ip(f"-n {name} link set eth0 up")
+            _ip(f"-n {hub} link set port{rank} master bridge0 up")
+        yield names
+    finally:
+        for name in (*names, hub):
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
+def _ip(arguments: str) -> None:
+    subprocess.run(["ip", *arguments.split()], check=True, capture_output=True, timeout=20)
+
+
+class Launcher:
+    """The process that has imported torch and forks the ranks of one job after the other."""
+
+    def __init__(self, errors: Path) -> None:
+        self._errors = errors.open("w")
+        self._process = subprocess.Popen(
+            [SYSTEM_PYTHON, "-W", "ignore", _RANKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=self._errors, text=True, cwd="/",
+        )  # fmt: skip
+        self.said = self.line()
+
+    def line(self) -> dict[str, Any]:
+        """Read one line; what went wrong where there is none."""
+        assert self._process.stdout
+        said = self._process.stdout.readline()
+        assert said, Path(self._errors.name).read_text()[-2000:]
+        return dict(json.loads(said))
+
+    def tell(self, job: Mapping[str, object]) -> None:
+        assert self._process.stdin
+        self._process.stdin.write(json.dumps(job) + "\n")
+        self._process.stdin.flush()
+
+    def close(self) -> None:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.close()
+        self._process.wait(timeout=20)
+        self._process.stdout.close()
+        self._errors.close()
+
+
+class GlooJob:
+    """A running job: its ranks' cgroups, and what each is told to do."""
+
+    def __init__(self, launcher: Launcher, groups: list[Cgroup], steering: Path) -> None:
+        self.groups, self.pids = groups, dict[int, int]()
+        self._launcher, self._steering = launcher, steering
+        for _ in groups:
+            said = launcher.line()
+            self.pids[said["rank"]] = said["pid"]
+
+    def steer(self, **plan: object) -> None:
+        """Tell the ranks what to do: `work` is a factor by rank."""
+        part = self._steering.with_suffix(".part")
+        part.write_text(json.dumps(plan))
+        part.replace(self._steering)
+
+    def end(self) -> None:
+        self.steer(end=True)
+        while "ended" not in (said := self._launcher.line()):
+            pass
+        assert set(said["ended"]) == {0}
+
+
+@contextmanager
+def gloo_job(
+    launcher: Launcher, folder: Path, ranks: int, cores: float | None, step_cpu_s: float = 0.01
+) -> Iterator[GlooJob]:
+    """Run a job of some ranks, each capped at so many cores."""
+    with ExitStack() as stack:
+        namespaces = stack.enter_context(network(ranks))
+        groups = [stack.enter_context(cgroup("cpu")) for _ in range(ranks)]
+        if cores is not None:
+            for group in groups:
+                group.set("cpu.cfs_quota_us", int(1e5 * cores))
+        steering = folder / f"steering-{time.monotonic_ns()}"
+        steering.write_text("{}")
+        launcher.tell(
+            {
+                "namespaces": namespaces,
+                "cgroups": [[str(group.path / "cgroup.procs")] for group in groups],
+                "address": "10.213.7.1",
+                "steering": str(steering),
+                "step_cpu_s": step_cpu_s,
+            }
+        )
+        job = GlooJob(launcher, groups, steering)
+        try:
+            yield job
+        finally:
+            job.end()

@@ -1,0 +1,138 @@
+"""Comparison with peers: no innocent rank accused, true stragglers found, small groups honest."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_agent.stragglers.judge import Slowness, judge
+from edge_agent.stragglers.peers import Comparison, Rules, Verdict, compare, mad_z
+from tests.stragglers.jobs import Made, job, made
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def slow_ranks(one: Made) -> set[int]:
+    found = compare(one.times, one.stages, Rules())
+    return {rank for rank, row in enumerate(found) if row.verdict is Verdict.SLOW}
+
+
+@given(
+    SEEDS,
+    st.lists(st.floats(0.05, 5.0), min_size=1, max_size=6),
+    st.integers(1, 8),
+    st.integers(1, 120),
+    st.floats(0.0, 0.2),
+)
+def test_peers_accuse_nobody_where_only_stages_differ(
+    seed: int, work: list[float], per_stage: int, steps: int, noise: float
+) -> None:
+    innocent = made(seed, dict(enumerate(work)), per_stage, steps, noise)
+    assert slow_ranks(innocent) == set()
+
+
+def test_peers_without_stages_would_accuse_the_heaviest_stage() -> None:
+    """What the comparison within a stage is for: the same job, its stages not told apart."""
+    job_ = made(7, {0: 1.0, 1: 1.0, 2: 1.0, 3: 1.6}, per_stage=4)
+    assert slow_ranks(job_) == set()
+    assert slow_ranks(Made(job_.times, np.zeros_like(job_.stages))) == {12, 13, 14, 15}
+
+
+@given(SEEDS, st.integers(2, 8), st.floats(1.35, 4.0), st.floats(0.0, 0.1), st.data())
+def test_peers_find_the_slow_rank_and_only_it(
+    seed: int, per_stage: int, factor: float, noise: float, data: st.DataObject
+) -> None:
+    rank = data.draw(st.integers(0, 3 * per_stage - 1))
+    struck = made(seed, {0: 1.0, 1: 0.4, 2: 1.8}, per_stage, noise=noise, slow={rank: factor})
+    assert slow_ranks(struck) == {rank}
+
+
+@pytest.mark.parametrize(
+    ("factor", "least", "most"), [(1.05, 0, 0), (1.15, 20, 39), (1.25, 40, 40), (1.34, 40, 40)]
+)
+def test_peers_power_grows_with_the_slowdown(factor: float, least: int, most: int) -> None:
+    """1.34 is the mean delay of published fail-slow cases; 5 % is below the margin."""
+    runs = [made(seed, {0: 1.0}, 8, noise=0.05, slow={3: factor}) for seed in range(40)]
+    found = [slow_ranks(one) for one in runs]
+    assert least <= found.count({3}) <= most
+    assert all(one <= {3} for one in found)
+
+
+@given(SEEDS, st.integers(4, 8), st.floats(0.3, 0.6))
+def test_peers_take_uneven_sequences_for_no_slow_worker(
+    seed: int, per_stage: int, noise: float
+) -> None:
+    uneven = made(seed, {0: 1.0, 1: 1.0}, per_stage, steps=60, noise=noise)
+    judged = judge(job(uneven))
+    assert judged.slow == ()
+    assert judged.uneven == (0, 1)
+
+
+def test_peers_of_two_need_a_margin_and_have_no_z() -> None:
+    for factor, verdict in ((1.15, Verdict.NORMAL), (1.3, Verdict.SLOW)):
+        pair = made(1, {0: 1.0}, 2, slow={1: factor})
+        first, second = compare(pair.times, pair.stages, Rules())
+        assert (first.verdict, second.verdict) == (Verdict.NORMAL, verdict)
+        assert second.test is Comparison.RATIO
+        assert second.z is None
+
+
+def test_peers_of_three_with_one_fast_accuse_nobody() -> None:
+    assert slow_ranks(made(2, {0: 1.0}, 3, slow={0: 0.5})) == set()
+    assert slow_ranks(made(2, {0: 1.0}, 3, slow={0: 1.5})) == {0}
+
+
+def test_peers_of_which_half_are_slow_accuse_nobody() -> None:
+    assert slow_ranks(made(3, {0: 1.0}, 4, slow={0: 2.0, 1: 2.0})) == set()
+
+
+def test_peers_say_what_cannot_be_said() -> None:
+    alone = made(4, {0: 1.0, 1: 3.0}, 1)
+    rows = compare(alone.times, alone.stages, Rules())
+    assert {row.verdict for row in rows} == {Verdict.NO_PEERS}
+    short = made(4, {0: 1.0}, 4, steps=4, slow={0: 3.0})
+    rows = compare(short.times, short.stages, Rules())
+    assert {row.verdict for row in rows} == {Verdict.TOO_FEW_STEPS}
+
+
+def test_peers_pass_over_a_burst_and_find_what_begins_late() -> None:
+    calm = made(5, {0: 1.0}, 4, steps=200)
+    burst = calm.times.copy()
+    burst[2, 10:30] *= 3
+    assert judge(job(Made(burst, calm.stages))).slow == ()
+    late = calm.times.copy()
+    late[2, 130:] *= 2
+    (found,) = judge(job(Made(late, calm.stages))).slow
+    assert found.rank == 2
+    assert found.slow_steps is not None
+    assert found.slow_steps[1] == 199
+    assert 100 <= found.slow_steps[0] <= 150
+
+
+def test_peers_bear_ranks_and_steps_that_are_missing() -> None:
+    struck = made(6, {0: 1.0}, 6, slow={4: 1.8})
+    struck.times[0, :] = np.nan
+    struck.times[3, ::3] = np.nan
+    struck.times[:, 7] = np.nan
+    rows = compare(struck.times, struck.stages, Rules())
+    assert [row.verdict is Verdict.SLOW for row in rows] == [False] * 4 + [True, False]
+    assert rows[0].verdict is Verdict.TOO_FEW_STEPS
+
+
+def test_slowness_is_the_kind_of_work_that_is_in_excess() -> None:
+    calm = made(8, {0: 1.0}, 4)
+    loading = 0.1 * calm.times
+    loading[1] += 0.6
+    (found,) = judge(job(calm, data_loading=loading)).slow
+    assert (found.rank, found.slowness) == (1, Slowness.DATA_LOADING)
+    busy = calm.times.copy()
+    busy[1] *= 1.6
+    (found,) = judge(job(Made(busy, calm.stages), data_loading=0.1 * calm.times)).slow
+    assert (found.rank, found.slowness) == (1, Slowness.COMPUTE)
+
+
+def test_mad_z_is_of_the_literature() -> None:
+    assert mad_z(np.array([1.0, 2.0, 3.0, 4.0, 100.0]))[4] == pytest.approx(97 / 1.4826)
+    assert mad_z(np.ones(5)).tolist() == [0.0] * 5

@@ -1,0 +1,189 @@
+"""Traces from files: the formats, and what is refused of files that nobody vouches for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+import pytest
+
+from edge_agent.stragglers import trace as trace_module
+from edge_agent.stragglers import trace_file
+from edge_agent.stragglers.trace import UNKNOWN, TraceRefused
+from edge_agent.stragglers.trace_file import read_trace
+
+ROWS: list[dict[str, Any]] = [
+    {
+        "rank": rank, "stage": rank // 2, "step": step, "optype": name,
+        "start_ms": 100.0 * step, "duration_ms": 40.0 + rank,
+    }
+    for rank in range(4) for step in range(6) for name in ("forward-compute", "grads-all-reduce")
+]  # fmt: skip
+
+
+def parquet(path: Path, rows: list[dict[str, Any]]) -> None:
+    pq.write_table(pa.Table.from_pylist(rows), path)
+
+
+def csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    pa_csv.write_csv(pa.Table.from_pylist(rows), path)
+
+
+def json_list(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text(json.dumps(rows))
+
+
+def json_lines(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("\n".join(map(json.dumps, rows)))
+
+
+WRITERS = {".parquet": parquet, ".csv": csv, ".json": json_list, ".jsonl": json_lines}
+Writer = Callable[[Path, list[dict[str, Any]]], None]
+
+
+@pytest.mark.parametrize(("suffix", "write"), WRITERS.items())
+def test_trace_is_the_same_from_every_format(tmp_path: Path, suffix: str, write: Writer) -> None:
+    path = tmp_path / f"trace{suffix}"
+    write(path, ROWS)
+    read = read_trace(path)
+    assert len(read.rank) == len(ROWS)
+    assert read.ranks.tolist() == [0, 1, 2, 3]
+    assert read.stage_of.tolist() == [0, 0, 1, 1]
+    assert read.start_s.max() == pytest.approx(0.5)
+    assert sorted(set(read.duration_s.round(6))) == [0.04, 0.041, 0.042, 0.043]
+    assert set(read.names) == {"forward-compute", "grads-all-reduce"}
+    assert np.all(read.group == UNKNOWN)
+
+
+def test_trace_without_stages_is_of_one_stage(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("rank,step,op,start_us,dur_us\n0,0,compute,0,5\n1,0,compute,0,7\n")
+    read = read_trace(path)
+    assert read.stage_of.tolist() == [0, 0]
+    assert read.duration_s.tolist() == pytest.approx([5e-6, 7e-6])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("trace.txt", "", "expected a file .parquet"),
+        ("trace.csv", "", "expected columns rank, step"),
+        ("trace.csv", "rank,step\n0,1\n", "found no name, start, duration among: rank, step"),
+        ("trace.csv", "rank,step,op,start,duration\n0,0,a,0,x\n", "expected columns"),
+        ("trace.csv", "rank,step,op,start,duration\n0,0,a,0,-1\n", "durations of 0"),
+        ("trace.csv", "rank,step,op,start,duration\n0,0,a,inf,1\n", "finite"),
+        ("trace.csv", "rank,step,op,start,duration\n0.5,0,a,0,1\n", "expected columns"),
+        ("trace.csv", "rank,step,op,start,duration\nab,0,a,0,1\n", "whole numbers in rank"),
+        ("trace.csv", "rank,step,op,start,duration\n-1,0,a,0,1\n", "at least 0"),
+        ("trace.csv", "rank,step,op,start,duration\n9999999999,0,a,0,1\n", "rank within"),
+        ("trace.csv", "rank,step,op,start,duration\n0,,a,0,1\n", "a value in each row of step"),
+        ("trace.csv", "rank,step,op,start,duration\n0,0,a,0,1\n" + "1," * 9, "expected columns"),
+        ("trace.csv", f"rank,step,op,start,duration\n0,0,{'a' * 257},0,1\n", "256 characters"),
+        ("trace.csv", "rank,stage,step,op,start,dur\n0,0,0,a,0,1\n0,1,0,a,0,1\n", "in several"),
+        ("trace.json", "[]", "found none"),
+        ("trace.json", "[1, 2]", "in place of a row"),
+        ("trace.json", '[{"rank": 0', "expected columns"),
+        (
+            "trace.json",
+            '[{"rank": {}, "step": 0, "op": 1, "start": 0, "dur": 0}]',
+            "got start_map in rank",
+        ),
+        ("trace.json", "[" * 100_000 + "]" * 100_000, "expected a list of rows of"),
+        ("trace.json", '[{"rank": 1' + "0" * 30 + ', "step": 0, "op": "a"', "expected columns"),
+        (
+            "trace.json",
+            '[{"rank": 1' + "0" * 30 + ', "step": 0, "op": "a", "start": 0, "dur": 0}]',
+            "integer overflow",
+        ),
+        ("trace.jsonl", "not json", "expected columns"),
+        ("trace.parquet", "PAR1 nothing of the kind PAR1", "expected columns"),
+    ],
+)
+def test_trace_that_is_none_is_refused_with_what_was_expected(
+    tmp_path: Path, name: str, content: str, said: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(TraceRefused, match=said) as refused:
+        read_trace(path)
+    assert str(path) in str(refused.value)
+
+
+def test_trace_that_is_not_there_or_cut_short_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TraceRefused, match="cannot read it"):
+        read_trace(tmp_path / "none.csv")
+    path = tmp_path / "trace.parquet"
+    parquet(path, ROWS)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(TraceRefused):
+        read_trace(path)
+
+
+@pytest.mark.parametrize(("suffix", "write"), WRITERS.items())
+def test_trace_has_a_largest_number_of_rows(
+    tmp_path: Path, suffix: str, write: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_file, "MOST_ROWS", 10)
+    path = tmp_path / f"trace{suffix}"
+    write(path, ROWS)
+    with pytest.raises(TraceRefused, match="at most 10 rows"):
+        read_trace(path)
+
+
+def test_trace_has_a_largest_number_of_ranks_and_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_module, "MOST_CELLS", 23)
+    path = tmp_path / "trace.parquet"
+    parquet(path, ROWS)
+    with pytest.raises(TraceRefused, match="4 ranks and 6 steps"):
+        read_trace(path)
+
+
+def kineto(rank: int, slow: float = 1.0, steps: int = 8) -> dict[str, Any]:
+    """A trace of a rank: a kernel, then a collective that all leave at the same time."""
+    events: list[dict[str, Any]] = []
+    for step in range(steps):
+        begin = 1e6 + 1e5 * step
+        worked = 2e4 * slow
+        events += [
+            {"cat": "user_annotation", "name": f"ProfilerStep#{step}", "ts": begin, "dur": 9e4},
+            {"cat": "kernel", "name": "gemm", "ts": begin + 10, "dur": worked, "args": {}},
+            {
+                "cat": "kernel", "name": "ncclDevKernel_AllReduce", "ts": begin + 20 + worked,
+                "dur": 8e4 - worked,
+            },
+            {"cat": "cpu_op", "name": "aten::mm", "ts": begin, "dur": 5},
+            {"cat": "kernel", "name": "bad", "ts": "soon", "dur": None},
+        ]  # fmt: skip
+    return {"distributedInfo": {"backend": "nccl", "rank": rank}, "traceEvents": events}
+
+
+def test_folder_of_pytorch_traces_is_one_job(tmp_path: Path) -> None:
+    from edge_agent.stragglers.judge import job_of, judge
+
+    for rank in range(4):
+        made = kineto(rank, slow=2.0 if rank == 3 else 1.0)
+        (tmp_path / f"worker-{rank}.json").write_text(json.dumps(made))
+    judged = judge(job_of(read_trace(tmp_path)))
+    assert [one.rank for one in judged.slow] == [3]
+    assert judged.steps.tolist() == list(range(8))
+    assert np.all(judged.waits.direct[:3, 3] == pytest.approx(8 * 0.02))
+
+
+def test_folder_of_pytorch_traces_needs_one_file_a_rank(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(kineto(0)))
+    with pytest.raises(TraceRefused, match="expected 2 to"):
+        read_trace(tmp_path)
+    (tmp_path / "b.json").write_text(json.dumps(kineto(0)))
+    with pytest.raises(TraceRefused, match=r"one trace a rank, got ranks \[0, 0\]"):
+        read_trace(tmp_path)
+    (tmp_path / "b.json").write_text('{"traceEvents": []}')
+    with pytest.raises(TraceRefused, match="expected a rank in distributedInfo"):
+        read_trace(tmp_path)
