@@ -41,6 +41,7 @@ help:
 	@echo "make bench-discovery  what the first process of an unseen GPU library misses"
 	@echo "make bench-simulator   what 100,000 simulated GPUs cost, and what they would see"
 	@echo "make bench-diagnosis ARGS=\"record --hours 1\"  real faults, recorded; as root, resumable"
+	@echo "make bench-diagnosis   every method on the recorded faults"
 	@echo "make bench-audit   the noise samplers' audit at 10^7 trials"
 
 setup: $(STAMP)
@@ -134,8 +135,12 @@ bench-simulator: $(STAMP)
 
 # Resumable: a run whose recording is there is not made again. ARGS="plan" says what is left.
 bench-diagnosis: $(STAMP)
+ifeq ($(ARGS),)
+	@$(PYTHON) -m bench.diagnosis_figures
+else
 	@scripts/setup_faults.sh --strict
-	@$(PYTHON) -m bench.diagnosis $(or $(ARGS),plan)
+	@$(PYTHON) -m bench.diagnosis $(ARGS)
+endif
 
 bench-audit: $(STAMP)
 	@$(PYTHON) -m bench.audit $(ARGS)

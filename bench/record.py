@@ -6,11 +6,11 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 RESULTS: Final = ROOT / "bench" / "results"
@@ -34,12 +34,17 @@ class Figure:
 
 
 def write_result(
-    name: str, command: str, figures: Sequence[Figure], where: str | None = None
+    name: str,
+    command: str,
+    figures: Sequence[Figure],
+    where: str | None = None,
+    tables: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write bench/results/<name>.json and return its path.
 
     command     what a reader runs to repeat it
     where       the device and what ran beside; None: the device alone
+    tables      what else is written beside the figures, by name
     """
     document = {
         "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -47,6 +52,7 @@ def write_result(
         "device": where or device(),
         "command": command,
         "figures": [asdict(figure) for figure in figures],
+        **(tables or {}),
     }
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{name}.json"

@@ -51,9 +51,9 @@ class Run:
     injectors: tuple[str, ...]
     intensity: int
     seed: int
-    before_s: float = 17.0
-    fault_s: float = 23.0
-    after_s: float = 12.0
+    before_s: float = 16.0
+    fault_s: float = 21.0
+    after_s: float = 10.0
     workers: int = 1
     stagger_s: float = 5.0
 

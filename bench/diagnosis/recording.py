@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,7 @@ from bench.diagnosis.plan import INTENSITIES, Run
 from bench.diagnosis.shared import boottime_ns
 from bench.diagnosis.workload import Workload
 from bench.record import commit
+from edge_agent.frames.frame import Frame
 from edge_agent.frames.framer import Framer
 from edge_agent.frames.live import LiveFrames, host_registry
 from edge_agent.frames.recording import RecordingWriter
@@ -124,7 +125,7 @@ def record(run: Run, works: Sequence[Workload], path: Path) -> dict[str, Any]:
         try:
             for frame in live.frames(until=lambda: time.monotonic() > ends):
                 if frame.boottime_ns - began_ns > _SETTLE_S * 1e9:
-                    writer.append(frame)
+                    writer.append(only_subjects(frame, works))
         finally:
             schedule.cut()
             for work in works:
@@ -140,6 +141,13 @@ def record(run: Run, works: Sequence[Workload], path: Path) -> dict[str, Any]:
         _check(schedule, works, facts)
         writer.close(facts)
     return facts
+
+
+def only_subjects(frame: Frame, works: Sequence[Workload]) -> Frame:
+    """Leave out the subjects that the bench's other processes are: their signals stay."""
+    groups = {work.job.path for work in works}
+    kept = {key: one for key, one in frame.subjects.items() if one.cgroup in groups}
+    return replace(frame, subjects=kept)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import Final
 
 from bench.diagnosis.faults.fault import STRESS, Fault, Graded
 
-_KEPT: Final = (0.55, 0.3, 0.1)
+_KEPT: Final = (0.5, 0.25, 0.05)
 """Share of its page cache that the job may keep."""
 _ROOM: Final = 192 << 20
 

@@ -71,7 +71,7 @@ def main(folder: Path, library: Path, seed: int, rank: int) -> None:
         if feed is not None:
             feed.take()
         disk.read(3)
-        cached.read(48)
+        cached.read(160)
         model.backward(knobs["batch_scale"] or 1.0)
         if not watched and knobs["peer_delay_ms"] > 0 and chance.random() < knobs["peer_share"]:
             knobs.add("peer_delays", 1)

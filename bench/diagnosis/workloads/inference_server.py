@@ -63,7 +63,7 @@ class Server:
                 return 0
             self._look_up()
             self._disk.read(2)
-            self._cached.read(40)
+            self._cached.read(128)
             with torch.no_grad():
                 self._layers(self._inputs)
             send_block(connection, _ANSWER_BYTES)

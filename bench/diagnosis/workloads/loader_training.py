@@ -45,7 +45,7 @@ class Samples(IterableDataset):  # type: ignore[misc]
         block, batch = bytes(64 << 10), torch.randn(_BATCH, _WIDTH)
         while True:
             disk.read(10)
-            cached.read(64)
+            cached.read(256)
             until = time.thread_time_ns() + (2.0 + _WORKERS * knobs["decode_ms"]) * 1e6
             while time.thread_time_ns() < until:
                 zlib.crc32(block)

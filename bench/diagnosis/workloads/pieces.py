@@ -49,7 +49,7 @@ class DiskReads:
 class CachedReads:
     """Reads at random places through the page cache, as of a working set that fits."""
 
-    def __init__(self, path: Path, seed: int, piece_bytes: int = 16 * KIB) -> None:
+    def __init__(self, path: Path, seed: int, piece_bytes: int = 8 * KIB) -> None:
         self._file = os.open(path, os.O_RDONLY)
         os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
         self._size, self._piece_bytes = path.stat().st_size, piece_bytes

@@ -57,7 +57,7 @@ class StepLoop:
         scale, evaluating = self.knobs["batch_scale"] or 1.0, self.knobs["phase"] == 1
         self._feed.take()
         self._disk.read(max(1, round(3 * scale)))
-        self._cached.read(round(32 * scale))
+        self._cached.read(round(112 * scale))
         self._copies.copy(max(1, round((8 if evaluating else 4) * scale)))
         self._wake_ups.turns(20)
         time.sleep(DEVICE_S * scale)

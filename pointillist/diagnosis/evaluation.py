@@ -1,0 +1,111 @@
+"""Everything that is told of one folder of recordings, computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from edge_agent.diagnosis.findings import Cause
+from edge_agent.diagnosis.model import Model
+
+from .comparison import (
+    Ablated,
+    Compared,
+    ablation,
+    all_methods,
+    choose_open_set,
+    compare,
+    judged_by,
+)
+from .learning import KINDS
+from .methods.port import Method, Prepared
+from .methods.shipped import HandRules, Shipped
+from .outcomes import Judged
+from .prepare import prepare
+from .runs import Facts, Kind, Run
+from .splits import Split, split
+
+OPEN_SETS: Final = ("knn", "mahalanobis", "gmm")
+LOGISTIC: Final = "logistic"
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What was found.
+
+    shipped       the packaged model or, where there is none, the hand rules: judged held-out runs
+    shipped_all   the same on every run, training included
+    rhythm        the same method, held-out runs, steps from the rhythm alone
+    compared      every method on the held-out runs
+    """
+
+    facts: tuple[Facts, ...]
+    divided: Split
+    name: str
+    shipped: tuple[Judged, ...]
+    shipped_all: tuple[Judged, ...]
+    rhythm: tuple[Judged, ...]
+    compared: tuple[Compared, ...]
+    open_set: str
+    ablated_kind: str
+    ablated: tuple[Ablated, ...] = field(default=())
+
+
+def shipped_method(model: Model | None) -> Method:
+    """What an agent with this model says; without one, by its hand rules."""
+    return HandRules() if model is None else Shipped(model, f"shipped: {model.title}")
+
+
+def evaluate(
+    runs: Iterable[Run], model: Model | None, tell: Tell, ablate: str = LOGISTIC
+) -> Evaluation:
+    """Compare all methods on runs, held-out ones only.
+
+    model       the packaged one; None: hand rules speak
+    tell        told what is under way
+    ablate      kind of model that is taught anew without each group of signals; "" for none
+    """
+    prepared, rhythm = both_ways(runs, tell)
+    facts = tuple(run.run.facts for run in prepared)
+    divided = split(facts)
+    train = [run for run in prepared if run.name in set(divided.train)]
+    held_out = [run for run in prepared if run.name in divided.held_out]
+    open_set = choose_open_set(LOGISTIC, OPEN_SETS, train)
+    tell(f"{len(train)} runs teach, {len(held_out)} judge; open set by {open_set}")
+    ours = shipped_method(model)
+    shipped_all = {one.run: one for one in judged_by(ours, prepared)}
+    compared = []
+    for method in [*all_methods(open_set), *([] if model is None else [ours])]:
+        tell(method.name)
+        compared += compare([method], prepared, divided)
+    return Evaluation(
+        facts=facts,
+        divided=divided,
+        name=ours.name,
+        shipped=tuple(shipped_all[run.name] for run in held_out),
+        shipped_all=tuple(shipped_all.values()),
+        rhythm=tuple(judged_by(ours, [r for r in rhythm if r.name in divided.held_out])),
+        compared=tuple(compared),
+        open_set=open_set,
+        ablated_kind=ablate,
+        ablated=tuple(ablation(ablate, open_set, prepared, divided)) if ablate in KINDS else (),
+    )
+
+
+def both_ways(runs: Iterable[Run], tell: Tell) -> tuple[list[Prepared], list[Prepared]]:
+    """Prepare runs with their measured steps, and with their rhythm alone."""
+    measured: list[Prepared] = []
+    rhythm: list[Prepared] = []
+    for run in runs:
+        tell(f"{run.facts.name}: {len(run.frames)} s")
+        measured.append(prepare(run))
+        rhythm.append(prepare(run, rhythm=True))
+    return measured, rhythm
+
+
+def recorded_causes(facts: Sequence[Facts]) -> list[Cause]:
+    """Causes of which there is a run with that fault alone."""
+    there = {one.faults[0].cause for one in facts if one.kind is Kind.FAULT}
+    return [cause for cause in Cause if cause in there]

@@ -1,0 +1,67 @@
+"""Intervals of figures: bootstrap by run, Poisson bounds, areas under curves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import chi2, rankdata
+
+SEED: Final = 20_261_121
+RESAMPLES: Final = 1000
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A figure and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def bootstrap(
+    groups: Sequence[Sequence[T]],
+    figure: Callable[[Sequence[T]], float],
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> Estimate:
+    """Resample whole runs, so that seconds and subjects of one run stay together.
+
+    groups   what each run gave
+    figure   of all of it; a resample whose figure is NaN is left out
+    """
+    value = figure([one for group in groups for one in group])
+    if not groups:
+        return Estimate(value, float("nan"), float("nan"))
+    drawn = np.random.default_rng(seed).integers(len(groups), size=(resamples, len(groups)))
+    values = np.array([figure([one for k in row for one in groups[k]]) for row in drawn])
+    told = values[~np.isnan(values)]
+    if told.size == 0:
+        return Estimate(value, float("nan"), float("nan"))
+    low, high = np.percentile(told, [2.5, 97.5])
+    return Estimate(value, float(low), float(high))
+
+
+def poisson_upper(events: int, confidence: float = 0.95) -> float:
+    """Largest mean that `events` do not yet speak against, one-sided (Garwood 1936)."""
+    return float(chi2.ppf(confidence, 2 * (events + 1))) / 2
+
+
+def auroc(positive: NDArray[np.float64], negative: NDArray[np.float64]) -> float:
+    """Chance that a positive scores above a negative, ties half; NaN where one side is empty."""
+    if positive.size == 0 or negative.size == 0:
+        return float("nan")
+    ranks = rankdata(np.concatenate([positive, negative]))
+    least = positive.size * (positive.size + 1) / 2
+    return float((ranks[: positive.size].sum() - least) / (positive.size * negative.size))
+
+
+def percentile(values: Sequence[float], q: float) -> float:
+    """Return a percentile; NaN of nothing."""
+    return float(np.percentile(values, q)) if len(values) else float("nan")

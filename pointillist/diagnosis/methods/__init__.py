@@ -1,0 +1,1 @@
+"""Methods that find spikes and their causes, compared on the same recordings."""

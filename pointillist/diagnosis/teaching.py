@@ -1,0 +1,83 @@
+"""Teaching a model from a folder of recordings, and what its file says of that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edge_agent.diagnosis.model_file import dump_model, parse_model
+from edge_agent.frames.recording import read_recording
+
+from .evaluation import both_ways
+from .folder import labelled_paths, read_run, run_paths
+from .groups import Group
+from .learning import learn
+from .methods.learned import training_examples
+from .methods.port import Example
+from .splits import SEED, split
+from .unknowns import examples_of, kept_as_groups, spikes_of
+
+
+@dataclass(frozen=True, slots=True)
+class Taught:
+    """A model file's bytes, and what it was taught with."""
+
+    content: bytes
+    title: str
+    examples: int
+    causes: tuple[str, ...]
+    runs: tuple[str, ...]
+    held_out: int
+
+
+def teach(
+    folder: Path,
+    kind: str,
+    open_set: str,
+    version: str,
+    everything: bool = False,
+    groups: Sequence[Group] = (),
+    tell: Callable[[str], None] = lambda _: None,
+) -> Taught:
+    """Learn a model from a folder's labelled runs, and from groups that a person named.
+
+    everything   teach with held-out runs as well: nothing is left then to judge it by
+    Raises       RunRefused, learning.TooFewExamples, model_fields.ModelError
+    """
+    paths = labelled_paths(folder)
+    runs = [read_run(path) for path in paths]
+    divided = split(run.facts for run in runs)
+    teaching = [run for run in runs if everything or run.facts.name in set(divided.train)]
+    measured, rhythm = both_ways(teaching, tell)
+    examples = training_examples([*measured, *rhythm])
+    examples += _named_examples(folder, groups)
+    about: dict[str, Any] = {
+        "version": version,
+        "runs": sorted(run.facts.name for run in teaching),
+        "split_seed": None if everything else SEED,
+        "examples": len(examples),
+    }
+    document = learn(examples, kind, open_set, about=about)
+    kept = kept_as_groups(groups)
+    document["groups"] = [group.for_model(document["features"]) for group in kept]
+    content = dump_model(document)
+    return Taught(
+        content,
+        parse_model(content).title,
+        len(examples),
+        tuple(document["classes"]),
+        tuple(about["runs"]),
+        len(runs) - len(teaching),
+    )
+
+
+def _named_examples(folder: Path, groups: Sequence[Group]) -> list[Example]:
+    wanted = {member.recording for group in groups if group.named for member in group.members}
+    found: list[Example] = []
+    for path in run_paths(folder):
+        if path.stem in wanted:
+            spikes = spikes_of(path.stem, read_recording(path).frames, None)
+            found += examples_of(groups, spikes)
+    return found

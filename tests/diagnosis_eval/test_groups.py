@@ -1,0 +1,103 @@
+"""Groups among the unknown: their number is found, names last, files are checked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge_agent.diagnosis.features import FEATURE_NAMES
+from edge_agent.diagnosis.findings import Cause
+from pointillist.diagnosis.groups import (
+    Group,
+    GroupsRefused,
+    Member,
+    find_groups,
+    load_groups,
+    rename,
+    save_groups,
+)
+from pointillist.diagnosis.unknowns import Spike, examples_of, kept_as_groups
+from pointillist.diagnosis.vectors import filled
+
+DRAWN = np.random.default_rng(5)
+CENTRES = np.where(DRAWN.random((2, len(FEATURE_NAMES))) < 0.1, 5.0, 0.0)
+
+
+def spikes(centre: int, count: int, first: int = 0) -> list[tuple[Member, np.ndarray]]:
+    return [
+        (
+            Member(f"run-{centre}-{first + k}", "/job", 7),
+            CENTRES[centre] + DRAWN.normal(0, 0.4, len(FEATURE_NAMES)),
+        )
+        for k in range(count)
+    ]
+
+
+def grouped(found: Sequence[tuple[Member, np.ndarray]], known: Sequence[Group] = ()) -> list[Group]:
+    return find_groups([one for one, _ in found], [vector for _, vector in found], known)
+
+
+def test_groups_are_as_many_as_there_are_kinds() -> None:
+    found = grouped([*spikes(0, 6), *spikes(1, 5)])
+    assert sorted(len(group.members) for group in found) == [5, 6]
+    for group in found:
+        assert len({member.recording.rsplit("-", 1)[0] for member in group.members}) == 1
+
+
+def test_group_found_again_keeps_the_name_that_a_person_gave(tmp_path: Path) -> None:
+    first = grouped([*spikes(0, 6), *spikes(1, 6)])
+    of_zero = next(g for g in first if g.members[0].recording.startswith("run-0"))
+    named = rename(first, of_zero.name, "nightly backup")
+    save_groups(tmp_path / "groups.json", named)
+    again = grouped([*spikes(1, 6, 50), *spikes(0, 6, 50)], load_groups(tmp_path / "groups.json"))
+    kept = next(group for group in again if group.name == "nightly backup")
+    assert kept.named
+    assert {member.recording.rsplit("-", 1)[0] for member in kept.members} == {"run-0"}
+
+
+def test_group_reaches_its_kind_and_not_the_other() -> None:
+    group = grouped(spikes(0, 6))[0]
+    assert group.distance(spikes(0, 1)[0][1]) <= group.limit
+    assert group.distance(spikes(1, 1)[0][1]) > group.limit
+
+
+def test_group_for_a_model_uses_its_features_alone() -> None:
+    group = grouped(spikes(0, 6))[0]
+    told = group.for_model(FEATURE_NAMES[:5])
+    assert told["mean"] == pytest.approx(group.mean[:5].tolist(), abs=1e-3)
+
+
+def test_named_after_a_cause_its_spikes_become_examples() -> None:
+    found = grouped(spikes(0, 6))
+    named = rename(found, found[0].name, "disk_io")
+    seen = [Spike(one, Cause.UNKNOWN, filled(CENTRES[0])) for one in named[0].members]
+    assert {one.cause for one in examples_of(named, seen)} == {Cause.DISK_IO}
+    assert examples_of(found, seen) == []
+    assert kept_as_groups(named) == []
+
+
+@pytest.mark.parametrize(("old", "new"), [("group-9", "x"), ("group-1", ""), ("group-1", "a\nb")])
+def test_rename_refuses_what_is_no_name(old: str, new: str) -> None:
+    with pytest.raises(GroupsRefused):
+        rename(grouped(spikes(0, 4)), old, new)
+
+
+@pytest.mark.parametrize("spoil", ["format", "mean", "scale", "text"])
+def test_file_of_groups_is_refused_when_it_was_spoilt(tmp_path: Path, spoil: str) -> None:
+    path = tmp_path / "groups.json"
+    save_groups(path, grouped(spikes(0, 4)))
+    document = json.loads(path.read_text())
+    match spoil:
+        case "format":
+            document["format"] = 2
+        case "mean":
+            document["groups"][0]["mean"] = [1.0]
+        case "scale":
+            document["groups"][0]["scale"][0] = 0
+    path.write_text("[" if spoil == "text" else json.dumps(document))
+    with pytest.raises(GroupsRefused):
+        load_groups(path)

@@ -1,0 +1,55 @@
+"""Which runs teach: by run, by rule, the same for the same seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from edge_agent.diagnosis.findings import Cause
+from pointillist.diagnosis.runs import Kind, Run
+from pointillist.diagnosis.splits import HELD_OUT_WORKLOAD, Why, split
+from tests.diagnosis_runs_kit import made_up_run
+
+
+def test_split_holds_out_injector_intensity_and_the_unknown(made_up_runs: Sequence[Run]) -> None:
+    found = split(run.facts for run in made_up_runs)
+    assert found.held_out["disk_io-twin-high"] == {Why.INJECTOR}
+    assert found.held_out["disk_io-stress-middle"] == {Why.INTENSITY}
+    assert found.held_out["unnamed-0"] == {Why.FAULT_TYPE}
+    assert "disk_io-stress-low" in found.train
+
+
+def test_split_holds_out_the_benchs_second_injector_and_faults_that_grow() -> None:
+    second = made_up_run("second", Cause.MEMORY_PRESSURE, injector="stress_vm").facts
+    first = replace(second, name="first", faults=(replace(second.faults[0], injector="low_limit"),))
+    growing = replace(first, name="growing", rising=True)
+    found = split([first, second, growing])
+    assert found.train == ("first",)
+    assert found.held_out == {"second": {Why.INJECTOR}, "growing": {Why.INTENSITY}}
+
+
+def test_split_leaves_no_run_on_both_sides(made_up_runs: Sequence[Run]) -> None:
+    found = split(run.facts for run in made_up_runs)
+    assert not set(found.train) & set(found.held_out)
+    assert set(found.train) | set(found.held_out) == {run.facts.name for run in made_up_runs}
+
+
+def test_split_holds_out_two_of_three_calm_runs(made_up_runs: Sequence[Run]) -> None:
+    found = split(run.facts for run in made_up_runs)
+    calm = [name for name, why in found.held_out.items() if Why.NO_FAULT in why]
+    assert len(calm) == 2
+    assert all(name.startswith("calm-") for name in calm)
+
+
+def test_split_holds_out_a_workload_and_overlaps() -> None:
+    facts = made_up_run("elsewhere", Cause.DISK_IO, workload=HELD_OUT_WORKLOAD).facts
+    pair = replace(facts, name="pair", kind=Kind.OVERLAP, workload="step_loop")
+    found = split([facts, pair])
+    assert Why.WORKLOAD in found.held_out["elsewhere"]
+    assert found.held_out["pair"] == {Why.OVERLAP}
+
+
+def test_split_teaches_a_cause_that_was_recorded_at_middle_intensity_alone() -> None:
+    facts = made_up_run("only", Cause.DISK_IO,
+                        intensity="middle", workload="loader").facts  # fmt: skip
+    assert split([facts]).train == ("only",)
