@@ -22,7 +22,7 @@ from .observer import AgentStatus, Observer, Unobserved
 from .outbox import BEAT_MS, Outbox
 from .participant import Participant
 from .protocol_events import EpochDue, Refuse, WindowClosed
-from .sources.port import Listener, Source, SourceUnavailable, guarded
+from .sources.port import Listener, Source, SourceUnavailable, guarded, told
 from .tally import Tally
 from .task_windows import Windows
 
@@ -224,7 +224,9 @@ class AgentShell:
             self._observer.drained(source, drained, now_ns, failure)
             for listener in self._sources:
                 if listener is not source and isinstance(listener, Listener):
-                    listener.hear(source, drained, now_ns)
+                    unheard = told(listener, source, drained, now_ns)
+                    if unheard is not None:
+                        self._log.warning("source failed", source=listener.name, error=unheard)
 
     def _close_windows(self, now_s: int) -> None:
         for closed in self._windows.close_ended(now_s):
