@@ -25,6 +25,8 @@ _SILENT_NS: Final = 30_000_000_000
 _SILENT_STEPS: Final = 100
 """A beat is silent after 30 s and a hundred usual steps without one."""
 _MOST_PROCESSES: Final = 256
+_MOST_TRIES: Final = 3
+"""Rhythms that are looked for at one time, up to 50 ms each; the others wait for their turn."""
 
 _Process = tuple[int, int]
 
@@ -60,6 +62,7 @@ class Rhythms:
     def __init__(self, source: StepSource = StepSource.RHYTHM) -> None:
         self._source = source
         self._processes: dict[_Process, _Learning] = {}
+        self._trying: tuple[int, frozenset[_Process]] = (0, frozenset())
 
     def add(self, marks: RhythmMarks) -> None:
         """Take what one drain handed over of a process."""
@@ -73,6 +76,7 @@ class Rhythms:
         kinds = _missing_kinds(marks)
         if one.beat is None:
             one.recent.append(Marks(marks.at_ns, marks.kind, marks.thread, marks.socket))
+            one.try_at_ns = one.try_at_ns or int(marks.at_ns[0]) + _WARM_UP_NS
             if kinds:
                 one.missing.append((latest, kinds))
             _forget_old(one, latest)
@@ -90,7 +94,8 @@ class Rhythms:
         if one is None:
             return None
         if one.beat is None:
-            _try_to_learn(one, until_ns)
+            if (pid, start_ns) in self._due(until_ns):
+                _try_to_learn(one, until_ns)
             return None
         ended, durations = _steps_of(one, one.beat)
         if len(ended):
@@ -103,6 +108,17 @@ class Rhythms:
         began_ns = int(one.rest[0]) if one.beat.marks and len(one.rest) else None
         running_ns = None if began_ns is None else max(0, until_ns - began_ns)
         return Steps(self._source, ended, durations, lost, running_ns)
+
+    def _due(self, now_ns: int) -> frozenset[_Process]:
+        """Give whose rhythm is looked for now: a few, who has waited for longest first."""
+        if self._trying[0] != now_ns:
+            waiting = sorted(
+                (one.try_at_ns, key)
+                for key, one in self._processes.items()
+                if one.beat is None and one.recent and one.try_at_ns <= now_ns
+            )
+            self._trying = now_ns, frozenset(key for _, key in waiting[:_MOST_TRIES])
+        return self._trying[1]
 
     def beat(self, pid: int, start_ns: int) -> Beat | None:
         """Give what a process's steps are taken from; None before it is known."""
@@ -135,12 +151,6 @@ def _forget_old(one: _Learning, latest: int) -> None:
 
 def _try_to_learn(one: _Learning, now_ns: int) -> None:
     """Learn what is heard twice, 5 s apart: a start is not the work. Silence doubles the wait."""
-    if not one.recent:
-        return
-    if not one.try_at_ns:
-        one.try_at_ns = int(one.recent[0].at_ns[0]) + _WARM_UP_NS
-    if now_ns < one.try_at_ns:
-        return
     marks = _joined(list(one.recent))
     missing = frozenset(kind for _, kinds in one.missing for kind in kinds)
     before, one.heard = one.heard, learn(marks, now_ns, missing)
