@@ -187,7 +187,7 @@ _LONG: Final = "/" + "\udcff" * 4_000
 def _named(frames: Iterable[Frame], name: str) -> Iterator[Frame]:
     """The same frames, whose subject and neighbours have a name that their user chose."""
     for frame in frames:
-        subjects = {name: replace(one, cgroup=name) for one in frame.subjects.values()}
+        subjects = {name: replace(frame.subjects[SUBJECT], cgroup=name)}
         cgroups = {
             name if key == SUBJECT else f"{key}{name}": found
             for key, found in frame.cgroups.items()
