@@ -6,6 +6,7 @@ crash cut short is skipped by whoever reads.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ class Journal:
         self._path = path
         self._half_bytes = max_bytes // 2
         self._file = _open(path)
+        self._turning = self._cut = False
         self._written = os.fstat(self._file).st_size
         if self._written and not _ends_a_line(path, self._written):
             self._written += os.write(self._file, b"\n")
@@ -34,22 +36,33 @@ class Journal:
         """
         if b"\n" in line or len(line) >= LONGEST_LINE:
             raise ValueError(f"expected one line below {LONGEST_LINE} bytes, got {len(line)} bytes")
+        if self._turning:  # and it failed: the disk may have room again
+            self._file = _open(self._path)
+            self._written = os.fstat(self._file).st_size
+            self._turning = False
         if self._written + len(line) + 1 > self._half_bytes and self._written:
             self._turn()
-        self._written += os.write(self._file, line + b"\n")
+        whole = (b"\n" if self._cut else b"") + line + b"\n"
+        put = os.write(self._file, whole)
+        self._written += put
+        self._cut = put < len(whole)
+        if self._cut:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
         if self._file >= 0:
             os.close(self._file)
-        self._file = -1
+        self._file, self._turning = -1, False
 
     def _turn(self) -> None:
         os.close(self._file)
         self._file = -1  # a failure below leaves nothing that could be closed twice
+        self._turning = True
         self._path.replace(older(self._path))
         self._file = _open(self._path)
         self._written = 0
+        self._turning = self._cut = False
 
 
 def older(path: Path) -> Path:
@@ -95,11 +108,17 @@ def follow_lines(path: Path, wait: Callable[[], bool]) -> Iterator[bytes]:
                 continue
             if not wait():
                 return
-            if path.exists() and path.stat().st_ino != os.fstat(file.fileno()).st_ino:
-                rest = file.read()
-                yield from (part + rest).splitlines()
-                file.close()
-                file, part = path.open("rb"), b""
+            try:
+                newer = path.open("rb")
+            except FileNotFoundError:
+                continue  # it is being turned
+            if os.fstat(newer.fileno()).st_ino == os.fstat(file.fileno()).st_ino:
+                newer.close()
+                continue
+            rest = file.read()
+            yield from (part + rest).splitlines()
+            file.close()
+            file, part = newer, b""
     finally:
         file.close()
 

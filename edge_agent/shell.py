@@ -22,7 +22,7 @@ from .observer import AgentStatus, Observer, Unobserved
 from .outbox import BEAT_MS, Outbox
 from .participant import Participant
 from .protocol_events import EpochDue, Refuse, WindowClosed
-from .sources.port import Listener, Source, SourceUnavailable, guarded
+from .sources.port import Listener, Source, SourceUnavailable, guarded, told
 from .tally import Tally
 from .task_windows import Windows
 
@@ -226,7 +226,9 @@ class AgentShell:
             self._observer.drained(source, drained, now_ns, failure)
             for one, listener in self._listeners:
                 if one is not source:
-                    listener.hear(source, drained, now_ns)
+                    unheard = told(listener, source, drained, now_ns)
+                    if unheard is not None:
+                        self._log.warning("source failed", source=one.name, error=unheard)
 
     def _close_windows(self, now_s: int) -> None:
         for closed in self._windows.close_ended(now_s):

@@ -20,6 +20,8 @@ from .trail import Series, SignalSeries
 FORMAT: Final = 1
 MAX_LINE_BYTES: Final = 65_536
 MAX_TEXT: Final = 4_096
+LONGEST_NAME: Final = 512
+"""Written of a name: a cgroup's may be 4 KiB, and each of its bytes six of JSON."""
 MAX_ITEMS: Final = 64
 MAX_INTEGER: Final = (1 << 63) - 1
 
@@ -132,7 +134,9 @@ def _plain(value: Any) -> Any:
         return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
-    return value.value if isinstance(value, StrEnum) else value
+    if isinstance(value, StrEnum):
+        return value.value
+    return value[:LONGEST_NAME] if isinstance(value, str) else value
 
 
 def _built(kind: type[Any], raw: Any, where: str) -> Any:

@@ -147,23 +147,23 @@ def answers(marks: Marks) -> tuple[Times, Times]:
 
     Sockets that ask are left out: they wait for less time than they think.
     """
-    ended, durations = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    network = np.flatnonzero((marks.kind == RhythmKind.SEND) | (marks.kind == RhythmKind.RECEIVE))
-    sockets = marks.socket[network]
-    order = np.argsort(sockets, kind="stable")
-    rows, sockets = network[order], sockets[order]
-    for one in np.split(rows, np.flatnonzero(sockets[1:] != sockets[:-1]) + 1):
-        sends = marks.kind[one] == RhythmKind.SEND
-        turns = np.flatnonzero(sends[1:] != sends[:-1]) + 1
-        if not len(turns):
-            continue
-        firsts = np.concatenate([[0], turns])
-        begun, is_send = marks.at_ns[one[firsts]], sends[firsts]
-        lengths, to_send = np.diff(begun), is_send[1:]
-        if lengths[to_send].sum() <= lengths[~to_send].sum():
-            ended.append(begun[1:][to_send])
-            durations.append(lengths[to_send])
-    ends, spans = np.concatenate(ended), np.concatenate(durations)
+    # All sockets at once: a program may have tens of thousands of them.
+    network = (marks.kind == RhythmKind.SEND) | (marks.kind == RhythmKind.RECEIVE)
+    found = marks.take(network)
+    by_socket = np.argsort(found.socket, kind="stable")
+    at_ns, socket = found.at_ns[by_socket], found.socket[by_socket]
+    sends = found.kind[by_socket] == RhythmKind.SEND
+    other = socket[1:] != socket[:-1]
+    new = other | (sends[1:] != sends[:-1])
+    firsts = np.flatnonzero(np.concatenate([[True], new])[: len(at_ns)])
+    begun, is_send, whose = at_ns[firsts], sends[firsts], socket[firsts]
+    same = whose[1:] == whose[:-1]
+    ends, lengths, to_send = begun[1:][same], np.diff(begun)[same], is_send[1:][same]
+    _, place = np.unique(whose[1:][same], return_inverse=True)
+    thought = np.bincount(place, np.where(to_send, lengths, 0))
+    waited = np.bincount(place, np.where(to_send, 0, lengths))
+    answer = to_send & (thought <= waited)[place]
+    ends, spans = ends[answer], lengths[answer]
     order = np.argsort(ends, kind="stable")
     return ends[order], np.maximum(spans[order], 1)
 

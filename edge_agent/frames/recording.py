@@ -25,6 +25,12 @@ MOST_FILE_BYTES: Final = 256 << 20
 _MOST_GROUPS: Final = 4_096
 _MOST_ROWS: Final = 65_536
 _MOST_VALUES: Final = 8_000_000
+_MOST_FRAMES: Final = 200_000
+"""Of one recording: over two days."""
+_MOST_WHOLE: Final = 20_000
+"""Of one that is held in memory."""
+_MOST_PART_BYTES: Final = 256 << 20
+"""What a part says it takes once it is decompressed."""
 _MOST_CHUNK_FRAMES: Final = 4_096
 _MOST_META_BYTES: Final = 1 << 20
 _LONGEST_TEXT: Final = 4_096
@@ -140,7 +146,7 @@ def write_recording(path: Path, frames: Iterable[Frame], meta: Mapping[str, Any]
 def read_recording(path: Path) -> Recording:
     """Read a whole recording. Raises RecordingError, OSError."""
     with _opened(path) as file:
-        return Recording(_meta(file, path), tuple(_frames(file, path)))
+        return Recording(_meta(file, path), tuple(_frames(file, path, _MOST_WHOLE)))
 
 
 def read_meta(path: Path) -> Mapping[str, Any]:
@@ -190,6 +196,9 @@ def _wrong_shape(file: pq.ParquetFile) -> str | None:
     for group in range(meta.num_row_groups):
         rows = meta.row_group(group)
         values = max(rows.column(place).num_values for place in range(rows.num_columns))
+        sizes = [rows.column(place).total_uncompressed_size for place in range(rows.num_columns)]
+        if sum(sizes) > _MOST_PART_BYTES:
+            return f"expected parts of at most {_MOST_PART_BYTES} bytes, got more"
         if rows.num_rows > _MOST_ROWS or values > _MOST_VALUES:
             return f"expected at most {_MOST_ROWS} series of {_MOST_VALUES} values, got more"
     return None
@@ -201,7 +210,7 @@ def _meta(file: pq.ParquetFile, path: Path) -> dict[str, Any]:
         raise RecordingError(f"{path}: expected the facts of a recording, got none or too many")
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise RecordingError(f"{path}: expected facts in JSON, got other text") from None
     if not isinstance(found, dict) or not isinstance(found.get("meta"), dict):
         raise RecordingError(f"{path}: expected an object `meta` in the facts")
@@ -212,13 +221,17 @@ def _meta(file: pq.ParquetFile, path: Path) -> dict[str, Any]:
     return meta
 
 
-def _frames(file: pq.ParquetFile, path: Path) -> Iterator[Frame]:
+def _frames(file: pq.ParquetFile, path: Path, most: int = _MOST_FRAMES) -> Iterator[Frame]:
+    count = 0
     for group in range(file.metadata.num_row_groups):
         try:
-            table = file.read_row_group(group)
-            yield from frames_of(_rows(table))
+            found = frames_of(_rows(file.read_row_group(group)))
         except (pa.ArrowException, OSError, ValueError) as error:
             raise RecordingError(f"{path}: part {group}: {_line(error)}") from None
+        count += len(found)
+        if count > most:
+            raise RecordingError(f"{path}: expected at most {most} frames, got more")
+        yield from found
 
 
 def _rows(table: pa.Table) -> Iterator[Row]:

@@ -24,6 +24,12 @@ _LONGEST_US: Final = 86_400e6
 _FARTHEST: Final = 10**12
 """Longest way between two steps, on the grid: sums of a part's cannot overflow."""
 
+_LATEST_NS: Final = 1 << 62
+_MOST_LOST: Final = 1 << 40
+_MOST_ENTRIES: Final = 4_000_000
+"""Values and steps' records of a part once it is spread out over its frames: one value in the file
+may stand for each of them."""
+
 Numbers = NDArray[np.float32]
 Integers = NDArray[np.int64]
 _NO_NUMBERS: Final = np.zeros(0, np.float32)
@@ -86,7 +92,7 @@ def frames_of(rows: Iterable[Row]) -> list[Frame]:
     ends = chunk.integers("frame", "", "boottime_ns")
     spans = chunk.integers("frame", "", "span_ns", len(ends))
     count = len(ends)
-    if (spans <= 0).any() or (ends < 0).any():
+    if (spans <= 0).any() or (ends < 0).any() or (np.maximum(spans, ends) > _LATEST_NS).any():
         raise ValueError("expected frames of a positive time and length")
     host = chunk.signals("host", "", count)
     fine = np.full((len(FINE), count * FINE_BINS), np.nan, np.float32)
@@ -176,11 +182,18 @@ class _Chunk:
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self._rows: dict[tuple[str, str], dict[str, Row]] = {}
+        self._room = _MOST_ENTRIES
         for row in rows:
             names = self._rows.setdefault((row.kind, row.key), {})
             if row.name in names:
                 raise ValueError(f"expected one series {row.kind} {row.name}, got two")
             names[row.name] = row
+
+    def spend(self, entries: int) -> None:
+        """Count what is about to be spread out. Raises ValueError where a part holds too much."""
+        self._room -= entries
+        if self._room < 0:
+            raise ValueError(f"expected at most {_MOST_ENTRIES} values in a part, got more")
 
     def keys(self, kind: str) -> list[str]:
         return sorted(key for found, key in self._rows if found == kind)
@@ -205,6 +218,7 @@ class _Chunk:
                 continue
             if not NAME.fullmatch(name):
                 raise ValueError(f"expected the name of a signal, got {name[:80]!r}")
+            self.spend(count)
             values = self.numbers(kind, key, name, count)
             for place in np.flatnonzero(~np.isnan(values)).tolist():
                 found[place][name] = float(values[place])
@@ -219,6 +233,7 @@ class _Chunk:
             or (np.diff(at) <= 0).any()
         ):
             raise ValueError(f"expected ascending frames of {count} in {kind}, got others")
+        self.spend(len(at))
         places: list[int] = at.tolist()
         return places
 
@@ -275,9 +290,12 @@ def _steps(
     counts = chunk.integers(kind, key, "count", len(places))
     if (counts < 0).any():
         raise ValueError("expected counts of steps of at least 0")
-    lost = chunk.integers(kind, key, "lost", len(places)).tolist()
-    running = chunk.integers(kind, key, "running_us", len(places)).tolist()
-    total = int(counts.sum())
+    gone = chunk.integers(kind, key, "lost", len(places))
+    ages = chunk.integers(kind, key, "running_us", len(places))
+    if ((gone < 0) | (gone > _MOST_LOST)).any() or (ages > _LONGEST_US).any():
+        raise ValueError("expected lost steps and ages of steps of up to a day, got others")
+    lost, running = gone.tolist(), ages.tolist()
+    total = sum(counts.tolist())
     between = chunk.integers(kind, key, "between")
     if len(between) != total:
         raise ValueError(f"expected the ends of {total} steps, got {len(between)}")
@@ -289,15 +307,18 @@ def _steps(
     ends = (np.cumsum(between + _on_grid(lasted_us)) + base_ns // _END_NS) * _END_NS
     lasted = np.maximum(np.rint(lasted_us.astype(np.float64) * 1e3), 1).astype(np.int64)
     first = 0
-    for place, here, gone, age in zip(places, counts.tolist(), lost, running, strict=True):
+    for place, here, missed, age in zip(places, counts.tolist(), lost, running, strict=True):
         part = slice(first, first + here)
         first += here
         age_ns = None if age < 0 else age * 1_000
-        yield place, Steps(source, ends[part], lasted[part], gone, age_ns)
+        yield place, Steps(source, ends[part], lasted[part], missed, age_ns)
 
 
 def _fact(text: str) -> tuple[str, str, tuple[int, ...]]:
-    found = json.loads(text)
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        found = None
     match found:
         case [str(cgroup), str(program), list(gpus)] if (cgroup + program).isprintable() and all(
             isinstance(gpu, int) and 0 <= gpu < 1 << 16 for gpu in gpus

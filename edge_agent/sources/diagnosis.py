@@ -97,11 +97,17 @@ class DiagnosisSource:
         """Keep what was found; what cannot be kept was handed out all the same."""
         journal = self._journal
         offset_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        unfit: JournalLineError | None = None
         try:
             for one in lines:
+                try:
+                    line = encode(one, offset_ns)
+                except JournalLineError as error:
+                    unfit = error  # the others are written all the same
+                    continue
                 if journal is not None:
-                    journal.append(encode(one, offset_ns))
+                    journal.append(line)
         except OSError as error:
             raise SourceUnavailable(f"diagnosis: {self._path}: {error.strerror}") from None
-        except JournalLineError as error:
-            raise SourceUnavailable(f"diagnosis: a finding does not fit a line: {error}") from None
+        if unfit is not None:
+            raise SourceUnavailable(f"diagnosis: a finding does not fit a line: {unfit}")

@@ -43,6 +43,11 @@ class Source(Protocol):
 class Listener(Protocol):
     """A source that measures nothing itself: it hears what those before it handed out."""
 
+    @property
+    def name(self) -> str:
+        """As of `Source`."""
+        ...
+
     def hear(self, source: Source, records: Sequence[Record], now_boottime_ns: int) -> None:
         """Take note of one drain of another source; what comes of it is drained in turn."""
         ...
@@ -122,6 +127,17 @@ def guarded(source: Source, now_boottime_ns: int) -> Iterator[Record]:
         raise SourceUnavailable(_broken(source, error)) from None
 
 
+def told(listener: Listener, source: Source, records: Sequence[Record], now_ns: int) -> str | None:
+    """Tell a listener of a drain; give its failure in one line, which is its own alone."""
+    try:
+        listener.hear(source, records, now_ns)
+    except SourceUnavailable as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001 (as in `guarded`)
+        return _broken(listener, error)
+    return None
+
+
 def _failure_to_start(source: Source) -> str | None:
     try:
         reason = source.probe()
@@ -137,5 +153,5 @@ def _failure_to_start(source: Source) -> str | None:
     return reason
 
 
-def _broken(source: Source, error: Exception) -> str:
+def _broken(source: Source | Listener, error: Exception) -> str:
     return f"{source.name}: broken by {type(error).__name__}"

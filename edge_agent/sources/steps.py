@@ -27,6 +27,10 @@ LOST: Final = "without it steps are taken from GPU calls or from the processes' 
 _MOST_PROBES: Final = 64
 MOST_MARKS_A_DRAIN: Final = 4_000
 _STORM_DRAINS: Final = 3
+_MOST_PROCESSES: Final = 512
+"""Told of in one drain: the oldest, which nobody's flood of new ones can crowd out."""
+_MOST_LOOKS: Final = 512
+"""Processes that are looked for in /proc in one drain; with more, by turns."""
 _AT, _VALUE, _PROCESS, _START, _CGROUP, _WHAT, _ = range(len(MARK_FIELDS))
 _BEGAN, _, _TGID, _PROCESS_START, _LOST = range(len(THREAD_FIELDS))
 
@@ -51,6 +55,9 @@ class StepsSource:
         self._lost: dict[int, int] = {}
         self._storms: dict[int, int] = {}
         self._names = ProgramNames()
+        self._nameless: set[int] = set()
+        self._scanned = False
+        self._turn = 0
 
     @property
     def absent(self) -> list[Absence]:
@@ -93,6 +100,7 @@ class StepsSource:
         self._cgroup_of.clear()
         self._lost.clear()
         self._storms.clear()
+        self._nameless.clear()
 
     def _attach(self, programs: StepPrograms) -> None:
         """Attach to files that have come or were replaced: an inode is probed, not a path."""
@@ -117,13 +125,15 @@ class StepsSource:
                 self._refused.pop(number, None)
 
     def _records(self, programs: StepPrograms) -> Iterator[StepMarks | RhythmMarks]:
+        self._scanned = False
         marks = programs.marks()
         self._leave_storms(programs, marks[:, _WHAT])
         began, lost = self._thread_states(programs)
         groups = _by_owner(marks)
         for owner, rows in groups.items():
             self._cgroup_of[owner] = int(rows[-1, _CGROUP])
-        for owner in groups.keys() | began.keys() | lost.keys():
+        owners = sorted(groups.keys() | began.keys() | lost.keys(), key=lambda one: one[1])
+        for owner in owners[:_MOST_PROCESSES]:
             rows = groups.get(owner, marks[:0])
             rows = rows[np.argsort(rows[:, _AT], kind="stable")]
             pid, start_ns, number = owner
@@ -181,14 +191,13 @@ class StepsSource:
         """
         began: dict[_Owner, int] = {}
         lost: dict[_Owner, int] = {}
-        alive: dict[tuple[int, int], bool] = {}
         lost_before, self._lost = self._lost, {}
         keys, threads = programs.threads()
-        for key, row in zip(keys.tolist(), threads.tolist(), strict=True):
+        rows = threads.tolist()
+        gone = self._gone({(row[_TGID], row[_PROCESS_START]) for row in rows})
+        for key, row in zip(keys.tolist(), rows, strict=True):
             owner = (row[_TGID], row[_PROCESS_START], key & 0xFFFFFFFF)
-            if owner[:2] not in alive:
-                alive[owner[:2]] = self._names.alive(*owner[:2])
-            if not alive[owner[:2]]:
+            if owner[:2] in gone:
                 programs.forget(key)
                 self._cgroup_of.pop(owner, None)
             elif row[_BEGAN]:
@@ -200,13 +209,26 @@ class StepsSource:
                 lost[owner] = lost.get(owner, 0) + grown
         return began, lost
 
+    def _gone(self, processes: set[tuple[int, int]]) -> set[tuple[int, int]]:
+        """Give those that have ended, of as many as may be looked for at once."""
+        ordered = sorted(processes)
+        if len(ordered) > _MOST_LOOKS:
+            first = self._turn % len(ordered)
+            ordered = [*ordered[first:], *ordered[:first]][:_MOST_LOOKS]
+            self._turn = first + _MOST_LOOKS
+        return {one for one in ordered if not self._names.alive(*one)}
+
     def _cgroup_name(self, owner: _Owner) -> str:
         """Name the cgroup of a process, by its last mark."""
         cgroup = self._cgroup_of.get(owner)
         if cgroup is None:
             return ""
-        if not self._cgroups.knows_all({cgroup}):
+        if not self._scanned and not self._cgroups.knows_all({cgroup} - self._nameless):
+            # One look at all directories a drain: a cgroup that is gone has no name for good.
+            self._scanned = True
             self._cgroups.scan()
+            ids = set(self._cgroup_of.values())
+            self._nameless = {one for one in ids if self._cgroups.name(one) is None}
         return self._cgroups.name(cgroup) or f"gone:{cgroup}"
 
 

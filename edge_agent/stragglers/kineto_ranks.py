@@ -18,6 +18,7 @@ from .trace import LONGEST_S, MOST_ROWS, UNKNOWN, RankTrace, TraceRefused
 
 _MOST_FILES: Final = 1_024
 _MOST_ROWS_OF_A_RANK: Final = 2_000_000
+_MOST_STEPS_OF_A_RANK: Final = 1_000_000
 _HEAD_BYTES: Final = 1 << 18
 _RANK: Final = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]{0,2000}?"rank"\s*:\s*(\d{1,6})\b')
 _RANK_IN_NAME: Final = re.compile(r"(?:rank|worker)[-_]?(\d{1,6})", re.IGNORECASE)
@@ -56,7 +57,10 @@ def read_folder(folder: Path) -> RankTrace:
             f"{len(files)}"
         )
     try:
-        ranks = [_read(file) for file in files]
+        ranks, room = [], MOST_ROWS
+        for file in files:
+            ranks.append(_read(file, room))
+            room -= len(ranks[-1].rows)
     except TraceError as error:
         raise TraceRefused(str(error)) from None
     numbers = [one.rank for one in ranks]
@@ -65,7 +69,8 @@ def read_folder(folder: Path) -> RankTrace:
     return _joined(ranks)
 
 
-def _read(file: Path) -> _Rank:
+def _read(file: Path, room: int) -> _Rank:
+    """Read one rank's trace of at most `room` operations: all ranks' are held at once."""
     found = _Rank(_rank_of(file))
     for item in trace_items(file):
         row = _row(item)
@@ -73,6 +78,10 @@ def _read(file: Path) -> _Rank:
             continue
         if step := _STEP.search(row.name):
             found.steps.append((row.start_us, int(step[1])))
+            if len(found.steps) > _MOST_STEPS_OF_A_RANK:
+                raise TraceRefused(f"{file}: expected at most {_MOST_STEPS_OF_A_RANK:,} steps")
+        elif len(found.rows) >= room:
+            raise TraceRefused(f"{file}: expected at most {MOST_ROWS:,} operations of all ranks")
         elif len(found.rows) < _MOST_ROWS_OF_A_RANK:
             found.rows.append(row)
         else:

@@ -22,6 +22,7 @@ _LONGEST_NAME: Final = 256
 _JSON_BATCH: Final = 65_536
 _SCALARS: Final = frozenset({"string", "number", "integer", "double", "boolean", "null"})
 _LARGEST: Final = 1 << 62
+_MOST_COLUMNS: Final = 1_024
 
 _UNITS: Final = {"_ns": 1e-9, "_us": 1e-6, "_ms": 1e-3, "_s": 1.0, "": 1.0}
 _NAMES: Final = {
@@ -77,6 +78,9 @@ def _columns(names: list[str]) -> dict[str, str]:
     missing += [
         time for time in ("start", "duration") if not any(time + unit in found for unit in _UNITS)
     ]
+    twice = [spelling for spelling in found.values() if names.count(spelling) > 1]
+    if twice:
+        raise TraceRefused(f"expected one column {twice[0]}, found several")
     if missing:
         told = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
         raise TraceRefused(f"{EXPECTED}; found no {', '.join(missing)} among: {told}")
@@ -155,6 +159,8 @@ def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
                 listed = False
             elif event in _SCALARS and row is not None:
                 row[key] = _plain(value)
+                if len(row) > _MOST_COLUMNS:
+                    raise TraceRefused(f"expected at most {_MOST_COLUMNS:,} columns, found more")
             else:
                 where = f"in {key}" if row is not None else "in place of a row"
                 raise TraceRefused(

@@ -18,6 +18,7 @@ from edge_agent.diagnosis.findings import Diagnosis
 from edge_agent.diagnosis.trail import Series, SignalSeries
 from edge_agent.frames.signals import unit_of
 from edge_agent.local.diagnosis_words import CAUSES, signal_said
+from edge_agent.local.rows import clean_name
 
 _INK: Final = "#27313b"
 _LONGEST, _MEDIAN, _SIGNAL, _MARK = "#D55E00", "#0072B2", "#009E73", "#CC79A7"
@@ -72,7 +73,7 @@ def _steps(axes: Axes, series: Series, one: Diagnosis) -> None:
     axes.set_ylabel("step, ms")
     axes.legend(loc="upper left", ncols=3)
     said = f"{one.cause.value}, {100 * one.confidence:.0f} %: {CAUSES[one.cause]}"
-    axes.set_title(f"{one.subject}\n{said}", loc="left", fontsize=10, parse_math=False)
+    axes.set_title(f"{clean_name(one.subject)}\n{said}", loc="left", fontsize=10, parse_math=False)
 
 
 def _signal(axes: Axes, seconds: Sequence[float], signal: SignalSeries, one: Diagnosis) -> None:

@@ -66,7 +66,7 @@ class Teller:
         if self._as_json:
             body = {"time": clock(at_ns).strip(), "kind": type(finding).__name__,
                     **dataclasses.asdict(finding)}  # fmt: skip
-            self._show(json.dumps(body, ensure_ascii=False))
+            self._show(json.dumps(body))
             return
         self._show(f"{clock(at_ns)}  {clean_name(finding.subject)}  {clean_name(said(finding))}")
         if isinstance(finding, Diagnosis | Warned):

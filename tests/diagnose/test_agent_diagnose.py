@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import pytest
 from rich.console import Console
 
 from edge_agent.activity import HostFinding, Observation, Record
 from edge_agent.config import DiagnosisSection
-from edge_agent.diagnosis.findings import Cause, Diagnosis, SpikeBegan, SpikeEnded
+from edge_agent.diagnosis.findings import Cause, Diagnosis, SpikeBegan, SpikeEnded, StepTimes
 from edge_agent.diagnosis.journal_lines import JournalReader
 from edge_agent.diagnosis.trail import Series
-from edge_agent.frames.frame import Frame
+from edge_agent.frames.frame import Frame, StepSource
 from edge_agent.frames.recording import write_recording
 from edge_agent.journal import read_lines
 from edge_agent.local.board import Board
@@ -25,6 +27,7 @@ from edge_agent.sources.port import Listener, SourceUnavailable
 from pointillist import cli
 from pointillist.cli.diagnosis_panel import diagnosis_panel, height_of
 from pointillist.cli.output import ExitCode
+from pointillist.diagnose.told import Teller, unix_clock
 from tests.slow_frames import BOOT, SUBJECT, S, frames_of_contention
 from wire.catalogue import Catalogue
 
@@ -175,3 +178,58 @@ def test_diagnose_refuses_what_is_no_recording(
     (tmp_path / "wrong.parquet").write_bytes(b"PAR1 and nothing more")
     assert run(monkeypatch, "--replay", str(tmp_path / name)) == ExitCode.USAGE
     assert name in capsys.readouterr().err
+
+
+_LONG: Final = "/" + "\udcff" * 4_000
+"""A cgroup's name may be any 4 KiB of bytes but / and NUL."""
+
+
+def _named(frames: Iterable[Frame], name: str) -> Iterator[Frame]:
+    """The same frames, whose subject and neighbours have a name that their user chose."""
+    for frame in frames:
+        subjects = {name: replace(frame.subjects[SUBJECT], cgroup=name)}
+        cgroups = {
+            name if key == SUBJECT else f"{key}{name}": found
+            for key, found in frame.cgroups.items()
+        }
+        yield replace(frame, subjects=subjects, cgroups=cgroups)
+
+
+def test_agent_keeps_findings_of_cgroups_with_names_of_any_bytes(
+    source: DiagnosisSource, tmp_path: Path
+) -> None:
+    frames = _named(frames_of_contention(SECONDS, SLOW_FROM, SLOW_UNTIL), _LONG)
+    source._framer = FramesInTurn(frames)  # type: ignore[assignment]
+    records = [record for _, record in drained(source)]
+    assert sum(isinstance(one, Observation) for one in records) == 1
+    reader = JournalReader()
+    kept = [line.finding for line in reader.read(read_lines(tmp_path / "diagnoses.jsonl"))]
+    assert len([one for one in kept if not isinstance(one, Series)]) == len(records) - 1
+    assert all(len(one.subject) == 512 for one in kept)
+
+
+def test_diagnose_prints_and_draws_names_of_any_bytes(
+    source: DiagnosisSource, tmp_path: Path
+) -> None:
+    frames = _named(frames_of_contention(SECONDS, SLOW_FROM, SLOW_UNTIL), "/a\x9b2J\n\udcff\x1b")
+    source._framer = FramesInTurn(frames)  # type: ignore[assignment]
+    for _ in drained(source):
+        pass
+    shown: list[str] = []
+    for as_json in (True, False):
+        teller = Teller(shown.append, as_json=as_json, plots=tmp_path)
+        for line in JournalReader().read(read_lines(tmp_path / "diagnoses.jsonl")):
+            teller.tell(line.finding, unix_clock(line.offset_ns))
+        assert teller.drawn == 1
+    assert shown
+    assert all(line.isprintable() and line.encode() for line in shown)
+
+
+def test_agent_writes_the_other_findings_when_one_fits_no_line(
+    source: DiagnosisSource, tmp_path: Path
+) -> None:
+    times = StepTimes(1.0, 2.0, 3)
+    odd = SpikeBegan("/odd", 1, 2, StepSource.RHYTHM, times, StepTimes(float("inf"), 2.0, 3))
+    with pytest.raises(SourceUnavailable, match="expected a finite number"):
+        source._write([odd, replace(odd, now=times)])
+    assert len(list(read_lines(tmp_path / "diagnoses.jsonl"))) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,51 @@ def test_journal_is_followed_over_a_turn_of_its_files(tmp_path: Path) -> None:
 
     assert list(follow_lines(path, write_one)) == written
     assert older(path).exists()
+
+
+def test_journal_goes_on_once_a_failed_turn_can_be_made(tmp_path: Path) -> None:
+    path = tmp_path / "diagnoses.jsonl"
+    journal = Journal(path, LEAST_BYTES)
+    line = b"x" * (LEAST_BYTES // 2 - 10)
+    journal.append(line)
+    older(path).mkdir()  # nothing can take its place
+    for _ in range(2):
+        with pytest.raises(OSError, match="directory"):
+            journal.append(line)
+    older(path).rmdir()
+    journal.append(b"again")
+    journal.append(line)
+    journal.close()
+    assert list(read_lines(path)) == [line, b"again", line]
+
+
+def test_journal_loses_one_line_alone_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(tmp_path / "diagnoses.jsonl", LEAST_BYTES)
+    write = os.write
+    journal.append(b"first")
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "write", lambda file, line: write(file, line[:3]))
+        with pytest.raises(OSError, match="No space"):
+            journal.append(b"second")
+    journal.append(b"third")
+    journal.append(b"fourth")
+    journal.close()
+    assert list(read_lines(tmp_path / "diagnoses.jsonl")) == [b"first", b"sec", b"third", b"fourth"]
+
+
+def test_journal_is_followed_while_its_files_are_turned(tmp_path: Path) -> None:
+    path = tmp_path / "diagnoses.jsonl"
+    path.write_bytes(b"before\n")
+    looks = iter(["turn", "none", "write", "end"])
+
+    def wait() -> bool:
+        look = next(looks)
+        if look == "turn":
+            path.replace(older(path))
+        elif look == "write":
+            path.write_bytes(b"after\n")
+        return look != "end"
+
+    assert list(follow_lines(path, wait)) == [b"after"]

@@ -164,3 +164,36 @@ def test_nothing_measured_and_no_token_shows_in_a_repr(secret: str) -> None:
     request = JoinRequest(b"k" * 32, ("g",), b"secret-token-123", ((1, 8),))
     shown = repr((closed, state, state.gpu(0), request))
     assert secret not in shown
+
+
+class _Deaf:
+    """A source that breaks on what it hears, as a name that a user chose may make it."""
+
+    name = "deaf"
+    heard = 0
+
+    def hear(self, _source: object, _records: object, _now_ns: int) -> None:
+        self.heard += 1
+        raise KeyError("/secret/cgroup")
+
+    def drain(self, _now_ns: int) -> list[Observation]:
+        return []
+
+    def stop(self) -> None:
+        pass
+
+
+def test_agent_reports_on_when_what_hears_its_sources_breaks(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made = surroundings(tmp_path, window_s=900, windows=100)
+    clock = SteppedClock(T0)
+    shell = made.agent(clock)
+    deaf = _Deaf()
+    shell._sources = [*shell._sources, deaf, _Deaf()]  # type: ignore[list-item]
+    run_until(shell, clock, T0 + HOUR_S)
+    assert deaf.heard > 3
+    assert shell.tally.published > 2
+    shell.close()
+    out = "".join(capfd.readouterr())
+    assert "/secret/cgroup" not in out

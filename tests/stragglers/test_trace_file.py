@@ -13,8 +13,8 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
+from edge_agent.stragglers import kineto_ranks, trace_file
 from edge_agent.stragglers import trace as trace_module
-from edge_agent.stragglers import trace_file
 from edge_agent.stragglers.trace import UNKNOWN, TraceRefused
 from edge_agent.stragglers.trace_file import read_trace
 
@@ -102,6 +102,12 @@ def test_trace_without_stages_is_of_one_stage(tmp_path: Path) -> None:
             "integer overflow",
         ),
         ("trace.jsonl", "not json", "expected columns"),
+        ("trace.csv", "rank,rank,step,op,start,duration\n0,1,0,a,0,1\n", "one column rank"),
+        (
+            "trace.json",
+            "[{" + ",".join(f'"k{number}": 0' for number in range(1_100)) + "}]",
+            "at most 1,024 columns",
+        ),
         ("trace.parquet", "PAR1 nothing of the kind PAR1", "expected columns"),
     ],
 )
@@ -186,4 +192,19 @@ def test_folder_of_pytorch_traces_needs_one_file_a_rank(tmp_path: Path) -> None:
         read_trace(tmp_path)
     (tmp_path / "b.json").write_text('{"traceEvents": []}')
     with pytest.raises(TraceRefused, match="expected a rank in distributedInfo"):
+        read_trace(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("bound", "said"),
+    [("MOST_ROWS", "20 operations of all ranks"), ("_MOST_STEPS_OF_A_RANK", "20 steps")],
+)
+def test_folder_of_pytorch_traces_has_a_largest_size_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, said: str
+) -> None:
+    monkeypatch.setattr(kineto_ranks, bound, 20)
+    for rank in range(2):
+        made = kineto(rank, steps=21 if bound != "MOST_ROWS" else 8)
+        (tmp_path / f"worker-{rank}.json").write_text(json.dumps(made))
+    with pytest.raises(TraceRefused, match=said):
         read_trace(tmp_path)

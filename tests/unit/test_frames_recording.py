@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edge_agent.frames import recording
 from edge_agent.frames.frame import FINE_BINS, Frame, Signals, Steps, StepSource, Subject
 from edge_agent.frames.recording import (
     CHUNK_FRAMES,
@@ -230,11 +231,48 @@ def test_recording_of_another_writer_is_read(tmp_path: Path, rows: _Rows) -> Non
         (_instead(_SUBJECT, 9, numbers=[-1.0, 1.0]), "durations"),
         (_instead(_SUBJECT, 9, numbers=[float("nan"), 1.0]), "durations"),
         (_instead(_SUBJECT, 4, kind="steps.guess"), "guess"),
+        (_instead(_SUBJECT, 3, name="[" * 4_000), "cgroup"),
+        (_instead(_SUBJECT, 6, integers=[-1]), "ages of steps"),
+        (_instead(_SUBJECT, 7, integers=[1 << 62]), "ages of steps"),
+        (_instead(_SUBJECT, 5, integers=[(1 << 63) - 1]), "ends of 9223372036854775807 steps"),
+        (_instead(_GOOD, 0, integers=[1, (1 << 63) - 1]), "positive time"),
     ],
 )
 def test_recording_that_does_not_fit_is_refused(tmp_path: Path, rows: _Rows, words: str) -> None:
     path = _write(tmp_path / "bad.parquet", rows)
     with pytest.raises(RecordingError, match=words):
+        read_recording(path)
+
+
+def test_recording_of_few_bytes_that_stand_for_millions_is_refused(tmp_path: Path) -> None:
+    """A series of one value stands for every frame: 4,096 frames of 60,000 signals are 20 GB."""
+    times = list(range(1, 4_097))
+    names = [(kind, "", f"a{number}", [1.0], []) for kind in ("host",) for number in range(60_000)]
+    rows = [("frame", "", "boottime_ns", [], times), ("frame", "", "span_ns", [], [1]), *names]
+    path = _write(tmp_path / "bomb.parquet", rows)
+    assert path.stat().st_size < 2 << 20
+    with pytest.raises(RecordingError, match="at most 4000000 values in a part"):
+        next(iterate(path))
+
+
+def test_recording_has_a_largest_part_and_number_of_frames(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _write(tmp_path / "x.parquet", _GOOD)
+    monkeypatch.setattr(recording, "_MOST_WHOLE", 1)
+    with pytest.raises(RecordingError, match="at most 1 frames"):
+        read_recording(path)
+    assert len(list(iterate(path))) == 2
+    monkeypatch.setattr(recording, "_MOST_PART_BYTES", 100)
+    with pytest.raises(RecordingError, match="parts of at most 100 bytes"):
+        list(iterate(path))
+
+
+def test_recording_with_facts_nested_without_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bad.parquet"
+    whole = SCHEMA.with_metadata({"pointillist.frames": "[" * 100_000})
+    pq.write_table(SCHEMA.empty_table().replace_schema_metadata(whole.metadata), path)
+    with pytest.raises(RecordingError, match="facts in JSON"):
         read_recording(path)
 
 
