@@ -27,6 +27,8 @@ _SILENT_STEPS: Final = 100
 _MOST_PROCESSES: Final = 256
 _LEARNT_A_FRAME: Final = 4_000
 """Marks that are learnt from in one frame, of one process at least: the others' turn comes."""
+_LEAST_LEARNT: Final = 1_500
+"""What a process with few marks counts for: looking costs something by itself."""
 
 _Process = tuple[int, int]
 
@@ -99,7 +101,7 @@ class Rhythms:
             return None
         if one.beat is None:
             if self._has_turn((pid, start_ns), one, until_ns):
-                self._learnt += one.held
+                self._learnt += max(one.held, _LEAST_LEARNT)
                 _try_to_learn(one, until_ns)
             return None
         ended, durations = _steps_of(one, one.beat)

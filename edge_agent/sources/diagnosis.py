@@ -15,7 +15,8 @@ from edge_agent.activity import HostFinding, Observation, Record
 from edge_agent.diagnosis.diagnoser import Diagnoser
 from edge_agent.diagnosis.findings import Finding
 from edge_agent.diagnosis.journal_lines import JournalLineError, encode
-from edge_agent.diagnosis.model_file import ModelError, load_model
+from edge_agent.diagnosis.model_fields import ModelError
+from edge_agent.diagnosis.model_file import load_model
 from edge_agent.diagnosis.trail import Pictures, Series
 from edge_agent.diagnosis.weekly import WeeklyIncidents
 from edge_agent.frames.framer import Framer

@@ -111,7 +111,8 @@ def _farewell(teller: Teller, plots: Path | None, json: bool) -> None:
 
 def _diagnoser(model: Path | None, rhythm: bool) -> Diagnoser:
     from edge_agent.diagnosis.diagnoser import Diagnoser
-    from edge_agent.diagnosis.model_file import ModelError, load_model
+    from edge_agent.diagnosis.model_fields import ModelError
+    from edge_agent.diagnosis.model_file import load_model
 
     if model is not None:
         need_file(model, "a model of causes", "`pointillist diagnosis train` writes one")

@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from simulator.experiments.plots import COLOURS, INK, STYLE
+from simulator.experiments.figures.frame import COLOURS, INK, STYLE
 
 from .figures import worded
 

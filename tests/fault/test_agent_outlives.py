@@ -176,6 +176,12 @@ class _Deaf:
         self.heard += 1
         raise KeyError("/secret/cgroup")
 
+    def probe(self) -> None:
+        return None
+
+    def start(self) -> None:
+        pass
+
     def drain(self, _now_ns: int) -> list[Observation]:
         return []
 
@@ -190,7 +196,7 @@ def test_agent_reports_on_when_what_hears_its_sources_breaks(
     clock = SteppedClock(T0)
     shell = made.agent(clock)
     deaf = _Deaf()
-    shell._sources = [*shell._sources, deaf, _Deaf()]  # type: ignore[list-item]
+    shell.replace_sources([*shell.sources, deaf, _Deaf()])
     run_until(shell, clock, T0 + HOUR_S)
     assert deaf.heard > 3
     assert shell.tally.published > 2
