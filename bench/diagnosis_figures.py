@@ -89,8 +89,8 @@ def write_incident_rates(found: Evaluation, title: str) -> None:
     """Write the counts that the aggregator corrects the weekly section by."""
     hours = alarm_rate(found.shipped).worker_hours
     about = (
-        f"{len(found.divided.held_out)} held-out runs of bench/recordings, split seed "
-        f"{found.divided.seed}, {hours:.2f} worker-hours without a fault, commit {commit()[:12]}"
+        f"{len(found.divided.held_out)} held-out runs of bench/recordings, "
+        f"{hours:.2f} worker-hours without a fault, commit {commit()[:12]}"
     )
     write_rates(RATES, incident_rates(host_part(found.shipped), title, about))
 

@@ -50,7 +50,7 @@ def train(
     out: Annotated[Path, typer.Option(help="Where to write the model.")],
     kind: Annotated[str, typer.Option(help="What to learn; `evaluate` compares all.")] = "forest",
     open_set: Annotated[
-        str, typer.Option(help="How to tell the unknown: knn, mahalanobis, gmm.")
+        str, typer.Option(help="How to tell the unknown: knn, mahalanobis, gmm; none.")
     ] = "knn",
     groups: Annotated[
         Path | None, typer.Option(help="Groups of unknown spikes; named ones are taught too.")
@@ -62,12 +62,12 @@ def train(
 ) -> None:
     """Learn a model from labelled recordings, and write it to a file."""
     with _refusals():
-        from pointillist.diagnosis.learning import KINDS
+        from pointillist.diagnosis.learning import CLOSED, KINDS
         from pointillist.diagnosis.open_set import KINDS as OPEN_SETS
         from pointillist.diagnosis.teaching import teach
 
         _one_of("--kind", kind, list(KINDS))
-        _one_of("--open-set", open_set, list(OPEN_SETS))
+        _one_of("--open-set", open_set, [*OPEN_SETS, CLOSED])
         named = _load_groups(groups) if groups else []
         version = f"{datetime.now(UTC):%Y.%m.%d}"
         taught = teach(folder, kind, open_set, version, everything, named, _tell(json))

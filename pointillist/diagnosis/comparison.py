@@ -13,7 +13,7 @@ from edge_agent.diagnosis.findings import Cause
 
 from .figures import host_part, macro_f1, pairs_of
 from .intervals import auroc
-from .learning import KINDS, TooFewExamples
+from .learning import CLOSED, KINDS, TooFewExamples
 from .methods.deviations import Deviations
 from .methods.lagged import LaggedCorrelation
 from .methods.learned import Learned
@@ -43,7 +43,8 @@ def all_methods(open_set: str) -> list[Method]:
         LaggedCorrelation(),
         HandRules(),
     ]
-    return [*simple, *(Learned(kind, open_set) for kind in KINDS)]
+    closed = [Learned(kind, CLOSED, name=f"{kind}, closed set") for kind in ("logistic", "forest")]
+    return [*simple, *(Learned(kind, open_set) for kind in KINDS), *closed]
 
 
 def compare(methods: Iterable[Method], runs: Sequence[Prepared], divided: Split) -> list[Compared]:

@@ -29,6 +29,8 @@ Table = NDArray[np.float64]
 
 FORMAT: Final = 1
 TREES: Final = 80
+CLOSED: Final = "none"
+"""In place of an open set: every fault is taken for a known one."""
 LEAST_VARIED: Final = 1e-9
 
 
@@ -191,6 +193,7 @@ def learn(
     """Learn a model's document, as `edge_agent.diagnosis.model.dump_model` takes it.
 
     kind        a key of KINDS
+    open_set    a key of open_set.KINDS, or CLOSED
     about       facts of the training, kept in the file
     Raises      TooFewExamples
     """
@@ -206,7 +209,7 @@ def learn(
         "classes": [str(cause) for cause in taught.classes],
         "parts": KINDS[kind](taught),
         "temperature": 1.0,
-        "open_set": fit_open_set(taught, open_set),
+        "open_set": None if open_set == CLOSED else fit_open_set(taught, open_set),
         "groups": [],
         "training": dict(about or {}),
     }

@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from random import Random
 from typing import Final
 
 from edge_agent.diagnosis.findings import Cause
@@ -53,6 +52,7 @@ class Split:
     """Names of runs.
 
     held_out   by name, why; a run may be held out by several rules
+    seed       of all that training and resampling draw; the division itself draws nothing
     """
 
     train: tuple[str, ...]
@@ -60,7 +60,7 @@ class Split:
     seed: int = SEED
 
 
-def split(runs: Iterable[Facts], seed: int = SEED) -> Split:
+def split(runs: Iterable[Facts]) -> Split:
     """Divide runs by the rules above.
 
     A cause of which every run would be held out keeps, for training, those that only the intensity
@@ -70,12 +70,11 @@ def split(runs: Iterable[Facts], seed: int = SEED) -> Split:
     spare = _held_out_injectors(known)
     why = {one.name: _rules(one, spare) for one in known}
     _lend_single_intensities(known, why)
-    for name in _most_of_calm(known, seed):
+    for name in _most_of_calm(known):
         why[name] = frozenset({Why.NO_FAULT})
     return Split(
         train=tuple(one.name for one in known if not why[one.name]),
         held_out={name: reasons for name, reasons in why.items() if reasons},
-        seed=seed,
     )
 
 
@@ -125,16 +124,15 @@ def _lend_single_intensities(runs: Sequence[Facts], why: dict[str, frozenset[Why
             why[one.name] -= {Why.INTENSITY}
 
 
-def _most_of_calm(runs: Sequence[Facts], seed: int) -> list[str]:
-    """All but every third run of each hard negative and workload, beginning by the seed."""
-    kinds: dict[tuple[str, str], list[str]] = defaultdict(list)
+def _most_of_calm(runs: Sequence[Facts]) -> list[str]:
+    """All but every third run of each hard negative and workload, by seed: later ones move none."""
+    kinds: dict[tuple[str, str], list[Facts]] = defaultdict(list)
     for one in runs:
         calm = one.kind in {Kind.FAULT_FREE, Kind.HARD_NEGATIVE}
         if calm and one.workload != HELD_OUT_WORKLOAD:
-            kinds[one.negative, one.workload].append(one.name)
-    drawn = Random(seed)  # noqa: S311 - a published seed, not a secret
+            kinds[one.negative, one.workload].append(one)
     held_out = []
-    for _, names in sorted(kinds.items()):
-        first = drawn.randrange(3)
-        held_out += [name for number, name in enumerate(names) if number % 3 != first]
+    for of_kind in kinds.values():
+        ordered = sorted(of_kind, key=lambda one: (one.seed, one.name))
+        held_out += [one.name for number, one in enumerate(ordered) if number % 3 != 2]
     return held_out
