@@ -62,7 +62,7 @@ def test_fault_bench_records_two_faults_that_show_their_effects(
     assert meta["sources"]["absent"] == {}
     start_ns = meta["spans"][0]["start_ns"]
     throttled = [
-        frame.subjects[subject].signals["throttled_periods_percent"] > 0 for frame in found.frames
+        frame.subjects[subject].signals["throttled_ms_per_s"] > 0 for frame in found.frames
     ]
     before = [frame.boottime_ns <= start_ns for frame in found.frames]
     assert not any(one for one, early in zip(throttled, before, strict=True) if early)
