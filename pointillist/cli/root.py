@@ -49,7 +49,6 @@ GROUPS = (
     Group("causes", "pointillist.cli.causes", "Why the fleet was slow: its root-cause table."),
     Group("stragglers", "pointillist.cli.stragglers", "Which rank of one job is slow, and why."),
     Group("diagnosis", "pointillist.cli.diagnosis", "Causes of tail latency: teach, judge, group."),
-    Group("causes", "pointillist.cli.causes", "Why the fleet was slow: its root-cause table."),
     Group("query", "pointillist.cli.query", "SQL over the released numbers."),
 )
 
