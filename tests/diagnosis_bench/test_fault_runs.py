@@ -67,13 +67,14 @@ def test_fault_bench_records_two_faults_that_show_their_effects(
     before = [frame.boottime_ns <= start_ns for frame in found.frames]
     assert not any(one for one, early in zip(throttled, before, strict=True) if early)
     assert sum(throttled) >= 3
-    # The probes saw the steps that the workload says it made.
+    # The probes saw the steps that the workload says it made, but for the two edges: a busy
+    # machine drains some steps before or after it reads the clock.
     first, last = found.frames[0], found.frames[-1]
     truth = step_loop.log.between(first.boottime_ns - first.span_ns, last.boottime_ns)
     seen = sum(
         len(steps.ended_ns) for frame in found.frames if (steps := frame.subjects[subject].steps)
     )
-    assert abs(seen - len(truth)) <= 2
+    assert abs(seen - len(truth)) <= 2 + len(truth) // 100
     assert not list(tmp_path.glob("*.part"))
 
 
