@@ -159,6 +159,32 @@ FIGURES = (
         "Simulated 95 % intervals that hold the true value",
         "simulator", "interval_coverage_percent", "{:.1f} %",
     ),
+    Figure(
+        "Causes of slow steps on held-out real faults, macro-F1",
+        "diagnosis", "macro_f1_heldout", "{:.2f}", "at least 0.92",
+    ),
+    Figure(
+        "The same: held-out faults with impact", "diagnosis", "heldout_faults_with_impact", "{:.0f}",
+    ),
+    Figure(
+        "Share of them named right", "diagnosis", "accuracy_heldout", "{:.2f}",
+    ),
+    Figure(
+        "From impact to detection, 95th percentile", "diagnosis", "detect_p95_s", "{:.1f} s",
+        "at most 3",
+    ),
+    Figure(
+        "From impact to the right cause, 95th percentile", "diagnosis", "cause_p95_s", "{:.1f} s",
+        "at most 5",
+    ),
+    Figure(
+        "False alarms in fault-free running and hard negatives", "diagnosis", "false_alarms",
+        "{:.0f}", "none",
+    ),
+    Figure(
+        "Worker-hours of that running", "diagnosis", "false_alarm_worker_hours", "{:.2f} h",
+        "at least 12",
+    ),
 )  # fmt: skip
 
 
