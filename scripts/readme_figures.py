@@ -164,7 +164,8 @@ FIGURES = (
         "diagnosis", "macro_f1_heldout", "{:.2f}", "at least 0.92",
     ),
     Figure(
-        "The same: held-out faults with impact", "diagnosis", "heldout_faults_with_impact", "{:.0f}",
+        "The same: held-out faults with impact",
+        "diagnosis", "heldout_faults_with_impact", "{:.0f}",
     ),
     Figure(
         "Share of them named right", "diagnosis", "accuracy_heldout", "{:.2f}",
