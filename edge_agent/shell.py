@@ -22,7 +22,7 @@ from .observer import AgentStatus, Observer, Unobserved
 from .outbox import BEAT_MS, Outbox
 from .participant import Participant
 from .protocol_events import EpochDue, Refuse, WindowClosed
-from .sources.port import Listener, Source, SourceUnavailable, guarded, told
+from .sources.port import Listener, Source, SourceUnavailable, guarded, rest_of, told
 from .tally import Tally
 from .task_windows import Windows
 
@@ -186,6 +186,9 @@ class AgentShell:
     def close(self) -> None:
         """Keep the open windows, send what is due, let everything go."""
         self._observer.stopping()
+        for _, listener in self._listeners:
+            for record in rest_of(listener):
+                self._windows.add(record)
         for source in self._sources:
             source.stop()
         self._windows.persist()

@@ -88,6 +88,10 @@ class DiagnosisSource:
         yield from self._weekly.take(findings, now_boottime_ns)
         self._write([*findings, *self._pictures.take(frame, findings)])
 
+    def rest(self) -> Iterable[Observation]:
+        """Give the incidents of spikes that stand: who stops now may not be back this week."""
+        return self._weekly.flush() if self._journal is not None else []
+
     def stop(self) -> None:
         """Close the journal; a second call does nothing."""
         if self._journal is not None:

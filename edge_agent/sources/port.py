@@ -52,6 +52,10 @@ class Listener(Protocol):
         """Take note of one drain of another source; what comes of it is drained in turn."""
         ...
 
+    def rest(self) -> Iterable[Record]:
+        """Give what was held back, once, before it is stopped."""
+        ...
+
 
 SourceFactory = Callable[[], Source]
 
@@ -136,6 +140,14 @@ def told(listener: Listener, source: Source, records: Sequence[Record], now_ns: 
     except Exception as error:  # noqa: BLE001 (as in `guarded`)
         return _broken(listener, error)
     return None
+
+
+def rest_of(listener: Listener) -> list[Record]:
+    """Ask a listener for what it held back; one that breaks has nothing."""
+    try:
+        return list(listener.rest())
+    except Exception:  # noqa: BLE001 (as in `guarded`; the agent is stopping)
+        return []
 
 
 def _failure_to_start(source: Source) -> str | None:

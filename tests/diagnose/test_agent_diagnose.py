@@ -78,6 +78,14 @@ def test_agent_names_the_cause_of_a_spike_in_time_and_counts_one_incident(
     assert [(one.section, one.cell) for one in incidents] == [("incidents", "cpu_contention")]
 
 
+def test_agent_that_stops_during_an_incident_counts_it_once(source: DiagnosisSource) -> None:
+    for number in range(1, SLOW_FROM + 15):
+        records = list(source.drain(BOOT + number * S))
+        assert not any(isinstance(one, Observation) for one in records)
+    assert [one.cell for one in source.rest()] == ["cpu_contention"]
+    assert list(source.rest()) == []
+
+
 def test_agent_journal_holds_findings_and_one_picture(
     source: DiagnosisSource, tmp_path: Path
 ) -> None:

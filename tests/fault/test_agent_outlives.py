@@ -176,6 +176,9 @@ class _Deaf:
         self.heard += 1
         raise KeyError("/secret/cgroup")
 
+    def rest(self) -> list[Observation]:
+        raise KeyError("/secret/cgroup")
+
     def probe(self) -> None:
         return None
 
@@ -203,3 +206,26 @@ def test_agent_reports_on_when_what_hears_its_sources_breaks(
     shell.close()
     out = "".join(capfd.readouterr())
     assert "/secret/cgroup" not in out
+
+
+class _Holding(_Deaf):
+    """Hears nothing, and has held one observation back."""
+
+    def hear(self, _source: object, _records: object, _now_ns: int) -> None:
+        return
+
+    def rest(self) -> list[Observation]:
+        return [Observation("incidents", "disk_io", 1, 0)]
+
+
+def test_agent_that_stops_keeps_what_its_listeners_held_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = surroundings(tmp_path, window_s=900, windows=100)
+    shell = made.agent(SteppedClock(T0))
+    shell.replace_sources([*shell.sources, _Deaf(), _Holding()])
+    kept: list[object] = []
+    monkeypatch.setattr(shell.windows, "add", kept.append)
+    shell.start()
+    shell.close()
+    assert kept == _Holding().rest()
