@@ -58,6 +58,7 @@ def ask(times: str) -> None:
     """Ask another process, which answers 10 ms later, and wait for each answer."""
     near, far = _pair()
     if os.fork() == 0:
+        near.close()  # its own copy would keep it waiting for ever
         while far.recv(1):
             time.sleep(0.01)
             far.sendall(b"a")
