@@ -6,7 +6,7 @@ from typing import Final
 
 from bench.diagnosis.faults.fault import STRESS, Fault, Graded
 
-_KEPT: Final = (0.5, 0.25, 0.05)
+_KEPT: Final = (0.5, 0.25, 0.12)
 """Share of its page cache that the job may keep."""
 _ROOM: Final = 192 << 20
 
