@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from bench.diagnosis.cgroups import PARENT, ROOT
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+MOST_STEAL_CORES: Final = 0.15
+MOST_OTHERS_CORES: Final = 0.3
 
 
 class Disturbance:
@@ -32,6 +36,18 @@ class Disturbance:
             "recorder_cores": round(own_s / elapsed_s, 4),
             "others_cores": round(max(0.0, others_s) / elapsed_s, 4),
         }
+
+
+def too_much(found: Mapping[str, float]) -> str:
+    """Say what disturbed a run of a fault more than may be, or nothing.
+
+    A fault is one cause only where the machine was otherwise at rest. Runs without a fault count
+    whatever happened around them.
+    """
+    for name, most in (("steal_cores", MOST_STEAL_CORES), ("others_cores", MOST_OTHERS_CORES)):
+        if found[name] > most:
+            return f"{name} {found[name]:.2f}, at most {most:g}"
+    return ""
 
 
 def _machine_s() -> tuple[float, float]:

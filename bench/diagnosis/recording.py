@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.diagnosis.cgroups import PARENT
-from bench.diagnosis.disturbance import Disturbance
+from bench.diagnosis.disturbance import Disturbance, too_much
 from bench.diagnosis.faults.fault import GROWING, Fault, Graded
 from bench.diagnosis.faults.registry import INJECTORS
 from bench.diagnosis.impact import Impact, impact
@@ -105,11 +105,14 @@ class Schedule(threading.Thread):
         self.join()
 
 
-def record(run: Run, works: Sequence[Workload], path: Path) -> dict[str, Any]:
+def record(
+    run: Run, works: Sequence[Workload], path: Path, *, undisturbed: bool = False
+) -> dict[str, Any]:
     """Record a run on workloads that are warm; returns the facts written beside the frames.
 
     The faults strike the first workload.
 
+    undisturbed   refuse a run beside which others took more than may be
     Raises      RunRefusedError, and leaves no file
     """
     injections = [
@@ -139,6 +142,8 @@ def record(run: Run, works: Sequence[Workload], path: Path) -> dict[str, Any]:
             },
         }
         _check(schedule, works, facts)
+        if undisturbed and (disturbed := too_much(facts["disturbance"])):
+            raise RunRefusedError(f"others disturbed it: {disturbed}")
         writer.close(facts)
     return facts
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.diagnosis.disturbance import too_much
 from bench.diagnosis.faults.fault import GROWING, Effect
 from bench.diagnosis.faults.negatives import NONE
 from bench.diagnosis.faults.registry import INJECTORS, NAMED, UNNAMED
@@ -160,3 +161,10 @@ def test_step_log_gives_back_the_steps_of_a_stretch(tmp_path: Path) -> None:
     assert log.between(0, 44_640) == []  # overwritten: it holds the last 65,536
     assert log.between(699_970, 1 << 62) == [(699_970, 7), (699_980, 7), (699_990, 7)]
     assert len(StepLog(tmp_path).between(0, 1 << 62)) == 65_536
+
+
+def test_run_beside_which_others_took_too_much_is_named() -> None:
+    calm = {"steal_cores": 0.02, "others_cores": 0.1, "bench_cores": 0.9}
+    assert too_much(calm) == ""
+    assert too_much(calm | {"steal_cores": 0.41}) == "steal_cores 0.41, at most 0.15"
+    assert too_much(calm | {"others_cores": 0.31}) == "others_cores 0.31, at most 0.3"
