@@ -2,8 +2,8 @@
 
 Held out are, for each cause, one injector implementation; the middle intensity and faults that grow
 while they last; a workload; a type of fault altogether (its right answer is `unknown`); overlapping
-pairs; two of three runs without a fault, on average. A run that any rule holds out teaches nothing, thresholds
-included.
+pairs; two of three runs without a fault, on average. A run that any rule holds
+out teaches nothing, thresholds included.
 """
 
 from __future__ import annotations
