@@ -201,7 +201,7 @@ _DOWN_IS_WORSE: Final = np.array([SIGNALS[name].hurts == "down" for name in _GPU
 _NAN: Final = float("nan")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Readings:
     """One frame, read once for all its subjects.
 
@@ -211,10 +211,10 @@ class Readings:
     """
 
     frame: Frame
-    host: Floats
     names: tuple[str, ...]
     table: Floats
     known: NDArray[np.bool_]
+    _host: Floats | None = None
 
     @classmethod
     def of(cls, frame: Frame) -> Readings:
@@ -223,13 +223,15 @@ class Readings:
         table = np.array(rows, dtype=np.float64).reshape(len(rows), len(_OTHER))
         known = table == table  # noqa: PLR0124
         table[~known] = 0.0
-        return cls(frame, _values(frame.host, _HOST), tuple(frame.cgroups), table, known)
+        return cls(frame, tuple(frame.cgroups), table, known)
 
     def of_subject(self, subject: Subject) -> Floats:
         """Give float64[CHANNELS]; NaN where a signal was not measured."""
+        if self._host is None:
+            self._host = _values(self.frame.host, _HOST)
         own = _values(subject.signals, _OWN)
         gpu = self._gpus(subject.gpus)
-        return np.concatenate((own, self.host, self._others(subject.cgroup), gpu))
+        return np.concatenate((own, self._host, self._others(subject.cgroup), gpu))
 
     def _others(self, cgroup: str) -> Floats:
         others = np.array([not related(name, cgroup) for name in self.names], dtype=bool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 import numpy as np
@@ -20,6 +21,8 @@ REACH_S: Final = 3.0
 _NS: Final = 1e9
 _SPREADS: Final = 5.0
 _FEWEST_BINS: Final = 30
+_SHAPE: Final = (len(FINE), FINE_BINS)
+_GAP: Final = np.full(_SHAPE, np.nan, np.float32)
 _FLOORS: Final = np.array(
     [2 * FLOORS[INDEX[n]] if (n := f"{Place.HOST}.{name}") in INDEX else np.inf for name in FINE]
 )
@@ -29,29 +32,27 @@ class FineHistory:
     """The last half minute in bins of 100 ms, of the whole host."""
 
     def __init__(self) -> None:
-        self._bins = np.full((len(FINE), FINE_FRAMES * FINE_BINS), np.nan, np.float32)
-        self._ends_ns = np.zeros(FINE_FRAMES * FINE_BINS, np.int64)
-        self._next = 0
+        self._frames: deque[tuple[int, int, NDArray[np.float32]]] = deque(maxlen=FINE_FRAMES)
 
     def take(self, frame: Frame) -> None:
         """Add a frame's bins; one without them leaves a gap."""
-        at = self._next * FINE_BINS
-        fits = frame.fine.shape == (len(FINE), FINE_BINS)
-        self._bins[:, at : at + FINE_BINS] = frame.fine if fits else np.nan
-        steps = np.arange(1, FINE_BINS + 1) * frame.span_ns // FINE_BINS
-        self._ends_ns[at : at + FINE_BINS] = frame.boottime_ns - frame.span_ns + steps
-        self._next = (self._next + 1) % FINE_FRAMES
+        fits = frame.fine.shape == _SHAPE
+        self._frames.append((frame.boottime_ns, frame.span_ns, frame.fine if fits else _GAP))
 
     def lags_s(self, onset_ns: int) -> NDArray[np.float64]:
         """Give float64[FINE]: seconds from each signal's departure to the onset.
 
         Negative: the signal followed. NaN: it did not leave what was usual, or is not measured.
         """
-        order = np.argsort(self._ends_ns, kind="stable")
-        ends_s = (self._ends_ns[order] - onset_ns) / _NS
-        bins = self._bins[:, order].astype(np.float64)
+        tenths = np.arange(1, FINE_BINS + 1)
+        ends = [end_ns - span_ns + tenths * span_ns // FINE_BINS for end_ns, span_ns, _ in self._frames]
+        ends_ns = np.concatenate([np.zeros(0, np.int64), *ends])
+        order = np.argsort(ends_ns, kind="stable")
+        ends_s = (ends_ns[order] - onset_ns) / _NS
+        parts = [_GAP[:, :0], *(fine for _, _, fine in self._frames)]
+        bins = np.concatenate(parts, axis=1)[:, order].astype(np.float64)
         lags = np.full(len(FINE), np.nan)
-        usual = bins[:, (ends_s < -REACH_S) & (self._ends_ns[order] > 0)]
+        usual = bins[:, ends_s < -REACH_S]
         near = np.abs(ends_s) <= REACH_S
         for row in np.flatnonzero(np.count_nonzero(usual == usual, axis=1) >= _FEWEST_BINS):  # noqa: PLR0124
             known = usual[row][~np.isnan(usual[row])]

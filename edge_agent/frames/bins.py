@@ -14,6 +14,7 @@ from .columns import Columns
 from .frame import FINE_BINS
 from .signals import SIGNALS, SignalTable, fine_of
 
+_TENTHS: Final = np.arange(FINE_BINS + 1, dtype=np.float64)
 _MOST_SNAPSHOTS: Final = 4_096
 """What waits for its frame: 40 s at 100 Hz."""
 
@@ -55,7 +56,8 @@ class FineBins:
         if not self._times:
             return fine
         times, totals = np.concatenate(self._times), np.concatenate(self._totals)
-        edges = np.linspace(begin_ns, end_ns, FINE_BINS + 1)
+        edges = begin_ns + _TENTHS * ((end_ns - begin_ns) / FINE_BINS)
+        edges[-1] = end_ns
         last = np.searchsorted(times, edges, side="right") - 1
         there = (last[:-1] >= 0) & (last[1:] > last[:-1])
         if there.any():
@@ -63,7 +65,7 @@ class FineBins:
             growth = totals[until].astype(np.int64) - totals[first].astype(np.int64)
             spans_s = (times[until] - times[first]) / 1e9
             rates = self._columns.grown(growth) / spans_s[:, None]
-            fine[np.ix_(self._rows, np.flatnonzero(there))] = rates.T
+            fine[self._rows[:, None], np.flatnonzero(there)] = rates.T
         kept = max(int(last[-1]), 0, len(times) - _MOST_SNAPSHOTS)
         self._times, self._totals = [times[kept:]], [totals[kept:]]
         return fine

@@ -30,21 +30,52 @@ _RANKS: Final = (
 )
 """How many of the first by which sum."""
 
+Wanted = tuple[str, str, str, float]
+"""A signal, its column, what is taken off first, and a factor: as `Columns` has them."""
+
+
+class _Plan:
+    """What is where in one layout.
+
+    ranks   how many of the first by which columns of `names`, where the layout has one
+    quota   columns of periods with a quota, and of those in which it ran out; None: there are none
+    """
+
+    def __init__(self, columns: tuple[str, ...], wanted: Iterable[Wanted]) -> None:
+        self.columns = Columns(columns, wanted)
+        self.names = self.columns.names
+        self.ranks = [
+            (count, [self.names.index(name) for name in names if name in self.names])
+            for count, names in _RANKS
+        ]
+        quota = ("quota_periods", "throttled_periods")
+        known = set(quota) <= set(columns)
+        self.quota = [columns.index(name) for name in quota] if known else None
+
 
 @dataclass(slots=True)
 class _Rates:
     """One table's rates: float64[rows, names]."""
 
-    rows: dict[str, int]
-    names: tuple[str, ...]
+    plan: _Plan
+    rows: tuple[str, ...]
+    places: dict[str, int]
     values: NDArray[np.float64]
 
     def of(self, cgroup: str) -> dict[str, float]:
         """Give one cgroup's signals, zeros where nothing grew."""
-        place = self.rows.get(cgroup)
+        place = self.places.get(cgroup)
         if place is None:
-            return dict.fromkeys(self.names, 0.0)
-        return dict(zip(self.names, self.values[place].tolist(), strict=True))
+            return dict.fromkeys(self.plan.names, 0.0)
+        return dict(zip(self.plan.names, self.values[place].tolist(), strict=True))
+
+    def first(self, rank: int) -> list[str]:
+        """Give the first cgroups of a rank, the largest first; zeros and OTHER have none."""
+        count, places = self.plan.ranks[rank]
+        sums = self.values[:, places].sum(axis=1) if len(places) > 1 else self.values[:, places[0]]
+        order = np.argsort(-sums, kind="stable")[: count + 1].tolist()
+        found = [self.rows[place] for place in order if sums[place] > 0]
+        return [cgroup for cgroup in found if cgroup != OTHER][:count]
 
 
 class CgroupSignals:
@@ -60,7 +91,7 @@ class CgroupSignals:
             name for name, signal in table.items() if Scope.CGROUP not in signal.scopes
         }
         self._of_watched = {name for name, signal in table.items() if signal.watched}
-        self._plans: dict[tuple[str, ...], Columns] = {}
+        self._plans: dict[tuple[str, ...], _Plan] = {}
         self._tables: list[_Rates] = []
         self._quota: dict[str, float] = {}
 
@@ -68,11 +99,11 @@ class CgroupSignals:
         """Take one second's tables `cgroup` and `block_cgroup`."""
         found = [tables[name] for name in ("cgroup", "block_cgroup") if name in tables]
         self._tables = [self._rates(table) for table in found]
-        self._quota = _throttled_percent(tables["cgroup"]) if "cgroup" in tables else {}
+        self._quota = self._throttled_percent(tables["cgroup"]) if "cgroup" in tables else {}
 
     def names(self) -> Collection[str]:
         """Give the cgroups that did anything."""
-        return self._tables[0].rows.keys() if self._tables else ()
+        return self._tables[0].places.keys() if self._tables else ()
 
     def of(self, cgroup: str) -> dict[str, float]:
         """Give everything that is known of a cgroup, as for a subject."""
@@ -89,8 +120,8 @@ class CgroupSignals:
         """Give the signals of scope `cgroup` of the busiest and of `own`."""
         chosen = dict.fromkeys(own)
         room = len(chosen) + MOST_BUSY
-        for count, names in _RANKS:
-            for cgroup in self._first(count, names):
+        for rank in range(len(_RANKS)):
+            for cgroup in self._first(rank):
                 if len(chosen) < room:
                     chosen[cgroup] = None
         return {cgroup: self._public(cgroup) for cgroup in chosen}
@@ -98,33 +129,32 @@ class CgroupSignals:
     def _public(self, cgroup: str) -> dict[str, float]:
         return {n: value for n, value in self.of(cgroup).items() if n not in self._no_cgroup}
 
-    def _first(self, count: int, names: tuple[str, ...]) -> list[str]:
+    def _first(self, rank: int) -> list[str]:
         for table in self._tables:
-            places = [table.names.index(name) for name in names if name in table.names]
-            if not places:
-                continue
-            sums = table.values[:, places].sum(axis=1)
-            order = np.argsort(-sums, kind="stable")[: count + 1].tolist()
-            rows = list(table.rows)
-            first = [rows[place] for place in order if sums[place] > 0 and rows[place] != OTHER]
-            return first[:count]
+            if table.plan.ranks[rank][1]:
+                return table.first(rank)
         return []
 
     def _rates(self, table: HostTable) -> _Rates:
+        plan = self._plan(table)
+        places = {name: place for place, name in enumerate(table.rows)}
+        rates = plan.columns.rates(table.values, table.span_ns)
+        return _Rates(plan, table.rows, places, rates)
+
+    def _plan(self, table: HostTable) -> _Plan:
         plan = self._plans.get(table.columns)
         if plan is None:
-            plan = self._plans[table.columns] = Columns(table.columns, self._wanted)
-        rows = {name: place for place, name in enumerate(table.rows)}
-        return _Rates(rows, plan.names, plan.rates(table.values, table.span_ns))
+            plan = self._plans[table.columns] = _Plan(table.columns, self._wanted)
+        return plan
 
-
-def _throttled_percent(table: HostTable) -> dict[str, float]:
-    """Give, of cgroups with a quota, the share of periods in which it ran out."""
-    if not {"quota_periods", "throttled_periods"} <= set(table.columns):
-        return {}
-    periods = table.values[:, table.columns.index("quota_periods")]
-    out = table.values[:, table.columns.index("throttled_periods")]
-    return {
-        table.rows[place]: min(100.0, 100.0 * float(out[place]) / float(periods[place]))
-        for place in np.flatnonzero(periods).tolist()
-    }
+    def _throttled_percent(self, table: HostTable) -> dict[str, float]:
+        """Give, of cgroups with a quota, the share of periods in which it ran out."""
+        quota = self._plan(table).quota
+        if quota is None:
+            return {}
+        periods = table.values[:, quota[0]]
+        out = table.values[:, quota[1]]
+        return {
+            table.rows[place]: min(100.0, 100.0 * float(out[place]) / float(periods[place]))
+            for place in np.flatnonzero(periods).tolist()
+        }

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -84,16 +87,17 @@ class HostSignals:
             self._layout = cpu.columns
             self._columns = Columns(cpu.columns, self._wanted)
             self._at = {name: place for place, name in enumerate(cpu.columns)}
-            self._largest = [
-                (name, [p for c, p in self._at.items() if c.startswith(starts)], factor)
-                for name, (starts, factor) in _PER_CPU.items()
-            ]
+            self._parts = np.array(
+                [[c.startswith(starts) for starts, _ in _PER_CPU.values()] for c in cpu.columns],
+                np.int64,
+            )
         sums = cpu.values.sum(axis=0)
         rates = self._columns.rates(sums, cpu.span_ns).tolist()
         found = dict(zip(self._columns.names, rates, strict=True))
         per_s = 1e9 / cpu.span_ns
-        for name, places, factor in self._largest:
-            found[name] = float(cpu.values[:, places].sum(axis=1).max()) * factor * per_s
+        largest = (cpu.values @ self._parts).max(axis=0).tolist()
+        for (name, (_, factor)), value in zip(_PER_CPU.items(), largest, strict=True):
+            found[name] = float(value) * factor * per_s
         for name, (column, counted) in _MEANS.items():
             count = int(sums[self._at[counted]]) if counted in self._at else 0
             if count and column in self._at:
@@ -133,19 +137,25 @@ def _of_disks(table: HostTable | None, span_ns: int) -> dict[str, float]:
     """Give the device whose requests took longest in all; no request has no latency."""
     if table is None:
         return {"worst_disk_ms_per_s": 0.0}
-    at = {name: place for place, name in enumerate(table.columns)}
-    worst = table.values[table.values[:, at["total_ns"]].argmax()]
-    total_ms = int(worst[at["total_ns"]]) / 1e6
+    total, requests, bins = _disk_columns(table.columns)
+    worst: list[int] = table.values[table.values[:, total].argmax()].tolist()
+    total_ms = worst[total] / 1e6
     found = {"worst_disk_ms_per_s": total_ms * 1e9 / span_ns}
-    requests = sum(int(worst[at[name]]) for name in ("reads", "writes", "others"))
-    if requests:
-        found["worst_disk_latency_ms"] = total_ms / requests
-    bins = worst[[place for name, place in at.items() if name.startswith("latency_log2_us_")]]
-    if bins.any():
-        below = np.cumsum(bins)
-        place = int(np.searchsorted(below, 0.99 * below[-1]))
-        found["worst_disk_latency_p99_ms"] = 2.0 ** (place + 1) / 1e3
+    asked = sum(worst[place] for place in requests)
+    if asked:
+        found["worst_disk_latency_ms"] = total_ms / asked
+    below = list(accumulate(worst[place] for place in bins))
+    if below and below[-1]:
+        found["worst_disk_latency_p99_ms"] = 2.0 ** (bisect_left(below, 0.99 * below[-1]) + 1) / 1e3
     return found
+
+
+@lru_cache(maxsize=1)
+def _disk_columns(columns: tuple[str, ...]) -> tuple[int, list[int], list[int]]:
+    """Give the places of the whole time, of the counts of requests, and of the latencies' bins."""
+    requests = [columns.index(name) for name in ("reads", "writes", "others")]
+    bins = [at for at, name in enumerate(columns) if name.startswith("latency_log2_us_")]
+    return columns.index("total_ns"), requests, bins
 
 
 def _of_peers(table: HostTable | None, span_ns: int) -> dict[str, float]:

@@ -100,6 +100,8 @@ class Rhythms:
         if one is None:
             return None
         if one.beat is None:
+            if one.try_at_ns > until_ns:
+                return None
             if self._has_turn((pid, start_ns), one, until_ns):
                 self._learnt += max(one.held, _LEAST_LEARNT)
                 _try_to_learn(one, until_ns)

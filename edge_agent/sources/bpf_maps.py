@@ -8,7 +8,7 @@ import mmap
 import os
 import platform
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -61,7 +61,25 @@ def possible_cpus(text: str | None = None) -> int:
     return sum(int(part[-1]) - int(part[0]) + 1 for part in ranges)
 
 
-@dataclass(frozen=True, slots=True)
+class _Room:
+    """Where one map's values are read to, made once: making it costs as much as the read.
+
+    Keys uint8[rows, key_bytes], values uint64[rows, cpus, fields].
+    """
+
+    def __init__(self, table: PerCpuMap) -> None:
+        rows = _BATCH_BYTES // (8 * table.cpus * table.fields)
+        rows = self.rows = max(_LEAST_ROWS, min(rows, table.capacity, _MOST_ROWS))
+        self.keys = np.empty((rows, table.key_bytes), np.uint8)
+        self.values = np.empty((rows, table.cpus, table.fields), np.uint64)
+        # The kernel's cursor of a hash is a u32 bucket, whatever the key's size.
+        self._cursor = np.zeros(max(table.key_bytes, 8), np.uint8)
+        self.cursor = self._cursor.ctypes.data
+        places = self.keys.ctypes.data, self.values.ctypes.data
+        self.batch = _Batch(0, self.cursor, *places, rows, table.fd)
+
+
+@dataclass(slots=True)
 class PerCpuMap:
     """A per-CPU map: at most `capacity` keys to uint64[cpus, fields]."""
 
@@ -70,10 +88,11 @@ class PerCpuMap:
     fields: int
     cpus: int
     capacity: int = 1
+    _room: _Room | None = field(default=None, init=False, repr=False, compare=False)
 
     def value(self, key: bytes) -> NDArray[np.uint64]:
         """Read one value. Raises SourceUnavailable."""
-        out = np.zeros((self.cpus, self.fields), np.uint64)
+        out = np.empty((self.cpus, self.fields), np.uint64)
         _element(_LOOKUP, self.fd, key, out.ctypes.data)
         return out
 
@@ -92,31 +111,22 @@ class PerCpuMap:
     def batches(self) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint64]]]:
         """Yield keys uint8[n, key_bytes] and values uint64[n, cpus, fields] of a hash.
 
-        The arrays are written again by the next step. Raises SourceUnavailable.
+        The arrays are written again by the next step and by the next call: one reader at a time.
+        Raises SourceUnavailable.
         """
-        rows = _BATCH_BYTES // (8 * self.cpus * self.fields)
-        rows = max(_LEAST_ROWS, min(rows, self.capacity, _MOST_ROWS))
-        keys = np.empty((rows, self.key_bytes), np.uint8)
-        values = np.empty((rows, self.cpus, self.fields), np.uint64)
-        # The kernel's cursor of a hash is a u32 bucket, whatever the key's size.
-        cursor = np.zeros(max(self.key_bytes, 8), np.uint8)
-        begun = False
+        if self._room is None:
+            self._room = _Room(self)
+        room = self._room
+        batch, batch.in_batch = room.batch, 0
         while True:
-            batch = _Batch(
-                cursor.ctypes.data if begun else 0,
-                cursor.ctypes.data,
-                keys.ctypes.data,
-                values.ctypes.data,
-                rows,
-                self.fd,
-            )
+            batch.count = room.rows
             failed = bpf_call(_LOOKUP_BATCH, batch)
             if failed not in {0, errno.ENOENT}:
                 raise SourceUnavailable(f"cannot read a BPF map: {os.strerror(failed)}")
-            yield keys[: batch.count], values[: batch.count]
+            yield room.keys[: batch.count], room.values[: batch.count]
             if failed:
                 return
-            begun = True
+            batch.in_batch = room.cursor
 
 
 class ArrayView:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import struct
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -21,10 +22,21 @@ from .cgroup_names import CgroupNames
 OTHER: Final = "OTHER"
 """The row of everything that found no room in a bounded map."""
 
+_COST_ROWS: Final = (*layout.PROGRAMS, "on_tick")
+_COST_COLUMNS: Final = ("hits", "timed_hits", "timed_ns")
 _IDLE_DRAINS: Final = 600
 """A peer or device that stayed silent for ten minutes makes room."""
 
-Rows = dict[bytes, NDArray[np.int64]]
+@dataclass(slots=True)
+class Rows:
+    """One reading of a map.
+
+    places   the row of each key; the same dictionary as long as the keys stay the same
+    totals   int64[keys, columns]
+    """
+
+    places: dict[bytes, int]
+    totals: NDArray[np.int64]
 
 
 class GrowingTable:
@@ -44,30 +56,49 @@ class GrowingTable:
         self.name = name
         self._source = source
         self._columns = columns
-        self._latest = [columns.index(column) for column in latest]
+        self._at = {column: place for place, column in enumerate(columns)}
+        self._latest = [self._at[column] for column in latest]
         self._other = bytes(source.key_bytes)
+        self._keys: bytes | None = None
+        self._read_places: dict[bytes, int] = {}
         self._places: dict[bytes, int] = {}
         self._before = np.zeros((0, len(columns)), np.int64)
-        self._idle = np.zeros(0, np.int64)
+        self._drains = 0
+        self._grew_at = np.zeros(0, np.int64)
 
     def read(self) -> Rows:
-        """Give the present rows: int64[columns] per key."""
-        rows: Rows = {}
-        width = len(self._columns)
+        """Give the present rows."""
+        width, size = len(self._columns), self._source.key_bytes
+        blob, parts = b"", []
         for keys, values in self._source.batches():
-            totals = values[:, :, :width].sum(axis=1).astype(np.int64)
+            totals = values[:, :, :width].sum(axis=1).view(np.int64)
             if self._latest:
                 totals[:, self._latest] = values[:, :, self._latest].max(axis=1)
-            rows.update(zip(map(bytes, keys), totals, strict=True))
-        return rows
+            blob += keys.tobytes()
+            parts.append(totals)
+        if blob != self._keys:
+            found = [blob[at : at + size] for at in range(0, len(blob), size)]
+            places = {key: place for place, key in enumerate(found)}
+            if len(places) == len(found):
+                self._keys, self._read_places = blob, places
+            else:  # the map moved while it was read, and gave a row twice: the later one counts
+                last = list(places.values())
+                parts = [np.concatenate(parts)[last]]
+                self._keys, self._read_places = None, {key: n for n, key in enumerate(places)}
+        return Rows(self._read_places, parts[0] if len(parts) == 1 else np.concatenate(parts))
 
     def add(self, now: Rows, key: bytes, values: Mapping[str, int]) -> None:
         """Add to columns of a row, made where the map has room for it; else to those of OTHER."""
-        if key not in now and len(now) >= self._source.capacity:
+        if key not in now.places and len(now.places) >= self._source.capacity:
             key = self._other
-        row = now.setdefault(key, np.zeros(len(self._columns), np.int64))
+        place = now.places.get(key)
+        if place is None:
+            place = len(now.places)
+            now.places = {**now.places, key: place}
+            now.totals = np.vstack([now.totals, np.zeros((1, len(self._columns)), np.int64)])
         for column, value in values.items():
-            row[self._columns.index(column)] += value
+            if value:
+                now.totals[place, self._at[column]] += value
 
     def grown(
         self,
@@ -77,52 +108,50 @@ class GrowingTable:
         span_ns: int,
     ) -> HostTable | None:
         """Give the rows that changed; None where nothing did. `now` becomes the next base."""
-        if not now:
-            self._places = {}
-            return None
-        rows = np.array(list(now.values()), np.int64)
-        before, idle = self._bases(now)
-        growth = np.maximum(rows - before, 0)
+        self._drains += 1
+        if now.places is not self._places:
+            self._follow(now.places)
+        growth = now.totals - self._before
         # A task that just left its CPU can take a moment of its time back: wait for it.
-        self._before = np.maximum(rows, before)
-        grew = growth.any(axis=1)
-        self._idle = np.where(grew, 0, idle + 1)
-        places = np.flatnonzero(grew)
+        np.maximum(growth, 0, out=growth)
+        self._before += growth
+        places = np.flatnonzero(growth.any(axis=1))
         if not len(places):
             return None
-        keys = list(now)
+        self._grew_at[places] = self._drains
+        keys = list(now.places)
         found = [keys[place] for place in places.tolist()]
-        names = tuple(OTHER if key == self._other else name_of(key) for key in found)
+        names = tuple([OTHER if key == self._other else name_of(key) for key in found])
         values = growth[places]
         if len(set(names)) < len(names):
             names, values = _joined(names, values)
         return HostTable(self.name, names, self._columns, values, boottime_ns, span_ns)
 
-    def _bases(self, now: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Give each row's last value and for how long it has been silent: 0 for a new one."""
-        if list(self._places) == list(now):
-            return self._before, self._idle
-        before = np.zeros((len(now), len(self._columns)), np.int64)
-        idle = np.zeros(len(now), np.int64)
-        for place, key in enumerate(now):
+    def _follow(self, places: dict[bytes, int]) -> None:
+        """Take each row's last value, and when it grew, to its new place: a new one's are 0, now."""
+        before = np.zeros((len(places), len(self._columns)), np.int64)
+        grew_at = np.full(len(places), self._drains - 1, np.int64)
+        for place, key in enumerate(places):
             known = self._places.get(key)
             if known is not None:
-                before[place], idle[place] = self._before[known], self._idle[known]
-        self._places = {key: place for place, key in enumerate(now)}
-        return before, idle
+                before[place], grew_at[place] = self._before[known], self._grew_at[known]
+        self._places, self._before, self._grew_at = places, before, grew_at
 
     def forget(self, keys: Iterable[bytes]) -> None:
         """Make room: remove rows whose last growth has been handed out."""
-        for key in list(keys):
-            if key != self._other:
-                self._source.delete(key)
-                self._places.pop(key, None)
+        gone = [key for key in keys if key != self._other]
+        for key in gone:
+            self._source.delete(key)
+        if gone:
+            self._keys = None  # what is read next are other rows, even of the same keys
+            self._places = {k: n for k, n in self._places.items() if k not in set(gone)}
 
     def forget_idle(self) -> None:
         """Remove the rows that have been silent for long."""
-        if len(self._idle) and int(self._idle.max()) >= _IDLE_DRAINS:
+        oldest = self._drains - _IDLE_DRAINS
+        if len(self._grew_at) and int(self._grew_at.min()) <= oldest:
             places = self._places.items()
-            self.forget([key for key, place in places if self._idle[place] >= _IDLE_DRAINS])
+            self.forget([key for key, place in places if self._grew_at[place] <= oldest])
 
 
 def _joined(
@@ -142,17 +171,24 @@ class CgroupTable:
         self._table = table
         self._names = names
         self._searched: set[int] = set()
+        self._named: dict[bytes, int] | None = None
+        """Keys that all have names: as long as the map has these, none is looked for."""
+        self._asked: tuple[Collection[str], set[int]] = ((), set())
 
     def name_of(self, cgroup: int) -> str:
         """Name a cgroup, looking for it once more where it is unknown."""
-        if not self._names.knows_all({cgroup} - self._searched):
-            self._names.scan()
+        name = self._names.name(cgroup)
+        if name is None and cgroup not in self._searched:
+            self._scan()
             self._searched |= {cgroup}
-        return self._name(struct.pack("<Q", cgroup))
+            name = self._names.name(cgroup)
+        return name or f"gone:{cgroup}"
 
     def ids(self, names: Collection[str]) -> set[int]:
         """Give the ids of cgroups that were seen, by name."""
-        return self._names.ids(names)
+        if self._asked[0] != names:
+            self._asked = names, self._names.ids(names)
+        return self._asked[1]
 
     def grown(
         self,
@@ -164,18 +200,29 @@ class CgroupTable:
         now = self._table.read()
         for cgroup, values in kept_back:
             self._table.add(now, cgroup.to_bytes(8, "little"), values)
-        ids = set(np.frombuffer(b"".join(now), "<u8").tolist()) - {0}
-        if not self._names.knows_all(ids - self._searched):
-            self._names.scan()
-            self._searched = self._names.unknown(ids)
+        gone = self._unnamed(now)
         table = self._table.grown(now, self._name, boottime_ns, span_ns)
         if self._names.cut_short:
             self._table.forget_idle()  # what has no name may be there all the same
-            return table
-        gone = self._names.unknown(ids)
-        if gone:
+        else:
             self._table.forget(struct.pack("<Q", one) for one in gone)
         return table
+
+    def _unnamed(self, now: Rows) -> set[int]:
+        """Look for names where one is missing; give the ids of what has none."""
+        if now.places is self._named:
+            return set()
+        ids = set(np.frombuffer(b"".join(now.places), "<u8").tolist()) - {0}
+        if not self._names.knows_all(ids - self._searched):
+            self._scan()
+            self._searched = self._names.unknown(ids)
+        gone = self._names.unknown(ids)
+        self._named = now.places if not gone else None
+        return gone
+
+    def _scan(self) -> None:
+        self._names.scan()
+        self._named, self._asked = None, ((), set())
 
     def _name(self, key: bytes) -> str:
         cgroup = int.from_bytes(key, "little")
@@ -191,17 +238,22 @@ def device_name(key: bytes) -> str:
     return link.resolve().name if link.exists() else device
 
 
+@lru_cache(maxsize=4096)
 def peer_name(key: bytes) -> str:
     """Write a peer's address; one mapped from IPv4 as IPv4."""
     address = ipaddress.IPv6Address(key)
     return str(address.ipv4_mapped or address)
 
 
+@lru_cache(maxsize=1)
+def _cpu_names(count: int) -> tuple[str, ...]:
+    return tuple(f"cpu{number}" for number in range(count))
+
+
 def cpu_table(grown: NDArray[np.uint64], boottime_ns: int, span_ns: int) -> HostTable:
     """Give the totals' growth by CPU from uint64[cpus, CPU_STATE_FIELDS]."""
     values = grown[:, : len(layout.TOTALS)].astype(np.int64)
-    rows = tuple(f"cpu{number}" for number in range(len(values)))
-    return HostTable("cpu", rows, layout.TOTALS, values, boottime_ns, span_ns)
+    return HostTable("cpu", _cpu_names(len(values)), layout.TOTALS, values, boottime_ns, span_ns)
 
 
 def cost_table(
@@ -212,9 +264,8 @@ def cost_table(
     timer   (callbacks, nanoseconds of all of them): every callback is timed
     """
     start, count = len(layout.TOTALS), len(layout.PROGRAMS)
-    parts = grown[:, start : start + 3 * count].sum(axis=0).reshape(3, count).T.astype(np.int64)
+    values = np.empty((count + 1, 3), np.int64)
+    values[:-1] = grown[:, start : start + 3 * count].sum(axis=0).reshape(3, count).T
     ticks, ticks_ns = timer
-    values = np.vstack([parts, [[ticks, ticks, ticks_ns]]])
-    rows = (*layout.PROGRAMS, "on_tick")
-    columns = ("hits", "timed_hits", "timed_ns")
-    return HostTable("bpf_cost", rows, columns, values, boottime_ns, span_ns)
+    values[-1] = ticks, ticks, ticks_ns
+    return HostTable("bpf_cost", _COST_ROWS, _COST_COLUMNS, values, boottime_ns, span_ns)

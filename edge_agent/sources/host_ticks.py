@@ -60,7 +60,8 @@ def fresh_slots(
     slots = ring[(numbers % _SLOTS).astype(np.intp)]
     now = int(state[0])
     whole = (slots[:, 0] == numbers) & (numbers + np.uint64(_SLOTS) > np.uint64(now))
-    slots = slots[whole]
+    if not whole.all():
+        slots = slots[whole]
     return slots, published, published - read_to - len(slots)
 
 

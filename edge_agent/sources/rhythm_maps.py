@@ -40,7 +40,8 @@ class RhythmMaps:
         self._generation = 0
         self._now: frozenset[int] = frozenset()
         self._beyond: dict[_Process, tuple[int, ...]] = {}
-        self._idle: dict[_Process, int] = {}
+        self._drains = 0
+        self._marked_at: dict[_Process, int] = {}
         self._programs = ProgramNames()
 
     @property
@@ -82,7 +83,7 @@ class RhythmMaps:
         at_ns, values, sockets = (columns[one].view(np.int64) for one in (_AT, _VALUE, _SOCKET))
         for first, end in pairwise(bounds):
             pid, start_ns = int(tgids[first]), int(starts[first])
-            self._idle[pid, start_ns] = 0
+            self._marked_at[pid, start_ns] = self._drains
             yield RhythmMarks(
                 pid=pid,
                 start_ns=start_ns,
@@ -98,21 +99,23 @@ class RhythmMaps:
 
     def _beyond_grown(self) -> dict[_Process, tuple[int, ...]]:
         """Give what was only counted since the last call; processes silent for long make room."""
+        self._drains += 1
+        before, self._beyond = self._beyond, {}
+        known, self._marked_at = self._marked_at, {}
         grown: dict[_Process, tuple[int, ...]] = {}
-        seen: dict[_Process, tuple[int, ...]] = {}
         silent: list[int] = []
         for keys, values in self._processes.batches():
-            pids = keys.copy().view(np.uint32).reshape(-1).tolist()
-            for pid, row in zip(pids, values[:, 0, :].tolist(), strict=True):
-                process = (pid, row[0])
-                before = self._beyond.get(process, _NONE)
-                seen[process] = tuple(row[-_KINDS:])
-                pairs = zip(seen[process], before, strict=True)
-                grown[process] = tuple(now - then for now, then in pairs)
-                if self._idle.get(process, 0) >= _IDLE_DRAINS:
+            starts, counts = values[:, 0, 0].tolist(), values[:, 0, -_KINDS:]
+            for place, pid in enumerate(keys.view(np.uint32)[:, 0].tolist()):
+                process = (pid, starts[place])
+                marked_at = self._marked_at[process] = known.get(process, self._drains)
+                if self._drains - marked_at >= _IDLE_DRAINS:
                     silent.append(pid)
+            for place in np.flatnonzero(counts.any(axis=1)).tolist():
+                process = (int.from_bytes(keys[place], "little"), starts[place])
+                now = self._beyond[process] = tuple(counts[place].tolist())
+                pairs = zip(now, before.get(process, _NONE), strict=True)
+                grown[process] = tuple(count - then for count, then in pairs)
         for pid in silent:
             self._processes.delete(struct.pack("<I", pid))
-        self._beyond = seen
-        self._idle = {process: self._idle.get(process, 0) + 1 for process in seen}
         return grown
