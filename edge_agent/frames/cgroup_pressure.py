@@ -61,9 +61,8 @@ class CgroupPressure:
             except OSError:
                 continue
             try:
-                text = os.read(fd, _LONGEST_FILE).decode("ascii", errors="replace")
-                stalls[resource] = stall_totals(text, file)
-            except (OSError, SourceUnavailable, ValueError):
+                stalls[resource] = stall_totals(os.read(fd, _LONGEST_FILE), file)
+            except (OSError, SourceUnavailable):
                 continue  # removed while it was read, or switched off
             finally:
                 os.close(fd)

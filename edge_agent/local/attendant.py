@@ -24,6 +24,7 @@ from wire.catalogue import Catalogue
 from .board import Board
 from .clock_map import ClockPoint, read_point
 from .devices_view import DeviceRows
+from .gathering import Gathering
 from .history import History
 from .history_batch import HistoryBatch
 from .history_db import HistoryUnavailable
@@ -89,7 +90,8 @@ class Attendant:
         self._clock_ms = 0
         self._status: SelfStatus | None = None
         self._history = self._open_history()
-        self._batch = HistoryBatch(self._history) if self._history else None
+        batch = HistoryBatch(self._history) if self._history else None
+        self._gathering = Gathering(self._flattener, self._board, batch)
         self._socket = self._open_socket()
         self._server = self._open_server()
 
@@ -117,8 +119,7 @@ class Attendant:
         self, source: Source, records: Sequence[Record], now_boottime_ns: int, failure: str | None
     ) -> None:
         """Keep and show what a source handed out."""
-        rows: list[Row] = list(self._flattener.rows(source.name, records))
-        rows += self._devices.rows(source.name, source, now_boottime_ns)
+        rows: list[Row] = list(self._devices.rows(source.name, source, now_boottime_ns))
         if failure is None:
             self._failing.pop(source.name, None)
         else:
@@ -126,10 +127,8 @@ class Attendant:
             if self._failing.get(source.name) != failure:
                 rows.append(EventRow(now_boottime_ns, source.name, "source_failed", "", failure))
             self._failing[source.name] = failure
-        self._board.add(rows)
-        self._board.withdraw(self._devices.withdrawn())
-        if self._batch is not None:
-            self._batch.add(rows)
+        self._gathering.add(source.name, records, rows)
+        self._gathering.withdraw(self._devices.withdrawn())
 
     def stepped(self, now_ms: int) -> None:
         """Do what is due once a step."""
@@ -139,8 +138,7 @@ class Attendant:
             self._reload()
         if self._socket is not None:
             self._socket.serve(self.view)
-        if self._batch is not None:
-            self._batch.step(now_ms)
+        self._gathering.step(now_ms)
         if now_ms >= self._clock_ms:
             self._clock_ms = now_ms + _CLOCK_EVERY_MS
             point = self._note_clock()
@@ -160,16 +158,17 @@ class Attendant:
             self._socket.close()
         if self._server is not None:
             self._server.close()
-        if self._batch is not None:
-            self._batch.flush()
+        self._gathering.flush()
         if self._history is not None:
             self._history.close()
-        self._socket = self._server = self._history = self._batch = None
+        self._socket = self._server = self._history = None
+        self._gathering = Gathering(self._flattener, self._board, None)
 
     # What others see ----------------------------------------------------------------------------
 
     def view(self) -> dict[str, Any]:
         """Give the live view as a JSON document."""
+        self._gathering.fold()
         now_ms, windows = self._now_ms(), self._shell.windows
         status = self._shell.status()
         opened = windows.open_windows() if isinstance(windows, TaskWindows) else ()
@@ -284,9 +283,7 @@ class Attendant:
 
     def _event(self, name: str, key: str = "", detail: str = "") -> None:
         row = EventRow(self._boottime_ns(), SELF, name, key, detail)
-        self._board.add([row])
-        if self._batch is not None:
-            self._batch.add([row])
+        self._gathering.add(SELF, (), [row])
 
     def _note_clock(self) -> ClockPoint:
         clock = self._clock

@@ -69,6 +69,7 @@ class Board:
 
     def withdraw(self, places: Iterable[tuple[str, str, str]]) -> None:
         """Forget values (source, name, key) that no longer hold, however new they are."""
+        self._fold()
         for place in places:
             self._values.pop(place, None)
 

@@ -1,6 +1,6 @@
 """Rows on their way into the history, gathered so that the file is written once in a while.
 
-A transaction costs as much as a hundred rows, and snapshots of five seconds compress as one pack.
+A transaction costs as much as a hundred rows, and snapshots of ten seconds compress as one pack.
 """
 
 from __future__ import annotations
@@ -14,29 +14,20 @@ from .history import History
 from .packing import MOST_CELLS, MOST_SNAPSHOTS
 from .rows import PackedRow, Row
 
-EVERY_MS: Final = 5_000
-"""What a killed agent loses of its raw history; one that stops in order loses nothing."""
 MOST_ROWS: Final = 20_000
 
 
 class HistoryBatch:
-    """Gathers rows and hands them to the history every five seconds."""
+    """Gathers rows until they are to be written."""
 
     def __init__(self, history: History) -> None:
         self._history = history
         self._rows: list[Row] = []
-        self._due_ms = 0
 
     def add(self, rows: Iterable[Row]) -> None:
         """Take rows; a burst is written at once."""
         self._rows.extend(rows)
         if len(self._rows) >= MOST_ROWS:
-            self.flush()
-
-    def step(self, now_ms: int) -> None:
-        """Write what is due; a clock that was set back does not keep rows waiting."""
-        if now_ms >= self._due_ms or self._due_ms - now_ms > EVERY_MS:
-            self._due_ms = now_ms + EVERY_MS
             self.flush()
 
     def flush(self) -> None:

@@ -145,7 +145,7 @@ class _Value(Protocol):
     boottime_ns: int
 
 
-_NOT_SHOWN: Final = frozenset({StepMarks, RhythmMarks})
+NOT_SHOWN: Final = frozenset({StepMarks, RhythmMarks})
 """Diagnosis reads them, and shows what it finds."""
 
 
@@ -163,7 +163,7 @@ class Flattener:
     def rows(self, source: str, records: Iterable[object]) -> Iterator[Row]:
         """Give the rows of what one source handed out."""
         for record in records:
-            if type(record) in _NOT_SHOWN:
+            if type(record) in NOT_SHOWN:
                 continue
             if type(record) is Observation:
                 yield self._observed(source, record)

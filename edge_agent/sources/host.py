@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, TypeVar
-
-import psutil
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from edge_agent.activity import Observation
 from wire.catalogue import Catalogue
 
+from .host_counters import CPU_FIELDS, CounterFiles, HostCounters
 from .port import SourceUnavailable
 
 MILLION: Final = 1_000_000
 SECTIONS: Final = ("host_cpu", "host_memory", "host_disk", "host_network")
 _SHORTEST_NS: Final = 100_000_000
 _NS_PER_S: Final = 1_000_000_000
-_LAYERED_LINKS: Final = ("lo", "ifb", "veth", "br-", "docker", "virbr", "bond", "cni", "tun", "tap")
-_LAYERED: Final = ("loop", "ram", "zram", "dm-", "md", "sr", "fd")
-
-_Disk = TypeVar("_Disk")
+_CPU_CELLS: Final = ("user", "system", "iowait", "interrupt", "steal")
 
 Levels = dict[tuple[str, str], float]
 """(section, cell) -> level in the unit of the cell's full scale."""
 
 
 class HostSource:
-    """Samples psutil's counters; each drain is one sample of the time since the one before.
+    """Samples the counters of /proc; each drain is one sample of the time since the one before.
 
     Every sample is in millionths of the cell's full scale, as the catalogue has it.
     """
@@ -42,43 +38,58 @@ class HostSource:
             if section.name in SECTIONS
             for coordinate in section.coordinates
         }
-        self._before: _Counters | None = None
+        self._files: CounterFiles | None = None
+        self._before: HostCounters | None = None
         self._before_ns: int | None = None
 
     def probe(self) -> str | None:
         """Say why this host's counters cannot be read."""
         try:
-            _Counters()
-        except (OSError, RuntimeError, NotImplementedError) as error:
+            files = CounterFiles()
+        except OSError as error:
             return f"host counters: {error}"
+        try:
+            files.read()
+        except (OSError, ValueError) as error:
+            return f"host counters: {error}"
+        finally:
+            files.close()
         return None
 
     def start(self) -> None:
-        """Remember the counters' present values."""
-        self._before, self._before_ns = _counters(), None
+        """Begin with the next drain. Raises SourceUnavailable."""
+        try:
+            self._files, self._before_ns = self._files or CounterFiles(), None
+        except OSError as error:
+            raise SourceUnavailable(f"host counters: {error}") from None
 
     def drain(self, now_boottime_ns: int) -> Iterable[Observation]:
         """Return one observation per cell for the time since the last call.
 
         The first call and calls less than 100 ms apart give nothing: ticks are too coarse.
         """
-        if self._before is None:
+        if self._files is None:
             raise SourceUnavailable("host counters: not started")
-        if self._before_ns is None:
-            self._before, self._before_ns = _counters(), now_boottime_ns
+        before, before_ns = self._before, self._before_ns
+        if before_ns is not None and now_boottime_ns - before_ns < _SHORTEST_NS:
             return []
-        elapsed_ns = now_boottime_ns - self._before_ns
-        if elapsed_ns < _SHORTEST_NS:
-            return []
-        now = _counters()
-        levels = now.levels_since(self._before, elapsed_ns / _NS_PER_S)
+        try:
+            now = self._files.read()
+        except (OSError, ValueError) as error:
+            raise SourceUnavailable(f"host counters: {error}") from None
         self._before, self._before_ns = now, now_boottime_ns
+        if before is None or before_ns is None:
+            return []
+        elapsed_ns = now_boottime_ns - before_ns
+        levels = levels_of(now, before, elapsed_ns / _NS_PER_S)
         # The middle of the span: a sample that straddles two windows counts where most of it lies.
         return list(self._observations(levels, now_boottime_ns - elapsed_ns // 2))
 
     def stop(self) -> None:
-        """Forget the counters."""
-        self._before = self._before_ns = None
+        """Let the files go."""
+        if self._files is not None:
+            self._files.close()
+        self._files = self._before = self._before_ns = None
 
     def _observations(self, levels: Levels, at_ns: int) -> Iterator[Observation]:
         for (section, cell), full_scale in self._full_scale.items():
@@ -88,94 +99,39 @@ class HostSource:
                 yield Observation(section, cell, round(share * MILLION), at_ns)
 
 
-class _Counters:
-    """One reading of everything."""
-
-    def __init__(self) -> None:
-        # Without `nowrap`: a counter that falls counts as 0, and the bookkeeping costs half a call.
-        self.cpu = psutil.cpu_times()
-        self.memory = psutil.virtual_memory()
-        self.disks = _whole_disks(psutil.disk_io_counters(perdisk=True, nowrap=False) or {})
-        self.networks = psutil.net_io_counters(pernic=True, nowrap=False)
-
-    def levels_since(self, before: _Counters, elapsed_s: float) -> Levels:
-        """Return every level; a counter that went backwards (a device came back) counts as 0."""
-        return {
-            **self._cpu_percent(before),
-            **self._memory_percent(),
-            **self._disk(before, elapsed_s),
-            **self._network(before, elapsed_s),
-        }
-
-    def _cpu_percent(self, before: _Counters) -> Levels:
-        spent = {
-            # guest time is part of user time already
-            field: max(0.0, getattr(self.cpu, field) - getattr(before.cpu, field))
-            for field in self.cpu._fields
-            if not field.startswith("guest")
-        }
-        whole = sum(spent.values())
-        if whole <= 0:
-            return {}
-        parts = {
-            "user": ("user", "nice"),
-            "system": ("system",),
-            "iowait": ("iowait",),
-            "interrupt": ("irq", "softirq"),
-            "steal": ("steal",),
-        }
-        return {
-            ("host_cpu", cell): 100 * sum(spent.get(f, 0.0) for f in fields) / whole
-            for cell, fields in parts.items()
-        }
-
-    def _memory_percent(self) -> Levels:
-        cached = getattr(self.memory, "cached", 0) + getattr(self.memory, "buffers", 0)
-        return {
-            ("host_memory", "used"): 100 * self.memory.used / self.memory.total,
-            ("host_memory", "cached"): 100 * cached / self.memory.total,
-        }
-
-    def _disk(self, before: _Counters, elapsed_s: float) -> Levels:
-        busiest_ms = read = written = 0
-        for name, now in self.disks.items():
-            then = before.disks.get(name, now)
-            busy_ms = getattr(now, "busy_time", 0) - getattr(then, "busy_time", 0)
-            busiest_ms = max(busiest_ms, busy_ms)
-            read += max(0, now.read_bytes - then.read_bytes)
-            written += max(0, now.write_bytes - then.write_bytes)
-        return {
-            ("host_disk", "busy"): 100 * busiest_ms / (1_000 * elapsed_s),
-            ("host_disk", "read"): read / elapsed_s,
-            ("host_disk", "write"): written / elapsed_s,
-        }
-
-    def _network(self, before: _Counters, elapsed_s: float) -> Levels:
-        received = sent = 0
-        for name, now in self.networks.items():
-            if name.startswith(_LAYERED_LINKS):
-                continue
-            then = before.networks.get(name, now)
-            received += max(0, now.bytes_recv - then.bytes_recv)
-            sent += max(0, now.bytes_sent - then.bytes_sent)
-        return {
-            ("host_network", "receive"): received / elapsed_s,
-            ("host_network", "transmit"): sent / elapsed_s,
-        }
+def levels_of(now: HostCounters, before: HostCounters, elapsed_s: float) -> Levels:
+    """Return every level; a counter that went backwards (a device came back) counts as 0."""
+    levels = _cpu_percent(now.cpu, before.cpu)
+    memory = now.memory
+    levels["host_memory", "used"] = 100 * memory.used / memory.total
+    levels["host_memory", "cached"] = 100 * memory.cached / memory.total
+    busiest_ms = read = written = 0
+    for disk, (bytes_read, bytes_written, busy_ms) in now.disks.items():
+        then = before.disks.get(disk)
+        if then is not None:
+            read += max(0, bytes_read - then[0])
+            written += max(0, bytes_written - then[1])
+            busiest_ms = max(busiest_ms, busy_ms - then[2])
+    levels["host_disk", "busy"] = 100 * busiest_ms / (1_000 * elapsed_s)
+    levels["host_disk", "read"] = read / elapsed_s
+    levels["host_disk", "write"] = written / elapsed_s
+    received = sent = 0
+    for link, (bytes_received, bytes_sent) in now.links.items():
+        was = before.links.get(link)
+        if was is not None:
+            received += max(0, bytes_received - was[0])
+            sent += max(0, bytes_sent - was[1])
+    levels["host_network", "receive"] = received / elapsed_s
+    levels["host_network", "transmit"] = sent / elapsed_s
+    return levels
 
 
-def _counters() -> _Counters:
-    try:
-        return _Counters()
-    except (OSError, RuntimeError, NotImplementedError) as error:
-        raise SourceUnavailable(f"host counters: {error}") from None
-
-
-def _whole_disks(disks: Mapping[str, _Disk]) -> dict[str, _Disk]:
-    """Leave out partitions and layered devices: their bytes are those of a disk that is listed."""
-    names = [name for name in disks if not name.startswith(_LAYERED)]
-    return {
-        name: disks[name]
-        for name in names
-        if not any(name != whole and name.startswith(whole) for whole in names)
-    }
+def _cpu_percent(now: tuple[int, ...], before: tuple[int, ...]) -> Levels:
+    spent = [max(0, ticks - then) for ticks, then in zip(now, before, strict=True)]
+    whole = sum(spent)
+    if not whole:
+        return {}
+    parts = dict(zip(CPU_FIELDS, spent, strict=True))
+    parts["user"] += parts["nice"]
+    parts["interrupt"] = parts["irq"] + parts["softirq"]
+    return {("host_cpu", cell): 100 * parts[cell] / whole for cell in _CPU_CELLS}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -11,12 +11,13 @@ import numpy as np
 
 from edge_agent.activity import HostTable
 
+from .kernel_file import KernelFile
 from .port import SourceUnavailable
 
 RESOURCES: Final = ("cpu", "memory", "io", "irq")
 COLUMNS: Final = ("some_ns", "full_ns")
 _NS_PER_US: Final = 1_000
-_LONGEST_FILE: Final = 4_096
+_LINE: Final = re.compile(rb"(some|full) .*\btotal=(\d{1,19})(?: .*)?")
 
 Totals = dict[str, tuple[int, int]]
 
@@ -28,6 +29,7 @@ class PressureSource:
 
     def __init__(self, folder: Path = Path("/proc/pressure")) -> None:
         self._folder = folder
+        self._files: dict[str, KernelFile] = {}
         self._before: tuple[int, Totals] | None = None
 
     def probe(self) -> str | None:
@@ -40,7 +42,7 @@ class PressureSource:
 
     def start(self) -> None:
         """Begin with the next drain."""
-        self._before = None
+        self.stop()
 
     def drain(self, now_boottime_ns: int) -> Iterable[HostTable]:
         """Yield one row per resource for the time since the last call; the first gives nothing."""
@@ -58,32 +60,31 @@ class PressureSource:
         yield HostTable(self.name, rows, COLUMNS, values, begun_ns, now_boottime_ns - begun_ns)
 
     def stop(self) -> None:
-        """Forget the last values."""
+        """Forget the last values, and let the files go."""
         self._before = None
+        while self._files:
+            self._files.popitem()[1].close()
 
     def _read(self) -> Totals:
         totals: Totals = {}
         for resource in RESOURCES:
-            file = f"{self._folder}/{resource}"
-            try:
-                descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                continue
-            try:
-                text = os.read(descriptor, _LONGEST_FILE).decode("ascii", errors="replace")
-            finally:
-                os.close(descriptor)
-            totals[resource] = stall_totals(text, file)
+            file = self._files.get(resource)
+            if file is None:
+                try:
+                    file = self._files[resource] = KernelFile(f"{self._folder}/{resource}")
+                except FileNotFoundError:
+                    continue
+            totals[resource] = stall_totals(file.head(), file.path)
         return totals
 
 
-def stall_totals(text: str, where: str) -> tuple[int, int]:
+def stall_totals(text: bytes, where: str) -> tuple[int, int]:
     """Give (some, full) in ns; a line that is not there is 0. Raises SourceUnavailable."""
-    totals = {"some": 0, "full": 0}
+    totals = {b"some": 0, b"full": 0}
     for line in text.splitlines():
-        kind, *fields = line.split()
-        values = dict(field.split("=", 1) for field in fields if "=" in field)
-        if kind not in totals or not values.get("total", "").isdigit():
-            raise SourceUnavailable(f"{where}: expected `some|full ... total=N`, got {line[:80]!r}")
-        totals[kind] = int(values["total"]) * _NS_PER_US
-    return totals["some"], totals["full"]
+        found = _LINE.fullmatch(line)
+        if found is None:
+            shown = line[:80].decode("ascii", "replace")
+            raise SourceUnavailable(f"{where}: expected `some|full ... total=N`, got {shown!r}")
+        totals[found[1]] = int(found[2]) * _NS_PER_US
+    return totals[b"some"], totals[b"full"]

@@ -7,12 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edge_agent.activity import Observation, RhythmMarks
 from edge_agent.local.board import FRESH_NS, Board
 from edge_agent.local.clock_map import ClockPoint
 from edge_agent.local.history import History
-from edge_agent.local.history_batch import EVERY_MS, MOST_ROWS, HistoryBatch
+from edge_agent.local.gathering import EVERY_MS, MOST_RECORDS, Gathering
+from edge_agent.local.history_batch import MOST_ROWS, HistoryBatch
 from edge_agent.local.history_read import HistoryReader
-from edge_agent.local.rows import Cell, EventRow, MetricRow, PackedRow, Row
+from edge_agent.local.rows import Cell, EventRow, Flattener, MetricRow, PackedRow, Row
+from wire.catalogue import Catalogue
 
 S = 1_000_000_000
 TICKS = (Cell("switches", "", ""), Cell("cpu_ns", "", "ns"))
@@ -61,19 +64,57 @@ def test_history_batch_writes_when_due_or_full_also_after_a_clock_set_back(
 ) -> None:
     history = History(tmp_path / "h.sqlite", boot=lambda: "boot")
     batch = HistoryBatch(history)
-    batch.step(100_000)
-    batch.add(drained(1))
-    batch.step(100_000 + EVERY_MS - 1)
+    gathering = Gathering(Flattener(Catalogue.load()), Board(), batch)
+    gathering.step(100_000)
+    gathering.add("host", (), drained(1))
+    gathering.step(100_000 + EVERY_MS - 1)
     assert history.kept == 0
-    batch.step(100_000 + EVERY_MS)
+    gathering.step(100_000 + EVERY_MS)
     after_one = history.kept
     assert after_one > 0
-    batch.add(drained(2))
-    batch.step(1_000)
+    gathering.add("host", (), drained(2))
+    gathering.step(1_000)
     assert history.kept == 2 * after_one
     batch.add(MetricRow(S + i, 0, "host", "load", "", "", 1.0) for i in range(MOST_ROWS))
     assert history.kept == 2 * after_one + MOST_ROWS
     history.close()
+
+
+def observed(second: int, value: int) -> Observation:
+    return Observation("host_cpu", "user", value, second * S)
+
+
+def test_gathering_shows_records_when_the_board_is_asked_and_in_their_order() -> None:
+    board = Board()
+    gathering = Gathering(Flattener(Catalogue.load()), board, None)
+    gathering.add("host", [observed(1, 5)], [EventRow(S, "agent", "first", "", "")])
+    gathering.add("host", [observed(2, 7)], [EventRow(S, "agent", "second", "", "")])
+    assert board.view(2 * S)["values"] == []
+    gathering.fold()
+    gathering.fold()
+    view = board.view(2 * S)
+    assert [one["value"] for one in view["values"]] == [7]
+    assert [one["name"] for one in view["events"]] == ["first", "second"]
+
+
+def test_gathering_keeps_no_marks_and_a_bounded_number_of_records() -> None:
+    board = Board()
+    gathering = Gathering(Flattener(Catalogue.load()), board, None)
+    none, kinds = np.zeros(0, np.int64), np.zeros(0, np.uint8)
+    marks = RhythmMarks(7, 1, "/a", "job", none, kinds, none, none, none, ())
+    gathering.add("ebpf", [marks] * (MOST_RECORDS + 1))
+    gathering.add("host", [observed(1, 5)] * MOST_RECORDS)
+    assert board.view(S)["values"] == []
+    gathering.add("host", [observed(1, 6)])
+    assert [one["value"] for one in board.view(S)["values"]] == [6]
+
+
+def test_gathering_withdraws_what_still_waited() -> None:
+    board = Board()
+    gathering = Gathering(Flattener(Catalogue.load()), board, None)
+    gathering.add("host", [observed(1, 5)])
+    gathering.withdraw([("host", "host_cpu", "user")])
+    assert board.view(S)["values"] == []
 
 
 @pytest.mark.parametrize("age_ns", [0, FRESH_NS + 1])

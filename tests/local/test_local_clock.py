@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from itertools import pairwise
 
 import numpy as np
@@ -77,14 +78,34 @@ def test_packing_gives_snapshots_back(rows: list[list[int]]) -> None:
     assert (unpack(pack(values), len(rows), 3) == values).all()
 
 
+def test_packing_writes_each_column_in_the_bytes_that_it_needs() -> None:
+    steps = [0, -1, 127, -128, 128, -(1 << 15), 1 << 15, 1 << 31, -(1 << 31)]
+    values = np.cumsum([[7] * len(steps), steps, steps], axis=0)
+    assert (unpack(pack(values), 3, len(steps)) == values).all()
+    widths = zlib.decompress(pack(values)[1:])[: len(steps)]
+    assert list(widths) == [0, 1, 1, 1, 2, 2, 4, 8, 4]
+    falling = np.array([[5, 5], [4, 5], [4, 5]])  # its largest step is 0, its least is not
+    assert (unpack(pack(falling), 3, 2) == falling).all()
+
+
+def test_packs_of_earlier_versions_are_read() -> None:
+    steps = np.array([[100, 1, -3], [1 << 40, 0, 5]], "<i8")
+    found = unpack(zlib.compress(steps.tobytes()), 3, 2)
+    assert found.tolist() == [[100, 1 << 40], [101, 1 << 40], [98, (1 << 40) + 5]]
+
+
 @pytest.mark.parametrize(
     ("packed", "count", "cells"),
     [
         (b"junk", 1, 1),
-        (pack(np.zeros(100_000, dtype=np.int64)), 10, 1),  # more than it says
-        (pack(np.zeros(3, dtype=np.int64)), 4, 1),  # less than it says
-        (pack(np.zeros(3, dtype=np.int64)), 1 << 40, 1),
-        (pack(np.zeros(3, dtype=np.int64)), 3, 0),
+        (b"\2junk", 1, 1),
+        (b"\2" + zlib.compress(bytes([3]) + bytes(8 + 3)), 2, 1),  # no width of a number
+        (b"\2" + zlib.compress(bytes([255]) + bytes(8)), 2, 1),
+        (zlib.compress(bytes(9)), 1, 1),
+        (pack(np.arange(100_000, dtype=np.int64)), 10, 1),  # more than it says
+        (pack(np.arange(3, dtype=np.int64)), 4, 1),  # less than it says
+        (pack(np.arange(3, dtype=np.int64)), 1 << 40, 1),
+        (pack(np.arange(3, dtype=np.int64)), 3, 0),
     ],
 )
 def test_unpacking_bounds_what_a_damaged_file_can_ask(

@@ -38,8 +38,8 @@ def test_pressure_absent_says_so_in_one_line(tmp_path: Path) -> None:
     assert "does not exist" in reason
 
 
-@pytest.mark.parametrize("text", ["some avg10=0\n", "most total=1\n", "some total=-1\n"])
-def test_pressure_refuses_what_the_kernel_would_not_write(text: str) -> None:
+@pytest.mark.parametrize("text", [b"some avg10=0\n", b"most total=1\n", b"some total=-1\n"])
+def test_pressure_refuses_what_the_kernel_would_not_write(text: bytes) -> None:
     with pytest.raises(SourceUnavailable, match="expected"):
         stall_totals(text, "cpu")
 

@@ -1,0 +1,71 @@
+"""Records on their way to the board and the history, turned into rows once in a while.
+
+What runs once a second runs from cold caches: ten seconds of records together cost a third of
+what they do one second at a time. Whoever looks at the board has them taken in first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from edge_agent.activity import Record
+
+from .board import Board
+from .history_batch import HistoryBatch
+from .rows import NOT_SHOWN, Flattener, Row
+
+EVERY_MS: Final = 10_000
+"""What a killed agent loses of its raw history; one that stops in order loses nothing."""
+MOST_RECORDS: Final = 10_000
+
+
+class Gathering:
+    """Keeps what sources handed out until it is due, or asked for.
+
+    batch   into the history; None: there is none
+    """
+
+    def __init__(self, flattener: Flattener, board: Board, batch: HistoryBatch | None) -> None:
+        self._flattener, self._board, self._batch = flattener, board, batch
+        self._waiting: list[tuple[str, Sequence[Record], Sequence[Row]]] = []
+        self._records = 0
+        self._due_ms = 0
+
+    def add(self, source: str, records: Sequence[Record], rows: Sequence[Row] = ()) -> None:
+        """Take what a source handed out, and rows that come after it."""
+        shown = [record for record in records if type(record) not in NOT_SHOWN]
+        if not shown and not rows:
+            return
+        self._waiting.append((source, shown, rows))
+        self._records += len(shown) + len(rows)
+        if self._records > MOST_RECORDS:
+            self.fold()
+
+    def withdraw(self, places: Iterable[tuple[str, str, str]]) -> None:
+        """Have the board forget values that no longer hold."""
+        gone = list(places)
+        if gone:
+            self.fold()
+            self._board.withdraw(gone)
+
+    def step(self, now_ms: int) -> None:
+        """Write what is due; a clock that was set back does not keep it waiting."""
+        if now_ms >= self._due_ms or self._due_ms - now_ms > EVERY_MS:
+            self._due_ms = now_ms + EVERY_MS
+            self.flush()
+
+    def fold(self) -> None:
+        """Bring the board up to date."""
+        waiting, self._waiting, self._records = self._waiting, [], 0
+        for source, records, more in waiting:
+            rows = [*self._flattener.rows(source, records), *more]
+            self._board.add(rows)
+            if self._batch is not None:
+                self._batch.add(rows)
+
+    def flush(self) -> None:
+        """Write everything, in one transaction."""
+        self.fold()
+        if self._batch is not None:
+            self._batch.flush()
