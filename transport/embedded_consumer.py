@@ -125,7 +125,7 @@ class EmbeddedConsumer:
         removed = not known and membership.was_removed(connection)
         if removed:
             self._positions = {}  # whoever took over may have committed: start from there
-        renewed = removed or self._should_renew()
+        renewed = removed or self._should_renew(known)
         if renewed:
             with immediate(connection):
                 membership.renew(connection)
@@ -140,11 +140,12 @@ class EmbeddedConsumer:
             self._generation = generation
         return True
 
-    def _should_renew(self) -> bool:
+    def _should_renew(self, known: bool) -> bool:
         now = boot_seconds()
         if now >= self._renew_s:
             return True
-        if now < self._look_s:
+        # Who was alone, and nobody has written since, is alone.
+        if now < self._look_s or (known and self._membership.alone):
             return False
         self._look_s = now + _LOOK_EVERY_S
         return self._membership.somebody_died(self._connection)

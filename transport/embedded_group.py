@@ -97,6 +97,8 @@ class Membership:
         self.member = os.urandom(12).hex()
         self.lease_s = lease_s
         self.renewal_s = lease_s / 3
+        self.alone = False
+        """Nobody else was in the group at the last look."""
         self._topic_ids = sorted(topic_ids)
         self._boot = boot_id()
         self._space = pid_space()
@@ -138,7 +140,9 @@ class Membership:
             "SELECT member, expires_s, boot, pid_space, pid FROM members WHERE group_name = ?",
             (self.group,),
         ).fetchall()
-        return any(self._is_dead(row, now) for row in rows if row[0] != self.member)
+        others = [row for row in rows if row[0] != self.member]
+        self.alone = not others
+        return any(self._is_dead(row, now) for row in others)
 
     def _is_dead(self, row: tuple[object, ...], now: float) -> bool:
         _, expires_s, boot, space, pid = row

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from edge_agent.activity import (
     HostTable,
@@ -69,6 +69,14 @@ class Framer:
         self._faults: list[Observation] = []
         self._lacking: frozenset[str] = frozenset()
         self._ended_ns: int | None = None
+        self._takers: dict[type, Callable[[Any], None]] = {
+            RhythmMarks: self._rhythms.add,
+            HostTable: self._tables.add,
+            HostTicks: self._fine.add,
+            StepMarks: self._subjects.steps.add,
+            GpuCalls: self._calls.take,
+            Observation: self._observe,
+        }
 
     def lack(self, signals: Iterable[str]) -> None:
         """Leave out what this host cannot measure: `lacking.lacking` of the running sources."""
@@ -78,18 +86,12 @@ class Framer:
     def take(self, records: Iterable[Record]) -> None:
         """Take what a source yielded; what diagnosis does not look at is passed over."""
         for record in records:
-            if isinstance(record, RhythmMarks):
-                self._rhythms.add(record)
-            elif isinstance(record, HostTable):
-                self._tables.add(record)
-            elif isinstance(record, HostTicks):
-                self._fine.add(record)
-            elif isinstance(record, StepMarks):
-                self._subjects.steps.add(record)
-            elif isinstance(record, GpuCalls):
-                self._calls.take(record)
-            elif isinstance(record, Observation):
-                (self._faults if record.section == _FAULTS else self._levels).append(record)
+            taker = self._takers.get(type(record))
+            if taker is not None:
+                taker(record)
+
+    def _observe(self, seen: Observation) -> None:
+        (self._faults if seen.section == _FAULTS else self._levels).append(seen)
 
     def look(self, readings: Iterable[DeviceReading]) -> None:
         """Take looks at GPUs; the same look may be shown again."""

@@ -20,6 +20,7 @@ from .frame import Steps, StepSource
 _WARM_UP_NS: Final = 5_000_000_000
 _WINDOW_NS: Final = 20_000_000_000
 _MOST_MARKS: Final = 40_000
+_SMALL_DRAIN_BYTES: Final = 1 << 16
 _LONGEST_WAIT_NS: Final = 300_000_000_000
 _SILENT_NS: Final = 30_000_000_000
 _SILENT_STEPS: Final = 100
@@ -80,9 +81,7 @@ class Rhythms:
         latest = int(marks.at_ns[-1])
         kinds = _missing_kinds(marks)
         if one.beat is None:
-            # Copied: what one process keeps for 20 s must not keep the whole drain.
-            at_ns, kind = marks.at_ns.copy(), marks.kind.copy()
-            _keep(one, Marks(at_ns, kind, marks.thread.copy(), marks.socket.copy()))
+            _keep(one, _own(Marks(marks.at_ns, marks.kind, marks.thread, marks.socket)))
             if kinds:
                 one.missing.append((latest, kinds))
             _forget_old(one, latest)
@@ -155,6 +154,15 @@ def _missing_kinds(marks: RhythmMarks) -> frozenset[RhythmKind]:
     if not any(marks.beyond):
         return frozenset()
     return frozenset(RhythmKind(kind) for kind, gone in enumerate(marks.beyond) if gone)
+
+
+def _own(marks: Marks) -> Marks:
+    """Copy marks out of a large drain: what one process keeps for 20 s must not keep all of it."""
+    whole = marks.at_ns.base
+    if whole is None or (isinstance(whole, np.ndarray) and whole.nbytes <= _SMALL_DRAIN_BYTES):
+        return marks
+    at_ns, kind = marks.at_ns.copy(), marks.kind.copy()
+    return Marks(at_ns, kind, marks.thread.copy(), marks.socket.copy())
 
 
 def _keep(one: _Learning, marks: Marks) -> None:

@@ -121,6 +121,12 @@ class Discovery:
         """Descriptors of the rings."""
         return self.rings.fds
 
+    @property
+    def follows(self) -> bool:
+        """Tell whether there is something to look after between records."""
+        followed = self._processes or self._ended or self.found.holds
+        return bool(followed) or self._lost != self.rings.lost
+
     def poll(self, now_ns: int) -> list[Event]:
         """Give what happened since the last call; the first call walks /proc.
 

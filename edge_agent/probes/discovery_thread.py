@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import threading
 import time
@@ -24,6 +25,8 @@ _PER_S: Final = 100
 """Records come in swarms, and a wake-up costs 0.1 ms: fifty follow at once, so that one program's
 start is seen as it happens; after that one in 5 ms, and a hundred a second are earned back."""
 _LONGEST_WAIT_S: Final = 1.0
+_LONGEST_REST_S: Final = 15.0
+"""While no process is followed: what begins tells of itself, and nothing can end."""
 MOST_EVENTS: Final = 65_536
 
 
@@ -41,6 +44,7 @@ class DiscoveryThread:
         self._on_file = on_file
         self._events: deque[Event] = deque()
         self._stopping = threading.Event()
+        self._ending = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="discovery", daemon=True)
         self.lock = threading.Lock()
         self._failure: str | None = None
@@ -73,8 +77,10 @@ class DiscoveryThread:
         if self._stopping.is_set():
             return
         self._stopping.set()
+        os.eventfd_write(self._ending, 1)
         if self._thread.ident is not None:
             self._thread.join()
+        os.close(self._ending)
         self.discovery.close()
 
     def _run(self) -> None:
@@ -85,12 +91,13 @@ class DiscoveryThread:
 
     def _watch(self) -> None:
         waiting = select.poll()
-        for fd in self.discovery.fds:
+        for fd in (self._ending, *self.discovery.fds):
             waiting.register(fd, select.POLLIN)
         credit, credited_s = float(_SWARM), time.monotonic()
         share = CpuShare(time.monotonic(), time.thread_time())
         while not self._stopping.is_set():
-            if waiting.poll(_LONGEST_WAIT_S * 1000):
+            wait_s = _LONGEST_WAIT_S if self.discovery.follows else _LONGEST_REST_S
+            if waiting.poll(wait_s * 1000) and not self._stopping.is_set():
                 time.sleep(_GATHER_S)
             self._poll()
             now_s = time.monotonic()

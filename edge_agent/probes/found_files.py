@@ -110,6 +110,11 @@ class FoundFiles:
     _plain: OrderedDict[FileKey, _Plain] = field(default_factory=OrderedDict)
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
+    @property
+    def holds(self) -> bool:
+        """Tell whether a file is probed."""
+        return bool(self._held)
+
     def index(self, key: FileKey) -> int | None:
         """Give the index of a file that is probed, or None."""
         other = self._other_names.get(key)

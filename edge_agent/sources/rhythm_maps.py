@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -74,27 +73,37 @@ class RhythmMaps:
         tgids = marks[:, _PROCESS] >> np.uint64(32)
         order = np.lexsort((marks[:, _AT], marks[:, _START], tgids))
         columns = marks[order].T.copy()
-        processes, starts, cgroups = columns[_PROCESS], columns[_START], columns[_CGROUP]
+        starts, cgroups = columns[_START], columns[_CGROUP]
         tgids = tgids[order]
         changed = (tgids[1:] != tgids[:-1]) | (starts[1:] != starts[:-1])
-        bounds = [0, *(np.flatnonzero(changed) + 1).tolist(), len(marks)]
-        threads = (processes & np.uint64(0xFFFFFFFF)).view(np.int64)
+        firsts = [0, *(np.flatnonzero(changed) + 1).tolist()]
+        ends = [*firsts[1:], len(marks)]
         kinds = columns[_WHAT].astype(np.uint8)
-        at_ns, values, sockets = (columns[one].view(np.int64) for one in (_AT, _VALUE, _SOCKET))
-        for first, end in pairwise(bounds):
-            pid, start_ns = int(tgids[first]), int(starts[first])
-            self._marked_at[pid, start_ns] = self._drains
+        signed = columns.view(np.int64)
+        at_ns, values, sockets = signed[_AT], signed[_VALUE], signed[_SOCKET]
+        threads = signed[_PROCESS] & 0xFFFFFFFF
+        rows = zip(
+            firsts,
+            ends,
+            tgids[firsts].tolist(),
+            starts[firsts].tolist(),
+            cgroups[np.array(ends) - 1].tolist(),
+            strict=True,
+        )
+        for first, end, pid, start_ns, cgroup in rows:
+            process, part = (pid, start_ns), slice(first, end)
+            self._marked_at[process] = self._drains
             yield RhythmMarks(
-                pid=pid,
-                start_ns=start_ns,
-                cgroup=cgroup_name(int(cgroups[end - 1])),
-                program=self._programs.name(pid, start_ns),
-                at_ns=at_ns[first:end],
-                kind=kinds[first:end],
-                thread=threads[first:end],
-                value=values[first:end],
-                socket=sockets[first:end],
-                beyond=beyond.get((pid, start_ns), _NONE),
+                pid,
+                start_ns,
+                cgroup_name(cgroup),
+                self._programs.name(pid, start_ns),
+                at_ns[part],
+                kinds[part],
+                threads[part],
+                values[part],
+                sockets[part],
+                beyond.get(process, _NONE),
             )
 
     def _beyond_grown(self) -> dict[_Process, tuple[int, ...]]:

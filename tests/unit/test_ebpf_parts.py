@@ -19,7 +19,7 @@ from edge_agent.sources import ebpf_libbpf
 from edge_agent.sources.bpf_maps import PerCpuMap, possible_cpus
 from edge_agent.sources.cgroup_names import CgroupNames, hierarchy_of
 from edge_agent.sources.ebpf_libbpf import kernel_version
-from edge_agent.sources.ebpf_tables import OTHER, CgroupTable, GrowingTable, peer_name
+from edge_agent.sources.ebpf_tables import OTHER, CgroupTable, GrowingTable, Rows, peer_name
 from edge_agent.sources.perf_clock import cpu_numbers
 from edge_agent.sources.port import SourceUnavailable
 from wire.catalogue import Catalogue
@@ -35,16 +35,28 @@ class FakeMap:
 
     key_bytes, capacity = 8, 1024
 
-    def __init__(self, rows: dict[int, list[int]]) -> None:
-        self._rows = rows
+    def __init__(self, *parts: dict[int, list[int]]) -> None:
+        self._parts = parts
         self.deleted: list[bytes] = []
 
+    def change(self, rows: dict[int, list[int]]) -> None:
+        self._parts = (rows,)
+
     def batches(self) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint64]]]:
-        keys = np.array(list(self._rows), "<u8").view(np.uint8).reshape(-1, 8)
-        yield keys, np.array([[row] for row in self._rows.values()], np.uint64)
+        for rows in self._parts:
+            keys = np.array(list(rows), "<u8").view(np.uint8).reshape(-1, 8)
+            width = len(next(iter(rows.values()), [0]))
+            values = np.array(list(rows.values()), np.uint64).reshape(-1, 1, width)
+            yield keys, values
 
     def delete(self, key: bytes) -> None:
         self.deleted.append(key)
+
+
+def rows(found: dict[bytes, list[int]]) -> Rows:
+    """One reading of a map."""
+    places = {key: place for place, key in enumerate(found)}
+    return Rows(places, np.array(list(found.values()), np.int64))
 
 
 def enumeration(name: str) -> list[str]:
@@ -213,8 +225,8 @@ def test_cgroup_names_are_paths_by_inode_and_follow_removal(tmp_path: Path) -> N
 def test_growing_table_hands_out_growth_once_and_names_the_rest_other() -> None:
     table = GrowingTable("cgroup", NOWHERE, ("cpu_ns", "switches"))
     key, other = (5).to_bytes(8, "little"), bytes(8)
-    first = {key: np.array([10, 1]), other: np.array([0, 0])}
-    second = {key: np.array([15, 1]), other: np.array([7, 2])}
+    first = rows({key: [10, 1], other: [0, 0]})
+    second = rows({key: [15, 1], other: [7, 2]})
     grown = table.grown(first, lambda k: f"g{k[0]}", 0, 1)
     assert grown is not None
     assert grown.column("cpu_ns") == {"g5": 10}
@@ -228,10 +240,23 @@ def test_growing_table_adds_to_other_what_the_map_has_no_room_for() -> None:
     full = PerCpuMap(fd=-1, key_bytes=8, fields=2, cpus=1, capacity=2)
     table = GrowingTable("cgroup", full, ("cpu_ns", "switches"))
     key, other = (5).to_bytes(8, "little"), bytes(8)
-    now = {key: np.array([10, 1]), other: np.array([0, 0])}
+    now = rows({key: [10, 1], other: [0, 0]})
     table.add(now, (6).to_bytes(8, "little"), {"cpu_ns": 4})
     table.add(now, key, {"cpu_ns": 1})
-    assert {k: row.tolist() for k, row in now.items()} == {key: [11, 1], other: [4, 0]}
+    assert list(now.places) == [key, other]
+    assert now.totals.tolist() == [[11, 1], [4, 0]]
+
+
+def test_growing_table_adds_a_row_that_the_map_has_not_got_yet() -> None:
+    source = FakeMap({5: [10, 1]})
+    table = GrowingTable("cgroup", source, ("cpu_ns", "switches"))  # type: ignore[arg-type]
+    table.grown(table.read(), str, 0, 1)
+    now = table.read()
+    table.add(now, (6).to_bytes(8, "little"), {"cpu_ns": 4})
+    grown = table.grown(now, lambda key: f"g{key[0]}", 1, 1)
+    assert grown is not None
+    assert grown.column("cpu_ns") == {"g6": 4}
+    assert table.grown(table.read(), str, 2, 1) is None
 
 
 def test_growing_table_forgets_what_was_silent_and_begins_it_anew() -> None:
@@ -239,23 +264,57 @@ def test_growing_table_forgets_what_was_silent_and_begins_it_anew() -> None:
     source = FakeMap({})
     table = GrowingTable("peer", source, ("send_bytes",))  # type: ignore[arg-type]
     stays, goes, comes = (one.to_bytes(8, "little") for one in (5, 6, 7))
-    table.grown({goes: np.array([4]), stays: np.array([10])}, str, 0, 1)
+    table.grown(rows({goes: [4], stays: [10]}), str, 0, 1)
     for second in range(1, 601):
-        table.grown({goes: np.array([4]), stays: np.array([10 + second])}, str, second, 1)
+        table.grown(rows({goes: [4], stays: [10 + second]}), str, second, 1)
         table.forget_idle()
     assert source.deleted == [goes]
-    now = {comes: np.array([1]), goes: np.array([2]), stays: np.array([612])}
+    now = rows({comes: [1], goes: [2], stays: [612]})
     grown = table.grown(now, lambda key: str(key[0]), 601, 1)
     assert grown is not None
     assert grown.column("send_bytes") == {"7": 1, "6": 2, "5": 2}
 
 
+def test_growing_table_reads_other_rows_where_keys_change_or_come_again() -> None:
+    source = FakeMap({5: [10], 6: [20]})
+    table = GrowingTable("peer", source, ("bytes",))  # type: ignore[arg-type]
+    five, six = ((one).to_bytes(8, "little") for one in (5, 6))
+
+    def grown() -> dict[str, int]:
+        found = table.grown(table.read(), lambda key: str(key[0]), 0, 1)
+        return found.column("bytes") if found is not None else {}
+
+    assert grown() == {"5": 10, "6": 20}
+    first = table.read()
+    assert table.read().places is first.places
+    source.change({6: [21], 7: [3], 5: [10]})
+    assert grown() == {"6": 1, "7": 3}
+    table.forget([five])
+    source.change({6: [21], 7: [3], 5: [2]})
+    assert grown() == {"5": 2}  # a row of the same key that was made anew
+    table.forget([six])
+    source.change({})
+    assert grown() == {}
+    source.change({6: [1]})
+    assert grown() == {"6": 1}
+    assert source.deleted == [five, six]
+
+
+def test_growing_table_takes_the_later_of_a_row_that_is_read_twice() -> None:
+    """The kernel walks a hash that moves, and may come by one row again."""
+    twice = FakeMap({5: [10]}, {6: [1], 5: [12]})
+    table = GrowingTable("peer", twice, ("bytes",))  # type: ignore[arg-type]
+    found = table.grown(table.read(), lambda key: str(key[0]), 0, 1)
+    assert found is not None
+    assert found.column("bytes") == {"5": 12, "6": 1}
+
+
 def test_growing_table_never_shrinks_when_a_running_task_leaves() -> None:
     table = GrowingTable("cgroup", NOWHERE, ("cpu_ns", "switches"))
     key = (5).to_bytes(8, "little")
-    table.grown({key: np.array([10, 1])}, str, 0, 1)
-    assert table.grown({key: np.array([9, 1])}, str, 1, 1) is None
-    grown = table.grown({key: np.array([12, 1])}, str, 2, 1)
+    table.grown(rows({key: [10, 1]}), str, 0, 1)
+    assert table.grown(rows({key: [9, 1]}), str, 1, 1) is None
+    grown = table.grown(rows({key: [12, 1]}), str, 2, 1)
     assert grown is not None
     assert grown.values.tolist() == [[2, 0]]
 
