@@ -27,6 +27,8 @@ COMMAND: Final = "make bench-agent"
 SECONDS: Final = 600.0
 _GPU_SHARE: Final = 0.2
 FOLDER: Final = CACHE / "agent"
+PARTS: Final = {"sampler": sampler, "steady": steady, "gpus": eight_gpus}
+"""Each takes seconds and who is told how far it is."""
 
 
 class Checkpoints:
@@ -71,12 +73,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of the long part")
     parser.add_argument("--output", type=Path, help="print figures here, and write no result")
+    parser.add_argument(
+        "--only", choices=PARTS, help="measure one part, print its numbers, and write nothing"
+    )
     asked = parser.parse_args()
     if os.geteuid() != 0:
         print("expected root: the agent is measured with eBPF, as it runs in production")
         return 1
     # Ended or interrupted, it ends what it has started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if asked.only is not None:
+        print(json.dumps(PARTS[asked.only](asked.seconds, say), indent=1))
+        return 0
     kept = Checkpoints(asked.seconds)
     parts = {
         "sampler": kept.part("sampler", lambda: sampler(0, say)),

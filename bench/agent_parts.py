@@ -18,6 +18,7 @@ from bench.agent_host import AgentHost, make_host, running
 from bench.agent_measure import bpf_bytes, bpf_cost, bpf_runs, core_percent, look, switches_now
 from bench.agent_pairs import Sample, Workload, fitted, pingpong
 from bench.agent_peer import PACKAGE, exporter, program
+from edge_agent.local.gathering import EVERY_MS
 from edge_agent.local.history_db import file_bytes
 from tests.fake_nvml_kit import FakeDriver
 from transport.embedded import EmbeddedLog
@@ -33,6 +34,8 @@ PAIRS: Final = 20
 STATISTICS: Final = Path("/proc/sys/kernel/bpf_stats_enabled")
 _STATISTICS_S: Final = 10.0
 _SETTLE_S: Final = 3.0
+_KEPT_S: Final = EVERY_MS / 1e3 + 2
+"""Until what was measured is in the history."""
 _SAY_EVERY_S: Final = 30.0
 _SAMPLER: Final = """
 import json, time
@@ -99,7 +102,7 @@ def steady(seconds: float, say: Say) -> Numbers:
             found[name] = sum(core_percent(before[one.every_s], after[one.every_s]))
             found[f"{name}_rss_mib"] = after[one.every_s].rss_mib
             found[f"{name}_bytes"] = one.bytes
-        time.sleep(6)  # until what was measured is in the history
+        time.sleep(_KEPT_S)
         cost = bpf_cost(made.history_file, begun_ns, ended_ns)
         found["bpf"] = cost.percent
         found |= {f"hit_{name}": value for name, value in cost.per_hit_ns.items()}
@@ -190,7 +193,7 @@ def pairs(done: list[Numbers], keep: Callable[[list[Numbers]], None], say: Say) 
                 on = [_both(fit), _both(fit)]
                 ended_ns = time.time_ns()
                 sizes = {"bpf_bytes": float(bpf_bytes(pid).sampler)}
-                time.sleep(6)
+                time.sleep(_KEPT_S)
             cost = bpf_cost(made.history_file, begun_ns, ended_ns)
             off.append(_both(fit))
         sizes |= {"bpf": cost.percent, "hit": cost.per_hit_ns.get("on_sched_switch", 0.0)}

@@ -40,6 +40,7 @@ _TRUST: Final = {
     RhythmKind.WAKE: 1.5,
 }
 """What a kind's spread is multiplied by when kinds are compared."""
+_SEND, _RECEIVE = RhythmKind.SEND, RhythmKind.RECEIVE
 _ANSWERS: Final = 0.4
 """Answers are chosen where their spread is this much below that of the best period."""
 
@@ -125,8 +126,9 @@ def learn(
     unreliable  kinds of which marks are missing: they cannot be counted
     """
     best, lowest = None, IRREGULAR
+    counts = np.bincount(marks.kind, minlength=len(_TRUST)).tolist()
     for kind, trust in _TRUST.items():
-        if kind in unreliable:
+        if kind in unreliable or counts[kind] <= LEAST_STEPS:
             continue
         for thread, times in _streams(marks, kind):
             found = _period(kind, thread, times, until_ns - int(marks.at_ns[0]))
@@ -135,7 +137,9 @@ def learn(
             score, beat = found
             if beat.spread < IRREGULAR and score * trust < 0.95 * lowest:
                 best, lowest = beat, score * trust
-    if not unreliable & {RhythmKind.SEND, RhythmKind.RECEIVE}:
+    # Each answer has a receive and a send of its own.
+    enough = min(counts[_SEND], counts[_RECEIVE]) >= LEAST_STEPS
+    if enough and not unreliable & {_SEND, _RECEIVE}:
         answered = _answers_beat(marks)
         if answered is not None and answered.spread < _ANSWERS * lowest:
             return answered
@@ -148,11 +152,11 @@ def answers(marks: Marks) -> tuple[Times, Times]:
     Sockets that ask are left out: they wait for less time than they think.
     """
     # All sockets at once: a program may have tens of thousands of them.
-    network = (marks.kind == RhythmKind.SEND) | (marks.kind == RhythmKind.RECEIVE)
+    network = (marks.kind == _SEND) | (marks.kind == _RECEIVE)
     found = marks.take(network)
     by_socket = np.argsort(found.socket, kind="stable")
     at_ns, socket = found.at_ns[by_socket], found.socket[by_socket]
-    sends = found.kind[by_socket] == RhythmKind.SEND
+    sends = found.kind[by_socket] == _SEND
     other = socket[1:] != socket[:-1]
     new = other | (sends[1:] != sends[:-1])
     firsts = np.flatnonzero(np.concatenate([[True], new])[: len(at_ns)])
@@ -180,8 +184,6 @@ def _streams(marks: Marks, kind: RhythmKind) -> Iterator[tuple[int, Times]]:
     """Yield the times of one kind: of the busiest threads, then of all."""
     rows = marks.kind == kind
     thread_of, at_ns = marks.thread[rows], marks.at_ns[rows]
-    if len(at_ns) <= LEAST_STEPS:
-        return
     threads, counts = np.unique(thread_of, return_counts=True)
     if len(threads) == 1:
         yield int(threads[0]), at_ns

@@ -63,6 +63,7 @@ class Readout:
             return GrowingMap(source, key, columns, largest)
 
         self._rows = table.rows
+        self._index = {row.id: place for place, row in enumerate(self._rows)}
         self._launches = growing(
             "launches", layout.LAUNCH_KEY, layout.LAUNCH_ROW, ("shared_bytes",)
         )
@@ -125,9 +126,8 @@ class Readout:
             into = grown.setdefault(key, dict(_NOTHING))
             for column, count in zip(layout.CALL_ROW, counts, strict=True):
                 into[column] += count
-        index = {row.id: place for place, row in enumerate(self._rows)}
         for launch in launches:
-            key = (launch.process, launch.file, index[launch.call])
+            key = (launch.process, launch.file, self._index[launch.call])
             grown.setdefault(key, dict(_NOTHING))["calls"] += launch.launches
         return grown
 
