@@ -176,14 +176,18 @@ class History:
         if count > MOST_SNAPSHOTS or cells > MOST_CELLS:
             self.dropped["oversized"] += 1
             return
-        names = [self._name(row.source, one.name, one.key, one.unit) for one in row.cells]
+        wanted = [(row.source, one.name, one.key, one.unit) for one in row.cells]
+        names = list(map(self._names.get, wanted))
+        if None in names:
+            names = [self._name(*one) for one in wanted]
         known = [place for place, name in enumerate(names) if name is not None]
         if not known:
             return
         numbers = np.array([names[place] for place in known], dtype=np.int64)
+        values = row.values if len(known) == cells else row.values[:, known]
         out.append(
             (self._boot, int(row.boottime_ns[0]), self._next(), pack(numbers), len(known), count,
-             row.span_ns, pack(row.boottime_ns), pack(row.values[:, known]))
+             row.span_ns, pack(row.boottime_ns), pack(values))
         )  # fmt: skip
 
     def _activity(self, row: ActivityRow, out: list[tuple[Any, ...]]) -> None:
