@@ -45,7 +45,9 @@ class FineHistory:
         Negative: the signal followed. NaN: it did not leave what was usual, or is not measured.
         """
         tenths = np.arange(1, FINE_BINS + 1)
-        ends = [end_ns - span_ns + tenths * span_ns // FINE_BINS for end_ns, span_ns, _ in self._frames]
+        ends = [
+            end_ns - span_ns + tenths * span_ns // FINE_BINS for end_ns, span_ns, _ in self._frames
+        ]
         ends_ns = np.concatenate([np.zeros(0, np.int64), *ends])
         order = np.argsort(ends_ns, kind="stable")
         ends_s = (ends_ns[order] - onset_ns) / _NS

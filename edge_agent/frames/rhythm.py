@@ -158,7 +158,7 @@ def _missing_kinds(marks: RhythmMarks) -> frozenset[RhythmKind]:
 
 def _own(marks: Marks) -> Marks:
     """Copy marks out of a large drain: what one process keeps for 20 s must not keep all of it."""
-    whole = marks.at_ns.base
+    whole: object = marks.at_ns.base
     if whole is None or (isinstance(whole, np.ndarray) and whole.nbytes <= _SMALL_DRAIN_BYTES):
         return marks
     at_ns, kind = marks.at_ns.copy(), marks.kind.copy()

@@ -34,10 +34,13 @@ class GrowingMap:
         self._keys = np.empty((0, source.key_bytes), np.uint8)
         self._totals = np.empty((0, self._width), np.int64)
         self._idle = np.empty(0, np.int64)
+        self._named: tuple[NDArray[np.uint8] | None, set[tuple[int, int]]] = (None, set())
 
     def grown(self) -> tuple[NDArray[np.void], NDArray[np.int64]]:
         """Give the keys that grew and their growth: int64[n, columns]. Raises SourceUnavailable."""
         keys, totals = self._read()
+        if np.array_equal(keys, self._keys):
+            keys = self._keys
         base, idle = self._before(keys)
         growth = np.maximum(totals - base, 0)
         growth[:, self._largest] = 0
@@ -53,11 +56,14 @@ class GrowingMap:
         In a crowded map, rows that have been silent for long go too: a hit in that very moment is
         lost.
         """
+        crowded = len(self._keys) > _CROWDED * self._source.capacity
+        if not processes and not crowded:
+            return
         named = self._keys.view(self._key).ravel()
         gone = np.zeros(len(named), bool)
         for tgid, start_ns in processes:
             gone |= (named["tgid"] == tgid) & (named["start_ns"] == start_ns)
-        if len(named) > _CROWDED * self._source.capacity:
+        if crowded:
             gone |= (self._idle >= _IDLE_DRAINS) & (named["tgid"] != 0)
         if not gone.any():
             return
@@ -69,8 +75,10 @@ class GrowingMap:
 
     def processes(self) -> set[tuple[int, int]]:
         """Give (tgid, start_ns) of every process that has a row."""
-        named = np.unique(self._keys.view(self._key).ravel()[["tgid", "start_ns"]])
-        return {(tgid, start_ns) for tgid, start_ns in named.tolist() if tgid}
+        if self._named[0] is not self._keys:
+            named = self._keys.view(self._key).ravel()[["tgid", "start_ns"]].tolist()
+            self._named = self._keys, {(tgid, start_ns) for tgid, start_ns in named if tgid}
+        return self._named[1]
 
     def _read(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         keys = [np.empty((0, self._source.key_bytes), np.uint8)]
@@ -84,7 +92,7 @@ class GrowingMap:
 
     def _before(self, keys: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Give totals and idle drains of these keys as they were: mostly the same keys."""
-        if np.array_equal(keys, self._keys):
+        if keys is self._keys:
             return self._totals, self._idle
         places = {key.tobytes(): place for place, key in enumerate(self._keys)}
         before = np.array([places.get(key.tobytes(), -1) for key in keys], np.int64)

@@ -27,6 +27,7 @@ _COST_COLUMNS: Final = ("hits", "timed_hits", "timed_ns")
 _IDLE_DRAINS: Final = 600
 """A peer or device that stayed silent for ten minutes makes room."""
 
+
 @dataclass(slots=True)
 class Rows:
     """One reading of a map.
@@ -128,7 +129,7 @@ class GrowingTable:
         return HostTable(self.name, names, self._columns, values, boottime_ns, span_ns)
 
     def _follow(self, places: dict[bytes, int]) -> None:
-        """Take each row's last value, and when it grew, to its new place: a new one's are 0, now."""
+        """Take each row's last value, and when it grew, to its place; a new one begins at 0."""
         before = np.zeros((len(places), len(self._columns)), np.int64)
         grew_at = np.full(len(places), self._drains - 1, np.int64)
         for place, key in enumerate(places):

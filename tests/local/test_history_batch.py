@@ -10,8 +10,8 @@ import pytest
 from edge_agent.activity import Observation, RhythmMarks
 from edge_agent.local.board import FRESH_NS, Board
 from edge_agent.local.clock_map import ClockPoint
-from edge_agent.local.history import History
 from edge_agent.local.gathering import EVERY_MS, MOST_RECORDS, Gathering
+from edge_agent.local.history import History
 from edge_agent.local.history_batch import MOST_ROWS, HistoryBatch
 from edge_agent.local.history_read import HistoryReader
 from edge_agent.local.rows import Cell, EventRow, Flattener, MetricRow, PackedRow, Row
