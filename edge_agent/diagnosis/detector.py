@@ -75,6 +75,8 @@ class TailDetector:
         self._recent.append(replace(second, long_ns=(), stalled=False) if settling else second)
         if settling or not self.ready:
             return Tail(False, 0.0, at_ns, settling=settling)
+        if not any(one.long_ns for one in self._recent):
+            return Tail(False, 0.0, at_ns)
         settings = self._settings
         weighed = self._weighed()
         nats = max((weighed[window][0] for window in _WINDOWS if window in weighed), default=0.0)

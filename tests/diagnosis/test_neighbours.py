@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from edge_agent.diagnosis.channels import Readings
 from edge_agent.diagnosis.neighbours import Neighbours
 from edge_agent.frames.frame import Frame
