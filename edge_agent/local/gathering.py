@@ -17,6 +17,8 @@ from .rows import NOT_SHOWN, Flattener, Row
 
 EVERY_MS: Final = 10_000
 """What a killed agent loses of its raw history; one that stops in order loses nothing."""
+FIRST_MS: Final = 2_000
+"""Whoever has just started an agent looks whether it keeps anything."""
 MOST_RECORDS: Final = 10_000
 
 
@@ -31,6 +33,7 @@ class Gathering:
         self._waiting: list[tuple[str, Sequence[Record], Sequence[Row]]] = []
         self._records = 0
         self._due_ms = 0
+        self._begun = False
 
     def add(self, source: str, records: Sequence[Record], rows: Sequence[Row] = ()) -> None:
         """Take what a source handed out, and rows that come after it."""
@@ -52,7 +55,8 @@ class Gathering:
     def step(self, now_ms: int) -> None:
         """Write what is due; a clock that was set back does not keep it waiting."""
         if now_ms >= self._due_ms or self._due_ms - now_ms > EVERY_MS:
-            self._due_ms = now_ms + EVERY_MS
+            self._due_ms = now_ms + (EVERY_MS if self._begun else FIRST_MS)
+            self._begun = True
             self.flush()
 
     def fold(self) -> None:

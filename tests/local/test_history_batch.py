@@ -10,7 +10,7 @@ import pytest
 from edge_agent.activity import Observation, RhythmMarks
 from edge_agent.local.board import FRESH_NS, Board
 from edge_agent.local.clock_map import ClockPoint
-from edge_agent.local.gathering import EVERY_MS, MOST_RECORDS, Gathering
+from edge_agent.local.gathering import EVERY_MS, FIRST_MS, MOST_RECORDS, Gathering
 from edge_agent.local.history import History
 from edge_agent.local.history_batch import MOST_ROWS, HistoryBatch
 from edge_agent.local.history_read import HistoryReader
@@ -65,6 +65,7 @@ def test_history_batch_writes_when_due_or_full_also_after_a_clock_set_back(
     history = History(tmp_path / "h.sqlite", boot=lambda: "boot")
     batch = HistoryBatch(history)
     gathering = Gathering(Flattener(Catalogue.load()), Board(), batch)
+    gathering.step(100_000 - FIRST_MS)
     gathering.step(100_000)
     gathering.add("host", (), drained(1))
     gathering.step(100_000 + EVERY_MS - 1)
