@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -40,13 +40,13 @@ class LogSigns:
         """Faults of the log that were not told one by one."""
 
     @property
-    def counters(self) -> Counter[str]:
+    def counters(self) -> dict[str, int]:
         """What was lost on the way, since the opening."""
-        return Counter(
-            log_records_lost=self._log.lost,
-            log_lines_malformed=self._log.malformed,
-            log_faults_suppressed=self.suppressed,
-        )
+        return {
+            "log_records_lost": self._log.lost,
+            "log_lines_malformed": self._log.malformed,
+            "log_faults_suppressed": self.suppressed,
+        }
 
     def read(self, now_ns: int) -> tuple[list[Fault], list[Cleared]]:
         """Give what was logged since the last call. Raises OSError."""

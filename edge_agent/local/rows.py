@@ -266,12 +266,9 @@ def _found(source: str, finding: Finding) -> Iterator[Row]:
 def _ticks(source: str, ticks: _Ticks) -> Iterator[PackedRow]:
     times = np.asarray(ticks.boottime_ns, dtype=np.int64)
     if len(times):
-        yield PackedRow(
-            source,
-            _tick_cells(tuple(ticks.metrics)),
-            times,
-            np.asarray(ticks.totals).astype(np.int64),
-        )
+        totals = np.asarray(ticks.totals)
+        signed = totals.view(np.int64) if totals.dtype == np.uint64 else totals.astype(np.int64)
+        yield PackedRow(source, _tick_cells(tuple(ticks.metrics)), times, signed)
 
 
 @lru_cache(maxsize=16)

@@ -64,6 +64,7 @@ class FaultsSource:
         self._begun_ns: int | None = None
         self._drained_ns = 0
         self._told: Counter[str] = Counter()
+        self._state: tuple[int, ...] = ()
         self.log_gap: Gap | None = None
         """Why the kernel's log is not read; None while it is."""
         self.gaps: Counter[str] = Counter()
@@ -83,6 +84,7 @@ class FaultsSource:
         """Open the log at its end and begin the look that is the baseline."""
         self._tracker = Tracker()
         self._told.clear()
+        self._state = ()
         self._begun_ns = None
         self.log_gap = self._open_log()
         tree, smart = self._tree, self._smart
@@ -156,10 +158,14 @@ class FaultsSource:
 
     def _health(self, sweeper: Sweeper, begun_ns: int, now_ns: int) -> Records:
         """Show what this source itself missed; what it may not read is told once."""
+        missed = self._signs.counters if self._signs is not None else {}
+        state = (self.gaps.total(), sweeper.late, sum(missed.values()))
+        if state == self._state:  # they only grow: nothing did
+            return
+        self._state = state
         totals = Counter(self.gaps)
         totals["looks_late"] = sweeper.late
-        if self._signs is not None:
-            totals.update(self._signs.counters)
+        totals.update(missed)
         grown = {
             (name, "faults"): count
             for name, count in (totals - self._told).items()
