@@ -7,6 +7,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
@@ -378,6 +379,17 @@ def test_discovery_leaves_descriptors_to_the_rest_of_the_agent(
 class BrokenRings(DeafRings):
     """Rings whose records end the discovery."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.bell = os.eventfd(0)
+
+    @property
+    def fds(self) -> list[int]:
+        return [self.bell]
+
+    def close(self) -> None:
+        os.close(self.bell)
+
     def take(self, plain: Container[bytes] = ()) -> list[Record]:
         if self.lost:
             raise RuntimeError("broken")
@@ -390,10 +402,21 @@ def test_discovery_thread_that_ended_is_an_error_and_not_silence() -> None:
     thread.start()
     assert thread.take() is not None
     rings.lost = 1
+    os.eventfd_write(rings.bell, 1)
     thread._thread.join(20)
     with pytest.raises(SourceUnavailable, match="discovery ended: RuntimeError"):
         thread.take()
     thread.stop()
+
+
+def test_discovery_thread_that_rests_ends_when_told() -> None:
+    rings = BrokenRings()
+    thread = DiscoveryThread(Discovery(BOOK, rings=rings), lambda _file: None)
+    thread.start()
+    ending = threading.Thread(target=thread.stop, daemon=True)
+    ending.start()
+    ending.join(10)
+    assert not thread.alive
 
 
 def test_found_file_made_to_look_like_a_layers_is_not_taken_for_it(
