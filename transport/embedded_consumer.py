@@ -145,7 +145,8 @@ class EmbeddedConsumer:
         if now >= self._renew_s:
             return True
         # Who was alone, and nobody has written since, is alone.
-        if now < self._look_s or (known and self._membership.alone):
+        self._membership.alone &= known
+        if now < self._look_s or self._membership.alone:
             return False
         self._look_s = now + _LOOK_EVERY_S
         return self._membership.somebody_died(self._connection)

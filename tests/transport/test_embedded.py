@@ -28,7 +28,7 @@ from tests.transport.conformance import (
 )
 from transport.embedded import EmbeddedLog
 from transport.embedded_file import FILE_NAME
-from transport.embedded_group import share_out
+from transport.embedded_group import Membership, share_out
 from transport.partition import partition_of
 from transport.port import Transport, TransportUnavailable
 
@@ -180,6 +180,39 @@ def test_shared_log_belongs_to_the_group_whatever_the_umask(tmp_path: Path) -> N
         os.umask(before)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o2770
     assert modes == dict.fromkeys([FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm"], 0o660)
+
+
+def test_member_alone_looks_for_the_dead_only_after_somebody_wrote(
+    log_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+    real = Membership.somebody_died
+
+    def looked(self: Membership, connection: sqlite3.Connection) -> bool:
+        looks.append(self.member)
+        return real(self, connection)
+
+    monkeypatch.setattr(Membership, "somebody_died", looked)
+    monkeypatch.setattr("transport.embedded_consumer._LOOK_EVERY_S", 0.0)
+    with EmbeddedLog(log_folder, lease_s=600) as log:
+        alone = log.consumer("group", [TOPIC])
+        alone.poll(1, 0)
+        alone.poll(1, 0)
+        before = len(looks)
+        assert before
+        for _ in range(5):
+            alone.poll(1, 0)
+        assert len(looks) == before
+        monkeypatch.setattr(alone, "_look_s", float("inf"))  # who joins between two looks
+        other = log.consumer("group", [TOPIC])
+        alone.poll(1, 0)
+        alone.poll(1, 0)
+        monkeypatch.setattr(alone, "_look_s", 0.0)
+        for _ in range(5):
+            alone.poll(1, 0)
+        assert len(looks) == before + 5
+        other.close()
+        alone.close()
 
 
 def test_member_whose_process_died_is_replaced_before_its_lease_ends(log_folder: Path) -> None:
