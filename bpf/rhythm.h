@@ -115,6 +115,14 @@ static __always_inline struct rhythm_row *rhythm_of(struct cpu_state *cpu,
 	return row;
 }
 
+/* The newest round trip that the connection's acknowledgements told of; 0: none, or it is not TCP. */
+static __always_inline u64 round_trip_us(const struct sock *sk)
+{
+	const struct tcp_sock *tcp = (const void *)bpf_skc_to_tcp_sock((void *)sk);
+
+	return tcp ? tcp->rack.rtt_us : 0;
+}
+
 /* Whether a mark may be made now. Two CPUs at once may take one more than is due: no harm. */
 static __always_inline bool take_turn(u64 *due_ns, u64 now_ns)
 {
@@ -128,7 +136,7 @@ static __always_inline bool take_turn(u64 *due_ns, u64 now_ns)
 
 static __always_inline void emit_rhythm(struct cpu_state *cpu, const struct task_struct *task,
 					struct rhythm_row *row, enum rhythm_kind kind, u64 value,
-					const struct sock *sk, u64 now_ns)
+					const struct sock *sk, u64 trip_us, u64 now_ns)
 {
 	struct mark *mark = 0;
 	u64 address;
@@ -148,7 +156,7 @@ static __always_inline void emit_rhythm(struct cpu_state *cpu, const struct task
 	/* Through memory: a pointer itself may not be calculated with. */
 	*(volatile u64 *)&mark->extra = (u64)sk;
 	address = *(volatile u64 *)&mark->extra;
-	mark->extra = (u32)((u32)(address >> 6) * settings.socket_key);
+	mark->extra = trip_us << 32 | (u32)((u32)(address >> 6) * settings.socket_key);
 	bpf_ringbuf_submit(mark, BPF_RB_NO_WAKEUP);
 }
 
@@ -196,9 +204,9 @@ static __always_inline void note_coming(struct cpu_state *cpu, const struct task
 	if (!rhythm)
 		return;
 	if (gone == GONE_BLOCKED)
-		emit_rhythm(cpu, next, rhythm, RHYTHM_BLOCK, away_ns, 0, now_ns);
+		emit_rhythm(cpu, next, rhythm, RHYTHM_BLOCK, away_ns, 0, 0, now_ns);
 	else
-		emit_rhythm(cpu, next, rhythm, RHYTHM_WAKE, away_ns, 0, now_ns);
+		emit_rhythm(cpu, next, rhythm, RHYTHM_WAKE, away_ns, 0, 0, now_ns);
 }
 
 /* The running thread sent or received. Returns how long it has slept since it last did. */
@@ -219,7 +227,8 @@ static __always_inline u64 note_network(struct cpu_state *cpu, const struct sock
 		row->slept_ns = 0;
 	}
 	if (rhythm)
-		emit_rhythm(cpu, task, rhythm, kind, bytes, sk, bpf_ktime_get_boot_ns());
+		emit_rhythm(cpu, task, rhythm, kind, bytes, sk, round_trip_us(sk),
+			    bpf_ktime_get_boot_ns());
 	return slept_ns;
 }
 

@@ -202,6 +202,7 @@ class RhythmMarks:
     thread          int64[n]
     value           int64[n]: nanoseconds away (WAKE, BLOCK, SYNCHRONISE, COLLECTIVE), else bytes
     socket          int64[n]: which one, SEND and RECEIVE; else 0
+    round_trip_us   int64[n]: newest round trip on a TCP connection, SEND and RECEIVE; else 0
     beyond          by kind, marks that were only counted: too many a second, or no room
     """
 
@@ -214,6 +215,7 @@ class RhythmMarks:
     thread: NDArray[np.int64]
     value: NDArray[np.int64]
     socket: NDArray[np.int64]
+    round_trip_us: NDArray[np.int64]
     beyond: tuple[int, ...]
 
 

@@ -65,7 +65,9 @@ def sends(pid: int, at_ns: Sequence[int], cgroup: str) -> RhythmMarks:
     ones = np.ones(len(times), np.int64)
     kinds = np.full(len(times), RhythmKind.SEND, np.uint8)
     beyond = (0,) * len(RhythmKind)
-    return RhythmMarks(pid, pid * S, cgroup, "loop", times, kinds, pid * ones, ones, ones, beyond)
+    return RhythmMarks(
+        pid, pid * S, cgroup, "loop", times, kinds, pid * ones, ones, ones, 0 * ones, beyond
+    )
 
 
 def reading(

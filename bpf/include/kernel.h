@@ -93,7 +93,11 @@ struct sock {
 	int sk_wmem_queued;
 	int sk_sndbuf;
 };
-struct tcp_sock { u32 srtt_us; };
+struct tcp_rack { u32 rtt_us; };
+struct tcp_sock {
+	u32 srtt_us;
+	struct tcp_rack rack;
+};
 
 /* Their numbers are the running kernel's. */
 enum skb_drop_reason {

@@ -13,7 +13,7 @@ struct mark {
 	__u64 start_ns; /* when the process started, CLOCK_BOOTTIME */
 	__u64 cgroup;  /* id of its directory in the CPU hierarchy */
 	__u64 what;    /* which probe, or kind */
-	__u64 extra;   /* which socket, 0: none */
+	__u64 extra;   /* newest round trip of the connection in us << 32 | which socket, 0: none */
 };
 
 /* What a thread that makes steps is in. Key: thread << 32 | probe. */

@@ -65,6 +65,8 @@ _OWN: Final = {
     "block_wait_ms_per_s": 5.0,
     "net_send_wait_ms_per_s": 5.0,
     "net_receive_wait_ms_per_s": 15.0,
+    "round_trip_us": 100.0,
+    "round_trip_least_us": 100.0,
     "gpu_failed_calls_per_s": 0.2,
     "gpu_own_percent": 5.0,
     "gpu_others_percent": 5.0,

@@ -15,7 +15,7 @@ from .channels import CHANNEL_NAMES, CHANNELS, FLOORS, INDEX, Floats
 from .settings import Settings
 from .tail import Ratios
 
-FEATURES_VERSION: Final = 1
+FEATURES_VERSION: Final = 2
 CAP: Final = 8.0
 """Deviations and ratios, in octaves, end here."""
 _LAG_CAP_S: Final = 3.0

@@ -25,6 +25,7 @@ from .gpu_signals import GpuSignals
 from .host_signals import HostSignals, fault_signals, observed
 from .places import Places
 from .rhythm_book import RhythmBook
+from .round_trips import RoundTrips
 from .signals import SIGNALS, SignalTable
 from .subjects import Alive, Second, SubjectBook
 from .tables import Tables
@@ -63,14 +64,15 @@ class Framer:
         self._host, self._cgroups = HostSignals(table), CgroupSignals(table)
         self._gpus, self._calls = GpuSignals(), CallSignals()
         self._pressure = pressure or CgroupPressure(None)
-        self._rhythms = RhythmBook()
+        self._rhythms, self._round_trips = RhythmBook(), RoundTrips()
+        self._network: dict[str, dict[str, float]] = {}
         self._subjects = SubjectBook(watch, places, alive)
         self._levels: list[Observation] = []
         self._faults: list[Observation] = []
         self._lacking: frozenset[str] = frozenset()
         self._ended_ns: int | None = None
         self._takers: dict[type, Callable[[Any], None]] = {
-            RhythmMarks: self._rhythms.add,
+            RhythmMarks: self._mark,
             HostTable: self._tables.add,
             HostTicks: self._fine.add,
             StepMarks: self._subjects.steps.add,
@@ -90,6 +92,10 @@ class Framer:
             if taker is not None:
                 taker(record)
 
+    def _mark(self, marks: RhythmMarks) -> None:
+        self._rhythms.add(marks)
+        self._round_trips.add(marks)
+
     def _observe(self, seen: Observation) -> None:
         (self._faults if seen.section == _FAULTS else self._levels).append(seen)
 
@@ -102,6 +108,7 @@ class Framer:
         if self._ended_ns is None:
             self._ended_ns = now_ns
             self._tables.take()
+            self._round_trips.take()
             self._forget()
             return None
         begun_ns, span_ns = self._ended_ns, now_ns - self._ended_ns
@@ -120,7 +127,7 @@ class Framer:
         gpus = self._gpus.signals(now_ns)
         for gpu, copied in on_gpus(callers, users).items():
             gpus.setdefault(gpu, {}).update(copied)
-        rhythms = self._rhythms.known(now_ns)
+        rhythms, self._network = self._rhythms.known(now_ns), self._round_trips.take()
         active = self._cgroups.names()
         second = Second(now_ns, active, self._of_subject, users, callers, rhythms)
         subjects = self._subjects.subjects(second)
@@ -137,7 +144,8 @@ class Framer:
         return {name: value for name, value in signals.items() if name not in self._lacking}
 
     def _of_subject(self, cgroup: str, now_ns: int) -> dict[str, float]:
-        return self._measured(self._cgroups.of(cgroup)) | self._pressure.signals(cgroup, now_ns)
+        found = self._cgroups.of(cgroup) | self._network.get(cgroup, {})
+        return self._measured(found) | self._pressure.signals(cgroup, now_ns)
 
     def _forget(self) -> None:
         self._levels.clear()

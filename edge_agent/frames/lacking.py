@@ -43,7 +43,7 @@ _LOST: Final = {
     "on_sock_receive": ("net_receive",),
     "sockets": ("net_", "send_queue", "srtt"),
     "send-queue bytes": ("send_queue",),
-    "round-trip times": ("srtt",),
+    "round-trip times": ("srtt", "round_trip"),
     "waits of sends and receives": ("net_send_wait", "net_receive_wait"),
     "bytes by peer": ("worst_peer_retransmits",),
     "on_page_fault": ("page_faults",),

@@ -19,7 +19,7 @@ MOST_WATCHED: Final = 64
 """Room in the map `watched`."""
 
 _IDLE_DRAINS: Final = 60
-_AT, _VALUE, _PROCESS, _START, _CGROUP, _WHAT, _SOCKET = range(len(MARK_FIELDS))
+_AT, _VALUE, _PROCESS, _START, _CGROUP, _WHAT, _EXTRA = range(len(MARK_FIELDS))
 _KINDS = layout.RHYTHM_KINDS
 _NONE = (0,) * _KINDS
 
@@ -80,7 +80,8 @@ class RhythmMaps:
         ends = [*firsts[1:], len(marks)]
         kinds = columns[_WHAT].astype(np.uint8)
         signed = columns.view(np.int64)
-        at_ns, values, sockets = signed[_AT], signed[_VALUE], signed[_SOCKET]
+        at_ns, values = signed[_AT], signed[_VALUE]
+        sockets, round_trips = signed[_EXTRA] & 0xFFFFFFFF, signed[_EXTRA] >> 32
         threads = signed[_PROCESS] & 0xFFFFFFFF
         rows = zip(
             firsts,
@@ -103,6 +104,7 @@ class RhythmMaps:
                 threads[part],
                 values[part],
                 sockets[part],
+                round_trips[part],
                 beyond.get(process, _NONE),
             )
 

@@ -169,6 +169,7 @@ class StepsSource:
             thread=(rows[:, _PROCESS] & np.uint64(0xFFFFFFFF)).astype(np.int64),
             value=rows[:, _VALUE].astype(np.int64),
             socket=np.zeros(len(rows), np.int64),
+            round_trip_us=np.zeros(len(rows), np.int64),
             beyond=tuple(lost if one is kind else 0 for one in RhythmKind),
         )
 

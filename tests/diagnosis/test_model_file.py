@@ -39,7 +39,7 @@ def document() -> dict[str, Any]:
     return {
         "name": "small",
         "version": "1",
-        "features_version": 1,
+        "features_version": 2,
         "features": NAMES,
         "fill": [0.0, 0.0, 0.0],
         "classes": CLASSES,

@@ -102,7 +102,7 @@ def test_gathering_keeps_no_marks_and_a_bounded_number_of_records() -> None:
     board = Board()
     gathering = Gathering(Flattener(Catalogue.load()), board, None)
     none, kinds = np.zeros(0, np.int64), np.zeros(0, np.uint8)
-    marks = RhythmMarks(7, 1, "/a", "job", none, kinds, none, none, none, ())
+    marks = RhythmMarks(7, 1, "/a", "job", none, kinds, none, none, none, none, ())
     gathering.add("ebpf", [marks] * (MOST_RECORDS + 1))
     gathering.add("host", [observed(1, 5)] * MOST_RECORDS)
     assert board.view(S)["values"] == []

@@ -190,5 +190,5 @@ def _beats(pid: int, at_ns: int) -> RhythmMarks:
     nothing = (0,) * len(RhythmKind)
     return RhythmMarks(
         pid=pid, start_ns=pid, cgroup="/x", program="x", at_ns=one * at_ns, kind=kind,
-        thread=one * pid, value=one, socket=one, beyond=nothing,
+        thread=one * pid, value=one, socket=one, round_trip_us=one, beyond=nothing,
     )  # fmt: skip

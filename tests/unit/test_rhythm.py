@@ -54,6 +54,7 @@ def record(part: Sequence[Mark], beyond: tuple[int, ...] = NOTHING_BEYOND) -> Rh
         thread=np.array([mark[2] for mark in part], np.int64),
         value=np.ones(len(part), np.int64),
         socket=np.array([mark[3] for mark in part], np.int64),
+        round_trip_us=np.zeros(len(part), np.int64),
         beyond=beyond,
     )
 
