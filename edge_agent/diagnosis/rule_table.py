@@ -171,11 +171,22 @@ RULES: Final = (
             _up("own.net_send_wait_ms_per_s"),
             _up("host.send_queue_bytes", 0.8),
             _up("host.queue_drops_per_s", 0.9),
-            _up("host.srtt_us", 0.7),
             _down("host.link_bytes_per_s", 0.9),
             _up("host.faults_network_per_s", 0.6),
         ),
         excused_by=((Cause.NIC_CROSS_TRAFFIC, 0.6),),
+    ),
+    Rule(  # each packet takes longer to be put on the wire; a detour takes longer still
+        Cause.NIC_LIMIT_OR_LOSS,
+        (_up("own.round_trip_least_us", 0.9, low=1.3, high=2.5),),
+        needs=(
+            (_shrunk("own.round_trip_least_us", -2.6, -2.0),),
+            (
+                _up("own.net_receive_wait_ms_per_s", low=1.5, high=3.0),
+                _up("own.net_send_wait_ms_per_s", low=1.5, high=3.0),
+            ),
+        ),
+        excused_by=((Cause.NIC_CROSS_TRAFFIC, 0.8),),
     ),
     Rule(
         Cause.PCIE_PRESSURE,
@@ -232,6 +243,7 @@ RULES: Final = (
         (
             _up("own.net_receive_wait_ms_per_s", 0.9, low=2.0, high=3.6),
             _up("own.collective_ms_per_s", 0.8),
+            _times("own.round_trip_least_us", 2.0, 2.6, 0.8),  # a detour
             _shrunk("own.net_receive_bytes_per_s", 0.3, 1.5, 0.6),
         ),
         needs=(
@@ -256,7 +268,11 @@ RULES: Final = (
             _shrunk("own.cpu_ms_per_s", 0.12, 0.6, 0.7),
             _up("own.sleep_ms_per_s", 0.5),
         ),
-        needs=((_shrunk("own.cpu_ms_per_s", 0.1, 0.4),), (Tell("step.p50", 0.1, 0.35),)),
+        needs=(
+            (_shrunk("own.cpu_ms_per_s", 0.1, 0.4),),
+            (Tell("step.p50", 0.1, 0.35),),
+            *_SAME_WORK,
+        ),
         excused_by=_RATHER,
     ),
     Rule(  # whoever makes the input works harder in the subject's own cgroup

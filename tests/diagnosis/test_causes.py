@@ -108,6 +108,32 @@ def test_input_made_at_home_starves_the_subject_too() -> None:
     assert found.cause is Cause.INPUT_STARVATION
 
 
+@pytest.mark.parametrize(
+    ("least_us", "cause"),
+    [
+        (1_100.0, Cause.NIC_LIMIT_OR_LOSS),  # each packet is put on the wire more slowly
+        (9_000.0, Cause.COMMUNICATION_WAIT),  # a detour
+        (300.0, Cause.COMMUNICATION_WAIT),  # the peer itself
+    ],
+)
+def test_round_trips_tell_a_slow_link_from_a_slow_peer(least_us: float, cause: Cause) -> None:
+    host, diagnoser = Host(), Diagnoser()
+    known = {"round_trip_us": 900.0, "round_trip_least_us": 300.0}
+    waiting = {"cpu_ms_per_s": 350.0, "net_receive_wait_ms_per_s": 350.0, **_LESS}
+    warm(diagnoser, host, 30, USUAL.with_(own=known))
+    slow = USUAL.with_(step_ms=25.0, own=known | waiting | {"round_trip_least_us": least_us})
+    assert diagnoses(run(diagnoser, host.frames(slow, 10)))[-1].cause is cause
+
+
+def test_batch_that_has_grown_is_no_spike() -> None:
+    """Each step sends, receives and reads twice as much, and takes nearly twice as long."""
+    host, diagnoser = Host(), Diagnoser()
+    warm(diagnoser, host, 30)
+    rates = {name: 1.15 * 2.5 * value for name, value in _LESS.items()}
+    grown = USUAL.with_(step_ms=17.5, own={"cpu_ms_per_s": 450.0, **rates})
+    assert diagnoses(run(diagnoser, host.frames(grown, 20))) == []
+
+
 def test_fault_that_was_told_once_before_the_spike_is_its_cause() -> None:
     host, diagnoser = Host(), Diagnoser()
     warm(diagnoser, host, 30, _WITH_GPU)
