@@ -20,13 +20,13 @@ class Disturbance:
 
     def __init__(self) -> None:
         self._began = time.monotonic()
-        self._busy_s, self._steal_s = _machine_s()
+        self._busy_s, self._nice_s, self._steal_s = _machine_s()
         self._ours_s, self._own_s = _bench_s(), time.process_time()
 
     def document(self) -> dict[str, float]:
-        """Per second since the beginning: `steal`, and in cores the bench, its recorder, others."""
+        """In cores since the beginning: stolen, the bench, its recorder, others, the nice."""
         elapsed_s = max(time.monotonic() - self._began, 1e-3)
-        busy_s, steal_s = _machine_s()
+        busy_s, nice_s, steal_s = _machine_s()
         ours_s = _bench_s() - self._ours_s
         own_s = time.process_time() - self._own_s
         others_s = busy_s - self._busy_s - ours_s - own_s
@@ -35,6 +35,7 @@ class Disturbance:
             "bench_cores": round(ours_s / elapsed_s, 4),
             "recorder_cores": round(own_s / elapsed_s, 4),
             "others_cores": round(max(0.0, others_s) / elapsed_s, 4),
+            "nice_cores": round((nice_s - self._nice_s) / elapsed_s, 4),
         }
 
 
@@ -50,11 +51,12 @@ def too_much(found: Mapping[str, float]) -> str:
     return ""
 
 
-def _machine_s() -> tuple[float, float]:
-    """Return (busy, stolen) seconds of all CPUs; busy without what waited or idled."""
+def _machine_s() -> tuple[float, float, float]:
+    """Return (busy, nice, stolen) seconds of all CPUs; busy without what waited, idled or is nice."""
     fields = [int(ticks) for ticks in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
     user, nice, system, _, _, irq, softirq, steal = fields[:8]
-    return (user + nice + system + irq + softirq) / _TICKS_PER_S, steal / _TICKS_PER_S
+    busy = user + system + irq + softirq
+    return busy / _TICKS_PER_S, nice / _TICKS_PER_S, steal / _TICKS_PER_S
 
 
 def _bench_s() -> float:
