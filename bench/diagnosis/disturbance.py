@@ -52,7 +52,7 @@ def too_much(found: Mapping[str, float]) -> str:
 
 
 def _machine_s() -> tuple[float, float, float]:
-    """Return (busy, nice, stolen) seconds of all CPUs; busy without what waited, idled or is nice."""
+    """Return (busy, nice, stolen) seconds of all CPUs; busy: neither waiting, idle nor nice."""
     fields = [int(ticks) for ticks in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
     user, nice, system, _, _, irq, softirq, steal = fields[:8]
     busy = user + system + irq + softirq
