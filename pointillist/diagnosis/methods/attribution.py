@@ -37,6 +37,7 @@ _SPEAKS: Final[tuple[tuple[str, Cause], ...]] = (
     ("queue_drops", Cause.NIC_LIMIT_OR_LOSS),
     ("send_wait", Cause.NIC_LIMIT_OR_LOSS),
     ("srtt", Cause.NIC_LIMIT_OR_LOSS),
+    ("round_trip", Cause.NIC_LIMIT_OR_LOSS),
     ("link", Cause.NIC_LIMIT_OR_LOSS),
     ("receive_wait", Cause.COMMUNICATION_WAIT),
     ("net_rx", Cause.NIC_CROSS_TRAFFIC),
