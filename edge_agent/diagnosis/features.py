@@ -53,7 +53,8 @@ _PER_STEP: Final = {
     "step.read": INDEX["own.block_read_bytes_per_s"],
     "step.sleep": INDEX["own.sleep_ms_per_s"],
 }
-"""What one step takes: the channel's ratio over the rate's."""
+"""What one step takes: the channel's ratio over the rate's; missing where steps take none."""
+_PER_STEP_PLACES: Final = np.array(list(_PER_STEP.values()))
 _STEP_FEATURES: Final = ("step.p10", "step.p50", "step.p99", "step.rate", *_PER_STEP)
 
 FEATURE_NAMES: Final = (
@@ -167,7 +168,8 @@ def vector_of(
     usual = signals.baseline.median
     ratio = np.log2((np.maximum(now, 0) + FLOORS) / (np.maximum(usual, 0) + FLOORS))
     shares = [_share(now[INDEX[own]], now[INDEX[other]]) for own, other in _SHARES.values()]
-    per_step = ratio[list(_PER_STEP.values())] - ratios.rate
+    taken = usual[_PER_STEP_PLACES] > FLOORS[_PER_STEP_PLACES]
+    per_step = np.where(taken, ratio[_PER_STEP_PLACES] - ratios.rate, np.nan)
     steps = np.clip([*ratios, *per_step], -CAP, CAP)
     signal_part = np.clip(np.concatenate((octaves, ratio)), -CAP, CAP)
     lag_part = np.clip(lags_s, -_LAG_CAP_S, _LAG_CAP_S)

@@ -88,7 +88,13 @@ _SAME_WORK: Final = tuple(
     for feature in ("step.send", "step.read")
     for sign in (1.0, -1.0)
 )
-"""A step sends and reads what it did before: its batch has not grown."""
+"""A step sends and reads what it did before."""
+
+_NO_MORE_WORK: Final = (
+    (Tell("step.send", -0.5, -0.25, sign=-1),),
+    (Tell("step.read", -0.5, -0.25, sign=-1),),
+)
+"""A step sends and reads no more than before: its batch has not grown."""
 
 RULES: Final = (
     Rule(
@@ -271,7 +277,7 @@ RULES: Final = (
         needs=(
             (_shrunk("own.cpu_ms_per_s", 0.1, 0.4),),
             (Tell("step.p50", 0.1, 0.35),),
-            *_SAME_WORK,
+            *_NO_MORE_WORK,
         ),
         excused_by=_RATHER,
     ),

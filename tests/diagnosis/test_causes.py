@@ -134,6 +134,15 @@ def test_batch_that_has_grown_is_no_spike() -> None:
     assert diagnoses(run(diagnoser, host.frames(grown, 20))) == []
 
 
+def test_subject_that_neither_sends_nor_reads_can_starve() -> None:
+    host, diagnoser = Host(), Diagnoser()
+    idle = dict.fromkeys(_LESS, 0.0)
+    warm(diagnoser, host, 30, USUAL.with_(own=idle))
+    slow = USUAL.with_(step_ms=25.0, own={"cpu_ms_per_s": 240.0, "sleep_ms_per_s": 700.0, **idle})
+    found = diagnoses(run(diagnoser, host.frames(slow, 10)))
+    assert found[-1].cause is Cause.INPUT_STARVATION
+
+
 def test_fault_that_was_told_once_before_the_spike_is_its_cause() -> None:
     host, diagnoser = Host(), Diagnoser()
     warm(diagnoser, host, 30, _WITH_GPU)
