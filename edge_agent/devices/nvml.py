@@ -126,8 +126,8 @@ class NvmlReader:
                 event = pynvml.nvmlEventSetWait_v2(self._events, 0)
             except pynvml.NVMLError as error:
                 return None if error.value == pynvml.NVML_ERROR_TIMEOUT else gap_of(error)
-            known = self._named.get(_address(event.device))
-            name: str | Gap = known or ask(partial(device_uuid, event.device))
+            name: str | Gap = self._named.get(_address(event.device), "")
+            name = name or ask(partial(device_uuid, event.device))
             if not isinstance(name, Gap):
                 count, _ = self._xids.get(name, [0, 0])
                 self._xids[name] = [count + 1, int(event.eventData)]

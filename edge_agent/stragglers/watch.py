@@ -20,7 +20,7 @@ from edge_agent.sources.port import SourceRegistry
 from edge_agent.sources.steps import StepsSource
 
 from .busy_seconds import BusySeconds, Spent
-from .collectives import collective_probes
+from .collectives import Role, collective_probes, role_of
 from .judge import Judgement, judge
 from .marked_calls import MarkedCalls
 from .peers import Rules
@@ -145,10 +145,13 @@ class _CallFramer(Framer):
 
     def take(self, records: Iterable[Record]) -> None:
         """Take what a source yielded."""
-        kept = list(records)
-        for record in kept:
+        kept = []
+        for record in records:
             if isinstance(record, StepMarks):
                 self._marked.add(record)
+                if role_of(record.probe) is not Role.MEETS:
+                    continue  # a part of a meeting, and no step
+            kept.append(record)
         super().take(kept)
 
 
