@@ -26,8 +26,9 @@ _NS: Final = 1_000_000_000
 _OWN_WRITES: Final = INDEX["own.block_write_bytes_per_s"]
 _DISK_IO: Final = CAUSES.index(Cause.DISK_IO)
 _HARDWARE: Final = CAUSES.index(Cause.GPU_HARDWARE_FAULT)
-_SURE: Final = 0.8
-"""An error that was not corrected, a GPU that is gone: a sign that seldom comes by chance."""
+_SURE: Final = 0.95
+"""Only an XID, an uncorrected error or the like of the subject's own GPU is as loud: what the host
+tells of any GPU is not."""
 _OTHER_WRITES: Final = INDEX["other.block_write_bytes_per_s"]
 
 

@@ -79,13 +79,15 @@ def test_gpu_that_does_not_answer_is_a_hardware_fault_unless_its_reader_got_no_t
 def test_few_long_steps_are_enough_where_hardware_has_told_of_a_fault() -> None:
     """A channel that waits for a replaced row stalls seldom; and an error makes a stall likely."""
 
-    def found(**signals: float) -> set[Cause]:
+    def found(elsewhere: float = 0.0, **signals: float) -> set[Cause]:
         host, diagnoser = Host(seed=4), Diagnoser()
-        warm(diagnoser, host, 30, _CALM)
-        scene = _CALM.with_(long_share=0.02, gpu=gpu(**signals))
+        warm(diagnoser, host, 30, _CALM.with_(host={"faults_gpu_per_s": 0.0}))
+        told = {"faults_gpu_per_s": elsewhere}
+        scene = _CALM.with_(long_share=0.02, gpu=gpu(**signals), host=told)
         return {one.cause for one in diagnoses(run(diagnoser, host.frames(scene, 3)))}
 
     assert found() == set()
     assert found(ecc_corrected_per_s=0.4) == set()
     assert found(xids_faulty_per_s=1.0) == {Cause.GPU_HARDWARE_FAULT}
     assert found(gpu_processes_count=2.0) == set()
+    assert found(elsewhere=1.0) == set(), "it may be another job's GPU"
