@@ -105,6 +105,11 @@ class JobWatch:
         framer = _CallFramer(self._calls, watch=[_literal(one) for one in cgroups])
         self.live = LiveFrames(registry, framer)
 
+    @property
+    def by_hosts(self) -> bool:
+        """Whether collectives return at once: then waits are for hosts, never for a slow GPU."""
+        return any(role_of(one.title) is Role.ENQUEUES for one in self.probes)
+
     def __enter__(self) -> JobWatch:
         self.live.__enter__()
         return self
