@@ -1,7 +1,7 @@
 /* A libnccl, a libcudart and a rank that calls them, all of our own: compiled by which is defined.
  *
  * As NCCL does, a collective returns at once; the wait for the stream ends when the own GPU's work
- * is done and all ranks have made the collective. Both are told through one mapped file. */
+ * is done and all ranks' GPUs have come to the collective. A mapped file tells of both. */
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -16,6 +16,7 @@ struct job {
 	_Atomic long made[MOST];	/* collectives by rank */
 	_Atomic long host_us[MOST];	/* what a step costs the host */
 	_Atomic long gpu_us[MOST];	/* and the GPU */
+	_Atomic long arrived[MOST];	/* collectives that the rank's GPU has come to */
 	_Atomic int over;
 };
 
@@ -58,8 +59,9 @@ int cudaStreamSynchronize(void *stream)
 	if (stream) /* another one: of copies, which are done */
 		return 0;
 	pause_us(job()->gpu_us[rank]);
+	job()->arrived[rank] = job()->made[rank];
 	for (other = 0; other < ranks; other++)
-		while (job()->made[other] < job()->made[rank] && !job()->over)
+		while (job()->arrived[other] < job()->made[rank] && !job()->over)
 			pause_us(200);
 	return 0;
 }

@@ -31,7 +31,7 @@ class StubJob:
             self._write(8 * _MOST * block, struct.pack(f"{_MOST}q", *padded))
 
     def end(self) -> None:
-        self._write(3 * 8 * _MOST, struct.pack("i", 1))
+        self._write(4 * 8 * _MOST, struct.pack("i", 1))
 
     def _write(self, offset: int, content: bytes) -> None:
         with self._shared.open("r+b") as file:
@@ -47,7 +47,7 @@ def stub_job(folder: Path, ranks: int) -> Iterator[StubJob]:
     _compile("-shared", "-fPIC", "-DCUDART", _SOURCE, "-o", cudart)
     _compile(_SOURCE, nccl, cudart, f"-Wl,-rpath,{folder}", "-o", program)
     shared = folder / "job"
-    shared.write_bytes(bytes(3 * 8 * _MOST + 8))
+    shared.write_bytes(bytes(4 * 8 * _MOST + 8))
     with ExitStack() as stack:
         name = f"pointillist-{uuid4().hex[:8]}"
         groups = [stack.enter_context(rank_cgroup(f"{name}-rank{r}", None)) for r in range(ranks)]
