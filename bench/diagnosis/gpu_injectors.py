@@ -145,6 +145,18 @@ def _slow(now: Moment) -> float:
     return 0.0
 
 
+def _lost_unannounced(now: Moment) -> float:
+    """Off the bus without a word: no XID reaches NVML."""
+    now.gpu.lost = 15
+    return 900.0 if now.happens(2.0) else 0.0
+
+
+def _retrained(now: Moment) -> float:
+    """The link came up again with fewer lanes, and slower ones."""
+    now.gpu.lanes, now.gpu.generation = ((8, 4), (8, 3), (4, 2))[now.level]
+    return 0.0
+
+
 def _idle_link(now: Moment) -> float:
     """Input comes late: the GPU sleeps between its kernels, and lowers clock and link by itself."""
     gpu = now.gpu
@@ -216,11 +228,14 @@ FAULTS: Final = (
     Injector("xid62_controller", _FAULT, partial(_error, 62), held_out=True),
     Injector("xid64_remap_failed", _FAULT, partial(_error, 64, row=3), held_out=True),
     Injector("xid79_lost", _FAULT, _lost, held_out=True),
+    Injector("xid95_uncontained", _FAULT, partial(_error, 95, uncorrected=True), held_out=True),
+    Injector("lost_unannounced", _FAULT, _lost_unannounced, held_out=True),
     Injector("time_slice", _SHARING, _shared),
     Injector("mps_client", _SHARING, _mps, held_out=True),
     Injector("mig_neighbour", _SHARING, _mig, held_out=True, mig=True),
     Injector("link_narrow", _PCIE, _narrow),
     Injector("link_slow", _PCIE, _slow, held_out=True),
+    Injector("link_retrained", _PCIE, _retrained, held_out=True),
 )
 NEGATIVES: Final = (
     Injector("none", None, _nothing),
@@ -232,7 +247,8 @@ NEGATIVES: Final = (
     Injector("clock_steps", None, _clock_steps),
     Injector("checkpoint", None, _checkpoint),
     Injector("idle_link", None, _idle_link),
+    Injector("idle_mig", None, _idle_link, mig=True),
 )
 BY_NAME: Final[Mapping[str, Injector]] = {one.name: one for one in (*FAULTS, *NEGATIVES)}
-ONCE: Final = frozenset({"xid79_lost", "reset_required"})
+ONCE: Final = frozenset({"xid79_lost", "reset_required", "lost_unannounced"})
 """There is no more or less of it."""
