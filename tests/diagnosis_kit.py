@@ -37,6 +37,8 @@ _GPU: Final = {
     "ecc_corrected_per_s": 0.0, "ecc_uncorrected_per_s": 0.0, "xids_faulty_per_s": 0.0,
     "gpu_processes_count": 1.0,
 }  # fmt: skip
+_STEADY: Final = ("pcie_width_percent", "pcie_generation_percent")
+"""Lanes and generations do not flutter."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,8 @@ class Host:
         cgroups[NOISE] = {"cpu_ms_per_s": 5.0, "block_ios_per_s": 1.0, **what.others}
         gpus: dict[int, Signals] = {}
         if what.gpu is not None:
-            gpus[0] = self._jittered({**_GPU, **what.gpu})
+            steady = {k: v for k, v in what.gpu.items() if k in _STEADY}
+            gpus[0] = self._jittered({**_GPU, **what.gpu}) | steady
         end_ns = self.seconds * SECOND_NS
         return Frame(end_ns, SECOND_NS, host, fine, subjects, cgroups, gpus)
 

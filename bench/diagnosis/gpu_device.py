@@ -39,7 +39,7 @@ class Gpu:
     others      (pid, SM percent) of other processes on it
     crowding    what other users cost beyond the SM time they take: 1.0 nothing
     xids        every event so far, (code, number)
-    lost        fallen off the bus: every call fails
+    lost        every call fails with this code of NVML: 15 fallen off the bus, 16 needs a reset
     scale       work of a step, relative: the job's own doing
     """
 
@@ -62,7 +62,7 @@ class Gpu:
     mig: bool = False
     crowding: float = 1.0
     xids: dict[int, int] = field(default_factory=dict)
-    lost: bool = False
+    lost: int = 0
     scale: float = 1.0
 
     def work_ms(self) -> float:
@@ -100,7 +100,7 @@ class Gpu:
             yield f"{self.index} {_value(f'GetNvLinkState.{link}', 0)}"
         yield from self._users(noise)
         if self.lost:
-            yield f"{self.index} * error 15"
+            yield f"{self.index} * error {self.lost}"
 
     def _users(self, noise: random.Random) -> Iterator[str]:
         if self.mig:

@@ -146,7 +146,7 @@ class Job:
         """States end with the fault; what has been counted stays counted."""
         for name in (
             "clock", "throttle", "power_w", "temperature", "links_down", "lanes", "generation",
-            "others", "crowding", "lost", "scale",
+            "others", "crowding", "lost", "scale", "busy", "memory_busy",
         ):  # fmt: skip
             setattr(self.gpu, name, getattr(self.before, name))
         self.gpu.rows[2] = 0

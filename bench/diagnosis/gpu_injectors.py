@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from bench.diagnosis.gpu_device import Gpu
+from bench.diagnosis.gpu_device import WORK_MS, Gpu
 from edge_agent.diagnosis.findings import Cause
 
 TICK_S: Final = 0.2
@@ -105,7 +105,13 @@ def _links(now: Moment) -> float:
 def _lost(now: Moment) -> float:
     """Off the bus: one XID 79, then no call of the driver is answered and the job hangs."""
     now.gpu.xids.setdefault(79, 1)
-    now.gpu.lost = now.since_s > 1.2  # NVML gives the event out first
+    now.gpu.lost = 15 if now.since_s > 1.2 else 0  # NVML gives the event out first
+    return 900.0 if now.happens(2.0) else 0.0
+
+
+def _reset_required(now: Moment) -> float:
+    """The driver gave the GPU up: no XID, and no call is answered until it is reset."""
+    now.gpu.lost = 16
     return 900.0 if now.happens(2.0) else 0.0
 
 
@@ -136,6 +142,27 @@ def _narrow(now: Moment) -> float:
 
 def _slow(now: Moment) -> float:
     now.gpu.generation = (3, 2, 1)[now.level]
+    return 0.0
+
+
+def _lost_unannounced(now: Moment) -> float:
+    """Off the bus without a word: no XID reaches NVML."""
+    now.gpu.lost = 15
+    return 900.0 if now.happens(2.0) else 0.0
+
+
+def _retrained(now: Moment) -> float:
+    """The link came up again with fewer lanes, and slower ones."""
+    now.gpu.lanes, now.gpu.generation = ((8, 4), (8, 3), (4, 2))[now.level]
+    return 0.0
+
+
+def _idle_link(now: Moment) -> float:
+    """Input comes late: the GPU sleeps between its kernels, and lowers clock and link by itself."""
+    gpu = now.gpu
+    gpu.busy, gpu.memory_busy, gpu.clock, gpu.generation = 4.0, 1.0, 0.17, 1
+    gpu.scale = 1.0
+    gpu.scale = 2.5 * WORK_MS / gpu.work_ms()
     return 0.0
 
 
@@ -195,16 +222,20 @@ FAULTS: Final = (
     Injector("xid63_row_remap", _FAULT, partial(_error, 63, row=0)),
     Injector("nvlink_down", _FAULT, _links),
     Injector("ecc_corrected", _FAULT, _corrected),
+    Injector("reset_required", _FAULT, _reset_required),
     Injector("xid119_gsp", _FAULT, partial(_error, 119), held_out=True),
     Injector("xid94_contained", _FAULT, partial(_error, 94), held_out=True),
     Injector("xid62_controller", _FAULT, partial(_error, 62), held_out=True),
     Injector("xid64_remap_failed", _FAULT, partial(_error, 64, row=3), held_out=True),
     Injector("xid79_lost", _FAULT, _lost, held_out=True),
+    Injector("xid95_uncontained", _FAULT, partial(_error, 95, uncorrected=True), held_out=True),
+    Injector("lost_unannounced", _FAULT, _lost_unannounced, held_out=True),
     Injector("time_slice", _SHARING, _shared),
     Injector("mps_client", _SHARING, _mps, held_out=True),
     Injector("mig_neighbour", _SHARING, _mig, held_out=True, mig=True),
     Injector("link_narrow", _PCIE, _narrow),
     Injector("link_slow", _PCIE, _slow, held_out=True),
+    Injector("link_retrained", _PCIE, _retrained, held_out=True),
 )
 NEGATIVES: Final = (
     Injector("none", None, _nothing),
@@ -215,7 +246,9 @@ NEGATIVES: Final = (
     Injector("ecc_trickle", None, _trickle),
     Injector("clock_steps", None, _clock_steps),
     Injector("checkpoint", None, _checkpoint),
+    Injector("idle_link", None, _idle_link),
+    Injector("idle_mig", None, _idle_link, mig=True),
 )
 BY_NAME: Final[Mapping[str, Injector]] = {one.name: one for one in (*FAULTS, *NEGATIVES)}
-ONCE: Final = frozenset({"xid79_lost"})
+ONCE: Final = frozenset({"xid79_lost", "reset_required", "lost_unannounced"})
 """There is no more or less of it."""

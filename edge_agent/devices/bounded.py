@@ -113,7 +113,7 @@ class BoundedReader:
         now_ns = self._boottime_ns()
         known = self._ids.get(index, "")
         if self._quiet_until_ns.get(index, 0) > now_ns:
-            gap = Gap(GapKind.TIMED_OUT, "left alone after a read that did not end")
+            gap = Gap(GapKind.LEFT_ALONE, "left alone after a read that did not end")
             return all_gaps(index, fields, gap, now_ns, known)
         starting = self._begun_again()
         if starting is not None:
@@ -154,7 +154,7 @@ class BoundedReader:
         if answer is None:
             if self._boottime_ns() - self._begun_ns > self._start_s * 1e9:
                 self._kill()
-            return Gap(GapKind.TIMED_OUT, "the driver is starting")
+            return Gap(GapKind.LEFT_ALONE, "the driver is starting")
         self._kill()
         return Gap(GapKind.FAILED, str(answer))
 

@@ -30,7 +30,7 @@ class Row:
 
 Complaint = tuple[Verdict, str]
 
-_LOST: Final = (GapKind.UNPLUGGED, GapKind.TIMED_OUT, GapKind.DAMAGED)
+_LOST: Final = (GapKind.UNPLUGGED, GapKind.TIMED_OUT, GapKind.LEFT_ALONE, GapKind.DAMAGED)
 """A GPU that is gone, hangs or is hurt fails what is asked of it; other gaps say nothing."""
 
 _GB: Final = 1_000_000_000
@@ -62,7 +62,7 @@ def check_node(
 
 
 def _count(inventory: Inventory, readings: Sequence[DeviceReading], machine: MachineType) -> Row:
-    answering = sum(bool(reading.values) for reading in readings)
+    answering = sum(reading.answered for reading in readings)
     expected = inventory.devices if machine.gpu_count is None else machine.gpu_count
     good = answering == inventory.devices == expected and expected > 0
     verdict = Verdict.PASS if good else Verdict.FAIL

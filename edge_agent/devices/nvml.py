@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Collection, Iterator
 from functools import partial
@@ -27,6 +28,8 @@ class NvmlReader:
         self._xids: dict[str, list[int]] = {}
         self._events: Any = None
         self._watched: dict[int, Gap | None] = {}
+        self._names: dict[int, str] = {}
+        self._named: dict[int, str] = {}
         self._mig = MigInstances()
 
     def open(self) -> Inventory:
@@ -52,10 +55,16 @@ class NvmlReader:
         if isinstance(handle, Gap):
             end_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
             gaps: dict[Field, Measured] = dict.fromkeys(fields, handle)
-            return DeviceReading(index, f"index-{index}", "", begin_ns, end_ns, gaps)
+            # Off the bus it answers nothing; the XID that says so is the driver's, not the GPU's.
+            told = dict(self._xid_fields(index, self._names.get(index, "")))
+            if told.get(Field.XID_EVENTS):
+                gaps |= {name: value for name, value in told.items() if name in gaps}
+            name = self._names.get(index, f"index-{index}")
+            return DeviceReading(index, name, "", begin_ns, end_ns, gaps)
         device_id = ask(partial(device_uuid, handle))
         model = ask(lambda: str(pynvml.nvmlDeviceGetName(handle)))
-        name = f"index-{index}" if isinstance(device_id, Gap) else device_id
+        known = self._names.get(index, f"index-{index}")
+        name = known if isinstance(device_id, Gap) else device_id
         measured = dict(self._measure(index, name, handle, frozenset(fields)))
         users = processes_of(handle) if processes else None
         parts = self._mig.look(index, handle) if processes else None
@@ -99,6 +108,7 @@ class NvmlReader:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         kind = pynvml.nvmlEventTypeXidCriticalError
         pynvml.nvmlDeviceRegisterEvents(handle, kind, self._events)
+        self._names[index] = self._named[_address(handle)] = device_uuid(handle)
 
     def _xid_fields(self, index: int, name: str) -> Iterator[tuple[Field, Measured]]:
         gap = self._watched.get(index) or self._drain_events()
@@ -116,8 +126,14 @@ class NvmlReader:
                 event = pynvml.nvmlEventSetWait_v2(self._events, 0)
             except pynvml.NVMLError as error:
                 return None if error.value == pynvml.NVML_ERROR_TIMEOUT else gap_of(error)
-            name = ask(partial(device_uuid, event.device))
+            name: str | Gap = self._named.get(_address(event.device), "")
+            name = name or ask(partial(device_uuid, event.device))
             if not isinstance(name, Gap):
                 count, _ = self._xids.get(name, [0, 0])
                 self._xids[name] = [count + 1, int(event.eventData)]
         return None
+
+
+def _address(handle: Handle) -> int:
+    """A device's place in the driver's memory: its name even when it cannot say it any more."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0

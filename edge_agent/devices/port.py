@@ -22,6 +22,8 @@ class GapKind(StrEnum):
     """The device fell off the bus or needs a reset."""
     TIMED_OUT = "timed_out"
     """The driver did not answer in time; the device is left alone for a while."""
+    LEFT_ALONE = "left_alone"
+    """It was not asked: the driver did not answer a short while ago, or is starting."""
     NOT_YET = "not_yet"
     """It is told between two looks, and this was the first."""
     DAMAGED = "damaged"
@@ -93,6 +95,9 @@ QUICK: Final = frozenset({
 })  # fmt: skip
 """What changes from second to second; NVLink alone is a hundred calls of the driver per GPU."""
 
+EVENTS: Final = frozenset({Field.XID_EVENTS, Field.XID_LAST})
+"""What the driver tells, also of a device that is gone."""
+
 Measured = int | Gap
 
 
@@ -149,6 +154,11 @@ class DeviceReading:
     def values(self) -> dict[Field, int]:
         """What was measured."""
         return {name: v for name, v in self.fields.items() if not isinstance(v, Gap)}
+
+    @property
+    def answered(self) -> bool:
+        """Whether the device itself told anything; XIDs are told by the driver."""
+        return not self.values.keys() <= EVENTS
 
     @property
     def gaps(self) -> dict[Field, Gap]:

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from edge_agent.frames.frame import Frame, Subject
 from edge_agent.frames.signals import SIGNALS
 
+from .gpu_rows import GPU_FLOORS, gpu_row
+
 Floats = NDArray[np.float64]
 
 
@@ -155,51 +157,15 @@ _OTHER: Final = {
     "page_faults_per_s": 500.0,
     "reclaim_ms_per_s": 2.0,
 }
-_GPU: Final = {
-    "sm_clock_percent": 4.0,
-    "sm_clock_mhz": 60.0,
-    "memory_clock_mhz": 60.0,
-    "throttled_thermal_percent": 10.0,
-    "throttled_power_percent": 10.0,
-    "throttled_hardware_percent": 10.0,
-    "power_watts": 15.0,
-    "power_limit_percent": 5.0,
-    "temperature_celsius": 3.0,
-    "pcie_tx_bytes_per_s": 1e8,
-    "pcie_rx_bytes_per_s": 1e8,
-    "pcie_replays_per_s": 1.0,
-    "pcie_width_percent": 5.0,
-    "pcie_generation_percent": 10.0,
-    "nvlink_errors_per_s": 0.2,
-    "nvlinks_down_count": 0.2,
-    "copy_to_device_bytes_per_s": 1e8,
-    "copy_to_host_bytes_per_s": 1e8,
-    "ecc_corrected_per_s": 0.5,
-    "ecc_uncorrected_per_s": 0.1,
-    "rows_remapped_per_s": 0.1,
-    "row_remap_pending_count": 0.1,
-    "row_remap_failed_count": 0.1,
-    "xids_memory_per_s": 0.1,
-    "xids_processor_per_s": 0.1,
-    "xids_faulty_per_s": 0.1,
-    "xids_power_per_s": 0.1,
-    "xids_other_per_s": 0.1,
-    "gpu_busy_percent": 8.0,
-    "gpu_memory_busy_percent": 8.0,
-    "gpu_memory_used_percent": 5.0,
-    "gpu_processes_count": 0.3,
-}
-
 CHANNELS: Final = tuple(
     Channel(place, signal, floor)
-    for place, floors in zip(Place, (_OWN, _HOST, _OTHER, _GPU), strict=True)
+    for place, floors in zip(Place, (_OWN, _HOST, _OTHER, GPU_FLOORS), strict=True)
     for signal, floor in floors.items()
 )
 CHANNEL_NAMES: Final = tuple(channel.name for channel in CHANNELS)
 INDEX: Final = {name: place for place, name in enumerate(CHANNEL_NAMES)}
 FLOORS: Final = np.array([channel.floor for channel in CHANNELS])
 OTHER_SIGNALS: Final = tuple(_OTHER)
-_DOWN_IS_WORSE: Final = np.array([SIGNALS[name].hurts == "down" for name in _GPU])
 _NAN: Final = float("nan")
 
 
@@ -232,23 +198,13 @@ class Readings:
         if self._host is None:
             self._host = _values(self.frame.host, _HOST)
         own = _values(subject.signals, _OWN)
-        gpu = self._gpus(subject.gpus)
+        gpu = gpu_row(self.frame, subject.gpus)
         return np.concatenate((own, self._host, self._others(subject.cgroup), gpu))
 
     def _others(self, cgroup: str) -> Floats:
         others = np.array([not related(name, cgroup) for name in self.names], dtype=bool)
         sums = others @ self.table
         return np.asarray(np.where(others @ self.known > 0, sums, _NAN))
-
-    def _gpus(self, indices: tuple[int, ...]) -> Floats:
-        rows = [_values(self.frame.gpus[i], _GPU) for i in indices if i in self.frame.gpus]
-        if len(rows) == 1:
-            return rows[0]
-        if not rows:
-            return np.full(len(_GPU), _NAN)
-        stacked = np.stack(rows)
-        worst = np.where(_DOWN_IS_WORSE, np.fmin.reduce(stacked), np.fmax.reduce(stacked))
-        return np.asarray(worst, dtype=np.float64)
 
 
 def related(one: str, cgroup: str) -> bool:

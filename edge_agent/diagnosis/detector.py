@@ -86,7 +86,8 @@ class TailDetector:
         spiking = persistent and nats >= settings.evidence_nats
         restless = weighed.get(_NEWEST, (0.0, 0))[0] >= settings.evidence_nats / 3
         stalled = self._recent[-1].stalled
-        return Tail(spiking, nats, -onset_ns, restless, stalled)
+        likely = persistent and nats >= settings.told_nats
+        return Tail(spiking, nats, -onset_ns, restless, stalled, likely=likely)
 
     def shifted(self, since_ns: int) -> bool:
         """Whether all steps since then were longer than in the last minute, the fastest too."""

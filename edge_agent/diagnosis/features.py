@@ -32,7 +32,9 @@ _EVENTS: Final = np.array(
     [
         place
         for place, channel in enumerate(CHANNELS)
-        if channel.signal.startswith(("xids_", "faults_", "rows_remapped", "ecc_uncorrected"))
+        if channel.signal.startswith(
+            ("xids_", "faults_", "rows_remapped", "ecc_uncorrected", "gpu_lost", "gpu_silent")
+        )
     ]
 )
 """What happens once and has its effect later: the second in which it came counts."""

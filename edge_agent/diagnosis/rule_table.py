@@ -201,7 +201,9 @@ RULES: Final = (
             _up("gpu.pcie_tx_bytes_per_s", 0.8),
             _up("gpu.copy_to_device_bytes_per_s", 0.6),
             _up("gpu.copy_to_host_bytes_per_s", 0.6),
+            # Only of a GPU at work (`gpu_rows.py`): idle, it lowers both by itself.
             _down("gpu.pcie_width_percent", 0.9),
+            _down("gpu.pcie_generation_percent", 0.9),
         ),
         excused_by=((Cause.GPU_HARDWARE_FAULT, 0.6), (Cause.GPU_THERMAL_OR_POWER_LIMIT, 0.5)),
     ),
@@ -231,8 +233,19 @@ RULES: Final = (
             _up("gpu.nvlink_errors_per_s", 0.9, low=1.0, high=2.5),
             _up("gpu.nvlinks_down_count", low=1.0, high=2.0),
             _up("gpu.pcie_replays_per_s", 0.7, low=1.5, high=4.0),
+            _up("gpu.gpu_lost_count", low=1.0, high=2.0),
             _up("host.faults_gpu_per_s", 0.9, low=1.0, high=2.0),
             _up("own.gpu_failed_calls_per_s", 0.4, low=1.0, high=3.0),
+        ),
+    ),
+    Rule(  # a driver that does not answer; so it seems, too, where its reader gets no time
+        Cause.GPU_HARDWARE_FAULT,
+        (_up("gpu.gpu_silent_count", 0.7, low=1.0, high=2.0),),
+        excused_by=(
+            (Cause.CPU_CONTENTION, 0.9),
+            (Cause.CGROUP_THROTTLING, 0.7),
+            (Cause.MEMORY_PRESSURE, 0.9),
+            (Cause.DISK_IO, 0.8),
         ),
     ),
     Rule(

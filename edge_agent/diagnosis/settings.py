@@ -12,6 +12,7 @@ class Settings:
     warmup_s, warmup_steps     nothing is found before a subject was seen this long
     tail_quantile, tail_ratio  a step is long above `tail_ratio` times this quantile of usual ones
     evidence_nats              log likelihood ratio of long steps from which a spike is believed
+    told_nats                  the same where hardware has told of a fault of the subject's own GPU
     persistent_frames          long steps in so many of the last `persistence_frames` frames
     usual_long_share           long steps that are taken for usual before any was seen
     least_long_share           share of long steps below which there is no impact
@@ -43,6 +44,7 @@ class Settings:
     tail_quantile: float = 0.99
     tail_ratio: float = 1.3
     evidence_nats: float = 9.0
+    told_nats: float = 4.5
     persistent_frames: int = 2
     persistence_frames: int = 3
     usual_long_share: float = 0.003

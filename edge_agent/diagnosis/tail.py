@@ -36,6 +36,7 @@ class Tail:
     restless  the very last seconds are still unusual
     stalled   a step will not end
     settling  a job begun anew: its first steps are measured by nothing
+    likely    a spike where something else makes one likely
     """
 
     spiking: bool
@@ -44,6 +45,7 @@ class Tail:
     restless: bool = False
     stalled: bool = False
     settling: bool = False
+    likely: bool = False
 
 
 class Ratios(NamedTuple):

@@ -25,6 +25,10 @@ from .tail import Tail
 _NS: Final = 1_000_000_000
 _OWN_WRITES: Final = INDEX["own.block_write_bytes_per_s"]
 _DISK_IO: Final = CAUSES.index(Cause.DISK_IO)
+_HARDWARE: Final = CAUSES.index(Cause.GPU_HARDWARE_FAULT)
+_SURE: Final = 0.95
+"""Only an XID, an uncorrected error or the like of the subject's own GPU is as loud: what the host
+tells of any GPU is not."""
 _OTHER_WRITES: Final = INDEX["other.block_write_bytes_per_s"]
 
 
@@ -73,7 +77,7 @@ class SubjectWatch:
         tail = self._tail.take(steps, frame.boottime_ns, frame.span_ns / _NS)
         if self.spike is not None:
             return self._in_spike(self.spike, subject, tail, readings)
-        if tail.spiking and self._believes(tail):
+        if (tail.spiking and self._believes(tail)) or (tail.likely and self._told(tail)):
             return self._begin(subject, tail, readings)
         self._learn(tail)
         return self._warnings(subject, tail, readings)
@@ -83,6 +87,11 @@ class SubjectWatch:
         if self.spike is None:
             return []
         return [SpikeEnded(self._key, self.spike.onset_ns, at_ns, self.spike.last)]
+
+    def _told(self, tail: Tail) -> bool:
+        """Whether hardware has told of a fault, so that fewer long steps are enough to believe."""
+        strengths = judge(self._vector(tail.onset_ns, None)).strengths
+        return bool(strengths[_HARDWARE] >= _SURE)
 
     def _believes(self, tail: Tail) -> bool:
         """Whether long steps are a spike, not the subject's own doing."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from edge_agent.devices.port import DeviceReading, Field, Gap, ProcessUse
+from edge_agent.devices.port import DeviceReading, Field, Gap, GapKind, ProcessUse
 from edge_agent.faults.log_rules import load_rules
 
 FRESH_NS: Final = 7_500_000_000
 """Most fields are read every 5 s: a value stands until the next look, and not for long after."""
+
+_KEPT_NS: Final = 60_000_000_000
+"""Who was on a GPU that is gone or hangs is remembered so long: nobody else tells whose it was."""
+_UNSAID: Final = {GapKind.UNPLUGGED: "gpu_lost_count", GapKind.TIMED_OUT: "gpu_silent_count"}
 
 _AS_READ: Final = {
     Field.UTILISATION: ("gpu_busy_percent", 1.0),
@@ -71,6 +75,8 @@ class _Device:
     rates: dict[str, tuple[float, int]] = field(default_factory=dict)
     processes: dict[int, ProcessUse] = field(default_factory=dict)
     processes_ns: int = 0
+    listed_ns: int = 0
+    unsaid: dict[str, tuple[float, int]] = field(default_factory=dict)
 
 
 class GpuSignals:
@@ -88,10 +94,8 @@ class GpuSignals:
                 device.values[name] = (value, reading.end_ns)
             for name in reading.gaps:
                 device.values.pop(name, None)
-            used = list(_processes(reading))
-            if reading.processes is not None:
-                device.processes = {one.pid: one for one in used}
-                device.processes_ns = reading.end_ns
+            _see_users(device, reading)
+            _see_silence(device, reading)
 
     def signals(self, now_ns: int) -> dict[int, dict[str, float]]:
         """Give what is fresh, by index; a GPU of which nothing is fresh is left out."""
@@ -105,6 +109,30 @@ class GpuSignals:
             for index, device in sorted(self._devices.items())
             if device.processes_ns and now_ns - device.processes_ns <= FRESH_NS
         }
+
+
+def _see_silence(device: _Device, reading: DeviceReading) -> None:
+    """Note whether the device is gone or does not answer; one that was left alone says neither."""
+    if reading.answered:
+        device.unsaid = dict.fromkeys(_UNSAID.values(), (0.0, reading.end_ns))
+        return
+    for kind in {gap.kind for gap in reading.gaps.values()} & _UNSAID.keys():
+        device.unsaid[_UNSAID[kind]] = (1.0, reading.end_ns)
+
+
+def _see_users(device: _Device, reading: DeviceReading) -> None:
+    """Take the list of processes; while the device answers nothing the last one stands."""
+    if isinstance(reading.processes, tuple) or isinstance(reading.partitions, tuple):
+        device.processes = {one.pid: one for one in _processes(reading)}
+        device.processes_ns = device.listed_ns = reading.end_ns
+    elif reading.answered:
+        if reading.processes is not None:
+            device.processes, device.processes_ns = {}, 0
+    elif reading.end_ns - device.listed_ns <= _KEPT_NS and device.processes:
+        gap = Gap(GapKind.UNPLUGGED, "the device does not answer")
+        kept = device.processes.values()
+        device.processes = {one.pid: replace(one, memory_bytes=gap, sm_percent=gap) for one in kept}
+        device.processes_ns = reading.end_ns
 
 
 def share(use: ProcessUse) -> float | None:
@@ -162,7 +190,7 @@ def _signals(device: _Device, now_ns: int) -> dict[str, float]:
     if Field.THROTTLE in values:
         for name, bits in _THROTTLE.items():
             found[name] = 100.0 if values[Field.THROTTLE] & bits else 0.0
-    for name, (rate, at_ns) in device.rates.items():
+    for name, (rate, at_ns) in (device.rates | device.unsaid).items():
         if now_ns - at_ns <= FRESH_NS:
             found[name] = rate
     if device.processes_ns and now_ns - device.processes_ns <= FRESH_NS:

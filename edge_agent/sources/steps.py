@@ -24,7 +24,7 @@ from .process_programs import ProgramNames
 from .step_programs import THREAD_FIELDS, StepProbe, StepPrograms
 
 LOST: Final = "without it steps are taken from GPU calls or from the processes' rhythm"
-_MOST_PROBES: Final = 64
+MOST_PROBES: Final = 64
 MOST_MARKS_A_DRAIN: Final = 4_000
 _STORM_DRAINS: Final = 3
 _MOST_PROCESSES: Final = 512
@@ -45,8 +45,8 @@ class StepsSource:
     name = "steps"
 
     def __init__(self, probes: Sequence[StepProbe]) -> None:
-        if len(probes) > _MOST_PROBES:
-            raise ValueError(f"expected at most {_MOST_PROBES} step probes, got {len(probes)}")
+        if len(probes) > MOST_PROBES:
+            raise ValueError(f"expected at most {MOST_PROBES} step probes, got {len(probes)}")
         self._probes = dict(enumerate(probes, 1))
         self._programs: StepPrograms | None = None
         self._files: dict[int, _File] = {}

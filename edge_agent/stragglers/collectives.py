@@ -1,17 +1,33 @@
-"""Which functions of a rank's libraries are collectives that return when they are done."""
+"""Which functions of a rank's libraries are collectives, and which wait for their end."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from edge_agent.probes.elf_bytes import ElfError
 from edge_agent.probes.elf_file import ElfFile
+from edge_agent.probes.meanings import Kind
 from edge_agent.probes.proc_maps import read_maps
+from edge_agent.probes.table import ProbeRow, ProbeTable
 from edge_agent.sources.step_programs import StepProbe
+from edge_agent.sources.steps import MOST_PROBES
+
+
+class Role(StrEnum):
+    """What a probed function does for a meeting of ranks."""
+
+    MEETS = "meets"
+    """It returns when the collective is done."""
+    ENQUEUES = "enqueues"
+    """It gives the collective to a GPU's stream, and returns at once."""
+    WAITS = "waits"
+    """It waits for a GPU."""
 
 
 class _Library(NamedTuple):
@@ -41,40 +57,109 @@ _LIBRARIES: Final = (
     ),
 )  # fmt: skip
 """The first library of a process that has any of its symbols is probed, and no other: one lies
-above the other. NCCL's calls are not here: they return at once, before anybody has met."""
+above the other."""
+
+_GPU_COLLECTIVES: Final = ("nccl", "rccl")
+_OF_ALL: Final = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
+"""Nobody can leave one of these before all have entered it."""
+_RUNTIMES: Final = ("cudart", "hip", "cuda")
+"""The first that a process has is asked when it waits: one lies above the other."""
+_PREFIXES: Final = {
+    "nccl": b"nccl",
+    "rccl": b"nccl",
+    "cudart": b"cuda",
+    "hip": b"hip",
+    "cuda": b"cu",
+}
 
 _MOST_PROCESSES: Final = 1024
 
+_Found = dict[tuple[int, int, Role], tuple[StepProbe, ...]]
+_Names = Callable[[ElfFile], Iterable[str]]
+
+
+def role_of(title: str) -> Role:
+    """Tell what a probe's marks are, by its title."""
+    role = title.partition(" ")[0]
+    return Role(role) if role in {Role.ENQUEUES, Role.WAITS} else Role.MEETS
+
 
 def collective_probes(pids: Iterable[int], proc: str = "/proc") -> tuple[StepProbe, ...]:
-    """Find the collectives in the libraries that processes have mapped: each file once."""
-    found: dict[tuple[int, int], tuple[StepProbe, ...]] = {}
+    """Find the collectives in the libraries that processes have mapped: each file once.
+
+    At most as many as the source of steps takes.
+    """
+    found: _Found = {}
     for pid in list(pids)[:_MOST_PROCESSES]:
-        paths = {module.path for module in read_maps(proc, pid)}
+        mapped = {module.path for module in read_maps(proc, pid)}
+        paths = [f"{proc}/{pid}/root{path}" for path in sorted(mapped)]
         for library in _LIBRARIES:
-            known = [_probes(found, library, f"{proc}/{pid}/root{path}") for path in sorted(paths)]
-            if any(known):
+            if _look(found, paths, library.files, Role.MEETS, _beginning(library.symbols)):
                 break
-    return tuple(probe for probes in found.values() for probe in probes)
+        if _gpu(found, paths, _GPU_COLLECTIVES, Role.ENQUEUES):
+            _gpu(found, paths, _RUNTIMES, Role.WAITS)
+    return tuple(probe for probes in found.values() for probe in probes)[:MOST_PROBES]
 
 
-def _probes(
-    found: dict[tuple[int, int], tuple[StepProbe, ...]], library: _Library, path: str
+def _gpu(found: _Found, paths: list[str], tables: Iterable[str], role: Role) -> bool:
+    """Look for the rows of the first probe table that any file has symbols of."""
+    for table in tables:
+        rows = _rows(table, role)
+        files = tuple(dict.fromkeys(name for row in rows for name in row.files))
+        if rows and _look(found, paths, files, role, _matching(_PREFIXES[table], rows)):
+            return True
+    return False
+
+
+@cache
+def _rows(table: str, role: Role) -> tuple[ProbeRow, ...]:
+    """Rows of a probe table that have a role; ids are `table.row`."""
+    own = [row for row in ProbeTable.load().rows if row.id.startswith(f"{table}.")]
+    if role is Role.WAITS:
+        return tuple(row for row in own if row.kind is Kind.WAIT and "synchronize" in row.id)
+    return tuple(row for row in own if row.id.partition(".")[2] in _OF_ALL)
+
+
+def _beginning(symbols: tuple[str, ...]) -> _Names:
+    wanted = tuple(symbol.encode() for symbol in symbols)
+    return lambda elf: {one.offset: one.name for one in elf.functions(wanted)}.values()
+
+
+def _matching(prefix: bytes, rows: tuple[ProbeRow, ...]) -> _Names:
+    def names(elf: ElfFile) -> Iterator[str]:
+        offsets = {
+            one.offset: one.name
+            for one in elf.functions((prefix,))
+            if any(row.has_symbol(one.name) for row in rows)
+        }
+        yield from offsets.values()
+
+    return names
+
+
+def _look(
+    found: _Found, paths: list[str], files: tuple[str, ...], role: Role, names: _Names
 ) -> bool:
-    """Look at one file of one process; tell whether it has collectives."""
+    """Look at a process's files of these names; tell whether any has what is sought."""
+    known = [_probes(found, path, files, role, names) for path in paths]
+    return any(known)
+
+
+def _probes(found: _Found, path: str, files: tuple[str, ...], role: Role, names: _Names) -> bool:
     name = Path(path).name
-    if not any(fnmatchcase(name, pattern) for pattern in library.files):
+    if not any(fnmatchcase(name, pattern) for pattern in files):
         return False
     try:
         with Path(path).open("rb") as file:
             about = os.fstat(file.fileno())
-            key = about.st_dev, about.st_ino
+            key = about.st_dev, about.st_ino, role
             if key not in found:
-                wanted = tuple(symbol.encode() for symbol in library.symbols)
-                functions = {one.offset: one.name for one in ElfFile.read(file).functions(wanted)}
+                # Of what returns at once its return tells nothing, and costs a second trap.
+                returns = role is not Role.ENQUEUES
+                title = f"{name}:" if role is Role.MEETS else f"{role} {name}:"
                 found[key] = tuple(
-                    StepProbe(path, symbol, returns=True, name=f"{name}:{symbol}")
-                    for symbol in functions.values()
+                    StepProbe(path, symbol, returns=returns, name=f"{title}{symbol}")
+                    for symbol in names(ElfFile.read(file))
                 )
             return bool(found[key])
     except (OSError, ElfError):

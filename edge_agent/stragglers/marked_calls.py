@@ -1,7 +1,9 @@
-"""Entries of live ranks into collectives, from marks of a function that returns when it is done.
+"""Entries of live ranks into collectives, from marks of functions of their libraries; pure.
 
-Pure. Between two collectives a rank does its own work, so the marks give both sides: who worked for
-how long, and who waited for whom. Ranks are on one host, whose one clock all marks share.
+Some return when the collective is done; others return at once, and a wait for the GPU follows
+(`enqueued.py`). Between two collectives a rank does its own work, so the marks give both sides: who
+worked for how long, and who waited for whom. Ranks are on one host, whose one clock all marks
+share.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from numpy.typing import NDArray
 from edge_agent.activity import StepMarks
 
 from .calls import Calls
+from .collectives import Role, role_of
+from .enqueued import Meetings, meetings, merged, waiting_since
 from .judge import Job
 from .operations import Kind
 
@@ -31,15 +35,28 @@ Ns = NDArray[np.int64]
 
 @dataclass(slots=True)
 class _Entries:
-    """Calls of one rank's process, in order of leaving; the oldest are forgotten."""
+    """Begins and ends of calls of one rank's process by role; the oldest are forgotten."""
 
     process: tuple[int, int]
-    entered: deque[int]
-    left: deque[int]
+    begins: dict[Role, deque[int]]
+    ends: dict[Role, deque[int]]
 
     @classmethod
     def of(cls, process: tuple[int, int]) -> _Entries:
-        return cls(process, deque(maxlen=_MOST_CALLS), deque(maxlen=_MOST_CALLS))
+        begins, ends = ({r: deque[int](maxlen=_MOST_CALLS) for r in Role} for _ in range(2))
+        return cls(process, begins, ends)
+
+    def times(self, role: Role) -> tuple[Ns, Ns]:
+        return (
+            np.fromiter(self.begins[role], dtype=np.int64),
+            np.fromiter(self.ends[role], dtype=np.int64),
+        )
+
+    def meetings(self) -> Meetings:
+        """All calls in which the rank met others, in order of leaving."""
+        entered, left = self.times(Role.MEETS)
+        blocking = Meetings(entered, entered, left)
+        return merged(blocking, meetings(self.times(Role.ENQUEUES)[1], *self.times(Role.WAITS)))
 
 
 class MarkedCalls:
@@ -55,8 +72,11 @@ class MarkedCalls:
 
     @property
     def counts(self) -> Mapping[int, int]:
-        """Calls kept, by rank."""
-        return {rank: len(own.left) for rank, own in self._entries.items()}
+        """Collective calls kept, by rank."""
+        return {
+            rank: len(own.ends[Role.MEETS]) + len(own.ends[Role.ENQUEUES])
+            for rank, own in self._entries.items()
+        }
 
     def add(self, marks: StepMarks) -> None:
         """Take marks of one process; what is of none of the ranks is passed over."""
@@ -68,45 +88,45 @@ class MarkedCalls:
         if own is None or own.process != process or marks.lost:
             # What was lost would look like own work.
             own = self._entries[rank] = _Entries.of(process)
-        own.entered.extend((marks.ended_ns - marks.duration_ns).tolist())
-        own.left.extend(marks.ended_ns.tolist())
+        role = role_of(marks.probe)
+        own.begins[role].extend((marks.ended_ns - marks.duration_ns).tolist())
+        own.ends[role].extend(marks.ended_ns.tolist())
 
     def job(self, since_ns: int = 0) -> Job | None:
         """Give what is known since a time; None before all ranks have met twice."""
         ranks = range(len(self._stages))
         if any(rank not in self._entries for rank in ranks):
             return None
-        entered, left = zip(*(self._sorted(rank, since_ns) for rank in ranks), strict=True)
-        if min(len(one) for one in left) < 2:
+        seen = [self._since(rank, since_ns) for rank in ranks]
+        if min(len(one.left) for one in seen) < 2:
             return None
-        longest = max(ranks, key=lambda rank: len(left[rank]))
-        met = np.stack(
-            [_partners(entered[longest], left[longest], entered[r], left[r]) for r in ranks]
+        longest = max(seen, key=lambda one: len(one.left))
+        met = np.stack([_partners(longest, one) for one in seen])
+        rounds = _rounds(longest.left)
+        own = np.stack(
+            [_own_work(one.entered, one.left, met[r], rounds) for r, one in enumerate(seen)]
         )
-        rounds = _rounds(left[longest])
-        own = np.stack([_own_work(entered[r], left[r], met[r], rounds) for r in ranks])
         return Job(
             np.arange(len(ranks), dtype=np.int32),
             self._stages,
             np.arange(int(rounds[-1]) + 1, dtype=np.int64),
             {Kind.COMPUTE: own, Kind.DATA_LOADING: 0 * own, Kind.OTHER: 0 * own},
-            _calls(entered, left, met, rounds),
+            _calls(seen, met, rounds),
         )
 
-    def _sorted(self, rank: int, since_ns: int) -> tuple[Ns, Ns]:
-        own = self._entries[rank]
-        left = np.fromiter(own.left, dtype=np.int64)
-        entered = np.fromiter(own.entered, dtype=np.int64)
-        order = np.argsort(left, kind="stable")
-        order = order[entered[order] >= since_ns]
-        return entered[order], left[order]
+    def _since(self, rank: int, since_ns: int) -> Meetings:
+        whole = self._entries[rank].meetings()
+        late = whole.called >= since_ns
+        return Meetings(*(column[late] for column in whole))
 
 
-def _partners(entered: Ns, left: Ns, their_entered: Ns, their_left: Ns) -> Ns:
+def _partners(own: Meetings, theirs: Meetings) -> Ns:
     """Find the call of another rank that overlaps most with each call: int64[calls], -1 for none.
 
-    No rank leaves a collective before the last has entered it: calls that are one overlap.
+    No rank leaves a collective before the last has called it: calls that are one overlap.
     """
+    entered, left = own.called, own.left
+    their_entered, their_left = theirs.called, theirs.left
     near = np.searchsorted(their_left, left)
     best = np.full(len(left), -1, dtype=np.int64)
     overlap = np.zeros(len(left), dtype=np.int64)
@@ -148,14 +168,15 @@ def _own_work(entered: Ns, left: Ns, met: Ns, rounds: Ns) -> NDArray[np.float64]
         return np.where(enough, total * calls / known, np.nan)
 
 
-def _calls(entered: Sequence[Ns], left: Sequence[Ns], met: Ns, rounds: Ns) -> Calls:
+def _calls(seen: Sequence[Meetings], met: Ns, rounds: Ns) -> Calls:
     """Give the entries of calls that all ranks met in."""
     whole = np.flatnonzero((met >= 0).all(axis=0))
     rank = np.repeat(np.arange(len(met)), len(whole))
-    base = min(int(one[0]) for one in entered)
-    at = [own[met[r, whole]] - base for r, own in enumerate(entered)]
-    end = [own[met[r, whole]] - base for r, own in enumerate(left)]
+    called, entered, left = (
+        np.stack([one[column][met[r, whole]] for r, one in enumerate(seen)]) for column in range(3)
+    )
+    base = min(int(one.called[0]) for one in seen)
     return Calls.of(
         np.tile(whole, len(met)), rank, np.tile(rounds[whole], len(met)),
-        np.concatenate(at) / 1e9, np.concatenate(end) / 1e9,
+        (waiting_since(called, entered) - base).ravel() / 1e9, (left - base).ravel() / 1e9,
     )  # fmt: skip

@@ -20,7 +20,7 @@ from edge_agent.sources.port import SourceRegistry
 from edge_agent.sources.steps import StepsSource
 
 from .busy_seconds import BusySeconds, Spent
-from .collectives import collective_probes
+from .collectives import Role, collective_probes, role_of
 from .judge import Judgement, judge
 from .marked_calls import MarkedCalls
 from .peers import Rules
@@ -105,6 +105,11 @@ class JobWatch:
         framer = _CallFramer(self._calls, watch=[_literal(one) for one in cgroups])
         self.live = LiveFrames(registry, framer)
 
+    @property
+    def by_hosts(self) -> bool:
+        """Whether collectives return at once: then waits are for hosts, never for a slow GPU."""
+        return any(role_of(one.title) is Role.ENQUEUES for one in self.probes)
+
     def __enter__(self) -> JobWatch:
         self.live.__enter__()
         return self
@@ -145,10 +150,13 @@ class _CallFramer(Framer):
 
     def take(self, records: Iterable[Record]) -> None:
         """Take what a source yielded."""
-        kept = list(records)
-        for record in kept:
+        kept = []
+        for record in records:
             if isinstance(record, StepMarks):
                 self._marked.add(record)
+                if role_of(record.probe) is not Role.MEETS:
+                    continue  # a part of a meeting, and no step
+            kept.append(record)
         super().take(kept)
 
 

@@ -117,7 +117,9 @@ def _watched(
         for absent in watch.live.absent:
             say(f"{absent.source}: {absent.reason}")
         if not watch.probes:
-            say("no gloo or MPI library in these ranks: who waited for whom will not be known")
+            say("no gloo, MPI or NCCL in these ranks: who waited for whom will not be known")
+        if watch.by_hosts:
+            say("GPU ranks: waits are for peers whose host comes late, not for a slow GPU")
         say(f"watching {len(ranks)} ranks for {seconds:g} s")
         watch.watch(seconds)
         found = watch.found()

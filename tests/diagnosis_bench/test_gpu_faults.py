@@ -41,6 +41,14 @@ TELLS: dict[str, Callable[[Signals], bool]] = {
     "xid119_gsp": lambda s: s["xids_processor_per_s"] > 0,
     "xid94_contained": lambda s: s["xids_memory_per_s"] > 0,
     "xid62_controller": lambda s: s["xids_faulty_per_s"] > 0,
+    "xid79_lost": lambda s: s["gpu_lost_count"] == 1 and s["xids_faulty_per_s"] > 0,
+    "lost_unannounced": lambda s: s["gpu_lost_count"] == 1,
+    "link_retrained": lambda s: (
+        s["pcie_width_percent"] == 25 and s["pcie_generation_percent"] == 40
+    ),
+    "idle_mig": lambda s: s["sm_clock_percent"] < 20 and "gpu_busy_percent" not in s,
+    "reset_required": lambda s: s["gpu_lost_count"] == 1 and "gpu_busy_percent" not in s,
+    "idle_link": lambda s: s["pcie_generation_percent"] == 20 and s["sm_clock_percent"] < 20,
     "time_slice": lambda s: s["gpu_processes_count"] == 2,
     "mps_client": lambda s: s["gpu_processes_count"] == 2,
     "mig_neighbour": lambda s: s["gpu_processes_count"] == 2 and "gpu_busy_percent" not in s,
@@ -102,7 +110,7 @@ def test_gpu_hard_negatives_have_no_fault_to_tell(look: Look) -> None:
     for injector in NEGATIVES:
         gpu, _ = struck(injector.name)
         assert not gpu.throttle
-        assert gpu.clock >= 0.9
+        assert gpu.clock >= 0.9 or gpu.busy < 10
         assert not gpu.uncorrected
         assert not gpu.links_down
     signals = look("idle_neighbour")
@@ -112,7 +120,7 @@ def test_gpu_hard_negatives_have_no_fault_to_tell(look: Look) -> None:
 
 def test_gpu_cases_that_teach_are_no_case_that_judges() -> None:
     cases = plan()
-    assert len({case.name for case in cases}) == len(cases) == 60
+    assert len({case.name for case in cases}) == len(cases) == 70
     teachers = {one.name for one in FAULTS if not one.held_out}
     for cause in {one.cause for one in FAULTS}:
         of_cause = {one.name for one in FAULTS if one.cause is cause}

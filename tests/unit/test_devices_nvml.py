@@ -188,6 +188,19 @@ def test_nvml_xid_events_are_counted_for_their_gpu(
     assert reader.read(5, ALL).values[Field.XID_EVENTS] == 3
 
 
+def test_nvml_lost_gpu_is_still_named_by_its_last_xid(
+    reader: BoundedReader, driver: FakeDriver
+) -> None:
+    """The event comes when the GPU can no longer say who it is."""
+    reader.open()
+    driver.play("5 * error 15", "* xid value 5 79 1")
+    hit, other = reader.read(5, ALL), reader.read(4, ALL)
+    assert (hit.values, hit.id[-1]) == ({Field.XID_EVENTS: 1, Field.XID_LAST: 79}, "5")
+    assert not hit.answered
+    assert other.answered
+    assert other.values[Field.XID_EVENTS] == 0
+
+
 def test_nvml_processes_have_memory_share_and_cgroup(
     reader: BoundedReader, driver: FakeDriver
 ) -> None:
@@ -266,7 +279,8 @@ def test_nvml_hanging_call_costs_the_child_and_that_gpu_a_minute(
         assert reader.child_pid not in {None, first}
         driver.play()
         clock.now_ns += 59_000_000_000
-        assert not reader.read(1, ALL).values  # still left alone
+        alone = reader.read(1, ALL)
+        assert {gap.kind for gap in alone.gaps.values()} == {GapKind.LEFT_ALONE}
         clock.now_ns += 2_000_000_000
         assert reader.read(1, ALL).values[Field.POWER] == 300_000
         assert reader.killed == 1

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edge_agent.activity import Observation
-from edge_agent.devices.port import Field
+from edge_agent.devices.port import DeviceReading, Field, Gap, GapKind, all_gaps
 from edge_agent.frames.cgroup_pressure import CgroupPressure
 from edge_agent.frames.frame import Frame, StepSource
 from edge_agent.frames.framer import Framer
@@ -325,7 +325,7 @@ def test_gpu_counters_become_rates_and_a_reset_says_nothing() -> None:
     gpus = GpuSignals()
     errors = {Field.PCIE_REPLAYS: 10, Field.XID_EVENTS: 1, Field.XID_LAST: 13}
     gpus.look([reading(errors, T0)])
-    assert gpus.signals(T0) == {}
+    assert "pcie_replays_per_s" not in gpus.signals(T0)[0]
     grown = {Field.PCIE_REPLAYS: 30, Field.XID_EVENTS: 2, Field.XID_LAST: 79}
     gpus.look([reading(grown, T0 + 5 * S)])
     found = gpus.signals(T0 + 6 * S)[0]
@@ -335,6 +335,54 @@ def test_gpu_counters_become_rates_and_a_reset_says_nothing() -> None:
     gpus.look([reading({Field.PCIE_REPLAYS: 0}, T0 + 10 * S)])
     assert "pcie_replays_per_s" not in gpus.signals(T0 + 11 * S)[0]
     assert gpus.signals(T0 + 20 * S) == {}
+
+
+def test_lost_gpu_is_still_its_users_and_says_that_it_is_gone() -> None:
+    """With the driver's list of processes went the knowledge of whose GPU it was."""
+    made = framer({7: "/job"})
+    gone = Gap(GapKind.UNPLUGGED, "GPU is lost")
+
+    def lost(at_ns: int, code: int = 0) -> DeviceReading:
+        told = {Field.XID_EVENTS: 1, Field.XID_LAST: code} if code else {}
+        fields = {Field.UTILISATION: gone, Field.POWER: gone} | told
+        return DeviceReading(0, "GPU-0", "", at_ns, at_ns, fields)
+
+    made.look([reading({Field.UTILISATION: 90, Field.XID_EVENTS: 0}, T0, 0, {7: 90})])
+    made.frame(T0)
+    made.take([cpu({})])
+    calm = made.frame(T0 + S)
+    assert calm is not None
+    assert calm.gpus[0]["gpu_lost_count"] == 0
+    made.look([lost(T0 + S, code=79)])
+    struck = made.frame(T0 + 2 * S)
+    assert struck is not None
+    assert struck.subjects["/job"].gpus == (0,)
+    assert struck.gpus[0]["gpu_lost_count"] == 1
+    assert struck.gpus[0]["xids_faulty_per_s"] == 1
+    assert "gpu_busy_percent" not in struck.gpus[0]
+    for second in range(2, 75):
+        made.look([lost(T0 + second * S)])
+        later = made.frame(T0 + (second + 1) * S)
+        assert later is not None
+        assert later.gpus[0]["gpu_lost_count"] == 1
+        users = [one.gpus for one in later.subjects.values() if one.gpus]
+        assert users == ([(0,)] if second <= 66 else []), "the last list is 60 s old, and one look"
+        assert all("gpu_own_percent" not in one.signals for one in later.subjects.values())
+
+
+def test_gpu_that_was_left_alone_is_not_silent_for_longer() -> None:
+    gpus = GpuSignals()
+
+    def unanswered(kind: GapKind, at_ns: int) -> DeviceReading:
+        return all_gaps(0, [Field.UTILISATION], Gap(kind, "late"), at_ns)
+
+    gpus.look([reading({Field.UTILISATION: 90}, T0)])
+    gpus.look([unanswered(GapKind.TIMED_OUT, T0 + S)])
+    assert gpus.signals(T0 + S)[0]["gpu_silent_count"] == 1
+    gpus.look([unanswered(GapKind.LEFT_ALONE, T0 + 9 * S)])
+    assert gpus.signals(T0 + 9 * S) == {}
+    gpus.look([reading({Field.UTILISATION: 90}, T0 + 70 * S)])
+    assert gpus.signals(T0 + 70 * S)[0]["gpu_silent_count"] == 0
 
 
 @pytest.mark.parametrize(
