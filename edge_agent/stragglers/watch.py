@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from edge_agent.activity import Record, StepMarks
 from edge_agent.frames.frame import Frame
@@ -18,6 +18,7 @@ from edge_agent.sources.cgroup_names import hierarchy_of
 from edge_agent.sources.ebpf import EbpfSource
 from edge_agent.sources.port import SourceRegistry
 from edge_agent.sources.steps import StepsSource
+from transport.closing import Closing
 
 from .busy_seconds import BusySeconds, Spent
 from .collectives import collective_probes
@@ -86,7 +87,7 @@ def _natural(text: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
-class JobWatch:
+class JobWatch(Closing):
     """Sources of this process, kept apart by rank; a context, at whose end they stop.
 
     ranks    each in a cgroup of its own, in order
@@ -105,12 +106,13 @@ class JobWatch:
         framer = _CallFramer(self._calls, watch=[_literal(one) for one in cgroups])
         self.live = LiveFrames(registry, framer)
 
-    def __enter__(self) -> JobWatch:
+    def __enter__(self) -> Self:
         self.live.__enter__()
         return self
 
-    def __exit__(self, *_error: object) -> None:
-        self.live.__exit__(None, None, None)
+    def close(self) -> None:
+        """Stop the sources."""
+        self.live.close()
 
     def watch(self, seconds: float, on_frame: Callable[[Frame], None] | None = None) -> None:
         """Drain once a second for so long."""
