@@ -6,13 +6,14 @@ The child comes from a nursery (`nursery.py`), which the agent makes before it o
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Final
+
+from edge_agent.boot_clock import boottime_ns
 
 from .answers import AnswerRefused, receive
 from .nursery import Child, Nursery, NurseryClosed
@@ -33,10 +34,6 @@ QUIET_S: Final = 60.0
 START_S: Final = 20.0
 
 
-def _boottime_ns() -> int:
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-
-
 class BoundedReader:
     """Has a child read; kills it when it is late."""
 
@@ -48,7 +45,7 @@ class BoundedReader:
         deadline_s: float = 2.0,
         start_s: float = START_S,
         quiet_s: float = QUIET_S,
-        boottime_ns: Callable[[], int] = _boottime_ns,
+        boottime_ns: Callable[[], int] = boottime_ns,
     ) -> None:
         """Take how to make a reader (called in the child) and how long things may take.
 

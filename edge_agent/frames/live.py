@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Self
 
+from edge_agent.boot_clock import boottime_ns
 from edge_agent.sources.ebpf import EbpfSource
 from edge_agent.sources.host import HostSource
 from edge_agent.sources.port import Absence, Source, SourceRegistry
@@ -98,8 +99,3 @@ class LiveFrames(Closing):
                 yield frame
             due_ns = max(due_ns + EVERY_NS, boottime_ns())
             time.sleep(max(0, due_ns - boottime_ns()) / _NS_PER_S)
-
-
-def boottime_ns() -> int:
-    """Read the clock of frames."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)

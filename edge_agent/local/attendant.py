@@ -13,7 +13,8 @@ from typing import Any, Final
 import structlog
 
 from edge_agent.activity import Record
-from edge_agent.clock import Clock, SystemClock
+from edge_agent.boot_clock import ClockPoint, read_point
+from edge_agent.clock import Clock, SystemClock, point_of
 from edge_agent.config import AgentConfig
 from edge_agent.shell import AgentShell
 from edge_agent.sources.change import change_sources
@@ -22,7 +23,6 @@ from edge_agent.task_windows import TaskWindows
 from wire.catalogue import Catalogue
 
 from .board import Board
-from .clock_map import ClockPoint, read_point
 from .devices_view import DeviceRows
 from .history import History
 from .history_batch import HistoryBatch
@@ -289,11 +289,7 @@ class Attendant:
             self._batch.add([row])
 
     def _note_clock(self) -> ClockPoint:
-        clock = self._clock
-        if clock is None:
-            point = read_point()
-        else:
-            point = read_point(clock.boottime_ns, lambda: clock.unix_ms() * 1_000_000)
+        point = read_point() if self._clock is None else point_of(self._clock)
         if self._history is not None:
             self._history.note_clock(point)
         return point

@@ -6,12 +6,12 @@ weekly section, which is all of it that a report may carry.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edge_agent.activity import HostFinding, Observation, Record
+from edge_agent.boot_clock import read_point
 from edge_agent.diagnosis.diagnoser import Diagnoser
 from edge_agent.diagnosis.findings import Finding
 from edge_agent.diagnosis.journal_lines import JournalLineError, encode
@@ -102,7 +102,7 @@ class DiagnosisSource:
         journal = self._journal
         if journal is None:
             return
-        offset_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        offset_ns = read_point().offset_ns
         unfit: JournalLineError | None = None
         try:
             for one in lines:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Final, Self
 
 from edge_agent.activity import Record, StepMarks
+from edge_agent.boot_clock import boottime_ns
 from edge_agent.frames.frame import Frame
 from edge_agent.frames.framer import Framer
-from edge_agent.frames.live import LiveFrames, boottime_ns
+from edge_agent.frames.live import LiveFrames
 from edge_agent.sources.cgroup_names import hierarchy_of
 from edge_agent.sources.ebpf import EbpfSource
 from edge_agent.sources.port import SourceRegistry

@@ -233,6 +233,7 @@ def _waits(ends: float | None) -> bool:
 def _run_sources(
     watch: list[str], step: list[str], diagnoser: Diagnoser, tell: _Tell, ends: float | None
 ) -> None:
+    from edge_agent.boot_clock import read_point
     from edge_agent.frames.framer import Framer
     from edge_agent.frames.live import LiveFrames, host_registry
     from edge_agent.sources.steps import StepsSource
@@ -242,8 +243,7 @@ def _run_sources(
     registry = host_registry()
     if probes:
         registry.register("steps", lambda: StepsSource(probes), probes)
-    offset_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-    clock = unix_clock(offset_ns)
+    clock = unix_clock(read_point().offset_ns)
     with LiveFrames(registry, Framer(watch=tuple(watch))) as frames:
         for one in frames.absent:
             say(f"source {one.source} is absent: {one.reason}")

@@ -14,8 +14,8 @@ from pyarrow import parquet
 from rich.cells import cell_len
 from rich.console import Console, ConsoleDimensions
 
+from edge_agent.boot_clock import read_point
 from edge_agent.local.board import Board
-from edge_agent.local.clock_map import read_point
 from edge_agent.local.history import History
 from edge_agent.local.live_socket import LiveSocket
 from edge_agent.probes.counts import Group

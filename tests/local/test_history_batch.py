@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edge_agent.boot_clock import ClockPoint
 from edge_agent.local.board import FRESH_NS, Board
-from edge_agent.local.clock_map import ClockPoint
 from edge_agent.local.history import History
 from edge_agent.local.history_batch import EVERY_MS, MOST_ROWS, HistoryBatch
 from edge_agent.local.history_read import HistoryReader
