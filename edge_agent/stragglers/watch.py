@@ -15,7 +15,7 @@ from edge_agent.boot_clock import boottime_ns
 from edge_agent.frames.frame import Frame
 from edge_agent.frames.framer import Framer
 from edge_agent.frames.live import LiveFrames
-from edge_agent.sources.cgroup_names import hierarchy_of
+from edge_agent.sources.cgroup_names import CgroupNames, hierarchy_of
 from edge_agent.sources.ebpf import EbpfSource
 from edge_agent.sources.port import SourceRegistry
 from edge_agent.sources.steps import StepsSource
@@ -69,18 +69,26 @@ def find_ranks(pattern: str, root: str | None = None) -> tuple[RankGroup, ...]:
     """
     root = root or hierarchy_of("cpu").path
     found = []
-    for file in Path(root).rglob("cgroup.procs"):
-        cgroup = "/" + str(file.parent.relative_to(root)).removeprefix(".")
-        if fnmatchcase(cgroup, pattern):
-            pids = tuple(int(pid) for pid in file.read_text().split())
-            if pids:
-                found.append(RankGroup(cgroup, pids))
+    names = CgroupNames(root)
+    names.scan()
+    for cgroup in names.every():
+        pids = _pids(Path(f"{root}{cgroup}/cgroup.procs")) if fnmatchcase(cgroup, pattern) else ()
+        if pids:
+            found.append(RankGroup(cgroup, pids))
     if not 2 <= len(found) <= MOST_RANKS:
         raise NoRanks(
             f"expected 2 to {MOST_RANKS} cgroups with processes that match {pattern!r} under "
             f"{root}, got {len(found)}"
         )
     return tuple(sorted(found, key=lambda one: _natural(one.cgroup)))
+
+
+def _pids(file: Path) -> tuple[int, ...]:
+    """Read who is in a cgroup; nobody where it was removed meanwhile, or holds threads alone."""
+    try:
+        return tuple(int(pid) for pid in file.read_text().split())
+    except OSError:
+        return ()
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
