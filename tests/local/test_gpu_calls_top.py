@@ -182,7 +182,7 @@ def test_history_command_shows_gpu_calls_and_writes_parquet(
         assert not ended.value.code
         return capsys.readouterr().out
 
-    text = shown("--since", "5m")
+    text = shown("--since", "5m", "--kind", "kernel") + shown("--since", "5m", "--kind", "process")
     for part in ("GPU kernel", "cutlass::Kernel2", "copies host_to_device", "all_reduce on 0xc0100",
                  "never freed", "failed 3 times with"):  # fmt: skip
         assert part in text, part
