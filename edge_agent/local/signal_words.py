@@ -39,8 +39,8 @@ _SOFTIRQS: Final = {
 _INTERRUPTS: Final = {
     **{f"softirq_{key}_ms_per_s": f"the kernel worked {{value}} for {what}"
        for key, what in _SOFTIRQS.items()},
-    **{f"softirqs_{key}_per_s": f"the kernel was called {{value}} for {what}"
-       for key, what in _SOFTIRQS.items()},
+    **{f"softirqs_{key}_per_s": f"the kernel was called {{value}} for {_SOFTIRQS[key]}"
+       for key in ("net_rx", "net_tx", "block", "timer", "sched")},
     "busiest_cpu_softirq_ms_per_s": "the kernel took {value} of one CPU for softirqs",
     "irqs_per_s": "hardware interrupts came {value}",
     "irq_ms_per_s": "hardware interrupts took {value}",

@@ -151,7 +151,7 @@ def _live(config: Path | None, asked: Asked, tell: Told) -> None:
         with suppress(KeyboardInterrupt):
             follow(loaded.journal_file, asked, tell)
         return
-    run_sources(asked.with_section(None if loaded is None else loaded.diagnosis), tell)
+    run_sources(asked, None if loaded is None else loaded.diagnosis, tell)
 
 
 def _journal(config: Path | None, asked: Asked, tell: Told) -> None:

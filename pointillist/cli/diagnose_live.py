@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from edge_agent.boot_clock import read_point
 from edge_agent.diagnosis.findings import SpikeBegan, Warned
 from edge_agent.diagnosis.journal_lines import JournalReader
 from edge_agent.frames.framer import Framer
@@ -26,6 +27,9 @@ from pointillist.diagnose.watching import Watching
 
 from .diagnose_asked import Asked, Told, found_in
 from .output import ExitCode, need_file, reported, say, usage_error
+
+if TYPE_CHECKING:
+    from edge_agent.config import DiagnosisSection
 
 _POLL_S: Final = 0.25
 _MOST_CGROUPS: Final = 100_000
@@ -83,17 +87,21 @@ class _Until:
         return True
 
 
-def run_sources(asked: Asked, tell: Told) -> None:
-    """Run sources in this process and tell what is found. Raises CommandError."""
+def run_sources(asked: Asked, section: DiagnosisSection | None, tell: Told) -> None:
+    """Run sources in this process and tell what is found. Raises CommandError.
+
+    section   of a configuration: what the command line leaves open; None: there is none
+    """
+    named, asked = asked, asked.with_section(section)
     probes = (*map(_step_probe, asked.steps), *asked.probes)
     diagnoser = asked.diagnoser()
     registry = host_registry()
     if probes:
         registry.register("steps", lambda: StepsSource(probes), probes)
-    clock = unix_clock(time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+    clock = unix_clock(read_point().offset_ns)
     watching = Watching(say, asked.subject)
     with LiveFrames(registry, Framer(watch=asked.watch)) as frames:
-        _refuse_the_impossible(frames, asked)
+        _refuse_the_impossible(frames, named)
         say("no agent is asked: sources of its own; what is usual is learnt from the first 15 s "
             "or so of steps; Ctrl-C ends this")  # fmt: skip
         spikes = warnings = 0
@@ -127,14 +135,19 @@ def _nothing_judged(watching: Watching, asked: Asked) -> None:
 
 
 def _refuse_the_impossible(frames: LiveFrames, asked: Asked) -> None:
-    """Say at once where nothing can be found. Raises CommandError."""
+    """Say at once where nothing can be found. Raises CommandError.
+
+    asked   of the command line: who names something there expects it to be
+    """
     for one in frames.absent:
         if one.source in (_NEEDED, "steps"):
             root = "run it as root: eBPF needs it" if os.geteuid() else None
             raise usage_error(f"nothing can be found without {one.source}: {one.reason}", root)
         say(f"source {one.source} is absent: {one.reason}")
     for probe in _unattached(frames):
-        raise usage_error(f"--step {probe.source}: {probe.reason}")
+        if asked.steps:
+            raise usage_error(f"--step {probe.source}: {probe.reason}")
+        say(f"no steps by {probe.source}: {probe.reason}")  # of a configuration, for other days too
     _need_cgroups(asked.watch)
 
 

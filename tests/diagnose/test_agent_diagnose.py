@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -29,7 +30,8 @@ from edge_agent.sources.port import Absence, Listener, SourceUnavailable
 from pointillist import cli
 from pointillist.cli.diagnosis_panel import diagnosis_panel, height_of
 from pointillist.cli.output import ExitCode
-from pointillist.diagnose.told import Teller, unix_clock
+from pointillist.diagnose.clocks import unix_clock
+from pointillist.diagnose.told import Teller
 from tests.slow_frames import BOOT, SUBJECT, S, frames_of_contention
 from wire.catalogue import Catalogue
 
@@ -187,10 +189,13 @@ def test_diagnose_replays_a_recording_and_draws_it(
     assert run(monkeypatch, "--replay", str(recording), "--plots", str(plots)) == ExitCode.OK
     assert "cpu_contention" in capsys.readouterr().out
     (picture,) = plots.iterdir()
-    assert picture.name == "0001-cpu_contention-train_rank0.png"
+    assert re.fullmatch(r"contention-00\d\d\.\ds-cpu_contention-train_rank0\.png", picture.name)
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert run(monkeypatch, "--replay", str(recording), "--json") == ExitCode.OK
-    kinds = [json.loads(line)["kind"] for line in capsys.readouterr().out.splitlines()]
+    documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    kinds = [one["kind"] for one in documents]
+    assert documents[0]["clock"] == "recording"
+    assert documents[0]["onset_s"] <= documents[0]["time"] < SECONDS
     assert kinds[0] == "SpikeBegan"
     assert kinds[-1] == "SpikeEnded"
     assert "Diagnosis" in kinds
