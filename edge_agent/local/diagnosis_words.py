@@ -33,7 +33,7 @@ CAUSES: Final = {
     Cause.GPU_SHARED: "another process used the GPU",
     Cause.COMMUNICATION_WAIT: "it waited for a peer that was slow",
     Cause.INPUT_STARVATION: "its input came too slowly",
-    Cause.UNKNOWN: "it is like no cause that is known",
+    Cause.UNKNOWN: "like no cause that is known",
 }
 
 ADVICE: Final = {
@@ -125,8 +125,8 @@ def unknown_said(one: Diagnosis) -> str:
     """Say what `unknown` means; "" for a cause that is known."""
     if one.cause is not Cause.UNKNOWN:
         return ""
-    moved = "below is what moved all the same" if one.evidence else "no signal moved"
-    return f"none of the known causes fits, and the share says how surely; {moved}"
+    moved = "what moved all the same:" if one.evidence else "no signal moved"
+    return f"{100 * one.confidence:.0f} % sure that it is none of the known causes; {moved}"
 
 
 def interferer(one: Diagnosis) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from enum import Enum
@@ -28,6 +29,10 @@ from .clocks import Clock
 SHOWN: Final = 4
 """Signals below a diagnosis; --verbose shows all of them."""
 _NARROWEST: Final = 40
+_INDENT: Final = " " * 12
+_KEPT: Final = re.compile(r"(?<=\d) (?=(?:ms/s|s/s|[GMk]?B/s|ms|s|µs|[GMk]?B|%|MHz|W|°C)(?!\w))")
+_JOINT: Final = "\0"
+"""Stands for a space at which no line is broken: between a value and its unit."""
 
 
 def at_ns(finding: Finding) -> int:
@@ -45,10 +50,9 @@ def as_lines(
     """
     time = clock.column(at_ns(finding))
     head = f"{time}  {clean_name(finding.subject)}  {clean_name(_head(finding, clock, before))}"
-    indent = " " * (len(time) + 2)
-    lines = _wrapped(head, "", f"{indent}  ", width)
+    lines = _wrapped(head, "", _INDENT, width)
     for line in _below(finding, before, verbose=verbose):
-        lines += _wrapped(clean_name(line), f"{indent}  ", f"{indent}    ", width)
+        lines += _wrapped(clean_name(line), _INDENT, f"{_INDENT}  ", width)
     return lines
 
 
@@ -106,9 +110,11 @@ def _evidence(found: tuple[Evidence, ...], known: str, *, verbose: bool) -> Iter
 
 def _wrapped(text: str, first: str, later: str, width: int) -> list[str]:
     width = max(width, len(later) + _NARROWEST)
-    return textwrap.wrap(
-        text, width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False
-    )
+    lines = textwrap.wrap(
+        _KEPT.sub(_JOINT, text), width,
+        initial_indent=first, subsequent_indent=later, break_on_hyphens=False,
+    )  # fmt: skip
+    return [line.replace(_JOINT, " ") for line in lines]
 
 
 def _plain(value: Any, clock: Clock) -> Any:
