@@ -80,8 +80,9 @@ def diagnose(
     """Say when steps became slow, and why: cause, confidence, evidence and what to look at next.
 
     Without --live or --replay it reads the journal that the agent of this host keeps. --live beside
-    a running agent follows that journal; without an agent, or with --watch, --step, --model or
-    --rhythm, it runs the sources itself, as root, by the file's [diagnosis] where there is one.
+    a running agent follows that journal. Without an agent, or with --watch, --step, --model or
+    --rhythm, it runs the sources itself, as root; what these leave open is read from the diagnosis
+    section of the file, where there is one.
     """
     from pointillist.diagnose.told import Teller
 
