@@ -158,6 +158,11 @@ def _live(config: Path | None, asked: Asked, tell: Told) -> None:
 def _journal(config: Path | None, asked: Asked, tell: Told) -> None:
     from .diagnose_replay import read_journal
 
+    if config is None and not _DEFAULT.exists():
+        raise usage_error(
+            f"{_DEFAULT}: no agent is set up here, so that there is no journal to read",
+            "--config names another file; --live and --replay need none",
+        )
     loaded = _load(config or _DEFAULT)
     with reported(ExitCode.UNAVAILABLE, OSError):
         there = loaded.journal_file.exists()

@@ -65,7 +65,7 @@ def as_object(finding: Finding, clock: Clock) -> dict[str, Any]:
     }
     if clock.name:
         body["recording"] = clock.name
-    return body | _plain(finding, clock)
+    return {**body, **_plain(finding, clock)}
 
 
 def _head(finding: Finding, clock: Clock, before: Diagnosis | None) -> str:
