@@ -37,8 +37,7 @@ CAUSES: Final = {
 }
 
 ADVICE: Final = {
-    Cause.CPU_CONTENTION: "give the other group fewer CPUs or less weight (cpuset, cpu.weight), "
-    "or move it to another host",
+    Cause.CPU_CONTENTION: "give the other group less (cpuset, cpu.weight), or move it away",
     Cause.CGROUP_THROTTLING: "raise the group's CPU quota (cpu.max, a pod's CPU limit), or start "
     "fewer threads",
     Cause.MEMORY_PRESSURE: "look at memory.max, memory.high and who grows (memory.current); give "

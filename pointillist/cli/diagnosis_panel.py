@@ -54,7 +54,8 @@ def height_of(view: View | None) -> int:
 def _head(one: Mapping[str, Any]) -> str:
     if one["state"] == "warning" or not one["cause"]:
         return f"{one['age_s']} s ago: {one['said']}" if one["state"] == "over" else one["said"]
-    since = "ended: began" if one["state"] == "over" else "slow since"
+    age = f"{one['age_s']} s"
+    since = f"over, began {age} ago" if one["state"] == "over" else f"slow for {age}"
     incident = ", incident" if one.get("incident") else ""
     sure = f"{100 * one['confidence']:.0f} %{incident}"
-    return f"{since} {one['age_s']} s ago: {one['cause']}, {sure}"
+    return f"{since}: {one['cause']}, {sure}"

@@ -103,6 +103,8 @@ def test_agent_journal_holds_findings_and_one_picture(
     assert [one for one in kept if not isinstance(one, Series)] == shown
     (picture,) = (one for one in kept if isinstance(one, Series))
     assert picture.subject == SUBJECT
+    (over,) = (one for one in kept if isinstance(one, SpikeEnded))
+    assert picture.ended_s == pytest.approx((over.ended_ns - over.onset_ns) / 1e9, abs=1e-3)
     slow = [ms for at, ms in zip(picture.seconds, picture.longest_ms, strict=True) if 1 < at < 15]
     before = [ms for at, ms in zip(picture.seconds, picture.longest_ms, strict=True) if at < -1]
     assert min(ms or 0 for ms in slow) > 2 * max(ms or 0 for ms in before)
@@ -168,7 +170,9 @@ def test_top_shows_what_is_slow_now_and_why(source: DiagnosisSource) -> None:
         console.print(diagnosis_panel(view))
     text = captured.get()
     assert "cpu_contention" in text
-    assert "step p50" in text
+    assert "by /others/thief; step p50" in text
+    assert "threads waited" in text
+    assert "next: " in text
     assert height_of(view) == len(text.strip().splitlines())
     assert diagnosis_panel({"diagnosis": []}) is None
 
