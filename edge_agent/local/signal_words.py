@@ -128,6 +128,8 @@ _GPU: Final = {
     "rows_remapped_per_s": "its GPU replaced rows of memory {value}",
     "row_remap_pending_count": "replaced rows that wait for a reset of the GPU: {value}",
     "row_remap_failed_count": "rows that could not be replaced: {value}",
+    "gpu_lost_count": "GPUs that are gone, off the bus or in need of a reset: {value}",
+    "gpu_silent_count": "GPUs of which the driver did not answer in time: {value}",
     "xids_memory_per_s": "the driver reported memory faults (XID) {value}",
     "xids_processor_per_s": "the driver reported faults of the GPU's own processor (XID) {value}",
     "xids_faulty_per_s": "the driver reported faults of the chip, bus or links (XID) {value}",

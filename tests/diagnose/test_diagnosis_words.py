@@ -36,7 +36,7 @@ def diagnosed(cause: Cause, *evidence: Evidence, incident: bool = False) -> Diag
 
 
 def test_every_signal_has_a_sentence_with_its_value_and_no_raw_name() -> None:
-    assert set(SENTENCES) == set(SIGNALS)
+    assert set(SIGNALS) <= set(SENTENCES)
     for name, words in SENTENCES.items():
         assert words.count("{value}") == 1, name
         assert "_" not in title("own", name)
