@@ -14,7 +14,7 @@ from edge_agent.local.quantity import counted, number, quantity
 from edge_agent.local.rows import clean_name
 
 _RATE_FRAMES: Final = 10
-_SILENT_FRAMES: Final = 20
+_SILENT_FRAMES: Final = 25
 """After so many seconds without anybody to watch, that is said."""
 
 
@@ -61,7 +61,10 @@ class Watching:
                 self._begin(key, subject.program, steps.source)
             self._count(key, int(steps.duration_ns.size), frame.span_ns / 1e9, diagnoser)
         if self.frames == _SILENT_FRAMES and not self._seen:
-            self._tell("nobody makes steps yet: --watch names cgroups, --step a function")
+            self._tell(
+                "nobody makes steps yet: a rhythm takes some 15 s to learn, and there may be none; "
+                "--step names a function whose calls end a step"
+            )
 
     @property
     def known(self) -> int:
