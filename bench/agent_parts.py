@@ -46,7 +46,7 @@ def kib():
     text = open("/proc/self/status").read()
     return int(text.split("VmRSS:")[1].split()[0])
 def now():
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    return boottime_ns()
 settle()
 before = kib()
 source = EbpfSource()

@@ -25,6 +25,7 @@ from typing import Final
 import numpy as np
 
 from bench.record import Figure, write_result
+from edge_agent.boot_clock import boottime_ns
 from edge_agent.probes.counts import Group
 from edge_agent.probes.discovery import Discovery
 from edge_agent.probes.discovery_thread import DiscoveryThread
@@ -81,8 +82,8 @@ class Attaching:
         self.all.append(_ms_since(event.mapped_ns))
 
 
-def _ms_since(boottime_ns: int) -> float:
-    return (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - boottime_ns) / 1e6
+def _ms_since(at_ns: int) -> float:
+    return (boottime_ns() - at_ns) / 1e6
 
 
 def _runtime() -> Path:
@@ -113,7 +114,7 @@ def _load_first_copies(attaching: Attaching, folder: Path, load: Callable[[], Pr
     """Load copies, each of which is the first library that the programs are loaded for."""
     before = attaching.programs
     for _ in range(FIRSTS):
-        now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        now_ns = boottime_ns()
         with closing(LaterPrograms(load, now_ns, tries=True)) as attaching.programs:
             attaching.programs.try_out()
             _load_copy(attaching, folder)

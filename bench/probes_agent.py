@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.record import ROOT
+from edge_agent.boot_clock import boottime_ns
 from edge_agent.probes.costs import HitCosts
 from edge_agent.probes.counts import FileGroup, Group, ProbeDrain
 from edge_agent.probes.elf_file import ElfFile
@@ -30,7 +31,7 @@ from edge_agent.probes.periods import Collected, PeriodKeeper
 from edge_agent.probes.plan import plan_file
 from edge_agent.probes.programs import GpuPrograms
 from edge_agent.probes.switchboard import Switchboard
-from edge_agent.probes.switching import SwitchingThread, boottime_ns
+from edge_agent.probes.switching import SwitchingThread
 from edge_agent.probes.table import ProbeTable
 
 _FILE: Final = 1

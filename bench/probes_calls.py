@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from bench.probes_bpftrace import Bpftrace
 from bench.probes_target import ENTRIES, Target, copy_library, symbol_offset
+from edge_agent.boot_clock import boottime_ns
 from edge_agent.probes import programs, programs_bcc
 from edge_agent.probes.counts import Group, ProbeDrain
 from edge_agent.probes.entry_class import ENDBR64, EntryClass
@@ -81,7 +82,7 @@ def measure(folder: Path, rounds: int = ROUNDS) -> dict[str, Any]:
         with Target(folder, libraries) as target, Bpftrace(peers) as peer:
             _await(target, [at for at, one in enumerate(chosen) if one.loader == "bpftrace"])
             times = _rounds(target, chosen, rounds)
-            counted = {name: _launches(one.drain(_now_ns())) for name, one in loaders.items()}
+            counted = {name: _launches(one.drain(boottime_ns())) for name, one in loaders.items()}
             peer_counted = peer.end()
     finally:
         for loader in loaders.values():
@@ -136,7 +137,3 @@ def _launches(drain: ProbeDrain) -> dict[int, int]:
     for row in drain.launches:
         found[row.file] = found.get(row.file, 0) + row.launches
     return found
-
-
-def _now_ns() -> int:
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)

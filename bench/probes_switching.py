@@ -11,9 +11,9 @@ import numpy as np
 
 from bench.probes_agent import file_found
 from bench.probes_target import Slices, Target, copy_library
+from edge_agent.boot_clock import boottime_ns
 from edge_agent.probes.counts import FileGroup
 from edge_agent.probes.programs import GpuPrograms
-from edge_agent.probes.switching import boottime_ns
 from edge_agent.probes.table import ProbeTable
 
 _RATE: Final = 20_000.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
+from .boot_clock import ClockPoint, boottime_ns, read_point
 from .windows import HostClock
 
 
@@ -31,12 +32,17 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def boottime_ns(self) -> int:
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        return boottime_ns()
 
     def sleep_ms(self, span_ms: int) -> None:
         time.sleep(span_ms / 1000)
 
 
+def point_of(clock: Clock) -> ClockPoint:
+    """Read the boot clock and the wall clock together."""
+    return read_point(clock.boottime_ns, lambda: clock.unix_ms() * 1_000_000)
+
+
 def host_clock_of(clock: Clock) -> HostClock:
     """Map the boot clock to the wall clock as they stand now."""
-    return HostClock(clock.unix_ms() * 1_000_000 - clock.boottime_ns())
+    return HostClock(point_of(clock).offset_ns)

@@ -132,11 +132,14 @@ def sources_of(
     catalogue: Catalogue,
     nursery: Nursery | None = None,
     users: GpuUsers | None = None,
+    *,
+    keep: bool = True,
 ) -> SourceRegistry:
     """List the configured sources.
 
     nursery     where readers of drivers come from; None: from this process, which has no keys
     users       who uses which GPU: `devices` tells, `probes` asks, over reloads too
+    keep        the diagnoses go to the journal; False for who only looks
     """
     registry = SourceRegistry()
     users = users or GpuUsers()
@@ -169,7 +172,9 @@ def sources_of(
         # Last of those that measure this host: it hears them.
         registry.register(
             "diagnosis",
-            lambda: DiagnosisSource(config.diagnosis, config.journal_file, config.sources.faults),
+            lambda: DiagnosisSource(
+                config.diagnosis, config.journal_file if keep else None, config.sources.faults
+            ),
             (config.diagnosis, config.sources.faults),
         )
     rules = FamilyRules.load()

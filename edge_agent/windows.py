@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from wire.task import SectionKind, SectionSpec, Task
 
 from .accumulators import DurableAccumulators
 from .activity import UNKNOWN_APPLICATION, GpuCoverage, KernelActivity, Observation, Record
+from .boot_clock import boottime_ns, read_point
 from .section_match import UNMEASURABLE, match_section
 from .window_rows import OTHER_MODEL, GpuWindow, RowFiller
 from .window_state import WindowState
@@ -39,8 +39,7 @@ class HostClock:
     @classmethod
     def now(cls) -> HostClock:
         """Read both clocks of this host."""
-        boottime_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        return cls(time.time_ns() - boottime_ns)
+        return cls(read_point().offset_ns)
 
 
 class WindowAccumulator:
@@ -188,7 +187,7 @@ class WindowAccumulator:
 
     def _first_window(self) -> int:
         kept = self._store.windows(self._series) if self._store is not None else []
-        now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) + self._clock.offset_ns
+        now_ns = boottime_ns() + self._clock.offset_ns
         return min([*kept, now_ns // NS_PER_S])
 
     def _add_activity(self, record: KernelActivity) -> None:

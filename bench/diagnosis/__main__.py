@@ -6,6 +6,8 @@ import argparse
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -23,11 +25,12 @@ def main(words: list[str]) -> int:
     """Run the command; returns the exit status."""
     given = _parser().parse_args(words)
     runs = [run for run in plan(given.rounds) if not given.only or given.only in run.name]
-    if given.command == "plan":
-        _show_plan(runs, given.folder)
-        return 0
-    if given.command == "show":
-        _show_recordings(given.folder)
+    if given.command in {"plan", "show"}:
+        with _enough():
+            if given.command == "plan":
+                _show_plan(runs, given.folder)
+            else:
+                _show_recordings(given.folder)
         return 0
     if os.geteuid() != 0:
         print("The fault bench needs root: cgroups, namespaces, eBPF.", file=sys.stderr)
@@ -52,6 +55,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--lock", type=Path, help="file to lock while a run is recorded")
     parser.add_argument("--together", type=int, default=1, help="runs under one hold of the lock")
     return parser
+
+
+@contextmanager
+def _enough() -> Iterator[None]:
+    """Print until nobody reads on: whoever closes the pipe, as `head` does, has seen enough."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more at its end, and that must not fail either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _show_plan(runs: list[Run], folder: Path) -> None:

@@ -26,11 +26,11 @@ from bench.diagnosis.impact import Impact, impact
 from bench.diagnosis.leftovers import only_bench
 from bench.diagnosis.plan import MIDDLE, Run
 from bench.diagnosis.recording import Injection, RunRefusedError, Schedule
-from bench.diagnosis.shared import boottime_ns
 from bench.diagnosis.sitting import Stage, Turns
 from bench.diagnosis.workload import STEP_LOOP, Workload
 from bench.record import ROOT
 from edge_agent.accumulators import DurableAccumulators
+from edge_agent.boot_clock import boottime_ns
 from edge_agent.journal import read_lines
 
 JOURNALS: Final = ROOT / "bench" / "journals"

@@ -35,9 +35,10 @@ from bench.diagnosis.impact import impact
 from bench.diagnosis.native import STEP_SYMBOL, build_marks
 from bench.diagnosis.processes import Launched, python
 from bench.diagnosis.recording import machine
-from bench.diagnosis.shared import StepLog, boottime_ns
+from bench.diagnosis.shared import StepLog
 from bench.record import ROOT as CHECKOUT
 from bench.record import commit
+from edge_agent.boot_clock import boottime_ns
 from edge_agent.devices.bounded import BoundedReader
 from edge_agent.frames.frame import Frame
 from edge_agent.frames.framer import Framer

@@ -19,9 +19,9 @@ from bench.diagnosis.faults.fault import GROWING, Fault, Graded
 from bench.diagnosis.faults.registry import INJECTORS
 from bench.diagnosis.impact import Impact, impact
 from bench.diagnosis.plan import INTENSITIES, Run
-from bench.diagnosis.shared import boottime_ns
 from bench.diagnosis.workload import Workload
 from bench.record import commit
+from edge_agent.boot_clock import boottime_ns
 from edge_agent.frames.frame import Frame
 from edge_agent.frames.framer import Framer
 from edge_agent.frames.live import LiveFrames, host_registry

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 import struct
-import time
 from pathlib import Path
 from typing import Final
 
@@ -38,11 +37,6 @@ SUMS: Final = (
 _ROWS: Final = 1 << 16
 _ROW: Final = struct.Struct("<qq")
 _COUNT: Final = struct.Struct("<q")
-
-
-def boottime_ns() -> int:
-    """Return CLOCK_BOOTTIME."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def _mapped(path: Path, size: int) -> mmap.mmap:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
+
+from edge_agent.boot_clock import boottime_ns
 
 from .port import (
     DeviceReading,
@@ -63,7 +64,7 @@ class AmdgpuReader:
     def read(
         self, index: int, fields: Collection[Field], *, processes: bool = False
     ) -> DeviceReading:
-        begin_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        begin_ns = boottime_ns()
         device = self._cards[index]
         gone = not device.is_dir()
         unplugged = Gap(GapKind.UNPLUGGED, "its folder is gone")
@@ -76,7 +77,7 @@ class AmdgpuReader:
             f"index-{index}" if isinstance(unique, Gap) or not unique else f"GPU-{unique}",
             "" if isinstance(model, Gap) else model,
             begin_ns,
-            time.clock_gettime_ns(time.CLOCK_BOOTTIME),
+            boottime_ns(),
             measured,
             untold if processes else None,
             () if processes else None,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import time
 from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Any, Final
 
 import pynvml
+
+from edge_agent.boot_clock import boottime_ns
 
 from .nvml_calls import MOST_DEVICES, Handle, ask, device_uuid, gap_of, processes_of
 from .nvml_fields import GROUPS
@@ -50,10 +51,10 @@ class NvmlReader:
     def read(
         self, index: int, fields: Collection[Field], *, processes: bool = False
     ) -> DeviceReading:
-        begin_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        begin_ns = boottime_ns()
         handle = ask(lambda: pynvml.nvmlDeviceGetHandleByIndex(index))
         if isinstance(handle, Gap):
-            end_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+            end_ns = boottime_ns()
             gaps: dict[Field, Measured] = dict.fromkeys(fields, handle)
             # Off the bus it answers nothing; the XID that says so is the driver's, not the GPU's.
             told = dict(self._xid_fields(index, self._names.get(index, "")))
@@ -68,7 +69,7 @@ class NvmlReader:
         measured = dict(self._measure(index, name, handle, frozenset(fields)))
         users = processes_of(handle) if processes else None
         parts = self._mig.look(index, handle) if processes else None
-        end_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        end_ns = boottime_ns()
         return DeviceReading(
             index, name, "" if isinstance(model, Gap) else model, begin_ns, end_ns, measured,
             users, parts,

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from edge_agent.frames.frame import Frame, Steps, Subject
 
 from .channels import Floats, Readings
-from .findings import Finding
+from .findings import Finding, StepTimes
 from .model import Model
 from .settings import Settings
 from .watch import Around, SubjectWatch
@@ -44,7 +44,7 @@ class Diagnoser:
         for key, subject in frame.subjects.items():
             watch = self._watch(key)
             if watch is not None:
-                findings += watch.handle(subject, self._steps(subject), readings)
+                findings += watch.handle(subject, self.steps_of(subject), readings)
         if all(watch.calm for watch in self._watches.values()):
             self._around.neighbours.learn(readings)
         return findings + self._forget(frame.boottime_ns)
@@ -53,6 +53,11 @@ class Diagnoser:
     def watched(self) -> tuple[str, ...]:
         """Subjects that are kept in mind."""
         return tuple(self._watches)
+
+    def usual(self, key: str) -> StepTimes | None:
+        """Usual step times of a subject; None before they are known."""
+        watch = self._watches.get(key)
+        return watch.usual if watch is not None else None
 
     @property
     def vectors(self) -> Mapping[str, Floats]:
@@ -71,7 +76,8 @@ class Diagnoser:
             watch = self._watches[key] = SubjectWatch(key, self._around)
         return watch
 
-    def _steps(self, subject: Subject) -> Steps | None:
+    def steps_of(self, subject: Subject) -> Steps | None:
+        """Give the steps that a subject is judged by: measured where they are, else its rhythm."""
         if self._source == "measured" and subject.steps is not None:
             return subject.steps
         return subject.rhythm

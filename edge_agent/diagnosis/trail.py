@@ -16,8 +16,8 @@ from .findings import Diagnosis, Finding, SpikeEnded
 
 SECONDS: Final = 60
 MOST_SIGNALS: Final = 6
-AFTER_NS: Final = 20_000_000_000
-"""A spike that lasts gets its picture so long after its onset: two thirds of it lie before."""
+AFTER_NS: Final = 40_000_000_000
+"""A spike that lasts gets its picture so long after its onset: a third of it lies before."""
 MOST_SPIKES: Final = 256
 
 Spike = tuple[str, int]
@@ -41,6 +41,7 @@ class Series:
     p50_ms       of the steps that ended in it; None where none did
     longest_ms   likewise, or the age of a step that had not ended
     named_s      when the cause that stands was first named; None before it was
+    ended_s      when it was over; None where it stood when this was cut
     """
 
     subject: str
@@ -50,6 +51,7 @@ class Series:
     longest_ms: tuple[float | None, ...]
     signals: tuple[SignalSeries, ...]
     named_s: float | None = None
+    ended_s: float | None = None
 
 
 class Trail:
@@ -62,10 +64,11 @@ class Trail:
         """Take one second."""
         self._frames.append(frame)
 
-    def series(self, standing: Diagnosis, named_ns: int) -> Series:
+    def series(self, standing: Diagnosis, named_ns: int, ended_ns: int | None = None) -> Series:
         """Cut the picture of a diagnosis; at most six signals are in it.
 
         named_ns   when its cause was first named
+        ended_ns   when the spike was over; None while it stands
         """
         key, onset_ns = standing.subject, standing.onset_ns
         frames = [frame for frame in self._frames if key in frame.subjects]
@@ -83,6 +86,7 @@ class Trail:
                 for one in signals[:MOST_SIGNALS]
             ),
             round((named_ns - onset_ns) / 1e9, 3),
+            None if ended_ns is None else round((ended_ns - onset_ns) / 1e9, 3),
         )
 
 
@@ -110,17 +114,17 @@ class Pictures:
     def take(self, frame: Frame, findings: Iterable[Finding]) -> list[Series]:
         """Take one second and what was found in it; give the pictures that are due."""
         self._trail.add(frame)
-        ended: list[Spike] = []
+        ended: dict[Spike, int] = {}
         for finding in findings:
             if isinstance(finding, Diagnosis):
                 spike = (finding.subject, finding.onset_ns)
                 if spike not in self._cut and len(self._due) < MOST_SPIKES:
                     self._due[spike] = _Standing.after(self._due.get(spike), finding)
             elif isinstance(finding, SpikeEnded):
-                ended.append((finding.subject, finding.onset_ns))
+                ended[finding.subject, finding.onset_ns] = finding.ended_ns
         latest_ns = frame.boottime_ns - AFTER_NS
         due = [spike for spike in self._due if spike in ended or spike[1] <= latest_ns]
-        pictures = [self._picture(spike) for spike in due]
+        pictures = [self._picture(spike, ended.get(spike)) for spike in due]
         for spike in ended:
             self._cut.pop(spike, None)
         return pictures
@@ -129,12 +133,12 @@ class Pictures:
         """Give the pictures of spikes that stand: there are no more frames."""
         return [self._picture(spike) for spike in list(self._due)]
 
-    def _picture(self, spike: Spike) -> Series:
+    def _picture(self, spike: Spike, ended_ns: int | None = None) -> Series:
         standing = self._due.pop(spike)
         self._cut[spike] = None
         while len(self._cut) > MOST_SPIKES:
             self._cut.popitem(last=False)
-        return self._trail.series(standing.diagnosis, standing.named_ns)
+        return self._trail.series(standing.diagnosis, standing.named_ns, ended_ns)
 
 
 def _times_ms(steps: Steps | None) -> tuple[float | None, float | None]:

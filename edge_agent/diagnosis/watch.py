@@ -30,6 +30,9 @@ _SURE: Final = 0.95
 """Only an XID, an uncorrected error or the like of the subject's own GPU is as loud: what the host
 tells of any GPU is not."""
 _OTHER_WRITES: Final = INDEX["other.block_write_bytes_per_s"]
+_IDLE_SWITCHES_PER_S: Final = 2.0
+_IDLE_CPU_MS_PER_S: Final = 1.0
+"""Below both nobody works: a rhythm is heard from 5 turns on a CPU a second."""
 
 
 class Around:
@@ -63,6 +66,11 @@ class SubjectWatch:
     def calm(self) -> bool:
         """Whether nothing is unusual: other subjects' neighbours may be learned from."""
         return self.spike is None and self._doubted_frames == 0
+
+    @property
+    def usual(self) -> StepTimes | None:
+        """Usual step times; None before they are known."""
+        return self._tail.before() if self._tail.ready else None
 
     def handle(self, subject: Subject, steps: Steps | None, readings: Readings) -> list[Finding]:
         """Take one frame of this subject."""
@@ -255,7 +263,19 @@ class SubjectWatch:
 
 
 def _without_idleness(steps: Steps | None, subject: Subject) -> Steps | None:
-    """Take no age of a step from the rhythm of processes that did nothing: they may be done."""
+    """Take no age of a step from the rhythm of processes that do nothing: they may have ended."""
     if steps is None or steps.source is not StepSource.RHYTHM:
         return steps
-    return replace(steps, running_ns=None) if subject.signals.get("switches_per_s") == 0 else steps
+    return replace(steps, running_ns=None) if _idle(subject) else steps
+
+
+def _idle(subject: Subject) -> bool:
+    """Whether all processes of a subject are gone, or sleep.
+
+    A shell that waits for a job that has ended wakes now and then, and is no job that starves.
+    """
+    switches = subject.signals.get("switches_per_s")
+    if switches is None:
+        return subject.signals.get("cpu_ms_per_s") == 0
+    still = subject.signals.get("cpu_ms_per_s", 0.0) < _IDLE_CPU_MS_PER_S
+    return switches == 0 or (switches < _IDLE_SWITCHES_PER_S and still)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import Final, Self
 
+from edge_agent.boot_clock import boottime_ns
 from edge_agent.sources.ebpf import EbpfSource
 from edge_agent.sources.host import HostSource
-from edge_agent.sources.port import Absence, Source, SourceRegistry, SourceUnavailable, guarded
+from edge_agent.sources.port import Absence, Source, SourceRegistry
 from edge_agent.sources.pressure import PressureSource
+from edge_agent.sources.rounds import Rounds
+from transport.closing import Closing
 
 from .cgroup_pressure import CgroupPressure
 from .frame import Frame
 from .framer import Framer
+from .hearing import hear
 from .lacking import lacking
 from .links import LinkRate
 
@@ -41,7 +44,7 @@ def host_framer(watch: Sequence[str] = (), *, faults: bool = False) -> Framer:
     return Framer(watch=watch, extras=(LinkRate(),), faults=faults, pressure=pressure)
 
 
-class LiveFrames:
+class LiveFrames(Closing):
     """Runs sources and gives a frame a second; a context, at whose end the sources stop.
 
     registry   the sources; those that this host lacks are in `absent`, each with its reason
@@ -51,42 +54,38 @@ class LiveFrames:
     def __init__(self, registry: SourceRegistry, framer: Framer | None = None) -> None:
         self._registry = registry
         self.framer = framer or host_framer()
-        self.running: Sequence[Source] = ()
+        self._rounds = Rounds()
         self.absent: Sequence[Absence] = ()
-        self.failing: dict[str, str] = {}
-        """Sources whose last drain failed, and why."""
         self.cpu_ns = 0
         """What the drains and frames cost so far: CPU time of this thread."""
 
     def __enter__(self) -> Self:
-        self.running, self.absent = self._registry.start_all()
-        self.framer.lack(lacking(self.running))
+        running, self.absent = self._registry.start_all()
+        self._rounds = Rounds(running)
+        self.framer.lack(lacking(running))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for source in self.running:
-            source.stop()
-        self.running = ()
+    def close(self) -> None:
+        """Stop the sources."""
+        self._rounds.stop()
+        self._rounds = Rounds()
+
+    @property
+    def running(self) -> Sequence[Source]:
+        """What is drained, in this order."""
+        return self._rounds.sources
+
+    @property
+    def failing(self) -> dict[str, str]:
+        """Sources whose last drain failed, and why."""
+        return self._rounds.failing
 
     def frame(self, now_ns: int | None = None) -> Frame | None:
         """Drain every source once; the first call sets the base and gives nothing."""
         now_ns = boottime_ns() if now_ns is None else now_ns
         begun_ns = time.thread_time_ns()
-        for source in self.running:
-            try:
-                self.framer.take(guarded(source, now_ns))
-                self.failing.pop(source.name, None)
-            except SourceUnavailable as error:
-                self.failing[source.name] = str(error)
-            latest = getattr(source, "latest", None)
-            sweep = latest(now_ns) if latest is not None else None
-            if sweep is not None:
-                self.framer.look(sweep.devices)
+        for one in self._rounds.round(now_ns):
+            hear(self.framer, one.source, one.records, now_ns)
         frame = self.framer.frame(now_ns)
         self.cpu_ns += time.thread_time_ns() - begun_ns
         return frame
@@ -100,8 +99,3 @@ class LiveFrames:
                 yield frame
             due_ns = max(due_ns + EVERY_NS, boottime_ns())
             time.sleep(max(0, due_ns - boottime_ns()) / _NS_PER_S)
-
-
-def boottime_ns() -> int:
-    """Read the clock of frames."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)

@@ -13,16 +13,16 @@ from typing import Any, Final
 import structlog
 
 from edge_agent.activity import Record
-from edge_agent.clock import Clock, SystemClock
+from edge_agent.boot_clock import ClockPoint, read_point
+from edge_agent.clock import Clock, SystemClock, point_of
 from edge_agent.config import AgentConfig
 from edge_agent.shell import AgentShell
-from edge_agent.sources.change import change_sources
+from edge_agent.sources.change import Changed, change_sources
 from edge_agent.sources.port import Absence, Source, SourceRegistry
 from edge_agent.task_windows import TaskWindows
 from wire.catalogue import Catalogue
 
 from .board import Board
-from .clock_map import ClockPoint, read_point
 from .devices_view import DeviceRows
 from .gathering import Gathering
 from .history import History
@@ -244,17 +244,21 @@ class Attendant:
         if self._reloading is None:
             return
         self._notifier.reloading()
+        self._log.info("reload begins", sources=list(self._shell.status().sources))
         done = reload(self._config, self._reloading.read)
         before, self._config = self._config, done.config
         if "log" in done.changed:
             self._reloading.log_gate.level = done.config.log.level
+        changed = None
         if done.error is None:
-            self._change_sources(self._reloading.sources_of, before)
+            changed = self._change_sources(self._reloading.sources_of, before)
         self._reloads[done.outcome] += 1
         say = self._log.warning if done.error or done.held_back else self._log.info
         say(
             "reloaded", outcome=done.outcome, changed=list(done.changed),
             needs_restart=list(done.held_back), error=done.error,
+            started=list(changed.started) if changed else [],
+            stopped=list(changed.stopped) if changed else [],
         )  # fmt: skip
         detail = done.error or ", ".join(done.changed + done.held_back)
         self._event("reloaded", done.outcome, detail)
@@ -263,7 +267,7 @@ class Attendant:
 
     def _change_sources(
         self, sources_of: Callable[[AgentConfig], SourceRegistry], before: AgentConfig
-    ) -> None:
+    ) -> Changed:
         old, new = sources_of(before), sources_of(self._config)
         missing = {one.source for one in self._absent}
         names = [name for name in old if name not in missing]
@@ -276,21 +280,14 @@ class Attendant:
             self._log.info("source absent", source=one.source, reason=one.reason)
             if one.source not in missing:
                 self._event("source_absent", one.source, one.reason)
-        if changed.started or changed.stopped:
-            self._log.info(
-                "sources changed", started=list(changed.started), stopped=list(changed.stopped)
-            )
+        return changed
 
     def _event(self, name: str, key: str = "", detail: str = "") -> None:
         row = EventRow(self._boottime_ns(), SELF, name, key, detail)
         self._gathering.add(SELF, (), [row])
 
     def _note_clock(self) -> ClockPoint:
-        clock = self._clock
-        if clock is None:
-            point = read_point()
-        else:
-            point = read_point(clock.boottime_ns, lambda: clock.unix_ms() * 1_000_000)
+        point = read_point() if self._clock is None else point_of(self._clock)
         if self._history is not None:
             self._history.note_clock(point)
         return point

@@ -3,45 +3,13 @@
 from __future__ import annotations
 
 import bisect
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from edge_agent.boot_clock import ClockPoint
+
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-_TRIES: Final = 5
-
-
-@dataclass(frozen=True, slots=True)
-class ClockPoint:
-    """At boottime_ns the wall clock read unix_ns, give or take error_ns."""
-
-    boottime_ns: int
-    unix_ns: int
-    error_ns: int
-
-    @property
-    def offset_ns(self) -> int:
-        return self.unix_ns - self.boottime_ns
-
-
-def read_point(
-    boottime_ns: Callable[[], int] = lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME),
-    unix_ns: Callable[[], int] = time.time_ns,
-) -> ClockPoint:
-    """Read the wall clock between two reads of the boot clock; the closest of five tries.
-
-    The wall clock was read somewhere between the two: half their distance is the error.
-    """
-    points = []
-    for _ in range(_TRIES):
-        before_ns = boottime_ns()
-        wall_ns = unix_ns()
-        after_ns = boottime_ns()
-        middle_ns = (before_ns + after_ns) // 2
-        points.append(ClockPoint(middle_ns, wall_ns, -(-(after_ns - before_ns) // 2)))
-    return min(points, key=lambda point: point.error_ns)
 
 
 def boot_id(path: Path = BOOT_ID) -> str:

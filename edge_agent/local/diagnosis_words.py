@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from edge_agent.diagnosis.findings import (
@@ -14,6 +15,10 @@ from edge_agent.diagnosis.findings import (
     StepTimes,
     Warned,
 )
+from edge_agent.frames.frame import StepSource
+
+from .quantity import quantity
+from .signal_words import sentence
 
 CAUSES: Final = {
     Cause.CPU_CONTENTION: "others wanted the CPUs",
@@ -28,55 +33,147 @@ CAUSES: Final = {
     Cause.GPU_SHARED: "another process used the GPU",
     Cause.COMMUNICATION_WAIT: "it waited for a peer that was slow",
     Cause.INPUT_STARVATION: "its input came too slowly",
-    Cause.UNKNOWN: "nothing that is known",
+    Cause.UNKNOWN: "like no cause that is known",
 }
 
-_WHOSE: Final = {"own": "its", "host": "the host's", "other": "others'", "gpu": "its GPU's"}
+ADVICE: Final = {
+    Cause.CPU_CONTENTION: "give the other group less (cpuset, cpu.weight), or move it away",
+    Cause.CGROUP_THROTTLING: "raise the group's CPU quota (cpu.max, a pod's CPU limit), or start "
+    "fewer threads",
+    Cause.MEMORY_PRESSURE: "look at memory.max, memory.high and who grows (memory.current); give "
+    "it more memory or move the other",
+    Cause.DISK_IO: "see who writes (io.stat); give it io.max, or move the data to another disk",
+    Cause.NIC_CROSS_TRAFFIC: "shape or move the other traffic, or give the job a card of its own",
+    Cause.NIC_LIMIT_OR_LOSS: "look at the link's rate, drops and errors (ethtool -S, tc -s qdisc), "
+    "at cables and at the switch's port",
+    Cause.PCIE_PRESSURE: "see which copies share the link, and its width and generation "
+    "(nvidia-smi topo -m, nvidia-smi -q -d PCIE)",
+    Cause.GPU_THERMAL_OR_POWER_LIMIT: "look at fans, inlet air and the power limit "
+    "(nvidia-smi -q -d TEMPERATURE,POWER,PERFORMANCE)",
+    Cause.GPU_HARDWARE_FAULT: "take the host out of service and run the vendor's diagnosis; "
+    "`pointillist agent health` has the row",
+    Cause.GPU_SHARED: "see who else is on the GPU (nvidia-smi, `pointillist agent top`), and give "
+    "each job its own",
+    Cause.COMMUNICATION_WAIT: "look at the other ranks of the job: `pointillist stragglers` names "
+    "the slow one",
+    Cause.INPUT_STARVATION: "look at the data loader and the store it reads: more workers, "
+    "prefetching, a local copy",
+    Cause.UNKNOWN: "look at the job's own log around this time; `pointillist diagnosis groups` "
+    "puts like ones together",
+}
+"""What to look at next: one line for each cause."""
+
+_DONE_BY_OTHERS: Final = frozenset(
+    {Cause.CPU_CONTENTION, Cause.MEMORY_PRESSURE, Cause.DISK_IO, Cause.NIC_CROSS_TRAFFIC}
+)
+"""Causes that another group on the host brings about: who it was comes first."""
+
+
+_TWINS: Final = (
+    frozenset({"worst_disk_ms_per_s", "block_ms_per_s"}),
+    frozenset({"throttled_ms_per_s", "throttled_delay_ms_per_s"}),
+    frozenset({"retransmits_per_s", "worst_peer_retransmits_per_s"}),
+    frozenset({"irqs_per_s", "busiest_cpu_irqs_per_s"}),
+    frozenset({"block_reads_per_s", "block_waits_per_s", "block_ios_per_s"}),
+)
+"""Signals that say the same but for where there are several disks, CPUs or peers."""
 
 
 def said(finding: Finding) -> str:
     """Say one finding in one line, without its subject and time."""
     if isinstance(finding, Warned):
-        due = finding.expected_in_s
-        when = f", a spike in about {due:.0f} s" if due is not None else ""
-        return f"early warning{when}: {'; '.join(map(evidence_said, finding.evidence[:2]))}"
+        return f"{warning_said(finding)}: {'; '.join(map(evidence_said, finding.evidence[:2]))}"
     if isinstance(finding, SpikeBegan):
-        return f"spike: {steps_said(finding.before, finding.now)}"
+        return spike_said(finding)
     if isinstance(finding, SpikeEnded):
-        lasted = max(0, finding.ended_ns - finding.onset_ns) / 1e9
-        last = f", {finding.last.cause.value}" if finding.last else ", no cause was found"
-        return f"over after {lasted:.0f} s{last}"
-    return diagnosis_said(finding)
+        return ended_said(finding)
+    why = f": {evidence_said(finding.evidence[0])}" if finding.evidence else ""
+    return f"{diagnosis_said(finding)}{why}"
+
+
+def warning_said(one: Warned) -> str:
+    """Say that a spike is on its way, and when."""
+    if one.expected_in_s is None:
+        return "early warning"
+    return f"early warning, a spike in about {one.expected_in_s:.0f} s if it goes on"
+
+
+def spike_said(one: SpikeBegan) -> str:
+    """Say how far the steps are from usual, and where steps are guessed, that they are."""
+    guessed = " (steps guessed from its rhythm)" if one.source is StepSource.RHYTHM else ""
+    return f"spike: {steps_said(one.before, one.now)}{guessed}"
+
+
+def ended_said(one: SpikeEnded) -> str:
+    """Say how long a spike lasted, and what it was put down to."""
+    lasted = max(0, one.ended_ns - one.onset_ns) / 1e9
+    last = one.last.cause.value if one.last else "no cause was found"
+    return f"over after {lasted:.0f} s: {last}"
 
 
 def diagnosis_said(one: Diagnosis) -> str:
-    """Say a cause, how sure it is, and the strongest evidence."""
+    """Say a cause, how sure it is, and whose doing it was."""
     group = f" ({one.group})" if one.group else ""
-    head = f"{one.cause.value}{group} {100 * one.confidence:.0f} %"
     marks = ", incident" if one.incident else ""
-    why = f": {evidence_said(one.evidence[0])}" if one.evidence else ""
-    return f"{head}{marks}{why}"
+    who = interferer(one)
+    by = f", by {who}" if who else ""
+    return f"{one.cause.value}{group} {100 * one.confidence:.0f} %{marks}: {CAUSES[one.cause]}{by}"
 
 
-def evidence_said(one: Evidence) -> str:
-    """Say one signal: its value, its usual one, whose doing it was."""
-    unit = f" {one.unit}" if one.unit else ""
-    usual = f"usually {one.baseline:,.4g} ± {one.spread:,.2g}"
-    text = f"{signal_said(one.scope, one.signal)} {one.value:,.4g}{unit}, {usual}"
-    if one.lag_ms is not None:
-        ahead = "before" if one.lag_ms >= 0 else "after"
-        text += f", moved {abs(one.lag_ms):.0f} ms {ahead} the spike"
-    return f"{text}, by {one.who}" if one.who else text
+def unknown_said(one: Diagnosis) -> str:
+    """Say what `unknown` means; "" for a cause that is known."""
+    if one.cause is not Cause.UNKNOWN:
+        return ""
+    moved = "what moved all the same:" if one.evidence else "no signal moved"
+    return f"{100 * one.confidence:.0f} % sure that it is none of the known causes; {moved}"
 
 
-def signal_said(scope: str, signal: str) -> str:
-    """Say whose signal it is."""
-    return f"{_WHOSE[scope]} {signal}" if scope in _WHOSE else signal
+def interferer(one: Diagnosis) -> str:
+    """Name the group that brought a spike about, where the cause is the doing of another."""
+    if one.cause not in _DONE_BY_OTHERS:
+        return ""
+    return next((evidence.who for evidence in one.evidence if evidence.who), "")
+
+
+def evidence_said(one: Evidence, known: Sequence[str] = ()) -> str:
+    """Say one signal: its value, its usual one, what came first, whose doing it was.
+
+    known   who was named already
+    """
+    text = sentence(one.scope, one.signal, quantity(one.value, one.unit))
+    text += f", usually {quantity(one.baseline, one.unit) if one.baseline else 'none'}"
+    if one.lag_ms is not None and one.lag_ms > 0:
+        text += f", from {quantity(one.lag_ms, 'ms')} before the first slow step"
+    return f"{text}, most by {one.who}" if one.who and one.who not in known else text
+
+
+def most_telling(found: Sequence[Evidence], most: int) -> list[Evidence]:
+    """Choose the first signals, of those that say the same thing the first alone."""
+    kept: list[Evidence] = []
+    for one in found:
+        pair = next((twins for twins in _TWINS if one.signal in twins), frozenset())
+        if not any(other.signal in pair and other.scope == one.scope for other in kept):
+            kept.append(one)
+    return kept[:most]
+
+
+def evidence_in_full(one: Evidence) -> str:
+    """Give one signal's name and figures as they are in JSON, for `--verbose`."""
+    lag = "" if one.lag_ms is None else f", lag {one.lag_ms:g} ms"
+    scope = f"{one.scope}." if one.scope else ""
+    figures = f"{one.value:.6g}, usual {one.baseline:.6g} ± {one.spread:.3g} {one.unit}".rstrip()
+    return f"{scope}{one.signal} {figures}{lag}"
 
 
 def steps_said(before: StepTimes, now: StepTimes) -> str:
-    """Say how step times changed."""
+    """Say how step times changed; where no step ended there are none to tell."""
+    if not now.steps:
+        return f"no step ends any more (usually p50 {_ms(before.p50_ms)}, p99 {_ms(before.p99_ms)})"
     return (
-        f"step p50 {before.p50_ms:.3g} → {now.p50_ms:.3g} ms, "
-        f"p99 {before.p99_ms:.3g} → {now.p99_ms:.3g} ms"
+        f"step p50 {_ms(before.p50_ms)} → {_ms(now.p50_ms)}, "
+        f"p99 {_ms(before.p99_ms)} → {_ms(now.p99_ms)}"
     )
+
+
+def _ms(value: float) -> str:
+    return quantity(value, "ms")

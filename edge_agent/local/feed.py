@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from edge_agent.clock import Clock, SystemClock
 from edge_agent.config import AgentConfig
 from edge_agent.live import sources_of
-from edge_agent.sources.port import Absence, Source, SourceUnavailable
+from edge_agent.sources.port import Absence, SourceRegistry
+from edge_agent.sources.rounds import Rounds
 from wire.catalogue import Catalogue
 
 from .board import Board
@@ -18,7 +20,7 @@ from .live_socket import LiveClient
 from .rows import Flattener, Row
 
 _STALE_S: Final = 5.0
-_DRAIN_S: Final = 0.9
+_DRAIN_NS: Final = 900_000_000
 _POLL_S: Final = 0.05
 NO_CONFIG: Final = "no configuration: this host's /proc alone (--config names one)"
 NO_AGENT: Final = "no agent runs: its sources are read here, and nothing is about to leave"
@@ -69,55 +71,53 @@ class AgentFeed(Feed):
 
 
 class SourceFeed(Feed):
-    """Runs the configured sources in this process."""
+    """Runs sources in this process, and keeps nothing of what they say."""
 
-    def __init__(self, running: list[Source], absent: list[Absence]) -> None:
-        self._running, self._absent = running, absent
+    def __init__(self, registry: SourceRegistry, clock: Clock | None = None) -> None:
+        """Start them."""
+        self._clock = clock or SystemClock()
+        running, absent = registry.start_all()
+        self._rounds = Rounds(running)
+        self._absent: Sequence[Absence] = absent
         self._board, self._devices = Board(), DeviceRows()
         self._flattener = Flattener(Catalogue.load())
-        self._failing: dict[str, str] = {}
-        self._next = 0.0
+        self._next_ns = 0
         self.note = NO_AGENT
 
     def poll(self) -> None:
-        if time.monotonic() < self._next:
+        now_ns = self._clock.boottime_ns()
+        if now_ns < self._next_ns:
             return
-        self._next = time.monotonic() + _DRAIN_S
-        now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        for source in self._running:
-            rows: list[Row] = []
-            try:
-                rows += self._flattener.rows(source.name, source.drain(now_ns))
-                rows += self._devices.rows(source.name, source, now_ns)
-                self._failing.pop(source.name, None)
-            except SourceUnavailable as error:
-                self._failing[source.name] = str(error)
+        self._next_ns = now_ns + _DRAIN_NS
+        for one in self._rounds.round(now_ns):
+            name = one.source.name
+            rows: list[Row] = list(self._flattener.rows(name, one.records))
+            rows += self._devices.rows(name, one.source, now_ns)
             self._board.add(rows)
             self._board.withdraw(self._devices.withdrawn())
 
     def view(self) -> dict[str, Any] | None:
         return {
             "agent": {
-                "sources": [source.name for source in self._running],
+                "sources": [source.name for source in self._rounds.sources],
                 "absent": [[one.source, one.reason] for one in self._absent],
-                "failing": dict(self._failing),
+                "failing": dict(self._rounds.failing),
             },
             "models": dict(self._devices.models),
             "gpu_use_not_told": self._devices.not_told,
             "reports": [],
-            **self._board.view(time.clock_gettime_ns(time.CLOCK_BOOTTIME)),
+            **self._board.view(self._clock.boottime_ns()),
         }
 
     def wait(self, seconds: float) -> None:
         """Two drains: the first sets the base of sources that count."""
         self.poll()
-        time.sleep(min(seconds, _DRAIN_S + _POLL_S))
+        time.sleep(min(seconds, _DRAIN_NS / 1e9 + _POLL_S))
         self.poll()
 
     def stop(self) -> None:
         """Stop the sources."""
-        for source in self._running:
-            source.stop()
+        self._rounds.stop()
 
 
 @contextmanager
@@ -130,7 +130,7 @@ def open_feed(config: AgentConfig | None) -> Iterator[Feed]:
     try:
         client.poll()
     except OSError:
-        own = SourceFeed(*sources_of(config, Catalogue.load()).start_all())
+        own = SourceFeed(sources_of(config, Catalogue.load(), keep=False))
         try:
             yield own
         finally:

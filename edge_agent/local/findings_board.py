@@ -7,7 +7,15 @@ from typing import Any, Final
 
 from edge_agent.diagnosis.findings import Diagnosis, Finding, SpikeBegan, SpikeEnded, Warned
 
-from .diagnosis_words import CAUSES, evidence_said, said, steps_said
+from .diagnosis_words import (
+    ADVICE,
+    CAUSES,
+    evidence_said,
+    interferer,
+    most_telling,
+    said,
+    steps_said,
+)
 from .rows import clean_name
 
 MOST_SUBJECTS: Final = 64
@@ -64,6 +72,8 @@ def _shown(one: Finding, now_ns: int) -> dict[str, Any]:
         view |= {
             "cause": standing.cause.value,
             "about": CAUSES[standing.cause],
+            "who": clean_name(interferer(standing)),
+            "advice": ADVICE[standing.cause],
             "confidence": standing.confidence,
             "incident": standing.incident,
             "steps": steps_said(standing.before, standing.now),
@@ -71,8 +81,10 @@ def _shown(one: Finding, now_ns: int) -> dict[str, Any]:
             "model": standing.model,
         }
     if isinstance(standing, Diagnosis | Warned):
+        known = (interferer(standing),) if isinstance(standing, Diagnosis) else ()
         view["evidence"] = [
-            clean_name(evidence_said(e)) for e in standing.evidence[:SHOWN_EVIDENCE]
+            clean_name(evidence_said(e, known))
+            for e in most_telling(standing.evidence, SHOWN_EVIDENCE)
         ]
     return view
 

@@ -12,7 +12,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from .clock_map import ClockMap, ClockPoint, boot_id
+from edge_agent.boot_clock import ClockPoint
+
+from .clock_map import ClockMap, boot_id
 from .history_calls import CallSpans, kernel_values, process_values
 from .history_db import (
     HistoryUnavailable,

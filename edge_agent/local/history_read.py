@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from edge_agent.boot_clock import ClockPoint
 from transport.closing import Closing
 
-from .clock_map import ClockMap, ClockPoint
+from .clock_map import ClockMap
 from .history_calls import DETAILS, KERNEL_COLUMNS, PROCESS_COLUMNS
 from .history_db import HistoryUnavailable, open_readonly
 from .packing import unpack

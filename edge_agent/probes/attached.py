@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import struct
 import threading
-import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from edge_agent.boot_clock import boottime_ns
 from edge_agent.sources.bpf_maps import set_element
 from edge_agent.sources.port import SourceUnavailable
 
@@ -21,10 +21,6 @@ from .plan import Attachment
 _ENTRIES: Final = {Group.LAUNCH: "gpu_launch", Group.OTHER: "gpu_count"}
 _MOST_FILES_EVER: Final = 1 << 31
 _MOST_CLOSING: Final = 32
-
-
-def _now_ns() -> int:
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 class Attached:
@@ -40,7 +36,7 @@ class Attached:
         self._links: dict[FileGroup, list[UprobeLink]] = {}
         self._places: dict[int, int] = {}
         self._mark = 0
-        self._duty = DutyClock(_now_ns())
+        self._duty = DutyClock(boottime_ns())
         self._changing = threading.Lock()
         self._telling = threading.Lock()
 
@@ -104,7 +100,7 @@ class Attached:
 
     def _link(self, file_group: FileGroup, place: int, path: str, one: Attachment) -> None:
         name = "gpu_return" if one.returns else _ENTRIES.get(one.group, "gpu_entry")
-        begun_ns = _now_ns()
+        begun_ns = boottime_ns()
         link = UprobeLink(
             self._program_fd(name),
             path,
@@ -116,7 +112,7 @@ class Attached:
         )
         # Its places begin to count one after the other: on average in the middle.
         with self._telling:
-            self._duty.attached(file_group, (begun_ns + _now_ns()) // 2)
+            self._duty.attached(file_group, (begun_ns + boottime_ns()) // 2)
         self._links.setdefault(file_group, []).append(link)
         if one.returns:
             self._mark = self._mark % 0xFFFFFFFF + 1
@@ -127,7 +123,7 @@ class Attached:
         self._set_mark(file_group, 0)
         links = self._links.pop(file_group)
         with self._telling:
-            self._duty.detached(file_group, _now_ns())
+            self._duty.detached(file_group, boottime_ns())
         for link in reversed(links):
             link.close()
 

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from edge_agent.boot_clock import boottime_ns
 from edge_agent.sources.port import SourceUnavailable
 
 from .cpu_share import CpuShare
@@ -118,7 +119,7 @@ class DiscoveryThread:
 
     def _poll(self) -> None:
         with self.lock:
-            events = self.discovery.poll(time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+            events = self.discovery.poll(boottime_ns())
         for event in events:
             if isinstance(event, FileFound | FileGone):
                 self._on_file(event)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from enum import StrEnum
 from functools import partial
 from types import ModuleType
 from typing import Final, NamedTuple
 
+from edge_agent.boot_clock import boottime_ns
 from edge_agent.sources.port import SourceUnavailable
 
 from . import programs, programs_bcc
@@ -48,7 +48,7 @@ def choose(table: ProbeTable, asked: Loader = Loader.AUTO) -> Chosen:
         if _MODULES[loader].unavailable() is None:
             load = partial(_MODULES[loader].GpuPrograms, table)
             quick = loader is Loader.LIBBPF  # BCC's compiler takes a second and 100 MiB
-            now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+            now_ns = boottime_ns()
             return Chosen(LaterPrograms(load, now_ns, tries=quick), loader, quick)
     raise SourceUnavailable(unavailable(asked) or "expected a loader, found none")
 

@@ -13,7 +13,6 @@ import os
 import platform
 import struct
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from edge_agent.boot_clock import boottime_ns
 from edge_agent.sources import ebpf_bcc
 from edge_agent.sources.bpf_maps import PerCpuMap, possible_cpus, set_element
 from edge_agent.sources.port import SourceUnavailable
@@ -85,7 +85,7 @@ class GpuPrograms:
         self._places: dict[FileGroup, list[_Place]] = {}
         self._starts: dict[int, int] = {}
         self._lost = (0,) * len(_LOST)
-        self._duty = DutyClock(_now_ns())
+        self._duty = DutyClock(boottime_ns())
         self._lock = threading.Lock()
         others = {name: other_keys(name, table) for name in ("launches", "calls", "errors")}
         others["calls"] = _widened(others["calls"])
@@ -122,7 +122,7 @@ class GpuPrograms:
                 for file_group in groups & self._places.keys():
                     _close(self._places.pop(file_group))
                 raise
-            now_ns = _now_ns()
+            now_ns = boottime_ns()
             for file_group in groups & self._places.keys():
                 self._duty.attached(file_group, now_ns)
 
@@ -135,7 +135,7 @@ class GpuPrograms:
         with self._lock:
             places: list[_Place] = []
             for file_group in self._places.keys() & set(file_groups):
-                self._duty.detached(file_group, _now_ns())
+                self._duty.detached(file_group, boottime_ns())
                 places += self._places.pop(file_group)
             _close(places)
 
@@ -332,10 +332,6 @@ def _close(places: Sequence[_Place]) -> None:
         list(pool.map(os.close, (place.event_fd for place in places)))
     for place in places:
         os.close(place.program_fd)
-
-
-def _now_ns() -> int:
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def _start_ns(tgid: int) -> int | None:

@@ -7,16 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from edge_agent.boot_clock import boottime_ns
+
 from .periods import PeriodKeeper
 from .switchboard import Switchboard
 
 _SECOND: Final = 1_000_000_000
 _LONGEST_WAIT_S: Final = 15.0
-
-
-def boottime_ns() -> int:
-    """CLOCK_BOOTTIME."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 class SwitchingThread:

@@ -6,6 +6,7 @@ import time
 from contextlib import ExitStack
 from typing import Final, Self
 
+from edge_agent.boot_clock import boottime_ns
 from edge_agent.probes.counts import CallSample, Group, ProbeDrain, ProcessKey
 from edge_agent.probes.found_files import FileFound, FileGone, FoundFiles
 from edge_agent.probes.kernel_names import UNKNOWN, KernelNamer
@@ -47,7 +48,7 @@ class ProfileSession:
             self._programs = GpuPrograms(self._table, limits, only=pid)
             stack.callback(self._programs.close)
             self._closing = stack.pop_all()
-        self.begun_ns = self._ended_ns = _now_ns()
+        self.begun_ns = self._ended_ns = boottime_ns()
         self._unix_ns = time.time_ns()
 
     def __enter__(self) -> Self:
@@ -66,12 +67,12 @@ class ProfileSession:
                 f"library mapped{remark}",
                 "start the profile once the program has loaded its GPU library",
             )
-        self.begun_ns, self._unix_ns = _now_ns(), time.time_ns()
+        self.begun_ns, self._unix_ns = boottime_ns(), time.time_ns()
         self._programs.sample(self.target.process, True, self._stacks)
 
     def poll(self) -> list[NamedCall]:
         """Give the calls that ended since the last time. Raises SourceUnavailable."""
-        now_ns = _now_ns()
+        now_ns = boottime_ns()
         if now_ns - self._look_ns >= _LOOK_NS:
             self._look()
         drain = self._programs.drain(now_ns)
@@ -81,7 +82,7 @@ class ProfileSession:
 
     def stop(self) -> list[NamedCall]:
         """Take no more calls; give the last ones. Raises SourceUnavailable."""
-        self._ended_ns = _now_ns()
+        self._ended_ns = boottime_ns()
         self._programs.sample(self.target.process, False)
         return self.poll()
 
@@ -103,7 +104,7 @@ class ProfileSession:
 
     def _look(self) -> None:
         """Libraries may be loaded late, and threads come and go."""
-        self._look_ns = now_ns = _now_ns()
+        self._look_ns = now_ns = boottime_ns()
         for module in self.target.look():
             for event in self._found.see(self.target.pid, module, 0, now_ns, 0):
                 self._attach(event)
@@ -147,7 +148,3 @@ class ProfileSession:
         if stack_id not in self._known_stacks and len(self._known_stacks) < _KEPT_STACKS:
             self._known_stacks[stack_id] = self._programs.stack(stack_id)
         return self._known_stacks.get(stack_id, ())
-
-
-def _now_ns() -> int:
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)

@@ -65,6 +65,10 @@ class CgroupNames:
         """Give the ids of the directories with these names, as of the last scan."""
         return {cgroup for cgroup, name in self._names.items() if name in names}
 
+    def every(self) -> Collection[str]:
+        """Give the names of all directories, as of the last scan."""
+        return self._names.values()
+
     def knows_all(self, cgroups: set[int]) -> bool:
         """Tell whether every id has a name without another scan."""
         return cgroups <= self._names.keys()

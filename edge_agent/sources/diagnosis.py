@@ -6,12 +6,13 @@ weekly section, which is all of it that a report may carry.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from edge_agent.activity import HostFinding, Observation, Record
+from edge_agent.boot_clock import read_point
 from edge_agent.diagnosis.diagnoser import Diagnoser
 from edge_agent.diagnosis.findings import Finding
 from edge_agent.diagnosis.journal_lines import JournalLineError, encode
@@ -20,6 +21,8 @@ from edge_agent.diagnosis.model_file import load_model
 from edge_agent.diagnosis.trail import Pictures, Series
 from edge_agent.diagnosis.weekly import WeeklyIncidents
 from edge_agent.frames.framer import Framer
+from edge_agent.frames.hearing import hear
+from edge_agent.frames.lacking import lacking
 from edge_agent.journal import Journal
 
 from .port import Source, SourceUnavailable
@@ -33,16 +36,19 @@ class DiagnosisSource:
 
     name = "diagnosis"
 
-    def __init__(self, section: DiagnosisSection, journal: Path, faults: bool) -> None:
+    def __init__(self, section: DiagnosisSection, journal: Path | None, faults: bool) -> None:
         """Take the configuration.
 
-        journal   file of the journal
+        journal   file of the journal; None: nothing is kept, for who only looks
         faults    a source of hardware faults runs beside this one
         """
         self._section = section
         self._path = journal
         self._faults = faults
         self._journal: Journal | None = None
+        self._started = False
+        self._heard: WeakSet[Source] = WeakSet()
+        """Sources that were heard: what they lack, no frame has."""
 
     def probe(self) -> str | None:
         """Say why it cannot start: a model file that is none."""
@@ -54,10 +60,11 @@ class DiagnosisSource:
 
     def start(self) -> None:
         """Begin to learn what is usual. Raises SourceUnavailable."""
-        if self._journal is not None:
+        if self._started:
             return
         try:
-            self._journal = Journal(self._path, self._section.journal_bytes)
+            if self._path is not None:
+                self._journal = Journal(self._path, self._section.journal_bytes)
             model = load_model(self._section.model)
         except (ModelError, OSError) as error:
             self.stop()
@@ -65,20 +72,21 @@ class DiagnosisSource:
         self._framer = Framer(watch=self._section.watch, faults=self._faults)
         self._diagnoser = Diagnoser(model=model)
         self._weekly, self._pictures = WeeklyIncidents(), Pictures()
+        self._heard.clear()
+        self._started = True
 
     def hear(self, source: Source, records: Sequence[Record], now_boottime_ns: int) -> None:
         """Take what another source handed out."""
-        if self._journal is None:
+        if not self._started:
             return
-        self._framer.take(records)
-        latest = getattr(source, "latest", None)
-        sweep = latest(now_boottime_ns) if latest is not None else None
-        if sweep is not None:
-            self._framer.look(sweep.devices)
+        if source not in self._heard:
+            self._heard.add(source)
+            self._framer.lack(lacking(self._heard))
+        hear(self._framer, source, records, now_boottime_ns)
 
     def drain(self, now_boottime_ns: int) -> Iterable[HostFinding | Observation]:
         """Yield findings of the second that ended, and incidents that count."""
-        if self._journal is None:
+        if not self._started:
             raise SourceUnavailable("diagnosis: not started")
         frame = self._framer.frame(now_boottime_ns)
         if frame is None:
@@ -90,18 +98,20 @@ class DiagnosisSource:
 
     def rest(self) -> Iterable[Observation]:
         """Give the incidents of spikes that stand: who stops now may not be back this week."""
-        return self._weekly.flush() if self._journal is not None else []
+        return self._weekly.flush() if self._started else []
 
     def stop(self) -> None:
         """Close the journal; a second call does nothing."""
         if self._journal is not None:
             self._journal.close()
-        self._journal = None
+        self._journal, self._started = None, False
 
     def _write(self, lines: Iterable[Finding | Series]) -> None:
         """Keep what was found; what cannot be kept was handed out all the same."""
         journal = self._journal
-        offset_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        if journal is None:
+            return
+        offset_ns = read_point().offset_ns
         unfit: JournalLineError | None = None
         try:
             for one in lines:
@@ -110,8 +120,7 @@ class DiagnosisSource:
                 except JournalLineError as error:
                     unfit = error  # the others are written all the same
                     continue
-                if journal is not None:
-                    journal.append(line)
+                journal.append(line)
         except OSError as error:
             raise SourceUnavailable(f"diagnosis: {self._path}: {error.strerror}") from None
         if unfit is not None:

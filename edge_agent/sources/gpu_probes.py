@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from edge_agent.activity import Record
+from edge_agent.boot_clock import boottime_ns
 from edge_agent.probes import loaders
 from edge_agent.probes.activity_records import NAME, ActivityRecords
 from edge_agent.probes.call_records import CallRecords
@@ -37,7 +38,7 @@ from edge_agent.probes.processes import ProcessTable
 from edge_agent.probes.records import Identity
 from edge_agent.probes.settings import ProbesSection
 from edge_agent.probes.switchboard import Switchboard
-from edge_agent.probes.switching import SwitchingThread, boottime_ns
+from edge_agent.probes.switching import SwitchingThread
 from edge_agent.probes.symbol_cache import SymbolCache
 from edge_agent.probes.table import ProbeTable, shipped_tables
 from wire.catalogue import Catalogue

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.activity import HostTicks
+from edge_agent.boot_clock import boottime_ns
 
 from . import ebpf_layout as layout
 from .bpf_maps import ArrayView
@@ -111,7 +112,7 @@ class PerCpuTicks:
 
     def read(self) -> HostTicks | None:
         """Add the CPUs up at each place of the grid at which any of them ticked."""
-        offset = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+        offset = boottime_ns() - time.monotonic_ns()
         lost = 0
         per_cpu: list[NDArray[np.uint64]] = []
         for cpu in range(self._cpus):

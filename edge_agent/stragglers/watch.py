@@ -8,16 +8,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from edge_agent.activity import Record, StepMarks
+from edge_agent.boot_clock import boottime_ns
 from edge_agent.frames.frame import Frame
 from edge_agent.frames.framer import Framer
-from edge_agent.frames.live import LiveFrames, boottime_ns
-from edge_agent.sources.cgroup_names import hierarchy_of
+from edge_agent.frames.live import LiveFrames
+from edge_agent.sources.cgroup_names import CgroupNames, hierarchy_of
 from edge_agent.sources.ebpf import EbpfSource
 from edge_agent.sources.port import SourceRegistry
 from edge_agent.sources.steps import StepsSource
+from transport.closing import Closing
 
 from .busy_seconds import BusySeconds, Spent
 from .collectives import Role, collective_probes, role_of
@@ -67,12 +69,12 @@ def find_ranks(pattern: str, root: str | None = None) -> tuple[RankGroup, ...]:
     """
     root = root or hierarchy_of("cpu").path
     found = []
-    for file in Path(root).rglob("cgroup.procs"):
-        cgroup = "/" + str(file.parent.relative_to(root)).removeprefix(".")
-        if fnmatchcase(cgroup, pattern):
-            pids = tuple(int(pid) for pid in file.read_text().split())
-            if pids:
-                found.append(RankGroup(cgroup, pids))
+    names = CgroupNames(root)
+    names.scan()
+    for cgroup in names.every():
+        pids = _pids(Path(f"{root}{cgroup}/cgroup.procs")) if fnmatchcase(cgroup, pattern) else ()
+        if pids:
+            found.append(RankGroup(cgroup, pids))
     if not 2 <= len(found) <= MOST_RANKS:
         raise NoRanks(
             f"expected 2 to {MOST_RANKS} cgroups with processes that match {pattern!r} under "
@@ -81,12 +83,20 @@ def find_ranks(pattern: str, root: str | None = None) -> tuple[RankGroup, ...]:
     return tuple(sorted(found, key=lambda one: _natural(one.cgroup)))
 
 
+def _pids(file: Path) -> tuple[int, ...]:
+    """Read who is in a cgroup; nobody where it was removed meanwhile, or holds threads alone."""
+    try:
+        return tuple(int(pid) for pid in file.read_text().split())
+    except OSError:
+        return ()
+
+
 def _natural(text: str) -> list[tuple[int, str]]:
     """Order by numbers in names: rank10 comes after rank9."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
-class JobWatch:
+class JobWatch(Closing):
     """Sources of this process, kept apart by rank; a context, at whose end they stop.
 
     ranks    each in a cgroup of its own, in order
@@ -110,12 +120,13 @@ class JobWatch:
         """Whether collectives return at once: then waits are for hosts, never for a slow GPU."""
         return any(role_of(one.title) is Role.ENQUEUES for one in self.probes)
 
-    def __enter__(self) -> JobWatch:
+    def __enter__(self) -> Self:
         self.live.__enter__()
         return self
 
-    def __exit__(self, *_error: object) -> None:
-        self.live.__exit__(None, None, None)
+    def close(self) -> None:
+        """Stop the sources."""
+        self.live.close()
 
     def watch(self, seconds: float, on_frame: Callable[[Frame], None] | None = None) -> None:
         """Drain once a second for so long."""

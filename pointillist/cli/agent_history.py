@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 EPILOG: Final = """Examples:
 
-pointillist agent history --since 10m   a summary of the last ten minutes
+pointillist agent history --since 10m   what the last ten minutes hold, by kind
+
+pointillist agent history --since 10m --kind metric   each metric in a line
 
 pointillist agent history --since 2026-05-01T10:00Z --until 2026-05-01T10:05Z --json
 
@@ -43,7 +45,8 @@ def history(
     since: Annotated[str, typer.Option(help="10m, 2h, ISO 8601 or Unix seconds.")] = "1h",
     until: Annotated[str | None, typer.Option(help="The same; now without it.")] = None,
     kind: Annotated[
-        str | None, typer.Option(help="metric, activity, event, kernel or process; all without it.")
+        str | None,
+        typer.Option(help="metric, activity, event, kernel or process; each is counted without."),
     ] = None,
     name: Annotated[str | None, typer.Option(help="A pattern for the name, as host_*.")] = None,
     limit: Annotated[int, typer.Option(help="Rows of each kind with --json.", min=1)] = 100_000,
@@ -55,7 +58,8 @@ def history(
     """Show the raw history that this host keeps for itself: metrics, events, GPU calls.
 
     Every row has its time on the boot clock, the Unix time that this maps to, and the error of
-    the mapping. Without --json or --parquet each name is summed up in a line.
+    the mapping. Without --kind it says how much there is of each kind, and from when to when; with
+    it each name is summed up in a line. --json gives the rows, of all kinds unless one is named.
     """
     from edge_agent.local.history_db import HistoryUnavailable
     from edge_agent.local.history_read import KINDS, HistoryReader
@@ -88,7 +92,8 @@ def history(
         elif json:
             _print_json(kinds, rows, limit, (since_ns, until_ns))
         else:
-            typer.echo(_summary(kinds, rows) or _nothing(reader))
+            told = _summary(kind, rows) if kind else _overview(kinds, rows)
+            typer.echo(told or _nothing(reader))
 
 
 def _check_span(since_ns: int | None, until_ns: int | None, now_ns: int) -> None:
@@ -150,22 +155,41 @@ def _print_json(
     typer.echo(f', "cut_short": {json_module.dumps(cut)}}}')
 
 
-def _summary(kinds: list[str], rows: _Rows) -> str:
-    lines: list[str] = []
-    if "metric" in kinds:
-        lines += _metric_lines(rows)
-    if "activity" in kinds:
-        lines += _activity_lines(rows)
-    if "kernel" in kinds:
-        lines += kernel_lines(rows)
-    if "process" in kinds:
-        lines += process_lines(rows)
-    if "event" in kinds:
-        for row in rows("event"):
-            when = datetime.fromtimestamp(row["unix_ns"] / 1e9, UTC).isoformat(" ", "milliseconds")
-            line = f"{when}  {row['source']}  {row['name']} {row['key']}  {row['detail']}"
-            lines.append(line.rstrip())
-    return "\n".join(lines)
+def _overview(kinds: list[str], rows: _Rows) -> str:
+    """Count the rows and names of each kind, from when to when; nothing where there is no row."""
+    lines = [f"{'kind':<10} {'rows':>12} {'names':>7}  {'first':<20}  last"]
+    for kind in kinds:
+        count, names, times = 0, set[str](), list[int]()
+        for row in rows(kind):
+            count += 1
+            names.add(row["name"])
+            at_ns = row["unix_ns"]
+            times = [min(times[0], at_ns), max(times[1], at_ns)] if times else [at_ns, at_ns]
+        first, last = map(_shown, times) if times else ("-", "-")
+        lines.append(f"{kind:<10} {count:>12} {len(names):>7}  {first:<20}  {last}")
+    if all(line.endswith("-") for line in lines[1:]):
+        return ""
+    return "\n".join([*lines, "", _MORE])
+
+
+_MORE: Final = "--kind metric, or another of these, sums up each name; --json gives the rows"
+
+
+def _summary(kind: str, rows: _Rows) -> str:
+    lines_of: dict[str, Callable[[_Rows], list[str]]] = {
+        "metric": _metric_lines, "activity": _activity_lines, "kernel": kernel_lines,
+        "process": process_lines, "event": _event_lines,
+    }  # fmt: skip
+    return "\n".join(lines_of[kind](rows))
+
+
+def _event_lines(rows: _Rows) -> list[str]:
+    lines = []
+    for row in rows("event"):
+        when = datetime.fromtimestamp(row["unix_ns"] / 1e9, UTC).isoformat(" ", "milliseconds")
+        line = f"{when}  {row['source']}  {row['name']} {row['key']}  {row['detail']}"
+        lines.append(line.rstrip())
+    return lines
 
 
 def _metric_lines(rows: _Rows) -> list[str]:

@@ -32,9 +32,12 @@ def diagnosis_panel(view: View | None) -> RenderableType | None:
         lines.append(_head(one), style=_COLOURS.get(one["state"], ""))
         lines.append("\n")
         if one["cause"]:
-            lines.append(f"    {one['about']}; {one['steps']}\n")
+            by = f", by {one['who']}" if one.get("who") else ""
+            lines.append(f"    {one['about']}{by}; {one['steps']}\n")
         for evidence in one["evidence"][: 2 if len(found) > 1 else 3]:
             lines.append(f"    {evidence}\n", style="dim")
+        if len(found) == 1 and one.get("advice"):
+            lines.append(f"    next: {one['advice']}\n")
     lines.rstrip()
     return panel("why was it slow", lines)
 
@@ -44,13 +47,15 @@ def height_of(view: View | None) -> int:
     found = findings_of(view)
     most = 2 if len(found) > 1 else 3
     lines = (1 + bool(one["cause"]) + len(one["evidence"][:most]) for one in found)
-    return sum(lines) + 2 if found else 0
+    advised = len(found) == 1 and bool(found[0].get("advice"))
+    return sum(lines) + advised + 2 if found else 0
 
 
 def _head(one: Mapping[str, Any]) -> str:
     if one["state"] == "warning" or not one["cause"]:
         return f"{one['age_s']} s ago: {one['said']}" if one["state"] == "over" else one["said"]
-    since = "ended: began" if one["state"] == "over" else "slow since"
+    age = f"{one['age_s']} s"
+    since = f"over, began {age} ago" if one["state"] == "over" else f"slow for {age}"
     incident = ", incident" if one.get("incident") else ""
     sure = f"{100 * one['confidence']:.0f} %{incident}"
-    return f"{since} {one['age_s']} s ago: {one['cause']}, {sure}"
+    return f"{since}: {one['cause']}, {sure}"

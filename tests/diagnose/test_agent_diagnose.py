@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -19,15 +20,18 @@ from edge_agent.diagnosis.journal_lines import JournalReader
 from edge_agent.diagnosis.trail import Series
 from edge_agent.frames.frame import Frame, StepSource
 from edge_agent.frames.recording import write_recording
+from edge_agent.frames.signals import SIGNALS
 from edge_agent.journal import read_lines
 from edge_agent.local.board import Board
 from edge_agent.local.rows import Flattener
 from edge_agent.sources.diagnosis import DiagnosisSource
-from edge_agent.sources.port import Listener, SourceUnavailable
+from edge_agent.sources.host import HostSource
+from edge_agent.sources.port import Absence, Listener, SourceUnavailable
 from pointillist import cli
 from pointillist.cli.diagnosis_panel import diagnosis_panel, height_of
 from pointillist.cli.output import ExitCode
-from pointillist.diagnose.told import Teller, unix_clock
+from pointillist.diagnose.clocks import unix_clock
+from pointillist.diagnose.told import Teller
 from tests.slow_frames import BOOT, SUBJECT, S, frames_of_contention
 from wire.catalogue import Catalogue
 
@@ -43,6 +47,9 @@ class FramesInTurn:
 
     def take(self, records: Iterable[Record]) -> None:
         self.heard += len(list(records))
+
+    def lack(self, signals: Iterable[str]) -> None:
+        self.lacking = frozenset(signals)
 
     def frame(self, now_ns: int) -> Frame | None:
         return next(self._frames, None)
@@ -96,6 +103,8 @@ def test_agent_journal_holds_findings_and_one_picture(
     assert [one for one in kept if not isinstance(one, Series)] == shown
     (picture,) = (one for one in kept if isinstance(one, Series))
     assert picture.subject == SUBJECT
+    (over,) = (one for one in kept if isinstance(one, SpikeEnded))
+    assert picture.ended_s == pytest.approx((over.ended_ns - over.onset_ns) / 1e9, abs=1e-3)
     slow = [ms for at, ms in zip(picture.seconds, picture.longest_ms, strict=True) if 1 < at < 15]
     before = [ms for at, ms in zip(picture.seconds, picture.longest_ms, strict=True) if at < -1]
     assert min(ms or 0 for ms in slow) > 2 * max(ms or 0 for ms in before)
@@ -127,6 +136,18 @@ def test_diagnosis_hears_the_sources_before_it(source: DiagnosisSource) -> None:
     assert source._framer.heard == 1  # type: ignore[attr-defined]
 
 
+def test_diagnosis_leaves_out_what_the_sources_it_hears_cannot_measure(
+    source: DiagnosisSource,
+) -> None:
+    heard = HostSource()
+    heard.absent = (Absence("on_packet_drop", "this kernel has no such hook"),)  # type: ignore[attr-defined]
+    for _ in range(2):
+        source.hear(heard, [], BOOT)
+    assert "queue_drops_per_s" in SIGNALS
+    assert "queue_drops_per_s" in source._framer.lacking  # type: ignore[attr-defined]
+    assert "retransmits_per_s" not in source._framer.lacking  # type: ignore[attr-defined]
+
+
 def test_diagnosis_is_absent_where_its_model_is_none(tmp_path: Path) -> None:
     model = tmp_path / "model.json"
     model.write_text("{}")
@@ -149,7 +170,9 @@ def test_top_shows_what_is_slow_now_and_why(source: DiagnosisSource) -> None:
         console.print(diagnosis_panel(view))
     text = captured.get()
     assert "cpu_contention" in text
-    assert "step p50" in text
+    assert "by /others/thief; step p50" in text
+    assert "threads waited" in text
+    assert "next: " in text
     assert height_of(view) == len(text.strip().splitlines())
     assert diagnosis_panel({"diagnosis": []}) is None
 
@@ -170,10 +193,13 @@ def test_diagnose_replays_a_recording_and_draws_it(
     assert run(monkeypatch, "--replay", str(recording), "--plots", str(plots)) == ExitCode.OK
     assert "cpu_contention" in capsys.readouterr().out
     (picture,) = plots.iterdir()
-    assert picture.name == "0001-cpu_contention-train_rank0.png"
+    assert re.fullmatch(r"contention-00\d\d\.\ds-cpu_contention-train_rank0\.png", picture.name)
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert run(monkeypatch, "--replay", str(recording), "--json") == ExitCode.OK
-    kinds = [json.loads(line)["kind"] for line in capsys.readouterr().out.splitlines()]
+    documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    kinds = [one["kind"] for one in documents]
+    assert documents[0]["clock"] == "recording"
+    assert documents[0]["onset_s"] <= documents[0]["time"] < SECONDS
     assert kinds[0] == "SpikeBegan"
     assert kinds[-1] == "SpikeEnded"
     assert "Diagnosis" in kinds

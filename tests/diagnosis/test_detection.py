@@ -168,6 +168,21 @@ def test_rhythm_that_stops_with_its_processes_is_no_spike(host: Host) -> None:
     assert run(diagnoser, [host.frame(one) for one in done]) == []
 
 
+def test_job_that_ended_beside_a_waiting_shell_is_no_spike(host: Host) -> None:
+    shell = {"switches_per_s": 1.0, "cpu_ms_per_s": 0.2}
+    diagnoser = Diagnoser()
+    warm(diagnoser, host, 30, USUAL.with_(marked=False))
+    done = [USUAL.with_(marked=False, own=shell, running_ms=1000.0 * s) for s in range(1, 20)]
+    assert run(diagnoser, [host.frame(one) for one in done]) == []
+
+
+def test_rhythm_of_a_job_that_hangs_at_work_is_a_spike(host: Host) -> None:
+    diagnoser = Diagnoser()
+    warm(diagnoser, host, 30, USUAL.with_(marked=False))
+    hung = [USUAL.with_(marked=False, running_ms=1000.0 * s) for s in range(1, 6)]
+    assert began(run(diagnoser, [host.frame(one) for one in hung]))
+
+
 def test_subjects_are_watched_apart() -> None:
     host, diagnoser = Host(jobs=("/jobs/a", "/jobs/b", "/jobs/c")), Diagnoser()
     warm(diagnoser, host)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import itertools
+import os
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -168,3 +171,14 @@ def test_run_beside_which_others_took_too_much_is_named() -> None:
     assert too_much(calm) == ""
     assert too_much(calm | {"steal_cores": 0.41}) == "steal_cores 0.41, at most 0.15"
     assert too_much(calm | {"others_cores": 0.31}) == "others_cores 0.31, at most 0.3"
+
+
+def test_plan_ends_quietly_when_nobody_reads_on(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as closed:
+        words = [sys.executable, "-m", "bench.diagnosis", "plan", "--folder", str(tmp_path)]
+        ran = subprocess.run(
+            words, stdout=closed, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+        )
+    assert (ran.returncode, ran.stderr) == (0, "")

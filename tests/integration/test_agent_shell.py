@@ -93,7 +93,7 @@ def test_agent_goes_on_when_a_source_breaks_and_tells_no_name_of_it(tmp_path: Pa
     made, clock = surroundings(tmp_path), SteppedClock(T0)
     with capture_logs() as lines:
         shell = made.agent(clock)
-        shell._sources = (OddHost(), BusyHost())
+        shell.replace_sources((OddHost(), BusyHost()))
         run_until(shell, clock, T0 + 10)
         shell.close()
     assert len(reports_of(made.records())) == 2
@@ -119,7 +119,7 @@ def _traffic(made: Surroundings, source: BusyHost | None) -> tuple[list[int], li
     """Run 200 windows; give sizes, and offsets after each window's end in ms, of all reports."""
     clock = SteppedClock(T0)
     shell = made.agent(clock)
-    shell._sources = (source,) if source else ()
+    shell.replace_sources((source,) if source else ())
     sent: list[tuple[int, int]] = []
     send = Outbox._send
 
@@ -198,7 +198,7 @@ def test_agent_logs_no_secret_and_no_measurement(tmp_path: Path) -> None:
     with capture_logs() as lines:
         clock = SteppedClock(T0)
         shell = made.agent(clock)
-        shell._sources = (BusyHost(),)
+        shell.replace_sources((BusyHost(),))
         run_until(shell, clock, T0 + 70)
         secrets = [
             secret
@@ -245,7 +245,7 @@ def test_agent_keeps_a_long_window_over_a_restart(tmp_path: Path) -> None:
     announce(made, [made.task, hourly], roster_version=2)
     clock = SteppedClock(T0)
     shell = made.agent(clock)
-    shell._sources = (BusyHost(),)
+    shell.replace_sources((BusyHost(),))
     run_until(shell, clock, T0 + 20)
     shell.close()
     made.run(T0 + 3590, T0 + 3610)

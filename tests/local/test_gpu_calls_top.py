@@ -14,8 +14,8 @@ from pyarrow import parquet
 from rich.cells import cell_len
 from rich.console import Console, ConsoleDimensions
 
+from edge_agent.boot_clock import read_point
 from edge_agent.local.board import Board
-from edge_agent.local.clock_map import read_point
 from edge_agent.local.history import History
 from edge_agent.local.live_socket import LiveSocket
 from edge_agent.probes.counts import Group
@@ -182,7 +182,7 @@ def test_history_command_shows_gpu_calls_and_writes_parquet(
         assert not ended.value.code
         return capsys.readouterr().out
 
-    text = shown("--since", "5m")
+    text = shown("--since", "5m", "--kind", "kernel") + shown("--since", "5m", "--kind", "process")
     for part in ("GPU kernel", "cutlass::Kernel2", "copies host_to_device", "all_reduce on 0xc0100",
                  "never freed", "failed 3 times with"):  # fmt: skip
         assert part in text, part

@@ -122,6 +122,17 @@ def test_reload_without_a_change_touches_nothing(agent: _Reloaded) -> None:
     assert agent.reload() == ["drain host", "drain ebpf-auto", "drain trace-a"]
 
 
+def test_reload_says_that_it_begins_and_what_changed(agent: _Reloaded) -> None:
+    with capture_logs() as logs:
+        agent.reload(loader="bcc")
+    begins, reloaded = (line for line in logs if line["event"].startswith("reload"))
+    assert (begins["event"], reloaded["event"]) == ("reload begins", "reloaded")
+    assert begins["sources"] == ["host", "ebpf-auto", "trace-a"]
+    assert (reloaded["changed"], reloaded["started"], reloaded["stopped"]) == (
+        ["sources"], ["ebpf"], ["ebpf"],
+    )  # fmt: skip
+
+
 def test_reload_asks_again_for_what_was_absent(agent: _Reloaded) -> None:
     agent.missing.add("ebpf-bcc")
     assert "start ebpf-bcc" not in agent.reload(loader="bcc")

@@ -107,7 +107,8 @@ class Launcher:
     def __init__(self, errors: Path) -> None:
         self._errors = errors.open("w")
         self._process = subprocess.Popen(
-            [SYSTEM_PYTHON, "-W", "ignore", _RANKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [SYSTEM_PYTHON, "-W", "ignore", _RANKS, str(os.getpid())],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=self._errors, text=True, cwd="/", start_new_session=True,
         )  # fmt: skip
         self.said = self.line()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +148,26 @@ def test_ranks_are_found_by_cgroup_in_the_order_of_their_numbers(tmp_path: Path)
     assert found[3].pids == (50,)
     with pytest.raises(NoRanks, match="got 0"):
         find_ranks("/train/*", str(tmp_path))
+
+
+def test_ranks_are_found_beside_cgroups_that_vanish_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank in range(4):
+        (tmp_path / f"job/rank{rank}").mkdir(parents=True)
+        (tmp_path / f"job/rank{rank}/cgroup.procs").write_text(f"{40 + rank}\n")
+    (tmp_path / "job/rank1/cgroup.procs").unlink()
+    scan, gone = os.scandir, tmp_path / "job/rank3"
+
+    def late(path: str) -> Iterator[os.DirEntry[str]]:
+        if path == str(gone):
+            (gone / "cgroup.procs").unlink()
+            gone.rmdir()
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", late)
+    found = find_ranks("/job/rank*", str(tmp_path))
+    assert [one.cgroup for one in found] == ["/job/rank0", "/job/rank2"]
 
 
 def test_collectives_are_found_in_the_libraries_of_a_process(tmp_path: Path) -> None:

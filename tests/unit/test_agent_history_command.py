@@ -70,6 +70,25 @@ def test_history_of_an_empty_span_says_when_there_is_something(
     assert "nothing" not in capsys.readouterr().out
 
 
+def test_history_counts_each_kind_unless_one_is_named(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history(config, "2h")
+    head, *kinds, empty, more = capsys.readouterr().out.splitlines()
+    told = dict(line.split(maxsplit=1) for line in kinds)
+    kept = f"{datetime.fromtimestamp(UNIX // S, UTC):%Y-%m-%d %H:%M}"
+    assert head.split() == ["kind", "rows", "names", "first", "last"]
+    assert list(told) == ["metric", "activity", "event", "kernel", "process"]
+    assert told["kernel"].split() == ["0", "0", "-", "-"]
+    assert told["activity"].split()[:2] == ["1", "1"]
+    assert told["metric"].count(kept) == 2
+    assert (empty, "--kind metric" in more) == ("", True)
+    history(config, "2h", kind="metric")
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) - 1 >= int(told["metric"].split()[1]) > 1  # one name may have several keys
+    assert "least" in lines[0]
+
+
 def test_history_of_an_empty_span_is_a_whole_json_document(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

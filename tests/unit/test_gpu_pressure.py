@@ -17,12 +17,9 @@ from scripts.gpu_pressure import (
     NO_GPU,
     OUT,
     UNCHECKED,
-    Case,
-    Result,
-    Second,
-    results_of,
     tell,
 )
+from scripts.pressure.cases import Case, Result, Second, results_of
 from tests.fake_cuda_kit import FakeCuda
 from tests.fake_nvml_kit import FakeDriver
 
@@ -34,7 +31,8 @@ ON_FAKES = """
 import json, sys
 from dataclasses import asdict
 from scripts import gpu_pressure as pressure
-pressure.PRESS_BYTES = pressure.STEP_BYTES = 1 << 20
+from scripts.pressure import seen
+seen.STEP_BYTES = 1 << 20
 found = pressure.check(0.3, 0.15, 0.05)
 print(json.dumps([asdict(one) for one in found]))
 """

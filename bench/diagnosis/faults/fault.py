@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar, Final
@@ -41,7 +42,7 @@ GROWING: Final = 3
 """The intensity of a fault that begins below what harms and grows to the highest."""
 
 
-class Fault:
+class Fault(ABC):
     """One injector on one workload at one intensity: 0 low, 1 middle, 2 high.
 
     cause       what a diagnosis should answer, or "unknown"
@@ -101,16 +102,17 @@ class Fault:
         """Start one of the bench's own disturbers."""
         self.launch(python(LOADS, name, *arguments), namespace)
 
+    @abstractmethod
     def meter(self) -> float:
         """Read the counter."""
-        raise NotImplementedError
 
+    @abstractmethod
     def inject(self) -> None:
         """Make the fault."""
-        raise NotImplementedError
 
     def withdraw(self) -> None:
         """Undo what ending the disturbers does not undo."""
+        return
 
 
 class Graded(Fault):
@@ -130,6 +132,6 @@ class Graded(Fault):
         """Be this share, 0..1, of the way from rest to the highest intensity."""
         self.apply(self.rest + (self.grades[-1] - self.rest) * min(1.0, share))
 
+    @abstractmethod
     def apply(self, number: float) -> None:
         """Make the fault this strong."""
-        raise NotImplementedError

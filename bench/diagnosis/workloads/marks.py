@@ -6,7 +6,8 @@ import ctypes
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.diagnosis.shared import StepLog, boottime_ns
+from bench.diagnosis.shared import StepLog
+from edge_agent.boot_clock import boottime_ns
 
 
 class StepMarks:

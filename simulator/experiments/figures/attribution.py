@@ -6,28 +6,21 @@ from collections.abc import Sequence
 
 from .frame import (
     AXIS_NAMES,
-    COLOURS,
     Drawn,
     Rows,
-    by_second_axis,
-    label_axis,
     mean_at,
-    new_figure,
-    swept,
+    sweep_of,
     told,
 )
 
 
 def draw(rows: Rows) -> Drawn | None:
     """GPU time given to the right class, on the hosts and after the release."""
-    rows = [row for row in rows if row.get("on_hosts") is not None]
-    axes = swept(rows) if rows else []
-    if not axes:
+    sweep = sweep_of(rows, "on_hosts")
+    if sweep is None:
         return None
-    x = axes[0]
-    figure, (plot,) = new_figure()
-    groups = by_second_axis(rows, axes)
-    for colour, (name, own) in zip(COLOURS, groups, strict=False):
+    x, plot = sweep.axis, sweep.plot
+    for colour, name, own in sweep.coloured():
         at, hosts = mean_at(own, x, "on_hosts")
         label = f"{name}, on the hosts" if name else "as the hosts say"
         plot.plot(at, [100 * v for v in hosts], "--", color=colour, linewidth=1.2, label=label)
@@ -35,17 +28,15 @@ def draw(rows: Rows) -> Drawn | None:
         label = f"{name}, released" if name else "as released, with noise"
         plot.plot(at, [100 * v for v in released], "o-", color=colour, label=label)
     plot.set_ylim(0, 105)
-    plot.set_ylabel("GPU time given to the right class, %")
-    label_axis(plot, x, rows, log=x in {"epsilon", "cohort", "job_gpus"})
-    plot.legend()
+    sweep.finish("GPU time given to the right class, %", log=x in {"epsilon", "cohort", "job_gpus"})
     shown = [
         f"{_span(mean_at(own, x, 'released')[1])}{f' among {name}' if name else ''}"
-        for name, own in groups
+        for name, own in sweep.groups
     ]
-    at, hosts = mean_at(groups[-1][1], x, "on_hosts")
-    hours = rows[0]["period_s"] / 3600
+    at, hosts = mean_at(sweep.groups[-1][1], x, "on_hosts")
+    hours = sweep.rows[0]["period_s"] / 3600
     return Drawn(
-        figure,
+        sweep.figure,
         f"{_along(x, at)} the hosts put {_span(hosts)} of the GPU time under the right class; a "
         f"release of {hours:g} hours still shows {', '.join(shown)}.",
     )

@@ -5,32 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .frame import (
-    COLOURS,
     DAY_NOTE,
     Drawn,
     Rows,
-    by_second_axis,
     decimal,
-    label_axis,
     mean_at,
-    new_figure,
     points,
-    swept,
+    sweep_of,
     told,
 )
 
 
 def draw(rows: Rows) -> Drawn | None:
     """Standard error and measured error along an axis."""
-    rows = [row for row in rows if row.get("standard_error_points") is not None]
-    axes = swept(rows) if rows else []
-    if not axes:
+    sweep = sweep_of(rows, "standard_error_points")
+    if sweep is None:
         return None
-    x = axes[0]
-    figure, (plot,) = new_figure()
-    groups = by_second_axis(rows, axes)
+    x, plot = sweep.axis, sweep.plot
     off = []
-    for colour, (name, own) in zip(COLOURS, groups, strict=False):
+    for colour, name, own in sweep.coloured():
         at, error = mean_at(own, x, "standard_error_points")
         plot.plot(at, error, "-", color=colour, label=name or "standard error, one window")
         at_measured, measured = mean_at(own, x, "error_points")
@@ -42,10 +35,8 @@ def draw(rows: Rows) -> Drawn | None:
         off += [m / e for m, e in zip(measured, error, strict=True)]
     plot.set_yscale("log")
     decimal(plot.yaxis)
-    plot.set_ylabel("error of a share, points")
-    label_axis(plot, x, rows, log=x not in {"dropout", "load"})
-    plot.legend()
-    name, own = groups[-1]
+    sweep.finish("error of a share, points", log=x not in {"dropout", "load"})
+    name, own = sweep.groups[-1]
     at, day = mean_at(own, x, "standard_error_points_day")
     at, window = mean_at(own, x, "standard_error_points")
     ratio = max(window[0], window[-1]) / min(window[0], window[-1])
@@ -53,7 +44,7 @@ def draw(rows: Rows) -> Drawn | None:
     who = f" ({name})" if name else ""
     daily = f" ({points(day[0])} and {points(day[-1])} as the mean of a day)" if day else ""
     return Drawn(
-        figure,
+        sweep.figure,
         f"From {told(x, at[0])} to {told(x, at[-1])} {_of(x)}{who} the standard error of one "
         f"window {way} {ratio:.1f}-fold, from {points(window[0])} to {points(window[-1])}{daily}; "
         f"what was measured is {_range(off)} times what was predicted.",

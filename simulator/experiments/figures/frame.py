@@ -5,7 +5,7 @@ Colours tell apart on paper, on a dark screen and for the colour-blind (Okabe an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -115,6 +115,42 @@ def by_second_axis(rows: Rows, axes: Sequence[str]) -> list[tuple[str, list[Row]
         own = sorted((row for row in rows if row[hue] == value), key=lambda row: row[x])
         found.append((f"{told(axes[1], value)} {_short(axes[1])}", own))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Rows along an axis, and the empty figure that they are drawn into.
+
+    axis     along which they were swept
+    groups   a group for each value of a second axis, the first axis ascending in each
+    """
+
+    rows: Rows
+    axis: str
+    groups: Sequence[tuple[str, list[Row]]]
+    figure: Figure
+    plot: Axes
+
+    def coloured(self) -> Iterator[tuple[str, str, list[Row]]]:
+        """Give each group's colour, name and rows."""
+        for colour, (name, own) in zip(COLOURS, self.groups, strict=False):
+            yield colour, name, own
+
+    def finish(self, label: str, *, log: bool) -> None:
+        """Name both axes, and add the legend."""
+        self.plot.set_ylabel(label)
+        label_axis(self.plot, self.axis, self.rows, log=log)
+        self.plot.legend()
+
+
+def sweep_of(rows: Rows, column: str) -> Sweep | None:
+    """Begin a figure of the rows that have a column; None where nothing was swept."""
+    measured = [row for row in rows if row.get(column) is not None]
+    axes = swept(measured) if measured else []
+    if not axes:
+        return None
+    figure, (plot,) = new_figure()
+    return Sweep(measured, axes[0], by_second_axis(measured, axes), figure, plot)
 
 
 def _short(axis: str) -> str:

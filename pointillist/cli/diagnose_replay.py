@@ -1,0 +1,133 @@
+"""`agent diagnose --replay`: recordings of frames, journals from elsewhere, folders of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from edge_agent.diagnosis.findings import SpikeBegan, Warned
+from edge_agent.diagnosis.journal_lines import JournalReader
+from edge_agent.frames.frame import Frame
+from edge_agent.frames.recording import RecordingError, iterate, read_meta
+from edge_agent.journal import read_lines
+from edge_agent.local.quantity import counted
+from pointillist.diagnose.clocks import Clock, recording_clock, unix_clock
+from pointillist.diagnose.watching import Watching
+
+from .diagnose_asked import Asked, Told, found_in
+from .output import CommandError, ExitCode, reported, say, usage_error
+
+_JOURNAL: Final = ".jsonl"
+_RECORDING: Final = ".parquet"
+_WHAT: Final = "a recording (.parquet), a journal (.jsonl), or a folder of them"
+
+
+def replay_all(path: Path, asked: Asked, tell: Told) -> None:
+    """Replay a file, or those of a folder in the order of their names. Raises CommandError."""
+    if not path.exists():
+        raise usage_error(f"{path}: there is no such file", f"expected {_WHAT}")
+    if not path.is_dir():
+        _replay_one(path, asked, tell)
+        return
+    with reported(ExitCode.USAGE, OSError):
+        files = sorted(one for one in path.iterdir() if one.suffix in (_JOURNAL, _RECORDING))
+    if not files:
+        raise usage_error(f"{path}: the folder holds none", f"expected {_WHAT}")
+    failed: list[CommandError] = []
+    for one in files:
+        try:
+            _replay_one(one, asked, tell)
+        except CommandError as error:  # the others can be read all the same
+            say(f"{one.name}: {error}")
+            failed.append(error)
+    if len(failed) == len(files):
+        raise failed[0]
+
+
+def _replay_one(path: Path, asked: Asked, tell: Told) -> None:
+    if path.suffix == _JOURNAL:
+        if asked.model is not None or asked.rhythm:
+            raise usage_error(f"{path}: --model and --rhythm: expected a recording of frames")
+        say(f"{path.name}: a journal")
+        if not read_journal(path, asked, tell, name=path.stem):
+            say(f"{path.name}: no finding")
+        return
+    _replay_recording(path, asked, tell)
+
+
+def read_journal(path: Path, asked: Asked, tell: Told, name: str = "") -> int:
+    """Tell the findings of a journal; give how many there were. Raises CommandError."""
+    reader = JournalReader()
+    told = 0
+    subjects: set[str] = set()
+    for line in reader.read(_lines(path)):
+        offset = unix_clock(line.offset_ns)
+        tell(line.finding, Clock(offset.zero_ns, is_unix=True, name=name))
+        subjects.add(line.finding.subject)
+        told += 1
+    if reader.damaged and not told:
+        raise usage_error(f"{path}: expected the journal of an agent, got other lines")
+    if reader.damaged:
+        say(f"{counted(reader.damaged, 'damaged line')} left out")
+    if told and not any(map(asked.wants, subjects)):
+        asked.refuse_strangers(subjects)
+    return told
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with reported(ExitCode.USAGE, OSError):
+        yield from read_lines(path)
+
+
+def _replay_recording(path: Path, asked: Asked, tell: Told) -> None:
+    with reported(ExitCode.USAGE, RecordingError, OSError):
+        facts = read_meta(path)
+    say(f"{path.name}: {_header(facts)}")
+    diagnoser, watching = asked.diagnoser(), Watching(pattern=asked.subject)
+    frames = _frames(path)
+    first = next(frames, None)
+    if first is None:
+        raise usage_error(f"{path}: the recording holds no frame")
+    recorded = str(facts.get("recorded", ""))
+    clock = recording_clock(first.boottime_ns - first.span_ns, path.stem, recorded)
+    spikes = warnings = 0
+    for found in found_in(diagnoser, _after(first, frames), watching):
+        wanted = asked.wants(found.subject)
+        spikes += wanted and isinstance(found, SpikeBegan)
+        warnings += wanted and isinstance(found, Warned)
+        tell(found, clock)
+    if not watching.subjects and watching.others:
+        asked.refuse_strangers(watching.others)
+    if not watching.known and not spikes:
+        raise usage_error(
+            f"{path}: nothing could be judged: {counted(len(watching.subjects), 'subject')} made "
+            f"steps in {watching.span_s:.0f} s",
+            "what is usual is learnt in the first 10 to 15 s of steps",
+        )
+    say(watching.summary(spikes, warnings))
+
+
+def _frames(path: Path) -> Iterator[Frame]:
+    with reported(ExitCode.USAGE, RecordingError, OSError):
+        yield from iterate(path)
+
+
+def _after(first: Frame, rest: Iterator[Frame]) -> Iterator[Frame]:
+    yield first
+    yield from rest
+
+
+def _header(facts: Mapping[str, Any]) -> str:
+    """Say what a recording's maker says was done to the machine: no part of the diagnosis."""
+    parts = [str(facts["workload"])] if facts.get("workload") else []
+    if facts.get("recorded"):
+        parts.append(f"recorded {facts['recorded']}")
+    cause = str(facts.get("cause") or facts.get("class") or "")
+    if cause == "none" and not facts.get("injector"):
+        parts.append("nothing was done to it")
+    elif cause:
+        by = f" by {facts['injector']}" if facts.get("injector") else ""
+        level = f", {facts['intensity']}" if facts.get("intensity") else ""
+        parts.append(f"made with {cause}{by}{level} (its maker's word, unknown to the diagnosis)")
+    return "; ".join(parts) or "a recording"
