@@ -6,18 +6,17 @@ import io
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from rich.columns import Columns
 from rich.console import Console, ConsoleDimensions, Group, RenderableType
 from rich.layout import Layout
 from rich.text import Text
 
-from edge_agent.local.devices_view import INSTANCE, PREFIX, PROCESS, read_use_key
 from edge_agent.local.proc_view import HostView
 
-from .calls_screen import calls_line, calls_panels, calls_rows
+from .calls_screen import calls_panels, calls_rows
 from .diagnosis_panel import diagnosis_panel, height_of
+from .gpu_panel import gpu_panel
 from .host_panels import disks_and_links, disks_beside_links, head, processes, waiting
-from .parts import panel, plain_table
+from .parts import panel
 
 View = Mapping[str, Any]
 _SLIM: Final = 76
@@ -39,23 +38,6 @@ _HOST_SHARE: Final = 0.3
 """Of the rows, what processes and devices keep where there is much to report."""
 _NATURAL_AT: Final = 240
 _IN_A_PIPE: Final = 12
-_GPU_WIDE_ONLY: Final = frozenset({"limit", "SM MHz"})
-_GPU_COLUMNS: Final = (
-    ("util %", "utilisation_percent", 1),
-    ("mem GiB", "memory_used_bytes", 1 << 30),
-    ("of", "memory_total_bytes", 1 << 30),
-    ("W", "power_mw", 1000),
-    ("limit", "power_limit_mw", 1000),
-    ("°C", "temperature_celsius", 1),
-    ("SM MHz", "sm_clock_mhz", 1),
-    ("ECC", "ecc_volatile_uncorrected", 1),
-)
-_INSTANCE: Final = (
-    ("memory_used_bytes", 1 << 20),
-    ("memory_total_bytes", 1 << 20),
-    ("sm_percent", 1),
-)
-_USE: Final = (("memory_bytes", 1 << 20), ("sm_percent", 1))
 _NO_REPORT: Final = "nothing is about to leave this host"
 _OWN_PANELS: Final = ("host_", "gpu.", "gpu_", "watched", "probes.")
 
@@ -69,7 +51,7 @@ def screen(host: HostView, view: View | None, note: str, size: ConsoleDimensions
     """Arrange everything on a terminal of this size; what is empty takes no panel of its own."""
     width, height = size
     top = head(host, note, width, folded=width < _WIDE)
-    slow, calls, gpus = diagnosis_panel(view), calls_rows(view, size), _gpus(view, width)
+    slow, calls, gpus = diagnosis_panel(view), calls_rows(view, size), gpu_panel(view, width)
     above = [Layout(top, size=_rows(top, width))]
     if slow is not None:
         above.append(Layout(slow, size=min(height_of(view), height // 4)))
@@ -145,88 +127,13 @@ def _natural(what: RenderableType) -> int:
 def picture(host: HostView, view: View | None, note: str, width: int) -> RenderableType:
     """Everything below one another, for a pipe."""
     wide = width >= _SLIM
-    slow, gpus, reports = diagnosis_panel(view), _gpus(view, width), _reports(view)
+    slow, gpus, reports = diagnosis_panel(view), gpu_panel(view, width), _reports(view)
     parts: list[RenderableType | None] = [
         head(host, note, width, folded=False), slow, processes(host, wide, _IN_A_PIPE),
         waiting(host, wide), disks_and_links(host, wide), gpus, *calls_panels(view, width),
         reports, _sources(view, reports is None, gpus is None),
     ]  # fmt: skip
     return Group(*(one for one in parts if one is not None))
-
-
-def _gpu_values(view: View | None) -> dict[str, dict[str, float]]:
-    return _by_key(view, PREFIX)
-
-
-def _gpus(view: View | None, width: int) -> RenderableType | None:
-    """Devices, who uses them, and kernels; None where no source tells of any."""
-    devices, models = _gpu_values(view), (view or {}).get("models", {})
-    parts: list[RenderableType] = []
-    if devices:
-        told = [one for one in _GPU_COLUMNS if width >= _WIDE or one[0] not in _GPU_WIDE_ONLY]
-        names = [("GPU", "l"), *([("model", "l")] if width >= _SLIM else [])]
-        table = plain_table(*names, *((title, "r") for title, _, _ in told))
-        for device, values in sorted(devices.items()):
-            numbers = [_number(values, name, unit) for _, name, unit in told]
-            called = [Text(device[:16]), Text(str(models.get(device, "")))][: len(names)]
-            table.add_row(*called, *numbers)
-        parts.append(table)
-    narrow = 0 if width < _WIDE else None
-    parts += _gpu_users(view, narrow)
-    kernels = (view or {}).get("kernels", [])
-    if kernels:
-        heads = [("kernel, last 10 s", "l"), ("family", "l"), ("GPU ms/s", "r")]
-        table = plain_table(*heads, ("launches/s", "r"), expand=narrow)
-        for one in kernels[:6]:
-            rates = (f"{one[name]:,.1f}" for name in ("gpu_ms_per_s", "launches_per_s"))
-            table.add_row(Text(one["kernel"][:60]), Text(one["family"]), *rates)
-        parts.append(table)
-    line = calls_line(view)
-    if line is None and not parts:
-        return None
-    body: RenderableType = Columns(parts)
-    return panel("GPU", Group(line, body) if line is not None else body)
-
-
-def _gpu_users(view: View | None, narrow: int | None) -> list[RenderableType]:
-    """Show processes and MIG instances, and in words what the driver does not tell of them.
-
-    narrow   index of the column that gives way on a narrow terminal; None: there is room
-    """
-    parts: list[RenderableType] = []
-    processes, instances = _by_key(view, PROCESS), _by_key(view, INSTANCE)
-    if processes:
-        columns = (("on", "l"), ("pid", "r"), ("program", "l"), ("container", "l"))
-        program = None if narrow is None else 2
-        table = plain_table(*columns, ("GPU MiB", "r"), ("SM %", "r"), expand=program)
-        most = sorted(processes.items(), key=lambda item: -item[1].get("memory_bytes", 0))
-        for key, values in most[:8]:
-            if "not_shown" in values:
-                continue
-            unit, pid, container, program = read_use_key(key)
-            named = (Text(unit[:12]), pid, Text(program), Text(container[:12]))
-            table.add_row(*named, *(_number(values, *one) for one in _USE))
-        parts.append(table)
-    if instances:
-        table = plain_table(("MIG instance", "l"), ("MiB", "r"), ("of", "r"), ("SM %", "r"))
-        for key, values in sorted(instances.items())[:8]:
-            table.add_row(Text(key[:16]), *(_number(values, *one) for one in _INSTANCE))
-        parts.append(table)
-    said = {line for lines in (view or {}).get("gpu_use_not_told", {}).values() for line in lines}
-    parts += [Text(line, style="dim") for line in sorted(said)[:4]]
-    return parts
-
-
-def _number(values: Mapping[str, float], name: str, per_unit: int) -> str:
-    return f"{values[name] / per_unit:,.0f}" if name in values else "-"
-
-
-def _by_key(view: View | None, prefix: str) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = {}
-    for one in (view or {}).get("values", ()):
-        if one["name"].startswith(prefix):
-            found.setdefault(one["key"], {})[one["name"].removeprefix(prefix)] = one["value"]
-    return found
 
 
 def _reports(view: View | None) -> RenderableType | None:
