@@ -62,11 +62,12 @@ def _work(figure: Figure, axis: Axes, judged: Judgement) -> None:
         excess, aspect="auto", cmap="RdBu_r", vmin=-reach, vmax=reach, interpolation="nearest"
     )
     axis.set_facecolor(UNSEEN)
-    figure.colorbar(image, ax=axis, label="own work above the peers', %", shrink=0.95)
+    figure.colorbar(image, ax=axis, label="own work above the peers', %", aspect=30)
     stages = [one.stage for one in judged.ranks]
     several = len(set(stages)) > 1
-    for place in np.flatnonzero(np.diff(stages)):
-        axis.axhline(place + 0.5, color=INK, linewidth=0.6)
+    if stages == sorted(stages):
+        for place in np.flatnonzero(np.diff(stages)):
+            axis.axhline(place + 0.5, color=INK, linewidth=0.6)
     _name_ranks(judged, axis.yaxis, with_stage=several)
     axis.set_ylabel("rank and its pipeline stage" if several else "rank")
     axis.set_title("Who works longer, step by step", fontsize=10, color=INK)
@@ -89,14 +90,17 @@ def _name_steps(axis: Axes, steps: NDArray[np.int64], steps_a_column: int) -> No
     begins = np.r_[0, 1 + np.flatnonzero(apart > _LONG_GAP * np.median(apart))]
     said = "step"
     if last - first + 1 == len(steps):
-        marks = MaxNLocator(_STEPS_NAMED, integer=True).tick_values(first, last)
+        marks = MaxNLocator(_STEPS_NAMED, integer=True, steps=[1, 2, 5, 10]).tick_values(
+            first, last
+        )
         named = [int(one) - first for one in marks if first <= one <= last]
     else:
         said = f"step ({len(steps):,} of {first:,} to {last:,} were recorded)"
         named = np.linspace(0, len(steps) - 1, min(len(steps), _STEPS_NAMED)).astype(int).tolist()
         if 1 < len(begins) < _STEPS_NAMED:
             said = said[:-1] + "; lines: longer gaps)"
-            named = [*begins.tolist(), len(steps) - 1]
+            end = len(steps) - 1
+            named = [*begins.tolist(), *([end] if end - begins[-1] > end / 10 else [])]
             for place in begins[1:]:
                 axis.axvline(place / steps_a_column - 0.5, color=INK, linewidth=0.6)
     places = np.array(named) / steps_a_column
@@ -106,11 +110,11 @@ def _name_steps(axis: Axes, steps: NDArray[np.int64], steps_a_column: int) -> No
 
 def _waits(figure: Figure, axis: Axes, judged: Judgement) -> None:
     waited_s = judged.waits.followed / max(len(judged.steps), 1)
-    scale, unit = (1.0, "s") if waited_s.max(initial=0.0) >= 1 else (1e3, "ms")
-    image = axis.imshow(
-        scale * waited_s, cmap="Oranges", vmin=0, aspect="auto", interpolation="nearest"
-    )
-    figure.colorbar(image, ax=axis, label=f"waited, {unit} a step", shrink=0.95)
+    most_s = float(waited_s.max(initial=0.0))
+    scale, unit = (1.0, "s") if most_s >= 1 else (1e3, "ms")
+    style: dict[str, Any] = {"cmap": "Oranges", "aspect": "auto", "interpolation": "nearest"}
+    image = axis.imshow(scale * waited_s, vmin=0, vmax=scale * most_s or 1.0, **style)
+    figure.colorbar(image, ax=axis, label=f"waited, {unit} a step", aspect=30)
     _name_ranks(judged, axis.yaxis)
     _name_ranks(judged, axis.xaxis, rotation=90 if len(judged.ranks) > 8 else 0)
     axis.set_ylabel("who waited")
@@ -124,9 +128,13 @@ def _name_ranks(judged: Judgement, axis: Axis, with_stage: bool = False, **style
     """Name ranks along an axis, as many as can be read, and the slow ones red in any case."""
     every = -(-len(judged.ranks) // _MOST_LABELS)
     slow = {one.rank for one in judged.slow}
-    shown = [
-        place for place, one in enumerate(judged.ranks) if place % every == 0 or one.rank in slow
+    slow_at = [place for place, one in enumerate(judged.ranks) if one.rank in slow]
+    free = [
+        place
+        for place in range(0, len(judged.ranks), every)
+        if all(abs(place - other) >= every for other in slow_at)
     ]
+    shown = sorted([*free, *slow_at])
     named = [judged.ranks[place] for place in shown]
     labels = [f"{one.rank}  stage {one.stage}" if with_stage else str(one.rank) for one in named]
     axis.set_ticks(shown, labels, fontsize=8, **style)

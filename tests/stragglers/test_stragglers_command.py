@@ -95,7 +95,7 @@ def test_stragglers_fits_the_terminal(
     shown = run(trace).stdout
     assert max(map(len, shown.splitlines())) <= columns
     assert "slow: compute" in shown
-    assert ("Left out" in shown) == (columns < 80)
+    assert ("Left out" in shown) == (columns < 100)
     assert " -0.0 " not in shown
 
 
