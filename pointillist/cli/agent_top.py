@@ -57,7 +57,7 @@ def top(
     ] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Show this host live: CPU, processes, run queue, disk, network, GPUs, and the next report.
+    """Show this host live: what is slow and why, CPU, processes, disk, network, GPUs, next report.
 
     Key g: GPU calls by kernel and process, copies, collectives, and what the probes cost.
 
