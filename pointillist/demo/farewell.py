@@ -34,7 +34,7 @@ def tell(
     console.rule("[bold]What was learned about the fleet, and about no host")
     _prose(console, f"{PLUS_MINUS}. The truth is known because this is a demo.\n")
     title = f"GPU time by kernel family, mean of {summary.windows_released} windows"
-    rest = [view for view in mean if view.cell in REST]
+    rest = [view for view in ranked(mean) if view.cell in REST]
     _tell_cells(console, title, [*rest, *families(mean)], mean, lambda value: share(value) + " %")
     for name, one in events.items():
         title = f"{name.replace('_', ' ').capitalize()}, of {one.hosts:,} hosts"
