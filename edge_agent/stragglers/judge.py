@@ -15,7 +15,17 @@ from numpy.typing import NDArray
 from .calls import Calls, calls_of
 from .links import SlowLink, ranks_of_links, slow_links
 from .operations import BUSY, Kind
-from .peers import Compared, Rules, Times, Verdict, compare, missing_median
+from .peers import (
+    Compared,
+    Rules,
+    Times,
+    Verdict,
+    compare,
+    excess_of,
+    margin_of,
+    missing_median,
+)
+from .stretch import slow_stretch
 from .trace import RankTrace
 from .waits import Waits, find_waits
 
@@ -41,7 +51,11 @@ _NAMES: Final = {
 class RankResult:
     """What is said of one rank.
 
-    slow_steps     first and last step of the windows in which it was slow
+    compared       in the window that says most of it: where it is slow, the worst
+    window         first and last step of that window
+    slow_steps     how many of its steps are above the margin, of the whole run
+    steps          how many of its steps could be compared, of the whole run
+    stretch        names of the first and the last slow step; None where it is not slow by its work
     waited_for_s   how long all others waited because of it
     waited_s       how long it waited for others
     """
@@ -51,7 +65,10 @@ class RankResult:
     verdict: Verdict
     slowness: Slowness
     compared: Compared
-    slow_steps: tuple[int, int] | None
+    window: tuple[int, int]
+    slow_steps: int
+    steps: int
+    stretch: tuple[int, int] | None
     waited_for_s: float
     waited_s: float
 
@@ -74,14 +91,8 @@ class Judgement:
     uneven: tuple[int, ...]
 
     def excess(self) -> Times:
-        """Own work beside the stage's median, a share: float64[ranks, steps]."""
-        stages = np.array([one.stage for one in self.ranks])
-        excess = np.full_like(self.busy, np.nan)
-        for stage in np.unique(stages):
-            own = self.busy[stages == stage]
-            with np.errstate(divide="ignore", invalid="ignore"):
-                excess[stages == stage] = own / missing_median(own, axis=0) - 1
-        return excess
+        """Own work beside the peers', a share: float64[ranks, steps]; NaN: nothing to compare."""
+        return excess_of(self.busy, np.array([one.stage for one in self.ranks], dtype=np.int32))
 
     @property
     def slow(self) -> tuple[RankResult, ...]:
@@ -124,18 +135,22 @@ def judge(job: Job, rules: Rules | None = None) -> Judgement:
     by_window = [compare(busy[:, one], job.stage, rules) for one in windows]
     links = slow_links(job.stage, busy, waits.transfers, windows, rules)
     isolated = ranks_of_links(waits.transfers, links)
+    excess = excess_of(busy, job.stage)
     results = []
     for index in range(len(job.rank)):
         own = [found[index] for found in by_window]
         slow = [number for number, one in enumerate(own) if one.verdict is Verdict.SLOW]
-        worst = max((own[n] for n in slow or range(len(own))), key=_weight)
-        verdict, slowness = worst.verdict, _slowness(job, index, [windows[n] for n in slow])
+        at = max(slow or range(len(own)), key=lambda number: _weight(own[number]))
+        verdict, slowness = own[at].verdict, _slowness(job, index, [windows[n] for n in slow])
+        above = excess[index] - margin_of(int(np.sum(job.stage == job.stage[index])), rules)
         if not slow and index in isolated:
             verdict, slowness = Verdict.SLOW, Slowness.COMMUNICATION
         results.append(
             RankResult(
-                int(job.rank[index]), int(job.stage[index]), verdict, slowness, worst,
-                _span(job.steps, [windows[n] for n in slow]),
+                int(job.rank[index]), int(job.stage[index]), verdict, slowness, own[at],
+                (int(job.steps[windows[at].start]), int(job.steps[windows[at].stop - 1])),
+                int(np.sum(above >= 0)), int(np.sum(~np.isnan(above))),
+                slow_stretch(above, job.steps, [windows[n] for n in slow], rules),
                 float(waits.followed[:, index].sum()), float(waits.followed[index].sum()),
             )
         )  # fmt: skip
@@ -165,13 +180,6 @@ def _slowness(job: Job, rank: int, windows: list[slice]) -> Slowness:
         for kind, time in job.times.items()
     }
     return _NAMES[max(excess, key=lambda kind: float(excess[kind]))]
-
-
-def _span(steps: NDArray[np.int64], windows: list[slice]) -> tuple[int, int] | None:
-    """First and last step of some windows."""
-    if not windows:
-        return None
-    return int(steps[windows[0].start]), int(steps[windows[-1].stop - 1])
 
 
 def _uneven(results: list[RankResult]) -> tuple[int, ...]:

@@ -33,7 +33,8 @@ class Rules:
     pair_margin    the same in groups of two or three, of which no spread can be had
     persistence    share of the steps in which the excess is above the margin
     steps_min      fewer steps accuse nobody
-    window_steps   a rank must be slow in one window of so many steps; a longer trace has several
+    window_steps   a rank must be slow in one window of at most so many steps; a longer trace is cut
+                   into windows of nearly the same length
     spread_floor   equal machines differ by this share, even where few peers happen to agree
     """
 
@@ -67,8 +68,10 @@ class Verdict(StrEnum):
 class Compared:
     """One rank beside its peers.
 
+    Where steps are too few, excess, excess_s and persistence are of those few, and accuse nobody.
+
     z            distance in spreads; None where the group is too small for a spread
-    excess       median over steps of (own - peers' median) / peers' median
+    excess       median over steps of (own - peers' median) / peers' median; 0 without peers
     excess_s     median over steps of own - peers' median
     persistence  share of its steps in which the excess is above the margin
     within       spread of the rank's own excess from step to step, a share
@@ -89,6 +92,26 @@ def mad_z(values: Times) -> Times:
     off = values - np.median(values)
     spread = MAD_TO_SIGMA * float(np.median(np.abs(off)))
     return off / spread if spread > 0 else np.zeros_like(off)
+
+
+def excess_of(times: Times, stages: NDArray[np.int32]) -> Times:
+    """Give each rank's own work beside its peers' in each step, as a share of theirs.
+
+    times     float64[ranks, steps], seconds of own work; NaN: not seen
+    stages    int32[ranks]
+    Returns   float64[ranks, steps]; NaN where the rank or all of its peers were not seen
+    """
+    found = np.full_like(times, np.nan)
+    for stage in np.unique(stages):
+        own = times[stages == stage]
+        if len(own) > 1:
+            found[stages == stage] = _beside(own)[0]
+    return found
+
+
+def margin_of(ranks: int, rules: Rules) -> float:
+    """Give the excess from which a step is slow, in a stage of so many ranks."""
+    return rules.margin if ranks >= _FEWEST_OF_A_SPREAD else rules.pair_margin
 
 
 def compare(times: Times, stages: NDArray[np.int32], rules: Rules) -> list[Compared]:
@@ -128,11 +151,7 @@ class _Group:
     @classmethod
     def of(cls, times: Times) -> _Group:
         """Take the times of one stage; a step counts where two ranks or more were seen."""
-        times = times[:, (~np.isnan(times)).sum(axis=0) >= min(2, len(times))]
-        peers = times[::-1] if len(times) == 2 else missing_median(times, axis=0)[None, :]
-        excess_s = times - peers
-        with np.errstate(divide="ignore", invalid="ignore"):
-            excess = np.where(peers > 0, excess_s / peers, np.nan)
+        excess, excess_s = _beside(times)
         typical = missing_median(excess, axis=1)
         within = MAD_TO_SIGMA * missing_median(np.abs(excess - typical[:, None]), axis=1)
         return cls(excess, excess_s, typical, within, (~np.isnan(excess)).sum(axis=1))
@@ -147,7 +166,7 @@ class _Group:
             if count < _FEWEST_OF_A_SPREAD
             else Comparison.MAD
         )
-        margin = rules.margin if test is Comparison.MAD else rules.pair_margin
+        margin = margin_of(count, rules)
         # No more than half of a group can be above its median: never is a majority accused.
         return [self._one(rank, test, margin, shared, rules) for rank in range(count)]
 
@@ -155,19 +174,21 @@ class _Group:
         self, rank: int, test: Comparison, margin: float, shared: _Spread, rules: Rules
     ) -> Compared:
         steps = int(self.steps[rank])
-        if test is Comparison.NONE:
-            return Compared(Verdict.NO_PEERS, test, None, 0.0, 0.0, 0.0, 0.0, steps)
-        if steps < rules.steps_min:
-            return Compared(Verdict.TOO_FEW_STEPS, test, None, 0.0, 0.0, 0.0, 0.0, steps)
+        if test is Comparison.NONE or not steps:
+            verdict = Verdict.NO_PEERS if test is Comparison.NONE else Verdict.TOO_FEW_STEPS
+            return Compared(verdict, test, None, 0.0, 0.0, 0.0, 0.0, steps)
         typical, within = float(self.typical[rank]), float(self.within[rank])
         persistence = float(np.sum(self.excess[rank] >= margin)) / steps
+        excess_s = float(np.nanmedian(self.excess_s[rank]))
+        if steps < rules.steps_min:
+            few = Verdict.TOO_FEW_STEPS
+            return Compared(few, test, None, typical, excess_s, persistence, within, steps)
         noise = _MEDIAN_ERROR * max(shared.within, within) / steps**0.5
         z, far = None, typical > rules.z_limit * noise
         if test is Comparison.MAD:
             z = self._distance(typical, max(rules.spread_floor, shared.between, noise))
             far = z >= rules.z_limit
         slow = far and typical >= margin and persistence >= rules.persistence
-        excess_s = float(np.nanmedian(self.excess_s[rank]))
         verdict = Verdict.SLOW if slow else Verdict.NORMAL
         return Compared(verdict, test, z, typical, excess_s, persistence, within, steps)
 
@@ -176,6 +197,18 @@ class _Group:
         middle = float(np.nanmedian(self.typical))
         own = MAD_TO_SIGMA * float(np.nanmedian(np.abs(self.typical - middle)))
         return (typical - middle) / max(own, least_spread)
+
+
+def _beside(times: Times) -> tuple[Times, Times]:
+    """Excess over the peers of one stage, as a share of theirs and in seconds, by rank and step.
+
+    A step counts where two ranks or more were seen; of two ranks the other one is the peer.
+    """
+    seen = (~np.isnan(times)).sum(axis=0) >= min(2, len(times))
+    peers = times[::-1] if len(times) == 2 else missing_median(times, axis=0)[None, :]
+    excess_s = np.where(seen, times - peers, np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(peers > 0, excess_s / peers, np.nan), excess_s
 
 
 def _shared_spread(groups: list[_Group]) -> _Spread:

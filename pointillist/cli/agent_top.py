@@ -34,6 +34,8 @@ pointillist agent top --json | jq .host.processes"""
 
 _DEFAULT: Final = Path("/etc/pointillist/agent.toml")
 _FIRST_S: Final = 0.5
+_MOST_PROCESSES: Final = 60
+"""On a screen, which shows as many as it has rows for."""
 _ANSWER_S: Final = 3.0
 _POLL_S: Final = 0.1
 _END_KEYS: Final = frozenset({b"q", b"Q", b"\x1b", b""})
@@ -55,7 +57,7 @@ def top(
     ] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Show this host live: CPU, processes, run queue, disk, network, GPUs, and the next report.
+    """Show this host live: what is slow and why, CPU, processes, disk, network, GPUs, next report.
 
     Key g: GPU calls by kernel and process, copies, collectives, and what the probes cost.
 
@@ -72,8 +74,9 @@ def top(
     warm_up()  # while this process can still reach all of its libraries
     loaded = _configured(config)
     with open_feed(loaded) as feed:
-        sampler = HostSampler()
-        if not (once or json) and sys.stdout.isatty():
+        on_screen = not (once or json) and sys.stdout.isatty()
+        sampler = HostSampler(processes=_MOST_PROCESSES) if on_screen else HostSampler()
+        if on_screen:
             _live(sampler, feed, interval, gpu_calls)
             return
         time.sleep(min(interval, _FIRST_S))

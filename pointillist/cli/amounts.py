@@ -1,4 +1,4 @@
-"""Amounts in few characters: bytes, rates, ages."""
+"""Amounts in few characters: bytes, rates, ages, spans of time."""
 
 from __future__ import annotations
 
@@ -29,6 +29,13 @@ def age(span_ns: float) -> str:
             return f"{seconds:.0f} {unit}"
         seconds /= length
     return f"{seconds:.0f} d"
+
+
+def span(ms: float) -> str:
+    """Give milliseconds with the unit that fits: `0.4 ms`, `402 ms`, `26.0 s`."""
+    number, unit = (ms / 1e3, "s") if abs(ms) >= 999.5 else (ms, "ms")
+    number = round(number, 1 if abs(number) < 99.95 else None) + 0.0  # no minus before a zero
+    return f"{number:,.1f} {unit}" if abs(number) < 99.95 else f"{number:,.0f} {unit}"
 
 
 def short_bytes(number: float) -> str:

@@ -13,6 +13,10 @@ from .amounts import age, rate, short_bytes
 from .parts import panel, plain_table
 
 View = Mapping[str, Any]
+_SLIM: Final = 76
+"""Columns below which processes are shown without their live, unfreed and oldest memory."""
+_HALF_SLIM, _HALF_WIDE = 38, 60
+"""Columns of the lower panels: below which without sizes, from which with communicators."""
 _WIDE: Final = 100
 _VERY_WIDE: Final = 150
 _TALL: Final = 46
@@ -139,7 +143,9 @@ def _processes(calls: View, width: int, most: int = _MOST_ROWS) -> RenderableTyp
     columns = [("pid", "r"), ("process", "l"), ("launches/s", "r"), ("±", "r"), ("wait %", "r"),
                ("live", "r"), ("peak", "r"), ("unfreed", "r"), ("oldest", "r"),
                ("failed", "r")]  # fmt: skip
-    extra = width >= _WIDE
+    extra, slim = width >= _WIDE, width < _SLIM
+    if slim:
+        columns = [one for one in columns if one[0] not in {"live", "unfreed", "oldest"}]
     if extra:
         columns.insert(2, ("application", "l"))
     if width >= _VERY_WIDE:
@@ -149,7 +155,7 @@ def _processes(calls: View, width: int, most: int = _MOST_ROWS) -> RenderableTyp
         cells: list[RenderableType] = [
             str(one["pid"]), Text(one["name"]), rate(one["launches_per_s"]), _error(one),
             "-" if one["wait_share"] is None else f"{100 * one['wait_share']:.1f}",
-            *_memory(one["memory"]), _failed(one),
+            *_memory(one["memory"])[_PEAK if slim else _ALL], _failed(one),
         ]  # fmt: skip
         if extra:
             cells.insert(2, Text(one["application"] or "-"))
@@ -157,6 +163,9 @@ def _processes(calls: View, width: int, most: int = _MOST_ROWS) -> RenderableTyp
             cells.append(Text(_place(one)))
         table.add_row(*cells)
     return panel(_title("processes", len(rows), calls.get("processes_in_all", 0)), table)
+
+
+_ALL, _PEAK = slice(None), slice(1, 2)
 
 
 def _memory(memory: View | None) -> tuple[str, str, str, str]:
@@ -213,11 +222,13 @@ def _kernels(calls: View, width: int, most: int = _MOST_ROWS) -> RenderableType:
 
 
 def _copies(calls: View, width: int) -> RenderableType:
-    table = plain_table(("copies", "l"), ("/s", "r"), ("bytes/s", "r"), ("sizes", "l"), expand=3)
+    slim = width < _HALF_SLIM
+    columns = [("copies", "l"), ("/s", "r"), ("bytes/s", "r"), ("sizes", "l")]
+    table = plain_table(*columns[: 3 if slim else 4], expand=None if slim else 3)
     for one in calls.get("copies", ()):
         numbers = (rate(one["copies_per_s"]), short_bytes(one["bytes_per_s"]))
         sizes = _sizes(one["log2_bins"], max(1, min(_SIZE_CELLS, width - 34)))
-        table.add_row(_DIRECTIONS[one["direction"]], *numbers, sizes)
+        table.add_row(_DIRECTIONS[one["direction"]], *numbers, *([] if slim else [sizes]))
     return panel("copies", table)
 
 
@@ -235,15 +246,16 @@ def _sizes(bins: Sequence[Sequence[int]], cells: int) -> str:
 
 
 def _collectives(calls: View, width: int) -> RenderableType:
-    wide = width >= _WIDE // 2
-    columns = [("collective", "l"), ("/s", "r"), ("bytes/s", "r"), ("mean us", "r"), ("pid", "r")]
-    table = plain_table(*columns, *([("communicator", "l")] if wide else []), expand=0)
+    shown = 6 if width >= _HALF_WIDE else 5 if width >= _HALF_SLIM else 3
+    columns = [("collective", "l"), ("/s", "r"), ("bytes/s", "r"), ("mean us", "r"), ("pid", "r"),
+               ("communicator", "l")]  # fmt: skip
+    table = plain_table(*columns[:shown], expand=0)
     for one in calls.get("collectives", ()):
         cells: list[RenderableType] = [
             Text(one["call"]), rate(one["calls_per_s"]), short_bytes(one["bytes_per_s"]),
-            rate(one["mean_us"]), str(one["pid"]),
+            rate(one["mean_us"]), str(one["pid"]), one["communicator"],
         ]  # fmt: skip
-        table.add_row(*cells, *([one["communicator"]] if wide else []))
+        table.add_row(*cells[:shown])
     return panel("collectives", table)
 
 

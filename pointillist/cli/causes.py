@@ -148,8 +148,9 @@ def draw_table(console: object, table: CauseTable) -> None:
         title_justify="left",
         title_style="bold",
     )
-    for name in ("component", "cause"):
-        drawn.add_column(name)
+    for place, name in enumerate(("component", "cause")):
+        words = " ".join([name, *(_texts(row)[place] for row in table.shown)]).split()
+        drawn.add_column(name, min_width=max(map(len, words)))  # wrapped at words, never cut
     for name in ("hosts", "95 %", "of hosts", "of all"):
         drawn.add_column(name, justify="right")
     drawn.add_column("trend")

@@ -110,7 +110,7 @@ def _play(options: DemoOptions, output: Path, json: bool, *, kafka: bool) -> Non
     from pointillist.demo.folders import RunFolders
     from pointillist.demo.plan import MIX_SERIES
     from pointillist.demo.processes import ChildFailed, Family
-    from pointillist.demo.run import event_sections, follow
+    from pointillist.demo.run import follow
     from pointillist.demo.stage import Stage
 
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -129,7 +129,7 @@ def _play(options: DemoOptions, output: Path, json: bool, *, kafka: bool) -> Non
                 fleet.start()
                 tally = follow(fleet, family, stage.show)
             family.stop()
-            from pointillist.demo.summary import summarise
+            from pointillist.demo.summary import events_of, summarise
 
             summary = summarise(fleet, tally, folder)
         if json:
@@ -137,12 +137,8 @@ def _play(options: DemoOptions, output: Path, json: bool, *, kafka: bool) -> Non
         else:
             from pointillist.demo.farewell import tell
 
-            events = {
-                section: tally.section(series, section, fleet.last_window)
-                for series, section in event_sections()
-            }
             mean = tally.running_mean(MIX_SERIES, "kernel_mix")
-            tell(Console(), summary, mean, events, tally.last_hosts())
+            tell(Console(), summary, mean, events_of(fleet, tally))
         _check_released(summary.windows_released, folders.logs)
     except (BrokerError, ChildFailed) as error:
         raise unavailable(str(error)) from error

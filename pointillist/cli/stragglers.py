@@ -80,7 +80,7 @@ def stragglers(
 
     emit(told, json, text=lambda _: text(told, every))
     if plot is not None:
-        _draw(plot, judged, f"{title}: {verdict(told)}")
+        _draw(plot, judged, f"{title} · {verdict(told)}")
 
 
 def _read(trace: Path) -> tuple[Judgement, dict[str, Any], str]:

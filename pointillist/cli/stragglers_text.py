@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
+
+from .stragglers_table import table, words
 
 if TYPE_CHECKING:
     from edge_agent.stragglers.judge import Judgement, RankResult
 
 _MOST_ROWS: Final = 40
+_MOST_TOLD: Final = 8
 _LEAST_SHARE: Final = 0.001
-_HEAD: Final = (
-    f"{'rank':>6} {'stage':>5} {'z':>7} {'excess':>8} {'ms/step':>10} {'in steps':>8} "
-    f"{'others waited':>14} {'waited':>10}  verdict"
-)
+_PIPE_COLUMNS: Final = 200
+_EXCESS: Final = "excess_percent"
 
 
 def document(
@@ -27,6 +30,8 @@ def document(
     return {
         "slow_ranks": [one.rank for one in judged.slow],
         "steps": len(judged.steps),
+        "first_step": int(judged.steps[0]),
+        "last_step": int(judged.steps[-1]),
         "ranks": [_row(one, judged, names, reasons or {}) for one in judged.ranks],
         "slow_links": [
             {"ranks": one.ranks, "excess_ms_per_step": 1e3 * one.compared.excess_s}
@@ -40,28 +45,83 @@ def document(
 
 
 def text(told: Mapping[str, Any], every: bool) -> str:
-    """Give the table and what is to be said of it."""
+    """Give the table and what is to be said of it, as wide as the terminal."""
+    width = shutil.get_terminal_size((_PIPE_COLUMNS, 24)).columns
     rows = list(told["ranks"])
     if len(rows) > _MOST_ROWS and not every:
-        rows = sorted(rows, key=lambda row: (row["verdict"] != "slow", -row["excess_percent"]))
+        rows = sorted(rows, key=lambda row: (row["verdict"] != "slow", -(row[_EXCESS] or 0.0)))
         rows = rows[:_MOST_ROWS]
-    lines = [_HEAD, *map(_line, rows)]
+    lines, left_out = table(rows, width)
     if len(rows) < len(told["ranks"]):
         lines.append(f"... and {len(told['ranks']) - len(rows)} more; --all shows them")
-    return "\n".join([*lines, "", *_remarks(told)])
+    said = [*_remarks(told), "", *_legend(told)]
+    if left_out:
+        said.append(f"Left out, as the terminal is narrow: {', '.join(left_out)}.")
+    return "\n".join([*lines, "", *(part for line in said for part in _wrapped(line, width))])
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    return textwrap.wrap(line, max(width, 20), subsequent_indent="  ") or [""]
 
 
 def verdict(told: Mapping[str, Any]) -> str:
     """Say it in a line."""
     slow = [row for row in told["ranks"] if row["verdict"] == "slow"]
     if slow:
-        return "slow: rank " + ", ".join(f"{row['rank']} ({_words(row['cause'])})" for row in slow)
+        return "slow: rank " + ", ".join(f"{row['rank']} ({words(row['cause'])})" for row in slow)
     if told["slow_links"]:
         links = ", ".join(" - ".join(map(str, one["ranks"])) for one in told["slow_links"])
         return f"no slow rank; slow link: {links}"
     if all(row["verdict"] in {"no_peers", "too_few_steps"} for row in told["ranks"]):
-        return f"nothing can be said ({_words(told['ranks'][0]['verdict'])})"
+        return f"nothing can be said ({words(told['ranks'][0]['verdict'])})"
     return "no slow rank"
+
+
+def _legend(told: Mapping[str, Any]) -> list[str]:
+    """Say what the columns hold."""
+    said = [
+        (
+            "excess, a step: own work beside the peers', in the window of at most 50 steps that "
+            "says most; z: its distance from them, in spreads."
+        ),
+        "slow steps: of the whole run, those above the margin.",
+    ]
+    if told["calls"]:
+        said.append(
+            "others waited: because of it, all of them together, a step; it waited: for others, "
+            "a step."
+        )
+    return said
+
+
+def _remarks(told: Mapping[str, Any]) -> list[str]:
+    """Say what follows from the table, the verdict first."""
+    steps = told["last_step"] - told["first_step"] + 1
+    gaps = f", all that was recorded of {told['first_step']} to {told['last_step']}"
+    count = f"{told['steps']} step{'' if told['steps'] == 1 else 's'}"
+    said = [f"{verdict(told)}; {count}{gaps if steps > told['steps'] else ''}"]
+    said += map(_when, [row for row in told["ranks"] if row["from_step"] is not None][:_MOST_TOLD])
+    if told["uneven_stages"]:
+        stages = ", ".join(map(str, told["uneven_stages"]))
+        said.append(f"stage {stages}: each rank's work varies from step to step: uneven input")
+    if told["calls_out_of_order"]:
+        said.append(
+            f"{told['calls_out_of_order']:,} of {told['calls']:,} calls are left out of the waits: "
+            "a rank left before another came"
+        )
+    if not told["calls"]:
+        said.append("no calls between ranks were seen: who waited is not known")
+    return said
+
+
+def _when(row: Mapping[str, Any]) -> str:
+    """Say when a rank was slow: in the whole run, and in the window that accuses it."""
+    return (
+        f"rank {row['rank']}: slow from step {row['from_step']} to {row['to_step']}, in "
+        f"{row['slow_steps_of_run_percent']:.0f} % of the run's steps; in the window that shows it "
+        f"best, {row['window_from_step']} to {row['window_to_step']}, in "
+        f"{row['slow_steps_percent']:.0f} %"
+    )
 
 
 def _row(
@@ -75,11 +135,16 @@ def _row(
         "cause": reasons.get(one.rank, one.slowness),
         "test": one.compared.test,
         "z": one.compared.z,
-        "excess_percent": 100 * one.compared.excess,
-        "excess_ms_per_step": 1e3 * one.compared.excess_s,
+        "excess_percent": 100 * one.compared.excess if one.steps else None,
+        "excess_ms_per_step": 1e3 * one.compared.excess_s if one.steps else None,
+        "window_from_step": one.window[0],
+        "window_to_step": one.window[1],
         "slow_steps_percent": 100 * one.compared.persistence,
-        "from_step": one.slow_steps[0] if one.slow_steps else None,
-        "to_step": one.slow_steps[1] if one.slow_steps else None,
+        "slow_steps": one.slow_steps,
+        "compared_steps": one.steps,
+        "slow_steps_of_run_percent": 100 * one.slow_steps / max(one.steps, 1),
+        "from_step": one.stretch[0] if one.stretch else None,
+        "to_step": one.stretch[1] if one.stretch else None,
         "others_waited_ms_per_step": 1e3 * one.waited_for_s / steps,
         "waited_ms_per_step": 1e3 * one.waited_s / steps,
     }  # fmt: skip
@@ -96,39 +161,3 @@ def _waits(judged: Judgement) -> list[dict[str, Any]]:
         if row != column and per_step[row, column] > least
     ]
     return sorted(pairs, key=lambda pair: -pair["ms"])
-
-
-def _line(row: Mapping[str, Any]) -> str:
-    z = "-" if row["z"] is None else f"{row['z']:.1f}"
-    told = _words(row["verdict"])
-    if row["verdict"] == "slow":
-        told += f": {_words(row['cause'])}"
-    if row["from_step"] is not None:
-        told += f", steps {row['from_step']} to {row['to_step']}"
-    if "name" in row:
-        told += f"  {row['name']}"
-    return (
-        f"{row['rank']:>6} {row['stage']:>5} {z:>7} {row['excess_percent']:>6.1f} % "
-        f"{row['excess_ms_per_step']:>10,.1f} {row['slow_steps_percent']:>6.0f} % "
-        f"{row['others_waited_ms_per_step']:>11,.1f} ms {row['waited_ms_per_step']:>7,.1f} ms"
-        f"  {told}"
-    )
-
-
-def _remarks(told: Mapping[str, Any]) -> list[str]:
-    said = [f"{verdict(told)}; {told['steps']} steps"]
-    if told["uneven_stages"]:
-        stages = ", ".join(map(str, told["uneven_stages"]))
-        said.append(f"stage {stages}: each rank's work varies from step to step: uneven input")
-    if told["calls_out_of_order"]:
-        said.append(
-            f"{told['calls_out_of_order']:,} of {told['calls']:,} calls are left out of the waits: "
-            "a rank left before another came"
-        )
-    if not told["calls"]:
-        said.append("no calls between ranks were seen: who waited is not known")
-    return said
-
-
-def _words(name: str) -> str:
-    return str(name).replace("_", " ")

@@ -12,12 +12,10 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from .screen import ranked, readable
-from .tally import Z95, CellView
+from .screen import SHOWN, families, ranked, readable
+from .tally import PLUS_MINUS, Z95, CellView, Struck
 
 INK, RELEASED, TRUTH = "#22313f", "#1f77b4", "#2ca02c"
-ROWS = 12
-REST = {"idle", "unmeasured"}
 TITLES = {
     "incidents": "Incidents: a week of them, played into one window",
     "hardware_faults": "Hardware faults: eight weeks of them, in one window",
@@ -29,40 +27,45 @@ def draw(
     title: str,
     mean: list[CellView],
     by_window: list[list[CellView]],
-    events: dict[str, list[CellView]],
+    events: dict[str, Struck],
 ) -> None:
     """Write one PNG: mean mix with 95 % bars, the largest families over time, and the events."""
-    figure, axes = plt.subplots(2, 2, figsize=(13, 9), layout="constrained")
+    rows = 2 if events else 1
+    size = (13, 4.8 * rows)
+    figure, axes = plt.subplots(rows, 2, figsize=size, layout="constrained", squeeze=False)
     figure.suptitle(title, fontsize=13, color=INK)
+    figure.supxlabel(f"{PLUS_MINUS}; so are the error bars", fontsize=9, color=INK)
     _mix(axes[0][0], mean)
     _over_time(axes[0][1], mean, by_window)
-    for axis, (name, views) in zip(axes[1], events.items(), strict=False):
-        _events(axis, name, views)
+    for axis, (name, struck) in zip(axes[-1], events.items(), strict=False):
+        _events(axis, name, struck)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
 
 def _mix(axis: Axes, mean: list[CellView]) -> None:
-    families = [view for view in ranked(mean) if view.cell not in REST][:ROWS]
     rest = [view for view in mean if view.cell == "idle"]
-    _bars(axis, families, RELEASED)
+    _bars(axis, families(mean), RELEASED, 100)
     axis.set_xlabel("share of GPU wall time, % (mean of all windows)")
     idle = "".join(
-        f"  (idle {100 * v.released:.1f} ± {100 * v.standard_error:.1f} %)" for v in rest
+        f"  (idle {100 * v.released:.2f} ± {100 * Z95 * v.standard_error:.2f} %)" for v in rest
     )
     axis.set_title("Kernel mix of the fleet" + idle, fontsize=11)
     axis.legend(loc="lower right", fontsize=8)
 
 
-def _bars(axis: Axes, views: list[CellView], colour: str) -> None:
-    """Bars with 95 % intervals; a cell below noise gets a grey band up to two standard errors."""
+def _bars(axis: Axes, views: list[CellView], colour: str, scale: float) -> None:
+    """Bars with 95 % intervals; a cell below noise gets a grey band up to two standard errors.
+
+    scale   what a share is multiplied by: 100 for percent, or the hosts
+    """
     places = {view.cell: place for place, view in enumerate(reversed(views))}
     clear = [view for view in views if not view.below_noise]
     noise = [view for view in views if view.below_noise]
     axis.barh(
         [places[view.cell] for view in clear],
-        [100 * view.released for view in clear],
-        xerr=[100 * Z95 * view.standard_error for view in clear],
+        [scale * view.released for view in clear],
+        xerr=[scale * Z95 * view.standard_error for view in clear],
         color=colour,
         alpha=0.75,
         ecolor=INK,
@@ -71,7 +74,7 @@ def _bars(axis: Axes, views: list[CellView], colour: str) -> None:
     )
     axis.barh(
         [places[view.cell] for view in noise],
-        [200 * view.standard_error for view in noise],
+        [2 * scale * view.standard_error for view in noise],
         color="#f2f2f2",
         hatch="////",
         edgecolor="#d0d0d0",
@@ -80,7 +83,7 @@ def _bars(axis: Axes, views: list[CellView], colour: str) -> None:
     )
     known = [view for view in views if view.truth is not None]
     axis.plot(
-        [100 * (view.truth or 0.0) for view in known],
+        [scale * (view.truth or 0.0) for view in known],
         [places[view.cell] for view in known],
         "D",
         color=TRUTH,
@@ -93,7 +96,7 @@ def _bars(axis: Axes, views: list[CellView], colour: str) -> None:
 
 def _over_time(axis: Axes, mean: list[CellView], by_window: list[list[CellView]]) -> None:
     windows = range(1, len(by_window) + 1)
-    for leader in [view for view in ranked(mean) if view.cell not in REST][:4]:
+    for leader in families(mean)[:4]:
         series = [next(v for v in views if v.cell == leader.cell) for views in by_window]
         line = axis.errorbar(
             windows,
@@ -118,10 +121,12 @@ def _over_time(axis: Axes, mean: list[CellView], by_window: list[list[CellView]]
     axis.set_xlabel("window (dashed: truth)")
     axis.set_ylabel("share, %")
     axis.set_title("Largest families, window by window, 95 % intervals", fontsize=11)
-    axis.legend(fontsize=8)
+    low, high = axis.get_ylim()
+    axis.set_ylim(low, high + 0.12 * (high - low))  # room for the legend above the lines
+    axis.legend(fontsize=8, loc="upper center", ncols=4)
 
 
-def _events(axis: Axes, name: str, views: list[CellView]) -> None:
-    _bars(axis, ranked(views)[:10], "#d68910")
-    axis.set_xlabel("share of hosts, %")
+def _events(axis: Axes, name: str, struck: Struck) -> None:
+    _bars(axis, ranked(struck.views)[:SHOWN], "#d68910", struck.hosts)
+    axis.set_xlabel(f"hosts, of {struck.hosts:,} in the release")
     axis.set_title(TITLES.get(name, name.replace("_", " ")), fontsize=11)

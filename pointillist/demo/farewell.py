@@ -9,14 +9,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .screen import ranked, readable, share
+from .screen import REST, SHOWN, families, ranked, readable, share
 from .summary import Summary
-from .tally import NORMAL, Z95, CellView
+from .tally import NORMAL, PLUS_MINUS, Z95, CellView, Struck
 
 WEEKLY_HOSTS: Final = 12_500
 """The cohort of the shipped plan, for the line that says what a real fleet would see."""
 
-ROWS: Final = 10
+_AN_HOUR, _A_DAY = 1.5, 0.3
+"""Percentage points: 1.96 of the plan's standard errors, 0.788 and 0.161 (docs/privacy.md)."""
 
 Writer = Callable[[float], str]
 """Writes a share as the table's unit."""
@@ -26,54 +27,68 @@ def tell(
     console: Console,
     summary: Summary,
     mean: list[CellView],
-    events: dict[str, list[CellView]],
-    hosts: int,
+    events: dict[str, Struck],
 ) -> None:
-    """Print the summary; hosts is the number accepted in the last window."""
+    """Print the summary: the same rows, numbers and intervals as the chart."""
     console.print()
     console.rule("[bold]What was learned about the fleet, and about no host")
-    console.print("± is half of the 95 % interval. The truth is known because this is a demo.\n")
+    _prose(console, f"{PLUS_MINUS}. The truth is known because this is a demo.\n")
     title = f"GPU time by kernel family, mean of {summary.windows_released} windows"
-    _tell_cells(console, title, mean, lambda value: share(value) + " %")
-    for name, views in events.items():
-        title = name.replace("_", " ").capitalize() + ", hosts"
-        _tell_cells(console, title, views, lambda value: f"{value * hosts:,.0f}")
+    rest = [view for view in ranked(mean) if view.cell in REST]
+    _tell_cells(console, title, [*rest, *families(mean)], mean, lambda value: share(value) + " %")
+    for name, one in events.items():
+        title = f"{name.replace('_', ' ').capitalize()}, of {one.hosts:,} hosts"
+        shown, hosts = ranked(one.views)[:SHOWN], one.hosts
+        _tell_cells(console, title, shown, one.views, _in_hosts(hosts))
     _tell_privacy(console, summary)
     _tell_checks(console, summary)
     _tell_files(console, summary)
 
 
-def _tell_cells(console: Console, title: str, views: list[CellView], write: Writer) -> None:
-    shown = [view for view in ranked(views) if not view.below_noise]
+def _in_hosts(hosts: int) -> Writer:
+    return lambda value: f"{value * hosts:,.0f}"
+
+
+def _prose(console: Console, text: str) -> None:
+    """Print text that a terminal wraps at words, and a file not at all."""
+    console.print(text, highlight=False, soft_wrap=not console.is_terminal)
+
+
+def _tell_cells(
+    console: Console, title: str, shown: list[CellView], views: list[CellView], write: Writer
+) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(title, style="bold", min_width=34)
     for heading in ("released", "±", "truth"):
         table.add_column(heading, justify="right")
-    for view in shown[:ROWS]:
+    for view in shown:
         truth = "" if view.truth is None else write(view.truth)
         error = write(Z95 * view.standard_error)
         name = Text(readable(view.cell), style="not bold")
-        table.add_row(name, write(view.released), error, Text(truth, "green"))
+        released = Text("below noise", "dim") if view.below_noise else write(view.released)
+        table.add_row(name, released, error, Text(truth, "green"))
     console.print(table)
     noise = sum(1 for view in views if view.below_noise)
-    more = f"{len(shown) - ROWS} more above noise; " if len(shown) > ROWS else ""
+    hidden = len(views) - noise - sum(1 for view in shown if not view.below_noise)
+    more = f"{hidden} more above noise; " if hidden else ""
     console.print(
         f"{more}{noise} of {len(views)} cells below noise; of empty ones "
         f"{len(views) * NORMAL.cdf(-2):.1f} pass two standard errors by chance\n",
         style="dim",
         highlight=False,
+        soft_wrap=not console.is_terminal,
     )
 
 
 def _tell_privacy(console: Console, summary: Summary) -> None:
-    console.print(
+    _prose(
+        console,
         f"[bold]Privacy[/bold]\nThe whole run costs each host epsilon {summary.epsilon_spent:.2f} "
         f"of {summary.epsilon:g} at delta {summary.delta:g}. It is what a fleet of independent "
         "hosts would get. It is not what this host gets: the simulated hosts' data are known "
         "here, so their noise hides nobody. On the shipped weekly plan a fleet of this size "
-        f"would see little but noise; {WEEKLY_HOSTS:,} hosts see the kernel mix within 0.79 "
-        "points an hour and 0.16 a day (pointillist plan --hosts 12500).\n",
-        highlight=False,
+        f"would see little but noise; {WEEKLY_HOSTS:,} hosts see the kernel mix ± {_AN_HOUR} "
+        f"points an hour and ± {_A_DAY} a day (pointillist plan --hosts {WEEKLY_HOSTS}).\n",
     )
 
 
@@ -90,7 +105,7 @@ def _tell_checks(console: Console, summary: Summary) -> None:
             f"the mean; {summary.families_above_noise_expected:g} expected from the true mix"
         ),
         (
-            f"standard error {summary.standard_error_percent_window:.2f} points a window; window "
+            f"± {Z95 * summary.standard_error_percent_window:.2f} points a window; window "
             f"end to release: median {summary.window_end_to_release_p50_s:.1f} s, "
             f"p90 {summary.window_end_to_release_p90_s:.1f} s"
         ),
@@ -109,7 +124,7 @@ def _tell_checks(console: Console, summary: Summary) -> None:
         lines.append(f"refused, as the demo's network copies, forges and delays: {refused}")
     console.print("[bold]Checks[/bold]")
     for line in lines:
-        console.print(f"- {line}", highlight=False)
+        _prose(console, f"- {line}")
 
 
 def _tell_files(console: Console, summary: Summary) -> None:

@@ -10,9 +10,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from .tally import Z95, CellView
+from .tally import PLUS_MINUS, Z95, CellView
 
 ROWS = 14
+SHOWN = 12
+"""Rows of each table and of each part of the chart at a demo's end."""
+REST = frozenset({"idle", "unmeasured"})
 BAR_CELLS = 24
 WIDE = 100
 """Columns from which there is room for bars."""
@@ -125,13 +128,18 @@ def _bar(view: CellView) -> Text:
 
 def _footer(frame: Frame) -> Text:
     refused = ", ".join(f"{name} {count}" for name, count in sorted(frame.rejections.items()))
-    return Text(f"refused (planted by the demo): {refused or 'nothing yet'}", "dim")
+    return Text(f"refused (planted by the demo): {refused or 'nothing yet'}\n{PLUS_MINUS}", "dim")
 
 
 def ranked(views: list[CellView]) -> list[CellView]:
-    """Give the cells worth showing, largest first."""
+    """Give the cells worth showing, largest by truth or by release first."""
     shown = [view for view in views if view.worth_showing]
     return sorted(shown, key=lambda view: view.rank, reverse=True)
+
+
+def families(mean: list[CellView]) -> list[CellView]:
+    """Give the rows of the kernel mix that chart and farewell both show: no idle time."""
+    return [view for view in ranked(mean) if view.cell not in REST][:SHOWN]
 
 
 def readable(cell: str) -> str:

@@ -16,12 +16,15 @@ from .fleet import DemoFleet
 from .plan import MIX_SERIES
 from .run import epsilon_spent, event_sections, latencies_s, live_reports, rejections
 from .screen import ranked
-from .tally import Z95, CellView, Tally, expected_above_noise
+from .tally import Z95, CellView, Struck, Tally, expected_above_noise
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Everything a script may want to know of a run; shares are of GPU wall time or of hosts."""
+    """Everything a script may want to know of a run; shares are of GPU wall time or of hosts.
+
+    event_hosts   by section, the hosts accepted in its window: what its shares are of
+    """
 
     hosts: int
     gpus: int
@@ -49,6 +52,7 @@ class Summary:
     log: str
     mix: list[dict[str, Any]]
     events: dict[str, list[dict[str, Any]]]
+    event_hosts: dict[str, int]
     files: dict[str, str]
 
 
@@ -60,10 +64,7 @@ def summarise(fleet: DemoFleet, tally: Tally, output: Path) -> Summary:
     mean = tally.running_mean(MIX_SERIES, "kernel_mix")
     windows = tally.windows(MIX_SERIES)
     by_window = [tally.section(MIX_SERIES, "kernel_mix", window) for window in windows]
-    events = {
-        section: tally.section(series, section, fleet.last_window)
-        for series, section in event_sections()
-    }
+    events = events_of(fleet, tally)
     files = _write_files(fleet, output, mean, by_window, events)
     covered, checked = tally.coverage()
     low, high = _binomial_bounds(checked)
@@ -98,11 +99,20 @@ def summarise(fleet: DemoFleet, tally: Tally, output: Path) -> Summary:
         helper_pk=fleet.helper_pk.hex(),
         log="kafka" if fleet.options.kafka else "embedded",
         mix=[_cell(view) for view in ranked(mean)],
-        events={name: [_cell(view) for view in ranked(views)] for name, views in events.items()},
+        events={name: [_cell(view) for view in ranked(one.views)] for name, one in events.items()},
+        event_hosts={name: one.hosts for name, one in events.items()},
         files=files,
     )
     (output / "summary.json").write_text(json.dumps(asdict(summary), indent=2) + "\n")
     return summary
+
+
+def events_of(fleet: DemoFleet, tally: Tally) -> dict[str, Struck]:
+    """Give the release of each event section, in the order they are shown."""
+    return {
+        section: tally.struck(series, section, fleet.last_window)
+        for series, section in event_sections()
+    }
 
 
 def _binomial_bounds(checked: int) -> tuple[float, float]:
@@ -118,7 +128,7 @@ def _write_files(
     output: Path,
     mean: list[CellView],
     by_window: list[list[CellView]],
-    events: dict[str, list[CellView]],
+    events: dict[str, Struck],
 ) -> dict[str, str]:
     from .chart import draw  # matplotlib takes seconds to load: not while the fleet starts
 

@@ -18,6 +18,8 @@ import pandas as pd
 
 NORMAL: Final = NormalDist()
 Z95: Final = NORMAL.inv_cdf(0.975)
+PLUS_MINUS: Final = "± is half of the 95 % interval: 1.96 standard errors"
+"""What ± means wherever the demo writes it, and how long its error bars are to either side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,12 @@ class CellView:
 
     @property
     def rank(self) -> float:
-        """Where it stands in a list: by its truth, or by what was released where none is known."""
-        return self.released if self.truth is None else self.truth
+        """Where it stands in a list: by the larger of its truth and what was released as a number.
+
+        By the truth alone a false discovery would stand last, and be cut off.
+        """
+        released = 0.0 if self.below_noise else self.released
+        return self.released if self.truth is None else max(self.truth, released)
 
     @property
     def worth_showing(self) -> bool:
@@ -53,6 +59,14 @@ class CellView:
         if self.truth is None:
             return None
         return abs(self.released - self.truth) <= Z95 * self.standard_error
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """One release of an event section: its cells as shares of the hosts accepted in its window."""
+
+    hosts: int
+    views: list[CellView]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +125,13 @@ class Tally:
             if owner == series and start == window
         )
 
-    def last_hosts(self) -> int:
-        """Accepted hosts of the newest released window, 0 when there is none."""
-        newest = max(self.released, key=lambda key: key[2], default=None)
-        return 0 if newest is None else self.released[newest][0].hosts
+    def struck(self, series: str, section: str, window: int) -> Struck:
+        """Cells of an event section with the hosts of its own window; nothing before its release.
+
+        Windows of the same span have other hosts in each series: their reports are dropped alone.
+        """
+        rows = self.released.get((series, section, window), [])
+        return Struck(rows[0].hosts if rows else 0, self.section(series, section, window))
 
     def section(self, series: str, section: str, window: int) -> list[CellView]:
         """Cells of one section in one window, as shares of what the accepted hosts could reach."""

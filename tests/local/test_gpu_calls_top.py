@@ -109,6 +109,15 @@ def test_gpu_calls_fit_in_every_terminal(size: tuple[int, int]) -> None:
         assert max(cell_len(line) for line in lines) <= size[0]
 
 
+@pytest.mark.parametrize("columns", [60, 80, 100, 200])
+def test_gpu_calls_keep_names_and_titles_whole(columns: int) -> None:
+    """Kernels' names have hundreds of characters; all else is whole."""
+    text = "\n".join(page(recorded_view(), columns, 30))
+    for part in (" process ", "python3-1", "launches/s", "wait %", "peak", "failed",
+                 "collective ", "all_reduce ", "by address "):  # fmt: skip
+        assert part in text, part
+
+
 def test_gpu_calls_at_80x24_show_each_part_even_of_a_busy_host() -> None:
     crowd = many_calls(60, 9)
     text = "\n".join(page(view_of(crowd, governor_state()), 80, 24))

@@ -105,10 +105,43 @@ def test_peers_pass_over_a_burst_and_find_what_begins_late() -> None:
     late = calm.times.copy()
     late[2, 130:] *= 2
     (found,) = judge(job(Made(late, calm.stages))).slow
-    assert found.rank == 2
-    assert found.slow_steps is not None
-    assert found.slow_steps[1] == 199
-    assert 100 <= found.slow_steps[0] <= 150
+    assert (found.rank, found.stretch) == (2, (130, 199))
+
+
+@pytest.mark.parametrize(("begin", "end"), [(11, 60), (0, 49), (0, 60), (24, 51)])
+def test_peers_tell_the_first_and_the_last_slow_step(begin: int, end: int) -> None:
+    """Windows of 30 steps accuse; the told steps are those that are slow, not the windows'."""
+    struck = made(12, {0: 1.0}, 4, steps=60)
+    struck.times[2, begin:end] *= 1.4
+    (found,) = judge(job(struck)).slow
+    assert found.stretch == (begin, end - 1)
+    assert (found.slow_steps, found.steps) == (end - begin, 60)
+    assert found.window in {(0, 29), (30, 59)}
+
+
+def test_peers_take_no_lone_slow_step_for_the_beginning() -> None:
+    struck = made(12, {0: 1.0}, 4, steps=120)
+    struck.times[2, [3, 15]] *= 2
+    struck.times[2, 50:] *= 1.5
+    (found,) = judge(job(struck)).slow
+    assert found.stretch == (50, 119)
+    assert found.slow_steps == 72
+
+
+def test_peers_show_the_excess_of_too_few_steps_and_accuse_nobody() -> None:
+    few = made(13, {0: 1.0}, 4, steps=4, slow={3: 1.3})
+    row = judge(job(few)).ranks[3]
+    assert row.verdict is Verdict.TOO_FEW_STEPS
+    assert row.compared.excess == pytest.approx(0.3, abs=0.1)
+
+
+def test_peers_of_two_are_drawn_as_they_are_judged() -> None:
+    """The excess of the picture is that of the table: beside the other rank, not the middle."""
+    judged = judge(job(made(1, {0: 1.0}, 2, slow={1: 1.5})))
+    drawn = np.median(judged.excess(), axis=1)
+    assert drawn.tolist() == pytest.approx([one.compared.excess for one in judged.ranks])
+    alone = judge(job(made(1, {0: 1.0}, 1)))
+    assert np.isnan(alone.excess()).all()
 
 
 def test_peers_ask_for_persistence() -> None:

@@ -22,8 +22,10 @@ def run(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, list(map(str, arguments)))
 
 
-def write(path: Path, ranks: int, slow: dict[int, float], steps: int = 30) -> None:
-    job = made(11, {0: 1.0}, ranks, steps, slow=slow)
+def write(path: Path, ranks: int, slow: dict[int, float], steps: int = 30, since: int = 0) -> None:
+    job = made(11, {0: 1.0}, ranks, steps)
+    for one, factor in slow.items():
+        job.times[one, since:] *= factor
     rank, step = np.meshgrid(np.arange(ranks), np.arange(steps), indexing="ij")
     work = job.times.ravel()
     columns = {
@@ -73,6 +75,37 @@ def test_stragglers_shows_the_worst_of_a_large_job_unless_asked_for_all(tmp_path
     assert "... and 20 more; --all shows them" in short
     assert short.splitlines()[1].split()[0] == "31"
     assert len(whole.splitlines()) == len(short.splitlines()) + 19
+
+
+def test_stragglers_tells_when_a_rank_was_slow(tmp_path: Path) -> None:
+    path = tmp_path / "late.parquet"
+    write(path, 4, {2: 1.5}, steps=60, since=11)
+    shown, told = run(path).stdout, json.loads(run(path, "--json").stdout)["ranks"][2]
+    assert "rank 2: slow from step 11 to 59, in 82 % of the run's steps" in shown
+    assert "30 to 59, in 100 %" in shown
+    assert (told["from_step"], told["to_step"], told["slow_steps"]) == (11, 59, 49)
+    assert (told["window_from_step"], told["slow_steps_percent"]) == (30, 100)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 200])
+def test_stragglers_fits_the_terminal(
+    trace: Path, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    shown = run(trace).stdout
+    assert max(map(len, shown.splitlines())) <= columns
+    assert "slow: compute" in shown
+    assert ("Left out" in shown) == (columns < 100)
+    assert " -0.0 " not in shown
+
+
+def test_stragglers_keeps_the_columns_of_its_table_straight(tmp_path: Path) -> None:
+    path = tmp_path / "slow.parquet"
+    write(path, 6, {4: 300.0})
+    head, *rows = run(path).stdout.splitlines()[:7]
+    ends = [head.index(name) + len(name) for name in ("excess", "others waited", "it waited")]
+    for row in rows:
+        assert all(row[end - 1] != " " and row[end : end + 2] == "  " for end in ends), row
 
 
 def test_stragglers_says_when_nothing_can_be_said(tmp_path: Path) -> None:

@@ -1,0 +1,89 @@
+"""What a demo ends with: text and chart say the same, and hide no false discovery."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from matplotlib import pyplot as plt
+from rich.console import Console
+
+from pointillist.demo import chart, farewell
+from pointillist.demo.screen import SHOWN, families, ranked
+from pointillist.demo.tally import PLUS_MINUS, Z95, CellView, ReleasedCell, Struck, Tally
+
+WINDOW = 100
+FALSE = CellView("thermal_interface", 0.025, 0.01, 0.0)
+"""Released above two standard errors, and struck nobody."""
+
+EVENTS = Struck(
+    1_469,
+    [
+        *(CellView(f"struck_{n}", 0.09 - 0.002 * n, 0.01, 0.09) for n in range(SHOWN - 1)),
+        *(CellView(f"rare_{n}", 0.001, 0.01, 0.002) for n in range(5)),
+        FALSE,
+    ],
+)
+MIX = [CellView("idle", 0.4076, 0.0033, 0.41), CellView("gpu_time/gemm", 0.19, 0.0033, 0.193)]
+
+
+@pytest.fixture
+def tally() -> Tally:
+    """The newest key is of another series, with other hosts."""
+    rows = {
+        ("week", "incidents", WINDOW): [ReleasedCell("disk_io", 132.77, 14.8, 1_469)],
+        ("mix", "kernel_mix", WINDOW + 5): [ReleasedCell("idle", 1.0, 0.1, 1_461)],
+    }
+    truths = {("week", WINDOW): (1_469, [140])}
+    layout = {"week": [("incidents", "disk_io", 1.0)], "mix": []}
+    return Tally({"incidents": 1.0, "kernel_mix": 40.0}, layout, truths, rows)
+
+
+def told(width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    shown = ranked(EVENTS.views)[:SHOWN]
+    write = farewell._in_hosts(EVENTS.hosts)
+    farewell._tell_cells(console, "Incidents", shown, EVENTS.views, write)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_demo_counts_hosts_of_the_releases_own_window(tally: Tally) -> None:
+    struck = tally.struck("week", "incidents", WINDOW)
+    (view,) = struck.views
+    write = farewell._in_hosts(struck.hosts)
+    assert (write(view.released), write(view.truth or 0)) == ("133", "140")
+    assert tally.struck("week", "incidents", WINDOW + 5) == Struck(0, [])
+
+
+def test_demo_text_and_chart_show_the_same_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+    figure, axis = plt.subplots()
+    monkeypatch.setattr(chart, "_bars", lambda _, views, *rest: drawn.extend(v.cell for v in views))
+    chart._events(axis, "hardware_faults", EVENTS)
+    plt.close(figure)
+    lines = told().splitlines()[1 : 1 + SHOWN]
+    assert [line[:34].strip().replace(" ", "_") for line in lines] == drawn
+    assert FALSE.cell in drawn
+
+
+def test_demo_shows_a_false_discovery_before_what_is_below_noise() -> None:
+    cells = [view.cell for view in ranked(EVENTS.views)]
+    assert cells.index(FALSE.cell) == SHOWN - 1
+    assert families([*MIX, replace(FALSE, released=0.5)])[0].cell == FALSE.cell
+
+
+def test_demo_chart_writes_the_interval_of_the_text() -> None:
+    figure, axis = plt.subplots()
+    chart._mix(axis, MIX)
+    title = axis.get_title()
+    plt.close(figure)
+    assert f"± {100 * Z95 * MIX[0].standard_error:.2f} %" in title
+    assert "40.76" in title
+    assert "1.96" in PLUS_MINUS
+
+
+def test_demo_text_is_not_wrapped_in_a_file() -> None:
+    last = told(width=40).splitlines()[-2]
+    assert last.endswith("pass two standard errors by chance")
