@@ -165,7 +165,7 @@ def _texts(row: CauseRow) -> list[str]:
     part = "–" if row.part is None else f"{row.part:.0%}".replace("%", " %")
     return [
         row.component,
-        _readable(row.cause) + ("" if row.as_reported is None else " *"),
+        row.cause + ("" if row.as_reported is None else " *"),
         f"{row.hosts:,.0f} ± {1.96 * row.standard_error:,.0f}",
         f"{row.low:,.0f} to {row.high:,.0f}",
         f"{100 * row.share:.2f} %",
@@ -187,7 +187,7 @@ def remarks(table: CauseTable) -> list[str]:
     lines = [table.correction + _HINTS.get(table.correction, "")]
     lines += [table.scope] if table.scope else []
     lines.append(_low(table.lost))
-    noise = [_readable(row.cause) for row in table.rows if row.below_noise]
+    noise = [row.cause for row in table.rows if row.below_noise]
     if noise:
         lines.append(f"below noise: {', '.join(noise)}")
     lines.append(
@@ -241,14 +241,8 @@ def _of_correction(table: CauseTable) -> list[str]:
             reasons.setdefault(row.as_reported, []).append(row.cause)
     if reasons:
         lines.append("* as reported, not corrected:")
-        lines += [
-            f"  {_readable(', '.join(names))}: {_readable(why)}" for why, names in reasons.items()
-        ]
+        lines += [f"  {', '.join(names)}: {why}" for why, names in reasons.items()]
     return lines
-
-
-def _readable(cause: str) -> str:
-    return cause.replace("_", " ")
 
 
 def _length(seconds: int) -> str:

@@ -42,7 +42,7 @@ def test_train_says_how_good_the_model_is_beside_the_hand_rules(
     assert f"{out}: model logistic " in said
     assert "runs by cause: cpu_contention 2, memory_pressure 2, disk_io 2" in said
     assert "runs held out: they taught nothing" in said
-    assert "judged by 7 teaching runs, each by a model taught without it (6 faults" in said
+    assert "judged by 8 teaching runs, each by a model taught without it (6 faults" in said
     assert "this kind of model  macro-F1" in said
     assert "the hand rules      macro-F1" in said
 
