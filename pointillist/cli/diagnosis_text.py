@@ -52,33 +52,38 @@ def taught_lines(answer: Row) -> str:
     """What was taught, by what, and how well it does."""
     counts = ", ".join(f"{name} {runs}" for name, runs in answer["runs_by_cause"].items())
     taught = f"{_count(answer['examples'], 'example')} of {_count(answer['runs'], 'run')}"
-    idle = _count(answer["held_out"], "run")
+    idle = _count(answer["held_out"], "run") if answer["held_out"] else "no run"
+    use = ": they taught nothing, `evaluate` judges by them" if answer["held_out"] else ""
     lines = [
         f"{answer['file']}: model {answer['model']}, {_count(answer['bytes'], 'byte')}",
         f"taught by {taught}; runs by cause: {counts or 'none'}",
-        f"{idle} held out: they taught nothing, `evaluate` judges by them",
+        f"{idle} held out{use}",
     ]
     judged = answer["left_out"]
     return "\n".join(lines if judged is None else [*lines, *_judged_lines(judged)])
 
 
 def _judged_lines(judged: Row) -> list[str]:
+    alone = ", ".join(judged["causes_of_one_run"])
+    few = [f"one run alone teaches {alone}: it judges nothing; record more"] if alone else []
     if judged["macro_f1"] is None:
-        return ["not judged: no run can be left out, what is left teaches fewer than two causes"]
+        return [
+            *few,
+            "not judged: it takes two runs of a cause. WARNING: nothing shows that this model is "
+            "better than the hand rules, which agents without a model use",
+        ]
     runs, faults = _count(judged["runs"], "teaching run"), _count(judged["faults"], "fault")
     rules = _score(judged["rules_macro_f1"], judged["rules_accuracy"])
     lines = [
+        *few,
         f"judged by {runs}, each by a model taught without it ({faults} with impact):",
         f"  this kind of model  {_score(judged['macro_f1'], judged['accuracy'])}",
         f"  the hand rules      {rules}; their limits were set on such runs",
     ]
-    if judged["causes_of_one_run"]:
-        alone = ", ".join(judged["causes_of_one_run"])
-        lines.append(f"  one run alone teaches {alone}: left out, it cannot be known; record more")
     if judged["rules_are_better"]:
         lines.append(
-            "WARNING: the hand rules do better on these runs. Do not ship this model: an agent "
-            "without one uses the hand rules"
+            "WARNING: the hand rules do as well or better on these runs. Do not ship this model: "
+            "an agent without one uses the hand rules"
         )
     else:
         lines.append("before you ship it: `pointillist diagnosis evaluate --model FILE`")

@@ -14,7 +14,7 @@ HOSTS = 20_000
 
 def reported(has: np.ndarray) -> Floats:
     """Shares that come in when each host draws two of its causes, as agents do."""
-    words = uniform_words(*has.shape, np.random.default_rng(3).bytes)
+    words = uniform_words(has.shape[0], has.shape[1], np.random.default_rng(3).bytes)
     return np.asarray(choose_indicators(has.astype(np.int64), 2, words).mean(axis=0), np.float64)
 
 

@@ -57,8 +57,10 @@ def test_train_warns_where_hand_rules_do_better() -> None:
         "runs_by_cause": {"disk_io": 1}, "held_out": 1, "left_out": judged,
     }  # fmt: skip
     said = taught_lines(answer)
-    assert "WARNING: the hand rules do better on these runs." in said
+    assert "WARNING: the hand rules do as well or better on these runs." in said
     assert "one run alone teaches disk_io" in said
+    nothing = judged | {"macro_f1": None}
+    assert "nothing shows that this model is better" in taught_lines(answer | {"left_out": nothing})
     assert "WARNING" not in taught_lines(
         answer | {"left_out": judged | {"rules_are_better": False}}
     )
