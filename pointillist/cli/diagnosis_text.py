@@ -67,11 +67,11 @@ def _judged_lines(judged: Row) -> list[str]:
     alone = ", ".join(judged["causes_of_one_run"])
     few = [f"one run alone teaches {alone}: it judges nothing; record more"] if alone else []
     if judged["macro_f1"] is None:
-        return [
-            *few,
+        unknown = (
             "not judged: it takes two runs of a cause. WARNING: nothing shows that this model is "
-            "better than the hand rules, which agents without a model use",
-        ]
+            "better than the hand rules, which agents without a model use"
+        )
+        return [*few, unknown]
     runs, faults = _count(judged["runs"], "teaching run"), _count(judged["faults"], "fault")
     rules = _score(judged["rules_macro_f1"], judged["rules_accuracy"])
     lines = [
