@@ -56,11 +56,14 @@ def figures(rows: Rows) -> str:
     asked = [one for one in told if one["goal"] is not None]
     goals = [(*_figure(one, values), number(one["goal"]), verdict(one, values)) for one in asked]
     rest = [_figure(one, values) for one in told if one["goal"] is None]
-    return (
-        table(("against the goals", "value", "95 %", "goal", "verdict"), goals)
-        + "\n*Not proven*: the goal is met by what was counted, and missed at the other end of what "
-        "that allows.\n\n" + table(("beside them", "value", "95 %"), rest)
-    )
+    first = table(("against the goals", "value", "95 %", "goal", "verdict"), goals)
+    second = table(("beside them", "value", "95 %"), rest)
+    return f"{first}\n{_NOT_PROVEN}\n{second}"
+
+
+_NOT_PROVEN: Final = (
+    "*Not proven*: what was counted meets the goal, the other end of what that allows does not.\n"
+)
 
 
 def _figure(one: Mapping[str, Any], values: Mapping[str, Any]) -> Cells:
