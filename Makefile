@@ -94,6 +94,7 @@ lint-proto:
 
 lint-docs: $(STAMP)
 	@$(PYTHON) scripts/readme_figures.py --check
+	@$(PYTHON) scripts/gpu_fault_figures.py --check
 	@# Not --quiet: mkdocs then overlooks the very warnings that --strict should fail on.
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --site-dir "$(SITE)" \
 		>.venv/mkdocs.log 2>&1 || { grep -v INFO .venv/mkdocs.log; exit 1; }
@@ -145,6 +146,7 @@ endif
 
 bench-diagnosis-gpu: $(STAMP)
 	@$(PYTHON) -m bench.diagnosis.gpu_faults $(or $(ARGS),judge)
+	@$(PYTHON) scripts/gpu_fault_figures.py
 
 bench-audit: $(STAMP)
 	@$(PYTHON) -m bench.audit $(ARGS)

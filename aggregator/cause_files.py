@@ -45,6 +45,11 @@ CAUSE_MEANINGS: Final[dict[str, tuple[pa.DataType, str]]] = {
     "corrected": (pa.bool_(), "by the measured rates of the agents' detector"),
     "correction": (pa.string(), "by which rates, or why not"),
     "by_chance": (pa.float64(), "rows of the table that would pass for numbers by chance"),
+    "scope": (pa.string(), "what hosts and their intervals are about"),
+    "lost": (
+        pa.float64(),
+        "part of all causes lost as a host reports two at most, if causes are independent",
+    ),
     "cause": (pa.string(), "cause, as the catalogue names it"),
     "component": (pa.string(), "what of a host it is of"),
     "reported": (pa.float64(), "hosts that reported it, noise included"),
@@ -63,7 +68,7 @@ CAUSE_MEANINGS: Final[dict[str, tuple[pa.DataType, str]]] = {
     "part_high": (pa.float64(), "upper end of its 95 % interval"),
     "false_high": (pa.float64(), "how many of hosts could still be false alarms"),
     "below_noise": (pa.bool_(), "hosts is under 2 standard errors: do not read it as a number"),
-    "measured": (pa.bool_(), "the detector was measured on this cause"),
+    "as_reported": (pa.string(), "why this cause is not corrected although the table is, or NULL"),
     "trend": (pa.string(), "rising, falling, no change beyond noise, or no window before"),
     "change": (pa.float64(), "hosts more than in the window before, at this window's size"),
     "change_low": (pa.float64(), "lower end of its 95 % interval"),
@@ -99,6 +104,8 @@ def cause_columns(tables: Iterable[CauseTable]) -> pa.Table:
             "corrected": table.corrected,
             "correction": table.correction,
             "by_chance": table.by_chance,
+            "scope": table.scope,
+            "lost": table.lost,
             **{name: getattr(row, name) for name in _ROW},
         }
         for table in tables
@@ -108,8 +115,12 @@ def cause_columns(tables: Iterable[CauseTable]) -> pa.Table:
 
 
 def tables_read(records: Iterable[Record]) -> list[CauseTable]:
-    """Give the tables that rows of `causes` hold, newest first."""
+    """Give the tables that rows of `causes` hold, newest first.
+
+    Columns that an older store did not write are taken for empty.
+    """
     found = []
+    records = [dict.fromkeys(CAUSE_MEANINGS) | dict(record) for record in records]
     for rows in _grouped(records, ("window_start", "series", "cohort", "section")):
         first = rows[0]
         made = (CauseRow(**{name: _read(name, row[name]) for name in _ROW}) for row in rows)
@@ -118,6 +129,7 @@ def tables_read(records: Iterable[Record]) -> list[CauseTable]:
                 first["series"], first["cohort"], _seconds(first["window_start"]),
                 first["window_s"], first["section"], first["n_hosts"], bool(first["corrected"]),
                 first["correction"], ordered(made), first["by_chance"],
+                _read("scope", first["scope"]) or "", _read("lost", first["lost"]) or 0.0,
             )
         )  # fmt: skip
     return found[::-1]
@@ -188,4 +200,6 @@ def _read(name: str, value: Any) -> Any:
     kind = CAUSE_MEANINGS[name][0]
     if pa.types.is_floating(kind):
         return None if value is None or np.isnan(value) else float(value)
+    if pa.types.is_string(kind):
+        return value if isinstance(value, str) else None
     return bool(value) if pa.types.is_boolean(kind) else value

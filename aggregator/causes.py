@@ -7,7 +7,7 @@ docs/root-causes.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -15,7 +15,16 @@ from typing import Final
 
 import numpy as np
 
+from .cause_reasons import (
+    CORRECTED_SCOPE,
+    MOST_CAUSES,
+    NOT_DETECTED,
+    REPORTED_SCOPE,
+    chosen_rates,
+    why_as_reported,
+)
 from .correction import Corrected, CorrectionRefused, Rates, Reported, change, correct
+from .crowding import lost_if_independent
 from .detector import SECTION as INCIDENTS
 from .detector import Detector
 from .ratios import BELOW_NOISE_ERRORS, expected_by_chance, fieller, normal_quantile
@@ -80,7 +89,8 @@ class CauseRow:
     part ...            of all causes of the table together; None where that whole is noise
     false_high          how many of `hosts` false alarms could still account for
     below_noise         hosts is under 2 standard errors: no number to quote
-    measured            the detector was measured on this cause; always, where nothing is corrected
+    as_reported         why this cause is not corrected although the table is; None: it is, or
+                        nothing is
     change ...          hosts more than in the window before, at this window's size; None without
     """
 
@@ -99,7 +109,7 @@ class CauseRow:
     part_high: float | None
     false_high: float
     below_noise: bool
-    measured: bool
+    as_reported: str | None
     trend: Trend
     change: float | None
     change_low: float | None
@@ -113,6 +123,9 @@ class CauseTable:
     corrected   by a detector's measured rates
     correction  by which, or why not
     by_chance   rows that would pass for numbers if no host had been struck
+    scope       what hosts and their intervals are about, and what is in no interval
+    lost        part of all hosts' causes that went unreported because a host reports `MOST_CAUSES`
+                at most, if causes strike independently; more where they come together
     """
 
     series: str
@@ -125,6 +138,8 @@ class CauseTable:
     correction: str
     rows: tuple[CauseRow, ...]
     by_chance: float
+    scope: str
+    lost: float
 
     @property
     def shown(self) -> tuple[CauseRow, ...]:
@@ -150,19 +165,25 @@ def cause_table(
             f"expected the window of {now.section} before {now.window_start_s}, "
             f"got {before.section} at {before.window_start_s}"
         )
-    rates, correction = _rates(now, detector, agents_model)
-    used = rates or Rates.perfect(len(now.causes))
+    rates, correction = None, NOT_DETECTED
+    if now.section == INCIDENTS:
+        rates, correction = chosen_rates(now.causes, now.window_s, detector, agents_model)
+    why: Sequence[str | None] = [None] * len(now.causes)
+    used = Rates.perfect(len(now.causes))
     try:
-        found = correct(now.reported, used)
+        found = correct(now.reported, rates or used)
+        if rates is not None:
+            used, why = rates, why_as_reported(rates, now.causes)
     except CorrectionRefused as refused:
         rates, correction = None, f"not corrected: {refused}"
-        used = Rates.perfect(len(now.causes))
         found = correct(now.reported, used)
-    rows = _rows(now, before, found, used, corrected=rates is not None)
+    rows = _rows(now, before, found, used, why)
+    clear = [row.reported / now.reported.hosts for row in rows if not row.below_noise]
     return CauseTable(
         now.series, now.cohort, now.window_start_s, now.window_s, now.section, now.reported.hosts,
-        rates is not None, correction, ordered(rows),
-        expected_by_chance(len(rows)),
+        rates is not None, correction, ordered(rows), expected_by_chance(len(rows)),
+        CORRECTED_SCOPE if rates is not None else REPORTED_SCOPE,
+        lost_if_independent(np.array(clear), MOST_CAUSES),
     )  # fmt: skip
 
 
@@ -183,35 +204,12 @@ def _follows(now: CauseWindow, before: CauseWindow) -> bool:
     )
 
 
-def _rates(
-    now: CauseWindow, detector: Detector | None, agents_model: str | None
-) -> tuple[Rates | None, str]:
-    """Give the rates to correct by, or None and why not."""
-    if now.section != INCIDENTS:
-        return None, "not corrected: faults are read from logs and counters, not detected"
-    if detector is None:
-        return None, "not corrected: no measured rates of the agents' detector"
-    if detector.classes != now.causes:
-        return None, "not corrected: the rates are of other causes than the release"
-    if agents_model is None:
-        return None, "not corrected: nobody said which model the agents run"
-    if detector.model != agents_model:
-        return None, (
-            f"not corrected: the rates are of model {detector.model}, the agents run {agents_model}"
-        )
-    runs, hours = int(detector.trials.sum()), detector.worker_hours
-    return detector.rates(now.window_s), (
-        f"corrected by {runs} runs and {hours:.1f} worker-hours of model {detector.model}"
-    )
-
-
 def _rows(
     now: CauseWindow,
     before: CauseWindow | None,
     found: Corrected,
     rates: Rates,
-    *,
-    corrected: bool,
+    why: Sequence[str | None],
 ) -> list[CauseRow]:
     n, reach = now.reported.hosts, normal_quantile()
     error = found.standard_error
@@ -243,7 +241,7 @@ def _rows(
                 part_high=float(parts.high[at]) if known else None,
                 false_high=n * float(found.false_high[at]),
                 below_noise=bool(below[at]),
-                measured=not corrected or bool(rates.trials[at] > 0),
+                as_reported=why[at],
                 trend=_trend(step),
                 change=None if step is None else n * step[0],
                 change_low=None if step is None else n * (step[0] - step[1]),

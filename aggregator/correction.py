@@ -4,7 +4,11 @@ Everything is in shares of the hosts. With x_i the share that truly had cause i,
 probability that such a host reports j and f_j that a host without any does, the expected reports
 are s = A'x + (1 - sum x) f; x is solved for. What is uncertain, and goes into the errors: the noise
 of the release, the detector's own chance on so many hosts, and the rates themselves, which come
-from a finite number of runs and hours. Docs: docs/root-causes.md.
+from a finite number of runs and hours.
+
+A cause that the rates cannot carry (`correctable`) stays as reported, and the system is solved for
+the others alone. Its hosts then count among those without a cause; what of them is reported as
+another cause stays in that cause's number. Docs: docs/root-causes.md.
 """
 
 from __future__ import annotations
@@ -15,9 +19,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from .ratios import Floats, normal_quantile
+from .ratios import Floats, normal_quantile, wilson_low
 
 Counts = npt.NDArray[np.int64]
+Kept = npt.NDArray[np.bool_]
+
+LEAST_TRIALS: Final = 3
+"""Runs of a cause below which nothing is corrected by them: with one, each other cause's error
+grows by a tenth of its hosts."""
 
 MAX_CONDITION: Final = 1e3
 """A detector whose matrix amplifies errors more than this is of no use for a correction."""
@@ -32,8 +41,8 @@ class Rates:
     """A detector's rates, per host and window.
 
     detection           float64[k, k]; [i, j]: a host with cause i reports j; rows sum to 1 at most
-    trials, counts      int64[k], int64[k, k] that the rows come from; no trials: row i is an
-                        assumption, and carries no error
+    trials, counts      int64[k], int64[k, k] that the rows come from; without trials row i is no
+                        measurement
     false_alarm         float64[k]: a host without any cause reports j
     false_alarm_low, false_alarm_high   ends of its 95 % interval
     """
@@ -44,6 +53,18 @@ class Rates:
     false_alarm: Floats
     false_alarm_low: Floats
     false_alarm_high: Floats
+
+    def only(self, kept: Kept) -> Rates:
+        """The same for some causes alone; the others are never reported, and have no trials."""
+        both = np.outer(kept, kept)
+        return Rates(
+            np.where(both, self.detection, 0.0),
+            np.where(kept, self.trials, 0),
+            np.where(both, self.counts, 0),
+            np.where(kept, self.false_alarm, 0.0),
+            np.where(kept, self.false_alarm_low, 0.0),
+            np.where(kept, self.false_alarm_high, 0.0),
+        )
 
     @classmethod
     def perfect(cls, classes: int) -> Rates:
@@ -61,7 +82,8 @@ class Corrected:
 
     share           may be negative: noise is not clipped away
     covariance      float64[k, k] of share: noise, the detector's chance, its matrix' own error
-    low, high       95 % interval, with the uncertainty of the false alarms in it on top
+    low, high       95 % interval, with the uncertainty of the false alarms in it on top; of the
+                    hosts that reported it where the cause is not correctable
     false_high      how much of share false alarms could still account for
     """
 
@@ -101,27 +123,44 @@ class Reported:
         return np.diag((self.standard_error / self.hosts) ** 2)
 
 
+def correctable(rates: Rates) -> Kept:
+    """Tell the causes that the rates can carry: bool[k].
+
+    Enough runs, told rightly in one at least, and by its hosts more often than by hosts without any
+    cause.
+    """
+    right = np.diag(rates.detection)
+    told: Kept = (rates.trials >= LEAST_TRIALS) & (right > 0) & (right > rates.false_alarm)
+    return told
+
+
 def correct(reported: Reported, rates: Rates) -> Corrected:
     """Estimate which share of the hosts truly had each cause.
 
-    A host is taken to have at most one cause, and at most one incident of it, in the window.
+    A host is taken to have at most one cause, and at most one incident of it, in the window. What
+    is not correctable keeps the share that was reported, with the error of the noise alone.
     Raises      CorrectionRefused when the rates tell the causes apart too badly
     """
-    inverse = _inverse(rates, len(reported.value))
-    share = inverse @ (reported.share - rates.false_alarm)
-    inside = reported.noise + _chance(share, rates, reported.hosts) + _matrix_error(share, rates)
-    covariance = inverse @ inside @ inverse.T
+    _check(rates, len(reported.value))
+    kept = correctable(rates)
+    inverse, used = _inverse(rates, kept), rates.only(kept)
+    share = inverse @ (reported.share - used.false_alarm)
+    struck = np.where(kept, share, 0.0)
+    drawn = reported.noise + _chance(struck, used, reported.hosts)
+    covariance = inverse @ (drawn + _matrix_error(struck, used)) @ inverse.T
     reach = normal_quantile() * np.sqrt(np.diag(covariance))
-    clean = max(1.0 - float(np.clip(share, 0, 1).sum()), 0.0)
+    beside = normal_quantile() * np.sqrt(np.diag(inverse @ drawn @ inverse.T))
+    clean = max(1.0 - float(np.clip(struck, 0, 1).sum()), 0.0)
     # No more hosts can have been accused wrongly than reported at all.
     most = np.maximum(reported.share + normal_quantile() * np.sqrt(np.diag(reported.noise)), 0.0)
-    above = np.minimum(clean * (rates.false_alarm_high - rates.false_alarm), most)
-    below = clean * (rates.false_alarm - rates.false_alarm_low)
+    above = np.minimum(clean * (used.false_alarm_high - used.false_alarm), most)
+    below = clean * (used.false_alarm - used.false_alarm_low)
     down, up = (np.sqrt((inverse**2) @ change**2) for change in (above, below))
     low = share - np.hypot(reach, down)
     # False alarms explain hosts away, down to none; only noise goes below.
     low = np.maximum(low, np.minimum(share - reach, 0.0))
-    return Corrected(share, covariance, low, share + np.hypot(reach, up), down)
+    reach_up = np.maximum(reach, np.hypot(beside, _missed(struck, used)))
+    return Corrected(share, covariance, low, share + np.hypot(reach_up, up), down)
 
 
 def change(now: Reported, before: Reported, rates: Rates) -> tuple[Floats, Floats]:
@@ -131,33 +170,32 @@ def change(now: Reported, before: Reported, rates: Rates) -> tuple[Floats, Float
     in proportion to the change alone, so a trend is told more sharply than a level.
     Raises      CorrectionRefused
     """
-    inverse = _inverse(rates, len(now.value))
+    _check(rates, len(now.value))
+    kept = correctable(rates)
+    inverse, used = _inverse(rates, kept), rates.only(kept)
     moved = inverse @ (now.share - before.share)
-    inside = now.noise + before.noise + _matrix_error(moved, rates)
+    inside = now.noise + before.noise + _matrix_error(np.where(kept, moved, 0.0), used)
     for window in (now, before):
-        share = inverse @ (window.share - rates.false_alarm)
-        inside = inside + _chance(share, rates, window.hosts)
+        share = np.where(kept, inverse @ (window.share - used.false_alarm), 0.0)
+        inside = inside + _chance(share, used, window.hosts)
     return moved, np.sqrt(np.diag(inverse @ inside @ inverse.T))
 
 
-def _inverse(rates: Rates, classes: int) -> Floats:
-    detection, false_alarm = rates.detection, rates.false_alarm
-    if detection.shape != (classes, classes) or false_alarm.shape != (classes,):
+def _check(rates: Rates, classes: int) -> None:
+    if rates.detection.shape != (classes, classes) or rates.false_alarm.shape != (classes,):
         raise ValueError(
             f"expected a {classes} x {classes} detection matrix and {classes} false-alarm rates, "
-            f"got {detection.shape} and {false_alarm.shape}"
+            f"got {rates.detection.shape} and {rates.false_alarm.shape}"
         )
-    everything = (detection, false_alarm, rates.false_alarm_low, rates.false_alarm_high)
+    everything = (rates.detection, rates.false_alarm, rates.false_alarm_low, rates.false_alarm_high)
     if any((one < 0).any() or (one > 1).any() for one in everything):
         raise ValueError("a detector's rates must be probabilities between 0 and 1")
-    deaf = np.flatnonzero(np.diag(detection) <= false_alarm)
-    if deaf.size:
-        at = int(deaf[0])
-        raise CorrectionRefused(
-            "false alarms drown a cause: expected its hosts to report it more often than hosts "
-            f"without any, got {detection[at, at]:.3f} and {false_alarm[at]:.3f} (class {at})"
-        )
-    matrix = (detection - false_alarm[None, :]).T
+
+
+def _inverse(rates: Rates, kept: Kept) -> Floats:
+    """From reported shares, false alarms taken off, to true ones; those not kept pass through."""
+    among = (rates.detection - rates.false_alarm[None, :]).T
+    matrix = np.where(np.outer(kept, kept), among, np.eye(len(kept)))
     condition = float(np.linalg.cond(matrix))
     if not condition <= MAX_CONDITION:
         raise CorrectionRefused(
@@ -165,6 +203,19 @@ def _inverse(rates: Rates, classes: int) -> Floats:
             f"of at most {MAX_CONDITION:g}, got {condition:.3g}"
         )
     return np.asarray(np.linalg.inv(matrix), np.float64)
+
+
+def _missed(share: Floats, rates: Rates) -> Floats:
+    """How many more hosts a cause may have, its detection being as low as its runs allow.
+
+    A cause that was told rightly in all of its few runs may be missed half of the time: a normal
+    error around what was counted would not say so. Source: E. B. Wilson 1927
+    """
+    right = np.diag(rates.counts)
+    lowest = wilson_low(right, rates.trials)
+    told = np.diag(rates.detection)
+    factor = np.divide(told, lowest, out=np.ones_like(lowest), where=lowest > 0)
+    return np.asarray(np.maximum(share, 0.0) * (factor - 1), np.float64)
 
 
 def _chance(share: Floats, rates: Rates, hosts: int) -> Floats:
@@ -189,7 +240,8 @@ def _matrix_error(share: Floats, rates: Rates) -> Floats:
         if trials:
             smoothed = (counts + 1 / (classes + 1)) / (trials + 1)
             total += part**2 * _one_draw(smoothed) / (trials + 2)
-    return total
+    tried = rates.trials > 0
+    return np.where(np.outer(tried, tried), total, 0.0)
 
 
 def _one_draw(probabilities: Floats) -> Floats:

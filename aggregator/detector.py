@@ -111,7 +111,7 @@ class Detector:
         """Give the rates of a host and window, with what their counts leave open.
 
         A host counts as one worker, and false incidents come as a Poisson stream. A class without
-        trials is taken to be told rightly: the table says of it that it was not measured.
+        trials has the row of one that is told rightly; nothing is corrected by it.
         """
         tried = self.trials > 0
         detection = np.eye(len(self.classes))

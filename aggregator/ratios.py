@@ -42,6 +42,18 @@ def normal_quantile(confidence: float = CONFIDENCE) -> float:
     return NormalDist().inv_cdf((1 + confidence) / 2)
 
 
+def wilson_low(hits: npt.NDArray[np.int64], trials: npt.NDArray[np.int64]) -> Floats:
+    """Lower ends of the 95 % score intervals of proportions; 0 without trials. Source: Wilson 1927.
+
+    hits, trials    int64[k]
+    """
+    n, z2 = np.maximum(trials, 1).astype(np.float64), normal_quantile() ** 2
+    share = hits / n
+    half = np.sqrt(z2 * share * (1 - share) / n + (z2 / (2 * n)) ** 2)
+    low = (share + z2 / (2 * n) - half) / (1 + z2 / n)
+    return np.where(trials > 0, np.maximum(low, 0.0), 0.0)
+
+
 def expected_by_chance(cells: int, errors: float = BELOW_NOISE_ERRORS) -> float:
     """How many of so many empty cells rise above `errors` standard errors by chance.
 

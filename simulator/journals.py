@@ -72,13 +72,21 @@ def load_journals(folder: Path) -> tuple[Journal, ...]:
 
     Raises      JournalError where there is none, or one is unusable; OSError
     """
+    if not folder.is_dir():
+        there = "a file" if folder.exists() else "nothing there"
+        raise JournalError(f"{folder}: expected a folder of journals (*{SUFFIX}), got {there}")
     paths = sorted(folder.glob(f"*{SUFFIX}"))
     if not 0 < len(paths) <= MAX_JOURNALS:
-        raise JournalError(f"{folder}: expected 1 to {MAX_JOURNALS} journals, got {len(paths)}")
+        raise JournalError(
+            f"{folder}: expected 1 to {MAX_JOURNALS} journals (*{SUFFIX}) in it, got {len(paths)}"
+        )
     found = []
     for path in paths:
         with path.open("rb") as file:
-            found.append(Journal.of(path.stem, _lines(file)))
+            try:
+                found.append(Journal.of(path.stem, _lines(file)))
+            except JournalError as error:
+                raise JournalError(f"{path}{str(error).removeprefix(path.stem)}") from None
     return tuple(found)
 
 

@@ -18,10 +18,11 @@ SECTIONS: Final = ("incidents", "hardware_faults")
 
 _HELP = """Show why the fleet was slow: hosts by root cause, from what was released.
 
-For the newest week (or eight weeks, of hardware faults) each cause with its hosts, 95 % interval,
-share of the hosts, part of all causes, and trend against the window before. What is under two
-standard errors is named, and not given a number. Whether the numbers are corrected for what the
-agents' detector misses and mistakes is said below the table.
+For the newest window released (a week of incidents, eight weeks of hardware faults) each cause with
+its hosts, 95 % interval, share of the hosts, part of all causes, and trend against the window
+before. What is under two standard errors is named, and not given a number. Below each table is
+said what its numbers and intervals are about, and whether they are corrected for what the agents'
+detector misses and mistakes.
 """
 
 _EPILOG = """Examples:
@@ -153,9 +154,11 @@ def draw_table(console: object, table: CauseTable) -> None:
         drawn.add_column(name, min_width=max(map(len, words)))  # wrapped at words, never cut
     for name in ("hosts", "95 %", "of hosts", "of all"):
         drawn.add_column(name, justify="right")
-    drawn.add_column("trend")
+    trends = has_trends(table)
+    if trends:
+        drawn.add_column("trend")
     for row in table.shown:
-        drawn.add_row(*(Text(text) for text in _texts(row)))
+        drawn.add_row(*(Text(text) for text in _texts(row)[: None if trends else -1]))
     console.print(drawn)  # type: ignore[attr-defined]
 
 
@@ -163,7 +166,7 @@ def _texts(row: CauseRow) -> list[str]:
     part = "–" if row.part is None else f"{row.part:.0%}".replace("%", " %")
     return [
         row.component,
-        _readable(row.cause) + ("" if row.measured else " *"),
+        row.cause + ("" if row.as_reported is None else " *"),
         f"{row.hosts:,.0f} ± {1.96 * row.standard_error:,.0f}",
         f"{row.low:,.0f} to {row.high:,.0f}",
         f"{100 * row.share:.2f} %",
@@ -175,30 +178,72 @@ def _texts(row: CauseRow) -> list[str]:
 _TRENDS: Final = {"rising": "rising", "falling": "falling", "no change beyond noise": "–"}
 
 
+def has_trends(table: CauseTable) -> bool:
+    """Whether the window before was released, so that there is something to compare with."""
+    return any(row.trend.value != "no window before" for row in table.rows)
+
+
 def remarks(table: CauseTable) -> list[str]:
     """What a reader must know beside the numbers."""
-    lines = [table.correction]
-    noise = [_readable(row.cause) for row in table.rows if row.below_noise]
+    lines = [table.correction + _HINTS.get(table.correction, "")]
+    lines += [table.scope] if table.scope else []
+    lines.append(_low(table.lost))
+    noise = [row.cause for row in table.rows if row.below_noise]
     if noise:
         lines.append(f"below noise: {', '.join(noise)}")
-    lines.append(f"of empty causes, {table.by_chance:.1f} would pass for numbers by chance")
-    if any(row.trend.value == "no change beyond noise" for row in table.shown):
+    lines.append(
+        f"had no cause struck any host, {table.by_chance:.1f} of the {len(table.rows)} would still "
+        "have got a number by chance"
+    )
+    if not has_trends(table):
+        lines.append("no trend: the window before was not released")
+    elif any(row.trend.value == "no change beyond noise" for row in table.shown):
         lines.append("trend –: no change beyond noise")
     if table.corrected:
-        doubtful = [row for row in table.shown if row.false_high > 2 * row.standard_error]
-        if doubtful:
-            lines.append(
-                f"{len(doubtful)} of the lower ends are as low as they are because too few "
-                "fault-free hours were measured to rule false alarms out; trends are not touched "
-                "by that"
-            )
-    if any(not row.measured for row in table.rows):
-        lines.append("* no bench made this cause: shown as reported")
+        lines += _of_correction(table)
     return lines
 
 
-def _readable(cause: str) -> str:
-    return cause.replace("_", " ")
+_HINTS: Final = {
+    "not corrected: nobody said which model the agents run": (
+        ": agents_model in the Leader's [store], or --rates FILE --agents-model NAME"
+    ),
+    "not corrected: no measured rates of the agents' detector": (
+        ": `make bench-diagnosis` measures them, --rates FILE names them"
+    ),
+}
+
+
+def _low(lost: float) -> str:
+    """Say how low numbers are that come from at most two causes a host."""
+    much = f"by {100 * lost:.0f} %" if lost >= _WORTH_SAYING else "by less than 1 %"
+    return (
+        "a host with more than two causes reports two of them, drawn at random: numbers are low, "
+        f"{much} if causes strike independently, by more where they come together; no interval "
+        "holds that"
+    )
+
+
+_WORTH_SAYING: Final = 0.01
+
+
+def _of_correction(table: CauseTable) -> list[str]:
+    lines = []
+    doubtful = [row for row in table.shown if row.false_high > 2 * row.standard_error]
+    if doubtful:
+        lines.append(
+            f"{len(doubtful)} of the lower ends are as low as they are because too few "
+            "fault-free hours were measured to rule false alarms out; trends are not touched "
+            "by that"
+        )
+    reasons: dict[str, list[str]] = {}
+    for row in table.rows:
+        if row.as_reported is not None:
+            reasons.setdefault(row.as_reported, []).append(row.cause)
+    if reasons:
+        lines.append("* as reported, not corrected:")
+        lines += [f"  {', '.join(names)}: {why}" for why, names in reasons.items()]
+    return lines
 
 
 def _length(seconds: int) -> str:

@@ -6,30 +6,64 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from .output import CommandError, ExitCode, JsonFlag, emit, need_file, usage_error
+from .diagnosis_record import record
+from .diagnosis_text import (
+    group_document,
+    group_lines,
+    named_lines,
+    summary,
+    taught_document,
+    taught_lines,
+)
+from .output import CommandError, ExitCode, JsonFlag, emit, need_file, reported, usage_error
 
 if TYPE_CHECKING:
     from edge_agent.diagnosis.model import Model
     from pointillist.diagnosis.groups import Group
 
-_EPILOG: Final = """Examples:
+_KINDS: Final = (
+    "forest", "logistic", "boost", "forest+logistic", "forest+rules", "logistic+rules",
+)  # fmt: skip
+"""Those of `pointillist.diagnosis.learning`, which takes seconds to load (a test compares)."""
 
-pointillist diagnosis train recordings --out model.json   what its held-in runs teach
+_EXAMPLES: Final = {
+    "record": (
+        "pointillist diagnosis record --out night.parquet --watch '/train/*' --seconds 600",
+        (
+            "pointillist diagnosis record --out disk.parquet --step ./libtrain.so:train_step "
+            "--class disk_io --fault 60 120   you disturb the disk from second 60 to 120"
+        ),
+    ),
+    "train": (
+        "pointillist diagnosis train recordings --out model.json   what its held-in runs teach",
+    ),
+    "evaluate": (
+        (
+            "pointillist diagnosis evaluate recordings --model model.json   every method, on the "
+            "held-out runs"
+        ),
+    ),
+    "groups": (
+        "pointillist diagnosis groups recordings --out groups.json   unknown spikes that are alike",
+    ),
+    "name": ('pointillist diagnosis name groups.json group-1 "nightly backup"',),
+}
 
-pointillist diagnosis evaluate recordings --model model.json   every method on held-out runs
 
-pointillist diagnosis groups recordings --out groups.json   unknown spikes that are alike
+def _epilog(*commands: str) -> str:
+    lines = [line for command in commands or _EXAMPLES for line in _EXAMPLES[command]]
+    return "\n\n".join([f"Example{'' if len(lines) == 1 else 's'}:", *lines])
 
-pointillist diagnosis name groups.json group-1 "nightly backup\""""
+
 _TRAINED: Final = "pointillist diagnosis train writes one"
 _GROUPED: Final = "pointillist diagnosis groups writes one"
 
 app = typer.Typer(
-    help="Causes of tail latency: teach, judge, group.", rich_markup_mode="rich",
+    help="Causes of tail latency: record, teach, judge, group.", rich_markup_mode="rich",
     no_args_is_help=True,
 )  # fmt: skip
 
@@ -39,18 +73,27 @@ Folder = Annotated[
 ModelFile = Annotated[Path | None, typer.Option("--model", help="In place of the packaged model.")]
 
 
-@app.callback(epilog=_EPILOG)
+@app.callback(epilog=_epilog())
 def diagnosis() -> None:
-    """Teach a model of causes from recorded runs, judge it on others, group the unknown."""
+    """Record runs, teach a model of causes from them, judge it on others, group the unknown."""
 
 
-@app.command(epilog=_EPILOG)
+app.command(epilog=_epilog("record"))(record)
+
+
+@app.command(epilog=_epilog("train"))
 def train(
     folder: Folder,
     out: Annotated[Path, typer.Option(help="Where to write the model.")],
-    kind: Annotated[str, typer.Option(help="What to learn; `evaluate` compares all.")] = "forest",
+    kind: Annotated[
+        str, typer.Option(metavar="KIND", help=f"What to learn: {', '.join(_KINDS)}.")
+    ] = "forest",
     open_set: Annotated[
-        str, typer.Option(help="How to tell the unknown: knn, mahalanobis, gmm; none.")
+        str,
+        typer.Option(
+            metavar="WAY",
+            help="How to tell the unknown: knn, mahalanobis, gmm; none: everything is known.",
+        ),
     ] = "knn",
     groups: Annotated[
         Path | None, typer.Option(help="Groups of unknown spikes; named ones are taught too.")
@@ -58,9 +101,18 @@ def train(
     everything: Annotated[
         bool, typer.Option("--all", help="Teach with held-out runs too; nothing judges it then.")
     ] = False,
+    judge: Annotated[
+        bool,
+        typer.Option(
+            help="Also judge by teaching runs, each left out in turn, beside the hand rules."
+        ),
+    ] = True,
     json: JsonFlag = False,
 ) -> None:
-    """Learn a model from labelled recordings, and write it to a file."""
+    """Learn a model from labelled recordings, write it to a file, and say how good it is.
+
+    An agent without a model uses its hand rules: ship a model only where it does better.
+    """
     with _refusals():
         from pointillist.diagnosis.learning import CLOSED, KINDS
         from pointillist.diagnosis.open_set import KINDS as OPEN_SETS
@@ -70,26 +122,24 @@ def train(
         _one_of("--open-set", open_set, [*OPEN_SETS, CLOSED])
         named = _load_groups(groups) if groups else []
         version = f"{datetime.now(UTC):%Y.%m.%d}"
-        taught = teach(folder, kind, open_set, version, everything, named, _tell(json))
-    out.write_bytes(taught.content)
-    answer = {
-        "model": taught.title,
-        "bytes": len(taught.content),
-        "examples": taught.examples,
-        "causes": list(taught.causes),
-        "runs": len(taught.runs),
-        "held_out": taught.held_out,
-    }
-    emit(answer, json)
+        taught = teach(folder, kind, open_set, version, everything, named, _tell(json), judge)
+    with reported(ExitCode.UNAVAILABLE, OSError):
+        out.write_bytes(taught.content)
+    emit(taught_document(taught, out), json, text=taught_lines)
 
 
-@app.command(epilog=_EPILOG)
+@app.command(epilog=_epilog("evaluate"))
 def evaluate(
     folder: Folder,
     model: ModelFile = None,
     rules: Annotated[bool, typer.Option("--rules", help="Judge the hand rules.")] = False,
     ablate: Annotated[
-        str, typer.Option(help="What loses each group of signals: shipped, a kind, none.")
+        str,
+        typer.Option(
+            metavar="WHAT",
+            help="What is judged without each group of signals in turn: shipped (the agent's rules "
+            f"or model as it is), a kind taught anew ({', '.join(_KINDS)}), none.",
+        ),
     ] = "none",
     json: JsonFlag = False,
 ) -> None:
@@ -108,17 +158,20 @@ def evaluate(
         "absent": dict(found.absent),
         "tables": found.tables,
     }
-    emit(answer, json, text=_summary)
+    emit(answer, json, text=summary)
 
 
-@app.command(epilog=_EPILOG)
+@app.command(epilog=_epilog("groups"))
 def groups(
     folder: Folder,
     out: Annotated[Path, typer.Option(help="File of groups; what it names stays named.")],
     model: ModelFile = None,
     json: JsonFlag = False,
 ) -> None:
-    """Group the spikes that nothing known explains; recordings need no labels."""
+    """Group the spikes that nothing known explains, and say what sets each group apart.
+
+    Recordings need no labels. To name a group, look at what happened on the host at its times.
+    """
     with _refusals():
         from edge_agent.frames.recording import iterate
         from pointillist.diagnosis.folder import run_paths
@@ -133,13 +186,15 @@ def groups(
         known = _load_groups(out) if out.exists() else []
         found = find_groups([o.member for o in spikes], [o.vector for o in spikes], known)
         save_groups(out, found)
-    emit([_group_row(one) for one in found], json, text=_group_lines)
+    emit([group_document(one) for one in found], json, text=group_lines)
 
 
-@app.command(epilog=_EPILOG)
+@app.command(epilog=_epilog("name"))
 def name(
     file: Annotated[Path, typer.Argument(metavar="GROUPS", help="What `groups` wrote.")],
-    group: Annotated[str, typer.Argument(metavar="GROUP")],
+    group: Annotated[
+        str, typer.Argument(metavar="GROUP", help="Its name so far, as `groups` printed it.")
+    ],
     called: Annotated[
         str, typer.Argument(metavar="NAME", help="A cause's name makes its spikes examples.")
     ],
@@ -148,10 +203,13 @@ def name(
     """Name a group; `train --groups` then teaches it."""
     with _refusals():
         from pointillist.diagnosis.groups import rename, save_groups
+        from pointillist.diagnosis.unknowns import CAUSES
 
         renamed = rename(_load_groups(file), group, called)
         save_groups(file, renamed)
-    emit([_group_row(one) for one in renamed], json, text=_group_lines)
+        teaches = called in CAUSES
+    rows = [group_document(one) for one in renamed]
+    emit(rows, json, text=lambda told: named_lines(told, group, called, teaches))
 
 
 @contextmanager
@@ -195,39 +253,18 @@ def _tell(json: bool) -> Callable[[str], None]:
 
 
 def _load_model(path: Path | None) -> Model | None:
+    from edge_agent.diagnosis.model_fields import ModelError
     from edge_agent.diagnosis.model_file import load_model
 
-    return load_model(need_file(path, "a model", _TRAINED) if path else None)
+    file = need_file(path, "a model", _TRAINED) if path else None
+    try:
+        return load_model(file)
+    except ModelError as error:
+        named = str(error) if file is None or str(file) in str(error) else f"{file}: {error}"
+        raise usage_error(named) from error
 
 
 def _load_groups(path: Path) -> list[Group]:
     from pointillist.diagnosis.groups import load_groups
 
     return load_groups(need_file(path, "a file of groups", _GROUPED))
-
-
-def _group_row(group: Group) -> dict[str, Any]:
-    return {"group": group.name, "named": group.named, "spikes": len(group.members)}
-
-
-def _group_lines(rows: list[dict[str, Any]]) -> str:
-    if not rows:
-        return "No unknown spike was found."
-    return "\n".join(
-        f"{row['group']}  {row['spikes']} spikes{'' if row['named'] else ', not named yet'}"
-        for row in rows
-    )
-
-
-def _summary(answer: dict[str, Any]) -> str:
-    lines = [f"{one['name']}  {one['value']:g} {one['unit']}" for one in answer["figures"]]
-    lines += [f"{name}  absent: {why}" for name, why in answer["absent"].items()]
-    lines += ["", "macro-F1, ungated, accuracy, found; of held-out runs"]
-    for row in answer["tables"]["methods"]:
-        if "skipped" in row:
-            lines.append(f"{row['method']:26} not run: {row['skipped']}")
-            continue
-        told = [row[key] for key in ("macro_f1", "macro_f1_ungated", "accuracy", "detected")]
-        cells = "  ".join("  -  " if one is None else f"{one:5.3f}" for one in told)
-        lines.append(f"{row['method']:26} {cells}")
-    return "\n".join(lines)

@@ -31,7 +31,7 @@ pointillist simulate ten_percent_load --fidelity noise --out runs/anchor
 
 pointillist simulate --resume runs/anchor           go on where it was cut off
 
-pointillist simulate faulty_month --hours 336 --journals journals --out runs/lived
+pointillist simulate faulty_month --hours 336 --journals bench/journals --out runs/lived
 
 pointillist simulate my-fleet.toml --json | jq .standard_error_points"""
 

@@ -130,7 +130,7 @@ def both_ways(runs: Iterable[Run], tell: Tell) -> tuple[list[Prepared], list[Pre
     measured: list[Prepared] = []
     rhythm: list[Prepared] = []
     for run in runs:
-        tell(f"{run.facts.name}: {len(run.frames)} s")
+        tell(f"{run.facts.name}: {len(run.frames)} s recorded")
         measured.append(prepare(run))
         rhythm.append(prepare(run, rhythm=True))
     return measured, rhythm

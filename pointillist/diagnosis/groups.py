@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,11 +45,15 @@ class GroupsRefused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One unknown spike: where it was recorded, whose, since when."""
+    """One unknown spike: where it was recorded, whose, since when.
+
+    at_s    since when, from the recording's first second on; NaN in files of earlier versions
+    """
 
     recording: str
     subject: str
     onset_ns: int
+    at_s: float = field(default=float("nan"), compare=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,7 +169,9 @@ def rename(groups: Sequence[Group], old: str, new: str) -> list[Group]:
     """
     names = [group.name for group in groups]
     if old not in names:
-        raise GroupsRefused(f"expected one of {', '.join(names) or 'no groups'}, got {old!r}")
+        raise GroupsRefused(
+            f"expected a group of the file ({', '.join(names) or 'it has none'}), got {old!r}"
+        )
     if not NAME.fullmatch(new):
         raise GroupsRefused(f"expected a name of letters, digits, - _ . and spaces, got {new!r}")
     if new in names and new != old:
@@ -191,10 +197,15 @@ def _plain(group: Group) -> dict[str, Any]:
         "name": group.name,
         "named": group.named,
         "limit": group.limit,
-        "members": [[one.recording, one.subject, one.onset_ns] for one in group.members],
+        "members": [_plain_member(one) for one in group.members],
         "mean": np.round(group.mean, 4).tolist(),
         "scale": np.round(group.scale, 4).tolist(),
     }
+
+
+def _plain_member(one: Member) -> list[str | int | float]:
+    plain: list[str | int | float] = [one.recording, one.subject, one.onset_ns]
+    return plain if np.isnan(one.at_s) else [*plain, round(one.at_s, 3)]
 
 
 def load_groups(path: Path) -> list[Group]:
@@ -203,20 +214,20 @@ def load_groups(path: Path) -> list[Group]:
     Raises      GroupsRefused naming what was expected
     """
     if path.stat().st_size > LARGEST_FILE:
-        raise GroupsRefused(f"{path.name}: expected at most {LARGEST_FILE} bytes")
+        raise GroupsRefused(f"{path}: expected at most {LARGEST_FILE} bytes")
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         told = document["format"], document["features_version"], tuple(document["features"])
         if told != (FORMAT, FEATURES_VERSION, FEATURE_NAMES):
             raise GroupsRefused(
-                f"{path.name}: expected format {FORMAT} and features {FEATURES_VERSION}, got "
+                f"{path}: expected format {FORMAT} and features {FEATURES_VERSION}, got "
                 f"{told[0]!r} and {told[1]!r}"
             )
         return [_read(one) for one in document["groups"]]
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         if isinstance(error, GroupsRefused):
             raise
-        raise GroupsRefused(f"{path.name}: expected a file of groups, got {error}") from None
+        raise GroupsRefused(f"{path}: expected a file of groups, got {error}") from None
 
 
 def _read(one: Mapping[str, Any]) -> Group:
@@ -226,7 +237,9 @@ def _read(one: Mapping[str, Any]) -> Group:
         raise GroupsRefused(f"group {one['name']!r}: expected {wide[0]} numbers a vector")
     if not (scale > 0).all():
         raise GroupsRefused(f"group {one['name']!r}: expected scales above 0")
-    members = tuple(Member(str(r), str(s), int(at)) for r, s, at in one["members"])
+    members = tuple(
+        Member(str(r), str(s), int(at), *map(float, rest)) for r, s, at, *rest in one["members"]
+    )
     name = str(one["name"])
     if not NAME.fullmatch(name):
         raise GroupsRefused(f"expected a name of letters, digits, - _ . and spaces, got {name!r}")

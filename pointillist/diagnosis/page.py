@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from .breakdowns import BY
 from .figures import worded
+from .page_tables import breakdown, classes, figures, methods, misses, number, table
 
 Document = Mapping[str, Any]
 
 _CAPTIONS: Final[Mapping[str, str]] = {
-    "methods": "Every method on the same held-out runs.",
+    "methods": "Every method on the same held-out runs, beside the goal.",
     "confusion": "What was answered, by what was true; held-out faults with impact.",
     "open-set": "Unknown faults told from known ones by how unlike everything learned they are.",
     "ablation": "What is lost without a group of signals, and what it can do alone.",
 }
+
+_REST: Final = (
+    "The same methods, the rest of what was measured (*found p95* of those found, *cause p95* of "
+    "those whose right cause then stood, so that the second may be the smaller):\n"
+)
 
 
 def page(document: Document, pictures: Iterable[str], folder: str) -> str:
@@ -24,28 +31,36 @@ def page(document: Document, pictures: Iterable[str], folder: str) -> str:
     pictures    names of those that were drawn, into `folder` beside the page
     """
     tables, shown = document["tables"], set(pictures)
+    right, rest = methods(tables["methods"], tables["shipped"])
     parts = [
         "# Diagnosis, measured\n",
         _head(document),
         "## Figures\n",
-        _table(("figure", "value", "unit", "goal"), _figure_rows(document)),
+        figures(document["figures"]),
         _absent(document),
         "## Methods compared\n",
         _picture("methods", shown, folder),
-        _methods(tables["methods"]),
+        _compared(tables),
+        right,
+        _REST,
+        rest,
         "## Causes\n",
         _picture("confusion", shown, folder),
-        _classes(tables["classes"]),
+        classes(tables["classes"]),
         "With steps from the rhythm alone:\n",
-        _classes(tables["classes_rhythm_only"]),
-        "By what held them out (a run may be held out by several rules):\n",
+        classes(tables["classes_rhythm_only"]),
+        *_breakdowns(tables["by"]),
+        "### By what held them out\n",
+        "A run may be held out by several rules.\n",
         _held_out(tables["held_out_by"]),
         _overlaps(tables["overlaps"]),
         "### Wrong answers\n",
-        _misses(tables["misses"]),
+        misses(tables["misses"], {row["injector"]: row["faults"] for row in _injectors(tables)}),
         "## The unknown\n",
         _picture("open-set", shown, folder),
+        _unknown(tables["open_set"]),
         "## Running without a fault\n",
+        _silent(tables["calm"]),
         _alarms(tables["alarms_by_negative"]),
         "## Groups of signals\n",
         _picture("ablation", shown, folder),
@@ -72,13 +87,6 @@ def _head(document: Document) -> str:
     )
 
 
-def _figure_rows(document: Document) -> list[Sequence[object]]:
-    return [
-        (f"`{one['name']}`", _number(one["value"]), one["unit"], _number(one["goal"]))
-        for one in document["figures"]
-    ]
-
-
 def _absent(document: Document) -> str:
     absent = document.get("absent") or {}
     if not absent:
@@ -87,38 +95,25 @@ def _absent(document: Document) -> str:
     return "Absent, and why:\n\n" + "\n".join(lines) + "\n"
 
 
-def _methods(rows: Sequence[Mapping[str, Any]]) -> str:
-    head = (
-        "method", "macro-F1", "95 %", "ungated", "by second", "accuracy", "found",
-        "found p95, s", "cause p95, s", "open set", "alarms without fault",
-    )  # fmt: skip
-    body: list[Sequence[object]] = []
-    for one in rows:
-        if "skipped" in one:
-            body.append((one["method"], f"not run: {one['skipped']}", *[""] * (len(head) - 2)))
-            continue
-        low, high = one["macro_f1_interval"]
-        body.append((
-            one["method"], _number(one["macro_f1"]), f"{_number(low)} to {_number(high)}",
-            _number(one["macro_f1_ungated"]), _number(one["macro_f1_by_second"]),
-            _number(one["accuracy"]), _number(one["detected"]), _number(one["detect_p95_s"]),
-            _number(one["cause_p95_s"]), _number(one["open_set_auroc"]), one["false_alarms"],
-        ))  # fmt: skip
-    return _table(head, body)
+def _injectors(tables: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    rows: Sequence[Mapping[str, Any]] = tables["by"]["injector"]
+    return rows
 
 
-def _classes(rows: Sequence[Mapping[str, Any]]) -> str:
-    return _table(
-        ("cause", "faults", "precision", "95 %", "recall", "95 %", "F1"),
-        [
-            (
-                worded(one["cause"]), one["faults"], _number(one["precision"]),
-                _interval(one["precision_interval"]), _number(one["recall"]),
-                _interval(one["recall_interval"]), _number(one["f1"]),
-            )
-            for one in rows
-        ],
-    )  # fmt: skip
+def _compared(tables: Mapping[str, Any]) -> str:
+    return (
+        f"The best first; in bold what speaks. On {_faults(tables)} held-out faults with impact "
+        f"and {tables['calm']['runs']} held-out runs without a fault.\n"
+    )
+
+
+def _faults(tables: Mapping[str, Any]) -> int:
+    return sum(int(row["faults"]) for row in _injectors(tables))
+
+
+def _breakdowns(by: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """A part each: heading and table."""
+    return [part for name in BY for part in (f"### By {name}\n", breakdown(name, by[name]))]
 
 
 def _held_out(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -127,7 +122,7 @@ def _held_out(rows: Sequence[Mapping[str, Any]]) -> str:
         for one in rows
         if one["runs"]
     ]
-    return _table(("held out by", "runs", "faults with impact", "right"), body)
+    return table(("held out by", "runs", "faults with impact", "right"), body)
 
 
 def _overlaps(row: Mapping[str, Any]) -> str:
@@ -140,29 +135,33 @@ def _overlaps(row: Mapping[str, Any]) -> str:
     )
 
 
-def _misses(rows: Sequence[Mapping[str, Any]]) -> str:
-    if not rows:
-        return "None.\n"
-    body = [
-        (f"`{one['run']}`", worded(one["cause"]), worded(one["answer"]), _number(one["rise"]))
-        for one in rows
-    ]
-    return _table(("run", "truth", "answer", "p99 over before"), body)
+def _unknown(scores: Sequence[Mapping[str, Any]]) -> str:
+    strange = sum(bool(one["unknown"]) for one in scores)
+    return (
+        f"{strange} unknown and {len(scores) - strange} known faults that were detected have a "
+        "score.\n"
+    )
+
+
+def _silent(calm: Mapping[str, Any]) -> str:
+    return f"Of {calm['runs']} held-out runs without a fault, {calm['silent']} passed in silence.\n"
 
 
 def _alarms(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return "None is recorded.\n"
     body = [
-        (worded(one["what"]), _number(one["worker_hours"]), one["alarms"], one["incidents"])
+        (worded(one["what"]), number(one["worker_hours"]), one["alarms"], one["incidents"])
         for one in rows
     ]
-    return _table(("what happened", "worker-hours", "alarms", "incidents"), body)
+    return "All runs, teaching ones included:\n\n" + table(
+        ("what happened", "worker-hours", "alarms", "incidents"), body
+    )
 
 
 def _ablation(found: Mapping[str, Any]) -> str:
     body = [
-        (worded(one["group"]), _number(one["without"]), _number(one["alone"]))
+        (worded(one["group"]), number(one["without"]), number(one["alone"]))
         for one in found["groups"]
     ]
     if not body:
@@ -172,29 +171,8 @@ def _ablation(found: Mapping[str, Any]) -> str:
         if found["kind"] == "shipped"
         else f"Model: {found['kind']}, taught anew each time"
     )
-    return f"{how}.\n\n" + _table(("group", "macro-F1 without it", "with it alone"), body)
+    return f"{how}.\n\n" + table(("group", "macro-F1 without it", "with it alone"), body)
 
 
 def _picture(name: str, shown: set[str], folder: str) -> str:
     return f"![{_CAPTIONS[name]}]({folder}/{name}.svg)\n" if name in shown else ""
-
-
-def _interval(ends: Sequence[float | None]) -> str:
-    low, high = ends
-    return f"{_number(low)} to {_number(high)}"
-
-
-def _number(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:.4g}" if abs(value) < 100 else f"{value:,.0f}"
-    return str(value)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    if not rows:
-        return "Nothing is recorded.\n"
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    lines += [f"| {' | '.join(str(cell) for cell in row)} |" for row in rows]
-    return "\n".join(lines) + "\n"

@@ -10,6 +10,7 @@ import numpy as np
 
 from edge_agent.diagnosis.findings import Cause
 
+from .breakdowns import breakdowns
 from .comparison import Compared, held_out_for
 from .evaluation import Evaluation
 from .figures import (
@@ -73,7 +74,9 @@ def tables_of(found: Evaluation) -> dict[str, Any]:
             ],
         },
         "open_set": _scores(judged),
-        "misses": _misses(judged),
+        "calm": _calm(found.shipped),
+        "by": breakdowns(found.facts, judged),
+        "misses": _misses(found, judged),
     }
 
 
@@ -174,11 +177,21 @@ def _scores(judged: Sequence[Judged]) -> list[Row]:
     ]
 
 
-def _misses(judged: Sequence[Judged]) -> list[Row]:
+def _calm(judged: Sequence[Judged]) -> Row:
+    """Held-out runs without a fault, and how many of them passed in silence."""
+    calm = [run for run in judged if run.calm]
+    return {"runs": len(calm), "silent": sum(not run.alarms for run in calm)}
+
+
+def _misses(found: Evaluation, judged: Sequence[Judged]) -> list[Row]:
+    facts = {one.name: one for one in found.facts}
     return [
         {
             "run": one.episode.run,
             "subject": one.episode.subject,
+            "workload": facts[one.episode.run].workload,
+            "injector": facts[one.episode.run].injectors[0],
+            "intensity": facts[one.episode.run].intensity,
             "cause": str(one.episode.causes[0]),
             "answer": str(one.answer) if one.answer else "nothing",
             "rise": _told(one.episode.rise if one.episode.rise is not None else np.nan),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edge_agent.diagnosis.findings import Cause
 from edge_agent.diagnosis.model_file import dump_model, parse_model
 from edge_agent.frames.recording import read_recording
 
@@ -14,22 +16,30 @@ from .evaluation import both_ways
 from .folder import labelled_paths, read_run, run_paths
 from .groups import Group
 from .learning import learn
+from .left_out import LeftOut, left_out
 from .methods.learned import training_examples
-from .methods.port import Example
+from .methods.port import Example, Prepared
 from .splits import SEED, split
 from .unknowns import examples_of, kept_as_groups, spikes_of
 
 
 @dataclass(frozen=True, slots=True)
 class Taught:
-    """A model file's bytes, and what it was taught with."""
+    """A model file's bytes, and what it was taught with.
+
+    runs_by_cause   teaching runs of each cause
+    held_out        runs that taught nothing: `evaluate` judges by them
+    judged          by teaching runs left out in turn; None where that was not asked for
+    """
 
     content: bytes
     title: str
     examples: int
     causes: tuple[str, ...]
     runs: tuple[str, ...]
+    runs_by_cause: Mapping[str, int]
     held_out: int
+    judged: LeftOut | None
 
 
 def teach(
@@ -40,10 +50,12 @@ def teach(
     everything: bool = False,
     groups: Sequence[Group] = (),
     tell: Callable[[str], None] = lambda _: None,
+    judge: bool = False,
 ) -> Taught:
     """Learn a model from a folder's labelled runs, and from groups that a person named.
 
     everything   teach with held-out runs as well: nothing is left then to judge it by
+    judge        also judge that kind of model by teaching runs, each left out in turn
     Raises       RunRefused, learning.TooFewExamples, model_fields.ModelError
     """
     paths = labelled_paths(folder)
@@ -71,8 +83,15 @@ def teach(
         len(examples),
         tuple(document["classes"]),
         tuple(about["runs"]),
+        _runs_by_cause(measured),
         len(runs) - len(teaching),
+        left_out(measured, kind, open_set, tell) if judge else None,
     )
+
+
+def _runs_by_cause(runs: Sequence[Prepared]) -> dict[str, int]:
+    taught = Counter(cause for run in runs for cause in {one.cause for one in run.examples})
+    return {str(cause): taught[cause] for cause in Cause if cause in taught}
 
 
 def _named_examples(folder: Path, groups: Sequence[Group]) -> dict[str, list[Example]]:

@@ -33,12 +33,16 @@ class Spike:
 def spikes_of(recording: str, frames: Iterable[Frame], model: Model | None) -> list[Spike]:
     """Find the spikes of a recording as an agent with this model would."""
     diagnoser = Diagnoser(model=model)
+    began_ns: int | None = None
     causes: dict[Member, Cause] = {}
     vectors: dict[Member, list[Vector]] = defaultdict(list)
     for frame in frames:
+        if began_ns is None:
+            began_ns = frame.boottime_ns - frame.span_ns
         for one in diagnoser.handle(frame):
             if isinstance(one, Diagnosis):
-                member = Member(recording, one.subject, one.onset_ns)
+                at_s = (one.onset_ns - began_ns) / 1e9
+                member = Member(recording, one.subject, one.onset_ns, at_s)
                 causes[member] = one.cause
                 if one.subject in diagnoser.vectors:
                     vectors[member].append(diagnoser.vectors[one.subject].copy())

@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggregator.correction import CorrectionRefused, Rates, Reported, change, correct
+from aggregator.correction import (
+    CorrectionRefused,
+    Rates,
+    Reported,
+    change,
+    correct,
+    correctable,
+)
 from aggregator.detector import Detector, DetectorFileError
 from tests.causes.causes_kit import (
     HOSTS,
@@ -92,6 +99,74 @@ def test_interval_reaches_down_to_none_where_false_alarms_could_be_everything() 
     assert found.low[empty] == pytest.approx(-1.96 * found.standard_error[empty], rel=1e-3)
 
 
+def with_three_lost_causes(runs: int) -> Detector:
+    """One cause that was never told rightly, one without runs, one that false alarms drown."""
+    one = detector(runs=runs)
+    trials, counts = one.trials.copy(), one.counts.copy()
+    counts[LOST[0]] = 0
+    counts[LOST[0], LOST[0] - 1] = round(0.8 * runs)
+    trials[LOST[1]], counts[LOST[1]] = 0, 0
+    alarms = one.false_incidents.copy()
+    alarms[LOST[2]] = round(4 * one.worker_hours / 168)
+    return replace(one, trials=trials, counts=counts, false_incidents=alarms)
+
+
+LOST = (10, 6, 3)
+
+
+def test_causes_that_cannot_be_corrected_leave_the_others_right() -> None:
+    one, rng = with_three_lost_causes(10**6), np.random.default_rng(11)
+    rates = one.rates(WEEK_S)
+    assert np.flatnonzero(~correctable(rates)).tolist() == sorted(LOST)
+    truth = struck(cpu_contention=900, memory_pressure=300, unknown=100)
+    drawn = [drawn_reports(truth, one, rng) for _ in range(400)]
+    found = [correct(reports, rates) for reports in drawn]
+    kept = correctable(rates)
+    shares = np.array([each.share for each in found])
+    errors = np.array([each.standard_error for each in found])
+    assert shares.mean(axis=0)[kept] * HOSTS == pytest.approx(truth[kept], abs=4 * 30 / 400**0.5)
+    assert shares.std(axis=0)[kept] == pytest.approx(errors.mean(axis=0)[kept], rel=0.15)
+    for reports, each in zip(drawn, found, strict=True):
+        assert each.share[~kept] == pytest.approx(reports.share[~kept])
+        assert each.standard_error[~kept] * HOSTS == pytest.approx(NOISE)
+
+
+def test_hosts_of_a_cause_never_told_rightly_stay_in_the_cause_they_are_taken_for() -> None:
+    one = with_three_lost_causes(10**6)
+    rates = one.rates(WEEK_S)
+    plain, hidden = struck(cpu_contention=500), struck(cpu_contention=500, communication_wait=400)
+    without, found = (correct(expected(truth, rates), rates) for truth in (plain, hidden))
+    taken_for, moved = LOST[0] - 1, (found.share - without.share) * HOSTS
+    assert moved[taken_for] == pytest.approx(0.8 * 400 / 0.9, rel=0.01)
+    assert np.abs(np.delete(moved, [taken_for, *LOST])).max() < 25
+
+
+def test_interval_of_a_cause_told_rightly_in_every_one_of_few_runs_reaches_far_up() -> None:
+    """Right in 3 of 3 may still be right in half: most of such causes' hosts lie above."""
+    truth, held = struck(disk_io=1000), []
+    for right in (0.5, 0.7, 0.9):
+        real, rng = detector(runs=1000, right=right), np.random.default_rng(13)
+        for _ in range(120):
+            few = rng.binomial(3, right)
+            if not few:
+                continue
+            trials = np.zeros(K, dtype=np.int64)
+            counts = np.zeros((K, K), dtype=np.int64)
+            trials[3], counts[3, 3] = 3, few
+            rates = replace(real, trials=trials, counts=counts).rates(WEEK_S)
+            found = correct(drawn_reports(truth, real, rng), rates)
+            held.append(found.low[3] * HOSTS <= 1000 <= found.high[3] * HOSTS)
+    assert np.mean(held) > 0.95
+
+
+def test_cause_with_too_few_runs_or_drowned_by_false_alarms_is_not_correctable() -> None:
+    loud = replace(detector(hours=12.0), false_incidents=np.eye(K, dtype=np.int64)[3])
+    assert np.flatnonzero(~correctable(loud.rates(WEEK_S))).tolist() == [3]
+    assert correctable(loud.rates(60)).all()
+    assert not correctable(detector(runs=2, right=1.0).rates(WEEK_S)).any()
+    assert not correctable(Rates.perfect(K)).any()
+
+
 def test_change_is_told_more_sharply_than_the_level() -> None:
     one = detector(runs=20, hours=500.0)
     rates = one.rates(WEEK_S)
@@ -117,9 +192,6 @@ def test_change_of_nothing_stays_within_its_error() -> None:
 def test_useless_detector_is_refused() -> None:
     blind = detector(right=0.0)
     rates = replace(blind.rates(WEEK_S), detection=np.full((K, K), 1 / K))
-    loud = replace(detector(hours=12.0), false_incidents=np.eye(K, dtype=np.int64)[3])
-    with pytest.raises(CorrectionRefused, match=r"false alarms drown .* 0.900 and 1.000 \(class 3"):
-        correct(expected(TRUTH, rates), loud.rates(WEEK_S))
     with pytest.raises(CorrectionRefused, match="too badly"):
         correct(expected(TRUTH, rates), rates)
     with pytest.raises(ValueError, match="probabilities"):

@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent.diagnosis.features import FEATURE_NAMES
+from edge_agent.diagnosis.features import FEATURE_INDEX, FEATURE_NAMES
 from edge_agent.diagnosis.findings import Cause
+from edge_agent.frames.signals import SIGNALS
+from pointillist.diagnosis.group_words import members_said, steps_said, strays
 from pointillist.diagnosis.groups import (
     Group,
     GroupsRefused,
@@ -78,6 +80,37 @@ def test_named_after_a_cause_its_spikes_become_examples() -> None:
     assert {one.cause for one in examples_of(named, seen)} == {Cause.DISK_IO}
     assert examples_of(found, seen) == []
     assert kept_as_groups(named) == []
+
+
+def test_group_is_told_in_words_by_its_farthest_signals() -> None:
+    mean = np.zeros(len(FEATURE_NAMES))
+    mean[FEATURE_INDEX["other.block_write_bytes_per_s.z"]] = 6.0
+    mean[FEATURE_INDEX["other.block_write_bytes_per_s.r"]] = 3.0
+    mean[FEATURE_INDEX["own.cpu_ms_per_s.z"]] = -3.0
+    mean[FEATURE_INDEX["own.cpu_ms_per_s.r"]] = -1.0
+    mean[FEATURE_INDEX["own.switches_per_s.z"]] = 1.0
+    mean[FEATURE_INDEX["step.p99"]] = 2.0
+    members = tuple(Member(f"night-{k}", "/job", 7, 31.0) for k in range(8))
+    group = Group("group-1", False, mean, np.ones(len(FEATURE_NAMES)), 1.0, members)
+    about = SIGNALS["block_write_bytes_per_s"].about
+    assert [one.words for one in strays(group)] == [
+        f"others: {about}: 8.0 times the usual (63 spreads off)",
+        f"its own: {SIGNALS['cpu_ms_per_s'].about}: 50 % of the usual (7 spreads off)",
+    ]
+    assert steps_said(group) == "steps: p50 1.0 times, p99 4.0 times the usual"
+    assert members_said(group)[0] == "night-0 at 31 s, /job"
+    assert members_said(group)[-1] == "and 2 more in the file"
+
+
+def test_file_keeps_when_spikes_were_and_reads_one_that_did_not(tmp_path: Path) -> None:
+    path = tmp_path / "groups.json"
+    found = grouped([(Member("night", "/job", 7, 31.5), one) for _, one in spikes(0, 4)])
+    save_groups(path, found)
+    assert load_groups(path)[0].members[0].at_s == 31.5
+    document = json.loads(path.read_text())
+    document["groups"][0]["members"] = [["night", "/job", 7]]
+    path.write_text(json.dumps(document))
+    assert np.isnan(load_groups(path)[0].members[0].at_s)
 
 
 @pytest.mark.parametrize(("old", "new"), [("group-9", "x"), ("group-1", ""), ("group-1", "a\nb")])

@@ -14,7 +14,7 @@ import yaml
 
 from aggregator.config import load_helper_config, load_leader_config
 from edge_agent.config import load_config
-from scripts import readme_figures
+from scripts import gpu_fault_figures, readme_figures
 from wire.rejection import Reason
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -127,6 +127,17 @@ def test_readme_quotes_the_committed_results() -> None:
         readme_figures.with_figures(readme, readme_figures.table(REPOSITORY / "bench/results"))
         == readme
     )
+
+
+def test_gpu_fault_page_follows_the_result() -> None:
+    page = gpu_fault_figures.PAGE.read_text(encoding="utf-8")
+    result = json.loads(gpu_fault_figures.RESULT.read_text(encoding="utf-8"))
+    assert gpu_fault_figures.with_figures(page, gpu_fault_figures.text(result)) == page
+    assert "Answered wrongly" not in gpu_fault_figures.text(
+        result | {"tables": result["tables"] | {"recordings": []}}
+    )
+    with pytest.raises(ValueError, match="once each"):
+        gpu_fault_figures.with_figures("no marks", "new")
 
 
 def test_readme_figures_follow_the_results(tmp_path: Path) -> None:
