@@ -19,9 +19,9 @@ from . import ebpf_bcc, ebpf_libbpf
 from . import ebpf_layout as layout
 from .bpf_statistics import BpfStatistics
 from .cgroup_names import CgroupNames
+from .cgroup_table import CgroupTable
 from .ebpf_limits import Limits
 from .ebpf_tables import (
-    CgroupTable,
     GrowingTable,
     cost_table,
     cpu_table,

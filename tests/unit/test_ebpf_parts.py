@@ -18,8 +18,9 @@ from edge_agent.sources import ebpf_layout as layout
 from edge_agent.sources import ebpf_libbpf
 from edge_agent.sources.bpf_maps import PerCpuMap, possible_cpus
 from edge_agent.sources.cgroup_names import CgroupNames, hierarchy_of
+from edge_agent.sources.cgroup_table import CgroupTable
 from edge_agent.sources.ebpf_libbpf import kernel_version
-from edge_agent.sources.ebpf_tables import OTHER, CgroupTable, GrowingTable, Rows, peer_name
+from edge_agent.sources.ebpf_tables import OTHER, GrowingTable, Rows, peer_name
 from edge_agent.sources.perf_clock import cpu_numbers
 from edge_agent.sources.port import SourceUnavailable
 from wire.catalogue import Catalogue
