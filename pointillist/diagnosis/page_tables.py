@@ -81,7 +81,7 @@ def verdict(row: Mapping[str, Any], values: Mapping[str, Any]) -> str:
     far = next((values[end] for end in ends if end in values), row["value"])
 
     def meets(value: float) -> bool:
-        return value <= goal if less else value >= goal
+        return bool(value <= goal if less else value >= goal)
 
     if not meets(row["value"]):
         return "**missed**"
