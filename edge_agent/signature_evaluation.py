@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import comb
+from math import comb, isnan
 
 import numpy as np
 
@@ -116,7 +116,12 @@ def jittered(sigma: float, seed: int) -> _Perturb:
 
 
 def auroc(near: Sequence[float], far: Sequence[float]) -> float | None:
-    """Chance that one of `near` is below one of `far`, ties half; None without pairs."""
+    """Chance that one of `near` is below one of `far`, ties half; None without pairs.
+
+    Raises      ValueError for a distance that is NaN, which is neither near nor far
+    """
+    if any(isnan(one) for one in (*near, *far)):
+        raise ValueError("expected distances that are numbers, got NaN")
     if not near or not far:
         return None
     wins = sum((a < b) + 0.5 * (a == b) for a in near for b in far)

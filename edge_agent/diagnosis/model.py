@@ -77,6 +77,7 @@ class Model:
     add_mask     whether a 1.0 or 0.0 for each feature follows: was it measured
     classes      int64[classes] into CAUSES
     rules_weight weight of the hand rules among the parts
+    runs         names of the recorded runs that taught it; none where the file names none
     """
 
     name: str
@@ -91,6 +92,7 @@ class Model:
     temperature: float
     open_set: OpenSet | None
     groups: tuple[Group, ...]
+    runs: frozenset[str] = frozenset()
 
     @property
     def title(self) -> str:

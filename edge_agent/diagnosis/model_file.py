@@ -32,6 +32,8 @@ MOST_BYTES: Final = 4 << 20
 PACKAGED: Final = "model.json"
 _MOST_FEATURES: Final = 512
 _MOST_GROUPS: Final = 64
+_MOST_RUNS: Final = 65_536
+_LONGEST_RUN: Final = 255
 _KEYS: Final = {
     "format", "name", "version", "features_version", "features", "fill", "add_mask", "classes",
     "parts", "temperature", "open_set", "groups", "training", "hash",
@@ -116,7 +118,16 @@ def _model(document: Mapping[str, Any], found_hash: str) -> Model:
         temperature=temperature,
         open_set=_open_set(document.get("open_set"), count),
         groups=_groups(document.get("groups", []), count),
+        runs=_runs(object_of(document.get("training", {}), "training").get("runs", [])),
     )
+
+
+def _runs(found: Any) -> frozenset[str]:
+    if not isinstance(found, list) or len(found) > _MOST_RUNS:
+        raise ModelError(f"expected runs: a list of at most {_MOST_RUNS} names")
+    if not all(isinstance(name, str) and len(name) <= _LONGEST_RUN for name in found):
+        raise ModelError(f"expected names of runs, of at most {_LONGEST_RUN} characters")
+    return frozenset(found)
 
 
 def _open_set(found: Any, count: int) -> OpenSet | None:

@@ -174,11 +174,14 @@ def _refusals() -> Iterator[None]:
 def _input_errors() -> tuple[type[ValueError], ...]:
     from edge_agent.diagnosis.model_fields import ModelError
     from edge_agent.frames.recording import RecordingError
+    from pointillist.diagnosis.evaluation import TaughtByHeldOut
     from pointillist.diagnosis.groups import GroupsRefused
     from pointillist.diagnosis.learning import TooFewExamples
     from pointillist.diagnosis.runs import RunRefused
 
-    return ModelError, RecordingError, GroupsRefused, TooFewExamples, RunRefused
+    return (
+        ModelError, RecordingError, GroupsRefused, TooFewExamples, RunRefused, TaughtByHeldOut,
+    )  # fmt: skip
 
 
 def _one_of(option: str, told: str, known: list[str]) -> None:

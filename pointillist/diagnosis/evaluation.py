@@ -33,6 +33,10 @@ SHIPPED: Final = "shipped"
 Tell = Callable[[str], None]
 
 
+class TaughtByHeldOut(ValueError):
+    """A model that learned from runs which are to judge it: names them, and what to do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """What was found.
@@ -55,6 +59,17 @@ class Evaluation:
     ablated: tuple[Ablated, ...] = field(default=())
 
 
+def refuse_taught(model: Model, divided: Split) -> None:
+    """Let no model be judged by what it learned from. Raises TaughtByHeldOut."""
+    taught = sorted(model.runs & divided.held_out.keys())
+    if taught:
+        raise TaughtByHeldOut(
+            f"expected a model that no held-out run taught; {model.title} learned from "
+            f"{len(taught)} of the {len(divided.held_out)} that judge it, as {taught[0]}: "
+            "train without --all, or judge it on other recordings"
+        )
+
+
 def shipped_method(model: Model | None) -> Method:
     """What an agent with this model says; without one, by its hand rules."""
     return HandRules() if model is None else Shipped(model, f"shipped: {model.title}")
@@ -66,6 +81,7 @@ def evaluate(
     """Compare all methods on runs, held-out ones only.
 
     model       the packaged one; None: hand rules speak
+    Raises      TaughtByHeldOut
     tell        told what is under way
     ablate      what loses each group of signals in turn: what is shipped, which then finds it
                 missing, or a kind of model that is taught anew; any other word for none
@@ -73,6 +89,8 @@ def evaluate(
     prepared, rhythm = both_ways(runs, tell)
     facts = tuple(run.run.facts for run in prepared)
     divided = split(facts)
+    if model is not None:
+        refuse_taught(model, divided)
     train = [run for run in prepared if run.name in set(divided.train)]
     held_out = [run for run in prepared if run.name in divided.held_out]
     open_set = choose_open_set(LOGISTIC, OPEN_SETS, train)

@@ -54,7 +54,14 @@ def poisson_upper(events: int, confidence: float = 0.95) -> float:
 
 
 def auroc(positive: NDArray[np.float64], negative: NDArray[np.float64]) -> float:
-    """Chance that a positive scores above a negative, ties half; NaN where one side is empty."""
+    """Chance that a positive scores above a negative, ties half; NaN where one side is empty.
+
+    Raises   ValueError for a score that is NaN: it has no rank, and whoever has none is left out
+             before, as of faults that were not detected
+    """
+    unranked = int(np.isnan(positive).sum() + np.isnan(negative).sum())
+    if unranked:
+        raise ValueError(f"expected scores that are numbers, got {unranked} that are NaN")
     if positive.size == 0 or negative.size == 0:
         return float("nan")
     ranks = rankdata(np.concatenate([positive, negative]))

@@ -52,10 +52,12 @@ def teach(
     teaching = [run for run in runs if everything or run.facts.name in set(divided.train)]
     measured, rhythm = both_ways(teaching, tell)
     examples = training_examples([*measured, *rhythm])
-    examples += _named_examples(folder, groups)
+    named = _named_examples(folder, groups)
+    examples += [one for found in named.values() for one in found]
     about: dict[str, Any] = {
         "version": version,
-        "runs": sorted(run.facts.name for run in teaching),
+        # A named group's spikes may come from any recording, of held-out runs too.
+        "runs": sorted({run.facts.name for run in teaching} | named.keys()),
         "split_seed": None if everything else SEED,
         "examples": len(examples),
     }
@@ -73,11 +75,13 @@ def teach(
     )
 
 
-def _named_examples(folder: Path, groups: Sequence[Group]) -> list[Example]:
+def _named_examples(folder: Path, groups: Sequence[Group]) -> dict[str, list[Example]]:
+    """Give the examples of groups that a cause names, by recording."""
     wanted = {member.recording for group in groups if group.named for member in group.members}
-    found: list[Example] = []
+    found: dict[str, list[Example]] = {}
     for path in run_paths(folder):
         if path.stem in wanted:
             spikes = spikes_of(path.stem, read_recording(path).frames, None)
-            found += examples_of(groups, spikes)
+            if examples := examples_of(groups, spikes):
+                found[path.stem] = examples
     return found

@@ -179,6 +179,9 @@ def _broken() -> dict[str, dict[str, Any]]:
             "value": [[1, 0, 0], [1, 0, 0]]}  # fmt: skip
     return {
         "format": {"format": 2},
+        "training is a list": {"training": []},
+        "runs without names": {"training": {"runs": [1]}},
+        "a run of any length": {"training": {"runs": ["x" * 256]}},
         "features_version": {"features_version": 99},
         "unknown feature": {"features": ["own.nothing.z", *NAMES[1:]]},
         "feature twice": {"features": [NAMES[0], NAMES[0], NAMES[1]]},

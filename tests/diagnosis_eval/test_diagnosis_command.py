@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from edge_agent.diagnosis.model_file import load_model
+from edge_agent.diagnosis.model_file import dump_model, load_model
 from edge_agent.frames.recording import write_recording
 from pointillist.cli.diagnosis import app
 from pointillist.cli.output import CommandError
@@ -51,6 +51,20 @@ def test_evaluate_judges_the_given_model_beside_the_others(
     assert told["tables"]["shipped"] == names[-1]
 
 
+def test_evaluate_refuses_a_model_that_its_judges_taught(
+    folder_of_recordings: Path, taught_model: Path, tmp_path: Path
+) -> None:
+    for path in folder_of_recordings.glob("disk_io-stress-*.parquet"):
+        (tmp_path / path.name).symlink_to(path)
+    document = json.loads(taught_model.read_text())
+    assert "disk_io-stress-middle" not in document["training"]["runs"]
+    document["training"]["runs"].append("disk_io-stress-middle")
+    model = tmp_path / "model.json"
+    model.write_bytes(dump_model(document))
+    with pytest.raises(CommandError, match="1 of the 1 that judge it, as disk_io-stress-middle"):
+        run("evaluate", tmp_path, "--model", model, "--json")
+
+
 def test_groups_are_found_named_and_taught(
     folder_of_recordings: Path, taught_model: Path, tmp_path: Path
 ) -> None:
@@ -65,6 +79,12 @@ def test_groups_are_found_named_and_taught(
     model = load_model(out)
     assert model is not None
     assert "stopped by hand" in {group.name for group in model.groups}
+    assert not any(name.startswith("unnamed") for name in model.runs)
+    run("name", file, "stopped by hand", "disk_io")
+    run("train", folder_of_recordings, "--kind", "logistic", "--groups", file, "--out", out)
+    model = load_model(out)
+    assert model is not None
+    assert any(name.startswith("unnamed") for name in model.runs), "held out, and taught by hand"
 
 
 def test_groups_take_recordings_without_labels(tmp_path: Path) -> None:

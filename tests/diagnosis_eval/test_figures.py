@@ -49,6 +49,12 @@ def test_auroc_counts_ties_as_half() -> None:
     assert np.isnan(auroc(np.array([]), np.array([0.1])))
 
 
+def test_auroc_refuses_scores_that_have_no_rank() -> None:
+    with pytest.raises(ValueError, match="got 2 that are NaN"):
+        auroc(np.array([0.9, np.nan]), np.array([np.nan, 0.1]))
+    assert auroc(np.array([np.inf]), np.array([0.1])) == 1.0
+
+
 def test_bootstrap_resamples_whole_runs() -> None:
     def mean(values: object) -> float:
         return float(np.mean(np.asarray(values)))
