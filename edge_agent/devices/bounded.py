@@ -6,8 +6,8 @@ The child comes from a nursery (`nursery.py`), which the agent makes before it o
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
-from collections.abc import Callable, Collection
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -32,6 +32,9 @@ QUIET_S: Final = 60.0
 """How long a device that did not answer is left alone: a driver in trouble needs no more calls."""
 
 START_S: Final = 20.0
+
+_Question = tuple[tuple[Field, ...], bool]
+"""Fields, and whether processes are wanted."""
 
 
 class BoundedReader:
@@ -67,6 +70,9 @@ class BoundedReader:
         self._quiet_until_ns: dict[int, int] = {}
         self._ids: dict[int, str] = {}
         self._devices = 0
+        self._owed: deque[int] = deque()
+        """Devices that the child was asked for and has not told of, in its order."""
+        self._question: _Question = ((), False)
         self.killed = 0
         """Children that were late."""
         self.gaps: Counter[GapKind] = Counter()
@@ -98,6 +104,19 @@ class BoundedReader:
         self.gaps.update(gap.kind for gap in reading.gaps.values())
         return reading
 
+    def ask(
+        self, indices: Iterable[int], fields: Collection[Field], *, processes: bool = False
+    ) -> None:
+        """Ask for several looks by one question; `read` gives each, if it is called in this order.
+
+        Who is left alone is not asked for, and nobody while the driver is starting.
+        """
+        now_ns = self._boottime_ns()
+        self._pass_over()
+        wanted = tuple(one for one in indices if self._quiet_until_ns.get(one, 0) <= now_ns)
+        if wanted and self._opened and self._child is not None:
+            self._send(wanted, (tuple(fields), processes))
+
     def close(self) -> None:
         """End the child; a second call does nothing."""
         if self._child is not None:
@@ -115,7 +134,7 @@ class BoundedReader:
         starting = self._begun_again()
         if starting is not None:
             return all_gaps(index, fields, starting, now_ns, known)
-        answer = self._asked((index, tuple(fields), processes))
+        answer = self._asked(index, (tuple(fields), processes))
         if isinstance(answer, DeviceReading):
             self._quiet_until_ns.pop(index, None)
             if not answer.id.startswith("index-"):
@@ -161,18 +180,39 @@ class BoundedReader:
             self._ids.clear()
         self._opened, self._devices = True, inventory.devices
 
-    def _asked(self, question: tuple[int, tuple[Field, ...], bool]) -> object:
+    def _asked(self, index: int, question: _Question) -> object:
+        if not self._owed or self._owed[0] != index or self._question != question:
+            self._pass_over()
+            if not self._send((index,), question):
+                return Gap(GapKind.FAILED, "the reading process ended")
+        return self._owed_answer()
+
+    def _send(self, indices: tuple[int, ...], question: _Question) -> bool:
+        """Ask the child; False where there is none any more."""
         if self._child is None:
-            return None
+            return False
         try:
-            self._child.connection.send(question)
+            self._child.connection.send((indices, *question))
         except OSError:
             self._kill()
-            return Gap(GapKind.FAILED, "the reading process ended")
+            return False
+        self._owed, self._question = deque(indices), question
+        return True
+
+    def _owed_answer(self) -> object:
+        """Take the next answer that the child owes, or end it."""
+        self._owed.popleft()
         answer = self._answer(self._deadline_s)
         if not isinstance(answer, DeviceReading):
             self._kill()
         return answer
+
+    def _pass_over(self) -> None:
+        """Drop answers that nobody took: a sweep whose time was up asked for more than it read."""
+        while self._owed:
+            index = self._owed[0]
+            if not isinstance(self._owed_answer(), DeviceReading):
+                self._quiet_until_ns[index] = self._boottime_ns() + self._quiet_ns
 
     def _answer(self, deadline_s: float) -> object:
         """Give the child's answer, None when it is late, a gap when it died."""
@@ -191,6 +231,7 @@ class BoundedReader:
             return
         self._child.kill()
         self._child = None
+        self._owed.clear()
         self.killed += count
 
 
@@ -203,5 +244,6 @@ def _serve(make: Callable[[], DeviceReader], connection: Connection) -> None:
         return
     with contextlib.suppress(EOFError, OSError):
         while True:
-            index, fields, processes = connection.recv()
-            connection.send(reader.read(index, fields, processes=processes))
+            indices, fields, processes = connection.recv()
+            for index in indices:
+                connection.send(reader.read(index, fields, processes=processes))

@@ -49,6 +49,10 @@ _LIBRARY_MISSING: Final = "no NVIDIA driver library and no amdgpu device"
 class _Reads(Protocol):
     def open(self) -> Inventory: ...
 
+    def ask(
+        self, indices: Iterable[int], fields: Collection[Field], *, processes: bool = False
+    ) -> None: ...
+
     def read(
         self, index: int, fields: Collection[Field], *, processes: bool = False
     ) -> DeviceReading: ...
@@ -162,12 +166,17 @@ class DevicesSource:
         return self._last
 
     def _sweep(self, reader: _Reads, sampling: bool) -> Iterator[DeviceReading]:
-        """Look at each device until the time for it is up; the rest are looked at first next."""
+        """Look at each device until the time for it is up; the rest are looked at first next.
+
+        One question for all of them: eight GPUs would wake the child and this process sixteen
+        times a second.
+        """
         fields = REGULAR if sampling else QUICK
         begun_ns = time.monotonic_ns()
         first, self._first = self._first, 0
-        for place in range(self._devices):
-            index = (first + place) % self._devices
+        order = [(first + place) % self._devices for place in range(self._devices)]
+        reader.ask(order, fields, processes=sampling)
+        for index in order:
             if time.monotonic_ns() - begun_ns > _SWEEP_BUDGET_NS:
                 self._first = index
                 return

@@ -6,7 +6,9 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ from edge_agent.devices.port import (
     Gap,
     GapKind,
 )
+from edge_agent.sources.devices import DevicesSource
 from tests.fake_nvml_kit import FakeDriver
 from transport.privileges import harden
 
@@ -51,6 +54,21 @@ class Clock:
 
     def __call__(self) -> int:
         return self.now_ns
+
+
+class _Overheard:
+    """A connection whose questions are noted."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.questions: list[tuple[Any, ...]] = []
+
+    def send(self, question: tuple[Any, ...]) -> None:
+        self.questions.append(question)
+        self._connection.send(question)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
 
 
 @pytest.fixture
@@ -272,6 +290,52 @@ def test_nvml_hanging_call_costs_the_child_and_that_gpu_a_minute(
         assert reader.killed == 1
     finally:
         reader.close()
+
+
+def test_nvml_sweep_of_eight_gpus_is_one_question(reader: BoundedReader) -> None:
+    source = DevicesSource([reader])
+    source.start()
+    assert reader._child is not None
+    asked = _Overheard(reader._child.connection)
+    reader._child.connection = asked  # type: ignore[assignment]
+    for at_s in (1, 2):
+        list(source.drain(at_s * 1_000_000_000))
+        sweep = source.latest(at_s * 1_000_000_000)
+        assert sweep is not None
+        assert [one.values[Field.POWER] for one in sweep.devices] == [300_000] * 8
+        assert [one.index for one in sweep.devices] == list(range(8))
+    assert [indices for indices, *_ in asked.questions] == [tuple(range(8))] * 2
+
+
+def test_nvml_gpu_that_hangs_in_a_sweep_costs_its_own_look_alone(
+    driver: FakeDriver, clock: Clock
+) -> None:
+    reader = BoundedReader(driver.reader, deadline_s=3, boottime_ns=clock)
+    try:
+        reader.open()
+        driver.play("2 nvmlDeviceGetPowerUsage hang")
+        reader.ask(range(8), (Field.POWER,))
+        looks = [reader.read(index, (Field.POWER,)) for index in range(8)]
+        assert [one.index for one in looks if not one.values] == [2]
+        assert [one.id[-1] for one in looks if one.values] == list("0134567")
+        assert reader.killed == 1
+        reader.ask(range(8), (Field.POWER,))
+        again = [reader.read(index, (Field.POWER,)) for index in range(8)]
+        assert [one.index for one in again if not one.values] == [2]
+        assert reader.killed == 1, "who is left alone is not asked for"
+    finally:
+        reader.close()
+
+
+def test_nvml_answers_that_nobody_took_are_nobody_elses(reader: BoundedReader) -> None:
+    reader.open()
+    reader.ask(range(8), (Field.POWER,))
+    assert reader.read(0, (Field.POWER,)).id[-1] == "0"
+    assert reader.read(5, (Field.POWER,)).id[-1] == "5"
+    reader.ask(range(8), (Field.POWER,))
+    assert set(reader.read(0, (Field.TEMPERATURE,)).fields) == {Field.TEMPERATURE}
+    reader.ask((3, 4), (Field.POWER,))
+    assert [reader.read(index, (Field.POWER,)).id[-1] for index in (3, 4)] == ["3", "4"]
 
 
 def test_nvml_hanging_start_is_a_refusal_not_a_wait(driver: FakeDriver) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -40,6 +40,11 @@ class PlayedDevices:
 
     def open(self) -> Inventory:
         return Inventory(len(self.fields), "1")
+
+    def ask(
+        self, indices: Iterable[int], fields: Collection[Field], *, processes: bool = False
+    ) -> None:
+        return
 
     def read(
         self, index: int, fields: Collection[Field], *, processes: bool = False
