@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from edge_agent.activity import HostFinding, Observation, Record
 from edge_agent.boot_clock import read_point
@@ -21,6 +22,7 @@ from edge_agent.diagnosis.trail import Pictures, Series
 from edge_agent.diagnosis.weekly import WeeklyIncidents
 from edge_agent.frames.framer import Framer
 from edge_agent.frames.hearing import hear
+from edge_agent.frames.lacking import lacking
 from edge_agent.journal import Journal
 
 from .port import Source, SourceUnavailable
@@ -45,6 +47,8 @@ class DiagnosisSource:
         self._faults = faults
         self._journal: Journal | None = None
         self._started = False
+        self._heard: WeakSet[Source] = WeakSet()
+        """Sources that were heard: what they lack, no frame has."""
 
     def probe(self) -> str | None:
         """Say why it cannot start: a model file that is none."""
@@ -68,12 +72,17 @@ class DiagnosisSource:
         self._framer = Framer(watch=self._section.watch, faults=self._faults)
         self._diagnoser = Diagnoser(model=model)
         self._weekly, self._pictures = WeeklyIncidents(), Pictures()
+        self._heard.clear()
         self._started = True
 
     def hear(self, source: Source, records: Sequence[Record], now_boottime_ns: int) -> None:
         """Take what another source handed out."""
-        if self._started:
-            hear(self._framer, source, records, now_boottime_ns)
+        if not self._started:
+            return
+        if source not in self._heard:
+            self._heard.add(source)
+            self._framer.lack(lacking(self._heard))
+        hear(self._framer, source, records, now_boottime_ns)
 
     def drain(self, now_boottime_ns: int) -> Iterable[HostFinding | Observation]:
         """Yield findings of the second that ended, and incidents that count."""

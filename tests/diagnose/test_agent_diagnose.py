@@ -19,11 +19,13 @@ from edge_agent.diagnosis.journal_lines import JournalReader
 from edge_agent.diagnosis.trail import Series
 from edge_agent.frames.frame import Frame, StepSource
 from edge_agent.frames.recording import write_recording
+from edge_agent.frames.signals import SIGNALS
 from edge_agent.journal import read_lines
 from edge_agent.local.board import Board
 from edge_agent.local.rows import Flattener
 from edge_agent.sources.diagnosis import DiagnosisSource
-from edge_agent.sources.port import Listener, SourceUnavailable
+from edge_agent.sources.host import HostSource
+from edge_agent.sources.port import Absence, Listener, SourceUnavailable
 from pointillist import cli
 from pointillist.cli.diagnosis_panel import diagnosis_panel, height_of
 from pointillist.cli.output import ExitCode
@@ -43,6 +45,9 @@ class FramesInTurn:
 
     def take(self, records: Iterable[Record]) -> None:
         self.heard += len(list(records))
+
+    def lack(self, signals: Iterable[str]) -> None:
+        self.lacking = frozenset(signals)
 
     def frame(self, now_ns: int) -> Frame | None:
         return next(self._frames, None)
@@ -125,6 +130,18 @@ def test_diagnosis_hears_the_sources_before_it(source: DiagnosisSource) -> None:
     assert isinstance(source, Listener)
     source.hear(source, [Observation("host_cpu", "steal", 1, BOOT)], BOOT)
     assert source._framer.heard == 1  # type: ignore[attr-defined]
+
+
+def test_diagnosis_leaves_out_what_the_sources_it_hears_cannot_measure(
+    source: DiagnosisSource,
+) -> None:
+    heard = HostSource()
+    heard.absent = (Absence("on_packet_drop", "this kernel has no such hook"),)  # type: ignore[attr-defined]
+    for _ in range(2):
+        source.hear(heard, [], BOOT)
+    assert "queue_drops_per_s" in SIGNALS
+    assert "queue_drops_per_s" in source._framer.lacking  # type: ignore[attr-defined]
+    assert "retransmits_per_s" not in source._framer.lacking  # type: ignore[attr-defined]
 
 
 def test_diagnosis_is_absent_where_its_model_is_none(tmp_path: Path) -> None:
