@@ -285,7 +285,7 @@ def test_journals_are_read_from_a_folder(tmp_path: Path) -> None:
     assert (one.name, len(one.lines), one.damaged) == ("one", 1, 1)
     assert (two.name, two.span_s) == ("two", 19)
     (tmp_path / "two.jsonl").write_bytes(b"x" * 200_000)
-    with pytest.raises(JournalError, match="two.jsonl: expected 1"):
+    with pytest.raises(JournalError, match=r"two\.jsonl: expected 1"):
         load_journals(tmp_path)
 
 
