@@ -76,7 +76,8 @@ def verdict(row: Mapping[str, Any], values: Mapping[str, Any]) -> str:
 
     values      all figures by name: an interval's ends, or a rate's largest value
     """
-    less, goal, name = row["name"].startswith(_LESS_IS_BETTER), row["goal"], row["name"]
+    name, goal = str(row["name"]), float(row["goal"])
+    less = name.startswith(_LESS_IS_BETTER)
     ends = (f"{name}_high", f"{name}_upper") if less else (f"{name}_low",)
     far = next((values[end] for end in ends if end in values), row["value"])
 
