@@ -23,6 +23,7 @@ from edge_agent.diagnosis.weekly import WeeklyIncidents
 from edge_agent.frames.framer import Framer
 from edge_agent.frames.hearing import hear
 from edge_agent.frames.lacking import lacking
+from edge_agent.frames.links import LinkRate
 from edge_agent.journal import Journal
 
 from .port import Source, SourceUnavailable
@@ -69,7 +70,8 @@ class DiagnosisSource:
         except (ModelError, OSError) as error:
             self.stop()
             raise SourceUnavailable(f"diagnosis: {error}") from None
-        self._framer = Framer(watch=self._section.watch, faults=self._faults)
+        extras = (LinkRate(),)
+        self._framer = Framer(watch=self._section.watch, extras=extras, faults=self._faults)
         self._diagnoser = Diagnoser(model=model)
         self._weekly, self._pictures = WeeklyIncidents(), Pictures()
         self._heard.clear()
