@@ -55,6 +55,8 @@ _NETWORK: Final = {
     "net_send_wait_ms_per_s": "{whose} threads waited {value} to send",
     "net_receive_wait_ms_per_s": "{whose} threads waited {value} for bytes from the network",
     "srtt_us": "a round trip took {value}",
+    "round_trip_us": "{whose} packets took {value} to a peer and back",
+    "round_trip_least_us": "the fastest of {whose} packets took {value} to a peer and back",
     "queue_drops_per_s": "the network dropped packets {value}",
     "send_queue_bytes": "{value} waited in a socket to be sent",
     "retransmits_per_s": "packets were sent again {value}",
