@@ -178,6 +178,9 @@ def _labels(kept: Kept, spans: list[dict[str, Any]] | None) -> dict[str, Any]:
     """What is known at the end alone: the clock of the spans, and whom they struck."""
     if spans is None:
         return {}
+    if not kept.subjects:
+        say("no subject was watched: the recording has no label, and counts for nothing")
+        return {}
     clocked = []
     for one in spans:
         start_ns = kept.began_ns + round(one["begin_s"] * 1e9)

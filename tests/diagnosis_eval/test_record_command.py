@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,15 @@ def test_recording_that_ended_before_its_fault_has_no_label(tmp_path: Path) -> N
     path = tmp_path / "short.parquet"
     recorded(path, "disk_io", (3000.0, 3060.0))
     assert "spans" not in read_meta(path)
+
+
+def test_recording_that_watched_nobody_is_no_calm_hour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = [replace(one, subjects={}) for one in FRAMES]
+    monkeypatch.setattr(LiveFrames, "frames", lambda *_: iter(bare))
+    recorded(tmp_path / "bare.parquet", "none", None)
+    assert "spans" not in read_meta(tmp_path / "bare.parquet")
 
 
 def test_recording_of_nothing_leaves_no_file(
