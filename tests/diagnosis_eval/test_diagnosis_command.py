@@ -123,7 +123,7 @@ def test_groups_are_found_named_and_taught(
     assert model is not None
     assert "stopped by hand" in {group.name for group in model.groups}
     assert not any(name.startswith("unnamed") for name in model.runs)
-    run("name", file, found[0]["group"], "disk_io")
+    run("name", file, "stopped by hand", "disk_io")
     run("train", folder_of_recordings, "--kind", "logistic", "--groups", file, "--out", out)
     model = load_model(out)
     assert model is not None
