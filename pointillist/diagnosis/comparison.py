@@ -47,11 +47,24 @@ def all_methods(open_set: str) -> list[Method]:
     return [*simple, *(Learned(kind, open_set) for kind in KINDS), *closed]
 
 
-def compare(methods: Iterable[Method], runs: Sequence[Prepared], divided: Split) -> list[Compared]:
-    """Teach each method with the training runs and judge it on the others."""
-    train = [run for run in runs if run.name in set(divided.train)]
+def compare(
+    methods: Iterable[Method],
+    runs: Sequence[Prepared],
+    divided: Split,
+    rhythm: Sequence[Prepared] = (),
+) -> list[Compared]:
+    """Teach each method with the training runs and judge it on the others.
+
+    rhythm  the same runs by their rhythm alone, which learned models are taught too, as by `teach`
+    """
+    taught = set(divided.train)
+    train = [run for run in runs if run.name in taught]
+    more = [run for run in rhythm if run.name in taught]
     held_out = [run for run in runs if run.name in divided.held_out]
-    return [_compared(method, train, held_out) for method in methods]
+    return [
+        _compared(method, [*train, *more] if isinstance(method, Learned) else train, held_out)
+        for method in methods
+    ]
 
 
 def _compared(method: Method, train: Sequence[Prepared], held_out: Sequence[Prepared]) -> Compared:

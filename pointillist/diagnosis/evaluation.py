@@ -100,7 +100,7 @@ def evaluate(
     compared = []
     for method in [*all_methods(open_set), *([] if model is None else [ours])]:
         tell(method.name)
-        compared += compare([method], prepared, divided)
+        compared += compare([method], prepared, divided, rhythm)
     return Evaluation(
         facts=facts,
         divided=divided,
