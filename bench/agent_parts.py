@@ -40,20 +40,19 @@ _SAY_EVERY_S: Final = 30.0
 _SAMPLER: Final = """
 import json, time
 import edge_agent.live
+from edge_agent.boot_clock import boottime_ns
 from edge_agent.sources.ebpf import EbpfSource
 from pointillist.cli.agent_run import settle
 def kib():
     text = open("/proc/self/status").read()
     return int(text.split("VmRSS:")[1].split()[0])
-def now():
-    return boottime_ns()
 settle()
 before = kib()
 source = EbpfSource()
 source.start()
 for _ in range(5):
     time.sleep(1)
-    for record in source.drain(now()):
+    for record in source.drain(boottime_ns()):
         pass
 settle()
 print(json.dumps(kib() - before))
