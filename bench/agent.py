@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.agent_figures import figures
-from bench.agent_parts import Numbers, eight_gpus, pairs, sampler, steady
+from bench.agent_parts import PAIRS, Numbers, eight_gpus, pairs, sampler, steady
 from bench.record import CACHE, commit, device, write_result
 
 COMMAND: Final = "make bench-agent"
@@ -72,6 +72,7 @@ def main() -> int:
     """Measure, print, write bench/results/agent.json."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of the long part")
+    parser.add_argument("--pairs", type=int, default=PAIRS, help="of runs without and with it")
     parser.add_argument("--output", type=Path, help="print figures here, and write no result")
     parser.add_argument(
         "--only", choices=PARTS, help="measure one part, print its numbers, and write nothing"
@@ -91,7 +92,7 @@ def main() -> int:
         "steady": kept.part("steady", lambda: steady(asked.seconds, say)),
         "gpus": kept.part("gpus", lambda: eight_gpus(max(asked.seconds * _GPU_SHARE, 20), say)),
     }
-    both = pairs(kept.read("pairs") or [], lambda done: kept.keep("pairs", done), say)
+    both = pairs(kept.read("pairs") or [], lambda done: kept.keep("pairs", done), say, asked.pairs)
     result = figures(parts, both)
     for one in result:
         goal = "" if one.goal is None else f"  (goal {one.goal:g})"
@@ -100,7 +101,7 @@ def main() -> int:
         asked.output.write_text(json.dumps({one.name: one.value for one in result}))
         return 0
     load = statistics.mean([part["load"] for part in parts.values()])
-    where = f"{device()}; load average {load:.1f} during the run, {asked.seconds:g} s"
+    where = f"{device()}; load average {load:.1f} during the run, {asked.seconds:g} s, {asked.pairs} pairs"
     write_result("agent", COMMAND, result, where)
     shutil.rmtree(FOLDER, ignore_errors=True)
     return 0

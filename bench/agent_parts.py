@@ -177,13 +177,15 @@ def sampler(_seconds: float, say: Say) -> Numbers:
     return {"added_kib": float(json.loads(done.stdout))}
 
 
-def pairs(done: list[Numbers], keep: Callable[[list[Numbers]], None], say: Say) -> list[Numbers]:
+def pairs(
+    done: list[Numbers], keep: Callable[[list[Numbers]], None], say: Say, count: int = PAIRS
+) -> list[Numbers]:
     """Measure the workloads with and without the agent, two pairs to a start of it.
 
     done    pairs of an earlier run; `keep` is called after every two
     """
     fit = fitted()
-    while len(done) < PAIRS:
+    while len(done) < count:
         with host() as made:
             off = [_both(fit)]
             with running(made) as pid:
@@ -199,7 +201,7 @@ def pairs(done: list[Numbers], keep: Callable[[list[Numbers]], None], say: Say) 
         for without, with_agent in zip(off, on, strict=True):
             done.append(_pair(without, with_agent) | sizes)
         keep(done)
-        say(f"pairs: {len(done)} of {PAIRS}")
+        say(f"pairs: {len(done)} of {count}")
     return done
 
 
