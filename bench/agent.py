@@ -101,7 +101,8 @@ def main() -> int:
         asked.output.write_text(json.dumps({one.name: one.value for one in result}))
         return 0
     load = statistics.mean([part["load"] for part in parts.values()])
-    where = f"{device()}; load average {load:.1f} during the run, {asked.seconds:g} s, {asked.pairs} pairs"
+    how = f"load average {load:.1f} during the run, {asked.seconds:g} s, {asked.pairs} pairs"
+    where = f"{device()}; {how}"
     write_result("agent", COMMAND, result, where)
     shutil.rmtree(FOLDER, ignore_errors=True)
     return 0
