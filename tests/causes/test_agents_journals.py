@@ -26,7 +26,7 @@ from tests.causes.test_causes_end_to_end import (
 )
 
 JOURNALS = Path(__file__).parents[2] / "bench" / "journals"
-LEAST_CAUSES = 6
+LEAST_CAUSES = 9
 """Injected causes that their agents named."""
 
 
