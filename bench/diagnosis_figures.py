@@ -31,8 +31,8 @@ RECORDINGS: Final = ROOT / "bench" / "recordings"
 PAGE: Final = ROOT / "docs" / "diagnosis-figures.md"
 IMAGES: Final = ROOT / "docs" / "images" / "diagnosis"
 RATES: Final = ROOT / "aggregator" / "incident_rates.json"
-FOREIGN: Final = "agent_"
-"""Figures of this name are measured by the agent's bench and kept."""
+AGENT: Final = ("agent_core_percent_100hz", "bpf_core_percent_100hz")
+"""Measured by the agent's bench, with detection on, and told here too."""
 GPU: Final = "gpu_fault_f1"
 
 
@@ -56,7 +56,7 @@ def write(results: Results) -> None:
     """Write the result file, the page and its pictures."""
     figures = [Figure(one.name, one.value, one.unit, one.goal) for one in results.lines]
     absent = dict(results.absent)
-    kept = [one for one in _written(NAME) if one.name.startswith(FOREIGN)]
+    kept = [one for one in _written("agent") if one.name in AGENT]
     gpu = [one for one in _written(f"{NAME}_gpu") if one.name.startswith(GPU)]
     if gpu:
         figures = [one for one in figures if not one.name.startswith(GPU)] + gpu
