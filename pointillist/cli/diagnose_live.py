@@ -20,13 +20,13 @@ from edge_agent.local.live_socket import LiveClient
 from edge_agent.local.quantity import counted
 from edge_agent.sources.cgroup_names import hierarchy_of
 from edge_agent.sources.port import Absence, SourceUnavailable
-from edge_agent.sources.step_programs import StepProbe
 from edge_agent.sources.steps import StepsSource
 from pointillist.diagnose.clocks import unix_clock
 from pointillist.diagnose.watching import Watching
 
 from .diagnose_asked import Asked, Told, found_in
-from .output import ExitCode, need_file, reported, say, usage_error
+from .output import ExitCode, reported, say, usage_error
+from .step_option import step_probe
 
 if TYPE_CHECKING:
     from edge_agent.config import DiagnosisSection
@@ -93,7 +93,7 @@ def run_sources(asked: Asked, section: DiagnosisSection | None, tell: Told) -> N
     section   of a configuration: what the command line leaves open; None: there is none
     """
     named, asked = asked, asked.with_section(section)
-    probes = (*map(_step_probe, asked.steps), *asked.probes)
+    probes = (*map(step_probe, asked.steps), *asked.probes)
     diagnoser = asked.diagnoser()
     registry = host_registry()
     if probes:
@@ -177,14 +177,3 @@ def _cgroups() -> Iterator[str]:
             return
         relative = Path(folder).relative_to(root).as_posix()
         yield "/" if relative == "." else f"/{relative}"
-
-
-def _step_probe(text: str) -> StepProbe:
-    """Read FILE:FUNCTION, or FILE:FUNCTION() where each call is a step."""
-    path, colon, symbol = text.rpartition(":")
-    returns = symbol.endswith("()")
-    symbol = symbol.removesuffix("()")
-    if not colon or not path or not symbol:
-        raise usage_error(f"--step: expected FILE:FUNCTION, got {text!r}")
-    file = need_file(Path(path), "a program or library", "--step FILE:FUNCTION")
-    return StepProbe(str(file.absolute()), symbol, returns)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from .output import ExitCode, JsonFlag, emit, need_file, reported, say, usage_error
+from .output import ExitCode, JsonFlag, emit, reported, say, usage_error
+from .step_option import step_probe
 
 if TYPE_CHECKING:
     from edge_agent.frames.frame import Frame
@@ -84,7 +85,7 @@ def record(
     spans = _spans(cause, fault, seconds, injector)
     if out.exists():
         raise usage_error(f"{out}: expected a new file, there is one already")
-    probes = tuple(_step_probe(text) for text in step or [])
+    probes = tuple(step_probe(text) for text in step or [])
     facts: dict[str, Any] = {"recorded": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
     if cause is not None:
         facts |= {"workload": workload, "seed": seed, "class": cause, "intensity": ""}
@@ -193,15 +194,3 @@ def _labels(kept: Kept, spans: list[dict[str, Any]] | None) -> dict[str, Any]:
              "end_ns": end_ns}
         )  # fmt: skip
     return {"spans": clocked, "subjects": sorted(kept.subjects), "workers": 1}
-
-
-def _step_probe(text: str) -> StepProbe:
-    """Read FILE:FUNCTION, or FILE:FUNCTION() where each call is a step."""
-    from edge_agent.sources.step_programs import StepProbe
-
-    path, colon, symbol = text.rpartition(":")
-    name = symbol.removesuffix("()")
-    if not colon or not path or not name:
-        raise usage_error(f"--step: expected FILE:FUNCTION, got {text!r}")
-    file = need_file(Path(path), "a program or library", "--step FILE:FUNCTION").absolute()
-    return StepProbe(str(file), name, symbol != name)
