@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
 import numpy as np
 
+from pointillist.diagnosis.truth import lasting
+
 IMPACT_RATIO: Final = 1.3
 """p99 in the fault over p99 before, from which on a fault counts."""
-_AGAIN_NS: Final = 3_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class Times:
 class Impact:
     """What a fault did to one subject.
 
-    onset_ns   end of the first step above 1.3 times the p99 before that another such step
-               follows within 3 s; None where there is none
+    onset_ns   end of the first step above 1.3 times the p99 before, from which on the p99 of
+               three seconds is (`pointillist.diagnosis.truth.lasting`); None where there is none
     """
 
     before: Times
@@ -61,7 +61,7 @@ def impact(before: Sequence[tuple[int, int]], during: Sequence[tuple[int, int]])
     usual, struck = Times.of(before), Times.of(during)
     ratio = round(struck.p99_ms / usual.p99_ms, 3) if usual.p99_ms else 0.0
     bound_ns = usual.p99_ms * IMPACT_RATIO * 1e6
-    long = [ended for ended, duration in during if duration > bound_ns] if usual.steps else []
-    pairs = itertools.pairwise(long)
-    onset = next((one for one, other in pairs if other - one <= _AGAIN_NS), None)
+    rows = np.array(sorted(during), np.int64).reshape(-1, 2)
+    first = lasting(rows[:, 0], rows[:, 1], bound_ns) if usual.steps else None
+    onset = None if first is None else int(rows[first, 0])
     return Impact(usual, struck, ratio, onset)

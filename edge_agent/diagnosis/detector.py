@@ -109,6 +109,11 @@ class TailDetector:
         """Let none of the seconds that still wait count as usual."""
         self._waiting.clear()
 
+    def over(self) -> None:
+        """A spike has ended: its long steps begin no other one."""
+        whole = [replace(second, long_ns=(), stalled=False) for second in self._recent]
+        self._recent = deque(whole, maxlen=self._recent.maxlen)
+
     def restart(self) -> None:
         """Take the last seconds as the beginning of a new phase."""
         settled = list(self._recent)[-self._settings.shift_settle_frames // 2 :]
@@ -126,6 +131,11 @@ class TailDetector:
         p99_ns = self._usual_tail_ns
         median_ns = self._fast.quantile_ns(0.5)
         return StepTimes(median_ns / _MS, p99_ns / _MS, int(self._fast.steps))
+
+    @property
+    def usual_high_ns(self) -> float:
+        """Usual 90th percentile of the steps, by the slow reference; NaN before it is known."""
+        return self._slow.quantile_ns(0.9) if self.ready else _UNKNOWN
 
     def now(self, since_ns: int) -> StepTimes:
         """Step times since then, as far as they are kept; all zero where none ended."""

@@ -1,4 +1,4 @@
-"""Early warning: signals that climb towards the level at which spikes come."""
+"""Early warning: signals, or the steps themselves, that climb to where spikes come."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .channels import INDEX, Floats
+from .climb import StepClimb
 from .features import SubjectSignals
 from .settings import Settings
+from .trend import STILL_CLIMBING, trend
 
 _NS: Final = 1e9
-_STILL_CLIMBING: Final = 0.6
-"""Slope of the later half over the whole one's: a step that was made once is no climb."""
 
 
 @dataclass(frozen=True, slots=True)
 class Approach:
-    """A signal on its way to its level."""
+    """A signal on its way to its level; `channel` is None where it is the steps themselves."""
 
-    channel: int
+    channel: int | None
     expected_in_s: float
 
 
@@ -37,6 +37,9 @@ _WATCHED: Final = {
     "own.run_delay_ms_per_s": _Level(spreads=25.0),
     "own.throttled_delay_ms_per_s": _Level(spreads=20.0),
     "own.reclaim_ms_per_s": _Level(spreads=20.0),
+    "own.net_send_wait_ms_per_s": _Level(spreads=20.0),
+    "own.net_receive_wait_ms_per_s": _Level(spreads=20.0),
+    "own.block_wait_ms_per_s": _Level(spreads=25.0),
     "host.reclaim_direct_ms_per_s": _Level(spreads=20.0),
     "host.retransmits_per_s": _Level(spreads=25.0),
     "host.softirq_net_rx_ms_per_s": _Level(spreads=25.0),
@@ -60,6 +63,7 @@ class EarlyWarning:
         self._settings = settings
         self._levels = np.full(_PLACES.size, np.nan)
         self._silent_until_ns = 0
+        self.steps = StepClimb(settings)
 
     def remember(self, now: Floats, deviation: Floats) -> None:
         """Keep the levels of a spike's beginning: float64[CHANNELS] each."""
@@ -69,23 +73,31 @@ class EarlyWarning:
 
     def look(self, signals: SubjectSignals, at_ns: int) -> list[Approach]:
         """Find signals that will be at their level soon; after a finding silent for a while."""
-        settings = self._settings
         if at_ns < self._silent_until_ns:
             return []
+        left_s = self.steps.expected_in_s()
+        steps = [] if left_s is None else [Approach(None, left_s)]
+        found = sorted([*steps, *self._climbing(signals)], key=lambda one: one.expected_in_s)
+        if found:
+            self._silence(at_ns, self._settings.early_silence_s)
+        return found
+
+    def spike_at(self, at_ns: int) -> None:
+        """Say nothing while a spike is there, nor from seconds of it."""
+        self._silence(at_ns, self._settings.early_window_s)
+
+    def _silence(self, at_ns: int, seconds: float) -> None:
+        self._silent_until_ns = max(self._silent_until_ns, at_ns + int(seconds * _NS))
+
+    def _climbing(self, signals: SubjectSignals) -> list[Approach]:
+        settings = self._settings
         away = signals.newest_deviation(_PLACES) > settings.early_spreads
         if not away.any():
             return []
         seconds, rows = signals.last(settings.early_window_s)
         if len(seconds) < settings.early_window_s:
             return []
-        found = self._approaching(seconds, rows[:, _PLACES], signals)
-        if found:
-            self._silent_until_ns = at_ns + int(settings.early_silence_s * _NS)
-        return found
-
-    def silence(self, at_ns: int) -> None:
-        """Say nothing for a while: a spike is there or has just gone."""
-        self._silent_until_ns = at_ns + int(self._settings.early_silence_s * _NS)
+        return self._approaching(seconds, rows[:, _PLACES], signals)
 
     def _approaching(
         self, seconds: Floats, rows: NDArray[np.float64], signals: SubjectSignals
@@ -93,9 +105,9 @@ class EarlyWarning:
         settings = self._settings
         middle = signals.baseline.median[_PLACES]
         spread = signals.baseline.spread[_PLACES]
-        slope, sureness, now = _trend(seconds, rows)
+        slope, sureness, now = trend(seconds, rows)
         late = len(seconds) // 2
-        still = _trend(seconds[late:], rows[late:])[0] >= _STILL_CLIMBING * slope
+        still = trend(seconds[late:], rows[late:])[0] >= STILL_CLIMBING * slope
         level = np.where(_VALUES > 0, _VALUES, middle + _SPREADS * spread)
         level = np.where(np.isnan(self._levels), level, self._levels)
         left_s = (level - now) / np.where(slope > 0, slope, np.nan)
@@ -103,17 +115,4 @@ class EarlyWarning:
         away = (lately > settings.early_spreads * spread).all(axis=0)
         soon = (left_s > 0) & (left_s <= settings.early_horizon_s)
         chosen = np.flatnonzero(away & soon & still & (sureness >= settings.early_sureness))
-        found = [Approach(int(_PLACES[i]), float(left_s[i])) for i in chosen]
-        return sorted(found, key=lambda one: one.expected_in_s)
-
-
-def _trend(seconds: Floats, rows: NDArray[np.float64]) -> tuple[Floats, Floats, Floats]:
-    """Fit a line to each column: slope a second, slope over its error, value at the end."""
-    t = seconds - seconds.mean()
-    middle = rows.mean(axis=0)
-    squares = float((t * t).sum())
-    slope = (t @ (rows - middle)) / squares
-    left = rows - middle - t[:, None] * slope
-    error = np.sqrt((left * left).sum(axis=0) / max(len(t) - 2, 1) / squares)
-    sureness = slope / np.maximum(error, 1e-12)
-    return slope, sureness, middle + t[-1] * slope
+        return [Approach(int(_PLACES[i]), float(left_s[i])) for i in chosen]

@@ -61,12 +61,17 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """A degradation that will become a spike, if it goes on."""
+    """A degradation that will become a spike, if it goes on.
+
+    before, now   step times, usual ones and the last seconds'; None where an older agent wrote it
+    """
 
     subject: str
     at_ns: int
     evidence: tuple[Evidence, ...]
     expected_in_s: float | None
+    before: StepTimes | None = None
+    now: StepTimes | None = None
 
 
 @dataclass(frozen=True, slots=True)

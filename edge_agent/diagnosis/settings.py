@@ -32,6 +32,7 @@ class Settings:
     incident_s, incident_ratio persistence and impact of an incident
     early_window_s             seconds that a trend is read from
     early_away_s               the last of them, which must be `early_spreads` away from usual
+    early_step_octaves         the steps' 90th percentile must be so far above usual for six seconds
     early_sureness             slope over its standard error
     early_horizon_s            a spike expected later than this is not announced
     early_silence_s            no second warning within this
@@ -68,6 +69,7 @@ class Settings:
     early_window_s: int = 15
     early_away_s: int = 4
     early_spreads: float = 3.0
+    early_step_octaves: float = 0.1
     early_sureness: float = 5.0
     early_horizon_s: float = 60.0
     early_silence_s: float = 120.0

@@ -85,6 +85,9 @@ class SubjectWatch:
         tail = self._tail.take(steps, frame.boottime_ns, frame.span_ns / _NS)
         if self.spike is not None:
             return self._in_spike(self.spike, subject, tail, readings)
+        if steps is not None:
+            at_s = frame.boottime_ns / _NS
+            self._early.steps.take(steps.duration_ns, self._tail.usual_high_ns, at_s)
         if (tail.spiking and self._believes(tail)) or (tail.likely and self._told(tail)):
             return self._begin(subject, tail, readings)
         self._learn(tail)
@@ -130,10 +133,12 @@ class SubjectWatch:
         self._tail.restart()
         self._signals.restart(self._settings.shift_settle_frames // 2)
         self._shifted_frames = self._doubted_frames = 0
+        self._early.steps.forget()
 
     def _learn(self, tail: Tail) -> None:
         settings = self._settings
         if tail.settling:
+            self._early.steps.forget()
             self._tail.doubt()
             self._signals.doubt()
             return
@@ -155,14 +160,21 @@ class SubjectWatch:
         found = self._early.look(self._signals, at_ns)
         if not found:
             return []
-        shown = [
+        shown = tuple(
             evidence_of(
                 one.channel, self._signals, at_ns - _NS, NO_LAGS, readings, subject.cgroup,
                 self._around.neighbours,
             )
-            for one in found
-        ]  # fmt: skip
-        return [Warned(self._key, at_ns, tuple(shown), round(found[0].expected_in_s, 1))]
+            for one in found if one.channel is not None
+        )  # fmt: skip
+        since_ns = at_ns - 3 * _NS
+        if not shown:  # the steps climb: whatever else is away from its baseline
+            shown = evidence_for(
+                Cause.UNKNOWN, self._signals, since_ns, NO_LAGS, readings, subject.cgroup,
+                self._around.neighbours,
+            )  # fmt: skip
+        steps = self._tail.before(), self._tail.now(since_ns)
+        return [Warned(self._key, at_ns, shown, round(found[0].expected_in_s, 1), *steps)]
 
     def _begin(self, subject: Subject, tail: Tail, readings: Readings) -> list[Finding]:
         at_ns = readings.frame.boottime_ns
@@ -172,6 +184,7 @@ class SubjectWatch:
         self._doubted_frames = self._shifted_frames = 0
         now = self._signals.now(tail.onset_ns)
         self._early.remember(now, self._signals.baseline.deviation(now))
+        self._early.steps.forget()
         began = SpikeBegan(
             self._key, tail.onset_ns, at_ns, self._source or StepSource.RHYTHM, self.spike.before,
             self._tail.now(tail.onset_ns),
@@ -187,9 +200,10 @@ class SubjectWatch:
         spike.calm_frames = 0 if fresh else spike.calm_frames + 1
         now = self._tail.now(max(spike.onset_ns, frame.boottime_ns - 3 * _NS))
         incident = spike.gauge.take(now, tail.stalled, frame.span_ns / _NS)
-        self._early.silence(frame.boottime_ns)
+        self._early.spike_at(frame.boottime_ns)
         if spike.calm_frames >= self._settings.calm_frames:
             self.spike = None
+            self._tail.over()
             return [SpikeEnded(self._key, spike.onset_ns, frame.boottime_ns, spike.last)]
         if spike.calm_frames:
             return []  # nothing new is said of a spike that may be over

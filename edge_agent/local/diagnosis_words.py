@@ -82,7 +82,8 @@ _TWINS: Final = (
 def said(finding: Finding) -> str:
     """Say one finding in one line, without its subject and time."""
     if isinstance(finding, Warned):
-        return f"{warning_said(finding)}: {'; '.join(map(evidence_said, finding.evidence[:2]))}"
+        why = "; ".join(map(evidence_said, finding.evidence[:2]))
+        return f"{warning_said(finding)}: {why}" if why else warning_said(finding)
     if isinstance(finding, SpikeBegan):
         return spike_said(finding)
     if isinstance(finding, SpikeEnded):
@@ -93,9 +94,9 @@ def said(finding: Finding) -> str:
 
 def warning_said(one: Warned) -> str:
     """Say that a spike is on its way, and when."""
-    if one.expected_in_s is None:
-        return "early warning"
-    return f"early warning, a spike in about {one.expected_in_s:.0f} s if it goes on"
+    when = "" if one.expected_in_s is None else f" in about {one.expected_in_s:.0f} s"
+    steps = f" ({steps_said(one.before, one.now)})" if one.before and one.now else ""
+    return f"early warning, a spike{when} if it goes on{steps}"
 
 
 def spike_said(one: SpikeBegan) -> str:

@@ -1,9 +1,8 @@
 """Which runs teach and which only judge: by run, by rule, before anything is measured.
 
-Held out are, for each cause, one injector implementation; the middle intensity and faults that grow
-while they last; a workload; a type of fault altogether (its right answer is `unknown`); overlapping
-pairs; two of three runs without a fault, on average. A run that any rule holds
-out teaches nothing, thresholds included.
+Held out are, for each cause, one injector implementation; the middle intensity; a workload; a type
+of fault altogether (its right answer is `unknown`); overlapping pairs; two of three runs without a
+fault, on average. A run that any rule holds out teaches nothing, thresholds included.
 """
 
 from __future__ import annotations
@@ -105,7 +104,7 @@ def _rules(one: Facts, spare: Mapping[Cause, str]) -> frozenset[Why]:
         fault = one.faults[0]
         if fault.cause is Cause.UNKNOWN:
             why.add(Why.FAULT_TYPE)
-        if one.rising or one.intensity == HELD_OUT_INTENSITY:
+        if one.intensity == HELD_OUT_INTENSITY:
             why.add(Why.INTENSITY)
         if spare.get(fault.cause) == fault.injector:
             why.add(Why.INJECTOR)

@@ -1,7 +1,8 @@
 """What truly happened in a run: faults, whether they had an impact, and since when.
 
 Steps that a probe measured are the truth, whatever a method is allowed to see. A fault counts as
-one with impact when the p99 of steps in it is at least 1.3 times that before it.
+one with impact when the p99 of steps in it is at least 1.3 times that before it; the impact begins
+when the p99 of the seconds that follow is.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from edge_agent.diagnosis.findings import Cause
 from .runs import Fault, Run
 
 GATE: Final = 1.3
-AGAIN_WITHIN_NS: Final = 3_000_000_000
-"""The first long step is the onset when another follows within this time."""
+LASTING_NS: Final = 3_000_000_000
+"""A long step is the onset when in this time from it on the p99 of the steps is too long."""
+_LEAST_LONG: Final = 2
+_LONG_SHARE: Final = 0.01
+"""One step in a hundred above a limit: their p99 is."""
 RECOVERY_NS: Final = 10_000_000_000
 """After a fault, steps may be long for a while: caches are cold, queues are full."""
 LEAST_STEPS: Final = 20
@@ -29,7 +33,7 @@ class Episode:
     """One fault span of one run, as its subject felt it; overlapping faults are one episode.
 
     rise        p99 of steps in the span over that before; None where too few steps tell
-    onset_ns    when the first too long step was too long; None without impact
+    onset_ns    when the first too long step of many was too long; None without impact
     """
 
     run: str
@@ -116,11 +120,28 @@ def _calm_before(run: Run, steps: TrueSteps, start_ns: int) -> TrueSteps:
     return TrueSteps(steps.ended_ns[calm], steps.duration_ns[calm])
 
 
+def lasting(
+    ended_ns: NDArray[np.int64], duration_ns: NDArray[np.int64], limit_ns: float
+) -> int | None:
+    """Find the step with which steps became too long: its place; None where they did not.
+
+    Of the steps that ended within three seconds from it on, at least one in a hundred and at least
+    two were above the limit: a chance outlier before the impact is none.
+
+    ended_ns, duration_ns   int64[n], ascending by end
+    """
+    long = duration_ns > limit_ns
+    seen = np.concatenate([[0], np.cumsum(long)])
+    places = np.flatnonzero(long)
+    until = np.searchsorted(ended_ns, ended_ns[places] + LASTING_NS, side="right")
+    found = seen[until] - seen[places]
+    enough = (found >= _LEAST_LONG) & (found >= _LONG_SHARE * (until - places))
+    return int(places[enough][0]) if enough.any() else None
+
+
 def _onset(steps: TrueSteps, limit_ns: float, start_ns: int) -> int | None:
-    long = steps.duration_ns > limit_ns
-    ended, took = steps.ended_ns[long], steps.duration_ns[long]
-    for number in range(ended.size - 1):
-        if ended[number + 1] - ended[number] <= AGAIN_WITHIN_NS:
-            # The moment it was too long, not the later one when it ended.
-            return max(start_ns, int(ended[number] - took[number] + limit_ns))
-    return None
+    first = lasting(steps.ended_ns, steps.duration_ns, limit_ns)
+    if first is None:
+        return None
+    # The moment it was too long, not the later one when it ended.
+    return max(start_ns, int(steps.ended_ns[first] - steps.duration_ns[first] + limit_ns))

@@ -261,3 +261,13 @@ def test_any_frames_give_whole_findings(story: list[tuple[Second, int]]) -> None
                 assert 0 <= found.unlike <= 1
             if isinstance(found, SpikeEnded):
                 assert standing.pop(found.subject) == found.onset_ns
+
+
+@pytest.mark.parametrize("seed", [3, 5])
+def test_long_steps_of_a_spike_that_is_over_begin_no_other_one(seed: int) -> None:
+    host, diagnoser = Host(seed), Diagnoser()
+    warm(diagnoser, host, 60)
+    crowded = host.frames(CROWDED, 4)
+    lingering = host.frames(USUAL.with_(long_share=0.005), 14)
+    findings = run(diagnoser, crowded + lingering)
+    assert len(began(findings)) == len(ended(findings)) == 1

@@ -52,3 +52,21 @@ def test_one_climb_is_announced_once() -> None:
     warm(diagnoser, host, 60)
     findings = run(diagnoser, _climb(host, 60, 2.5))
     assert len(warned(findings)) == 1
+
+
+def test_steps_that_climb_are_announced_though_no_signal_moves() -> None:
+    host, diagnoser = Host(seed=5), Diagnoser()
+    warm(diagnoser, host, 60)
+    slower = [host.frame(USUAL.with_(step_ms=10.0 * 1.008**s)) for s in range(30)]
+    (warning,) = warned(run(diagnoser, slower))
+    assert warning.before is not None
+    assert warning.now is not None
+    assert warning.now.p99_ms > warning.before.p99_ms
+    assert warning.expected_in_s is not None
+    assert 0 < warning.expected_in_s <= 60
+
+
+def test_steps_that_became_longer_once_announce_nothing() -> None:
+    host, diagnoser = Host(seed=5), Diagnoser()
+    warm(diagnoser, host, 60)
+    assert warned(run(diagnoser, host.frames(USUAL.with_(step_ms=11.5), 90))) == []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from edge_agent.diagnosis.findings import Cause
-from pointillist.diagnosis.runs import Kind, Run
+from pointillist.diagnosis.runs import GROWING, Kind, Run
 from pointillist.diagnosis.splits import HELD_OUT_WORKLOAD, Why, split
 from tests.diagnosis_runs_kit import made_up_run
 
@@ -19,13 +19,14 @@ def test_split_holds_out_injector_intensity_and_the_unknown(made_up_runs: Sequen
     assert "disk_io-stress-low" in found.train
 
 
-def test_split_holds_out_the_benchs_second_injector_and_faults_that_grow() -> None:
+def test_split_holds_out_the_benchs_second_injector_growing_or_not() -> None:
     second = made_up_run("second", Cause.MEMORY_PRESSURE, injector="stress_vm").facts
     first = replace(second, name="first", faults=(replace(second.faults[0], injector="low_limit"),))
-    growing = replace(first, name="growing", rising=True)
-    found = split([first, second, growing])
-    assert found.train == ("first",)
-    assert found.held_out == {"second": {Why.INJECTOR}, "growing": {Why.INTENSITY}}
+    growing = replace(first, name="growing", rising=True, intensity=GROWING)
+    unseen = replace(second, name="unseen", rising=True, intensity=GROWING)
+    found = split([first, second, growing, unseen])
+    assert found.train == ("first", "growing")
+    assert found.held_out == {"second": {Why.INJECTOR}, "unseen": {Why.INJECTOR}}
 
 
 def test_split_leaves_no_run_on_both_sides(made_up_runs: Sequence[Run]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from edge_agent.diagnosis.findings import Cause
 from edge_agent.frames.frame import Frame, Steps, StepSource, Subject
 from pointillist.diagnosis.runs import Fault, Kind, Run, RunRefused, facts_of
-from pointillist.diagnosis.truth import GATE, episodes
+from pointillist.diagnosis.truth import GATE, episodes, lasting
 from tests.diagnosis_runs_kit import NS, SUBJECT, made_up_run
 
 
@@ -43,6 +43,15 @@ def test_episode_begins_when_the_first_of_two_close_long_steps_was_too_long() ->
     assert found.onset_ns is not None
     began = int(first * NS) - 20_000_000
     assert found.onset_ns == pytest.approx(began + GATE * 10_000_000, abs=2000)
+
+
+def test_two_long_steps_among_hundreds_begin_no_impact() -> None:
+    ended = np.arange(0, 20 * NS, NS // 100)
+    took = np.full(ended.size, 10_000_000)
+    took[[300, 400]] = 20_000_000  # one in 150 within three seconds
+    assert lasting(ended, took, 13e6) is None
+    took[1_500:1_990:50] = 20_000_000
+    assert lasting(ended, took, 13e6) == 1_500
 
 
 def test_overlapping_faults_are_one_episode_of_both_causes() -> None:
