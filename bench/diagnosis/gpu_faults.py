@@ -41,8 +41,8 @@ from bench.record import commit
 from edge_agent.boot_clock import boottime_ns
 from edge_agent.devices.bounded import BoundedReader
 from edge_agent.frames.frame import Frame
-from edge_agent.frames.framer import Framer
 from edge_agent.frames.live import LiveFrames, host_registry
+from edge_agent.frames.of_host import host_framer
 from edge_agent.frames.recording import write_recording
 from edge_agent.sources.devices import DevicesSource
 from edge_agent.sources.step_programs import StepProbe
@@ -209,7 +209,7 @@ def record(cases: Sequence[Case], folder: Path) -> list[Path]:
             "devices", lambda: DevicesSource([BoundedReader(fake.reader, deadline_s=1.0)])
         )
         began_ns = boottime_ns()
-        with LiveFrames(registry, Framer(watch=(f"/{PARENT}/job*",))) as live:
+        with LiveFrames(registry, host_framer((f"/{PARENT}/job*",))) as live:
             if {one.source for one in live.absent} & {"devices", "steps", "ebpf"}:
                 raise RuntimeError(f"expected every source, absent: {live.absent}")
             driver.start()

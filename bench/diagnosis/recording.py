@@ -23,8 +23,8 @@ from bench.diagnosis.workload import Workload
 from bench.record import commit
 from edge_agent.boot_clock import boottime_ns
 from edge_agent.frames.frame import Frame
-from edge_agent.frames.framer import Framer
 from edge_agent.frames.live import LiveFrames, host_registry
+from edge_agent.frames.of_host import host_framer
 from edge_agent.frames.recording import RecordingWriter
 from edge_agent.sources.step_programs import StepProbe
 from edge_agent.sources.steps import StepsSource
@@ -161,7 +161,7 @@ def _sources(works: Sequence[Workload]) -> Iterator[LiveFrames]:
     probe = StepProbe(str(work.library), work.symbol, returns=work.returns)
     registry = host_registry("auto")
     registry.register("steps", lambda: StepsSource([probe]), probe)
-    with LiveFrames(registry, Framer(watch=(f"/{PARENT}/job*",))) as live:
+    with LiveFrames(registry, host_framer((f"/{PARENT}/job*",))) as live:
         yield live
 
 

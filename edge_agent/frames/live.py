@@ -14,12 +14,11 @@ from edge_agent.sources.pressure import PressureSource
 from edge_agent.sources.rounds import Rounds
 from transport.closing import Closing
 
-from .cgroup_pressure import CgroupPressure
 from .frame import Frame
 from .framer import Framer
 from .hearing import hear
 from .lacking import lacking
-from .links import LinkRate
+from .of_host import host_framer
 
 EVERY_NS: Final = 1_000_000_000
 _NS_PER_S: Final = 1e9
@@ -32,16 +31,6 @@ def host_registry(loader: str = "auto") -> SourceRegistry:
     registry.register("pressure", PressureSource)
     registry.register("host", HostSource)
     return registry
-
-
-def host_framer(watch: Sequence[str] = (), *, faults: bool = False) -> Framer:
-    """Make a framer that also asks this host for link rates and the pressure of cgroups.
-
-    watch    patterns of cgroups that are subjects whatever they do
-    faults   a source of hardware faults runs
-    """
-    pressure = CgroupPressure.of_host()
-    return Framer(watch=watch, extras=(LinkRate(),), faults=faults, pressure=pressure)
 
 
 class LiveFrames(Closing):

@@ -20,10 +20,9 @@ from edge_agent.diagnosis.model_fields import ModelError
 from edge_agent.diagnosis.model_file import load_model
 from edge_agent.diagnosis.trail import Pictures, Series
 from edge_agent.diagnosis.weekly import WeeklyIncidents
-from edge_agent.frames.framer import Framer
 from edge_agent.frames.hearing import hear
 from edge_agent.frames.lacking import lacking
-from edge_agent.frames.links import LinkRate
+from edge_agent.frames.of_host import host_framer
 from edge_agent.journal import Journal
 
 from .port import Source, SourceUnavailable
@@ -70,8 +69,7 @@ class DiagnosisSource:
         except (ModelError, OSError) as error:
             self.stop()
             raise SourceUnavailable(f"diagnosis: {error}") from None
-        extras = (LinkRate(),)
-        self._framer = Framer(watch=self._section.watch, extras=extras, faults=self._faults)
+        self._framer = host_framer(self._section.watch, faults=self._faults)
         self._diagnoser = Diagnoser(model=model)
         self._weekly, self._pictures = WeeklyIncidents(), Pictures()
         self._heard.clear()

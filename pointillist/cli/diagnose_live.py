@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 from edge_agent.boot_clock import read_point
 from edge_agent.diagnosis.findings import SpikeBegan, Warned
 from edge_agent.diagnosis.journal_lines import JournalReader
-from edge_agent.frames.framer import Framer
 from edge_agent.frames.live import LiveFrames, host_registry
+from edge_agent.frames.of_host import host_framer
 from edge_agent.journal import follow_lines
 from edge_agent.local.live_socket import LiveClient
 from edge_agent.local.quantity import counted
@@ -100,7 +100,7 @@ def run_sources(asked: Asked, section: DiagnosisSection | None, tell: Told) -> N
         registry.register("steps", lambda: StepsSource(probes), probes)
     clock = unix_clock(read_point().offset_ns)
     watching = Watching(say, asked.subject)
-    with LiveFrames(registry, Framer(watch=asked.watch)) as frames:
+    with LiveFrames(registry, host_framer(asked.watch)) as frames:
         _refuse_the_impossible(frames, named)
         say("no agent is asked: sources of its own; what is usual is learnt from the first 15 s "
             "or so of steps; Ctrl-C ends this")  # fmt: skip

@@ -128,7 +128,8 @@ def _run(
     out: Path, watch: list[str], probes: tuple[StepProbe, ...], seconds: float | None,
     facts: dict[str, Any], spans: list[dict[str, Any]] | None,
 ) -> Kept:  # fmt: skip
-    from edge_agent.frames.live import host_framer, host_registry
+    from edge_agent.frames.live import host_registry
+    from edge_agent.frames.of_host import host_framer
     from edge_agent.sources.steps import StepsSource
 
     registry = host_registry()

@@ -9,7 +9,7 @@ import numpy as np
 
 from edge_agent.diagnosis.channels import CHANNELS, Channel
 from edge_agent.diagnosis.features import CAP, FEATURE_INDEX
-from edge_agent.frames.signals import SIGNALS
+from edge_agent.local.signal_words import sentence
 
 from .groups import Group
 
@@ -18,7 +18,6 @@ MOST_MEMBERS: Final = 6
 LEAST_SPREADS: Final = 4.0
 """Nearer to usual than this is not worth a word."""
 _PLAIN_RATIO: Final = 1.2
-_WHOSE: Final = {"own": "its own", "host": "the host", "other": "others", "gpu": "its GPU"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +47,15 @@ def strays(group: Group, most: int = MOST_SIGNALS) -> list[Stray]:
 def _stray(group: Group, channel: Channel, octaves: float) -> Stray:
     spreads = float(np.sign(octaves) * (2 ** abs(octaves) - 1))
     ratio = float(2 ** group.mean[FEATURE_INDEX[f"{channel.name}.r"]])
-    whose = _WHOSE.get(str(channel.place), str(channel.place))
-    about = SIGNALS[channel.signal].about
     at_least = "over " if abs(octaves) >= CAP else ""
     if ratio >= _PLAIN_RATIO:
         how = f"{ratio:,.1f} times the usual"
     elif ratio <= 1 / _PLAIN_RATIO:
         how = f"{100 * ratio:.0f} % of the usual"
     else:
-        how = "above usual" if spreads > 0 else "below usual"
-    words = f"{whose}: {about}: {how} ({at_least}{abs(spreads):,.0f} spreads off)"
+        how = "more than usual" if spreads > 0 else "less than usual"
+    told = sentence(str(channel.place), channel.signal, how)
+    words = f"{told} ({at_least}{abs(spreads):,.0f} spreads off)"
     return Stray(channel.name, round(spreads, 1), round(ratio, 3), words)
 
 

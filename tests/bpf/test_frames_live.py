@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent.frames.live import LiveFrames, host_framer, host_registry
+from edge_agent.frames.live import LiveFrames, host_registry
+from edge_agent.frames.of_host import host_framer
 from edge_agent.frames.signals import FINE, SIGNALS, Scope, of_scope
 from tests.bpf_kit import Load, cgroup
 
