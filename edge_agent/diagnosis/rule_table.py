@@ -96,6 +96,9 @@ _NO_MORE_WORK: Final = (
 )
 """A step sends and reads no more than before: its batch has not grown."""
 
+_NO_DETOUR: Final = (_shrunk("own.round_trip_least_us", -2.6, -2.0),)
+"""The shortest round trip is less than four times as long as usual."""
+
 RULES: Final = (
     Rule(
         Cause.CGROUP_THROTTLING,
@@ -174,19 +177,23 @@ RULES: Final = (
         (
             _up("host.retransmits_per_s"),
             _up("host.worst_peer_retransmits_per_s", 0.9),
-            _up("own.net_send_wait_ms_per_s"),
-            _up("host.send_queue_bytes", 0.8),
             _up("host.queue_drops_per_s", 0.9),
             _down("host.link_bytes_per_s", 0.9),
             _up("host.faults_network_per_s", 0.6),
         ),
         excused_by=((Cause.NIC_CROSS_TRAFFIC, 0.6),),
     ),
+    Rule(  # a sender waits for acknowledgements, on a detour as behind a slow link
+        Cause.NIC_LIMIT_OR_LOSS,
+        (_up("own.net_send_wait_ms_per_s"), _up("host.send_queue_bytes", 0.8)),
+        needs=(_NO_DETOUR,),
+        excused_by=((Cause.NIC_CROSS_TRAFFIC, 0.6),),
+    ),
     Rule(  # each packet takes longer to be put on the wire; a detour takes longer still
         Cause.NIC_LIMIT_OR_LOSS,
         (_up("own.round_trip_least_us", 0.9, low=1.3, high=2.5),),
         needs=(
-            (_shrunk("own.round_trip_least_us", -2.6, -2.0),),
+            _NO_DETOUR,
             (
                 _up("own.net_receive_wait_ms_per_s", low=1.5, high=3.0),
                 _up("own.net_send_wait_ms_per_s", low=1.5, high=3.0),

@@ -28,7 +28,7 @@ HELD_OUT_INJECTORS: Final = frozenset(
         "random_readers",
         "datagrams",
         "loss",
-        "delaying_relay",
+        "throttled_peer",
         "heavy_decode",
     }
 )

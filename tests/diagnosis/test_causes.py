@@ -92,9 +92,9 @@ def test_rules_name_the_cause(cause: Cause) -> None:
 @pytest.mark.parametrize("cause", [cause for cause in Cause if cause is not Cause.UNKNOWN])
 def test_evidence_begins_with_a_signal_of_the_cause(cause: Cause) -> None:
     found = diagnosed(SCENES[cause])
-    rule = next(rule for rule in RULES if rule.cause == cause)
-    needs = [tell for group in rule.needs for tell in group]
-    telling = {tell.channel.partition(".")[2] for tell in (*rule.tells, *needs)}
+    rules = [rule for rule in RULES if rule.cause == cause]
+    tells = [tell for rule in rules for group in (rule.tells, *rule.needs) for tell in group]
+    telling = {tell.channel.partition(".")[2] for tell in tells}
     first = found.evidence[0]
     assert first.signal in telling
     assert abs(first.value - first.baseline) > 3 * first.spread > 0

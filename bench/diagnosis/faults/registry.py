@@ -17,7 +17,13 @@ from bench.diagnosis.faults.negatives import (
 )
 from bench.diagnosis.faults.nic import Datagrams, Loss, LowRate, Streams
 from bench.diagnosis.faults.unnamed import HeldInterpreter, ProcessStops
-from bench.diagnosis.faults.waits import DelayingRelay, HeavyDecode, SlowPeer, SlowStore
+from bench.diagnosis.faults.waits import (
+    DelayingRelay,
+    HeavyDecode,
+    SlowPeer,
+    SlowStore,
+    ThrottledPeer,
+)
 
 NAMED: Final[tuple[type[Fault], ...]] = (
     StressCpu,
@@ -33,11 +39,13 @@ NAMED: Final[tuple[type[Fault], ...]] = (
     LowRate,
     Loss,
     SlowPeer,
-    DelayingRelay,
+    ThrottledPeer,
     SlowStore,
     HeavyDecode,
 )
 """Two injectors of each class, one beside the other."""
+FURTHER: Final[tuple[type[Fault], ...]] = (DelayingRelay,)
+"""A third injector of a class."""
 UNNAMED: Final[tuple[type[Fault], ...]] = (ProcessStops, HeldInterpreter)
 NEGATIVES: Final[tuple[type[Fault], ...]] = (
     BatchSize,
@@ -46,4 +54,6 @@ NEGATIVES: Final[tuple[type[Fault], ...]] = (
     PhaseChange,
     Writeback,
 )
-INJECTORS: Final = {kind.injector: kind for kind in (*NAMED, *UNNAMED, *NEGATIVES)}
+INJECTORS: Final = {
+    kind.injector: kind for kind in (*NAMED, *FURTHER, *UNNAMED, *NEGATIVES)
+}

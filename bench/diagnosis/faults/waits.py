@@ -35,6 +35,33 @@ class SlowPeer(Graded, _PeerWait):
         self.work.knobs["peer_delay_ms"] = 0
 
 
+class ThrottledPeer(Graded, _PeerWait):
+    """The peer's cgroup has a quota below what the peer needs: it stands still for milliseconds."""
+
+    injector = "throttled_peer"
+    grades = (0.9, 0.7, 0.45)
+    rest = 1.6
+
+    _used_s, _cores = 0.0, 0.0
+
+    def watch(self) -> None:
+        self._used_s = self.work.peer.cpu_s()
+        super().watch()
+
+    def cores_used(self) -> float:
+        """What the peer used in the undisturbed stretch; first asked at its end."""
+        if self._cores == 0.0:
+            used_s = self.work.peer.cpu_s() - self._used_s
+            self._cores = max(0.02, used_s / self.watched_s())
+        return self._cores
+
+    def apply(self, number: float) -> None:
+        self.work.peer.set_quota(self.cores_used() * number)
+
+    def withdraw(self) -> None:
+        self.work.peer.set_quota(None)
+
+
 class DelayingRelay(_PeerWait):
     """A relay on the way holds every packet back."""
 
