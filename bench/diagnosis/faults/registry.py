@@ -54,6 +54,4 @@ NEGATIVES: Final[tuple[type[Fault], ...]] = (
     PhaseChange,
     Writeback,
 )
-INJECTORS: Final = {
-    kind.injector: kind for kind in (*NAMED, *FURTHER, *UNNAMED, *NEGATIVES)
-}
+INJECTORS: Final = {kind.injector: kind for kind in (*NAMED, *FURTHER, *UNNAMED, *NEGATIVES)}
