@@ -13,6 +13,8 @@ from bench.diagnosis.cgroups import PARENT, ROOT
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 MOST_STEAL_CORES: Final = 0.15
 MOST_OTHERS_CORES: Final = 0.3
+MOST_CALM_CORES: Final = 0.05
+"""Beside a run without a fault, the nice included: what competes more is a fault."""
 
 
 class Disturbance:
@@ -39,14 +41,20 @@ class Disturbance:
         }
 
 
-def too_much(found: Mapping[str, float]) -> str:
-    """Say what disturbed a run of a fault more than may be, or nothing.
+def too_much(found: Mapping[str, float], *, calm: bool = False) -> str:
+    """Say what disturbed a run more than may be, or nothing.
 
-    A fault is one cause only where the machine was otherwise at rest. Runs without a fault count
-    whatever happened around them.
+    A fault is one cause only where the machine was otherwise at rest, and a run is without a fault
+    only where nobody else takes the CPUs. What the host's disk and hypervisor do stays in it.
+
+    calm    the run is to be without a fault
     """
-    for name, most in (("steal_cores", MOST_STEAL_CORES), ("others_cores", MOST_OTHERS_CORES)):
-        if found[name] > most:
+    most_others = MOST_CALM_CORES if calm else MOST_OTHERS_CORES
+    limits = {"steal_cores": MOST_STEAL_CORES, "others_cores": most_others}
+    if calm:
+        limits["nice_cores"] = MOST_CALM_CORES
+    for name, most in limits.items():
+        if found.get(name, 0.0) > most:
             return f"{name} {found[name]:.2f}, at most {most:g}"
     return ""
 

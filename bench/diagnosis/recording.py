@@ -16,6 +16,7 @@ from typing import Any, Final
 from bench.diagnosis.cgroups import PARENT
 from bench.diagnosis.disturbance import Disturbance, too_much
 from bench.diagnosis.faults.fault import GROWING, Fault, Graded
+from bench.diagnosis.faults.negatives import NONE
 from bench.diagnosis.faults.registry import INJECTORS
 from bench.diagnosis.impact import Impact, impact
 from bench.diagnosis.plan import INTENSITIES, Run
@@ -142,7 +143,8 @@ def record(
             },
         }
         _check(schedule, works, facts)
-        if undisturbed and (disturbed := too_much(facts["disturbance"])):
+        calm = set(run.causes) <= {NONE}
+        if undisturbed and (disturbed := too_much(facts["disturbance"], calm=calm)):
             raise RunRefusedError(f"others disturbed it: {disturbed}")
         writer.close(facts)
     return facts

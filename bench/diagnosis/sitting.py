@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from bench.diagnosis.faults.negatives import NONE
 from bench.diagnosis.plan import Run
 from bench.diagnosis.recording import RunRefusedError, record
 from bench.diagnosis.workload import Workload, discard, start_workload
@@ -151,8 +150,7 @@ def _attempt(run: Run, stage: Stage, turns: Turns, folder: Path) -> str:
         works = stage.set(run)
         turns.take()
         path = recording_path(folder, run)
-        # Without a fault a run counts whatever others did: an alarm then is false all the same.
-        facts = record(run, works, path, undisturbed=set(run.causes) - {NONE} != set())
+        facts = record(run, works, path, undisturbed=True)
     except (RunRefusedError, RuntimeError) as error:
         stage.clear()
         _note_refusal(run, str(error))

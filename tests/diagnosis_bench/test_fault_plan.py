@@ -173,6 +173,14 @@ def test_run_beside_which_others_took_too_much_is_named() -> None:
     assert too_much(calm | {"others_cores": 0.31}) == "others_cores 0.31, at most 0.3"
 
 
+def test_run_beside_which_others_took_the_cpus_is_not_without_a_fault() -> None:
+    calm = {"steal_cores": 0.02, "others_cores": 0.04, "nice_cores": 0.01}
+    assert too_much(calm, calm=True) == ""
+    assert too_much(calm | {"nice_cores": 0.2}, calm=True) == "nice_cores 0.20, at most 0.05"
+    assert too_much(calm | {"others_cores": 0.2}, calm=True) == "others_cores 0.20, at most 0.05"
+    assert too_much(calm | {"nice_cores": 0.2}) == ""
+
+
 def test_plan_ends_quietly_when_nobody_reads_on(tmp_path: Path) -> None:
     read, write = os.pipe()
     os.close(read)
