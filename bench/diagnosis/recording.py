@@ -128,6 +128,7 @@ def record(
         ends = time.monotonic() + run.seconds + _SETTLE_S
         try:
             for frame in live.frames(until=lambda: time.monotonic() > ends):
+                disturbance.look()
                 if frame.boottime_ns - began_ns > _SETTLE_S * 1e9:
                     writer.append(only_subjects(frame, works))
         finally:

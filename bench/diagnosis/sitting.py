@@ -163,7 +163,8 @@ def _summary(facts: dict[str, Any]) -> str:
     before, during, rest = first["before"], first["during"], facts["disturbance"]
     return (
         f"x{first['ratio']:.2f} (p99 {before['p99_ms']:.1f} -> {during['p99_ms']:.1f} ms), "
-        f"steal {rest['steal_cores']:.2f}, others {rest['others_cores']:.2f} cores"
+        f"steal {rest['steal_cores']:.2f}, others {rest['others_cores']:.2f} "
+        f"(at once {rest['worst_others_cores']:.2f}) cores"
     )
 
 

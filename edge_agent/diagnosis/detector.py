@@ -79,15 +79,14 @@ class TailDetector:
             return Tail(False, 0.0, at_ns)
         settings = self._settings
         weighed = self._weighed()
-        nats = max((weighed[window][0] for window in _WINDOWS if window in weighed), default=0.0)
-        onset_ns = max(weighed.values())[1]
+        nats = max((weighed[window] for window in _WINDOWS if window in weighed), default=0.0)
         last = list(self._recent)[-settings.persistence_frames :]
         persistent = sum(bool(second.long_ns) for second in last) >= settings.persistent_frames
         spiking = persistent and nats >= settings.evidence_nats
-        restless = weighed.get(_NEWEST, (0.0, 0))[0] >= settings.evidence_nats / 3
+        restless = weighed.get(_NEWEST, 0.0) >= settings.evidence_nats / 3
         stalled = self._recent[-1].stalled
         likely = persistent and nats >= settings.told_nats
-        return Tail(spiking, nats, -onset_ns, restless, stalled, likely=likely)
+        return Tail(spiking, nats, self._onset_ns(), restless, stalled, likely=likely)
 
     def shifted(self, since_ns: int) -> bool:
         """Whether all steps since then were longer than in the last minute, the fastest too."""
@@ -185,17 +184,28 @@ class TailDetector:
             return False
         return steps.running_ns > max(self.threshold_ns, self._settings.stalled_s * _NS)
 
-    def _weighed(self) -> dict[int, tuple[float, int]]:
-        """Give each window's log likelihood ratio, and minus the end of its first long step."""
-        found: dict[int, tuple[float, int]] = {}
+    def _weighed(self) -> dict[int, float]:
+        """Give each window's log likelihood ratio."""
+        found: dict[int, float] = {}
         steps = long = 0
-        first = self._recent[-1].at_ns
         for length, second in enumerate(reversed(self._recent), 1):
             steps += second.steps
             long += len(second.long_ns)
-            first = second.long_ns[0] if second.long_ns else first
-            found[length] = (self._nats(long, steps), -first)
+            found[length] = self._nats(long, steps)
         return found
+
+    def _onset_ns(self) -> int:
+        """Give the end of the long step from which on the steps are likeliest to have changed.
+
+        The maximum-likelihood change point: a chance outlier before the first of many is none.
+        """
+        ended = np.concatenate([second.ended_ns for second in self._recent])
+        stalled = np.array([second.at_ns for second in self._recent if second.stalled], np.int64)
+        ended = np.sort(np.concatenate((ended, stalled)))
+        long = np.sort([at_ns for second in self._recent for at_ns in second.long_ns])
+        steps = ended.size - np.searchsorted(ended, long)
+        weights = [self._nats(long.size - i, int(n)) for i, n in enumerate(steps)]
+        return int(long[int(np.argmax(weights))])
 
     def _nats(self, long: int, steps: int) -> float:
         """Give how much likelier this share of long steps is now than usual; 0 where it is not."""

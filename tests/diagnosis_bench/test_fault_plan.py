@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.diagnosis.disturbance import too_much
+from bench.diagnosis.disturbance import Disturbance, _Spent, too_much
 from bench.diagnosis.faults.fault import GROWING, Effect
 from bench.diagnosis.faults.negatives import NONE
 from bench.diagnosis.faults.registry import INJECTORS, NAMED, UNNAMED
@@ -179,6 +179,27 @@ def test_run_beside_which_others_took_the_cpus_is_not_without_a_fault() -> None:
     assert too_much(calm | {"nice_cores": 0.2}, calm=True) == "nice_cores 0.20, at most 0.05"
     assert too_much(calm | {"others_cores": 0.2}, calm=True) == "others_cores 0.20, at most 0.05"
     assert too_much(calm | {"nice_cores": 0.2}) == ""
+
+
+def test_run_that_others_disturbed_for_two_seconds_is_named() -> None:
+    fine = {"steal_cores": 0.02, "others_cores": 0.04, "worst_others_cores": 0.3}
+    assert too_much(fine) == ""
+    at_once = fine | {"worst_others_cores": 0.9}
+    assert too_much(at_once) == "worst_others_cores 0.90, at most 0.4"
+
+
+def test_two_seconds_of_a_neighbours_work_are_seen_in_the_worst_not_in_the_mean(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    busy_s = list(itertools.accumulate([0.0] * 10 + [1.0, 1.0] + [0.0] * 10))
+    spent = (_Spent(float(at), busy, 0, 0, 0, 0) for at, busy in enumerate([*busy_s, busy_s[-1]]))
+    monkeypatch.setattr(_Spent, "now", lambda: next(spent))
+    seen = Disturbance()
+    for _ in busy_s[1:]:
+        seen.look()
+    found = seen.document()
+    assert found["worst_others_cores"] == pytest.approx(1.0)
+    assert found["others_cores"] == pytest.approx(2 / len(busy_s), abs=1e-3)
 
 
 def test_plan_ends_quietly_when_nobody_reads_on(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ class ThrottledPeer(Graded, _PeerWait):
     """The peer's cgroup has a quota below what the peer needs: it stands still for milliseconds."""
 
     injector = "throttled_peer"
-    grades = (0.9, 0.7, 0.45)
+    grades = (0.8, 0.7, 0.45)
     rest = 1.6
 
     _used_s, _cores = 0.0, 0.0
