@@ -77,16 +77,17 @@ def _show_plan(runs: list[Run], folder: Path) -> None:
 
 
 def _show_recordings(folder: Path) -> None:
+    print("impact  p99 of steps, before and during, ms   others, cores   run and subject")
     for path in sorted(folder.glob("*.parquet")):
         facts = read_meta(path)
         for subject, found in facts["impact"].items():
             before, during = found["before"]["p99_ms"], found["during"]["p99_ms"]
             gate = "impact" if found["passed"] else "none  "
             others = facts["disturbance"]["others_cores"]
-            print(
-                f"{gate} x{found['ratio']:5.2f} p99 {before:6.1f} -> {during:6.1f} ms  "
-                f"others {others:.2f}  {facts['name']} {subject}"
+            rise = (
+                f"{during:8.1f}  x{found['ratio']:5.2f}" if found["during"]["steps"] else " " * 16
             )
+            print(f"{gate}  {before:11.1f} {rise}   {others:19.2f}   {facts['name']} {subject}")
 
 
 def _record(runs: list[Run], given: argparse.Namespace) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from bench.diagnosis.cgroups import PARENT, ROOT
 
 _LOOKS: Final = 2
+"""Seconds that are compared together."""
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 MOST_STEAL_CORES: Final = 0.15
 MOST_OTHERS_CORES: Final = 0.3
@@ -23,20 +24,20 @@ MOST_STOLEN_AT_ONCE_CORES: Final = 0.25
 
 
 class Disturbance:
-    """Measures from its making on."""
+    """Measures from its making on; two seconds at once from its first look on."""
 
     def __init__(self) -> None:
-        self._began = _Spent.now()
-        self._looks = [self._began]
+        self._began = Spent.now()
+        self._looks: list[Spent] = []
         self._worst_others = self._worst_steal = 0.0
 
     def look(self) -> None:
         """Look once a second: two of them together are compared with the limits."""
-        now = _Spent.now()
-        since = now.since(self._looks[0])
+        now = Spent.now()
         if len(self._looks) == _LOOKS:
-            self._worst_others = max(self._worst_others, since.others_s + since.nice_s)
-            self._worst_steal = max(self._worst_steal, since.steal_s)
+            cores = now.cores_since(self._looks[0])
+            self._worst_others = max(self._worst_others, cores.others + cores.nice)
+            self._worst_steal = max(self._worst_steal, cores.steal)
         self._looks = [*self._looks, now][-_LOOKS:]
 
     def document(self) -> dict[str, float]:
@@ -44,66 +45,80 @@ class Disturbance:
 
         `worst_others_cores` (the nice included) and `worst_steal_cores`: of any two seconds.
         """
-        spent = _Spent.now().since(self._began)
+        cores = Spent.now().cores_since(self._began)
         found = {
-            "steal_cores": spent.steal_s,
-            "bench_cores": spent.ours_s,
-            "recorder_cores": spent.own_s,
-            "others_cores": spent.others_s,
-            "nice_cores": spent.nice_s,
+            "steal_cores": cores.steal,
+            "bench_cores": cores.bench,
+            "recorder_cores": cores.recorder,
+            "others_cores": cores.others,
+            "nice_cores": cores.nice,
             "worst_others_cores": self._worst_others,
             "worst_steal_cores": self._worst_steal,
         }
-        return {name: round(cores, 4) for name, cores in found.items()}
+        return {name: round(value, 4) for name, value in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class _Spent:
-    """CPU seconds at a moment; `since` an earlier one, cores between the two."""
+class Cores:
+    """Who used how many cores over some time."""
+
+    steal: float
+    bench: float
+    recorder: float
+    others: float
+    nice: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """CPU seconds spent until a moment; busy: neither waiting, idle nor nice."""
 
     at_s: float
     busy_s: float
     nice_s: float
     steal_s: float
-    ours_s: float
-    own_s: float
+    bench_s: float
+    recorder_s: float
 
     @classmethod
-    def now(cls) -> _Spent:
+    def now(cls) -> Spent:
+        """Look."""
         return cls(time.monotonic(), *_machine_s(), _bench_s(), time.process_time())
 
-    @property
-    def others_s(self) -> float:
-        return max(0.0, self.busy_s - self.ours_s - self.own_s)
-
-    def since(self, before: _Spent) -> _Spent:
+    def cores_since(self, before: Spent) -> Cores:
+        """Give the cores between an earlier moment and this one."""
         elapsed_s = max(self.at_s - before.at_s, 1e-3)
-        mine, theirs = astuple(self)[1:], astuple(before)[1:]
-        cores = [(a - b) / elapsed_s for a, b in zip(mine, theirs, strict=True)]
-        return _Spent(elapsed_s, *cores)
+        bench = (self.bench_s - before.bench_s) / elapsed_s
+        recorder = (self.recorder_s - before.recorder_s) / elapsed_s
+        busy = (self.busy_s - before.busy_s) / elapsed_s
+        return Cores(
+            steal=(self.steal_s - before.steal_s) / elapsed_s,
+            bench=bench,
+            recorder=recorder,
+            others=max(0.0, busy - bench - recorder),
+            nice=(self.nice_s - before.nice_s) / elapsed_s,
+        )
 
 
 def too_much(found: Mapping[str, float], *, calm: bool = False) -> str:
     """Say what disturbed a run more than may be, or nothing.
 
     A fault is one cause only where the machine was otherwise at rest, and a run is without a fault
-    only where nobody else takes the CPUs. What the host's disk and hypervisor do stays in it.
+    only where nobody else takes the CPUs. What the host's disk and hypervisor do to a run without
+    a fault stays in it. Threads of the kernel count as others.
 
     calm    the run is to be without a fault
     """
-    most_others = MOST_CALM_CORES if calm else MOST_OTHERS_CORES
-    limits = {
-        "steal_cores": MOST_STEAL_CORES,
-        "others_cores": most_others,
-        "worst_others_cores": MOST_AT_ONCE_CORES,
-        "worst_steal_cores": MOST_STOLEN_AT_ONCE_CORES,
-    }
-    if calm:
-        limits["nice_cores"] = MOST_CALM_CORES
-    for name, most in limits.items():
-        if found.get(name, 0.0) > most:
-            return f"{name} {found[name]:.2f}, at most {most:g}"
-    return ""
+    others = found["others_cores"] + (found["nice_cores"] if calm else 0.0)
+    seen = [("others", others, MOST_CALM_CORES if calm else MOST_OTHERS_CORES)]
+    seen.append(("others at once", found["worst_others_cores"], MOST_AT_ONCE_CORES))
+    if not calm:
+        seen.append(("the hypervisor", found["steal_cores"], MOST_STEAL_CORES))
+        at_once = found["worst_steal_cores"]
+        seen.append(("the hypervisor at once", at_once, MOST_STOLEN_AT_ONCE_CORES))
+    return next(
+        (f"{who} took {n:.2f} cores, at most {most:g}" for who, n, most in seen if n > most), ""
+    )
 
 
 def _machine_s() -> tuple[float, float, float]:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Final
 
 import numpy as np
 
-from pointillist.diagnosis.truth import lasting
-
-IMPACT_RATIO: Final = 1.3
-"""p99 in the fault over p99 before, from which on a fault counts."""
+from pointillist.diagnosis.truth import GATE, lasting
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +45,7 @@ class Impact:
     @property
     def passed(self) -> bool:
         """Whether the fault counts, by the gate of the protocol."""
-        return self.ratio >= IMPACT_RATIO and self.onset_ns is not None
+        return self.ratio >= GATE and self.onset_ns is not None
 
     def document(self) -> dict[str, object]:
         """As it is written into a recording."""
@@ -60,7 +56,7 @@ def impact(before: Sequence[tuple[int, int]], during: Sequence[tuple[int, int]])
     """Compare the steps (ended, duration) in ns of an undisturbed stretch with a fault's."""
     usual, struck = Times.of(before), Times.of(during)
     ratio = round(struck.p99_ms / usual.p99_ms, 3) if usual.p99_ms else 0.0
-    bound_ns = usual.p99_ms * IMPACT_RATIO * 1e6
+    bound_ns = usual.p99_ms * GATE * 1e6
     rows = np.array(sorted(during), np.int64).reshape(-1, 2)
     first = lasting(rows[:, 0], rows[:, 1], bound_ns) if usual.steps else None
     onset = None if first is None else int(rows[first, 0])

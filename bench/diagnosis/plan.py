@@ -33,8 +33,7 @@ OTHERS: Final = {
     GLOO: ("stress_cpu", "low_quota", "stress_vm", "random_readers", "datagrams", "low_rate",
            "slow_peer", "slow_store"),
     LOADER: ("bursty_hashing", "stress_sidecar", "low_limit", "stress_hdd", "heavy_decode"),
-    INFERENCE: ("bursty_hashing", "low_quota", "stress_vm", "stress_hdd", "bulk_streams", "loss",
-                "delaying_relay"),
+    INFERENCE: ("bursty_hashing", "low_quota", "stress_vm", "stress_hdd", "bulk_streams", "loss"),
 }  # fmt: skip
 """What else than the step loop meets: middle intensity, one injector of each cause that can."""
 

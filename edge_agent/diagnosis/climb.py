@@ -16,14 +16,16 @@ from .trend import STILL_CLIMBING, trend
 _UNKNOWN: Final = float("nan")
 _FEWEST_STEPS: Final = 10
 """In a second: fewer have no 90th percentile."""
-_SPAN: Final = 3
-"""Seconds: the newest ones are compared with those before, so that one jump is no climb."""
+_SPAN_FRAMES: Final = 3
+"""The newest ones are compared with those before, so that one jump is no climb."""
+_MOST_GAPS: Final = 1.3
+"""Times as long as it should be a window may be: longer, seconds are missing in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Second:
     at_s: float
-    risen: float
+    risen_octaves: float
 
 
 class StepClimb:
@@ -48,18 +50,28 @@ class StepClimb:
         self._seconds.clear()
 
     def expected_in_s(self) -> float | None:
-        """Give the seconds until steps are as long as a spike's, if they climb; else None."""
+        """Give the seconds until the percentile is 1.3 times the usual one; None: no climb."""
         settings = self._settings
         if len(self._seconds) < settings.early_window_s:
             return None
         seconds = np.array([one.at_s for one in self._seconds])
-        risen = np.array([one.risen for one in self._seconds])
-        newest, before = risen[-_SPAN:], risen[-2 * _SPAN : -_SPAN]
-        if np.isnan(risen).any() or risen[-2 * _SPAN :].min() < settings.early_step_octaves:
+        risen = np.array([one.risen_octaves for one in self._seconds])
+        gaps = seconds[-1] - seconds[0] > _MOST_GAPS * settings.early_window_s
+        if (
+            gaps
+            or np.isnan(risen).any()
+            or risen[-2 * _SPAN_FRAMES :].min() < settings.early_step_octaves
+        ):
             return None
         slope, sureness, now = (float(x[0]) for x in trend(seconds, risen[:, None]))
-        grown = float(newest.mean() - before.mean()) / _SPAN
+        grown = _grown(risen) / _grown(seconds)
         if slope <= 0 or grown < STILL_CLIMBING * slope or sureness < settings.early_sureness:
             return None
         left_s = (log2(settings.tail_ratio) - now) / slope
         return left_s if 0 < left_s <= settings.early_horizon_s else None
+
+
+def _grown(values: NDArray[np.float64]) -> float:
+    """Mean of the newest frames less that of those before."""
+    newest, before = values[-_SPAN_FRAMES:], values[-2 * _SPAN_FRAMES : -_SPAN_FRAMES]
+    return float(newest.mean() - before.mean())

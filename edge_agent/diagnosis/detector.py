@@ -40,6 +40,7 @@ _PRIOR_STEPS: Final = 100.0
 _LEAST_USUAL_LONG: Final = 0.002
 _MOST_USUAL_LONG: Final = 0.01
 """Above 1.3 times the 99th percentile there is less by definition, unless it degrades."""
+_HARDLY: Final = 1e-9
 _UNKNOWN: Final = float("nan")
 _NOTHING: Final = np.zeros(0, np.int64)
 
@@ -86,7 +87,8 @@ class TailDetector:
         restless = weighed.get(_NEWEST, 0.0) >= settings.evidence_nats / 3
         stalled = self._recent[-1].stalled
         likely = persistent and nats >= settings.told_nats
-        return Tail(spiking, nats, self._onset_ns(), restless, stalled, likely=likely)
+        onset_ns = self._onset_ns() if spiking or likely else at_ns
+        return Tail(spiking, nats, onset_ns, restless, stalled, likely=likely)
 
     def shifted(self, since_ns: int) -> bool:
         """Whether all steps since then were longer than in the last minute, the fastest too."""
@@ -204,8 +206,10 @@ class TailDetector:
         ended = np.sort(np.concatenate((ended, stalled)))
         long = np.sort([at_ns for second in self._recent for at_ns in second.long_ns])
         steps = ended.size - np.searchsorted(ended, long)
-        weights = [self._nats(long.size - i, int(n)) for i, n in enumerate(steps)]
-        return int(long[int(np.argmax(weights))])
+        share, usual = np.arange(long.size, 0, -1) / steps, self._usual_long_share
+        rest = np.maximum(1 - share, _HARDLY)
+        nats = steps * (share * np.log(share / usual) + rest * np.log(rest / (1 - usual)))
+        return int(long[np.where(share > usual, nats, 0.0).argmax()])
 
     def _nats(self, long: int, steps: int) -> float:
         """Give how much likelier this share of long steps is now than usual; 0 where it is not."""

@@ -57,7 +57,7 @@ _VALUES: Final = np.array([level.value for level in _WATCHED.values()])
 
 
 class EarlyWarning:
-    """Trends of one subject's signals, and the levels at which its spikes came."""
+    """Trends of one subject's signals and steps, and the levels at which its spikes came."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -72,7 +72,7 @@ class EarlyWarning:
         self._levels = np.where(away, seen, self._levels)
 
     def look(self, signals: SubjectSignals, at_ns: int) -> list[Approach]:
-        """Find signals that will be at their level soon; after a finding silent for a while."""
+        """Find what will be at its level soon; after a finding silent for a while."""
         if at_ns < self._silent_until_ns:
             return []
         left_s = self.steps.expected_in_s()

@@ -23,7 +23,8 @@ _FINE_PLACE: Final = {name: place for place, name in enumerate(FINE)}
 def _telling(cause: Cause) -> dict[int, float]:
     """Channels that tell of a cause, with +1 for a rise or -1 for a fall."""
     rules = [rule for rule in RULES if rule.cause == cause]
-    tells = [tell for rule in rules for group in (rule.tells, *rule.needs) for tell in group]
+    needed = [tell for rule in rules for group in rule.needs for tell in group]
+    tells = [*needed, *(tell for rule in rules for tell in rule.tells)]  # of both, what tells holds
     return {INDEX[tell.channel]: tell.sign for tell in tells if tell.channel in INDEX}
 
 

@@ -78,7 +78,8 @@ class Warned:
 class SpikeBegan:
     """The tail of a subject's step times has left its baseline.
 
-    onset_ns   first step that was too long; at_ns: when this was known
+    onset_ns   the long step from which on the steps are likeliest to have changed; at_ns: when
+               this was known
     """
 
     subject: str

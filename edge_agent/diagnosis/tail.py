@@ -32,7 +32,8 @@ class Tail:
     """What the last seconds say of the tail.
 
     nats      log of how much likelier the share of long steps is now than usual
-    onset_ns  first long step of the window that says so
+    onset_ns  the long step from which on the steps are likeliest to have changed; the frame's end
+              where there is no spike
     restless  the very last seconds are still unusual
     stalled   a step will not end
     settling  a job begun anew: its first steps are measured by nothing

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 STILL_CLIMBING: Final = 0.6
-"""Slope of the later half over the whole one's: a step that was made once is no climb."""
+"""Slope of the newer part over the whole one's: a step that was made once is no climb."""
 
 
 def trend(

@@ -70,7 +70,8 @@ class Judged:
     """One run, judged.
 
     calm             fault-free or hard negative: its hours count towards alarms a host-day
-    warnings_right   followed by an impact; `warnings_wrong` by none; later ones count for neither
+    warnings_right   in a fault, before its impact; `warnings_wrong`: without a fault, or in one
+                     that had none; later ones count for neither
     """
 
     run: str
@@ -176,8 +177,7 @@ def _warnings(truth: Sequence[Episode], account: Account, watched: set[str]) -> 
     right = wrong = 0
     for one in account.warnings:
         of = [episode for episode in truth if episode.subject == one.subject]
-        onsets = [episode.onset_ns for episode in of if episode.onset_ns is not None]
-        if any(one.at_ns < onset <= one.at_ns + WARNED_WITHIN_NS for onset in onsets):
+        if any(_ahead(episode, one.at_ns) for episode in of):
             right += 1
         elif one.subject in watched and not any(
             episode.start_ns <= one.at_ns <= episode.end_ns + RECOVERY_NS and episode.impact
@@ -185,6 +185,14 @@ def _warnings(truth: Sequence[Episode], account: Account, watched: set[str]) -> 
         ):
             wrong += 1
     return right, wrong
+
+
+def _ahead(episode: Episode, at_ns: int) -> bool:
+    """Whether the fault was there and its impact to come."""
+    onset_ns = episode.onset_ns
+    return onset_ns is not None and (
+        episode.start_ns <= at_ns < onset_ns <= at_ns + WARNED_WITHIN_NS
+    )
 
 
 def _last(spell: Spell) -> Cause | None:

@@ -151,6 +151,9 @@ def _times(out: _Lines, found: Evaluation) -> None:
     named = "s from impact, of those whose right cause stood to the end"
     out.add("cause_p50_s", delays(outcomes, 50, cause=True), named, why)
     out.add("cause_p95_s", delays(outcomes, 95, cause=True), named, why, CAUSE_GOAL_S)
+    before = [one.detect_s == 0 for one in outcomes if one.detect_s is not None]
+    ahead = float(np.mean(before)) if before else float("nan")
+    out.add("detected_before_impact_share", ahead, "share of those found, counted as 0 s", why)
 
 
 def _early(out: _Lines, found: Evaluation) -> None:
@@ -164,6 +167,11 @@ def _early(out: _Lines, found: Evaluation) -> None:
     out.add("early_warning_lead_p10_s", percentile(leads, 10), "s", why)
     out.add("early_warning_precision", value, "share of warnings that an impact followed", why)
     out.add("early_warnings", right + wrong or np.nan, "warnings", why)
+    growing = {one.name for one in found.facts if one.rising}
+    slow = [one for run in judged if run.run in growing for one in single([run])]
+    warned = sum(one.lead_s is not None for one in slow) / len(slow) if slow else float("nan")
+    why = "no held-out fault that grows is recorded"
+    out.add("early_warned_share", warned, f"share of {len(slow)} growing faults with impact", why)
 
 
 def _alarms(out: _Lines, found: Evaluation) -> None:

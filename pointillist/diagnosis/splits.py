@@ -33,6 +33,8 @@ HELD_OUT_INJECTORS: Final = frozenset(
     }
 )
 """The second of each pair of the fault bench; of other pairs the last by name."""
+SEEN_INJECTORS: Final = frozenset({"delaying_relay"})
+"""Held out once, and learned from since: they teach, and judge at no intensity."""
 HELD_OUT_WORKLOAD: Final = "inference"
 
 
@@ -82,7 +84,7 @@ def _held_out_injectors(runs: Sequence[Facts]) -> dict[Cause, str]:
     """Of each cause with two injectors, the one that only judges."""
     seen: dict[Cause, set[str]] = defaultdict(set)
     for one in runs:
-        if one.kind is Kind.FAULT:
+        if one.kind is Kind.FAULT and one.faults[0].injector not in SEEN_INJECTORS:
             seen[one.faults[0].cause].add(one.faults[0].injector)
     spare = {}
     for cause, names in seen.items():
@@ -104,7 +106,7 @@ def _rules(one: Facts, spare: Mapping[Cause, str]) -> frozenset[Why]:
         fault = one.faults[0]
         if fault.cause is Cause.UNKNOWN:
             why.add(Why.FAULT_TYPE)
-        if one.intensity == HELD_OUT_INTENSITY:
+        if one.intensity == HELD_OUT_INTENSITY and fault.injector not in SEEN_INJECTORS:
             why.add(Why.INTENSITY)
         if spare.get(fault.cause) == fault.injector:
             why.add(Why.INJECTOR)

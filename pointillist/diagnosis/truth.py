@@ -135,7 +135,8 @@ def lasting(
     places = np.flatnonzero(long)
     until = np.searchsorted(ended_ns, ended_ns[places] + LASTING_NS, side="right")
     found = seen[until] - seen[places]
-    enough = (found >= _LEAST_LONG) & (found >= _LONG_SHARE * (until - places))
+    # As numpy interpolates a 99th percentile: above the limit from one in a hundred on.
+    enough = (found >= _LEAST_LONG) & (found > _LONG_SHARE * (until - places - 1))
     return int(places[enough][0]) if enough.any() else None
 
 

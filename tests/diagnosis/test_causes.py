@@ -183,3 +183,13 @@ def test_rules_name_signals_that_the_table_has() -> None:
         for tell in (*rule.tells, *(one for group in rule.needs for one in group)):
             assert tell.feature in FEATURE_NAMES, tell
             assert tell.channel.partition(".")[2] in SIGNALS or tell.channel in FEATURE_NAMES
+
+
+def test_evidence_shows_round_trips_that_became_longer() -> None:
+    host, diagnoser = Host(), Diagnoser()
+    usual = USUAL.with_(own={"round_trip_least_us": 300.0})
+    warm(diagnoser, host, 60, usual)
+    slower = {"round_trip_least_us": 900.0, "net_receive_wait_ms_per_s": 400.0}
+    found = diagnoses(run(diagnoser, host.frames(USUAL.with_(long_share=0.3, own=slower), 4)))[-1]
+    assert found.cause is Cause.NIC_LIMIT_OR_LOSS
+    assert "round_trip_least_us" in {one.signal for one in found.evidence}

@@ -271,3 +271,16 @@ def test_long_steps_of_a_spike_that_is_over_begin_no_other_one(seed: int) -> Non
     lingering = host.frames(USUAL.with_(long_share=0.005), 14)
     findings = run(diagnoser, crowded + lingering)
     assert len(began(findings)) == len(ended(findings)) == 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_spike_begins_with_the_first_of_many_long_steps_not_with_an_outlier(seed: int) -> None:
+    host, diagnoser = Host(seed), Diagnoser()
+    warm(diagnoser, host, 60)
+    outlier, *calm = host.frames(USUAL, 2)
+    steps = outlier.subjects[JOB].steps
+    assert steps is not None
+    steps.duration_ns[50] *= 3
+    struck_ns = host.seconds * SECOND_NS
+    (spike,) = began(run(diagnoser, [outlier, *calm, *host.frames(CROWDED, 6)]))
+    assert struck_ns < spike.onset_ns < struck_ns + SECOND_NS

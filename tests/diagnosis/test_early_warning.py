@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from math import log
+
+import numpy as np
+import pytest
+
+from edge_agent.diagnosis.climb import StepClimb
 from edge_agent.diagnosis.diagnoser import Diagnoser
+from edge_agent.diagnosis.settings import Settings
 from edge_agent.frames.frame import Frame
-from tests.diagnosis_kit import CROWDED, JOB, USUAL, Host, began, run, warm, warned
+from tests.diagnosis_kit import CROWDED, JOB, USUAL, Host, began, ended, run, warm, warned
 
 
 def _climb(host: Host, seconds: int, slope: float, start: float = 10.0) -> list[Frame]:
@@ -70,3 +77,29 @@ def test_steps_that_became_longer_once_announce_nothing() -> None:
     host, diagnoser = Host(seed=5), Diagnoser()
     warm(diagnoser, host, 60)
     assert warned(run(diagnoser, host.frames(USUAL.with_(step_ms=11.5), 90))) == []
+
+
+def test_warnings_are_given_again_soon_after_a_spike() -> None:
+    host, diagnoser = Host(), Diagnoser()
+    warm(diagnoser, host, 60)
+    findings = run(diagnoser, [*host.frames(CROWDED, 6), *host.frames(USUAL, 30)])
+    assert ended(findings)
+    assert len(warned(run(diagnoser, _climb(host, 25, 5.0)))) == 1
+
+
+def _climbing(steps_per_s: int, missing: int = -1) -> StepClimb:
+    climb = StepClimb(Settings())
+    for second in range(15):
+        if second != missing:
+            took = np.full(steps_per_s, int(10e6 * 1.01**second))
+            climb.take(took, 10e6, second + (30.0 if second > missing >= 0 else 0.0))
+    return climb
+
+
+def test_climb_is_seen_in_enough_steps_of_every_second() -> None:
+    assert _climbing(20).expected_in_s() == pytest.approx(log(1.3) / log(1.01) - 14, rel=0.05)
+    assert _climbing(9).expected_in_s() is None
+
+
+def test_climb_with_seconds_missing_is_none() -> None:
+    assert _climbing(20, missing=7).expected_in_s() is None

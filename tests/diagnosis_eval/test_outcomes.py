@@ -89,3 +89,8 @@ def test_warnings_count_when_an_impact_follows_within_a_minute() -> None:
     run = made_up_run("run", Cause.DISK_IO)
     account = Account((), (Announced(SUBJECT, 41 * NS),))
     assert judge(run, [wrong], account).warnings_wrong == 1
+
+
+def test_a_warning_before_the_fault_began_is_wrong_whatever_follows() -> None:
+    found = judged(warnings=(35.0,))
+    assert (found.warnings_right, found.warnings_wrong) == (0, 1)

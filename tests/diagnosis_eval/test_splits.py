@@ -29,6 +29,18 @@ def test_split_holds_out_the_benchs_second_injector_growing_or_not() -> None:
     assert found.held_out == {"second": {Why.INJECTOR}, "unseen": {Why.INJECTOR}}
 
 
+def test_split_lets_an_injector_that_was_learned_from_teach_and_never_judge() -> None:
+    peer = made_up_run("peer", Cause.DISK_IO, injector="slow_peer").facts
+    relay = replace(
+        peer, name="relay", faults=(replace(peer.faults[0], injector="delaying_relay"),)
+    )
+    middle = replace(relay, name="middle", intensity="middle")
+    assert split([peer, relay, middle]).train == ("middle", "peer", "relay")
+    unseen = replace(peer.faults[0], injector="throttled_peer")
+    found = split([peer, relay, middle, replace(peer, name="unseen", faults=(unseen,))])
+    assert found.held_out == {"unseen": {Why.INJECTOR}}
+
+
 def test_split_leaves_no_run_on_both_sides(made_up_runs: Sequence[Run]) -> None:
     found = split(run.facts for run in made_up_runs)
     assert not set(found.train) & set(found.held_out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.diagnosis.faults.fault import STRESS, Fault, Graded
+from bench.diagnosis.faults.fault import STRESS, CpuUse, Fault, Graded
 
 _TASKS: Final = (3, 5, 9)
 """Tasks that compete; each weighs as much as the whole job does."""
@@ -51,19 +51,15 @@ class _Throttling(Fault):
     counter = "throttled_periods"
     least = 0.5
 
-    _used_s = 0.0
-    _cores = 0.0
+    _use: CpuUse
 
     def watch(self) -> None:
-        self._used_s = self.work.job.cpu_s()
+        self._use = CpuUse(self.work.job)
         super().watch()
 
     def cores_used(self) -> float:
-        """What the job used in the undisturbed stretch; first asked at its end."""
-        if self._cores == 0.0:
-            used_s, elapsed_s = self.work.job.cpu_s() - self._used_s, self.watched_s()
-            self._cores = max(0.05, used_s / elapsed_s)
-        return self._cores
+        """What the job used in the undisturbed stretch."""
+        return self._use.cores(self.watched_s())
 
     def meter(self) -> float:
         return self.work.job.throttled()[0]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar, Final
 
+from bench.diagnosis.cgroups import Cgroup
 from bench.diagnosis.processes import Launched, python
 from bench.diagnosis.workload import Workload
 
@@ -36,6 +37,24 @@ class Effect:
     def document(self) -> dict[str, object]:
         """As it is written into a recording."""
         return {**asdict(self), "shown": self.shown}
+
+
+class CpuUse:
+    """What a cgroup used of the CPUs in the undisturbed stretch: a quota is a share of it."""
+
+    _LEAST_CORES: Final = 0.02
+
+    def __init__(self, cgroup: Cgroup) -> None:
+        self._cgroup = cgroup
+        self._begun_s = cgroup.cpu_s()
+        self._cores = 0.0
+
+    def cores(self, watched_s: float) -> float:
+        """Cores over the stretch, which lasted `watched_s`; first asked at its end."""
+        if self._cores == 0.0:
+            used_s = self._cgroup.cpu_s() - self._begun_s
+            self._cores = max(self._LEAST_CORES, used_s / watched_s)
+        return self._cores
 
 
 GROWING: Final = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from bench.diagnosis.faults.fault import Fault, Graded
+from bench.diagnosis.faults.fault import CpuUse, Fault, Graded
 from bench.diagnosis.network import command
 from bench.diagnosis.processes import python
 from bench.diagnosis.workloads.feed import ITEM_BYTES
@@ -42,21 +42,14 @@ class ThrottledPeer(Graded, _PeerWait):
     grades = (0.8, 0.7, 0.45)
     rest = 1.6
 
-    _used_s, _cores = 0.0, 0.0
+    _use: CpuUse
 
     def watch(self) -> None:
-        self._used_s = self.work.peer.cpu_s()
+        self._use = CpuUse(self.work.peer)
         super().watch()
 
-    def cores_used(self) -> float:
-        """What the peer used in the undisturbed stretch; first asked at its end."""
-        if self._cores == 0.0:
-            used_s = self.work.peer.cpu_s() - self._used_s
-            self._cores = max(0.02, used_s / self.watched_s())
-        return self._cores
-
     def apply(self, number: float) -> None:
-        self.work.peer.set_quota(self.cores_used() * number)
+        self.work.peer.set_quota(self._use.cores(self.watched_s()) * number)
 
     def withdraw(self) -> None:
         self.work.peer.set_quota(None)
