@@ -15,6 +15,7 @@ import numpy as np
 
 from edge_agent.activity import HostRecord, HostTable, HostTicks
 from edge_agent.sources.ebpf import EbpfSource
+from tests.cgroup_kit import remove_cgroup
 
 CGROUPS = Path("/sys/fs/cgroup")
 LOADS = Path(__file__).with_name("bpf_loads.py")
@@ -76,13 +77,7 @@ class Cgroup:
         return {name: int(value) for name, value in rows}
 
     def remove(self) -> None:
-        for _ in range(50):
-            try:
-                self.path.rmdir()
-            except OSError:
-                time.sleep(0.02)  # its last task is still on its way out
-            else:
-                return
+        remove_cgroup(self.path)
 
 
 @contextmanager

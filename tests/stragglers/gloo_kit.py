@@ -14,6 +14,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from edge_agent.sources.cgroup_names import hierarchy_of
+from tests.cgroup_kit import remove_cgroup
 
 SYSTEM_PYTHON: Final = Path("/usr/bin/python3")
 _RANKS: Final = Path(__file__).with_name("gloo_ranks.py")
@@ -82,13 +83,7 @@ class RankCgroup:
             (self.path / "cpu.cfs_quota_us").write_text(str(quota_us or -1))
 
     def remove(self) -> None:
-        for _ in range(100):
-            try:
-                self.path.rmdir()
-            except OSError:
-                time.sleep(0.02)  # its last task is still on its way out
-            else:
-                return
+        remove_cgroup(self.path)
 
 
 @contextmanager
