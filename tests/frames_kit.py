@@ -15,8 +15,18 @@ from edge_agent.frames.frame import FINE_BINS, Frame, Steps, StepSource, Subject
 from edge_agent.frames.framer import Framer
 from edge_agent.frames.places import Place, Places
 from edge_agent.frames.signals import FINE, SIGNALS, Scope, of_scope
+from edge_agent.probes.counts import Direction, Group, ProcessKey
+from edge_agent.probes.records import (
+    CopyCalls,
+    Counted,
+    GpuCalls,
+    Identity,
+    ProcessCalls,
+    WaitCalls,
+)
 from edge_agent.sources import ebpf_layout as layout
 
+MS: Final = 1_000_000
 S: Final = 1_000_000_000
 T0: Final = 5_000 * S
 
@@ -80,12 +90,29 @@ def reading(
     return DeviceReading(index, f"GPU-{index}", "model", at_ns, at_ns, dict(fields), processes)
 
 
+def gpu_calls(pid: int = 7, share: float = 1.0) -> GpuCalls:
+    """Launches, waits and copies to the device of one process."""
+    copies = (CopyCalls(Direction.HOST_TO_DEVICE, Counted.exactly(4), 4_000, ()),)
+    one = ProcessCalls(
+        ProcessKey(pid, 0), Identity("python3"), Counted(50, 100.0, 0.0, share),
+        WaitCalls(Counted.exactly(3), 250 * MS), copies,
+    )  # fmt: skip
+    return GpuCalls(T0, S, (one,), (), {Group.COPY: share})
+
+
 def framer(places: Mapping[int, str] | None = None, **settings: object) -> Framer:
     """A framer whose processes live in these cgroups, and are alive; its first base is T0."""
     known = {pid: Place(path, f"p{pid}") for pid, path in (places or {}).items()}
     made = Framer(places=Places(known.get), alive=lambda _pid: True, **settings)  # type: ignore[arg-type]
     assert made.frame(T0) is None
     return made
+
+
+def frame_of(made: Framer, second: int = 1) -> Frame:
+    """Give the frame that ends so many seconds after T0."""
+    found = made.frame(T0 + second * S)
+    assert found is not None
+    return found
 
 
 _FINITE: Final = st.floats(0, 2.0**40, width=32) | st.sampled_from([0.0, 0.0, 1.0])
