@@ -1,15 +1,26 @@
-"""The fake `libnvidia-ml.so.1`: a scenario, and a reader through it in a child process."""
+"""The fake `libnvidia-ml.so.1`: a scenario, a reader through it in a child process, a clock."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import time
 from pathlib import Path
 
 from edge_agent.devices.nvml import NvmlReader
 from tests.fake_library import Scenario, built
 
 SOURCE = Path(__file__).parent / "fake_nvml" / "fake_nvml.c"
+
+
+class Clock:
+    """CLOCK_BOOTTIME by hand."""
+
+    def __init__(self) -> None:
+        self.now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+    def __call__(self) -> int:
+        return self.now_ns
 
 
 class FakeDriver(Scenario):
