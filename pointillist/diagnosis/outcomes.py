@@ -22,6 +22,9 @@ EARLY_NS: Final = 1_000_000_000
 WARNED_WITHIN_NS: Final = 60_000_000_000
 """A warning is right when an impact follows within this time."""
 SECOND_NS: Final = 1_000_000_000
+STOLEN_PERCENT: Final = 2.0
+"""Of all CPU time, in a second about the alarm."""
+_STEAL: Final = "steal_percent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +59,17 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A spike where there was no fault."""
+    """A spike where there was no fault.
+
+    stolen   the hypervisor took CPU time then: the steps were slow, by nobody on the host
+    """
 
     run: str
     subject: str
     at_ns: int
     cause: Cause | None
     incident: Cause | None
+    stolen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +105,14 @@ def judge(run: Run, truth: Sequence[Episode], account: Account) -> Judged:
         worker_hours=run.worker_hours,
         outcomes=tuple(_outcome(one, account) for one in truth),
         alarms=tuple(
-            Alarm(run.facts.name, one.subject, one.known_ns, _last(one), _incident(one))
+            Alarm(
+                run.facts.name,
+                one.subject,
+                one.known_ns,
+                _last(one),
+                _incident(one),
+                _stolen(run, one),
+            )
             for one in account.spells
             if one.subject in watched
             and one.known_ns > run.facts.calm_from_ns
@@ -106,6 +120,15 @@ def judge(run: Run, truth: Sequence[Episode], account: Account) -> Judged:
         ),
         warnings_right=right,
         warnings_wrong=wrong,
+    )
+
+
+def _stolen(run: Run, spell: Spell) -> bool:
+    since_ns = spell.onset_ns - SECOND_NS
+    return any(
+        frame.host.get(_STEAL, 0.0) >= STOLEN_PERCENT
+        for frame in run.frames
+        if since_ns <= frame.boottime_ns <= spell.known_ns
     )
 
 

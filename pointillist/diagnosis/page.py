@@ -18,6 +18,7 @@ _CAPTIONS: Final[Mapping[str, str]] = {
     "ablation": "What is lost without a group of signals, and what it can do alone.",
 }
 
+_STOLEN: Final = "*stolen*: the hypervisor took 2 % of the CPU time or more about then"
 _REST: Final = (
     "The same methods, the rest of what was measured (*found p95* of those found, *cause p95* of "
     "those whose right cause then stood, so that the second may be the smaller):\n"
@@ -152,12 +153,17 @@ def _alarms(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return "None is recorded.\n"
     body = [
-        (worded(one["what"]), number(one["worker_hours"]), one["alarms"], one["incidents"])
+        (
+            worded(one["what"]),
+            number(one["worker_hours"]),
+            one["alarms"],
+            one["stolen"],
+            one["incidents"],
+        )
         for one in rows
     ]
-    return "All runs, teaching ones included:\n\n" + table(
-        ("what happened", "worker-hours", "alarms", "incidents"), body
-    )
+    heads = ("what happened", "worker-hours", "alarms", "of them, stolen", "incidents")
+    return f"All runs, teaching ones included ({_STOLEN}):\n\n" + table(heads, body)
 
 
 def _ablation(found: Mapping[str, Any]) -> str:

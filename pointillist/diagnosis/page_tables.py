@@ -36,6 +36,7 @@ WORDS: Final[Mapping[str, str]] = {
     "false_alarms_per_host_day_upper": "False alarms a host-day, largest rate not excluded (95 %)",
     "false_alarm_worker_hours": "Worker-hours without a fault",
     "false_alarms": "False alarms in these hours",
+    "false_alarms_while_stolen": "Of these, while the hypervisor took CPU time",
     "false_incidents_per_host_week": "False incidents a host-week",
     "false_incidents_per_host_week_upper": (
         "False incidents a host-week, largest rate not excluded (95 %)"

@@ -183,6 +183,9 @@ def _alarms(out: _Lines, found: Evaluation) -> None:
     out.add("false_alarms_per_host_day_upper", spikes.upper(day), "95 % one-sided bound", why)
     out.add("false_alarm_worker_hours", spikes.worker_hours or np.nan, "hours", why, 12.0)
     out.add("false_alarms", spikes.alarms if spikes.worker_hours else np.nan, "alarms", why, 0.0)
+    stolen = sum(one.stolen for run in found.shipped if run.calm for one in run.alarms)
+    counted = stolen if spikes.worker_hours else np.nan
+    out.add("false_alarms_while_stolen", counted, "alarms as the hypervisor took CPU time", why)
     unit = "incidents a host-week"
     out.add("false_incidents_per_host_week", heavy.per(week), unit, why, 0.0)
     out.add("false_incidents_per_host_week_upper", heavy.upper(week), "95 % one-sided bound", why)

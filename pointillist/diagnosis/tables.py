@@ -165,6 +165,7 @@ def _by_negative(found: Evaluation) -> list[Row]:
             "worker_hours": _told(sum(run.worker_hours for run in runs)),
             "alarms": sum(len(run.alarms) for run in runs),
             "incidents": sum(one.incident is not None for run in runs for one in run.alarms),
+            "stolen": sum(one.stolen for run in runs for one in run.alarms),
         })  # fmt: skip
     return rows
 

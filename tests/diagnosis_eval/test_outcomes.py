@@ -9,6 +9,7 @@ import pytest
 from edge_agent.diagnosis.findings import Cause
 from pointillist.diagnosis.account import Account, Announced, Said, Spell
 from pointillist.diagnosis.outcomes import Judged, judge
+from pointillist.diagnosis.runs import Run
 from pointillist.diagnosis.truth import Episode
 from tests.diagnosis_runs_kit import NS, SUBJECT, made_up_run
 
@@ -94,3 +95,15 @@ def test_warnings_count_when_an_impact_follows_within_a_minute() -> None:
 def test_a_warning_before_the_fault_began_is_wrong_whatever_follows() -> None:
     found = judged(warnings=(35.0,))
     assert (found.warnings_right, found.warnings_wrong) == (0, 1)
+
+
+def test_an_alarm_is_told_apart_when_the_hypervisor_took_cpu_time() -> None:
+    run = made_up_run("calm", None)
+    alarm = spell(said(44, Cause.CPU_CONTENTION), onset_s=43, known_s=44)
+    assert [one.stolen for one in judge(run, (), Account((alarm,))).alarms] == [False]
+    frames = [
+        replace(one, host={**one.host, "steal_percent": 7.0}) if at == 42 else one
+        for at, one in enumerate(run.frames)
+    ]
+    stolen = Run(run.facts, tuple(frames))
+    assert [one.stolen for one in judge(stolen, (), Account((alarm,))).alarms] == [True]
