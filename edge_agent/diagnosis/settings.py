@@ -44,7 +44,7 @@ class Settings:
     warmup_steps: int = 30
     tail_quantile: float = 0.99
     tail_ratio: float = 1.3
-    evidence_nats: float = 9.0
+    evidence_nats: float = 12.0
     told_nats: float = 4.5
     persistent_frames: int = 2
     persistence_frames: int = 3
