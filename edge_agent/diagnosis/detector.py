@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
-from math import log, log2
+from math import log2
 from typing import Final
 
 import numpy as np
@@ -80,11 +80,11 @@ class TailDetector:
             return Tail(False, 0.0, at_ns)
         settings = self._settings
         weighed = self._weighed()
-        nats = max((weighed[window] for window in _WINDOWS if window in weighed), default=0.0)
+        nats = max((weighed[n - 1] for n in _WINDOWS if n <= len(weighed)), default=0.0)
         last = list(self._recent)[-settings.persistence_frames :]
         persistent = sum(bool(second.long_ns) for second in last) >= settings.persistent_frames
         spiking = persistent and nats >= settings.evidence_nats
-        restless = weighed.get(_NEWEST, 0.0) >= settings.evidence_nats / 3
+        restless = len(weighed) >= _NEWEST and weighed[_NEWEST - 1] >= settings.evidence_nats / 3
         stalled = self._recent[-1].stalled
         likely = persistent and nats >= settings.told_nats
         onset_ns = self._onset_ns() if spiking or likely else at_ns
@@ -186,14 +186,17 @@ class TailDetector:
             return False
         return steps.running_ns > max(self.threshold_ns, self._settings.stalled_s * _NS)
 
-    def _weighed(self) -> dict[int, float]:
-        """Give each window's log likelihood ratio."""
-        found: dict[int, float] = {}
-        steps = long = 0
-        for length, second in enumerate(reversed(self._recent), 1):
-            steps += second.steps
-            long += len(second.long_ns)
-            found[length] = self._nats(long, steps)
+    def _weighed(self) -> list[float]:
+        """Give the log likelihood ratio of the newest second, the newest two, and so on.
+
+        How much likelier the share of long steps is now than usual; 0 where it is not.
+        """
+        newest_first = list(reversed(self._recent))
+        steps = np.cumsum([second.steps for second in newest_first])
+        long = np.cumsum([len(second.long_ns) for second in newest_first])
+        share = long / np.maximum(steps, 1)
+        enough = share > max(2 * self._usual_long_share, self._settings.least_long_share)
+        found: list[float] = np.where(enough, self._nats(share, steps), 0.0).tolist()
         return found
 
     def _onset_ns(self) -> int:
@@ -206,20 +209,17 @@ class TailDetector:
         ended = np.sort(np.concatenate((ended, stalled)))
         long = np.sort([at_ns for second in self._recent for at_ns in second.long_ns])
         steps = ended.size - np.searchsorted(ended, long)
-        share, usual = np.arange(long.size, 0, -1) / steps, self._usual_long_share
-        rest = np.maximum(1 - share, _HARDLY)
-        nats = steps * (share * np.log(share / usual) + rest * np.log(rest / (1 - usual)))
-        return int(long[np.where(share > usual, nats, 0.0).argmax()])
+        share = np.arange(long.size, 0, -1) / steps
+        likelier = share > self._usual_long_share
+        return int(long[np.where(likelier, self._nats(share, steps), 0.0).argmax()])
 
-    def _nats(self, long: int, steps: int) -> float:
-        """Give how much likelier this share of long steps is now than usual; 0 where it is not."""
-        share, usual = (long / steps if steps else 0.0), self._usual_long_share
-        if share <= max(2 * usual, self._settings.least_long_share):
-            return 0.0
-        gain = share * log(share / usual)
-        if share < 1:
-            gain += (1 - share) * log((1 - share) / (1 - usual))
-        return steps * gain
+    def _nats(self, share: NDArray[np.float64], steps: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Give the log likelihood ratio of shares of long steps to the usual one."""
+        usual, share = self._usual_long_share, np.maximum(share, _HARDLY)
+        rest = np.maximum(1 - share, _HARDLY)
+        return np.asarray(
+            steps * (share * np.log(share / usual) + rest * np.log(rest / (1 - usual)))
+        )
 
     def _durations(self, since_ns: int) -> NDArray[np.int64]:
         late = [second for second in self._recent if second.at_ns > since_ns]

@@ -84,6 +84,7 @@ class EarlyWarning:
 
     def spike_at(self, at_ns: int) -> None:
         """Say nothing while a spike is there, nor from seconds of it."""
+        self.steps.forget()
         self._silence(at_ns, self._settings.early_window_s)
 
     def _silence(self, at_ns: int, seconds: float) -> None:

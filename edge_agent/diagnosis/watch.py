@@ -184,7 +184,6 @@ class SubjectWatch:
         self._doubted_frames = self._shifted_frames = 0
         now = self._signals.now(tail.onset_ns)
         self._early.remember(now, self._signals.baseline.deviation(now))
-        self._early.steps.forget()
         began = SpikeBegan(
             self._key, tail.onset_ns, at_ns, self._source or StepSource.RHYTHM, self.spike.before,
             self._tail.now(tail.onset_ns),

@@ -69,7 +69,7 @@ class Alarm:
     at_ns: int
     cause: Cause | None
     incident: Cause | None
-    stolen: bool = False
+    stolen: bool
 
 
 @dataclass(frozen=True, slots=True)
