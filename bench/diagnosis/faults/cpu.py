@@ -54,7 +54,7 @@ class _Throttling(Fault):
     _use: CpuUse
 
     def watch(self) -> None:
-        self._use = CpuUse(self.work.job)
+        self._use = CpuUse(self.work.job, 0.05)
         super().watch()
 
     def cores_used(self) -> float:

@@ -40,12 +40,13 @@ class Effect:
 
 
 class CpuUse:
-    """What a cgroup used of the CPUs in the undisturbed stretch: a quota is a share of it."""
+    """What a cgroup used of the CPUs in the undisturbed stretch: a quota is a share of it.
 
-    _LEAST_CORES: Final = 0.02
+    least_cores   what it is taken for where it used less
+    """
 
-    def __init__(self, cgroup: Cgroup) -> None:
-        self._cgroup = cgroup
+    def __init__(self, cgroup: Cgroup, least_cores: float) -> None:
+        self._cgroup, self._least_cores = cgroup, least_cores
         self._begun_s = cgroup.cpu_s()
         self._cores = 0.0
 
@@ -53,7 +54,7 @@ class CpuUse:
         """Cores over the stretch, which lasted `watched_s`; first asked at its end."""
         if self._cores == 0.0:
             used_s = self._cgroup.cpu_s() - self._begun_s
-            self._cores = max(self._LEAST_CORES, used_s / watched_s)
+            self._cores = max(self._least_cores, used_s / watched_s)
         return self._cores
 
 

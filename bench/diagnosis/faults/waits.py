@@ -45,7 +45,7 @@ class ThrottledPeer(Graded, _PeerWait):
     _use: CpuUse
 
     def watch(self) -> None:
-        self._use = CpuUse(self.work.peer)
+        self._use = CpuUse(self.work.peer, 0.02)
         super().watch()
 
     def apply(self, number: float) -> None:
