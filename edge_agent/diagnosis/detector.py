@@ -88,7 +88,7 @@ class TailDetector:
         stalled = self._recent[-1].stalled
         likely = persistent and nats >= settings.told_nats
         onset_ns = self._onset_ns() if spiking or likely else at_ns
-        return Tail(spiking, nats, onset_ns, restless, stalled, likely=likely)
+        return Tail(spiking, nats, onset_ns, restless, weighed[0] > 0, stalled, likely=likely)
 
     def shifted(self, since_ns: int) -> bool:
         """Whether all steps since then were longer than in the last minute, the fastest too."""

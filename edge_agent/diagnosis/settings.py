@@ -12,6 +12,8 @@ class Settings:
     warmup_s, warmup_steps     nothing is found before a subject was seen this long
     tail_quantile, tail_ratio  a step is long above `tail_ratio` times this quantile of usual ones
     evidence_nats              log likelihood ratio of long steps from which a spike is believed
+    backed_nats                the same where a signal backs the long steps: a hand rule has a
+                               strength, 0..1, of at least `backing`
     told_nats                  the same where hardware has told of a fault of the subject's own GPU
     persistent_frames          long steps in so many of the last `persistence_frames` frames
     usual_long_share           long steps that are taken for usual before any was seen
@@ -45,6 +47,8 @@ class Settings:
     tail_quantile: float = 0.99
     tail_ratio: float = 1.3
     evidence_nats: float = 12.0
+    backed_nats: float = 6.0
+    backing: float = 0.6
     told_nats: float = 4.5
     persistent_frames: int = 2
     persistence_frames: int = 3

@@ -35,6 +35,7 @@ class Tail:
     onset_ns  the long step from which on the steps are likeliest to have changed; the frame's end
               where there is no spike
     restless  the very last seconds are still unusual
+    current   the newest second is, by itself
     stalled   a step will not end
     settling  a job begun anew: its first steps are measured by nothing
     likely    a spike where something else makes one likely
@@ -44,6 +45,7 @@ class Tail:
     nats: float
     onset_ns: int
     restless: bool = False
+    current: bool = False
     stalled: bool = False
     settling: bool = False
     likely: bool = False

@@ -88,7 +88,7 @@ class SubjectWatch:
         if steps is not None:
             at_s = frame.boottime_ns / _NS
             self._early.steps.take(steps.duration_ns, self._tail.usual_high_ns, at_s)
-        if (tail.spiking and self._believes(tail)) or (tail.likely and self._told(tail)):
+        if self._stands(tail):
             return self._begin(subject, tail, readings)
         self._learn(tail)
         return self._warnings(subject, tail, readings)
@@ -99,10 +99,17 @@ class SubjectWatch:
             return []
         return [SpikeEnded(self._key, self.spike.onset_ns, at_ns, self.spike.last)]
 
-    def _told(self, tail: Tail) -> bool:
-        """Whether hardware has told of a fault, so that fewer long steps are enough to believe."""
-        strengths = judge(self._vector(tail.onset_ns, None)).strengths
-        return bool(strengths[_HARDWARE] >= _SURE)
+    def _stands(self, tail: Tail) -> bool:
+        """Whether the long steps are a spike; fewer are enough where something tells of a cause."""
+        if tail.spiking and self._believes(tail):
+            return True
+        if not tail.likely:
+            return False
+        verdict, settings = judge(self._vector(tail.onset_ns, None)), self._settings
+        if verdict.strengths[_HARDWARE] >= _SURE:
+            return True
+        backed = tail.nats >= settings.backed_nats and verdict.strongest >= settings.backing
+        return backed and not tail.spiking and self._believes(tail)
 
     def _believes(self, tail: Tail) -> bool:
         """Whether long steps are a spike, not the subject's own doing."""
@@ -204,8 +211,8 @@ class SubjectWatch:
             self.spike = None
             self._tail.over()
             return [SpikeEnded(self._key, spike.onset_ns, frame.boottime_ns, spike.last)]
-        if spike.calm_frames:
-            return []  # nothing new is said of a spike that may be over
+        if spike.calm_frames or (spike.last is not None and not tail.current):
+            return []  # a spike that may be over: its signals may be usual again, and tell nothing
         spike.vector = self._vector(spike.onset_ns, spike)
         verdict = judge(spike.vector)
         if self._gave_up(spike, verdict):

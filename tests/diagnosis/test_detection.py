@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_agent.diagnosis.diagnoser import Diagnoser
-from edge_agent.diagnosis.findings import Diagnosis, SpikeBegan, SpikeEnded
+from edge_agent.diagnosis.findings import Cause, Diagnosis, SpikeBegan, SpikeEnded
 from edge_agent.diagnosis.settings import Settings
 from edge_agent.frames.signals import SIGNALS
 from tests.diagnosis_kit import (
@@ -53,6 +53,19 @@ def test_spike_in_the_tail_is_found_within_three_seconds(step_ms: float) -> None
     assert spike.now.p99_ms > 1.5 * spike.before.p99_ms
 
 
+def test_fewer_long_steps_are_enough_where_a_signal_tells_of_a_cause() -> None:
+    def begun_after_ns(scene: Second, seed: int) -> int:
+        host, diagnoser = Host(seed=seed), Diagnoser()
+        warm(diagnoser, host, 30)
+        since_ns = host.seconds * SECOND_NS
+        return began(run(diagnoser, host.frames(scene, 12)))[0].at_ns - since_ns
+
+    few = {"long_share": 0.035}
+    alone = [begun_after_ns(USUAL.with_(**few), seed) for seed in range(8)]
+    backed = [begun_after_ns(CROWDED.with_(**few), seed) for seed in range(8)]
+    assert np.mean(backed) <= np.mean(alone) - SECOND_NS / 2
+
+
 def test_spike_leaves_the_median_where_it_was(diagnoser: Diagnoser, host: Host) -> None:
     warm(diagnoser, host)
     findings = run(diagnoser, host.frames(CROWDED.with_(long_share=0.04), 10))
@@ -67,6 +80,22 @@ def test_spike_ends_when_the_tail_is_back(diagnoser: Diagnoser, host: Host) -> N
     (end,) = ended(run(diagnoser, host.frames(USUAL, 15)))
     assert end.ended_ns - over_ns <= 8 * SECOND_NS
     assert end.last is not None
+
+
+@pytest.mark.parametrize("seconds", range(6, 11))
+def test_spike_that_recedes_keeps_its_cause(diagnoser: Diagnoser, host: Host, seconds: int) -> None:
+    """In the seconds after a fault long steps are near, and the signals are usual again.
+
+    A standing spike is diagnosed every few seconds: one of these lengths has its turn just then.
+    """
+    warm(diagnoser, host)
+    told = diagnoses(run(diagnoser, host.frames(CROWDED, seconds)))
+    over_ns = host.seconds * SECOND_NS
+    after = run(diagnoser, host.frames(USUAL, 15))
+    (end,) = ended(after)
+    assert end.last is not None
+    assert end.last.cause is told[-1].cause is Cause.CPU_CONTENTION
+    assert [one for one in diagnoses(after) if one.at_ns > over_ns] == []
 
 
 def test_long_usual_running_raises_no_alarm(diagnoser: Diagnoser, host: Host) -> None:
