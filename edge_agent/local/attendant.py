@@ -29,7 +29,7 @@ from .history import History
 from .history_batch import HistoryBatch
 from .history_db import HistoryUnavailable
 from .live_socket import LiveSocket
-from .log_level import LevelGate
+from .log_level import LEVELS, LevelGate
 from .reload import reload
 from .report_view import report_views
 from .rows import EventRow, Flattener, Row, clean_name
@@ -247,8 +247,9 @@ class Attendant:
         self._log.info("reload begins", sources=list(self._shell.status().sources))
         done = reload(self._config, self._reloading.read)
         before, self._config = self._config, done.config
-        if "log" in done.changed:
-            self._reloading.log_gate.level = done.config.log.level
+        gate = self._reloading.log_gate
+        level = done.config.log.level if "log" in done.changed else gate.level
+        gate.level = min(gate.level, level, key=LEVELS.index)  # until the reload's own line is out
         changed = None
         if done.error is None:
             changed = self._change_sources(self._reloading.sources_of, before)
@@ -260,6 +261,7 @@ class Attendant:
             started=list(changed.started) if changed else [],
             stopped=list(changed.stopped) if changed else [],
         )  # fmt: skip
+        gate.level = level
         detail = done.error or ", ".join(done.changed + done.held_back)
         self._event("reloaded", done.outcome, detail)
         status = f"reload: {done.outcome}"

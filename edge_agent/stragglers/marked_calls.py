@@ -29,6 +29,8 @@ ROUND_NS: Final = 500_000_000
 which only the sums compare, and a CPU quota gives time in lumps of 100 ms."""
 _MOST_CALLS: Final = 100_000
 _NEIGHBOURS: Final = (-1, 0, 1)
+_AROUND: Final = range(-8, 9)
+"""How far from a call the calls are whose order decides about it."""
 
 Ns = NDArray[np.int64]
 
@@ -121,24 +123,37 @@ class MarkedCalls:
 
 
 def _partners(own: Meetings, theirs: Meetings) -> Ns:
-    """Find the call of another rank that overlaps most with each call: int64[calls], -1 for none.
+    """Find the call of another rank that is one with each call: int64[calls], -1 for none.
 
-    No rank leaves a collective before the last has called it: calls that are one overlap.
+    No rank leaves a collective before the last has called it: calls that are one overlap. They may
+    overlap with their neighbours as well, where a rank that has used up its CPU quota leaves late
+    and the other has called the next. But ranks make their calls in one order: in step with the
+    right one the calls around overlap too, each with its own; of equals the longest overlap is it.
     """
-    entered, left = own.called, own.left
-    their_entered, their_left = theirs.called, theirs.left
-    near = np.searchsorted(their_left, left)
-    best = np.full(len(left), -1, dtype=np.int64)
-    overlap = np.zeros(len(left), dtype=np.int64)
+    places = np.arange(len(own.left))
+    near = np.searchsorted(theirs.left, own.left)
+    best = np.full(len(own.left), -1, dtype=np.int64)
+    most = np.zeros((2, len(own.left)), dtype=np.int64)
     for step in _NEIGHBOURS:
-        other = np.clip(near + step, 0, len(their_left) - 1)
-        common = np.minimum(left, their_left[other]) - np.maximum(entered, their_entered[other])
-        better = common > overlap
-        best[better], overlap[better] = other[better], common[better]
+        ahead = near + step - places
+        common = _common(own, theirs, places, ahead)
+        beside = [_common(own, theirs, places + far, ahead) > 0 for far in _AROUND]
+        around = np.count_nonzero(beside, axis=0)
+        better = (common > 0) & ((around > most[0]) | ((around == most[0]) & (common > most[1])))
+        best[better], most[:, better] = (places + ahead)[better], (around[better], common[better])
     # Of two calls that found the same partner neither is sure.
     found, counts = np.unique(best[best >= 0], return_counts=True)
     best[np.isin(best, found[counts > 1])] = -1
     return best
+
+
+def _common(own: Meetings, theirs: Meetings, places: Ns, ahead: Ns) -> Ns:
+    """Give how long calls at `places` overlap with those so far ahead; not above 0: not at all."""
+    other = places + ahead
+    here = (places >= 0) & (places < len(own.left)) & (other >= 0) & (other < len(theirs.left))
+    places, other = np.where(here, places, 0), np.where(here, other, 0)
+    begun = np.maximum(own.called[places], theirs.called[other])
+    return np.where(here, np.minimum(own.left[places], theirs.left[other]) - begun, 0)
 
 
 def _rounds(left: Ns) -> Ns:

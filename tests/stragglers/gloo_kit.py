@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -39,8 +40,9 @@ def torch_missing() -> str | None:
 @contextmanager
 def network(ranks: int) -> Iterator[list[str]]:
     """Connect namespaces by a bridge in one of their own; rank r has 10.213.7.(r + 1)."""
-    tag = uuid4().hex[:6]
-    hub, names = f"plst-{tag}-hub", [f"plst-{tag}-{rank}" for rank in range(ranks)]
+    _remove_orphans()
+    tag = f"plst-{os.getpid()}-{uuid4().hex[:6]}"
+    hub, names = f"{tag}-hub", [f"{tag}-{rank}" for rank in range(ranks)]
     try:
         _ip(f"netns add {hub}")
         _ip(f"-n {hub} link add bridge0 type bridge")
@@ -55,6 +57,14 @@ def network(ranks: int) -> Iterator[list[str]]:
         yield names
     finally:
         for name in (*names, hub):
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
+def _remove_orphans() -> None:
+    """Remove what test runs that were killed have left."""
+    listed = subprocess.run(["ip", "netns", "list"], check=True, capture_output=True, text=True)
+    for name in re.findall(r"^plst-\d+-\S+", listed.stdout, re.MULTILINE):
+        if not Path("/proc", name.split("-")[1]).exists():
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
 
 

@@ -44,6 +44,54 @@ def lockstep(calls: int, slow: int = -1, work_ms: int = 20) -> list[tuple[list[i
     return list(zip(entered, left, strict=True))
 
 
+def capped(calls: int, seed: int) -> list[tuple[list[int], list[int]]]:
+    """When each rank entered and left, with 40 ms of CPU in each period of 100, not at one time."""
+    rng = np.random.default_rng(seed)
+    offset_ns = rng.integers(0, 100 * MS, 4)
+    spent: list[dict[int, int]] = [{}, {}, {}, {}]
+
+    def worked(rank: int, now_ns: int, cpu_ns: int) -> int:
+        now_ns += offset_ns[rank]
+        while True:
+            period = now_ns // (100 * MS)
+            left_ns = min(40 * MS - spent[rank].get(period, 0), (period + 1) * 100 * MS - now_ns)
+            taken = min(cpu_ns, left_ns)
+            spent[rank][period] = spent[rank].get(period, 0) + taken
+            now_ns, cpu_ns = now_ns + taken, cpu_ns - taken
+            if not cpu_ns:
+                return int(now_ns - offset_ns[rank])
+            now_ns = (period + 1) * 100 * MS
+
+    entered: list[list[int]] = [[], [], [], []]
+    left: list[list[int]] = [[], [], [], []]
+    now = [1_000_000 * MS] * 4
+    for _ in range(calls):
+        works = rng.integers(9 * MS, 11 * MS, 4)
+        came = [worked(rank, now[rank], int(works[rank])) for rank in range(4)]
+        ends = rng.integers(10 * MS, 40 * MS, 4)
+        now = [worked(rank, max(came), int(ends[rank])) for rank in range(4)]
+        for rank in range(4):
+            entered[rank].append(came[rank])
+            left[rank].append(now[rank])
+    return list(zip(entered, left, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_calls_of_capped_ranks_are_matched_though_some_leave_late(seed: int) -> None:
+    """Who has used up its quota is still in a call when others have begun the next."""
+    log = MarkedCalls(RANKS)
+    seen = capped(60, seed)
+    until_ns = seen[0][1][-5]
+    for rank, (entered, left) in enumerate(seen):
+        last = np.searchsorted(left, until_ns)
+        log.add(marks(rank, entered[:last], left[:last]))
+    job = log.job(since_ns=seen[0][0][4])
+    assert job is not None
+    waits = judge(job).waits
+    assert waits.impossible == 0
+    assert waits.calls >= 48
+
+
 def test_marked_calls_tell_who_worked_and_who_waited() -> None:
     log = MarkedCalls(RANKS)
     for rank, (entered, left) in enumerate(lockstep(200, slow=1)):
