@@ -60,7 +60,7 @@ def test_fewer_long_steps_are_enough_where_a_signal_tells_of_a_cause() -> None:
         since_ns = host.seconds * SECOND_NS
         return began(run(diagnoser, host.frames(scene, 12)))[0].at_ns - since_ns
 
-    few = {"long_share": 0.035}
+    few = {"long_share": 0.03}
     alone = [begun_after_ns(USUAL.with_(**few), seed) for seed in range(8)]
     backed = [begun_after_ns(CROWDED.with_(**few), seed) for seed in range(8)]
     assert np.mean(backed) <= np.mean(alone) - SECOND_NS / 2
