@@ -84,11 +84,11 @@ class TailDetector:
         last = list(self._recent)[-settings.persistence_frames :]
         persistent = sum(bool(second.long_ns) for second in last) >= settings.persistent_frames
         spiking = persistent and nats >= settings.evidence_nats
-        restless = len(weighed) >= _NEWEST and weighed[_NEWEST - 1] >= settings.evidence_nats / 3
+        lately = weighed[_NEWEST - 1] if len(weighed) >= _NEWEST else 0.0
         stalled = self._recent[-1].stalled
         likely = persistent and nats >= settings.told_nats
         onset_ns = self._onset_ns() if spiking or likely else at_ns
-        return Tail(spiking, nats, onset_ns, restless, weighed[0] > 0, stalled, likely=likely)
+        return Tail(spiking, nats, onset_ns, lately, weighed[0] > 0, stalled, likely=likely)
 
     def shifted(self, since_ns: int) -> bool:
         """Whether all steps since then were longer than in the last minute, the fastest too."""

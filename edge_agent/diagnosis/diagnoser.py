@@ -61,7 +61,7 @@ class Diagnoser:
 
     @property
     def vectors(self) -> Mapping[str, Floats]:
-        """What the last frame's diagnoses were read from, by subject in a spike."""
+        """What spikes that stand were last judged by, by subject: of their last unusual second."""
         spikes = {key: watch.spike for key, watch in self._watches.items()}
         return {
             key: spike.vector

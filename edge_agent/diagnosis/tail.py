@@ -34,7 +34,7 @@ class Tail:
     nats      log of how much likelier the share of long steps is now than usual
     onset_ns  the long step from which on the steps are likeliest to have changed; the frame's end
               where there is no spike
-    restless  the very last seconds are still unusual
+    lately    the same of the last three seconds alone
     current   the newest second is, by itself
     stalled   a step will not end
     settling  a job begun anew: its first steps are measured by nothing
@@ -44,7 +44,7 @@ class Tail:
     spiking: bool
     nats: float
     onset_ns: int
-    restless: bool = False
+    lately: float = 0.0
     current: bool = False
     stalled: bool = False
     settling: bool = False

@@ -88,8 +88,9 @@ class SubjectWatch:
         if steps is not None:
             at_s = frame.boottime_ns / _NS
             self._early.steps.take(steps.duration_ns, self._tail.usual_high_ns, at_s)
-        if self._stands(tail):
-            return self._begin(subject, tail, readings)
+        believed_nats = self._believed_nats(tail)
+        if believed_nats is not None:
+            return self._begin(believed_nats, subject, tail, readings)
         self._learn(tail)
         return self._warnings(subject, tail, readings)
 
@@ -99,17 +100,25 @@ class SubjectWatch:
             return []
         return [SpikeEnded(self._key, self.spike.onset_ns, at_ns, self.spike.last)]
 
-    def _stands(self, tail: Tail) -> bool:
-        """Whether the long steps are a spike; fewer are enough where something tells of a cause."""
+    def _believed_nats(self, tail: Tail) -> float | None:
+        """Give how much evidence was enough to call the long steps a spike; None: they are none.
+
+        Less is enough where something tells of a cause.
+        """
+        settings = self._settings
         if tail.spiking and self._believes(tail):
-            return True
+            return settings.evidence_nats
         if not tail.likely:
-            return False
-        verdict, settings = judge(self._vector(tail.onset_ns, None)), self._settings
-        if verdict.strengths[_HARDWARE] >= _SURE:
-            return True
-        backed = tail.nats >= settings.backed_nats and verdict.strongest >= settings.backing
-        return backed and not tail.spiking and self._believes(tail)
+            return None
+        strengths = judge(self._vector(tail.onset_ns, None)).strengths
+        if strengths[_HARDWARE] >= _SURE:
+            return settings.told_nats
+        if tail.spiking or tail.nats < settings.backed_nats:
+            return None
+        if self._own_writes(tail.onset_ns):
+            strengths[_DISK_IO] = 0.0
+        backed = strengths.max() >= settings.backing and self._believes(tail)
+        return settings.backed_nats if backed else None
 
     def _believes(self, tail: Tail) -> bool:
         """Whether long steps are a spike, not the subject's own doing."""
@@ -183,9 +192,11 @@ class SubjectWatch:
         steps = self._tail.before(), self._tail.now(since_ns)
         return [Warned(self._key, at_ns, shown, round(found[0].expected_in_s, 1), *steps)]
 
-    def _begin(self, subject: Subject, tail: Tail, readings: Readings) -> list[Finding]:
+    def _begin(
+        self, believed_nats: float, subject: Subject, tail: Tail, readings: Readings
+    ) -> list[Finding]:
         at_ns = readings.frame.boottime_ns
-        self.spike = Spike(self._settings, tail.onset_ns, self._tail.before())
+        self.spike = Spike(self._settings, tail.onset_ns, self._tail.before(), believed_nats)
         self._tail.doubt()
         self._signals.doubt()
         self._doubted_frames = self._shifted_frames = 0
@@ -202,7 +213,7 @@ class SubjectWatch:
     ) -> list[Finding]:
         frame = readings.frame
         spike.frames += 1
-        fresh = tail.restless or spike.frames == 1
+        fresh = tail.lately >= spike.enough_nats or spike.frames == 1
         spike.calm_frames = 0 if fresh else spike.calm_frames + 1
         now = self._tail.now(max(spike.onset_ns, frame.boottime_ns - 3 * _NS))
         incident = spike.gauge.take(now, tail.stalled, frame.span_ns / _NS)
@@ -211,8 +222,10 @@ class SubjectWatch:
             self.spike = None
             self._tail.over()
             return [SpikeEnded(self._key, spike.onset_ns, frame.boottime_ns, spike.last)]
-        if spike.calm_frames or (spike.last is not None and not tail.current):
-            return []  # a spike that may be over: its signals may be usual again, and tell nothing
+        if spike.calm_frames:
+            return []  # nothing new is said of a spike that may be over
+        if spike.last is not None and not tail.current:
+            return self._again(spike, spike.last, incident, now, frame.boottime_ns)
         spike.vector = self._vector(spike.onset_ns, spike)
         verdict = judge(spike.vector)
         if self._gave_up(spike, verdict):
@@ -223,6 +236,18 @@ class SubjectWatch:
         if not self._says(spike, ranking, incident, frame.boottime_ns):
             return []
         spike.last = self._diagnosis(spike, ranking, now, incident, subject, readings)
+        return [spike.last]
+
+    def _again(
+        self, spike: Spike, last: Diagnosis, incident: bool, now: StepTimes, at_ns: int
+    ) -> list[Finding]:
+        """Say what was said before, where it has become an incident.
+
+        The newest second has no long step: its signals may be usual again, and tell nothing.
+        """
+        if incident == last.incident:
+            return []
+        spike.last = replace(last, at_ns=at_ns, now=now, incident=incident)
         return [spike.last]
 
     def _gave_up(self, spike: Spike, verdict: Verdict) -> bool:

@@ -128,19 +128,21 @@ def _partners(own: Meetings, theirs: Meetings) -> Ns:
     No rank leaves a collective before the last has called it: calls that are one overlap. They may
     overlap with their neighbours as well, where a rank that has used up its CPU quota leaves late
     and the other has called the next. But ranks make their calls in one order: in step with the
-    right one the calls around overlap too, each with its own; of equals the longest overlap is it.
+    right one all calls around overlap too, each with its own; of equals the longest overlap is it.
     """
     places = np.arange(len(own.left))
     near = np.searchsorted(theirs.left, own.left)
     best = np.full(len(own.left), -1, dtype=np.int64)
-    most = np.zeros((2, len(own.left)), dtype=np.int64)
+    longest = np.zeros(len(own.left), dtype=np.int64)
+    fewest = np.full(len(own.left), len(_AROUND), dtype=np.int64)
     for step in _NEIGHBOURS:
         ahead = near + step - places
         common = _common(own, theirs, places, ahead)
-        beside = [_common(own, theirs, places + far, ahead) > 0 for far in _AROUND]
-        around = np.count_nonzero(beside, axis=0)
-        better = (common > 0) & ((around > most[0]) | ((around == most[0]) & (common > most[1])))
-        best[better], most[:, better] = (places + ahead)[better], (around[better], common[better])
+        apart = [_common(own, theirs, places + far, ahead) < 0 for far in _AROUND]
+        missed = np.count_nonzero(apart, axis=0)
+        better = (common > 0) & ((missed < fewest) | ((missed == fewest) & (common > longest)))
+        best[better] = (places + ahead)[better]
+        fewest[better], longest[better] = missed[better], common[better]
     # Of two calls that found the same partner neither is sure.
     found, counts = np.unique(best[best >= 0], return_counts=True)
     best[np.isin(best, found[counts > 1])] = -1
@@ -148,12 +150,16 @@ def _partners(own: Meetings, theirs: Meetings) -> Ns:
 
 
 def _common(own: Meetings, theirs: Meetings, places: Ns, ahead: Ns) -> Ns:
-    """Give how long calls at `places` overlap with those so far ahead; not above 0: not at all."""
+    """Give how long calls at `places` overlap with those so far ahead.
+
+    Below 0: they do not; 0: one of them was not seen.
+    """
     other = places + ahead
     here = (places >= 0) & (places < len(own.left)) & (other >= 0) & (other < len(theirs.left))
     places, other = np.where(here, places, 0), np.where(here, other, 0)
     begun = np.maximum(own.called[places], theirs.called[other])
-    return np.where(here, np.minimum(own.left[places], theirs.left[other]) - begun, 0)
+    overlap = np.minimum(own.left[places], theirs.left[other]) - begun
+    return np.where(here, np.where(overlap > 0, overlap, -1), 0)
 
 
 def _rounds(left: Ns) -> Ns:

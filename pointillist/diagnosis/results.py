@@ -165,7 +165,8 @@ def _early(out: _Lines, found: Evaluation) -> None:
     why = "no warning was given in held-out runs"
     out.add("early_warning_lead_s", percentile(leads, 50), "s, median", why)
     out.add("early_warning_lead_p10_s", percentile(leads, 10), "s", why)
-    out.add("early_warning_precision", value, "share of warnings given in a fault, up to 60 s before its impact", why)
+    told = "share of warnings given in a fault, up to 60 s before its impact"
+    out.add("early_warning_precision", value, told, why)
     out.add("early_warnings", right + wrong or np.nan, "warnings", why)
     growing = {one.name for one in found.facts if one.rising}
     slow = [one for run in judged if run.run in growing for one in single([run])]

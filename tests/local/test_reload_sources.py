@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
+import structlog
+from structlog.testing import LogCapture, capture_logs
 
 from edge_agent.activity import Record
-from edge_agent.config import AgentConfig, ReplaySection, SourcesSection
+from edge_agent.config import AgentConfig, LogSection, ReplaySection, SourcesSection
 from edge_agent.config_tree import ConfigError
 from edge_agent.local.attendant import Attendant, Reloading
 from edge_agent.local.log_level import LevelGate
@@ -54,7 +55,8 @@ class _Reloaded:
         self.shell = made.agent(self.clock)
         running, absent = self.registry(self.config).start_all()
         self.shell.replace_sources(running)
-        again = Reloading(self.read, self.registry, LevelGate("info"))
+        self.gate = LevelGate("info")
+        again = Reloading(self.read, self.registry, self.gate)
         self.attendant = Attendant(
             self.shell, self.config, absent, reloading=again, clock=self.clock
         )
@@ -131,6 +133,21 @@ def test_reload_says_that_it_begins_and_what_changed(agent: _Reloaded) -> None:
     assert (reloaded["changed"], reloaded["started"], reloaded["stopped"]) == (
         ["sources"], ["ebpf"], ["ebpf"],
     )  # fmt: skip
+
+
+def test_reload_that_raises_the_log_level_still_says_so(agent: _Reloaded) -> None:
+    heard, processors = LogCapture(), structlog.get_config()["processors"]
+    before = [*processors]
+    processors[:] = [agent.gate, heard]
+    try:
+        agent.found = replace(agent.found, log=LogSection("error"))
+        agent.reload()
+        agent.reload()
+    finally:
+        processors[:] = before
+    said = [line["event"] for line in heard.entries if line["event"].startswith("reload")]
+    assert said == ["reload begins", "reloaded"], "the second one is done in silence"
+    assert agent.gate.level == "error"
 
 
 def test_reload_asks_again_for_what_was_absent(agent: _Reloaded) -> None:

@@ -30,7 +30,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seen:
-    """A second in which the shipped detector saw a spike, and the features of it."""
+    """A second of a spike of the shipped detector, and the features it was last judged by."""
 
     subject: str
     onset_ns: int
