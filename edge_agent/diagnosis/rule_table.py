@@ -134,6 +134,19 @@ RULES: Final = (
             (Cause.DISK_IO, 0.3),
         ),
     ),
+    # What the hypervisor takes looks like running to the guest: no thread of it waits in a queue.
+    Rule(
+        Cause.CPU_CONTENTION,
+        (_up("host.steal_percent", 0.55, low=1.8, high=3.2),),
+        excused_by=(
+            (Cause.CGROUP_THROTTLING, 0.9),
+            (Cause.MEMORY_PRESSURE, 0.9),
+            (Cause.NIC_CROSS_TRAFFIC, 0.9),
+            (Cause.NIC_LIMIT_OR_LOSS, 0.9),
+            (Cause.COMMUNICATION_WAIT, 0.9),
+            (Cause.DISK_IO, 0.9),
+        ),
+    ),
     Rule(
         Cause.MEMORY_PRESSURE,
         (

@@ -71,10 +71,14 @@ def single(judged: Iterable[Judged], gated: bool = True) -> list[Outcome]:
     ]
 
 
-def pairs_of(run: Judged, gated: bool = True) -> list[Pair]:
-    """Return truth and answer of a run's faults, and a pair without truth for each alarm."""
+def pairs_of(run: Judged, gated: bool = True, quiet: bool = False) -> list[Pair]:
+    """Return truth and answer of a run's faults, and a pair without truth for each alarm.
+
+    quiet   take alarms of runs in which nothing was done as well. These are a rate (`alarm_rate`):
+            there are as many as there were hours, and precision would fall with each
+    """
     faults: list[Pair] = [(one.episode.causes[0], one.answer) for one in single([run], gated)]
-    return faults + [(None, one.cause) for one in run.alarms]
+    return faults + [(None, one.cause) for one in run.alarms if quiet or not run.quiet]
 
 
 def seconds_of(run: Judged) -> list[Pair]:
@@ -119,9 +123,9 @@ def accuracy(pairs: Sequence[Pair]) -> float:
     return float(np.mean(faults)) if faults else float("nan")
 
 
-def macro_f1_of(judged: Sequence[Judged], gated: bool = True) -> Estimate:
-    """Return the macro-F1 of faults, resampled by run."""
-    return bootstrap([pairs_of(run, gated) for run in judged], macro_f1)
+def macro_f1_of(judged: Sequence[Judged], gated: bool = True, quiet: bool = False) -> Estimate:
+    """Return the macro-F1 of faults, resampled by run; `quiet` as in `pairs_of`."""
+    return bootstrap([pairs_of(run, gated, quiet) for run in judged], macro_f1)
 
 
 def accuracy_of(judged: Sequence[Judged], gated: bool = True) -> Estimate:

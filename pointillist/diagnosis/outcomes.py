@@ -77,6 +77,7 @@ class Judged:
     """One run, judged.
 
     calm             fault-free or hard negative: its hours count towards alarms a host-day
+    quiet            fault-free: nothing at all was done
     warnings_right   in a fault, before its impact; `warnings_wrong`: without a fault, or in one
                      that had none; later ones count for neither
     """
@@ -84,6 +85,7 @@ class Judged:
     run: str
     workload: str
     calm: bool
+    quiet: bool
     worker_hours: float
     outcomes: tuple[Outcome, ...]
     alarms: tuple[Alarm, ...]
@@ -102,6 +104,7 @@ def judge(run: Run, truth: Sequence[Episode], account: Account) -> Judged:
         run=run.facts.name,
         workload=run.facts.workload,
         calm=run.facts.kind in {Kind.FAULT_FREE, Kind.HARD_NEGATIVE},
+        quiet=run.facts.kind is Kind.FAULT_FREE,
         worker_hours=run.worker_hours,
         outcomes=tuple(_outcome(one, account) for one in truth),
         alarms=tuple(

@@ -12,6 +12,7 @@ Cells = Sequence[object]
 WORDS: Final[Mapping[str, str]] = {
     "macro_f1_heldout": "Macro-F1 of causes, faults with impact",
     "macro_f1_heldout_ungated": "Macro-F1, faults without impact too",
+    "macro_f1_heldout_with_quiet_hours": "Macro-F1, with the alarms of quiet hours as answers",
     "macro_f1_heldout_rhythm_only": "Macro-F1, steps from the rhythm alone",
     "macro_f1_heldout_by_second": "Macro-F1, every second judged on its own",
     "accuracy_heldout": "Share of faults named rightly",

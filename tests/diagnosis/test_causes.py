@@ -125,6 +125,16 @@ def test_round_trips_tell_a_slow_link_from_a_slow_peer(least_us: float, cause: C
     assert diagnoses(run(diagnoser, host.frames(slow, 10)))[-1].cause is cause
 
 
+def test_what_the_hypervisor_takes_is_cpu_contention() -> None:
+    """To the guest a thread without its CPU looks like one that runs: none waits in a queue."""
+    host, diagnoser = Host(), Diagnoser()
+    warm(diagnoser, host, 30, USUAL.with_(host={"steal_percent": 0.0}))
+    taken = _SPIKE.with_(host={"steal_percent": 9.0})
+    found = diagnoses(run(diagnoser, host.frames(taken, 10)))[-1]
+    assert found.cause is Cause.CPU_CONTENTION
+    assert found.evidence[0].signal == "steal_percent"
+
+
 def test_batch_that_has_grown_is_no_spike() -> None:
     """Each step sends, receives and reads twice as much, and takes nearly twice as long."""
     host, diagnoser = Host(), Diagnoser()

@@ -8,8 +8,9 @@ import pytest
 
 from edge_agent.diagnosis.findings import Cause
 from pointillist.diagnosis.account import Account, Announced, Said, Spell
+from pointillist.diagnosis.figures import alarm_rate, pairs_of
 from pointillist.diagnosis.outcomes import Judged, judge
-from pointillist.diagnosis.runs import Run
+from pointillist.diagnosis.runs import Kind, Run
 from pointillist.diagnosis.truth import Episode
 from tests.diagnosis_runs_kit import NS, SUBJECT, made_up_run
 
@@ -107,3 +108,13 @@ def test_an_alarm_is_told_apart_when_the_hypervisor_took_cpu_time() -> None:
     ]
     stolen = Run(run.facts, tuple(frames))
     assert [one.stolen for one in judge(stolen, (), Account((alarm,))).alarms] == [True]
+
+
+def test_alarms_of_quiet_hours_are_a_rate_and_those_of_hard_negatives_answers_too() -> None:
+    quiet = made_up_run("calm", None)
+    negative = Run(replace(quiet.facts, kind=Kind.HARD_NEGATIVE), quiet.frames)
+    alarm = Account((spell(said(44, Cause.DISK_IO), onset_s=43),))
+    of_quiet, of_negative = (judge(run, (), alarm) for run in (quiet, negative))
+    assert alarm_rate([of_quiet, of_negative]).alarms == 2
+    assert (pairs_of(of_quiet), pairs_of(of_negative)) == ([], [(None, Cause.DISK_IO)])
+    assert pairs_of(of_quiet, quiet=True) == [(None, Cause.DISK_IO)]
