@@ -183,6 +183,10 @@ FIGURES = (
         "{:.0f}", "none",
     ),
     Figure(
+        "Of these, as the hypervisor took CPU time", "diagnosis", "false_alarms_while_stolen",
+        "{:.0f}",
+    ),
+    Figure(
         "Worker-hours of that running", "diagnosis", "false_alarm_worker_hours", "{:.2f} h",
         "at least 12",
     ),

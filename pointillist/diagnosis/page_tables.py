@@ -37,7 +37,7 @@ WORDS: Final[Mapping[str, str]] = {
     "false_alarms_per_host_day_upper": "False alarms a host-day, largest rate not excluded (95 %)",
     "false_alarm_worker_hours": "Worker-hours without a fault",
     "false_alarms": "False alarms in these hours",
-    "false_alarms_while_stolen": "Of these, while the hypervisor took CPU time",
+    "false_alarms_while_stolen": "False alarms while the hypervisor took CPU time",
     "false_incidents_per_host_week": "False incidents a host-week",
     "false_incidents_per_host_week_upper": (
         "False incidents a host-week, largest rate not excluded (95 %)"
@@ -48,6 +48,7 @@ WORDS: Final[Mapping[str, str]] = {
     "gpu_fault_f1_ungated": "Macro-F1 of made GPU faults, without impact too",
     "gpu_fault_f1_taught": "Macro-F1 of made GPU faults that the rules were made with",
     "agent_core_percent_100hz": "The agent's own CPU at 100 Hz, % of a core",
+    "bpf_core_percent_100hz": "Its BPF programs' CPU at 100 Hz, % of a core",
 }
 _LESS_IS_BETTER: Final = ("detect_", "cause_", "false_alarms", "false_incidents", "agent_")
 _HARDLY: Final = "nothing is recorded"
