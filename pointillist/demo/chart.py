@@ -79,7 +79,7 @@ def _bars(axis: Axes, views: list[CellView], colour: str, scale: float) -> None:
         hatch="////",
         edgecolor="#d0d0d0",
         linewidth=0,
-        label="below noise: under two standard errors",
+        label="below noise: under two standard errors" if noise else None,
     )
     known = [view for view in views if view.truth is not None]
     axis.plot(
