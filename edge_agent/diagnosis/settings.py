@@ -68,7 +68,7 @@ class Settings:
     own_write_spreads: float = 10.0
     suspicion: float = 0.35
     repeat_s: float = 5.0
-    incident_s: float = 10.0
+    incident_s: float = 20.0
     incident_ratio: float = 1.5
     early_window_s: int = 15
     early_away_s: int = 4

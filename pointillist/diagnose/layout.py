@@ -73,7 +73,7 @@ def _head(finding: Finding, clock: Clock, before: Diagnosis | None) -> str:
         return warning_said(finding)
     if isinstance(finding, Diagnosis):
         if _is_repeated(finding, before):
-            return f"incident: heavy for ten seconds; still {_cause(finding)}"
+            return f"incident: heavy for twenty seconds; still {_cause(finding)}"
         return diagnosis_said(finding)
     onset = clock.short(finding.onset_ns)
     if isinstance(finding, SpikeEnded):

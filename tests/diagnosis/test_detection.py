@@ -251,10 +251,10 @@ def test_vanished_subject_ends_its_spike_and_is_forgotten() -> None:
 
 def test_incident_needs_persistence(diagnoser: Diagnoser, host: Host) -> None:
     warm(diagnoser, host)
-    short = run(diagnoser, host.frames(CROWDED, 8) + host.frames(USUAL, 20))
+    short = run(diagnoser, host.frames(CROWDED, 16) + host.frames(USUAL, 20))
     assert diagnoses(short)
     assert not any(found.incident for found in diagnoses(short))
-    long = run(diagnoser, host.frames(CROWDED, 20))
+    long = run(diagnoser, host.frames(CROWDED, 30))
     assert diagnoses(long)[-1].incident
 
 
