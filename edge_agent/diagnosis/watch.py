@@ -110,15 +110,12 @@ class SubjectWatch:
             return settings.evidence_nats
         if not tail.likely:
             return None
-        strengths = judge(self._vector(tail.onset_ns, None)).strengths
+        strengths = self._strengths(tail.onset_ns)
         if strengths[_HARDWARE] >= _SURE:
             return settings.told_nats
         if tail.spiking or tail.nats < settings.backed_nats:
             return None
-        if self._own_writes(tail.onset_ns):
-            strengths[_DISK_IO] = 0.0
-        backed = strengths.max() >= settings.backing and self._believes(tail)
-        return settings.backed_nats if backed else None
+        return settings.backed_nats if strengths.max() >= settings.backing else None
 
     def _believes(self, tail: Tail) -> bool:
         """Whether long steps are a spike, not the subject's own doing."""
@@ -126,10 +123,7 @@ class SubjectWatch:
         if not (writes or shifted):
             self._shifted_frames = 0
             return True
-        strengths = judge(self._vector(tail.onset_ns, None)).strengths
-        if writes:
-            strengths[_DISK_IO] = 0.0  # its own
-        if strengths.max() >= self._settings.suspicion:
+        if self._strengths(tail.onset_ns).max() >= self._settings.suspicion:
             return True
         if not shifted:
             return False
@@ -137,6 +131,13 @@ class SubjectWatch:
         if self._shifted_frames >= self._settings.shift_settle_frames:
             self._new_phase()
         return False
+
+    def _strengths(self, onset_ns: int) -> Floats:
+        """Give how strongly each cause is told of; disk I/O of the subject's own is none."""
+        strengths = judge(self._vector(onset_ns, None)).strengths
+        if self._own_writes(onset_ns):
+            strengths[_DISK_IO] = 0.0
+        return strengths
 
     def _own_writes(self, onset_ns: int) -> bool:
         """Whether the subject itself began to write much, and others did not: a checkpoint."""

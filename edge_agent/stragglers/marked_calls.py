@@ -136,12 +136,13 @@ def _partners(own: Meetings, theirs: Meetings) -> Ns:
     longest = np.zeros(len(own.left), dtype=np.int64)
     fewest = np.full(len(own.left), len(_AROUND), dtype=np.int64)
     for step in _NEIGHBOURS:
-        ahead = near + step - places
+        other = near + step
+        ahead = other - places
         common = _common(own, theirs, places, ahead)
         apart = [_common(own, theirs, places + far, ahead) < 0 for far in _AROUND]
         missed = np.count_nonzero(apart, axis=0)
         better = (common > 0) & ((missed < fewest) | ((missed == fewest) & (common > longest)))
-        best[better] = (places + ahead)[better]
+        best[better] = other[better]
         fewest[better], longest[better] = missed[better], common[better]
     # Of two calls that found the same partner neither is sure.
     found, counts = np.unique(best[best >= 0], return_counts=True)

@@ -123,9 +123,9 @@ def accuracy(pairs: Sequence[Pair]) -> float:
     return float(np.mean(faults)) if faults else float("nan")
 
 
-def macro_f1_of(judged: Sequence[Judged], gated: bool = True, quiet: bool = False) -> Estimate:
-    """Return the macro-F1 of faults, resampled by run; `quiet` as in `pairs_of`."""
-    return bootstrap([pairs_of(run, gated, quiet) for run in judged], macro_f1)
+def macro_f1_of(judged: Sequence[Judged], gated: bool = True) -> Estimate:
+    """Return the macro-F1 of faults, resampled by run."""
+    return bootstrap([pairs_of(run, gated) for run in judged], macro_f1)
 
 
 def accuracy_of(judged: Sequence[Judged], gated: bool = True) -> Estimate:

@@ -76,21 +76,28 @@ class Alarm:
 class Judged:
     """One run, judged.
 
-    calm             fault-free or hard negative: its hours count towards alarms a host-day
-    quiet            fault-free: nothing at all was done
     warnings_right   in a fault, before its impact; `warnings_wrong`: without a fault, or in one
                      that had none; later ones count for neither
     """
 
     run: str
     workload: str
-    calm: bool
-    quiet: bool
+    kind: Kind
     worker_hours: float
     outcomes: tuple[Outcome, ...]
     alarms: tuple[Alarm, ...]
     warnings_right: int
     warnings_wrong: int
+
+    @property
+    def calm(self) -> bool:
+        """Fault-free or hard negative: its hours count towards alarms a host-day."""
+        return self.kind in {Kind.FAULT_FREE, Kind.HARD_NEGATIVE}
+
+    @property
+    def quiet(self) -> bool:
+        """Fault-free: nothing at all was done."""
+        return self.kind is Kind.FAULT_FREE
 
 
 def judge(run: Run, truth: Sequence[Episode], account: Account) -> Judged:
@@ -103,8 +110,7 @@ def judge(run: Run, truth: Sequence[Episode], account: Account) -> Judged:
     return Judged(
         run=run.facts.name,
         workload=run.facts.workload,
-        calm=run.facts.kind in {Kind.FAULT_FREE, Kind.HARD_NEGATIVE},
-        quiet=run.facts.kind is Kind.FAULT_FREE,
+        kind=run.facts.kind,
         worker_hours=run.worker_hours,
         outcomes=tuple(_outcome(one, account) for one in truth),
         alarms=tuple(
