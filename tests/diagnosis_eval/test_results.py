@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from edge_agent.diagnosis.findings import Cause
 from pointillist.diagnosis.evaluation import Evaluation
 from pointillist.diagnosis.incident_rates import incident_rates, write_rates
+from pointillist.diagnosis.outcomes import Alarm
 from pointillist.diagnosis.page import page
 from pointillist.diagnosis.page_tables import figures, misses, verdict
 from pointillist.diagnosis.plots import pictures
@@ -35,6 +39,21 @@ def test_results_count_hours_of_held_out_calm_runs_alone(evaluation: Evaluation)
     calm = [one for one in evaluation.divided.held_out if one.startswith("calm-")]
     assert calm
     assert abs(hours - len(calm) * (70 - CALM_S - 12) / 3600) < 1e-6
+
+
+def test_alarms_of_quiet_hours_stand_in_the_confusion_and_cost_no_precision(
+    evaluation: Evaluation,
+) -> None:
+    quiet = next(run for run in evaluation.shipped if run.quiet)
+    alarm = Alarm(quiet.run, "/job", 40, Cause.DISK_IO, None, False)
+    loud = replace(quiet, alarms=(*quiet.alarms, alarm))
+    shipped = tuple(loud if run is quiet else run for run in evaluation.shipped)
+    before = results_of(evaluation).tables
+    after = results_of(replace(evaluation, shipped=shipped)).tables
+    counts = (np.array(one["confusion"]["diagnoses"]) for one in (after, before))
+    added = np.subtract(*counts)
+    assert added.sum() == added[-1, list(Cause).index(Cause.DISK_IO)] == 1
+    assert after["classes"] == before["classes"]
 
 
 def test_page_and_pictures_hold_every_method(evaluation: Evaluation) -> None:
