@@ -51,17 +51,20 @@ def broker(local_broker: LocalBroker) -> Running:
 
 LIVE = ("root", "kafka", "browser", "live")
 """Markers of tests that watch a real kernel, broker, browser or processes run in real time."""
+LIVE_FOLDERS = {"integration", "fault", "transport", "local"}
+"""Folders of tests that are so throughout."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give what depends on the machine's own time a second try, which the summary names.
+    """Give what depends on the machine's own time more tries, which the summary names.
 
     Whoever shares the machine takes CPU time from it, and bounds of such tests are those of a
     machine of its own. A test of pure code gets one try.
     """
     for item in items:
-        if any(item.get_closest_marker(marker) for marker in LIVE):
-            item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=5))
+        by_folder = item.path.parent.name in LIVE_FOLDERS
+        if by_folder or any(item.get_closest_marker(marker) for marker in LIVE):
+            item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=5))
 
 
 def why_not(marker: str) -> str | None:

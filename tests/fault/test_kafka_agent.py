@@ -106,6 +106,7 @@ def test_broker_away_for_longer_than_the_spool_costs_no_more_than_the_spool(
     withheld = shell.tally.refused["spool_full"]
     assert withheld >= 40
     local_broker.start()
+    made.wait_until_served()
     run_until(shell, clock, T0 + 340)
     assert shell._ledger.spool_records <= 1
     found = check(made, shell)
@@ -118,6 +119,7 @@ def test_broker_killed_and_restarted_loses_no_report(
     local_broker.kill()
     run_until(shell, clock, T0 + 25)
     local_broker.start()
+    made.wait_until_served()
     run_until(shell, clock, T0 + 90)
     found = check(made, shell)
     assert found == [*range(T0, found[-1] + 4, 4)]

@@ -61,6 +61,7 @@ def fleet(tmp_path: Path) -> Iterator[ProcessFleet]:
     made.stop()
 
 
+@pytest.mark.timeout(400)
 def test_killed_aggregators_count_no_window_twice(fleet: ProcessFleet) -> None:
     """One window per step, the kill armed before it; every window is released, once."""
     for number, step in enumerate(STEPS):

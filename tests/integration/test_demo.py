@@ -25,6 +25,8 @@ from wire.release import vector_hash
 LONGEST_S = 150
 ATTEMPTS = 3
 WINDOWS = 2
+SERIES_WINDOWS = WINDOWS + 3
+"""Windows of the mix, and one of each event section."""
 
 
 def demo_command(output: Path, *options: str, module: str = "pointillist") -> list[str]:
@@ -65,9 +67,17 @@ def seeded_runs(tmp_path_factory: pytest.TempPathFactory) -> SeededRuns:
     """Run until every window was released: on a loaded machine reports of a demo come too late."""
     for attempt in range(ATTEMPTS):
         runs = run_seeded(tmp_path_factory.mktemp("seeded"), at_once=attempt == 0)
-        if runs.embedded["windows_released"] == runs.recorded["windows_released"] == WINDOWS:
+        if runs.embedded["windows_released"] == WINDOWS and all_came(runs):
             break
     return runs
+
+
+def all_came(runs: SeededRuns) -> bool:
+    """Whether each window of the recorded run was released with every host that reported."""
+    links = read_transcript(Path(runs.recorded["files"]["leader_transcript"])).links
+    came = {(link.series, link.window): len(link.report_ids or ()) for link in links}
+    sent = {(line["series"], line["window"]): line["hosts"] for line in runs.record}
+    return len(sent) == SERIES_WINDOWS and came == sent
 
 
 def run_seeded(folder: Path, at_once: bool) -> SeededRuns:
@@ -92,13 +102,13 @@ def test_demo_releases_with_this_host_in_both_transcripts(tmp_path: Path) -> Non
     assert summary["windows_released"] == 2
     assert summary["transcripts_agree"]
     sent = summary["live_reports_sent"]
-    assert sent == 2 + 3  # two windows of the mix, and one of each event section
+    assert sent == SERIES_WINDOWS
     assert summary["live_reports_in_leader_transcript"] == sent
     assert summary["live_reports_in_helper_transcript"] == sent
     assert summary["epsilon_spent"] == pytest.approx(2.0, abs=1e-3)
-    # Binomial, 400 cells at 95 %: below 90 % once in a million runs.
+    # Binomial, 383 cells at 95 %: below 88 % once in ten million runs.
     assert summary["cells_checked"] > 300
-    assert summary["interval_coverage_percent"] > 90
+    assert summary["interval_coverage_percent"] > 88
     frame = read_releases(Path(summary["files"]["releases"]))
     assert set(frame["domain"]) == {"demo"}
     for path in summary["files"].values():
@@ -120,7 +130,7 @@ def check_seeded_runs(runs: SeededRuns) -> None:
     signed = [link.release.encode().hex() for link in transcript.links]
     assert sorted(set(runs.on_the_log)) == sorted(signed)  # for readers: the transcript's bytes
     links = {(link.series, link.window): link for link in transcript.links}
-    assert len(links) == len(runs.record) == 2 + 3  # two windows of the mix, one of each event
+    assert len(links) == len(runs.record) == SERIES_WINDOWS
     for line in runs.record:
         link = links[line["series"], line["window"]]
         true, noise = np.array(line["true"]), np.array(line["noise"])

@@ -72,6 +72,12 @@ def port(local_broker_running: Running, tmp_path_factory: pytest.TempPathFactory
     return made
 
 
+REFUSED_S = 20.0
+"""A refusal is told as it comes: this is never waited out."""
+AWAY_S = 0.5
+"""A broker that is away is waited for, so long."""
+
+
 def allowed(act: Callable[[], None]) -> bool:
     try:
         act()
@@ -119,7 +125,7 @@ def test_groups_of_the_others_are_closed(port: SecurePort, user: str) -> None:
 
 def test_principal_that_the_broker_does_not_know_is_not_let_in(port: SecurePort) -> None:
     for side in Side:
-        settings = dataclasses.replace(port.scram("nobody"), timeout_s=0.5)
+        settings = dataclasses.replace(port.scram("nobody"), timeout_s=REFUSED_S)
         with open_transport(settings, side) as log, pytest.raises(TransportRefused, match="nobody"):
             write(log, REPORTS)
 
@@ -148,7 +154,7 @@ def test_bearer_token_from_a_file_lets_in_and_a_wrong_one_does_not(
     with open_transport(port.bearer("agent", unsigned_token("agent", 3600.0)), side) as log:
         write(log, REPORTS)
     for token in (unsigned_token("agent", -60.0), "no token at all"):
-        wrong = dataclasses.replace(port.bearer("agent", token), timeout_s=0.5)
+        wrong = dataclasses.replace(port.bearer("agent", token), timeout_s=REFUSED_S)
         with (
             open_transport(wrong, side) as log,
             pytest.raises(TransportRefused, match=r"OAUTHBEARER.*check token_file"),
@@ -203,6 +209,7 @@ def test_wrong_setting_is_told_and_not_waited_for(
     error: type[Exception],
     told: str,
 ) -> None:
-    settings = dataclasses.replace(wrong(port, tmp_path), timeout_s=0.5)
+    waited_s = REFUSED_S if error is TransportRefused else AWAY_S
+    settings = dataclasses.replace(wrong(port, tmp_path), timeout_s=waited_s)
     with open_transport(settings, side) as log, pytest.raises(error, match=told):
         write(log, REPORTS)

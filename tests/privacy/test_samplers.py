@@ -39,10 +39,13 @@ def chi_square_p(draws: np.ndarray, sigma_1024: int) -> float:
     counts = np.bincount(np.clip(draws, -reach - 1, reach + 1) + reach + 1, minlength=2 * reach + 3)
     cells = np.append(expected, draws.size - expected.sum())
     seen = np.append(counts[1:-1], counts[0] + counts[-1])
-    usable = cells >= 5
-    cells = np.append(cells[usable], cells[~usable].sum())
-    seen = np.append(seen[usable], seen[~usable].sum())
-    cells, seen = cells[cells > 0], seen[cells > 0]
+    # Cells that expect fewer than five are one, with the rarest of the others where it is few too.
+    order = np.argsort(-cells)
+    few = min(int((cells >= 5).sum()), len(cells) - 1)
+    if cells[order[few:]].sum() < 5:
+        few -= 1
+    cells = np.append(cells[order[:few]], cells[order[few:]].sum())
+    seen = np.append(seen[order[:few]], seen[order[few:]].sum())
     return float(chi2.sf(((seen - cells) ** 2 / cells).sum(), len(cells) - 1))
 
 
