@@ -72,8 +72,8 @@ def port(local_broker_running: Running, tmp_path_factory: pytest.TempPathFactory
     return made
 
 
-REFUSED_S = 20.0
-"""A refusal is told as it comes: this is never waited out."""
+REFUSED_S = 2.0
+"""A login is tried for so long, whatever the broker answers: time for TLS, SCRAM and its delay."""
 AWAY_S = 0.5
 """A broker that is away is waited for, so long."""
 
