@@ -9,7 +9,7 @@ import numpy as np
 
 from edge_agent.wilson import wilson_interval
 
-from .figures import delays, macro_f1, pairs_of, single
+from .figures import all_pairs, delays, macro_f1, single
 from .outcomes import Judged
 from .runs import INTENSITIES, Facts, Kind
 
@@ -60,7 +60,7 @@ def _row(by: str, cause: str, name: str, judged: Sequence[Judged]) -> Row:
         "right": right,
         "right_interval": [round(end, 4) for end in wilson_interval(right, len(outcomes))],
         "detected": sum(one.detect_s is not None for one in outcomes),
-        "macro_f1": _told(macro_f1([pair for run in judged for pair in pairs_of(run)])),
+        "macro_f1": _told(macro_f1(all_pairs(judged))),
         "cause_p95_s": _told(delays(outcomes, 95, cause=True)),
     }
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from edge_agent.diagnosis.features import FEATURE_GROUPS, FEATURE_NAMES
 from edge_agent.diagnosis.findings import Cause
 
-from .figures import host_part, macro_f1, pairs_of
+from .figures import all_pairs, host_part, macro_f1
 from .intervals import auroc
 from .learning import CLOSED, KINDS, TooFewExamples
 from .methods.deviations import Deviations
@@ -98,7 +98,7 @@ def ablation(without: Without, runs: Sequence[Prepared], divided: Split) -> list
 
     def score(keep: Callable[[str], bool]) -> float:
         found = compare([without(keep)], runs, divided)[0]
-        pairs = [pair for run in host_part(found.judged) for pair in pairs_of(run)]
+        pairs = all_pairs(host_part(found.judged))
         return float("nan") if found.skipped else macro_f1(pairs)
 
     group_of = dict(zip(FEATURE_NAMES, FEATURE_GROUPS, strict=True))

@@ -91,6 +91,11 @@ def seconds_of(run: Judged) -> list[Pair]:
     ]
 
 
+def all_pairs(judged: Iterable[Judged], gated: bool = True, quiet: bool = False) -> list[Pair]:
+    """Return the pairs of several runs; the flags as in `pairs_of`."""
+    return [pair for run in judged for pair in pairs_of(run, gated, quiet)]
+
+
 def class_rows(pairs: Sequence[Pair]) -> list[ClassRow]:
     """Give precision and recall of each cause that was ever true."""
     return [_class_row(pairs, cause) for cause in HOST_CAUSES if any(t is cause for t, _ in pairs)]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from .comparison import judged_by
-from .figures import accuracy, macro_f1, pairs_of, single
+from .figures import accuracy, all_pairs, macro_f1, single
 from .learning import TooFewExamples
 from .methods.learned import Learned
 from .methods.port import Prepared
@@ -70,7 +70,7 @@ def left_out(
             continue
         judged += judged_by(method, fold)
         by_rules += judged_by(HandRules(), fold)
-    pairs, rules = ([pair for one in told for pair in pairs_of(one)] for told in (judged, by_rules))
+    pairs, rules = (all_pairs(told) for told in (judged, by_rules))
     return LeftOut(
         macro_f1(pairs), accuracy(pairs), macro_f1(rules), accuracy(rules), len(judged),
         len(single(judged)), alone,

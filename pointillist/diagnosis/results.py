@@ -20,6 +20,7 @@ from .figures import (
     Pair,
     accuracy_of,
     alarm_rate,
+    all_pairs,
     delays,
     detected_share,
     gpu_run,
@@ -27,7 +28,6 @@ from .figures import (
     macro_f1,
     macro_f1_of,
     open_set,
-    pairs_of,
     seconds_of,
     single,
 )
@@ -101,7 +101,7 @@ def _causes(out: _Lines, found: Evaluation) -> None:
     unit, why = "F1", "no held-out run of a fault with impact is recorded"
     out.estimate("macro_f1_heldout", macro_f1_of(judged), unit, why, MACRO_F1_GOAL)
     out.estimate("macro_f1_heldout_ungated", macro_f1_of(judged, gated=False), unit, why)
-    with_quiet = macro_f1([pair for run in judged for pair in pairs_of(run, quiet=True)])
+    with_quiet = macro_f1(all_pairs(judged, quiet=True))
     unit_quiet = "F1, alarms of quiet hours too"
     out.add("macro_f1_heldout_with_quiet_hours", with_quiet, unit_quiet, why)
     out.estimate("macro_f1_heldout_rhythm_only", macro_f1_of(rhythm), unit, why)

@@ -18,6 +18,7 @@ from .figures import (
     ClassRow,
     accuracy_of,
     alarm_rate,
+    all_pairs,
     class_rows,
     confusion,
     delays,
@@ -26,7 +27,6 @@ from .figures import (
     macro_f1,
     macro_f1_of,
     open_set,
-    pairs_of,
     seconds_of,
     single,
 )
@@ -40,8 +40,8 @@ Row = dict[str, Any]
 def tables_of(found: Evaluation) -> dict[str, Any]:
     """Give the tables beside the figures, as JSON takes them."""
     judged = host_part(found.shipped)
-    gated = [pair for run in judged for pair in pairs_of(run)]
-    anywhere = [pair for run in judged for pair in pairs_of(run, quiet=True)]
+    gated = all_pairs(judged)
+    anywhere = all_pairs(judged, quiet=True)
     return {
         "shipped": found.name,
         "split": {
@@ -54,9 +54,7 @@ def tables_of(found: Evaluation) -> dict[str, Any]:
         "methods": [_method_row(one) for one in found.compared],
         "classes": [_class_row(row) for row in class_rows(gated)],
         "classes_rhythm_only": [
-            _class_row(row)
-            for pairs in [[p for run in host_part(found.rhythm) for p in pairs_of(run)]]
-            for row in class_rows(pairs)
+            _class_row(row) for row in class_rows(all_pairs(host_part(found.rhythm)))
         ],
         "confusion": {
             "causes": [str(cause) for cause in Cause],
@@ -97,7 +95,7 @@ def _method_row(one: Compared) -> Row:
         "method": one.name,
         "macro_f1": _told(score.value),
         "macro_f1_interval": [_told(score.low), _told(score.high)],
-        "macro_f1_ungated": _told(macro_f1([p for run in judged for p in pairs_of(run, False)])),
+        "macro_f1_ungated": _told(macro_f1(all_pairs(judged, gated=False))),
         "macro_f1_by_second": _told(macro_f1([p for run in judged for p in seconds_of(run)])),
         "accuracy": _told(accuracy_of(judged).value),
         "detected": _told(detected_share(outcomes)),
