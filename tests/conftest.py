@@ -17,6 +17,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 _runnable_but_skipped: list[str] = []
 
+LIVE = ("root", "kafka", "browser", "live")
+"""Markers of tests that watch a real kernel, broker, browser or processes run in real time."""
+LIVE_FOLDERS = {"integration", "fault", "transport", "local"}
+"""Folders of tests that are so throughout."""
+
 _UNSECURED_TOKENS = {
     # Tokens without a signature: a test's own identity provider.
     "sasl.enabled.mechanisms": "SCRAM-SHA-512,SCRAM-SHA-256,OAUTHBEARER",
@@ -47,12 +52,6 @@ def local_broker_running(local_broker: LocalBroker) -> Running:
 def broker(local_broker: LocalBroker) -> Running:
     """The running broker's addresses."""
     return local_broker.start()
-
-
-LIVE = ("root", "kafka", "browser", "live")
-"""Markers of tests that watch a real kernel, broker, browser or processes run in real time."""
-LIVE_FOLDERS = {"integration", "fault", "transport", "local"}
-"""Folders of tests that are so throughout."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -53,6 +53,10 @@ GROUPS = {
     "stranger": "leader",
 }
 OFTEN_READ = {"agent": TASKS, "leader": TASKS, "helper": TASKS, "reader": RELEASES}
+REFUSED_S = 2.0
+"""A login is tried for so long, whatever the broker answers: time for TLS, SCRAM and its delay."""
+AWAY_S = 0.5
+"""A broker that is away is waited for, so long."""
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +74,6 @@ def port(local_broker_running: Running, tmp_path_factory: pytest.TempPathFactory
         producer.close()
     grant(admin, {role: role.value for role in Role})
     return made
-
-
-REFUSED_S = 2.0
-"""A login is tried for so long, whatever the broker answers: time for TLS, SCRAM and its delay."""
-AWAY_S = 0.5
-"""A broker that is away is waited for, so long."""
 
 
 def allowed(act: Callable[[], None]) -> bool:

@@ -41,11 +41,11 @@ def chi_square_p(draws: np.ndarray, sigma_1024: int) -> float:
     seen = np.append(counts[1:-1], counts[0] + counts[-1])
     # Cells that expect fewer than five are one, with the rarest of the others where it is few too.
     order = np.argsort(-cells)
-    few = min(int((cells >= 5).sum()), len(cells) - 1)
-    if cells[order[few:]].sum() < 5:
-        few -= 1
-    cells = np.append(cells[order[:few]], cells[order[few:]].sum())
-    seen = np.append(seen[order[:few]], seen[order[few:]].sum())
+    apart = min(int((cells >= 5).sum()), len(cells) - 1)
+    if cells[order[apart:]].sum() < 5:
+        apart -= 1
+    cells = np.append(cells[order[:apart]], cells[order[apart:]].sum())
+    seen = np.append(seen[order[:apart]], seen[order[apart:]].sum())
     return float(chi2.sf(((seen - cells) ** 2 / cells).sum(), len(cells) - 1))
 
 

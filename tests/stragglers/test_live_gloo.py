@@ -41,25 +41,20 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     one.close()
 
 
-def watched(job: GlooJob, watch: JobWatch) -> Watched:
-    """Let what was steered take hold, then watch."""
+def watched(watch: JobWatch, most: int = 1) -> Watched:
+    """Let what was steered take hold, then watch; on, with all of it, until both ways accuse.
+
+    most   times that are watched
+    """
     watch.watch(SETTLE_S)
     since_ns = watch.now_ns()
-    watch.watch(WATCH_S)
-    assert watch.live.absent == []
-    assert watch.live.failing == {}
-    return watch.found(since_ns)
-
-
-def watched_until_sure(job: GlooJob, watch: JobWatch) -> Watched:
-    """Watch on, with all that was seen since the steering, until both ways accuse a rank."""
-    watch.watch(SETTLE_S)
-    since_ns = watch.now_ns()
-    for _ in range(MOST_WATCHES):
+    for _ in range(most):
         watch.watch(WATCH_S)
         found = watch.found(since_ns)
         if slow(found.by_busy) and slow(found.by_calls):
             break
+    assert watch.live.absent == []
+    assert watch.live.failing == {}
     return found
 
 
@@ -86,11 +81,11 @@ def test_four_capped_gloo_ranks_show_the_slow_one_and_only_it(
     launcher: Launcher, tmp_path: Path
 ) -> None:
     with gloo_job(launcher, tmp_path, ranks=4, cores=0.4) as job, open_watch(job) as watch:
-        calm = watched(job, watch)
+        calm = watched(watch)
         assert slow(calm.by_calls) == set(), "a job of equal ranks accuses nobody"
         assert slow(calm.by_busy) == set()
         job.steer(work={"2": 3.0})
-        struck = watched_until_sure(job, watch)
+        struck = watched(watch, MOST_WATCHES)
     assert slow(struck.by_calls) == {2}
     assert slow(struck.by_busy) == {2}, "seen from CPU accounting alone, without any mark"
     assert struck.reasons == {2: Spent.COMPUTE}
@@ -107,7 +102,7 @@ def test_two_gloo_ranks_show_a_small_quota_as_what_makes_one_slow(
 ) -> None:
     with gloo_job(launcher, tmp_path, ranks=2, cores=None) as job:
         with open_watch(job) as watch:
-            calm = watched(job, watch)
+            calm = watched(watch)
         assert slow(calm.by_calls) == set()
         assert slow(calm.by_busy) == set()
         job.groups[1].cap(0.25)
