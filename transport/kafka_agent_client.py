@@ -99,7 +99,8 @@ class _Complaints(logging.Handler):
         text = record.getMessage()
         _, found, why = text.partition(" failed: ")
         said = any(sign in self._kept[1] for sign in _TELLING)
-        if found and "Unable to bootstrap" not in why and ("timed out" not in why or not said):
+        late = "timed out" in why or "Timeout" in why
+        if found and "Unable to bootstrap" not in why and not (late and said):
             self._kept = (time.monotonic(), why.partition(" (backoff")[0])
 
     def since(self, start_s: float) -> str:
