@@ -36,7 +36,6 @@ class Parked:
 
     record: Record
     received_s: float
-    catching_up: bool
     key: BatchKey
 
 
@@ -106,10 +105,11 @@ class Admission:
             raise ReportRejected(Reason.COHORT, f"cohort {cohort}", report.header.cohort)
         return roster
 
-    def check_window(
-        self, report: Report, known: KnownTask, received_s: float, catching_up: bool
-    ) -> None:
-        """A window of the task, the task's d, and in time by the Leader's own receipt clock."""
+    def check_window(self, report: Report, known: KnownTask, received_s: float) -> None:
+        """A window of the task, the task's d, over by the Leader's own receipt clock and retained.
+
+        Whether it is in time is known by whether its window is still open.
+        """
         task, header = known.task, report.header
         if header.window % task.window_s:
             raise ReportRejected(
@@ -122,7 +122,7 @@ class Admission:
         end = known.window_end(header.window)
         if end > received_s + CLOCK_SKEW_S:
             raise ReportRejected(Reason.WINDOW_OPEN, f"a window over by {int(received_s)}", end)
-        if received_s > end + (task.retention_s if catching_up else task.lateness_s):
+        if received_s > end + task.retention_s:
             raise ReportRejected(Reason.WINDOW_LATE, f"receipt after {end} in time", received_s)
 
     def epoch_of(self, report: Report, known: KnownTask) -> KnownEpoch | None:

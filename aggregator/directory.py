@@ -31,12 +31,16 @@ class PinnedParties:
 
 @dataclass(frozen=True, slots=True)
 class KnownTask:
-    """A task whose signatures verified; `d` is computed once."""
+    """A task whose signatures verified; `d` is computed once.
+
+    accepted_s   when this party accepted it first, over all its restarts
+    """
 
     task_id: TaskId
     task: Task
     d: int
     signed_bytes: bytes
+    accepted_s: float
 
     def window_end(self, window: int) -> int:
         """The first second after a window."""
@@ -53,6 +57,7 @@ class KnownRoster:
         self.entries: Mapping[bytes, RosterEntry] = {e.host_id: e for e in roster.entries}
         self._cohorts = [{m.series: m.cohort for m in plan} for plan in roster.plans]
         self._members: dict[str, dict[bytes, int]] = {}
+        self._peopled: dict[str, frozenset[int]] = {}
         self._census: dict[tuple[str, int], tuple[int, int]] = {}
 
     def __len__(self) -> int:
@@ -70,6 +75,13 @@ class KnownRoster:
         cohorts = [plan.get(series) for plan in self._cohorts]
         found = {host: cohorts[entry.plan] for host, entry in self.entries.items()}
         return {host: cohort for host, cohort in found.items() if cohort is not None}
+
+    def cohorts(self, series: str) -> frozenset[int]:
+        """The cohorts of a series that have hosts."""
+        found = self._peopled.get(series)
+        if found is None:
+            found = self._peopled[series] = frozenset(self._members_of(series).values())
+        return found
 
     def check_fits(self, task: Task, cohort: int) -> None:
         """Refuse a task whose bounds this roster has outgrown.
@@ -92,8 +104,15 @@ class KnownRoster:
 class Directory:
     """Tasks by id and rosters by version; refuses what either party did not sign."""
 
-    def __init__(self, parties: PinnedParties) -> None:
+    def __init__(
+        self, parties: PinnedParties, accepted_s: Mapping[bytes, float] | None = None
+    ) -> None:
+        """Start empty.
+
+        accepted_s   when tasks were accepted first, by task_id, as far as a durable state says so
+        """
         self.parties = parties
+        self._accepted_s = dict(accepted_s or {})
         self.tasks: dict[bytes, KnownTask] = {}
         self.rosters: dict[int, KnownRoster] = {}
         self._newest: dict[str, int] = {}
@@ -117,7 +136,8 @@ class Directory:
             raise ReportRejected(
                 Reason.FIELD, f"{task.series} windows of {window_s} s for life", task.window_s
             )
-        known = KnownTask(identity, task, task.d, signed_bytes)
+        accepted_s = self._accepted_s.setdefault(identity, now_s)
+        known = KnownTask(identity, task, task.d, signed_bytes, accepted_s)
         self.tasks[identity] = known
         self._newest[task.series] = max(task.version, self._newest.get(task.series, -1))
         return known
@@ -184,6 +204,10 @@ class Directory:
         """The version in force at a window's start."""
         in_force = [r for r in self.rosters.values() if r.effective_from <= window]
         return max(in_force, key=lambda r: r.version, default=None)
+
+    def cohorts(self, series: str) -> frozenset[int]:
+        """The cohorts that any known roster has hosts of, for a series."""
+        return frozenset[int]().union(*(r.cohorts(series) for r in self.rosters.values()))
 
     def longest_retention_s(self) -> int:
         """Seconds for which an epoch may still be needed after its end."""

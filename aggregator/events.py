@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from transport.port import Record, TopicPartition
+from wire.task import Task
 
 from .helper_state import Answer, BatchKey, SeenEpoch
-from .released import ReleasedWindow
+from .released import ReleasedWindow, SuppressedWindow
 
 Stopwatch = Callable[[str], None]
 """Charges the time since its last call to a stage: decode, authenticate, dedupe, sum, unmask."""
@@ -54,22 +55,21 @@ class EpochsArrived:
 
 @dataclass(frozen=True, slots=True)
 class ReportsArrived:
-    """Records of the report topic, values enveloped, in log order.
-
-    catching_up   the Leader or the transport was away: windows take reports until retention ends
-    """
+    """Records of the report topic, values enveloped, in log order."""
 
     records: Sequence[Record]
     now_s: float
-    catching_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passed; while catching up no window closes."""
+    """Time passed.
+
+    lag     records of the log that are left to read; None while the log does not answer
+    """
 
     now_s: float
-    catching_up: bool = False
+    lag: int | None = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +165,14 @@ class KeepEpochs:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreTask:
+    """Keep when a task was accepted: from then on its windows must end."""
+
+    task_id: bytes
+    accepted_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class StoreFrozen:
     """Store a batch's bytes before they are sent, so that the same bytes are sent again."""
 
@@ -204,14 +212,32 @@ class StoreRelease:
 
 @dataclass(frozen=True, slots=True)
 class StoreSuppressed:
-    """Settle a window without a release; `hosts` of at least `n_min` had reported."""
+    """Settle a window without a release; `hosts` of at least n_min had reported.
+
+    task    None when the window's task is gone for good
+    """
 
     key: BatchKey
     series: str
+    task: Task | None
     reason: str
     now_s: float
-    hosts: int | None = None
-    n_min: int | None = None
+    hosts: int
+
+    def public(self) -> SuppressedWindow:
+        """What readers are told of it."""
+        task = self.task
+        return SuppressedWindow(
+            self.series,
+            self.key.cohort,
+            self.key.window,
+            None if task is None else task.window_s,
+            None if task is None else task.version,
+            self.reason,
+            self.hosts,
+            None if task is None else task.n_min,
+            self.now_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +274,7 @@ class CommitOffsets:
 
 LeaderEffect = (
     KeepEpochs
+    | StoreTask
     | StoreFrozen
     | CallHelper
     | StoreRelease

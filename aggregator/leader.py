@@ -9,7 +9,8 @@ a restart reads again whatever it still needs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
@@ -23,6 +24,7 @@ from wire.rejection import Reason, ReportRejected
 from wire.report import Report
 
 from .admission import PARKED_BYTES, PARKED_PER_HOST, Admissible, Admission, Parked
+from .close_rule import CloseRule
 from .directory import Directory
 from .epochs import AdmittedEpoch, EpochBook, Mark, Seal
 from .events import (
@@ -42,21 +44,23 @@ from .events import (
     ShareCame,
     Stopwatch,
     StoreFrozen,
+    StoreTask,
     TaskSeen,
     Tick,
     no_stopwatch,
 )
 from .helper_state import BatchKey
 from .leader_chains import Chains
-from .leader_windows import (
-    FrozenWindow,
-    freeze_early,
-)
+from .leader_windows import FrozenWindow
+from .log_watch import LogWatch
+from .schedule import Schedule
 from .window_rows import OpenWindow
 
 _MAX_EPOCH = max(EPOCH_BYTES.values()) + OVERHEAD_BYTES
 
 _PRUNE_EVERY_S = 60.0
+_CLOSED_AT_ONCE = 200
+"""Windows of a chain that close in one step: after an outage of days there are many."""
 
 
 class Leader:
@@ -69,10 +73,17 @@ class Leader:
         hpke_keys: Callable[[bytes], HpkeKeyPair | None],
         *,
         ledger_counters: dict[bytes, Mark] | None = None,
+        resumed: bool = False,
         stopwatch: Stopwatch = no_stopwatch,
     ) -> None:
-        """Start empty; `resume_*` bring back what the durable state holds, before any event."""
+        """Start empty; `resume_*` bring back what the durable state holds, before any event.
+
+        resumed     a Leader has run before on the durable state
+        """
         self._directory, self._signing_key, self._lap = directory, signing_key, stopwatch
+        self.watch = LogWatch(resumed=resumed)
+        self.schedule = Schedule(directory)
+        self._rule = CloseRule(directory, self.watch)
         self._book = EpochBook(directory, Seal.LEADER, hpke_keys, ledger_counters)
         self._admission = Admission(directory, self._book, stopwatch)
         self._open: dict[BatchKey, OpenWindow] = {}
@@ -134,9 +145,7 @@ class Leader:
             case EpochsArrived():
                 return self._on_epochs(event)
             case TaskSeen():
-                self._directory.add_task(event.signed_bytes, event.now_s, at_start=event.at_start)
-                self._admission.tasks_changed()
-                return []
+                return self._on_task(event)
             case RosterSeen():
                 self._directory.add_roster(event.signed_bytes)
                 self._admission.tasks_changed()
@@ -150,16 +159,26 @@ class Leader:
             case EpochsWanted() | BatchRefused() | HelperAway():
                 return self.chains.on_helper(event)
 
+    def _on_task(self, event: TaskSeen) -> list[LeaderEffect]:
+        known = self._directory.add_task(event.signed_bytes, event.now_s, at_start=event.at_start)
+        self._admission.tasks_changed()
+        return [StoreTask(known.task_id, known.accepted_s)]
+
     # Reports
+
+    def _hear(self, records: Sequence[Record], now_s: float) -> None:
+        self.watch.heard(records, now_s, self._rule.shortest_s(now_s))
+        for record in records:
+            self._next_offset[record.topic, record.partition] = record.offset + 1
 
     def _on_reports(self, event: ReportsArrived) -> list[LeaderEffect]:
         self._lap("other")
+        self._hear(event.records, event.now_s)
         for record in event.records:
-            self._next_offset[record.topic, record.partition] = record.offset + 1
-            self._take(record, event.now_s, event.catching_up)
+            self._take(record, event.now_s)
         return []
 
-    def _take(self, record: Record, received_s: float, catching_up: bool) -> None:
+    def _take(self, record: Record, received_s: float) -> None:
         key: BatchKey | None = None
         try:
             report = self._admission.decode(record.value)
@@ -168,21 +187,25 @@ class Leader:
             key = BatchKey(known.task_id, report.header.cohort, report.header.window)
             self._admission.check_task(report, known, received_s, key in self.chains.frozen)
             roster = self._admission.roster_of(report, known)
-            self._admission.check_window(report, known, received_s, catching_up)
+            self._admission.check_window(report, known, received_s)
+            late = received_s > known.window_end(key.window) + known.task.lateness_s
             if key in self.chains.settled:
-                raise ReportRejected(Reason.WINDOW_RELEASED, "an unsettled window", "a settled one")
+                reason = Reason.WINDOW_LATE if late else Reason.WINDOW_RELEASED
+                raise ReportRejected(reason, "an unsettled window", "a settled one")
             window = self._window(key, known.d, known.task.scheme is Scheme.LOCAL)
             window.see((record.topic, record.partition), record.offset)
             epoch = self._admission.epoch_of(report, known)
             if epoch is None:
                 if window.closed:
                     raise ReportRejected(Reason.WINDOW_LATE, "a report in time", "a frozen batch")
-                self._park(report, record, received_s, catching_up, key)
+                self._park(report, record, received_s, key)
                 return
             passed = Admissible(report, known, roster, epoch, key)
             self._lap("authenticate")
             self._admission.insert(passed, window, record.partition)
             self.admitted += 1
+            if late:
+                self.watch.came_late(report.host_id, len(roster), received_s)
         except ReportRejected as refusal:
             self._count(refusal.reason, key)
 
@@ -204,9 +227,7 @@ class Leader:
         if window is not None:
             window.reject(reason.value)
 
-    def _park(
-        self, report: Report, record: Record, received_s: float, late: bool, key: BatchKey
-    ) -> None:
+    def _park(self, report: Report, record: Record, received_s: float, key: BatchKey) -> None:
         """Keep a report until its epoch comes; a host that fills its places loses the rest."""
         waiting = self._parked.setdefault(report.host_id, [])
         size = len(record.value)
@@ -214,21 +235,21 @@ class Leader:
             raise ReportRejected(
                 Reason.EPOCH_PARKED_FULL, f"at most {PARKED_PER_HOST} waiting", len(waiting) + 1
             )
-        waiting.append(Parked(record, received_s, late, key))
+        waiting.append(Parked(record, received_s, key))
         self._parked_bytes += size
 
     def _unpark(self, host: bytes) -> None:
         for parked in self._parked.pop(host, []):
             self._parked_bytes -= len(parked.record.value)
-            self._take(parked.record, parked.received_s, parked.catching_up)
+            self._take(parked.record, parked.received_s)
 
     # Epochs
 
     def _on_epochs(self, event: EpochsArrived) -> list[LeaderEffect]:
         kept: list[KeptEpoch] = []
+        self._hear(event.records, event.now_s)
         # A host's epochs lie in several partitions; by the log's clock they come in their order.
         for record in sorted(event.records, key=lambda record: record.appended_s):
-            self._next_offset[record.topic, record.partition] = record.offset + 1
             try:
                 admitted = self._admit_epoch(record.value, event.now_s)
             except ReportRejected as refusal:
@@ -251,31 +272,35 @@ class Leader:
     # Time
 
     def _on_tick(self, event: Tick) -> list[LeaderEffect]:
+        now_s = event.now_s
+        self.watch.tick(now_s, event.lag)
         effects: list[LeaderEffect] = []
-        if not event.catching_up:
-            for key in sorted(self._open, key=lambda key: (key.window, key.task_id, key.cohort)):
-                if self._closes(key, event.now_s):
-                    effects += self._freeze(key, event.now_s)
-        effects += self.chains.advance_all(event.now_s)
-        self._forget(event.now_s)
+        for keys in self.schedule.over(self._open, now_s):
+            effects += self._close_in_order(keys, now_s)
+        effects += self.chains.advance_all(now_s)
+        self._forget(now_s)
         return effects + self._offsets()
 
-    def _closes(self, key: BatchKey, now_s: float) -> bool:
-        known = self._directory.tasks[key.task_id]
-        end = known.window_end(key.window)
-        if now_s < end:
-            return False
-        if now_s >= end + known.task.lateness_s:
-            return True
-        window = self._open[key]
-        before = self.chains.chain((known.task.series, key.cohort)).last_hosts
-        return window.n >= known.task.n_min and freeze_early(
-            window, before, key.window - known.task.window_s
-        )
+    def _close_in_order(self, keys: Iterable[BatchKey], now_s: float) -> list[LeaderEffect]:
+        """Close the windows of a chain up to the first that still waits for reports."""
+        effects: list[LeaderEffect] = []
+        for key in islice(keys, _CLOSED_AT_ONCE):
+            known, window = self._directory.tasks[key.task_id], self._open.get(key)
+            before = self.chains.chain((known.task.series, key.cohort)).last_hosts
+            if not self._rule.closes(known, key.window, window, before, now_s):
+                break
+            effects += self._close(key, window, now_s)
+            self.schedule.ended(key)
+        return effects
 
-    def _freeze(self, key: BatchKey, now_s: float) -> list[LeaderEffect]:
+    def _close(self, key: BatchKey, window: OpenWindow | None, now_s: float) -> list[LeaderEffect]:
+        if window is None:
+            return self.chains.suppress(key, 0, Reason.N_MIN, now_s)
+        return self._freeze(key, window, now_s)
+
+    def _freeze(self, key: BatchKey, window: OpenWindow, now_s: float) -> list[LeaderEffect]:
         """Make the set of reports final; from here on the window takes nothing more."""
-        known, window = self._directory.tasks[key.task_id], self._open[key]
+        known = self._directory.tasks[key.task_id]
         self._drop_parked(lambda parked: parked.key == key)
         del self._open[key]
         roster = self._directory.roster_at(key.window)
@@ -317,6 +342,7 @@ class Leader:
         used = {key.task_id for key in (*self._open, *self.chains.frozen)}
         if self._directory.drop_past_tasks(now_s, used):
             self._admission.tasks_changed()
+            self.schedule.forget()
 
     def _is_past(self, key: BatchKey, now_s: float) -> bool:
         """Whether no report of a window can be admitted any more."""

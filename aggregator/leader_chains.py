@@ -88,13 +88,24 @@ class Chains:
         """Take over a release without the Helper's signature, in window order."""
         self.chain(chain).unsigned.append(Unsigned(key, chain, entry, vector))
 
-    def resume_frozen(self, stored: StoredFrozen) -> Reason | None:
-        """Take over a frozen batch; says why when its task or roster is gone for good."""
+    def resume_hosts(self, chain: Chain, signed_batch: bytes) -> None:
+        """Take over the hosts of a chain's newest batch: the next window is complete with them."""
+        batch = SignedBatch.decode(signed_batch).batch
+        hosts: list[bytes] = batch.entries["host_id"].tolist()
+        self.chain(chain).last_hosts = (batch.window, frozenset(hosts))
+
+    def resume_frozen(self, stored: StoredFrozen, now_s: float) -> StoreSuppressed | None:
+        """Take over a frozen batch, or settle it when its task or roster is gone for good."""
         signed = SignedBatch.decode(stored.signed_batch)
         known = self._directory.tasks.get(stored.key.task_id)
         roster = self._directory.rosters.get(signed.batch.roster_ver)
         if known is None or roster is None:
-            return Reason.TASK_UNKNOWN if known is None else Reason.ROSTER_VERSION
+            reason = Reason.TASK_UNKNOWN if known is None else Reason.ROSTER_VERSION
+            self.suppressed[reason.value] += 1
+            task = None if known is None else known.task
+            return StoreSuppressed(
+                stored.key, stored.series, task, reason.value, now_s, signed.batch.n
+            )
         window = resume_window(signed, known, stored)
         self.queue(
             FrozenWindow(
@@ -258,8 +269,8 @@ class Chains:
         self.suppressed[reason.value] += 1
         known = self._directory.tasks[key.task_id]
         self.settled[key] = known.window_end(key.window) + known.task.retention_s
-        series, n_min = known.task.series, known.task.n_min
-        return [StoreSuppressed(key, series, reason.value, now_s, hosts, n_min)]
+        task = known.task
+        return [StoreSuppressed(key, task.series, task, reason.value, now_s, hosts)]
 
     def _settle(self, frozen: FrozenWindow, reason: Reason, now_s: float) -> list[LeaderEffect]:
         self._drop(frozen)

@@ -6,43 +6,18 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 import structlog
 
-from privacy.signing import verify
-from transport.port import (
-    Consumer,
-    Producer,
-    TopicPartition,
-    Transport,
-    TransportUnavailable,
-)
-from wire import labels
-from wire.envelope import Kind, wrap
-from wire.keys import KeyAnnouncement
-from wire.rejection import Reason, ReportRejected
-from wire.roster import EntryAnswer
-from wire.signed import Signed
-from wire.task import Task
-from wire.topics import (
-    ENTRIES,
-    EPOCHS,
-    KEYS,
-    RELEASES,
-    REPORTS,
-    ROSTERS,
-    TASKS,
-    TOPICS,
-    announcement_key,
-    join_key,
-    release_key,
-    roster_key,
-    task_key,
-)
+from transport.port import Consumer, TopicPartition, Transport, TransportUnavailable
+from wire.rejection import ReportRejected
+from wire.topics import EPOCHS, REPORTS
 
 from .channel import ChannelHelper
 from .config import LeaderConfig
@@ -64,20 +39,27 @@ from .helper_shell import PRUNE_EVERY_S, STATUS_EVERY_S, write_status
 from .key_ring import KeyRing
 from .leader import Leader
 from .leader_state import LeaderState
+from .log_publisher import LogPublisher
 from .released import ReleaseStore
 from .runners import Checkpoint, LeaderRunner, no_checkpoint, restore_leader
 from .signed_folder import ENTRY_SUFFIX, TASK_SUFFIX, SignedFolder
+from .state_file import StorageUnavailable
+from .troubles import Trouble, Troubles
 
 GROUP: Final = "leader"
 POLL_RECORDS: Final = 2000
 POLL_S: Final = 0.1
 ANNOUNCE_EVERY_S: Final = 300.0
+ASK_HELPER_EVERY_S: Final = 10.0
 RETRY_S: Final = 1.0
-PUBLISHED_AT_ONCE: Final = 500
 
 
 class LeaderShell:
-    """One loop and one thread that calls the Helper; only the loop touches the state machine."""
+    """One loop and one thread that calls the Helper; only the loop touches the state machine.
+
+    A log, a disk or a Helper that is away is waited out: nothing that was read is lost, what must
+    be stored is stored in its order once the disk takes it.
+    """
 
     def __init__(
         self,
@@ -92,16 +74,16 @@ class LeaderShell:
         """Open keys, state and the channel; call it after privileges are dropped.
 
         helper      None: the channel that the configuration names
-        Raises      KeyFileRefused, StateUnusable, TransportUnavailable, OSError
+        Raises      KeyFileRefused, StateUnusable, OSError
         """
         self._config, self._transport, self._clock = config, transport, clock
-        self._checkpoint = checkpoint
+        self._store, self._checkpoint = store, checkpoint
         self._log = structlog.get_logger("leader")
         self._stop = threading.Event()
         self._keys = KeyRing(config.key_dir)
         self._state = LeaderState(config.state_dir / "leader.sqlite")
         parties = PinnedParties(self._keys.identity.public_bytes, config.helper_pk)
-        self._directory = Directory(parties)
+        self._directory = Directory(parties, self._state.accepted_s())
         self._folder = SignedFolder(config.signed_dir, entries=True)
         if helper is None and config.helper is not None:
             helper = ChannelHelper(config.helper)
@@ -111,25 +93,31 @@ class LeaderShell:
             self._keys.identity,
             self._keys.pair,
             ledger_counters=self._state.counters(),
+            resumed=self._state.resumed,
         )
         self._runner = LeaderRunner(
             self._leader,
             self._state,
             store,
-            commit=self._commit,
+            commit=self._note_offsets,
             call=self._call,
             checkpoint=checkpoint,
             tell=self._tell_suppressed,
         )
+        self._inbox: deque[LeaderEvent] = deque()
         self._answers: queue.SimpleQueue[LeaderEvent] = queue.SimpleQueue()
         self._calls = ThreadPoolExecutor(max_workers=1, thread_name_prefix="helper-call")
-        self._catching_up = True
+        self._troubles = Troubles("leader")
         self._helper_seen_s = 0.0
         self._due: dict[str, float] = {}
-        self._announced_by_helper: queue.SimpleQueue[tuple[bytes, ...]] = queue.SimpleQueue()
-        self._published: set[bytes] = set()
-        self._producer: Producer | None = None
+        self._announced_by_helper: queue.SimpleQueue[tuple[bytes, ...] | None]
+        self._announced_by_helper = queue.SimpleQueue()
+        self._signed: deque[tuple[Path, bytes]] = deque()
+        self._restored = False
+        self._publisher = LogPublisher(transport, parties)
         self._consumer: Consumer | None = None
+        self._lag: int | None = None
+        self._offsets: dict[TopicPartition, int] = {}
 
     def stop(self) -> None:
         """End `run` soon; safe from a signal handler."""
@@ -137,74 +125,106 @@ class LeaderShell:
 
     def run(self) -> None:
         """Work until stopped. Open windows stay in the log and come back at the next start."""
-        self._start()
         try:
             while not self._stop.is_set():
                 self._turn()
         finally:
             self._end()
 
-    def _start(self) -> None:
-        for topic in TOPICS:
-            self._transport.create_topic(topic.name, topic.partitions)
-        self._producer = self._transport.producer()
-        self._keys.rotate(self._clock(), self._directory.longest_retention_s())
-        self._read_signed(at_start=True)
-        restore_leader(self._leader, self._state, self._clock())
-        self._consumer = self._transport.consumer(GROUP, [EPOCHS, REPORTS])
-        self._log.info("started", unsettled=self._leader.unsettled)
-
     def _end(self) -> None:
         self._calls.shutdown(wait=True, cancel_futures=True)
         with suppress(TransportUnavailable):
-            for end in (self._consumer, self._producer):
-                if end is not None:
-                    end.close()
-        self._write_status()
+            if self._consumer is not None:
+                self._consumer.close()
+            self._publisher.close()
+        with suppress(StorageUnavailable):
+            self._write_status()
         self._state.close()
         if isinstance(self._helper, ChannelHelper):
             self._helper.close()
         self._log.info("stopped", unsettled=self._leader.unsettled)
 
     def _turn(self) -> None:
-        """One round of the loop: log, answers, time, housekeeping."""
+        """One round of the loop: what is owed, log, answers, time, housekeeping."""
         try:
-            self._poll()
+            self._runner.carry_out()
+            if not self._restored:
+                self._restore()
+            self._read()
             self._drain()
-            self._runner.feed(Tick(self._clock(), self._catching_up))
+            self._runner.feed(Tick(self._clock(), self._lag))
             self._housekeeping()
-        except TransportUnavailable as error:
-            # Reports may come late through no fault of theirs: take them until retention ends.
-            self._catching_up = True
-            self._log.warning("transport away", error=str(error))
+        except OSError as error:  # the disk takes nothing; what was read is kept
+            self._troubles.begin(Trouble.STORAGE, self._clock(), str(error))
             self._stop.wait(RETRY_S)
+        else:
+            self._troubles.end(Trouble.STORAGE, self._clock())
+        if self._is_due("status", STATUS_EVERY_S):
+            with suppress(StorageUnavailable):
+                self._write_status()
+
+    def _restore(self) -> None:
+        """Take over what an earlier process left: tasks and rosters first."""
+        self._store.repair()
+        self._keys.rotate(self._clock(), self._directory.longest_retention_s())
+        self._read_signed(at_start=True)
+        owed = restore_leader(self._leader, self._state, self._clock())
+        self._restored = True
+        self._log.info("started", unsettled=self._leader.unsettled)
+        self._runner.carry_out(owed)
+
+    # The log
+
+    def _read(self) -> None:
+        if not self._inbox:
+            self._poll()
+        while self._inbox:
+            self._runner.feed(self._inbox.popleft())
 
     def _poll(self) -> None:
-        if self._consumer is None:
-            raise RuntimeError("poll: expected a started shell")
-        records = self._consumer.poll(POLL_RECORDS, POLL_S)
+        """Poll once; a log that is away is told, and asked again after a pause."""
+        try:
+            if self._consumer is None:
+                self._publisher.open()
+                self._consumer = self._transport.consumer(GROUP, [EPOCHS, REPORTS])
+            records = self._consumer.poll(POLL_RECORDS, POLL_S)
+            self._lag = self._consumer.lag()
+            if self._offsets:
+                self._consumer.commit(self._offsets)
+                self._offsets = {}
+            self._publish()
+        except TransportUnavailable as error:
+            self._lag = None
+            self._troubles.begin(Trouble.LOG_AWAY, self._clock(), str(error))
+            self._stop.wait(RETRY_S)
+            return
+        if self._lag is not None:
+            self._troubles.end(Trouble.LOG_AWAY, self._clock())
+        now_s = self._clock()
         epochs = [record for record in records if record.topic == EPOCHS]
         reports = [record for record in records if record.topic == REPORTS]
         if epochs:
-            self._runner.feed(EpochsArrived(epochs, self._clock()))
+            self._inbox.append(EpochsArrived(epochs, now_s))
         if reports:
-            self._runner.feed(ReportsArrived(reports, self._clock(), self._catching_up))
-        if len(records) < POLL_RECORDS:
-            self._catching_up = False
+            self._inbox.append(ReportsArrived(reports, now_s))
 
-    def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        if self._consumer is not None:
-            self._consumer.commit(dict(offsets))
+    def _publish(self) -> None:
+        self._publisher.flush()
+        self._publisher.publish_releases(self._state, self._checkpoint)
+
+    def _note_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._offsets.update(offsets)
 
     def _tell_suppressed(self, effect: StoreSuppressed) -> None:
         """One line for each window without a release: how many hosts of how many, never which."""
+        n_min = "an unknown number" if effect.task is None else effect.task.n_min
         self._log.warning(
             "window suppressed",
             series=effect.series,
             cohort=effect.key.cohort,
             window=effect.key.window,
             reason=effect.reason,
-            hosts=f"{effect.hosts} of n_min {effect.n_min}",
+            hosts=f"{effect.hosts} of n_min {n_min}",
         )
 
     # The Helper, called from a thread of its own
@@ -227,14 +247,28 @@ class LeaderShell:
             self._answers.put(call_countersign(helper, effect, self._clock))
 
     def _drain(self) -> None:
-        while True:
-            try:
-                event = self._answers.get_nowait()
-            except queue.Empty:
-                return
-            if not isinstance(event, HelperAway):
-                self._helper_seen_s = self._clock()
+        while not self._answers.empty():
+            event = self._answers.get_nowait()
+            self._note_helper(answered=not isinstance(event, HelperAway))
             self._runner.feed(event)
+        while not self._announced_by_helper.empty():
+            announcements = self._announced_by_helper.get_nowait()
+            self._note_helper(answered=announcements is not None)
+            self._publisher.put_keys(announcements or ())
+
+    def _note_helper(self, *, answered: bool) -> None:
+        now_s = self._clock()
+        if answered:
+            self._helper_seen_s = now_s
+            self._troubles.end(Trouble.HELPER_AWAY, now_s)
+        else:
+            self._troubles.begin(Trouble.HELPER_AWAY, now_s, "the Helper does not answer")
+
+    def _ask_helper(self, helper: HelperPort) -> None:
+        try:
+            self._announced_by_helper.put(tuple(helper.status().key_announcements))
+        except HelperUnavailable:
+            self._announced_by_helper.put(None)
 
     # Housekeeping
 
@@ -246,101 +280,44 @@ class LeaderShell:
         return True
 
     def _housekeeping(self) -> None:
-        self._publish_releases()
-        if self._is_due("status", STATUS_EVERY_S):
+        if self._is_due("signed", STATUS_EVERY_S):
             self._read_signed()
-            self._write_status()
         if self._is_due("announce", ANNOUNCE_EVERY_S):
             self._keys.rotate(self._clock(), self._directory.longest_retention_s())
-            self._announce(self._keys.announcements(self._clock()))
-            if self._helper is not None:
-                self._calls.submit(self._ask_announcements, self._helper)
-        while not self._announced_by_helper.empty():
-            self._announce(self._announced_by_helper.get_nowait())
+            self._publisher.put_keys(self._keys.announcements(self._clock()))
+        if self._helper is not None and self._is_due("helper", ASK_HELPER_EVERY_S):
+            self._calls.submit(self._ask_helper, self._helper)
         if self._is_due("prune", PRUNE_EVERY_S):
             self._state.prune(self._clock(), self._directory.longest_retention_s())
 
-    def _ask_announcements(self, helper: HelperPort) -> None:
-        try:
-            status = helper.status()
-        except HelperUnavailable:
-            self._due["announce"] = self._clock() + RETRY_S
-            return
-        self._helper_seen_s = self._clock()
-        self._announced_by_helper.put(tuple(status.key_announcements))
-
-    def _announce(self, announcements: Iterable[bytes]) -> None:
-        """Publish sealing keys, each once; hosts check them against the identity they pinned."""
-        for raw in announcements:
-            try:
-                key = KeyAnnouncement.decode(raw)
-            except ReportRejected:
-                continue
-            if raw not in self._published:
-                self._publish(
-                    KEYS, announcement_key(key.party_pk, key.key_id), Kind.KEY_ANNOUNCEMENT, raw
-                )
-
-    def _publish(self, topic: str, key: bytes, kind: Kind, core: bytes) -> None:
-        if self._producer is None:
-            raise RuntimeError("publish: expected a started shell")
-        self._producer.send(topic, key, wrap(kind, core))
-        self._producer.flush()
-        self._published.add(core)
-
-    def _publish_releases(self) -> None:
-        """Give the log what the transcript holds: at least once each, in the order of a chain."""
-        final = self._state.to_publish(PUBLISHED_AT_ONCE)
-        if not final or self._producer is None:
-            return
-        for one in final:
-            key = release_key(one.series, one.cohort)
-            self._producer.send(RELEASES, key, wrap(Kind.RELEASE, one.entry))
-        self._producer.flush()
-        self._checkpoint("between log and published")
-        self._state.published(final[-1])
-
     def _read_signed(self, *, at_start: bool = False) -> None:
-        for path, content in self._folder.new_files():
-            task = path.suffix == TASK_SUFFIX
-            now_s = self._clock()
+        """Take files that are new, and those that a full disk held up."""
+        self._signed.extend(self._folder.new_files())
+        while self._signed:
+            path, content = self._signed.popleft()
             try:
-                if path.suffix == ENTRY_SUFFIX:
-                    self._publish_entry(content)
-                    continue
-                self._leader.handle(
-                    TaskSeen(content, now_s, at_start) if task else RosterSeen(content)
-                )
+                self._take_signed(path, content, at_start)
             except ReportRejected as refusal:
                 self._log.warning("refused", file=path.name, reason=refusal.reason.value)
-                continue
-            self._log.info("accepted", file=path.name)
-            if content in self._published:
-                continue
-            if task:
-                signed = Signed.decode(content, labels.TASK)
-                series = Task.decode_body(signed.body).series
-                self._publish(TASKS, task_key(series), Kind.TASK, content)
-            else:
-                self._publish(ROSTERS, roster_key(), Kind.ROSTER, content)
 
-    def _publish_entry(self, content: bytes) -> None:
-        """Answer a join request on the log, once both parties have signed the answer."""
-        signed = Signed.decode(content, labels.ENTRY_ANSWER)
-        parties, message = self._directory.parties, signed.unsigned()
-        if not verify(parties.leader_pk, message, signed.sig_leader) or not verify(
-            parties.helper_pk, message, signed.sig_helper
-        ):
-            raise ReportRejected(Reason.ROSTER_SIGNATURE, "both parties' signatures", "others")
-        host_pk = EntryAnswer.decode_body(signed.body).entry.ed25519_pk
-        self._publish(ENTRIES, join_key(host_pk), Kind.ENTRY_ANSWER, content)
+    def _take_signed(self, path: Path, content: bytes, at_start: bool) -> None:
+        if path.suffix == ENTRY_SUFFIX:
+            self._publisher.put_entry(content)
+            return
+        task = path.suffix == TASK_SUFFIX
+        owed = self._leader.handle(
+            TaskSeen(content, self._clock(), at_start) if task else RosterSeen(content)
+        )
+        put = self._publisher.put_task if task else self._publisher.put_roster
+        put(content)
+        self._log.info("accepted", file=path.name)
+        self._runner.carry_out(owed)
 
     def _write_status(self) -> None:
         leader = self._leader
         status = {
             "pid": os.getpid(),
             "time": int(self._clock()),
-            "catching_up": self._catching_up,
             "helper_seen": int(self._helper_seen_s),
             "tasks": len(self._directory.tasks),
             "roster_version": max(self._directory.rosters, default=0),

@@ -22,6 +22,7 @@ from .events import (
     StoreFrozen,
     StoreRelease,
     StoreSuppressed,
+    StoreTask,
     StoreUnsigned,
 )
 from .helper_state import BODY_RETENTION_S, COUNTERS, KEEP_COUNTER, BatchKey
@@ -39,6 +40,8 @@ CREATE TABLE IF NOT EXISTS epochs (host_id BLOB, epoch_id BLOB, not_after INTEGE
     dead INTEGER NOT NULL, raw BLOB NOT NULL, PRIMARY KEY (host_id, epoch_id)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS counters (host_id BLOB PRIMARY KEY, ledger_ctr INTEGER NOT NULL,
     not_before INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS tasks (task_id BLOB PRIMARY KEY, accepted_s REAL NOT NULL)
+    WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS to_publish (place INTEGER PRIMARY KEY, series TEXT NOT NULL,
     cohort INTEGER NOT NULL, entry BLOB NOT NULL)
 """
@@ -119,6 +122,40 @@ class LeaderState:
         """The largest ledger counter seen of each host, and that epoch's not_before."""
         return {host: (ctr, begun_s) for host, ctr, begun_s in self._connection.execute(COUNTERS)}
 
+    def store_task(self, effect: StoreTask) -> None:
+        """Keep when a task was accepted first."""
+        with transaction(self._connection) as connection:
+            connection.execute(
+                "INSERT OR IGNORE INTO tasks VALUES (?,?)", (effect.task_id, effect.accepted_s)
+            )
+
+    def accepted_s(self) -> dict[bytes, float]:
+        """When each task was accepted first."""
+        return dict(self._connection.execute("SELECT task_id, accepted_s FROM tasks"))
+
+    @property
+    def resumed(self) -> bool:
+        """Whether a Leader has worked on this state before."""
+        (known,) = self._connection.execute(
+            "SELECT EXISTS (SELECT 1 FROM windows) OR EXISTS (SELECT 1 FROM epochs)"
+        ).fetchone()
+        return bool(known)
+
+    def last_ended(self) -> dict[tuple[bytes, int], int]:
+        """The newest window of each (task_id, cohort) that is no longer open."""
+        rows = self._connection.execute(
+            "SELECT task_id, cohort, max(window) FROM windows GROUP BY task_id, cohort"
+        )
+        return {(task, cohort): window for task, cohort, window in rows}
+
+    def last_batches(self) -> dict[Chain, bytes]:
+        """The newest frozen batch of each chain, as far as its bytes are kept."""
+        rows = self._connection.execute(
+            "SELECT series, cohort, max(window), batch FROM windows WHERE batch IS NOT NULL "
+            "GROUP BY series, cohort"
+        )
+        return {(series, cohort): batch for series, cohort, _window, batch in rows}
+
     def store_frozen(self, effect: StoreFrozen) -> None:
         """Store a batch's bytes; the first ones of a window stay."""
         with transaction(self._connection) as connection:
@@ -134,13 +171,15 @@ class LeaderState:
     def frozen(self) -> list[StoredFrozen]:
         """Batches without a settlement, in window order."""
         rows = self._connection.execute(
-            "SELECT task_id, cohort, window, batch, closed_s, rejections FROM windows "
+            "SELECT task_id, cohort, window, batch, closed_s, rejections, series FROM windows "
             "WHERE state = ? ORDER BY window",
             (FROZEN,),
         )
         return [
-            StoredFrozen(BatchKey(task, cohort, window), batch, closed_s, json.loads(rejections))
-            for task, cohort, window, batch, closed_s, rejections in rows
+            StoredFrozen(
+                BatchKey(task, cohort, window), batch, closed_s, json.loads(rejections), series
+            )
+            for task, cohort, window, batch, closed_s, rejections, series in rows
         ]
 
     def store_release(self, effect: StoreRelease) -> None:

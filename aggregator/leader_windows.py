@@ -28,6 +28,7 @@ class StoredFrozen:
     signed_batch: bytes
     closed_s: float
     rejections: Mapping[str, int]
+    series: str
 
 
 @dataclass(slots=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from urllib.parse import quote
 
@@ -40,6 +40,24 @@ MEANINGS: dict[str, tuple[pa.DataType, str]] = {
 }
 """Column -> Arrow type and meaning, in order."""
 
+SUPPRESSED_FOLDER = "suppressed"
+"""Below the folder of releases: windows that ended without one."""
+
+SUPPRESSED_MEANINGS: dict[str, tuple[pa.DataType, str]] = {
+    "series": (pa.string(), "task series"),
+    "cohort": (pa.int32(), "cohort, a static part of the fleet"),
+    "window_start": (pa.timestamp("us"), "first moment of the window, UTC"),
+    "window_s": (pa.int32(), "window length, seconds; NULL when the task is gone"),
+    "version": (pa.int32(), "version of the task; NULL when the task is gone"),
+    "reason": (pa.string(), "why there is no release"),
+    "n_hosts": (pa.int32(), "hosts that had reported"),
+    "n_min": (pa.int32(), "hosts that a release needs; NULL when the task is gone"),
+    "settled_at": (pa.timestamp("us"), "when the Leader gave the window up, UTC"),
+}
+"""Column -> Arrow type and meaning, in order."""
+
+SUPPRESSED_SCHEMA = pa.schema([(name, kind) for name, (kind, _) in SUPPRESSED_MEANINGS.items()])
+
 SCHEMA = pa.schema([(name, kind) for name, (kind, _) in MEANINGS.items()])
 COLUMNS = tuple(MEANINGS)
 
@@ -51,4 +69,15 @@ def release_path(folder: Path, series: str, cohort: int, start: datetime) -> Pat
         / f"series={quote(series, safe='')}"
         / f"date={start:%Y-%m-%d}"
         / f"{start:%Y%m%dT%H%M%SZ}-c{cohort}.parquet"
+    )
+
+
+def suppressed_path(folder: Path, series: str, cohort: int, day: date) -> Path:
+    """Where the suppressed windows of one day lie, partitioned as releases are."""
+    return (
+        folder
+        / SUPPRESSED_FOLDER
+        / f"series={quote(series, safe='')}"
+        / f"date={day:%Y-%m-%d}"
+        / f"c{cohort}.parquet"
     )

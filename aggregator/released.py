@@ -81,9 +81,61 @@ class ReleasedWindow:
     capacity: Capacity | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class SuppressedWindow:
+    """A window that ended without a release, and why.
+
+    reason                      a `Reason` value
+    hosts                       hosts that had reported
+    window_s, version, n_min    of its task; None when the task is gone for good
+    settled_s                   unix seconds
+    """
+
+    series: str
+    cohort: int
+    window_start_s: int
+    window_s: int | None
+    version: int | None
+    reason: str
+    hosts: int
+    n_min: int | None
+    settled_s: float
+
+
 class ReleaseStore(Protocol):
-    """Where releases go; writing the same window twice changes nothing."""
+    """Where releases go; writing the same window twice changes nothing.
+
+    Every method raises StorageUnavailable where the disk takes nothing now.
+    """
 
     def write(self, release: ReleasedWindow) -> None:
         """Keep one release; idempotent on (task_id, cohort, window_start_s)."""
         ...
+
+    def repair(self) -> int:
+        """Complete what a crash left half done; says how much that was."""
+        ...
+
+    def suppress(self, window: SuppressedWindow) -> None:
+        """Keep that a window ended without a release; idempotent."""
+        ...
+
+
+class MemoryStore:
+    """Keeps what ends in memory, for simulations and benchmarks: see `ReleaseStore`."""
+
+    def __init__(self) -> None:
+        self.written: list[ReleasedWindow] = []
+        self.suppressed: list[SuppressedWindow] = []
+
+    def write(self, release: ReleasedWindow) -> None:
+        """See `ReleaseStore.write`."""
+        self.written.append(release)
+
+    def repair(self) -> int:
+        """See `ReleaseStore.repair`: a crash leaves nothing."""
+        return 0
+
+    def suppress(self, window: SuppressedWindow) -> None:
+        """See `ReleaseStore.suppress`."""
+        self.suppressed.append(window)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from .cause_files import CAUSE_MEANINGS
 from .cause_files import FOLDER as CAUSES_FOLDER
-from .release_files import MEANINGS
+from .release_files import MEANINGS, SUPPRESSED_FOLDER, SUPPRESSED_MEANINGS
 
 Moment = datetime | date | str | int | float
 """A time: a datetime (naive means UTC), a date, ISO text, or unix seconds."""
@@ -35,6 +35,40 @@ WHERE window_start = (
     SELECT max(newest.window_start) FROM releases AS newest
     WHERE newest.series = releases.series AND newest.cohort = releases.cohort
 )
+"""
+
+
+_WINDOWS = """
+CREATE VIEW windows AS
+SELECT series, cohort, window_start, any_value(window_s) AS window_s, 'released' AS outcome,
+    NULL::VARCHAR AS reason, any_value(n_hosts) AS n_hosts, NULL::INTEGER AS n_min,
+    any_value(released_at) AS settled_at
+FROM releases GROUP BY series, cohort, window_start
+UNION ALL
+SELECT series, cohort, window_start, window_s, 'suppressed', reason, n_hosts, n_min, settled_at
+FROM suppressed
+"""
+
+WINDOW_MEANINGS: Meanings = {
+    **{
+        name: SUPPRESSED_MEANINGS[name] for name in ("series", "cohort", "window_start", "window_s")
+    },
+    "outcome": (pa.string(), "released or suppressed"),
+    **{name: SUPPRESSED_MEANINGS[name] for name in ("reason", "n_hosts", "n_min", "settled_at")},
+}
+
+_ENDLESS = """
+WITH known AS (SELECT DISTINCT series, cohort, window_start, window_s FROM windows),
+spans AS (
+    SELECT series, cohort, any_value(window_s) AS window_s,
+        min(window_start) AS first, max(window_start) AS last
+    FROM known WHERE window_s IS NOT NULL GROUP BY series, cohort
+),
+expected AS (
+    SELECT series, cohort, unnest(range(first, last, to_seconds(window_s))) AS window_start
+    FROM spans
+)
+SELECT expected.* FROM expected ANTI JOIN known USING (series, cohort, window_start) ORDER BY ALL
 """
 
 
@@ -76,11 +110,33 @@ def read_causes(
     return _read("causes", folder, section=section, since=since, until=until)
 
 
+def read_windows(
+    folder: str | os.PathLike[str],
+    *,
+    series: str | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
+) -> pd.DataFrame:
+    """Return how each window ended, released or suppressed and why; as `read_releases`."""
+    return _read("windows", folder, series=series, since=since, until=until)
+
+
+def windows_without_an_end(folder: str | os.PathLike[str]) -> pd.DataFrame:
+    """Return the windows between the first and the last of a series that did not end.
+
+    Returns         a DataFrame of series, cohort, window_start; empty where every window was
+                    released or suppressed
+    """
+    with _open(folder) as database:
+        return database.execute(_ENDLESS).df()
+
+
 def query(sql: str, folder: str | os.PathLike[str]) -> pd.DataFrame:
-    """Run one SELECT over the views `releases`, `latest` and `causes`.
+    """Run one SELECT over the views `releases`, `latest`, `windows` and `causes`.
 
     `releases` has every released cell; `latest` has the newest window of every series and cohort,
-    with value and share NULL where they are below noise; `causes` has the root-cause tables.
+    with value and share NULL where they are below noise; `windows` says how every window ended;
+    `causes` has the root-cause tables.
     Raises      QueryRefused, QueryForbidden, FileNotFoundError when there is no such folder
     """
     with _open(folder) as database:
@@ -150,7 +206,10 @@ def _open(folder: str | os.PathLike[str]) -> duckdb.DuckDBPyConnection:
         database.execute(f"CREATE VIEW releases AS {_source(root, MEANINGS)}")
         causes = _source(root / CAUSES_FOLDER, CAUSE_MEANINGS)
         database.execute(f"CREATE VIEW causes AS {causes}")
+        suppressed = _source(root / SUPPRESSED_FOLDER, SUPPRESSED_MEANINGS)
+        database.execute(f"CREATE VIEW suppressed AS {suppressed}")
         database.execute(_LATEST)
+        database.execute(_WINDOWS)
         # DuckDB checks the pattern as written, and the files that it finds.
         allowed = ", ".join(_literal(f"{path}/") for path in (str(root), _escaped(str(root))))
         database.execute(f"SET allowed_directories = [{allowed}]")

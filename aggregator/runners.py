@@ -6,7 +6,8 @@ that a test can end the process there. Production passes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from transport.port import TopicPartition
 
@@ -35,6 +36,7 @@ from .events import (
     StoreRelease,
     StoreReply,
     StoreSuppressed,
+    StoreTask,
     StoreUnsigned,
 )
 from .helper import Helper
@@ -56,8 +58,11 @@ def _untold(suppressed: StoreSuppressed) -> None:
     del suppressed
 
 
-def restore_leader(leader: Leader, state: LeaderState, now_s: float) -> None:
-    """Bring back what a restart needs; tasks and rosters must be known by now."""
+def restore_leader(leader: Leader, state: LeaderState, now_s: float) -> list[LeaderEffect]:
+    """Bring back what a restart needs; tasks and rosters must be known by now.
+
+    Returns     what must be stored of windows that cannot go on, to be carried out
+    """
     for raw, dead in state.epochs():
         leader.resume_epoch(raw, dead=dead)
     chains = leader.chains
@@ -71,11 +76,14 @@ def restore_leader(leader: Leader, state: LeaderState, now_s: float) -> None:
         if key.task_id in tasks:
             known = tasks[key.task_id]
             chains.settled[key] = known.window_end(key.window) + known.task.retention_s
-    for stored in state.frozen():
-        gone = chains.resume_frozen(stored)
-        if gone is not None:
-            chains.suppressed[gone.value] += 1
-            state.store_suppressed(StoreSuppressed(stored.key, "", gone.value, now_s))
+    leader.schedule.resume(state.last_ended())
+    for chain, batch in state.last_batches().items():
+        chains.resume_hosts(chain, batch)
+    return [
+        suppressed
+        for stored in state.frozen()
+        if (suppressed := chains.resume_frozen(stored, now_s)) is not None
+    ]
 
 
 class LeaderRunner:
@@ -101,14 +109,29 @@ class LeaderRunner:
         self._leader, self._state, self._store = leader, state, store
         self._commit, self._call, self._checkpoint = commit, call, checkpoint
         self._tell = tell
+        self._owed: deque[LeaderEffect] = deque()
 
     def feed(self, event: LeaderEvent) -> None:
-        """Handle one event."""
-        for effect in self._leader.handle(event):
+        """Handle one event, after what earlier ones still owe.
+
+        Raises      StorageUnavailable: what is left is owed, and carried out by the next call
+        """
+        self.carry_out()
+        self.carry_out(self._leader.handle(event))
+
+    def carry_out(self, effects: Iterable[LeaderEffect] = ()) -> None:
+        """Carry out what is owed and then these, strictly in their order.
+
+        Raises      StorageUnavailable, as `feed`
+        """
+        self._owed.extend(effects)
+        while self._owed:
+            effect = self._owed[0]
             name = type(effect).__name__
             self._checkpoint(f"before {name}")
             self._carry_out(effect)
             self._checkpoint(f"after {name}")
+            self._owed.popleft()
 
     def _carry_out(self, effect: LeaderEffect) -> None:
         match effect:
@@ -123,7 +146,10 @@ class LeaderRunner:
                 self._store.write(effect.released)
                 self._checkpoint("between store and transcript")
                 self._state.store_release(effect)
+            case StoreTask():
+                self._state.store_task(effect)
             case StoreSuppressed():
+                self._store.suppress(effect.public())
                 self._state.store_suppressed(effect)
                 self._tell(effect)
             case StoreCountersigned():

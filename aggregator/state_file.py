@@ -15,6 +15,17 @@ class StateUnusable(Exception):
     """The state file cannot be trusted or opened; the message says how to go on."""
 
 
+class StorageUnavailable(OSError):
+    """A disk takes nothing now: full, read-only or failing. Nothing was changed; try again.
+
+    The message names the file.
+    """
+
+    def __init__(self, path: Path | str, why: object) -> None:
+        super().__init__(f"{path}: cannot be written: {why}")
+        self.path = str(path)
+
+
 def open_state(path: Path, schema: str) -> sqlite3.Connection:
     """Open or create a state file, 0600, WAL, synchronous=FULL, autocommit.
 
@@ -51,28 +62,41 @@ def open_read_only(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """One immediate transaction: other writers wait from its first line on."""
-    connection.execute("BEGIN IMMEDIATE")
+    """One immediate transaction: other writers wait from its first line on.
+
+    Raises      StorageUnavailable when the disk does not take it
+    """
     try:
-        yield connection
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield connection
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:  # SQLite itself ends it on a full disk
+                connection.execute("ROLLBACK")
+            raise
+    except sqlite3.OperationalError as error:
+        (_, _, path) = connection.execute("PRAGMA database_list").fetchone()
+        raise StorageUnavailable(path, error) from error
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Replace a small file so that a crash leaves the old or the new one, whole."""
+    """Replace a small file so that a crash leaves the old or the new one, whole.
+
+    Raises      StorageUnavailable when the disk does not take it
+    """
     temporary = path.with_name(path.name + ".new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        os.write(descriptor, content)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise StorageUnavailable(path, error.strerror) from error

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import json
 import os
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, date, datetime
 from hashlib import sha256
 from pathlib import Path
+from typing import Final
 
 import duckdb
 import pyarrow as pa
@@ -26,8 +29,15 @@ from wire.task import DEMO_DOMAIN
 from .cause_files import RELEASED_COLUMNS, cause_columns, cause_path, tables_of
 from .causes import CAUSE_SECTIONS
 from .detector import Detector
-from .release_files import COLUMNS, SCHEMA, release_path
-from .released import ReleasedWindow
+from .release_files import (
+    COLUMNS,
+    SCHEMA,
+    SUPPRESSED_SCHEMA,
+    release_path,
+    suppressed_path,
+)
+from .released import ReleasedWindow, SuppressedWindow
+from .state_file import StorageUnavailable
 from .statistics import Cell, estimate
 
 _TABLES = """
@@ -43,7 +53,21 @@ CREATE TABLE IF NOT EXISTS cells (
     epsilon DOUBLE, delta DOUBLE, domain VARCHAR, released_at TIMESTAMP, rejections VARCHAR,
     PRIMARY KEY (series, cohort, window_start, section, cell)
 );
+CREATE TABLE IF NOT EXISTS suppressed (
+    series VARCHAR, cohort INTEGER, window_start TIMESTAMP, window_s INTEGER, version INTEGER,
+    reason VARCHAR, n_hosts INTEGER, n_min INTEGER, settled_at TIMESTAMP,
+    UNIQUE (series, cohort, window_start, version)
+);
 """
+
+
+_FAILING: Final = (
+    duckdb.IOException,
+    duckdb.FatalException,
+    duckdb.InternalException,
+    duckdb.SerializationException,
+)
+"""How DuckDB says that its file or disk fails, as opposed to a query of ours."""
 
 
 class StoreConflict(ValueError):
@@ -56,7 +80,9 @@ class Store(Closing):
     path       the DuckDB file; DuckDB refuses a second process while it is open
     folder     the folder of released Parquet, readable by others; the file must not lie in it
     detector, agents_model   what root-cause tables are corrected by, see `causes.cause_table`
-    Raises     ValueError when it does, duckdb.Error when the file is open elsewhere or damaged
+    Raises     ValueError when it does
+
+    A store that cannot be written is opened anew at the next try, which loses nothing.
     """
 
     def __init__(
@@ -74,27 +100,109 @@ class Store(Closing):
             raise ValueError(
                 f"the store {path} must not lie in the folder that readers see, {folder}"
             )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _public_folder(self._folder)
+        self._path = path
         self._catalogue = catalogue
-        self._database = duckdb.connect(str(path))
-        self._database.execute(_TABLES)
-        self.repair()
+        self._opened: duckdb.DuckDBPyConnection | None = None
 
     def close(self) -> None:
         """Close the DuckDB file."""
-        self._database.close()
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    @property
+    def _database(self) -> duckdb.DuckDBPyConnection:
+        if self._opened is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            _public_folder(self._folder)
+            try:
+                self._opened = duckdb.connect(str(self._path))
+                self._opened.execute(_TABLES)
+            except duckdb.Error as error:  # open elsewhere, damaged, on a disk that fails
+                raise StorageUnavailable(self._path, _first_line(error)) from error
+        return self._opened
+
+    @contextmanager
+    def _storing(self) -> Iterator[None]:
+        """Tell a disk that takes nothing from a mistake of ours."""
+        try:
+            yield
+        except StorageUnavailable:
+            self._let_go()
+            raise
+        except (*_FAILING, OSError) as error:
+            self._let_go()
+            where = getattr(error, "filename", None) or self._path
+            raise StorageUnavailable(where, _first_line(error)) from error
+
+    def _let_go(self) -> None:
+        with suppress(duckdb.Error):
+            self.close()
+        self._opened = None
 
     def write(self, release: ReleasedWindow) -> None:
         """Keep one release; a second time does nothing.
 
-        Raises      StoreConflict when this window was released with another vector
+        Raises      StoreConflict when this window was released with another vector,
+                    StorageUnavailable
         """
-        if self._insert(release):
-            self._export(release.task.series, release.cohort, _utc(release.window_start_s))
+        with self._storing():
+            self._complete_at_first()
+            self._insert(release)
+            start = _utc(release.window_start_s)
+            if not release_path(self._folder, release.task.series, release.cohort, start).exists():
+                self._export(release.task.series, release.cohort, start)
+
+    def suppress(self, window: SuppressedWindow) -> None:
+        """Keep that a window ended without a release; a second time does nothing.
+
+        Raises      StorageUnavailable
+        """
+        start = _utc(window.window_start_s)
+        with self._storing():
+            self._complete_at_first()
+            self._database.execute(
+                "INSERT OR IGNORE INTO suppressed VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *(window.series, window.cohort, start, window.window_s, window.version),
+                    *(window.reason, window.hosts, window.n_min, _utc(int(window.settled_s))),
+                ),
+            )
+            self._export_suppressed(window.series, window.cohort, start.date())
+
+    def _export_suppressed(self, series: str, cohort: int, day: date) -> None:
+        """Write a day's suppressed windows, few as a rule, anew."""
+        rows = self._database.sql(
+            "SELECT * FROM suppressed WHERE series = ? AND cohort = ? AND "
+            "window_start::DATE = ? ORDER BY window_start, version",
+            params=(series, cohort, day),
+        ).to_arrow_table()
+        target = suppressed_path(self._folder, series, cohort, day)
+        _public_folder(target.parent.parent.parent)
+        _write_whole(rows.cast(SUPPRESSED_SCHEMA), target)
+
+    def _repair_suppressed(self) -> None:
+        days = self._database.execute(
+            "SELECT series, cohort, window_start::DATE, count(*) FROM suppressed GROUP BY ALL"
+        ).fetchall()
+        for series, cohort, day, count in days:
+            path = suppressed_path(self._folder, series, cohort, day)
+            if not path.exists() or pq.read_metadata(path).num_rows != count:
+                self._export_suppressed(series, cohort, day)
 
     def repair(self) -> int:
-        """Write the files of each release that a crash left without; return how many there were."""
+        """Write the files of each release that a crash left without; return how many there were.
+
+        Raises      StorageUnavailable
+        """
+        with self._storing():
+            return self._complete()
+
+    def _complete_at_first(self) -> None:
+        if self._opened is None:
+            self._complete()
+
+    def _complete(self) -> int:
         for leftover in self._folder.glob("**/series=*/date=*/.*.partial"):
             leftover.unlink()
         missing = [
@@ -106,10 +214,11 @@ class Store(Closing):
         ]
         for series, cohort, start in missing:
             self._export(series, cohort, start)
+        self._repair_suppressed()
         return len(missing)
 
-    def _insert(self, release: ReleasedWindow) -> bool:
-        """Insert in one transaction; False when this very release is already there."""
+    def _insert(self, release: ReleasedWindow) -> None:
+        """Insert in one transaction, unless this very release is already there."""
         key = (release.task.series, release.cohort, _utc(release.window_start_s))
         digest = sha256(
             release.n.to_bytes(8, "big") + release.vector.astype("<i8").tobytes()
@@ -122,7 +231,7 @@ class Store(Closing):
                 raise StoreConflict(
                     f"window {key[2]} of {key[0]}, cohort {key[1]}, was released as another vector"
                 )
-            return False
+            return
         rows = _table(
             release,
             estimate(release.task, self._catalogue, release.vector, release.n, release.capacity),
@@ -134,11 +243,12 @@ class Store(Closing):
             self._database.execute("INSERT INTO cells BY NAME SELECT * FROM released_rows")
             self._database.commit()
         except BaseException:
-            self._database.rollback()
+            with suppress(duckdb.Error):  # a full disk has ended the whole database
+                self._database.rollback()
             raise
         finally:
-            self._database.unregister("released_rows")
-        return True
+            with suppress(duckdb.Error):
+                self._database.unregister("released_rows")
 
     def _export(self, series: str, cohort: int, start: datetime) -> None:
         rows = self._database.sql(
@@ -237,3 +347,7 @@ def _public_folder(folder: Path) -> None:
 def _utc(seconds: int) -> datetime:
     """Naive UTC, as every timestamp in the store is."""
     return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

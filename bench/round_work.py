@@ -6,7 +6,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -29,7 +28,7 @@ from aggregator.helper_port import call_helper
 from aggregator.helper_state import HelperState
 from aggregator.leader import Leader
 from aggregator.leader_state import LeaderState
-from aggregator.released import ReleasedWindow
+from aggregator.released import MemoryStore
 from aggregator.runners import HelperRunner, LeaderRunner
 from bench.round_fleet import (
     HELPER,
@@ -87,16 +86,6 @@ class Laps:
             self._stages[name] = self._stages.get(name, 0.0) + wall * scale / 1e9
 
 
-@dataclass(slots=True)
-class KeptReleases:
-    """A store that keeps releases in memory: DuckDB and Parquet are not part of a round's cost."""
-
-    written: list[ReleasedWindow] = field(default_factory=list)
-
-    def write(self, release: ReleasedWindow) -> None:
-        self.written.append(release)
-
-
 class Pair:
     """A Leader and a Helper of one task, each with its durable state in a folder."""
 
@@ -108,7 +97,7 @@ class Pair:
         self.now_s = float(T0)
         self._leader_laps = Laps("leader", self.stages)
         self._helper_laps = Laps("helper", self.stages)
-        self.store = KeptReleases()
+        self.store = MemoryStore()  # DuckDB and Parquet are not part of a round's cost
         self._calls: list[CallHelper] = []
         self.leader = Leader(
             directory(signed, roster),

@@ -17,7 +17,7 @@ from aggregator.config import HelperAddress, HelperConfig, LeaderConfig
 from aggregator.helper_port import BatchReply, HelperStatus, ReleaseReply
 from aggregator.helper_shell import HelperShell
 from aggregator.leader_shell import LeaderShell
-from aggregator.released import ReleasedWindow
+from aggregator.released import MemoryStore, ReleasedWindow
 from tests.protocol_kit import T0, World
 from transport.embedded import EmbeddedLog
 from transport.embedded_consumer import EmbeddedConsumer
@@ -84,10 +84,11 @@ class NotingLog(EmbeddedLog):
         return consumer
 
 
-class FileStore:
+class FileStore(MemoryStore):
     """Appends each write as a line: what a store would have seen."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self._path = folder / "store.jsonl"
 
     def write(self, release: ReleasedWindow) -> None:

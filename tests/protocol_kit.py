@@ -29,7 +29,7 @@ from aggregator.helper_port import HelperPort, call_countersign, call_helper
 from aggregator.helper_state import HelperState
 from aggregator.leader import Leader
 from aggregator.leader_state import LeaderState
-from aggregator.released import ReleasedWindow
+from aggregator.released import MemoryStore, ReleasedWindow
 from aggregator.runners import (
     Checkpoint,
     HelperRunner,
@@ -311,11 +311,8 @@ class Log:
         ]
 
 
-class ListStore:
+class ListStore(MemoryStore):
     """Keeps releases as the real store does: one per window, the same twice changes nothing."""
-
-    def __init__(self) -> None:
-        self.written: list[ReleasedWindow] = []
 
     def write(self, release: ReleasedWindow) -> None:
         for before in self.written:
@@ -399,8 +396,9 @@ class Fleet:
             self.world.leader_key,
             lambda kid: pairs.get(KeyId(kid)),
             ledger_counters=self.state.counters(),
+            resumed=self.state.resumed,
         )
-        restore_leader(self.leader, self.state, self.clock())
+        owed = restore_leader(self.leader, self.state, self.clock())
         self.calls: list[CallHelper | CallCountersign] = []
         self.told: list[StoreSuppressed] = []
         self.runner = LeaderRunner(
@@ -412,12 +410,13 @@ class Fleet:
             checkpoint=checkpoint,
             tell=self.told.append,
         )
+        self.runner.carry_out(owed)
 
     def restart_leader(self) -> None:
         """Crash and come back: memory is lost, state and log remain."""
         self.state.close()
         self.start_leader()
-        self.feed(ReportsArrived(self.log.uncommitted(), self.clock(), catching_up=True))
+        self.feed(ReportsArrived(self.log.uncommitted(), self.clock()))
 
     def feed(self, event: LeaderEvent) -> None:
         """Feed the Leader and answer its calls until it has no more."""
@@ -443,9 +442,9 @@ class Fleet:
         raw = report if isinstance(report, bytes) else report.encode()
         return self.log.append(Kind.REPORT, raw, raw[:16] or b"\0")
 
-    def tick(self, at_s: float) -> None:
+    def tick(self, at_s: float, lag: int | None = 0) -> None:
         self.clock.now_s = at_s
-        self.feed(Tick(at_s))
+        self.feed(Tick(at_s, lag))
 
     def close_window(self, window: int = T0) -> None:
         self.tick(window + WINDOW_S + self.world.task.lateness_s)

@@ -97,6 +97,19 @@ class EmbeddedConsumer:
             for (topic_id, partition), position in sorted(self._positions.items())
         }
 
+    def lag(self) -> int | None:
+        with failures(self._path):
+            if not self._positions:
+                return None
+            return sum(self._end(slot) - at for slot, at in self._positions.items())
+
+    def _end(self, slot: Slot) -> int:
+        row = self._connection.execute(
+            'SELECT max("offset") FROM records WHERE topic_id = ? AND partition = ?', slot
+        ).fetchone()
+        # Retention may have removed what was read.
+        return max(self._positions[slot], 0 if row[0] is None else row[0] + 1)
+
     def close(self) -> None:
         if self._closed:
             return

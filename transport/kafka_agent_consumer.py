@@ -151,6 +151,13 @@ class AgentConsumer:
             held = self._held()
             return {name: self._position(held[name]) for name in sorted(held)}
 
+    def lag(self) -> int | None:
+        with failures(self._settings):
+            held = self._client.assignment()
+            if not held or held - self._ends.keys():
+                return None
+            return sum(max(0, self._end(slot) - self._position(slot)) for slot in held)
+
     def close(self) -> None:
         if self._closed:
             return

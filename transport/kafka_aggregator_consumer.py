@@ -229,6 +229,11 @@ class AggregatorConsumer:
             return {}
         return dict(sorted(self._positions.items()))
 
+    def lag(self) -> int | None:
+        if not self._positions:
+            return None
+        return sum(max(0, self._end(name) - at) for name, at in self._positions.items())
+
     def close(self) -> None:
         if not self._closed:
             self._closed = True

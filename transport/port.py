@@ -108,6 +108,13 @@ class Consumer(Protocol):
         """The next offset to read, for every partition that this member holds now."""
         ...
 
+    def lag(self) -> int | None:
+        """Records of the held partitions that the log is known to have and `poll` has not given.
+
+        None        nobody can say yet: the group has given this member no partition
+        """
+        ...
+
     def close(self) -> None:
         """Leave the group at once, so that the others need not wait; a second call does nothing."""
         ...

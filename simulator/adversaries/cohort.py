@@ -41,6 +41,8 @@ START_S: Final = 1_770_854_400
 _SERIES: Final = "minute"
 _LATENESS_S: Final = 30
 _SPAN_S: Final = 6 * 3600
+WAITING: Final = "waiting"
+"""A window that has not ended: reports or the Helper may still come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,7 @@ class Cohort(Closing):
         self.hosts = [_new_host() for _ in range(plan.hosts)]
         self.task = _make_task(plan, self.catalogue, self.parties.public_keys)
         self._folder = TemporaryDirectory(prefix="pointillist-cohort-")
+        self._given_up: dict[int, str] = {}
         folder = Path(self._folder.name)
         self._log = EmbeddedLog(folder / "log")
         between = wrap_helper(self.parties) if wrap_helper else lambda port: port
@@ -216,7 +219,14 @@ class Cohort(Closing):
         own = next((one for one in released if one.window_start_s == window_s), None)
         if own is not None:
             return Settled(window_s, own.n, own.vector, "", refused)
-        return Settled(window_s, 0, None, told[0].reason if told else "waiting", refused)
+        self._given_up.update({one.key.window: one.reason for one in told})
+        return Settled(window_s, 0, None, self._given_up.get(window_s, WAITING), refused)
+
+    def given_up(self) -> Mapping[int, str]:
+        """Let every window's retention pass; why windows have no release, by their start."""
+        _, told = self.parties.settle(self.task.last_window + WINDOW_S + self.task.retention_s)
+        self._given_up.update({one.key.window: one.reason for one in told})
+        return self._given_up
 
     def _refusals(self) -> Counter[str]:
         leader, helper = self.parties.leader, self.parties.helper

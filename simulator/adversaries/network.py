@@ -12,12 +12,23 @@ from aggregator.helper_port import BatchReply, HelperPort, HelperStatus, HelperU
 from aggregator.helper_port import ReleaseReply as Reply
 from simulator.engine.exact_parties import Parties
 
-from .cohort import SMALL, START_S, WINDOW_S, Cohort, CohortPlan, Settled, honest_rows
+from .cohort import (
+    SMALL,
+    START_S,
+    WAITING,
+    WINDOW_S,
+    Cohort,
+    CohortPlan,
+    Settled,
+    honest_rows,
+)
 
 FAULTS: Final = (
     "none", "duplicates", "reordering", "helper_loss", "mass_restart", "clock_skew",
     "ledger_set_back", "dropout",
 )  # fmt: skip
+_HELPER_BACK_S: Final = 2 * WINDOW_S
+"""After a window's end; the next window still waits for its reports then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +69,17 @@ def face(fault: str, size: float, windows: int = 4, plan: CohortPlan = SMALL) ->
     with Cohort(plan, away.between) as cohort:
         dead: set[int] = set()
         found = [_window(cohort, fault, size, number, rng, away, dead) for number in range(windows)]
+        given_up = cohort.given_up()
     refused: dict[str, int] = {}
     reasons: dict[str, int] = {}
     for _, settled, _ in found:
         for reason, count in settled.refused.items():
             refused[reason] = refused.get(reason, 0) + count
-        if settled.reason:
-            reasons[settled.reason] = reasons.get(settled.reason, 0) + 1
+        reason = settled.reason
+        if reason == WAITING:
+            reason = given_up.get(settled.window_start_s, WAITING)
+        if reason:
+            reasons[reason] = reasons.get(reason, 0) + 1
     return FaultResult(
         fault,
         size,
@@ -120,8 +135,8 @@ def _window(
     settled = cohort.settle(window_s)
     if settled.released is None and away.lost:
         away.lost = False
-        # It comes back within its four hours: the batch was kept, and is asked for again.
-        late = cohort.settle(window_s, end_s + 3_600.0 + number)
+        # It comes back: the batch was kept, and is asked for again.
+        late = cohort.settle(window_s, end_s + _HELPER_BACK_S)
         settled = Settled(window_s, late.n, late.released, late.reason, settled.refused)
     true = settled.released is None or bool(
         np.array_equal(settled.released, vectors[good].sum(axis=0))

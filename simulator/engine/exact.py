@@ -161,8 +161,10 @@ class ExactEngine:
         laps = (self._parties.leader_laps, self._parties.helper_laps)
         stages = merged([*(one.stage_s for one in sent), *(one.take() for one in laps)])
         released = next((one for one in settled[0] if one.window_start_s == start), None)
-        # A window that nobody reported was never opened.
-        reason = next((one.reason for one in settled[1]), Reason.N_MIN.value)
+        series = task.series
+        # A window with too few hosts waits for more: it is settled while a later one is played.
+        told = (one.reason for one in settled[1] if (one.series, one.key.window) == (series, start))
+        reason = next(told, Reason.N_MIN.value)
         return WindowOutcome(
             task,
             start,

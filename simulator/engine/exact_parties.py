@@ -25,7 +25,7 @@ from aggregator.helper_port import HelperPort, call_countersign, call_helper
 from aggregator.helper_state import HelperState
 from aggregator.leader import Leader
 from aggregator.leader_state import LeaderState
-from aggregator.released import ReleasedWindow
+from aggregator.released import MemoryStore, ReleasedWindow
 from aggregator.runners import HelperRunner, LeaderRunner
 from aggregator.tasks import sign_roster, sign_task
 from privacy.masks import mask_into
@@ -55,7 +55,7 @@ class Parties:
         self._leader_box, self._helper_box = HpkeKeyPair.generate(), HpkeKeyPair.generate()
         self.now_s = 0.0
         self.leader_laps, self.helper_laps = Laps("leader."), Laps("helper.")
-        self._written: list[ReleasedWindow] = []
+        self._store = MemoryStore()
         self._told: list[StoreSuppressed] = []
         self._calls: list[CallHelper | CallCountersign] = []
         self._pruned_s = 0.0
@@ -97,7 +97,7 @@ class Parties:
         self._runner = LeaderRunner(
             self.leader,
             self._state,
-            _Written(self._written),
+            self._store,
             commit=self._commit,
             call=self._calls.append,
             tell=self._told.append,
@@ -166,8 +166,9 @@ class Parties:
         if now_s - self._pruned_s > _PRUNE_EVERY_S:
             self._state.prune(now_s, self.leader.directory.longest_retention_s())
             self._pruned_s = now_s
-        released, told = list(self._written), list(self._told)
-        self._written.clear()
+        released, told = list(self._store.written), list(self._told)
+        self._store.written.clear()
+        self._store.suppressed.clear()
         self._told.clear()
         return released, told
 
@@ -212,17 +213,6 @@ class _Timed:
         """See `HelperPort.submit_epochs`."""
         self._inner.submit_epochs(epochs)
         self._lap("epochs")
-
-
-class _Written:
-    """A store that keeps releases in memory; outcome/ writes what a simulation keeps."""
-
-    def __init__(self, written: list[ReleasedWindow]) -> None:
-        self._written = written
-
-    def write(self, release: ReleasedWindow) -> None:
-        """See `ReleaseStore.write`."""
-        self._written.append(release)
 
 
 def _held(pair: HpkeKeyPair) -> Callable[[bytes], HpkeKeyPair | None]:

@@ -62,7 +62,7 @@ def test_batch_rules_are_those_of_the_helper(operators: list[int], spread: int) 
     operators = [min(operator, spread) for operator in operators]
     keys = [bytes([number]) * 32 for number in range(len(operators))]
     roster = KnownRoster(make_roster(keys, inventory_of(operators), [FLEET.task]))
-    known = KnownTask(TaskId(bytes(32)), FLEET.task, FLEET.task.d, b"")
+    known = KnownTask(TaskId(bytes(32)), FLEET.task, FLEET.task.d, b"", 0.0)
     try:
         check_accepted(known, roster, [entry.host_id for entry in roster.roster.entries])
         expected = None

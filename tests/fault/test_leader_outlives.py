@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 
 from aggregator.directory import Directory
-from aggregator.events import EpochsArrived, ReportsArrived, RosterSeen, TaskSeen
+from aggregator.events import (
+    EpochsArrived,
+    ReportsArrived,
+    RosterSeen,
+    StoreSuppressed,
+    TaskSeen,
+)
 from aggregator.helper_port import (
     BatchReply,
     HelperPort,
@@ -20,6 +26,7 @@ from aggregator.helper_port import (
     ReleaseReply,
 )
 from aggregator.leader_state import LeaderState
+from aggregator.log_watch import RESEND_S
 from aggregator.runners import restore_leader
 from aggregator.signed_folder import SignedFolder
 from aggregator.tasks import sign_roster
@@ -139,7 +146,7 @@ def test_reports_parked_for_a_window_that_is_past_are_swept(fleet: Fleet) -> Non
     fleet.restart_leader()
     forged = [replace(r, epoch_id=EpochId(bytes(16))) for r in honest_reports(world)]
     fleet.clock.now_s += 1
-    fleet.feed(ReportsArrived([fleet.append(r) for r in forged], fleet.clock(), True))
+    fleet.feed(ReportsArrived([fleet.append(r) for r in forged], fleet.clock()))
     assert len(fleet.leader._parked) == 10
     fleet.tick(T0 + WINDOW_S + world.task.retention_s + 100)
     assert (fleet.leader._parked, fleet.leader._parked_bytes) == ({}, 0)
@@ -177,7 +184,10 @@ def test_frozen_batch_whose_task_is_gone_is_settled(fleet: Fleet, tmp_path: Path
     state = LeaderState(tmp_path / "other" / "leader.sqlite")
     empty = fleet.leader
     empty.directory.tasks.clear()
-    restore_leader(empty, state, T0 + 200)
+    (owed,) = restore_leader(empty, state, T0 + 200)
+    assert isinstance(owed, StoreSuppressed)
+    assert (owed.series, owed.hosts, owed.public().n_min) == ("minute", 10, None)
+    state.store_suppressed(owed)
     assert state.frozen() == []
     assert (state.counts(), empty.suppressed) == ({"suppressed": 1}, {"task_unknown": 1})
     state.close()
@@ -221,7 +231,7 @@ def test_refused_countersignature_is_final_and_blocks_nothing(tmp_path: Path) ->
     assert unsigned.entry == refusing.asked[0]
     window = T0 + WINDOW_S * 8
     fleet.send(honest_reports(fleet.world, window=window), window + WINDOW_S + 1)
-    fleet.close_window(window)
+    fleet.tick(fleet.clock.now_s + RESEND_S)  # hosts were silent for eight windows
     assert len(fleet.store.written) == 2
     # The Helper's chain has parted from the Leader's: it is asked, and says so, once a window.
     assert len(refusing.asked) == 2

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from aggregator.log_watch import RESEND_S
 from aggregator.transcript import find_report, read_transcript, verify_transcripts
 from privacy.noise_seeded import SeededSampler
 from tests.protocol_kit import (
@@ -71,10 +72,13 @@ def test_released_minus_true_is_the_noise_drawn(tmp_path: Path) -> None:
         second = replace(second, header=second.header)
         late, in_time = reports[0], reports[1:]
         fleet.send([*forged, *in_time, *in_time[:4], second], window + WINDOW_S + 1)
+        closes_s = window + WINDOW_S + 30
         if number == 1:
             fleet.restart_leader()
-        fleet.tick(window + WINDOW_S + 30)
-        fleet.send([late], window + WINDOW_S + 31)
+            closes_s = fleet.clock.now_s + RESEND_S
+            fleet.tick(fleet.clock.now_s)
+        fleet.tick(closes_s)
+        fleet.send([late], closes_s + 1)
         counted = [host for host in present[1:] if host is not twin_host]
         release = fleet.store.written[number]
         true = sum((truth_of(world, host, window) for host in counted), np.zeros(world.task.d))

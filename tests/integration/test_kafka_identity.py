@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from aggregator.events import EpochsArrived, ReportsArrived
+from aggregator.log_watch import RESEND_S
 from aggregator.transcript import read_transcript, verify_transcripts
 from pointillist.broker.local import LocalBroker, Running
 from tests.integration.test_end_to_end_exact import RecordingSampler, sealed, truth_of
@@ -115,9 +116,11 @@ def test_released_minus_true_is_the_noise_through_a_broker_that_is_killed(
         if number == 1:
             publish_through_a_restart(fleet, local_broker, records)
             fleet.restart_leader()
+            fleet.tick(fleet.clock.now_s)
+            fleet.tick(fleet.clock.now_s + RESEND_S)
         else:
             fleet.publish(records)
-        fleet.tick(window + WINDOW_S + 30)
+            fleet.tick(window + WINDOW_S + 30)
         release = fleet.store.written[number]
         true = sum((truth_of(world, host, window) for host in present), np.zeros(world.task.d))
         noise = sum((sampler.drawn[host.number, window] for host in present), np.zeros(1))

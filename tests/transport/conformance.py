@@ -243,6 +243,28 @@ class TransportConformance:
         records = read_until(consumer, 40)
         assert consumer.positions() == next_offsets(records)
 
+    def test_lag_counts_what_is_left_to_read(
+        self, transport: Transport, members: Callable[[str], Consumer]
+    ) -> None:
+        append(transport, 25)
+        consumer = members("g")
+        seen: list[Record] = []
+        while len(seen) < 25:
+            seen += consumer.poll(10, 0.1)
+            assert consumer.lag() == 25 - len(seen) if seen else consumer.lag() in {None, 25}
+        append(transport, 5, first=25)
+        assert len(read_until(consumer, 5)) == 5
+        assert consumer.lag() == 0
+
+    def test_lag_is_unknown_without_a_partition(
+        self, transport: Transport, members: Callable[[str], Consumer]
+    ) -> None:
+        """No answer of the log is no proof that nothing was left to read."""
+        several = [members("g") for _ in range(PARTITIONS + 1)]
+        poll_until(several, lambda: sum(len(one.positions()) for one in several) == PARTITIONS)
+        without = [one for one in several if not one.positions()]
+        assert [one.lag() for one in without] == [None]
+
     def test_groups_do_not_disturb_each_other(
         self, transport: Transport, members: Callable[[str], Consumer]
     ) -> None:

@@ -171,7 +171,7 @@ def test_countersigned_answer_is_published_and_others_are_not(tmp_path: Path) ->
     shell = LeaderShell(
         leader_config(tmp_path, HELPER.public_bytes), fleet.log, ListStore(), clock=lambda: T0
     )
-    shell._start()
+    shell._turn()
     shell._end()
     consumer = fleet.log.consumer("host", [ENTRIES])
     (record,) = consumer.poll(10, 1.0)

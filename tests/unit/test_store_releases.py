@@ -8,13 +8,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import duckdb
 import pyarrow.parquet as pq
 import pytest
 
 import aggregator.store as store_module
 from aggregator import read_releases
 from aggregator.release_files import SCHEMA
+from aggregator.state_file import StorageUnavailable
 from aggregator.statistics import estimate
 from aggregator.store import Store, StoreConflict
 from tests.unit.release_kit import CATALOGUE, capacity, make_task, true_steps, window
@@ -118,8 +118,8 @@ def test_store_repairs_parquet_after_a_crash_between_the_two(
             store.write(window(TASK, VECTOR, N))
     store.close()
     assert not files(tmp_path)
-    with opened(tmp_path):
-        pass
+    with opened(tmp_path) as store:
+        assert store.repair() == 1
     assert len(files(tmp_path)) == 1
     rows = read_releases(tmp_path / "releases")
     assert len(rows) == len(estimate(TASK, CATALOGUE, VECTOR, N))
@@ -148,8 +148,8 @@ def test_store_clears_half_written_parquet(tmp_path: Path) -> None:
     partial = path.with_name(f".{path.name}.partial")
     partial.write_bytes(b"PAR1 half")
     assert len(read_releases(tmp_path / "releases")) > 0
-    with opened(tmp_path):
-        pass
+    with opened(tmp_path) as store:
+        store.repair()
     assert not partial.exists()
 
 
@@ -174,5 +174,5 @@ def test_store_reports_a_damaged_file(tmp_path: Path) -> None:
     path = tmp_path / "leader" / "store.duckdb"
     path.parent.mkdir()
     path.write_bytes(b"not a database" * 1000)
-    with pytest.raises(duckdb.Error):
-        opened(tmp_path)
+    with opened(tmp_path) as store, pytest.raises(StorageUnavailable, match="store.duckdb"):
+        store.repair()

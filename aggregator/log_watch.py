@@ -1,0 +1,99 @@
+"""Whether the log served without a break, by what the Leader reads of it.
+
+Reports of a window are due when its lateness ends. After an outage they come later through no
+fault of their hosts, which try again at pauses of up to 30 s: until they have had the time for it,
+windows that lack reports stay open. An outage shows in three ways: the log answers nothing, it is
+silent for longer than the shortest window, or two records in it were appended that far apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from transport.port import Record
+
+RESEND_S: Final = 60.0
+"""A host tries again within 30 s; reading its control topics and sending may each wait for a
+time-out, 5 s by default, and a broker that has just come back may refuse the first try."""
+
+SILENCE_SLACK_S: Final = 15.0
+"""Hosts send within 5 s after a window; the rest is for a broker that is slow."""
+
+RETURNING_PER_MILLE: Final = 10
+"""Late reports of this part of the fleet's hosts keep windows open; those of fewer do not, so that
+a few hosts cannot hold releases up."""
+
+
+class LogWatch:
+    """What the Leader knows of outages of the log; times are its own clock's, unix seconds."""
+
+    def __init__(self, *, resumed: bool = False) -> None:
+        """Start watching.
+
+        resumed     the Leader has run before: for how long it and the log were away is not known
+        """
+        self._missed = resumed
+        self._level = False
+        self._back_s = -math.inf
+        self._heard_s: float | None = None
+        self._appended_s: float | None = None
+        self._returning: set[bytes] = set()
+
+    @property
+    def level(self) -> bool:
+        """Whether the log answers and everything in it was read."""
+        return self._level
+
+    def tick(self, now_s: float, lag: int | None) -> None:
+        """Take how many records are left to read; None while the log does not answer."""
+        self._level = lag == 0
+        if lag is None and self._heard_s is not None:
+            self._missed = True
+        if self._level:
+            if self._missed:
+                self._back_s = max(self._back_s, now_s)
+            self._missed = False
+            self._heard_s = now_s if self._heard_s is None else self._heard_s
+
+    def heard(self, records: Sequence[Record], now_s: float, shortest_s: int) -> None:
+        """Take the times at which records were appended, in the order in which they came.
+
+        shortest_s   the shortest window of the tasks that hosts report now
+        """
+        if not records:
+            return
+        if not self._level:
+            self._look_back(records, now_s, shortest_s)
+        if self.silent(now_s, shortest_s):
+            self._back_s = max(self._back_s, now_s)
+        self._heard_s = now_s
+
+    def _look_back(self, records: Iterable[Record], now_s: float, shortest_s: int) -> None:
+        """Find outages in what is read late: by the log's own times, which nobody else keeps."""
+        for record in records:
+            at_s = record.appended_s
+            if self._appended_s is not None and at_s - self._appended_s > _longest(shortest_s):
+                self._back_s = max(self._back_s, min(at_s, now_s))
+            self._appended_s = max(at_s, self._appended_s or at_s)
+
+    def silent(self, now_s: float, shortest_s: int) -> bool:
+        """Whether no host has been heard for longer than a window, which all of them report."""
+        return self._heard_s is not None and now_s - self._heard_s > _longest(shortest_s)
+
+    def came_late(self, host_id: bytes, fleet: int, now_s: float) -> None:
+        """Take a report that came after its window's lateness, in a fleet of so many hosts."""
+        self._returning.add(host_id)
+        if len(self._returning) * 1000 >= fleet * RETURNING_PER_MILLE:
+            self._back_s = max(self._back_s, now_s)
+            self._returning.clear()
+
+    @property
+    def resent_s(self) -> float:
+        """When every host has had the time to send again; infinite while that is not known."""
+        return self._back_s + RESEND_S if self._level and not self._missed else math.inf
+
+
+def _longest(shortest_s: int) -> float:
+    return shortest_s + SILENCE_SLACK_S
