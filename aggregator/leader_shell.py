@@ -69,17 +69,20 @@ class LeaderShell:
         *,
         helper: HelperPort | None = None,
         clock: Callable[[], float] = time.time,
+        pause: Callable[[float], object] | None = None,
         checkpoint: Checkpoint = no_checkpoint,
     ) -> None:
         """Open keys, state and the channel; call it after privileges are dropped.
 
         helper      None: the channel that the configuration names
+        pause       waits so many seconds, or until `stop`; None: in real time
         Raises      KeyFileRefused, StateUnusable, OSError
         """
         self._config, self._transport, self._clock = config, transport, clock
         self._store, self._checkpoint = store, checkpoint
         self._log = structlog.get_logger("leader")
         self._stop = threading.Event()
+        self._pause = pause or self._stop.wait
         self._keys = KeyRing(config.key_dir)
         self._state = LeaderState(config.state_dir / "leader.sqlite")
         parties = PinnedParties(self._keys.identity.public_bytes, config.helper_pk)
@@ -156,7 +159,7 @@ class LeaderShell:
             self._housekeeping()
         except OSError as error:  # the disk takes nothing; what was read is kept
             self._troubles.begin(Trouble.STORAGE, self._clock(), str(error))
-            self._stop.wait(RETRY_S)
+            self._pause(RETRY_S)
         else:
             self._troubles.end(Trouble.STORAGE, self._clock())
         if self._is_due("status", STATUS_EVERY_S):
@@ -196,7 +199,7 @@ class LeaderShell:
         except TransportUnavailable as error:
             self._lag = None
             self._troubles.begin(Trouble.LOG_AWAY, self._clock(), str(error))
-            self._stop.wait(RETRY_S)
+            self._pause(RETRY_S)
             return
         if self._lag is not None:
             self._troubles.end(Trouble.LOG_AWAY, self._clock())

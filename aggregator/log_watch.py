@@ -55,7 +55,6 @@ class LogWatch:
             if self._missed:
                 self._back_s = max(self._back_s, now_s)
             self._missed = False
-            self._heard_s = now_s if self._heard_s is None else self._heard_s
 
     def heard(self, records: Sequence[Record], now_s: float, shortest_s: int) -> None:
         """Take the times at which records were appended, in the order in which they came.

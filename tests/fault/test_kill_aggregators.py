@@ -66,7 +66,8 @@ def test_killed_aggregators_count_no_window_twice(fleet: ProcessFleet) -> None:
     """One window per step, the kill armed before it; every window is released, once."""
     for number, step in enumerate(STEPS):
         play_window(fleet, number, step)
-    wait_for(lambda: passes(fleet) and countersigned(fleet, len(STEPS)))
+    until_s = T0 + (len(STEPS) + 2) * WINDOW_S
+    wait_for(lambda: passes(fleet, until_s) and countersigned(fleet, len(STEPS)))
     wait_for(lambda: len(dict.fromkeys(on_the_log(fleet))) == len(STEPS))
     assert fleet.stop() == [0, 0]
     check(fleet)
@@ -84,7 +85,8 @@ def play_window(fleet: ProcessFleet, number: int, step: str) -> None:
         wait_for(fleet.killed)
     wait_for(lambda: read_all(fleet, number + 1))
     fleet.clock.set(window + WINDOW_S + 1)
-    wait_for(lambda: passes(fleet) and fleet.killed() and released(fleet, number + 1))
+    until_s = window + 3 * WINDOW_S
+    wait_for(lambda: passes(fleet, until_s) and fleet.killed() and released(fleet, number + 1))
 
 
 def read_all(fleet: ProcessFleet, windows: int) -> bool:
@@ -93,9 +95,12 @@ def read_all(fleet: ProcessFleet, windows: int) -> bool:
     return fleet.reports_read() >= len(fleet.world.hosts) * windows
 
 
-def passes(fleet: ProcessFleet) -> bool:
-    """Time goes on for both parties: a call that failed is tried again by their clock."""
-    fleet.clock.set(fleet.clock() + 2)
+def passes(fleet: ProcessFleet, until_s: float) -> bool:
+    """Time goes on for both parties: a call that failed is tried again by their clock.
+
+    until_s     when the next window would be given up for want of reports
+    """
+    fleet.clock.set(min(fleet.clock() + 2, until_s))
     return True
 
 

@@ -1,0 +1,55 @@
+"""An outage of the log costs no window, and every window that a task names ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from aggregator.releases import windows_without_an_end
+from edge_agent.config import TransportSection
+from tests.outage_kit import FIRST, OutageFleet
+
+Start = Callable[..., OutageFleet]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a fleet on the embedded log."""
+    with ExitStack() as stack:
+
+        def begin(window_s: int, windows: int) -> OutageFleet:
+            log = TransportSection(tmp_path / "log")
+            fleet = OutageFleet(tmp_path, log, window_s=window_s, windows=windows)
+            stack.callback(fleet.close)
+            return fleet
+
+        yield begin
+
+
+@pytest.mark.parametrize("outage_s", [1, 30, 150])
+def test_outage_of_the_log_costs_no_window(start: Start, outage_s: int) -> None:
+    fleet = start(window_s=60, windows=6)
+    fleet.run_to(FIRST + 118)
+    fleet.line.cut = True
+    fleet.run_to(FIRST + 118 + outage_s)
+    fleet.line.cut = False
+    fleet.run_to(FIRST + 6 * 60 + 100)
+    ends = fleet.ends()
+    assert list(ends.outcome) == ["released"] * 6
+    assert set(ends.n_hosts) == {10}
+    assert windows_without_an_end(fleet.folder / "releases").empty
+
+
+def test_outage_of_six_hours_costs_what_the_retention_says_and_no_more(start: Start) -> None:
+    fleet = start(window_s=600, windows=40)
+    fleet.run_to(FIRST + 605)
+    fleet.line.cut = True
+    fleet.run_to(FIRST + 605 + 6 * 3600, step_s=60)
+    fleet.line.cut = False
+    fleet.run_to(FIRST + 40 * 600 + 200, step_s=1)
+    ends = fleet.ends().set_index("window_start")
+    assert list(ends.outcome) == ["released"] * 40
+    assert windows_without_an_end(fleet.folder / "releases").empty

@@ -1,0 +1,226 @@
+"""A Leader, a Helper and several agents on one log and one clock, through outages of the log."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, cast
+
+import pandas as pd
+
+from aggregator.config import LeaderConfig
+from aggregator.directory import Directory, PinnedParties
+from aggregator.events import RosterSeen, TaskSeen
+from aggregator.helper import Helper
+from aggregator.helper_state import HelperState
+from aggregator.key_ring import KeyRing
+from aggregator.leader_shell import LeaderShell
+from aggregator.releases import read_windows
+from aggregator.runners import HelperRunner
+from aggregator.store import Store
+from aggregator.tasks import TaskPlan, build_task
+from edge_agent.config import (
+    AgentConfig,
+    BoundsSection,
+    HostSection,
+    SourcesSection,
+    SpoolSection,
+    TransportSection,
+    TrustSection,
+)
+from edge_agent.live import open_agent, this_machine
+from edge_agent.probes.settings import ProbesSection
+from edge_agent.shell import AgentShell
+from privacy.noise_seeded import SeededSampler
+from tests.agent_live import SteppedClock
+from tests.agent_world import T0, World
+from transport.keyfiles import HostKey, write_host_key, write_signing_key
+from transport.opening import Side, open_transport
+from transport.port import Transport, TransportUnavailable
+from wire.catalogue import Catalogue
+from wire.task import Task
+
+HOSTS = 10
+FIRST = T0 + 600
+"""The first window: agents have their task, roster and keys by then."""
+CATALOGUE = Catalogue.load()
+WEIGHT = 600_000
+
+
+class Line:
+    """What lies between everybody and the log; while it is cut, every call fails."""
+
+    def __init__(self) -> None:
+        self.cut = False
+
+    def check(self) -> None:
+        if self.cut:
+            raise TransportUnavailable("the log is cut off")
+
+
+class Cuttable:
+    """A transport, producer or consumer at the far end of a line; polls wait for nothing."""
+
+    def __init__(self, inner: object, line: Line) -> None:
+        self._inner, self._line = inner, line
+
+    def __getattr__(self, name: str) -> Any:
+        self._line.check()
+        found = getattr(self._inner, name)
+        if name in {"producer", "consumer"}:
+            return lambda *given: Cuttable(found(*given), self._line)
+        if name == "poll":
+            return lambda most, _timeout_s: found(most, 0.0)
+        return found
+
+
+class OutageFleet:
+    """HOSTS agents, a Leader with its store and a Helper; `run_to` moves their common clock."""
+
+    def __init__(self, folder: Path, log: TransportSection, *, window_s: int, windows: int) -> None:
+        self.folder, self.clock, self.line = folder, SteppedClock(T0), Line()
+        self._log = log
+        self._stack = ExitStack()
+        self.world = World(HOSTS)
+        self.task = _task(self.world, window_s, windows)
+        self._write_signed()
+        self._helper = self._start_helper()
+        self.start_leader()
+        self.agents = [self._agent(number) for number in range(HOSTS)]
+
+    def now_s(self) -> float:
+        return self.clock.now_ms / 1000
+
+    def _write_signed(self) -> None:
+        signed = self.folder / "signed"
+        signed.mkdir()
+        (signed / "minute.task").write_bytes(self.world.sign_task(self.task))
+        (signed / "fleet.roster").write_bytes(self.world.roster({self.task.series: WEIGHT}))
+        for name, party in (("leader", self.world.leader), ("helper", self.world.helper)):
+            (self.folder / f"keys-{name}").mkdir()
+            write_signing_key(self.folder / f"keys-{name}" / "identity.key", party.signing)
+
+    def _start_helper(self) -> HelperRunner:
+        world = self.world
+        keys = KeyRing(self.folder / "keys-helper")
+        keys.rotate(self.now_s(), 86_400)
+        state = HelperState(self.folder / "helper.sqlite", self.folder / "fence", self.now_s())
+        self._stack.callback(state.close)
+        directory = Directory(PinnedParties(world.leader.pk, world.helper.pk))
+        helper = Helper(directory, keys.identity, keys.pair, state)
+        for path in sorted((self.folder / "signed").iterdir(), reverse=True):
+            seen = path.read_bytes()
+            task = path.suffix == ".task"
+            helper.handle(TaskSeen(seen, self.now_s()) if task else RosterSeen(seen))
+        return HelperRunner(
+            helper,
+            state,
+            self.now_s,
+            helper_pk=world.helper.pk,
+            announcements=lambda: keys.announcements(self.now_s()),
+        )
+
+    def start_leader(self) -> None:
+        """Start a Leader on its state and store."""
+        config = _leader_config(self.folder, self.world.helper.pk)
+        self._store = Store(config.database, config.releases_dir, CATALOGUE)
+        self._transport = open_transport(self._log.settings, Side.AGGREGATOR)
+        self.leader = LeaderShell(
+            config,
+            cast("Transport", Cuttable(self._transport, self.line)),
+            self._store,
+            helper=self._helper,
+            clock=self.now_s,
+            pause=lambda _seconds: None,
+        )
+
+    def stop_leader(self) -> None:
+        """End the Leader; windows go on without it."""
+        self.leader._end()
+        self._store.close()
+        self._transport.close()
+
+    def _agent(self, number: int) -> AgentShell:
+        folder, world = self.folder / f"host-{number}", self.world
+        config = AgentConfig(
+            HostSection(folder / "keys" / "host.key", folder / "state", ("H100", "H100")),
+            self._log,
+            TrustSection((world.leader.pk,), (world.helper.pk,)),
+            BoundsSection(n_min_at_least=8),
+            SpoolSection(),
+            SourcesSection(host=False, faults=False, probes=ProbesSection(enabled=False)),
+        )
+        config.host.key_file.parent.mkdir(parents=True)
+        key = HostKey(world.signing_keys[number], this_machine(config))
+        write_host_key(config.host.key_file, key)
+        log = open_transport(self._log.settings, Side.AGENT)
+        self._stack.callback(log.close)
+        shell, _ = open_agent(
+            config,
+            domain="demo",
+            sampler=SeededSampler(number),
+            clock=self.clock,
+            transport=cast("Transport", Cuttable(log, self.line)),
+        )
+        shell.start()
+        return shell
+
+    def step(self) -> None:
+        """Let everybody do what is due now."""
+        for agent in self.agents:
+            agent.step()
+        self.leader._turn()
+        self.leader._calls.submit(lambda: None).result()  # the Helper has answered by now
+
+    def run_to(self, until_s: float, step_s: float = 0.0) -> None:
+        """Move the clock, from one thing that an agent has to do to the next, or by equal steps."""
+        while self.now_s() < until_s:
+            self.step()
+            pause_ms = min(agent.pause_ms() for agent in self.agents)
+            left_ms = round(until_s * 1000) - self.clock.now_ms
+            self.clock.sleep_ms(max(1, min(round(step_s * 1000) or pause_ms, left_ms)))
+        self.step()
+
+    def ends(self) -> pd.DataFrame:
+        """How every window ended, as a reader of the store sees it."""
+        return read_windows(self.folder / "releases")
+
+    def windows(self) -> list[int]:
+        """The windows that the task names, in order."""
+        task = self.task
+        return list(range(task.first_window, task.last_window + 1, task.window_s))
+
+    def close(self) -> None:
+        self.line.cut = False
+        for agent in self.agents:
+            agent.close()
+        self.stop_leader()
+        self._stack.close()
+
+
+def _task(world: World, window_s: int, windows: int) -> Task:
+    plan = TaskPlan(
+        series="minute", domain="demo", window_s=window_s, first_window=FIRST,
+        last_window=FIRST + (windows - 1) * window_s, lateness_s=30, retention_s=6 * 3600,
+        weights={"kernel_mix": WEIGHT}, gpus_per_host=8, n_max=HOSTS, n_min=8, t=1,
+        largest_operator=1, leader_pk=world.leader.pk, helper_pk=world.helper.pk,
+        expiry=FIRST + windows * window_s + 86_400,
+    )  # fmt: skip
+    return build_task(CATALOGUE, plan)
+
+
+def _leader_config(folder: Path, helper_pk: bytes) -> LeaderConfig:
+    return LeaderConfig(
+        key_dir=folder / "keys-leader",
+        state_dir=folder,
+        signed_dir=folder / "signed",
+        helper_pk=helper_pk,
+        user="pointillist-leader",
+        log_dir=folder / "log",
+        log_group=None,
+        helper=None,
+        database=folder / "store" / "r.duckdb",
+        releases_dir=folder / "releases",
+        catalogue=None,
+        status_file=folder / "leader-status.json",
+    )
