@@ -6,6 +6,7 @@ message is bounded, every call has a deadline, and the Helper works on one call 
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import stat
@@ -31,6 +32,9 @@ from .helper_port import BatchReply, HelperPort, HelperStatus, HelperUnavailable
 SOCKET_MODE: Final = 0o2750
 SOCKET_UMASK: Final = 0o007
 MAX_TLS_KEY_BYTES: Final = 1 << 16
+STATUS_TIMEOUT_S: Final = 10.0
+"""Asking whether it is there must not hold the next batch up."""
+
 _CONCURRENT_CALLS: Final = 4
 
 _Request = TypeVar("_Request")
@@ -77,7 +81,7 @@ class ChannelHelper:
 
     def status(self) -> HelperStatus:
         """Ask who answers."""
-        reply = self._call(self._stub.Status, pb.StatusRequest())
+        reply = self._call(self._stub.Status, pb.StatusRequest(), STATUS_TIMEOUT_S)
         return HelperStatus(
             reply.version,
             reply.helper_pk,
@@ -89,10 +93,13 @@ class ChannelHelper:
         )
 
     def _call(
-        self, method: grpc.UnaryUnaryMultiCallable[_Request, _Reply], request: _Request
+        self,
+        method: grpc.UnaryUnaryMultiCallable[_Request, _Reply],
+        request: _Request,
+        most_s: float = math.inf,
     ) -> _Reply:
         try:
-            return method(request, timeout=self._timeout_s)
+            return method(request, timeout=min(self._timeout_s, most_s))
         except grpc.RpcError as error:
             raise HelperUnavailable(f"expected an answer of the Helper, got {error!r}") from error
 
@@ -102,12 +109,12 @@ class ChannelHelper:
 
 
 class _Service(HelperServicer):
-    """Translates messages; an error that is no refusal ends the process through `failed`."""
+    """Translates messages; an error that is no refusal goes to `failed` and is not answered."""
 
     def __init__(
         self,
         port: HelperPort,
-        failed: Callable[[BaseException], None],
+        failed: Callable[[BaseException], bool],
         lock: AbstractContextManager[object],
     ) -> None:
         self._port, self._failed, self._lock = port, failed, lock
@@ -167,20 +174,21 @@ class _Service(HelperServicer):
             with self._lock:
                 return answer()
         except Exception as error:  # a fence, a full disk, a bug: fail closed, say nothing of it
-            self._failed(error)
-            context.abort(grpc.StatusCode.UNAVAILABLE, "the Helper stops")
+            ends = self._failed(error)
+            why = "the Helper stops" if ends else "the Helper cannot answer now"
+            context.abort(grpc.StatusCode.UNAVAILABLE, why)
             raise
 
 
 def serve(
     port: HelperPort,
     address: HelperAddress,
-    failed: Callable[[BaseException], None],
+    failed: Callable[[BaseException], bool],
     lock: AbstractContextManager[object],
 ) -> grpc.Server:
     """Start serving; the caller stops it.
 
-    failed      called with an error after which the Helper must not go on
+    failed      called with what ended a call; says whether the Helper must end with it
     lock        held while a call is answered
     Raises      KeyFileRefused, OSError
     """

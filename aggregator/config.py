@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_type_hints
 
@@ -44,6 +45,14 @@ class HelperAddress:
 
 
 @dataclass(frozen=True, slots=True)
+class HttpAddress:
+    """Where /healthz, /readyz and /metrics are served; port 0 takes a free one."""
+
+    port: int
+    address: str = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
 class LeaderConfig:
     """The Leader's configuration.
 
@@ -69,6 +78,7 @@ class LeaderConfig:
     kafka: KafkaSettings | None = None
     incident_rates: Path | None = None
     agents_model: str | None = None
+    http: HttpAddress | None = None
 
     @property
     def transport(self) -> TransportSettings:
@@ -94,6 +104,7 @@ class HelperConfig:
     address: HelperAddress
     peer_group: str | None
     status_file: Path
+    http: HttpAddress | None = None
 
 
 def load_leader_config(path: Path) -> LeaderConfig:
@@ -122,6 +133,7 @@ def load_leader_config(path: Path) -> LeaderConfig:
         kafka=_kafka(log.table("kafka")) if log.has("kafka") else None,
         incident_rates=store.path("incident_rates") if store.has("incident_rates") else None,
         agents_model=store.text("agents_model", "") or None,
+        http=_http(top),
     )
     top.done(leader, log, store)
     _checked(f"{path} [transport]", lambda: config.transport)
@@ -151,6 +163,7 @@ def load_helper_config(path: Path) -> HelperConfig:
         address=_address(listen),
         peer_group=peer_group,
         status_file=helper.path("status_file", state_dir / "status.json"),
+        http=_http(top),
     )
     top.done(helper)
     return config
@@ -204,6 +217,19 @@ def _address(table: _Table) -> HelperAddress:
     )
     table.done()
     return address
+
+
+def _http(top: _Table) -> HttpAddress | None:
+    if not top.has("http"):
+        return None
+    table = top.table("http")
+    port = table.number("port", 0, int)
+    if port > 65_535:
+        raise ConfigError(f"{table.where}: expected a port up to 65535, got {port}")
+    found = HttpAddress(port, table.text("address", HttpAddress(0).address))
+    _checked(f"{table.where} address", lambda: ip_address(found.address))
+    table.done()
+    return found
 
 
 def _read(path: Path) -> dict[str, Any]:

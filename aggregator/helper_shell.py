@@ -6,28 +6,45 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
+from transport.systemd import Notifier
 from wire.rejection import ReportRejected
 
 from .channel import serve
 from .config import HelperConfig
 from .directory import Directory, PinnedParties
 from .events import RosterSeen, TaskSeen
+from .health import Health, Measure, told, trouble_measure
 from .helper import Helper
 from .helper_state import HelperState
 from .key_ring import KeyRing
+from .presence import Presence
 from .runners import Checkpoint, HelperRunner, no_checkpoint
 from .signed_folder import TASK_SUFFIX, SignedFolder
-from .state_file import write_durably
+from .state_file import StorageUnavailable, write_durably
+from .troubles import Trouble, Troubles
 
 STATUS_EVERY_S: Final = 2.0
 PRUNE_EVERY_S: Final = 3600.0
 _GRACE_S: Final = 5.0
+
+MEASURES: Final = (
+    trouble_measure(Trouble.STORAGE),
+    Measure("ready", "ready", "1 while nothing keeps it from its work"),
+    Measure("leader_seen", "leader_seen_seconds", "when the Leader last asked, unix time"),
+    Measure("batches_answered", "batches_answered", "since the start", counter=True),
+    Measure("refused", "refused", "batches, releases and epochs refused", "reason", counter=True),
+    Measure("cleared", "cleared", "hosts left out of batches", "reason", counter=True),
+    Measure("epochs_open", "epochs_open", "epochs whose keys are at hand"),
+    Measure("refuses_windows_before", "refuses_windows_before_seconds", "0, or when restored"),
+)
 
 
 class HelperShell:
@@ -39,9 +56,12 @@ class HelperShell:
         *,
         clock: Callable[[], float] = time.time,
         after_restore: bool = False,
+        notifier: Notifier | None = None,
         checkpoint: Checkpoint = no_checkpoint,
     ) -> None:
         """Open keys and state; call it after privileges are dropped.
+
+        notifier    tells systemd when it serves, and that it goes on
 
         Raises      KeyFileRefused, StateUnusable, OSError
         """
@@ -78,6 +98,11 @@ class HelperShell:
             checkpoint=checkpoint,
         )
         self._pruned_s = 0.0
+        self._notifier = notifier or Notifier()
+        self._troubles = Troubles(self._log)
+        self.health = Health("helper", MEASURES)
+        self._presence = Presence(config.status_file)
+        self._started_s = clock()
 
     def stop(self) -> None:
         """End `run` soon; safe from a signal handler."""
@@ -88,37 +113,65 @@ class HelperShell:
 
         Raises      FencedOut, StateUnusable or what else ended the service
         """
-        self._housekeeping(at_start=True)
+        while not self._housekeeping(at_start=True):
+            if self._stop.wait(STATUS_EVERY_S):
+                return
         server = serve(self._runner, self._config.address, self._failed, self._lock)
         self._log.info("serving", fence=self._state.fence)
+        self._notifier.ready("serving")
         try:
             while not self._stop.wait(STATUS_EVERY_S):
                 self._housekeeping()
         finally:
+            self._notifier.stopping()
             server.stop(_GRACE_S).wait()
             with self._lock:
-                self._write_status()
+                self._say_status()
                 self._state.close()
+            self._presence.close()
             self._log.info("stopped")
         if self.error is not None:
             raise self.error
 
-    def _failed(self, error: BaseException) -> None:
+    def _failed(self, error: BaseException) -> bool:
+        """Take what ended a call; says whether the Helper must end with it.
+
+        A disk that takes nothing is waited out: nothing was answered, and the Leader asks again.
+        """
+        if isinstance(error, StorageUnavailable):
+            self._troubles.begin(Trouble.STORAGE, self._clock(), str(error))
+            return False
         self.error = error
         self._log.error("stops", error=type(error).__name__)
         self._stop.set()
+        return True
 
-    def _housekeeping(self, *, at_start: bool = False) -> None:
+    def _housekeeping(self, *, at_start: bool = False) -> bool:
+        """Do what is due and say how things stand; False when the disk took nothing."""
         with self._lock:
             now_s = self._clock()
-            self._read_signed(now_s, at_start)
-            self._keys.rotate(now_s, self._directory.longest_retention_s())
-            if now_s - self._pruned_s > PRUNE_EVERY_S:
-                self._pruned_s = now_s
-                retention_s = self._directory.longest_retention_s()
-                self._state.prune(now_s, retention_s)
-                self._helper.book.prune(now_s, retention_s)
-            self._write_status()
+            try:
+                self._read_signed(now_s, at_start)
+                self._keys.rotate(now_s, self._directory.longest_retention_s())
+                self._runner.carry_out_owed()
+                self._prune(now_s)
+                if Trouble.STORAGE in self._troubles.standing:
+                    self._state.check_writable()
+            except OSError as error:
+                self._troubles.begin(Trouble.STORAGE, now_s, str(error))
+            else:
+                self._troubles.end(Trouble.STORAGE, now_s)
+            self.health.turned()
+            self._notifier.alive()
+            self._say_status()
+            return Trouble.STORAGE not in self._troubles.standing
+
+    def _prune(self, now_s: float) -> None:
+        if now_s - self._pruned_s > PRUNE_EVERY_S:
+            retention_s = self._directory.longest_retention_s()
+            self._state.prune(now_s, retention_s)
+            self._helper.book.prune(now_s, retention_s)
+            self._pruned_s = now_s
 
     def _read_signed(self, now_s: float, at_start: bool) -> None:
         for path, content in self._folder.new_files():
@@ -132,10 +185,22 @@ class HelperShell:
             else:
                 self._log.info("accepted", file=path.name)
 
-    def _write_status(self) -> None:
-        status = {
+    def _say_status(self) -> None:
+        """Say how things stand; on a full disk only to those who ask over HTTP."""
+        self.health.say(self._status())
+        with suppress(StorageUnavailable):
+            write_status(self._config.status_file, self.health.document)
+
+    def _status(self) -> dict[str, object]:
+        troubles = told(self._troubles)
+        return {
             "pid": os.getpid(),
+            "version": version("pointillist"),
+            "started": int(self._started_s),
             "time": int(self._clock()),
+            "ready": int(not troubles),
+            "troubles": troubles,
+            "leader_seen": int(self._runner.asked_s),
             "fence": self._state.fence,
             "refuses_windows_before": self._state.refuse_before_s,
             "tasks": len(self._directory.tasks),
@@ -146,15 +211,14 @@ class HelperShell:
             "cleared": dict(self._helper.cleared),
             "stored": self._state.counts(),
         }
-        write_status(self._config.status_file, status)
 
 
-def write_status(path: Path, status: dict[str, object]) -> None:
+def write_status(path: Path, status: Mapping[str, object]) -> None:
     """Replace the status file; readable by the party's own user alone."""
     write_durably(path, json.dumps(status, sort_keys=True).encode() + b"\n")
 
 
-def read_status(path: Path) -> dict[str, object]:
+def read_status(path: Path) -> dict[str, Any]:
     """Read what a running or stopped party last said about itself.
 
     Raises      OSError, ValueError

@@ -273,12 +273,23 @@ class HelperState:
         """Let go of the file."""
         self._connection.close()
 
+    def check_writable(self) -> None:
+        """Make sure that the disk takes a commit.
+
+        Raises      StorageUnavailable, FencedOut
+        """
+        with transaction(self._connection) as connection:
+            commits = self._fenced(connection)
+            connection.execute("UPDATE fence SET commits = ?", (commits,))
+
     def _fenced(self, connection: sqlite3.Connection) -> int:
         fence, commits = connection.execute("SELECT fence, commits FROM fence").fetchone()
         side = _read_side(self._fence_path)
         newest = max(fence, side[0] if side else 0)
         if newest != self.fence:
             raise FencedOut(f"expected fence {self.fence}, got {newest}: a newer Helper is live")
+        if side is not None and side[1] < commits:  # a full disk held its count up
+            _write_side(self._fence_path, fence, commits)
         return int(commits)
 
 

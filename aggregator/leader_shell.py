@@ -10,12 +10,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 import structlog
 
 from transport.port import Consumer, TopicPartition, Transport, TransportUnavailable
+from transport.systemd import Notifier
 from wire.rejection import ReportRejected
 from wire.topics import EPOCHS, REPORTS
 
@@ -30,18 +32,21 @@ from .events import (
     LeaderEvent,
     ReportsArrived,
     RosterSeen,
-    StoreSuppressed,
+    StoreRelease,
     TaskSeen,
     Tick,
 )
+from .health import Health, told
 from .helper_port import HelperPort, HelperUnavailable, call_countersign, call_helper
 from .helper_shell import PRUNE_EVERY_S, STATUS_EVERY_S, write_status
 from .key_ring import KeyRing
 from .leader import Leader
 from .leader_state import LeaderState
+from .leader_status import MEASURES, LastWindows
 from .log_publisher import LogPublisher
+from .presence import Presence
 from .released import ReleaseStore
-from .runners import Checkpoint, LeaderRunner, no_checkpoint, restore_leader
+from .runners import Checkpoint, LeaderRunner, Settled, no_checkpoint, restore_leader
 from .signed_folder import ENTRY_SUFFIX, TASK_SUFFIX, SignedFolder
 from .state_file import StorageUnavailable
 from .troubles import Trouble, Troubles
@@ -70,12 +75,14 @@ class LeaderShell:
         helper: HelperPort | None = None,
         clock: Callable[[], float] = time.time,
         pause: Callable[[float], object] | None = None,
+        notifier: Notifier | None = None,
         checkpoint: Checkpoint = no_checkpoint,
     ) -> None:
         """Open keys, state and the channel; call it after privileges are dropped.
 
         helper      None: the channel that the configuration names
         pause       waits so many seconds, or until `stop`; None: in real time
+        notifier    tells systemd that it has taken over, and that it goes on
         Raises      KeyFileRefused, StateUnusable, OSError
         """
         self._config, self._transport, self._clock = config, transport, clock
@@ -105,12 +112,17 @@ class LeaderShell:
             commit=self._note_offsets,
             call=self._call,
             checkpoint=checkpoint,
-            tell=self._tell_suppressed,
+            tell=self._note_settled,
         )
         self._inbox: deque[LeaderEvent] = deque()
         self._answers: queue.SimpleQueue[LeaderEvent] = queue.SimpleQueue()
         self._calls = ThreadPoolExecutor(max_workers=1, thread_name_prefix="helper-call")
-        self._troubles = Troubles("leader")
+        self._notifier = notifier or Notifier()
+        self._troubles = Troubles(self._log)
+        self._last = LastWindows()
+        self.health = Health("leader", MEASURES)
+        self._presence = Presence(config.status_file)
+        self._started_s = clock()
         self._helper_seen_s = 0.0
         self._due: dict[str, float] = {}
         self._announced_by_helper: queue.SimpleQueue[tuple[bytes, ...] | None]
@@ -135,13 +147,14 @@ class LeaderShell:
             self._end()
 
     def _end(self) -> None:
+        self._notifier.stopping()
         self._calls.shutdown(wait=True, cancel_futures=True)
         with suppress(TransportUnavailable):
             if self._consumer is not None:
                 self._consumer.close()
             self._publisher.close()
-        with suppress(StorageUnavailable):
-            self._write_status()
+        self._say_status()
+        self._presence.close()
         self._state.close()
         if isinstance(self._helper, ChannelHelper):
             self._helper.close()
@@ -162,9 +175,10 @@ class LeaderShell:
             self._pause(RETRY_S)
         else:
             self._troubles.end(Trouble.STORAGE, self._clock())
+        self.health.turned()
+        self._notifier.alive()
         if self._is_due("status", STATUS_EVERY_S):
-            with suppress(StorageUnavailable):
-                self._write_status()
+            self._say_status()
 
     def _restore(self) -> None:
         """Take over what an earlier process left: tasks and rosters first."""
@@ -174,6 +188,7 @@ class LeaderShell:
         owed = restore_leader(self._leader, self._state, self._clock())
         self._restored = True
         self._log.info("started", unsettled=self._leader.unsettled)
+        self._notifier.ready("started")
         self._runner.carry_out(owed)
 
     # The log
@@ -218,8 +233,11 @@ class LeaderShell:
     def _note_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
         self._offsets.update(offsets)
 
-    def _tell_suppressed(self, effect: StoreSuppressed) -> None:
+    def _note_settled(self, effect: Settled) -> None:
         """One line for each window without a release: how many hosts of how many, never which."""
+        self._last.note(effect)
+        if isinstance(effect, StoreRelease):
+            return
         n_min = "an unknown number" if effect.task is None else effect.task.n_min
         self._log.warning(
             "window suppressed",
@@ -316,11 +334,23 @@ class LeaderShell:
         self._log.info("accepted", file=path.name)
         self._runner.carry_out(owed)
 
-    def _write_status(self) -> None:
-        leader = self._leader
-        status = {
+    def _say_status(self) -> None:
+        """Say how things stand; on a full disk only to those who ask over HTTP."""
+        self.health.say(self._status())
+        with suppress(StorageUnavailable):
+            write_status(self._config.status_file, self.health.document)
+
+    def _status(self) -> dict[str, object]:
+        leader, troubles = self._leader, told(self._troubles)
+        return {
             "pid": os.getpid(),
+            "version": version("pointillist"),
+            "started": int(self._started_s),
             "time": int(self._clock()),
+            "ready": int(self._restored and leader.watch.level and not troubles),
+            "troubles": troubles,
+            "log_lag": -1 if self._lag is None else self._lag,
+            "last_windows": self._last.by_series,
             "helper_seen": int(self._helper_seen_s),
             "tasks": len(self._directory.tasks),
             "roster_version": max(self._directory.rosters, default=0),
@@ -332,4 +362,3 @@ class LeaderShell:
             "rejected": dict(leader.rejected),
             "stored": self._state.counts(),
         }
-        write_status(self._config.status_file, status)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 from transport.opening import Side, open_transport, prepare_transport
 from transport.privileges import Dropped, drop_to, ensure_users
+from transport.systemd import Notifier
 from wire.catalogue import Catalogue
 
 from .channel import prepare_socket_folder
-from .config import HelperConfig, LeaderConfig
+from .config import HelperConfig, HttpAddress, LeaderConfig
 from .detector import Detector
+from .health import Health
 from .helper_shell import HelperShell
 from .leader_shell import LeaderShell
 from .runners import Checkpoint, no_checkpoint
@@ -55,9 +58,11 @@ def run_leader(
         ) as store,
         open_transport(config.transport, Side.AGGREGATOR) as log,
     ):
-        shell = LeaderShell(config, log, store, checkpoint=checkpoint)
+        notifier = Notifier.from_environment()
+        shell = LeaderShell(config, log, store, notifier=notifier, checkpoint=checkpoint)
         _on_signals(shell.stop)
-        shell.run()
+        with _served(shell.health, config.http):
+            shell.run()
 
 
 def run_helper(
@@ -80,9 +85,29 @@ def run_helper(
         )
     _prepare(config.user, 0o700, config.state_dir, config.fence_file.parent)
     say(_become(config.user, umask=0o077).line)
-    shell = HelperShell(config, after_restore=after_restore, checkpoint=checkpoint)
+    shell = HelperShell(
+        config,
+        after_restore=after_restore,
+        notifier=Notifier.from_environment(),
+        checkpoint=checkpoint,
+    )
     _on_signals(shell.stop)
-    shell.run()
+    with _served(shell.health, config.http):
+        shell.run()
+
+
+@contextmanager
+def _served(health: Health, address: HttpAddress | None) -> Iterator[None]:
+    """Serve health and metrics meanwhile, where the configuration says so.
+
+    Raises      OSError when the port is taken
+    """
+    port = None if address is None else health.serve(address)
+    try:
+        yield
+    finally:
+        if port is not None:
+            port.close()
 
 
 def _prepare(user: str, mode: int, *folders: Path) -> None:

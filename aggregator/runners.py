@@ -47,6 +47,8 @@ from .leader_state import LeaderState
 from .released import ReleaseStore
 
 Checkpoint = Callable[[str], None]
+Settled = StoreRelease | StoreSuppressed
+"""How a window ended."""
 PROTOCOL_VERSION = "plst1"
 
 
@@ -54,8 +56,8 @@ def no_checkpoint(step: str) -> None:
     """Go on."""
 
 
-def _untold(suppressed: StoreSuppressed) -> None:
-    del suppressed
+def _untold(settled: Settled) -> None:
+    del settled
 
 
 def restore_leader(leader: Leader, state: LeaderState, now_s: float) -> list[LeaderEffect]:
@@ -98,13 +100,13 @@ class LeaderRunner:
         commit: Callable[[Mapping[TopicPartition, int]], None],
         call: Callable[[CallHelper | CallCountersign], None],
         checkpoint: Checkpoint = no_checkpoint,
-        tell: Callable[[StoreSuppressed], None] = _untold,
+        tell: Callable[[Settled], None] = _untold,
     ) -> None:
         """Wire the ends up.
 
         commit      commits offsets of the log
         call        begins a call of the Helper; its answer is fed back as an event
-        tell        hears of every window that is settled without a release
+        tell        is told of every window that ended
         """
         self._leader, self._state, self._store = leader, state, store
         self._commit, self._call, self._checkpoint = commit, call, checkpoint
@@ -146,6 +148,7 @@ class LeaderRunner:
                 self._store.write(effect.released)
                 self._checkpoint("between store and transcript")
                 self._state.store_release(effect)
+                self._tell(effect)
             case StoreTask():
                 self._state.store_task(effect)
             case StoreSuppressed():
@@ -177,7 +180,9 @@ class HelperRunner:
         self._helper, self._state, self._clock = helper, state, clock
         self._helper_pk, self._announcements = helper_pk, announcements
         self._checkpoint = checkpoint
+        self._owed: RememberEpochs | None = None
         self.batches_answered = 0
+        self.asked_s = 0.0
 
     def submit_epochs(self, epochs: Sequence[bytes]) -> None:
         """Verify and keep epochs that the Leader hands over."""
@@ -218,8 +223,19 @@ class HelperRunner:
             key_announcements=list(self._announcements()),
         )
 
+    def carry_out_owed(self) -> None:
+        """Store what a full disk held up.
+
+        Raises      StorageUnavailable
+        """
+        if self._owed is not None:
+            self._state.keep_epochs(self._owed.epochs, dict(self._owed.counters))
+            self._owed = None
+
     def _run(self, event: HelperEvent) -> HelperEffect | None:
         """Carry effects out until a reply; a reply is always the last effect."""
+        self.asked_s = self._clock()
+        self.carry_out_owed()
         reply: HelperEffect | None = None
         for effect in self._helper.handle(event):
             name = type(effect).__name__
@@ -231,7 +247,9 @@ class HelperRunner:
     def _carry_out(self, effect: HelperEffect) -> HelperEffect | None:
         match effect:
             case RememberEpochs():
-                self._state.keep_epochs(effect.epochs, dict(effect.counters))
+                # In memory they are known: they must be durable before anything else is answered.
+                self._owed = effect
+                self.carry_out_owed()
             case CommitAnswer():
                 self._state.commit(effect.answer)
                 self._checkpoint("between commit and sum")

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-import structlog
+from structlog.typing import FilteringBoundLogger
 
 
 class Trouble(StrEnum):
-    """A state that is waited out; the label of its gauge and its name in the status."""
+    """A state that is waited out and left again; its name in logs, status and metrics."""
 
     LOG_AWAY = "log_away"
-    LOG_SILENT = "log_silent"
     HELPER_AWAY = "helper_away"
     STORAGE = "storage"
 
@@ -27,26 +26,26 @@ class Standing:
 
 
 class Troubles:
-    """The troubles of one party; `party` names its logger."""
+    """The troubles of one party."""
 
-    def __init__(self, party: str) -> None:
-        self._log = structlog.get_logger(party)
+    def __init__(self, log: FilteringBoundLogger) -> None:
+        self._log = log
         self._standing: dict[Trouble, Standing] = {}
 
     @property
     def standing(self) -> Mapping[Trouble, Standing]:
         """What stands now."""
-        return self._standing
+        return dict(self._standing)
 
     def begin(self, trouble: Trouble, now_s: float, detail: str) -> None:
         """Note a trouble; one that stands already is not told again."""
         if trouble not in self._standing:
             self._standing[trouble] = Standing(now_s, detail)
-            self._log.warning(trouble.value, detail=detail)
+            self._log.warning("trouble", what=trouble.value, detail=detail)
 
     def end(self, trouble: Trouble, now_s: float) -> None:
         """Note that a trouble is over, if it stood."""
         standing = self._standing.pop(trouble, None)
         if standing is not None:
             lasted_s = round(now_s - standing.since_s, 1)
-            self._log.warning(f"{trouble.value} is over", lasted_s=lasted_s)
+            self._log.warning("trouble over", what=trouble.value, lasted_s=lasted_s)

@@ -21,6 +21,7 @@ from aggregator.events import (
     EpochsArrived,
     LeaderEvent,
     ReportsArrived,
+    StoreRelease,
     StoreSuppressed,
     Tick,
 )
@@ -366,6 +367,17 @@ def start_helper(
     return helper, state, runner
 
 
+class Failures:
+    """What ended calls of a served Helper; none of it ends the Helper."""
+
+    def __init__(self) -> None:
+        self.seen: list[BaseException] = []
+
+    def __call__(self, error: BaseException) -> bool:
+        self.seen.append(error)
+        return False
+
+
 class Fleet:
     """A Leader and a Helper joined by direct calls, over a log in memory."""
 
@@ -408,9 +420,13 @@ class Fleet:
             commit=self.log.commit,
             call=self.calls.append,
             checkpoint=checkpoint,
-            tell=self.told.append,
+            tell=self._note,
         )
         self.runner.carry_out(owed)
+
+    def _note(self, settled: StoreRelease | StoreSuppressed) -> None:
+        if isinstance(settled, StoreSuppressed):
+            self.told.append(settled)
 
     def restart_leader(self) -> None:
         """Crash and come back: memory is lost, state and log remain."""

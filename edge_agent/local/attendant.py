@@ -20,6 +20,8 @@ from edge_agent.shell import AgentShell
 from edge_agent.sources.change import Changed, change_sources
 from edge_agent.sources.port import Absence, Source, SourceRegistry
 from edge_agent.task_windows import TaskWindows
+from transport.http_port import HttpPort
+from transport.systemd import Notifier
 from wire.catalogue import Catalogue
 
 from .board import Board
@@ -33,8 +35,7 @@ from .log_level import LEVELS, LevelGate
 from .reload import reload
 from .report_view import report_views
 from .rows import EventRow, Flattener, Row, clean_name
-from .self_metrics import MetricsServer, SelfStatus
-from .systemd import Notifier
+from .self_metrics import SelfStatus, metrics_port
 
 _CLOCK_EVERY_MS: Final = 60_000
 _SETTLE_MS: Final = 60_000
@@ -228,12 +229,12 @@ class Attendant:
             self._log.warning("no live view", error=str(error))
             return None
 
-    def _open_server(self) -> MetricsServer | None:
+    def _open_server(self) -> HttpPort | None:
         section = self._config.metrics
         if not section.enabled:
             return None
         try:
-            server = MetricsServer(section.port, self.self_status)
+            server = metrics_port(section.port, self.self_status)
         except OSError as error:
             self._log.warning("no counters", port=section.port, error=str(error))
             return None

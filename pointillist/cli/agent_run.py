@@ -117,9 +117,9 @@ def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> 
     from edge_agent.live import open_agent, sources_of
     from edge_agent.local.attendant import Attendant, Reloading
     from edge_agent.local.log_level import log_to_stderr
-    from edge_agent.local.systemd import Notifier
     from transport.port import TransportUnavailable
     from transport.privileges import take_descriptors
+    from transport.systemd import Notifier
     from wire.catalogue import Catalogue
 
     take_descriptors()

@@ -58,7 +58,7 @@ def run(
     log_to_stderr()
     with (
         reported(ExitCode.REFUSED, FencedOut, hint="another Helper runs on this state"),
-        reported(ExitCode.UNAVAILABLE, StateUnusable, PrivilegeError),
+        reported(ExitCode.UNAVAILABLE, StateUnusable, PrivilegeError, OSError),
     ):
         run_helper(settings, after_restore=after_restore, say=say)
 
@@ -116,7 +116,11 @@ def countersign(
 
 @app.command(epilog="Example: pointillist helper status --config helper.toml --json")
 def status(config: ConfigOption, json: JsonFlag = False) -> None:
-    """Show what the Helper last said about itself."""
+    """Show whether the Helper runs, what it waits for, and what it counted.
+
+    Exit code 0 when it runs and does its work, 1 when something keeps it from it, 4 when it does
+    not run.
+    """
     show_status(_load(config).status_file, "helper", json)
 
 

@@ -59,12 +59,14 @@ def run(config: ConfigOption) -> None:
     from aggregator.detector import DetectorFileError
     from aggregator.processes import run_leader
     from aggregator.state_file import StateUnusable
+    from transport.port import TransportUnavailable
     from transport.privileges import PrivilegeError
 
     settings = _load(config)
     log_to_stderr()
     with (
         reported(ExitCode.UNAVAILABLE, StateUnusable, PrivilegeError),
+        reported(ExitCode.UNAVAILABLE, TransportUnavailable, OSError),
         reported(ExitCode.USAGE, DetectorFileError),
     ):
         run_leader(settings, say=say)
@@ -72,7 +74,11 @@ def run(config: ConfigOption) -> None:
 
 @app.command(epilog="Example: pointillist leader status --config leader.toml --json")
 def status(config: ConfigOption, json: JsonFlag = False) -> None:
-    """Show what the Leader last said: windows, releases, rejections by reason."""
+    """Show whether the Leader runs, what it waits for, its windows and rejections by reason.
+
+    Exit code 0 when it runs and does its work, 1 when something keeps it from it, 4 when it does
+    not run.
+    """
     show_status(_load(config).status_file, "leader", json)
 
 

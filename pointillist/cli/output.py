@@ -106,7 +106,8 @@ def emit(obj: Any, json: bool, text: str | Callable[[Any], str | None] | None = 
 
 
 _TIMES: Final = {
-    "time", "helper_seen", "leader_seen", "first_window", "last_window", "effective_from", "expiry",
+    "time", "since", "said", "window_start", "window_end", "helper_seen", "leader_seen",
+    "first_window", "last_window", "effective_from", "expiry",
     "not_before", "not_after", "frozen_until", "resumes_after", "refuses_windows_before",
 }  # fmt: skip
 """Names of values that are seconds since 1970; text shows them as dates."""

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import platformdirs
 import typer
 
-from .output import CommandError, ExitCode, JsonFlag, emit, refused, say, usage_error
+from .output import (
+    CommandError,
+    ExitCode,
+    JsonFlag,
+    emit,
+    refused,
+    reported,
+    say,
+    usage_error,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +27,8 @@ if TYPE_CHECKING:
 _HELP = """Ask SQL of the released numbers.
 
 The views are [bold]releases[/bold], every released cell of every window,
-[bold]latest[/bold], the newest window of every series, with numbers below noise left empty, and
+[bold]latest[/bold], the newest window of every series, with numbers below noise left empty,
+[bold]windows[/bold], how every window ended: released, or suppressed and why, and
 [bold]causes[/bold], the root-cause tables of `pointillist causes`.
 The query runs in this process over the Leader's released Parquet; it can read that folder and
 nothing else, and change nothing.
@@ -32,9 +42,15 @@ pointillist query "SELECT window_start, share FROM releases WHERE cell = 'gpu_ti
 
 pointillist query "SELECT series, count(DISTINCT window_start) FROM releases GROUP BY 1" --json
 
+pointillist query "SELECT outcome, reason, count(*) AS windows FROM windows GROUP BY ALL"
+
+pointillist query --check    windows that have no end, which must not be
+
 pointillist query --schema   every column and what it means
 
 Where a row says below_noise, its value is under two standard errors and is no number to quote."""
+
+_NO_FOLDER = "run `pointillist demo` first, or name it with --folder"
 
 app = typer.Typer(
     help="SQL over the released numbers.", rich_markup_mode="rich", subcommand_metavar=""
@@ -52,7 +68,9 @@ def query(
     context: typer.Context,
     sql: Annotated[
         str | None,
-        typer.Argument(metavar="SQL", help="One SELECT over `releases`, `latest` or `causes`."),
+        typer.Argument(
+            metavar="SQL", help="One SELECT over `releases`, `latest`, `windows` or `causes`."
+        ),
     ] = None,
     folder: Annotated[
         Path | None,
@@ -64,12 +82,22 @@ def query(
     ] = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")] = False,
     schema: Annotated[bool, typer.Option("--schema", help="Print the columns and stop.")] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="List windows that were neither released nor suppressed; exit code 1 if any.",
+        ),
+    ] = False,
     json: JsonFlag = False,
 ) -> None:
     if csv and json:
         raise usage_error("--csv and --json exclude each other")
     if schema:
         _print_schema(json)
+        return
+    if check:
+        _check(folder or default_folder(), csv, json)
         return
     if sql is None:
         typer.echo(context.get_help())
@@ -84,16 +112,30 @@ def default_folder() -> Path:
     return runs[-1] if runs else Path(platformdirs.user_data_dir("pointillist")) / "releases"
 
 
+def _check(folder: Path, csv: bool, json: bool) -> None:
+    """Print windows without an end.
+
+    Raises      CommandError when there is one
+    """
+    from aggregator.releases import windows_without_an_end
+
+    with reported(ExitCode.USAGE, FileNotFoundError, hint=_NO_FOLDER):
+        missing = windows_without_an_end(folder)
+    if missing.empty and not (csv or json):
+        say("every window was released or suppressed with a reason")
+        return
+    _print_rows(missing, csv, json)
+    if not missing.empty:
+        raise CommandError(ExitCode.FAILED, f"{len(missing)} windows have no end")
+
+
 def _run(sql: str, folder: Path) -> pd.DataFrame:
     from aggregator.releases import QueryForbidden, QueryRefused
     from aggregator.releases import query as run
 
     try:
-        return run(sql, folder)
-    except FileNotFoundError as error:
-        raise CommandError(
-            ExitCode.USAGE, str(error), "run `pointillist demo` first, or name it with --folder"
-        ) from error
+        with reported(ExitCode.USAGE, FileNotFoundError, hint=_NO_FOLDER):
+            return run(sql, folder)
     except QueryForbidden as error:
         raise refused(str(error)) from error
     except QueryRefused as error:
@@ -103,8 +145,9 @@ def _run(sql: str, folder: Path) -> pd.DataFrame:
 def _print_schema(json: bool) -> None:
     from aggregator.cause_files import CAUSE_MEANINGS
     from aggregator.release_files import MEANINGS
+    from aggregator.releases import WINDOW_MEANINGS
 
-    views = {"releases": MEANINGS, "causes": CAUSE_MEANINGS}
+    views = {"releases": MEANINGS, "windows": WINDOW_MEANINGS, "causes": CAUSE_MEANINGS}
     columns = [
         {"view": view, "column": name, "type": str(kind), "meaning": meaning}
         for view, meanings in views.items()

@@ -26,7 +26,7 @@ from aggregator.helper_state import HelperState
 from aggregator.leader import Leader
 from aggregator.leader_state import LeaderState
 from aggregator.released import MemoryStore, ReleasedWindow
-from aggregator.runners import HelperRunner, LeaderRunner
+from aggregator.runners import HelperRunner, LeaderRunner, Settled
 from aggregator.tasks import sign_roster, sign_task
 from privacy.masks import mask_into
 from privacy.sealing import HpkeKeyPair
@@ -100,7 +100,7 @@ class Parties:
             self._store,
             commit=self._commit,
             call=self._calls.append,
-            tell=self._told.append,
+            tell=self._note,
         )
         self.helper = Helper(
             self._directory(papers, roster_bytes, span[0]),
@@ -154,6 +154,10 @@ class Parties:
 
     def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         self._consumer.commit(dict(offsets))
+
+    def _note(self, settled: Settled) -> None:
+        if isinstance(settled, StoreSuppressed):
+            self._told.append(settled)
 
     # Time
 

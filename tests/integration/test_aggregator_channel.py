@@ -16,6 +16,7 @@ from aggregator.config import HelperAddress
 from aggregator.helper_port import HelperUnavailable
 from tests.protocol_kit import (
     Clock,
+    Failures,
     Fleet,
     World,
     build_world,
@@ -35,8 +36,8 @@ class Served:
         assert self.address.socket is not None
         prepare_socket_folder(self.address.socket, None, None)
         _, self.state, runner = start_helper(world, folder, self.clock)
-        self.failures: list[BaseException] = []
-        self.server = serve(runner, self.address, self.failures.append, threading.Lock())
+        self.failures = Failures()
+        self.server = serve(runner, self.address, self.failures, threading.Lock())
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ def test_message_above_the_bound_is_refused(served: Served) -> None:
     with pytest.raises(HelperUnavailable):
         channel.submit_batch(bytes(2000), epochs_complete=False)
     channel.close()
-    assert served.failures == []
+    assert served.failures.seen == []
 
 
 def test_garbage_is_refused_with_its_reason_and_the_helper_lives(served: Served) -> None:
@@ -91,7 +92,7 @@ def test_garbage_is_refused_with_its_reason_and_the_helper_lives(served: Served)
     assert channel.submit_release(b"\2" * 304, b"").refusal
     assert channel.status().refused == {"version": 1, "length": 3}
     channel.close()
-    assert served.failures == []
+    assert served.failures.seen == []
 
 
 def test_socket_folder_is_closed_to_others(served: Served) -> None:

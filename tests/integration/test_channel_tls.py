@@ -20,7 +20,7 @@ from cryptography.x509.oid import NameOID
 from aggregator.channel import ChannelHelper, serve
 from aggregator.config import HelperAddress, TlsFiles
 from aggregator.helper_port import HelperUnavailable
-from tests.protocol_kit import Clock, build_world, start_helper
+from tests.protocol_kit import Clock, Failures, build_world, start_helper
 from transport.keyfiles import KeyFileRefused
 from transport.rpc.pointillist_pb2_grpc import HelperStub
 from wire.proto import pointillist_pb2 as pb
@@ -106,12 +106,12 @@ def address(authority: Authority, tmp_path: Path) -> Iterator[HelperAddress]:
         host_port = f"127.0.0.1:{free.getsockname()[1]}"
     _, state, runner = start_helper(build_world(9), tmp_path, Clock())
     listens = HelperAddress(None, host_port, authority.issue("helper"))
-    failures: list[BaseException] = []
-    server = serve(runner, listens, failures.append, threading.Lock())
+    failures = Failures()
+    server = serve(runner, listens, failures, threading.Lock())
     yield HelperAddress(None, host_port, authority.issue("leader"), call_timeout_s=10)
     server.stop(0).wait()
     state.close()
-    assert failures == []
+    assert failures.seen == []
 
 
 def test_leader_with_a_certificate_of_the_ca_is_answered(address: HelperAddress) -> None:

@@ -72,7 +72,7 @@ def test_released_minus_true_is_the_noise_drawn(tmp_path: Path) -> None:
         second = replace(second, header=second.header)
         late, in_time = reports[0], reports[1:]
         fleet.send([*forged, *in_time, *in_time[:4], second], window + WINDOW_S + 1)
-        closes_s = window + WINDOW_S + 30
+        closes_s: float = window + WINDOW_S + 30
         if number == 1:
             fleet.restart_leader()
             closes_s = fleet.clock.now_s + RESEND_S

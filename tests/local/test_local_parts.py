@@ -26,13 +26,13 @@ from edge_agent.local.live_socket import LiveClient, LiveSocket
 from edge_agent.local.proc_view import HostSampler
 from edge_agent.local.reload import reload
 from edge_agent.local.rows import MetricRow, clean_name, unit_of
-from edge_agent.local.systemd import Notifier
 from edge_agent.sources.port import SourceRegistry
 from tests.agent_live import surroundings
 from tests.local_kit import BOOT, S, activity, flattener, one_of_each, ticks
+from transport.systemd import Notifier
 
 _ENSURE_USERS = "from transport.privileges import ensure_users; ensure_users()"
-UNIT = Path("deploy/systemd/pointillist-agent.service")
+UNITS = sorted(Path("deploy/systemd").glob("*.service"))
 
 
 def fake_proc(root: Path, *, busy: int, softirqs: int, spent: int, sectors: int) -> None:
@@ -350,13 +350,14 @@ def test_unknown_records_are_counted_and_names_cleaned() -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
-def test_systemd_unit_is_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: str(unit.stem))
+def test_systemd_unit_is_one(unit: Path) -> None:
     done = subprocess.run(
-        ["systemd-analyze", "verify", str(UNIT.absolute())],
+        ["systemd-analyze", "verify", str(unit.absolute())],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert UNIT.name not in done.stderr, done.stderr
-    text = UNIT.read_text()
+    assert unit.name not in done.stderr, done.stderr
+    text = unit.read_text()
     assert "Type=notify" in text
     assert "WatchdogSec=" in text

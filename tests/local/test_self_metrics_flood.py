@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from edge_agent.local.self_metrics import MOST_READERS, MetricsServer, SelfStatus
+from edge_agent.local.self_metrics import SelfStatus, metrics_port
 from edge_agent.observer import AgentStatus
+from transport.http_port import MOST_READERS, HttpPort
 
 STATUS = SelfStatus(
     AgentStatus(
@@ -22,8 +23,8 @@ STATUS = SelfStatus(
 
 
 @pytest.fixture
-def server() -> Iterator[MetricsServer]:
-    made = MetricsServer(0, lambda: STATUS)
+def server() -> Iterator[HttpPort]:
+    made = metrics_port(0, lambda: STATUS)
     yield made
     made.close()
 
@@ -34,7 +35,7 @@ def _scrape(port: int) -> str:
 
 
 def test_metrics_connections_that_say_nothing_are_bounded_and_the_next_is_served(
-    server: MetricsServer, capfd: pytest.CaptureFixture[str]
+    server: HttpPort, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = threading.active_count()
     with contextlib.ExitStack() as held:
@@ -46,7 +47,7 @@ def test_metrics_connections_that_say_nothing_are_bounded_and_the_next_is_served
 
 
 def test_metrics_requests_that_break_off_write_nothing_to_the_log(
-    server: MetricsServer, capfd: pytest.CaptureFixture[str]
+    server: HttpPort, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for text in (b"GET /metrics HTTP/1.1\r\n", b"\x1b[2J\r\n\r\n", b"GET / HTTP/9\r\nA"):
         with socket.create_connection(("127.0.0.1", server.port), 20) as reader:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -175,6 +176,21 @@ def test_query_command_explains_itself(run: Shell, folder: Path) -> None:
     assert set(columns) <= set(read_releases(folder).columns)
     code, out, _ = run("--schema")
     assert (code, "standard error of value" in " ".join(out.split())) == (0, True)
+
+
+def test_query_command_checks_that_every_window_ended(
+    run: Shell, folder: Path, tmp_path: Path
+) -> None:
+    code, out, err = run("--check", folder=folder)
+    assert (code, out) == (0, "")
+    assert "every window" in err
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (lost,) = copy.glob("series=*/date=*/*T235900Z*.parquet")
+    lost.unlink()
+    code, out, err = run("--check", "--json", folder=copy)
+    assert (code, len(json.loads(out))) == (ExitCode.FAILED, 1)
+    assert "no end" in err
+    assert run("--check", folder=tmp_path / "none")[0] == ExitCode.USAGE
 
 
 def test_query_command_ends_with_the_documented_code(

@@ -174,5 +174,5 @@ def test_store_reports_a_damaged_file(tmp_path: Path) -> None:
     path = tmp_path / "leader" / "store.duckdb"
     path.parent.mkdir()
     path.write_bytes(b"not a database" * 1000)
-    with opened(tmp_path) as store, pytest.raises(StorageUnavailable, match="store.duckdb"):
+    with opened(tmp_path) as store, pytest.raises(StorageUnavailable, match=r"store\.duckdb"):
         store.repair()

@@ -43,7 +43,7 @@ class Notifier:
         return cls(address, int(period) if mine else 0)
 
     def ready(self, status: str) -> None:
-        """Say that the agent works, at start and after a reload."""
+        """Say that the program works, at start and after a reload."""
         self._send(f"READY=1\nSTATUS={status}")
 
     def reloading(self) -> None:
@@ -51,7 +51,7 @@ class Notifier:
         self._send(f"RELOADING=1\nMONOTONIC_USEC={self._monotonic_us()}")
 
     def stopping(self) -> None:
-        """Say that the agent ends."""
+        """Say that the program ends."""
         self._send("STOPPING=1")
 
     def alive(self) -> None:
