@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 KIT: Final = ROOT / ".tools" / "gpu"
-DEVICE = Path("/dev/nvidiactl")
 OUT: Final = "GPU_CHECK_OUT"
 AS_EXPECTED, DIFFERENT, UNCHECKED, NO_GPU = 0, 1, 2, 77
 TRIES: Final = 10
@@ -96,10 +95,12 @@ class Found:
 
 def main() -> int:
     """Compare, print one line per difference, and write what was found."""
-    if shutil.which("nvidia-smi") is None or not DEVICE.exists():
-        print(f"gpu-check: this machine has no NVIDIA GPU (no nvidia-smi or no {DEVICE})")
-        return NO_GPU
     sys.path[:0] = [str(ROOT), str(KIT), *(str(wheel) for wheel in KIT.glob("nvidia_ml_py*.whl"))]
+    from scripts.gpu_present import nvidia_gpus
+
+    if shutil.which("nvidia-smi") is None or not nvidia_gpus():
+        print("gpu-check: this machine has no NVIDIA GPU (no nvidia-smi or no /dev/nvidia0)")
+        return NO_GPU
     try:
         from edge_agent.devices.nvml import NvmlReader  # noqa: F401 - is the kit there?
         from edge_agent.devices.port import DevicesUnavailable

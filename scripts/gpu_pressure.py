@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 KIT: Final = ROOT / ".tools" / "gpu"
-DEVICE: Final = Path("/dev/nvidiactl")
 OUT: Final = "GPU_CHECK_OUT"
 AS_EXPECTED, DIFFERENT, UNCHECKED, NO_GPU = 0, 1, 2, 77
 WARM_UP_S, PRESS_S, REST_S = 20.0, 10.0, 12.0
@@ -50,8 +49,10 @@ def main(words: Sequence[str] | None = None) -> int:
         gpu, injector, duty = given.press
         press(gpu, injector, float(duty))
         return AS_EXPECTED
-    if shutil.which("nvidia-smi") is None or not DEVICE.exists():
-        print(f"gpu-pressure: this machine has no NVIDIA GPU (no nvidia-smi or no {DEVICE})")
+    from scripts.gpu_present import nvidia_gpus
+
+    if shutil.which("nvidia-smi") is None or not nvidia_gpus():
+        print("gpu-pressure: this machine has no NVIDIA GPU (no nvidia-smi or no /dev/nvidia0)")
         return NO_GPU
     try:
         results = check()

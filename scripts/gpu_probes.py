@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-DEVICE: Final = Path("/dev/nvidiactl")
 AS_EXPECTED, DIFFERENT, UNCHECKED, NO_GPU = 0, 1, 2, 77
 OUT: Final = "GPU_CHECK_OUT"
 """A folder that gets a copy of the figures."""
@@ -282,10 +281,12 @@ def measure_cost(loop: Loop) -> Slowdown:
 
 def main() -> int:
     """Check, print, and write bench/results/gpu-probes.json where probes can be attached."""
-    if not DEVICE.exists():
-        print(f"gpu-probes: this machine has no NVIDIA GPU (no {DEVICE})")
-        return NO_GPU
     sys.path.insert(0, str(ROOT))
+    from scripts.gpu_present import nvidia_gpus
+
+    if not nvidia_gpus():
+        print("gpu-probes: this machine has no NVIDIA GPU (no /dev/nvidia0)")
+        return NO_GPU
     for module in ("torch", "numpy"):
         if importlib.util.find_spec(module) is None:
             print(f"gpu-probes: expected {module} in {sys.executable}")

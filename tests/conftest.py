@@ -11,16 +11,12 @@ from hypothesis import settings
 
 from pointillist.broker.jars import installable, missing_programs
 from pointillist.broker.local import BrokerOptions, LocalBroker, Running
+from scripts.gpu_present import nvidia_gpus
 
 settings.register_profile("quick", deadline=None, max_examples=50)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 _runnable_but_skipped: list[str] = []
-
-LIVE = ("root", "kafka", "browser", "live")
-"""Markers of tests that watch a real kernel, broker, browser or processes run in real time."""
-LIVE_FOLDERS = {"integration", "fault", "transport", "local"}
-"""Folders of tests that are so throughout."""
 
 _UNSECURED_TOKENS = {
     # Tokens without a signature: a test's own identity provider.
@@ -55,15 +51,26 @@ def broker(local_broker: LocalBroker) -> Running:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give what depends on the machine's own time more tries, which the summary names.
-
-    Whoever shares the machine takes CPU time from it, and bounds of such tests are those of a
-    machine of its own. A test of pure code gets one try.
-    """
+    """Say what runs beside what, and give what depends on the machine's own time more tries."""
     for item in items:
-        by_folder = item.path.parent.name in LIVE_FOLDERS
-        if by_folder or any(item.get_closest_marker(marker) for marker in LIVE):
+        item.add_marker(pytest.mark.xdist_group(_beside(item)))
+        if item.get_closest_marker("live"):
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=5))
+    items.sort(key=_turn)
+
+
+def _beside(item: pytest.Item) -> str:
+    """Name the group whose tests run one after the other, on one worker: a file as a rule."""
+    for marker in ("kafka", "kernel"):
+        if item.get_closest_marker(marker):
+            return marker
+    return item.path.name
+
+
+def _turn(item: pytest.Item) -> int:
+    """Begin with what takes longest, so that no worker is left with it at the end."""
+    longest = ("kafka", "kernel", "slow")
+    return min((at for at, one in enumerate(longest) if item.get_closest_marker(one)), default=9)
 
 
 def why_not(marker: str) -> str | None:
@@ -72,7 +79,7 @@ def why_not(marker: str) -> str | None:
         return "needs root"
     if marker == "kafka" and (missing := missing_programs()) and not installable():
         return f"needs {' and '.join(missing)}"
-    if marker == "gpu" and not os.access("/dev/nvidiactl", os.R_OK):
+    if marker == "gpu" and not nvidia_gpus():
         return "needs an NVIDIA GPU"
     if marker == "browser" and not (shutil.which("chromium") or shutil.which("google-chrome")):
         return "needs Chromium"

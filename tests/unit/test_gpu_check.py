@@ -62,8 +62,9 @@ Path({told!r}).write_text(json.dumps(told))
 """
 
 CHECK = (
-    "import sys; from pathlib import Path; from scripts import gpu_check as check; "
-    "check.DEVICE = Path('/dev/null'); check.TRIES = 3; sys.exit(check.main())"
+    "import sys; from pathlib import Path; from scripts import gpu_check as check, gpu_present; "
+    "gpu_present.nvidia_gpus = lambda: [Path('/dev/nvidia0')]; "
+    "check.TRIES = 3; sys.exit(check.main())"
 )
 
 
