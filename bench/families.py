@@ -1,8 +1,9 @@
 """How well the family rules do: `make bench-families`.
 
-GPU time in the family "other" over recorded traces, and the share of names that are classed right
-among those the rules were never written from. It needs the folder of traces: `shared/data/kineto`
-beside the checkout, or `kineto` in the folder that POINTILLIST_SHARED_DATA names.
+GPU time in a right family over labelled traces, GPU time in the family "other" over recorded ones,
+and the share of names that are classed right among those the rules were never written from. It
+needs `kernel-labels` and `kineto` in `shared/data` beside the checkout, or in the folder that
+POINTILLIST_SHARED_DATA names.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Final
 
+from bench.kernel_labels import LABELS, accuracy_by_time, read_labels
 from bench.kernel_table import SPENT, NamedKernel, read_table, stem
 from bench.record import ROOT, Figure, write_result
 from edge_agent.families import FamilyRules
@@ -25,10 +28,10 @@ OTHER: Final = "other"
 
 def main() -> int:
     """Measure, print a small table, write bench/results/families.json."""
-    folder = traces_folder()
-    traces = sorted(folder.glob("*.json.gz")) if folder.is_dir() else []
-    if not traces:
-        print(f"no traces in {folder}: name the folder that holds kineto/ in "
+    folder = data_folder()
+    traces = sorted((folder / "kineto").glob("*.json.gz"))
+    if not traces or not (folder / LABELS).exists():
+        print(f"no kineto/*.json.gz and {LABELS} in {folder}: name the folder that holds both in "
               "POINTILLIST_SHARED_DATA", file=sys.stderr)  # fmt: skip
         return 1
     rules = FamilyRules.load(families=Catalogue.load().classes("family"))
@@ -39,6 +42,7 @@ def main() -> int:
     unseen = unseen_rows(rows, rules)
     seen = [row for row in rows if row not in unseen]
     figures = [
+        *_by_time(folder / LABELS, rules),
         Figure("other_percent_median", median(list(others.values())), "percent of GPU time", 1),
         Figure("other_percent_worst", max(others.values()), "percent of GPU time", 5),
         Figure("other_traces", len(others), "traces"),
@@ -54,10 +58,10 @@ def main() -> int:
     return 0
 
 
-def traces_folder() -> Path:
-    """Where the recorded traces lie."""
+def data_folder() -> Path:
+    """Where the recorded traces and the labelled names lie."""
     named = os.environ.get("POINTILLIST_SHARED_DATA")
-    return (Path(named) if named else ROOT.parent / "shared" / "data") / "kineto"
+    return Path(named) if named else ROOT.parent / "shared" / "data"
 
 
 def other_percent(trace: Path, rules: FamilyRules) -> float:
@@ -92,6 +96,24 @@ def right(rows: Sequence[NamedKernel], rules: FamilyRules) -> int:
 def median(values: Sequence[float]) -> float:
     """Middle value; the upper of two."""
     return sorted(values)[len(values) // 2]
+
+
+def _by_time(labels: Path, rules: FamilyRules) -> list[Figure]:
+    """Give how right the rules are by GPU time: all traces, and those that were first judged."""
+    kernels = read_labels(labels)
+    found = accuracy_by_time(kernels, rules)
+    unseen = accuracy_by_time([one for one in kernels if one.held_out], rules)
+    for trace, percent in sorted(found.items(), key=lambda row: row[1]):
+        print(f"{percent:8.3f} % of GPU time right  {trace}")
+    unit = "percent of GPU time"
+    return [
+        Figure("accuracy_by_time_worst_percent", min(found.values()), unit, 80),
+        Figure("accuracy_by_time_mean_percent", mean(found.values()), unit, 95),
+        Figure("accuracy_by_time_traces", len(found), "traces"),
+        Figure("accuracy_by_time_heldout_worst_percent", min(unseen.values()), unit, 80),
+        Figure("accuracy_by_time_heldout_mean_percent", mean(unseen.values()), unit, 95),
+        Figure("accuracy_by_time_heldout_traces", len(unseen), "traces"),
+    ]
 
 
 def _accuracy(part: str, rows: Sequence[NamedKernel], rules: FamilyRules) -> list[Figure]:

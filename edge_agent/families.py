@@ -12,20 +12,34 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from .kernel_name import LONGEST_NAME
+from .kernel_parts import NameParts, name_parts
 
 _CACHED_NAMES = 16_384
-_FIELDS = {"id", "priority", "family", "pattern", "match"}
+_FIELDS = {"id", "priority", "family", "where", "pattern", "match"}
+_SPOKEN = {
+    "whole": "the name", "name": "the function's own name", "arguments": "its template arguments",
+    "scope": "its namespaces",
+}  # fmt: skip
+_NOTHING = "no other rule matches"
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyRule:
-    """One rule: a name that holds `pattern` is of `family`, unless an earlier rule took it."""
+    """One rule: a name that holds `pattern` is of `family`, unless an earlier rule took it.
+
+    where    the part of the name that is searched, a field of `NameParts`
+    """
 
     id: str
     priority: int
     family: str
+    where: str
     pattern: re.Pattern[str]
     match: tuple[str, ...]
+
+    def search(self, parts: NameParts) -> re.Match[str] | None:
+        """Look for the pattern in its part of a name."""
+        return self.pattern.search(getattr(parts, self.where))
 
 
 class Explanation(NamedTuple):
@@ -76,20 +90,22 @@ class FamilyRules:
         """Return the family of a kernel with the rule and the words that decided it."""
         name = kernel_name[:LONGEST_NAME]
         rule = self.rules[self._find(name)]
-        found = rule.pattern.search(name)
+        found = rule.search(name_parts(name))
         words = found.group(0) if found else ""
-        why = f"found {words!r} (priority {rule.priority})" if words else "no other rule matches"
+        where = _SPOKEN[rule.where]
+        why = f"found {words!r} in {where} (priority {rule.priority})" if words else _NOTHING
         return Explanation(rule.family, rule.id, why)
 
     def others(self, kernel_name: str) -> tuple[Candidate, ...]:
         """Return the rules that match as well and lost, in their order; the last is left out."""
-        name = kernel_name[:LONGEST_NAME]
-        found = [(rule, rule.pattern.search(name)) for rule in self.rules[:-1]]
+        parts = name_parts(kernel_name[:LONGEST_NAME])
+        found = [(rule, rule.search(parts)) for rule in self.rules[:-1]]
         matches = [Candidate(r.family, r.id, r.priority, m.group(0)) for r, m in found if m]
         return tuple(matches[1:])
 
     def _search(self, name: str) -> int:
-        return next(i for i, rule in enumerate(self.rules) if rule.pattern.search(name))
+        parts = name_parts(name)
+        return next(i for i, rule in enumerate(self.rules) if rule.search(parts))
 
 
 @lru_cache(maxsize=1)
@@ -102,17 +118,22 @@ def pipeline_applications() -> dict[str, str]:
 
 def _rule(entry: dict[str, Any], families: Collection[str] | None) -> FamilyRule:
     name = entry.get("id", "without id")
+    entry = {"where": "whole", **entry}
     if set(entry) != _FIELDS:
         raise ValueError(
             f"family rule {name}: expected fields {sorted(_FIELDS)}, got {sorted(entry)}"
         )
     if families is not None and entry["family"] not in families:
         raise ValueError(f"family rule {name}: {entry['family']!r} is no family of the catalogue")
+    if entry["where"] not in _SPOKEN:
+        raise ValueError(f"family rule {name}: where is one of {sorted(_SPOKEN)}")
     try:
         pattern = re.compile(entry["pattern"])
     except re.error as error:
         raise ValueError(f"family rule {name}: pattern does not compile: {error}") from error
-    return FamilyRule(name, entry["priority"], entry["family"], pattern, tuple(entry["match"]))
+    return FamilyRule(
+        name, entry["priority"], entry["family"], entry["where"], pattern, tuple(entry["match"])
+    )
 
 
 def _refuse_repeats(rules: list[FamilyRule]) -> None:

@@ -9,15 +9,14 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from .kernel_parts import declared
+
 LONGEST_NAME: Final = 4096
 """Characters of a name that are read: template names reach kilobytes, the head decides."""
 
 LONGEST_KEY: Final = 160
 """Characters of a key."""
 
-_ANONYMOUS: Final = re.compile(r"\(anonymous namespace\)::|<unnamed>::|\(anonymous class\)::")
-_LAMBDA: Final = re.compile(r"\{lambda\([^{}]*?\)#\d+\}|\[lambda\([^\[\]]*?\)[^\[\]]*\]")
-_CUT_MARK: Final = re.compile(r"~[0-9a-f]{4}$")
 _BOILERPLATE: Final = re.compile(
     r"\b(?:at|c10|native|cuda|detail|std|at_cuda_detail|internal|engines_precompiled)::"
 )
@@ -66,30 +65,11 @@ def normalise(name: str) -> str:
     if _TRANSFER.match(text):
         words = text.strip("[]").removeprefix("CUDA ").split("(")[0].split()
         return " ".join((words[0].capitalize(), *words[1:]))
-    text = _LAMBDA.sub("lambda", _ANONYMOUS.sub("", _CUT_MARK.sub("", text)))
-    outer, inner = _split(text)
-    base = _without_sizes(_BOILERPLATE.sub("", outer.rpartition(" ")[2] or outer))
+    outer, inner = declared(text)
+    base = _without_sizes(_BOILERPLATE.sub("", outer))
     if _WRAPPER.search(base) and (word := _meaning(inner)):
         base = f"{base}<{_without_sizes(word)}>"
     return _TENSILE_TUNING.sub(r"\1", base)[:LONGEST_KEY]
-
-
-def _split(text: str) -> tuple[str, str]:
-    """Split into what stands outside all brackets and the template arguments.
-
-    What follows the parameters, such as `[clone .kd]`, is dropped.
-    """
-    outer: list[str] = []
-    inner: list[str] = []
-    depth = rounds = 0  # angle brackets; round ones inside of them, where < and > compare
-    for char in text:
-        if char == "(" and depth == 0:
-            break
-        depth += char == "<" and not rounds
-        (inner if depth else outer).append(char)
-        rounds += (depth > 0) * ((char == "(") - (char == ")"))
-        depth -= char == ">" and depth > 0 and not rounds
-    return "".join(outer).strip(), "".join(inner)
 
 
 def _meaning(arguments: str) -> str:

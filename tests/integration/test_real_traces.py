@@ -1,7 +1,10 @@
 """Real traces through the replay source: families, applications, and the window they make."""
 
+from statistics import mean
+
 import pytest
 
+from bench.kernel_labels import LABELS, accuracy_by_time, read_labels
 from edge_agent.activity import KernelActivity
 from edge_agent.families import FamilyRules, pipeline_applications
 from edge_agent.sources.kineto import gpu_events
@@ -44,6 +47,13 @@ def test_families_other_is_below_one_percent_at_the_median_trace(
         )
     assert shares[len(shares) // 2] < 1.0
     assert shares[-1] < 5.0
+
+
+def test_families_are_right_for_most_gpu_time_of_labelled_traces() -> None:
+    kernels = read_labels(shared_data(LABELS))
+    found = accuracy_by_time(kernels, FamilyRules.load())
+    assert min(found.values()) >= 80
+    assert mean(found.values()) >= 95
 
 
 def test_families_and_applications_name_classes_of_the_catalogue() -> None:

@@ -11,6 +11,7 @@ RULE = """
 id = "{id}"
 priority = {priority}
 family = "{family}"
+where = "whole"
 pattern = '{pattern}'
 match = []
 """
@@ -78,6 +79,26 @@ def test_families_every_rule_takes_its_own_examples(rules: FamilyRules) -> None:
         ("triton_per_fused__softmax_3", "triton_fused"),
         ("triton_tem_fused_mm_5", "gemm"),
         ("loop_add_fusion_12", "elementwise"),
+        # What it works on, and whose it is, say nothing beside what it does.
+        ("_matmul_ogs_NNT_bf16xbf16xmxfp4_16x256x64x1_swiglu", "gemm"),
+        ("mxfp4_marlin_gemm", "gemm"),
+        ("_gemm_afp4wfp4_kernel", "gemm"),
+        ("void gemm_kernel<NSA_Traits, flash::Layout>(int)", "gemm"),
+        ("void ssd_embedding_forward<float>(int)", "embedding"),
+        ("void fbgemm_gpu::_FP8rowwise_to_float_cuda_kernel<float>(int)", "quantize_activation"),
+        ("void vllm::rms_norm_static_fp8_quant_kernel<half>(int)", "quantize_activation"),
+        ("void moe::rms_norm_kernel<float>(int)", "moe"),
+        ("void flash::gemm_kernel<float>(int)", "gemm"),
+        ("void vllm::act_and_mul_kernel<half, &softmax_like>(int)", "elementwise"),
+        ("Cijk_Ailk_Bljk_BBS_BH_NSA_MT128x128x16_MI16x16x4x1", "gemm"),
+        (
+            "_ZN7cutlass13device_kernelIN5flash11enable_sm90INS1_16FlashAttnFwdSm90INS1_24Collec",
+            "attention",
+        ),
+        (
+            "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPc",
+            "elementwise",
+        ),
         ("void silently_new_kernel(int)", "other"),
         ("", "other"),
     ],
@@ -89,7 +110,7 @@ def test_families_known_traps(rules: FamilyRules, kernel: str, family: str) -> N
 def test_families_explain_names_rule_and_words(rules: FamilyRules) -> None:
     told = rules.explain("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)")
     assert (told.family, told.rule) == ("communication", "nccl")
-    assert "'nccl'" in told.why
+    assert told.why == "found 'nccl' in the function's own name (priority 120)"
     assert rules.explain("zzz").why == "no other rule matches"
 
 
@@ -116,6 +137,30 @@ def test_families_broken_rules_are_named(
     path = write_rules(tmp_path / "rules.toml", *rows)
     with pytest.raises(ValueError, match=message):
         FamilyRules.load(path, families={"x", "other"})
+
+
+def test_families_a_rule_looks_in_its_part_of_the_name_alone(tmp_path: Path) -> None:
+    path = tmp_path / "rules.toml"
+    parts = ("name", "arguments", "scope", "whole")
+    text = "".join(
+        RULE.format(
+            id=part, priority=place, family=part, pattern="rms norm" if place < 3 else ""
+        ).replace('"whole"', f'"{part}"')
+        for place, part in enumerate(parts)
+    )
+    path.write_text(text, encoding="utf-8")
+    rules = FamilyRules.load(path)
+    assert rules.classify("void a::RMSNormKernel<int>(rms_norm)")[0] == "name"
+    assert rules.classify("void a::kernel<2, RMSNorm<int> >(int)")[0] == "arguments"
+    assert rules.classify("void rms_norm::kernel<2>(int)")[0] == "scope"
+    assert rules.classify("void kernel<2>(rms_norm)")[0] == "whole"
+
+
+def test_families_a_rule_that_looks_nowhere_is_named(tmp_path: Path) -> None:
+    path = write_rules(tmp_path / "rules.toml", ("a", 1, "other", ""))
+    path.write_text(path.read_text().replace('"whole"', '"parameters"'))
+    with pytest.raises(ValueError, match="rule a: where is one of"):
+        FamilyRules.load(path)
 
 
 def test_families_long_names_are_cut(rules: FamilyRules) -> None:
