@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from .families import FamilyRules
 from .kernel_name import normalise
+from .launches.launch import Launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +30,15 @@ class FamilyShare:
     heaviest: str
 
 
-def family_shares(
-    launches: Iterable[tuple[str, int | None]], rules: FamilyRules
-) -> list[FamilyShare]:
-    """Sum launches by family, heaviest family first.
-
-    launches    (kernel name, GPU time in ns or None) of each launch; one None: no time is given
-    """
+def family_shares(launches: Iterable[Launch], rules: FamilyRules) -> list[FamilyShare]:
+    """Sum launches by family, heaviest family first; where one has no time, none is given."""
     counts: Counter[str] = Counter()
     times: Counter[str] = Counter()
     timed = True
-    for name, time_ns in launches:
-        counts[name] += 1
-        timed = timed and time_ns is not None
-        times[name] += time_ns or 0
+    for one in launches:
+        counts[one.name] += one.launches
+        timed = timed and one.gpu_time_ns is not None
+        times[one.name] += one.gpu_time_ns or 0
     weights = times if timed else counts
     groups: dict[str, list[str]] = {}
     for name in counts:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from .activity import UNKNOWN_APPLICATION
 from .families import FamilyRules, pipeline_applications
 from .kernel_mix import mix_rows
+from .launches.read import table_row
 from .signatures import Signature, SignatureError
 from .sources.kineto import gpu_events, open_trace, read_header
 
@@ -66,15 +67,7 @@ def _table(path: Path, rules: FamilyRules, application: str | None) -> Signature
 
 
 def _table_row(row: Any, rules: FamilyRules) -> _Kernel:
-    """A row of a plain table, or of a workload table of the simulator: only shares matter."""
-    if "launches_per_1000_steps" in row:
-        launches, time_ns = row["launches_per_1000_steps"], row["time_ns_per_step"]
-    else:
-        launches, time_ns = row["launches"], row.get("time_ns")
-    numbers = [launches] if time_ns is None else [launches, time_ns]
-    if not all(isinstance(number, int) and number >= 0 for number in numbers):
-        raise TypeError(f"whole numbers of at least 0 expected, got {numbers}")
-    name = str(row["name"])
+    name, launches, time_ns = table_row(row)
     return name, str(row.get("family") or rules.classify(name)[0]), launches, time_ns
 
 

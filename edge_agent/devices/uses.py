@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from edge_agent.printable import printable
+
 from .port import DeviceReading, Field, Gap, GapKind, Measured, Partition, ProcessUse
 
 _CONTAINER: Final = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
@@ -141,13 +143,8 @@ def _untold(reading: DeviceReading) -> Iterator[str]:
 
 
 def _use(unit: str, one: ProcessUse) -> Use:
-    container = _plain_name(container_of(one.cgroup))
-    return Use(unit, one.pid, _plain_name(one.name), container, one.memory_bytes, one.sm_percent)
-
-
-def _plain_name(text: str) -> str:
-    """Keep off terminals what whoever named a program or container wants them to do."""
-    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
+    container = printable(container_of(one.cgroup))
+    return Use(unit, one.pid, printable(one.name), container, one.memory_bytes, one.sm_percent)
 
 
 def _sum(values: Iterable[Measured]) -> Measured:

@@ -14,6 +14,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_agent.printable import printable
+
 from .frame import FINE_BINS, Frame, Signals, Steps, StepSource, Subject
 from .signals import FINE, NAME
 
@@ -56,11 +58,6 @@ def rounded(values: Iterable[float] | NDArray[Any]) -> Numbers:
     half = np.uint32((1 << _DROPPED_BITS - 1) - 1)
     even = (bits + half + last) & np.uint32(0xFFFFFFFF << _DROPPED_BITS & 0xFFFFFFFF)
     return np.where(np.isnan(found), found, even.view(np.float32))
-
-
-def printable(text: str) -> str:
-    """Replace what no terminal should get, as users choose the names of cgroups and programs."""
-    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
 
 
 def rows_of(frames: Sequence[Frame]) -> Iterator[Row]:

@@ -24,6 +24,7 @@ from edge_agent.activity import (
     StepMarks,
 )
 from edge_agent.diagnosis.findings import Diagnosis, Finding, SpikeBegan, SpikeEnded, Warned
+from edge_agent.printable import printable
 from edge_agent.probes.counts import Group
 from edge_agent.probes.records import GovernorState, GpuCalls
 from wire.catalogue import Catalogue
@@ -320,13 +321,6 @@ def unit_of(name: str) -> str:
     if name.endswith("_bytes_per_s"):
         return "bytes/s"
     return _UNITS.get(name.rsplit("_", 1)[-1], "") if "_" in name else ""
-
-
-def printable(text: str) -> str:
-    """Replace what a terminal would act on, and what is no text; give others as they are."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def clean_name(text: str) -> str:

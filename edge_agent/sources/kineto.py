@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import heapq
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +13,14 @@ from typing import IO, Any, cast
 
 import ijson
 
+from edge_agent.launches.launch import LONGEST_NS, Skip
+
 from .port import SourceUnavailable
 
 _CHUNK_BYTES = 1 << 16
 _HEADER_BYTES = 1 << 18
 _KINDS = frozenset({"kernel", "concurrent_kernel", "gpu_memcpy", "memcpy", "gpu_memset", "memset"})
 _COPIES = frozenset({"gpu_memcpy", "memcpy"})
-_LONGEST_EVENT_NS = 3_600 * 10**9
 _MOST_DEVICES = 1 << 16
 
 REORDER_EVENTS = 1 << 16
@@ -84,16 +86,21 @@ def read_header(path: Path) -> TraceHeader:
     return TraceHeader(first.get("application"), tag, models)
 
 
-def gpu_events(path: Path, reorder: int = REORDER_EVENTS) -> Iterator[GpuEvent]:
+def gpu_events(
+    path: Path, reorder: int = REORDER_EVENTS, skipped: Counter[Skip] | None = None
+) -> Iterator[GpuEvent]:
     """Yield the GPU events of a trace by start time, holding at most `reorder` of them back.
 
     Events that lie farther out of order come as they are. Malformed single events are left out.
-    Raises  TraceError when the file cannot be read, is cut short or is no JSON
+    skipped     counts them, by reason
+    Raises      TraceError when the file cannot be read, is cut short or is no JSON
     """
     held: list[GpuEvent] = []
     for item in trace_items(path):
         event = _gpu_event(item)
-        if event is None:
+        if not isinstance(event, GpuEvent):
+            if event is not None and skipped is not None:
+                skipped[event] += 1
             continue
         if len(held) < reorder:
             heapq.heappush(held, event)
@@ -182,18 +189,20 @@ def open_trace(path: Path) -> IO[bytes]:
     return cast("IO[bytes]", gzip.open(path, "rb")) if compressed else path.open("rb")
 
 
-def _gpu_event(item: Any) -> GpuEvent | None:
-    """Return the GPU event of one entry, or None when it is another kind or malformed."""
+def _gpu_event(item: Any) -> GpuEvent | Skip | None:
+    """Return the GPU event of one entry, why it is malformed, or None when it is another kind."""
     if not isinstance(item, dict) or str(item.get("cat", "")).lower() not in _KINDS:
         return None
     arguments = item.get("args")
     arguments = arguments if isinstance(arguments, dict) else {}
     device = arguments.get("device", item.get("pid"))
     start_ns, duration_ns = _nanoseconds(item.get("ts")), _nanoseconds(item.get("dur"))
-    if start_ns is None or duration_ns is None or not isinstance(device, int):
-        return None
-    if not (0 <= duration_ns <= _LONGEST_EVENT_NS and 0 <= device < _MOST_DEVICES):
-        return None
+    if start_ns is None or duration_ns is None:
+        return Skip.NO_TIME
+    if not 0 <= duration_ns <= LONGEST_NS:
+        return Skip.TOO_LONG
+    if not isinstance(device, int) or not 0 <= device < _MOST_DEVICES:
+        return Skip.NO_DEVICE
     copied = arguments.get("bytes") if str(item["cat"]).lower() in _COPIES else None
     copy_bytes = copied if isinstance(copied, int) and 0 <= copied < 1 << 62 else None
     return GpuEvent(start_ns, duration_ns, device, str(item.get("name", "")), copy_bytes)

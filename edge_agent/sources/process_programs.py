@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from edge_agent.printable import printable
 from edge_agent.probes.counts import ProcessKey
 from edge_agent.probes.proc_maps import coarse, process_key
 
@@ -37,4 +38,4 @@ class ProgramNames:
         except OSError:
             return ""
         name = text.decode("utf-8", "replace").strip("\n")
-        return "".join(letter if letter.isprintable() else "?" for letter in name)
+        return printable(name)

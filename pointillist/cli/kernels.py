@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from .output import ExitCode, JsonFlag, emit, need_file, reported, usage_error
+from edge_agent.printable import printable
+
+from .output import JsonFlag, emit, need_file, usage_error
 
 if TYPE_CHECKING:
     from edge_agent.families import FamilyRules
 
-_MOST_NAMES: Final = 10_000_000
-_LONGEST_LINE: Final = 1 << 16
+_PIPE_COLUMNS: Final = 140
+_NARROWEST: Final = 16
+_CHUNK_BYTES: Final = 1 << 20
+_MOST_INPUT_BYTES: Final = 4 << 30
 
 _EPILOG: Final = """Examples:
 
 pointillist kernels classify trace.json.gz   a PyTorch trace: launches and GPU time by family
+
+nsys export --type sqlite run.nsys-rep && pointillist kernels classify run.sqlite
 
 nm -C libfoo.so | cut -c20- | pointillist kernels classify -   one name a line
 
@@ -40,21 +49,36 @@ def kernels() -> None:
 @app.command(epilog=_EPILOG)
 def classify(
     file: Annotated[
-        str, typer.Argument(metavar="FILE|-", help="Names, one a line, or a PyTorch trace.")
+        str,
+        typer.Argument(
+            metavar="FILE|-",
+            help="A PyTorch trace; SQLite or CSV of Nsight Systems; CSV of Nsight Compute; JSON or "
+            "CSV of rocprofv3; a kernel table in TOML; or names, one a line. Told by its content.",
+        ),
     ],
     rules: Rules = None,
     json: JsonFlag = False,
 ) -> None:
     """Show launches and GPU time by family, of a list of names or of a recorded trace."""
     from edge_agent.kernel_shares import family_shares
-    from edge_agent.sources.port import SourceUnavailable
+    from edge_agent.launches.launch import LaunchesRefused
+    from edge_agent.launches.read import open_launches
 
     found = load_rules(rules)
-    with reported(ExitCode.USAGE, SourceUnavailable, UnicodeDecodeError):
-        rows = family_shares(_launches(file), found)
+    with _as_file(file) as (path, shown):
+        try:
+            launches = open_launches(path)
+            rows = family_shares(launches.launches, found)
+        except LaunchesRefused as refusal:
+            raise usage_error(f"{shown}: {refusal}", refusal.hint) from refusal
+    skipped = {reason.value: count for reason, count in launches.skipped.most_common()}
     if not rows:
-        raise usage_error(f"{file}: expected kernel names or a trace with GPU events, found none")
-    emit(rows, json, text=_table)
+        lost = f"; left out: {_skipped(skipped)}" if skipped else ""
+        raise usage_error(
+            f"{shown}: expected launches of kernels in {launches.form}, found none{lost}"
+        )
+    answer = {"read_as": launches.form, "families": rows, "skipped": skipped}
+    emit(answer, json, text=_report)
 
 
 @app.command(epilog=_EPILOG)
@@ -95,44 +119,44 @@ def load_rules(path: Path | None) -> FamilyRules:
         raise usage_error(f"{where}: expected rules in TOML: {error}") from error
 
 
-def _launches(file: str) -> Iterator[tuple[str, int | None]]:
-    """Each launch of a trace with its time, or each line of a list without one."""
-    if file == "-":
-        yield from _names(sys.stdin.buffer, "standard input")
+@contextmanager
+def _as_file(file: str) -> Iterator[tuple[Path, str]]:
+    """Give a file, and what to call it; standard input is copied into one."""
+    if file != "-":
+        hint = "`-` reads standard input"
+        yield need_file(Path(file), "a trace, a profiler's table or kernel names", hint), file
         return
-    path = need_file(Path(file), "kernel names or a trace", "`-` reads names from standard input")
-    from edge_agent.sources.kineto import gpu_events, open_trace
-
-    with open_trace(path) as stream:
-        head = stream.read(256).lstrip()
-        if head[:1] not in {b"{", b"["} or head.startswith(b"[CUDA "):
-            stream.seek(0)
-            yield from _names(stream, file)
-            return
-    for event in gpu_events(path, reorder=1):
-        yield event.name, event.duration_ns
+    with tempfile.NamedTemporaryFile(prefix="pointillist-") as copy:
+        while chunk := sys.stdin.buffer.read(_CHUNK_BYTES):
+            copy.write(chunk)
+            if copy.tell() > _MOST_INPUT_BYTES:
+                raise usage_error(f"standard input: expected at most {_MOST_INPUT_BYTES:,} bytes")
+        copy.flush()
+        yield Path(copy.name), "standard input"
 
 
-def _names(stream: IO[bytes], where: str) -> Iterator[tuple[str, None]]:
-    number = 0
-    while line := stream.readline(_LONGEST_LINE):
-        number += 1
-        if number == 1 and line.lstrip()[:1] == b"{":
-            raise usage_error(f"{where}: expected kernel names, got JSON", "name a trace's file")
-        if number > _MOST_NAMES:
-            raise usage_error(f"{where}: expected at most {_MOST_NAMES:,} names")
-        if name := line.decode("utf-8", errors="replace").strip():
-            yield name, None
+def _report(answer: Mapping[str, Any]) -> str:
+    """Say what the file was, the table, and what was left out."""
+    said = [_table(answer["families"]), "", f"Read as {answer['read_as']}."]
+    if answer["skipped"]:
+        said.append(f"Left out: {_skipped(answer['skipped'])}.")
+    return "\n".join(said)
+
+
+def _skipped(skipped: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} with {reason}" for reason, count in skipped.items())
 
 
 def _table(rows: Any) -> str:
+    width = shutil.get_terminal_size((_PIPE_COLUMNS, 24)).columns
     timed = rows[0].gpu_time_ns is not None
     time_head = f"{'GPU time ms':>13} {'%':>6} " if timed else ""
     lines = [f"{'family':<20} {time_head}{'launches':>10} {'%':>6} {'names':>6}  heaviest"]
+    room = max(width - len(lines[0]) + len("heaviest"), _NARROWEST)
     for row in rows:
         time = f"{row.gpu_time_ns / 1e6:>13,.3f} {row.gpu_time_percent:>6.2f} " if timed else ""
         lines.append(
             f"{row.family:<20} {time}{row.launches:>10,} {row.launch_percent:>6.2f} "
-            f"{row.kernels:>6}  {row.heaviest[:60]}"
+            f"{row.kernels:>6}  {printable(row.heaviest)[:room]}"
         )
     return "\n".join(lines)

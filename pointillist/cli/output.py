@@ -17,6 +17,8 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
+from edge_agent.printable import printable, printable_lines
+
 
 class ExitCode(IntEnum):
     """Documented in docs/cli.md; scripts may rely on them."""
@@ -98,11 +100,20 @@ def emit(obj: Any, json: bool, text: str | Callable[[Any], str | None] | None = 
     """
     if json:
         document = json_module.dumps(jsonable(obj), indent=2, ensure_ascii=False, allow_nan=False)
-        typer.echo(document)
+        typer.echo(_json_for_terminals(document))
         return
     rendered = _lines(obj) if text is None else text(obj) if callable(text) else text
     if rendered is not None:
-        typer.echo(rendered)
+        typer.echo(printable_lines(rendered))
+
+
+def _json_for_terminals(document: str) -> str:
+    """Escape, as JSON does, what JSON leaves as it is and a terminal acts on: C1, bidi marks."""
+    if document.isascii():
+        return document
+    return "".join(
+        c if c.isprintable() or c == "\n" else json_module.dumps(c)[1:-1] for c in document
+    )
 
 
 _TIMES: Final = {
@@ -125,7 +136,7 @@ def as_text(name: str, value: Any) -> str:
         return f"{value:.10g}"
     if isinstance(value, list):
         return ", ".join(as_text("", one) for one in value)
-    return str(value)
+    return printable(str(value))
 
 
 def _lines(obj: Any) -> str:
@@ -169,18 +180,18 @@ def _columns(rows: list[dict[str, Any]]) -> list[str]:
 
 def say(message: str) -> None:
     """One line for the person at the terminal, on stderr, so that stdout stays parseable."""
-    typer.echo(message, err=True)
+    typer.echo(printable_lines(message), err=True)
 
 
 def die(error: CommandError, json: bool = False) -> NoReturn:
     """Print an error with its hint on stderr (a JSON document with --json) and exit."""
     if json:
         body = {"error": str(error), "hint": error.hint, "exit_code": int(error.code)}
-        typer.echo(json_module.dumps(body, ensure_ascii=False), err=True)
+        typer.echo(_json_for_terminals(json_module.dumps(body, ensure_ascii=False)), err=True)
     else:
-        typer.echo(f"pointillist: {error}", err=True)
+        say(f"pointillist: {error}")
         if error.hint:
-            typer.echo(f"  {error.hint}", err=True)
+            say(f"  {error.hint}")
     sys.exit(int(error.code))
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from edge_agent.printable import printable
+
 from .amounts import span
 
 Row = Mapping[str, Any]
@@ -51,7 +53,7 @@ _COLUMNS: Final = (
     _Column("it waited", lambda row: span(row["waited_ms_per_step"]), 2),
     _Column("verdict", _verdict, to_left=True),
 )
-_CGROUP: Final = _Column("cgroup", lambda row: str(row["name"]), to_left=True)
+_CGROUP: Final = _Column("cgroup", lambda row: printable(str(row["name"])), to_left=True)
 
 
 def table(rows: Sequence[Row], width: int) -> tuple[list[str], list[str]]:

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import sqlite3
 import sys
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,9 @@ def answer(
 def test_classify_trace_sums_time_by_family(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], trace: Path
 ) -> None:
-    rows = answer(monkeypatch, capsys, "kernels", "classify", str(trace))
+    told = answer(monkeypatch, capsys, "kernels", "classify", str(trace))
+    assert (told["read_as"], told["skipped"]) == ("a PyTorch trace", {})
+    rows = told["families"]
     assert [(r["family"], r["launches"], r["gpu_time_ns"]) for r in rows] == [
         ("gemm", 2, 8_000),
         ("memcpy", 1, 2_000),
@@ -57,7 +60,7 @@ def test_classify_names_counts_lines_and_knows_no_time(
 ) -> None:
     names = tmp_path / "names.txt"
     names.write_text("volta_sgemm_32x32_nt\n\n[CUDA memcpy DtoH]\nmystery\nmystery\n")
-    rows = answer(monkeypatch, capsys, "kernels", "classify", str(names))
+    rows = answer(monkeypatch, capsys, "kernels", "classify", str(names))["families"]
     found = {row["family"]: (row["launches"], row["gpu_time_ns"]) for row in rows}
     assert found == {"other": (2, None), "gemm": (1, None), "memcpy": (1, None)}
     assert run(monkeypatch, "kernels", "classify", str(names)) == ExitCode.OK
@@ -71,6 +74,76 @@ def test_classify_reads_names_from_standard_input(
     monkeypatch.setattr(sys, "stdin", typed)
     assert run(monkeypatch, "kernels", "classify", "-") == ExitCode.OK
     assert "gemm" in capsys.readouterr().out
+
+
+def test_classify_reads_a_profilers_table_from_standard_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = b"Total Time (ns),Instances,Name\n3000,2,a_gemm\nx,1,b\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(table)))
+    told = answer(monkeypatch, capsys, "kernels", "classify", "-")
+    assert (told["families"][0]["launches"], told["families"][0]["gpu_time_ns"]) == (2, 3_000)
+    assert told["skipped"] == {"no valid start or duration": 1}
+
+
+def test_classify_says_what_it_read_and_what_it_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.json"
+    odd = [event | {"dur": dur} for event, dur in zip(EVENTS, (3, -1, "x"), strict=True)]
+    path.write_text(json.dumps({"traceEvents": odd}))
+    assert run(monkeypatch, "kernels", "classify", str(path)) == ExitCode.OK
+    shown = capsys.readouterr().out
+    assert "Read as a PyTorch trace." in shown
+    assert "1 with a duration below 0 or above an hour" in shown
+    assert "1 with no valid start or duration" in shown
+
+
+def test_classify_refuses_a_database_and_says_what_to_export(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "names.txt"
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE names (name TEXT)")
+    database.close()
+    assert run(monkeypatch, "kernels", "classify", str(path)) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert "got a SQLite file with tables names" in said
+    assert "nsys export --type sqlite" in said
+
+
+HOSTILE = "evil\x1b[J\x9bm\u202e_kernel"
+SHOWN = "evil\\x1b[J\\x9bm\\u202e_kernel"
+
+
+@pytest.mark.parametrize("command", ["classify", "explain"])
+def test_kernels_names_reach_no_terminal_with_control_characters(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    command: str,
+) -> None:
+    path = tmp_path / "names.txt"
+    path.write_text(HOSTILE, encoding="utf-8")
+    given = str(path) if command == "classify" else HOSTILE
+    assert run(monkeypatch, "kernels", command, given) == ExitCode.OK
+    shown = capsys.readouterr().out
+    assert SHOWN in shown
+    assert all(line.isprintable() for line in shown.splitlines())
+    assert run(monkeypatch, "kernels", command, given, "--json") == ExitCode.OK
+    document = capsys.readouterr().out
+    assert all(line.isprintable() for line in document.splitlines())
+    told = json.loads(document)
+    normal = told["families"][0]["heaviest"] if command == "classify" else told["normalised"]
+    assert normal == HOSTILE  # nothing is lost to a program
+
+
+def test_errors_reach_no_terminal_with_control_characters(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "kernels", "classify", "no\x1b[2Jfile") == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert "no\\x1b[2Jfile: expected a trace" in said
 
 
 @pytest.mark.parametrize(

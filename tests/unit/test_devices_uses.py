@@ -141,5 +141,5 @@ def test_uses_have_names_that_a_terminal_only_shows() -> None:
     """A process chooses its name, and who may make a control group its path."""
     hostile = ProcessUse(7, 1, 2, "/lxc/a\x1b[2Jb\x9b", "\x1b]0;x\x07py\u202e")
     found = uses(DeviceReading(0, "GPU-1", "", 0, 0, {}, (hostile,)))
-    assert found[0].name == "\ufffd]0;x\ufffdpy\ufffd"
-    assert found[0].container == "a\ufffd[2Jb\ufffd"
+    assert found[0].name == r"\x1b]0;x\x07py\u202e"
+    assert found[0].container == r"a\x1b[2Jb\x9b"

@@ -1,0 +1,1 @@
+"""Launches of GPU kernels from the files of several profilers. Files are untrusted."""
