@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from .activity import UNKNOWN_APPLICATION
-from .kernel_mix import KernelMix, Measure, MixRow, operation
+from .kernel_mix import DECIDES, KernelMix, Measure, MixRow, operation
 from .kernel_name import normalise
 from .signatures import Match, Signatures
 
@@ -46,14 +46,13 @@ class ApplicationClassifier:
     """One sliding window per process; the least recently seen process is forgotten first.
 
     Memory is bounded: 1,024 processes x 8 parts x 512 operations; operations beyond that count
-    under their family. Launch shares decide, whether GPU time is known or not: they were the
-    better measure on held-out profiles (docs/kernels.md).
+    under their family.
     """
 
     def __init__(
         self,
         signatures: Signatures,
-        measure: Measure = Measure.LAUNCHES,
+        measure: Measure = DECIDES,
         in_rounds: bool = False,
     ) -> None:
         """Start with no process.

@@ -35,6 +35,11 @@ class Measure(StrEnum):
     GPU_TIME = "gpu_time"
 
 
+DECIDES: Final = Measure.LAUNCHES
+"""The measure whose answer is a process's class, whether GPU time is known or not: it was the
+better one on held-out profiles (docs/kernels.md)."""
+
+
 def operation(key: str, family: str) -> str:
     """Return the operation of a kernel, given its normalised name ("" where it has none)."""
     if not key or family in _LIBRARY_FAMILIES:

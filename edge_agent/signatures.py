@@ -74,6 +74,16 @@ class Match:
     margin: float
     runner_up: str
 
+    @property
+    def because(self) -> str:
+        """Say in a sentence why it is this class, or none."""
+        near = f"the nearest profile, {self.profile}, is {self.distance:.3f} away"
+        if self.distance > self.threshold:
+            return f"{near}, beyond the threshold of {self.threshold:.3f}"
+        if self.margin < LEAST_MARGIN:
+            return f"{near}, and {self.runner_up} only {self.margin:.3f} farther"
+        return f"{near}, within the threshold of {self.threshold:.3f}"
+
 
 @dataclass(frozen=True, slots=True)
 class Signatures:

@@ -107,8 +107,12 @@ def explain(
     file: File = None,
     json: JsonFlag = False,
 ) -> None:
-    """Say which class a profile is of, by either measure, and what sets it apart from others."""
-    from edge_agent.kernel_mix import Measure
+    """Say which class a profile is of and why, and what sets it apart from others.
+
+    Two answers are shown, by shares of launches and of GPU time; `decided_by` names the one that an
+    agent takes.
+    """
+    from edge_agent.kernel_mix import DECIDES, Measure
     from edge_agent.signatures import ranking
 
     loaded = _load(file)
@@ -124,8 +128,16 @@ def explain(
             mix.families.keys() | nearest.families.keys(),
             key=lambda name: -mix.families.get(name, 0) - nearest.families.get(name, 0),
         )
+        match = loaded.nearest(mix)
+        if measure is DECIDES:
+            answer = {
+                "application": match.application,
+                "decided_by": measure.value,
+                "because": match.because,
+                **answer,
+            }
         answer[measure.value] = {
-            **_match(loaded.nearest(mix)),
+            **_match(match),
             "profiles": [
                 {"profile": s.name, "application": s.application, "distance": round(far, 3)}
                 for far, s in ranked[:5]

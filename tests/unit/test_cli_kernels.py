@@ -201,6 +201,12 @@ def test_signatures_train_then_explain(
     assert (learned["profiles"], learned["classes"]) == (2, 2)
     told = answer(monkeypatch, capsys, "signatures", "explain", str(trace), "--signatures", out)
     assert told["launches"]["application"] == told["gpu_time"]["application"] == "llm_inference"
+    assert list(told)[:3] == ["application", "decided_by", "because"]
+    assert (told["application"], told["decided_by"]) == ("llm_inference", "launches")
+    assert told["because"] == (
+        "the nearest profile, trace, is 0.000 away, within the threshold of "
+        f"{told['launches']['threshold']:.3f}"
+    )
     assert told["launches"]["runner_up"] == "image_classification"
     assert told["launches"]["families"][0]["family"] == "gemm"
 

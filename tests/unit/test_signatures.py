@@ -18,7 +18,7 @@ from edge_agent.kernel_mix import (
     operation,
 )
 from edge_agent.signature_evaluation import auroc, evaluate, jittered, resampled
-from edge_agent.signatures import SignatureError, Signatures, calibrate
+from edge_agent.signatures import Match, SignatureError, Signatures, calibrate
 from edge_agent.wilson import wilson_interval
 from tests.signature_kit import CHAT, SORTING, VISION, made, three_classes
 from wire.catalogue import Catalogue
@@ -74,6 +74,18 @@ def test_nearest_between_two_classes_is_unknown() -> None:
     match = learned.nearest(made("c", "", CHAT).mix(LAUNCHES))
     assert (match.application, match.nearest) == ("unknown", "llm_inference")
     assert match.margin < 0.02
+
+
+@pytest.mark.parametrize(
+    ("distance", "margin", "said"),
+    [
+        (0.1, 0.3, "the nearest profile, a_run, is 0.100 away, within the threshold of 0.150"),
+        (0.2, 0.3, "the nearest profile, a_run, is 0.200 away, beyond the threshold of 0.150"),
+        (0.1, 0.01, "the nearest profile, a_run, is 0.100 away, and b only 0.010 farther"),
+    ],
+)
+def test_match_says_why(distance: float, margin: float, said: str) -> None:
+    assert Match("a", "a", "a_run", distance, 0.15, margin, "b").because == said
 
 
 def test_calibrate_lies_between_kin_and_strangers() -> None:
