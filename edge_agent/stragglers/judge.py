@@ -25,6 +25,7 @@ from .peers import (
     margin_of,
     missing_median,
 )
+from .stages import StageWork, compare_stages
 from .stretch import slow_stretch
 from .trace import RankTrace
 from .waits import Waits, find_waits
@@ -80,7 +81,7 @@ class Judgement:
     links     links that carry slower than their like: either end, or what is between, is slow
     busy      float64[ranks, steps], seconds of own work
     steps     int64[steps], their names in the trace
-    uneven    stages whose ranks vary much from step to step: uneven input, no slow machine
+    stages    pipeline stages beside one another
     """
 
     ranks: tuple[RankResult, ...]
@@ -88,7 +89,7 @@ class Judgement:
     waits: Waits
     busy: Times
     steps: NDArray[np.int64]
-    uneven: tuple[int, ...]
+    stages: tuple[StageWork, ...]
 
     def excess(self) -> Times:
         """Own work beside the peers', a share: float64[ranks, steps]; NaN: nothing to compare."""
@@ -122,10 +123,6 @@ def job_of(trace: RankTrace) -> Job:
     return Job(trace.ranks, trace.stage_of, trace.steps, trace.busy(), calls_of(trace))
 
 
-_UNEVEN: Final = 0.1
-"""Spread from step to step, a share, from which the input counts as uneven."""
-
-
 def judge(job: Job, rules: Rules | None = None) -> Judgement:
     """Say which ranks are slow, at what, and who waited for them."""
     rules = rules or Rules()
@@ -155,7 +152,10 @@ def judge(job: Job, rules: Rules | None = None) -> Judgement:
             )
         )  # fmt: skip
     named = tuple(replace(one, ranks=tuple(int(job.rank[r]) for r in one.ranks)) for one in links)
-    return Judgement(tuple(results), named, waits, busy, job.steps, _uneven(results))
+    accused = np.array([one.verdict is Verdict.SLOW for one in results])
+    healthy = np.where(accused[:, None], np.nan, busy)
+    stages = compare_stages(healthy, job.stage, _spreads(results), rules)
+    return Judgement(tuple(results), named, waits, busy, job.steps, stages)
 
 
 def _windows(steps: int, rules: Rules) -> list[slice]:
@@ -182,11 +182,9 @@ def _slowness(job: Job, rank: int, windows: list[slice]) -> Slowness:
     return _NAMES[max(excess, key=lambda kind: float(excess[kind]))]
 
 
-def _uneven(results: list[RankResult]) -> tuple[int, ...]:
-    """Stages whose ranks typically vary much from step to step."""
-    stages = sorted({one.stage for one in results})
-    within = {
+def _spreads(results: list[RankResult]) -> dict[int, float]:
+    """How much the ranks of each stage typically vary from step to step."""
+    return {
         stage: median(one.compared.within for one in results if one.stage == stage)
-        for stage in stages
+        for stage in sorted({one.stage for one in results})
     }
-    return tuple(stage for stage, spread in within.items() if spread >= _UNEVEN)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAD_TO_SIGMA: Final = 1.4826
-_MEDIAN_ERROR: Final = 1.2533
+MEDIAN_ERROR: Final = 1.2533
 """Standard error of a median over that of a mean, of normal values."""
 
 _FEWEST_OF_A_SPREAD: Final = 4
@@ -183,7 +183,7 @@ class _Group:
         if steps < rules.steps_min:
             few = Verdict.TOO_FEW_STEPS
             return Compared(few, test, None, typical, excess_s, persistence, within, steps)
-        noise = _MEDIAN_ERROR * max(shared.within, within) / steps**0.5
+        noise = MEDIAN_ERROR * max(shared.within, within) / steps**0.5
         z, far = None, typical > rules.z_limit * noise
         if test is Comparison.MAD:
             z = self._distance(typical, max(rules.spread_floor, shared.between, noise))

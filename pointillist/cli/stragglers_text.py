@@ -37,7 +37,16 @@ def document(
             {"ranks": one.ranks, "excess_ms_per_step": 1e3 * one.compared.excess_s}
             for one in judged.links
         ],
-        "uneven_stages": judged.uneven,
+        "stages": [
+            {
+                "stage": one.stage,
+                "work_ms_per_step": 1e3 * one.work_s,
+                "work_over_others": one.over_others,
+            }
+            for one in judged.stages
+        ],
+        "uneven_stages": [one.stage for one in judged.stages if one.uneven],
+        "uneven_input_stages": [one.stage for one in judged.stages if one.uneven_input],
         "calls": judged.waits.calls,
         "calls_out_of_order": judged.waits.impossible,
         "waited_ms_per_step": _waits(judged),
@@ -101,8 +110,14 @@ def _remarks(told: Mapping[str, Any]) -> list[str]:
     count = f"{told['steps']} step{'' if told['steps'] == 1 else 's'}"
     said = [f"{verdict(told)}; {count}{gaps if steps > told['steps'] else ''}"]
     said += map(_when, [row for row in told["ranks"] if row["from_step"] is not None][:_MOST_TOLD])
-    if told["uneven_stages"]:
-        stages = ", ".join(map(str, told["uneven_stages"]))
+    said += [
+        f"stage {one['stage']} has {one['work_over_others']:.2f} times the work of the others: "
+        "uneven stages, or all of its ranks are slow"
+        for one in told["stages"]
+        if one["stage"] in told["uneven_stages"]
+    ]
+    if told["uneven_input_stages"]:
+        stages = ", ".join(map(str, told["uneven_input_stages"]))
         said.append(f"stage {stages}: each rank's work varies from step to step: uneven input")
     if told["calls_out_of_order"]:
         said.append(

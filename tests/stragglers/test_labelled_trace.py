@@ -40,7 +40,8 @@ def test_labelled_trace_shows_its_slow_worker_and_no_other(judged: Judgement) ->
     others = [one.compared.z for one in judged.ranks if one.rank != 0]
     assert max(z for z in others if z is not None) < 1
     assert judged.links == ()
-    assert judged.uneven == ()
+    assert not any(one.uneven or one.uneven_input for one in judged.stages)
+    assert judged.stages[3].over_others == pytest.approx(1.045, abs=0.005)
 
 
 def test_labelled_trace_has_the_published_distance_without_stages(trace: RankTrace) -> None:

@@ -67,7 +67,35 @@ def test_peers_take_uneven_sequences_for_no_slow_worker(
     uneven = made(seed, {0: 1.0, 1: 1.0}, per_stage, steps=60, noise=noise)
     judged = judge(job(uneven))
     assert judged.slow == ()
-    assert judged.uneven == (0, 1)
+    assert [one.stage for one in judged.stages if one.uneven_input] == [0, 1]
+    assert not any(one.uneven for one in judged.stages)
+
+
+def test_stages_name_the_one_with_more_work() -> None:
+    judged = judge(job(made(7, {0: 1.0, 1: 1.0, 2: 1.0, 3: 1.63}, per_stage=4)))
+    assert [one.stage for one in judged.stages if one.uneven] == [3]
+    assert judged.stages[3].over_others == pytest.approx(1.63, abs=0.05)
+    assert judged.slow == ()
+
+
+def test_stages_of_two_compare_with_each_other_and_one_with_none() -> None:
+    two = judge(job(made(7, {0: 2.0, 1: 1.0}, per_stage=2)))
+    assert [one.stage for one in two.stages if one.uneven] == [0]
+    (alone,) = judge(job(made(7, {0: 2.0}, per_stage=4))).stages
+    assert (alone.over_others, alone.uneven) == (None, False)
+
+
+@given(SEEDS, st.integers(1, 8), st.integers(1, 120), st.floats(0.0, 0.3))
+def test_stages_of_equal_work_are_even(seed: int, per_stage: int, steps: int, noise: float) -> None:
+    equal = made(seed, {0: 1.0, 1: 1.0, 2: 1.0}, per_stage, steps, noise, machines=0.005)
+    assert not any(one.uneven for one in judge(job(equal)).stages)
+
+
+def test_stages_are_not_judged_by_their_slow_rank() -> None:
+    struck = made(7, {0: 1.0, 1: 1.0}, per_stage=2, slow={0: 4.0})
+    judged = judge(job(struck))
+    assert [one.rank for one in judged.slow] == [0]
+    assert not any(one.uneven for one in judged.stages)
 
 
 def test_peers_of_two_need_a_margin_and_have_no_z() -> None:

@@ -22,14 +22,23 @@ def run(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, list(map(str, arguments)))
 
 
-def write(path: Path, ranks: int, slow: dict[int, float], steps: int = 30, since: int = 0) -> None:
-    job = made(11, {0: 1.0}, ranks, steps)
+def write(
+    path: Path,
+    ranks: int,
+    slow: dict[int, float],
+    steps: int = 30,
+    since: int = 0,
+    stages: dict[int, float] | None = None,
+) -> None:
+    stages = stages or {0: 1.0}
+    job = made(11, stages, ranks // len(stages), steps)
     for one, factor in slow.items():
         job.times[one, since:] *= factor
     rank, step = np.meshgrid(np.arange(ranks), np.arange(steps), indexing="ij")
     work = job.times.ravel()
     columns = {
         "rank": np.tile(rank.ravel(), 2), "step": np.tile(step.ravel(), 2),
+        "stage": np.tile(np.repeat(job.stages, steps), 2),
         "optype": ["compute"] * len(work) + ["grads-all-reduce"] * len(work),
         "start": np.r_[np.zeros_like(work), work],
         "duration": np.r_[work, np.tile(job.times.max(axis=0) + 0.1, ranks) - work],
@@ -58,6 +67,16 @@ def test_stragglers_gives_json_that_says_who_waited(trace: Path) -> None:
     assert [row["verdict"] for row in told["ranks"]].count("normal") == 5
     assert {pair["for"] for pair in told["waited_ms_per_step"]} == {4}
     assert told["calls"] == 30
+
+
+def test_stragglers_tells_of_a_stage_with_more_work_than_the_others(tmp_path: Path) -> None:
+    write(tmp_path / "job.parquet", 12, {}, stages={0: 1.0, 1: 1.0, 2: 1.63})
+    told = json.loads(run(tmp_path / "job.parquet", "--json").stdout)
+    assert (told["slow_ranks"], told["uneven_stages"]) == ([], [2])
+    assert told["uneven_input_stages"] == []
+    assert told["stages"][2]["work_over_others"] == pytest.approx(1.63, abs=0.05)
+    shown = run(tmp_path / "job.parquet").stdout
+    assert "times the work of the others: uneven stages" in " ".join(shown.split())
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
