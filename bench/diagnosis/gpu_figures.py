@@ -35,8 +35,8 @@ CAUSES: Final = (
     Cause.PCIE_PRESSURE,
 )
 NOT_JUDGED: Final = {
-    "pcie_pressure by copies": "NVML's PCIe counters cost 20 ms each and are not sampled; copies "
-    "are told by the GPU probes on a real GPU alone: `make gpu-check`",
+    "pcie_pressure by copies": "NVML's throughput is sampled, and no recording has any: it takes a "
+    "real GPU, `make gpu-check`",
     "mps by name": "NVML gives MPS clients as processes; that they share by MPS is not told",
 }
 Pair = tuple[Cause | None, Cause | None]

@@ -14,6 +14,7 @@ from edge_agent.boot_clock import boottime_ns
 from .nvml_calls import MOST_DEVICES, Handle, ask, device_uuid, gap_of, processes_of
 from .nvml_fields import GROUPS
 from .nvml_mig import MigInstances
+from .nvml_pcie import PcieThroughput
 from .port import DeviceReading, DevicesUnavailable, Field, Gap, Inventory, Measured
 
 MOST_EVENTS: Final = 256
@@ -32,6 +33,7 @@ class NvmlReader:
         self._names: dict[int, str] = {}
         self._named: dict[int, str] = {}
         self._mig = MigInstances()
+        self._pcie = PcieThroughput()
 
     def open(self) -> Inventory:
         try:
@@ -42,10 +44,12 @@ class NvmlReader:
             self.close()
             raise DevicesUnavailable(f"NVML: {error}") from None
         self._watch_events(devices)
+        self._pcie.open(devices)
         return Inventory(
             devices,
             ask(lambda: str(pynvml.nvmlSystemGetDriverVersion())),
             ask(lambda: str(pynvml.nvmlSystemGetNVMLVersion())),
+            throughput_is_cheap=self._pcie.cheap,
         )
 
     def read(
@@ -81,6 +85,7 @@ class NvmlReader:
             self._events = None
         if self._open:
             self._mig.close()
+            self._pcie.close()
             self._open = False
             ask(pynvml.nvmlShutdown)
 
@@ -94,6 +99,7 @@ class NvmlReader:
             for place, field in enumerate(group):
                 if field in wanted:
                     yield field, values if isinstance(values, Gap) else int(values[place])
+        yield from self._pcie.measure(index, handle, wanted)
         if not wanted.isdisjoint({Field.XID_EVENTS, Field.XID_LAST}):
             yield from self._xid_fields(index, name)
 

@@ -10,7 +10,6 @@ import pynvml
 from .nvml_calls import Handle, gap_of, memory_of
 from .port import Field, GapKind
 
-_BYTES_PER_KB: Final = 1_000
 _BYTES_PER_KIB: Final = 1_024
 _ALL_LINKS: Final = 0xFFFF_FFFF
 
@@ -66,8 +65,8 @@ def _ecc(kind: int, counter: int) -> Callable[[Handle], tuple[int]]:
     return lambda handle: (pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, counter),)
 
 
-def _one(name: str, *arguments: int, times: int = 1) -> Callable[[Handle], tuple[int]]:
-    return lambda handle: (getattr(pynvml, name)(handle, *arguments) * times,)
+def _one(name: str, *arguments: int) -> Callable[[Handle], tuple[int]]:
+    return lambda handle: (getattr(pynvml, name)(handle, *arguments),)
 
 
 _CORRECTED, _UNCORRECTED = (
@@ -86,8 +85,6 @@ GROUPS: Final[tuple[tuple[tuple[Field, ...], Callable[[Handle], tuple[int, ...]]
     ((Field.POWER_LIMIT,), _one("nvmlDeviceGetEnforcedPowerLimit")),
     ((Field.TEMPERATURE,), _one("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU)),
     ((Field.FAN,), _one("nvmlDeviceGetFanSpeed")),
-    ((Field.PCIE_TX,), _one("nvmlDeviceGetPcieThroughput", 0, times=_BYTES_PER_KB)),
-    ((Field.PCIE_RX,), _one("nvmlDeviceGetPcieThroughput", 1, times=_BYTES_PER_KB)),
     ((Field.PCIE_WIDTH,), _one("nvmlDeviceGetCurrPcieLinkWidth")),
     ((Field.PCIE_WIDTH_MAX,), _one("nvmlDeviceGetMaxPcieLinkWidth")),
     ((Field.PCIE_GENERATION,), _one("nvmlDeviceGetCurrPcieLinkGeneration")),

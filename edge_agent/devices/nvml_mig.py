@@ -8,6 +8,7 @@ from typing import Any, Final
 import pynvml
 
 from .nvml_calls import MOST_DEVICES, Handle, ask, device_uuid, memory_of, processes_of
+from .nvml_gpm import gpm_metric, gpm_sample, gpm_supported
 from .port import Gap, GapKind, Measured, Partition
 
 _FIRST: Final = Gap(GapKind.NOT_YET, "it takes two looks: this was the first")
@@ -59,16 +60,9 @@ class MigInstances:
 
 
 def _sample(gpu: Handle, part: Handle) -> Any:
-    if not pynvml.nvmlGpmQueryDeviceSupport(gpu).isSupportedDevice:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+    gpm_supported(gpu)
     instance = pynvml.nvmlDeviceGetGpuInstanceId(part)
-    sample = pynvml.nvmlGpmSampleAlloc()
-    try:
-        pynvml.nvmlGpmMigSampleGet(gpu, instance, sample)
-    except pynvml.NVMLError:
-        pynvml.nvmlGpmSampleFree(sample)
-        raise
-    return sample
+    return gpm_sample(partial(pynvml.nvmlGpmMigSampleGet, gpu, instance))
 
 
 def _share(before: Any, now: Any) -> Measured:
@@ -80,11 +74,4 @@ def _share(before: Any, now: Any) -> Measured:
 
 
 def _between(before: Any, now: Any) -> int:
-    asked = pynvml.c_nvmlGpmMetricsGet_t()
-    asked.version, asked.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, 1
-    asked.sample1, asked.sample2 = before, now
-    asked.metrics[0].metricId = pynvml.NVML_GPM_METRIC_SM_UTIL
-    pynvml.nvmlGpmMetricsGet(asked)
-    if asked.metrics[0].nvmlReturn != pynvml.NVML_SUCCESS:
-        raise pynvml.NVMLError(asked.metrics[0].nvmlReturn)
-    return round(float(asked.metrics[0].value))
+    return round(gpm_metric(before, now, pynvml.NVML_GPM_METRIC_SM_UTIL))

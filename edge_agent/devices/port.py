@@ -83,7 +83,8 @@ class Field(StrEnum):
 
 
 SLOW: Final = frozenset({Field.PCIE_TX, Field.PCIE_RX})
-"""NVML watches the link for 20 ms to answer one of these; they are not in the regular sweep."""
+"""Where the GPU keeps no count itself, NVML watches the link for 20 ms to answer one of these: the
+GPUs take turns."""
 
 ALL: Final = frozenset(Field)
 REGULAR: Final = ALL - SLOW
@@ -170,12 +171,14 @@ class DeviceReading:
 class Inventory:
     """What a reader found when it opened.
 
-    driver    its version, or a gap
+    driver                its version, or a gap
+    throughput_is_cheap   the fields of SLOW cost no more than others
     """
 
     devices: int
     driver: str | Gap
     library: str | Gap = field(default_factory=lambda: Gap(GapKind.UNSUPPORTED, "has none"))
+    throughput_is_cheap: bool = False
 
 
 class DeviceReader(Protocol):

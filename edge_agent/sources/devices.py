@@ -20,6 +20,7 @@ from edge_agent.devices.nvml import NvmlReader
 from edge_agent.devices.port import (
     QUICK,
     REGULAR,
+    SLOW,
     DeviceReading,
     DevicesUnavailable,
     Field,
@@ -41,6 +42,9 @@ would be left out."""
 STALE_NS: Final = 10_000_000_000
 _LONGEST_IDLE_NS: Final = 2 * SWEEP_NS
 _SWEEP_BUDGET_NS: Final = 2_000_000_000
+_LOOKS_A_SAMPLE: Final = SAMPLE_NS // SWEEP_NS
+_MOST_WATCHED: Final = 3
+"""GPUs whose link is watched in one look, for 40 ms each: the other sources wait meanwhile."""
 _MW_PER_W: Final = 1_000
 
 _LIBRARY_MISSING: Final = "no NVIDIA driver library and no amdgpu device"
@@ -88,7 +92,8 @@ class DevicesSource:
         self._users = users
         self._choices = list(readers) if readers is not None else default_readers(nursery)
         self._reader: _Reads | None = None
-        self._devices = self._first = 0
+        self._devices = self._first = self._turn = 0
+        self._cheap = False
         self._last: Sweep | None = None
         self._swept_ns: int | None = None
         self._sampled_ns: int | None = None
@@ -118,6 +123,7 @@ class DevicesSource:
                 continue
             if inventory.devices:
                 self._reader, self._devices = reader, inventory.devices
+                self._cheap = inventory.throughput_is_cheap
                 return
             reader.close()
             reasons.append("a driver without devices")
@@ -127,7 +133,8 @@ class DevicesSource:
         """Yield samples every 5 s and idle time; calls well below a second apart give nothing.
 
         Each second it reads what changes quickly, every 5 s all fields of the regular sweep and
-        the processes, which are shown on this host alone.
+        the processes, which are shown on this host alone. The throughput of links is read each
+        second, or in turns where that takes time.
         """
         if self._reader is None:
             raise SourceUnavailable("devices: not started")
@@ -168,19 +175,32 @@ class DevicesSource:
     def _sweep(self, reader: _Reads, sampling: bool) -> Iterator[DeviceReading]:
         """Look at each device until the time for it is up; the rest are looked at first next.
 
-        One question for all of them: eight GPUs would wake the child and this process sixteen
-        times a second.
+        One question for all that are asked the same: eight GPUs would wake the child and this
+        process sixteen times a second.
         """
-        fields = REGULAR if sampling else QUICK
         begun_ns = time.monotonic_ns()
         first, self._first = self._first, 0
         order = [(first + place) % self._devices for place in range(self._devices)]
-        reader.ask(order, fields, processes=sampling)
-        for index in order:
-            if time.monotonic_ns() - begun_ns > _SWEEP_BUDGET_NS:
-                self._first = index
-                return
-            yield reader.read(index, fields, processes=sampling)
+        watched = self._watched_now()
+        quick = REGULAR if sampling else QUICK
+        for indices, fields in (
+            ([index for index in order if index in watched], quick | SLOW),
+            ([index for index in order if index not in watched], quick),
+        ):
+            reader.ask(indices, fields, processes=sampling)
+            for index in indices:
+                if time.monotonic_ns() - begun_ns > _SWEEP_BUDGET_NS:
+                    self._first = index
+                    return
+                yield reader.read(index, fields, processes=sampling)
+
+    def _watched_now(self) -> frozenset[int]:
+        """Choose the devices whose link is watched in this look: all, or those whose turn it is."""
+        if self._cheap:
+            return frozenset(range(self._devices))
+        share = min(-(-self._devices // _LOOKS_A_SAMPLE), _MOST_WATCHED)
+        begin, self._turn = self._turn, self._turn + share
+        return frozenset((begin + place) % self._devices for place in range(share))
 
     def _idle_time(self, reading: DeviceReading) -> Iterator[GpuCoverage]:
         """Claim the time between two looks that both found the GPU idle."""

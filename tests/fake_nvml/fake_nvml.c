@@ -274,8 +274,9 @@ nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t part, unsigned *instance)
 	return ask(part->number, __func__, &none, 0);
 }
 
-/* GPM: a sample is of a GPU's instance; `<instance's device> gpm value PERCENT`, 40 without. The
- * samples that are held are written to the file that FAKE_NVML_GPM names. */
+/* GPM: a sample is of a GPU or its instance; `<device> gpm.METRIC value N`: 2 is the SMs' percent, 40
+ * without; 20 and 21 are PCIe MiB/s, 3 and 5 without. The samples that are held are written to the
+ * file that FAKE_NVML_GPM names. */
 struct gpm_support { unsigned version, supported; };
 struct gpm_sample { unsigned number; };
 struct gpm_metric { unsigned id; nvmlReturn_t result; double value; const char *info[3]; };
@@ -319,14 +320,23 @@ nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t device, unsigned instance, struct 
 	sample->number = 100 * (device->number + 1) + instance;
 	return ask(sample->number, __func__, &none, 0);
 }
+nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, struct gpm_sample *sample)
+{
+	u64 none = 0;
+	sample->number = device->number;
+	return ask(sample->number, __func__, &none, 0);
+}
 nvmlReturn_t nvmlGpmMetricsGet(struct gpm_get *get)
 {
-	u64 v = 40;
-	if (get->version != 1 || get->first->number != get->second->number)
+	char name[64];
+	unsigned id = get->metrics[0].id;
+	u64 v = id == 2 ? 40 : id == 20 ? 3 : 5;
+	if (get->version != 1 || get->first->number != get->second->number || get->first == get->second)
 		return INVALID;
-	get->metrics[0].result = ask(get->first->number, "gpm", &v, 1);
+	snprintf(name, sizeof name, "gpm.%u", id);
+	get->metrics[0].result = ask(get->first->number, name, &v, 1);
 	get->metrics[0].value = v;
-	return get->metrics[0].id == 2 ? SUCCESS : INVALID;
+	return id == 2 || id == 20 || id == 21 ? SUCCESS : INVALID;
 }
 
 /* NAME.SLOT: one of several beside what NAME itself gives. */

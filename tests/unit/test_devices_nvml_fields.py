@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.devices.bounded import BoundedReader
-from edge_agent.devices.port import ALL, Field, Gap, GapKind
+from edge_agent.devices.port import ALL, SLOW, Field, Gap, GapKind
 from tests.fake_nvml_kit import Clock, FakeDriver
 
 HEALTHY = {
@@ -21,8 +21,8 @@ HEALTHY = {
     Field.TEMPERATURE: 41,
     Field.SM_CLOCK: 1980,
     Field.MEMORY_CLOCK: 2619,
-    Field.PCIE_TX: 1_000_000,
-    Field.PCIE_RX: 2_000_000,
+    Field.PCIE_TX: 3 << 20,
+    Field.PCIE_RX: 5 << 20,
     Field.NVLINKS_UP: 18,
     Field.NVLINKS_DOWN: 0,
     Field.NVLINK_TX: 0,
@@ -55,6 +55,40 @@ def test_nvml_eight_healthy_gpus_give_every_field(reader: BoundedReader) -> None
         assert HEALTHY.items() <= reading.values.items()
         assert set(reading.gaps) == {Field.FAN}  # an SXM board has none
         assert reading.begin_ns <= reading.end_ns
+
+
+def test_nvml_throughput_is_told_between_two_samples_of_the_gpu(
+    driver: FakeDriver, reader: BoundedReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_NVML_GPM", str(tmp_path / "held"))
+    assert reader.open().throughput_is_cheap
+    driver.play("0 gpm.20 value 700", "0 gpm.21 error 999", "* nvmlDeviceGetPcieThroughput error 3")
+    found = reader.read(0, SLOW)
+    assert found.values == {Field.PCIE_TX: 700 << 20}
+    assert found.gaps[Field.PCIE_RX].kind is GapKind.FAILED
+    driver.play("0 nvmlGpmSampleGet error 15")
+    assert {gap.kind for gap in reader.read(0, SLOW).gaps.values()} == {GapKind.UNPLUGGED}
+    driver.play("0 gpm.21 value 9")
+    assert reader.read(0, SLOW).values == {Field.PCIE_TX: 3 << 20, Field.PCIE_RX: 9 << 20}
+    assert (tmp_path / "held").read_text() == "8"
+
+
+@pytest.mark.parametrize(
+    "without", ["* nvmlGpmQueryDeviceSupport value 0", "7 nvmlGpmSampleGet error 3"]
+)
+def test_nvml_throughput_is_watched_where_a_gpu_keeps_no_samples(
+    driver: FakeDriver,
+    reader: BoundedReader,
+    without: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FAKE_NVML_GPM", str(tmp_path / "held"))
+    driver.play(without)
+    assert not reader.open().throughput_is_cheap
+    assert reader.read(0, SLOW).values == {Field.PCIE_TX: 1_000_000, Field.PCIE_RX: 2_000_000}
+    held = tmp_path / "held"
+    assert not held.exists() or held.read_text() == "0"
 
 
 def test_nvml_unsupported_and_failing_fields_are_gaps_with_their_kind(
@@ -202,7 +236,7 @@ def test_nvml_mig_instances_tell_their_share_between_two_looks(
 ) -> None:
     monkeypatch.setenv("FAKE_NVML_GPM", str(tmp_path / "held"))
     mig = ("0 nvmlDeviceGetMigMode value 1 1", "0 mig_instances value 3")
-    driver.play(*mig, "101 gpm value 73", "102 gpm error 3")
+    driver.play(*mig, "101 gpm.2 value 73", "102 gpm.2 error 3")
     reader = BoundedReader(driver.reader, deadline_s=20)
     try:
         reader.open()
@@ -217,6 +251,6 @@ def test_nvml_mig_instances_tell_their_share_between_two_looks(
         assert isinstance(before_hopper, tuple)
         assert before_hopper[0].memory_used_bytes == 8 << 30
         assert {p.sm_percent for p in before_hopper} == {Gap(GapKind.UNSUPPORTED, "Not Supported")}
-        assert (tmp_path / "held").read_text() == "0"
+        assert (tmp_path / "held").read_text() == "8"  # for the links; of instances none
     finally:
         reader.close()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from edge_agent.activity import GpuCoverage, Observation
+from edge_agent.boot_clock import boottime_ns
 from edge_agent.devices.bounded import BoundedReader
 from edge_agent.devices.port import (
     QUICK,
     REGULAR,
+    SLOW,
     DeviceReading,
     DevicesUnavailable,
     Field,
@@ -20,6 +24,7 @@ from edge_agent.devices.port import (
     Inventory,
     Measured,
 )
+from edge_agent.frames.gpu_signals import FRESH_NS, GpuSignals
 from edge_agent.sources.devices import DevicesSource
 from edge_agent.sources.port import SourceUnavailable
 from edge_agent.windows import HostClock, WindowAccumulator
@@ -32,14 +37,16 @@ S = 1_000_000_000
 class PlayedDevices:
     """A reader that gives what it is told."""
 
-    def __init__(self, *fields: dict[Field, Measured]) -> None:
+    def __init__(self, *fields: dict[Field, Measured], cheap: bool = False) -> None:
         self.fields = list(fields)
+        self.cheap = cheap
         self.now_ns = 0
         self.closed = False
         self.asked: list[frozenset[Field]] = []
+        self.watched: list[tuple[int, int]] = []
 
     def open(self) -> Inventory:
-        return Inventory(len(self.fields), "1")
+        return Inventory(len(self.fields), "1", throughput_is_cheap=self.cheap)
 
     def ask(
         self, indices: Iterable[int], fields: Collection[Field], *, processes: bool = False
@@ -50,6 +57,8 @@ class PlayedDevices:
         self, index: int, fields: Collection[Field], *, processes: bool = False
     ) -> DeviceReading:
         self.asked.append(frozenset(fields))
+        if set(fields) >= SLOW:
+            self.watched.append((self.now_ns // S, index))
         played = self.fields[index]
         return DeviceReading(index, f"GPU-{index}", "H100", self.now_ns, self.now_ns, played)
 
@@ -89,13 +98,37 @@ def test_devices_source_samples_four_sections_every_five_seconds() -> None:
     source = _started(played)
     samples = [_drain(source, played, at_s) for at_s in range(100, 111)]
     assert [len(one) for one in samples] == [4, 0, 0, 0, 0, 4, 0, 0, 0, 0, 4]
-    assert played.asked == [REGULAR, *[QUICK] * 4, REGULAR, *[QUICK] * 4, REGULAR]
+    regular, quick = REGULAR | SLOW, QUICK | SLOW
+    assert played.asked == [regular, *[quick] * 4, regular, *[quick] * 4, regular]
     assert samples[0] == [
         Observation("gpu_utilisation", "", 63, 100 * S),
         Observation("gpu_memory", "", 25, 100 * S),
         Observation("gpu_power", "", 412, 100 * S),
         Observation("gpu_temperature", "", 58, 100 * S),
     ]
+
+
+@pytest.mark.parametrize(("gpus", "a_look"), [(1, 1), (5, 1), (8, 2), (16, 3)])
+def test_devices_source_watches_few_links_at_a_time_and_all_in_turns(
+    gpus: int, a_look: int
+) -> None:
+    played = PlayedDevices(*[FULL] * gpus)
+    source = _started(played)
+    for at_s in range(100, 130):
+        _drain(source, played, at_s)
+    looks = Counter(at_s for at_s, _ in played.watched)
+    assert set(looks.values()) == {a_look}
+    for index in range(gpus):
+        seen = [at_s for at_s, watched in played.watched if watched == index]
+        assert max(later - earlier for earlier, later in pairwise(seen)) * S <= FRESH_NS
+
+
+def test_devices_source_reads_throughput_that_costs_nothing_in_each_look() -> None:
+    played = PlayedDevices(*[FULL] * 8, cheap=True)
+    source = _started(played)
+    for at_s in range(100, 103):
+        _drain(source, played, at_s)
+    assert played.watched == [(at_s, index) for at_s in range(100, 103) for index in range(8)]
 
 
 def test_devices_source_gap_is_a_missing_sample_and_a_count() -> None:
@@ -202,6 +235,31 @@ def test_devices_source_fills_from_the_driver(
     }  # fmt: skip
     assert 91 in [r.value for r in records if isinstance(r, Observation)]
     assert source.gaps[Field.POWER, GapKind.UNPLUGGED] == 1
+
+
+@pytest.mark.parametrize(
+    ("support", "sent", "received"), [(1, 3 << 20, 5 << 20), (0, 1_000_000, 2_000_000)]
+)
+def test_devices_source_gives_the_rules_their_throughput_live(
+    tmp_path: Path, support: int, sent: float, received: float
+) -> None:
+    """From the driver through its child and the source to the signals that diagnosis reads."""
+    driver = FakeDriver(tmp_path)
+    driver.play("gpus 2", f"* nvmlGpmQueryDeviceSupport value {support}")
+    source = DevicesSource([BoundedReader(driver.reader, deadline_s=20)])
+    gpus, now_ns = GpuSignals(), boottime_ns()
+    source.start()
+    try:
+        for second in range(2):
+            list(source.drain(now_ns + second * S))
+            sweep = source.latest(now_ns + second * S)
+            assert sweep is not None
+            gpus.look(sweep.devices)
+    finally:
+        source.stop()
+    found = gpus.signals(boottime_ns())
+    assert [one["pcie_tx_bytes_per_s"] for one in found.values()] == [sent] * 2
+    assert [one["pcie_rx_bytes_per_s"] for one in found.values()] == [received] * 2
 
 
 def test_devices_source_without_a_driver_is_absent_in_one_line(
