@@ -16,7 +16,13 @@ from edge_agent.launches.read import open_launches
 
 GEMM = Launch("a_gemm", 1, 3_000)
 TWO = Launch("a_gemm", 2, 3_000)
-EVENT = {"cat": "kernel", "name": "a_gemm", "ts": 1, "dur": 3, "args": {"device": 0}}
+EVENT: dict[str, Any] = {
+    "cat": "kernel",
+    "name": "a_gemm",
+    "ts": 1,
+    "dur": 3,
+    "args": {"device": 0},
+}
 BIG = 2**64 - 1
 
 
@@ -271,7 +277,13 @@ def test_launch_files_damaged_rocprof_json_is_refused(tmp_path: Path, content: s
 
 
 def test_launch_files_traces_count_events_that_make_no_sense(tmp_path: Path) -> None:
-    odd = [{"dur": -1}, {"dur": "x"}, {"ts": None}, {"dur": 4e9}, {"args": {"device": "x"}}]
+    odd: list[dict[str, Any]] = [
+        {"dur": -1},
+        {"dur": "x"},
+        {"ts": None},
+        {"dur": 4e9},
+        {"args": {"device": "x"}},
+    ]
     events = [EVENT, {"cat": "cpu_op", "dur": -1}, *(EVENT | change for change in odd)]
     _, launches, skipped = read(written(tmp_path, json.dumps({"traceEvents": events})))
     assert launches == [GEMM]
