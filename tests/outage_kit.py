@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +20,7 @@ from aggregator.releases import read_windows
 from aggregator.runners import HelperRunner
 from aggregator.store import Store
 from aggregator.tasks import TaskPlan, build_task
+from edge_agent.clock import Clock
 from edge_agent.config import (
     AgentConfig,
     BoundsSection,
@@ -31,6 +33,7 @@ from edge_agent.config import (
 from edge_agent.live import open_agent, this_machine
 from edge_agent.probes.settings import ProbesSection
 from edge_agent.shell import AgentShell
+from privacy.noise import NoiseSampler
 from privacy.noise_seeded import SeededSampler
 from tests.agent_live import SteppedClock
 from tests.agent_world import T0, World
@@ -48,10 +51,13 @@ WEIGHT = 600_000
 
 
 class Line:
-    """What lies between everybody and the log; while it is cut, every call fails."""
+    """What lies between everybody and the log; while it is cut, every call fails.
 
-    def __init__(self) -> None:
-        self.cut = False
+    patient     polls wait, as they do where time passes by itself
+    """
+
+    def __init__(self, *, patient: bool) -> None:
+        self.cut, self.patient = False, patient
 
     def check(self) -> None:
         if self.cut:
@@ -59,7 +65,7 @@ class Line:
 
 
 class Cuttable:
-    """A transport, producer or consumer at the far end of a line; polls wait for nothing."""
+    """A transport, producer or consumer at the far end of a line."""
 
     def __init__(self, inner: object, line: Line) -> None:
         self._inner, self._line = inner, line
@@ -69,7 +75,7 @@ class Cuttable:
         found = getattr(self._inner, name)
         if name in {"producer", "consumer"}:
             return lambda *given: Cuttable(found(*given), self._line)
-        if name == "poll":
+        if name == "poll" and not self._line.patient:
             return lambda most, _timeout_s: found(most, 0.0)
         return found
 
@@ -77,19 +83,39 @@ class Cuttable:
 class OutageFleet:
     """HOSTS agents, a Leader with its store and a Helper; `run_to` moves their common clock."""
 
-    def __init__(self, folder: Path, log: TransportSection, *, window_s: int, windows: int) -> None:
-        self.folder, self.clock, self.line = folder, SteppedClock(T0), Line()
+    def __init__(
+        self,
+        folder: Path,
+        log: TransportSection,
+        *,
+        window_s: int,
+        windows: int,
+        lateness_s: int = 30,
+        clock: Clock | None = None,
+        first: int = FIRST,
+        sampler: Callable[[int], NoiseSampler] = SeededSampler,
+    ) -> None:
+        """Start everybody.
+
+        clock       None: one that `run_to` moves; else the caller runs the Leader and the agents
+        first       start of the first window; all of them have what they need by then
+        sampler     noise of the host with a number
+        """
+        self.folder, self.line = folder, Line(patient=clock is not None)
+        self.stepped = SteppedClock(T0)
+        self.clock: Clock = clock or self.stepped
+        self._sampler = sampler
         self._log = log
         self._stack = ExitStack()
         self.world = World(HOSTS)
-        self.task = _task(self.world, window_s, windows)
+        self.task = _task(self.world, window_s, windows, lateness_s, first)
         self._write_signed()
         self._helper = self._start_helper()
         self.start_leader()
-        self.agents = [self._agent(number) for number in range(HOSTS)]
+        self.agents = [] if clock else [self.agent(number) for number in range(HOSTS)]
 
     def now_s(self) -> float:
-        return self.clock.now_ms / 1000
+        return self.clock.unix_ms() / 1000
 
     def _write_signed(self) -> None:
         signed = self.folder / "signed"
@@ -131,7 +157,7 @@ class OutageFleet:
             self._store,
             helper=self._helper,
             clock=self.now_s,
-            pause=lambda _seconds: None,
+            pause=None if self.line.patient else lambda _seconds: None,
         )
 
     def stop_leader(self) -> None:
@@ -140,7 +166,8 @@ class OutageFleet:
         self._store.close()
         self._transport.close()
 
-    def _agent(self, number: int) -> AgentShell:
+    def agent(self, number: int) -> AgentShell:
+        """Start an agent, which belongs to this thread."""
         folder, world = self.folder / f"host-{number}", self.world
         config = AgentConfig(
             HostSection(folder / "keys" / "host.key", folder / "state", ("H100", "H100")),
@@ -158,7 +185,7 @@ class OutageFleet:
         shell, _ = open_agent(
             config,
             domain="demo",
-            sampler=SeededSampler(number),
+            sampler=self._sampler(number),
             clock=self.clock,
             transport=cast("Transport", Cuttable(log, self.line)),
         )
@@ -177,8 +204,8 @@ class OutageFleet:
         while self.now_s() < until_s:
             self.step()
             pause_ms = min(agent.pause_ms() for agent in self.agents)
-            left_ms = round(until_s * 1000) - self.clock.now_ms
-            self.clock.sleep_ms(max(1, min(round(step_s * 1000) or pause_ms, left_ms)))
+            left_ms = round(until_s * 1000) - self.stepped.now_ms
+            self.stepped.sleep_ms(max(1, min(round(step_s * 1000) or pause_ms, left_ms)))
         self.step()
 
     def ends(self) -> pd.DataFrame:
@@ -198,13 +225,13 @@ class OutageFleet:
         self._stack.close()
 
 
-def _task(world: World, window_s: int, windows: int) -> Task:
+def _task(world: World, window_s: int, windows: int, lateness_s: int, first: int) -> Task:
     plan = TaskPlan(
-        series="minute", domain="demo", window_s=window_s, first_window=FIRST,
-        last_window=FIRST + (windows - 1) * window_s, lateness_s=30, retention_s=6 * 3600,
+        series="minute", domain="demo", window_s=window_s, first_window=first,
+        last_window=first + (windows - 1) * window_s, lateness_s=lateness_s, retention_s=6 * 3600,
         weights={"kernel_mix": WEIGHT}, gpus_per_host=8, n_max=HOSTS, n_min=8, t=1,
         largest_operator=1, leader_pk=world.leader.pk, helper_pk=world.helper.pk,
-        expiry=FIRST + windows * window_s + 86_400,
+        expiry=first + windows * window_s + 86_400,
     )  # fmt: skip
     return build_task(CATALOGUE, plan)
 

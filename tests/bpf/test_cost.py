@@ -12,7 +12,7 @@ from edge_agent.sources.ebpf_layout import PROGRAMS
 from edge_agent.sources.ebpf_limits import Limits
 from tests.bpf_kit import Load, drain
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.kernel]
 
 STATISTICS = Path("/proc/sys/kernel/bpf_stats_enabled")
 

@@ -29,7 +29,7 @@ from tests.bpf_kit import (
     softirqs,
 )
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.kernel]
 
 MEGABYTE = 1 << 20
 _T = TypeVar("_T")

@@ -16,7 +16,7 @@ from edge_agent.sources.ebpf_tables import OTHER
 from edge_agent.sources.host_ticks import PerCpuTicks
 from tests.bpf_kit import Load, cgroup, drain
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.kernel]
 
 SLACK_NS = 5_000_000
 """What a load does between its last mark and the drain: a few wake-ups."""

@@ -12,7 +12,7 @@ from edge_agent.frames.of_host import host_framer
 from edge_agent.frames.signals import FINE, SIGNALS, Scope, of_scope
 from tests.bpf_kit import Load, cgroup
 
-pytestmark = pytest.mark.root  # loads BPF programs and makes cgroups
+pytestmark = [pytest.mark.root, pytest.mark.kernel]  # loads BPF programs and makes cgroups
 
 
 def test_live_frames_show_a_busy_cgroup_waiting_for_its_cpu(tmp_path: Path) -> None:

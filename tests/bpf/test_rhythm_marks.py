@@ -12,7 +12,7 @@ from edge_agent.activity import HostRecord, RhythmKind, RhythmMarks
 from edge_agent.sources.ebpf import EbpfSource
 from tests.bpf_kit import Cgroup, Load, Seen, cgroup, drain, taken
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.kernel]
 
 ASKED, ANSWER_NS = 30, 10_000_000
 

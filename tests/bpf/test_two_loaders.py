@@ -11,7 +11,7 @@ from edge_agent.sources.ebpf import EbpfSource
 from edge_agent.sources.ebpf_bcc import LIBBPF_ONLY, PARTS, source_text
 from tests.bpf_kit import Cgroup, Load, cgroup, drain
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.kernel]
 
 SHARED = (
     "switches",

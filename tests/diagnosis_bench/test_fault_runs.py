@@ -20,7 +20,7 @@ from bench.record import ROOT
 from edge_agent.frames.recording import read_recording
 from tests.process_kit import wait_for
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.live]
 
 
 def left_over() -> list[str]:

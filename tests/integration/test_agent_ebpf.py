@@ -20,7 +20,7 @@ from edge_agent.local.live_socket import LiveClient
 from edge_agent.sources.ebpf import EbpfSource
 from transport.privileges import AGENT_USER, CAPABILITIES
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.kernel]
 PATIENCE_S = 60
 
 

@@ -7,7 +7,7 @@ import pytest
 from edge_agent.probes.counts import Direction
 from tests.probes_kit import Probed, Stubs, now_ns, run, staying
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.kernel]
 
 
 def test_memory_live_and_peak_follow_each_allocation(probed: Probed, stubs: Stubs) -> None:

@@ -10,7 +10,7 @@ from edge_agent.probes.counts import Direction, FileGroup, Group
 from edge_agent.sources.port import SourceUnavailable
 from tests.probes_kit import Probed, Stubs, attachments, run, staying
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.kernel]
 
 
 def test_launches_of_several_threads_are_counted_exactly(probed: Probed, stubs: Stubs) -> None:

@@ -107,6 +107,7 @@ sys.stdin.read()
 
 
 @pytest.mark.root
+@pytest.mark.kernel
 def test_discovery_finds_the_runtimes_of_a_python_process() -> None:
     paths = [_library(version) for version in FOLDERS]
     watcher = Watcher(Discovery(BOOK))

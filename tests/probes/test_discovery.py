@@ -32,6 +32,7 @@ from tests.probes.process_actor import Actor, Watcher, acting, compiled
 
 pytestmark = [
     pytest.mark.root,
+    pytest.mark.kernel,
     pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for x86-64"),
 ]
 

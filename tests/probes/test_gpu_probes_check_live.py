@@ -27,6 +27,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.root
+@pytest.mark.kernel
 def test_gpu_check_counts_the_steps_of_a_loop_exactly(stubs: Stubs, tmp_path: Path) -> None:
     (tmp_path / "loop.py").write_text(LOOP)
     command = [sys.executable, str(tmp_path / "loop.py"), str(stubs.library("libcudart"))]

@@ -130,6 +130,7 @@ def test_namer_reads_a_debug_file_only_of_the_same_build(
 
 
 @pytest.mark.root
+@pytest.mark.kernel
 def test_namer_reads_no_debug_file_that_another_user_put_there(
     namer: KernelNamer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,6 +131,7 @@ def seen(watched: Watched, pid: int) -> int:
 
 
 @pytest.mark.root
+@pytest.mark.kernel
 def test_source_has_no_map_before_the_first_library_and_counts_exactly_after(
     first_library: Path,
 ) -> None:
@@ -152,6 +153,7 @@ def test_source_has_no_map_before_the_first_library_and_counts_exactly_after(
 
 
 @pytest.mark.root
+@pytest.mark.kernel
 def test_source_that_cannot_load_later_fails_with_the_reason(
     first_library: Path, watched: Watched
 ) -> None:

@@ -19,7 +19,7 @@ from edge_agent.probes.limits import ProbeLimits
 from edge_agent.sources.bpf_maps import PerCpuMap
 from tests.probes_kit import Probed, Stubs, attachments, probing, run, start_ns, staying
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.kernel]
 
 
 def threads_in_calls(probed: Probed) -> dict[int, int]:

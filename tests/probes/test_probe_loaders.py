@@ -41,6 +41,7 @@ def test_loaders_say_why_none_of_them_serves(refusing: None) -> None:
 
 
 @pytest.mark.root
+@pytest.mark.kernel
 def test_loaders_prefer_libbpf_and_never_switch_bccs_places_in_turns() -> None:
     table = ProbeTable.load()
     for asked, wanted in ((Loader.AUTO, Loader.LIBBPF), (Loader.BCC, Loader.BCC)):
@@ -50,6 +51,7 @@ def test_loaders_prefer_libbpf_and_never_switch_bccs_places_in_turns() -> None:
 
 
 @pytest.mark.root
+@pytest.mark.kernel
 def test_source_through_bcc_counts_a_process_exactly(
     stubs: Stubs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

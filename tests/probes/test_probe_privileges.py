@@ -11,7 +11,7 @@ import pytest
 
 from tests.probes_kit import Stubs
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.kernel]
 
 SCRIPT = """
 import subprocess, sys, time

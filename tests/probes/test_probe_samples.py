@@ -8,7 +8,7 @@ from edge_agent.probes.counts import ProcessKey
 from edge_agent.probes.limits import ProbeLimits
 from tests.probes_kit import Probed, Stubs, begin, now_ns, probing, run, start_ns, waiting
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.kernel]
 
 
 def test_samples_show_each_call_with_its_stream_and_time(probed: Probed, stubs: Stubs) -> None:

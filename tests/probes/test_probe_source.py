@@ -17,7 +17,7 @@ from edge_agent.sources.port import SourceUnavailable
 from tests.probe_source_kit import ONLY_OURS, OURS, Watched, own_caller, watching
 from tests.probes_kit import Stubs, begin, waiting
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.kernel]
 
 GOVERNED = Settings(budget=0.02, period_ns=(1_000_000_000, 2_000_000_000), least_window_ns=10**7)
 """Shorter periods, so that a test sees several; the stall weighs more in them, hence 2 %."""

@@ -105,6 +105,7 @@ def test_table_refuses_what_it_cannot_mean(tmp_path: Path, text: str, said: str)
 
 
 @pytest.mark.root
+@pytest.mark.kernel
 def test_python_and_torch_rows_need_no_code(tmp_path: Path) -> None:
     """A static probe, and a mangled C++ function whose second argument counts bytes."""
     table = load(

@@ -187,6 +187,7 @@ def test_profile_command_writes_what_a_killed_process_did(stubs: Stubs, tmp_path
         (os.getpid(), "none/out.json", ExitCode.UNAVAILABLE, "No such file or directory"),
         (1 << 22, "out.json", ExitCode.UNAVAILABLE, "there is no process 4194304"),
     ],
+    ids=["format", "folder", "process"],
 )
 def test_profile_command_refuses_clearly(
     tmp_path: Path, pid: int, name: str, code: ExitCode, said: str

@@ -67,6 +67,7 @@ def fresh(bcc: Probed) -> Probed:
 
 
 @pytest.mark.root
+@pytest.mark.kernel
 def test_bcc_launches_of_several_threads_are_counted_exactly(fresh: Probed, stubs: Stubs) -> None:
     with staying(stubs.caller("libcudart"), "threads", 4, 1009) as child:
         drain = fresh.drain()
@@ -84,6 +85,7 @@ def test_bcc_launches_of_several_threads_are_counted_exactly(fresh: Probed, stub
 
 
 @pytest.mark.root
+@pytest.mark.kernel
 def test_bcc_driver_launch_within_a_runtime_launch_counts_once(fresh: Probed, stubs: Stubs) -> None:
     run(stubs.caller("libcudart", "libcuda.so"), "nested", 997)
     fresh.drain()
@@ -94,6 +96,7 @@ def test_bcc_driver_launch_within_a_runtime_launch_counts_once(fresh: Probed, st
 
 
 @pytest.mark.root
+@pytest.mark.kernel
 def test_bcc_failures_are_counted_by_error(fresh: Probed, stubs: Stubs) -> None:
     pid = run(stubs.caller("libcudart"), "failures")
     drain = fresh.drain()
@@ -105,6 +108,7 @@ def test_bcc_failures_are_counted_by_error(fresh: Probed, stubs: Stubs) -> None:
 
 
 @pytest.mark.root
+@pytest.mark.kernel
 def test_bcc_bytes_are_those_that_the_calls_say(fresh: Probed, stubs: Stubs) -> None:
     run(stubs.caller("libcudart"), "memory")
     run(stubs.caller("libcudart"), "copies")
@@ -118,6 +122,7 @@ def test_bcc_bytes_are_those_that_the_calls_say(fresh: Probed, stubs: Stubs) -> 
 
 
 @pytest.mark.root
+@pytest.mark.kernel
 def test_bcc_rows_without_room_are_added_to_other_and_counted(stubs: Stubs) -> None:
     table = ProbeTable.load()
     limits = ProbeLimits(launches=0, calls=FULL, errors=FULL)
@@ -141,6 +146,7 @@ def test_bcc_rows_without_room_are_added_to_other_and_counted(stubs: Stubs) -> N
 
 
 @pytest.mark.root
+@pytest.mark.kernel
 def test_bcc_refuses_a_file_that_is_not_there() -> None:
     programs = programs_bcc.GpuPrograms(ProbeTable.load())
     one = Attachment(Group.LAUNCH, False, (64,), (0,), (0,), (EntryClass.EMULATED,))

@@ -41,6 +41,7 @@ def test_table_knows_every_call_of_the_real_runtime(runtime: str) -> None:
 
 
 @pytest.mark.root
+@pytest.mark.kernel
 @pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_calls_of_the_real_runtime_are_counted(

@@ -24,6 +24,7 @@ from tests.stragglers.gloo_kit import GlooJob, Launcher, gloo_job, torch_missing
 MISSING = torch_missing()
 pytestmark = [
     pytest.mark.root,
+    pytest.mark.live,
     pytest.mark.skipif(MISSING is not None, reason=str(MISSING)),
 ]
 
