@@ -48,13 +48,21 @@ def main() -> int:
         Figure("other_traces", len(others), "traces"),
         *_accuracy("seen", seen, rules),
         *_accuracy("heldout", unseen, rules),
+        Figure("names", len(rows), "names of the table"),
+        Figure("names_of_traces", sum(row.source == "trace" for row in rows), "names of traces"),
     ]
-    for source in sorted({row.source for row in unseen}):
-        of_source = [row for row in unseen if row.source == source]
-        print(f"{right(of_source, rules):4d} of {len(of_source):3d} right, held out  {source}")
+    sources = [
+        {"source": source, "right": right(chosen, rules), "names": len(chosen)}
+        for source in sorted({row.source for row in unseen})
+        if (chosen := [row for row in unseen if row.source == source])
+    ]
+    for one in sources:
+        print(f"{one['right']:4d} of {one['names']:3d} right, held out  {one['source']}")
     for figure in figures:
         print(f"{figure.value:10.3f} {figure.unit:32} {figure.name}")
-    print(write_result("families", "make bench-families", figures).relative_to(ROOT))
+    tables = {"tables": {"heldout_sources": sources, "other_percent": others}}
+    path = write_result("families", "make bench-families", figures, tables=tables)
+    print(path.relative_to(ROOT))
     return 0
 
 

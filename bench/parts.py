@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.record import Figure
+
 Part = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a part found: numbers, and tables whose rows are JSON's types."""
+
+    figures: Sequence[Figure]
+    tables: Part = field(default_factory=dict)
 
 
 def _print_part(name: str, part: Part) -> None:

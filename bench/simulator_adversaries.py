@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
 
-from bench.parts import Part, Parts
-from bench.record import CACHE, Figure
+from bench.parts import Measured, Part, Parts
+from bench.record import Figure
 from pointillist.plan_file import default_plan
 from privacy.plan import Plan, PlannedSection, PlannedTask
 from simulator.adversaries import (
@@ -25,11 +26,9 @@ from simulator.engine.port import EngineSettings
 from simulator.engine.run import Simulation
 from simulator.engine.tasks import fleet_tasks
 from simulator.fleet import FleetModel
-from simulator.outcome.rows import write_rows
 from simulator.scenario import Dropout, load
 from wire.catalogue import Catalogue
 
-FOLDER: Final = CACHE / "simulator" / "adversaries"
 LIARS: Final = (1, 4, 8)
 FAULT_SIZES: Final = {
     "none": (0.0,), "duplicates": (0.02, 0.3), "reordering": (1.0,), "helper_loss": (0.3,),
@@ -41,7 +40,7 @@ DROPOUT_HOSTS, DROPOUT_WINDOWS = 1_000, 3
 TRIALS: Final = 100_000
 
 
-def measure(kept: Parts) -> list[Figure]:
+def measure(kept: Parts) -> Measured:
     """Measure what is missing; give every figure."""
     lies = kept.get("lies", play_lies)
     faults = kept.get("faults", play_faults)
@@ -57,10 +56,18 @@ def measure(kept: Parts) -> list[Figure]:
         Figure("leader_sums_of_one_window", lies["sums"], "most that any trick gave", 1.0),
         Figure("false_sums_under_faults", faults["false_sums"], "releases", 0.0),
     ]
-    return figures + [
+    figures += [
         Figure(f"guess_advantage_{name}", one["advantage"], "0 is blind", one["bound"])
         for name, one in guess.items()
     ]
+    tables = {
+        "lies": lies["lies"],
+        "tricks": lies["tricks"],
+        "faults": faults["faults"],
+        "dropout": [{"percent": percent, **part} for percent, part in lost.items()],
+        "guesses": guess,
+    }
+    return Measured(figures, tables)
 
 
 _SENT: Final = "percent of the reports that hosts sent in time"
@@ -70,8 +77,6 @@ def play_lies() -> Part:
     """Every lie by few and by many hosts; every trick of a Leader."""
     moved = [move_statistic(lie, liars) for lie in LIES for liars in LIARS]
     tricks = [play_trick(trick) for trick in TRICKS]
-    write_rows(FOLDER / "lies.parquet", moved)
-    write_rows(FOLDER / "tricks.parquet", tricks)
     over = {one.bounded: 0.0 for one in moved}
     for one in moved:
         over[one.bounded] = max(over[one.bounded], abs(one.moved) / one.bound)
@@ -79,14 +84,19 @@ def play_lies() -> Part:
         "worst": over[True],
         "unbounded": over[False],
         "sums": max(one.sums for one in tricks),
+        "lies": [asdict(one) for one in moved],
+        "tricks": [asdict(one) for one in tricks],
     }
 
 
 def play_faults() -> Part:
     """Every fault at a few sizes."""
     found = [face(fault, size) for fault in FAULTS for size in FAULT_SIZES[fault]]
-    write_rows(FOLDER / "faults.parquet", found)
-    return {"runs": len(found), "false_sums": sum(not one.true_sums for one in found)}
+    return {
+        "runs": len(found),
+        "false_sums": sum(not one.true_sums for one in found),
+        "faults": [asdict(one) for one in found],
+    }
 
 
 def dropout(percent: int) -> Part:
@@ -129,13 +139,7 @@ def guesses() -> dict[str, Any]:
         "application_of_84": guess_application(tasks, 84, TRIALS // 4),
         "masked_alone": guess_without_mask(tasks[0], 4_000),
     }
-    write_rows(FOLDER / "guess.parquet", list(found.values()))
     return {
-        name: {
-            "advantage": one.advantage,
-            "bound": one.bound,
-            "tight_bound": one.tight_bound,
-            "holds": one.holds,
-        }
+        name: {**asdict(one), "advantage": one.advantage, "holds": one.holds}
         for name, one in found.items()
     }

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from bench.parts import Part, Parts
+from bench.parts import Measured, Part, Parts
 from bench.record import Figure
 from bench.round_work import floor
+from pointillist.plan_file import default_plan
 from privacy.noise_table import TableSampler
 from privacy.plan import Plan, PlannedSection, PlannedTask
 from simulator.engine.exact import ExactEngine
@@ -59,13 +60,13 @@ WEIGHTS: Final[Mapping[str, int]] = {
     "incidents": 100_000,
     "hardware_faults": 100_000,
 }
-"""Every section of the catalogue but the mix by model, in windows of a minute: d = 942."""
+"""Most sections of the catalogue but the mix by model, in windows of a minute: d = 942."""
 
-SHIPPED_MINUTE: Final[Mapping[str, int]] = {
-    **{name: w for name, w in WEIGHTS.items() if w < 100_000 or name.endswith("_mix")},
-    "kernel_mix_by_model": 100_000,
-}
-"""The minute task of the shipped plan: d = 2,118."""
+
+def shipped_minute() -> dict[str, int]:
+    """Weights of the shipped plan's minute task."""
+    (task,) = [one for one in default_plan().tasks if one.series == "minute"]
+    return {one.name: one.weight_millionths for one in task.sections}
 
 
 def make_plan(weights: Mapping[str, int]) -> Plan:
@@ -164,7 +165,7 @@ def _sampled(sampler: TableSampler, hosts: int, sigma: np.typing.NDArray[np.int6
     return (time.process_time_ns() - began) / 1e9
 
 
-def measure(kept: Parts) -> list[Figure]:
+def measure(kept: Parts) -> Measured:
     """Measure what is missing; give the figures of the engine."""
     parts = {
         "floors": kept.get("floors", lambda: floors(HOSTS)),
@@ -178,12 +179,12 @@ def measure(kept: Parts) -> list[Figure]:
         ),
         "exact_1k_again": kept.get("exact_1k_again", lambda: play("exact", SMALL, 30, processes=1)),
         "masked_shipped": kept.get(
-            "masked_shipped", lambda: play("masked", HOSTS, 6, weights=SHIPPED_MINUTE)
+            "masked_shipped", lambda: play("masked", HOSTS, 6, weights=shipped_minute())
         ),
         "masked_1m": kept.get("masked_1m", lambda: play("masked", MANY, 2)),
         "exact_1m": kept.get("exact_1m", lambda: play("exact", MANY, 1, block=MANY_BLOCK)),
     }
-    return figures(parts)
+    return Measured(figures(parts))
 
 
 def figures(parts: Mapping[str, Part]) -> list[Figure]:

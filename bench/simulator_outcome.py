@@ -8,28 +8,26 @@ from functools import partial
 from math import sqrt
 from typing import Any, Final
 
-from bench.parts import Part, Parts
-from bench.record import CACHE, RESULTS, Figure
+from bench.parts import Measured, Part, Parts
+from bench.record import Figure
 from pointillist.plan_file import default_plan
 from privacy.plan import Plan
 from simulator.applications import Application, load_applications
+from simulator.applications.table import real_application_profiles
 from simulator.engine.port import EngineSettings
 from simulator.engine.run import Simulation
 from simulator.engine.tasks import fleet_tasks
 from simulator.fleet import FleetModel
-from simulator.outcome import CoverageTally, TruthWriter, cause_table, truth_cells
+from simulator.outcome import CoverageTally, SectionCoverage, TrueTable, cause_table, truth_cells
 from simulator.outcome.attribution import attribute, attribute_released
-from simulator.outcome.rows import write_rows
+from simulator.outcome.coverage import TOTAL
 from simulator.outcome.runs import DAY_S, DayRuns, live_days
 from simulator.outcome.seen import Design, Sampling, SeenCurve, seen_curve
-from simulator.outcome.slowdown import measured_slowdown
 from simulator.scenario import Applications, Jobs, Scenario, load
 from wire.catalogue import Catalogue
 
-FOLDER: Final = CACHE / "simulator" / "outcome"
-"""Parquet of every table, for the report."""
-
 COVERAGE_HOSTS, COVERAGE_WINDOWS = 1_500, 40
+COVERAGE_HOURS: Final = 336
 ANCHOR: Final = "ten_percent_load"
 ANCHOR_APPLICATIONS: Final = 84
 APPLICATIONS: Final = (25, 84, 250)
@@ -48,9 +46,10 @@ SHIPPED_WEIGHT: Final = 0.2
 SIZES: Final = (1, 8, 64, 512, 4096)
 
 
-def measure(kept: Parts) -> list[Figure]:
+def measure(kept: Parts) -> Measured:
     """Measure what is missing; give every figure."""
     held = kept.get("coverage", coverage)
+    long = kept.get("coverage_of_weeks", coverage_of_weeks)
     causes = kept.get("causes", causes_of_eight_weeks)
     curves = {count: kept.get(f"seen_{count}", partial(seen, count)) for count in APPLICATIONS}
     people = {
@@ -58,44 +57,79 @@ def measure(kept: Parts) -> list[Figure]:
         for names in POPULATIONS
     }
     right = kept.get("attribution", attribution)
-    figures = [
-        Figure("interval_coverage_percent", held["percent"], "percent of intervals", 95.0),
-        Figure("interval_coverage_percent_low", held["low"], "percent, 99 % binomial bound"),
-        Figure("interval_coverage_percent_high", held["high"], "percent, 99 % binomial bound"),
-    ]
-    figures += _causes(causes)
+    figures = _coverage_figures(held["sections"], long["sections"]) + _causes(causes)
     for count, part in curves.items():
         figures += _seen_figures(count, part)
-    figures += _slowdowns(curves[ANCHOR_APPLICATIONS])
+    figures.append(_least_rate(curves[ANCHOR_APPLICATIONS]))
     for names, part in people.items():
         name = f"hours_to_99_percent_applications_{'_'.join(names)}"
         if part["hours"] is not None:
             figures.append(Figure(name, part["hours"], "h, same plan, jobs of this population"))
-    figures += [Figure(name, value, "share of GPU time") for name, value in right.items()]
-    return figures
+    figures += [Figure(name, one, "share of GPU time") for name, one in right["figures"].items()]
+    tables = {
+        "coverage": held["sections"],
+        "coverage_of_weeks": long["sections"],
+        "first_week": causes["first_week"],
+        "eight_weeks": causes["eight_weeks"],
+        "seen": {str(count): part for count, part in curves.items()},
+        "populations": {"_".join(names): part for names, part in people.items()},
+        "attributed": right["rows"],
+    }
+    return Measured([*figures, *_applications()], tables)
 
 
 def coverage() -> Part:
     """Release minutes of a fleet through real encoding, noise and masks; count intervals."""
     scenario = load("steady").scaled(hosts=COVERAGE_HOSTS)
-    scenario = scenario.with_(
-        duration_s=60 * COVERAGE_WINDOWS, fidelity="masked", operators=(1.0,) * 10
+    return _covered(
+        scenario.with_(duration_s=60 * COVERAGE_WINDOWS, fidelity="masked", operators=(1.0,) * 10)
     )
+
+
+def coverage_of_weeks() -> Part:
+    """The same for a fortnight of the whole fleet, so that days and weeks are released as well."""
+    return _covered(load("steady").with_(duration_s=3600 * COVERAGE_HOURS, fidelity="noise"))
+
+
+def _covered(scenario: Scenario) -> Part:
     catalogue, tally = Catalogue.load(), CoverageTally()
     simulation = Simulation(scenario, default_plan(), catalogue, EngineSettings(seed=scenario.seed))
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with TruthWriter(FOLDER / "truth.parquet", catalogue) as writer:
-        for step in simulation.steps():
-            tally.add(writer.add(step.outcome))
-    found = tally.result()
-    write_rows(FOLDER / "coverage.parquet", found)
-    total = found[0].values
+    for step in simulation.steps():
+        tally.add(truth_cells(step.outcome, catalogue))
+    return {"sections": {one.section: _rates(one) for one in tally.result()}}
+
+
+def _rates(one: SectionCoverage) -> Part:
+    """Percent of intervals that held the truth, with 99 % binomial bounds; None for none."""
+    kinds = {"values": one.values, "filled": one.filled, "shares": one.shares}
     return {
-        "percent": 100 * total.rate,
-        "low": 100 * total.low,
-        "high": 100 * total.high,
-        "trials": total.trials,
+        name: found
+        and {
+            "percent": 100 * found.rate,
+            "low": 100 * found.low,
+            "high": 100 * found.high,
+            "trials": found.trials,
+        }
+        for name, found in kinds.items()
     }
+
+
+def _coverage_figures(minutes: Part, weeks: Part) -> list[Figure]:
+    total = minutes[TOTAL]["values"]
+    bound = "percent, 99 % binomial bound"
+    unit = "percent of intervals of cells in which something happened, a fortnight"
+    return [
+        Figure("interval_coverage_percent", total["percent"], "percent of intervals", 95.0),
+        Figure("interval_coverage_percent_low", total["low"], bound),
+        Figure("interval_coverage_percent_high", total["high"], bound),
+        *(
+            Figure(
+                f"interval_coverage_percent_{section}", weeks[section]["filled"]["percent"], unit
+            )
+            for section in ("applications_seen", "incidents", "hardware_faults")
+            if section in weeks and weeks[section]["filled"]
+        ),
+    ]
 
 
 def causes_of_eight_weeks() -> Part:
@@ -110,7 +144,6 @@ def causes_of_eight_weeks() -> Part:
     for step in simulation.steps():
         section = "incidents" if step.due.series == "week" else "hardware_faults"
         tables.append(cause_table(truth_cells(step.outcome, catalogue), section))
-    write_rows(FOLDER / "causes.parquet", tables)
     weekly = [one for one in tables if one.section == "incidents"]
     (faults,) = [one for one in tables if one.section == "hardware_faults"]
     return {
@@ -121,7 +154,23 @@ def causes_of_eight_weeks() -> Part:
         "faults_shown": len(faults.shown),
         "faults_missed": faults.missed,
         "faults_false": faults.false,
+        "first_week": _struck(weekly[0]),
+        "eight_weeks": _struck(faults),
     }
+
+
+def _struck(table: TrueTable) -> list[Part]:
+    """Hosts that each cause struck, and what was released of it; None where it is noise."""
+    rows = [one for one in table.rows if one.true_hosts or not one.below_noise]
+    return [
+        {
+            "cause": one.cause,
+            "true": one.true_hosts,
+            "released": None if one.row is None or one.below_noise else one.row.hosts,
+            "error": None if one.row is None else one.row.standard_error,
+        }
+        for one in sorted(rows, key=lambda row: -row.true_hosts)
+    ]
 
 
 def _causes(part: Part) -> list[Figure]:
@@ -174,7 +223,6 @@ def seen(count: int) -> Part:
         for rate in RATES
     ]
     alone = seen_curve(long, replace(design, indicator_sigma=None), draws=3)
-    write_rows(FOLDER / f"seen_{count}.parquet", [*curves, alone])
     return {
         "busy_share": sum(day.busy_share for day in days) / len(days),
         "curves": [_short(one) for one in curves],
@@ -216,21 +264,23 @@ def _seen_figures(count: int, part: Part) -> list[Figure]:
     return found
 
 
-def _slowdowns(part: Part) -> list[Figure]:
-    """What measuring costs at the shipped rate, and at the least that sees them all in a day."""
-    host = measured_slowdown(RESULTS)
-    if host is None:
-        return []
+def _least_rate(part: Part) -> Figure:
+    """The least sampling rate at which half of the draws see them all in a day."""
     rates = {
         one["rate"]: one["within_a_day"] for one in part["curves"] if one["sampling"] == "windows"
     }
     least = min((rate for rate, share in rates.items() if share >= 0.5), default=1.0)
-    shipped = max(s.rate_millionths for t in default_plan().tasks for s in t.sections) / 1e6
-    unit = f"percent of the fleet's work; {host.source}"
+    return Figure("least_sampling_rate_for_a_day", least, "share of minute windows measured")
+
+
+def _applications() -> list[Figure]:
+    """How many of the programs that a simulated fleet runs were recorded on a GPU."""
+    applications = load_applications()
+    classes = {one.workload.application for one in applications}
     return [
-        Figure("fleet_slowdown_percent", host.fleet_percent(shipped), unit),
-        Figure("fleet_slowdown_percent_at_least_rate", host.fleet_percent(least), unit, 0.014),
-        Figure("least_sampling_rate_for_a_day", least, "share of minute windows measured"),
+        Figure("real_application_profiles", real_application_profiles(applications), "recordings"),
+        Figure("application_tables", len(applications), "recordings and variants"),
+        Figure("application_classes", len(classes), "classes of the catalogue"),
     ]
 
 
@@ -252,11 +302,10 @@ def attribution() -> Part:
         for epsilon in (0.5, 1.0, 2.0, 4.0, 8.0)
         for hosts in (500, 2_000, 12_500, 100_000)
     ]
-    write_rows(FOLDER / "attribution.parquet", rows)
     for one in rows:
         if one.epsilon == 2.0:
             found[f"attribution_released_{one.hosts}_hosts"] = one.released
-    return found
+    return {"figures": found, "rows": [asdict(one) for one in rows]}
 
 
 def _classes(applications: Sequence[Application], count: int) -> list[Application]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +18,6 @@ from simulator.outcome.seen import (
     simultaneous_quantile,
     told_hosts,
 )
-from simulator.outcome.slowdown import measured_slowdown
 from simulator.scenario import Applications, Load
 from tests.engine_kit import CATALOGUE, scenario
 
@@ -138,21 +135,3 @@ def test_lived_day_counts_every_host_that_ran_an_application() -> None:
     assert runs.windows.max() <= 1_440
     assert runs.hosts_of.sum() <= ran
     assert 0.1 < runs.busy_share < 0.5
-
-
-def test_slowdown_of_the_fleet_is_the_hosts_times_the_rate(tmp_path: Path) -> None:
-    assert measured_slowdown(tmp_path) is None
-    figures = [{"name": "workload_slowdown_percent", "value": 0.1, "unit": "percent"}]
-    (tmp_path / "agent.json").write_text(json.dumps({"figures": figures}))
-    found = measured_slowdown(tmp_path)
-    assert found is not None
-    assert found.fleet_percent(0.1) == pytest.approx(0.01)
-    assert found.rate_for(0.01) == pytest.approx(0.1)
-    assert found.source == "agent.json: workload_slowdown_percent"
-    probes = [{"name": "governor_overhead_percent_50k", "value": 0.3, "unit": "%"}]
-    (tmp_path / "probes.json").write_text(json.dumps({"figures": probes}))
-    both = measured_slowdown(tmp_path)
-    assert both is not None
-    assert both.percent == pytest.approx(0.4)
-    (tmp_path / "agent.json").write_text("[]")
-    assert measured_slowdown(tmp_path) is not None

@@ -1,0 +1,163 @@
+"""What pages quote that follows from the parameters alone: `make bench-arithmetic`, in seconds.
+
+Noise and epsilons of the shipped plan and of ten equal sections, and how far the measured rates of
+a detector carry. Nothing is drawn or timed: a test holds the result file against this code.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from decimal import Decimal
+from math import sqrt
+from typing import Any, Final
+
+import numpy as np
+
+from aggregator.correction import Corrected, Rates, Reported, change, correct
+from aggregator.detector import Detector
+from bench.parts import Measured, Part
+from bench.record import ROOT, Figure, write_result
+from pointillist.plan_file import default_plan, equal_sections
+from pointillist.plan_report import PlanReport, catalogue_shapes, plan_report
+from privacy.planner import SectionShape, epsilon_of_mu
+from wire.catalogue import Catalogue
+
+HOSTS: Final = 12_500
+WINDOW_S: Final = 60
+SECTIONS: Final = 10
+
+CLASSES: Final = 13
+RIGHT, MISTAKEN = 0.9, 0.05
+"""Of the incidents of a cause: told rightly, and taken for one other cause."""
+
+HONEST: Final = (4_375, 1_000, 100, 10)
+"""Hosts of a batch whose noise one party does not know, of h = 8,750 that the plan counts on."""
+
+RUNS: Final = (10, 50, 200, 1_000)
+STRUCK: Final = (100, 1_000, 3_000)
+MOVED: Final = 100
+QUIET_HOURS: Final = (12, 1_000, 10_000, 100_000, 1_000_000)
+WEEK_S: Final = 604_800
+_Z: Final = 1.959964
+
+
+def main() -> int:
+    """Compute, print, write bench/results/arithmetic.json."""
+    found = computed()
+    for figure in found.figures:
+        print(f"{figure.value:14.6g} {figure.unit:28} {figure.name}")
+    tables = {"tables": found.tables}
+    path = write_result("arithmetic", "make bench-arithmetic", found.figures, tables=tables)
+    print(path.relative_to(ROOT))
+    return 0
+
+
+def computed() -> Measured:
+    """Give every figure and table."""
+    plan = default_plan()
+    shipped = plan_report(plan, catalogue_shapes(plan, Catalogue.load()))
+    figures = list(_of_plan(shipped))
+    for scheme in ("masked", "local"):
+        figures += _of_equal_sections(scheme)
+    error = shipped.weekly_indicator_hosts
+    tables = {
+        "honest_hosts": [
+            {"hosts": left, "epsilon": epsilon_of_mu(shipped.mu * sqrt(shipped.h / left), 1e-9)}
+            for left in HONEST
+        ],
+        "correction": [_with_runs(runs, error) for runs in RUNS],
+        "quiet_hours": [_with_quiet_hours(hours, error) for hours in QUIET_HOURS],
+    }
+    return Measured(figures, tables)
+
+
+def _of_plan(report: PlanReport) -> Iterable[Figure]:
+    yield Figure("mu", report.mu, "standard deviations")
+    yield Figure("operator_cap_percent", report.operator_cap_percent, "percent of the roster")
+    yield Figure("sigma_factor_at_cap", report.sigma_factor_at_cap, "times the noise")
+    for name, epsilon in report.group_epsilon.items():
+        yield Figure(f"group_epsilon_{_key(name)}", epsilon, "epsilon")
+    for name, epsilon in report.collusion_epsilon.items():
+        yield Figure(f"collusion_epsilon_default_{_key(name)}", epsilon, "epsilon")
+    for task in report.tasks:
+        yield Figure(f"windows_{task.series}", task.windows, "windows that a week can touch")
+        yield Figure(f"words_{task.series}", task.coordinates, "words of a report")
+        for section in task.sections:
+            if section.sigma_hosts is not None:
+                yield Figure(f"error_hosts_{section.name}", section.sigma_hosts, "hosts a window")
+                continue
+            for period, percent in section.error_percent.items():
+                if percent is not None:
+                    yield Figure(
+                        f"error_percent_{section.name}_{period}", percent, "percent of full scale"
+                    )
+
+
+def _of_equal_sections(scheme: str) -> Iterable[Figure]:
+    content = {"hosts": HOSTS, "scheme": scheme, "epsilon": Decimal(2)}
+    plan = equal_sections(content, WINDOW_S, SECTIONS)
+    shape = SectionShape("mix", 60, 64, 64, 1)
+    report = plan_report(plan, {one.name: shape for one in plan.tasks[0].sections})
+    for period, percent in report.tasks[0].sections[0].error_percent.items():
+        if percent is not None:
+            yield Figure(f"error_percent_ten_{scheme}_{period}", percent, "percent of full scale")
+    if scheme == "masked":
+        for name, epsilon in report.collusion_epsilon.items():
+            yield Figure(f"collusion_epsilon_ten_{_key(name)}", epsilon, "epsilon")
+
+
+def _key(name: str) -> str:
+    return name.replace(" ", "_").replace("'", "")
+
+
+def _with_runs(runs: int, error: float) -> Part:
+    """What a bench of so many runs of each cause leaves open; hosts, as 1.96 standard errors."""
+    rates = _rates(runs)
+    found = {struck: correct(_reported(rates, struck, error), rates) for struck in STRUCK}
+    thousand = _reported(rates, 1_000, error)
+    _, moved = change(thousand, _reported(rates, 1_000 - MOVED, error), rates)
+    return {
+        "runs": runs,
+        "error": {str(struck): _hosts(one.standard_error[0]) for struck, one in found.items()},
+        "other": _hosts(found[1_000].standard_error[1]),
+        "change": _hosts(moved[0]),
+        "high": float(found[1_000].high[0] * HOSTS),
+    }
+
+
+def _with_quiet_hours(hours: int, error: float) -> Part:
+    """The interval of 1,000 struck hosts after so many hours without a false incident."""
+    rates = _rates(200)
+    nothing = np.zeros(CLASSES, np.int64)
+    detector = Detector(
+        "", ("",) * CLASSES, rates.trials, rates.counts, float(hours), nothing, ""
+    )  # fmt: skip
+    high = detector.rates(WEEK_S).false_alarm_high
+    found: Corrected = correct(
+        _reported(rates, 1_000, error), replace(rates, false_alarm_high=high)
+    )
+    low, top = (float(end[0] * HOSTS) for end in (found.low, found.high))
+    return {"hours": hours, "low": low, "high": top}
+
+
+def _rates(runs: int) -> Rates:
+    detection = RIGHT * np.eye(CLASSES) + MISTAKEN * np.roll(np.eye(CLASSES), 1, axis=1)
+    none = np.zeros(CLASSES)
+    counts = np.rint(detection * runs).astype(np.int64)
+    return Rates(detection, np.full(CLASSES, runs), counts, none, none, none)
+
+
+def _reported(rates: Rates, struck: int, error: float) -> Reported:
+    hosts: Any = np.zeros(CLASSES)
+    hosts[0] = struck
+    return Reported(HOSTS, rates.detection.T @ hosts, np.full(CLASSES, error))
+
+
+def _hosts(share: float) -> float:
+    return float(_Z * share * HOSTS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
