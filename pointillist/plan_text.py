@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from privacy.planner import SectionFigures
 
 from .plan_report import PlanReport, TaskFigures, VisibleRows
+from .table import Column, table_lines
 
-_PERIODS = ("minute", "hour", "day", "week")
-_GROUPS = {
+_PERIODS: Final = ("minute", "hour", "day", "week")
+_GROUPS: Final = {
     "hosts_2": "2 hosts of one person",
     "hosts_8": "8 hosts of one person",
     "weeks_4": "4 weeks of a host",
@@ -17,16 +21,16 @@ _GROUPS = {
 }
 
 
-def plan_text(report: PlanReport) -> str:
-    """Lay the report out in at most 100 columns."""
+def plan_text(report: PlanReport, width: int) -> str:
+    """Lay the report out in so many columns."""
     return "\n".join(
         part.rstrip()
-        for line in _lines(report)
-        for part in textwrap.wrap(line, 100, subsequent_indent="  ") or [""]
+        for line in _lines(report, width)
+        for part in textwrap.wrap(line, width, subsequent_indent="  ") or [""]
     )
 
 
-def _lines(report: PlanReport) -> Iterator[str]:
+def _lines(report: PlanReport, width: int) -> Iterator[str]:
     yield (
         f"Plan {report.plan}, scheme {report.scheme}: epsilon {report.epsilon:g}, delta "
         f"{report.delta:g} per host and any 168 hours (mu {report.mu:.9f})"
@@ -34,11 +38,12 @@ def _lines(report: PlanReport) -> Iterator[str]:
     yield from _cohort(report)
     yield (
         "Noise is in units of Delta, the most that one host can change a section (L2): sigma_total "
-        "is what privacy needs, sigma_local what each host adds, released what a release carries."
+        "is what privacy needs, sigma_local what each host adds, released what a release carries. "
+        "Errors are percent of full scale over a minute, an hour, a day and a week."
     )
     for task in report.tasks:
         yield ""
-        yield from _task(task)
+        yield from _task(task, width)
     yield ""
     yield from _costs(report)
     yield ""
@@ -64,40 +69,61 @@ def _cohort(report: PlanReport) -> Iterator[str]:
     )
 
 
-def _task(task: TaskFigures) -> Iterator[str]:
+def _task(task: TaskFigures, width: int) -> Iterator[str]:
     yield (
         f"{task.series}: windows of {task.window_s:,} s, T = {task.windows:,}, weight "
         f"{task.weight:g}; {task.coordinates:,} words, {task.report_bytes:,} B a report"
     )
-    yield (
-        f"  {'section':<22}{'weight':>7}{'sigma_total':>13}{'sigma_local':>13}{'released':>11}"
-        f"  error (% of full scale) a"
-    )
-    yield f"  {'':<22}{'':>7}{'Delta':>13}{'Delta':>13}{'Delta':>11}" + "".join(
-        f"{period:>8}" for period in _PERIODS
-    )
     shown = task.sections[:1] if _all_equal(task) else task.sections
-    for section in shown:
-        name = "each section" if len(shown) < len(task.sections) else section.name
-        line = (
-            f"  {name:<22}{section.weight:>7.4g} {section.sigma_total:>12,.2f}"
-            f" {section.sigma_local:>12,.4f} {section.sigma_released:>10,.2f}"
-        )
-        if section.sigma_hosts is not None:
-            yield line + f"   {section.sigma_hosts:.1f} hosts a window"
-        else:
-            yield line + "".join(_percent(section.error_percent[name]) for name in _PERIODS)
+    one = "each section" if len(shown) < len(task.sections) else None
+    columns = [*_NOISE, *(column for column, told in _ERRORS if any(told(s) for s in shown))]
+    rows = [
+        [
+            one or section.name,
+            f"{section.weight:.4g}",
+            f"{section.sigma_total:,.2f}",
+            f"{section.sigma_local:,.4f}",
+            f"{section.sigma_released:,.2f}",
+            *(told(section) for _, told in _ERRORS if any(told(s) for s in shown)),
+        ]
+        for section in shown
+    ]
+    yield from (f"  {line}" for line in table_lines(columns, rows, width - 2))
+
+
+_NOISE: Final = (
+    Column("section"),
+    Column("weight", right=True),
+    Column("sigma_total", right=True, leaves=0),
+    Column("sigma_local", right=True, leaves=1),
+    Column("released", right=True, leaves=2),
+)
+
+
+def _period(name: str) -> Callable[[SectionFigures], str]:
+    return lambda section: _percent(section.error_percent[name], section.sigma_hosts)
+
+
+_ERRORS: Final[Sequence[tuple[Column, Callable[[SectionFigures], str]]]] = (
+    *((Column(name, right=True), _period(name)) for name in _PERIODS),
+    (
+        Column("hosts a window", right=True),
+        lambda section: "" if section.sigma_hosts is None else f"{section.sigma_hosts:.1f}",
+    ),
+)
 
 
 def _all_equal(task: TaskFigures) -> bool:
     return len({(s.weight, s.kind, s.sigma_local_1024) for s in task.sections}) == 1
 
 
-def _percent(value: float | None) -> str:
+def _percent(value: float | None, hosts: float | None) -> str:
+    if hosts is not None:
+        return ""
     if value is None:
-        return f"{'-':>8}"
+        return "-"
     # Above 10,000 % the digits say nothing but how far it is from being of use.
-    return f" {value:>7.4g}" if value < 10_000 else f" {'>9999':>7}"
+    return f"{value:.4g}" if value < 10_000 else ">9999"
 
 
 def _costs(report: PlanReport) -> Iterator[str]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from pointillist.table import Column, table_lines, terminal_columns
+
 from .output import ExitCode, JsonFlag, emit, reported, usage_error
 
 if TYPE_CHECKING:
@@ -125,7 +127,9 @@ def _gpu(
 
 
 def _text(body: dict[str, Any]) -> str:
-    lines = [f"{one['verdict']:<8} {one['check']:<24} {one['reason']}" for one in body["checks"]]
+    columns = [Column("verdict"), Column("check"), Column("reason", folds=True)]
+    rows = [[one["verdict"], one["check"], one["reason"]] for one in body["checks"]]
+    lines = table_lines(columns, rows, terminal_columns())
     for gpu in body["gpus"]:
         for one in gpu["processes"]:
             container = f"  container {one['container'][:12]}" if one["container"] else ""

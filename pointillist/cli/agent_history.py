@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
 import typer
 
+from pointillist.table import Column, table_lines, terminal_columns
+
 from .history_calls import calls_schema, kernel_lines, process_lines
 from .output import ExitCode, JsonFlag, reported, say, usage_error
 
@@ -157,7 +159,7 @@ def _print_json(
 
 def _overview(kinds: list[str], rows: _Rows) -> str:
     """Count the rows and names of each kind, from when to when; nothing where there is no row."""
-    lines = [f"{'kind':<10} {'rows':>12} {'names':>7}  {'first':<20}  last"]
+    found = []
     for kind in kinds:
         count, names, times = 0, set[str](), list[int]()
         for row in rows(kind):
@@ -166,12 +168,19 @@ def _overview(kinds: list[str], rows: _Rows) -> str:
             at_ns = row["unix_ns"]
             times = [min(times[0], at_ns), max(times[1], at_ns)] if times else [at_ns, at_ns]
         first, last = map(_shown, times) if times else ("-", "-")
-        lines.append(f"{kind:<10} {count:>12} {len(names):>7}  {first:<20}  {last}")
-    if all(line.endswith("-") for line in lines[1:]):
+        found.append((kind, str(count), str(len(names)), first, last))
+    if all(row[-1] == "-" for row in found):
         return ""
-    return "\n".join([*lines, "", _MORE])
+    return "\n".join([*table_lines(_OVERVIEW, found, terminal_columns()), "", _MORE])
 
 
+_OVERVIEW: Final = (
+    Column("kind"),
+    Column("rows", right=True),
+    Column("names", right=True),
+    Column("first", folds=True),
+    Column("last", folds=True),
+)
 _MORE: Final = "--kind metric, or another of these, sums up each name; --json gives the rows"
 
 
@@ -202,13 +211,27 @@ def _metric_lines(rows: _Rows) -> list[str]:
         one[:] = [one[0] + 1, min(one[1], value), one[2] + value, max(one[3], value), value]
     if not found:
         return []
-    heads = "".join(f"{head:>14}" for head in ("least", "mean", "most", "last"))
-    lines = [f"{'metric':<48} {'rows':>8}{heads}  unit"]
-    for (source, name, key, unit), (count, least, total, most, last) in sorted(found.items()):
-        label = f"{source}/{name}{f'[{key}]' if key else ''}"
-        numbers = "".join(f"{one:>14.6g}" for one in (least, total / count, most, last))
-        lines.append(f"{label[:48]:<48} {count:>8.0f}{numbers}  {unit}")
-    return lines
+    lines = [
+        (
+            f"{source}/{name}{f'[{key}]' if key else ''}",
+            str(int(count)),
+            *(f"{one:.6g}" for one in (least, total / count, most, last)),
+            unit,
+        )
+        for (source, name, key, unit), (count, least, total, most, last) in sorted(found.items())
+    ]
+    return table_lines(_METRICS, lines, terminal_columns())
+
+
+_METRICS: Final = (
+    Column("metric", folds=True),
+    Column("rows", right=True, leaves=0),
+    Column("least", right=True, leaves=1),
+    Column("mean", right=True),
+    Column("most", right=True),
+    Column("last", right=True),
+    Column("unit", folds=True),
+)
 
 
 def _activity_lines(rows: _Rows) -> list[str]:
@@ -218,10 +241,20 @@ def _activity_lines(rows: _Rows) -> list[str]:
         one[:] = [one[0] + row["count"], one[1] + (row["gpu_time_ns"] or 0)]
     if not found:
         return []
-    busiest = sorted(found.items(), key=lambda item: -item[1][1])[:30]
-    lines = [f"{'kernel':<80} {'launches':>12} {'GPU ms':>14}"]
-    lines += [f"{n[:80]:<80} {count:>12.0f} {spent / 1e6:>14.3f}" for n, (count, spent) in busiest]
-    return lines
+    busiest = sorted(found.items(), key=lambda item: -item[1][1])[:_MOST_KERNELS]
+    lines = [(name, f"{count:.0f}", f"{spent / 1e6:.3f}") for name, (count, spent) in busiest]
+    told = table_lines(_ACTIVITY, lines, terminal_columns())
+    if len(found) > len(busiest):
+        told.append(f"and {len(found) - len(busiest)} more: --kind activity --json has them")
+    return told
+
+
+_MOST_KERNELS: Final = 30
+_ACTIVITY: Final = (
+    Column("kernel", folds=True),
+    Column("launches", right=True),
+    Column("GPU ms", right=True),
+)
 
 
 class _ParquetFile:

@@ -10,7 +10,7 @@ from rich.layout import Layout
 from rich.text import Text
 
 from .amounts import age, rate, short_bytes
-from .parts import panel, plain_table
+from .parts import panel, plain_table, shortened
 
 View = Mapping[str, Any]
 _SLIM: Final = 76
@@ -187,7 +187,9 @@ def _failed(process: View) -> str:
 
 def _place(process: View) -> str:
     container = process["container"][:12]
-    return " ".join(p for p in (container, process["pod"][:13], process["slurm_job"]) if p)
+    return " ".join(
+        p for p in (container, shortened(process["pod"], 14), process["slurm_job"]) if p
+    )
 
 
 def _kernels(calls: View, width: int, most: int = _MOST_ROWS) -> RenderableType:

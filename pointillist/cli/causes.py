@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from pointillist.table import Column, table_lines, terminal_columns
+
 from .output import CommandError, ExitCode, JsonFlag, emit, say, usage_error
 from .query import default_folder
 
@@ -16,13 +18,13 @@ if TYPE_CHECKING:
 
 SECTIONS: Final = ("incidents", "hardware_faults")
 
-_HELP = """Show why the fleet was slow: hosts by root cause, from what was released.
+_HELP = """Show hosts by root cause, as their agents diagnosed them, from what was released.
 
 For the newest window released (a week of incidents, eight weeks of hardware faults) each cause with
 its hosts, 95 % interval, share of the hosts, part of all causes, and trend against the window
 before. What is under two standard errors is named, and not given a number. Below each table is
 said what its numbers and intervals are about, and whether they are corrected for what the agents'
-detector misses and mistakes.
+detector misses and mistakes. Hosts tell of two causes a week at most, so numbers are low.
 """
 
 _EPILOG = """Examples:
@@ -125,41 +127,35 @@ def _newest(tables: list[CauseTable], section: str, week: datetime | None) -> li
 
 
 def _draw(tables: list[CauseTable]) -> None:
-    from rich.console import Console
-
-    console = Console()
+    width = terminal_columns()
     for table in tables:
-        draw_table(console, table)
+        typer.echo("\n".join(drawn(table, width)))
         for line in remarks(table):
             say(line)
-        console.print()
+        typer.echo()
 
 
-def draw_table(console: object, table: CauseTable) -> None:
-    """Print the rows that are numbers, on a rich console."""
-    from rich.table import Table
-    from rich.text import Text
-
+def drawn(table: CauseTable, width: int) -> list[str]:
+    """Lay out the rows that are numbers."""
     begin = datetime.fromtimestamp(table.window_start_s, UTC)
-    drawn = Table(
-        title=f"{table.section.replace('_', ' ').capitalize()} of {table.n:,} hosts, "
-        f"from {begin:%Y-%m-%d %H:%M} UTC for {_length(table.window_s)}",
-        box=None,
-        pad_edge=False,
-        title_justify="left",
-        title_style="bold",
+    title = (
+        f"{table.section.replace('_', ' ').capitalize()} of {table.n:,} hosts, "
+        f"from {begin:%Y-%m-%d %H:%M} UTC for {_length(table.window_s)}"
     )
-    for place, name in enumerate(("component", "cause")):
-        words = " ".join([name, *(_texts(row)[place] for row in table.shown)]).split()
-        drawn.add_column(name, min_width=max(map(len, words)))  # wrapped at words, never cut
-    for name in ("hosts", "95 %", "of hosts", "of all"):
-        drawn.add_column(name, justify="right")
-    trends = has_trends(table)
-    if trends:
-        drawn.add_column("trend")
-    for row in table.shown:
-        drawn.add_row(*(Text(text) for text in _texts(row)[: None if trends else -1]))
-    console.print(drawn)  # type: ignore[attr-defined]
+    columns = list(_COLUMNS if has_trends(table) else _COLUMNS[:-1])
+    rows = [_texts(row)[: len(columns)] for row in table.shown]
+    return [title, *table_lines(columns, rows, width)]
+
+
+_COLUMNS: Final = (
+    Column("component", folds=True, leaves=0),
+    Column("cause", folds=True),
+    Column("hosts", right=True),
+    Column("95 %", right=True),
+    Column("of hosts", right=True, leaves=2),
+    Column("of all", right=True, leaves=1),
+    Column("trend"),
+)
 
 
 def _texts(row: CauseRow) -> list[str]:

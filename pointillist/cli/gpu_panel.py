@@ -12,7 +12,7 @@ from rich.text import Text
 from edge_agent.local.devices_view import INSTANCE, PREFIX, PROCESS, read_use_key
 
 from .calls_screen import calls_line
-from .parts import panel, plain_table
+from .parts import panel, plain_table, shortened
 
 View = Mapping[str, Any]
 _SLIM: Final = 76
@@ -46,7 +46,7 @@ def gpu_panel(view: View | None, width: int) -> RenderableType | None:
         table = plain_table(*names, *((title, "r") for title, _, _ in told))
         for device, values in sorted(devices.items()):
             numbers = [_number(values, name, unit) for _, name, unit in told]
-            called = [Text(device[:16]), Text(str(models.get(device, "")))][: len(names)]
+            called = [Text(shortened(device, 16)), Text(str(models.get(device, "")))][: len(names)]
             table.add_row(*called, *numbers)
         parts.append(table)
     wide = width >= _WIDE
@@ -57,7 +57,7 @@ def gpu_panel(view: View | None, width: int) -> RenderableType | None:
         table = plain_table(*heads, ("launches/s", "r"), expand=None if wide else 0)
         for one in kernels[:6]:
             rates = (f"{one[name]:,.1f}" for name in ("gpu_ms_per_s", "launches_per_s"))
-            table.add_row(Text(one["kernel"][:60]), Text(one["family"]), *rates)
+            table.add_row(Text(shortened(one["kernel"], 60)), Text(one["family"]), *rates)
         parts.append(table)
     line = calls_line(view)
     if line is None and not parts:
@@ -79,13 +79,13 @@ def _gpu_users(view: View | None, wide: bool) -> list[RenderableType]:
             if "not_shown" in values:
                 continue
             unit, pid, container, program = read_use_key(key)
-            named = (Text(unit[:12]), pid, Text(program), Text(container[:12]))
+            named = (Text(shortened(unit, 12)), pid, Text(program), Text(shortened(container, 13)))
             table.add_row(*named, *(_number(values, *one) for one in _USE))
         parts.append(table)
     if instances:
         table = plain_table(("MIG instance", "l"), ("MiB", "r"), ("of", "r"), ("SM %", "r"))
         for key, values in sorted(instances.items())[:8]:
-            table.add_row(Text(key[:16]), *(_number(values, *one) for one in _INSTANCE))
+            table.add_row(Text(shortened(key, 16)), *(_number(values, *one) for one in _INSTANCE))
         parts.append(table)
     said = {line for lines in (view or {}).get("gpu_use_not_told", {}).values() for line in lines}
     parts += [Text(line, style="dim") for line in sorted(said)[:4]]

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from math import sqrt
 from typing import Any, Final
 
+from pointillist.table import Column, table_lines, terminal_columns
+
 from .amounts import age, amount, rate
 
 Rows = Callable[[str], Iterator[dict[str, Any]]]
@@ -31,18 +33,32 @@ def kernel_lines(rows: Rows) -> list[str]:
         one["seen_ns"] += row["span_ns"] * row["share"]
     if not found:
         return []
-    lines = [f"{'GPU kernel':<52} {'family':<14} {'launches':>14} {'±':>9} {'seen %':>7}  process"]
     busiest = sorted(found.items(), key=lambda item: -item[1]["launches"])
-    for (pid, process, kernel, family), one in busiest[:MOST_LINES]:
-        error = 1.959964 * sqrt(one["variance"])
-        seen = 100 * one["seen_ns"] / max(one["span_ns"], 1)
-        lines.append(
-            f"{kernel[:52]:<52} {family[:14]:<14} {one['launches']:>14,.0f} {error:>9,.0f} "
-            f"{seen:>7.1f}  {process or UNNAMED}[{pid}]"
+    shown = [
+        (
+            kernel,
+            family,
+            f"{one['launches']:,.0f}",
+            f"{1.959964 * sqrt(one['variance']):,.0f}",
+            f"{100 * one['seen_ns'] / max(one['span_ns'], 1):.1f}",
+            f"{process or UNNAMED}[{pid}]",
         )
+        for (pid, process, kernel, family), one in busiest[:MOST_LINES]
+    ]
+    lines = table_lines(_KERNELS, shown, terminal_columns())
     if len(busiest) > MOST_LINES:
         lines.append(f"and {len(busiest) - MOST_LINES} more: --kind kernel --json has them")
     return lines
+
+
+_KERNELS: Final = (
+    Column("GPU kernel", folds=True),
+    Column("family", leaves=0),
+    Column("launches", right=True),
+    Column("±", right=True),
+    Column("seen %", right=True, leaves=1),
+    Column("process", folds=True),
+)
 
 
 def process_lines(rows: Rows) -> list[str]:

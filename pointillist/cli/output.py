@@ -148,34 +148,29 @@ def _lines(obj: Any) -> str:
     return str(plain)
 
 
-def _named_lines(plain: Mapping[str, Any]) -> list[str]:
+def _named_lines(plain: Mapping[str, Any], indented: int = 0) -> list[str]:
     """`name  value`; a mapping or a list of mappings follows below its name, indented."""
+    deeper = indented + 2
     width = max((len(name) for name in plain), default=0)
     lines: list[str] = []
     for name, value in plain.items():
         if isinstance(value, dict) and value:
-            lines += [name, *(f"  {line}" for line in _named_lines(value))]
+            lines += [name, *(f"  {line}" for line in _named_lines(value, deeper))]
         elif isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
-            lines += [name, *(f"  {line}" for line in _columns(value))]
+            lines += [name, *(f"  {line}" for line in _columns(value, deeper))]
         else:
             lines.append(f"{name:<{width}}  {as_text(name, value)}")
     return lines
 
 
-def _columns(rows: list[dict[str, Any]]) -> list[str]:
-    """A small table; numbers to the right."""
-    names = list(rows[0])
-    cells = [names, *([as_text(name, row.get(name)) for name in names] for row in rows)]
-    widths = [max(len(line[place]) for line in cells) for place in range(len(names))]
-    right = [isinstance(rows[0][name], int | float) and name not in _TIMES for name in names]
-    aligned = [
-        [
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(line, widths, right, strict=True)
-        ]
-        for line in cells
-    ]
-    return ["  ".join(line).rstrip() for line in aligned]
+def _columns(rows: list[dict[str, Any]], indented: int) -> list[str]:
+    """A small table; numbers to the right, texts folded where the terminal is narrow."""
+    from pointillist.table import Column, table_lines, terminal_columns
+
+    numbers = {n for n, v in rows[0].items() if isinstance(v, int | float) and n not in _TIMES}
+    columns = [Column(name, right=name in numbers, folds=name not in numbers) for name in rows[0]]
+    cells = [[as_text(one.head, row.get(one.head)) for one in columns] for row in rows]
+    return table_lines(columns, cells, terminal_columns() - indented)
 
 
 def say(message: str) -> None:

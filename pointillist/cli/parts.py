@@ -28,3 +28,8 @@ def plain_table(*columns: tuple[str, str], expand: int | None = None) -> Table:
         ratio = 1 if number == expand else None
         table.add_column(title, justify=justify, no_wrap=True, overflow="ellipsis", ratio=ratio)
     return table
+
+
+def shortened(name: str, most: int) -> str:
+    """Give a name of at most so many letters; one that was longer ends in a mark."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+
+from pointillist.table import terminal_columns
 
 from .output import ExitCode, JsonFlag, emit, need_file, reported, usage_error
 
@@ -35,6 +37,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     subcommand_metavar="",
 )
+
+_WIDEST: Final = 100
 
 Hosts = Annotated[int | None, typer.Option(min=10, help="Hosts on the roster.")]
 Window = Annotated[int | None, typer.Option(min=1, help="Window in seconds.  [default: 60]")]
@@ -66,7 +70,7 @@ def plan(
         Path | None, typer.Option("--plan", help="A plan of several tasks, in TOML.")
     ] = None,
     accountant: Annotated[
-        bool, typer.Option("--accountant", help="Check the week by dp-accounting too (3 s).")
+        bool, typer.Option("--accountant", help="Check the week by dp-accounting too; slower.")
     ] = False,
     json: JsonFlag = False,
 ) -> None:
@@ -170,4 +174,4 @@ def _flat(report: PlanReport) -> dict[str, Any]:
 def _text(report: Any) -> str:
     from pointillist.plan_text import plan_text
 
-    return plan_text(report)
+    return plan_text(report, min(terminal_columns(), _WIDEST))

@@ -36,7 +36,7 @@ pointillist simulate faulty_month --hours 336 --journals bench/journals --out ru
 pointillist simulate my-fleet.toml --json | jq .standard_error_points"""
 
 app = typer.Typer(
-    help="Play a fleet of any size through the production code, beside its truth.",
+    help="Play a simulated fleet of any size, beside its truth.",
     epilog=_EXAMPLES,
     rich_markup_mode="rich",
     invoke_without_command=True,
@@ -133,15 +133,21 @@ def simulate(
 
 def _list(json: bool) -> None:
     from pointillist.simulate.farewell import list_scenarios
+    from pointillist.table import Column, table_lines, terminal_columns
 
     found = list_scenarios()
 
     def text(rows: list[dict[str, Any]]) -> str:
-        width = max(len(row["name"]) for row in rows)
-        lines = [
-            f"{row['name']:<{width}}  {row['gpus']:>9,} GPUs {row['hours']:>6g} h  {row['about']}"
-            for row in rows
+        columns = [
+            Column("scenario"),
+            Column("GPUs", right=True),
+            Column("hours", right=True),
+            Column("what it is", folds=True),
         ]
+        cells = [
+            [row["name"], f"{row['gpus']:,}", f"{row['hours']:g}", row["about"]] for row in rows
+        ]
+        lines = table_lines(columns, cells, terminal_columns())
         more = "\nPlay one: pointillist simulate steady --hours 0.2"
         return "\n".join(["Shipped scenarios:", "", *lines, more])
 

@@ -66,7 +66,9 @@ def test_text_says_what_the_numbers_do_not_protect_against() -> None:
 def test_default_plan_is_shown_without_options() -> None:
     text = run()
     assert "kernel_mix_by_model" in text
-    assert "43.0 hosts" in text
+    (seen,) = (line for line in text.splitlines() if "applications_seen" in line)
+    assert seen.endswith(" 43.0")
+    assert "hosts a window" in text
     assert max(map(len, text.splitlines())) <= 100
     assert figures()["tasks"][0]["sections"][0]["error_percent"]["minute"] == pytest.approx(
         6.11, abs=0.01

@@ -1,0 +1,267 @@
+"""Tables on a terminal of 80 columns: every cell is whole, or its column is said to be left out."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from io import StringIO
+from typing import Any
+
+import pandas as pd
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+from typer.testing import CliRunner
+
+from aggregator.cause_files import CAUSE_MEANINGS
+from aggregator.causes import CauseRow, CauseTable, Trend
+from edge_agent.local.doctor import Finding, Verdict
+from pointillist.cli import agent_doctor, agent_health, agent_history, causes, query
+from pointillist.cli.agent_history import _metric_lines, _overview
+from pointillist.cli.history_calls import kernel_lines
+from pointillist.cli.output import _lines
+from pointillist.cli.parts import shortened
+from pointillist.demo.farewell import _tell_cells
+from pointillist.demo.screen import mix_table
+from pointillist.demo.tally import CellView
+from pointillist.plan_file import default_plan, equal_sections
+from pointillist.plan_report import catalogue_shapes, plan_report
+from pointillist.plan_text import plan_text
+from pointillist.simulate.farewell import _tell_adversaries, _tell_causes, _tell_mix
+from pointillist.table import Column, table_lines
+from wire.catalogue import Catalogue
+
+WIDTH = 80
+KERNEL = (
+    "void cutlass::Kernel2<cutlass_80_wmma_tensorop_f16_s161616gemm_f16_128x64_32x2_nn_align8>()"
+)
+CAUSES: Sequence[str] = Catalogue.load().section("hardware_faults").cells
+LONGEST = max(CAUSES, key=len)
+
+
+@pytest.fixture(autouse=True)
+def narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command believes that it writes to a terminal of 80 columns."""
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+    monkeypatch.setenv("LINES", "24")
+
+
+def pieces(text: str) -> Iterator[str]:
+    """What of a cell stays on one line: words, and parts of names that are longer."""
+    for word in text.split():
+        yield from (piece for piece in re.findall(r"\w+?(?:_|$)|\W+|\w+", word) if piece.strip())
+
+
+def assert_whole(text: str, cells: Iterable[str], width: int = WIDTH) -> None:
+    """Assert that no line is too long, nothing ends in a mark, and all of each cell is there."""
+    assert max(map(cell_len, text.splitlines())) <= width, text
+    assert "…" not in text
+    missing = [piece for cell in cells for piece in pieces(cell) if piece not in text]
+    assert missing == [], f"cut off: {missing}\n{text}"
+
+
+def shown(draw: Callable[[Console], object]) -> str:
+    """What is drawn on a rich console of 80 columns."""
+    out = StringIO()
+    draw(Console(file=out, width=WIDTH, force_terminal=False))
+    return out.getvalue()
+
+
+def test_table_folds_before_it_cuts_and_names_what_it_leaves_out() -> None:
+    columns = [
+        Column("component", folds=True, leaves=1),
+        Column("cause of it", folds=True),
+        Column("hosts", right=True),
+        Column("of all", right=True, leaves=0),
+    ]
+    rows = [["network", "gpu_thermal_interface_and_sensor", "12,345", "54 %"]]
+    wide = table_lines(columns, rows, 80)
+    assert len(wide) == 2
+    assert_whole("\n".join(wide), rows[0])
+    folded = table_lines(columns, rows, 50)
+    assert len(folded) > len(wide)
+    assert_whole("\n".join(folded), rows[0], 50)
+    small = table_lines(columns, rows, 30)
+    assert_whole("\n".join(small), [rows[0][1], rows[0][2]], 30)
+    assert "left out, as the terminal is narrow: component, of all" in " ".join(
+        " ".join(small).split()
+    )
+
+
+def test_table_loses_no_letter_where_hardly_a_column_fits() -> None:
+    rows = [["abcdefghijklmnopqrstuvwxyz", "1"], ["日本語のカーネル名", "22"]]
+    lines = table_lines([Column("name", folds=True), Column("n", right=True)], rows, 10)
+    assert max(map(cell_len, lines)) <= 10
+    letters = "".join(one for line in lines[1:] for one in line if one.isalpha())
+    assert letters == "".join(row[0] for row in rows)
+
+
+def widest_causes() -> CauseTable:
+    """Every cause of hardware faults, as large as a fleet of 125,000 hosts can make it."""
+    rows = tuple(
+        CauseRow(
+            cause=cause, component="power or cooling", reported=123_456.0, hosts=123_456.0,
+            standard_error=1_234.0, low=120_000.0, high=125_000.0, share=0.98765, share_low=0.9,
+            share_high=1.0, part=0.54, part_low=0.5, part_high=0.6, false_high=0.0,
+            below_noise=False, as_reported="not enough runs" if number % 2 else None,
+            trend=Trend.RISING, change=0.1, change_low=0.05, change_high=0.15,
+        )
+        for number, cause in enumerate(CAUSES)
+    )  # fmt: skip
+    return CauseTable(
+        series="eight_weeks", cohort=0, window_start_s=1_770_000_000, window_s=4_838_400,
+        section="hardware_faults", n=125_000, rows=rows, corrected=True, correction="corrected",
+        by_chance=0.4, scope="hosts", lost=0.1,
+    )  # fmt: skip
+
+
+def test_causes_keep_share_and_trend_on_a_narrow_terminal() -> None:
+    table = widest_causes()
+    lines = causes.drawn(table, WIDTH)
+    text = "\n".join(lines)
+    cells = [cell for row in table.shown for cell in (row.cause, "123,456 ± 2,419", "rising")]
+    assert_whole(text, [*cells, "120,000 to 125,000"])
+    told = text if "54 %" in text else lines[-1]
+    assert "54 %" in told or "of all" in told
+    assert sum(line.count("rising") for line in lines) == len(table.shown)
+
+
+def test_query_shows_every_column_of_the_schema_and_of_wide_rows() -> None:
+    result = CliRunner().invoke(query.app, ["--schema"])
+    assert result.exit_code == 0
+    assert_whole(result.output, [*CAUSE_MEANINGS, "rejections", "timestamp[us]"])
+    frame = pd.DataFrame({"cell": [KERNEL], "share": [1.5], "cause": [LONGEST]})
+    names = list(frame.columns)
+    assert query._columns_needed(frame, names) > WIDTH
+    assert_whole(_said(lambda: query._draw_records(frame, names, WIDTH)), [LONGEST, "1.5"], 200)
+
+
+def _said(draw: Callable[[], object]) -> str:
+    out = StringIO()
+    with contextlib.redirect_stdout(out):
+        draw()
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("sections", [None, 10])
+def test_plan_says_its_errors_in_full(sections: int | None) -> None:
+    catalogue = Catalogue.load()
+    if sections is None:
+        plan = default_plan()
+    else:
+        plan = equal_sections({"hosts": 12_500, "scheme": "local"}, 60, sections)
+    shapes = catalogue_shapes(default_plan(), catalogue)
+    names = {one.name for task in plan.tasks for one in task.sections}
+    report = plan_report(plan, {name: shapes.get(name, shapes["kernel_mix"]) for name in names})
+    text = plan_text(report, WIDTH)
+    errors = [
+        f"{value:.4g}" if value < 10_000 else ">9999"
+        for task in report.tasks
+        for one in (task.sections if sections is None else task.sections[:1])
+        for value in one.error_percent.values()
+        if value is not None and one.sigma_hosts is None
+    ]
+    assert_whole(text, errors)
+    assert "left out, as the terminal is narrow: sigma_total" in text
+
+
+def history_rows(kind: str) -> Iterator[dict[str, Any]]:
+    at = {"unix_ns": 1_770_000_000_000_000_000, "name": KERNEL}
+    if kind == "metric":
+        yield at | {
+            "source": "ebpf", "name": "cgroup.run_delay_throttled_ns", "unit": "nanoseconds",
+            "key": "/kubepods.slice/kubepods-burstable-pod1234abcd.slice/cri-0123456789abcdef",
+            "value": -1.23456e-12,
+        }  # fmt: skip
+    elif kind == "activity":
+        yield at | {"count": 123_456_789, "gpu_time_ns": 987_654_321_000_000}
+    elif kind == "kernel":
+        yield at | {
+            "pid": 4_194_303, "process": "trainer-process", "family": "quantize_activation",
+            "launches": 123_456_789.0, "variance": 1e10, "span_ns": 10**10, "share": 0.01,
+        }  # fmt: skip
+    else:
+        yield at
+
+
+def test_history_shows_whole_names_and_numbers() -> None:
+    metric = next(history_rows("metric"))
+    assert_whole(
+        "\n".join(_metric_lines(history_rows)), [metric["key"], "-1.23456e-12", "nanoseconds"]
+    )
+    assert_whole(
+        "\n".join(agent_history._activity_lines(history_rows)),
+        [KERNEL, "123456789", "987654321.000"],
+    )
+    kernel = "\n".join(kernel_lines(history_rows))
+    assert_whole(kernel, [KERNEL, "123,456,789", "195,996", "trainer-process[4194303]"])
+    assert "family" in kernel
+    when = datetime.fromtimestamp(1_770_000_000, UTC)
+    assert_whole(_overview(["event"], history_rows), ["event", f"{when:%Y-%m-%d %H:%M:%SZ}"])
+
+
+def test_doctor_and_health_fold_their_reasons() -> None:
+    reason = "libnvidia-ml.so.1: cannot open shared object file: No such file or directory"
+    found = [Finding("gpu calls", "capabilities", Verdict.BROKEN, reason, reason)]
+    # A path is folded anywhere, by rich: letters are compared without spaces.
+    assert "".join(reason.split()) in _column(_said(lambda: agent_doctor._show(found)), reason)
+    body = {
+        "checks": [
+            {"verdict": "unknown", "check": "bandwidth_device_to_host", "reason": reason * 2}
+        ],
+        "gpus": [], "healthy": False, "machine": "nd96isr_h100_v5",
+    }  # fmt: skip
+    assert_whole(agent_health._text(body), ["bandwidth_device_to_host", reason])
+
+
+def _column(text: str, reason: str) -> str:
+    """The letters of the first reason, which stands beside a second one in as many lines."""
+    start = max(line.find("libnvidia") for line in text.splitlines())
+    second = max(line.rfind("libnvidia") for line in text.splitlines())
+    assert start != second, reason
+    return "".join("".join(line[start:second].split()) for line in text.splitlines()[2:])
+
+
+def test_lists_of_mappings_are_folded() -> None:
+    profile = {"profile": "timesformer_base_h100_by_rule_exchange", "application": "z" * 50}
+    text = _lines({"launches": {"profiles": [profile | {"distance": 0.123}]}})
+    assert_whole(text, [profile["profile"], "0.123"])
+    assert text.count("z") == 50
+
+
+VIEWS = [
+    CellView(f"gpu_time/{name}", released, standard_error=0.1234, truth=0.98765)
+    for name, released in (
+        ("quantize_activation", 0.01), ("communication", 0.98765), ("triton_fused", 0.5),
+    )
+]  # fmt: skip
+
+
+def test_demo_and_simulation_end_with_whole_rows() -> None:
+    title = "Applications seen, mean of 1,440 windows, of 12,500 hosts"
+    told = shown(lambda console: _tell_cells(console, title, VIEWS, VIEWS, lambda v: f"{v:.2f} %"))
+    assert_whole(told, ["below noise", "0.99 %", "quantize", "communication"])
+    mix = shown(lambda console: console.print(mix_table(VIEWS, VIEWS, WIDTH)))
+    assert_whole(mix, ["98.77 ±24.19", "communication", "below noise"])
+    summary = {"section": "kernel_mix_by_model", "windows_released": 123_456}
+    assert_whole(
+        shown(lambda console: _tell_mix(console, summary, VIEWS)), ["98.77 %", "communication"]
+    )
+    rows = [{"cause": LONGEST, "true_hosts": 123_456, "shown": "123456 ± 1234"}]
+    assert_whole(
+        shown(lambda console: _tell_causes(console, "hardware_faults", rows)),
+        [LONGEST.replace("_", " "), "123456 ± 1234", "123,456"],
+    )
+    refused = "check_words 8, epoch_unknown 8, host_unknown 8, second_report 8"
+    found = {
+        "cohort": 40, "tricks": [], "faults": [],
+        "lies": [{"liars": 8, "lie": "poisoned_share", "moved_of_bound": 1.0, "refused": refused}],
+    }  # fmt: skip
+    assert_whole(shown(lambda console: _tell_adversaries(console, found)), [refused])
+
+
+def test_shortened_name_says_that_it_was_longer() -> None:
+    assert shortened("GPU-8a1f", 16) == "GPU-8a1f"
+    assert shortened("GPU-8a1f0123456789", 10) == "GPU-8a1f0…"
