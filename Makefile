@@ -12,7 +12,7 @@ STAMP := .venv/.installed
 PACKAGES := wire privacy transport edge_agent aggregator simulator pointillist
 SITE := .venv/site
 
-.PHONY: help setup bpf demo test test-long gpu-check gpu-kit lint lint-python lint-proto lint-docs format lock
+.PHONY: help setup bpf demo test test-long gpu-check gpu-kit lint lint-python lint-proto lint-docs figures format lock
 .PHONY: kafka java bench-round bench-demo bench-audit bench-kafka bench-agent clean
 .PHONY: bench-families bench-signatures bench-discovery bench-probes bench-simulator experiments
 .PHONY: bench-diagnosis bench-diagnosis-gpu
@@ -27,6 +27,7 @@ help:
 	@echo "make test          the tests"
 	@echo "make test-long     those that take longer: a cluster of three brokers"
 	@echo "make lint          ruff, mypy, import-linter, buf, mkdocs"
+	@echo "make figures       the figures that pages quote, from bench/results"
 	@echo "make format        ruff format and its safe fixes"
 	@echo "make lock          requirement files from pyproject.toml"
 	@echo "make gpu-check     what this machine's GPUs say beside nvidia-smi; no .venv, no network"
@@ -93,11 +94,13 @@ lint-proto:
 	@scripts/buf_lint.sh
 
 lint-docs: $(STAMP)
-	@$(PYTHON) scripts/readme_figures.py --check
-	@$(PYTHON) scripts/gpu_fault_figures.py --check
+	@$(PYTHON) -m scripts.figures --check
 	@# Not --quiet: mkdocs then overlooks the very warnings that --strict should fail on.
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --site-dir "$(SITE)" \
 		>.venv/mkdocs.log 2>&1 || { grep -v INFO .venv/mkdocs.log; exit 1; }
+
+figures: $(STAMP)
+	@$(PYTHON) -m scripts.figures
 
 format: $(STAMP)
 	@.venv/bin/ruff check --quiet --fix
@@ -146,7 +149,6 @@ endif
 
 bench-diagnosis-gpu: $(STAMP)
 	@$(PYTHON) -m bench.diagnosis.gpu_faults $(or $(ARGS),judge)
-	@$(PYTHON) scripts/gpu_fault_figures.py
 
 bench-audit: $(STAMP)
 	@$(PYTHON) -m bench.audit $(ARGS)

@@ -14,7 +14,6 @@ import yaml
 
 from aggregator.config import load_helper_config, load_leader_config
 from edge_agent.config import load_config
-from scripts import gpu_fault_figures, readme_figures
 from wire.rejection import Reason
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -119,36 +118,6 @@ def test_every_config_sample_is_accepted_by_its_program() -> None:
     assert samples.keys() == loaders.keys()
     for name, path in samples.items():
         loaders[name](path)
-
-
-def test_readme_quotes_the_committed_results() -> None:
-    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    assert (
-        readme_figures.with_figures(readme, readme_figures.table(REPOSITORY / "bench/results"))
-        == readme
-    )
-
-
-def test_gpu_fault_page_follows_the_result() -> None:
-    page = gpu_fault_figures.PAGE.read_text(encoding="utf-8")
-    result = json.loads(gpu_fault_figures.RESULT.read_text(encoding="utf-8"))
-    assert gpu_fault_figures.with_figures(page, gpu_fault_figures.text(result)) == page
-    assert "Answered wrongly" not in gpu_fault_figures.text(
-        result | {"tables": result["tables"] | {"recordings": []}}
-    )
-    with pytest.raises(ValueError, match="once each"):
-        gpu_fault_figures.with_figures("no marks", "new")
-
-
-def test_readme_figures_follow_the_results(tmp_path: Path) -> None:
-    assert readme_figures.table(tmp_path) == "No results are committed yet."
-    figures = [{"name": "core_seconds_100k_d1000", "value": 1.234}]
-    (tmp_path / "round.json").write_text(json.dumps({"figures": figures}))
-    assert "| 1.2 core-seconds | under 10 |" in readme_figures.table(tmp_path)
-    readme = f"before\n{readme_figures.START}\nold\n{readme_figures.END}\nafter"
-    assert readme_figures.with_figures(readme, "new") == readme.replace("old", "new")
-    with pytest.raises(ValueError, match="once each"):
-        readme_figures.with_figures("no marks", "new")
 
 
 def test_every_rejection_reason_is_documented() -> None:

@@ -1,0 +1,200 @@
+"""Write the figures that pages quote from committed results, or check that they are as they stand.
+
+python -m scripts.figures            rewrites README.md, docs/*.md and wire/SPEC.md in place
+python -m scripts.figures --check    exit code 1 where a page differs, or has a figure of nobody's
+
+A page marks what is generated. Within a line, an expression and how it is written:
+
+    <!--= agent.agent_rss_mib:.0f -->134<!--/--> MiB
+
+and for a table or a paragraph a Jinja template, on lines of its own, and what came of it:
+
+    <!-- figures
+    {% for row in diagnosis_gpu.tables.by_cause %}...{% endfor %}
+    -->
+    ...
+    <!-- /figures -->
+
+Names are those of bench/results: `agent.NAME` is the value of the figure NAME in agent.json,
+`goal.agent.NAME` its goal, `agent.tables` its tables, `about.agent.date` (`commit`, `device`,
+`command`) where it comes from, `incident_rates` the aggregator's file of that name.
+`over(value, goal)` and `short(value, goal)` say "missed" where a value is above or below its goal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import StrictUndefined, TemplateError
+from jinja2.sandbox import SandboxedEnvironment
+
+from scripts.measured import Stated
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+RESULTS: Final = ROOT / "bench" / "results"
+RATES: Final = ROOT / "aggregator" / "incident_rates.json"
+STATED: Final = ROOT / "scripts" / "stated.toml"
+
+CODE: Final = r"^```.*?^```|`[^`\n]+`"
+_MARK: Final = re.compile(
+    rf"(?P<code>{CODE})"
+    r"|(?P<head><!--=(?P<expression>[^\n]*?)-->)(?P<value>[^\n]*?)<!--/-->"
+    r"|(?P<open>^<!-- figures\n(?P<template>.*?)\n-->\n)(?P<block>.*?)^<!-- /figures -->",
+    re.MULTILINE | re.DOTALL,
+)
+_STYLED: Final = re.compile(r"(.+):([^\[\](){}'\"]*)")
+_LEFT_OVER: Final = re.compile(r"<!--=|<!--/-->|<!-- /?figures")
+
+MISSED: Final = ": **missed**"
+
+Context = Mapping[str, Any]
+
+
+class FigureError(Exception):
+    """A mark on a page that cannot be filled: its message names page, line and mark."""
+
+
+def context_of(results: Path) -> Context:
+    """Give what expressions may name: figures, their goals and their origin, by result file."""
+    context: dict[str, Any] = {
+        "goal": {}, "about": {}, "max": max, "min": min, "abs": abs,
+        "over": lambda value, goal: MISSED if value > goal else "",
+        "short": lambda value, goal: MISSED if value < goal else "",
+    }  # fmt: skip
+    for path in sorted(results.glob("*.json")):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        figures = document.pop("figures")
+        context[path.stem] = {one["name"]: one["value"] for one in figures}
+        context[path.stem]["tables"] = document.pop("tables", {})
+        context["goal"][path.stem] = {one["name"]: one["goal"] for one in figures}
+        context["about"][path.stem] = document
+    context["incident_rates"] = json.loads(RATES.read_text(encoding="utf-8"))
+    return context
+
+
+class Pages:
+    """Fills the marks of pages."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        # Nothing is escaped: what is written is Markdown of this repository.
+        self._jinja = SandboxedEnvironment(
+            undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False
+        )
+        self._jinja.filters["by"] = format
+
+    def fill(self, name: str, text: str) -> str:
+        """Give the page with what its marks say.
+
+        Raises      FigureError naming the page, the line and the mark
+        """
+
+        def replaced(found: re.Match[str]) -> str:
+            line = text.count("\n", 0, found.start()) + 1
+            try:
+                return self._replaced(found)
+            except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
+                raise FigureError(f"{name}:{line}: {error}") from error
+
+        filled = _MARK.sub(replaced, text)
+        bare = _MARK.sub("", filled)
+        if (broken := _LEFT_OVER.search(bare)) is not None:
+            raise FigureError(f"{name}: expected a whole mark, got {broken[0]!r} alone")
+        return filled
+
+    def _replaced(self, found: re.Match[str]) -> str:
+        if found["code"] is not None:
+            return found[0]
+        if found["expression"] is not None:
+            return f"{found['head']}{self._value(found['expression'])}<!--/-->"
+        made = self._jinja.from_string(found["template"]).render(self._context)
+        return f"{found['open']}{made.strip()}\n<!-- /figures -->"
+
+    def _value(self, mark: str) -> str:
+        styled = _STYLED.fullmatch(mark.strip())
+        expression, style = styled.groups() if styled else (mark.strip(), "")
+        value = self._jinja.compile_expression(expression, undefined_to_none=False)(**self._context)
+        if isinstance(value, StrictUndefined):
+            str(value)  # raises, and says which name
+        return format(value, style)
+
+
+def generated(text: str) -> str:
+    """Give a page without code and without what is generated."""
+    return _MARK.sub(lambda found: "\n" * found[0].count("\n"), text)
+
+
+def whole_pages() -> dict[str, Callable[[], str]]:
+    """Give the pages that are generated from their first line to their last."""
+    return {"docs/diagnosis-figures.md": _diagnosis}
+
+
+def _diagnosis() -> str:
+    from pointillist.diagnosis.page import page
+
+    document, agent, gpu = (_document(name) for name in ("diagnosis", "agent", "diagnosis_gpu"))
+    # Other benchmarks measure these again without judging the recordings anew.
+    fresh = {one["name"]: one["value"] for one in (*agent["figures"], *gpu["figures"])}
+    for one in document["figures"]:
+        one["value"] = fresh.get(one["name"], one["value"])
+    drawn = [path.stem for path in (ROOT / "docs/images/diagnosis").glob("*.svg")]
+    return page(document, drawn, "images/diagnosis")
+
+
+def _document(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def pages() -> list[Path]:
+    """Give every page of prose."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "wire" / "SPEC.md"]
+
+
+def review(write: bool) -> list[str]:
+    """Fill every page and say what is wrong: stale, a mark that cannot be filled, typed by hand.
+
+    write       put right what can be put right
+    """
+    filler, whole, stated = Pages(context_of(RESULTS)), whole_pages(), Stated.load(STATED)
+    wrong: list[str] = []
+    for path in pages():
+        name, text = path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+        try:
+            fresh = whole[name]() if name in whole else filler.fill(name, text)
+        except FigureError as error:
+            wrong.append(str(error))
+            continue
+        if name not in whole:
+            wrong += stated.objections(name, generated(text))
+        if write and fresh != text:
+            path.write_text(fresh, encoding="utf-8")
+        elif fresh != text:
+            wrong.append(f"{name}: quotes other figures than bench/results: make figures")
+    return wrong
+
+
+def main() -> int:
+    """Write the pages, or compare them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--check", action="store_true", help="change nothing; fail on a difference")
+    wrong = review(write=not parser.parse_args().check)
+    if wrong:
+        print("\n".join([*wrong, _ADVICE]), file=sys.stderr)
+    return bool(wrong)
+
+
+_ADVICE: Final = (
+    "docs/contributing.md says how a page quotes bench/results; what nobody measured (a parameter, "
+    "a limit, a published figure) is stated in scripts/stated.toml"
+)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
