@@ -22,8 +22,14 @@ MEANINGS: dict[str, tuple[pa.DataType, str]] = {
         pa.float64(),
         "standard error of value: the noise, and the most rounding can add",
     ),
-    "low": (pa.float64(), "lower end of the 95 % interval of value"),
-    "high": (pa.float64(), "upper end of the 95 % interval of value"),
+    "low": (
+        pa.float64(),
+        (
+            "lower end of the 95 % interval of value, by noise and rounding; of indicators that of "
+            "the hosts that reported it: fewer, where hosts have more to tell than they may"
+        ),
+    ),
+    "high": (pa.float64(), "upper end of that interval"),
     "share": (
         pa.float64(),
         "value as a fraction of what was measured, of hosts or of full scale; NULL: noise",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pointillist.demo.fleet import DemoOptions
 
 app = typer.Typer(
-    help="Play a fleet of 12,000 GPUs on this machine, released under differential privacy.",
+    help="Play a simulated fleet of 12,000 GPUs on this machine through the real protocol.",
     invoke_without_command=True,
     rich_markup_mode="rich",
     subcommand_metavar="",

@@ -41,7 +41,7 @@ def experiment(
         list[str] | None, typer.Option("--part", help="This part alone; repeat it for more.")
     ] = None,
     processes: Annotated[
-        int, typer.Option(help="Runs at the same time; a run of 12,500 hosts takes 0.5 GiB.", min=1)
+        int, typer.Option(help="Runs at the same time; each takes memory.", min=1)
     ] = min(os.cpu_count() or 1, 8),
     out: Annotated[
         Path | None,

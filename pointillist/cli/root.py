@@ -34,7 +34,7 @@ class Group:
 
 
 GROUPS = (
-    Group("demo", "pointillist.cli.demo", "Play a fleet of 12,000 GPUs on this machine."),
+    Group("demo", "pointillist.cli.demo", "Play a simulated fleet of 12,000 GPUs here."),
     Group("simulate", "pointillist.cli.simulate", "A fleet of any size, played beside its truth."),
     Group("experiment", "pointillist.cli.experiment", "Sweeps of simulations, and their report."),
     Group("agent", "pointillist.cli.agent", "The agent of this host: run it, see what it sees."),
@@ -46,7 +46,7 @@ GROUPS = (
     Group("plan", "pointillist.cli.plan", "What an epsilon costs in error, bytes and CPU."),
     Group("kernels", "pointillist.cli.kernels", "Which family a GPU kernel is of, and why."),
     Group("signatures", "pointillist.cli.signatures", "Application classes from kernel mixes."),
-    Group("causes", "pointillist.cli.causes", "Why the fleet was slow: its root-cause table."),
+    Group("causes", "pointillist.cli.causes", "Hosts by root cause, as their agents told them."),
     Group("stragglers", "pointillist.cli.stragglers", "Which rank of one job is slow, and why."),
     Group("diagnosis", "pointillist.cli.diagnosis", "Causes of tail latency: teach, judge, group."),
     Group("query", "pointillist.cli.query", "SQL over the released numbers."),

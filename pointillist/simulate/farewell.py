@@ -11,8 +11,11 @@ from rich.text import Text
 
 from pointillist.demo.screen import ranked, readable, share
 from pointillist.demo.tally import Z95, CellView
+from simulator.outcome.coverage import TOTAL
 from simulator.scenario import load, names
 from simulator.scenario.file import FOLDER
+from wire.catalogue import Catalogue
+from wire.task import SectionKind
 
 from .play import RELEASES, Result
 
@@ -102,8 +105,10 @@ def checks(summary: dict[str, Any]) -> list[str]:
     if summary.get("intervals"):
         held = 100 * summary["intervals_held"] / summary["intervals"]
         lines.append(
-            f"{held:.1f} % of {summary['intervals']:,} intervals hold the truth; 95 % are meant to"
+            f"{held:.1f} % of {summary['intervals']:,} intervals of mixes, histograms and means "
+            "hold the truth; 95 % are meant to"
         )
+        lines += _of_indicators(summary["by_section"])
     if summary.get("standard_error_points") is not None:
         lines.append(
             f"standard error {summary['standard_error_points']:.2f} points a window, "
@@ -120,6 +125,20 @@ def checks(summary: dict[str, Any]) -> list[str]:
             "rest are variants by rule (docs/simulator-model.md)"
         )
     return lines
+
+
+def _of_indicators(by_section: dict[str, Any]) -> list[str]:
+    """Say how often intervals of indicators hold the truth, which is that hosts tell m at most."""
+    catalogue = Catalogue.load()
+    rates = [
+        f"{100 * one['held'] / one['intervals']:.0f} % of {readable(name)}"
+        for name, one in by_section.items()
+        if name != TOTAL and catalogue.section(name).kind is SectionKind.INDICATORS
+    ]
+    if not rates:
+        return []
+    told = f"of indicators fewer do: {', '.join(rates)}. Theirs are intervals of the hosts that "
+    return [told + "reported it; a host with more to tell than it may leaves some out"]
 
 
 def next_commands(summary: dict[str, Any], folder: Path) -> list[str]:
