@@ -12,6 +12,7 @@ from rich.console import Console
 from pointillist.demo import chart, farewell
 from pointillist.demo.screen import SHOWN, families, ranked
 from pointillist.demo.tally import PLUS_MINUS, Z95, CellView, ReleasedCell, Struck, Tally
+from pointillist.simulate import farewell as simulated
 
 WINDOW = 100
 FALSE = CellView("thermal_interface", 0.025, 0.01, 0.0)
@@ -87,3 +88,22 @@ def test_demo_chart_writes_the_interval_of_the_text() -> None:
 def test_demo_text_is_not_wrapped_in_a_file() -> None:
     last = told(width=40).splitlines()[-2]
     assert last.endswith("pass two standard errors by chance")
+
+
+def test_simulation_tells_how_seldom_intervals_of_indicators_hold_the_truth() -> None:
+    summary = {
+        "windows": 2, "windows_released": 2, "reports_released": 10, "epsilon": 2.0, "delta": 1e-9,
+        "intervals": 100, "intervals_held": 95, "refused": {}, "kept_back": {},
+        "recorded_share_of_busy_gpus": None,
+        "by_section": {
+            "all sections": {"held": 95, "intervals": 100},
+            "kernel_mix": {"held": 95, "intervals": 100},
+            "incidents": {"held": 5, "intervals": 13},
+        },
+    }  # fmt: skip
+    told = "\n".join(simulated.checks(summary))
+    assert "95.0 % of 100 intervals of mixes, histograms and means hold the truth" in told
+    assert "of indicators fewer do: 38 % of incidents." in told
+    assert "kernel mix" not in told
+    summary["by_section"] = {"all sections": {"held": 95, "intervals": 100}}
+    assert "indicators" not in "\n".join(simulated.checks(summary))
