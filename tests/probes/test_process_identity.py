@@ -16,7 +16,6 @@ from edge_agent.probes.process_identity import (
     parse_identity,
 )
 
-
 ID = "3f4a" * 16
 UID = "8b0f1c2d-4e5f-6071-8293-a4b5c6d7e8f9"
 FLAT = UID.replace("-", "_")

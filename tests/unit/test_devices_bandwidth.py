@@ -13,7 +13,6 @@ from edge_agent.devices.nursery import Nursery
 from edge_agent.devices.port import Gap, GapKind
 from tests.fake_cuda_kit import FakeCuda
 
-
 GPUS = tuple(f"GPU-00000000-0000-0000-0000-{number:012}" for number in range(8))
 MB = 1_000_000
 PAIRS = {

@@ -11,7 +11,6 @@ from transport.kafka_agent import AgentKafka
 from transport.kafka_settings import KafkaSettings
 from transport.port import TransportUnavailable
 
-
 TRIES = 4
 NOBODY = KafkaSettings(("127.0.0.1:1",), timeout_s=0.1)
 
