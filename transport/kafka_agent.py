@@ -13,6 +13,7 @@ import crc32c  # noqa: F401  (kafka-python looks for it by itself)
 from kafka import KafkaAdminClient, KafkaProducer, errors
 from kafka.admin import NewTopic
 
+from .closing import close_within
 from .kafka_agent_client import client_config, ended_on_failure, failures
 from .kafka_agent_consumer import AgentConsumer
 from .kafka_batch import Outgoing
@@ -38,7 +39,7 @@ class AgentKafka(KafkaFrame[KafkaAdminClient]):
             try:
                 yield admin
             finally:
-                admin.close()
+                close_within(self.settings.timeout_s, admin.close)
 
     def _look_up(self, admin: KafkaAdminClient, topic: str) -> int | None:
         name = self.settings.named(topic)

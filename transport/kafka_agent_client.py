@@ -12,6 +12,7 @@ from kafka import errors
 from kafka.net.compat import KafkaNetClient
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
+from .closing import close_within
 from .kafka_frame import Refusal, away, refused, require_secrets
 from .kafka_settings import KafkaSettings
 from .port import RecordTooLarge, TransportUnavailable
@@ -82,8 +83,8 @@ def ended_on_failure(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
     try:
         yield config | {"kafka_client": make}
     except BaseException:
-        for one in made:
-            one.close()
+        for client in made:
+            close_within(config["bootstrap_timeout_ms"] / 1000, client.close)
         raise
 
 

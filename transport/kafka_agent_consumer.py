@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from kafka import KafkaConsumer, errors
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
+from .closing import close_within
 from .kafka_agent_client import FETCH_BYTES, STALE, client_config, ended_on_failure, failures
 from .kafka_frame import STEP_S
 from .kafka_settings import RECORD_OVERHEAD_BYTES, KafkaSettings
@@ -162,6 +164,8 @@ class AgentConsumer:
         if self._closed:
             return
         self._closed = True
-        # Where no broker answers, the lease ends by itself.
+        # Where no broker answers, the lease ends by itself; the client's thread is waited for
+        # without end.
+        close = partial(self._client.close, autocommit=False, timeout_ms=self._timeout_ms)
         with suppress(errors.KafkaError):
-            self._client.close(autocommit=False, timeout_ms=self._timeout_ms)
+            close_within(2 * self._settings.timeout_s, close)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicCollection
@@ -24,6 +24,7 @@ from .kafka_aggregator_client import (
     mapped,
 )
 from .kafka_aggregator_consumer import AggregatorConsumer
+from .kafka_aggregator_leaving import end
 from .kafka_batch import Outgoing
 from .kafka_frame import STEP_S, BatchingProducer, KafkaFrame, may_not_create
 from .kafka_settings import RECORD_OVERHEAD_BYTES, SMALL_TOPIC_BYTES, KafkaSettings
@@ -41,7 +42,9 @@ class AggregatorKafka(KafkaFrame[AdminClient]):
         return AggregatorProducer(self)
 
     def close(self) -> None:
-        self._admin_client = None
+        if self._admin_client is not None:
+            held, self._admin_client = [self._admin_client], None
+            end(held, self.settings.timeout_s)
 
     def _consumer(self, group: str, topics: Sequence[str]) -> AggregatorConsumer:
         return AggregatorConsumer(self.settings, group, topics)
@@ -53,23 +56,23 @@ class AggregatorKafka(KafkaFrame[AdminClient]):
                 self._admin_client = AdminClient(client_config(self.settings, self._last))
             yield self._admin_client
 
-    def _answer(self, admin: AdminClient, future: Future[Any]) -> Any:
+    def _answer(self, admin: AdminClient, asked: dict[str, Future[Any]], name: str) -> Any:
         """Wait for an answer; the client's own callbacks are served meanwhile."""
         deadline = time.monotonic() + self.settings.timeout_s
-        while not future.done() and time.monotonic() < deadline:
+        # A future holds its failure and that our frames, which hold the client: no frame holds it.
+        while not (done := asked[name].done()) and time.monotonic() < deadline:
             admin.poll(0.0)
-            with suppress(TimeoutError):
-                future.result(STEP_S)
-        if not future.done():
+            wait([asked[name]], STEP_S)
+        if not done:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer in time"))
-        return future.result()
+        return asked.pop(name).result()
 
     def _look_up(self, admin: AdminClient, topic: str) -> int | None:
         name = self.settings.named(topic)
         wanted = TopicCollection([name])
         asked = admin.describe_topics(wanted, request_timeout=self.settings.timeout_s)
         try:
-            return len(self._answer(admin, asked[name]).partitions)
+            return len(self._answer(admin, asked, name).partitions)
         except KafkaException as failure:
             if failure.args[0].code() in UNKNOWN:
                 return None
@@ -85,7 +88,7 @@ class AggregatorKafka(KafkaFrame[AdminClient]):
         )
         asked = admin.create_topics([new], operation_timeout=settings.timeout_s)
         try:
-            self._answer(admin, asked[name])
+            self._answer(admin, asked, name)
         except KafkaException as failure:
             code = failure.args[0].code()
             if code in REFUSALS:
@@ -153,7 +156,8 @@ class AggregatorProducer(BatchingProducer):
         return self._client
 
     def _drop(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            client.purge()
-            client.flush(0)
+        if self._client is not None:
+            held, self._client = [self._client], None
+            held[0].purge()
+            held[0].flush(0)
+            end(held, self._settings.timeout_s)

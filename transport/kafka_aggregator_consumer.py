@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from traceback import clear_frames
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -18,6 +18,7 @@ from .kafka_aggregator_client import (
     mapped,
     watermarks,
 )
+from .kafka_aggregator_leaving import leave
 from .kafka_frame import STEP_S
 from .kafka_settings import RECORD_OVERHEAD_BYTES, KafkaSettings
 from .port import Record
@@ -77,7 +78,7 @@ class AggregatorConsumer:
 
     def _assigned(self, client: Consumer, slots: list[TopicPartition]) -> None:
         self._joined = True
-        if not slots:
+        if not slots or self._client is None:  # the client itself takes what we are leaving
             return
         timeout_s = self._settings.timeout_s
         placed = []
@@ -121,6 +122,7 @@ class AggregatorConsumer:
                 if spent_s >= (patience_s if behind else timeout_s):
                     return self._given_up(records)
         except KafkaException as failure:
+            clear_frames(failure.__traceback__)  # they would keep the client
             self._leave()  # a fresh membership starts from the commit
             raise mapped(self._settings, self._last.why(failure.args[0])) from failure
 
@@ -240,9 +242,8 @@ class AggregatorConsumer:
             self._leave()
 
     def _leave(self) -> None:
-        """Leave the group at once; where no broker answers, the lease ends by itself."""
-        client, self._client = self._client, None
+        """Leave the group; where no broker answers, the lease ends by itself."""
         self._positions, self._ends, self._joined = {}, {}, False
-        if client is not None:
-            with suppress(KafkaException, RuntimeError):
-                client.close()
+        if self._client is not None:
+            held, self._client = [self._client], None
+            leave(held, next(iter(self._names)), self._settings.timeout_s)

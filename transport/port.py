@@ -116,7 +116,10 @@ class Consumer(Protocol):
         ...
 
     def close(self) -> None:
-        """Leave the group at once, so that the others need not wait; a second call does nothing."""
+        """Leave the group at once, so that the others need not wait; a second call does nothing.
+
+        It ends in bounded time: where the log does not answer, the membership runs out by itself.
+        """
         ...
 
 

@@ -26,6 +26,7 @@ from tests.transport.conformance import (
     read_and_hold,
     read_until,
 )
+from transport.closing import close_within
 from transport.embedded import EmbeddedLog
 from transport.embedded_file import FILE_NAME
 from transport.embedded_group import Membership, share_out
@@ -237,6 +238,16 @@ def test_leaving_member_does_not_keep_its_lease(log_folder: Path) -> None:
         two.close()
         assert len(one.positions()) == 2
         one.close()
+
+
+def test_member_leaves_though_another_writer_never_ends(log_folder: Path) -> None:
+    with EmbeddedLog(log_folder, busy_timeout_s=0.1) as log:
+        consumer = log.consumer("g", [TOPIC])
+        with sqlite3.connect(log.path, isolation_level=None) as writer:
+            writer.execute("BEGIN IMMEDIATE")
+            assert close_within(10.0, consumer.close)
+            writer.execute("ROLLBACK")
+        writer.close()
 
 
 def test_log_refuses_text_for_bytes(log_folder: Path) -> None:
