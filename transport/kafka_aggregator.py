@@ -96,7 +96,10 @@ class AggregatorKafka(KafkaFrame[AdminClient]):
             if code != KafkaError.TOPIC_ALREADY_EXISTS:  # by another process, this moment
                 raise
         deadline = time.monotonic() + settings.timeout_s
-        while self._look_up(admin, topic) is None and time.monotonic() < deadline:
+        while self._look_up(admin, topic) is None:
+            if time.monotonic() > deadline:
+                late = KafkaError(KafkaError._TIMED_OUT, f"no broker shows topic {name} in time")
+                raise KafkaException(late)
             time.sleep(STEP_S)
 
 
