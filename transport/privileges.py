@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from .foreign import libc
 from .preload import preload_for
 
 LEADER_USER: Final = "pointillist-leader"
@@ -69,11 +70,11 @@ class Dropped:
     line: str
 
 
-class _Header(ctypes.Structure):
+class CapabilityHeader(ctypes.Structure):
     _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
 
 
-class _Sets(ctypes.Structure):
+class CapabilitySets(ctypes.Structure):
     _fields_ = (
         ("effective", ctypes.c_uint32),
         ("permitted", ctypes.c_uint32),
@@ -213,34 +214,25 @@ def _granted(keep_caps: Collection[str]) -> frozenset[int]:
 
 def _in_bounding_set(capability: int) -> bool:
     # -1 with EINVAL is how the kernel says that it has no capability of this number.
-    return int(_libc().prctl(_PR_CAPBSET_READ, *_words(capability, 0, 0, 0))) == 1
+    return int(libc().prctl(_PR_CAPBSET_READ, capability, 0, 0, 0)) == 1
 
 
 def _set_capabilities(wanted: frozenset[int]) -> None:
-    header = _Header(_CAPABILITY_VERSION_3, 0)
-    sets = (_Sets * 2)()
+    header = CapabilityHeader(_CAPABILITY_VERSION_3, 0)
+    sets = (CapabilitySets * 2)()
     for capability in wanted:
         bit = 1 << capability % 32
         sets[capability // 32].effective |= bit
         sets[capability // 32].permitted |= bit
-    if _libc().capset(ctypes.byref(header), ctypes.byref(sets)) != 0:
+    if libc().capset(ctypes.byref(header), ctypes.byref(sets)) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"capset: {os.strerror(number)}")
 
 
 def _prctl(option: int, value: int) -> None:
-    if _libc().prctl(option, *_words(value, 0, 0, 0)) != 0:
+    if libc().prctl(option, value, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"prctl({option}, {value}): {os.strerror(number)}")
-
-
-def _words(*values: int) -> list[ctypes.c_ulong]:
-    """prctl reads unsigned longs; ctypes would pass an int of 32 bits."""
-    return [ctypes.c_ulong(value) for value in values]
-
-
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
 
 
 def _uid_known() -> bool:

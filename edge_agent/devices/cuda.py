@@ -7,12 +7,14 @@ import os
 import uuid
 from typing import Any, Final
 
+from transport.foreign import Signatures, declare
+
 LIBRARY: Final = "libcuda.so.1"
 _INT, _U32, _SIZE, _U64 = ctypes.c_int, ctypes.c_uint, ctypes.c_size_t, ctypes.c_uint64
 _OUT = ctypes.c_void_p
 _HANDLE = ctypes.c_void_p
 
-_SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
+_ARGUMENTS: Final[dict[str, tuple[Any, ...]]] = {
     "cuInit": (_U32,),
     "cuDeviceGetCount": (_OUT,),
     "cuDeviceGet": (_OUT, _INT),
@@ -39,7 +41,8 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
     "cuEventDestroy_v2": (_HANDLE,),
     "cuGetErrorName": (_INT, _OUT),
 }
-"""Arguments of each; every one gives an int. The `_v2` are the driver's 64-bit forms."""
+"""The `_v2` are the driver's 64-bit forms."""
+SIGNATURES: Final[Signatures] = {name: (ctypes.c_int, of) for name, of in _ARGUMENTS.items()}
 
 
 class CudaMissing(Exception):
@@ -106,11 +109,10 @@ class Cuda:
 
     def _function(self, name: str) -> Any:
         try:
-            function = self._library[name]
+            declare(self._library, {name: SIGNATURES[name]})
         except AttributeError:
             raise CudaMissing(f"{LIBRARY} has no {name}") from None
-        function.argtypes, function.restype = _SIGNATURES[name], ctypes.c_int
-        return function
+        return getattr(self._library, name)
 
     def _error_name(self, code: int) -> str:
         text = ctypes.c_char_p()

@@ -10,7 +10,6 @@ the agent has left root and its interpreter's folder is closed to it.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import os
 import pickle
@@ -21,12 +20,13 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, Pipe
 from typing import Final
 
+from transport.foreign import libc
 from transport.privileges import give_up_capabilities
 
 Task = Callable[[Connection], None]
 """What a child does with its end of the pipe; a function that can be pickled."""
 
-_PR_SET_PDEATHSIG: Final = 1
+PR_SET_PDEATHSIG: Final = 1
 _MOST_FD: Final = 1 << 16
 _MOST_TASK_BYTES: Final = 1 << 16
 _NUMBER: Final = struct.Struct("<QQ")
@@ -35,7 +35,6 @@ ANSWER_S: Final = 5.0
 _PART_S: Final = 2
 """How long the rest of a message may take: a child that sends half of one must not hold us."""
 _TIMEVAL: Final = struct.Struct("ll")
-_LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 class NurseryClosed(Exception):
@@ -121,7 +120,7 @@ class Nursery:
 
 
 def _die_with(parent: int) -> None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc().prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(0)
 

@@ -21,7 +21,7 @@ PAGE_BYTES: Final = 512
 _GET_LOG_PAGE: Final = 0x02
 _SMART_LOG: Final = 0x02
 _WHOLE_CONTROLLER: Final = 0xFFFFFFFF
-_ADMIN_COMMAND: Final = 0xC0484E41
+ADMIN_COMMAND: Final = 0xC0484E41
 """_IOWR('N', 0x41, struct nvme_admin_cmd), of 72 bytes."""
 _WARNINGS: Final = {
     0x01: "spare below its threshold", 0x04: "reliability degraded", 0x08: "read-only",
@@ -69,7 +69,7 @@ def read_smart(device: Path) -> Smart | Gap:
     try:
         fd = os.open(device, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            status = fcntl.ioctl(fd, _ADMIN_COMMAND, command)
+            status = fcntl.ioctl(fd, ADMIN_COMMAND, command)
         finally:
             os.close(fd)
     except FileNotFoundError:

@@ -10,15 +10,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from transport.foreign import libc
 from transport.privileges import CAPABILITIES, process_status
 
 from .doctor import Check, Finding, Verdict
 
 LEAST_KERNEL: Final = (5, 11)
 """The first for which the BPF object is made."""
-_TIME_ERROR: Final = 5
-_TIMEX_BYTES: Final = 208
-_MAXERROR_AT: Final = 24
+TIME_ERROR: Final = 5
+TIMEX_BYTES: Final = 208
+MAXERROR_AT: Final = 24
 """Offset of maxerror in struct timex: modes, offset and freq come before, 8 bytes each."""
 _GOOD_ERROR_US: Final = 100_000
 _NTP: Final = "start NTP or PTP: systemctl enable --now systemd-timesyncd"
@@ -102,13 +103,13 @@ def library(name: str, soname: str, do: str) -> Finding:
 
 def clock() -> Finding:
     """Ask the kernel whether the wall clock is disciplined, and how far it may be off."""
-    timex = ctypes.create_string_buffer(_TIMEX_BYTES)
-    state = ctypes.CDLL(None, use_errno=True).adjtimex(timex)
+    timex = ctypes.create_string_buffer(TIMEX_BYTES)
+    state = libc().adjtimex(timex)
     if state < 0:
         line = f"adjtimex: {os.strerror(ctypes.get_errno())}"
         return Finding("host", "clock", Verdict.ABSENT, line, _NTP)
-    maxerror_us = int.from_bytes(timex.raw[_MAXERROR_AT : _MAXERROR_AT + 8], "little", signed=True)
-    if state == _TIME_ERROR:
+    maxerror_us = int.from_bytes(timex.raw[MAXERROR_AT : MAXERROR_AT + 8], "little", signed=True)
+    if state == TIME_ERROR:
         line = "the kernel calls the clock unsynchronised"
         return Finding("host", "clock", Verdict.ABSENT, line, _NTP)
     if maxerror_us > _GOOD_ERROR_US:

@@ -14,11 +14,11 @@ from edge_agent.sources.port import SourceUnavailable
 UPROBE_MULTI: Final = 48
 """BPF_TRACE_UPROBE_MULTI: attach type of the programs and of their links."""
 
-_RETURN: Final = 1
+RETURN: Final = 1
 _MAX_PLACES: Final = 4096
 
 
-class _LinkCreate(ctypes.Structure):
+class LinkCreate(ctypes.Structure):
     """bpf_attr of BPF_LINK_CREATE with its part uprobe_multi."""
 
     _fields_ = (
@@ -64,7 +64,7 @@ class UprobeLink:
         name = ctypes.create_string_buffer(os.fsencode(path))
         places, given = numbers(*offsets), numbers(*cookies)
         counters = numbers(*semaphores) if any(semaphores) else None
-        attributes = _LinkCreate(
+        attributes = LinkCreate(
             prog_fd=program_fd,
             attach_type=UPROBE_MULTI,
             path=ctypes.addressof(name),
@@ -72,7 +72,7 @@ class UprobeLink:
             ref_ctr_offsets=ctypes.addressof(counters) if counters else 0,
             cookies=ctypes.addressof(given),
             count=count,
-            multi_flags=_RETURN if returns else 0,
+            multi_flags=RETURN if returns else 0,
             pid=pid,
         )
         try:

@@ -14,6 +14,8 @@ from contextlib import suppress
 from enum import Enum
 from typing import Final, NamedTuple
 
+from transport.foreign import libc
+
 from .proc_maps import FileKey
 
 _HANDLE: Final = os.O_PATH | os.O_CLOEXEC
@@ -128,4 +130,4 @@ def _is_it(found: os.stat_result, file: FileKey, trust: Trust) -> bool:
 def _file_system(fd: int) -> int:
     """Give the magic number of a file's file system (the first word of struct statfs), or 0."""
     answer = (ctypes.c_long * 32)()
-    return answer[0] if ctypes.CDLL(None).fstatfs(fd, ctypes.byref(answer)) == 0 else 0
+    return answer[0] if libc().fstatfs(fd, ctypes.byref(answer)) == 0 else 0

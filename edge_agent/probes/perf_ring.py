@@ -5,36 +5,34 @@ A software event that counts nothing carries the records (mmap2, comm, task). CA
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import mmap
 import os
-import platform
 import struct
 import threading
+import time
 from collections.abc import Container, Iterator
 from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
 from edge_agent.sources.port import SourceUnavailable
+from edge_agent.sources.system_calls import SOFTWARE, PerfEventAttributes, perf_event_open
 
 from .perf_records import BrokenRing, Lost, Record, parse_records
 
-_SYSCALLS: Final = {"x86_64": 298, "aarch64": 241}
 _PAGE: Final = mmap.PAGESIZE
 RING_BYTES: Final = 32 * 4096
 """Of each CPU: some 900 records, the mappings of a hundred processes' start."""
 _HEAD, _TAIL = 1024, 1032
 _WORD: Final = struct.Struct("<Q")
-_ANY_PROCESS, _CLOSE_ON_EXEC = -1, 8
-_SOFTWARE, _DUMMY = 1, 9
-_SAMPLE_TIME: Final = 1 << 2
-_CLOCK_BOOTTIME: Final = 7
-_ATTRIBUTES: Final = 128
+DUMMY: Final = 9
+"""PERF_COUNT_SW_DUMMY"""
+SAMPLE_TIME: Final = 1 << 2
+"""PERF_SAMPLE_TIME"""
 _POSSIBLE: Final = Path("/sys/devices/system/cpu/possible")
 _TIME_OF: Final = attrgetter("boottime_ns")
-_FLAGS: Final = sum(
+FLAGS: Final = sum(
     1 << bit
     for bit in (
         5,  # exclude_kernel
@@ -51,31 +49,23 @@ _FLAGS: Final = sum(
 )
 
 
-def _attributes() -> bytes:
-    """Give struct perf_event_attr; a waiting poll() ends with the first record."""
-    words = struct.pack("<IIQQQQQIIQQ", _SOFTWARE, _ATTRIBUTES, _DUMMY, 0, _SAMPLE_TIME, 0, _FLAGS,
-                        1, 0, 0, 0)  # fmt: skip
-    clock_at = 92
-    return words.ljust(clock_at, b"\0") + struct.pack("<i", _CLOCK_BOOTTIME).ljust(
-        _ATTRIBUTES - clock_at, b"\0"
-    )
-
-
 class PerfRing:
     """One CPU's ring, mapped and read."""
 
     def __init__(self, cpu: int, ring_bytes: int = RING_BYTES) -> None:
         """Open it. Raises SourceUnavailable, or OSError ENODEV for a CPU that is off."""
-        number = _SYSCALLS.get(platform.machine())
-        if number is None:
-            raise SourceUnavailable(f"expected x86_64 or aarch64, got {platform.machine()}")
-        libc = ctypes.CDLL(None, use_errno=True)
-        attributes = ctypes.create_string_buffer(_attributes(), _ATTRIBUTES)
-        self.fd = libc.syscall(
-            number, attributes, _ANY_PROCESS, cpu, -1, ctypes.c_ulong(_CLOSE_ON_EXEC)
+        attributes = PerfEventAttributes(
+            type=SOFTWARE,
+            config=DUMMY,
+            sample_type=SAMPLE_TIME,
+            flags=FLAGS,
+            wakeup=1,  # a waiting poll() ends with the first record
+            clockid=time.CLOCK_BOOTTIME,
         )
-        if self.fd < 0:
-            raise _refused(ctypes.get_errno())
+        try:
+            self.fd = perf_event_open(attributes, cpu)
+        except OSError as error:
+            raise _refused(error) from None
         self._size = ring_bytes
         self._fence = threading.Lock()
         try:
@@ -172,8 +162,9 @@ def possible_cpus(text: str) -> Iterator[int]:
         yield from range(int(first), int(last or first) + 1)
 
 
-def _refused(number: int) -> OSError | SourceUnavailable:
-    if number == errno.ENODEV:
-        return OSError(number, os.strerror(number))
-    need = "expected CAP_PERFMON" if number in {errno.EPERM, errno.EACCES} else os.strerror(number)
+def _refused(error: OSError) -> OSError | SourceUnavailable:
+    if error.errno == errno.ENODEV:
+        return error
+    unprivileged = error.errno in {errno.EPERM, errno.EACCES}
+    need = "expected CAP_PERFMON" if unprivileged else error.strerror
     return SourceUnavailable(f"cannot watch programs start (perf_event_open): {need}")

@@ -25,7 +25,7 @@ from edge_agent.sources import ebpf_bcc
 from edge_agent.sources.bpf_maps import PerCpuMap, possible_cpus, set_element
 from edge_agent.sources.port import SourceUnavailable
 
-from . import layout
+from . import layout, uprobe_events
 from .bcc_code import SENTINEL, at_place
 from .counts import CallRow, ErrorRow, FileGroup, LaunchRow, ProbeDrain, ProcessKey
 from .duty import DutyClock
@@ -39,8 +39,9 @@ from .table import ProbeTable
 _MACHINES: Final = {"x86_64": "ARGUMENTS_X86_64", "aarch64": "ARGUMENTS_ARM64"}
 _COLUMNS: Final = ("calls", "nested", "returned", "failures", "bytes", "hits")
 _LOST: Final = ("call_rows", "error_rows")
-_KPROBE: Final = 2
-_ENTRY, _RETURN = 0, 1
+KPROBE: Final = 2
+ENTRY, RETURN = 0, 1
+_ANY_ATTACHMENT, _EVERY_PROCESS, _NO_COUNTER = -1, -1, 0
 _LAUNCHES: Final = frozenset({Kind.LAUNCH, Kind.GRAPH_LAUNCH})
 _MOST_FILES_EVER: Final = 1 << 31
 
@@ -70,6 +71,7 @@ def unavailable() -> str | None:
 class _Place(NamedTuple):
     program_fd: int
     event_fd: int
+    event: str
 
 
 class GpuPrograms:
@@ -80,6 +82,7 @@ class GpuPrograms:
         reason = unavailable()
         if reason:
             raise SourceUnavailable(reason)
+        uprobe_events.remove_stale()
         limits = limits or ProbeLimits()
         self._table = table
         self._places: dict[FileGroup, list[_Place]] = {}
@@ -205,8 +208,8 @@ class GpuPrograms:
         self._errors = GrowingMap(errors, layout.ERROR_KEY, layout.ERROR_ROW)
         self._losses = PerCpuMap(fd("losses"), 4, 1, cpus)
         self._code = {
-            _ENTRY: program.dump_func(b"on_entry"),
-            _RETURN: program.dump_func(b"on_return"),
+            ENTRY: program.dump_func(b"on_entry"),
+            RETURN: program.dump_func(b"on_return"),
         }
 
     def _attach_all(self, file_group: FileGroup, path: str, one: Attachment) -> None:
@@ -217,26 +220,27 @@ class GpuPrograms:
                 self._places.setdefault(file_group, []).append(place)
 
     def _attach_one(self, path: str, offset: int, file: int, row: int, returns: bool) -> _Place:
-        kind = _RETURN if returns else _ENTRY
+        kind = RETURN if returns else ENTRY
         code = at_place(self._code[kind], layout.cookie(file, 0, row))
         library, module = ebpf_bcc.library(), self._program.module
         name = b"on_return" if returns else b"on_entry"
         program_fd = library.bcc_func_load(
-            module, _KPROBE, name, ctypes.create_string_buffer(code, len(code)), len(code),
+            module, KPROBE, name, ctypes.create_string_buffer(code, len(code)), len(code),
             library.bpf_module_license(module), library.bpf_module_kern_version(module),
-            0, None, 0, None, 0xFFFFFFFF,
+            0, None, 0, None, _ANY_ATTACHMENT,
         )  # fmt: skip
         if program_fd < 0:
             reason = os.strerror(ctypes.get_errno())
             raise SourceUnavailable(f"cannot load a BCC program: {reason}")
-        event = f"gpu_{'r' if returns else 'p'}_{file}_{offset:x}_{os.getpid()}"
+        event = uprobe_events.event_name(file, offset, returns)
         event_fd = library.bpf_attach_uprobe(
-            program_fd, kind, event.encode(), os.fsencode(path), offset, -1
+            program_fd, kind, event.encode(), os.fsencode(path), offset, _EVERY_PROCESS, _NO_COUNTER
         )
         if event_fd < 0:
             os.close(program_fd)
+            uprobe_events.remove([event])
             raise SourceUnavailable(f"cannot attach to {path} through BCC: see the kernel's log")
-        return _Place(program_fd, event_fd)
+        return _Place(program_fd, event_fd, event)
 
     def _read_calls(
         self,
@@ -332,6 +336,7 @@ def _close(places: Sequence[_Place]) -> None:
         list(pool.map(os.close, (place.event_fd for place in places)))
     for place in places:
         os.close(place.program_fd)
+    uprobe_events.remove([place.event for place in places])
 
 
 def _start_ns(tgid: int) -> int | None:

@@ -6,10 +6,8 @@ import ctypes
 import errno
 import mmap
 import os
-import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -17,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .port import SourceUnavailable
+from .system_calls import bpf
 
-_LOOKUP, _UPDATE, _DELETE, _NEXT_KEY, _LOOKUP_BATCH, _LINK_CREATE = 1, 2, 3, 4, 24, 28
-_SYSCALLS: Final = {"x86_64": 321, "aarch64": 280}
+LOOKUP, UPDATE, DELETE, NEXT_KEY, LOOKUP_BATCH, LINK_CREATE = 1, 2, 3, 4, 24, 28
 _MOST_ROWS: Final = 256
 _LEAST_ROWS: Final = 32
 """A batch holds a bucket of the hash at least; the kernel refuses a smaller one."""
@@ -27,7 +25,7 @@ _BATCH_BYTES: Final = 1 << 16
 """Below malloc's limit for fresh pages: their faults cost more than the read."""
 
 
-class _Element(ctypes.Structure):
+class Element(ctypes.Structure):
     """bpf_attr of the commands on one element."""
 
     _fields_ = (
@@ -38,7 +36,7 @@ class _Element(ctypes.Structure):
     )
 
 
-class _Batch(ctypes.Structure):
+class Batch(ctypes.Structure):
     """bpf_attr of the commands on a batch."""
 
     _fields_ = (
@@ -76,7 +74,7 @@ class _Room:
         self._cursor = np.zeros(max(table.key_bytes, 8), np.uint8)
         self.cursor = self._cursor.ctypes.data
         places = self.keys.ctypes.data, self.values.ctypes.data
-        self.batch = _Batch(0, self.cursor, *places, rows, table.fd)
+        self.batch = Batch(0, self.cursor, *places, rows, table.fd)
 
 
 @dataclass(slots=True)
@@ -93,18 +91,18 @@ class PerCpuMap:
     def value(self, key: bytes) -> NDArray[np.uint64]:
         """Read one value. Raises SourceUnavailable."""
         out = np.empty((self.cpus, self.fields), np.uint64)
-        _element(_LOOKUP, self.fd, key, out.ctypes.data)
+        _element(LOOKUP, self.fd, key, out.ctypes.data)
         return out
 
     def set_zero(self, key: bytes) -> None:
         """Make the row of a key, all zero."""
         zero = np.zeros((self.cpus, self.fields), np.uint64)
-        _element(_UPDATE, self.fd, key, zero.ctypes.data)
+        _element(UPDATE, self.fd, key, zero.ctypes.data)
 
     def delete(self, key: bytes) -> None:
         """Remove a row; one that is gone already is no error."""
         try:
-            _element(_DELETE, self.fd, key, 0)
+            _element(DELETE, self.fd, key, 0)
         except FileNotFoundError:
             return
 
@@ -120,7 +118,7 @@ class PerCpuMap:
         batch, batch.in_batch = room.batch, 0
         while True:
             batch.count = room.rows
-            failed = bpf_call(_LOOKUP_BATCH, batch)
+            failed = bpf_call(LOOKUP_BATCH, batch)
             if failed not in {0, errno.ENOENT}:
                 raise SourceUnavailable(f"cannot read a BPF map: {os.strerror(failed)}")
             yield room.keys[: batch.count], room.values[: batch.count]
@@ -150,27 +148,25 @@ class ArrayView:
 def set_element(fd: int, key: bytes, value: bytes) -> None:
     """Write one value of a map that is not per CPU. Raises SourceUnavailable."""
     memory = ctypes.create_string_buffer(value, len(value))
-    _element(_UPDATE, fd, key, ctypes.addressof(memory))
+    _element(UPDATE, fd, key, ctypes.addressof(memory))
 
 
 def create_link(attributes: ctypes.Structure) -> int:
     """Attach a program (BPF_LINK_CREATE); give the link's descriptor. Raises OSError."""
-    return bpf_descriptor(_LINK_CREATE, attributes)
+    return bpf_descriptor(LINK_CREATE, attributes)
 
 
 def bpf_descriptor(command: int, attributes: ctypes.Structure) -> int:
     """Do a bpf(2) that gives a descriptor. Raises OSError."""
-    syscall, number = _system_call()
-    fd = syscall(number, command, ctypes.addressof(attributes), ctypes.sizeof(attributes))
+    fd = bpf(command, attributes)
     if fd < 0:
-        failed = ctypes.get_errno()
-        raise OSError(failed, os.strerror(failed))
+        raise OSError(-fd, os.strerror(-fd))
     return fd
 
 
 def _element(command: int, fd: int, key: bytes, value: int) -> None:
     memory = ctypes.create_string_buffer(key, len(key))
-    failed = bpf_call(command, _Element(fd, ctypes.addressof(memory), value, 0))
+    failed = bpf_call(command, Element(fd, ctypes.addressof(memory), value, 0))
     if failed == errno.ENOENT:
         raise FileNotFoundError(failed, os.strerror(failed))
     if failed:
@@ -179,17 +175,4 @@ def _element(command: int, fd: int, key: bytes, value: int) -> None:
 
 def bpf_call(command: int, attributes: ctypes.Structure) -> int:
     """Do bpf(2); 0 or an errno."""
-    syscall, number = _system_call()
-    done = syscall(number, command, ctypes.addressof(attributes), ctypes.sizeof(attributes))
-    return 0 if done == 0 else ctypes.get_errno()
-
-
-@cache
-def _system_call() -> tuple[Callable[[int, int, int, int], int], int]:
-    number = _SYSCALLS.get(platform.machine())
-    if number is None:
-        raise SourceUnavailable(f"expected x86_64 or aarch64, this is {platform.machine()}")
-    syscall = ctypes.CDLL(None, use_errno=True).syscall
-    syscall.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint)
-    syscall.restype = ctypes.c_long
-    return syscall, number
+    return -bpf(command, attributes)

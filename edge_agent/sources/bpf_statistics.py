@@ -18,15 +18,15 @@ from .port import SourceUnavailable
 
 SWITCH: Final = Path("/proc/sys/kernel/bpf_stats_enabled")
 COLUMNS: Final = ("runs", "run_ns")
-_INFO_BY_FD: Final = 15
+INFO_BY_FD: Final = 15
 _INFO_BYTES: Final = 208
-_RUN_TIME_AT: Final = 192
+RUN_TIME_AT: Final = 192
 """Offset in struct bpf_prog_info of run_time_ns; run_cnt follows. Linux 5.1."""
 
 Runs = dict[str, tuple[int, int]]
 
 
-class _InfoByFd(ctypes.Structure):
+class InfoByFd(ctypes.Structure):
     """bpf_attr of BPF_OBJ_GET_INFO_BY_FD."""
 
     _fields_ = (
@@ -41,14 +41,14 @@ def program_runs(fd: int) -> tuple[int, int]:
 
     Raises      SourceUnavailable
     """
-    run_ns, runs = struct.unpack_from("=QQ", object_info(fd), _RUN_TIME_AT)
+    run_ns, runs = struct.unpack_from("=QQ", object_info(fd), RUN_TIME_AT)
     return runs, run_ns
 
 
 def object_info(fd: int) -> bytes:
     """Give struct bpf_prog_info or bpf_map_info of a descriptor. Raises SourceUnavailable."""
     info = ctypes.create_string_buffer(_INFO_BYTES)
-    failed = bpf_call(_INFO_BY_FD, _InfoByFd(fd, _INFO_BYTES, ctypes.addressof(info)))
+    failed = bpf_call(INFO_BY_FD, InfoByFd(fd, _INFO_BYTES, ctypes.addressof(info)))
     if failed:
         raise SourceUnavailable(f"cannot ask about a BPF object: {os.strerror(failed)}")
     return info.raw

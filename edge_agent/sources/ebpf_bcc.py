@@ -17,7 +17,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
+from transport.foreign import declare
+
 from . import ebpf_layout as layout
+from .bcc_calls import SIGNATURES
 from .bpf_maps import ArrayView, PerCpuMap, possible_cpus
 from .ebpf_limits import Limits
 from .host_programs import HostPrograms
@@ -73,17 +76,17 @@ def unavailable() -> str | None:
         return str(error)
     if not Path(f"/lib/modules/{platform.release()}/build").exists():
         return "expected kernel headers under /lib/modules/.../build for BCC, found none"
-    if _tracing() is None:
+    if tracing() is None:
         return "expected tracefs at /sys/kernel/tracing, readable; it is not mounted or not ours"
     return None
 
 
 def load(limits: Limits) -> HostPrograms:
     """Compile (about two seconds), load and attach. Raises SourceUnavailable."""
-    cpus, tracing = possible_cpus(), _tracing()
-    if tracing is None:
+    cpus, folder = possible_cpus(), tracing()
+    if folder is None:
         raise SourceUnavailable("expected tracefs at /sys/kernel/tracing")
-    usable, absent = _usable_parts(tracing)
+    usable, absent = _usable_parts(folder)
     flags = [
         f"-DPOSSIBLE_CPUS={cpus}",
         f"-DCOST_MASK={(1 << limits.timed_hits_log2) - 1}",
@@ -117,11 +120,11 @@ def source_text(parts: list[str]) -> str:
     return "".join(text.read_text(encoding="utf-8") for text in texts)
 
 
-def _usable_parts(tracing: Path) -> tuple[list[str], list[Absence]]:
+def _usable_parts(folder: Path) -> tuple[list[str], list[Absence]]:
     usable: list[str] = []
     absent: list[Absence] = []
     for part, needed in PARTS.items():
-        missing = [t for t in needed if not (tracing / "events" / t.replace(":", "/")).exists()]
+        missing = [t for t in needed if not (folder / "events" / t.replace(":", "/")).exists()]
         if missing:
             absent.append(Absence(part, f"this kernel has no tracepoint {', '.join(missing)}"))
         else:
@@ -186,10 +189,17 @@ def library() -> Any:
 
 @cache
 def _bcc() -> Any:
-    """Import the system's one package `bcc`, without putting its folder on the path."""
-    known = sys.modules.get("bcc")
-    if known is not None:
-        return known
+    """Import the system's one package `bcc`, and put right what it declares."""
+    module = sys.modules.get("bcc") or _imported()
+    try:
+        declare(module.lib, SIGNATURES)
+    except AttributeError as error:
+        raise SourceUnavailable(f"expected another version of BCC: {error}") from None
+    return module
+
+
+def _imported() -> Any:
+    """Import it without putting its folder on the path."""
     spec = importlib.machinery.PathFinder.find_spec("bcc", [_SYSTEM_PACKAGES])
     if spec is None or spec.loader is None:
         raise SourceUnavailable("expected BCC (package python3-bpfcc), found none")
@@ -203,7 +213,8 @@ def _bcc() -> Any:
     return module
 
 
-def _tracing() -> Path | None:
+def tracing() -> Path | None:
+    """Give the folder of the kernel's tracefs, where it is mounted and ours to read."""
     for folder in _TRACING:
         if os.access(folder / "events", os.R_OK | os.X_OK):
             return folder

@@ -11,19 +11,21 @@ from ctypes.util import find_library
 from functools import cache
 from typing import Final
 
+from transport.foreign import Signatures, declare, libc
+
 from .port import SourceUnavailable
 
 _LEAST_VERSION: Final = (1, 1)
-_TP_BTF: Final = 23
+TP_BTF: Final = 23
 _LOG_LINES: Final = 40
-_Print = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
-_RingSample = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+Print = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+RingSample = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _HANDLE: Final = ctypes.c_void_p
 
-_SIGNATURES: Final = {
+SIGNATURES: Final[Signatures] = {
     "libbpf_major_version": (ctypes.c_uint32, ()),
     "libbpf_minor_version": (ctypes.c_uint32, ()),
-    "libbpf_set_print": (ctypes.c_void_p, (_Print,)),
+    "libbpf_set_print": (ctypes.c_void_p, (Print,)),
     "libbpf_find_vmlinux_btf_id": (ctypes.c_int, (ctypes.c_char_p, ctypes.c_int)),
     "bpf_object__open_mem": (_HANDLE, (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p)),
     "bpf_object__find_program_by_name": (_HANDLE, (_HANDLE, ctypes.c_char_p)),
@@ -40,14 +42,14 @@ _SIGNATURES: Final = {
     "bpf_map__set_max_entries": (ctypes.c_int, (_HANDLE, ctypes.c_uint32)),
     "bpf_map__set_autocreate": (ctypes.c_int, (_HANDLE, ctypes.c_bool)),
     "bpf_map__initial_value": (ctypes.c_void_p, (_HANDLE, ctypes.POINTER(ctypes.c_size_t))),
-    "ring_buffer__new": (_HANDLE, (ctypes.c_int, _RingSample, ctypes.c_void_p, ctypes.c_void_p)),
+    "ring_buffer__new": (_HANDLE, (ctypes.c_int, RingSample, ctypes.c_void_p, ctypes.c_void_p)),
     "ring_buffer__consume": (ctypes.c_int, (_HANDLE,)),
     "ring_buffer__free": (None, (_HANDLE,)),
     "bpf_prog_test_run_opts": (ctypes.c_int, (ctypes.c_int, ctypes.c_void_p)),
 }
 
 
-class _RunOptions(ctypes.Structure):
+class RunOptions(ctypes.Structure):
     """struct bpf_test_run_opts."""
 
     _fields_ = (
@@ -74,13 +76,11 @@ class _Log:
 
     def __init__(self) -> None:
         self.lines: deque[str] = deque(maxlen=_LOG_LINES)
-        self._libc = ctypes.CDLL(None)
-        self.callback = _Print(self._say)
+        self.callback = Print(self._say)
 
     def _say(self, _level: int, template: bytes, arguments: int) -> int:
         text = ctypes.create_string_buffer(512)
-        # A va_list is passed on as the address it came as, on x86-64 and on arm64.
-        self._libc.vsnprintf(text, len(text), template, ctypes.c_void_p(arguments))
+        libc().vsnprintf(text, len(text), template, arguments)
         self.lines.append(text.value.decode(errors="replace").rstrip())
         return 0
 
@@ -95,9 +95,7 @@ def _library() -> tuple[ctypes.CDLL, _Log]:
     name = find_library("bpf") or "libbpf.so.1"
     try:
         library = ctypes.CDLL(name, use_errno=True)
-        for function, (result, arguments) in _SIGNATURES.items():
-            entry = getattr(library, function)
-            entry.restype, entry.argtypes = result, arguments
+        declare(library, SIGNATURES)
     except (OSError, AttributeError) as error:
         raise SourceUnavailable(
             f"expected libbpf 1.1 or later (package libbpf1): {error}"
@@ -122,7 +120,7 @@ def available() -> str | None:
 def kernel_has_hook(tracepoint: str) -> bool:
     """Tell whether the running kernel's BTF knows a tracepoint (tp_btf)."""
     library, _ = _library()
-    return bool(library.libbpf_find_vmlinux_btf_id(tracepoint.encode(), _TP_BTF) > 0)
+    return bool(library.libbpf_find_vmlinux_btf_id(tracepoint.encode(), TP_BTF) > 0)
 
 
 class BpfObject:
@@ -194,7 +192,7 @@ class BpfObject:
 
     def run(self, program: str) -> None:
         """Run a `syscall` program once; it must return 0."""
-        options = _RunOptions()
+        options = RunOptions()
         options.sz = ctypes.sizeof(options)
         fd = self._library.bpf_program__fd(self._program(program))
         failed = self._library.bpf_prog_test_run_opts(fd, ctypes.byref(options))
@@ -250,7 +248,7 @@ class Ring:
         """Map a ring by its descriptor. Raises SourceUnavailable."""
         self._library, _ = _library()
         self._records: list[bytes] = []
-        self._callback = _RingSample(self._take)
+        self._callback = RingSample(self._take)
         self._ring = self._library.ring_buffer__new(fd, self._callback, None, None)
         if not self._ring:
             reason = os.strerror(ctypes.get_errno())

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
-import platform
-import struct
 from pathlib import Path
 from typing import Final
 
 from .port import SourceUnavailable
+from .system_calls import SOFTWARE, PerfEventAttributes, perf_event_open
 
-_SYSCALLS: Final = {"x86_64": 298, "aarch64": 241}
 _ONLINE: Final = Path("/sys/devices/system/cpu/online")
-_SOFTWARE, _CPU_CLOCK = 1, 0
-_ATTRIBUTES: Final = struct.Struct("=IIQQQQQIIQ")
-"""struct perf_event_attr as it first was: type, size, config, period, then what stays 0."""
-_CLOSE_ON_EXEC: Final = 8
+CPU_CLOCK: Final = 0
+"""PERF_COUNT_SW_CPU_CLOCK"""
 
 
 def cpu_numbers(text: str) -> list[int]:
@@ -44,19 +39,5 @@ def open_cpu_clocks(period_ns: int) -> list[int]:
 
 
 def _open(cpu: int, period_ns: int) -> int:
-    number = _SYSCALLS.get(platform.machine())
-    if number is None:
-        raise SourceUnavailable(f"expected x86_64 or aarch64, this is {platform.machine()}")
-    size = _ATTRIBUTES.size
-    attributes = _ATTRIBUTES.pack(_SOFTWARE, size, _CPU_CLOCK, period_ns, 0, 0, 0, 0, 0, 0)
-    syscall = ctypes.CDLL(None, use_errno=True).syscall
-    syscall.restype = ctypes.c_long
-    every_task, no_group = ctypes.c_long(-1), ctypes.c_long(-1)
-    descriptor = syscall(
-        ctypes.c_long(number), attributes, every_task, ctypes.c_long(cpu), no_group,
-        ctypes.c_ulong(_CLOSE_ON_EXEC),
-    )  # fmt: skip
-    if descriptor < 0:
-        failed = ctypes.get_errno()
-        raise OSError(failed, os.strerror(failed))
-    return int(descriptor)
+    clock = PerfEventAttributes(type=SOFTWARE, config=CPU_CLOCK, sample_period=period_ns)
+    return perf_event_open(clock, cpu)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import signal
@@ -12,6 +11,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from transport.foreign import libc
 
 from .output import ExitCode, need_file, reported, say
 
@@ -103,7 +104,7 @@ def settle() -> None:
     gc.freeze()
     gc.set_threshold(_COLLECTED_FROM)  # looking six times a second finds next to nothing
     with suppress(AttributeError):  # glibc's own
-        ctypes.CDLL(None).malloc_trim(0)
+        libc().malloc_trim(0)
 
 
 def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> None:

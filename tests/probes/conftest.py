@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
+from edge_agent.probes import uprobe_events
 from tests.probes_kit import ENDBR, Probed, Stubs, probing
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_uprobe_event_is_left() -> Iterator[None]:
+    """Torn down after whatever a module attached: the kernel lists no place of this process."""
+    yield
+    assert not [event for event, pid in uprobe_events.listed() if pid == os.getpid()]
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,70 @@
+"""Run as a program that finds the fake library: what `pynvml` passes in the calls that we make.
+
+Prints JSON: a function's name in C -> each different list of its arguments as [kind, size, target].
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import astuple
+from typing import Any
+
+import pynvml
+
+from edge_agent.devices.nvml import NvmlReader
+from edge_agent.devices.port import Field
+from tests.foreign_kit import Kind
+
+Passed = list[tuple[str, int, int]]
+
+
+def passed(argument: Any) -> Kind:
+    """Say how ctypes passes an argument to a function without a declaration."""
+    if isinstance(argument, int):
+        return Kind("number" if argument >= 0 else "signed", ctypes.sizeof(ctypes.c_int))
+    if argument is None or isinstance(argument, bytes | str):
+        return Kind("pointer", ctypes.sizeof(ctypes.c_void_p))
+    if type(argument).__name__ == "CArgObject":  # byref
+        return _pointer_to(type(argument._obj))
+    if isinstance(argument, ctypes.Array):
+        return _pointer_to(type(argument))
+    return Kind.of(type(argument))
+
+
+def _pointer_to(kind: Any) -> Kind:
+    element = kind._type_ if issubclass(kind, ctypes.Array) else kind
+    return Kind("pointer", ctypes.sizeof(ctypes.c_void_p), ctypes.sizeof(element))
+
+
+def main() -> None:
+    """Look at everything, with instances and processes, twice, and leave."""
+    found: dict[str, list[Passed]] = {}
+    real = pynvml._nvmlGetFunctionPointer
+
+    def recording(name: str) -> Callable[..., int]:
+        function = real(name)
+
+        def call(*arguments: Any) -> int:
+            kinds: Passed = [astuple(passed(one)) for one in arguments]
+            calls = found.setdefault(name, [])
+            if kinds not in calls:
+                calls.append(kinds)
+            return int(function(*arguments))
+
+        return call
+
+    pynvml._nvmlGetFunctionPointer = recording
+    reader = NvmlReader()
+    reader.open()
+    for _ in range(2):
+        for gpu in (0, 1):
+            reader.read(gpu, frozenset(Field), processes=True)
+    reader.close()
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
