@@ -1,0 +1,73 @@
+"""A plugin of pytest: what tests leave open at the end of the session fails it.
+
+Threads that Python would wait for, clients of Kafka, and child processes. Named in `pytest_plugins`
+of the conftest, or by `-p tests.leftovers`; workers of pytest-xdist report to the first process.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Generator, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+import pytest
+
+_GRACE_S: Final = 3.0
+"""For what is ending: a pool's threads, a process that was told to stop."""
+_KEY: Final = "leftovers"
+_NATIVE: Final = "rdk:main"
+"""librdkafka's one such thread for each client, which Python does not see."""
+_CLIENT: Final = "kafka-io-"
+_MULTIPROCESSING: Final = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+"""They end with the process whose they are."""
+
+_found: list[str] = []
+
+
+def leftovers() -> Iterator[str]:
+    """Name what is open in this process now."""
+    for thread in threading.enumerate():
+        ours = thread is threading.main_thread() or type(thread) is threading._DummyThread
+        if not ours and (not thread.daemon or thread.name.startswith(_CLIENT)):
+            yield f"thread {thread.name}"
+    for task in Path("/proc/self/task").glob("*/comm"):
+        with suppress(OSError):
+            if task.read_text().strip() == _NATIVE:
+                yield f"a client of librdkafka (thread {task.parent.name})"
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            command = " ".join(child.cmdline())
+            if not any(name in command for name in _MULTIPROCESSING):
+                yield f"process {child.pid} {child.status()} {command or child.name()}"
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
+    """Look when every fixture has ended."""
+    yield
+    deadline_s = time.monotonic() + _GRACE_S
+    while (open_now := list(leftovers())) and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    worker = getattr(session.config, "workeroutput", None)
+    if worker is not None:
+        worker[_KEY] = open_now
+        return
+    _found.extend(open_now)
+    if _found and not session.exitstatus:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take what a worker of pytest-xdist has left."""
+    _found.extend(getattr(node, "workeroutput", {}).get(_KEY, ()))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List it."""
+    for line in _found:
+        terminalreporter.write_line(f"LEFT OPEN: {line}")

@@ -1,0 +1,57 @@
+"""What tests leave open fails their session."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SLOPPY = """
+import subprocess, threading, time
+from confluent_kafka import Producer
+def test_leaves_things_open():
+    global producer, child
+    producer = Producer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
+    child = subprocess.Popen(["sleep", "6"])
+    threading.Thread(target=time.sleep, args=(6,), name="sloppy").start()
+"""
+TIDY = """
+import threading
+def test_leaves_nothing_open():
+    threading.Thread(target=threading.Event().wait, args=(0.1,)).start()
+"""
+
+
+def session(folder: Path, source: str) -> subprocess.CompletedProcess[str]:
+    """Run one test with the plugin."""
+    (folder / "test_one.py").write_text(source)
+    options = ("-q", "-p", "no:cacheprovider", "-p", "tests.leftovers", "-c", "/dev/null")
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *options, f"--rootdir={folder}", str(folder)],
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.mark.live
+def test_session_that_leaves_things_open_fails_and_names_them(tmp_path: Path) -> None:
+    done = session(tmp_path, SLOPPY)
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    lines = [line for line in done.stdout.splitlines() if line.startswith("LEFT OPEN")]
+    assert lines[0] == "LEFT OPEN: thread sloppy"
+    assert lines[1].startswith("LEFT OPEN: a client of librdkafka")
+    assert lines[2].endswith("sleep 6")
+    assert len(lines) == 3
+
+
+@pytest.mark.live
+def test_session_that_closes_everything_passes(tmp_path: Path) -> None:
+    done = session(tmp_path, TIDY)
+    assert done.returncode == pytest.ExitCode.OK, done.stdout
+    assert "LEFT OPEN" not in done.stdout
