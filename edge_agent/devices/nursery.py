@@ -16,6 +16,7 @@ import pickle
 import signal
 import socket
 import struct
+import weakref
 from collections.abc import Callable
 from multiprocessing.connection import Connection, Pipe
 from typing import Final
@@ -83,6 +84,8 @@ class Nursery:
         mine.settimeout(answer_s)
         self._socket = mine
         self._asked = 0
+        self._end = weakref.finalize(self, _end, mine, self.pid, parent)
+        self._end.atexit = False  # it ends with this process by itself
 
     def start(self, task: Task) -> Child:
         """Give a new child that does the task.
@@ -109,14 +112,18 @@ class Nursery:
         return number, Child(pid, fds[1], Connection(fds[0]))
 
     def close(self) -> None:
-        """End it and all its children; a second call does nothing."""
-        if self._socket.fileno() < 0:
-            return
-        self._socket.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
+        """End it and all its children, as dropping it does; a second call does nothing."""
+        self._end()
+
+
+def _end(mine: socket.socket, pid: int, owner: int) -> None:
+    mine.close()
+    if os.getpid() != owner:
+        return  # a copy of the object, in a child
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
 
 
 def _die_with(parent: int) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import psutil
 import pytest
 
 from edge_agent.devices.bounded import BoundedReader
@@ -85,6 +86,19 @@ def _until(true: Callable[[], bool]) -> bool:
             return True
         time.sleep(0.01)
     return False
+
+
+def test_nursery_that_nobody_closed_ends_with_its_object() -> None:
+    nursery = Nursery()
+    process = psutil.Process(nursery.pid)
+    child = os.fork()
+    if child == 0:
+        del nursery  # a child's copy ends nothing of its parent's
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert process.status() != psutil.STATUS_ZOMBIE
+    del nursery
+    assert not psutil.pid_exists(process.pid)
 
 
 @pytest.mark.root
