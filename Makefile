@@ -12,7 +12,7 @@ STAMP := .venv/.installed
 PACKAGES := wire privacy transport edge_agent aggregator simulator pointillist
 SITE := .venv/site
 
-.PHONY: help setup bpf demo test test-long gpu-check gpu-kit lint lint-python lint-proto lint-docs figures format lock
+.PHONY: help setup bpf demo test test-quick test-long gpu-check gpu-kit lint lint-python lint-proto lint-docs figures format lock
 .PHONY: kafka java bench-round bench-demo bench-audit bench-kafka bench-agent clean
 .PHONY: bench-families bench-signatures bench-discovery bench-probes bench-simulator experiments
 .PHONY: bench-diagnosis bench-diagnosis-gpu
@@ -24,7 +24,8 @@ help:
 	@echo "make demo KAFKA=1  the same through Apache Kafka"
 	@echo "make experiments   the simulator's report in docs/experiments, anew; resumable"
 	@echo "make kafka         Apache Kafka on loopback; pointillist kafka stop ends it"
-	@echo "make test          the tests"
+	@echo "make test          the tests, in some six minutes on two cores"
+	@echo "make test-quick    those that need no broker and no program in the kernel"
 	@echo "make test-long     those that take longer: a cluster of three brokers"
 	@echo "make lint          ruff, mypy, import-linter, buf, mkdocs"
 	@echo "make figures       the figures that pages quote, from bench/results"
@@ -69,8 +70,12 @@ experiments: $(STAMP)
 java: $(STAMP)
 	@$(PYTHON) -m pointillist.broker.jars
 
-test: $(STAMP) java
-	@$(PYTHON) -m pytest $(ARGS)
+test: $(STAMP)
+	@$(PYTHON) -m scripts.run_tests $(ARGS)
+
+# What needs neither a broker nor this kernel's programs, and no more than seconds each.
+test-quick: $(STAMP)
+	@$(PYTHON) -m scripts.run_tests --quick $(ARGS)
 
 # What a loaded machine cannot do in the time of an ordinary run.
 test-long: $(STAMP) java

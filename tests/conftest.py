@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -16,7 +18,12 @@ from scripts.gpu_present import nvidia_gpus
 settings.register_profile("quick", deadline=None, max_examples=50)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
+MACHINES = ("root", "kafka", "gpu", "browser")
+"""Markers of tests that need a special machine."""
+
 _runnable_but_skipped: list[str] = []
+
+pytest_plugins = ["tests.leftovers"]
 
 _UNSECURED_TOKENS = {
     # Tokens without a signature: a test's own identity provider.
@@ -50,6 +57,7 @@ def broker(local_broker: LocalBroker) -> Running:
     return local_broker.start()
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say what runs beside what, and give what depends on the machine's own time more tries."""
     for item in items:
@@ -64,7 +72,7 @@ def _beside(item: pytest.Item) -> str:
     for marker in ("kafka", "kernel"):
         if item.get_closest_marker(marker):
             return marker
-    return item.path.name
+    return str(item.path.relative_to(item.config.rootpath))
 
 
 def _turn(item: pytest.Item) -> int:
@@ -87,21 +95,17 @@ def why_not(marker: str) -> str | None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    for marker in ("root", "kafka", "gpu", "browser"):
+    for marker in MACHINES:
         reason = why_not(marker) if item.get_closest_marker(marker) else None
         if reason:
             pytest.skip(reason)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item,
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
-    markers = [m for m in ("root", "kafka", "gpu", "browser") if item.get_closest_marker(m)]
-    if report.skipped and markers and all(why_not(m) is None for m in markers):
-        _runnable_but_skipped.append(item.nodeid)
-    return report
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Notice a skip that this machine need not have made; with workers, where they report to."""
+    markers = [marker for marker in MACHINES if marker in report.keywords]
+    if report.skipped and markers and all(why_not(marker) is None for marker in markers):
+        _runnable_but_skipped.append(report.nodeid)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -112,3 +116,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for nodeid in _runnable_but_skipped:
         terminalreporter.write_line(f"SKIPPED THOUGH THIS MACHINE CAN RUN IT: {nodeid}")
+    path = os.environ.get("POINTILLIST_TEST_COUNTS")
+    if path:
+        stats = terminalreporter.stats
+        failed = len(stats.get("failed", [])) + len(stats.get("error", []))
+        skipped, retried = len(stats.get("skipped", [])), len(stats.get("rerun", []))
+        tests = len(stats.get("passed", [])) + failed + skipped
+        counts = {"tests": tests, "skipped": skipped, "failed": failed, "retried": retried}
+        Path(path).write_text(json.dumps(counts))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from aggregator.log_watch import RESEND_S
 from aggregator.transcript import read_transcript, verify_transcripts
 from edge_agent.ledger_records import HostView, LedgerView
 from edge_agent.participant import Participant
@@ -148,15 +149,18 @@ def test_released_minus_true_is_what_the_agents_drew(
         assert sorted(set(made) - set(sent)) == ([ABSENT] if number == 1 else [])
         late = sent.pop(LATE)
         fleet.send([*forged(sent[FORGED]), *sent.values(), sent[TWICE]], at_s=window + WINDOW_S + 1)
+        closes_s: float = window + WINDOW_S + 30
         if number == 1:
             fleet.restart_leader()
-        fleet.tick(window + WINDOW_S + 30)
-        fleet.send([late], at_s=window + WINDOW_S + 31)
+            fleet.tick(fleet.clock.now_s)
+            closes_s = fleet.clock.now_s + RESEND_S
+        fleet.tick(closes_s)
+        fleet.send([late], at_s=closes_s + 1)
         check(fleet, [agents[who] for who in sent], number)
     both = [read_transcript(tmp_path / name) for name in ("leader.sqlite", "helper.sqlite")]
     verdict = verify_transcripts(both[0], both[1], fleet.world.parties)
     assert (verdict.problems, verdict.releases, verdict.unsigned) == ([], WINDOWS, 0)
-    for reason in ("box", "duplicate", "window_released"):
+    for reason in ("box", "duplicate", "window_late"):
         assert fleet.leader.rejected[reason] > 0
 
 

@@ -68,7 +68,7 @@ def test_key_pair_comes_back_from_its_file(pair: sealing.HpkeKeyPair) -> None:
 def test_secrets_stay_out_of_repr(pair: sealing.HpkeKeyPair) -> None:
     key = signing.SigningKey.generate()
     assert pair.seed_bytes().hex()[:16] not in repr(pair)
-    assert repr(pair.seed_bytes())[2:12] not in repr(pair)
+    assert repr(pair.seed_bytes())[2:42] not in repr(pair)
     assert "_private" not in repr(key)
 
 

@@ -18,7 +18,8 @@ WORKED = [
 
 
 def run(*arguments: str) -> str:
-    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    wide = {"COLUMNS": "200"}
+    result = CliRunner(env=wide).invoke(app, list(arguments), catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
 
