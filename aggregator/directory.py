@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from privacy.signing import verify
 from wire import labels
@@ -16,6 +17,9 @@ from wire.signed import Signed
 from wire.task import DEMO_DOMAIN, Task
 
 from .roster_rules import check_census, check_change, check_start
+
+_NO_TASK_S: Final = 86_400
+"""How far back a party looks that knows no task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +214,17 @@ class Directory:
         return frozenset[int]().union(*(r.cohorts(series) for r in self.rosters.values()))
 
     def longest_retention_s(self) -> int:
-        """Seconds for which an epoch may still be needed after its end."""
-        return max(
-            (k.task.window_s + k.task.retention_s for k in self.tasks.values()), default=86_400
-        )
+        """Seconds for which an epoch may still be needed after its end.
+
+        A report's epoch ends after its window does, and nobody takes or answers the report later
+        than the retention after the window's end: the window's length plays no part.
+        """
+        return max((k.task.retention_s for k in self.tasks.values()), default=_NO_TASK_S)
+
+    def longest_reach_s(self) -> int:
+        """Seconds since a window began of which a report may still be taken or answered."""
+        spans = (k.task.window_s + k.task.retention_s for k in self.tasks.values())
+        return max(spans, default=_NO_TASK_S)
 
     def drop_past_tasks(self, now_s: float, used: Collection[bytes] = ()) -> list[TaskId]:
         """Forget tasks past their expiry and their last window's retention, and not in use."""

@@ -32,6 +32,7 @@ from .state_file import StorageUnavailable, write_durably
 from .troubles import Trouble, Troubles
 
 STATUS_EVERY_S: Final = 2.0
+FORGET_EVERY_S: Final = 60.0
 PRUNE_EVERY_S: Final = 3600.0
 _GRACE_S: Final = 5.0
 
@@ -97,7 +98,7 @@ class HelperShell:
             announcements=lambda: self._keys.announcements(clock()),
             checkpoint=checkpoint,
         )
-        self._pruned_s = 0.0
+        self._forgot_s = self._pruned_s = 0.0
         self._notifier = notifier or Notifier()
         self._troubles = Troubles(self._log)
         self.health = Health("helper", MEASURES)
@@ -154,7 +155,7 @@ class HelperShell:
                 self._read_signed(now_s, at_start)
                 self._keys.rotate(now_s, self._directory.longest_retention_s())
                 self._runner.carry_out_owed()
-                self._prune(now_s)
+                self._forget(now_s, self._directory.longest_retention_s())
                 if Trouble.STORAGE in self._troubles.standing:
                     self._state.check_writable()
             except OSError as error:
@@ -166,11 +167,13 @@ class HelperShell:
             self._say_status()
             return Trouble.STORAGE not in self._troubles.standing
 
-    def _prune(self, now_s: float) -> None:
-        if now_s - self._pruned_s > PRUNE_EVERY_S:
-            retention_s = self._directory.longest_retention_s()
-            self._state.prune(now_s, retention_s)
+    def _forget(self, now_s: float, retention_s: int) -> None:
+        """Drop keys soon, and look through the state file, which holds none, now and then."""
+        if now_s - self._forgot_s > FORGET_EVERY_S:
             self._helper.book.prune(now_s, retention_s)
+            self._forgot_s = now_s
+        if now_s - self._pruned_s > PRUNE_EVERY_S:
+            self._state.prune(now_s, retention_s)
             self._pruned_s = now_s
 
     def _read_signed(self, now_s: float, at_start: bool) -> None:

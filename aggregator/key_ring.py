@@ -17,12 +17,13 @@ from transport.keyfiles import (
     sweep_leftovers,
     write_hpke_key,
 )
+from wire.bounds import MAX_EPOCH_S
 from wire.ids import key_id
 from wire.keys import KeyAnnouncement
 
 DAY_S: Final = 86_400
 OVERLAP_S: Final = 3900
-"""A host may open an epoch in the last second of a day; the epoch lasts this long."""
+"""Hosts that have not got the next day's key go on with the last one for so long."""
 
 AHEAD_S: Final = 2 * 3600
 """Tomorrow's key is announced this early, so that no host finds itself without one."""
@@ -55,12 +56,16 @@ class KeyRing:
     def rotate(self, now_s: float, retention_s: int) -> bool:
         """Make the keys of today and, late in the day, of tomorrow; destroy past ones.
 
-        retention_s   the longest that a report of a past epoch may still be answered
+        retention_s   how long after an epoch's end a report under it may still be answered
         Returns       whether the announcements changed
+
+        An epoch is sealed to a key in force as it is opened, so it ends at most MAX_EPOCH_S after
+        the key does; until its retention is over, a party that restarts opens the seal again.
         """
         days = {int(now_s) // DAY_S, (int(now_s) + AHEAD_S) // DAY_S}
         made = [self._make(day * DAY_S) for day in sorted(days)]
-        gone = [p for p, key in self._files.items() if key.not_after + retention_s < now_s]
+        needed_s = MAX_EPOCH_S + retention_s
+        gone = [p for p, key in self._files.items() if key.not_after + needed_s < now_s]
         for path in gone:
             del self._pairs[key_id(self._files.pop(path).pair.public_bytes)]
             destroy_key(path)

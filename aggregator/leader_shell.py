@@ -183,8 +183,9 @@ class LeaderShell:
     def _restore(self) -> None:
         """Take over what an earlier process left: tasks and rosters first."""
         self._store.repair()
-        self._keys.rotate(self._clock(), self._directory.longest_retention_s())
         self._read_signed(at_start=True)
+        # The tasks first: they say which keys are still needed.
+        self._keys.rotate(self._clock(), self._directory.longest_retention_s())
         owed = restore_leader(self._leader, self._state, self._clock())
         self._restored = True
         self._log.info("started", unsettled=self._leader.unsettled)

@@ -107,11 +107,16 @@ class LeaderState:
     def epoch_bytes(self, wanted: list[bytes]) -> Iterator[bytes]:
         """The raw epochs of host_id 16 B || epoch_id 16 B each, as far as they are kept."""
         for name in wanted:
-            row = self._connection.execute(
-                "SELECT raw FROM epochs WHERE host_id = ? AND epoch_id = ?", (name[:16], name[16:])
-            ).fetchone()
-            if row is not None:
-                yield row[0]
+            raw = self.raw_epoch(name)
+            if raw is not None:
+                yield raw
+
+    def raw_epoch(self, name: bytes) -> bytes | None:
+        """The raw epoch of host_id 16 B || epoch_id 16 B, if it is kept."""
+        row = self._connection.execute(
+            "SELECT raw FROM epochs WHERE host_id = ? AND epoch_id = ?", (name[:16], name[16:])
+        ).fetchone()
+        return None if row is None else bytes(row[0])
 
     def epochs(self) -> Iterator[tuple[bytes, bool]]:
         """Every kept epoch: (raw, dead)."""
@@ -286,7 +291,7 @@ class LeaderState:
                 (FROZEN, now_s - BODY_RETENTION_S),
             )
             connection.execute(
-                "DELETE FROM epochs WHERE not_after < ?", (int(now_s) - epoch_retention_s,)
+                "DELETE FROM epochs WHERE not_after <= ?", (int(now_s) - epoch_retention_s,)
             )
 
     def counts(self) -> dict[str, int]:

@@ -73,7 +73,7 @@ def restore_leader(leader: Leader, state: LeaderState, now_s: float) -> list[Lea
     for one in state.unsigned():
         chains.resume_unsigned(one.key, one.chain, one.entry, one.vector)
     tasks = leader.directory.tasks
-    reach_s = leader.directory.longest_retention_s()
+    reach_s = leader.directory.longest_reach_s()
     for key in state.settled(now_s - reach_s - 86_400):
         if key.task_id in tasks:
             known = tasks[key.task_id]

@@ -22,6 +22,7 @@ from tests.protocol_kit import (
     vector_of,
 )
 from transport.keyfiles import write_signing_key
+from wire.bounds import MAX_EPOCH_S
 from wire.ids import key_id
 from wire.keys import KeyAnnouncement
 
@@ -110,7 +111,7 @@ def test_daily_keys_are_made_announced_and_destroyed(tmp_path: Path) -> None:
     assert (first.not_before, first.not_after) == (start, start + DAY_S + OVERLAP_S)
     assert ring.rotate(start + DAY_S - 60, 6 * 3600)
     assert len(ring.announcements(start + DAY_S - 60)) == 2
-    late = start + DAY_S + OVERLAP_S + 6 * 3600
+    late = start + DAY_S + OVERLAP_S + MAX_EPOCH_S + 6 * 3600
     ring.rotate(late, 6 * 3600)
     assert ring.pair(kid) is not None
     assert KeyRing(tmp_path).pair(kid) is not None
