@@ -17,9 +17,10 @@ from wire.rejection import Reason, ReportRejected
 from wire.report import Report, report_length
 
 from .directory import Directory, KnownRoster, KnownTask
-from .epochs import EpochBook, KnownEpoch
+from .epochs import EpochBook
 from .events import Stopwatch, no_stopwatch
 from .helper_state import BatchKey
+from .known_epochs import KnownEpoch
 from .window_rows import OpenWindow
 
 CLOCK_SKEW_S: Final = 60

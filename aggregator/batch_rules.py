@@ -18,9 +18,10 @@ from wire.rejection import Reason, ReportRejected
 from wire.report import ReportHeader
 
 from .directory import Directory, KnownRoster, KnownTask
-from .epochs import EpochBook, KnownEpoch
+from .epochs import EpochBook
 from .events import Stopwatch, no_stopwatch
 from .helper_state import BODY_RETENTION_S
+from .known_epochs import KnownEpoch
 
 BLOCK_BYTES: Final = 1 << 20
 """Masks are summed while they are still in the cache: 262 hosts of 1,000 words at a time."""

@@ -8,7 +8,7 @@ window is refused for ever.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -35,7 +35,7 @@ from .batch_rules import (
     task_of,
 )
 from .directory import Directory, KnownRoster, KnownTask
-from .epochs import EpochBook, KnownEpoch, Mark, Seal
+from .epochs import EpochBook, Seal
 from .events import (
     BatchGiven,
     CommitAnswer,
@@ -57,6 +57,7 @@ from .events import (
     no_stopwatch,
 )
 from .helper_state import Answer, BatchKey, SeenEpoch
+from .known_epochs import KnownEpoch, Mark
 
 _Event = TypeVar("_Event")
 
@@ -89,7 +90,7 @@ class Helper:
         records: HelperRecords,
         *,
         ledger_counters: dict[bytes, Mark] | None = None,
-        seen_epochs: list[SeenEpoch] | None = None,
+        seen_epochs: Iterable[SeenEpoch] = (),
         mask_into: MaskInto = masks.mask_into,
         stopwatch: Stopwatch = no_stopwatch,
     ) -> None:
@@ -97,7 +98,7 @@ class Helper:
         self._directory, self._signing_key, self._records = directory, signing_key, records
         self._mask_into, self._lap = mask_into, stopwatch
         self._book = EpochBook(directory, Seal.HELPER, hpke_keys, ledger_counters)
-        for seen in seen_epochs or []:
+        for seen in seen_epochs:
             self._book.remember(_without_key(seen))
         self._pending: dict[BatchKey, tuple[bytes, Verdict]] = {}
         self.refused: Counter[str] = Counter()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -204,12 +204,10 @@ class HelperState:
             )
             connection.executemany(KEEP_COUNTER, [(h, *mark) for h, mark in counters.items()])
 
-    def epochs(self) -> list[SeenEpoch]:
+    def epochs(self) -> Iterator[SeenEpoch]:
         """Every epoch still remembered."""
-        rows = self._connection.execute("SELECT * FROM epochs")
-        return [
-            SeenEpoch(h, e, eh, nb, na, ctr, bool(dead)) for h, e, eh, nb, na, ctr, dead in rows
-        ]
+        for h, e, eh, nb, na, ctr, dead in self._connection.execute("SELECT * FROM epochs"):
+            yield SeenEpoch(h, e, eh, nb, na, ctr, bool(dead))
 
     def counters(self) -> dict[bytes, tuple[int, int]]:
         """The largest ledger counter seen of each host, and that epoch's not_before."""
@@ -259,7 +257,7 @@ class HelperState:
                 (int(now_s) - BODY_RETENTION_S,),
             )
             connection.execute(
-                "DELETE FROM epochs WHERE not_after < ?", (int(now_s) - epoch_retention_s,)
+                "DELETE FROM epochs WHERE not_after <= ?", (int(now_s) - epoch_retention_s,)
             )
 
     def counts(self) -> dict[str, int]:

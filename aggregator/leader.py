@@ -26,7 +26,7 @@ from wire.report import Report
 from .admission import PARKED_BYTES, PARKED_PER_HOST, Admissible, Admission, Parked
 from .close_rule import CloseRule
 from .directory import Directory
-from .epochs import AdmittedEpoch, EpochBook, Mark, Seal
+from .epochs import AdmittedEpoch, EpochBook, Seal
 from .events import (
     BatchRefused,
     CommitOffsets,
@@ -50,6 +50,7 @@ from .events import (
     no_stopwatch,
 )
 from .helper_state import BatchKey
+from .known_epochs import Mark
 from .leader_chains import Chains
 from .leader_windows import FrozenWindow
 from .log_watch import LogWatch
@@ -74,17 +75,19 @@ class Leader:
         *,
         ledger_counters: dict[bytes, Mark] | None = None,
         resumed: bool = False,
+        raw_epoch: Callable[[bytes], bytes | None] | None = None,
         stopwatch: Stopwatch = no_stopwatch,
     ) -> None:
         """Start empty; `resume_*` bring back what the durable state holds, before any event.
 
         resumed     a Leader has run before on the durable state
+        raw_epoch   host_id || epoch_id -> an epoch from the durable state
         """
         self._directory, self._signing_key, self._lap = directory, signing_key, stopwatch
         self.watch = LogWatch(resumed=resumed)
         self.schedule = Schedule(directory)
         self._rule = CloseRule(directory, self.watch)
-        self._book = EpochBook(directory, Seal.LEADER, hpke_keys, ledger_counters)
+        self._book = EpochBook(directory, Seal.LEADER, hpke_keys, ledger_counters, raw_epoch)
         self._admission = Admission(directory, self._book, stopwatch)
         self._open: dict[BatchKey, OpenWindow] = {}
         self._parked: dict[bytes, list[Parked]] = {}
@@ -124,7 +127,7 @@ class Leader:
     # What a restart brings back
 
     def resume_epoch(self, raw: bytes, *, dead: bool) -> None:
-        """Take an epoch over from the durable state; one whose key is gone is left out."""
+        """Take an epoch over from the durable state; a damaged one is left out."""
         try:
             self._book.restore(raw, dead=dead)
         except ReportRejected as refusal:

@@ -104,6 +104,7 @@ class LeaderShell:
             self._keys.pair,
             ledger_counters=self._state.counters(),
             resumed=self._state.resumed,
+            raw_epoch=self._state.raw_epoch,
         )
         self._runner = LeaderRunner(
             self._leader,

@@ -409,6 +409,7 @@ class Fleet:
             lambda kid: pairs.get(KeyId(kid)),
             ledger_counters=self.state.counters(),
             resumed=self.state.resumed,
+            raw_epoch=self.state.raw_epoch,
         )
         owed = restore_leader(self.leader, self.state, self.clock())
         self.calls: list[CallHelper | CallCountersign] = []

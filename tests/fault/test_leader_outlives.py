@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from aggregator.directory import Directory
+from aggregator.epochs import EpochBook
 from aggregator.events import (
     EpochsArrived,
     ReportsArrived,
@@ -43,6 +44,7 @@ from tests.protocol_kit import (
     true_sum,
 )
 from wire.envelope import Kind
+from wire.epoch import Epoch
 from wire.ids import EpochId
 from wire.rejection import ReportRejected
 
@@ -165,6 +167,25 @@ def test_frozen_batch_survives_a_restart_after_the_tasks_expiry(tmp_path: Path) 
     fleet.port.broken = False  # type: ignore[attr-defined]
     fleet.tick(T0 + 260)
     assert np.array_equal(fleet.store.written[0].vector, true_sum(world, world.hosts))
+
+
+def test_restarted_leader_opens_the_epochs_that_reports_name_and_no_others(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[bytes] = []
+    really = EpochBook._open
+
+    def noted(self: EpochBook, epoch: Epoch) -> bytes:
+        opened.append(bytes(epoch.header.host_id))
+        return really(self, epoch)
+
+    fleet.send_epochs(open_epochs(fleet.world))
+    monkeypatch.setattr(EpochBook, "_open", noted)
+    fleet.restart_leader()
+    assert (opened, len(fleet.leader.book)) == ([], 10)
+    hosts = fleet.world.hosts[:9]
+    fleet.send(honest_reports(fleet.world, hosts))
+    assert (fleet.leader.admitted, sorted(opened)) == (9, sorted(host.id for host in hosts))
 
 
 def frozen_fleet(world: World, folder: Path) -> Fleet:
