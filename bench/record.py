@@ -47,19 +47,43 @@ def write_result(
     tables      what else is written beside the figures, by name
     """
     document = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "date": _now(),
         "commit": commit(),
         "device": where or device(),
         "command": command,
         "figures": [asdict(figure) for figure in figures],
         **(tables or {}),
     }
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / f"{name}.json"
+    return _write(RESULTS / f"{name}.json", document)
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _write(path: Path, document: Mapping[str, Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     partial.replace(path)
     return path
+
+
+def merge_result(name: str, command: str, figures: Sequence[Figure]) -> Path:
+    """Put figures of another run into bench/results/<name>.json, by name; the others stay.
+
+    `merged` says of each command that came so when and at which commit it ran.
+    """
+    path = RESULTS / f"{name}.json"
+    if not path.exists():
+        return write_result(name, command, figures)
+    document = json.loads(path.read_text())
+    fresh = {figure.name: asdict(figure) for figure in figures}
+    kept = [fresh.pop(old["name"], old) for old in document["figures"]]
+    document["figures"] = [*kept, *fresh.values()]
+    ran = {"date": _now(), "commit": commit(), "device": device()}
+    document["merged"] = {**document.get("merged", {}), command: ran}
+    return _write(path, document)
 
 
 def commit() -> str:

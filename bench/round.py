@@ -15,6 +15,7 @@ from typing import Final
 from bench.parts import Part, Parts
 from bench.record import CACHE, Figure, commit, write_result
 from bench.round_agent import agent_costs
+from bench.round_epochs import measure_epochs
 from bench.round_fleet import Fleet, load_fleet
 from bench.round_work import arithmetic, floor, run_round
 
@@ -113,8 +114,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.round", description=__doc__)
     parser.add_argument("--fresh", action="store_true", help="measure every part again")
     parser.add_argument("--hosts", type=int, default=HOSTS, help="a smaller fleet writes nothing")
+    parser.add_argument("--epochs", action="store_true", help="memory and key lives alone")
     options = parser.parse_args()
     hosts: int = options.hosts
+    if options.epochs:
+        measure_epochs(hosts)
+        return
     fleet = load_fleet(hosts)
     # The agents' objects are not the aggregators': keep them out of their garbage collections.
     gc.collect()
@@ -134,6 +139,7 @@ def main() -> None:
     found = figures(parts)
     if hosts == HOSTS:
         print(f"wrote {write_result('round', COMMAND, found)}")
+        measure_epochs(hosts)
     for figure in found[:7]:
         goal = "" if figure.goal is None else f" (goal {figure.goal:g})"
         print(f"  {figure.name:32} {figure.value:10.3f} {figure.unit}{goal}")
