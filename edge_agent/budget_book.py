@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from typing import Final
 
-from privacy.budget import WEEK_S, Entry, keep_from, may_spend
-
-_PRUNE_FROM: Final = 4096
+from privacy.budget import WEEK_S, Entry, may_spend
 
 
 class BudgetBook:
@@ -16,9 +13,12 @@ class BudgetBook:
 
     Hosts with the same history share the very same Entry objects, so a batch asks once for each
     distinct history; a live host asks about the windows that a week around the candidate can meet.
+
+    kept_from_s   entries that ended before it are forgotten, here as in the ledger
     """
 
-    def __init__(self, histories: Iterable[Sequence[Entry]]) -> None:
+    def __init__(self, histories: Iterable[Sequence[Entry]], kept_from_s: int = 0) -> None:
+        self.kept_from_s = kept_from_s
         self._hosts: list[dict[str, list[Entry]]] = []
         self._longest: dict[str, int] = {}
         for history in histories:
@@ -32,6 +32,10 @@ class BudgetBook:
         """Give the start of the last window spent in a series; -1 when there is none."""
         entries = self._hosts[host].get(series)
         return entries[-1].start if entries else -1
+
+    def remembers(self, start_s: int) -> bool:
+        """Say whether every entry that a week around a window from start_s on can meet is here."""
+        return self.kept_from_s <= start_s - WEEK_S
 
     def may_spend(self, hosts: Sequence[int], candidate: Entry) -> list[bool]:
         """Say for each host whether the candidate fits its budget."""
@@ -64,10 +68,16 @@ class BudgetBook:
         entries = self._hosts[host].setdefault(entry.series, [])
         entries.append(entry)
         self._note_length(entry)
-        if len(entries) > _PRUNE_FROM and len(entries) % 1024 == 0:
-            longest = max(self._longest.values())
-            floor_s = keep_from(entry.start, longest) - self._longest[entry.series]
-            del entries[: bisect_left(entries, floor_s, key=lambda e: e.start)]
+
+    def forget_before(self, kept_from_s: int) -> None:
+        """Forget entries that ended before a time, as the ledger just did."""
+        if kept_from_s <= self.kept_from_s:
+            return
+        self.kept_from_s = kept_from_s
+        for series in self._hosts:
+            for entries in series.values():
+                first = bisect_left(entries, kept_from_s, key=lambda e: e.start)
+                entries[:first] = [e for e in entries[:first] if e.end >= kept_from_s]
 
     def _note_length(self, entry: Entry) -> None:
         length_s = entry.end - entry.start

@@ -95,7 +95,9 @@ class Effects:
         return self._ledger.commit_epochs(effect.openings, effect.records, effect.now_s)
 
     def _commit_sealed(self, effect: CommitSealed) -> tuple[int, ...]:
-        return self._ledger.commit_sealed(effect.entries, effect.records, effect.now_s)
+        return self._ledger.commit_sealed(
+            effect.entries, effect.records, effect.now_s, effect.keep_from_s
+        )
 
     def _commit(
         self, effect: CommitEpochs | CommitSealed, commit: Callable[[], tuple[int, ...]]

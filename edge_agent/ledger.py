@@ -25,7 +25,6 @@ from .ledger_errors import (
 )
 from .ledger_records import (
     FREEZE_S,
-    KEEP_S,
     EpochOpening,
     HostEntry,
     KnownSeries,
@@ -34,7 +33,7 @@ from .ledger_records import (
     SpooledRecord,
     SpoolLimits,
 )
-from .ledger_rows import entry_row, ledger_view, read_meta, upsert_series
+from .ledger_rows import entry_row, kept_from, ledger_view, read_meta, upsert_series
 from .ledger_salvage import Salvage, read_lost, set_aside
 from .spool import Spool
 
@@ -151,6 +150,7 @@ class Ledger:
             "generation": mark.generation,
             "binding": binding,
             "clock_s": now_s,
+            "kept_from_s": 0,
             "resume_after_s": resume_after_s,
             "freeze_until_s": now_s + FREEZE_S if resume_after_s else 0,
         }
@@ -204,9 +204,7 @@ class Ledger:
         Raises      LedgerMissing when the ledger does not hold one of them
         """
         with translated():
-            return ledger_view(
-                self._db, hosts, self._meta("resume_after_s"), self._meta("freeze_until_s")
-            )
+            return ledger_view(self._db, hosts)
 
     def require_clock(self, now_s: int) -> None:
         """Raise ClockSetBack when the clock reads less than a time already seen."""
@@ -233,10 +231,15 @@ class Ledger:
         return self._commit(write, records, now_s)
 
     def commit_sealed(
-        self, entries: Sequence[HostEntry], records: Sequence[SealedRecord], now_s: int
+        self,
+        entries: Sequence[HostEntry],
+        records: Sequence[SealedRecord],
+        now_s: int,
+        keep_from_s: int = 0,
     ) -> tuple[int, ...]:
         """Spend windows and spool their sealed reports in one transaction.
 
+        keep_from_s     forget entries that ended before it; it never goes back
         Raises      WindowSpent, SpoolFull, LedgerFull: nothing was spent;
                     LedgerRefused: stop, the file can no longer be trusted
         """
@@ -249,6 +252,7 @@ class Ledger:
             self._db.executemany(
                 "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", map(entry_row, entries)
             )
+            self._forget(keep_from_s)
             return self._spool.insert(records)
 
         ids = self._commit(write, records, now_s)
@@ -292,11 +296,14 @@ class Ledger:
         except OSError as error:
             raise FenceUnwritable(f"expected to write the ledger's fence: {error}") from error
 
+    def _forget(self, keep_from_s: int) -> None:
+        if keep_from_s > kept_from(self._db):
+            self._db.execute("DELETE FROM entries WHERE window_end < ?", (keep_from_s,))
+            self._set_meta("kept_from_s", keep_from_s)
+
     def _prune(self, now_s: int) -> None:
         if now_s - self._pruned_s < _PRUNE_EVERY_S:
             return
-        row = self._db.execute("SELECT coalesce(max(window_s), 0) FROM series").fetchone()
-        self._db.execute("DELETE FROM entries WHERE window_end < ?", (now_s - KEEP_S - row[0],))
         self._db.execute("DELETE FROM epochs WHERE opened_s < ?", (now_s - _EPOCH_MEMORY_S,))
         self._pruned_s = now_s
 
@@ -354,7 +361,7 @@ class Ledger:
         return row[0]
 
     def _set_meta(self, name: str, value: int) -> None:
-        self._db.execute("UPDATE meta SET value = ? WHERE name = ?", (value, name))
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 
 
 def _require_clock(seen_s: int, now_s: int) -> None:

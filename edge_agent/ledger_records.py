@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from privacy.budget import Entry
 
 WEEK_S = 7 * 24 * 3600
-KEEP_S = 3 * WEEK_S
-"""Entries are kept this long and the longest window more: a 168 h period looks back no further."""
 FREEZE_S = 2 * WEEK_S
 """After a recovery no new series and no larger weight for this long."""
 
@@ -94,11 +92,13 @@ class HostView:
 class LedgerView:
     """What a participant must know of its ledger when it starts.
 
+    kept_from_s      entries that ended before it are forgotten
     resume_after_s   only windows that start after it may be spent
     freeze_until_s   until then only `series` may be spent, at no more than their weight
     """
 
     hosts: tuple[HostView, ...]
     series: Mapping[str, KnownSeries] = field(default_factory=dict)
+    kept_from_s: int = 0
     resume_after_s: int = 0
     freeze_until_s: int = 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from privacy.budget import Entry
+from privacy.budget import Entry, keep_from
 
 from .ledger_db import connect_readonly, translated
 from .ledger_errors import LedgerCorrupt, LedgerMissing
@@ -30,22 +30,33 @@ def read_view(path: Path) -> LedgerView:
     """Read a ledger beside a running agent, for `agent ledger show`; proves nothing."""
     db = connect_readonly(path)
     try:
-        meta = read_meta(db, path)
+        read_meta(db, path)
         with translated():
             hosts = [row[0] for row in db.execute("SELECT host FROM hosts ORDER BY host")]
-            return ledger_view(db, hosts, meta["resume_after_s"], meta["freeze_until_s"])
+            return ledger_view(db, hosts)
     finally:
         db.close()
 
 
-def ledger_view(
-    db: sqlite3.Connection, hosts: Sequence[bytes], resume_after_s: int, freeze_until_s: int
-) -> LedgerView:
+def kept_from(db: sqlite3.Connection) -> int:
+    """Give the time before which ended entries are forgotten, seconds.
+
+    A ledger of an earlier agent does not say: it kept them three weeks and the longest window.
+    """
+    meta = dict(db.execute("SELECT name, value FROM meta"))
+    if "kept_from_s" in meta:
+        return int(meta["kept_from_s"])
+    longest = db.execute("SELECT coalesce(max(window_s), 0) FROM series").fetchone()[0]
+    return max(0, keep_from(meta["clock_s"], longest))
+
+
+def ledger_view(db: sqlite3.Connection, hosts: Sequence[bytes]) -> LedgerView:
     """Collect what a participant of these hosts must know, in their order."""
+    meta = dict(db.execute("SELECT name, value FROM meta"))
     rows = db.execute("SELECT series, version, weight_millionths, window_s, task_id FROM series")
     series = MappingProxyType({row[0]: KnownSeries(*row) for row in rows})
     views = tuple(host_view(db, host) for host in hosts)
-    return LedgerView(views, series, resume_after_s, freeze_until_s)
+    return LedgerView(views, series, kept_from(db), meta["resume_after_s"], meta["freeze_until_s"])
 
 
 def host_view(db: sqlite3.Connection, host: bytes) -> HostView:

@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy.budget import Entry
+from privacy.budget import Entry, keep_from
 from privacy.noise import NoiseSampler
 from wire.envelope import Kind, wrap
 from wire.ids import TaskId
@@ -66,6 +67,8 @@ from .rules import Rules
 from .seal_report import Sealing, seal_reports
 from .task_book import Recovering, TaskBook
 
+_FORGET_EVERY_S: Final = 3600
+
 
 @dataclass(slots=True)
 class _Pending:
@@ -74,6 +77,7 @@ class _Pending:
     parties: Parties | None = None
     now_s: int = 0
     epochs: list[tuple[int, HostEpoch]] = field(default_factory=list)
+    keep_from_s: int = 0
     spent: list[tuple[int, Entry]] = field(default_factory=list)
     records: Sequence[SealedRecord] = ()
 
@@ -113,7 +117,7 @@ class Participant:
         self._keys = HpkeDirectory(rules.pins)
         ids = tuple(h.host_id for h in hosts)
         self._rosters = RosterBook(rules.pins, ids, weekly=not rules.demo)
-        self._budget = BudgetBook([v.entries for v in view.hosts])
+        self._budget = BudgetBook([v.entries for v in view.hosts], view.kept_from_s)
         self._epochs = EpochBook(
             len(hosts),
             [v.epoch_ctr for v in view.hosts],
@@ -228,6 +232,8 @@ class Participant:
         if task is None:
             return [Refuse(Withheld.TASK_UNKNOWN, len(present), "no such task was accepted")]
         why = window_fault(task, event, self._resume_after_s)
+        if why is None and not self._budget.remembers(event.window_start_s):
+            why = Withheld.FORGOTTEN
         if why is not None:
             return [Refuse(why, len(present), f"{task.series} window {event.window_start_s}")]
         effects: list[Effect] = []
@@ -297,11 +303,19 @@ class Participant:
             )
             for sealing, report, offset_ms in zip(sealings, sealed, offsets_ms, strict=True)
         ]
-        pending = _Pending(spent=[(host, candidate) for host, _ in hosts], records=records)
+        keep_from_s = self._keep_from(event.now_s)
+        spent = [(host, candidate) for host, _ in hosts]
+        pending = _Pending(keep_from_s=keep_from_s, spent=spent, records=records)
         for host, entry in pending.spent:
             self._budget.spend(host, entry)
         entries = [HostEntry(sealing.host_id, candidate) for sealing in sealings]
-        return [CommitSealed(self._issue(pending), entries, records, event.now_s)]
+        return [CommitSealed(self._issue(pending), entries, records, event.now_s, keep_from_s)]
+
+    def _keep_from(self, now_s: int) -> int:
+        """Give the time from which on entries are kept: any window of a known series needs them."""
+        keep_from_s = keep_from(now_s, self._tasks.longest_window_s)
+        kept_from_s = self._budget.kept_from_s
+        return keep_from_s if keep_from_s >= kept_from_s + _FORGET_EVERY_S else kept_from_s
 
     def _noisy(self, task: Task, rows: NDArray[np.int64]) -> NDArray[np.int64] | str:
         """Encode the rows and add each host's share of the noise; say why for unusable noise."""
@@ -326,6 +340,7 @@ class Participant:
     def _(self, event: Committed) -> list[Effect]:
         pending = self._pending.pop(event.token)
         effects: list[Effect] = []
+        self._budget.forget_before(pending.keep_from_s)
         if pending.parties is not None:
             erased = self._epochs.install(pending.parties, pending.epochs)
             if erased:

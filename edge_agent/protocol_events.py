@@ -25,6 +25,7 @@ class Withheld(StrEnum):
     """Why a host publishes nothing for a window, or opens no epoch: the counter's label."""
 
     BUDGET = "budget"
+    FORGOTTEN = "forgotten"
     WINDOW_SPENT = "window_spent"
     WINDOW_OPEN = "window_open"
     WINDOW_MISALIGNED = "window_misaligned"
@@ -155,12 +156,16 @@ class CommitEpochs:
 
 @dataclass(frozen=True, slots=True)
 class CommitSealed:
-    """Spend these windows and spool their sealed reports in one durable transaction."""
+    """Spend these windows and spool their sealed reports in one durable transaction.
+
+    keep_from_s   entries that ended before it are forgotten in the same transaction
+    """
 
     token: Token
     entries: Sequence[HostEntry]
     records: Sequence[SealedRecord] = field(repr=False)
     now_s: int
+    keep_from_s: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,11 @@ class TaskBook:
         """The cadence of every series that this host ever took."""
         return {name: known.window_s for name, known in self._known.items()}
 
+    @property
+    def longest_window_s(self) -> int:
+        """The longest cadence of them; 0 before the first."""
+        return max(self.windows_s.values(), default=0)
+
     def find(self, task_id: TaskId) -> Task | None:
         """Give an accepted task; superseded ones stay until their last window has passed."""
         return self._tasks.get(task_id)

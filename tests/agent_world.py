@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 
 from edge_agent.epochs import Host
 from edge_agent.ledger import Ledger
+from edge_agent.ledger_errors import ClockSetBack
 from edge_agent.ledger_records import HostView, LedgerView, SealedRecord
 from edge_agent.participant import Participant, Rules
 from edge_agent.protocol_events import (
     CommitEpochs,
+    CommitFailed,
     CommitSealed,
     Committed,
     Effect,
@@ -25,9 +27,12 @@ from edge_agent.protocol_events import (
     KeysAnnounced,
     Publish,
     Refuse,
+    RememberSeries,
     RosterReceived,
+    SignedTimeSeen,
     TaskReceived,
     WindowClosed,
+    Withheld,
 )
 from edge_agent.task_check import Bounds, Pins
 from privacy.box import open_box
@@ -210,7 +215,7 @@ class World:
 
 
 class MemoryShell:
-    """Carries out a participant's effects at once, as a shell without faults would."""
+    """Carries out a participant's effects at once; a clock set back is all that can fail."""
 
     def __init__(self, participant: Participant, ledger: Ledger | None = None) -> None:
         self.participant = participant
@@ -232,7 +237,15 @@ class MemoryShell:
 
     def _carry_out(self, effect: Effect) -> list[Effect]:
         if isinstance(effect, CommitEpochs | CommitSealed):
-            return self.tell(Committed(effect.token, self._commit(effect)))
+            try:
+                committed = Committed(effect.token, self._commit(effect))
+            except ClockSetBack:
+                return self.tell(CommitFailed(effect.token, Withheld.CLOCK_SET_BACK))
+            return self.tell(committed)
+        if isinstance(effect, RememberSeries) and self.ledger is not None:
+            self.ledger.remember_series([effect.known])
+        if isinstance(effect, SignedTimeSeen) and self.ledger is not None:
+            self.ledger.note_signed_time(effect.signed_time_s)
         if isinstance(effect, Publish):
             self.published += effect.records
         if isinstance(effect, Refuse):
@@ -246,7 +259,9 @@ class MemoryShell:
             return tuple(next(self._ids) for _ in effect.records)
         if isinstance(effect, CommitEpochs):
             return self.ledger.commit_epochs(effect.openings, effect.records, effect.now_s)
-        return self.ledger.commit_sealed(effect.entries, effect.records, effect.now_s)
+        return self.ledger.commit_sealed(
+            effect.entries, effect.records, effect.now_s, effect.keep_from_s
+        )
 
 
 def started(

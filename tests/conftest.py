@@ -16,6 +16,7 @@ from pointillist.broker.local import BrokerOptions, LocalBroker, Running
 from scripts.gpu_present import nvidia_gpus
 
 settings.register_profile("quick", deadline=None, max_examples=50)
+settings.register_profile("deep", deadline=None, max_examples=2000, stateful_step_count=60)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 MACHINES = ("root", "kafka", "gpu", "browser")

@@ -220,7 +220,8 @@ class ExactHosts:
         self._lap("seal")
         entries = [entry for _, _, one in sealed for entry in one.entries]
         records = [record for _, _, one in sealed for record in one.records]
-        ids = self._open_ledger.commit_sealed(entries, records, now_s)
+        keep_from_s = min(one.keep_from_s for _, _, one in sealed)
+        ids = self._open_ledger.commit_sealed(entries, records, now_s, keep_from_s)
         self._lap("ledger")
         late = {
             bytes(block.hosts[host].host_id)

@@ -168,9 +168,9 @@ def test_exact_spends_a_window_of_all_its_hosts_in_one_transaction(
     spent: Counter[int] = Counter()
     real = Ledger.commit_sealed
 
-    def counted(self: Ledger, entries: Any, records: Any, now_s: int) -> tuple[int, ...]:
+    def counted(self: Ledger, entries: Any, *rest: Any) -> tuple[int, ...]:
         spent[len(entries)] += 1
-        return real(self, entries, records, now_s)
+        return real(self, entries, *rest)
 
     monkeypatch.setattr(Ledger, "commit_sealed", counted)
     fleet = small_fleet()

@@ -318,19 +318,26 @@ def test_ledger_recovery_freezes_series_and_counts_epochs_from_the_clock(tmp_pat
     reopen(tmp_path, NOW + 10).close()
 
 
-def test_ledger_keeps_three_weeks_and_the_longest_window(tmp_path: Path) -> None:
+def test_ledger_forgets_what_it_is_told_to_and_remembers_since_when(tmp_path: Path) -> None:
     ledger = create(tmp_path)
-    week_s = 7 * 86_400
-    ledger.remember_series([KnownSeries("eight-weeks", 1, 100_000, 8 * week_s)])
-    spend(ledger, NOW - 60)
-    kept = NOW + 11 * week_s - 10
-    spend(ledger, kept - 60, kept)
-    assert len(ledger.view([HOST]).hosts[0].entries) == 2
-    later = kept + 7200
-    spend(ledger, later - 60, later)
-    starts = [e.start for e in ledger.view([HOST]).hosts[0].entries]
-    assert starts == [kept - 60, later - 60]
+    for start in (NOW - 180, NOW - 120, NOW - 60):
+        spend(ledger, start)
+    entries = [HostEntry(HOST, entry(NOW))]
+    ledger.commit_sealed(entries, [record()], NOW + 60, keep_from_s=NOW - 60)
+    ledger.commit_sealed([HostEntry(HOST, entry(NOW + 60))], [record()], NOW + 120, keep_from_s=0)
     ledger.close()
+    view = reopen(tmp_path, now_s=NOW + 120).view([HOST])
+    assert [e.start for e in view.hosts[0].entries] == [NOW - 120, NOW - 60, NOW, NOW + 60]
+    assert view.kept_from_s == NOW - 60
+
+
+def test_ledger_of_an_earlier_agent_says_since_when_it_keeps_entries(tmp_path: Path) -> None:
+    """It forgot what had ended three weeks and the longest window before."""
+    ledger = create(tmp_path)
+    ledger.remember_series([KnownSeries("day", 1, 100_000, 86_400)])
+    assert ledger.view([HOST]).kept_from_s == 0
+    ledger._db.execute("DELETE FROM meta WHERE name = 'kept_from_s'")
+    assert ledger.view([HOST]).kept_from_s == NOW - 22 * 86_400
 
 
 def test_ledger_commits_many_hosts_in_one_transaction(tmp_path: Path) -> None:
