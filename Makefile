@@ -13,7 +13,7 @@ PACKAGES := wire privacy transport edge_agent aggregator simulator pointillist
 SITE := .venv/site
 
 .PHONY: help setup bpf demo test test-quick test-long gpu-check gpu-kit lint lint-python lint-proto lint-docs figures format lock
-.PHONY: kafka java bench-round bench-demo bench-audit bench-kafka bench-agent clean
+.PHONY: kafka java bench-round bench-demo bench-audit bench-timing bench-outages bench-kafka bench-agent clean
 .PHONY: bench-families bench-signatures bench-discovery bench-probes bench-simulator experiments
 .PHONY: bench-diagnosis bench-diagnosis-gpu
 
@@ -35,6 +35,7 @@ help:
 	@echo "make gpu-kit       what gpu-check needs, into .tools/gpu, to be carried to a GPU machine"
 	@echo "make bench-round   what 100,000 reports cost both aggregators"
 	@echo "make bench-demo    the demo's figures and the README's picture"
+	@echo "make bench-outages how many windows an outage of Kafka costs; 9 minutes, resumable"
 	@echo "make bench-kafka   what Kafka costs agents and the Leader"
 	@echo "make bench-families   GPU time that no rule names, and names the rules never saw"
 	@echo "make bench-signatures application classes on profiles that were not learned from"
@@ -46,6 +47,7 @@ help:
 	@echo "make bench-diagnosis-gpu ARGS=record  made GPU faults, recorded; judges them without ARGS"
 	@echo "make bench-diagnosis   every method on the recorded faults"
 	@echo "make bench-audit   the noise samplers' audit at 10^7 trials"
+	@echo "make bench-timing  whether a busy host's reports leave later"
 
 setup: $(STAMP)
 	@:
@@ -120,6 +122,9 @@ bench-round: $(STAMP)
 bench-demo: $(STAMP)
 	@$(PYTHON) -m bench.demo
 
+bench-outages: $(STAMP) java
+	@$(PYTHON) -m bench.outages $(ARGS)
+
 bench-kafka: $(STAMP) java
 	@$(PYTHON) -m bench.kafka $(ARGS)
 
@@ -157,6 +162,9 @@ bench-diagnosis-gpu: $(STAMP)
 
 bench-audit: $(STAMP)
 	@$(PYTHON) -m bench.audit $(ARGS)
+
+bench-timing: $(STAMP)
+	@$(PYTHON) -m bench.timing $(ARGS)
 
 clean:
 	@rm -rf .venv .tools site bench/.cache scripts/buf/node_modules

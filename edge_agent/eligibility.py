@@ -18,9 +18,13 @@ from .ledger_records import KnownSeries
 from .protocol_events import WindowClosed, Withheld
 from .roster_book import Crowd
 
-OFFSET_MOST_S: Final = 5
+LEAD_MOST_MS: Final = 2_000
+LEAD_SHARE: Final = 16
+OFFSET_MOST_MS: Final = 5_000
 OFFSET_SHARE: Final = 4
-"""A report leaves at a random offset in [0, min(5 s, window/4)) after its window's end."""
+"""A report leaves at a lead of min(2 s, window/16) and a random offset in [0, min(5 s, window/4))
+after its window's end. In the lead a host drains its sources, closes the window and seals it: it
+takes less than a second on a busy one, so that how long it took moves no report."""
 
 
 def task_weight(task: Task) -> int:
@@ -109,8 +113,12 @@ def fits_recovery(task: Task, known: Mapping[str, KnownSeries]) -> bool:
 
 
 def draw_offsets_ms(window_s: int, count: int, random_bytes: Callable[[int], bytes]) -> list[int]:
-    """Draw each host's publishing offset, milliseconds; it knows nothing of the load."""
-    span_ms = max(1, min(OFFSET_MOST_S * 1000, window_s * 1000 // OFFSET_SHARE))
+    """Draw when each host's report leaves, milliseconds after its window's end.
+
+    Neither the lead nor the draw knows anything of the load.
+    """
+    lead_ms = min(LEAD_MOST_MS, window_s * 1000 // LEAD_SHARE)
+    span_ms = max(1, min(OFFSET_MOST_MS, window_s * 1000 // OFFSET_SHARE))
     words = np.frombuffer(random_bytes(8 * count), dtype="<u8")
-    offsets: list[int] = (words % np.uint64(span_ms)).tolist()
+    offsets: list[int] = (words % np.uint64(span_ms) + np.uint64(lead_ms)).tolist()
     return offsets

@@ -44,7 +44,7 @@ class Observer(Protocol):
         ...
 
     def stepped(self, now_ms: int) -> None:
-        """The loop went round once; at least once a second."""
+        """The loop went round once; about once a second."""
         ...
 
     def stopping(self) -> None:

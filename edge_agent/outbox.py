@@ -11,9 +11,7 @@ from transport.port import Producer, RecordTooLarge, Transport, TransportUnavail
 from .ledger_records import SealedRecord, SpooledRecord
 
 BEAT_MS: Final = 250
-"""Records leave on multiples of it; one sealed between two beats waits for the next. Closing and
-sealing a window takes less than a beat, so a busy host, which takes a little longer than an idle
-one, sends on the same beat."""
+"""Records leave on multiples of it; one sealed between two beats waits for the next."""
 _FIRST_PAUSE_MS: Final = 1_000
 _LONGEST_PAUSE_MS: Final = 30_000
 
@@ -42,7 +40,7 @@ class Outbox:
 
     def add(self, spool_ids: Sequence[int], records: Iterable[SealedRecord], now_ms: int) -> None:
         """Queue records; one that is queued already is left alone."""
-        next_beat_ms = -(-now_ms // BEAT_MS) * BEAT_MS
+        next_beat_ms = (now_ms // BEAT_MS + 1) * BEAT_MS
         for spool_id, record in zip(spool_ids, records, strict=True):
             if spool_id not in self._records:
                 self._records[spool_id] = record

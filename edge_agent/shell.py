@@ -27,11 +27,17 @@ from .sources.rounds import Rounds
 from .tally import Tally
 from .task_windows import Windows
 
-_CONTROL_EVERY_MS: Final = 1_000
+_ROUND_MS: Final = 5 * BEAT_MS
+"""Sources are drained on its multiples: by the clock, and not so long after the drain before."""
+
 _CONTROL_AWAY_MS: Final = 15_000
-_DRAIN_EVERY_MS: Final = 1_000
 _HOUSEKEEPING_EVERY_MS: Final = 60_000
-_LONGEST_SLEEP_MS: Final = 1_000
+
+_STILL_MS: Final = 500
+"""Nothing that takes the longer the busier the host is begins so shortly before a send."""
+
+_STILL_MOST_MS: Final = 1_000
+"""Sends that follow one another hold the sources up no longer than so."""
 
 
 def _no_fault(_point: str) -> None:
@@ -45,6 +51,7 @@ class _Timers:
     control_ms: int = 0
     drain_ms: int = 0
     housekeeping_ms: int = 0
+    still_since_ms: int = 0
 
 
 class AgentShell:
@@ -149,35 +156,53 @@ class AgentShell:
         self._observer.started()
 
     def step(self) -> None:
-        """Do once everything that is due now."""
+        """Do once everything that is due now.
+
+        What leaves leaves first, and what follows keeps away from the next send: how much there was
+        to measure moves no record.
+        """
         now_ms = self._clock.unix_ms()
+        self._effects.sending.send(now_ms)
         if now_ms >= self._timers.control_ms:
-            self._timers.control_ms = now_ms + _CONTROL_EVERY_MS
+            self._timers.control_ms = _next_round(now_ms)
             self._read_control(now_ms // 1000)
         self._effects.tell(EpochDue(now_ms // 1000))
+        if not self._keeps_still():
+            self._measure(now_ms)
+
+    def _measure(self, now_ms: int) -> None:
+        """Do what takes the longer the busier the host is."""
         if now_ms >= self._timers.drain_ms or self._window_ended(now_ms):
-            self._timers.drain_ms = now_ms + _DRAIN_EVERY_MS
+            self._timers.drain_ms = _next_round(now_ms)
             self._drain_sources()
         self._close_windows(now_ms // 1000)
-        self._effects.sending.send(self._clock.unix_ms())
         if now_ms >= self._timers.housekeeping_ms:
             self._timers.housekeeping_ms = now_ms + _HOUSEKEEPING_EVERY_MS
             self._housekeeping(now_ms // 1000)
         self._observer.stepped(now_ms)
+
+    def _keeps_still(self) -> bool:
+        """Say whether a send is so near that no measuring may begin."""
+        now_ms, sends_ms = self._clock.unix_ms(), self._outbox.next_ms()
+        if sends_ms is None or sends_ms - now_ms >= _STILL_MS:
+            self._timers.still_since_ms = 0
+            return False
+        since_ms = self._timers.still_since_ms = self._timers.still_since_ms or now_ms
+        return now_ms - since_ms < _STILL_MOST_MS
 
     def _window_ended(self, now_ms: int) -> bool:
         end_s = self._windows.next_end_s()
         return end_s is not None and end_s * 1000 <= now_ms
 
     def pause_ms(self) -> int:
-        """Sleep to the next beat on which something is due; always at least once a second."""
+        """Sleep to the next beat on which something is due."""
         now_ms = self._clock.unix_ms()
         end_s = self._windows.next_end_s()
         sends_ms = self._outbox.next_ms()
-        due = [now_ms + _LONGEST_SLEEP_MS, *([end_s * 1000] if end_s is not None else [])]
-        if sends_ms is not None:
-            due.append(sends_ms)
-        return max(1, min(-(-min(due) // BEAT_MS) * BEAT_MS, max(due)) - now_ms)
+        due = [_next_round(now_ms)] if sends_ms is None else [_next_round(now_ms), sends_ms]
+        if end_s is not None:
+            due.append(max(end_s * 1000, (now_ms // BEAT_MS + 1) * BEAT_MS))
+        return max(1, min(due) - now_ms)
 
     def close(self) -> None:
         """Keep the open windows, send what is due, let everything go."""
@@ -241,6 +266,10 @@ class AgentShell:
             spool_bytes=self._ledger.spool_bytes,
             refused=dict(self.tally.refused),
         )
+
+
+def _next_round(now_ms: int) -> int:
+    return (now_ms // _ROUND_MS + 1) * _ROUND_MS
 
 
 __all__ = ["AgentShell", "Clock", "SystemClock", "Tally"]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import structlog
 from structlog.testing import capture_logs
@@ -17,10 +16,9 @@ from edge_agent.accumulators import DurableAccumulators
 from edge_agent.activity import Observation
 from edge_agent.ledger import Ledger
 from edge_agent.ledger_errors import ClockSetBack, LedgerMissing, LedgerRolledBack
-from edge_agent.ledger_records import SealedRecord
 from edge_agent.ledger_rows import read_view
 from edge_agent.live import load_host, open_agent, open_ledger, this_machine
-from edge_agent.outbox import BEAT_MS, Outbox
+from edge_agent.outbox import Outbox
 from edge_agent.recovery import read_signed_past
 from edge_agent.shell import AgentShell
 from edge_agent.sources.port import Absence, SourceRegistry
@@ -28,7 +26,6 @@ from privacy.noise_opendp import OpenDpSampler
 from privacy.noise_seeded import SeededSampler
 from tests.agent_live import (
     SteppedClock,
-    Surroundings,
     announce,
     demo_task,
     run_until,
@@ -113,42 +110,6 @@ def test_source_that_breaks_at_its_start_is_absent_with_one_line() -> None:
     running, absent = registry.start_all()
     assert [source.name for source in running] == ["busy"]
     assert absent == [Absence("broken", "busy: broken by ValueError")]
-
-
-def _traffic(made: Surroundings, source: BusyHost | None) -> tuple[list[int], list[int]]:
-    """Run 200 windows; give sizes, and offsets after each window's end in ms, of all reports."""
-    clock = SteppedClock(T0)
-    shell = made.agent(clock)
-    shell.replace_sources((source,) if source else ())
-    sent: list[tuple[int, int]] = []
-    send = Outbox._send
-
-    def watched(self: Outbox, records: Sequence[SealedRecord]) -> None:
-        sent.extend((clock.now_ms, len(r.value)) for r in records if r.topic == REPORTS)
-        send(self, records)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Outbox, "_send", watched)
-        run_until(shell, clock, T0 + 4 * 200 + 2)
-    shell.close()
-    return [size for _, size in sent], [(at - T0 * 1000) % 4000 for at, _ in sent]
-
-
-def test_agent_idle_and_busy_send_the_same_traffic(tmp_path: Path) -> None:
-    folders = [tmp_path / name for name in ("idle", "busy")]
-    for folder in folders:
-        folder.mkdir()
-    idle = _traffic(surroundings(folders[0]), None)
-    busy = _traffic(surroundings(folders[1]), BusyHost())
-    assert len(idle[0]) == len(busy[0]) == 200
-    assert set(idle[0]) == set(busy[0])
-    assert len(set(idle[0])) == 1
-    # Both uniform on the beats of [0, 1 s): 200 draws in 5 places (an end on the beat itself is
-    # rare), so the counts differ by chance only; 5 sigma of a difference of two binomials.
-    beats = [np.bincount(np.array(o) // BEAT_MS, minlength=5)[:5] for _, o in (idle, busy)]
-    assert max(o for _, offsets in (idle, busy) for o in offsets) <= 1000
-    assert np.abs(beats[0] - beats[1]).max() < 5 * np.sqrt(2 * 200 * 0.25 * 0.75)
-    assert all(counts[1:].min() > 20 for counts in beats)
 
 
 def test_agent_spools_while_the_log_is_away_and_drains_the_same_bytes(tmp_path: Path) -> None:
