@@ -16,6 +16,7 @@ from edge_agent.config import AgentConfig, LogSection, ReplaySection, SourcesSec
 from edge_agent.config_tree import ConfigError
 from edge_agent.local.attendant import Attendant, Reloading
 from edge_agent.local.log_level import LevelGate
+from edge_agent.outbox import BEAT_MS
 from edge_agent.sources.port import SourceRegistry
 from tests.agent_live import SteppedClock, surroundings
 from tests.agent_world import T0
@@ -101,7 +102,9 @@ class _Reloaded:
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterable[_Reloaded]:
     made = _Reloaded(tmp_path)
-    made.shell.step()
+    for _ in range(2):  # the first epoch leaves on the next beat, and measuring waits for it
+        made.shell.step()
+        made.clock.now_ms += BEAT_MS
     yield made
     made.shell.close()
 

@@ -188,6 +188,7 @@ def test_agent_that_starts_again_counts_on_and_leaves_nothing_attached(
             shell, noted, source = opened(made)
             shell.start()
             shell.step()
+            shell._drain_sources()
             time.sleep(0.3)
             source_programs = source.running.programs
             shell._drain_sources()
