@@ -25,6 +25,7 @@ from .protocol_events import (
     Forget,
     Publish,
     Refuse,
+    RememberRoster,
     RememberSeries,
     SignedTimeSeen,
     TaskAccepted,
@@ -130,6 +131,10 @@ class Effects:
     @carry_out.register
     def _(self, effect: RememberSeries) -> None:
         self._ledger.remember_series([effect.known])
+
+    @carry_out.register
+    def _(self, effect: RememberRoster) -> None:
+        self._ledger.remember_roster(effect.known)
 
     @carry_out.register
     def _(self, effect: TaskAccepted) -> None:

@@ -27,12 +27,14 @@ from .ledger_records import (
     FREEZE_S,
     EpochOpening,
     HostEntry,
+    KnownRoster,
     KnownSeries,
     LedgerView,
     SealedRecord,
     SpooledRecord,
     SpoolLimits,
 )
+from .ledger_rosters import keep_roster
 from .ledger_rows import entry_row, kept_from, ledger_view, read_meta, upsert_series
 from .ledger_salvage import Salvage, read_lost, set_aside
 from .spool import Spool
@@ -311,6 +313,11 @@ class Ledger:
         """Record accepted versions and weights, so that no version ever goes back."""
         with transaction(self._db):
             upsert_series(self._db, known)
+
+    def remember_roster(self, known: KnownRoster) -> None:
+        """Record a verified roster, so that the one in force is known after a restart."""
+        with transaction(self._db):
+            keep_roster(self._db, known)
 
     def note_signed_time(self, signed_time_s: int) -> None:
         """Record a time that an aggregator has signed: the clock is never before it."""

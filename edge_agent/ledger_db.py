@@ -29,6 +29,13 @@ CREATE TABLE spool (id INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, k
   value BLOB NOT NULL, publish_at_ms INTEGER NOT NULL, expires_s INTEGER NOT NULL);
 """
 
+_ROSTERS: Final = """
+CREATE TABLE IF NOT EXISTS rosters (leader_pk BLOB NOT NULL, helper_pk BLOB NOT NULL,
+  version INTEGER NOT NULL, effective_from INTEGER NOT NULL, content TEXT NOT NULL,
+  PRIMARY KEY (leader_pk, helper_pk, version)) WITHOUT ROWID
+"""
+"""Apart: a ledger of an earlier agent lacks it."""
+
 
 def connect(path: Path, *, create: bool) -> sqlite3.Connection:
     """Open the file with WAL and synchronous=FULL.
@@ -47,6 +54,7 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
                 db.executescript(_SCHEMA)
                 db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
             _check(db, path)
+            db.execute(_ROSTERS)
         except BaseException:
             db.close()
             raise

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from privacy.budget import Entry
+from wire.roster import Plan
 
 WEEK_S = 7 * 24 * 3600
 FREEZE_S = 2 * WEEK_S
@@ -67,6 +68,22 @@ class KnownSeries:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownRoster:
+    """What a signed roster says of this ledger's hosts.
+
+    plans     host_id -> its memberships, None when it is not on the roster
+    crowds    (series, cohort) -> hosts, and how many of them the largest operator has
+    """
+
+    leader_pk: bytes
+    helper_pk: bytes
+    version: int
+    effective_from: int
+    plans: Mapping[bytes, Plan | None]
+    crowds: Mapping[tuple[str, int], tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
 class SpoolLimits:
     """Bounds of the spool; a commit that would pass one of them spends nothing."""
 
@@ -92,6 +109,7 @@ class HostView:
 class LedgerView:
     """What a participant must know of its ledger when it starts.
 
+    rosters          of each pair of aggregators the oldest version first
     kept_from_s      entries that ended before it are forgotten
     resume_after_s   only windows that start after it may be spent
     freeze_until_s   until then only `series` may be spent, at no more than their weight
@@ -99,6 +117,7 @@ class LedgerView:
 
     hosts: tuple[HostView, ...]
     series: Mapping[str, KnownSeries] = field(default_factory=dict)
+    rosters: tuple[KnownRoster, ...] = ()
     kept_from_s: int = 0
     resume_after_s: int = 0
     freeze_until_s: int = 0

@@ -13,6 +13,7 @@ from privacy.budget import Entry, keep_from
 from .ledger_db import connect_readonly, translated
 from .ledger_errors import LedgerCorrupt, LedgerMissing
 from .ledger_records import HostEntry, HostView, KnownSeries, LedgerView
+from .ledger_rosters import read_rosters
 
 IDENTITY = frozenset({"ledger_id", "generation", "binding", "clock_s", "resume_after_s"})
 
@@ -56,7 +57,8 @@ def ledger_view(db: sqlite3.Connection, hosts: Sequence[bytes]) -> LedgerView:
     rows = db.execute("SELECT series, version, weight_millionths, window_s, task_id FROM series")
     series = MappingProxyType({row[0]: KnownSeries(*row) for row in rows})
     views = tuple(host_view(db, host) for host in hosts)
-    return LedgerView(views, series, kept_from(db), meta["resume_after_s"], meta["freeze_until_s"])
+    since = kept_from(db), meta["resume_after_s"], meta["freeze_until_s"]
+    return LedgerView(views, series, read_rosters(db), *since)
 
 
 def host_view(db: sqlite3.Connection, host: bytes) -> HostView:

@@ -51,6 +51,7 @@ from .protocol_events import (
     Publish,
     Published,
     Refuse,
+    RememberRoster,
     RememberSeries,
     RosterReceived,
     SignedTimeSeen,
@@ -117,6 +118,7 @@ class Participant:
         self._keys = HpkeDirectory(rules.pins)
         ids = tuple(h.host_id for h in hosts)
         self._rosters = RosterBook(rules.pins, ids, weekly=not rules.demo)
+        self._rosters.recall(view.rosters)
         self._budget = BudgetBook([v.entries for v in view.hosts], view.kept_from_s)
         self._epochs = EpochBook(
             len(hosts),
@@ -158,10 +160,10 @@ class Participant:
     @_handle.register
     def _(self, event: RosterReceived) -> list[Effect]:
         try:
-            self._rosters.add(event.signed, self._tasks.windows_s)
+            known = self._rosters.add(event.signed, self._tasks.windows_s)
         except ReportRejected as refusal:
             return [Refuse(refusal.reason, 0, str(refusal))]
-        return []
+        return [] if known is None else [RememberRoster(known)]
 
     @_handle.register
     def _(self, event: KeysAnnounced) -> list[Effect]:

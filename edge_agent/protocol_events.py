@@ -15,7 +15,7 @@ from wire.keys import KeyAnnouncement
 from wire.rejection import Reason
 from wire.task import Task
 
-from .ledger_records import EpochOpening, HostEntry, KnownSeries, SealedRecord
+from .ledger_records import EpochOpening, HostEntry, KnownRoster, KnownSeries, SealedRecord
 
 Token = NewType("Token", int)
 """Names one commit until its shell reports it committed or failed."""
@@ -196,6 +196,13 @@ class RememberSeries:
 
 
 @dataclass(frozen=True, slots=True)
+class RememberRoster:
+    """Record what a roster says of these hosts: the log keeps the newest roster alone."""
+
+    known: KnownRoster
+
+
+@dataclass(frozen=True, slots=True)
 class TaskAccepted:
     """A task passed every check: close its windows from now on."""
 
@@ -236,6 +243,7 @@ Effect = (
     | DrainSpool
     | Forget
     | RememberSeries
+    | RememberRoster
     | TaskAccepted
     | SignedTimeSeen
     | EraseKeys

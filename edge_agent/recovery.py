@@ -70,10 +70,11 @@ def read_signed_past(transport: Transport, host: HostId, pins: Pins) -> SignedPa
 
 
 def _take_roster(rosters: RosterBook, core: bytes, weights: dict[str, int]) -> None:
-    (plan,) = rosters.add(core).memberships
-    for name, membership in (plan or {}).items():
-        weight = membership.weight_millionths
-        weights[name] = min(weight, weights.get(name, weight))
+    known = rosters.add(core)
+    for plan in known.plans.values() if known else ():
+        for one in plan or ():
+            least = weights.get(one.series, one.weight_millionths)
+            weights[one.series] = min(one.weight_millionths, least)
 
 
 def _signed_time(core: bytes, pins: Pins) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from privacy.budget import WEEK_S, WeightChange, change_start, check_weight_changes
 from privacy.errors import ParameterError
@@ -17,9 +16,9 @@ from wire.roster import PlanMembership, Roster
 from wire.signed import Signed
 
 from .epochs import Parties
+from .ledger_records import KnownRoster
+from .ledger_rosters import ROSTERS_KEPT
 from .task_check import Pins
-
-_KEPT: Final = 8
 
 Plans = dict[str, PlanMembership]
 
@@ -59,10 +58,20 @@ class RosterBook:
     weekly: bool = True
     _rosters: dict[Parties, list[RosterView]] = field(default_factory=dict)
 
-    def add(self, signed: bytes, windows_s: Mapping[str, int] = {}) -> RosterView:
+    def recall(self, known: Iterable[KnownRoster]) -> None:
+        """Take over rosters that were verified before a restart, oldest version first."""
+        for one in known:
+            plans = (one.plans.get(host) for host in self.hosts)
+            memberships = tuple(None if p is None else {m.series: m for m in p} for p in plans)
+            crowds = {key: Crowd(*counts) for key, counts in one.crowds.items()}
+            view = RosterView(one.version, one.effective_from, memberships, crowds)
+            self._rosters.setdefault(Parties(one.leader_pk, one.helper_pk), []).append(view)
+
+    def add(self, signed: bytes, windows_s: Mapping[str, int] = {}) -> KnownRoster | None:
         """Verify a roster against the pinned parties and keep what concerns these hosts.
 
         windows_s   cadence of the series that are known
+        Returns     what a restart must find; None for a roster that is known already
         Raises      ReportRejected
         """
         envelope = Signed.decode(signed, labels.ROSTER)
@@ -71,7 +80,7 @@ class RosterBook:
         kept = self._rosters.setdefault(parties, [])
         known = next((view for view in kept if view.version == roster.version), None)
         if known is not None:
-            return known
+            return None
         if kept and roster.version < kept[-1].version:
             raise ReportRejected(
                 Reason.ROSTER_VERSION, f"version {kept[-1].version} or later", roster.version
@@ -81,8 +90,18 @@ class RosterBook:
             _check_start(view, kept)
             _check_weights([*kept, view], windows_s)
         kept.append(view)
-        del kept[:-_KEPT]
-        return view
+        del kept[:-ROSTERS_KEPT]
+        return self._known(parties, view)
+
+    def _known(self, parties: Parties, view: RosterView) -> KnownRoster:
+        plans = (None if one is None else tuple(one.values()) for one in view.memberships)
+        return KnownRoster(
+            *parties,
+            view.version,
+            view.effective_from,
+            {bytes(host): plan for host, plan in zip(self.hosts, plans, strict=True)},
+            {key: (crowd.hosts, crowd.largest_operator) for key, crowd in view.crowds.items()},
+        )
 
     def _signers(self, envelope: Signed) -> Parties:
         message = envelope.unsigned()

@@ -27,6 +27,7 @@ from edge_agent.protocol_events import (
     KeysAnnounced,
     Publish,
     Refuse,
+    RememberRoster,
     RememberSeries,
     RosterReceived,
     SignedTimeSeen,
@@ -244,6 +245,8 @@ class MemoryShell:
             return self.tell(committed)
         if isinstance(effect, RememberSeries) and self.ledger is not None:
             self.ledger.remember_series([effect.known])
+        if isinstance(effect, RememberRoster) and self.ledger is not None:
+            self.ledger.remember_roster(effect.known)
         if isinstance(effect, SignedTimeSeen) and self.ledger is not None:
             self.ledger.note_signed_time(effect.signed_time_s)
         if isinstance(effect, Publish):

@@ -6,6 +6,8 @@ import statistics
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from edge_agent.outbox import BEAT_MS
 from tests.timing_kit import HostRun, run_hosts
 
@@ -17,6 +19,8 @@ BOUND_MS: Final = 50
 """A third of a drain: machines that others share delay either host now and then."""
 
 
+@pytest.mark.live
+@pytest.mark.slow
 def test_saturated_host_sends_when_an_idle_one_does(tmp_path: Path) -> None:
     hosts = {"idle": HostRun(0.0, DUE_MS), "saturated": HostRun(DRAIN_S, DUE_MS)}
     came = run_hosts(tmp_path, hosts, window_s=5, windows=3)

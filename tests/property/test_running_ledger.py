@@ -177,6 +177,7 @@ def known(participant: Participant, now_s: int) -> dict[str, object]:
         "series": participant._tasks._known,
         "counters": participant._epochs.counters,
         "opened": [t for t in participant._epochs.opened[0] if t > now_s - HOUR_S],
+        "rosters": participant._rosters._rosters,
         "resume": participant._resume_after_s,
     }
 

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 from edge_agent.eligibility import crowd_fault
-from edge_agent.protocol_events import RosterReceived, Withheld
+from edge_agent.ledger import Ledger
+from edge_agent.ledger_records import KnownRoster
+from edge_agent.protocol_events import (
+    EpochDue,
+    KeysAnnounced,
+    RosterReceived,
+    TaskReceived,
+    Withheld,
+)
 from edge_agent.roster_book import Crowd, RosterBook
+from privacy.noise_opendp import OpenDpSampler
 from tests.agent_world import (
     T0,
     WEEK_S,
     MemoryShell,
     World,
     close_window,
+    new_ledger,
     reports,
     started,
 )
 from wire.bounds import Scheme
+from wire.ids import task_id
 from wire.rejection import Reason, ReportRejected
 
 
@@ -35,7 +47,8 @@ def refused(rosters: RosterBook, signed: bytes, windows_s: dict[str, int] | None
 def test_roster_counts_hosts_and_the_largest_operator_per_cohort() -> None:
     world = World(13)
     view = book(world).add(world.roster({"minute": 100_000}, cohort=7))
-    assert view.crowds == {("minute", 7): Crowd(13, 2)}
+    assert view is not None
+    assert view.crowds == {("minute", 7): (13, 2)}
 
 
 def test_first_roster_may_be_in_force_at_once_and_later_ones_only_from_a_week_start() -> None:
@@ -104,3 +117,64 @@ def test_crowd_of_one_operator_beyond_t_is_a_fault_where_operators_count() -> No
     assert crowd_fault(own, Crowd(100, 100)) is None
     local = dataclasses.replace(task, scheme=Scheme.LOCAL)
     assert crowd_fault(local, Crowd(101, 100)) is None
+
+
+def restarted(world: World, ledger: Ledger, signed: bytes, now_s: int) -> MemoryShell:
+    """A live agent that starts on its ledger and is given one task and one roster."""
+    rules, view = world.rules(domain="live"), ledger.view(world.host_ids)
+    live = world.participant(view, rules=rules, sampler=OpenDpSampler())
+    shell = MemoryShell(live, ledger)
+    task = world.sign_task(world.task(domain="fleet"))
+    for event in (TaskReceived(task, now_s), RosterReceived(signed, now_s)):
+        shell.tell(event)
+    shell.tell(KeysAnnounced(world.keys(now_s), now_s))
+    shell.tell(EpochDue(now_s))
+    return shell
+
+
+def test_restarted_host_knows_the_roster_in_force_beside_a_newer_one(tmp_path: Path) -> None:
+    """A compacted topic keeps the newest roster alone, and that one begins next week."""
+    world = World(1)
+    ledger = new_ledger(tmp_path, world)
+    first = world.roster({"minute": 600_000})
+    following = world.roster({"minute": 600_000}, version=2, effective_from=T0 + WEEK_S)
+    shell = restarted(world, ledger, first, T0)
+    shell.tell(RosterReceived(following, T0))
+    again = restarted(world, ledger, following, T0 + 60)
+    task = world.task(domain="fleet")
+    close_window(again, world, task, task_id(world.sign_task(task)[:-128]), T0)
+    assert [str(refusal.reason) for refusal in again.refused] == []
+    assert len(again.committed) == 1
+    ledger.close()
+
+
+def test_restarted_host_holds_a_roster_to_those_before_it(tmp_path: Path) -> None:
+    """Neither an older version nor a weight that was not free is taken because of a restart."""
+    world = World(1)
+    ledger = new_ledger(tmp_path, world)
+    weights = {"minute": 600_000, "day": 400_000}
+    for version, since_s in ((1, 0), (9, T0)):
+        signed = world.roster(weights, version=version, effective_from=since_s)
+        restarted(world, ledger, signed, T0)
+    older = world.roster({"minute": 500_000}, version=5, effective_from=T0 - WEEK_S)
+    moved = world.roster(
+        {"minute": 900_000, "day": 100_000}, version=10, effective_from=T0 + WEEK_S
+    )
+    for signed, why in ((older, Reason.ROSTER_VERSION), (moved, Reason.ROSTER_CHANGE)):
+        again = restarted(world, ledger, signed, T0)
+        assert [refusal.reason for refusal in again.refused] == [why]
+    ledger.close()
+
+
+def test_ledger_keeps_the_newest_rosters_of_each_pair_of_aggregators(tmp_path: Path) -> None:
+    world = World(1)
+    ledger = new_ledger(tmp_path, world)
+    plans = {world.host_ids[0]: None}
+    for leader in (b"a" * 32, b"b" * 32):
+        for version in range(1, 12):
+            ledger.remember_roster(KnownRoster(leader, b"h" * 32, version, 0, plans, {}))
+    kept = ledger.view(world.host_ids).rosters
+    assert [one.version for one in kept] == [*range(4, 12), *range(4, 12)]
+    ledger._db.execute("DROP TABLE rosters")  # as an agent of an earlier version left it
+    assert ledger.view(world.host_ids).rosters == ()
+    ledger.close()
