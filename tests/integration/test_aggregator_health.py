@@ -230,7 +230,7 @@ def test_helper_on_a_full_disk_answers_nothing_and_goes_on_afterwards(
         pair.close_window()
         assert len(pair.store.written) == 1
         # What was verified on the full disk was stored before the answer.
-        assert len(state.epochs()) == len(world.hosts)
+        assert len(list(state.epochs())) == len(world.hosts)
         state.close()
         pair.state.close()
 
