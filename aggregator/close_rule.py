@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 from .directory import Directory, KnownTask
-from .leader_windows import freeze_early
+from .helper_state import BatchKey
+from .leader_windows import EARLY_CLOSE_PERCENT, freeze_early
 from .log_watch import RESEND_S, LogWatch
 from .window_rows import OpenWindow
 
@@ -27,7 +28,7 @@ class CloseRule:
     def closes(
         self,
         known: KnownTask,
-        start_s: int,
+        key: BatchKey,
         window: OpenWindow | None,
         before: tuple[int, frozenset[bytes]],
         now_s: float,
@@ -37,15 +38,28 @@ class CloseRule:
         window      what it has gathered, None when nobody has reported it
         before      start and hosts of the window that closed last in its chain
         """
-        end_s = known.window_end(start_s)
+        end_s = known.window_end(key.window)
         if now_s < end_s:
             return False
         hosts = 0 if window is None else window.n
         enough = hosts >= known.task.n_min
-        previous_s = start_s - known.task.window_s
-        if window is not None and enough and freeze_early(window, before, previous_s):
+        if window is not None and enough and self._complete(known, key, window, before):
             return True
         return now_s >= self._until_s(known, end_s, enough, now_s)
+
+    def _complete(
+        self,
+        known: KnownTask,
+        key: BatchKey,
+        window: OpenWindow,
+        before: tuple[int, frozenset[bytes]],
+    ) -> bool:
+        """Whether nearly all hosts have reported: of the window before, or of the roster."""
+        roster = self._directory.roster_at(key.window)
+        on_roster = 0 if roster is None else roster.hosts(known.task.series).get(key.cohort, 0)
+        if on_roster and window.n * 100 >= on_roster * EARLY_CLOSE_PERCENT:
+            return True
+        return freeze_early(window, before, key.window - known.task.window_s)
 
     def _until_s(self, known: KnownTask, end_s: int, enough: bool, now_s: float) -> float:
         task = known.task

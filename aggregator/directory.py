@@ -61,7 +61,7 @@ class KnownRoster:
         self.entries: Mapping[bytes, RosterEntry] = {e.host_id: e for e in roster.entries}
         self._cohorts = [{m.series: m.cohort for m in plan} for plan in roster.plans]
         self._members: dict[str, dict[bytes, int]] = {}
-        self._peopled: dict[str, frozenset[int]] = {}
+        self._sizes: dict[str, Counter[int]] = {}
         self._census: dict[tuple[str, int], tuple[int, int]] = {}
 
     def __len__(self) -> int:
@@ -80,11 +80,11 @@ class KnownRoster:
         found = {host: cohorts[entry.plan] for host, entry in self.entries.items()}
         return {host: cohort for host, cohort in found.items() if cohort is not None}
 
-    def cohorts(self, series: str) -> frozenset[int]:
-        """The cohorts of a series that have hosts."""
-        found = self._peopled.get(series)
+    def hosts(self, series: str) -> Mapping[int, int]:
+        """How many hosts serve a series, by cohort; cohorts without one are not in it."""
+        found = self._sizes.get(series)
         if found is None:
-            found = self._peopled[series] = frozenset(self._members_of(series).values())
+            found = self._sizes[series] = Counter(self._members_of(series).values())
         return found
 
     def check_fits(self, task: Task, cohort: int) -> None:
@@ -211,7 +211,7 @@ class Directory:
 
     def cohorts(self, series: str) -> frozenset[int]:
         """The cohorts that any known roster has hosts of, for a series."""
-        return frozenset[int]().union(*(r.cohorts(series) for r in self.rosters.values()))
+        return frozenset(cohort for r in self.rosters.values() for cohort in r.hosts(series))
 
     def longest_retention_s(self) -> int:
         """Seconds for which an epoch may still be needed after its end.

@@ -290,7 +290,7 @@ class Leader:
         for key in islice(keys, _CLOSED_AT_ONCE):
             known, window = self._directory.tasks[key.task_id], self._open.get(key)
             before = self.chains.chain((known.task.series, key.cohort)).last_hosts
-            if not self._rule.closes(known, key.window, window, before, now_s):
+            if not self._rule.closes(known, key, window, before, now_s):
                 break
             effects += self._close(key, window, now_s)
             self.schedule.ended(key)

@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.metadata import version
@@ -16,7 +16,7 @@ from typing import Final
 
 import structlog
 
-from transport.port import Consumer, TopicPartition, Transport, TransportUnavailable
+from transport.port import Consumer, Record, TopicPartition, Transport, TransportUnavailable
 from transport.systemd import Notifier
 from wire.rejection import ReportRejected
 from wire.topics import EPOCHS, REPORTS
@@ -207,7 +207,7 @@ class LeaderShell:
             if self._consumer is None:
                 self._publisher.open()
                 self._consumer = self._transport.consumer(GROUP, [EPOCHS, REPORTS])
-            records = self._consumer.poll(POLL_RECORDS, POLL_S)
+            self._take_in(self._consumer.poll(POLL_RECORDS, POLL_S))
             self._lag = self._consumer.lag()
             if self._offsets:
                 self._consumer.commit(self._offsets)
@@ -220,6 +220,9 @@ class LeaderShell:
             return
         if self._lag is not None:
             self._troubles.end(Trouble.LOG_AWAY, self._clock())
+
+    def _take_in(self, records: Sequence[Record]) -> None:
+        """Keep what was read: the log does not give it again to this process."""
         now_s = self._clock()
         epochs = [record for record in records if record.topic == EPOCHS]
         reports = [record for record in records if record.topic == REPORTS]

@@ -71,7 +71,7 @@ class Schedule:
         until = min(named.stop, int(now_s) - window_s + 1)
         for window in range(first, until, window_s):
             roster = self._directory.roster_at(window)
-            if roster is not None and cohort in roster.cohorts(known.task.series):
+            if roster is not None and cohort in roster.hosts(known.task.series):
                 yield BatchKey(known.task_id, cohort, window)
 
     def named(self, known: KnownTask) -> range:

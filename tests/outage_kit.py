@@ -44,8 +44,6 @@ from wire.catalogue import Catalogue
 from wire.task import Task
 
 HOSTS = 10
-FIRST = T0 + 600
-"""The first window: agents have their task, roster and keys by then."""
 CATALOGUE = Catalogue.load()
 WEIGHT = 600_000
 
@@ -92,23 +90,24 @@ class OutageFleet:
         windows: int,
         lateness_s: int = 30,
         clock: Clock | None = None,
-        first: int = FIRST,
+        first: int | None = None,
         sampler: Callable[[int], NoiseSampler] = SeededSampler,
     ) -> None:
         """Start everybody.
 
         clock       None: one that `run_to` moves; else the caller runs the Leader and the agents
-        first       start of the first window; all of them have what they need by then
+        first       start of the first window; agents must have task, roster and keys by then
         sampler     noise of the host with a number
         """
         self.folder, self.line = folder, Line(patient=clock is not None)
+        self.first = T0 + max(120, window_s) if first is None else first
         self.stepped = SteppedClock(T0)
         self.clock: Clock = clock or self.stepped
         self._sampler = sampler
         self._log = log
         self._stack = ExitStack()
         self.world = World(HOSTS)
-        self.task = _task(self.world, window_s, windows, lateness_s, first)
+        self.task = _task(self.world, window_s, windows, lateness_s, self.first)
         self._write_signed()
         self._helper = self._start_helper()
         self.start_leader()
