@@ -40,9 +40,12 @@ def leftovers() -> Iterator[str]:
                 yield f"a client of librdkafka (thread {task.parent.name})"
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
+            if child.status() == psutil.STATUS_ZOMBIE:
+                yield f"process {child.pid}, which ended and nobody waited for"
+                continue
             command = " ".join(child.cmdline())
             if not any(name in command for name in _MULTIPROCESSING):
-                yield f"process {child.pid} {child.status()} {command or child.name()}"
+                yield f"process {child.pid} {command}"
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
