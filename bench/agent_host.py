@@ -26,9 +26,9 @@ from pointillist.cli.task import task_plan
 from pointillist.plan_file import default_plan
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
+from transport.code_folders import reachable
 from transport.embedded import EmbeddedLog
 from transport.keyfiles import HostKey, host_binding, machine_id, write_host_key
-from transport.preload import reachable
 from transport.privileges import AGENT_USER, ensure_users
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, wrap
@@ -159,10 +159,7 @@ port = 0
 
 
 def interpreter() -> Path:
-    """Give a Python that the agent's user can reach, as an installed agent has one.
-
-    A Python below a home folder would have the agent load the whole standard library at start.
-    """
+    """Give a Python that the agent's user can reach, as an installed agent has one."""
     own = Path(sys.executable)
     if reachable(Path(os.__file__).resolve().parent, -1, -1):
         return own

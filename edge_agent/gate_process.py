@@ -6,22 +6,19 @@ that runs for months. The child gets numbers only, no key, and no capability.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import pwd
 import select
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from threading import Thread, Timer
 from typing import Final
 
-from privacy.accountant import GATE_MARGIN, SectionNoise, gate, load_accountant
+from privacy.accountant import GATE_MARGIN, SectionNoise, gate
 from privacy.errors import ParameterError
-from transport.preload import reachable
+from transport.code_folders import interpreter
 
 from .task_check import Gate
 
@@ -31,31 +28,12 @@ _ANSWER_S: Final = 45.0
 """Twice, it is less than the time after which systemd takes the agent for stuck."""
 _MOST_ANSWER: Final = 4096
 _WHAT: Final = "epsilon of a week"
-_ROOT: Final = Path(__file__).resolve().parent.parent
 _CODE: Final = "from edge_agent.gate_process import serve; serve()"
 
 
-def gate_for(user: str) -> Gate:
-    """Choose, while this process may still be root: a child's check, or this process's own.
-
-    user    whom the agent becomes; a child of theirs must be able to load Python anew
-    """
-    if os.geteuid() != 0 or _reads_python(user):
-        return GateProcess()
-    load_accountant()
-    return gate
-
-
-def _reads_python(user: str) -> bool:
-    try:
-        entry = pwd.getpwnam(user)
-    except KeyError:
-        return False  # who drops privileges says so
-    found = importlib.util.find_spec("dp_accounting")
-    origin = found.origin if found else None
-    files = [Path(sys.executable).resolve(), Path(os.__file__).resolve(), Path(__file__).resolve()]
-    files += [Path(sys.executable).absolute(), *([Path(origin)] if origin else [])]
-    return all(reachable(file.parent, entry.pw_uid, entry.pw_gid) for file in files)
+def choose_gate() -> Gate:
+    """Choose a child's check, or this process's own where a child could not load the code."""
+    return GateProcess() if interpreter().whole else gate
 
 
 class GateProcess:
@@ -120,10 +98,10 @@ def _epsilon(answer: str, most: float) -> float:
 
 
 def _begin() -> subprocess.Popen[str]:
-    path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    python = interpreter()
     child = subprocess.Popen(
-        [sys.executable, "-P", "-c", _CODE], cwd="/", env={**os.environ, "PYTHONPATH": path},
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [python.program, "-P", "-S", "-c", _CODE], cwd="/", env=os.environ | python.environment,
+        pass_fds=python.descriptors, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     # Collects the child when it ends by itself.
     Thread(target=child.wait, daemon=True).start()

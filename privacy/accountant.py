@@ -74,14 +74,6 @@ def epsilon_of(compositions: Sequence[tuple[float, int]], delta: float) -> float
     return float(accountant.get_epsilon(delta))
 
 
-def load_accountant() -> None:
-    """Load dp-accounting and what it loads for its first figure (3 s).
-
-    For a process that gives up the rights by which it reads its own interpreter.
-    """
-    epsilon_of([(10.0, 1)], 1e-6)
-
-
 def gate(
     sections: Sequence[SectionNoise],
     epsilon_millionths: int,

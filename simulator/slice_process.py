@@ -17,8 +17,6 @@ from pathlib import Path
 from time import time
 from typing import Self
 
-import numpy as np
-
 from edge_agent.clock import SystemClock
 from edge_agent.epochs import Host
 from edge_agent.ledger import Ledger
@@ -227,10 +225,7 @@ def _new_host() -> Host:
 def main() -> None:
     """Run one slice until its tasks end or a signal comes."""
     config = SliceConfig.read(Path(sys.argv[1]))
-    np.random.default_rng()  # numpy loads parts of itself lazily; root's folders close below
     os.umask(0o027)
-    if config.opendp_hosts:
-        OpenDpSampler().sample(1, np.array([2048]))
     prepare_transport(config.transport, Side.AGGREGATOR)
     drop_to(AGENT_USER)
     fleet = Slice(config)

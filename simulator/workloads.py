@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-FOLDER: Final = Path(__file__).with_name("workloads")
 MAX_KERNELS: Final = 512
 _TOP = {
     "format": int,
@@ -72,8 +71,14 @@ class Workload:
     kernels: tuple[KernelRow, ...]
 
 
-def load_workloads(folder: Path = FOLDER) -> tuple[Workload, ...]:
-    """Read every table of a folder, by file name. Raises WorkloadError."""
+def shipped_folder() -> Path:
+    """Give the folder of the tables that came with this installation."""
+    return Path(__file__).with_name("workloads")
+
+
+def load_workloads(folder: Path | None = None) -> tuple[Workload, ...]:
+    """Read every table of a folder (None: the shipped one), by file name. Raises WorkloadError."""
+    folder = folder or shipped_folder()
     paths = sorted(folder.glob("*.toml"))
     if not paths:
         raise WorkloadError(f"expected workload tables (*.toml) in {folder}, found none")

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from .code_folders import closed_by_mode, hold_code
 from .foreign import libc
-from .preload import preload_for
 
 LEADER_USER: Final = "pointillist-leader"
 HELPER_USER: Final = "pointillist-helper"
@@ -122,9 +122,13 @@ def drop_to(user: str, keep_caps: Collection[str] = ()) -> Dropped:
     if entry.pw_uid == 0:
         raise PrivilegeError(f"user {user} is root")
     wanted = _granted(keep_caps)
-    preload_for(entry.pw_uid, entry.pw_gid)
+    hold_code(entry.pw_uid, entry.pw_gid)
     _become(entry, wanted)
     _verify(entry, wanted)
+    if folder := closed_by_mode():
+        raise PrivilegeError(
+            f"{folder}: expected that {user} may read the code in it; chmod -R go+rX {folder}"
+        )
     kept = tuple(sorted(name for name, number in CAPABILITIES.items() if number in wanted))
     tail = f", keeps {', '.join(kept)}" if kept else ""
     return Dropped(user, True, kept, f"runs as {user}{tail}")

@@ -16,7 +16,6 @@ from .catalogue_rules import CatalogueError, need, need_known, need_names, need_
 from .section import Section
 from .section_entry import read_section
 
-DEFAULT_PATH: Final = Path(__file__).with_name("catalogue.toml")
 MAX_BYTES: Final = 1 << 22
 __all__ = ["Catalogue", "CatalogueError", "Section", "Table"]
 
@@ -52,10 +51,10 @@ class Catalogue:
     @classmethod
     def load(cls, path: Path | str | None = None) -> Self:
         """Read the shipped catalogue, or another file; CatalogueError when it breaks a rule."""
-        content = _read(DEFAULT_PATH if path is None else Path(path))
+        content = _read(shipped_file() if path is None else Path(path))
         if "extends" in content:
             need(content["extends"] == "default", "extends = default", content["extends"])
-            content = _merge(_read(DEFAULT_PATH), content)
+            content = _merge(_read(shipped_file()), content)
         return cls.from_content(content)
 
     @classmethod
@@ -102,6 +101,11 @@ class Catalogue:
             need(gone or kept, f"section {section.id} = {section.name}", ids.get(section.id))
         lost = older.retired_section_ids - self.retired_section_ids
         need(not lost, "every retired id to stay retired", sorted(lost))
+
+
+def shipped_file() -> Path:
+    """Give the file of the catalogue that came with this installation."""
+    return Path(__file__).with_name("catalogue.toml")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import Final
 
 from edge_agent.config_tree import build
 
-TABLE: Final = Path(__file__).with_name("machine_types.toml")
 ANY: Final = "any"
 
 
@@ -37,6 +36,8 @@ def machine_types(text: str | None = None) -> dict[str, MachineType]:
 
     Raises      ConfigError
     """
-    tables = tomllib.loads(TABLE.read_text(encoding="utf-8") if text is None else text)
+    if text is None:
+        text = Path(__file__).with_name("machine_types.toml").read_text(encoding="utf-8")
+    tables = tomllib.loads(text)
     common = tables.get(ANY, {})
     return {name: build(MachineType, {**common, **table}) for name, table in tables.items()}

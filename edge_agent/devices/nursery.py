@@ -18,9 +18,11 @@ import socket
 import struct
 import weakref
 from collections.abc import Callable
+from itertools import pairwise
 from multiprocessing.connection import Connection, Pipe
 from typing import Final
 
+from transport.code_folders import held_descriptors
 from transport.foreign import libc
 from transport.privileges import give_up_capabilities
 
@@ -133,9 +135,13 @@ def _die_with(parent: int) -> None:
 
 
 def _keep_only(fd: int) -> None:
-    """Close what the agent holds open: a lock must not outlive the agent in a hanging child."""
-    os.closerange(3, fd)
-    os.closerange(fd + 1, _MOST_FD)
+    """Close what the agent holds open, but for its code.
+
+    A lock must not outlive the agent in a hanging child.
+    """
+    kept = sorted({2, fd, *held_descriptors(), _MOST_FD})
+    for below, above in pairwise(kept):
+        os.closerange(below + 1, above)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the agent decides when a child ends
     # Files of the agent's objects are closed above; collected, an object would close its number

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
-import sys
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from transport.code_folders import interpreter
+
 MOST_NAME: Final = 4096
-_CHILD: Final = Path(__file__).with_name("demangle_child.py")
 _DEADLINE_S: Final = 2.0
 _ATTEMPTS: Final = 2
 _MOST_FAILURES: Final = 16
@@ -77,11 +78,14 @@ class Demangler:
 def _run_child(names: list[str]) -> list[str]:
     """Give the lines that a child answered in time, without the last where it is cut off."""
     text = "".join(f"{name}\n" for name in names).encode("utf-8", "replace")
-    command = [sys.executable, "-I", "-S", str(_CHILD)]
+    python = interpreter()
+    program = str(Path(__file__).with_name("demangle_child.py"))
     try:
         done = subprocess.run(
-            command, input=text, capture_output=True, timeout=_DEADLINE_S, check=False
-        )
+            [python.program, "-P", "-S", "-s", program], env=os.environ | python.environment,
+            pass_fds=python.descriptors, input=text, capture_output=True, timeout=_DEADLINE_S,
+            check=False,
+        )  # fmt: skip
         said = done.stdout
     except subprocess.TimeoutExpired as error:
         said = error.stdout or b""

@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+import bpf
 from edge_agent.sources.bpf_maps import PerCpuMap, possible_cpus, set_element
 from edge_agent.sources.ebpf_libbpf import VMLINUX, kernel_version
 from edge_agent.sources.libbpf import BpfObject, Ring, available
@@ -188,7 +189,7 @@ class GpuPrograms:
 
 
 def _load(table: ProbeTable, limits: ProbeLimits) -> BpfObject:
-    image = files("bpf").joinpath(f"objects/gpu.{platform.machine()}.bpf.o").read_bytes()
+    image = files(bpf).joinpath(f"objects/gpu.{platform.machine()}.bpf.o").read_bytes()
     program = BpfObject(image)
     try:
         for name in _SIZED:

@@ -20,6 +20,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import bpf
 from edge_agent.boot_clock import boottime_ns
 from edge_agent.sources import ebpf_bcc
 from edge_agent.sources.bpf_maps import PerCpuMap, possible_cpus, set_element
@@ -300,7 +301,7 @@ class GpuPrograms:
 
 def source_text() -> str:
     """Join the layouts, the argument decoder and the programs."""
-    folder = files("bpf")
+    folder = files(bpf)
     texts = [
         "#include <uapi/linux/ptrace.h>\n",
         folder.joinpath("include/gpu.h").read_text(encoding="utf-8"),

@@ -17,6 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
+import bpf
 from transport.foreign import declare
 
 from . import ebpf_layout as layout
@@ -114,7 +115,7 @@ def load(limits: Limits) -> HostPrograms:
 
 def source_text(parts: list[str]) -> str:
     """Join the shared layouts and the chosen parts into the text of one program."""
-    folder = files("bpf")
+    folder = files(bpf)
     texts = [folder.joinpath("include/metrics.h"), folder.joinpath("bcc/common.h")]
     texts += [folder.joinpath(f"bcc/{part}.c") for part in parts]
     return "".join(text.read_text(encoding="utf-8") for text in texts)
@@ -134,7 +135,7 @@ def _usable_parts(folder: Path) -> tuple[list[str], list[Absence]]:
 
 def _header_check() -> list[Absence]:
     """Compare task->pid with the helper's pid; a difference means headers of another kernel."""
-    text = files("bpf").joinpath("bcc/header_check.c").read_text(encoding="utf-8")
+    text = files(bpf).joinpath("bcc/header_check.c").read_text(encoding="utf-8")
     check = compile_program(text, ["-w"])
     try:
         time.sleep(_CHECK_S)  # a few context switches, of which this is one

@@ -10,6 +10,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
+import bpf
+
 from . import ebpf_layout as layout
 from .bpf_maps import ArrayView, PerCpuMap, possible_cpus
 from .cgroup_names import hierarchy_of
@@ -61,7 +63,7 @@ def unavailable() -> str | None:
 
 def load(limits: Limits) -> HostPrograms:
     """Load and attach everything that this kernel has. Raises SourceUnavailable."""
-    image = files("bpf").joinpath("objects/host.bpf.o").read_bytes()
+    image = files(bpf).joinpath("objects/host.bpf.o").read_bytes()
     cpus = possible_cpus()
     absent = [
         Absence(program, f"this kernel has no tracepoint {hook}")

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+import bpf
 from edge_agent.activity import RhythmKind
 from edge_agent.probes.elf_bytes import ElfError
 from edge_agent.probes.elf_file import ElfFile
@@ -67,7 +68,7 @@ class StepPrograms:
         reason = unavailable()
         if reason:
             raise SourceUnavailable(reason)
-        self._object = BpfObject(files("bpf").joinpath("objects/steps.bpf.o").read_bytes())
+        self._object = BpfObject(files(bpf).joinpath("objects/steps.bpf.o").read_bytes())
         self._links: dict[int, list[UprobeLink]] = {}
         try:
             for program in _PROGRAMS:

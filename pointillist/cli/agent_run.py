@@ -113,7 +113,7 @@ def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> 
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from edge_agent.devices.nursery import Nursery
     from edge_agent.devices.users import GpuUsers
-    from edge_agent.gate_process import gate_for
+    from edge_agent.gate_process import choose_gate
     from edge_agent.ledger_errors import LedgerRefused
     from edge_agent.live import open_agent, sources_of
     from edge_agent.local.attendant import Attendant, Reloading
@@ -129,14 +129,13 @@ def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> 
     # Before anything else: a reload that comes early must not end the agent.
     early: list[int] = []
     signal.signal(signal.SIGHUP, lambda number, _frame: early.append(number))
-    gate = gate_for(config.host.user)
     version = metadata.version("pointillist")
     become_agent(config)
     nursery = Nursery()  # before a key is opened, and for every source of a later reload
     users = GpuUsers()
     with reported(ExitCode.REFUSED, LedgerRefused):
         with reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=LOG_HINT):
-            shell, absent = open_agent(config, gate=gate, nursery=nursery, users=users)
+            shell, absent = open_agent(config, gate=choose_gate(), nursery=nursery, users=users)
         for source in absent:
             say(f"source {source.source} is absent: {source.reason}")
         catalogue = Catalogue.load()

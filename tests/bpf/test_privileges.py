@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.closed_kit import closed
+
 pytestmark = [pytest.mark.root, pytest.mark.kernel]
 
 SCRIPT = """
@@ -36,7 +38,7 @@ for one in absent:
 def as_agent(*capabilities: str) -> str:
     """Run the script as the agent's user with only these capabilities; give what it printed."""
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *capabilities],
+        closed([sys.executable, "-c", SCRIPT, *capabilities]),
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},

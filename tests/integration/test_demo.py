@@ -19,6 +19,7 @@ import pytest
 from aggregator.releases import read_releases
 from aggregator.transcript import read_transcript
 from tests import recording_slice
+from tests.closed_kit import closed
 from tests.conftest import why_not
 from wire.release import vector_hash
 
@@ -42,7 +43,8 @@ def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
 def start(
     output: Path, *options: str, module: str = "pointillist", record: Path | None = None
 ) -> subprocess.Popen[str]:
-    command = demo_command(output, *options, "--json", module=module)
+    # Where it is root, the most usual place to start it from is a folder that root alone may enter.
+    command = closed(demo_command(output, *options, "--json", module=module))
     environment = {**os.environ, recording_slice.FILE: str(record)} if record else None
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment

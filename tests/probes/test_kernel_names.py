@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.probes import demangle
+from edge_agent.probes import demangle_child
 from edge_agent.probes.counts import LaunchRow, NameEvent, ProcessKey
 from edge_agent.probes.demangle import MOST_NAME, Demangler, kernel_symbol
 from edge_agent.probes.elf_file import ElfFile
@@ -257,8 +257,9 @@ def test_kernel_symbol_of_a_stub(symbol: str, kernel: str) -> None:
 def test_demangling_child_can_open_nothing_while_it_reads_names() -> None:
     """It runs as the agent's user: a name that breaks the library must not reach key or ledger."""
     child = subprocess.Popen(
-        [sys.executable, "-I", "-S", demangle._CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+        [sys.executable, "-I", "-S", demangle_child.__file__],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
     assert child.stdin is not None
     assert child.stdout is not None
     child.stdin.write(b"_Z3addPf\n")

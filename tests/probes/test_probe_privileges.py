@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.closed_kit import closed
 from tests.probes_kit import Stubs
 
 pytestmark = [pytest.mark.root, pytest.mark.kernel]
@@ -38,7 +39,7 @@ def as_agent(stubs: Stubs, *capabilities: str) -> str:
     """Run the script as the agent's user with only these capabilities; give what it printed."""
     paths = [stubs.library("libcudart"), stubs.caller("libcudart")]
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *paths, *capabilities],
+        closed([sys.executable, "-c", SCRIPT, *paths, *capabilities]),
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},

@@ -22,6 +22,7 @@ from edge_agent.profiling.target import NothingToProfile
 from edge_agent.sources.ebpf_libbpf import kernel_version
 from pointillist.cli.agent_profile import profile
 from pointillist.cli.output import CommandError, ExitCode
+from tests.closed_kit import closed
 from tests.probes.process_actor import Actor, compiled
 from tests.probes_kit import Stubs, attachments, begin, now_ns, probing, run, waiting
 from tests.profile_kit import ReadProfile, check_trace, parse
@@ -227,7 +228,7 @@ def test_profile_refuses_without_rights_to_look(stubs: Stubs) -> None:
     )
     with waiting(stubs.caller("libcudart"), "waits") as child:
         done = subprocess.run(
-            [sys.executable, "-c", script, str(child.pid)], capture_output=True, text=True,
+            closed([sys.executable, "-c", script, child.pid]), capture_output=True, text=True,
             env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, timeout=PATIENCE_S, check=False,
         )  # fmt: skip
     assert f"may not look into process {child.pid}" in done.stdout, done.stderr

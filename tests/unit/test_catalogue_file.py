@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from wire.catalogue import DEFAULT_PATH, Catalogue, CatalogueError
+from wire.catalogue import Catalogue, CatalogueError, shipped_file
 
 TOY = """
 [[section]]
@@ -119,7 +119,7 @@ def test_broken_file_is_named(tmp_path: Path, text: str, match: str) -> None:
 
 
 def _shipped() -> dict[str, Any]:
-    return tomllib.loads(DEFAULT_PATH.read_text())
+    return tomllib.loads(shipped_file().read_text())
 
 
 def test_appended_class_follows_and_changed_meaning_does_not() -> None:

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from edge_agent.families import FamilyRules
 from simulator.workload_rows import IDLE_HOST, WorkloadSampler
 from simulator.workloads import (
-    FOLDER,
     Workload,
     WorkloadError,
     check_classes,
     load_workload,
     load_workloads,
+    shipped_folder,
 )
 from tests.window_kit import CATALOGUE, task_of
 from wire.catalogue import Catalogue
@@ -44,7 +44,7 @@ def test_workloads_packaged_tables_are_valid_and_small(workloads: tuple[Workload
     assert len(workloads) == 10
     assert len({w.name for w in workloads}) == 10
     for workload in workloads:
-        assert (FOLDER / f"{workload.name}.toml").stat().st_size < 20_000
+        assert (shipped_folder() / f"{workload.name}.toml").stat().st_size < 20_000
         assert workload.licence == "MIT"
         assert workload.source.startswith("github.com/")
         time_ns = sum(row.time_ns_per_step for row in workload.kernels)
@@ -79,7 +79,7 @@ def test_workloads_tail_is_at_most_one_percent(workloads: tuple[Workload, ...]) 
     ],
 )
 def test_workloads_broken_table_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
-    text = (FOLDER / "bert_small_h100.toml").read_text(encoding="utf-8")
+    text = (shipped_folder() / "bert_small_h100.toml").read_text(encoding="utf-8")
     path = tmp_path / "bert_small.toml"
     path.write_text(text.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(WorkloadError, match=message):
