@@ -12,14 +12,15 @@ STAMP := .venv/.installed
 PACKAGES := wire privacy transport edge_agent aggregator simulator pointillist
 SITE := .venv/site
 
-.PHONY: help setup bpf demo test test-quick test-long gpu-check gpu-kit lint lint-python lint-proto lint-docs figures format lock
+.PHONY: help setup tools bpf demo test test-quick test-long gpu-check gpu-kit lint lint-python lint-proto lint-docs figures format lock
 .PHONY: kafka java bench-round bench-demo bench-audit bench-timing bench-outages bench-kafka bench-agent clean
 .PHONY: bench-families bench-signatures bench-discovery bench-probes bench-simulator experiments
 .PHONY: bench-diagnosis bench-diagnosis-gpu
 
 help:
 	@echo "make setup         .venv with everything, by hash"
-	@echo "make bpf           the BPF object anew, where clang is"
+	@echo "make tools         what tests and benches need of the system; as root it is installed"
+	@echo "make bpf           the BPF objects anew"
 	@echo "make demo          a private fleet of 12,000 GPUs on this machine, under three minutes"
 	@echo "make demo KAFKA=1  the same through Apache Kafka"
 	@echo "make experiments   the simulator's report in docs/experiments, anew; resumable"
@@ -52,11 +53,17 @@ help:
 setup: $(STAMP)
 	@:
 
-$(STAMP): pyproject.toml requirements/dev.txt requirements/build.txt scripts/setup.sh scripts/setup_bpf.sh scripts/setup_faults.sh scripts/uv.sh
+$(STAMP): pyproject.toml requirements/dev.txt requirements/build.txt scripts/setup.sh scripts/uv.sh
 	@scripts/setup.sh
 	@touch $@
 
+# Debian packages for tests and benches; demo and agent need none but libbpf1, which eBPF sources load.
+tools:
+	@scripts/setup_tools.sh
+
+# The built objects are committed.
 bpf:
+	@scripts/apt.sh "Building BPF objects" clang llvm libbpf-dev || true
 	@$(MAKE) -C bpf
 
 demo: $(STAMP)
@@ -72,7 +79,7 @@ experiments: $(STAMP)
 java: $(STAMP)
 	@$(PYTHON) -m pointillist.broker.jars
 
-test: $(STAMP)
+test: $(STAMP) tools
 	@$(PYTHON) -m scripts.run_tests $(ARGS)
 
 # What needs neither a broker nor this kernel's programs, and no more than seconds each.
@@ -80,7 +87,7 @@ test-quick: $(STAMP)
 	@$(PYTHON) -m scripts.run_tests --quick $(ARGS)
 
 # What a loaded machine cannot do in the time of an ordinary run.
-test-long: $(STAMP) java
+test-long: $(STAMP) tools java
 	@$(PYTHON) -m pytest -m long $(ARGS)
 
 gpu-check:
@@ -134,14 +141,14 @@ bench-families: $(STAMP)
 bench-signatures: $(STAMP)
 	@$(PYTHON) -m bench.signatures
 
-bench-probes: $(STAMP)
-	@scripts/setup_bench.sh
+bench-probes: $(STAMP) tools
+	@scripts/apt.sh "bench-probes" bpftrace gcc libc6-dev binutils
 	@$(PYTHON) -m bench.probes $(ARGS)
 
-bench-agent: $(STAMP)
+bench-agent: $(STAMP) tools
 	@$(PYTHON) -m bench.agent $(ARGS)
 
-bench-discovery: $(STAMP)
+bench-discovery: $(STAMP) tools
 	@$(PYTHON) -m bench.discovery
 
 # Resumable: what was measured under this commit is kept; ARGS="--fresh" measures again.
@@ -153,11 +160,11 @@ bench-diagnosis: $(STAMP)
 ifeq ($(ARGS),)
 	@$(PYTHON) -m bench.diagnosis_figures
 else
-	@scripts/setup_faults.sh --strict
+	@scripts/apt.sh "The fault bench" stress-ng python3-torch gcc libc6-dev iproute2 util-linux
 	@$(PYTHON) -m bench.diagnosis $(ARGS)
 endif
 
-bench-diagnosis-gpu: $(STAMP)
+bench-diagnosis-gpu: $(STAMP) tools
 	@$(PYTHON) -m bench.diagnosis.gpu_faults $(or $(ARGS),judge)
 
 bench-audit: $(STAMP)

@@ -1,16 +1,27 @@
 #!/usr/bin/env bash
 # Make .venv as the requirement files say, every package by hash, and install the project editable.
+# Nothing is installed outside the checkout: what tests need of the system, `make tools` installs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-scripts/setup_bpf.sh
-scripts/setup_faults.sh
 uv=$(scripts/uv.sh)
 export VIRTUAL_ENV="$PWD/.venv"
 
+attempt() {
+    local said
+    said=$("$uv" "$@" 2>&1) || { scripts/say_failed.sh "Python packages could not be installed" "$said"; exit 1; }
+}
+
 if ! .venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-    "$uv" venv --quiet --clear --python '>=3.11' .venv
+    attempt venv --quiet --clear --python '>=3.11' .venv
 fi
 echo "Installing Python packages into .venv ..."
-"$uv" pip sync --quiet --require-hashes requirements/dev.txt requirements/build.txt
+sync=(pip sync --quiet --require-hashes requirements/dev.txt requirements/build.txt)
+# Hashes say what is installed, so what the cache has needs no network.
+"$uv" "${sync[@]}" --offline 2>/dev/null || attempt "${sync[@]}"
 # The build tools came by hash just now, so the build must not fetch its own.
-"$uv" pip install --quiet --no-deps --no-build-isolation --editable .
+attempt pip install --quiet --offline --no-deps --no-build-isolation --editable .
+
+# As root each role becomes a user of its own, who must read the code whatever root's umask is.
+if [ "$(id -u)" -eq 0 ]; then
+    chmod -R go+rX .venv wire privacy transport edge_agent aggregator simulator pointillist bpf
+fi

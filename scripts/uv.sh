@@ -24,6 +24,9 @@ if [ ! -x .tools/bin/uv ]; then
         echo "  apt-get install python3-venv" >&2
         exit 1
     fi
-    .tools/bin/python -m pip install --quiet --disable-pip-version-check uv >&2
+    if ! said=$(.tools/bin/python -m pip install --quiet --disable-pip-version-check uv 2>&1); then
+        scripts/say_failed.sh "uv, which installs the packages, could not be fetched" "$said"
+        exit 1
+    fi
 fi
 echo "$PWD/.tools/bin/uv"

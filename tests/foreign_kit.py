@@ -211,7 +211,7 @@ def kernel_headers() -> Headers:
 def _run(source: str, language: str, folders: tuple[Path, ...]) -> str:
     compiler, standard = {"c": ("gcc", "gnu17"), "cpp": ("g++", "gnu++14")}[language]
     if shutil.which(compiler) is None:
-        pytest.skip(f"needs {compiler}, as make setup installs it")
+        pytest.skip(f"needs {compiler}, as make tools installs it")
     with TemporaryDirectory() as folder:
         path, program = Path(folder, f"told.{language}"), Path(folder, "told")
         path.write_text(source)
@@ -221,6 +221,6 @@ def _run(source: str, language: str, folders: tuple[Path, ...]) -> str:
             capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip
         if missing := re.search(r"fatal error: (\S+): No such file", built.stderr):
-            pytest.skip(f"needs {missing[1]}, as make setup installs it")
+            pytest.skip(f"needs {missing[1]}, as make tools installs it")
         assert built.returncode == 0, built.stderr[:4000]
         return subprocess.run([program], capture_output=True, text=True, check=True).stdout

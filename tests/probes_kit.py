@@ -38,7 +38,7 @@ def compile_stub(*arguments: str | Path) -> None:
     """Run gcc."""
     for compiler in ("gcc", "g++"):
         if shutil.which(compiler) is None:
-            pytest.skip(f"needs {compiler}, as make setup installs it")
+            pytest.skip(f"needs {compiler}, as make tools installs it")
     subprocess.run(["gcc", "-O1", "-g0", "-w", *map(str, arguments)], check=True, timeout=60)
 
 

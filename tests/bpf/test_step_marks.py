@@ -22,7 +22,7 @@ from tests.bpf_kit import cgroup
 pytestmark = [
     pytest.mark.root,
     pytest.mark.kernel,
-    pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc, as make setup installs it"),
+    pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc, as make tools installs it"),
 ]
 
 STEP_NS = 2_000_000

@@ -63,7 +63,7 @@ def run(*command: str | Path, text: str | None = None) -> None:
 def compile_c(source: str, target: Path, *flags: str | Path) -> Path:
     """Compile one C source into `target`; gcc, at -O1, with a build id."""
     if shutil.which("gcc") is None:
-        pytest.skip("needs gcc, as make setup installs it")
+        pytest.skip("needs gcc, as make tools installs it")
     plain = ["-O1", "-Wl,--build-id=sha1", "-fcf-protection=none"]
     run("gcc", *plain, "-x", "c", "-", "-x", "none", "-o", target, *flags, text=source)
     return target

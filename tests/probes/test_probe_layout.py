@@ -104,7 +104,7 @@ def test_process_keys_are_whole_clock_ticks() -> None:
     assert process_key(7, 1_239_999_999) == (7, 1_230_000_000)
 
 
-@pytest.mark.skipif(shutil.which("clang") is None, reason="needs clang, as make setup installs it")
+@pytest.mark.skipif(shutil.which("clang") is None, reason="needs clang, as make tools installs it")
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_committed_gpu_objects_are_what_the_sources_build(tmp_path: Path, machine: str) -> None:
     name = f"gpu.{machine}.bpf.o"

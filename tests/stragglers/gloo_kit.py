@@ -31,7 +31,7 @@ def torch_missing() -> str | None:
         "import importlib.util as u, sys; sys.exit(not u.find_spec('torch'))",
     ]
     if subprocess.run(known, check=False, capture_output=True).returncode:
-        return "needs Debian's python3-torch, as make setup installs it for root"
+        return "needs Debian's python3-torch, as make tools installs it for root"
     if subprocess.run(["ip", "netns", "list"], check=False, capture_output=True).returncode:
         return "needs ip netns, of iproute2"
     return None

@@ -92,7 +92,7 @@ def test_collective_probes_of_nccl_are_those_that_all_must_enter(tmp_path: Path)
                 ["gcc", "-shared", "-o", tmp_path / library, source], check=True, timeout=60
             )
         except FileNotFoundError:
-            pytest.skip("needs gcc, as make setup installs it")
+            pytest.skip("needs gcc, as make tools installs it")
         text += f"7f00-7f10 r-xp 00000000 08:01 42   {tmp_path / library}\n"
     proc = tmp_path / "proc"
     (proc / "7").mkdir(parents=True)

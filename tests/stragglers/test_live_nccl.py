@@ -14,7 +14,7 @@ from tests.stragglers.nccl_kit import StubJob, stub_job
 pytestmark = [
     pytest.mark.root,
     pytest.mark.live,
-    pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc, as make setup installs it"),
+    pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc, as make tools installs it"),
 ]
 WATCH_S = 5.5
 

@@ -229,7 +229,7 @@ def test_collectives_are_found_in_the_libraries_of_a_process(tmp_path: Path) -> 
     try:
         subprocess.run(["gcc", "-shared", "-o", library, source], check=True, timeout=60)
     except FileNotFoundError:
-        pytest.skip("needs gcc, as make setup installs it")
+        pytest.skip("needs gcc, as make tools installs it")
     proc = tmp_path / "proc"
     for pid in ("7", "8"):
         (proc / pid).mkdir(parents=True)

@@ -24,7 +24,7 @@ def build_marks(folder: Path = CACHE / "diagnosis") -> Path:
         return target
     compiler = shutil.which("gcc") or shutil.which("clang") or shutil.which("cc")
     if compiler is None:
-        raise RuntimeError("expected gcc or clang, found neither: scripts/setup_faults.sh")
+        raise RuntimeError("expected gcc or clang, found neither: make tools")
     folder.mkdir(parents=True, exist_ok=True)
     flags = ["-O2", "-g0", "-shared", "-fPIC", "-fcf-protection=none"]
     made = target.with_suffix(".partial")

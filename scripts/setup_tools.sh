@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# What tests and benches need of the system: libbpf and BCC with kernel headers for the eBPF sources,
+# compilers for the programs that are probed, what the fault bench loads a host with, PyTorch for its
+# workloads (run by the system's Python, never a dependency of the product).
+# What is missing and cannot be installed is said; what needs it is then left out.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+./apt.sh "Tests of eBPF" libbpf1 libbpf-dev clang llvm make util-linux python3-bpfcc gcc g++ libc6-dev libstdc++6 || true
+./apt.sh "Comparing calls of C libraries with their headers" libbpfcc-dev libcap-dev bpftool || true
+./apt.sh "Tests of the fault bench" stress-ng python3-torch gcc libc6-dev iproute2 util-linux || true
+
+# BCC compiles on the host and looks for headers under the running kernel's release. Without its own
+# package another version does: the programs read no kernel struct, and a check at load says so.
+modules="/lib/modules/$(uname -r)"
+if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null || [ -e "$modules/build" ]; then
+    exit 0
+fi
+own="linux-headers-$(uname -r)"
+apt-cache show "$own" >/dev/null 2>&1 || own="linux-headers-$(dpkg --print-architecture)"
+./apt.sh "Tests of the BCC loader" "$own" || exit 0
+newest=$(find /usr/src -maxdepth 1 -name 'linux-headers-*' ! -name '*-common*' | sort -V | tail -n 1)
+if [ ! -e "$modules/build" ] && [ -n "$newest" ]; then
+    mkdir -p "$modules"
+    ln -s "$newest" "$modules/build"
+    ln -s "${newest%-*}-common" "$modules/source"
+fi

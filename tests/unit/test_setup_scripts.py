@@ -1,0 +1,109 @@
+"""What setting up installs, and what it says when it cannot: the scripts beside stub programs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FOLDERS = (
+    "wire", "privacy", "transport", "edge_agent", "aggregator", "simulator", "pointillist", "bpf",
+)  # fmt: skip
+NO_NETWORK = """error: Request failed after 3 retries in 3.8s
+  cause: error sending request
+  cause: failed to lookup address information: Temporary failure in name resolution"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The scripts alone, on a machine of root's with nothing installed and two stub installers."""
+    for name in ("scripts", "requirements"):
+        shutil.copytree(REPOSITORY / name, tmp_path / name, ignore=shutil.ignore_patterns("buf"))
+    for name in (*FOLDERS, "bin"):
+        (tmp_path / name).mkdir()
+    stub(tmp_path, "id", "echo 0")
+    stub(tmp_path, "dpkg-query", "exit 1")
+    stub(tmp_path, "apt-get", "")
+    stub(tmp_path, "uv", "mkdir -p .venv")
+    return tmp_path
+
+
+def stub(checkout: Path, name: str, code: str) -> None:
+    """Make a program that notes how it was called, then does `code`."""
+    path = checkout / "bin" / name
+    path.write_text(f'#!/bin/sh\necho "{name} $*" >>{checkout}/calls\n{code}\n')
+    path.chmod(0o755)
+
+
+def run(checkout: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    path = f"{checkout / 'bin'}:{os.environ['PATH']}"
+    return subprocess.run(
+        [checkout / command[0], *command[1:]],
+        env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def calls(checkout: Path, program: str) -> list[str]:
+    lines = (checkout / "calls").read_text().splitlines()
+    return [line for line in lines if line.startswith(f"{program} ")]
+
+
+def test_setup_installs_python_packages_and_nothing_else(checkout: Path) -> None:
+    done = run(checkout, "scripts/setup.sh")
+    assert done.returncode == 0, done.stderr
+    assert any("--require-hashes" in call for call in calls(checkout, "uv"))
+    assert calls(checkout, "apt-get") == []
+
+
+def test_setup_says_in_one_sentence_that_the_network_failed(checkout: Path) -> None:
+    stub(checkout, "uv", f"case $* in *sync*) echo '{NO_NETWORK}' >&2; exit 2;; esac")
+    done = run(checkout, "scripts/setup.sh")
+    assert done.returncode == 1
+    why = "the network or the package index did not answer"
+    assert done.stderr == f"Python packages could not be installed: {why}\n"
+
+
+def test_setup_repeats_what_else_the_installer_said_last(checkout: Path) -> None:
+    said = "error: Failed to install numpy\n  cause: No space left on device (os error 28)"
+    stub(checkout, "uv", f"echo '{said}' >&2; exit 2")
+    done = run(checkout, "scripts/setup.sh")
+    assert done.stderr.splitlines() == [
+        "Python packages could not be installed: No space left on device (os error 28)"
+    ]
+
+
+def test_setup_lets_others_read_the_code_that_root_installed(checkout: Path) -> None:
+    stub(checkout, "uv", "mkdir -p .venv/lib && touch .venv/lib/numpy.py && chmod -R 0700 .venv")
+    private = checkout / "wire" / "labels.py"
+    private.touch(0o600)
+    assert run(checkout, "scripts/setup.sh").returncode == 0
+    modes = [path.stat().st_mode & 0o777 for path in (private, checkout / ".venv" / "lib")]
+    assert modes == [0o644, 0o755]
+
+
+def test_apt_installs_what_is_missing_in_one_go_as_root(checkout: Path) -> None:
+    stub(checkout, "dpkg-query", "echo gcc installed; echo clang config-files; exit 1")
+    done = run(checkout, "scripts/apt.sh", "Tests", "gcc", "clang", "stress-ng")
+    assert done.returncode == 0
+    assert "install clang stress-ng" in calls(checkout, "apt-get")[-1]
+
+
+def test_apt_tells_others_than_root_what_is_left_out_and_why(checkout: Path) -> None:
+    stub(checkout, "id", "echo 1000")
+    done = run(checkout, "scripts/apt.sh", "Tests of eBPF", "gcc", "clang")
+    assert done.returncode == 1
+    command = "apt-get install --no-install-recommends clang gcc"
+    assert done.stderr == f"Tests of eBPF: left out until root runs: {command}\n"
+    assert calls(checkout, "apt-get") == []
+
+
+@pytest.mark.parametrize(("target", "expected"), [("demo", False), ("test", True)])
+def test_make_installs_tools_for_tests_and_not_for_the_demo(target: str, expected: bool) -> None:
+    done = subprocess.run(
+        ["make", "--dry-run", target], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    assert ("setup_tools" in done.stdout) == expected
