@@ -15,7 +15,7 @@ SITE := .venv/site
 .PHONY: help setup tools bpf demo test test-quick test-long gpu-check gpu-kit lint lint-python lint-proto lint-docs figures format lock
 .PHONY: kafka java bench-round bench-demo bench-audit bench-timing bench-outages bench-kafka bench-agent clean
 .PHONY: bench-families bench-signatures bench-discovery bench-probes bench-simulator experiments
-.PHONY: bench-diagnosis bench-diagnosis-gpu
+.PHONY: bench-diagnosis bench-diagnosis-gpu bench-first-release
 
 help:
 	@echo "make setup         .venv with everything, by hash"
@@ -37,6 +37,7 @@ help:
 	@echo "make bench-round   what 100,000 reports cost both aggregators"
 	@echo "make bench-demo    the demo's figures and the README's picture"
 	@echo "make bench-outages how many windows an outage of Kafka costs; 9 minutes, resumable"
+	@echo "make bench-first-release  from git clone to the first released number, packages cached"
 	@echo "make bench-kafka   what Kafka costs agents and the Leader"
 	@echo "make bench-families   GPU time that no rule names, and names the rules never saw"
 	@echo "make bench-signatures application classes on profiles that were not learned from"
@@ -131,6 +132,9 @@ bench-demo: $(STAMP)
 
 bench-outages: $(STAMP) java
 	@$(PYTHON) -m bench.outages $(ARGS)
+
+bench-first-release: $(STAMP)
+	@$(PYTHON) -m bench.first_release $(ARGS)
 
 bench-kafka: $(STAMP) java
 	@$(PYTHON) -m bench.kafka $(ARGS)

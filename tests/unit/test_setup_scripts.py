@@ -17,6 +17,8 @@ NO_NETWORK = """error: Request failed after 3 retries in 3.8s
   cause: error sending request
   cause: failed to lookup address information: Temporary failure in name resolution"""
 
+INSTALLED = "mkdir -p .venv/bin .venv/lib && ln -sf $PWD/bin/python .venv/bin/"
+
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
@@ -28,7 +30,8 @@ def checkout(tmp_path: Path) -> Path:
     stub(tmp_path, "id", "echo 0")
     stub(tmp_path, "dpkg-query", "exit 1")
     stub(tmp_path, "apt-get", "")
-    stub(tmp_path, "uv", "mkdir -p .venv")
+    stub(tmp_path, "python", "echo $PYTHONDONTWRITEBYTECODE")
+    stub(tmp_path, "uv", INSTALLED)
     return tmp_path
 
 
@@ -59,6 +62,15 @@ def test_setup_installs_python_packages_and_nothing_else(checkout: Path) -> None
     assert calls(checkout, "apt-get") == []
 
 
+def test_setup_compiles_what_the_demo_loads_whatever_the_environment_says(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    done = run(checkout, "scripts/setup.sh")
+    assert "simulator.slice_process" in calls(checkout, "python")[-1]
+    assert done.stdout.splitlines()[-1] == ""  # what the stub's environment says of bytecode
+
+
 def test_setup_says_in_one_sentence_that_the_network_failed(checkout: Path) -> None:
     stub(checkout, "uv", f"case $* in *sync*) echo '{NO_NETWORK}' >&2; exit 2;; esac")
     done = run(checkout, "scripts/setup.sh")
@@ -77,7 +89,7 @@ def test_setup_repeats_what_else_the_installer_said_last(checkout: Path) -> None
 
 
 def test_setup_lets_others_read_the_code_that_root_installed(checkout: Path) -> None:
-    stub(checkout, "uv", "mkdir -p .venv/lib && touch .venv/lib/numpy.py && chmod -R 0700 .venv")
+    stub(checkout, "uv", f"{INSTALLED} && touch .venv/lib/numpy.py && chmod -R 0700 .venv")
     private = checkout / "wire" / "labels.py"
     private.touch(0o600)
     assert run(checkout, "scripts/setup.sh").returncode == 0

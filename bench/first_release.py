@@ -1,0 +1,115 @@
+"""`make bench-first-release`: from `git clone` to the first number that `make demo` releases.
+
+Each run has a new folder that its owner alone may enter, as a home folder is: clone, install, play
+until the first window is out. The package cache alone is kept between runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from bench.record import ROOT, Figure, merge_result
+
+GOAL_S: Final = 60.0
+LONGEST_S: Final = 600.0
+_STAGES: Final = {
+    "cloned": "Installing Python packages",
+    "installed": "starting Leader",
+    "enrolled": "hosts enrolled",
+    "released": "window 1 of",
+}
+"""What a run has reached when the demo prints the words."""
+
+
+def main() -> None:
+    """Measure, print a table, write the figures beside the others of bench/results/suite.json."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=5)
+    wanted = parser.parse_args().runs
+    _fill_cache()
+    sys.stdout.write("".join(f"{name:>11}" for name in ("run", *_STAGES)) + "  seconds\n")
+    runs = []
+    for number in range(1, wanted + 1):
+        runs.append(first_release())
+        cells = "".join(f"{runs[-1][name]:11.1f}" for name in _STAGES)
+        sys.stdout.write(f"{number:11}{cells}\n")
+        sys.stdout.flush()
+    for figure in figures(runs):
+        sys.stdout.write(f"{figure.name:34} {figure.value:8.1f} {figure.unit} (goal {GOAL_S:g})\n")
+    merge_result("suite", "make bench-first-release", figures(runs))
+
+
+def figures(runs: Sequence[Mapping[str, float]]) -> list[Figure]:
+    """Give median and worst of the runs' last stage."""
+    released = [run["released"] for run in runs]
+    return [
+        Figure("first_release_seconds_warm", statistics.median(released), "s", GOAL_S),
+        Figure("first_release_seconds_warm_worst", max(released), "s", GOAL_S),
+    ]
+
+
+def first_release() -> dict[str, float]:
+    """Be a newcomer once; give the seconds to each stage.
+
+    Raises      RuntimeError with what was printed, where the first release does not come
+    """
+    with tempfile.TemporaryDirectory() as folder:  # 0700
+        began_s = time.monotonic()
+        _clone(Path(folder))
+        demo = _make(Path(folder) / "pointillist", "demo", "ARGS=--windows 2")
+        try:
+            return _stages(demo, began_s)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(demo.pid, signal.SIGINT)
+            demo.communicate()
+
+
+def _fill_cache() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        _clone(Path(folder))
+        said, _ = _make(Path(folder) / "pointillist", "setup").communicate(timeout=LONGEST_S)
+        sys.stdout.write(said)
+
+
+def _clone(folder: Path) -> None:
+    subprocess.run(["git", "clone", "--quiet", ROOT, "pointillist"], cwd=folder, check=True)
+
+
+def _make(checkout: Path, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        ["make", *words],
+        cwd=checkout,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        text=True,
+    )
+
+
+def _stages(demo: subprocess.Popen[str], began_s: float) -> dict[str, float]:
+    reached: dict[str, float] = {}
+    printed = []
+    for line in demo.stdout or ():
+        printed.append(line)
+        for name, words in _STAGES.items():
+            if name not in reached and words in line:
+                reached[name] = time.monotonic() - began_s
+        if "released" in reached:
+            return reached
+    raise RuntimeError(f"expected a released window, got:\n{''.join(printed[-20:])}")
+
+
+if __name__ == "__main__":
+    main()
