@@ -68,9 +68,9 @@ class FleetShape:
 
 @dataclass(frozen=True, slots=True)
 class LateHosts:
-    """Hosts (indices in the slice) whose reports of a window that ended at end_s are held back."""
+    """Hosts (indices in the slice) whose reports of a window are held back until it has closed."""
 
-    end_s: int
+    closes_s: int
     hosts: frozenset[int]
 
 
@@ -169,5 +169,6 @@ class FleetWindows:
         if start_s in self.late_hosts:
             late = np.isin(np.arange(shape.hosts), list(self.late_hosts[start_s].hosts))
         held = frozenset(np.flatnonzero(present & late).tolist())
-        self.late_hosts.setdefault(start_s, LateHosts(start_s + task.window_s, held))
+        closes_s = start_s + task.window_s + task.lateness_s
+        self.late_hosts.setdefault(start_s, LateHosts(closes_s, held))
         return present, late

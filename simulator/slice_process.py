@@ -12,10 +12,8 @@ import secrets
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import time
-from typing import Self
 
 from edge_agent.clock import SystemClock
 from edge_agent.epochs import Host
@@ -29,8 +27,7 @@ from privacy.noise_opendp import OpenDpSampler
 from privacy.noise_seeded import SeededBytes, SeededSampler
 from privacy.noise_table import TableSampler
 from privacy.signing import SigningKey
-from transport.kafka_settings import KafkaSettings
-from transport.opening import Side, TransportSettings, choose, open_transport, prepare_transport
+from transport.opening import Side, open_transport, prepare_transport
 from transport.privileges import AGENT_USER, drop_to
 from wire.catalogue import Catalogue
 from wire.envelope import unwrap
@@ -41,72 +38,19 @@ from wire.task import DEMO_DOMAIN
 from .fleet_windows import FleetShape, FleetWindows, Truth
 from .mischief import Mischief, MischievousTransport
 from .mixed_noise import MixedSampler
+from .slice_config import SliceConfig
 from .streams import stream
 from .workloads import load_workloads
 
 _IDLE_MS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class SliceConfig:
-    """What one process is told.
-
-    state_dir       its ledger, 0700; truth_file gets one line of JSON per window
-    opendp_hosts    of its hosts draw noise by opendp
-    log_dir         the embedded log, or None with kafka: a broker's host:port
-    tasks           how many tasks it waits for before it may end
-    lateness_s      of those tasks: a late report comes a second after it
-    """
-
-    name: str
-    first_host: int
-    hosts: int
-    gpus_per_host: int
-    dropout: float
-    late: float
-    seed: int | None
-    opendp_hosts: int
-    state_dir: str
-    log_dir: str | None
-    log_group: str | None
-    kafka: str | None
-    truth_file: str
-    leader_pk: str
-    helper_pk: str
-    n_min_at_least: int
-    tasks: int
-    lateness_s: int
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read the file that `write` wrote."""
-        return cls(**json.loads(path.read_text()))
-
-    def write(self, path: Path) -> None:
-        """Write it as JSON; it holds no secret."""
-        path.write_text(json.dumps(asdict(self)))
-
-    @property
-    def transport(self) -> TransportSettings:
-        """Where the log is."""
-        folder = Path(self.log_dir) if self.log_dir else None
-        return choose(folder, self.log_group, KafkaSettings((self.kafka,)) if self.kafka else None)
-
-    @property
-    def shape(self) -> FleetShape:
-        """What the windows need to know."""
-        return FleetShape(
-            self.first_host, self.hosts, self.gpus_per_host, self.dropout, self.late, self.seed
-        )
-
-
 class LateReports:
-    """Which reports the network holds back: those of hosts that the windows chose."""
+    """Which reports the network holds back a second too long: those of hosts that windows chose."""
 
-    def __init__(self, windows: FleetWindows, hosts: list[Host], lateness_s: int) -> None:
+    def __init__(self, windows: FleetWindows, hosts: list[Host]) -> None:
         self._windows = windows
         self._index = {bytes(host.host_id): index for index, host in enumerate(hosts)}
-        self._lateness_s = lateness_s
 
     def __call__(self, envelope: bytes) -> float:
         """Give the time until which a report is held back, 0 for one that is not."""
@@ -114,7 +58,13 @@ class LateReports:
         late = self._windows.late_hosts.get(report.header.window)
         if late is None or self._index.get(report.host_id) not in late.hosts:
             return 0.0
-        return late.end_s + self._lateness_s + 1.0
+        return late.closes_s + 1.0
+
+
+def _shape(config: SliceConfig) -> FleetShape:
+    """What the windows need to know."""
+    numbers = config.first_host, config.hosts, config.gpus_per_host
+    return FleetShape(*numbers, config.dropout, config.late, config.seed)
 
 
 def _samplers(config: SliceConfig) -> NoiseSampler:
@@ -176,7 +126,7 @@ class Slice:
             }
             write(json.dumps(line) + "\n")
 
-        return FleetWindows(Catalogue.load(), load_workloads(), self._config.shape, tell)
+        return FleetWindows(Catalogue.load(), load_workloads(), _shape(self._config), tell)
 
     def _shell(self, windows: FleetWindows) -> AgentShell:
         config, ids = self._config, [host.host_id for host in self.hosts]
@@ -206,7 +156,7 @@ class Slice:
             open_transport(config.transport, Side.AGGREGATOR),
             Mischief(),
             stream(config.seed, "mischief", config.first_host),
-            LateReports(windows, self.hosts, config.lateness_s),
+            LateReports(windows, self.hosts),
             time,
         )
         return AgentShell(participant, ledger, transport, windows, (), name=config.name)

@@ -19,7 +19,7 @@ from edge_agent.encode import encode_rows
 from edge_agent.seal_report import Sealing, seal_reports
 from privacy.noise import NoiseSampler
 from simulator import slice_process
-from simulator.slice_process import SliceConfig
+from simulator.slice_config import SliceConfig
 from wire.bounds import Scheme
 from wire.ids import TaskId
 from wire.task import Task

@@ -11,7 +11,7 @@ from typing import Final
 
 from aggregator.tasks import sign_roster, sign_task
 from privacy.signing import SigningKey
-from simulator.slice_process import SliceConfig
+from simulator.slice_config import SliceConfig
 from transport.keyfiles import HostKey, host_binding, machine_id, write_host_key, write_signing_key
 from transport.privileges import LEADER_USER
 from wire.catalogue import Catalogue
@@ -23,12 +23,12 @@ from .folders import RunFolders, write_public
 from .plan import (
     EVENT_SERIES,
     GPUS_PER_HOST,
-    LATENESS_S,
     MIX_SERIES,
     MIX_WEIGHTS,
     OPERATORS,
     WINDOW_S,
     DemoPlan,
+    lateness_s,
 )
 from .processes import Child, Family
 
@@ -62,6 +62,7 @@ class DemoFleet:
         self.options = options
         self.folders = folders
         self._family = family
+        self._began_s = 0.0
         self._leader_key = SigningKey.generate()
         self._helper_key = SigningKey.generate()
         self.catalogue = Catalogue.load()
@@ -81,6 +82,7 @@ class DemoFleet:
 
         Raises      ChildFailed, KeyFileRefused
         """
+        self._began_s = time.monotonic()
         live_pk = self._write_live() if self.options.plan.live else None
         self._write_parties()
         slices = self._write_slices()
@@ -171,7 +173,6 @@ peer_group = "{LEADER_USER if folders.several_users else ""}"
                 helper_pk=self.helper_pk.hex(),
                 n_min_at_least=options.plan.n_min,
                 tasks=1 + len(EVENT_SERIES),
-                lateness_s=LATENESS_S,
             )
             path = folders.base / f"{name}.json"
             config.write(path)
@@ -243,7 +244,9 @@ enabled = false
 
     def _sign_tasks(self) -> None:
         first = math.ceil((time.time() + LEAD_S) / WINDOW_S) * WINDOW_S
-        self.tasks = self.options.plan.tasks(self.catalogue, first, self.leader_pk, self.helper_pk)
+        patience_s = lateness_s(time.monotonic() - self._began_s)
+        parties = self.leader_pk, self.helper_pk
+        self.tasks = self.options.plan.tasks(self.catalogue, first, patience_s, *parties)
         for task in self.tasks:
             _, signed = sign_task(task, self._leader_key, self._helper_key)
             write_public(self.folders.signed / f"{task.series}.task", signed)

@@ -9,14 +9,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from aggregator.releases import read_releases
 from aggregator.statistics import released_units
 from privacy.planner import epsilon_of_mu
 from wire.section import Section
 from wire.task import SectionKind, SectionSpec, Task
 
 from .fleet import DemoFleet
-from .plan import EVENT_SERIES, GPUS_PER_HOST, LATENESS_S, MIX_SERIES, WINDOW_S
+from .plan import EVENT_SERIES, GPUS_PER_HOST, MIX_SERIES, WINDOW_S
 from .processes import Family
 from .screen import Frame
 from .tally import Tally, read_truths
@@ -32,7 +31,7 @@ def follow(fleet: DemoFleet, family: Family, show: Callable[[Frame], None]) -> T
     Raises      ChildFailed, TimeoutError
     """
     tally = _empty_tally(fleet)
-    deadline = fleet.last_window + WINDOW_S + LATENESS_S + GRACE_S
+    deadline = fleet.last_window + WINDOW_S + fleet.tasks[0].lateness_s + GRACE_S
     while True:
         family.check()
         refresh(fleet, tally)
@@ -56,6 +55,9 @@ def complete(fleet: DemoFleet, tally: Tally) -> bool:
 
 def refresh(fleet: DemoFleet, tally: Tally) -> None:
     """Read what has been released and what the simulated hosts wrote."""
+    # The first time is while the hosts prepare: loading pandas then delays nobody.
+    from aggregator.releases import read_releases
+
     if any(fleet.folders.releases.rglob("*.parquet")):
         tally.load_releases(read_releases(fleet.folders.releases))
     tally.truths = read_truths(fleet.folders.truth, fleet.options.processes)
@@ -164,6 +166,8 @@ def live_reports(fleet: DemoFleet) -> dict[str, int]:
 
 def latencies_s(fleet: DemoFleet) -> list[float]:
     """Seconds from the end of each window of the mix to its release."""
+    from aggregator.releases import read_releases
+
     frame = read_releases(fleet.folders.releases, series=MIX_SERIES)
     rows = frame[["window_start", "released_at"]].drop_duplicates()
     waits = rows["released_at"] - rows["window_start"]

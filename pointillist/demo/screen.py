@@ -114,9 +114,14 @@ def share(value: float) -> str:
 
 
 def _value(view: CellView) -> Text:
+    return Text(f"{with_error(view):>13}", "dim" if view.below_noise else "")
+
+
+def with_error(view: CellView) -> str:
+    """A released share and half of its interval as percent, without the sign."""
     if view.below_noise:
-        return Text("below noise", "dim")
-    return Text(f"{share(view.released):>5} ±{100 * Z95 * view.standard_error:5.2f}")
+        return "below noise"
+    return f"{share(view.released)} ± {share(Z95 * view.standard_error)}"
 
 
 def _bar(view: CellView) -> Text:

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from pointillist.live_stage import LiveStage
 
-from .screen import Frame, render
+from .screen import Frame, families, readable, render, with_error
 
 
 class Stage(LiveStage):
@@ -36,7 +36,9 @@ class Stage(LiveStage):
 def _line(frame: Frame) -> str:
     if not frame.window:
         return f"{frame.roster:,} hosts enrolled, {frame.stage}"
+    above = [view for view in families(frame.latest) if not view.below_noise]
+    numbers = "".join(f"{readable(view.cell)} {with_error(view)} %, " for view in above[:1])
     return (
-        f"window {frame.window} of {frame.windows}: {frame.hosts:,} of {frame.roster:,} hosts, "
-        f"epsilon {frame.epsilon_spent:.2f} of {frame.epsilon:g}"
+        f"window {frame.window} of {frame.windows}: {numbers}{frame.hosts:,} of {frame.roster:,} "
+        f"hosts, epsilon {frame.epsilon_spent:.2f} of {frame.epsilon:g}"
     )

@@ -12,9 +12,10 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import NormalDist
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import pandas as pd
+if TYPE_CHECKING:
+    import pandas as pd
 
 NORMAL: Final = NormalDist()
 Z95: Final = NORMAL.inv_cdf(0.975)

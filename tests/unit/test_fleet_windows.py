@@ -19,7 +19,8 @@ SHAPE = FleetShape(0, 20, 8, dropout=0.1, late=0.0, seed=7)
 
 @pytest.fixture
 def tasks() -> list[Task]:
-    return DemoPlan(20, 2, live=False).tasks(Catalogue.load(), FIRST, bytes(32), bytes([1]) * 32)
+    plan = DemoPlan(20, 2, live=False)
+    return plan.tasks(Catalogue.load(), FIRST, 2, bytes(32), bytes([1]) * 32)
 
 
 def closed(tasks: Sequence[Task], looks: Sequence[int]) -> list[tuple[bytes, int, bytes]]:
@@ -32,8 +33,21 @@ def closed(tasks: Sequence[Task], looks: Sequence[int]) -> list[tuple[bytes, int
     return [(one.task_id, one.start_s, one.rows.tobytes()) for one in found]
 
 
+@pytest.mark.parametrize(
+    ("windows", "of_events"), [(24, [21, 22, 23]), (3, [0, 1, 2]), (2, [0, 0, 1]), (1, [0, 0, 0])]
+)
+def test_event_sections_have_a_window_each_where_there_are_enough(
+    windows: int, of_events: list[int]
+) -> None:
+    plan = DemoPlan(20, windows, live=False)
+    mix, *events = plan.tasks(Catalogue.load(), FIRST, 2, bytes(32), bytes([1]) * 32)
+    assert mix.windows == windows
+    assert [(task.first_window - FIRST) // WINDOW_S for task in events] == of_events
+    assert {task.windows for task in events} == {1}
+
+
 def test_windows_come_in_one_order_however_late_they_are_asked_for(tasks: list[Task]) -> None:
     in_time = closed(tasks, [FIRST + WINDOW_S, FIRST + 2 * WINDOW_S])
-    assert [start for _, start, _ in in_time] == [FIRST] + [FIRST + WINDOW_S] * 4
+    assert [start for _, start, _ in in_time] == [FIRST] * 3 + [FIRST + WINDOW_S] * 2
     assert closed(tasks, [FIRST + 9 * WINDOW_S]) == in_time
     assert closed(tasks[::-1], [FIRST + 9 * WINDOW_S]) == in_time
