@@ -1,4 +1,4 @@
-"""Programs run as from a checkout that root alone may enter."""
+"""Programs run on disks that are closed, full or read-only, by mounts that nobody else sees."""
 
 from __future__ import annotations
 
@@ -15,24 +15,34 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 _UNSHARE = ("unshare", "--mount", "--propagation", "private")
 
 
-def closed(command: Sequence[object], folder: Path = REPOSITORY) -> list[str]:
+def closed(
+    command: Sequence[object], folder: Path = REPOSITORY, more: Sequence[str] = ()
+) -> list[str]:
     """Give the command that runs `command` where a folder is root's alone, as far as we may.
 
     folder      the checkout, or one above it
+    more        further lines of shell, mounts for example
 
     In a mount namespace of its own an empty folder of mode 0700 stands there, with the checkout at
     its place inside: nothing is copied, and every path stays.
     """
-    words = [str(word) for word in command]
-    if not may_close():
-        return words
+    if not may_mount():
+        return [str(word) for word in command]
     ensure_users()
-    script = ["set -e", *_mounts(folder), f"cd {_quoted(REPOSITORY)}", f"exec {shlex.join(words)}"]
+    return mounted([*_mounts(folder), *more, f"cd {_quoted(REPOSITORY)}"], command)
+
+
+def mounted(mounts: Sequence[str], command: Sequence[object]) -> list[str]:
+    """Give the command that runs `command` after some mounts, which nobody else sees.
+
+    mounts      lines of shell
+    """
+    script = ["set -e", *mounts, f"exec {shlex.join(str(word) for word in command)}"]
     return [*_UNSHARE, "sh", "-c", "\n".join(script)]
 
 
 @cache
-def may_close() -> bool:
+def may_mount() -> bool:
     """Whether this machine lets us make a mount namespace: root in a container may not."""
     return os.geteuid() == 0 and not subprocess.run([*_UNSHARE, "true"], check=False).returncode
 

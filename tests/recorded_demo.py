@@ -28,7 +28,7 @@ def _recorded(self: Family, name: str, *module: str) -> Child:
     return _start(self, name, *module)
 
 
-def _read_releases(fleet: DemoFleet, tally: Tally, output: Path) -> summary.Summary:
+def _read_releases(fleet: DemoFleet, tally: Tally) -> summary.Summary:
     broker, folders = fleet.options.kafka, fleet.folders
     where = (
         choose(None, None, KafkaSettings((broker,)))
@@ -40,7 +40,7 @@ def _read_releases(fleet: DemoFleet, tally: Tally, output: Path) -> summary.Summ
         cores = [unwrap(record.value, 1 << 10)[1] for record in consumer.poll(100, 1.0)]
         consumer.close()
     Path(f"{os.environ[FILE]}.releases").write_text("\n".join(core.hex() for core in cores))
-    return _summarise(fleet, tally, output)
+    return _summarise(fleet, tally)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import sys
-import time
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .output import CommandError, ExitCode, JsonFlag, emit, say, unavailable, usage_error
+from .run_folder import new_run_folder
 
 if TYPE_CHECKING:
-    from pointillist.demo.fleet import DemoOptions
+    from pointillist.demo.fleet import DemoFleet, DemoOptions
+    from pointillist.demo.tally import Tally
 
 app = typer.Typer(
     help="Play a simulated fleet of 12,000 GPUs on this machine through the real protocol.",
@@ -108,7 +110,6 @@ def _play(options: DemoOptions, output: Path, json: bool, *, kafka: bool) -> Non
     from pointillist.broker.jars import BrokerError
     from pointillist.demo.fleet import DemoFleet
     from pointillist.demo.folders import RunFolders
-    from pointillist.demo.plan import MIX_SERIES
     from pointillist.demo.processes import ChildFailed, Family
     from pointillist.demo.run import follow
     from pointillist.demo.stage import Stage
@@ -116,7 +117,7 @@ def _play(options: DemoOptions, output: Path, json: bool, *, kafka: bool) -> Non
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     console = Console(stderr=True)
-    folder = _output_folder(output)
+    folder = new_run_folder(output, "demo", "--output")
     folders = RunFolders.make(embedded=not kafka)
     try:
         with ExitStack() as stack:
@@ -129,17 +130,7 @@ def _play(options: DemoOptions, output: Path, json: bool, *, kafka: bool) -> Non
                 fleet.start()
                 tally = follow(fleet, family, stage.show)
             family.stop()
-            from pointillist.demo.summary import events_of, summarise
-
-            summary = summarise(fleet, tally, folder)
-        if json:
-            emit(asdict(summary), json)
-        else:
-            from pointillist.demo.farewell import tell
-
-            mean = tally.running_mean(MIX_SERIES, "kernel_mix")
-            tell(Console(), summary, mean, events_of(fleet, tally))
-        _check_released(summary.windows_released, folders.logs)
+            _end(fleet, tally, folder, json)
     except (BrokerError, ChildFailed) as error:
         raise unavailable(str(error)) from error
     finally:
@@ -148,9 +139,34 @@ def _play(options: DemoOptions, output: Path, json: bool, *, kafka: bool) -> Non
             folder.rmdir()  # an interrupted run leaves no empty folder
 
 
-def _check_released(windows: int, logs: Path) -> None:
-    if windows == 0:
-        raise CommandError(ExitCode.FAILED, "nothing was released", f"the logs are in {logs}")
+def _end(fleet: DemoFleet, tally: Tally, folder: Path, json: bool) -> None:
+    """Show what came of a run, and keep it.
+
+    Raises      CommandError where nothing was released, or where its disk did not take the files
+    """
+    from rich.console import Console
+
+    from pointillist.demo.farewell import tell
+    from pointillist.demo.keep import keep
+    from pointillist.demo.plan import MIX_SERIES
+    from pointillist.demo.summary import events_of, summarise, write_results
+
+    summary = summarise(fleet, tally)
+    if not summary.windows_released:
+        logs = shutil.copytree(fleet.folders.logs, folder / "logs")
+        late = summary.rejections.get("window_late", 0)
+        why = f": {late:,} reports came too late for this machine's pace" if late else ""
+        hint = f"fewer hosts need less: --hosts 300; the logs are in {logs}"
+        raise CommandError(ExitCode.FAILED, f"nothing was released{why}", hint)
+    kept = keep(lambda where: write_results(fleet, tally, summary, where), folder)
+    shown = kept.written or summary
+    if json:
+        emit(asdict(shown), json)
+    else:
+        mean = tally.running_mean(MIX_SERIES, "kernel_mix")
+        tell(Console(), shown, mean, events_of(fleet, tally))
+    if kept.problem is not None:
+        raise unavailable(kept.problem)
 
 
 def _broker(stack: ExitStack, folder: Path) -> str:
@@ -178,12 +194,6 @@ def _check_trace(trace: Path) -> None:
 def _interrupt(number: int, frame: object) -> None:
     del number, frame
     raise KeyboardInterrupt
-
-
-def _output_folder(base: Path) -> Path:
-    folder = base.resolve() / time.strftime("demo-%Y%m%d-%H%M%S")
-    folder.mkdir(parents=True)
-    return folder
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .output import CommandError, ExitCode, JsonFlag, emit, need_file, reported, say, usage_error
+from .run_folder import writable_folder
 
 if TYPE_CHECKING:
     from simulator.experiments.file import Experiment
@@ -65,7 +66,7 @@ def experiment(
     with reported(ExitCode.USAGE, ExperimentError):
         asked = load(file, KINDS, FIGURES)
     chosen = _chosen(asked, part)
-    folder = out or Path("runs") / f"experiment-{asked.name}"
+    folder = writable_folder(out or Path("runs") / f"experiment-{asked.name}", "--out")
     runs = _runs(chosen, file)
     if fresh:
         _forget(runs, folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +19,7 @@ from .output import (
     say,
     usage_error,
 )
+from .run_folder import new_run_folder, writable_folder
 
 _EXAMPLES = """Examples:
 
@@ -227,14 +227,14 @@ def _check_fidelity(fidelity: str | None) -> None:
 
 
 def _folder(out: Path | None, name: str) -> Path:
-    folder = out or Path("runs") / time.strftime(f"simulate-{name}-%Y%m%d-%H%M%S")
-    if folder.exists() and any(folder.iterdir()):
+    if out is None:
+        return new_run_folder(Path("runs"), f"simulate-{name}", "--out")
+    if out.exists() and any(out.iterdir()):
         raise usage_error(
-            f"{folder}: expected a new or empty folder, found files in it",
-            f"go on with it: pointillist simulate --resume {folder}",
+            f"{out}: expected a new or empty folder, found files in it",
+            f"go on with it: pointillist simulate --resume {out}",
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    return writable_folder(out, "--out")
 
 
 def _export(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import matplotlib
@@ -39,8 +40,10 @@ def draw(
     _over_time(axes[0][1], mean, by_window)
     for axis, (name, struck) in zip(axes[-1], events.items(), strict=False):
         _events(axis, name, struck)
-    figure.savefig(path, dpi=110)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=110)
     plt.close(figure)
+    path.write_bytes(picture.getvalue())  # a full disk is then an OSError that says so
 
 
 def _mix(axis: Axes, mean: list[CellView]) -> None:

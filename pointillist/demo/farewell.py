@@ -37,7 +37,11 @@ def tell(
     rest = [view for view in ranked(mean) if view.cell in REST]
     _tell_cells(console, title, [*rest, *families(mean)], mean, lambda value: share(value) + " %")
     for name, one in events.items():
-        title = f"{name.replace('_', ' ').capitalize()}, of {one.hosts:,} hosts"
+        section = name.replace("_", " ").capitalize()
+        if not one.hosts:
+            _prose(console, f"{section}: the window was not released\n")
+            continue
+        title = f"{section}, of {one.hosts:,} hosts"
         shown, hosts = ranked(one.views)[:SHOWN], one.hosts
         _tell_cells(console, title, shown, one.views, _in_hosts(hosts))
     _tell_privacy(console, summary)
@@ -112,9 +116,14 @@ def _tell_checks(console: Console, summary: Summary) -> None:
         "the two parties' transcripts "
         + ("agree" if summary.transcripts_agree else "[bold red]DO NOT AGREE[/bold red]"),
     ]
-    if summary.live_reports_sent:
+    if summary.windows_released < summary.windows:
         lines.insert(
-            3,
+            0,
+            f"[bold]{summary.windows_released} of {summary.windows} windows were released[/bold]: "
+            "reports of the others came too late for this machine's pace; fewer hosts need less",
+        )
+    if summary.live_reports_sent:
+        lines.append(
             f"this host sent {summary.live_reports_sent} reports: "
             f"{summary.live_reports_in_leader_transcript} are in the Leader's transcript, "
             f"{summary.live_reports_in_helper_transcript} in the Helper's",
@@ -128,6 +137,8 @@ def _tell_checks(console: Console, summary: Summary) -> None:
 
 
 def _tell_files(console: Console, summary: Summary) -> None:
+    if not summary.files:
+        return
     console.print("\n[bold]Files[/bold]")
     for name, path in summary.files.items():
         console.print(f"{name:18} {path}", highlight=False, soft_wrap=True)

@@ -36,7 +36,8 @@ class RunFolders:
         for folder in (folders.leader, folders.helper, folders.agents):
             folder.mkdir(mode=0o700)
         for folder in (folders.releases, folders.truth, folders.signed, folders.logs):
-            folder.mkdir(mode=0o755)
+            folder.mkdir()
+            folder.chmod(0o755)  # whatever this process's umask would close
         if embedded:
             open_transport(EmbeddedSettings(folders.log, folders.log_group), Side.AGENT).close()
         return folders

@@ -1,16 +1,21 @@
-"""What a demo run ends with: coverage, the live host's reports, and files."""
+"""What a demo run comes to: coverage, the live host's reports, and the files that say so."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import statistics
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from aggregator.directory import PinnedParties
-from aggregator.transcript import export_transcript, read_transcript, verify_transcripts
+from aggregator.transcript import (
+    Transcript,
+    export_transcript,
+    read_transcript,
+    verify_transcripts,
+)
 
 from .fleet import DemoFleet
 from .plan import MIX_SERIES
@@ -24,6 +29,7 @@ class Summary:
     """Everything a script may want to know of a run; shares are of GPU wall time or of hosts.
 
     event_hosts   by section, the hosts accepted in its window: what its shares are of
+    files         what it is -> path; empty until they are written
     """
 
     hosts: int
@@ -53,29 +59,27 @@ class Summary:
     mix: list[dict[str, Any]]
     events: dict[str, list[dict[str, Any]]]
     event_hosts: dict[str, int]
-    files: dict[str, str]
+    files: dict[str, str] = field(default_factory=dict)
 
 
-def summarise(fleet: DemoFleet, tally: Tally, output: Path) -> Summary:
-    """Write chart, released Parquet, transcripts and summary.json into `output`.
+def summarise(fleet: DemoFleet, tally: Tally) -> Summary:
+    """Sum up what was seen and what both parties wrote down; writes nothing.
 
     Raises      StateUnusable when a party's state cannot be read
     """
     mean = tally.running_mean(MIX_SERIES, "kernel_mix")
-    windows = tally.windows(MIX_SERIES)
-    by_window = [tally.section(MIX_SERIES, "kernel_mix", window) for window in windows]
+    by_window = _by_window(tally)
     events = events_of(fleet, tally)
-    files = _write_files(fleet, output, mean, by_window, events)
     covered, checked = tally.coverage()
     low, high = _binomial_bounds(checked)
     waits = sorted(latencies_s(fleet)) or [float("nan")]
-    sent, in_leader, in_helper, agree = _transcripts(fleet, output)
+    sent, in_leader, in_helper, agree = _compare_transcripts(fleet)
     task = fleet.tasks[0]
-    summary = Summary(
+    return Summary(
         hosts=fleet.options.plan.roster,
         gpus=fleet.options.plan.gpus,
         windows=fleet.options.plan.windows,
-        windows_released=len(windows),
+        windows_released=len(by_window),
         epsilon=task.epsilon_millionths / 1e6,
         delta=task.delta_1e12 / 1e12,
         epsilon_spent=round(epsilon_spent(fleet, tally), 4),
@@ -101,16 +105,37 @@ def summarise(fleet: DemoFleet, tally: Tally, output: Path) -> Summary:
         mix=[_cell(view) for view in ranked(mean)],
         events={name: [_cell(view) for view in ranked(one.views)] for name, one in events.items()},
         event_hosts={name: one.hosts for name, one in events.items()},
-        files=files,
     )
-    (output / "summary.json").write_text(json.dumps(asdict(summary), indent=2) + "\n")
+
+
+def write_results(fleet: DemoFleet, tally: Tally, summary: Summary, output: Path) -> Summary:
+    """Write chart, released Parquet, transcripts and summary.json; give it with their names.
+
+    Raises      OSError
+    """
+    names = {
+        "chart": "demo.png",
+        "releases": "releases",
+        "summary": "summary.json",
+        "leader_transcript": "leader-transcript.json",
+        "helper_transcript": "helper-transcript.json",
+    }
+    files = {what: output / name for what, name in names.items()}
+    summary = replace(summary, files={what: str(path) for what, path in files.items()})
+    shutil.copytree(fleet.folders.releases, files["releases"])
+    leader, helper = _transcripts(fleet)
+    export_transcript(leader, files["leader_transcript"])
+    export_transcript(helper, files["helper_transcript"])
+    files["summary"].write_text(json.dumps(asdict(summary), indent=2) + "\n")
+    _draw(fleet, tally, files["chart"])
     return summary
 
 
 def events_of(fleet: DemoFleet, tally: Tally) -> dict[str, Struck]:
     """Give the release of each event section, in the order they are shown."""
+    windows = {task.series: task.last_window for task in fleet.tasks}
     return {
-        section: tally.struck(series, section, fleet.last_window)
+        section: tally.struck(series, section, windows[series])
         for series, section in event_sections()
     }
 
@@ -123,40 +148,32 @@ def _binomial_bounds(checked: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _write_files(
-    fleet: DemoFleet,
-    output: Path,
-    mean: list[CellView],
-    by_window: list[list[CellView]],
-    events: dict[str, Struck],
-) -> dict[str, str]:
+def _draw(fleet: DemoFleet, tally: Tally, path: Path) -> None:
     from .chart import draw  # matplotlib takes seconds to load: not while the fleet starts
 
-    plan = fleet.options.plan
+    plan, by_window, events = fleet.options.plan, _by_window(tally), events_of(fleet, tally)
     title = (
         f"Pointillist demo: {plan.roster:,} hosts, {plan.gpus:,} GPUs, "
         f"{len(by_window)} windows, epsilon {fleet.tasks[0].epsilon_millionths / 1e6:g}"
     )
-    chart, releases = output / "demo.png", output / "releases"
-    shown = {name: events[name] for name in ("incidents", "hardware_faults")}
-    draw(chart, title, mean, by_window, shown)
-    shutil.copytree(fleet.folders.releases, releases)
-    return {
-        "chart": str(chart),
-        "releases": str(releases),
-        "summary": str(output / "summary.json"),
-        "leader_transcript": str(output / "leader-transcript.json"),
-        "helper_transcript": str(output / "helper-transcript.json"),
-    }
+    shown = {name: events[name] for name in ("incidents", "hardware_faults") if events[name].hosts}
+    draw(path, title, tally.running_mean(MIX_SERIES, "kernel_mix"), by_window, shown)
 
 
-def _transcripts(fleet: DemoFleet, output: Path) -> tuple[int, int, int, bool]:
-    """Export and compare both transcripts; look for this host's reports in each."""
-    folders = fleet.folders
-    leader = read_transcript(folders.leader / "state" / "leader.sqlite")
-    helper = read_transcript(folders.helper / "state" / "helper.sqlite")
-    export_transcript(leader, output / "leader-transcript.json")
-    export_transcript(helper, output / "helper-transcript.json")
+def _by_window(tally: Tally) -> list[list[CellView]]:
+    windows = tally.windows(MIX_SERIES)
+    return [tally.section(MIX_SERIES, "kernel_mix", window) for window in windows]
+
+
+def _transcripts(fleet: DemoFleet) -> tuple[Transcript, Transcript]:
+    """Read the Leader's and the Helper's."""
+    leader, helper = fleet.folders.leader / "state", fleet.folders.helper / "state"
+    return read_transcript(leader / "leader.sqlite"), read_transcript(helper / "helper.sqlite")
+
+
+def _compare_transcripts(fleet: DemoFleet) -> tuple[int, int, int, bool]:
+    """Look for this host's reports in both transcripts, and whether these agree."""
+    leader, helper = _transcripts(fleet)
     verdict = verify_transcripts(leader, helper, PinnedParties(fleet.leader_pk, fleet.helper_pk))
     ids = [bytes.fromhex(one) for one in live_reports(fleet)]
     found = [sum(1 for one in ids if party.contains(one)) for party in (leader, helper)]

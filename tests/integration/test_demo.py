@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +21,7 @@ import pytest
 from aggregator.releases import read_releases
 from aggregator.transcript import read_transcript
 from tests import recording_slice
-from tests.closed_kit import closed
+from tests.closed_kit import closed, may_mount
 from tests.conftest import why_not
 from wire.release import vector_hash
 
@@ -42,11 +44,30 @@ def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
     return dict(json.loads(out))
 
 
+def finish_on_full_disk(process: subprocess.Popen[str], output: Path) -> dict[str, Any]:
+    """As `finish`: the results are shown, and the files are elsewhere."""
+    out, err = process.communicate(timeout=LONGEST_S)
+    assert process.returncode == 4, err[-3000:]
+    assert f"No space left on device; the files are in {tempfile.gettempdir()}" in err
+    summary = dict(json.loads(out))
+    kept = Path(summary["files"]["summary"]).parent
+    shutil.copytree(kept, output, dirs_exist_ok=True)
+    shutil.rmtree(kept)
+    summary["files"] = {what: str(output / Path(p).name) for what, p in summary["files"].items()}
+    return summary
+
+
 def start(
-    output: Path, *options: str, module: str = "pointillist", record: Path | None = None
+    output: Path,
+    *options: str,
+    module: str = "pointillist",
+    record: Path | None = None,
+    full_disk: bool = False,
 ) -> subprocess.Popen[str]:
+    output.mkdir()
+    disk = [f"mount -t tmpfs -o size=64k tmpfs {output}"] if full_disk else []
     # Where it is root, the most usual place to start it from is a folder that root alone may enter.
-    command = closed(demo_command(output, *options, "--json", module=module))
+    command = closed(demo_command(output, *options, "--json", module=module), more=disk)
     environment = {**os.environ, recording_slice.FILE: str(record)} if record else None
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
@@ -57,6 +78,7 @@ def start(
 class SeededRuns:
     """One seed twice, at the same time; the second wrote down what it encoded and drew.
 
+    The first has a full disk for its files where this machine lets us mount one.
     The second goes through Kafka where this machine can run it.
     """
 
@@ -89,12 +111,17 @@ def run_seeded(folder: Path, at_once: bool) -> SeededRuns:
     sizes = ("--hosts", "40", "--windows", str(WINDOWS), "--processes", "1")
     options = (*sizes, "--seed", SEED, "--opendp-hosts", "0", "--no-live")
     kafka = [] if why_not("kafka") else ["--kafka"]
-    embedded = start(folder / "embedded", *options)
-    first = None if at_once else finish(embedded)
+    full, output = may_mount(), folder / "embedded"
+    embedded = start(output, *options, full_disk=full)
+
+    def finished() -> dict[str, Any]:
+        return finish_on_full_disk(embedded, output) if full else finish(embedded)
+
+    first = None if at_once else finished()
     recorded = start(
         folder / "recorded", *options, *kafka, module="tests.recorded_demo", record=record
     )
-    summaries = first or finish(embedded), finish(recorded)
+    summaries = first or finished(), finish(recorded)
     windows = [json.loads(line) for line in record.read_text().splitlines()]
     releases = Path(f"{record}.releases").read_text().splitlines()
     return SeededRuns(*summaries, windows, releases)
@@ -102,7 +129,9 @@ def run_seeded(folder: Path, at_once: bool) -> SeededRuns:
 
 @pytest.mark.timeout(2 * LONGEST_S)
 def test_demo_releases_with_this_host_in_both_transcripts(tmp_path: Path) -> None:
-    summary = finish(start(tmp_path, "--hosts", "120", "--windows", "2", "--opendp-hosts", "4"))
+    summary = finish(
+        start(tmp_path / "runs", "--hosts", "120", "--windows", "2", "--opendp-hosts", "4")
+    )
     assert summary["windows_released"] == 2
     assert summary["transcripts_agree"]
     sent = summary["live_reports_sent"]

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.closed_kit import REPOSITORY, closed, may_close
+from tests.closed_kit import REPOSITORY, closed, may_mount
 from transport.code_folders import reachable
 
 ROLE_PACKAGES = ("wire", "privacy", "transport", "edge_agent", "aggregator")
-CLOSABLE = pytest.mark.skipif(not may_close(), reason="needs root that may mount")
+CLOSABLE = pytest.mark.skipif(not may_mount(), reason="needs root that may mount")
 
 _LATE = f"""
 import importlib, pkgutil

@@ -1,0 +1,56 @@
+"""Folders for results: made, or refused with the option that names another."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+from .output import CommandError, ExitCode
+
+_DISK: Final = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
+"""What may be over when it is tried again; anything else needs another folder."""
+
+
+def new_run_folder(base: Path, name: str, option: str) -> Path:
+    """Make `base`/`name`-TIME; runs of the same second are told apart by a number.
+
+    option      what names another base, for the refusal
+    Raises      CommandError
+    """
+    stem = base.resolve() / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for number in itertools.count(1):
+        folder = stem if number == 1 else stem.with_name(f"{stem.name}-{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            if folder.is_dir():
+                continue
+            raise _refusal(base, option, "a file stands there") from None
+        except OSError as error:
+            raise _refusal(base, option, error.strerror, error.errno) from error
+        return folder
+    raise AssertionError("counting does not end")
+
+
+def writable_folder(folder: Path, option: str) -> Path:
+    """Give a folder, made where it is missing.
+
+    Raises      CommandError where it cannot be made or written
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _refusal(folder, option, error.strerror, error.errno) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise _refusal(folder, option, "it is read-only")
+    return folder
+
+
+def _refusal(folder: Path, option: str, why: str | None, number: int | None = None) -> CommandError:
+    code = ExitCode.UNAVAILABLE if number in _DISK else ExitCode.USAGE
+    said = f"{option}: expected a folder that results can be written to, got {folder}: {why}"
+    return CommandError(code, said)

@@ -1,0 +1,101 @@
+"""What a demo says of its windows: while they come, and where a machine was too slow for some."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from rich.console import Console
+
+from pointillist.cli import demo as command
+from pointillist.cli.output import CommandError
+from pointillist.demo import farewell, summary
+from pointillist.demo.fleet import DemoFleet
+from pointillist.demo.plan import lateness_s
+from pointillist.demo.screen import Frame
+from pointillist.demo.stage import Stage
+from pointillist.demo.summary import Summary
+from pointillist.demo.tally import CellView, Struck, Tally
+
+MIX = [CellView("idle", 0.41, 0.0033, 0.41), CellView("gpu_time/gemm", 0.19, 0.0033, 0.193)]
+WHOLE = Summary(
+    hosts=40, gpus=320, windows=3, windows_released=3, epsilon=2.0, delta=1e-9, epsilon_spent=2.0,
+    standard_error_percent_window=1.0, families_above_noise=1, families_above_noise_expected=1.0,
+    cells_checked=10, interval_coverage_percent=95.0, interval_coverage_binomial_low_percent=90.0,
+    interval_coverage_binomial_high_percent=100.0, window_end_to_release_p50_s=2.2,
+    window_end_to_release_p90_s=2.9, rejections={}, live_reports_sent=0,
+    live_reports_in_leader_transcript=0, live_reports_in_helper_transcript=0,
+    transcripts_agree=True, leader_pk="", helper_pk="", log="embedded", mix=[], events={},
+    event_hosts={},
+)  # fmt: skip
+FRAME = Frame(
+    window=1, windows=3, hosts=1_476, roster=1_501, gpus=12_000, epsilon=2.0, epsilon_spent=0.93,
+    rejections={}, latest=MIX, mean=MIX, stage="windows of 5 s",
+)  # fmt: skip
+
+
+def lines_of(frame: Frame) -> list[str]:
+    console = Console(file=io.StringIO(), width=80)
+    with Stage(console, quiet=False) as stage:
+        stage.show(frame)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def told(of: Summary, events: dict[str, Struck]) -> str:
+    console = Console(file=io.StringIO(), width=100)
+    farewell.tell(console, of, MIX, events)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_demo_line_of_a_window_has_a_released_number_and_its_error() -> None:
+    assert lines_of(FRAME) == [
+        "window 1 of 3: gemm 19.00 ± 0.65 %, 1,476 of 1,501 hosts, epsilon 0.93 of 2"
+    ]
+
+
+def test_demo_line_of_a_window_shows_no_number_below_noise() -> None:
+    faint = [replace(view, standard_error=1.0) for view in MIX]
+    (line,) = lines_of(replace(FRAME, latest=faint))
+    assert line.startswith("window 1 of 3: 1,476 of 1,501 hosts")
+
+
+@pytest.mark.parametrize(("started_s", "waits_s"), [(0.4, 2), (2.0, 2), (2.1, 3), (60.0, 8)])
+def test_demo_waits_longer_for_reports_where_the_fleet_started_slowly(
+    started_s: float, waits_s: int
+) -> None:
+    assert lateness_s(started_s) == waits_s
+
+
+def test_demo_says_which_windows_were_lost_and_why() -> None:
+    text = told(replace(WHOLE, windows_released=2), {"incidents": Struck(0, [])})
+    assert "2 of 3 windows were released: reports of the others came too late" in text
+    assert "Incidents: the window was not released" in text
+    assert "of 0 hosts" not in text
+    assert "windows were released" not in told(WHOLE, {})
+
+
+def test_demo_without_files_names_none() -> None:
+    assert "Files" not in told(WHOLE, {})
+
+
+def test_demo_that_released_nothing_keeps_its_logs_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "leader.log").write_text("frozen")
+    nothing = replace(WHOLE, windows_released=0, rejections={"window_late": 5_910})
+    monkeypatch.setattr(summary, "summarise", lambda *_: nothing)
+    fleet = cast(DemoFleet, SimpleNamespace(folders=SimpleNamespace(logs=logs)))
+    run = tmp_path / "run"
+    run.mkdir()
+    with pytest.raises(CommandError, match="nothing was released: 5,910 reports") as error:
+        command._end(fleet, Tally({}, {}), run, json=False)
+    assert (run / "logs" / "leader.log").read_text() == "frozen"
+    assert str(run / "logs") in str(error.value.hint)
