@@ -57,6 +57,8 @@ def main(arguments: list[str]) -> int:
     tiers = {"side by side": QUICK} if quick else TIERS
     # Every process that a test starts would otherwise compile what it imports anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    # Workers share the cores; threads of linear algebra beside them would only wait for each other.
+    os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
     ran: list[Ran] = []
     codes: list[int] = []
     for name, chosen in tiers.items():
@@ -81,14 +83,21 @@ def main(arguments: list[str]) -> int:
 def _tier(chosen: str, rest: Sequence[str], *, side_by_side: bool) -> tuple[int, Ran]:
     workers = int(os.environ.get("WORKERS", WORKERS)) if side_by_side else 0
     parallel = ["-n", str(workers), "--dist", "loadgroup"] if workers else []
+    files = [] if side_by_side or any(Path(one).exists() for one in rest) else _files_of("live")
     with tempfile.TemporaryDirectory() as folder:
         counts = Path(folder) / "counts.json"
         os.environ[COUNTS] = str(counts)
-        command = [sys.executable, "-m", "pytest", "-m", chosen, *parallel, *rest]
+        command = [sys.executable, "-m", "pytest", "-m", chosen, *parallel, *rest, *files]
         start_s = time.monotonic()
         code = watchdog.main(["--run-s", str(RUN_S), "--stall-s", str(STALL_S), "--", *command])
         found = json.loads(counts.read_text()) if counts.exists() else {}
         return code, Ran(time.monotonic() - start_s, **({**_NOTHING, **found}))
+
+
+def _files_of(marker: str) -> list[str]:
+    """Give the files with such tests: collecting all the others takes longer than some tests."""
+    found = ((path, path.read_text()) for path in (ROOT / "tests").rglob("test_*.py"))
+    return sorted(str(path.relative_to(ROOT)) for path, text in found if f"mark.{marker}" in text)
 
 
 _NOTHING: Final = {"tests": 0, "skipped": 0, "failed": 0, "retried": 0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -62,18 +63,34 @@ def broker(local_broker: LocalBroker) -> Running:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say what runs beside what, and give what depends on the machine's own time more tries."""
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(_beside(item)))
+        if not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(_beside(item)))
         if item.get_closest_marker("live"):
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=5))
     items.sort(key=_turn)
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Fail where workers would not keep the groups; xdist itself says nothing."""
+    gc.collect()
+    gc.freeze()  # What is collected stays: the collector need not look at it again.
+    grouped = getattr(session.config.option, "loadgroup", False)
+    if grouped and any("@" not in item.nodeid for item in session.items):
+        raise pytest.UsageError("this pytest-xdist does not keep the groups of tests")
+
+
 def _beside(item: pytest.Item) -> str:
     """Name the group whose tests run one after the other, on one worker: a file as a rule."""
-    for marker in ("kafka", "kernel"):
-        if item.get_closest_marker(marker):
-            return marker
-    return str(item.path.relative_to(item.config.rootpath))
+    path = item.path.relative_to(item.config.rootpath)
+    if item.get_closest_marker("kernel"):
+        return "kernel"
+    if item.get_closest_marker("kafka"):  # on two brokers
+        return "kafka, whole" if path.parts[1] == "integration" else "kafka"
+    return str(path.parent if path.parent.name in _SHARING else path)
+
+
+_SHARING = {"diagnosis_eval"}
+"""Folders whose files share what takes long to make."""
 
 
 def _turn(item: pytest.Item) -> int:

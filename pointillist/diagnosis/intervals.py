@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.stats import chi2, rankdata
 
 SEED: Final = 20_261_121
-RESAMPLES: Final = 1000
+RESAMPLES = 1000
 
 T = TypeVar("T")
 
@@ -28,18 +28,20 @@ class Estimate:
 def bootstrap(
     groups: Sequence[Sequence[T]],
     figure: Callable[[Sequence[T]], float],
-    resamples: int = RESAMPLES,
+    resamples: int | None = None,
     seed: int = SEED,
 ) -> Estimate:
     """Resample whole runs, so that seconds and subjects of one run stay together.
 
-    groups   what each run gave
-    figure   of all of it; a resample whose figure is NaN is left out
+    groups      what each run gave
+    figure      of all of it; a resample whose figure is NaN is left out
+    resamples   None: RESAMPLES
     """
     value = figure([one for group in groups for one in group])
     if not groups:
         return Estimate(value, float("nan"), float("nan"))
-    drawn = np.random.default_rng(seed).integers(len(groups), size=(resamples, len(groups)))
+    size = (RESAMPLES if resamples is None else resamples, len(groups))
+    drawn = np.random.default_rng(seed).integers(len(groups), size=size)
     values = np.array([figure([one for k in row for one in groups[k]]) for row in drawn])
     told = values[~np.isnan(values)]
     if told.size == 0:

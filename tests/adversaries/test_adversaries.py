@@ -28,6 +28,8 @@ from simulator.scenario import Dropout, load
 from wire.rejection import Reason
 from wire.task import Task
 
+pytestmark = pytest.mark.slow
+
 LIARS = 4
 
 

@@ -25,6 +25,8 @@ from tests.causes.test_causes_end_to_end import (
     weekly_fleet,
 )
 
+pytestmark = pytest.mark.slow
+
 JOURNALS = Path(__file__).parents[2] / "bench" / "journals"
 LEAST_CAUSES = 9
 """Injected causes that their agents named."""

@@ -36,6 +36,8 @@ from tests.causes.causes_kit import CLASSES, MODEL, WEEK_S, K, as_file, detector
 from tests.causes.findings_kit import diagnosis, ended
 from tests.engine_kit import CATALOGUE, SEEDED, SmallFleet, scenario
 
+pytestmark = pytest.mark.slow
+
 HOSTS = 1_500
 START_S = 2_928 * WEEK_S
 DEVIATIONS = 6

@@ -30,6 +30,8 @@ from tests.causes.causes_kit import (
     struck,
 )
 
+pytestmark = pytest.mark.slow
+
 TRUTH = struck(disk_io=900, cpu_contention=300, unknown=100)
 
 

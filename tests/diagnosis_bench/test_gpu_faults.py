@@ -92,6 +92,7 @@ def look(tmp_path: Path) -> Look:
     return looked
 
 
+@pytest.mark.slow
 def test_gpu_faults_are_what_the_driver_then_tells(look: Look) -> None:
     assert {name: told(look(name)) for name, told in TELLS.items()} == dict.fromkeys(TELLS, True)
 
@@ -149,6 +150,7 @@ def test_recorded_gpu_faults_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.root
+@pytest.mark.live
 def test_gpu_faults_are_recorded_side_by_side(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

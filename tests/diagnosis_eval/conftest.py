@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from edge_agent.diagnosis.findings import Cause
 from edge_agent.frames.recording import write_recording
+from pointillist.diagnosis import intervals
 from pointillist.diagnosis.evaluation import Evaluation, evaluate
 from pointillist.diagnosis.methods.port import Prepared
 from pointillist.diagnosis.prepare import prepare
+from pointillist.diagnosis.results import Results, results_of
 from pointillist.diagnosis.runs import Run
 from tests.diagnosis_runs_kit import made_up_run
 
 CAUSES = (Cause.CPU_CONTENTION, Cause.DISK_IO, Cause.MEMORY_PRESSURE)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_resamples() -> Iterator[None]:
+    """No test here judges how wide an interval is."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(intervals, "RESAMPLES", 40)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -44,6 +54,12 @@ def prepared(made_up_runs: Sequence[Run]) -> Sequence[Prepared]:
 def evaluation(made_up_runs: Sequence[Run]) -> Evaluation:
     """Everything, with the hand rules as what is shipped."""
     return evaluate(made_up_runs, None, lambda _: None, "none")
+
+
+@pytest.fixture(scope="session")
+def results(evaluation: Evaluation) -> Results:
+    """What is written down of it."""
+    return results_of(evaluation)
 
 
 @pytest.fixture(scope="session")

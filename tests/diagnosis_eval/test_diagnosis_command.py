@@ -16,6 +16,8 @@ from pointillist.cli.output import CommandError
 from pointillist.diagnosis.learning import KINDS
 from tests.diagnosis_runs_kit import made_up_run
 
+pytestmark = pytest.mark.slow
+
 
 def run(*words: object) -> Result:
     found = CliRunner().invoke(app, [str(word) for word in words])

@@ -19,6 +19,8 @@ from pointillist.diagnosis.learning import TooFewExamples, learn, lesson
 from pointillist.diagnosis.methods.learned import training_examples
 from pointillist.diagnosis.methods.port import Example, Prepared
 
+pytestmark = pytest.mark.slow
+
 FITTED = {
     "logistic": LogisticRegression,
     "forest": RandomForestClassifier,

@@ -12,6 +12,8 @@ from pointillist.diagnosis.left_out import left_out, single_causes
 from pointillist.diagnosis.methods.learned import Learned
 from pointillist.diagnosis.methods.port import Prepared
 
+pytestmark = pytest.mark.slow
+
 
 def of(prepared: Sequence[Prepared], *names: str) -> list[Prepared]:
     return [run for run in prepared if run.name in names]

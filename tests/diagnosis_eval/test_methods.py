@@ -25,6 +25,8 @@ from pointillist.diagnosis.prepare import prepare
 from pointillist.diagnosis.runs import Run
 from pointillist.diagnosis.splits import split
 
+pytestmark = pytest.mark.slow
+
 
 def judged_of(evaluation: Evaluation, name: str) -> Sequence[Judged]:
     return next(one.judged for one in evaluation.compared if one.name == name)

@@ -15,6 +15,8 @@ from pointillist.diagnosis.prepare import prepare
 from pointillist.diagnosis.runs import Kind
 from pointillist.diagnosis.splits import split
 
+pytestmark = pytest.mark.slow
+
 RECORDINGS = Path(__file__).resolve().parents[2] / "bench" / "recordings"
 SLICE = 8
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from edge_agent.diagnosis.findings import Cause
 from pointillist.diagnosis.evaluation import Evaluation
@@ -15,8 +16,10 @@ from pointillist.diagnosis.outcomes import Alarm
 from pointillist.diagnosis.page import page
 from pointillist.diagnosis.page_tables import figures, misses, verdict
 from pointillist.diagnosis.plots import pictures
-from pointillist.diagnosis.results import results_of
+from pointillist.diagnosis.results import Results, results_of
 from tests.diagnosis_runs_kit import CALM_S
+
+pytestmark = pytest.mark.slow
 
 ASKED = {
     "macro_f1_heldout", "macro_f1_heldout_rhythm_only", "accuracy_heldout", "gpu_fault_f1",
@@ -26,29 +29,30 @@ ASKED = {
 }  # fmt: skip
 
 
-def test_results_have_each_figure_or_its_absence(evaluation: Evaluation) -> None:
-    results = results_of(evaluation)
+def test_results_have_each_figure_or_its_absence(results: Results) -> None:
     names = {one.name for one in results.lines}
     assert names | set(results.absent) >= ASKED
     assert "gpu_fault_f1" in results.absent
     assert "nic_limit_or_loss" in results.absent["classes"]
 
 
-def test_results_count_hours_of_held_out_calm_runs_alone(evaluation: Evaluation) -> None:
-    hours = next(o.value for o in results_of(evaluation).lines if o.name.endswith("worker_hours"))
+def test_results_count_hours_of_held_out_calm_runs_alone(
+    evaluation: Evaluation, results: Results
+) -> None:
+    hours = next(one.value for one in results.lines if one.name.endswith("worker_hours"))
     calm = [one for one in evaluation.divided.held_out if one.startswith("calm-")]
     assert calm
     assert abs(hours - len(calm) * (70 - CALM_S - 12) / 3600) < 1e-6
 
 
 def test_alarms_of_quiet_hours_stand_in_the_confusion_and_cost_no_precision(
-    evaluation: Evaluation,
+    evaluation: Evaluation, results: Results
 ) -> None:
     quiet = next(run for run in evaluation.shipped if run.quiet)
     alarm = Alarm(quiet.run, "/job", 40, Cause.DISK_IO, None, False)
     loud = replace(quiet, alarms=(*quiet.alarms, alarm))
     shipped = tuple(loud if run is quiet else run for run in evaluation.shipped)
-    before = results_of(evaluation).tables
+    before = results.tables
     after = results_of(replace(evaluation, shipped=shipped)).tables
     counts = (np.array(one["confusion"]["diagnoses"]) for one in (after, before))
     added = np.subtract(*counts)
@@ -56,8 +60,7 @@ def test_alarms_of_quiet_hours_stand_in_the_confusion_and_cost_no_precision(
     assert after["classes"] == before["classes"]
 
 
-def test_page_and_pictures_hold_every_method(evaluation: Evaluation) -> None:
-    results = results_of(evaluation)
+def test_page_and_pictures_hold_every_method(evaluation: Evaluation, results: Results) -> None:
     lines = [
         {"name": one.name, "value": one.value, "unit": one.unit, "goal": one.goal}
         for one in results.lines
@@ -79,8 +82,8 @@ def test_page_and_pictures_hold_every_method(evaluation: Evaluation) -> None:
     assert max(len(row.split("|")) - 2 for row in text.splitlines() if row[:1] == "|") <= 8
 
 
-def test_page_divides_faults_and_puts_wrong_answers_together(evaluation: Evaluation) -> None:
-    tables = results_of(evaluation).tables
+def test_page_divides_faults_and_puts_wrong_answers_together(results: Results) -> None:
+    tables = results.tables
     for rows in tables["by"].values():
         assert sum(row["faults"] for row in rows) == sum(row["faults"] for row in tables["classes"])
     assert [row["intensity"] for row in tables["by"]["intensity"]] == ["middle", "high"]

@@ -20,6 +20,8 @@ from transport.kafka_settings import KafkaSettings
 from transport.port import Producer, Transport
 from wire.topics import REPORTS
 
+pytestmark = pytest.mark.slow
+
 FIDELITIES = ("exact", "masked", "noise")
 
 

@@ -29,6 +29,8 @@ from tests.engine_kit import SEEDED, SmallFleet, plan, scenario, small_fleet
 from wire.ids import TaskId
 from wire.rejection import Reason, ReportRejected
 
+pytestmark = pytest.mark.slow
+
 
 def inventory_of(operators: list[int]) -> Inventory:
     """The small fleet's first hosts, in other hands."""

@@ -25,6 +25,8 @@ from tests.engine_kit import (
 )
 from wire.task import CHECK_WORDS, Task
 
+pytestmark = pytest.mark.slow
+
 WINDOWS = 60
 HOSTS = 40
 TIMES = 1_200

@@ -15,6 +15,8 @@ from simulator.engine.store import AnotherRun
 from simulator.scenario import Scenario
 from tests.engine_kit import CATALOGUE, plan, scenario
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = EngineSettings(noise=Noise.SEEDED, block_hosts=24)
 
 

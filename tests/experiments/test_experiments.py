@@ -22,6 +22,8 @@ from simulator.experiments.sweep import SweepFailed, read_rows, sweep, write_tab
 from simulator.scenario import load
 from wire.catalogue import Catalogue
 
+pytestmark = pytest.mark.slow
+
 CATALOGUE = Catalogue.load()
 REPORT = Path(__file__).parents[2] / "docs" / "experiments"
 SMALL = {

@@ -18,6 +18,8 @@ from pointillist.simulate.screen import Moment, render
 from pointillist.simulate.setup import Changes, NoSuchRun, Setup
 from simulator.scenario import ScenarioError, names
 
+pytestmark = pytest.mark.slow
+
 SMALL = ["steady", "--hosts", "60", "--hours", "0.05", "--fidelity", "noise"]
 
 

@@ -28,6 +28,8 @@ from wire.epoch import Epoch
 from wire.report import Report
 from wire.topics import EPOCHS, REPORTS
 
+pytestmark = pytest.mark.slow
+
 _FORK = multiprocessing.get_context("fork")
 
 POINTS = (

@@ -12,6 +12,7 @@ from aggregator.releases import windows_without_an_end
 from edge_agent.config import TransportSection
 from tests.outage_kit import OutageFleet
 
+WINDOW_S = 1200
 Start = Callable[..., OutageFleet]
 
 
@@ -29,6 +30,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         yield begin
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outage_s", [1, 30, 150])
 def test_outage_of_the_log_costs_no_window(start: Start, outage_s: int) -> None:
     fleet = start(window_s=60, windows=6)
@@ -44,28 +46,20 @@ def test_outage_of_the_log_costs_no_window(start: Start, outage_s: int) -> None:
 
 
 @pytest.mark.slow
-def test_outage_of_six_hours_costs_no_window_of_six_hours_retention(start: Start) -> None:
-    fleet = start(window_s=600, windows=40)
-    fleet.run_to(fleet.first + 660, step_s=5)
+@pytest.mark.parametrize(("hours", "lost"), [(6, 0), (7, 3)])
+def test_outage_of_hours_costs_what_is_past_the_retention_and_says_so(
+    start: Start, hours: int, lost: int
+) -> None:
+    """Reports older than six hours expire on the hosts; their windows end all the same."""
+    windows = 3 * hours + 4
+    fleet = start(window_s=WINDOW_S, windows=windows)
+    fleet.run_to(fleet.first + WINDOW_S + 60, step_s=20)
     fleet.line.cut = True
-    fleet.run_to(fleet.first + 660 + 6 * 3600, step_s=20)
+    fleet.run_to(fleet.first + WINDOW_S + 60 + hours * 3600, step_s=120)
     fleet.line.cut = False
-    fleet.run_to(fleet.first + 40 * 600 + 200, step_s=10)
+    fleet.run_to(fleet.first + windows * WINDOW_S + 200, step_s=30)
     ends = fleet.ends()
-    assert list(ends.outcome) == ["released"] * 40
-    assert windows_without_an_end(fleet.folder / "releases").empty
-
-
-@pytest.mark.slow
-def test_outage_beyond_the_retention_costs_what_is_past_it_and_says_so(start: Start) -> None:
-    fleet = start(window_s=600, windows=48)
-    fleet.run_to(fleet.first + 660, step_s=5)
-    fleet.line.cut = True
-    fleet.run_to(fleet.first + 660 + 7 * 3600, step_s=20)
-    fleet.line.cut = False
-    fleet.run_to(fleet.first + 48 * 600 + 200, step_s=10)
-    ends = fleet.ends()
-    # The hour before the last six: its reports expired on the hosts, its windows end all the same.
-    assert list(ends.outcome) == ["released"] + ["suppressed"] * 6 + ["released"] * 41
-    assert list(ends.n_hosts[1:7]) == [0] * 6
+    after = windows - 1 - lost
+    assert list(ends.outcome) == ["released"] + ["suppressed"] * lost + ["released"] * after
+    assert list(ends.n_hosts[1 : 1 + lost]) == [0] * lost
     assert windows_without_an_end(fleet.folder / "releases").empty

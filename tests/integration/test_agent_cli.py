@@ -23,6 +23,8 @@ from wire.ids import host_id
 from wire.roster import JoinRequest
 from wire.topics import JOINS
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_S = 60
 
 

@@ -40,6 +40,8 @@ from wire.ids import task_id
 from wire.report import Report
 from wire.topics import EPOCHS, REPORTS
 
+pytestmark = pytest.mark.slow
+
 
 def reports_of(records: list[Record]) -> list[Report]:
     return [Report.decode(unwrap(r.value, 1 << 22)[1]) for r in records if r.topic == REPORTS]

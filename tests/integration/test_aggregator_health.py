@@ -36,6 +36,8 @@ from tests.protocol_kit import (
 from tests.unit.release_kit import CATALOGUE, make_task
 from transport.http_port import HttpPort
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[ProcessFleet]:

@@ -25,6 +25,8 @@ from tests.closed_kit import closed, may_mount
 from tests.conftest import why_not
 from wire.release import vector_hash
 
+pytestmark = pytest.mark.slow
+
 LONGEST_S = 150
 ATTEMPTS = 3
 WINDOWS = 2
@@ -88,7 +90,7 @@ class SeededRuns:
     on_the_log: list[str]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def seeded_runs(tmp_path_factory: pytest.TempPathFactory) -> SeededRuns:
     """Run until every window was released: on a loaded machine reports of a demo come too late."""
     for attempt in range(ATTEMPTS):
@@ -174,6 +176,7 @@ def check_seeded_runs(runs: SeededRuns) -> None:
         assert noise[2:].any()
 
 
+@pytest.mark.xdist_group("kafka, whole")  # where the next one takes the same runs
 @pytest.mark.timeout(5 * LONGEST_S)
 def test_demo_with_a_seed_repeats_and_releases_the_truth_and_its_noise(
     seeded_runs: SeededRuns,

@@ -20,10 +20,9 @@ BOUND_MS: Final = 50
 
 
 @pytest.mark.live
-@pytest.mark.slow
 def test_saturated_host_sends_when_an_idle_one_does(tmp_path: Path) -> None:
     hosts = {"idle": HostRun(0.0, DUE_MS), "saturated": HostRun(DRAIN_S, DUE_MS)}
-    came = run_hosts(tmp_path, hosts, window_s=5, windows=3)
+    came = run_hosts(tmp_path, hosts, window_s=3, windows=3)
     windows = came["idle"].keys() & came["saturated"].keys()
     assert len(windows) >= 3
     for name in hosts:

@@ -17,6 +17,7 @@ import termios
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,8 @@ from tests.integration.test_agent_cli import write_config
 from wire.envelope import unwrap
 from wire.report import Report
 from wire.topics import REPORTS
+
+pytestmark = pytest.mark.slow
 
 PATIENCE_S = 60
 _PANELS = (
@@ -77,9 +80,9 @@ class RunningAgent:
         return code
 
 
-@pytest.fixture
-def agent(tmp_path: Path) -> Iterator[RunningAgent]:
-    made = surroundings(tmp_path)
+@contextmanager
+def running_agent(folder: Path) -> Iterator[RunningAgent]:
+    made = surroundings(folder)
     config = write_config(made)
     with config.open("a") as file:
         file.write("\n[metrics]\nport = 0\n")
@@ -91,7 +94,23 @@ def agent(tmp_path: Path) -> Iterator[RunningAgent]:
         if running.child.poll() is None:
             running.child.kill()
             running.child.wait()
+        running.log.close()
         running.notify.close()
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
+    """An agent to look at; nobody tells it anything."""
+    with running_agent(tmp_path_factory.mktemp("agent")) as running:
+        yield running
+        assert running.stop() == 0
+
+
+@pytest.fixture
+def own_agent(tmp_path: Path) -> Iterator[RunningAgent]:
+    """An agent that the test may change and end."""
+    with running_agent(tmp_path) as running:
+        yield running
 
 
 def under_a_terminal(*arguments: str, until: str, key: bytes) -> tuple[str, int, bool]:
@@ -99,10 +118,12 @@ def under_a_terminal(*arguments: str, until: str, key: bytes) -> tuple[str, int,
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("4H", 50, 160, 0, 0))
     before = termios.tcgetattr(follower)
+    # The terminal's own size is what counts.
+    surrounding = {k: v for k, v in os.environ.items() if k not in {"COLUMNS", "LINES"}}
     child = subprocess.Popen(
         [sys.executable, "-c", _CODE, *arguments],
         stdin=follower, stdout=follower, stderr=subprocess.DEVNULL,
-        env={**os.environ, "TERM": "xterm-256color"}, start_new_session=True,
+        env={**surrounding, "TERM": "xterm-256color"}, start_new_session=True,
     )  # fmt: skip
     shown, pressed = "", False
     deadline = time.monotonic() + PATIENCE_S
@@ -145,33 +166,37 @@ def test_agent_top_without_an_agent_reads_the_sources(tmp_path: Path) -> None:
     assert {one["name"] for one in shown["agent"]["values"]} >= {"host_cpu", "host_memory"}
 
 
-def test_agent_tells_systemd_reloads_and_keeps_trust(agent: RunningAgent) -> None:
-    agent.told("WATCHDOG=1")
-    text = agent.config.read_text()
+def _another_digit(found: re.Match[str]) -> str:
+    return f'leaders = ["{(int(found[1], 16) + 1) % 16:x}'
+
+
+def test_agent_tells_systemd_reloads_and_keeps_trust(own_agent: RunningAgent) -> None:
+    own_agent.told("WATCHDOG=1")
+    text = own_agent.config.read_text()
     changed = text.replace("host = true", "host = false") + '[log]\nlevel = "warning"\n'
-    agent.config.write_text(re.sub(r'leaders = \["..', 'leaders = ["00', changed))
-    agent.child.send_signal(signal.SIGHUP)
-    seen = agent.told("RELOADING=1")
+    own_agent.config.write_text(re.sub(r'leaders = \["(.)', _another_digit, changed))
+    own_agent.child.send_signal(signal.SIGHUP)
+    seen = own_agent.told("RELOADING=1")
     assert any(line.startswith("MONOTONIC_USEC=") for line in seen)
-    assert "STATUS=reload: held_back: sources, log, trust" in agent.told("READY=1")
-    agent.config.write_text("no toml [")
-    agent.child.send_signal(signal.SIGHUP)
-    agent.told("RELOADING=1")
-    (status,) = [line for line in agent.told("READY=1") if line.startswith("STATUS=")]
+    assert "STATUS=reload: held_back: sources, log, trust" in own_agent.told("READY=1")
+    own_agent.config.write_text("no toml [")
+    own_agent.child.send_signal(signal.SIGHUP)
+    own_agent.told("RELOADING=1")
+    (status,) = [line for line in own_agent.told("READY=1") if line.startswith("STATUS=")]
     assert status.startswith("STATUS=reload: refused: ")
     assert "expected TOML" in status
-    port = re.search(r"127\.0\.0\.1:(\d+)", agent.text())
+    port = re.search(r"127\.0\.0\.1:(\d+)", own_agent.text())
     assert port is not None
-    agent.told("WATCHDOG=1")
+    own_agent.told("WATCHDOG=1")
     with urllib.request.urlopen(f"http://127.0.0.1:{port[1]}/metrics", timeout=10) as answer:
         page = answer.read().decode()
     assert 'pointillist_agent_source_up{source="host"}' not in page
     assert 'pointillist_agent_reloads_total{outcome="held_back"} 1.0' in page
     names = {line.split("{")[0].split(" ")[0] for line in page.splitlines() if line[0] != "#"}
     assert all(name.startswith("pointillist_agent_") for name in names), names
-    assert agent.stop() == 0
-    assert "STOPPING=1" in agent.told("STOPPING=1")
-    reloads = [json.loads(line) for line in agent.text().splitlines() if '"reloaded"' in line]
+    assert own_agent.stop() == 0
+    assert "STOPPING=1" in own_agent.told("STOPPING=1")
+    reloads = [json.loads(line) for line in own_agent.text().splitlines() if '"reloaded"' in line]
     assert [one["outcome"] for one in reloads] == ["held_back", "refused"]
     assert reloads[0]["changed"] == ["sources", "log"]
     assert reloads[0]["needs_restart"] == ["trust"]
@@ -199,7 +224,6 @@ def test_agent_history_speaks_json_and_parquet(agent: RunningAgent, tmp_path: Pa
     assert out.stat().st_mode & 0o777 == 0o600
     wrong = subprocess.run([*call, "--since", "soon"], capture_output=True, check=False)
     assert wrong.returncode == 2
-    assert agent.stop() == 0
 
 
 def test_agent_run_does_without_a_file(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from edge_agent.local.history_read import HistoryReader
 from edge_agent.local.rows import MetricRow
 from tests.local_kit import BOOT, POINT, UNIX, S, activity, flattener, metric, one_of_each, ticks
 
+pytestmark = pytest.mark.slow
+
 SMALL = HistoryLimits(max_bytes=4 << 20)
 
 

@@ -238,6 +238,7 @@ def test_doctor_says_which_capabilities_the_agent_will_have(
     assert (found.do is None) is (verdict == "ok")
 
 
+@pytest.mark.slow
 @pytest.mark.root
 def test_doctor_started_as_root_says_what_agent_run_keeps(tmp_path: Path) -> None:
     """What the doctor finds after root is given up is what a process that became the agent has."""

@@ -38,6 +38,8 @@ from wire.keys import KeyAnnouncement
 from wire.roster import PlanMembership
 from wire.topics import EPOCHS, REPORTS
 
+pytestmark = pytest.mark.slow
+
 WEEK_S: Final = 7 * DAY_S
 RETENTION_S: Final = 30 * 3600
 """The shipped plan's longest: of the week and of the eight weeks."""

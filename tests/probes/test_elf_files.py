@@ -266,6 +266,7 @@ def _large_library(path: Path, count: int, size: int) -> None:
         file.write(b"".join(sections))
 
 
+@pytest.mark.slow
 def test_elf_file_of_gigabytes_is_read_in_bounded_memory(tmp_path: Path) -> None:
     """60,000 functions in 2 GB; what is held at a time is a row of each and a part of the names."""
     path = tmp_path / "libtorch_cuda.so"

@@ -83,8 +83,9 @@ def probing(made: Surroundings) -> Surroundings:
     return replace(made, config=replace(made.config, sources=sources, metrics=metrics))
 
 
-def opened(made: Surroundings) -> tuple[AgentShell, NotedWindows, GpuProbesSource]:
-    clock = ShiftedClock()
+def opened(
+    made: Surroundings, clock: ShiftedClock
+) -> tuple[AgentShell, NotedWindows, GpuProbesSource]:
     shell, absent = open_agent(made.config, domain="demo", sampler=NoNoise(), clock=clock)
     assert absent == []
     assert isinstance(shell.windows, TaskWindows)
@@ -125,7 +126,7 @@ def test_window_of_a_real_agent_has_the_launch_shares_of_a_program(
     program = own_caller(stubs, tmp_path, "libcudart")
     made = probing(surroundings(tmp_path, window_s=WINDOW_S))
     with capture_logs() as logs:
-        shell, noted, source = opened(made)
+        shell, noted, source = opened(made, ShiftedClock())
         attendant = Attendant(shell, made.config)
         shell.observe(attendant)
         try:
@@ -184,8 +185,9 @@ def test_agent_that_starts_again_counts_on_and_leaves_nothing_attached(
         assert child.stdin is not None
         child.stdin.write("\n")
         child.stdin.flush()
+        clock = ShiftedClock()
         for _ in range(2):
-            shell, noted, source = opened(made)
+            shell, noted, source = opened(made, clock)
             shell.start()
             shell.step()
             shell._drain_sources()

@@ -18,6 +18,8 @@ from edge_agent.sources.ebpf_bcc import tracing
 from tests.probes.attaching import LAUNCHES
 from tests.probes_kit import Stubs
 
+pytestmark = pytest.mark.slow
+
 PMU = "/sys/bus/event_source/devices/uprobe"
 DEAD = 1 << 30
 NOT_OURS = (

@@ -32,7 +32,8 @@ from tests.agent_world import (
 from wire.ids import task_id
 from wire.task import Task
 
-pytestmark = pytest.mark.timeout(1800)  # the deep profile, and shrinking what it finds
+# The deep profile takes long, and so does shrinking what it finds.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 HOUR_S: Final = 3600
 DAY_S: Final = 24 * HOUR_S

@@ -30,6 +30,10 @@ pytestmark = [
 
 WATCH_S = 7.0
 """A dozen steps of four capped ranks on a machine that is busy besides."""
+QUICK_S = 3.0
+"""As many of two ranks that nothing holds back."""
+SHORTEST_S = 6.0
+"""What the command takes."""
 MOST_WATCHES = 6
 """Seven busy seconds may scatter too far to accuse anybody; the spread falls with their number."""
 SETTLE_S = 0.6
@@ -42,15 +46,16 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     one.close()
 
 
-def watched(watch: JobWatch, most: int = 1) -> Watched:
+def watched(watch: JobWatch, most: int = 1, seconds: float = WATCH_S) -> Watched:
     """Let what was steered take hold, then watch; on, with all of it, until both ways accuse.
 
-    most   times that are watched
+    most      times that are watched
+    seconds   each time
     """
     watch.watch(SETTLE_S)
     since_ns = watch.now_ns()
     for _ in range(most):
-        watch.watch(WATCH_S)
+        watch.watch(seconds)
         found = watch.found(since_ns)
         if slow(found.by_busy) and slow(found.by_calls):
             break
@@ -103,11 +108,11 @@ def test_two_gloo_ranks_show_a_small_quota_as_what_makes_one_slow(
 ) -> None:
     with gloo_job(launcher, tmp_path, ranks=2, cores=None) as job:
         with open_watch(job) as watch:
-            calm = watched(watch)
+            calm = watched(watch, seconds=QUICK_S)
         assert slow(calm.by_calls) == set()
         assert slow(calm.by_busy) == set()
         job.groups[1].cap(0.25)
-        for seconds in (WATCH_S, 2 * WATCH_S, 4 * WATCH_S):
+        for seconds in (SHORTEST_S, 2 * SHORTEST_S, 4 * SHORTEST_S):
             told = told_live(job, seconds)
             if told["slow_ranks"]:
                 break

@@ -63,6 +63,7 @@ def test_help_imports_nothing_heavy() -> None:
         assert group.name in result.stdout
 
 
+@pytest.mark.slow
 def test_every_command_shows_its_help(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

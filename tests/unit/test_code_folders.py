@@ -14,6 +14,8 @@ import pytest
 from tests.closed_kit import REPOSITORY, closed, may_mount
 from transport.code_folders import reachable
 
+pytestmark = pytest.mark.slow
+
 ROLE_PACKAGES = ("wire", "privacy", "transport", "edge_agent", "aggregator")
 CLOSABLE = pytest.mark.skipif(not may_mount(), reason="needs root that may mount")
 

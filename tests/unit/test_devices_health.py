@@ -19,6 +19,8 @@ from edge_agent.devices.port import DeviceReading, Field, Gap, GapKind, Inventor
 from tests.fake_cuda_kit import FakeCuda
 from tests.fake_nvml_kit import FakeDriver
 
+pytestmark = pytest.mark.slow
+
 AZURE = ("nd96asr_v4", "nd96isr_h100_v5", "nd96isr_h200_v5")
 
 WAYS = ("bandwidth_host_to_device", "bandwidth_device_to_host")

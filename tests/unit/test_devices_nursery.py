@@ -23,6 +23,8 @@ from edge_agent.devices.port import ALL, DevicesUnavailable, GapKind
 from tests.agent_live import surroundings
 from tests.fake_nvml_kit import FakeDriver
 
+pytestmark = pytest.mark.slow
+
 AGENT = """
 import json, os, pickle, sys, time
 from pathlib import Path

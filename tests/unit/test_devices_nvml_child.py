@@ -19,6 +19,8 @@ from edge_agent.sources.devices import DevicesSource
 from tests.fake_nvml_kit import Clock, FakeDriver
 from transport.privileges import harden
 
+pytestmark = pytest.mark.slow
+
 
 class _Overheard:
     """A connection whose questions are noted."""

@@ -95,6 +95,7 @@ def test_layout_rows_follow_the_header() -> None:
         assert f"#define {name} {getattr(layout, name)}" in METRICS
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("clang") is None, reason="needs clang, as make tools installs it")
 def test_committed_objects_are_what_the_sources_build(tmp_path: Path) -> None:
     subprocess.run(["make", "-s", "-C", str(BPF), f"OUT={tmp_path}"], check=True, timeout=100)
@@ -106,6 +107,7 @@ def test_committed_objects_are_what_the_sources_build(tmp_path: Path) -> None:
             assert built.read_bytes() == committed.read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("clang") is None, reason="needs clang, as make tools installs it")
 def test_one_object_serves_both_machines(tmp_path: Path) -> None:
     """What the compiler is told of the machine changes no byte: no program reads registers."""

@@ -19,6 +19,8 @@ from simulator.fleet.load import COMMUNICATION, COMPUTE, LARGE
 from simulator.scenario import Faults, Jobs, Load, load
 from tests.window_kit import CATALOGUE
 
+pytestmark = pytest.mark.slow
+
 STEADY = load("steady")
 EMPTY = Load(busy_share=0)
 DAY_S = 86_400

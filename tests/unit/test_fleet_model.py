@@ -24,6 +24,8 @@ from simulator.scenario import (
 )
 from tests.window_kit import CATALOGUE
 
+pytestmark = pytest.mark.slow
+
 STEADY = load("steady")
 QUIET = Faults(per_1000_node_days=0, incidents_scale=0)
 HOUR = 3_600

@@ -202,6 +202,7 @@ def test_calls_through_pynvml_pass_what_the_header_declares(tmp_path: Path) -> N
     assert {name for name in asked if not any(one.startswith(name) for one in calls)} == set()
 
 
+@pytest.mark.slow
 def test_structures_of_bpf_are_the_running_kernels() -> None:
     kernel, attributes = kernel_headers(), "union bpf_attr"
     element = {name: name for name in ("map_fd", "key", "value", "flags")}

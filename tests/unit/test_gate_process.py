@@ -12,6 +12,8 @@ from edge_agent.gate_process import GateProcess
 from privacy.accountant import SectionNoise, gate
 from privacy.errors import ParameterError
 
+pytestmark = pytest.mark.slow
+
 QUIET = SectionNoise(delta_sq=1_000, sigma_1024=1 << 20, windows=10, coordinates=4, honest_hosts=9)
 LOUD = SectionNoise(delta_sq=1_000, sigma_1024=10_240, windows=10, coordinates=4, honest_hosts=9)
 

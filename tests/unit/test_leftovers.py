@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SLOPPY = """
 import os, subprocess, threading, time
 from confluent_kafka import Producer
@@ -41,7 +43,6 @@ def session(folder: Path, source: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.live
 def test_session_that_leaves_things_open_fails_and_names_them(tmp_path: Path) -> None:
     done = session(tmp_path, SLOPPY)
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
@@ -55,7 +56,6 @@ def test_session_that_leaves_things_open_fails_and_names_them(tmp_path: Path) ->
     assert len(lines) == 4
 
 
-@pytest.mark.live
 def test_session_that_closes_everything_passes(tmp_path: Path) -> None:
     done = session(tmp_path, TIDY)
     assert done.returncode == pytest.ExitCode.OK, done.stdout

@@ -17,6 +17,8 @@ from pointillist.demo.folders import RunFolders
 from pointillist.demo.keep import keep
 from tests.closed_kit import REPOSITORY, may_mount, mounted
 
+pytestmark = pytest.mark.slow
+
 MOUNTABLE = pytest.mark.skipif(not may_mount(), reason="needs root that may mount")
 EXPERIMENT = REPOSITORY / "docs" / "experiments" / "report.toml"
 
