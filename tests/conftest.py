@@ -81,11 +81,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def _beside(item: pytest.Item) -> str:
     """Name the group whose tests run one after the other, on one worker: a file as a rule."""
+    for marker in ("kafka", "kernel"):
+        if item.get_closest_marker(marker):
+            return marker
     path = item.path.relative_to(item.config.rootpath)
-    if item.get_closest_marker("kernel"):
-        return "kernel"
-    if item.get_closest_marker("kafka"):  # on two brokers
-        return "kafka, whole" if path.parts[1] == "integration" else "kafka"
     return str(path.parent if path.parent.name in _SHARING else path)
 
 

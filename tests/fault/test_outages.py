@@ -55,9 +55,9 @@ def test_outage_of_hours_costs_what_is_past_the_retention_and_says_so(
     fleet = start(window_s=WINDOW_S, windows=windows)
     fleet.run_to(fleet.first + WINDOW_S + 60, step_s=20)
     fleet.line.cut = True
-    fleet.run_to(fleet.first + WINDOW_S + 60 + hours * 3600, step_s=120)
+    fleet.run_to(fleet.first + WINDOW_S + 60 + hours * 3600, step_s=60)
     fleet.line.cut = False
-    fleet.run_to(fleet.first + windows * WINDOW_S + 200, step_s=30)
+    fleet.run_to(fleet.first + windows * WINDOW_S + 200, step_s=20)
     ends = fleet.ends()
     after = windows - 1 - lost
     assert list(ends.outcome) == ["released"] + ["suppressed"] * lost + ["released"] * after

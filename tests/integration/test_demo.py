@@ -176,7 +176,7 @@ def check_seeded_runs(runs: SeededRuns) -> None:
         assert noise[2:].any()
 
 
-@pytest.mark.xdist_group("kafka, whole")  # where the next one takes the same runs
+@pytest.mark.xdist_group("kafka")  # where the next one takes the same runs
 @pytest.mark.timeout(5 * LONGEST_S)
 def test_demo_with_a_seed_repeats_and_releases_the_truth_and_its_noise(
     seeded_runs: SeededRuns,
