@@ -25,8 +25,8 @@ DAY_S: Final = 86_400
 OVERLAP_S: Final = 3900
 """Hosts that have not got the next day's key go on with the last one for so long."""
 
-AHEAD_S: Final = 2 * 3600
-"""Tomorrow's key is announced this early, so that no host finds itself without one."""
+AHEAD_S: Final = 12 * 3600
+"""Tomorrow's key is announced this early: hosts cut off from the log over midnight have it."""
 
 
 class KeyRing:

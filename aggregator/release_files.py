@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import quote
 
@@ -78,12 +78,7 @@ def release_path(folder: Path, series: str, cohort: int, start: datetime) -> Pat
     )
 
 
-def suppressed_path(folder: Path, series: str, cohort: int, day: date) -> Path:
-    """Where the suppressed windows of one day lie, partitioned as releases are."""
-    return (
-        folder
-        / SUPPRESSED_FOLDER
-        / f"series={quote(series, safe='')}"
-        / f"date={day:%Y-%m-%d}"
-        / f"c{cohort}.parquet"
-    )
+def suppressed_path(folder: Path, series: str, cohort: int, start: datetime, version: int | None) -> Path:
+    """Where one suppressed window lies, partitioned as releases are; no file is written anew."""
+    path = release_path(folder / SUPPRESSED_FOLDER, series, cohort, start)
+    return path.with_name(f"{path.stem}-v{version or 0}.parquet")

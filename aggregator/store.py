@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -168,27 +168,27 @@ class Store(Closing):
                     *(window.reason, window.hosts, window.n_min, _utc(int(window.settled_s))),
                 ),
             )
-            self._export_suppressed(window.series, window.cohort, start.date())
+            key = window.series, window.cohort, start, window.version
+            if not suppressed_path(self._folder, *key).exists():
+                self._export_suppressed(*key)
 
-    def _export_suppressed(self, series: str, cohort: int, day: date) -> None:
-        """Write a day's suppressed windows, few as a rule, anew."""
+    def _export_suppressed(self, series: str, cohort: int, start: datetime, version: int | None) -> None:
         rows = self._database.sql(
             "SELECT * FROM suppressed WHERE series = ? AND cohort = ? AND "
-            "window_start::DATE = ? ORDER BY window_start, version",
-            params=(series, cohort, day),
+            "window_start = ? AND version IS NOT DISTINCT FROM ?",
+            params=(series, cohort, start, version),
         ).to_arrow_table()
-        target = suppressed_path(self._folder, series, cohort, day)
+        target = suppressed_path(self._folder, series, cohort, start, version)
         _public_folder(target.parent.parent.parent)
         _write_whole(rows.cast(SUPPRESSED_SCHEMA), target)
 
     def _repair_suppressed(self) -> None:
-        days = self._database.execute(
-            "SELECT series, cohort, window_start::DATE, count(*) FROM suppressed GROUP BY ALL"
+        kept = self._database.execute(
+            "SELECT series, cohort, window_start, version FROM suppressed ORDER BY ALL"
         ).fetchall()
-        for series, cohort, day, count in days:
-            path = suppressed_path(self._folder, series, cohort, day)
-            if not path.exists() or pq.read_metadata(path).num_rows != count:
-                self._export_suppressed(series, cohort, day)
+        for key in kept:
+            if not suppressed_path(self._folder, *key).exists():
+                self._export_suppressed(*key)
 
     def repair(self) -> int:
         """Write the files of each release that a crash left without; return how many there were.

@@ -126,6 +126,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    gc.unfreeze()
     if os.environ.get("CI") and _runnable_but_skipped:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
@@ -137,12 +137,17 @@ class OutageFleet:
             seen = path.read_bytes()
             task = path.suffix == ".task"
             helper.handle(TaskSeen(seen, self.now_s()) if task else RosterSeen(seen))
+
+        def announcements() -> Sequence[bytes]:
+            keys.rotate(self.now_s(), 86_400)
+            return keys.announcements(self.now_s())
+
         return HelperRunner(
             helper,
             state,
             self.now_s,
             helper_pk=world.helper.pk,
-            announcements=lambda: keys.announcements(self.now_s()),
+            announcements=announcements,
         )
 
     def start_leader(self) -> None:

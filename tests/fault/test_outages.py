@@ -10,6 +10,7 @@ import pytest
 
 from aggregator.releases import windows_without_an_end
 from edge_agent.config import TransportSection
+from tests.agent_world import T0
 from tests.outage_kit import OutageFleet
 
 WINDOW_S = 1200
@@ -21,9 +22,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts a fleet on the embedded log."""
     with ExitStack() as stack:
 
-        def begin(window_s: int, windows: int) -> OutageFleet:
+        def begin(window_s: int, windows: int, first: int | None = None) -> OutageFleet:
             log = TransportSection(tmp_path / "log")
-            fleet = OutageFleet(tmp_path, log, window_s=window_s, windows=windows)
+            fleet = OutageFleet(tmp_path, log, window_s=window_s, windows=windows, first=first)
             stack.callback(fleet.close)
             return fleet
 
@@ -63,3 +64,18 @@ def test_outage_of_hours_costs_what_is_past_the_retention_and_says_so(
     assert list(ends.outcome) == ["released"] + ["suppressed"] * lost + ["released"] * after
     assert list(ends.n_hosts[1 : 1 + lost]) == [0] * lost
     assert windows_without_an_end(fleet.folder / "releases").empty
+
+
+@pytest.mark.slow
+def test_outage_over_midnight_leaves_hosts_with_the_next_days_keys(start: Start) -> None:
+    """Sealing keys are a day's; nothing comes from the log while that day begins."""
+    fleet = start(window_s=WINDOW_S, windows=20, first=T0 + 21 * 3600)
+    fleet.run_to(fleet.first, step_s=300)
+    fleet.run_to(fleet.first + WINDOW_S + 60, step_s=20)
+    fleet.line.cut = True
+    sent = [agent.tally.published for agent in fleet.agents]
+    fleet.run_to(T0 + 26 * 3600 + 1800, step_s=60)
+    assert [agent.tally.published for agent in fleet.agents] == sent
+    fleet.line.cut = False
+    fleet.run_to(fleet.first + 20 * WINDOW_S + 200, step_s=20)
+    assert list(fleet.ends().outcome) == ["released"] * 20

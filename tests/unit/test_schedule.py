@@ -152,6 +152,28 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "releases"
 
 
+def test_windows_that_end_leave_the_files_of_others_alone(tmp_path: Path) -> None:
+    """A file that is replaced while somebody reads it is no file to that reader."""
+    with Store(tmp_path / "leader" / "s.duckdb", tmp_path / "releases", CATALOGUE) as store:
+        store.suppress(suppressed(DAY_S))
+        store.suppress(suppressed(DAY_S, version=None))
+        before = inodes(tmp_path / "releases")
+        store.suppress(suppressed(DAY_S, hosts=4))
+        store.suppress(suppressed(DAY_S + 60))
+    assert len(before) == 2
+    assert before.items() <= inodes(tmp_path / "releases").items()
+    lost = next(iter(before))
+    lost.unlink()
+    with Store(tmp_path / "leader" / "s.duckdb", tmp_path / "releases", CATALOGUE) as store:
+        store.repair()
+    assert lost.exists()
+    assert len(read_windows(tmp_path / "releases")) == 3
+
+
+def inodes(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_ino for path in folder.rglob("*.parquet")}
+
+
 def test_reader_sees_how_every_window_ended(folder: Path) -> None:
     ends = read_windows(folder)
     assert list(ends.outcome) == ["suppressed", "released", "suppressed", "released"]
