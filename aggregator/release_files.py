@@ -78,7 +78,9 @@ def release_path(folder: Path, series: str, cohort: int, start: datetime) -> Pat
     )
 
 
-def suppressed_path(folder: Path, series: str, cohort: int, start: datetime, version: int | None) -> Path:
+def suppressed_path(
+    folder: Path, series: str, cohort: int, start: datetime, version: int | None
+) -> Path:
     """Where one suppressed window lies, partitioned as releases are; no file is written anew."""
     path = release_path(folder / SUPPRESSED_FOLDER, series, cohort, start)
     return path.with_name(f"{path.stem}-v{version or 0}.parquet")

@@ -172,7 +172,9 @@ class Store(Closing):
             if not suppressed_path(self._folder, *key).exists():
                 self._export_suppressed(*key)
 
-    def _export_suppressed(self, series: str, cohort: int, start: datetime, version: int | None) -> None:
+    def _export_suppressed(
+        self, series: str, cohort: int, start: datetime, version: int | None
+    ) -> None:
         rows = self._database.sql(
             "SELECT * FROM suppressed WHERE series = ? AND cohort = ? AND "
             "window_start = ? AND version IS NOT DISTINCT FROM ?",
