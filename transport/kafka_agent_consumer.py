@@ -28,6 +28,7 @@ class AgentConsumer:
         self._names = {settings.named(topic): topic for topic in topics}
         self._polled_s = self._joined_s = time.monotonic()
         self._ends: dict[TopicPartition, int] = {}
+        self._vacant: int | None = None
         self._closed = False
         session_ms = round(settings.heartbeat_lease_s * 1000)
         config = client_config(settings) | {
@@ -80,19 +81,29 @@ class AgentConsumer:
         now = time.monotonic()
         if self._joined:
             self._joined_s = now
+            if not self._client.assignment():
+                self._vacant = self._generation
         elif now - self._joined_s > self._settings.join_limit_s:
             raise errors.KafkaTimeoutError("the group did not let us in")
         return records
 
     @property
     def _joined(self) -> bool:
-        return bool(self._client.group_metadata().generation_id >= 0)
+        return self._generation >= 0
+
+    @property
+    def _generation(self) -> int:
+        return int(self._client.group_metadata().generation_id)
 
     def _behind(self) -> bool:
-        """Whether there is something we have not read yet, or may be."""
+        """Whether there is something we have not read yet, or may be.
+
+        Who joined is told its partitions a moment later, and only while it polls: with none, a
+        generation is waited for once. Polls that did not wait joined anew each time, for ever.
+        """
         held = self._client.assignment()
         if not held:
-            return not self._joined
+            return not self._joined or self._generation != self._vacant
         fresh = held - self._ends.keys()
         if fresh:
             self._ends |= self._client.end_offsets(list(fresh), timeout_ms=self._timeout_ms)
