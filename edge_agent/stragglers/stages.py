@@ -77,4 +77,14 @@ def _is_uneven(over: Times, rules: Rules) -> bool:
     excess = float(np.median(over)) - 1
     spread = MAD_TO_SIGMA * float(np.median(np.abs(over - np.median(over))))
     noise = MEDIAN_ERROR * spread / len(over) ** 0.5
-    return excess >= rules.margin and excess > rules.z_limit * noise
+    return excess >= rules.margin and excess > _limit(rules.z_limit, len(over)) * noise
+
+
+def _limit(z: float, steps: int) -> float:
+    """A limit for a spread that so many steps told: Student's t for z (Abramowitz, Stegun 26.7.5).
+
+    A few steps may happen to agree.
+    """
+    free = steps - 1
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
+    return z + (z**3 + z) / (4 * free) + second

@@ -63,8 +63,8 @@ def test_marks_and_waits_of_a_client_that_asks(source: EbpfSource, tmp_path: Pat
     assert np.median(slept) >= ANSWER_NS
     # Both sleep: the client for the answer, the server before it.
     waited_ns = ASKED * ANSWER_NS
-    assert waited_ns <= row["receive_wait_ns"] <= 1.5 * waited_ns
-    assert 2 * waited_ns <= row["sleep_ns"] <= 3 * waited_ns
+    assert 0.9 * waited_ns <= row["receive_wait_ns"] <= 1.5 * waited_ns
+    assert 1.8 * waited_ns <= row["sleep_ns"] <= 3 * waited_ns
     assert row["send_wait_ns"] == 0
     assert seen.total("wakeups") >= 2 * ASKED
     assert seen.total("net_srtts") >= 2 * ASKED
