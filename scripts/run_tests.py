@@ -28,7 +28,7 @@ SUMMARY: Final = ROOT / ".venv" / "tests.json"
 """Figures of the newest run, for `make bench-suite`."""
 RUN_S: Final = 1800
 STALL_S: Final = 300
-WORKERS: Final = 4
+WORKERS: Final = 3
 """On two cores: a third of the time of the tests is spent waiting."""
 NO_TESTS: Final = 5
 

@@ -273,7 +273,7 @@ class ProcessFleet:
         return [process.exitcode for process in self.processes.values()]
 
 
-def wait_for(what: Callable[[], bool], patience_s: float = 60.0) -> None:
+def wait_for(what: Callable[[], bool], patience_s: float = 110.0) -> None:
     """Wait until something holds; the bound only ends a test that would hang."""
     give_up = time.monotonic() + patience_s
     while not what():

@@ -117,7 +117,9 @@ def failures(settings: KafkaSettings, last: LastError) -> Iterator[None]:
 
 def mapped(settings: KafkaSettings, error: KafkaError) -> Exception:
     """Give the port's error."""
-    if refusal := REFUSALS.get(error.code()):
+    # On a busy machine librdkafka tells a certificate that it refuses as a lost connection.
+    code = KafkaError._SSL if "certificate verify failed" in error.str() else error.code()
+    if refusal := REFUSALS.get(code):
         return refused(settings, refusal, error.str())
     if error.code() in _TOO_LARGE:
         return RecordTooLarge(f"record: expected at most what the topic takes: {error.str()}")

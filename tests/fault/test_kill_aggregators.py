@@ -103,7 +103,7 @@ def passes(fleet: ProcessFleet, until_s: float) -> bool:
     until_s     when the next window would be given up for want of reports; a party that fell must
                 be back long before, and on a busy machine that takes seconds
     """
-    fleet.clock.set(min(fleet.clock() + 0.2, until_s))
+    fleet.clock.set(min(fleet.clock() + 0.06, until_s))
     return True
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -111,6 +112,7 @@ def test_stacks_come_from_the_process_itself_where_nobody_can_look_in(
         try:
             assert child.stdout is not None
             assert child.stdout.readline() == "beats\n"
+            time.sleep(1)  # on to the next line
             monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))  # no py-spy beside it
             assert 'File "<string>", line 6' in python_stacks(child.pid, tmp_path)
         finally:
