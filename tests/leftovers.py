@@ -6,6 +6,7 @@ of the conftest, or by `-p tests.leftovers`; workers of pytest-xdist report to t
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -16,7 +17,7 @@ from typing import Any, Final
 import psutil
 import pytest
 
-_GRACE_S: Final = 3.0
+_GRACE_S: Final = 15.0
 """For what is ending: a pool's threads, a process that was told to stop."""
 _KEY: Final = "leftovers"
 _NATIVE: Final = "rdk:main"
@@ -52,6 +53,7 @@ def leftovers() -> Iterator[str]:
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
     """Look when every fixture has ended."""
     yield
+    gc.collect()  # clients that only a kept traceback still holds
     deadline_s = time.monotonic() + _GRACE_S
     while (open_now := list(leftovers())) and time.monotonic() < deadline_s:
         time.sleep(0.1)

@@ -17,10 +17,10 @@ from confluent_kafka import Producer
 def test_leaves_things_open():
     global producer, child
     producer = Producer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
-    child = subprocess.Popen(["sleep", "6"])
+    child = subprocess.Popen(["sleep", "25"])
     if os.fork() == 0:
         os._exit(0)
-    threading.Thread(target=time.sleep, args=(6,), name="sloppy").start()
+    threading.Thread(target=time.sleep, args=(25,), name="sloppy").start()
 """
 TIDY = """
 import threading
@@ -50,7 +50,7 @@ def test_session_that_leaves_things_open_fails_and_names_them(tmp_path: Path) ->
     assert lines[0] == "LEFT OPEN: thread sloppy"
     assert lines[1].startswith("LEFT OPEN: a client of librdkafka")
     assert {line.split(maxsplit=4)[-1] for line in lines[2:]} == {
-        "sleep 6",
+        "sleep 25",
         "which ended and nobody waited for",
     }
     assert len(lines) == 4
