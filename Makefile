@@ -137,6 +137,9 @@ bench-outages: $(STAMP) java
 bench-first-release: $(STAMP)
 	@$(PYTHON) -m bench.first_release $(ARGS)
 
+bench-arithmetic: $(STAMP)
+	@$(PYTHON) -m bench.arithmetic
+
 bench-suite: $(STAMP)
 	@$(PYTHON) -m bench.suite $(ARGS)
 

@@ -168,19 +168,19 @@ class Store(Closing):
                     *(window.reason, window.hosts, window.n_min, _utc(int(window.settled_s))),
                 ),
             )
-            key = window.series, window.cohort, start, window.version
-            if not suppressed_path(self._folder, *key).exists():
-                self._export_suppressed(*key)
+            self._export_suppressed(window.series, window.cohort, start, window.version)
 
     def _export_suppressed(
         self, series: str, cohort: int, start: datetime, version: int | None
     ) -> None:
+        target = suppressed_path(self._folder, series, cohort, start, version)
+        if target.exists():
+            return
         rows = self._database.sql(
             "SELECT * FROM suppressed WHERE series = ? AND cohort = ? AND "
             "window_start = ? AND version IS NOT DISTINCT FROM ?",
             params=(series, cohort, start, version),
         ).to_arrow_table()
-        target = suppressed_path(self._folder, series, cohort, start, version)
         _public_folder(target.parent.parent.parent)
         _write_whole(rows.cast(SUPPRESSED_SCHEMA), target)
 
@@ -189,8 +189,7 @@ class Store(Closing):
             "SELECT series, cohort, window_start, version FROM suppressed ORDER BY ALL"
         ).fetchall()
         for key in kept:
-            if not suppressed_path(self._folder, *key).exists():
-                self._export_suppressed(*key)
+            self._export_suppressed(*key)
 
     def repair(self) -> int:
         """Write the files of each release that a crash left without; return how many there were.
