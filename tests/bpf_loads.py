@@ -19,6 +19,8 @@ SO_ATTACH_FILTER = 26
 SO_DETACH_FILTER = 27
 MADV_NOHUGEPAGE = 15
 SIOCSIFFLAGS = 0x8914
+LOSSY = "127.0.0.7"
+"""A peer of `lose` alone: other tests' packets on the loopback are sent again too."""
 
 
 def spin(seconds: str) -> None:
@@ -89,7 +91,7 @@ def lose(size: str) -> None:
     Then let them pass: the window grows, and packets of several segments are sent again.
     """
     _loopback_up()
-    near, far = _pair(segment_bytes=1_000)
+    near, far = _pair(segment_bytes=1_000, host=LOSSY)
     refuse = array.array("B", struct.pack("HBBI", 6, 0, 0, 0))  # BPF_RET | 0 bytes
     address, _ = refuse.buffer_info()
     far.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HxxxxxxQ", 1, address))
@@ -135,8 +137,8 @@ def cache(mebibytes: str) -> None:
         path.unlink()
 
 
-def _pair(segment_bytes: int = 0) -> tuple[socket.socket, socket.socket]:
-    listener = socket.create_server(("127.0.0.1", 0))
+def _pair(segment_bytes: int = 0, host: str = "127.0.0.1") -> tuple[socket.socket, socket.socket]:
+    listener = socket.create_server((host, 0))
     near = socket.socket()
     if segment_bytes:
         near.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, segment_bytes)

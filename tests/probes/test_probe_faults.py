@@ -65,26 +65,29 @@ def test_process_that_ends_takes_its_memory_along(probed: Probed, stubs: Stubs) 
     assert sum(len(keys) for keys, _ in allocations.batches()) == 0
 
 
-def test_pid_used_again_is_another_process(probed: Probed, stubs: Stubs) -> None:
-    probed.attach(stubs.library("libcudart"))
+def _one_pid_twice(stubs: Stubs) -> tuple[int, int, int] | None:
+    """Give a pid and the starts of two processes that had it; None where another took it."""
     program = stubs.caller("libcudart")
-    last_pid = Path("/proc/sys/kernel/ns_last_pid")
     with staying(program, "threads", 1, 41) as first:
         first_start = start_ns(first.pid)
     time.sleep(0.03)  # /proc's start times are whole ticks of 10 ms
-    for _ in range(20):
-        last_pid.write_text(str(first.pid - 1))
+    for _ in range(5):
+        Path("/proc/sys/kernel/ns_last_pid").write_text(str(first.pid - 1))
         with staying(program, "threads", 1, 43) as second:
-            second_start = start_ns(second.pid)
-        if second.pid == first.pid:
-            break
-    assert second.pid == first.pid
+            if second.pid == first.pid:
+                return first.pid, first_start, start_ns(second.pid)
+    return None
+
+
+def test_pid_used_again_is_another_process(probed: Probed, stubs: Stubs) -> None:
+    probed.attach(stubs.library("libcudart"))
+    pid, first_start, second_start = next(filter(None, (_one_pid_twice(stubs) for _ in range(20))))
     probed.drain()
     counts: Counter[ProcessKey] = Counter()
     for row in probed.drains[0].launches:
         counts[row.process] += row.launches
-    assert counts[ProcessKey(first.pid, first_start)] == 41
-    assert counts[ProcessKey(first.pid, second_start)] == 43
+    assert counts[ProcessKey(pid, first_start)] == 41
+    assert counts[ProcessKey(pid, second_start)] == 43
 
 
 def test_launches_without_room_are_in_other_and_counted_as_lost(stubs: Stubs) -> None:
