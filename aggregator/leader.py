@@ -208,7 +208,8 @@ class Leader:
             self._admission.insert(passed, window, record.partition)
             self.admitted += 1
             if late:
-                self.watch.came_late(report.host_id, len(roster), received_s)
+                shortest_s = self._rule.shortest_s(received_s)
+                self.watch.came_late(report.host_id, len(roster), received_s, shortest_s)
         except ReportRejected as refusal:
             self._count(refusal.reason, key)
 

@@ -9,6 +9,7 @@ silent for longer than the shortest window, or two records in it were appended t
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -22,8 +23,13 @@ SILENCE_SLACK_S: Final = 15.0
 """Hosts send within 5 s after a window; the rest is for a broker that is slow."""
 
 RETURNING_PER_MILLE: Final = 10
-"""Late reports of this part of the fleet's hosts keep windows open; those of fewer do not, so that
-a few hosts cannot hold releases up."""
+RETURNING_LEAST: Final = 3
+"""Late reports of this part of the fleet's hosts, and of so many, within the shortest window (or
+RESEND_S where that is shorter) keep windows open; those of fewer do not: some are always late."""
+
+LATE_AGAIN_WINDOWS: Final = 10
+"""A host that was late within so many windows counts no further time: hosts that are late for ever
+hold releases up once."""
 
 
 class LogWatch:
@@ -39,7 +45,10 @@ class LogWatch:
         self._back_s = -math.inf
         self._heard_s: float | None = None
         self._appended_s: float | None = None
-        self._returning: set[bytes] = set()
+        self._late_s: dict[bytes, float] = {}
+        """Hosts of the roster that came late, and when the last time."""
+        self._returned_s: deque[float] = deque()
+        """When hosts came late that had not been late for long: of the newest window alone."""
 
     @property
     def level(self) -> bool:
@@ -81,12 +90,23 @@ class LogWatch:
         """Whether no host has been heard for longer than a window, which all of them report."""
         return self._heard_s is not None and now_s - self._heard_s > _longest(shortest_s)
 
-    def came_late(self, host_id: bytes, fleet: int, now_s: float) -> None:
-        """Take a report that came after its window's lateness, in a fleet of so many hosts."""
-        self._returning.add(host_id)
-        if len(self._returning) * 1000 >= fleet * RETURNING_PER_MILLE:
+    def came_late(self, host_id: bytes, fleet: int, now_s: float, shortest_s: int) -> None:
+        """Take a report that came after its window's lateness.
+
+        fleet        hosts on the roster
+        shortest_s   as of `heard`
+        """
+        window_s = min(RESEND_S, shortest_s)
+        before_s = self._late_s.get(host_id, -math.inf)
+        self._late_s[host_id] = now_s
+        if now_s - before_s <= LATE_AGAIN_WINDOWS * max(RESEND_S, shortest_s):
+            return
+        self._returned_s.append(now_s)
+        while self._returned_s[0] <= now_s - window_s:
+            self._returned_s.popleft()
+        if len(self._returned_s) >= max(fleet * RETURNING_PER_MILLE / 1000, RETURNING_LEAST):
             self._back_s = max(self._back_s, now_s)
-            self._returning.clear()
+            self._returned_s.clear()
 
     @property
     def resent_s(self) -> float:

@@ -102,14 +102,41 @@ def test_clock_of_the_log_that_is_wrong_holds_no_longer_than_a_moment() -> None:
 def test_hosts_that_return_hold_windows_open_for_the_others(watch: LogWatch) -> None:
     watch.tick(101, 0)
     for number in range(9):
-        watch.came_late(bytes([number]) * 16, 1000, 200)
+        watch.came_late(bytes([number]) * 16, 1000, 200, WINDOW_S)
     assert watch.resent_s == -math.inf
-    watch.came_late(b"\xff" * 16, 1000, 200)
+    watch.came_late(b"\xff" * 16, 1000, 200, WINDOW_S)
     assert watch.resent_s == 200 + RESEND_S
 
 
 def test_one_host_cannot_hold_a_fleet_open(watch: LogWatch) -> None:
     watch.tick(101, 0)
     for _ in range(100):
-        watch.came_late(b"\xee" * 16, 1000, 200)
+        watch.came_late(b"\xee" * 16, 1000, 200, WINDOW_S)
     assert watch.resent_s == -math.inf
+
+
+def test_hosts_that_are_late_now_and_then_hold_nothing(watch: LogWatch) -> None:
+    """As in the demo, whose network delays: 0.5 % of the hosts are late with each window."""
+    watch.tick(101, 0)
+    for window in range(400):
+        for number in range(5):
+            host = (window * 5 + number) % 1000
+            watch.came_late(host.to_bytes(16, "big"), 1000, 200 + window * WINDOW_S, WINDOW_S)
+    assert watch.resent_s == -math.inf
+
+
+def test_few_hosts_hold_no_small_fleet_open(watch: LogWatch) -> None:
+    watch.tick(101, 0)
+    for number in range(2):
+        watch.came_late(bytes([number]) * 16, 40, 200, WINDOW_S)
+    assert watch.resent_s == -math.inf
+    watch.came_late(b"\xff" * 16, 40, 200, WINDOW_S)
+    assert watch.resent_s == 200 + RESEND_S
+
+
+def test_hosts_that_are_late_for_ever_hold_releases_up_once(watch: LogWatch) -> None:
+    watch.tick(101, 0)
+    for window in range(100):
+        for number in range(50):
+            watch.came_late(bytes([number]) * 16, 1000, 200 + window * WINDOW_S, WINDOW_S)
+    assert watch.resent_s == 200 + RESEND_S
