@@ -33,14 +33,7 @@ from .events import (
     StoreUnsigned,
 )
 from .helper_state import BatchKey
-from .leader_windows import (
-    Chain,
-    ChainState,
-    FrozenWindow,
-    StoredFrozen,
-    Unsigned,
-    resume_window,
-)
+from .leader_windows import Chain, ChainState, FrozenWindow, StoredFrozen, Unsigned, resume_window
 from .release import is_local, released_window, sum_local, unmask, verified_share
 from .released import ReleasedWindow
 

@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 
 import psutil
 
+from collectors.bpf.bpf_maps import bpf_descriptor
+from collectors.bpf.bpf_statistics import object_info
+from collectors.ebpf.ebpf_layout import PROGRAMS
 from edge_agent.local.history_read import HistoryReader
-from edge_agent.sources.bpf_maps import bpf_descriptor
-from edge_agent.sources.bpf_statistics import object_info
-from edge_agent.sources.ebpf_layout import PROGRAMS
 
 MIB: Final = 1 << 20
 TICK: Final = "on_tick"

@@ -40,8 +40,8 @@ _SAY_EVERY_S: Final = 30.0
 _SAMPLER: Final = """
 import json, time
 import edge_agent.live
-from edge_agent.boot_clock import boottime_ns
-from edge_agent.sources.ebpf import EbpfSource
+from collectors.boot_clock import boottime_ns
+from collectors.ebpf.ebpf_source import EbpfSource
 from pointillist.cli.agent_run import settle
 def kib():
     text = open("/proc/self/status").read()

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.record import RESULTS, ROOT, Figure, commit, write_result
-from edge_agent.diagnosis.causes import RULES_TITLE
-from edge_agent.diagnosis.model_file import load_model
-from pointillist.diagnosis.evaluation import SHIPPED, Evaluation, evaluate
-from pointillist.diagnosis.figures import alarm_rate, host_part
-from pointillist.diagnosis.folder import runs_in
-from pointillist.diagnosis.incident_rates import incident_rates, write_rates
-from pointillist.diagnosis.page import page
-from pointillist.diagnosis.plots import pictures
-from pointillist.diagnosis.results import Results, results_of
+from diagnosis.detect.causes import RULES_TITLE
+from diagnosis.detect.model_file import load_model
+from pointillist.teaching.evaluation import SHIPPED, Evaluation, evaluate
+from pointillist.teaching.figures import alarm_rate, host_part
+from pointillist.teaching.folder import runs_in
+from pointillist.teaching.incident_rates import incident_rates, write_rates
+from pointillist.teaching.page import page
+from pointillist.teaching.plots import pictures
+from pointillist.teaching.results import Results, results_of
 
 NAME: Final = "diagnosis"
 COMMAND: Final = "make bench-diagnosis"

@@ -25,15 +25,15 @@ from typing import Final
 import numpy as np
 
 from bench.record import Figure, write_result
-from edge_agent.boot_clock import boottime_ns
-from edge_agent.probes.counts import Group
-from edge_agent.probes.discovery import Discovery
-from edge_agent.probes.discovery_thread import DiscoveryThread
-from edge_agent.probes.found_files import FileFound, FileGone
-from edge_agent.probes.later import LaterPrograms, Programs
-from edge_agent.probes.plan import PlanBook
-from edge_agent.probes.programs import GpuPrograms
-from edge_agent.probes.table import ProbeTable
+from collectors.boot_clock import boottime_ns
+from collectors.gpu_calls.discovery import Discovery
+from collectors.gpu_calls.discovery_thread import DiscoveryThread
+from collectors.gpu_calls.found_files import FileFound, FileGone
+from collectors.gpu_calls.later import LaterPrograms, Programs
+from collectors.gpu_calls.plan import PlanBook
+from collectors.gpu_calls.programs import GpuPrograms
+from collectors.gpu_calls.table import ProbeTable
+from collectors.records.gpu_calls import Group
 
 LOADS: Final = 20
 FIRSTS: Final = 10

@@ -18,9 +18,9 @@ from typing import Final
 from bench.kernel_labels import LABELS, accuracy_by_time, read_labels
 from bench.kernel_table import SPENT, NamedKernel, read_table, stem
 from bench.record import ROOT, Figure, write_result
-from edge_agent.families import FamilyRules
-from edge_agent.sources.kineto import gpu_events
-from edge_agent.wilson import wilson_interval
+from kernels.families import FamilyRules
+from kernels.launches.kineto import gpu_events
+from kernels.wilson import wilson_interval
 from wire.catalogue import Catalogue
 
 OTHER: Final = "other"

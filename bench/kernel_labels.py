@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from edge_agent.families import FamilyRules
+from kernels.families import FamilyRules
 
 LABELS: Final = "kernel-labels/labels.csv"
 LEARNED_FROM: Final = ("ds-", "hta-", "kineto-", "pub-", "tl-norm-", "tl-mi300-Falconsai")

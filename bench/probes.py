@@ -20,7 +20,7 @@ from bench import probes_bpftrace, probes_calls, probes_governed, probes_switchi
 from bench.parts import Part, Parts
 from bench.probes_target import build
 from bench.record import CACHE, Figure, commit, write_result
-from edge_agent.probes import programs, programs_bcc
+from collectors.gpu_calls import programs, programs_bcc
 
 COMMAND: Final = "make bench-probes"
 NAMED: Final = 8

@@ -21,18 +21,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.record import ROOT
-from edge_agent.boot_clock import boottime_ns
-from edge_agent.probes.costs import HitCosts
-from edge_agent.probes.counts import FileGroup, Group, ProbeDrain
-from edge_agent.probes.elf_file import ElfFile
-from edge_agent.probes.found_files import FileFound
-from edge_agent.probes.governor import Governor, Settings
-from edge_agent.probes.periods import Collected, PeriodKeeper
-from edge_agent.probes.plan import plan_file
-from edge_agent.probes.programs import GpuPrograms
-from edge_agent.probes.switchboard import Switchboard
-from edge_agent.probes.switching import SwitchingThread
-from edge_agent.probes.table import ProbeTable
+from collectors.binaries.elf_file import ElfFile
+from collectors.boot_clock import boottime_ns
+from collectors.gpu_calls.costs import HitCosts
+from collectors.gpu_calls.counts import ProbeDrain
+from collectors.gpu_calls.found_files import FileFound
+from collectors.gpu_calls.governor import Governor, Settings
+from collectors.gpu_calls.periods import Collected, PeriodKeeper
+from collectors.gpu_calls.plan import plan_file
+from collectors.gpu_calls.programs import GpuPrograms
+from collectors.gpu_calls.switchboard import Switchboard
+from collectors.gpu_calls.switching import SwitchingThread
+from collectors.gpu_calls.table import ProbeTable
+from collectors.records.gpu_calls import FileGroup, Group
 
 _FILE: Final = 1
 _EVERY_S: Final = 1.0

@@ -14,12 +14,13 @@ from typing import Any, Final, NamedTuple
 
 from bench.probes_bpftrace import Bpftrace
 from bench.probes_target import ENTRIES, Target, copy_library, symbol_offset
-from edge_agent.boot_clock import boottime_ns
-from edge_agent.probes import programs, programs_bcc
-from edge_agent.probes.counts import Group, ProbeDrain
-from edge_agent.probes.entry_class import ENDBR64, EntryClass
-from edge_agent.probes.plan import Attachment
-from edge_agent.probes.table import ProbeTable
+from collectors.binaries.entry_class import ENDBR64, EntryClass
+from collectors.boot_clock import boottime_ns
+from collectors.gpu_calls import programs, programs_bcc
+from collectors.gpu_calls.counts import ProbeDrain
+from collectors.gpu_calls.plan import Attachment
+from collectors.gpu_calls.table import ProbeTable
+from collectors.records.gpu_calls import Group
 
 ROUNDS: Final = 31
 CALLS: Final = 4_000

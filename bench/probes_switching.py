@@ -11,10 +11,10 @@ import numpy as np
 
 from bench.probes_agent import file_found
 from bench.probes_target import Slices, Target, copy_library
-from edge_agent.boot_clock import boottime_ns
-from edge_agent.probes.counts import FileGroup
-from edge_agent.probes.programs import GpuPrograms
-from edge_agent.probes.table import ProbeTable
+from collectors.boot_clock import boottime_ns
+from collectors.gpu_calls.programs import GpuPrograms
+from collectors.gpu_calls.table import ProbeTable
+from collectors.records.gpu_calls import FileGroup
 
 _RATE: Final = 20_000.0
 _HELD_S: Final = 0.15

@@ -19,10 +19,9 @@ from bench.round_fleet import (
     make_roster,
     make_task,
 )
-from edge_agent.encode import encode_rows
-from edge_agent.ledger_records import HostView, LedgerView
-from edge_agent.participant import Participant, Rules
-from edge_agent.protocol_events import (
+from edge_agent.ledger.ledger_records import HostView, LedgerView
+from edge_agent.protocol.participant import Participant, Rules
+from edge_agent.protocol.protocol_events import (
     CommitEpochs,
     CommitSealed,
     Committed,
@@ -33,7 +32,8 @@ from edge_agent.protocol_events import (
     TaskReceived,
     WindowClosed,
 )
-from edge_agent.task_check import Pins
+from edge_agent.protocol.task_check import Pins
+from edge_agent.windows.encode import encode_rows
 from privacy.box import seal_box
 from privacy.masks import mask_into, tag_and_nonce
 from privacy.noise_opendp import OpenDpSampler

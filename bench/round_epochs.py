@@ -20,7 +20,7 @@ from aggregator.known_epochs import KnownEpoch
 from bench.parts import Part
 from bench.record import ROOT, Figure, merge_result
 from bench.round_fleet import LEADER, PARTIES, T0
-from edge_agent.epochs import EPOCH_LIFE_S, EPOCH_PERIOD_S
+from edge_agent.protocol.epochs import EPOCH_LIFE_S, EPOCH_PERIOD_S
 from pointillist.plan_file import default_plan
 from transport.keyfiles import write_signing_key
 

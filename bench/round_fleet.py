@@ -19,8 +19,8 @@ import numpy.typing as npt
 from aggregator.directory import Directory, PinnedParties
 from aggregator.tasks import TaskPlan, build_task, sign_roster, sign_task
 from bench.record import CACHE
-from edge_agent.epochs import Host, HostEpoch, SealingKeys, open_epoch
-from edge_agent.seal_report import Sealing, seal_reports
+from edge_agent.protocol.epochs import Host, HostEpoch, SealingKeys, open_epoch
+from edge_agent.protocol.seal_report import Sealing, seal_reports
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
 from transport.port import Record

@@ -16,13 +16,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
-from aggregator.events import (
-    CallCountersign,
-    CallHelper,
-    EpochsArrived,
-    ReportsArrived,
-    Tick,
-)
+from aggregator.events import CallCountersign, CallHelper, EpochsArrived, ReportsArrived, Tick
 from aggregator.helper import Helper
 from aggregator.helper_port import call_helper
 from aggregator.helper_state import HelperState

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from bench.record import ROOT, Figure, write_result
-from edge_agent.families import FamilyRules
-from edge_agent.kernel_mix import OPERATION_WEIGHT, Measure
-from edge_agent.signature_evaluation import Evaluation, Rate, evaluate, jittered, resampled
-from edge_agent.signature_profiles import read_profile
-from edge_agent.signatures import Signature
+from kernels.families import FamilyRules
+from kernels.kernel_mix import OPERATION_WEIGHT, Measure
+from kernels.signature_evaluation import Evaluation, Rate, evaluate, jittered, resampled
+from kernels.signature_profiles import read_profile
+from kernels.signatures import Signature
 
 SEED: Final = 20_261_121
 WEIGHTS: Final = (0.0, 0.25, 0.5, 0.75, 1.0)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-from .boot_clock import ClockPoint, boottime_ns, read_point
-from .windows import HostClock
+from collectors.boot_clock import ClockPoint, boottime_ns, read_point
+
+from .windows.window_accumulator import HostClock
 
 
 class Clock(Protocol):

@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from collectors.gpu_calls.settings import ProbesSection
+from collectors.steps.step_programs import StepProbe
+from transport.config_tree import ConfigError, build, overlay
 from transport.kafka_settings import KafkaSettings
 from transport.opening import TransportSettings, choose
 
-from .config_tree import ConfigError, build, overlay
 from .journal import LEAST_BYTES as LEAST_JOURNAL_BYTES
-from .ledger_records import SpoolLimits
+from .ledger.ledger_records import SpoolLimits
 from .local.history import HistoryLimits
 from .local.history_db import LEAST_BYTES
 from .local.log_level import LEVELS
-from .probes.settings import ProbesSection
-from .sources.step_programs import StepProbe
-from .task_check import Bounds, Pins
+from .protocol.task_check import Bounds, Pins
 
 LOADERS: Final = ("auto", "libbpf", "bcc")
 _LONGEST_HISTORY_S = 7 * 86_400

@@ -18,8 +18,8 @@ from wire.roster import EntryAnswer, GpuModels, JoinRequest
 from wire.signed import Signed
 from wire.topics import ENTRIES, JOINS, TOPICS, join_key
 
-from .epochs import Host
-from .task_check import Pins
+from .protocol.epochs import Host
+from .protocol.task_check import Pins
 
 _MACHINE_LABEL = b"pointillist/machine/1"
 _MAX_ENTRY_BYTES = next(topic.max_bytes for topic in TOPICS if topic.name == ENTRIES)

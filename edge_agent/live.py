@@ -8,15 +8,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict
 
+from collectors.devices.devices_source import DevicesSource
+from collectors.devices.nursery import Nursery
+from collectors.devices.users import GpuUsers
+from collectors.ebpf.ebpf_source import EbpfSource
+from collectors.faults.faults_source import FaultsSource
+from collectors.gpu_calls.gpu_places import GpuPlaces
+from collectors.gpu_calls.gpu_probes import GpuProbesSource
+from collectors.host.host_source import HostSource
+from collectors.host.pressure import PressureSource
+from collectors.host.rdma import RdmaSource
+from collectors.port import Absence, Source, SourceRegistry
+from collectors.replay.replay_source import ReplayOptions, ReplaySource
+from collectors.steps.steps_source import StepsSource
+from kernels.families import FamilyRules
 from privacy.noise import NoiseSampler
 from privacy.noise_opendp import OpenDpSampler
-from transport.keyfiles import (
-    host_binding,
-    load_host_key,
-    machine_id,
-    mark_ledger,
-    sweep_leftovers,
-)
+from transport.keyfiles import host_binding, load_host_key, machine_id, mark_ledger, sweep_leftovers
 from transport.opening import Side, open_transport
 from transport.port import Transport
 from wire.catalogue import Catalogue
@@ -24,33 +32,19 @@ from wire.ids import host_id
 from wire.task import DEMO_DOMAIN
 from wire.topics import EPOCHS, REPORTS, TOPICS
 
-from .accumulators import DurableAccumulators
 from .clock import Clock, SystemClock, host_clock_of
 from .config import AgentConfig, ReplaySection
-from .devices.nursery import Nursery
-from .devices.users import GpuUsers
-from .epochs import Host
-from .families import FamilyRules
-from .ledger import Ledger
-from .ledger_errors import LedgerMissing, LedgerNone
-from .ledger_records import LedgerView, SpoolLimits
-from .ledger_rows import read_view
-from .participant import Participant, Rules
-from .probes.gpu_places import GpuPlaces
+from .host_diagnosis import DiagnosisSource
+from .ledger.ledger import Ledger
+from .ledger.ledger_errors import LedgerMissing, LedgerNone
+from .ledger.ledger_records import LedgerView, SpoolLimits
+from .ledger.ledger_rows import read_view
+from .protocol.epochs import Host
+from .protocol.participant import Participant, Rules
+from .protocol.task_check import Gate
 from .shell import AgentShell
-from .sources.devices import DevicesSource
-from .sources.diagnosis import DiagnosisSource
-from .sources.ebpf import EbpfSource
-from .sources.faults import FaultsSource
-from .sources.gpu_probes import GpuProbesSource
-from .sources.host import HostSource
-from .sources.port import Absence, Source, SourceRegistry
-from .sources.pressure import PressureSource
-from .sources.rdma import RdmaSource
-from .sources.replay import ReplayOptions, ReplaySource
-from .sources.steps import StepsSource
-from .task_check import Gate
-from .task_windows import TaskWindows
+from .windows.durable_windows import DurableAccumulators
+from .windows.task_windows import TaskWindows
 
 LIVE_DOMAIN = "live"
 LOG_RETENTION_S = 30 * 86_400

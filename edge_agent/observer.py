@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from .activity import Record
-from .sources.port import Source
+from collectors.port import Source
+from collectors.records.activity import Record
 
 
 @dataclass(frozen=True, slots=True)

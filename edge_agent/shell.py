@@ -12,20 +12,20 @@ from typing import Final
 
 import structlog
 
+from collectors.port import Source
+from collectors.rounds import Rounds
 from transport.port import Transport, TransportUnavailable
 
 from .clock import Clock, SystemClock
-from .control_feed import ControlFeed
-from .effects import Effects
-from .ledger import Ledger
+from .ledger.ledger import Ledger
 from .observer import AgentStatus, Observer, Unobserved
-from .outbox import BEAT_MS, Outbox
-from .participant import Participant
-from .protocol_events import EpochDue, Refuse, WindowClosed
-from .sources.port import Source
-from .sources.rounds import Rounds
+from .protocol.participant import Participant
+from .protocol.protocol_events import EpochDue, Refuse, WindowClosed
+from .sending.control_feed import ControlFeed
+from .sending.effects import Effects
+from .sending.outbox import BEAT_MS, Outbox
 from .tally import Tally
-from .task_windows import Windows
+from .windows.task_windows import Windows
 
 _ROUND_MS: Final = 5 * BEAT_MS
 """Sources are drained on its multiples: by the clock, and not so long after the drain before."""

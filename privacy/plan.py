@@ -7,13 +7,7 @@ one of its tasks and the catalogue.
 from dataclasses import dataclass
 from typing import Final
 
-from .calibrate import (
-    check_weights,
-    gdp_mu_1e9,
-    honest_hosts,
-    operator_cap,
-    windows_touched,
-)
+from .calibrate import check_weights, gdp_mu_1e9, honest_hosts, operator_cap, windows_touched
 from .errors import ParameterError
 
 SCHEMES: Final = ("masked", "local")

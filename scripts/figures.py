@@ -136,7 +136,7 @@ def whole_pages() -> dict[str, Callable[[], str]]:
 
 
 def _diagnosis() -> str:
-    from pointillist.diagnosis.page import page
+    from pointillist.teaching.page import page
 
     document, agent, gpu = (_document(name) for name in ("diagnosis", "agent", "diagnosis_gpu"))
     # Other benchmarks measure these again without judging the recordings anew.

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from edge_agent.devices.port import DeviceReading, Inventory
+    from collectors.devices.port import DeviceReading, Inventory
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 KIT: Final = ROOT / ".tools" / "gpu"
@@ -102,8 +102,8 @@ def main() -> int:
         print("gpu-check: this machine has no NVIDIA GPU (no nvidia-smi or no /dev/nvidia0)")
         return NO_GPU
     try:
-        from edge_agent.devices.nvml import NvmlReader  # noqa: F401 - is the kit there?
-        from edge_agent.devices.port import DevicesUnavailable
+        from collectors.devices.nvml import NvmlReader  # noqa: F401 - is the kit there?
+        from collectors.devices.port import DevicesUnavailable
     except ModuleNotFoundError as error:
         print(f"gpu-check: expected {error.name}: `make gpu-kit` puts it into {KIT}")
         return UNCHECKED
@@ -120,14 +120,15 @@ def main() -> int:
 
 def check() -> Found:
     """Read every GPU, ask nvidia-smi, and measure the bandwidth."""
-    from edge_agent.devices.bandwidth import measure_all
-    from edge_agent.devices.bounded import BoundedReader
-    from edge_agent.devices.health import check_node
-    from edge_agent.devices.kernel_log import kernel_xids
-    from edge_agent.devices.machine_types import machine_types
-    from edge_agent.devices.nursery import Nursery
-    from edge_agent.devices.nvml import NvmlReader
-    from edge_agent.devices.port import ALL, Gap
+    from collectors.devices.bandwidth import measure_all
+    from collectors.devices.bounded import BoundedReader
+    from collectors.devices.health import check_node
+    from collectors.devices.machine_types import machine_types
+    from collectors.devices.nursery import Nursery
+    from collectors.devices.nvml import NvmlReader
+    from collectors.devices.port import ALL
+    from collectors.kernel_log.kernel_log import kernel_xids
+    from collectors.records.gap import Gap
 
     nursery = Nursery()
     reader = BoundedReader(NvmlReader, nursery, deadline_s=20)
@@ -163,7 +164,7 @@ def check() -> Found:
 
 
 def _field(name: str) -> Any:
-    from edge_agent.devices.port import Field
+    from collectors.devices.port import Field
 
     return Field(name)
 

@@ -69,7 +69,7 @@ def check(
     warm_up_s: float = WARM_UP_S, press_s: float = PRESS_S, rest_s: float = REST_S
 ) -> list[Result]:
     """Press the first GPU in every way and at every intensity, and diagnose what was seen."""
-    from edge_agent.devices.nvml import NvmlReader
+    from collectors.devices.nvml import NvmlReader
     from scripts.pressure.cases import results_of
     from scripts.pressure.copies import DUTIES, INJECTORS
     from scripts.pressure.seen import Stepper, Watch
@@ -97,7 +97,7 @@ def check(
 
 def _pressed(gpu: str, injector: str, level: str, duty: float, press_s: float) -> Case:
     """Run the pressing process for a while; it says how much it copied."""
-    from edge_agent.boot_clock import boottime_ns
+    from collectors.boot_clock import boottime_ns
     from scripts.pressure.cases import Case
 
     words = [sys.executable, str(Path(__file__).resolve()), "--press", gpu, injector, str(duty)]

@@ -73,7 +73,7 @@ def agreement(expected: Mapping[str, int], seen: Mapping[str, int]) -> Agreement
 
 
 def _normalised(launches: Mapping[str, int]) -> Counter[str]:
-    from edge_agent.kernel_name import normalise
+    from kernels.kernel_name import normalise
 
     found: Counter[str] = Counter()
     for name, count in launches.items():
@@ -159,11 +159,11 @@ class Probes:
     """The agent's probe source, on or off."""
 
     def __init__(self, budget: float) -> None:
-        from edge_agent.devices.users import GpuUsers
-        from edge_agent.probes.governor import Settings
-        from edge_agent.probes.gpu_places import GpuPlaces
-        from edge_agent.probes.settings import ProbesSection
-        from edge_agent.sources.gpu_probes import GpuProbesSource
+        from collectors.devices.users import GpuUsers
+        from collectors.gpu_calls.governor import Settings
+        from collectors.gpu_calls.gpu_places import GpuPlaces
+        from collectors.gpu_calls.gpu_probes import GpuProbesSource
+        from collectors.gpu_calls.settings import ProbesSection
         from wire.catalogue import Catalogue
 
         self._source = GpuProbesSource(
@@ -195,10 +195,10 @@ class Probes:
 
 def missing_symbols(pid: int) -> list[str]:
     """Name the runtime and driver libraries of a process in which no launch can be probed."""
-    from edge_agent.probes.counts import Group
-    from edge_agent.probes.elf_file import ElfFile
-    from edge_agent.probes.plan import plan_file
-    from edge_agent.probes.table import ProbeTable
+    from collectors.binaries.elf_file import ElfFile
+    from collectors.gpu_calls.plan import plan_file
+    from collectors.gpu_calls.table import ProbeTable
+    from collectors.records.gpu_calls import Group
 
     table, without = ProbeTable.load(), []
     maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines()
@@ -213,7 +213,7 @@ def missing_symbols(pid: int) -> list[str]:
 
 def families_known(launches: Mapping[str, int]) -> float:
     """Give the share of launches whose kernel's name belongs to a family."""
-    from edge_agent.families import FamilyRules
+    from kernels.families import FamilyRules
 
     rules = FamilyRules.load()
     known = sum(n for name, n in launches.items() if rules.classify(name)[0] != "other")
@@ -222,7 +222,7 @@ def families_known(launches: Mapping[str, int]) -> float:
 
 def refused() -> str | None:
     """Say why this machine lets nobody probe, or None."""
-    from edge_agent.sources.port import SourceUnavailable
+    from collectors.port import SourceUnavailable
 
     probes = Probes(budget=0.99)
     try:

@@ -20,8 +20,8 @@ from pathlib import Path
 import ijson
 import numpy as np
 
-from edge_agent.families import FamilyRules
-from edge_agent.sources.kineto import GpuEvent, gpu_events, open_trace
+from kernels.families import FamilyRules
+from kernels.launches.kineto import GpuEvent, gpu_events, open_trace
 
 COVERED = 0.99
 LONGEST_NAME = 110

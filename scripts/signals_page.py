@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from pathlib import Path
 
-from edge_agent.frames.signals import SIGNALS, Hurts, Scope
+from diagnosis.frames.signals import SIGNALS, Hurts, Scope
 
 PAGE = Path(__file__).parents[1] / "docs" / "diagnosis-signals.md"
 MARK = "<!-- signals -->"

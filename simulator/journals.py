@@ -17,15 +17,20 @@ from typing import BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.diagnosis.journal_lines import MAX_LINE_BYTES, JournalLine, JournalReader
-from edge_agent.diagnosis.trail import Series
-from edge_agent.diagnosis.weekly import SECTION, WeeklyIncidents
-from edge_agent.windows import NS_PER_S, HostClock, WindowAccumulator
-from simulator.engine.port import RowSource
-from simulator.fleet.state import FleetState
-from simulator.streams import philox
+from diagnosis.detect.journal_lines import MAX_LINE_BYTES, JournalLine, JournalReader
+from diagnosis.detect.trail import Series
+from diagnosis.detect.weekly import SECTION, WeeklyIncidents
+from edge_agent.windows.window_accumulator import (
+    NS_PER_S,
+    HostClock,
+    WindowAccumulator,
+)
 from wire.catalogue import Catalogue
 from wire.task import CHECK_WORDS, Task
+
+from .engine.port import RowSource
+from .fleet.state import FleetState
+from .streams import philox
 
 SUFFIX: Final = ".jsonl"
 MAX_JOURNALS: Final = 1_000

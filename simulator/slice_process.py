@@ -16,12 +16,12 @@ from pathlib import Path
 from time import time
 
 from edge_agent.clock import SystemClock
-from edge_agent.epochs import Host
-from edge_agent.ledger import Ledger
-from edge_agent.ledger_records import SpoolLimits
-from edge_agent.participant import Participant, Rules
+from edge_agent.ledger.ledger import Ledger
+from edge_agent.ledger.ledger_records import SpoolLimits
+from edge_agent.protocol.epochs import Host
+from edge_agent.protocol.participant import Participant, Rules
+from edge_agent.protocol.task_check import Bounds, Pins
 from edge_agent.shell import AgentShell
-from edge_agent.task_check import Bounds, Pins
 from privacy.noise import NoiseSampler
 from privacy.noise_opendp import OpenDpSampler
 from privacy.noise_seeded import SeededBytes, SeededSampler

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aggregator.tasks import TaskPlan, build_task
+from collectors.gpu_calls.settings import ProbesSection
 from edge_agent.config import (
     AgentConfig,
     BoundsSection,
@@ -18,9 +19,8 @@ from edge_agent.config import (
     TransportSection,
     TrustSection,
 )
-from edge_agent.epochs import Host
 from edge_agent.live import open_agent, this_machine
-from edge_agent.probes.settings import ProbesSection
+from edge_agent.protocol.epochs import Host
 from edge_agent.shell import AgentShell
 from tests.agent_world import T0, NoNoise, World
 from transport.embedded import EmbeddedLog

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.epochs import Host
-from edge_agent.ledger import Ledger
-from edge_agent.ledger_errors import ClockSetBack
-from edge_agent.ledger_records import HostView, LedgerView, SealedRecord
-from edge_agent.participant import Participant, Rules
-from edge_agent.protocol_events import (
+from edge_agent.ledger.ledger import Ledger
+from edge_agent.ledger.ledger_errors import ClockSetBack
+from edge_agent.ledger.ledger_records import HostView, LedgerView, SealedRecord
+from edge_agent.protocol.epochs import Host
+from edge_agent.protocol.participant import Participant, Rules
+from edge_agent.protocol.protocol_events import (
     CommitEpochs,
     CommitFailed,
     CommitSealed,
@@ -35,14 +35,9 @@ from edge_agent.protocol_events import (
     WindowClosed,
     Withheld,
 )
-from edge_agent.task_check import Bounds, Pins
+from edge_agent.protocol.task_check import Bounds, Pins
 from privacy.box import open_box
-from privacy.calibrate import (
-    gdp_mu_1e9,
-    sensitivity_sq_steps,
-    sigma_local_1024,
-    windows_touched,
-)
+from privacy.calibrate import gdp_mu_1e9, sensitivity_sq_steps, sigma_local_1024, windows_touched
 from privacy.masks import derive_box_key, derive_helper_keys, mask_into, tag_and_nonce, tags_equal
 from privacy.noise import NoiseSampler
 from privacy.noise_seeded import SeededSampler

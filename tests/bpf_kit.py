@@ -13,8 +13,8 @@ from uuid import uuid4
 
 import numpy as np
 
-from edge_agent.activity import HostRecord, HostTable, HostTicks
-from edge_agent.sources.ebpf import EbpfSource
+from collectors.ebpf.ebpf_source import EbpfSource
+from collectors.records.activity import HostRecord, HostTable, HostTicks
 from tests.cgroup_kit import remove_cgroup
 
 CGROUPS = Path("/sys/fs/cgroup")

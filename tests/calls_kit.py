@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edge_agent.probes.counts import Direction, Group, ProcessKey
-from edge_agent.probes.records import (
+from collectors.records.gpu_calls import (
     CollectiveCalls,
     CopyCalls,
     Counted,
+    Direction,
     ErrorCalls,
     GovernorState,
     GpuCalls,
+    Group,
     Identity,
     KernelCalls,
     MemoryState,
     ProcessCalls,
     WaitCalls,
 )
+from collectors.records.process import ProcessKey
 from tests.local_kit import BOOT, S
 
 TRAINER = ProcessKey(4711, BOOT - 3600 * S)

@@ -8,10 +8,11 @@ from typing import Final
 
 import numpy as np
 
-from edge_agent.diagnosis.diagnoser import Diagnoser
-from edge_agent.diagnosis.findings import Diagnosis, Finding, SpikeBegan, SpikeEnded, Warned
-from edge_agent.frames.frame import FINE_BINS, Frame, Signals, Steps, StepSource, Subject
-from edge_agent.frames.signals import FINE
+from collectors.records.activity import StepSource
+from diagnosis.detect.diagnoser import Diagnoser
+from diagnosis.detect.findings import Diagnosis, Finding, SpikeBegan, SpikeEnded, Warned
+from diagnosis.frames.frame import FINE_BINS, Frame, Signals, Steps, Subject
+from diagnosis.frames.signals import FINE
 
 SECOND_NS: Final = 1_000_000_000
 JOB: Final = "/jobs/train"

@@ -7,10 +7,11 @@ from typing import Final
 
 import numpy as np
 
-from edge_agent.diagnosis.findings import Cause
-from edge_agent.frames.frame import FINE_BINS, Frame, Steps, StepSource, Subject
-from edge_agent.frames.signals import FINE
-from pointillist.diagnosis.runs import Facts, Fault, Kind, Run
+from collectors.records.activity import StepSource
+from diagnosis.detect.findings import Cause
+from diagnosis.frames.frame import FINE_BINS, Frame, Steps, Subject
+from diagnosis.frames.signals import FINE
+from pointillist.teaching.runs import Facts, Fault, Kind, Run
 
 NS: Final = 1_000_000_000
 CALM_S: Final = 20

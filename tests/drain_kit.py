@@ -13,24 +13,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from edge_agent.probes.activity_records import Named
-from edge_agent.probes.call_records import CallRecords
-from edge_agent.probes.counts import (
+from collectors.gpu_calls.activity_records import Named
+from collectors.gpu_calls.call_records import CallRecords
+from collectors.gpu_calls.counts import (
     CallRow,
     CollectiveRow,
     CopyRow,
-    Direction,
     ErrorRow,
-    Group,
     LaunchRow,
     MemoryRow,
     ProbeDrain,
-    ProcessKey,
 )
-from edge_agent.probes.governor import Period
-from edge_agent.probes.periods import Collected
-from edge_agent.probes.records import GpuCalls, Identity
-from edge_agent.probes.table import ProbeTable
+from collectors.gpu_calls.governor import Period
+from collectors.gpu_calls.periods import Collected
+from collectors.gpu_calls.table import ProbeTable
+from collectors.records.gpu_calls import Direction, GpuCalls, Group, Identity
+from collectors.records.process import ProcessKey
 
 RECORDED: Final = Path(__file__).parent / "local" / "probe_drains.json"
 _ROWS: Final[Mapping[str, Any]] = {

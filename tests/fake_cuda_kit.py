@@ -7,9 +7,9 @@ import os
 from collections import Counter
 from pathlib import Path
 
-from edge_agent.devices import bandwidth
-from edge_agent.devices.bandwidth import Bandwidth
-from edge_agent.devices.port import Gap
+from collectors.devices import bandwidth
+from collectors.devices.bandwidth import Bandwidth
+from collectors.records.gap import Gap
 from tests.fake_library import Scenario, built
 
 SOURCE = Path(__file__).parent / "fake_cuda" / "fake_cuda.c"

@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from edge_agent.devices.nvml import NvmlReader
+from collectors.devices.nvml import NvmlReader
 from tests.fake_library import Scenario, built
 
 SOURCE = Path(__file__).parent / "fake_nvml" / "fake_nvml.c"

@@ -6,10 +6,10 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edge_agent.activity import HostEvent, HostTable, Observation
-from edge_agent.devices.port import Gap, GapKind
-from edge_agent.faults.smart import Smart
-from edge_agent.sources.faults import SWEEP_NS, FaultsSource
+from collectors.faults.faults_source import SWEEP_NS, FaultsSource
+from collectors.faults.smart import Smart
+from collectors.records.activity import HostEvent, HostTable, Observation
+from collectors.records.gap import Gap, GapKind
 
 GPU, NIC, BRIDGE = "0000:1b:00.0", "0000:9c:00.0", "0000:15:01.0"
 _AER = {"correctable": "COR", "nonfatal": "NONFATAL", "fatal": "FATAL"}

@@ -9,22 +9,31 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
-from edge_agent.activity import HostTable, HostTicks, RhythmKind, RhythmMarks, StepMarks
-from edge_agent.devices.port import DeviceReading, Field, ProcessUse
-from edge_agent.frames.frame import FINE_BINS, Frame, Steps, StepSource, Subject
-from edge_agent.frames.framer import Framer
-from edge_agent.frames.places import Place, Places
-from edge_agent.frames.signals import FINE, SIGNALS, Scope, of_scope
-from edge_agent.probes.counts import Direction, Group, ProcessKey
-from edge_agent.probes.records import (
+from collectors.devices.port import DeviceReading, Field, ProcessUse
+from collectors.ebpf import ebpf_layout as layout
+from collectors.records.activity import (
+    HostTable,
+    HostTicks,
+    RhythmKind,
+    RhythmMarks,
+    StepMarks,
+    StepSource,
+)
+from collectors.records.gpu_calls import (
     CopyCalls,
     Counted,
+    Direction,
     GpuCalls,
+    Group,
     Identity,
     ProcessCalls,
     WaitCalls,
 )
-from edge_agent.sources import ebpf_layout as layout
+from collectors.records.process import ProcessKey
+from diagnosis.frames.frame import FINE_BINS, Frame, Steps, Subject
+from diagnosis.frames.framer import Framer
+from diagnosis.frames.places import Place, Places
+from diagnosis.frames.signals import FINE, SIGNALS, Scope, of_scope
 
 MS: Final = 1_000_000
 S: Final = 1_000_000_000

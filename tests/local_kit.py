@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.activity import GpuCoverage, KernelActivity, Observation
-from edge_agent.boot_clock import ClockPoint
+from collectors.boot_clock import ClockPoint
+from collectors.records.activity import GpuCoverage, KernelActivity, Observation
 from edge_agent.local.rows import Flattener, MetricRow
 from wire.catalogue import Catalogue
 

@@ -20,6 +20,7 @@ from aggregator.releases import read_windows
 from aggregator.runners import HelperRunner
 from aggregator.store import Store
 from aggregator.tasks import TaskPlan, build_task
+from collectors.gpu_calls.settings import ProbesSection
 from edge_agent.clock import Clock
 from edge_agent.config import (
     AgentConfig,
@@ -31,7 +32,6 @@ from edge_agent.config import (
     TrustSection,
 )
 from edge_agent.live import open_agent, this_machine
-from edge_agent.probes.settings import ProbesSection
 from edge_agent.shell import AgentShell
 from privacy.noise import NoiseSampler
 from privacy.noise_seeded import SeededSampler

@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edge_agent.activity import KernelActivity, Record
-from edge_agent.devices.users import GpuUsers
-from edge_agent.probes.counts import FileGroup
-from edge_agent.probes.governor import Settings
-from edge_agent.probes.gpu_places import GpuPlaces
-from edge_agent.probes.settings import ProbesSection
-from edge_agent.sources.gpu_probes import GpuProbesSource
+from collectors.devices.users import GpuUsers
+from collectors.gpu_calls.governor import Settings
+from collectors.gpu_calls.gpu_places import GpuPlaces
+from collectors.gpu_calls.gpu_probes import GpuProbesSource
+from collectors.gpu_calls.settings import ProbesSection
+from collectors.records.activity import KernelActivity, Record
+from collectors.records.gpu_calls import FileGroup
 from tests.probes_kit import Stubs, now_ns, waiting
 from wire.catalogue import Catalogue
 

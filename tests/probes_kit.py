@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.probes.counts import Group, ProbeDrain
-from edge_agent.probes.elf_file import ElfFile
-from edge_agent.probes.limits import ProbeLimits
-from edge_agent.probes.plan import Attachment, plan_file
-from edge_agent.probes.programs import GpuPrograms
-from edge_agent.probes.table import ProbeTable
+from collectors.binaries.elf_file import ElfFile
+from collectors.gpu_calls.counts import ProbeDrain
+from collectors.gpu_calls.limits import ProbeLimits
+from collectors.gpu_calls.plan import Attachment, plan_file
+from collectors.gpu_calls.programs import GpuPrograms
+from collectors.gpu_calls.table import ProbeTable
+from collectors.records.gpu_calls import Group
 
 STUBS = Path(__file__).parent / "probes" / "stubs"
 PUSH = ("-fno-omit-frame-pointer", "-fcf-protection=none")

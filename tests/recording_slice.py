@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent import participant
-from edge_agent.encode import encode_rows
-from edge_agent.seal_report import Sealing, seal_reports
+from edge_agent.protocol import participant
+from edge_agent.protocol.seal_report import Sealing, seal_reports
+from edge_agent.windows.encode import encode_rows
 from privacy.noise import NoiseSampler
 from simulator import slice_process
 from simulator.slice_config import SliceConfig

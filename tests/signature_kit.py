@@ -1,7 +1,7 @@
 """Small made-up applications for the tests of signatures."""
 
-from edge_agent.kernel_mix import MixRow
-from edge_agent.signatures import Signature
+from kernels.kernel_mix import MixRow
+from kernels.signatures import Signature
 
 CHAT = {
     ("gemm", "gemm"): 60.0,

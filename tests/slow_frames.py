@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from edge_agent.frames.frame import FINE_BINS, Frame, Steps, StepSource, Subject
-from edge_agent.frames.signals import FINE
+from collectors.records.activity import StepSource
+from diagnosis.frames.frame import FINE_BINS, Frame, Steps, Subject
+from diagnosis.frames.signals import FINE
 
 S = 1_000_000_000
 BOOT = 7_000 * S

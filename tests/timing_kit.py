@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import edge_agent.participant
-from edge_agent.activity import KernelActivity, Record
-from edge_agent.eligibility import draw_offsets_ms
-from edge_agent.families import FamilyRules
+import edge_agent.protocol.participant
+from collectors.records.activity import KernelActivity, Record
 from edge_agent.live import open_agent
+from edge_agent.protocol.eligibility import draw_offsets_ms
 from edge_agent.shell import AgentShell
+from kernels.families import FamilyRules
 from privacy.noise_opendp import OpenDpSampler
 from tests.agent_live import surroundings
 from tests.agent_world import T0, counting_bytes
@@ -138,7 +138,7 @@ def run_host(
         drawn = draw_offsets_ms(window_s, count, stream)
         return drawn if how.offset_ms is None else [how.offset_ms] * count
 
-    edge_agent.participant.draw_offsets_ms = draw  # type: ignore[attr-defined]
+    edge_agent.protocol.participant.draw_offsets_ms = draw  # type: ignore[attr-defined]
     made, clock = surroundings(folder, window_s=window_s), ShiftedClock(shift_ms)
     log = SocketLog(folder / "log", address)
     shell, _ = open_agent(

@@ -16,7 +16,7 @@ from bench.diagnosis.leftovers import BenchBusyError, clear, only_bench
 from bench.diagnosis.plan import Run, plan
 from bench.diagnosis.sitting import Terms, pending, recording_path, sit
 from bench.record import ROOT
-from edge_agent.frames.recording import read_meta
+from diagnosis.frames.recording import read_meta
 
 RECORDINGS: Final = ROOT / "bench" / "recordings"
 

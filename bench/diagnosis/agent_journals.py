@@ -29,9 +29,9 @@ from bench.diagnosis.recording import Injection, RunRefusedError, Schedule
 from bench.diagnosis.sitting import Stage, Turns
 from bench.diagnosis.workload import STEP_LOOP, Workload
 from bench.record import ROOT
-from edge_agent.accumulators import DurableAccumulators
-from edge_agent.boot_clock import boottime_ns
+from collectors.boot_clock import boottime_ns
 from edge_agent.journal import read_lines
+from edge_agent.windows.durable_windows import DurableAccumulators
 
 JOURNALS: Final = ROOT / "bench" / "journals"
 FAULTS: Final = (

@@ -38,16 +38,16 @@ from bench.diagnosis.recording import machine
 from bench.diagnosis.shared import StepLog
 from bench.record import ROOT as CHECKOUT
 from bench.record import commit
-from edge_agent.boot_clock import boottime_ns
-from edge_agent.devices.bounded import BoundedReader
-from edge_agent.frames.frame import Frame
-from edge_agent.frames.live import LiveFrames, host_registry
-from edge_agent.frames.of_host import host_framer
-from edge_agent.frames.recording import write_recording
-from edge_agent.sources.devices import DevicesSource
-from edge_agent.sources.step_programs import StepProbe
-from edge_agent.sources.steps import StepsSource
-from pointillist.diagnosis.runs import NOTHING_WRONG
+from collectors.boot_clock import boottime_ns
+from collectors.devices.bounded import BoundedReader
+from collectors.devices.devices_source import DevicesSource
+from collectors.steps.step_programs import StepProbe
+from collectors.steps.steps_source import StepsSource
+from diagnosis.frames.frame import Frame
+from diagnosis.frames.live import LiveFrames, host_registry
+from diagnosis.frames.of_host import host_framer
+from diagnosis.frames.recording import write_recording
+from pointillist.teaching.runs import NOTHING_WRONG
 from tests.fake_nvml_kit import FakeDriver
 
 FOLDER: Final = CHECKOUT / "bench" / "recordings-gpu"

@@ -15,16 +15,16 @@ from typing import Any, Final
 import numpy as np
 
 from bench.record import Figure, write_result
-from edge_agent.diagnosis.causes import RULES_TITLE
-from edge_agent.diagnosis.findings import Cause
-from edge_agent.diagnosis.model import Model
-from edge_agent.diagnosis.model_file import load_model
-from edge_agent.frames.recording import read_meta
-from edge_agent.wilson import wilson_interval
-from pointillist.diagnosis.folder import labelled_paths, read_run
-from pointillist.diagnosis.outcomes import Judged, judge
-from pointillist.diagnosis.prepare import account_with
-from pointillist.diagnosis.truth import episodes
+from diagnosis.detect.causes import RULES_TITLE
+from diagnosis.detect.findings import Cause
+from diagnosis.detect.model import Model
+from diagnosis.detect.model_file import load_model
+from diagnosis.frames.recording import read_meta
+from kernels.wilson import wilson_interval
+from pointillist.teaching.folder import labelled_paths, read_run
+from pointillist.teaching.outcomes import Judged, judge
+from pointillist.teaching.prepare import account_with
+from pointillist.teaching.truth import episodes
 
 NAME: Final = "diagnosis_gpu"
 COMMAND: Final = "make bench-diagnosis-gpu"

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from bench.diagnosis.gpu_device import WORK_MS, Gpu
-from edge_agent.diagnosis.findings import Cause
+from diagnosis.detect.findings import Cause
 
 TICK_S: Final = 0.2
 LEVELS: Final = ("low", "middle", "high")

@@ -22,13 +22,13 @@ from bench.diagnosis.impact import Impact, impact
 from bench.diagnosis.plan import INTENSITIES, Run
 from bench.diagnosis.workload import Workload
 from bench.record import commit
-from edge_agent.boot_clock import boottime_ns
-from edge_agent.frames.frame import Frame
-from edge_agent.frames.live import LiveFrames, host_registry
-from edge_agent.frames.of_host import host_framer
-from edge_agent.frames.recording import RecordingWriter
-from edge_agent.sources.step_programs import StepProbe
-from edge_agent.sources.steps import StepsSource
+from collectors.boot_clock import boottime_ns
+from collectors.steps.step_programs import StepProbe
+from collectors.steps.steps_source import StepsSource
+from diagnosis.frames.frame import Frame
+from diagnosis.frames.live import LiveFrames, host_registry
+from diagnosis.frames.of_host import host_framer
+from diagnosis.frames.recording import RecordingWriter
 
 FORMAT: Final = 1
 _SETTLE_S: Final = 1.0

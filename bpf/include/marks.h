@@ -1,7 +1,7 @@
 /* Marks: single moments of single threads, in a ring that user space reads once a second.
  *
  * Every record of a ring has this one length, so that its bytes are a table: mirrored by
- * edge_agent/sources/mark_ring.py (a test holds the two together). */
+ * collectors/bpf/mark_ring.py (a test holds the two together). */
 #ifndef POINTILLIST_MARKS_H
 #define POINTILLIST_MARKS_H
 
@@ -25,7 +25,7 @@ struct step_thread {
 	__u64 lost; /* steps that found no room in the ring; only grows */
 };
 
-/* Kinds of a process's rhythm, as RhythmKind of edge_agent/activity.py. */
+/* Kinds of a process's rhythm, as RhythmKind of collectors/records/activity.py. */
 enum rhythm_kind {
 	RHYTHM_WAKE,
 	RHYTHM_BLOCK,

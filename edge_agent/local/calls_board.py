@@ -6,15 +6,16 @@ from collections import deque
 from math import isfinite
 from typing import Any, Final
 
-from edge_agent.probes.counts import Direction, ProcessKey
-from edge_agent.probes.records import (
+from collectors.records.gpu_calls import (
     CopyCalls,
     Counted,
+    Direction,
     GovernorState,
     GpuCalls,
     KernelCalls,
     ProcessCalls,
 )
+from collectors.records.process import ProcessKey
 
 from .merged_calls import merge
 from .rows import CallsRow, GovernorRow, clean_name

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from edge_agent.boot_clock import ClockPoint
+from collectors.boot_clock import ClockPoint
 
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 

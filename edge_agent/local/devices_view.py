@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol, cast, runtime_checkable
 
-from edge_agent.devices.port import DeviceReading, GapKind, Measured
-from edge_agent.devices.uses import Use, by_container, limits, uses
+from collectors.devices.port import DeviceReading, Measured
+from collectors.devices.uses import Use, by_container, limits, uses
+from collectors.records.gap import GapKind
 
 from .rows import EventRow, MetricRow, Row, clean_name, unit_of
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from edge_agent.diagnosis.findings import (
+from collectors.records.activity import StepSource
+from diagnosis.detect.findings import (
     Cause,
     Diagnosis,
     Evidence,
@@ -15,7 +16,6 @@ from edge_agent.diagnosis.findings import (
     StepTimes,
     Warned,
 )
-from edge_agent.frames.frame import StepSource
 
 from .quantity import quantity
 from .signal_words import sentence

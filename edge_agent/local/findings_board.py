@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any, Final
 
-from edge_agent.diagnosis.findings import Diagnosis, Finding, SpikeBegan, SpikeEnded, Warned
+from diagnosis.detect.findings import Diagnosis, Finding, SpikeBegan, SpikeEnded, Warned
 
 from .diagnosis_words import (
     ADVICE,

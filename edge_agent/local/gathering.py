@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from edge_agent.activity import Record
+from collectors.records.activity import Record
 
 from .board import Board
 from .history_batch import HistoryBatch

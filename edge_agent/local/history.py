@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from edge_agent.boot_clock import ClockPoint
+from collectors.boot_clock import ClockPoint
 
 from .clock_map import ClockMap, boot_id
 from .history_calls import CallSpans, kernel_values, process_values
@@ -36,16 +36,7 @@ from .rows import (
     Row,
     clean_name,
 )
-from .tables import (
-    ACTIVITY,
-    EVENT,
-    KERNEL_CALLS,
-    METRIC,
-    PACKED,
-    PROCESS_CALLS,
-    TABLES,
-    Table,
-)
+from .tables import ACTIVITY, EVENT, KERNEL_CALLS, METRIC, PACKED, PROCESS_CALLS, TABLES, Table
 
 _NS_PER_S: Final = 1_000_000_000
 _FULL_SHARE: Final = 0.8

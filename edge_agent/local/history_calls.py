@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any, Final
 
-from edge_agent.probes.records import Counted, GpuCalls, KernelCalls, ProcessCalls
+from collectors.records.gpu_calls import Counted, GpuCalls, KernelCalls, ProcessCalls
 
 from .merged_calls import keep_busiest, merge
 from .rows import CallsRow, GovernorRow, Row, clean_name

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from edge_agent.boot_clock import ClockPoint
+from collectors.boot_clock import ClockPoint
 from transport.closing import Closing
 
 from .clock_map import ClockMap

@@ -6,13 +6,13 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from edge_agent.probes.counts import Group
-from edge_agent.probes.records import (
+from collectors.records.gpu_calls import (
     CollectiveCalls,
     CopyCalls,
     Counted,
     ErrorCalls,
     GpuCalls,
+    Group,
     KernelCalls,
     ProcessCalls,
     WaitCalls,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from edge_agent.task_windows import OpenWindow
+from edge_agent.windows.task_windows import OpenWindow
 from wire.catalogue import Catalogue
 from wire.report import report_length
 from wire.task import SectionKind, SectionSpec

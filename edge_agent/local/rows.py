@@ -14,19 +14,24 @@ from typing import Any, Final, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.activity import (
+from collectors.records.activity import (
     GpuCoverage,
     HostEvent,
-    HostFinding,
     KernelActivity,
     Observation,
     RhythmMarks,
     StepMarks,
 )
-from edge_agent.diagnosis.findings import Diagnosis, Finding, SpikeBegan, SpikeEnded, Warned
-from edge_agent.printable import printable
-from edge_agent.probes.counts import Group
-from edge_agent.probes.records import GovernorState, GpuCalls
+from collectors.records.gpu_calls import GovernorState, GpuCalls, Group
+from diagnosis.detect.findings import (
+    Diagnosis,
+    Finding,
+    HostFinding,
+    SpikeBegan,
+    SpikeEnded,
+    Warned,
+)
+from transport.printable import printable
 from wire.catalogue import Catalogue
 from wire.task import SectionKind
 

@@ -131,7 +131,7 @@ def show(
     config: ConfigOption = Path("/etc/pointillist/agent.toml"), json: JsonFlag = False
 ) -> None:
     """Show what this host has spent, also while the agent runs."""
-    from edge_agent.ledger_errors import LedgerNone, LedgerRefused
+    from edge_agent.ledger.ledger_errors import LedgerNone, LedgerRefused
     from edge_agent.live import read_ledger
     from privacy.budget import Entry, peak, spent_at
 
@@ -179,10 +179,10 @@ def recover(
     Series that the signed roster and tasks name resume with the first window that starts after
     now; for two weeks no new series and no larger weight is taken. The old files are kept aside.
     """
-    from edge_agent.ledger import Ledger
-    from edge_agent.ledger_errors import LedgerRefused
+    from edge_agent.ledger.ledger import Ledger
+    from edge_agent.ledger.ledger_errors import LedgerRefused
     from edge_agent.live import load_host, this_machine
-    from edge_agent.recovery import read_signed_past
+    from edge_agent.protocol.recovery import read_signed_past
     from transport.keyfiles import mark_ledger
     from transport.opening import Side, open_transport
 
@@ -287,7 +287,7 @@ def become_agent(config: AgentConfig) -> None:
 
 def _load(path: Path) -> AgentConfig:
     from edge_agent.config import load_config
-    from edge_agent.config_tree import ConfigError
+    from transport.config_tree import ConfigError
 
     need_file(path, "the agent's configuration", _HINT)
     with reported(ExitCode.USAGE, ConfigError, hint="deploy/config/agent.toml is a sample"):

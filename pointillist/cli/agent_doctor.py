@@ -12,7 +12,7 @@ from .output import CommandError, ExitCode, JsonFlag, emit, say
 
 if TYPE_CHECKING:
     from edge_agent.config import AgentConfig
-    from edge_agent.local.doctor import Finding
+    from edge_agent.service.doctor import Finding
 
 EPILOG: Final = """Examples:
 
@@ -38,11 +38,11 @@ def doctor(
     when something keeps the agent from running; what is merely absent is no failure.
     """
     from edge_agent.live import sources_of
-    from edge_agent.local.doctor import Verdict, examine, source_findings, worst
-    from edge_agent.local.doctor_agent import agent_checks
-    from edge_agent.local.doctor_faults import fault_checks
-    from edge_agent.local.doctor_host import host_checks
-    from edge_agent.local.doctor_probes import probe_checks
+    from edge_agent.service.doctor import Verdict, examine, source_findings, worst
+    from edge_agent.service.doctor_agent import agent_checks
+    from edge_agent.service.doctor_faults import fault_checks
+    from edge_agent.service.doctor_host import host_checks
+    from edge_agent.service.doctor_probes import probe_checks
     from wire.catalogue import Catalogue
 
     from . import agent

@@ -14,9 +14,10 @@ from pointillist.table import Column, table_lines, terminal_columns
 from .output import ExitCode, JsonFlag, emit, reported, usage_error
 
 if TYPE_CHECKING:
-    from edge_agent.devices.bandwidth import Bandwidth
-    from edge_agent.devices.machine_types import MachineType
-    from edge_agent.devices.port import DeviceReading, Gap, Inventory
+    from collectors.devices.bandwidth import Bandwidth
+    from collectors.devices.machine_types import MachineType
+    from collectors.devices.port import DeviceReading, Inventory
+    from collectors.records.gap import Gap
 
 _NO_DRIVER: Final = "it needs NVIDIA's driver: libnvidia-ml.so.1 and /dev/nvidiactl"
 _BETWEEN_S: Final = 0.5
@@ -41,12 +42,12 @@ def health(
 
     Exit code 1 when a row fails. A row that could not be read is unknown, and never passes.
     """
-    from edge_agent.devices.health import Verdict, check_node
-    from edge_agent.devices.kernel_log import kernel_xids
-    from edge_agent.devices.machine_types import machine_types
-    from edge_agent.faults.host_health import check_host
-    from edge_agent.faults.scan import probes
-    from edge_agent.faults.sysfs import Tree
+    from collectors.devices.health import Verdict, check_node
+    from collectors.devices.machine_types import machine_types
+    from collectors.faults.host_health import check_host
+    from collectors.faults.scan import probes
+    from collectors.faults.sysfs import Tree
+    from collectors.kernel_log.kernel_log import kernel_xids
 
     types = machine_types()
     if machine not in types:
@@ -72,11 +73,12 @@ def _look(
     machine: MachineType, active: bool
 ) -> tuple[Inventory | Gap, list[DeviceReading], list[Bandwidth | Gap] | None]:
     """Read every GPU, and measure what `--active` asks for; each in a child that cannot hang us."""
-    from edge_agent.devices.bandwidth import measure_all
-    from edge_agent.devices.bounded import BoundedReader
-    from edge_agent.devices.nursery import Nursery
-    from edge_agent.devices.nvml import NvmlReader
-    from edge_agent.devices.port import REGULAR, DevicesUnavailable, Gap, GapKind
+    from collectors.devices.bandwidth import measure_all
+    from collectors.devices.bounded import BoundedReader
+    from collectors.devices.nursery import Nursery
+    from collectors.devices.nvml import NvmlReader
+    from collectors.devices.port import REGULAR, DevicesUnavailable
+    from collectors.records.gap import Gap, GapKind
 
     nursery = Nursery()
     reader = BoundedReader(NvmlReader, nursery, deadline_s=5.0)
@@ -108,9 +110,9 @@ def _gpu(
     reading: DeviceReading, place: int, bandwidths: Sequence[Bandwidth | Gap] | None
 ) -> dict[str, Any]:
     """Give one GPU: who uses it, what was measured, and each field by its name, gaps in words."""
-    from edge_agent.devices.otel import points
-    from edge_agent.devices.port import Gap
-    from edge_agent.devices.uses import document
+    from collectors.devices.otel import points
+    from collectors.devices.uses import document
+    from collectors.records.gap import Gap
 
     one = document(reading)
     one["fields"] = {

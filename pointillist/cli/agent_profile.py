@@ -21,8 +21,8 @@ from .amounts import amount
 from .output import CommandError, ExitCode, reported, say, unavailable, usage_error
 
 if TYPE_CHECKING:
-    from edge_agent.profiling.calls import ProfileWriter
-    from edge_agent.profiling.session import ProfileSession
+    from collectors.profiling.calls import ProfileWriter
+    from collectors.profiling.session import ProfileSession
 
 EPILOG: Final = """Examples:
 
@@ -69,9 +69,9 @@ def profile(
     The process runs on meanwhile, each call a few microseconds longer. Ctrl-C ends early; what was
     seen is written. Nothing leaves this host.
     """
-    from edge_agent.profiling.session import ProfileSession
-    from edge_agent.profiling.target import NothingToProfile
-    from edge_agent.sources.port import SourceUnavailable
+    from collectors.port import SourceUnavailable
+    from collectors.profiling.session import ProfileSession
+    from collectors.profiling.target import NothingToProfile
 
     chosen = form or _by_suffix(out)
     with (
@@ -100,8 +100,8 @@ def _by_suffix(out: Path) -> Format:
 
 
 def _writer(form: Format, file: BinaryIO, session: ProfileSession) -> ProfileWriter:
-    from edge_agent.profiling.chrome_trace import ChromeTraceWriter
-    from edge_agent.profiling.pprof import PprofWriter
+    from collectors.profiling.chrome_trace import ChromeTraceWriter
+    from collectors.profiling.pprof import PprofWriter
 
     if form is Format.PPROF:
         return PprofWriter(file)

@@ -58,7 +58,7 @@ class Options:
 
     def overrides(self) -> dict[str, Any]:
         """Give the tree of tables that these options stand for. Raises ConfigError."""
-        from edge_agent.config_tree import assignment, overlay
+        from transport.config_tree import assignment, overlay
 
         tree: dict[str, Any] = {}
         for name, (section, key) in _FLAGS.items():
@@ -87,7 +87,7 @@ class Options:
 def load(options: Options) -> tuple[AgentConfig, Callable[[], AgentConfig]]:
     """Read the configuration, and give how to read it again."""
     from edge_agent.config import load_config
-    from edge_agent.config_tree import ConfigError
+    from transport.config_tree import ConfigError
 
     with reported(ExitCode.USAGE, ConfigError, hint=_HINT):
         overrides = options.overrides()
@@ -111,13 +111,13 @@ def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> 
     """Run until a signal; SIGHUP reloads."""
     # Before NumPy comes: an agent multiplies nothing, and idle threads are memory.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from edge_agent.devices.nursery import Nursery
-    from edge_agent.devices.users import GpuUsers
-    from edge_agent.gate_process import choose_gate
-    from edge_agent.ledger_errors import LedgerRefused
+    from collectors.devices.nursery import Nursery
+    from collectors.devices.users import GpuUsers
+    from edge_agent.ledger.ledger_errors import LedgerRefused
     from edge_agent.live import open_agent, sources_of
-    from edge_agent.local.attendant import Attendant, Reloading
     from edge_agent.local.log_level import log_to_stderr
+    from edge_agent.protocol.gate_process import choose_gate
+    from edge_agent.service.attendant import Attendant, Reloading
     from transport.port import TransportUnavailable
     from transport.privileges import take_descriptors
     from transport.systemd import Notifier

@@ -19,8 +19,8 @@ from .output import JsonFlag, emit
 
 if TYPE_CHECKING:
     from edge_agent.config import AgentConfig
-    from edge_agent.local.feed import Feed
     from edge_agent.local.proc_view import HostSampler
+    from edge_agent.service.feed import Feed
 
 EPILOG: Final = """Examples:
 
@@ -66,8 +66,8 @@ def top(
     """
     from rich.console import Console
 
-    from edge_agent.local.feed import open_feed
     from edge_agent.local.proc_view import HostSampler
+    from edge_agent.service.feed import open_feed
 
     from .top_screen import picture, warm_up
 

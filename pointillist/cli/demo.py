@@ -178,9 +178,9 @@ def _broker(stack: ExitStack, folder: Path) -> str:
 
 def _check_trace(trace: Path) -> None:
     """Read a trace's beginning now, so that a junk file is refused before anything starts."""
-    from edge_agent.families import FamilyRules
-    from edge_agent.sources.port import SourceUnavailable
-    from edge_agent.sources.replay import ReplayOptions, ReplaySource
+    from collectors.port import SourceUnavailable
+    from collectors.replay.replay_source import ReplayOptions, ReplaySource
+    from kernels.families import FamilyRules
 
     source = ReplaySource(trace, FamilyRules.load(), ReplayOptions(gpus=1))
     try:

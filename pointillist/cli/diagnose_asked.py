@@ -8,19 +8,19 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edge_agent.diagnosis.diagnoser import Diagnoser
-from edge_agent.diagnosis.findings import Finding
-from edge_agent.diagnosis.model_fields import ModelError
-from edge_agent.diagnosis.model_file import load_model
-from edge_agent.diagnosis.trail import Pictures, Series
+from diagnosis.detect.diagnoser import Diagnoser
+from diagnosis.detect.findings import Finding
+from diagnosis.detect.model_fields import ModelError
+from diagnosis.detect.model_file import load_model
+from diagnosis.detect.trail import Pictures, Series
 from pointillist.diagnose.clocks import Clock
 
 from .output import ExitCode, need_file, reported, usage_error
 
 if TYPE_CHECKING:
+    from collectors.steps.step_programs import StepProbe
+    from diagnosis.frames.frame import Frame
     from edge_agent.config import DiagnosisSection
-    from edge_agent.frames.frame import Frame
-    from edge_agent.sources.step_programs import StepProbe
     from pointillist.diagnose.watching import Watching
 
 Told = Callable[[Finding | Series, Clock], None]

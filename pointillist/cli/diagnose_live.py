@@ -10,17 +10,17 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from edge_agent.boot_clock import read_point
-from edge_agent.diagnosis.findings import SpikeBegan, Warned
-from edge_agent.diagnosis.journal_lines import JournalReader
-from edge_agent.frames.live import LiveFrames, host_registry
-from edge_agent.frames.of_host import host_framer
+from collectors.boot_clock import read_point
+from collectors.bpf.cgroup_names import hierarchy_of
+from collectors.port import Absence, SourceUnavailable
+from collectors.steps.steps_source import StepsSource
+from diagnosis.detect.findings import SpikeBegan, Warned
+from diagnosis.detect.journal_lines import JournalReader
+from diagnosis.frames.live import LiveFrames, host_registry
+from diagnosis.frames.of_host import host_framer
 from edge_agent.journal import follow_lines
 from edge_agent.local.live_socket import LiveClient
 from edge_agent.local.quantity import counted
-from edge_agent.sources.cgroup_names import hierarchy_of
-from edge_agent.sources.port import Absence, SourceUnavailable
-from edge_agent.sources.steps import StepsSource
 from pointillist.diagnose.clocks import unix_clock
 from pointillist.diagnose.watching import Watching
 

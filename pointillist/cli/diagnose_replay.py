@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from edge_agent.diagnosis.findings import SpikeBegan, Warned
-from edge_agent.diagnosis.journal_lines import JournalReader
-from edge_agent.frames.frame import Frame
-from edge_agent.frames.recording import RecordingError, iterate, read_meta
+from diagnosis.detect.findings import SpikeBegan, Warned
+from diagnosis.detect.journal_lines import JournalReader
+from diagnosis.frames.frame import Frame
+from diagnosis.frames.recording import RecordingError, iterate, read_meta
 from edge_agent.journal import read_lines
 from edge_agent.local.quantity import counted
 from pointillist.diagnose.clocks import Clock, recording_clock, unix_clock

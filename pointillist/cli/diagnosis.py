@@ -22,13 +22,13 @@ from .diagnosis_text import (
 from .output import CommandError, ExitCode, JsonFlag, emit, need_file, reported, usage_error
 
 if TYPE_CHECKING:
-    from edge_agent.diagnosis.model import Model
-    from pointillist.diagnosis.groups import Group
+    from diagnosis.detect.model import Model
+    from pointillist.teaching.groups import Group
 
 _KINDS: Final = (
     "forest", "logistic", "boost", "forest+logistic", "forest+rules", "logistic+rules",
 )  # fmt: skip
-"""Those of `pointillist.diagnosis.learning`, which takes seconds to load (a test compares)."""
+"""Those of `pointillist.teaching.learning`, which takes seconds to load (a test compares)."""
 
 _EXAMPLES: Final = {
     "record": (
@@ -114,9 +114,9 @@ def train(
     An agent without a model uses its hand rules: ship a model only where it does better.
     """
     with _refusals():
-        from pointillist.diagnosis.learning import CLOSED, KINDS
-        from pointillist.diagnosis.open_set import KINDS as OPEN_SETS
-        from pointillist.diagnosis.teaching import teach
+        from pointillist.teaching.learning import CLOSED, KINDS
+        from pointillist.teaching.open_set import KINDS as OPEN_SETS
+        from pointillist.teaching.teaching import teach
 
         _one_of("--kind", kind, list(KINDS))
         _one_of("--open-set", open_set, [*OPEN_SETS, CLOSED])
@@ -145,10 +145,10 @@ def evaluate(
 ) -> None:
     """Compare all methods on the runs that teach none of them, and judge one model in full."""
     with _refusals():
-        from pointillist.diagnosis.evaluation import evaluate as run
-        from pointillist.diagnosis.folder import runs_in
-        from pointillist.diagnosis.learning import KINDS
-        from pointillist.diagnosis.results import results_of
+        from pointillist.teaching.evaluation import evaluate as run
+        from pointillist.teaching.folder import runs_in
+        from pointillist.teaching.learning import KINDS
+        from pointillist.teaching.results import results_of
 
         _one_of("--ablate", ablate, ["none", "shipped", *KINDS])
         chosen = None if rules else _load_model(model)
@@ -173,10 +173,10 @@ def groups(
     Recordings need no labels. To name a group, look at what happened on the host at its times.
     """
     with _refusals():
-        from edge_agent.frames.recording import iterate
-        from pointillist.diagnosis.folder import run_paths
-        from pointillist.diagnosis.groups import find_groups, save_groups
-        from pointillist.diagnosis.unknowns import spikes_of, unknown
+        from diagnosis.frames.recording import iterate
+        from pointillist.teaching.folder import run_paths
+        from pointillist.teaching.groups import find_groups, save_groups
+        from pointillist.teaching.unknowns import spikes_of, unknown
 
         chosen, tell = _load_model(model), _tell(json)
         spikes = []
@@ -202,8 +202,8 @@ def name(
 ) -> None:
     """Name a group; `train --groups` then teaches it."""
     with _refusals():
-        from pointillist.diagnosis.groups import rename, save_groups
-        from pointillist.diagnosis.unknowns import CAUSES
+        from pointillist.teaching.groups import rename, save_groups
+        from pointillist.teaching.unknowns import CAUSES
 
         renamed = rename(_load_groups(file), group, called)
         save_groups(file, renamed)
@@ -230,12 +230,12 @@ def _refusals() -> Iterator[None]:
 
 
 def _input_errors() -> tuple[type[ValueError], ...]:
-    from edge_agent.diagnosis.model_fields import ModelError
-    from edge_agent.frames.recording import RecordingError
-    from pointillist.diagnosis.evaluation import TaughtByHeldOut
-    from pointillist.diagnosis.groups import GroupsRefused
-    from pointillist.diagnosis.learning import TooFewExamples
-    from pointillist.diagnosis.runs import RunRefused
+    from diagnosis.detect.model_fields import ModelError
+    from diagnosis.frames.recording import RecordingError
+    from pointillist.teaching.evaluation import TaughtByHeldOut
+    from pointillist.teaching.groups import GroupsRefused
+    from pointillist.teaching.learning import TooFewExamples
+    from pointillist.teaching.runs import RunRefused
 
     return (
         ModelError, RecordingError, GroupsRefused, TooFewExamples, RunRefused, TaughtByHeldOut,
@@ -253,8 +253,8 @@ def _tell(json: bool) -> Callable[[str], None]:
 
 
 def _load_model(path: Path | None) -> Model | None:
-    from edge_agent.diagnosis.model_fields import ModelError
-    from edge_agent.diagnosis.model_file import load_model
+    from diagnosis.detect.model_fields import ModelError
+    from diagnosis.detect.model_file import load_model
 
     file = need_file(path, "a model", _TRAINED) if path else None
     try:
@@ -265,6 +265,6 @@ def _load_model(path: Path | None) -> Model | None:
 
 
 def _load_groups(path: Path) -> list[Group]:
-    from pointillist.diagnosis.groups import load_groups
+    from pointillist.teaching.groups import load_groups
 
     return load_groups(need_file(path, "a file of groups", _GROUPED))

@@ -15,10 +15,10 @@ from .output import ExitCode, JsonFlag, emit, reported, say, usage_error
 from .step_option import step_probe
 
 if TYPE_CHECKING:
-    from edge_agent.frames.frame import Frame
-    from edge_agent.frames.framer import Framer
-    from edge_agent.sources.port import SourceRegistry
-    from edge_agent.sources.step_programs import StepProbe
+    from collectors.port import SourceRegistry
+    from collectors.steps.step_programs import StepProbe
+    from diagnosis.frames.frame import Frame
+    from diagnosis.frames.framer import Framer
 
 CALM_S: Final = 20.0
 """Seconds before a fault: a detector learns in them what is usual."""
@@ -100,7 +100,7 @@ def _spans(
     cause: str | None, fault: tuple[float, float] | None, seconds: float | None, injector: str
 ) -> list[dict[str, Any]] | None:
     """What is said of faults, in seconds from the beginning; None: nothing is."""
-    from edge_agent.diagnosis.findings import Cause
+    from diagnosis.detect.findings import Cause
 
     known = [*(str(one) for one in Cause), QUIET]
     if cause is None:
@@ -128,9 +128,9 @@ def _run(
     out: Path, watch: list[str], probes: tuple[StepProbe, ...], seconds: float | None,
     facts: dict[str, Any], spans: list[dict[str, Any]] | None,
 ) -> Kept:  # fmt: skip
-    from edge_agent.frames.live import host_registry
-    from edge_agent.frames.of_host import host_framer
-    from edge_agent.sources.steps import StepsSource
+    from collectors.steps.steps_source import StepsSource
+    from diagnosis.frames.live import host_registry
+    from diagnosis.frames.of_host import host_framer
 
     registry = host_registry()
     if probes:
@@ -149,8 +149,8 @@ def capture(
     spans       in seconds from the first frame on; None: the recording stays without labels
     Raises      CommandError when not one second was recorded
     """
-    from edge_agent.frames.live import LiveFrames
-    from edge_agent.frames.recording import RecordingWriter
+    from diagnosis.frames.live import LiveFrames
+    from diagnosis.frames.recording import RecordingWriter
 
     kept = Kept()
     ends = None if seconds is None else time.monotonic() + seconds

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pointillist.diagnosis.groups import Group
-    from pointillist.diagnosis.left_out import LeftOut
-    from pointillist.diagnosis.teaching import Taught
+    from pointillist.teaching.groups import Group
+    from pointillist.teaching.left_out import LeftOut
+    from pointillist.teaching.teaching import Taught
 
 Row = Mapping[str, Any]
 
@@ -96,7 +96,7 @@ def _score(macro_f1: float, accuracy: float) -> str:
 
 def group_document(group: Group) -> dict[str, Any]:
     """What `groups` and `name` answer of one group."""
-    from pointillist.diagnosis.group_words import members_said, steps_said, strays
+    from pointillist.teaching.group_words import members_said, steps_said, strays
 
     return {
         "group": group.name,

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from edge_agent.printable import printable
+from transport.printable import printable
 
 from .output import JsonFlag, emit, need_file, usage_error
 
 if TYPE_CHECKING:
-    from edge_agent.families import FamilyRules
+    from kernels.families import FamilyRules
 
 _PIPE_COLUMNS: Final = 140
 _NARROWEST: Final = 16
@@ -43,7 +43,7 @@ Rules = Annotated[Path | None, typer.Option(help="Rules in TOML in place of the 
 
 @app.callback(epilog=_EPILOG)
 def kernels() -> None:
-    """Say which family a kernel is of, by the ordered rules of `edge_agent/families.toml`."""
+    """Say which family a kernel is of, by the ordered rules of `kernels/families.toml`."""
 
 
 @app.command(epilog=_EPILOG)
@@ -60,9 +60,9 @@ def classify(
     json: JsonFlag = False,
 ) -> None:
     """Show launches and GPU time by family, of a list of names or of a recorded trace."""
-    from edge_agent.kernel_shares import family_shares
-    from edge_agent.launches.launch import LaunchesRefused
-    from edge_agent.launches.read import open_launches
+    from kernels.kernel_shares import family_shares
+    from kernels.launches.launch import LaunchesRefused
+    from kernels.launches.read import open_launches
 
     found = load_rules(rules)
     with _as_file(file) as (path, shown):
@@ -88,7 +88,7 @@ def explain(
     json: JsonFlag = False,
 ) -> None:
     """Show the rule that decided, the words it found, the normalised name, and rules that lost."""
-    from edge_agent.kernel_name import normalise
+    from kernels.kernel_name import normalise
 
     found = load_rules(rules)
     told = found.explain(name)
@@ -107,11 +107,11 @@ def explain(
 
 def load_rules(path: Path | None) -> FamilyRules:
     """The packaged rules, or those of a file; families must be the catalogue's."""
-    from edge_agent.families import FamilyRules
+    from kernels.families import FamilyRules
     from wire.catalogue import Catalogue
 
     if path is not None:
-        need_file(path, "family rules in TOML", "edge_agent/families.toml shows the packaged ones")
+        need_file(path, "family rules in TOML", "kernels/families.toml shows the packaged ones")
     try:
         return FamilyRules.load(path, families=Catalogue.load().classes("family"))
     except ValueError as error:

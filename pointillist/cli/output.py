@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
-from edge_agent.printable import printable, printable_lines
+from transport.printable import printable, printable_lines
 
 
 class ExitCode(IntEnum):

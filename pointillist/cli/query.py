@@ -10,16 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import platformdirs
 import typer
 
-from .output import (
-    CommandError,
-    ExitCode,
-    JsonFlag,
-    emit,
-    refused,
-    reported,
-    say,
-    usage_error,
-)
+from .output import CommandError, ExitCode, JsonFlag, emit, refused, reported, say, usage_error
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,8 +10,8 @@ import typer
 from .output import ExitCode, JsonFlag, emit, need_file, reported, usage_error
 
 if TYPE_CHECKING:
-    from edge_agent.signature_evaluation import Evaluation, Rate
-    from edge_agent.signatures import Match, Signature, Signatures
+    from kernels.signature_evaluation import Evaluation, Rate
+    from kernels.signatures import Match, Signature, Signatures
 
 _EPILOG: Final = """Examples:
 
@@ -53,8 +53,8 @@ def train(
     json: JsonFlag = False,
 ) -> None:
     """Learn signatures from profiles, and write them to a file."""
-    from edge_agent.activity import UNKNOWN_APPLICATION
-    from edge_agent.signatures import Signatures
+    from kernels.families import UNKNOWN_APPLICATION
+    from kernels.signatures import Signatures
 
     found = _read(profiles)
     nameless = [one.name for one in found if one.application == UNKNOWN_APPLICATION]
@@ -84,8 +84,8 @@ def evaluate(
     A profile's own job, all of its ranks, is taken out first. Variants are made from the same
     profiles and say nothing about new programs.
     """
-    from edge_agent.kernel_mix import Measure
-    from edge_agent.signature_evaluation import evaluate as run
+    from kernels.kernel_mix import Measure
+    from kernels.signature_evaluation import evaluate as run
 
     known = _read(profiles) if profiles else list(_load(file).known)
     if len({one.application for one in known}) < 2:
@@ -112,8 +112,8 @@ def explain(
     Two answers are shown, by shares of launches and of GPU time; `decided_by` names the one that an
     agent takes.
     """
-    from edge_agent.kernel_mix import DECIDES, Measure
-    from edge_agent.signatures import ranking
+    from kernels.kernel_mix import DECIDES, Measure
+    from kernels.signatures import ranking
 
     loaded = _load(file)
     (one,) = _read([profile])
@@ -157,10 +157,10 @@ def explain(
 
 
 def _read(profiles: list[str]) -> list[Signature]:
-    from edge_agent.families import FamilyRules
-    from edge_agent.signature_profiles import read_profile
-    from edge_agent.signatures import SignatureError
-    from edge_agent.sources.port import SourceUnavailable
+    from collectors.port import SourceUnavailable
+    from kernels.families import FamilyRules
+    from kernels.signature_profiles import read_profile
+    from kernels.signatures import SignatureError
     from wire.catalogue import Catalogue
 
     rules, classes = FamilyRules.load(), Catalogue.load().classes("application")
@@ -176,7 +176,7 @@ def _read(profiles: list[str]) -> list[Signature]:
 
 
 def _load(path: Path | None) -> Signatures:
-    from edge_agent.signatures import SignatureError, Signatures
+    from kernels.signatures import SignatureError, Signatures
     from wire.catalogue import Catalogue
 
     if path is not None:
@@ -186,7 +186,7 @@ def _load(path: Path | None) -> Signatures:
 
 
 def _variants() -> tuple[Any, ...]:
-    from edge_agent.signature_evaluation import jittered, resampled
+    from kernels.signature_evaluation import jittered, resampled
 
     windows = (resampled(500, _SEED), resampled(5_000, _SEED))
     return (*windows, jittered(0.3, _SEED), jittered(0.6, _SEED))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .output import need_file, usage_error
 
 if TYPE_CHECKING:
-    from edge_agent.sources.step_programs import StepProbe
+    from collectors.steps.step_programs import StepProbe
 
 
 def step_probe(text: str) -> StepProbe:
@@ -16,7 +16,7 @@ def step_probe(text: str) -> StepProbe:
 
     Raises      CommandError
     """
-    from edge_agent.sources.step_programs import StepProbe
+    from collectors.steps.step_programs import StepProbe
 
     path, colon, symbol = text.rpartition(":")
     name = symbol.removesuffix("()")

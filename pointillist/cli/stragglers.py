@@ -10,7 +10,7 @@ import typer
 from .output import CommandError, ExitCode, JsonFlag, emit, reported, say, usage_error
 
 if TYPE_CHECKING:
-    from edge_agent.stragglers.judge import Judgement
+    from diagnosis.stragglers.judge import Judgement
 
 _HELP = """Say which rank of one job is slow, at what, and who waited for it.
 
@@ -84,9 +84,9 @@ def stragglers(
 
 
 def _read(trace: Path) -> tuple[Judgement, dict[str, Any], str]:
-    from edge_agent.stragglers.judge import job_of, judge
-    from edge_agent.stragglers.trace import TraceRefused
-    from edge_agent.stragglers.trace_file import read_trace
+    from diagnosis.stragglers.judge import job_of, judge
+    from diagnosis.stragglers.trace import TraceRefused
+    from diagnosis.stragglers.trace_file import read_trace
 
     from .stragglers_text import document
 
@@ -101,8 +101,8 @@ def _read(trace: Path) -> tuple[Judgement, dict[str, Any], str]:
 def _watched(
     pattern: str, seconds: float, stage_size: int | None
 ) -> tuple[Judgement, dict[str, Any], str]:
-    from edge_agent.sources.port import SourceUnavailable
-    from edge_agent.stragglers.watch import JobWatch, NoRanks, find_ranks
+    from collectors.port import SourceUnavailable
+    from diagnosis.stragglers.watch import JobWatch, NoRanks, find_ranks
 
     from .stragglers_text import document
 
@@ -134,7 +134,7 @@ def _watched(
 
 
 def _draw(plot: Path, judged: Judgement, title: str) -> None:
-    from edge_agent.stragglers.plot import draw
+    from diagnosis.stragglers.plot import draw
 
     try:
         draw(plot, judged, title)

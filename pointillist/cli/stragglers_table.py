@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from edge_agent.printable import printable
+from transport.printable import printable
 
 from .amounts import span
 

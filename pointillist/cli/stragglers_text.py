@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .stragglers_table import table, words
 
 if TYPE_CHECKING:
-    from edge_agent.stragglers.judge import Judgement, RankResult
+    from diagnosis.stragglers.judge import Judgement, RankResult
 
 _MOST_ROWS: Final = 40
 _MOST_TOLD: Final = 8

@@ -10,12 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from aggregator.directory import PinnedParties
-from aggregator.transcript import (
-    Transcript,
-    export_transcript,
-    read_transcript,
-    verify_transcripts,
-)
+from aggregator.transcript import Transcript, export_transcript, read_transcript, verify_transcripts
 
 from .fleet import DemoFleet
 from .plan import MIX_SERIES

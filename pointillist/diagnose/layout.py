@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any, Final
 
-from edge_agent.diagnosis.findings import Diagnosis, Evidence, Finding, SpikeEnded, Warned
+from diagnosis.detect.findings import Diagnosis, Evidence, Finding, SpikeEnded, Warned
 from edge_agent.local.diagnosis_words import (
     ADVICE,
     diagnosis_said,

@@ -17,9 +17,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from edge_agent.diagnosis.findings import Diagnosis
-from edge_agent.diagnosis.trail import Series, SignalSeries
-from edge_agent.frames.signals import unit_of
+from diagnosis.detect.findings import Diagnosis
+from diagnosis.detect.trail import Series, SignalSeries
+from diagnosis.frames.signals import unit_of
 from edge_agent.local.diagnosis_words import diagnosis_said
 from edge_agent.local.quantity import quantity
 from edge_agent.local.rows import clean_name

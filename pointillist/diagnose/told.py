@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from edge_agent.diagnosis.findings import Diagnosis, Finding
-from edge_agent.diagnosis.trail import Series
+from diagnosis.detect.findings import Diagnosis, Finding
+from diagnosis.detect.trail import Series
 
 from .clocks import Clock
 from .layout import as_lines, as_object

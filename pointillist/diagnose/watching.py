@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final
 
-from edge_agent.diagnosis.diagnoser import Diagnoser
-from edge_agent.frames.frame import Frame, StepSource
+from collectors.records.activity import StepSource
+from diagnosis.detect.diagnoser import Diagnoser
+from diagnosis.frames.frame import Frame
 from edge_agent.local.quantity import counted, number, quantity
 from edge_agent.local.rows import clean_name
 

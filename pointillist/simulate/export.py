@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from edge_agent.config import BoundsSection, TransportSection, TrustSection
-from edge_agent.config_tree import ConfigError, build
 from simulator.export.fleet import ExportedFleet, ExportSettings
 from simulator.export.identities import IdentitiesError, load_identities, make_identities
 from simulator.export.windows import ExportedWindow
 from simulator.fleet import make_inventory
 from simulator.scenario import Scenario, load
+from transport.config_tree import ConfigError, build
 from wire.catalogue import Catalogue
 
 from .setup import Changes, scenario_path

@@ -9,10 +9,11 @@ from typing import Final
 
 import numpy as np
 
-from edge_agent.diagnosis.diagnoser import Diagnoser
-from edge_agent.diagnosis.findings import Diagnosis
-from edge_agent.frames.frame import FINE_BINS, Frame, Steps, StepSource, Subject
-from edge_agent.frames.signals import FINE
+from collectors.records.activity import StepSource
+from diagnosis.detect.diagnoser import Diagnoser
+from diagnosis.detect.findings import Diagnosis
+from diagnosis.frames.frame import FINE_BINS, Frame, Steps, Subject
+from diagnosis.frames.signals import FINE
 from scripts.pressure.copies import INJECTORS
 
 HELD_OUT: Final = frozenset(INJECTORS[1:])

@@ -7,10 +7,10 @@ import time
 from contextlib import ExitStack
 from typing import Final
 
-from edge_agent.boot_clock import boottime_ns
-from edge_agent.devices.cuda import Cuda
-from edge_agent.devices.port import ALL, DeviceReader
-from edge_agent.frames.gpu_signals import GpuSignals
+from collectors.boot_clock import boottime_ns
+from collectors.devices.cuda import Cuda
+from collectors.devices.port import ALL, DeviceReader
+from diagnosis.frames.gpu_signals import GpuSignals
 from scripts.pressure.cases import Second
 from scripts.pressure.copies import context_of, made
 

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from aggregator.helper_port import HelperPort
 from aggregator.tasks import TaskPlan, build_task
-from edge_agent.encode import encode_rows
-from edge_agent.epochs import Host, HostEpoch, SealingKeys, open_epoch
-from edge_agent.seal_report import Sealing, seal_reports
+from edge_agent.protocol.epochs import Host, HostEpoch, SealingKeys, open_epoch
+from edge_agent.protocol.seal_report import Sealing, seal_reports
+from edge_agent.windows.encode import encode_rows
 from privacy.noise_seeded import SeededBytes, SeededSampler
 from privacy.signing import SigningKey
 from simulator.engine.exact_parties import Parties

@@ -12,16 +12,7 @@ from aggregator.helper_port import BatchReply, HelperPort, HelperStatus, HelperU
 from aggregator.helper_port import ReleaseReply as Reply
 from simulator.engine.exact_parties import Parties
 
-from .cohort import (
-    SMALL,
-    START_S,
-    WAITING,
-    WINDOW_S,
-    Cohort,
-    CohortPlan,
-    Settled,
-    honest_rows,
-)
+from .cohort import SMALL, START_S, WAITING, WINDOW_S, Cohort, CohortPlan, Settled, honest_rows
 
 FAULTS: Final = (
     "none", "duplicates", "reordering", "helper_loss", "mass_restart", "clock_skew",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from edge_agent.window_state import COPY_FAMILIES
+from edge_agent.windows.window_state import COPY_FAMILIES
 from simulator.workloads import KernelRow, Workload
 
 _COMPUTE: Final = frozenset({"gemm", "attention", "conv", "moe"})

@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.epochs import Host
-from edge_agent.ledger import Ledger
-from edge_agent.ledger_records import SealedRecord, SpoolLimits
-from edge_agent.participant import Participant, Rules
-from edge_agent.protocol_events import (
+from edge_agent.ledger.ledger import Ledger
+from edge_agent.ledger.ledger_records import SealedRecord, SpoolLimits
+from edge_agent.protocol.epochs import Host
+from edge_agent.protocol.participant import Participant, Rules
+from edge_agent.protocol.protocol_events import (
     CommitEpochs,
     CommitSealed,
     Committed,
@@ -36,7 +36,7 @@ from edge_agent.protocol_events import (
     TaskReceived,
     WindowClosed,
 )
-from edge_agent.task_check import Bounds, Pins
+from edge_agent.protocol.task_check import Bounds, Pins
 from privacy.signing import SigningKey
 from simulator.fleet.state import FleetState
 from transport.opening import Side, TransportSettings, open_transport

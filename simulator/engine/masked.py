@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.encode import encode_rows
-from edge_agent.epochs import EPOCH_PERIOD_S
+from edge_agent.protocol.epochs import EPOCH_PERIOD_S
+from edge_agent.windows.encode import encode_rows
 from privacy.masks import derive_helper_keys, mask_into, tag_and_nonce
 from simulator.fleet.hosts import Inventory
 from simulator.fleet.state import FleetState

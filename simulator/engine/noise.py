@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.encode import encode_rows
+from edge_agent.windows.encode import encode_rows
 from privacy.quantise import clip_rows
 from simulator.fleet.hosts import Inventory
 from simulator.fleet.state import FleetState

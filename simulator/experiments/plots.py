@@ -13,17 +13,7 @@ from typing import Final
 
 from matplotlib import pyplot as plt
 
-from .figures import (
-    attribution,
-    cost,
-    dropout,
-    error,
-    faults,
-    guess,
-    lies,
-    mix,
-    seen,
-)
+from .figures import attribution, cost, dropout, error, faults, guess, lies, mix, seen
 from .figures.frame import STYLE, Drawn, Rows
 
 

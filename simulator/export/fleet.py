@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_agent.clock import Clock, SystemClock
-from edge_agent.epochs import Host
-from edge_agent.ledger import Ledger
-from edge_agent.ledger_records import SpoolLimits
-from edge_agent.participant import Participant
-from edge_agent.rules import Rules
+from edge_agent.ledger.ledger import Ledger
+from edge_agent.ledger.ledger_records import SpoolLimits
+from edge_agent.protocol.epochs import Host
+from edge_agent.protocol.participant import Participant
+from edge_agent.protocol.participant_rules import Rules
+from edge_agent.protocol.task_check import Bounds, Pins
 from edge_agent.shell import AgentShell
-from edge_agent.task_check import Bounds, Pins
 from privacy.noise_opendp import OpenDpSampler
 from privacy.noise_table import TableSampler
 from simulator.scenario import Scenario

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from edge_agent.epochs import Host
 from edge_agent.joining import gpu_counts, join_request
+from edge_agent.protocol.epochs import Host
 from privacy.signing import SigningKey
 from simulator.fleet.hosts import Inventory
 from wire.catalogue import Catalogue

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.activity import Record
-from edge_agent.task_windows import ClosedWindow
+from collectors.records.activity import Record
+from edge_agent.windows.task_windows import ClosedWindow
 from simulator.fleet import FleetModel, FleetRows, block_rng
 from simulator.scenario import Scenario
 from wire.catalogue import Catalogue

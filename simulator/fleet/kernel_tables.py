@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.window_state import COPY_FAMILIES
+from edge_agent.windows.window_state import COPY_FAMILIES
 from simulator.applications import Application, Variant, derive
 from simulator.workloads import KernelRow, Workload
 from wire.catalogue import Catalogue, Section

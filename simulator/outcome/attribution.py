@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.ratios import BELOW_NOISE_ERRORS
-from edge_agent.activity import UNKNOWN_APPLICATION
-from edge_agent.application_classifier import ApplicationClassifier
-from edge_agent.kernel_mix import mix_rows
-from edge_agent.signatures import Signature, Signatures
+from kernels.application_classifier import ApplicationClassifier
+from kernels.families import UNKNOWN_APPLICATION
+from kernels.kernel_mix import mix_rows
+from kernels.signatures import Signature, Signatures
 from privacy.calibrate import MILLION, gdp_mu_1e9, windows_touched
 from simulator.applications import Application, Variant, derive
 from simulator.fleet.rows import MIX_JITTER

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.sources.ebpf import EbpfSource
+from collectors.ebpf.ebpf_source import EbpfSource
 
 TRACEFS = Path("/sys/kernel/tracing")
 

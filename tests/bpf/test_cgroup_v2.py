@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.root, pytest.mark.kernel]
 SCRIPT = """
 import json, subprocess, sys
 from pathlib import Path
-from edge_agent.sources.cgroup_names import hierarchy_of
-from edge_agent.sources.ebpf import EbpfSource
+from collectors.bpf.cgroup_names import hierarchy_of
+from collectors.ebpf.ebpf_source import EbpfSource
 from tests.bpf_kit import Load, drain
 
 root = Path(sys.argv[1])

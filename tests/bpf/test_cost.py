@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.sources.ebpf import EbpfSource
-from edge_agent.sources.ebpf_layout import PROGRAMS
-from edge_agent.sources.ebpf_limits import Limits
+from collectors.ebpf.ebpf_layout import PROGRAMS
+from collectors.ebpf.ebpf_limits import Limits
+from collectors.ebpf.ebpf_source import EbpfSource
 from tests.bpf_kit import Load, drain
 
 pytestmark = [pytest.mark.root, pytest.mark.kernel]

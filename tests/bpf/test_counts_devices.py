@@ -16,8 +16,8 @@ from typing import Generic, TypeVar
 import numpy as np
 import pytest
 
-from edge_agent.sources.ebpf import EbpfSource
-from edge_agent.sources.ebpf_layout import SOFTIRQ_VECTORS
+from collectors.ebpf.ebpf_layout import SOFTIRQ_VECTORS
+from collectors.ebpf.ebpf_source import EbpfSource
 from tests.bpf_kit import (
     Load,
     Seen,

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent.activity import HostTicks
-from edge_agent.sources.ebpf import EbpfSource
-from edge_agent.sources.ebpf_limits import Limits
-from edge_agent.sources.ebpf_tables import OTHER
-from edge_agent.sources.host_ticks import PerCpuTicks
+from collectors.ebpf.ebpf_limits import Limits
+from collectors.ebpf.ebpf_source import EbpfSource
+from collectors.ebpf.ebpf_tables import OTHER
+from collectors.ebpf.host_ticks import PerCpuTicks
+from collectors.records.activity import HostTicks
 from tests.bpf_kit import Load, cgroup, drain
 
 pytestmark = [pytest.mark.root, pytest.mark.kernel]

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent.frames.live import LiveFrames, host_registry
-from edge_agent.frames.of_host import host_framer
-from edge_agent.frames.signals import FINE, SIGNALS, Scope, of_scope
+from diagnosis.frames.live import LiveFrames, host_registry
+from diagnosis.frames.of_host import host_framer
+from diagnosis.frames.signals import FINE, SIGNALS, Scope, of_scope
 from tests.bpf_kit import Load, cgroup
 
 pytestmark = [pytest.mark.root, pytest.mark.kernel]  # loads BPF programs and makes cgroups

@@ -15,9 +15,9 @@ pytestmark = [pytest.mark.root, pytest.mark.kernel]
 
 SCRIPT = """
 import sys, time
-from edge_agent.sources.ebpf import EbpfSource
-from edge_agent.sources.ebpf_limits import Limits
-from edge_agent.sources.port import SourceRegistry
+from collectors.ebpf.ebpf_source import EbpfSource
+from collectors.ebpf.ebpf_limits import Limits
+from collectors.port import SourceRegistry
 from transport.privileges import AGENT_USER, drop_to, ensure_users
 ensure_users()
 drop_to(AGENT_USER, keep_caps=[name for name in sys.argv[1:] if name.startswith("CAP_")])

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent.activity import HostRecord, RhythmKind, RhythmMarks
-from edge_agent.sources.ebpf import EbpfSource
+from collectors.ebpf.ebpf_source import EbpfSource
+from collectors.records.activity import HostRecord, RhythmKind, RhythmMarks
 from tests.bpf_kit import Cgroup, Load, Seen, cgroup, drain, taken
 
 pytestmark = [pytest.mark.root, pytest.mark.kernel]

@@ -12,11 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent.activity import RhythmKind, RhythmMarks, StepMarks
-from edge_agent.frames.frame import StepSource
-from edge_agent.sources.port import SourceUnavailable
-from edge_agent.sources.step_programs import RING_BYTES, StepProbe
-from edge_agent.sources.steps import MOST_MARKS_A_DRAIN, StepsSource
+from collectors.port import SourceUnavailable
+from collectors.records.activity import RhythmKind, RhythmMarks, StepMarks, StepSource
+from collectors.steps.step_programs import RING_BYTES, StepProbe
+from collectors.steps.steps_source import MOST_MARKS_A_DRAIN, StepsSource
 from tests.bpf_kit import cgroup
 
 pytestmark = [

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent.sources.ebpf import EbpfSource
-from edge_agent.sources.ebpf_bcc import LIBBPF_ONLY, PARTS, source_text
+from collectors.ebpf.ebpf_bcc import LIBBPF_ONLY, PARTS, source_text
+from collectors.ebpf.ebpf_source import EbpfSource
 from tests.bpf_kit import Cgroup, Load, cgroup, drain
 from tests.bpf_loads import LOSSY
 

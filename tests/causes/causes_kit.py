@@ -8,7 +8,7 @@ from aggregator.causes import CauseWindow
 from aggregator.correction import Reported
 from aggregator.detector import Detector
 from aggregator.ratios import Floats
-from edge_agent.diagnosis.findings import Cause
+from diagnosis.detect.findings import Cause
 
 CLASSES = tuple(Cause)
 K = len(CLASSES)

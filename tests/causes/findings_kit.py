@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from edge_agent.diagnosis.findings import (
+from collectors.records.activity import StepSource
+from diagnosis.detect.findings import (
     Cause,
     Diagnosis,
     Evidence,
@@ -11,7 +12,6 @@ from edge_agent.diagnosis.findings import (
     StepTimes,
     Warned,
 )
-from edge_agent.frames.frame import StepSource
 
 S = 1_000_000_000
 BEFORE, NOW = StepTimes(9.7, 13.0, 800), StepTimes(9.9, 27.5, 640)

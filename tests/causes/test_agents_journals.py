@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.diagnosis.findings import Cause, Diagnosis
-from edge_agent.diagnosis.trail import Series
-from edge_agent.diagnosis.weekly import WeeklyIncidents
+from diagnosis.detect.findings import Cause, Diagnosis
+from diagnosis.detect.trail import Series
+from diagnosis.detect.weekly import WeeklyIncidents
 from simulator.journals import Journal, load_journals
 from tests.causes.causes_kit import CLASSES
 from tests.causes.test_causes_end_to_end import (

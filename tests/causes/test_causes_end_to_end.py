@@ -19,8 +19,8 @@ import pytest
 from aggregator.causes import CauseRow, Trend
 from aggregator.detector import Detector
 from aggregator.store import Store
-from edge_agent.diagnosis.findings import Cause, Finding
-from edge_agent.diagnosis.journal_lines import encode
+from diagnosis.detect.findings import Cause, Finding
+from diagnosis.detect.journal_lines import encode
 from pointillist.cli import main
 from pointillist.plan_file import default_plan
 from pointillist.simulate.setup import PLANS

@@ -10,14 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggregator.correction import (
-    CorrectionRefused,
-    Rates,
-    Reported,
-    change,
-    correct,
-    correctable,
-)
+from aggregator.correction import CorrectionRefused, Rates, Reported, change, correct, correctable
 from aggregator.detector import Detector, DetectorFileError
 from tests.causes.causes_kit import (
     HOSTS,

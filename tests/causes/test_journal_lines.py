@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edge_agent.diagnosis.journal_lines import (
+from diagnosis.detect.journal_lines import (
     MAX_LINE_BYTES,
     JournalLine,
     JournalLineError,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from aggregator.causes import COMPONENTS
-from edge_agent.activity import Observation
-from edge_agent.diagnosis.findings import Cause, Finding
-from edge_agent.diagnosis.weekly import WeeklyIncidents, incident_observation
+from collectors.records.activity import Observation
+from diagnosis.detect.findings import Cause, Finding
+from diagnosis.detect.weekly import WeeklyIncidents, incident_observation
 from tests.causes.findings_kit import S, diagnosis, ended, one_of_each
 from wire.catalogue import Catalogue
 
@@ -84,7 +84,10 @@ def test_memory_is_bounded_however_many_spikes_never_end() -> None:
 
 def test_row_of_a_week_tells_of_each_cause_once_and_of_m_at_most() -> None:
     """Three causes on one host: the row has them all, and the sealed one two, drawn evenly."""
-    from edge_agent.windows import HostClock, WindowAccumulator
+    from edge_agent.windows.window_accumulator import (
+        HostClock,
+        WindowAccumulator,
+    )
     from privacy.quantise import choose_indicators, uniform_words
     from tests.engine_kit import CATALOGUE, SmallFleet, plan, scenario
 

@@ -13,20 +13,27 @@ from typing import Final
 import pytest
 from rich.console import Console
 
-from edge_agent.activity import HostFinding, Observation, Record
+from collectors.host.host_source import HostSource
+from collectors.port import Absence, Listener, SourceUnavailable
+from collectors.records.activity import Observation, Record, StepSource
+from diagnosis.detect.findings import (
+    Cause,
+    Diagnosis,
+    HostFinding,
+    SpikeBegan,
+    SpikeEnded,
+    StepTimes,
+)
+from diagnosis.detect.journal_lines import JournalReader
+from diagnosis.detect.trail import Series
+from diagnosis.frames.frame import Frame
+from diagnosis.frames.recording import write_recording
+from diagnosis.frames.signals import SIGNALS
 from edge_agent.config import DiagnosisSection
-from edge_agent.diagnosis.findings import Cause, Diagnosis, SpikeBegan, SpikeEnded, StepTimes
-from edge_agent.diagnosis.journal_lines import JournalReader
-from edge_agent.diagnosis.trail import Series
-from edge_agent.frames.frame import Frame, StepSource
-from edge_agent.frames.recording import write_recording
-from edge_agent.frames.signals import SIGNALS
+from edge_agent.host_diagnosis import DiagnosisSource
 from edge_agent.journal import read_lines
 from edge_agent.local.board import Board
 from edge_agent.local.rows import Flattener
-from edge_agent.sources.diagnosis import DiagnosisSource
-from edge_agent.sources.host import HostSource
-from edge_agent.sources.port import Absence, Listener, SourceUnavailable
 from pointillist import cli
 from pointillist.cli.diagnosis_panel import diagnosis_panel, height_of
 from pointillist.cli.output import ExitCode

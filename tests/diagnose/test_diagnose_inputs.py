@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.diagnosis.diagnoser import Diagnoser
-from edge_agent.diagnosis.findings import SpikeBegan, StepTimes
-from edge_agent.diagnosis.journal_lines import encode
-from edge_agent.frames.frame import StepSource
-from edge_agent.frames.recording import write_recording
-from edge_agent.sources.cgroup_names import Hierarchy
-from edge_agent.sources.host import HostSource
-from edge_agent.sources.port import SourceRegistry
+from collectors.bpf.cgroup_names import Hierarchy
+from collectors.host.host_source import HostSource
+from collectors.port import SourceRegistry
+from collectors.records.activity import StepSource
+from diagnosis.detect.diagnoser import Diagnoser
+from diagnosis.detect.findings import SpikeBegan, StepTimes
+from diagnosis.detect.journal_lines import encode
+from diagnosis.frames.recording import write_recording
 from pointillist import cli
 from pointillist.cli import diagnose_live
 from pointillist.cli.output import ExitCode

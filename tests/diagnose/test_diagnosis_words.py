@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from edge_agent.diagnosis.findings import Cause, Diagnosis, Evidence, SpikeBegan, StepTimes
-from edge_agent.frames.frame import StepSource
-from edge_agent.frames.signals import SIGNALS
+from collectors.records.activity import StepSource
+from diagnosis.detect.findings import Cause, Diagnosis, Evidence, SpikeBegan, StepTimes
+from diagnosis.frames.signals import SIGNALS
 from edge_agent.local.diagnosis_words import (
     ADVICE,
     CAUSES,

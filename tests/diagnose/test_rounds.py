@@ -7,15 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_agent.activity import Observation, Record, StepMarks
+from collectors.port import Source, SourceRegistry, SourceUnavailable
+from collectors.records.activity import Observation, Record, StepMarks, StepSource
+from collectors.rounds import Rounds
+from diagnosis.frames.framer import Framer
+from diagnosis.frames.live import LiveFrames
 from edge_agent.config import DiagnosisSection
-from edge_agent.frames.frame import StepSource
-from edge_agent.frames.framer import Framer
-from edge_agent.frames.live import LiveFrames
-from edge_agent.local.feed import SourceFeed
-from edge_agent.sources.diagnosis import DiagnosisSource
-from edge_agent.sources.port import Source, SourceRegistry, SourceUnavailable
-from edge_agent.sources.rounds import Rounds
+from edge_agent.host_diagnosis import DiagnosisSource
+from edge_agent.service.feed import SourceFeed
 from tests.agent_live import SteppedClock
 from tests.frames_kit import T0, S, cgroup, cpu
 

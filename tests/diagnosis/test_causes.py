@@ -6,11 +6,11 @@ from typing import Final
 
 import pytest
 
-from edge_agent.diagnosis.diagnoser import Diagnoser
-from edge_agent.diagnosis.features import FEATURE_NAMES
-from edge_agent.diagnosis.findings import Cause, Diagnosis
-from edge_agent.diagnosis.rule_table import RULES
-from edge_agent.frames.signals import SIGNALS
+from diagnosis.detect.diagnoser import Diagnoser
+from diagnosis.detect.features import FEATURE_NAMES
+from diagnosis.detect.findings import Cause, Diagnosis
+from diagnosis.detect.rule_table import RULES
+from diagnosis.frames.signals import SIGNALS
 from tests.diagnosis_kit import CROWDED, NOISE, USUAL, Host, Second, diagnoses, run, warm
 
 _SPIKE: Final = USUAL.with_(long_share=0.2)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_agent.diagnosis.diagnoser import Diagnoser
-from edge_agent.diagnosis.findings import Cause, Diagnosis, SpikeBegan, SpikeEnded
-from edge_agent.diagnosis.settings import Settings
-from edge_agent.frames.signals import SIGNALS
+from diagnosis.detect.diagnoser import Diagnoser
+from diagnosis.detect.findings import Cause, Diagnosis, SpikeBegan, SpikeEnded
+from diagnosis.detect.settings import Settings
+from diagnosis.frames.signals import SIGNALS
 from tests.diagnosis_kit import (
     CROWDED,
     JOB,

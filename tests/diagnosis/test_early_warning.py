@@ -7,10 +7,10 @@ from math import log
 import numpy as np
 import pytest
 
-from edge_agent.diagnosis.climb import StepClimb
-from edge_agent.diagnosis.diagnoser import Diagnoser
-from edge_agent.diagnosis.settings import Settings
-from edge_agent.frames.frame import Frame
+from diagnosis.detect.climb import StepClimb
+from diagnosis.detect.diagnoser import Diagnoser
+from diagnosis.detect.settings import Settings
+from diagnosis.frames.frame import Frame
 from tests.diagnosis_kit import CROWDED, JOB, USUAL, Host, began, ended, run, warm, warned
 
 

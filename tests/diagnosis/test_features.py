@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_agent.diagnosis.baseline import SignalBaseline, StepBaseline, step_bins
-from edge_agent.diagnosis.channels import CHANNEL_NAMES, CHANNELS, INDEX, read
-from edge_agent.diagnosis.features import FEATURE_GROUPS, FEATURE_INDEX, FEATURE_NAMES
-from edge_agent.diagnosis.fine import FineHistory
-from edge_agent.diagnosis.training import labelled_vectors
-from edge_agent.frames.frame import FINE_BINS, Frame, Subject
-from edge_agent.frames.signals import FINE, SIGNALS, Scope
+from diagnosis.detect.baseline import SignalBaseline, StepBaseline, step_bins
+from diagnosis.detect.channels import CHANNEL_NAMES, CHANNELS, INDEX, read
+from diagnosis.detect.features import FEATURE_GROUPS, FEATURE_INDEX, FEATURE_NAMES
+from diagnosis.detect.fine import FineHistory
+from diagnosis.detect.training import labelled_vectors
+from diagnosis.frames.frame import FINE_BINS, Frame, Subject
+from diagnosis.frames.signals import FINE, SIGNALS, Scope
 from tests.diagnosis_kit import CROWDED, JOB, NOISE, SECOND_NS, USUAL, Host
 
 

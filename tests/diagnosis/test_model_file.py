@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
-from edge_agent.diagnosis.causes import rank
-from edge_agent.diagnosis.features import FEATURE_NAMES
-from edge_agent.diagnosis.findings import Cause
-from edge_agent.diagnosis.model import Model
-from edge_agent.diagnosis.model_fields import ModelError
-from edge_agent.diagnosis.model_file import dump_model, load_model, parse_model
-from edge_agent.diagnosis.rules import CAUSES, judge
+from diagnosis.detect.causes import rank
+from diagnosis.detect.features import FEATURE_NAMES
+from diagnosis.detect.findings import Cause
+from diagnosis.detect.model import Model
+from diagnosis.detect.model_fields import ModelError
+from diagnosis.detect.model_file import dump_model, load_model, parse_model
+from diagnosis.detect.rules import CAUSES, judge
 
 NAMES = ["own.run_delay_ms_per_s.z", "own.throttled_ms_per_s.z", "host.retransmits_per_s.z"]
 CLASSES = ["cpu_contention", "cgroup_throttling", "nic_limit_or_loss"]
@@ -206,7 +206,7 @@ def _broken() -> dict[str, dict[str, Any]]:
 def test_broken_model_is_refused(what: str) -> None:
     changed = document() | _broken()[what]
     full = {"format": 1} | changed
-    from edge_agent.diagnosis.model_file import content_hash
+    from diagnosis.detect.model_file import content_hash
 
     full["hash"] = content_hash(full)
     with pytest.raises(ModelError):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from edge_agent.diagnosis.channels import Readings
-from edge_agent.diagnosis.neighbours import Neighbours
-from edge_agent.frames.frame import Frame
+from diagnosis.detect.channels import Readings
+from diagnosis.detect.neighbours import Neighbours
+from diagnosis.frames.frame import Frame
 
 S = 1_000_000_000
 NO_BINS = np.zeros((0, 0), np.float32)

@@ -22,7 +22,7 @@ from bench.diagnosis.plan import OTHERS, Run, plan
 from bench.diagnosis.shared import Knobs, StepLog
 from bench.diagnosis.sitting import Turns, pending, recording_path
 from bench.diagnosis.workload import STEP_LOOP, WORKLOADS
-from edge_agent.diagnosis.findings import Cause
+from diagnosis.detect.findings import Cause
 
 MS = 1_000_000
 GPU_CAUSES = {

@@ -17,7 +17,7 @@ from bench.diagnosis.plan import Run
 from bench.diagnosis.recording import RunRefusedError, record
 from bench.diagnosis.workload import STEP_LOOP, Workload, start_workload
 from bench.record import ROOT
-from edge_agent.frames.recording import read_recording
+from diagnosis.frames.recording import read_recording
 from tests.process_kit import wait_for
 
 pytestmark = [pytest.mark.root, pytest.mark.live]

@@ -14,11 +14,11 @@ from bench.diagnosis.gpu_device import WORK_MS, Gpu, xid_lines
 from bench.diagnosis.gpu_faults import Case, plan, record
 from bench.diagnosis.gpu_figures import judged_cases, macro_f1, scores
 from bench.diagnosis.gpu_injectors import BY_NAME, FAULTS, LEVELS, NEGATIVES, Moment
-from edge_agent.devices.bounded import BoundedReader
-from edge_agent.devices.port import REGULAR
-from edge_agent.diagnosis.findings import Cause
-from edge_agent.frames.gpu_signals import GpuSignals
-from edge_agent.frames.recording import read_meta, read_recording
+from collectors.devices.bounded import BoundedReader
+from collectors.devices.port import REGULAR
+from diagnosis.detect.findings import Cause
+from diagnosis.frames.gpu_signals import GpuSignals
+from diagnosis.frames.recording import read_meta, read_recording
 from tests.fake_nvml_kit import FakeDriver
 
 RECORDINGS = Path(__file__).parents[2] / "bench" / "recordings-gpu"

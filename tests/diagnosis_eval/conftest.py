@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.diagnosis.findings import Cause
-from edge_agent.frames.recording import write_recording
-from pointillist.diagnosis import intervals
-from pointillist.diagnosis.evaluation import Evaluation, evaluate
-from pointillist.diagnosis.methods.port import Prepared
-from pointillist.diagnosis.prepare import prepare
-from pointillist.diagnosis.results import Results, results_of
-from pointillist.diagnosis.runs import Run
+from diagnosis.detect.findings import Cause
+from diagnosis.frames.recording import write_recording
+from pointillist.teaching import intervals
+from pointillist.teaching.evaluation import Evaluation, evaluate
+from pointillist.teaching.methods.port import Prepared
+from pointillist.teaching.prepare import prepare
+from pointillist.teaching.results import Results, results_of
+from pointillist.teaching.runs import Run
 from tests.diagnosis_runs_kit import made_up_run
 
 CAUSES = (Cause.CPU_CONTENTION, Cause.DISK_IO, Cause.MEMORY_PRESSURE)

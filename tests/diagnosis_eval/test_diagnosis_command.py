@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from edge_agent.diagnosis.model_file import dump_model, load_model
-from edge_agent.frames.recording import write_recording
+from diagnosis.detect.model_file import dump_model, load_model
+from diagnosis.frames.recording import write_recording
 from pointillist.cli.diagnosis import _KINDS, app
 from pointillist.cli.diagnosis_text import taught_lines
 from pointillist.cli.output import CommandError
-from pointillist.diagnosis.learning import KINDS
+from pointillist.teaching.learning import KINDS
 from tests.diagnosis_runs_kit import made_up_run
 
 pytestmark = pytest.mark.slow

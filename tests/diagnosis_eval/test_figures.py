@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edge_agent.diagnosis.findings import Cause
-from pointillist.diagnosis.figures import AlarmRate, Pair, accuracy, class_rows, confusion, macro_f1
-from pointillist.diagnosis.intervals import auroc, bootstrap, poisson_upper
+from diagnosis.detect.findings import Cause
+from pointillist.teaching.figures import AlarmRate, Pair, accuracy, class_rows, confusion, macro_f1
+from pointillist.teaching.intervals import auroc, bootstrap, poisson_upper
 
 CPU, DISK = Cause.CPU_CONTENTION, Cause.DISK_IO
 

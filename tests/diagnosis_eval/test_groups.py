@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent.diagnosis.features import FEATURE_INDEX, FEATURE_NAMES
-from edge_agent.diagnosis.findings import Cause
-from pointillist.diagnosis.group_words import members_said, steps_said, strays
-from pointillist.diagnosis.groups import (
+from diagnosis.detect.features import FEATURE_INDEX, FEATURE_NAMES
+from diagnosis.detect.findings import Cause
+from pointillist.teaching.group_words import members_said, steps_said, strays
+from pointillist.teaching.groups import (
     Group,
     GroupsRefused,
     Member,
@@ -21,8 +21,8 @@ from pointillist.diagnosis.groups import (
     rename,
     save_groups,
 )
-from pointillist.diagnosis.unknowns import Spike, examples_of, kept_as_groups
-from pointillist.diagnosis.vectors import filled
+from pointillist.teaching.unknowns import Spike, examples_of, kept_as_groups
+from pointillist.teaching.vectors import filled
 
 DRAWN = np.random.default_rng(5)
 CENTRES = np.where(DRAWN.random((2, len(FEATURE_NAMES))) < 0.1, 5.0, 0.0)

@@ -9,15 +9,15 @@ import pytest
 from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
-from edge_agent.diagnosis.features import FEATURE_NAMES
-from edge_agent.diagnosis.findings import Cause
-from edge_agent.diagnosis.model_fields import ModelError
-from edge_agent.diagnosis.model_file import dump_model, parse_model
-from edge_agent.diagnosis.rules import judge
-from pointillist.diagnosis import learning
-from pointillist.diagnosis.learning import TooFewExamples, learn, lesson
-from pointillist.diagnosis.methods.learned import training_examples
-from pointillist.diagnosis.methods.port import Example, Prepared
+from diagnosis.detect.features import FEATURE_NAMES
+from diagnosis.detect.findings import Cause
+from diagnosis.detect.model_fields import ModelError
+from diagnosis.detect.model_file import dump_model, parse_model
+from diagnosis.detect.rules import judge
+from pointillist.teaching import learning
+from pointillist.teaching.learning import TooFewExamples, learn, lesson
+from pointillist.teaching.methods.learned import training_examples
+from pointillist.teaching.methods.port import Example, Prepared
 
 pytestmark = pytest.mark.slow
 

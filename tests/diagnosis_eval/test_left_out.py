@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from pointillist.diagnosis import left_out as module
-from pointillist.diagnosis.left_out import left_out, single_causes
-from pointillist.diagnosis.methods.learned import Learned
-from pointillist.diagnosis.methods.port import Prepared
+from pointillist.teaching import left_out as module
+from pointillist.teaching.left_out import left_out, single_causes
+from pointillist.teaching.methods.learned import Learned
+from pointillist.teaching.methods.port import Prepared
 
 pytestmark = pytest.mark.slow
 

@@ -8,22 +8,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edge_agent.diagnosis.features import FEATURE_GROUPS
-from edge_agent.diagnosis.findings import Cause
-from pointillist.diagnosis.account import Account
-from pointillist.diagnosis.comparison import ablation, all_methods, choose_open_set, judged_by
-from pointillist.diagnosis.evaluation import Evaluation
-from pointillist.diagnosis.figures import accuracy, pairs_of, single
-from pointillist.diagnosis.methods.attribution import cause_of, ranked
-from pointillist.diagnosis.methods.deviations import Deviations
-from pointillist.diagnosis.methods.lagged import BINS, strongest
-from pointillist.diagnosis.methods.learned import Blinded
-from pointillist.diagnosis.methods.port import Prepared
-from pointillist.diagnosis.methods.shipped import HandRules
-from pointillist.diagnosis.outcomes import Judged
-from pointillist.diagnosis.prepare import prepare
-from pointillist.diagnosis.runs import Run
-from pointillist.diagnosis.splits import split
+from diagnosis.detect.features import FEATURE_GROUPS
+from diagnosis.detect.findings import Cause
+from pointillist.teaching.account import Account
+from pointillist.teaching.comparison import ablation, all_methods, choose_open_set, judged_by
+from pointillist.teaching.evaluation import Evaluation
+from pointillist.teaching.figures import accuracy, pairs_of, single
+from pointillist.teaching.methods.attribution import cause_of, ranked
+from pointillist.teaching.methods.deviations import Deviations
+from pointillist.teaching.methods.lagged import BINS, strongest
+from pointillist.teaching.methods.learned import Blinded
+from pointillist.teaching.methods.port import Prepared
+from pointillist.teaching.methods.shipped import HandRules
+from pointillist.teaching.outcomes import Judged
+from pointillist.teaching.prepare import prepare
+from pointillist.teaching.runs import Run
+from pointillist.teaching.splits import split
 
 pytestmark = pytest.mark.slow
 

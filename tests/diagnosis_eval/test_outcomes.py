@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from edge_agent.diagnosis.findings import Cause
-from pointillist.diagnosis.account import Account, Announced, Said, Spell
-from pointillist.diagnosis.figures import alarm_rate, pairs_of
-from pointillist.diagnosis.outcomes import Judged, judge
-from pointillist.diagnosis.runs import Kind, Run
-from pointillist.diagnosis.truth import Episode
+from diagnosis.detect.findings import Cause
+from pointillist.teaching.account import Account, Announced, Said, Spell
+from pointillist.teaching.figures import alarm_rate, pairs_of
+from pointillist.teaching.outcomes import Judged, judge
+from pointillist.teaching.runs import Kind, Run
+from pointillist.teaching.truth import Episode
 from tests.diagnosis_runs_kit import NS, SUBJECT, made_up_run
 
 FAULT = Episode("run", SUBJECT, (Cause.DISK_IO,), 40 * NS, 60 * NS, 2.0, 42 * NS)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.frames.framer import Framer
-from edge_agent.frames.live import LiveFrames
-from edge_agent.frames.recording import read_meta, read_recording
-from edge_agent.sources.port import SourceRegistry
+from collectors.port import SourceRegistry
+from diagnosis.frames.framer import Framer
+from diagnosis.frames.live import LiveFrames
+from diagnosis.frames.recording import read_meta, read_recording
 from pointillist.cli.diagnosis_record import _spans, capture
 from pointillist.cli.output import CommandError
-from pointillist.diagnosis.folder import LABELS, read_run
-from pointillist.diagnosis.runs import Kind
+from pointillist.teaching.folder import LABELS, read_run
+from pointillist.teaching.runs import Kind
 from tests.diagnosis_runs_kit import made_up_run
 
 FRAMES = made_up_run("made", None).frames

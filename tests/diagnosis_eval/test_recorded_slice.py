@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.diagnosis.findings import Cause
-from pointillist.diagnosis.folder import labelled_paths, read_run
-from pointillist.diagnosis.methods.port import Prepared
-from pointillist.diagnosis.outcomes import judge
-from pointillist.diagnosis.prepare import prepare
-from pointillist.diagnosis.runs import Kind
-from pointillist.diagnosis.splits import split
+from diagnosis.detect.findings import Cause
+from pointillist.teaching.folder import labelled_paths, read_run
+from pointillist.teaching.methods.port import Prepared
+from pointillist.teaching.outcomes import judge
+from pointillist.teaching.prepare import prepare
+from pointillist.teaching.runs import Kind
+from pointillist.teaching.splits import split
 
 pytestmark = pytest.mark.slow
 

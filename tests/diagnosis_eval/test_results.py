@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent.diagnosis.findings import Cause
-from pointillist.diagnosis.evaluation import Evaluation
-from pointillist.diagnosis.incident_rates import incident_rates, write_rates
-from pointillist.diagnosis.outcomes import Alarm
-from pointillist.diagnosis.page import page
-from pointillist.diagnosis.page_tables import figures, misses, verdict
-from pointillist.diagnosis.plots import pictures
-from pointillist.diagnosis.results import Results, results_of
+from diagnosis.detect.findings import Cause
+from pointillist.teaching.evaluation import Evaluation
+from pointillist.teaching.incident_rates import incident_rates, write_rates
+from pointillist.teaching.outcomes import Alarm
+from pointillist.teaching.page import page
+from pointillist.teaching.page_tables import figures, misses, verdict
+from pointillist.teaching.plots import pictures
+from pointillist.teaching.results import Results, results_of
 from tests.diagnosis_runs_kit import CALM_S
 
 pytestmark = pytest.mark.slow

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from edge_agent.diagnosis.findings import Cause
-from pointillist.diagnosis.runs import GROWING, Kind, Run
-from pointillist.diagnosis.splits import HELD_OUT_WORKLOAD, Why, split
+from diagnosis.detect.findings import Cause
+from pointillist.teaching.runs import GROWING, Kind, Run
+from pointillist.teaching.splits import HELD_OUT_WORKLOAD, Why, split
 from tests.diagnosis_runs_kit import made_up_run
 
 

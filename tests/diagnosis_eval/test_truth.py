@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_agent.diagnosis.findings import Cause
-from edge_agent.frames.frame import Frame, Steps, StepSource, Subject
-from pointillist.diagnosis.runs import Fault, Kind, Run, RunRefused, facts_of
-from pointillist.diagnosis.truth import GATE, episodes, lasting
+from collectors.records.activity import StepSource
+from diagnosis.detect.findings import Cause
+from diagnosis.frames.frame import Frame, Steps, Subject
+from pointillist.teaching.runs import Fault, Kind, Run, RunRefused, facts_of
+from pointillist.teaching.truth import GATE, episodes, lasting
 from tests.diagnosis_runs_kit import NS, SUBJECT, made_up_run
 
 

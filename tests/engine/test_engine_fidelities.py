@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from edge_agent.ledger import Ledger
+from edge_agent.ledger.ledger import Ledger
 from pointillist.broker.local import Running
 from simulator.engine.port import EngineSettings, Noise, WindowOutcome
 from simulator.engine.tampering import Tampering

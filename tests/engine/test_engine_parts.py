@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from aggregator.batch_rules import check_accepted
 from aggregator.directory import KnownRoster, KnownTask
-from edge_agent.ledger import Ledger
+from edge_agent.ledger.ledger import Ledger
 from privacy.calibrate import ParameterError
 from simulator.engine import randomness
 from simulator.engine.blocks import spans

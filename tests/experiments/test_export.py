@@ -12,8 +12,8 @@ import pytest
 from aggregator.enrolment import enrol_folder
 from aggregator.released import ReleasedWindow
 from aggregator.tasks import TaskPlan, build_task
-from edge_agent.epochs import Host
-from edge_agent.task_check import Bounds, Pins
+from edge_agent.protocol.epochs import Host
+from edge_agent.protocol.task_check import Bounds, Pins
 from pointillist.broker.local import Running
 from pointillist.simulate.export import ExportConfigError, load_export_config
 from simulator.engine.exact_parties import Parties

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.ledger import Ledger
-from edge_agent.ledger_errors import LedgerBusy
-from edge_agent.ledger_records import SealedRecord
-from edge_agent.ledger_rows import read_view
+from edge_agent.ledger.ledger import Ledger
+from edge_agent.ledger.ledger_errors import LedgerBusy
+from edge_agent.ledger.ledger_records import SealedRecord
+from edge_agent.ledger.ledger_rows import read_view
 from edge_agent.live import this_machine
-from edge_agent.local.attendant import Attendant
 from edge_agent.local.history_read import HistoryReader
+from edge_agent.service.attendant import Attendant
 from tests.agent_live import SteppedClock, Surroundings, killing, run_until, surroundings
 from tests.agent_world import T0, epochs, open_report, reports
 from transport.port import Record

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent.accumulators import DurableAccumulators
-from edge_agent.activity import Observation
+from collectors.records.activity import Observation
 from edge_agent.shell import AgentShell
-from edge_agent.task_windows import ClosedWindow, TaskWindows
-from edge_agent.window_state import WindowState
-from edge_agent.windows import HostClock
+from edge_agent.windows.durable_windows import DurableAccumulators
+from edge_agent.windows.task_windows import ClosedWindow, TaskWindows
+from edge_agent.windows.window_accumulator import HostClock
+from edge_agent.windows.window_state import WindowState
 from tests.agent_live import SteppedClock, Surroundings, demo_task, run_until, surroundings
 from tests.agent_world import T0, calibrated
 from transport.port import Record, TransportUnavailable

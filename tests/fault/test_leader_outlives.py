@@ -12,13 +12,7 @@ import pytest
 
 from aggregator.directory import Directory
 from aggregator.epochs import EpochBook
-from aggregator.events import (
-    EpochsArrived,
-    ReportsArrived,
-    RosterSeen,
-    StoreSuppressed,
-    TaskSeen,
-)
+from aggregator.events import EpochsArrived, ReportsArrived, RosterSeen, StoreSuppressed, TaskSeen
 from aggregator.helper_port import (
     BatchReply,
     HelperPort,

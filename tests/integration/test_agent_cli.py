@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.joining import join_request
-from edge_agent.ledger_rows import read_view
+from edge_agent.ledger.ledger_rows import read_view
 from edge_agent.live import load_host, this_machine
 from pointillist.cli import main
 from tests.agent_live import SteppedClock, Surroundings, run_until, surroundings

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from bench.agent_host import AgentHost, make_host, running
+from collectors.ebpf.ebpf_source import EbpfSource
 from edge_agent.local.history_read import HistoryReader
 from edge_agent.local.live_socket import LiveClient
-from edge_agent.sources.ebpf import EbpfSource
 from transport.privileges import AGENT_USER, CAPABILITIES
 
 pytestmark = [pytest.mark.root, pytest.mark.kernel]

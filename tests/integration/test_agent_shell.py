@@ -12,25 +12,19 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from edge_agent.accumulators import DurableAccumulators
-from edge_agent.activity import Observation
-from edge_agent.ledger import Ledger
-from edge_agent.ledger_errors import ClockSetBack, LedgerMissing, LedgerRolledBack
-from edge_agent.ledger_rows import read_view
+from collectors.port import Absence, SourceRegistry
+from collectors.records.activity import Observation
+from edge_agent.ledger.ledger import Ledger
+from edge_agent.ledger.ledger_errors import ClockSetBack, LedgerMissing, LedgerRolledBack
+from edge_agent.ledger.ledger_rows import read_view
 from edge_agent.live import load_host, open_agent, open_ledger, this_machine
-from edge_agent.outbox import Outbox
-from edge_agent.recovery import read_signed_past
+from edge_agent.protocol.recovery import read_signed_past
+from edge_agent.sending.outbox import Outbox
 from edge_agent.shell import AgentShell
-from edge_agent.sources.port import Absence, SourceRegistry
+from edge_agent.windows.durable_windows import DurableAccumulators
 from privacy.noise_opendp import OpenDpSampler
 from privacy.noise_seeded import SeededSampler
-from tests.agent_live import (
-    SteppedClock,
-    announce,
-    demo_task,
-    run_until,
-    surroundings,
-)
+from tests.agent_live import SteppedClock, announce, demo_task, run_until, surroundings
 from tests.agent_world import T0, open_report
 from transport.keyfiles import KeyFileRefused, load_host_key
 from transport.port import Record, TransportUnavailable

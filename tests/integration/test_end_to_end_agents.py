@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 
 from aggregator.log_watch import RESEND_S
 from aggregator.transcript import read_transcript, verify_transcripts
-from edge_agent.ledger_records import HostView, LedgerView
-from edge_agent.participant import Participant
-from edge_agent.protocol_events import (
+from edge_agent.ledger.ledger_records import HostView, LedgerView
+from edge_agent.protocol.participant import Participant
+from edge_agent.protocol.protocol_events import (
     EpochDue,
     KeysAnnounced,
     RosterReceived,
     TaskReceived,
     WindowClosed,
 )
-from edge_agent.task_check import Bounds
+from edge_agent.protocol.task_check import Bounds
 from privacy.noise_seeded import SeededSampler
 from tests import protocol_kit
 from tests.agent_world import T0, MemoryShell, World, counting_bytes, epochs, reports

@@ -7,8 +7,8 @@ import time
 import psutil
 import pytest
 
-from edge_agent.sources import SourceUnavailable
-from edge_agent.sources.host import HostSource
+from collectors import SourceUnavailable
+from collectors.host.host_source import HostSource
 from wire.catalogue import Catalogue
 
 

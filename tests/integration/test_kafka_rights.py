@@ -16,17 +16,7 @@ from tests.kafka_kit import SecurePort, add_users, fresh_prefix, plain_settings,
 from transport.kafka_settings import KafkaSettings
 from transport.opening import Side, open_transport
 from transport.port import Transport, TransportRefused, TransportUnavailable, UnknownTopic
-from wire.topics import (
-    ENTRIES,
-    EPOCHS,
-    JOINS,
-    KEYS,
-    RELEASES,
-    REPORTS,
-    ROSTERS,
-    TASKS,
-    TOPICS,
-)
+from wire.topics import ENTRIES, EPOCHS, JOINS, KEYS, RELEASES, REPORTS, ROSTERS, TASKS, TOPICS
 
 pytestmark = pytest.mark.kafka
 

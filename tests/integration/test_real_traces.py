@@ -5,10 +5,10 @@ from statistics import mean
 import pytest
 
 from bench.kernel_labels import LABELS, accuracy_by_time, read_labels
-from edge_agent.activity import KernelActivity
-from edge_agent.families import FamilyRules, pipeline_applications
-from edge_agent.sources.kineto import gpu_events
-from edge_agent.sources.replay import ReplayOptions, ReplaySource
+from collectors.records.activity import KernelActivity
+from collectors.replay.replay_source import ReplayOptions, ReplaySource
+from kernels.families import FamilyRules, pipeline_applications
+from kernels.launches.kineto import gpu_events
 from tests.shared_data import shared_data
 from wire.catalogue import Catalogue
 

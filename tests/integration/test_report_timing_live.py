@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from edge_agent.outbox import BEAT_MS
+from edge_agent.sending.outbox import BEAT_MS
 from tests.timing_kit import HostRun, run_hosts
 
 DUE_MS: Final = 5 * BEAT_MS

@@ -8,10 +8,10 @@ import pytest
 
 from aggregator.statistics import estimate
 from aggregator.tasks import TaskPlan, build_task
-from edge_agent.activity import Observation
-from edge_agent.encode import encode_rows
-from edge_agent.sources import Source, SourceRegistry
-from edge_agent.windows import HostClock, WindowAccumulator
+from collectors import Source, SourceRegistry
+from collectors.records.activity import Observation
+from edge_agent.windows.encode import encode_rows
+from edge_agent.windows.window_accumulator import HostClock, WindowAccumulator
 from privacy.noise_seeded import SeededSampler
 from tests.protocol_kit import T0, WINDOW_S, Fleet, build_world, open_epochs, seal_report
 from wire.catalogue import Catalogue

@@ -23,8 +23,8 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
-from edge_agent.local.attendant import Attendant
 from edge_agent.local.history_read import HistoryReader
+from edge_agent.service.attendant import Attendant
 from tests.agent_live import SteppedClock, Surroundings, run_until, surroundings
 from tests.agent_world import T0
 from tests.integration.test_agent_cli import write_config

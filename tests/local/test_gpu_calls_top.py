@@ -14,12 +14,11 @@ from pyarrow import parquet
 from rich.cells import cell_len
 from rich.console import Console, ConsoleDimensions
 
-from edge_agent.boot_clock import read_point
+from collectors.boot_clock import read_point
+from collectors.records.gpu_calls import GpuCalls, Group
 from edge_agent.local.board import Board
 from edge_agent.local.history import History
 from edge_agent.local.live_socket import LiveSocket
-from edge_agent.probes.counts import Group
-from edge_agent.probes.records import GpuCalls
 from pointillist import cli
 from pointillist.cli import agent
 from pointillist.cli.calls_screen import calls_page, calls_panels

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent.activity import Observation, RhythmMarks
-from edge_agent.boot_clock import ClockPoint
+from collectors.boot_clock import ClockPoint
+from collectors.records.activity import Observation, RhythmMarks
 from edge_agent.local.board import FRESH_NS, Board
 from edge_agent.local.gathering import EVERY_MS, FIRST_MS, MOST_RECORDS, Gathering
 from edge_agent.local.history import History

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edge_agent.activity import KernelActivity
+from collectors.records.activity import KernelActivity
 from edge_agent.local.rows import ActivityRow, Flattener
 from wire.catalogue import Catalogue
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.boot_clock import ClockPoint, read_point
+from collectors.boot_clock import ClockPoint, read_point
 from edge_agent.local.clock_map import ClockMap
 from edge_agent.local.packing import pack, unpack
 from tests.local_kit import S

@@ -8,24 +8,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from edge_agent.devices.port import (
-    DeviceReading,
-    Field,
-    Gap,
-    GapKind,
-    Measured,
-    Partition,
-    ProcessUse,
-)
+from collectors.devices.devices_source import Sweep
+from collectors.devices.port import DeviceReading, Field, Measured, Partition, ProcessUse
+from collectors.records.gap import Gap, GapKind
 from edge_agent.local.board import Board
 from edge_agent.local.devices_view import MOST_USES, DeviceRows, read_use_key
 from edge_agent.local.history import History
 from edge_agent.local.history_read import HistoryReader
 from edge_agent.local.proc_view import HostSampler
 from edge_agent.local.rows import EventRow, MetricRow, Row
-from edge_agent.local.self_metrics import SelfStatus, StatusCollector
 from edge_agent.observer import AgentStatus
-from edge_agent.sources.devices import Sweep
+from edge_agent.service.self_metrics import SelfStatus, StatusCollector
 from pointillist.cli.top_screen import picture
 from tests.local_kit import BOOT, POINT, S
 

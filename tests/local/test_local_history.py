@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from edge_agent.boot_clock import ClockPoint
+from collectors.boot_clock import ClockPoint
 from edge_agent.local.history import History, HistoryLimits
 from edge_agent.local.history_db import HistoryUnavailable, file_bytes
 from edge_agent.local.history_read import HistoryReader

@@ -14,21 +14,21 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.activity import Record
+from collectors.port import SourceRegistry
+from collectors.records.activity import Record
 from edge_agent.config import LogSection, SourcesSection, TrustSection
-from edge_agent.config_tree import ConfigError, assignment, overlay
 from edge_agent.local.board import Board
 from edge_agent.local.devices_view import DeviceRows
-from edge_agent.local.doctor import Verdict, examine, source_findings, worst
-from edge_agent.local.doctor_agent import agent_checks, transport
-from edge_agent.local.doctor_host import capabilities, host_checks, kernel, library
 from edge_agent.local.live_socket import LiveClient, LiveSocket
 from edge_agent.local.proc_view import HostSampler
-from edge_agent.local.reload import reload
 from edge_agent.local.rows import MetricRow, clean_name, unit_of
-from edge_agent.sources.port import SourceRegistry
+from edge_agent.service.doctor import Verdict, examine, source_findings, worst
+from edge_agent.service.doctor_agent import agent_checks, transport
+from edge_agent.service.doctor_host import capabilities, host_checks, kernel, library
+from edge_agent.service.reload import reload
 from tests.agent_live import surroundings
 from tests.local_kit import BOOT, S, activity, flattener, one_of_each, ticks
+from transport.config_tree import ConfigError, assignment, overlay
 from transport.systemd import Notifier
 
 _ENSURE_USERS = "from transport.privileges import ensure_users; ensure_users()"

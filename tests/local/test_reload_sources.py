@@ -11,15 +11,15 @@ import pytest
 import structlog
 from structlog.testing import LogCapture, capture_logs
 
-from edge_agent.activity import Record
+from collectors.port import SourceRegistry
+from collectors.records.activity import Record
 from edge_agent.config import AgentConfig, LogSection, ReplaySection, SourcesSection
-from edge_agent.config_tree import ConfigError
-from edge_agent.local.attendant import Attendant, Reloading
 from edge_agent.local.log_level import LevelGate
-from edge_agent.outbox import BEAT_MS
-from edge_agent.sources.port import SourceRegistry
+from edge_agent.sending.outbox import BEAT_MS
+from edge_agent.service.attendant import Attendant, Reloading
 from tests.agent_live import SteppedClock, surroundings
 from tests.agent_world import T0
+from transport.config_tree import ConfigError
 
 
 class _Source:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from edge_agent.local.self_metrics import SelfStatus, metrics_port
 from edge_agent.observer import AgentStatus
+from edge_agent.service.self_metrics import SelfStatus, metrics_port
 from transport.http_port import MOST_READERS, HttpPort
 
 STATUS = SelfStatus(

@@ -11,13 +11,7 @@ from pointillist.plan_file import default_plan
 from simulator.engine.tasks import fleet_tasks
 from simulator.fleet import FleetModel
 from simulator.outcome.runs import DayRuns, live_days
-from simulator.outcome.seen import (
-    Design,
-    Sampling,
-    seen_curve,
-    simultaneous_quantile,
-    told_hosts,
-)
+from simulator.outcome.seen import Design, Sampling, seen_curve, simultaneous_quantile, told_hosts
 from simulator.scenario import Applications, Load
 from tests.engine_kit import CATALOGUE, scenario
 

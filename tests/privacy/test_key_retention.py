@@ -16,18 +16,10 @@ from aggregator.helper_shell import HelperShell
 from aggregator.key_ring import DAY_S, OVERLAP_S
 from aggregator.leader_shell import LeaderShell
 from aggregator.tasks import sign_roster, sign_task
-from edge_agent.epochs import EPOCH_LIFE_S, EPOCH_PERIOD_S, SealingKeys, open_epoch
-from edge_agent.epochs import Host as Identity
+from edge_agent.protocol.epochs import EPOCH_LIFE_S, EPOCH_PERIOD_S, SealingKeys, open_epoch
+from edge_agent.protocol.epochs import Host as Identity
 from tests.process_kit import helper_config, leader_config
-from tests.protocol_kit import (
-    Clock,
-    Host,
-    ListStore,
-    World,
-    build_world,
-    seal_report,
-    vector_of,
-)
+from tests.protocol_kit import Clock, Host, ListStore, World, build_world, seal_report, vector_of
 from transport.embedded import EmbeddedLog
 from transport.keyfiles import write_signing_key
 from wire.bounds import MAX_EPOCH_S

@@ -11,9 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from edge_agent.probes import programs_bcc, uprobe_events
-from edge_agent.probes.counts import Group
-from edge_agent.probes.table import ProbeTable
+from collectors.bpf import uprobe_events
+from collectors.gpu_calls import programs_bcc
+from collectors.gpu_calls.table import ProbeTable
+from collectors.records.gpu_calls import Group
 from tests.probes_kit import attachments, now_ns
 
 LAUNCHES = 1009

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from edge_agent.probes import uprobe_events
+from collectors.bpf import uprobe_events
 from tests.probes_kit import ENDBR, Probed, Stubs, probing
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.probes.counts import Group
-from edge_agent.probes.meanings import Kind
-from edge_agent.probes.table import ProbeRow
+from collectors.gpu_calls.meanings import Kind
+from collectors.gpu_calls.table import ProbeRow
+from collectors.records.gpu_calls import Group
 
 LIBRARY = """
 #define MARK(name, semaphore) __asm__ volatile( \\

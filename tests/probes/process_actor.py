@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edge_agent.probes.counts import ProcessKey
-from edge_agent.probes.discovery import Discovery, Event, ProcessGone, ProcessSeen
-from edge_agent.probes.found_files import FileFound, FileGone
+from collectors.gpu_calls.discovery import Discovery, Event, ProcessGone, ProcessSeen
+from collectors.gpu_calls.found_files import FileFound, FileGone
+from collectors.records.process import ProcessKey
 from tests.probes import elf_kit
 
 _PATIENCE_S = 20.0

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.probes import entry_class
-from edge_agent.probes.calibrate import _CODE, CalibrationTarget, calibrate
-from edge_agent.probes.entry_class import EntryClass
-from edge_agent.sources.port import SourceUnavailable
+from collectors.binaries import entry_class
+from collectors.binaries.entry_class import EntryClass
+from collectors.gpu_calls.calibrate import _CODE, CalibrationTarget, calibrate
+from collectors.port import SourceUnavailable
 
 
 class Counter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge_agent.probes.counts import Direction
+from collectors.records.gpu_calls import Direction
 from tests.probes_kit import Probed, Stubs, now_ns, run, staying
 
 pytestmark = [pytest.mark.root, pytest.mark.kernel]

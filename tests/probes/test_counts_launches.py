@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from edge_agent.probes.counts import Direction, FileGroup, Group
-from edge_agent.sources.port import SourceUnavailable
+from collectors.port import SourceUnavailable
+from collectors.records.gpu_calls import Direction, FileGroup, Group
 from tests.probes_kit import Probed, Stubs, attachments, run, staying
 
 pytestmark = [pytest.mark.root, pytest.mark.kernel]

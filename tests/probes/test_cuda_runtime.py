@@ -11,14 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.probes.counts import Group, NameEvent, ProcessKey
-from edge_agent.probes.discovery import Discovery
-from edge_agent.probes.elf_file import ElfFile
-from edge_agent.probes.entry_class import EntryClass
-from edge_agent.probes.kernel_names import KernelNamer
-from edge_agent.probes.plan import PlanBook
-from edge_agent.probes.proc_maps import Modules
-from edge_agent.probes.table import ProbeTable
+from collectors.binaries.elf_file import ElfFile
+from collectors.binaries.entry_class import EntryClass
+from collectors.binaries.proc_maps import Modules
+from collectors.gpu_calls.counts import NameEvent
+from collectors.gpu_calls.discovery import Discovery
+from collectors.gpu_calls.kernel_names import KernelNamer
+from collectors.gpu_calls.plan import PlanBook
+from collectors.gpu_calls.table import ProbeTable
+from collectors.records.gpu_calls import Group
+from collectors.records.process import ProcessKey
 from tests.probes import elf_kit
 from tests.probes.elf_kit import row
 from tests.probes.process_actor import Watcher

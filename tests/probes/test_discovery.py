@@ -15,17 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.probes.counts import Group
-from edge_agent.probes.discovery import Discovery
-from edge_agent.probes.discovery_thread import DiscoveryThread
-from edge_agent.probes.elf_file import ElfFile
-from edge_agent.probes.found_files import FileFound, FileGone, FoundFiles
-from edge_agent.probes.mapped_file import Identity, MappedFile
-from edge_agent.probes.perf_records import Record
-from edge_agent.probes.plan import PlanBook
-from edge_agent.probes.proc_maps import Module, process_key
-from edge_agent.probes.table import ProbeTable
-from edge_agent.sources.port import SourceUnavailable
+from collectors.binaries.elf_file import ElfFile
+from collectors.binaries.mapped_file import Identity, MappedFile
+from collectors.binaries.perf_records import Record
+from collectors.binaries.proc_maps import Module, process_key
+from collectors.gpu_calls.discovery import Discovery
+from collectors.gpu_calls.discovery_thread import DiscoveryThread
+from collectors.gpu_calls.found_files import FileFound, FileGone, FoundFiles
+from collectors.gpu_calls.plan import PlanBook
+from collectors.gpu_calls.table import ProbeTable
+from collectors.port import SourceUnavailable
+from collectors.records.gpu_calls import Group
 from tests.probes import elf_kit
 from tests.probes.elf_kit import row
 from tests.probes.process_actor import Actor, Watcher, acting, compiled
@@ -318,14 +318,14 @@ def test_discovery_thread_hands_over_files_and_events(actor: Actor, runtime: Pat
 
 AGENT = """
 import sys, time
-from edge_agent.probes.discovery import Discovery
+from collectors.gpu_calls.discovery import Discovery
 from tests.probes.test_discovery import BOOK
 from tests.probes.process_actor import Watcher
 from transport.privileges import AGENT_USER, CAPABILITIES, drop_to, ensure_users
 CAPABILITIES["CAP_SYS_PTRACE"] = 19  # for a process that holds no keys
 ensure_users()
 drop_to(AGENT_USER, keep_caps=sys.argv[2:])
-from edge_agent.sources.port import SourceUnavailable
+from collectors.port import SourceUnavailable
 try:
     watcher = Watcher(Discovery(BOOK))
 except SourceUnavailable as error:
@@ -426,7 +426,7 @@ def test_found_file_made_to_look_like_a_layers_is_not_taken_for_it(
     """Number, size, time and build id can be had: a copy must not keep probes off the real one."""
     copy = Path(shutil.copy(runtime, tmp_path / "libcudart.so.13"))
     monkeypatch.setattr(MappedFile, "_look", lambda _self: Identity(1, 1, 1))
-    monkeypatch.setattr("edge_agent.probes.mapped_file._file_system", lambda _fd: 0x794C7630)
+    monkeypatch.setattr("collectors.binaries.mapped_file._file_system", lambda _fd: 0x794C7630)
     found = FoundFiles(BOOK)
     seen = []
     for path in (copy, runtime):

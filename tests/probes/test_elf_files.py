@@ -17,9 +17,9 @@ from elftools.elf.sections import NoteSection, SymbolTableSection
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.probes.elf_bytes import ElfError
-from edge_agent.probes.elf_file import ElfFile
-from edge_agent.probes.entry_class import EntryClass, arm64, x86_64
+from collectors.binaries.elf_bytes import ElfError
+from collectors.binaries.elf_file import ElfFile
+from collectors.binaries.entry_class import EntryClass, arm64, x86_64
 from tests.probes import elf_kit
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for x86-64")

@@ -6,9 +6,8 @@ from math import sqrt
 
 import pytest
 
-from edge_agent.probes.counts import FileGroup, Group, ProcessKey
-from edge_agent.probes.estimate import PeriodCount, corrected
-from edge_agent.probes.governor import (
+from collectors.gpu_calls.estimate import PeriodCount, corrected
+from collectors.gpu_calls.governor import (
     DROP_ORDER,
     SECOND,
     STEADY_ONLY,
@@ -17,6 +16,8 @@ from edge_agent.probes.governor import (
     Period,
     Settings,
 )
+from collectors.records.gpu_calls import FileGroup, Group
+from collectors.records.process import ProcessKey
 
 RUNTIME, DRIVER = 1, 2
 ONE = ProcessKey(100, 1)

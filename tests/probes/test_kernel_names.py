@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.probes import demangle_child
-from edge_agent.probes.counts import LaunchRow, NameEvent, ProcessKey
-from edge_agent.probes.demangle import MOST_NAME, Demangler, kernel_symbol
-from edge_agent.probes.elf_file import ElfFile
-from edge_agent.probes.kernel_names import OTHER, UNKNOWN, KernelNamer
-from edge_agent.probes.proc_maps import Module, Modules, read_maps
-from edge_agent.probes.symbol_cache import SymbolCache
+from collectors.binaries import demangle_child
+from collectors.binaries.demangle import MOST_NAME, Demangler, kernel_symbol
+from collectors.binaries.elf_file import ElfFile
+from collectors.binaries.proc_maps import Module, Modules, read_maps
+from collectors.binaries.symbol_cache import SymbolCache
+from collectors.gpu_calls.counts import LaunchRow, NameEvent
+from collectors.gpu_calls.kernel_names import OTHER, UNKNOWN, KernelNamer
+from collectors.records.process import ProcessKey
 from tests.probes import elf_kit
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for x86-64")
@@ -112,7 +113,7 @@ def test_namer_reads_a_debug_file_only_of_the_same_build(
     namer: KernelNamer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = elf_kit.library(tmp_path / "libwhole.so", source=STUBS)
-    monkeypatch.setattr("edge_agent.probes.symbol_index._DEBUG", str(tmp_path / "debug"))
+    monkeypatch.setattr("collectors.binaries.symbol_index._DEBUG", str(tmp_path / "debug"))
     with whole.open("rb") as file:
         build_id = ElfFile.read(file).build_id
     debug = tmp_path / "debug" / build_id[:2] / f"{build_id[2:]}.debug"
@@ -136,7 +137,7 @@ def test_namer_reads_no_debug_file_that_another_user_put_there(
 ) -> None:
     """Root alone gives files away. The names of a library are those of all who have it mapped."""
     whole = elf_kit.library(tmp_path / "libwhole.so", source=STUBS)
-    monkeypatch.setattr("edge_agent.probes.symbol_index._DEBUG", str(tmp_path / "debug"))
+    monkeypatch.setattr("collectors.binaries.symbol_index._DEBUG", str(tmp_path / "debug"))
     with whole.open("rb") as file:
         build_id = ElfFile.read(file).build_id
     debug = tmp_path / "debug" / build_id[:2] / f"{build_id[2:]}.debug"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.probes.counts import FileGroup, Group, ProbeDrain
-from edge_agent.probes.later import LaterPrograms
-from edge_agent.probes.records import GpuCalls
-from edge_agent.sources.port import SourceUnavailable
+from collectors.gpu_calls.counts import ProbeDrain
+from collectors.gpu_calls.later import LaterPrograms
+from collectors.port import SourceUnavailable
+from collectors.records.gpu_calls import FileGroup, GpuCalls, Group
 from tests.probe_source_kit import OURS, Watched, own_caller, until, watching
 from tests.probes_kit import PUSH, STUBS, Stubs, begin, compile_stub, waiting
 
@@ -111,7 +111,7 @@ def first_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A caller of a library that no other process has; the only one that is looked for."""
     rows = tmp_path / "ours.toml"
     rows.write_text(OUR_LIBRARY_ALONE)
-    monkeypatch.setattr("edge_agent.sources.gpu_probes.shipped_tables", lambda: (rows,))
+    monkeypatch.setattr("collectors.gpu_calls.gpu_probes.shipped_tables", lambda: (rows,))
     library = tmp_path / f"lib{OURS}.so.12"
     compile_stub(*PUSH, "-shared", "-fPIC", STUBS / "cudart.c", "-o", library)
     return own_caller(Stubs(tmp_path), tmp_path, library.name)

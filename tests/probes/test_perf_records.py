@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.probes.perf_records import (
+from collectors.binaries.perf_records import (
     BrokenRing,
     Executed,
     Forked,
@@ -18,8 +18,8 @@ from edge_agent.probes.perf_records import (
     file_mark,
     parse_records,
 )
-from edge_agent.probes.perf_ring import possible_cpus
-from edge_agent.probes.proc_maps import Module, Modules, parse_maps, parse_stat
+from collectors.binaries.perf_ring import possible_cpus
+from collectors.binaries.proc_maps import Module, Modules, parse_maps, parse_stat
 
 
 def _record(kind: int, body: bytes, misc: int = 0, time_ns: int = 5) -> bytes:

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from edge_agent.activity import KernelActivity
+from collectors.gpu_calls.gpu_probes import GpuProbesSource
+from collectors.gpu_calls.settings import ProbesSection
+from collectors.records.activity import KernelActivity
 from edge_agent.config import MetricsSection, SourcesSection
 from edge_agent.live import open_agent
-from edge_agent.local.attendant import Attendant
-from edge_agent.probes.settings import ProbesSection
+from edge_agent.service.attendant import Attendant
 from edge_agent.shell import AgentShell
-from edge_agent.sources.gpu_probes import GpuProbesSource
-from edge_agent.task_windows import ClosedWindow, TaskWindows
+from edge_agent.windows.task_windows import ClosedWindow, TaskWindows
 from tests.agent_live import Surroundings, surroundings
 from tests.agent_world import T0, NoNoise, open_report
 from tests.probe_source_kit import ONLY_OURS, OURS, attached_files, own_caller, until

@@ -13,10 +13,11 @@ from threading import Event
 
 import pytest
 
-from edge_agent.probes.counts import FileGroup, Group, ProcessKey
-from edge_agent.probes.layout import THREAD_FIELDS
-from edge_agent.probes.limits import ProbeLimits
-from edge_agent.sources.bpf_maps import PerCpuMap
+from collectors.bpf.bpf_maps import PerCpuMap
+from collectors.gpu_calls.layout import THREAD_FIELDS
+from collectors.gpu_calls.limits import ProbeLimits
+from collectors.records.gpu_calls import FileGroup, Group
+from collectors.records.process import ProcessKey
 from tests.probes_kit import Probed, Stubs, attachments, probing, run, start_ns, staying
 
 pytestmark = [pytest.mark.root, pytest.mark.kernel]

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent.probes import layout, meanings
-from edge_agent.probes.counts import Direction, Group
-from edge_agent.probes.layout import encode_row, process_key
-from edge_agent.probes.meanings import Kind, Meaning
-from edge_agent.probes.table import ProbeTable
+from collectors.gpu_calls import layout, meanings
+from collectors.gpu_calls.layout import encode_row, process_key
+from collectors.gpu_calls.meanings import Kind, Meaning
+from collectors.gpu_calls.table import ProbeTable
+from collectors.records.gpu_calls import Direction, Group
 from tests.probes_kit import compile_stub
 
 BPF = Path(__file__).parents[2] / "bpf"

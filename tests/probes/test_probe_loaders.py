@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.probes import loaders
-from edge_agent.probes.loaders import Loader
-from edge_agent.probes.records import GovernorState, GpuCalls
-from edge_agent.probes.table import ProbeTable
-from edge_agent.sources.port import SourceUnavailable
+from collectors.gpu_calls import loaders
+from collectors.gpu_calls.loaders import Loader
+from collectors.gpu_calls.table import ProbeTable
+from collectors.port import SourceUnavailable
+from collectors.records.gpu_calls import GovernorState, GpuCalls
 from tests.probe_source_kit import own_caller, watching
 from tests.probes_kit import Stubs, begin
 
@@ -58,7 +58,7 @@ def test_source_through_bcc_counts_a_process_exactly(
     rows = tmp_path / "launches.toml"
     rows.write_text(LAUNCHES_ALONE)
     # Every place of the shipped tables would take a tenth of a second to detach.
-    monkeypatch.setattr("edge_agent.sources.gpu_probes.shipped_tables", lambda: (rows,))
+    monkeypatch.setattr("collectors.gpu_calls.gpu_probes.shipped_tables", lambda: (rows,))
     program = own_caller(stubs, tmp_path, "libcudart")
     with watching(loader="bcc") as watched:
         with watched.waiting(program, "threads", 3, 503) as child:

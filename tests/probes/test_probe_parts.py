@@ -9,36 +9,27 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.activity import GpuCoverage, KernelActivity, Observation
+from collectors.binaries.entry_class import EntryClass
+from collectors.devices.users import GpuUsers
+from collectors.gpu_calls.activity_records import ActivityRecords, Named
+from collectors.gpu_calls.call_records import CallRecords
+from collectors.gpu_calls.costs import ASSUMED, CALIBRATION_FILE, HitCosts
+from collectors.gpu_calls.counts import CallRow, CollectiveRow, CopyRow, LaunchRow, ProbeDrain
+from collectors.gpu_calls.found_files import FileFound
+from collectors.gpu_calls.governor import Governor, Settings
+from collectors.gpu_calls.governor_records import governor_state
+from collectors.gpu_calls.gpu_places import GpuPlaces
+from collectors.gpu_calls.periods import Collected, PeriodKeeper
+from collectors.gpu_calls.plan import Attachment, FilePlan
+from collectors.gpu_calls.switchboard import Switchboard
+from collectors.gpu_calls.table import ProbeTable
+from collectors.port import SourceUnavailable
+from collectors.records.activity import GpuCoverage, KernelActivity, Observation
+from collectors.records.gpu_calls import Direction, FileGroup, Group, Identity
+from collectors.records.process import ProcessKey
 from edge_agent.config import parse_config
-from edge_agent.config_tree import ConfigError
-from edge_agent.devices.users import GpuUsers
 from edge_agent.live import sources_of
-from edge_agent.probes.activity_records import ActivityRecords, Named
-from edge_agent.probes.call_records import CallRecords
-from edge_agent.probes.costs import ASSUMED, CALIBRATION_FILE, HitCosts
-from edge_agent.probes.counts import (
-    CallRow,
-    CollectiveRow,
-    CopyRow,
-    Direction,
-    FileGroup,
-    Group,
-    LaunchRow,
-    ProbeDrain,
-    ProcessKey,
-)
-from edge_agent.probes.entry_class import EntryClass
-from edge_agent.probes.found_files import FileFound
-from edge_agent.probes.governor import Governor, Settings
-from edge_agent.probes.governor_records import governor_state
-from edge_agent.probes.gpu_places import GpuPlaces
-from edge_agent.probes.periods import Collected, PeriodKeeper
-from edge_agent.probes.plan import Attachment, FilePlan
-from edge_agent.probes.records import Identity
-from edge_agent.probes.switchboard import Switchboard
-from edge_agent.probes.table import ProbeTable
-from edge_agent.sources.port import SourceUnavailable
+from transport.config_tree import ConfigError
 from wire.catalogue import Catalogue
 
 SECOND = 10**9

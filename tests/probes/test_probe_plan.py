@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.probes.counts import Group
-from edge_agent.probes.elf_bytes import ElfError
-from edge_agent.probes.elf_file import ElfFile
-from edge_agent.probes.entry_class import EntryClass
-from edge_agent.probes.plan import FilePlan, plan_file
-from edge_agent.probes.table import ProbeRow, ProbeTable
+from collectors.binaries.elf_bytes import ElfError
+from collectors.binaries.elf_file import ElfFile
+from collectors.binaries.entry_class import EntryClass
+from collectors.gpu_calls.plan import FilePlan, plan_file
+from collectors.gpu_calls.table import ProbeRow, ProbeTable
+from collectors.records.gpu_calls import Group
 from tests.probes import elf_kit
 from tests.probes.elf_kit import row
 
@@ -159,7 +159,7 @@ def test_plan_of_a_file_with_more_places_than_a_link_takes_is_refused(
     built: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever writes a file chooses its names: the link's error would end who attaches."""
-    monkeypatch.setattr("edge_agent.probes.plan.MOST_PLACES", 2)
+    monkeypatch.setattr("collectors.gpu_calls.plan.MOST_PLACES", 2)
     with pytest.raises(ElfError, match="expected at most 2 places"):
         _plan(built, row(Group.MEMORY, ("cuMemAlloc" + VARIANTS,)))
 
@@ -167,6 +167,6 @@ def test_plan_of_a_file_with_more_places_than_a_link_takes_is_refused(
 def test_plan_of_a_file_with_more_names_than_any_library_is_refused(
     built: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edge_agent.probes.plan._MOST_NAMES", 2)
+    monkeypatch.setattr("collectors.gpu_calls.plan._MOST_NAMES", 2)
     with pytest.raises(ElfError, match="expected at most 2 names"):
         _plan(built, row(Group.MEMORY, ("cuMemAlloc" + VARIANTS,)))

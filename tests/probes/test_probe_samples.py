@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from edge_agent.probes.counts import ProcessKey
-from edge_agent.probes.limits import ProbeLimits
+from collectors.gpu_calls.limits import ProbeLimits
+from collectors.records.process import ProcessKey
 from tests.probes_kit import Probed, Stubs, begin, now_ns, probing, run, start_ns, waiting
 
 pytestmark = [pytest.mark.root, pytest.mark.kernel]

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.activity import GpuCoverage, KernelActivity, Observation
-from edge_agent.probes.counts import Direction
-from edge_agent.probes.governor import Settings
-from edge_agent.probes.records import GovernorState, GpuCalls
-from edge_agent.probes.settings import ProbesSection
-from edge_agent.sources.port import SourceUnavailable
+from collectors.gpu_calls.governor import Settings
+from collectors.gpu_calls.settings import ProbesSection
+from collectors.port import SourceUnavailable
+from collectors.records.activity import GpuCoverage, KernelActivity, Observation
+from collectors.records.gpu_calls import Direction, GovernorState, GpuCalls
 from tests.probe_source_kit import ONLY_OURS, OURS, Watched, own_caller, watching
 from tests.probes_kit import Stubs, begin, waiting
 

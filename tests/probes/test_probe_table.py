@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.probes.counts import Direction, Group
-from edge_agent.probes.meanings import Kind, Meaning, Place, ProbeTableError
-from edge_agent.probes.table import ProbeTable
+from collectors.gpu_calls.meanings import Kind, Meaning, Place, ProbeTableError
+from collectors.gpu_calls.table import ProbeTable
+from collectors.records.gpu_calls import Direction, Group
 from tests.probes_kit import PUSH, STUBS, compile_stub, probing, run
 
 HEAD = 'name = "own"\nfiles = ["*"]\n'

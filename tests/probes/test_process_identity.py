@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.probes.process_identity import (
+from collectors.gpu_calls.process_identity import (
     ProcessIdentity,
     identify,
     parse_environment,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import json
 
-from edge_agent.probes.counts import CallSample, ProcessKey
-from edge_agent.probes.meanings import Kind
-from edge_agent.probes.proc_maps import Module
-from edge_agent.profiling.calls import NamedCall, Subject
-from edge_agent.profiling.chrome_trace import ChromeTraceWriter
-from edge_agent.profiling.pprof import REST, PprofWriter
+from collectors.binaries.proc_maps import Module
+from collectors.gpu_calls.counts import CallSample
+from collectors.gpu_calls.meanings import Kind
+from collectors.profiling.calls import NamedCall, Subject
+from collectors.profiling.chrome_trace import ChromeTraceWriter
+from collectors.profiling.pprof import REST, PprofWriter
+from collectors.records.process import ProcessKey
 from tests.profile_kit import ReadProfile, check_trace, parse
 
 BEGUN = 7_000_000_000_000

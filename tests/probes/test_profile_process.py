@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.profiling.calls import NamedCall
-from edge_agent.profiling.session import ProfileSession
-from edge_agent.profiling.target import NothingToProfile
-from edge_agent.sources.ebpf_libbpf import kernel_version
+from collectors.bpf.kernel import kernel_version
+from collectors.profiling.calls import NamedCall
+from collectors.profiling.session import ProfileSession
+from collectors.profiling.target import NothingToProfile
 from pointillist.cli.agent_profile import profile
 from pointillist.cli.output import CommandError, ExitCode
 from tests.closed_kit import closed
@@ -217,8 +217,8 @@ def test_profile_command_says_when_there_is_nothing_to_see(tmp_path: Path) -> No
 def test_profile_refuses_without_rights_to_look(stubs: Stubs) -> None:
     script = (
         "import sys\n"
-        "from edge_agent.profiling.session import ProfileSession\n"
-        "from edge_agent.profiling.target import NothingToProfile\n"
+        "from collectors.profiling.session import ProfileSession\n"
+        "from collectors.profiling.target import NothingToProfile\n"
         "from transport.privileges import AGENT_USER, drop_to, ensure_users\n"
         "ensure_users(); drop_to(AGENT_USER)\n"
         "try:\n"

@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.probes import programs_bcc
-from edge_agent.probes.bcc_code import SENTINEL, at_place
-from edge_agent.probes.counts import FileGroup, Group, ProbeDrain, ProcessKey
-from edge_agent.probes.entry_class import EntryClass
-from edge_agent.probes.limits import ProbeLimits
-from edge_agent.probes.plan import Attachment
-from edge_agent.probes.table import ProbeTable
-from edge_agent.sources.port import SourceUnavailable
+from collectors.binaries.entry_class import EntryClass
+from collectors.gpu_calls import programs_bcc
+from collectors.gpu_calls.bcc_code import SENTINEL, at_place
+from collectors.gpu_calls.counts import ProbeDrain
+from collectors.gpu_calls.limits import ProbeLimits
+from collectors.gpu_calls.plan import Attachment
+from collectors.gpu_calls.table import ProbeTable
+from collectors.port import SourceUnavailable
+from collectors.records.gpu_calls import FileGroup, Group
+from collectors.records.process import ProcessKey
 from tests.probes_kit import Probed, Stubs, attachments, now_ns, run, start_ns, staying
 
 FULL = 4

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.probes.elf_file import ElfFile
-from edge_agent.probes.table import ProbeTable
+from collectors.binaries.elf_file import ElfFile
+from collectors.gpu_calls.table import ProbeTable
 from tests.probes_kit import STUBS, Probed, compile_stub, run
 
 RUNTIMES = ("cuda_runtime", "cu13")

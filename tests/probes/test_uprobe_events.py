@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.probes import programs_bcc, uprobe_events
-from edge_agent.probes.table import ProbeTable
-from edge_agent.sources.ebpf_bcc import tracing
+from collectors.bpf import uprobe_events
+from collectors.bpf.bcc import tracing
+from collectors.gpu_calls import programs_bcc
+from collectors.gpu_calls.table import ProbeTable
 from tests.probes.attaching import LAUNCHES
 from tests.probes_kit import Stubs
 

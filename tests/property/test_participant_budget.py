@@ -7,8 +7,13 @@ import dataclasses
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from edge_agent.ledger_records import HostView, LedgerView
-from edge_agent.protocol_events import EpochDue, KeysAnnounced, RosterReceived, TaskReceived
+from edge_agent.ledger.ledger_records import HostView, LedgerView
+from edge_agent.protocol.protocol_events import (
+    EpochDue,
+    KeysAnnounced,
+    RosterReceived,
+    TaskReceived,
+)
 from privacy.budget import Entry, peak
 from tests.agent_world import T0, WEEK_S, MemoryShell, World, calibrated, close_window
 from wire.task import Task

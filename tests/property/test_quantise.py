@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 
 from privacy.calibrate import sensitivity_sq_steps
 from privacy.errors import ParameterError
-from privacy.quantise import (
-    choose_indicators,
-    clip_rows,
-    round_steps,
-    uniform_below,
-    uniform_words,
-)
+from privacy.quantise import choose_indicators, clip_rows, round_steps, uniform_below, uniform_words
 
 READINGS = st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=12)
 

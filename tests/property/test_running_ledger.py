@@ -13,11 +13,16 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from edge_agent.budget_book import BudgetBook
-from edge_agent.ledger import Ledger
-from edge_agent.ledger_records import LedgerView
-from edge_agent.participant import Participant
-from edge_agent.protocol_events import EpochDue, KeysAnnounced, RosterReceived, TaskReceived
+from edge_agent.ledger.ledger import Ledger
+from edge_agent.ledger.ledger_records import LedgerView
+from edge_agent.protocol.budget_book import BudgetBook
+from edge_agent.protocol.participant import Participant
+from edge_agent.protocol.protocol_events import (
+    EpochDue,
+    KeysAnnounced,
+    RosterReceived,
+    TaskReceived,
+)
 from privacy.budget import Entry, may_spend, peak
 from tests.agent_world import (
     T0,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
-from edge_agent.sources.cgroup_names import hierarchy_of
+from collectors.bpf.cgroup_names import hierarchy_of
 from tests.cgroup_kit import remove_cgroup
 
 SYSTEM_PYTHON: Final = Path("/usr/bin/python3")

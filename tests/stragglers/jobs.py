@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.stragglers.calls import Calls
-from edge_agent.stragglers.judge import Job
-from edge_agent.stragglers.operations import Kind
+from diagnosis.stragglers.calls import Calls
+from diagnosis.stragglers.judge import Job
+from diagnosis.stragglers.operations import Kind
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent.activity import StepMarks
-from edge_agent.frames.frame import StepSource
-from edge_agent.stragglers.collectives import Role, collective_probes, role_of
-from edge_agent.stragglers.enqueued import meetings, waiting_since
-from edge_agent.stragglers.judge import judge
-from edge_agent.stragglers.marked_calls import MarkedCalls
+from collectors.records.activity import StepMarks, StepSource
+from diagnosis.stragglers.collectives import Role, collective_probes, role_of
+from diagnosis.stragglers.enqueued import meetings, waiting_since
+from diagnosis.stragglers.judge import judge
+from diagnosis.stragglers.marked_calls import MarkedCalls
 
 MS = 1_000_000
 RANKS = ("/job/rank0", "/job/rank1")

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from edge_agent.stragglers.judge import Judgement, Slowness, job_of, judge
-from edge_agent.stragglers.peers import mad_z
-from edge_agent.stragglers.trace import RankTrace
-from edge_agent.stragglers.trace_file import read_trace
+from diagnosis.stragglers.judge import Judgement, Slowness, job_of, judge
+from diagnosis.stragglers.peers import mad_z
+from diagnosis.stragglers.trace import RankTrace
+from diagnosis.stragglers.trace_file import read_trace
 from pointillist.cli.stragglers import app
 from tests.shared_data import shared_data
 

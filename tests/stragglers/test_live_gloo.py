@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from edge_agent.stragglers.busy_seconds import Spent
-from edge_agent.stragglers.judge import Judgement
-from edge_agent.stragglers.watch import JobWatch, Watched, find_ranks
+from diagnosis.stragglers.busy_seconds import Spent
+from diagnosis.stragglers.judge import Judgement
+from diagnosis.stragglers.watch import JobWatch, Watched, find_ranks
 from pointillist.cli.stragglers import app
 from tests.stragglers.gloo_kit import GlooJob, Launcher, gloo_job, torch_missing
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.stragglers.collectives import Role, role_of
-from edge_agent.stragglers.watch import JobWatch, Watched, find_ranks
+from diagnosis.stragglers.collectives import Role, role_of
+from diagnosis.stragglers.watch import JobWatch, Watched, find_ranks
 from tests.stragglers.nccl_kit import StubJob, stub_job
 
 pytestmark = [

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent.activity import StepMarks
-from edge_agent.frames.frame import Frame, StepSource
-from edge_agent.stragglers import collectives
-from edge_agent.stragglers.busy_seconds import BusySeconds, Spent
-from edge_agent.stragglers.judge import judge
-from edge_agent.stragglers.marked_calls import MarkedCalls
-from edge_agent.stragglers.watch import NoRanks, find_ranks
+from collectors.records.activity import StepMarks, StepSource
+from diagnosis.frames.frame import Frame
+from diagnosis.stragglers import collectives
+from diagnosis.stragglers.busy_seconds import BusySeconds, Spent
+from diagnosis.stragglers.judge import judge
+from diagnosis.stragglers.marked_calls import MarkedCalls
+from diagnosis.stragglers.watch import NoRanks, find_ranks
 
 MS = 1_000_000
 RANKS = ("/job/rank0", "/job/rank1", "/job/rank2", "/job/rank3")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from edge_agent.stragglers.judge import Slowness, judge
-from edge_agent.stragglers.peers import Comparison, Rules, Verdict, compare, mad_z
+from diagnosis.stragglers.judge import Slowness, judge
+from diagnosis.stragglers.peers import Comparison, Rules, Verdict, compare, mad_z
 from tests.stragglers.jobs import Made, job, made
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -13,10 +13,10 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
-from edge_agent.stragglers import kineto_ranks, trace_file
-from edge_agent.stragglers import trace as trace_module
-from edge_agent.stragglers.trace import UNKNOWN, TraceRefused
-from edge_agent.stragglers.trace_file import read_trace
+from diagnosis.stragglers import kineto_ranks, trace_file
+from diagnosis.stragglers import trace as trace_module
+from diagnosis.stragglers.trace import UNKNOWN, TraceRefused
+from diagnosis.stragglers.trace_file import read_trace
 
 ROWS: list[dict[str, Any]] = [
     {
@@ -172,7 +172,7 @@ def kineto(rank: int, slow: float = 1.0, steps: int = 8) -> dict[str, Any]:
 
 
 def test_folder_of_pytorch_traces_is_one_job(tmp_path: Path) -> None:
-    from edge_agent.stragglers.judge import job_of, judge
+    from diagnosis.stragglers.judge import job_of, judge
 
     for rank in range(4):
         made = kineto(rank, slow=2.0 if rank == 3 else 1.0)

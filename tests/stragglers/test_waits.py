@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.stragglers.calls import Calls, calls_of
-from edge_agent.stragglers.judge import Slowness, job_of, judge
-from edge_agent.stragglers.operations import Kind, Meeting, operation
-from edge_agent.stragglers.peers import Verdict
-from edge_agent.stragglers.trace import UNKNOWN, RankTrace
-from edge_agent.stragglers.waits import find_waits
+from diagnosis.stragglers.calls import Calls, calls_of
+from diagnosis.stragglers.judge import Slowness, job_of, judge
+from diagnosis.stragglers.operations import Kind, Meeting, operation
+from diagnosis.stragglers.peers import Verdict
+from diagnosis.stragglers.trace import UNKNOWN, RankTrace
+from diagnosis.stragglers.waits import find_waits
 
 Row = tuple[int, int, int, str, float, float]
 """rank, stage, step, name, start, end"""

@@ -10,13 +10,7 @@ import sys
 import threading
 from contextlib import suppress
 
-from tests.transport.conformance import (
-    PARTITIONS,
-    TOPIC,
-    append,
-    poll_until,
-    read_until,
-)
+from tests.transport.conformance import PARTITIONS, TOPIC, append, poll_until, read_until
 from transport.kafka_settings import KafkaSettings
 from transport.opening import Side, open_transport
 from transport.port import Consumer, Transport, TransportUnavailable

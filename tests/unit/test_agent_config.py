@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from edge_agent.config import load_config, parse_config
-from edge_agent.config_tree import ConfigError
 from pointillist.cli.agent_run import Options
+from transport.config_tree import ConfigError
 
 SAMPLE = Path("deploy/config/agent.toml")
 

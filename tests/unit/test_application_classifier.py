@@ -2,10 +2,10 @@
 
 import pytest
 
-from edge_agent import application_classifier
-from edge_agent.application_classifier import PARTS, ApplicationClassifier
-from edge_agent.kernel_mix import Measure
-from edge_agent.signatures import Signatures
+from kernels import application_classifier
+from kernels.application_classifier import PARTS, ApplicationClassifier
+from kernels.kernel_mix import Measure
+from kernels.signatures import Signatures
 from tests.signature_kit import three_classes
 
 WRAPPED = "void at::native::vectorized_elementwise_kernel<4, {}>(int)"

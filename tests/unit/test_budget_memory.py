@@ -7,8 +7,13 @@ from typing import Final
 
 import pytest
 
-from edge_agent.ledger_records import HostView, LedgerView
-from edge_agent.protocol_events import EpochDue, KeysAnnounced, RosterReceived, TaskReceived
+from edge_agent.ledger.ledger_records import HostView, LedgerView
+from edge_agent.protocol.protocol_events import (
+    EpochDue,
+    KeysAnnounced,
+    RosterReceived,
+    TaskReceived,
+)
 from privacy.budget import Entry, may_spend
 from tests.agent_world import WEEK_S, MemoryShell, World, close_window, new_ledger, started
 from wire.ids import TaskId, task_id

@@ -44,7 +44,7 @@ import scipy.stats, numpy.ma, email.mime.text, pandas
 assert scipy.stats.norm.cdf(0.0) == 0.5
 assert Catalogue.load().sections and load_workloads()
 assert metadata.version("pointillist")
-from edge_agent.gate_process import choose_gate
+from edge_agent.protocol.gate_process import choose_gate
 from privacy.accountant import gate
 assert choose_gate() is gate  # a child would find no package in the folder
 try:
@@ -54,9 +54,9 @@ except PermissionError:
 """
 
 _CHILDREN = """
-from edge_agent.devices.nursery import Nursery
-from edge_agent.gate_process import GateProcess, choose_gate
-from edge_agent.probes.demangle import Demangler
+from collectors.devices.nursery import Nursery
+from edge_agent.protocol.gate_process import GateProcess, choose_gate
+from collectors.binaries.demangle import Demangler
 from privacy.accountant import SectionNoise
 from transport.privileges import AGENT_USER, drop_to
 def late(pipe):

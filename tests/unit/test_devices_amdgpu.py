@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.devices.amdgpu import AmdgpuReader
-from edge_agent.devices.port import ALL, DevicesUnavailable, Field, GapKind
+from collectors.devices.amdgpu import AmdgpuReader
+from collectors.devices.port import ALL, DevicesUnavailable, Field
+from collectors.records.gap import GapKind
 
 
 def _card(drm: Path, number: int, **files: str) -> Path:

@@ -14,23 +14,22 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.devices.answers import AnswerRefused, receive
-from edge_agent.devices.bandwidth import Bandwidth
-from edge_agent.devices.nursery import Nursery
-from edge_agent.devices.port import (
+from collectors.devices.answers import AnswerRefused, receive
+from collectors.devices.bandwidth import Bandwidth
+from collectors.devices.nursery import Nursery
+from collectors.devices.port import (
     DeviceReading,
     DevicesUnavailable,
     Field,
-    Gap,
-    GapKind,
     Inventory,
     Partition,
     ProcessUse,
 )
+from collectors.records.gap import Gap, GapKind
 
 CAPABILITIES = """
 import json
-from edge_agent.devices.nursery import Nursery
+from collectors.devices.nursery import Nursery
 from transport.privileges import AGENT_USER, drop_to, ensure_users, process_status
 
 def say(connection):

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.devices.bandwidth import Bandwidth
-from edge_agent.devices.health import Verdict, check_node
-from edge_agent.devices.kernel_log import kernel_xids
-from edge_agent.devices.machine_types import machine_types
-from edge_agent.devices.port import DeviceReading, Field, Gap, GapKind, Inventory, Measured
+from collectors.devices.bandwidth import Bandwidth
+from collectors.devices.health import Verdict, check_node
+from collectors.devices.machine_types import machine_types
+from collectors.devices.port import DeviceReading, Field, Inventory, Measured
+from collectors.kernel_log.kernel_log import kernel_xids
+from collectors.records.gap import Gap, GapKind
 from tests.fake_cuda_kit import FakeCuda
 from tests.fake_nvml_kit import FakeDriver
 

@@ -17,9 +17,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from edge_agent.devices.bounded import BoundedReader
-from edge_agent.devices.nursery import Nursery, NurseryClosed
-from edge_agent.devices.port import ALL, DevicesUnavailable, GapKind
+from collectors.devices.bounded import BoundedReader
+from collectors.devices.nursery import Nursery, NurseryClosed
+from collectors.devices.port import ALL, DevicesUnavailable
+from collectors.records.gap import GapKind
 from tests.agent_live import surroundings
 from tests.fake_nvml_kit import FakeDriver
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from edge_agent.devices.bounded import BoundedReader
-from edge_agent.devices.nursery import Nursery
-from edge_agent.devices.port import ALL, DevicesUnavailable, Field, GapKind
-from edge_agent.sources.devices import DevicesSource
+from collectors.devices.bounded import BoundedReader
+from collectors.devices.devices_source import DevicesSource
+from collectors.devices.nursery import Nursery
+from collectors.devices.port import ALL, DevicesUnavailable, Field
+from collectors.records.gap import GapKind
 from tests.fake_nvml_kit import Clock, FakeDriver
 from transport.privileges import harden
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.devices.bounded import BoundedReader
-from edge_agent.devices.port import ALL, SLOW, Field, Gap, GapKind
+from collectors.devices.bounded import BoundedReader
+from collectors.devices.port import ALL, SLOW, Field
+from collectors.records.gap import Gap, GapKind
 from tests.fake_nvml_kit import Clock, FakeDriver
 
 HEALTHY = {

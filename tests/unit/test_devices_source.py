@@ -9,25 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.activity import GpuCoverage, Observation
-from edge_agent.boot_clock import boottime_ns
-from edge_agent.devices.bounded import BoundedReader
-from edge_agent.devices.port import (
+from collectors.boot_clock import boottime_ns
+from collectors.devices.bounded import BoundedReader
+from collectors.devices.devices_source import DevicesSource
+from collectors.devices.port import (
     QUICK,
     REGULAR,
     SLOW,
     DeviceReading,
     DevicesUnavailable,
     Field,
-    Gap,
-    GapKind,
     Inventory,
     Measured,
 )
-from edge_agent.frames.gpu_signals import FRESH_NS, GpuSignals
-from edge_agent.sources.devices import DevicesSource
-from edge_agent.sources.port import SourceUnavailable
-from edge_agent.windows import HostClock, WindowAccumulator
+from collectors.port import SourceUnavailable
+from collectors.records.activity import GpuCoverage, Observation
+from collectors.records.gap import Gap, GapKind
+from diagnosis.frames.gpu_signals import FRESH_NS, GpuSignals
+from edge_agent.windows.window_accumulator import HostClock, WindowAccumulator
 from tests.fake_nvml_kit import FakeDriver
 from tests.window_kit import CATALOGUE, START, cells, task_of
 

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from edge_agent.devices.otel import points
-from edge_agent.devices.port import (
-    DeviceReading,
-    Field,
-    Gap,
-    GapKind,
-    Measured,
-    Partition,
-    ProcessUse,
-)
-from edge_agent.devices.uses import by_container, container_of, document, limits, uses
+from collectors.devices.otel import points
+from collectors.devices.port import DeviceReading, Field, Measured, Partition, ProcessUse
+from collectors.devices.uses import by_container, container_of, document, limits, uses
+from collectors.records.gap import Gap, GapKind
 
 ID = "0123456789abcdef" * 4
 OTHER = "fedcba9876543210" * 4

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edge_agent.activity import RhythmKind, RhythmMarks, StepMarks
-from edge_agent.frames import beats, rhythm
-from edge_agent.frames.beats import Beat, Marks, answers
-from edge_agent.frames.rhythm import Rhythms
-from edge_agent.sources.cgroup_names import CgroupNames
-from edge_agent.sources.process_programs import ProgramNames
-from edge_agent.sources.step_programs import StepProbe
-from edge_agent.sources.steps import StepsSource
+from collectors.bpf.cgroup_names import CgroupNames
+from collectors.process_programs import ProgramNames
+from collectors.records.activity import RhythmKind, RhythmMarks, StepMarks
+from collectors.steps.step_programs import StepProbe
+from collectors.steps.steps_source import StepsSource
+from diagnosis.frames import beats, rhythm
+from diagnosis.frames.beats import Beat, Marks, answers
+from diagnosis.frames.rhythm import Rhythms
 
 S = 1_000_000_000
 

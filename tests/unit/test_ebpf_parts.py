@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from collectors.bpf.bpf_maps import PerCpuMap, possible_cpus
+from collectors.bpf.cgroup_names import CgroupNames, hierarchy_of
+from collectors.bpf.kernel import kernel_version
+from collectors.bpf.perf_clock import cpu_numbers
+from collectors.ebpf import ebpf_layout as layout
+from collectors.ebpf import ebpf_libbpf
+from collectors.ebpf.cgroup_table import CgroupTable
+from collectors.ebpf.ebpf_tables import OTHER, GrowingTable, Rows, peer_name
+from collectors.port import SourceUnavailable
 from edge_agent.config import load_config
 from edge_agent.live import sources_of
-from edge_agent.sources import ebpf_layout as layout
-from edge_agent.sources import ebpf_libbpf
-from edge_agent.sources.bpf_maps import PerCpuMap, possible_cpus
-from edge_agent.sources.cgroup_names import CgroupNames, hierarchy_of
-from edge_agent.sources.cgroup_table import CgroupTable
-from edge_agent.sources.ebpf_libbpf import kernel_version
-from edge_agent.sources.ebpf_tables import OTHER, GrowingTable, Rows, peer_name
-from edge_agent.sources.perf_clock import cpu_numbers
-from edge_agent.sources.port import SourceUnavailable
 from wire.catalogue import Catalogue
 
 BPF = Path(__file__).parents[2] / "bpf"
@@ -184,7 +184,7 @@ def test_hierarchy_is_found_beside_a_folder_of_no_text(
 ) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_bytes(b"fuse /mnt/u/\xff fuse rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n")
-    monkeypatch.setattr("edge_agent.sources.cgroup_names._MOUNTS", mounts)
+    monkeypatch.setattr("collectors.bpf.cgroup_names._MOUNTS", mounts)
     assert hierarchy_of("cpu").path == "/sys/fs/cgroup"
 
 
@@ -192,7 +192,7 @@ def test_cgroups_of_one_user_by_the_thousand_hide_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a cut scan did not reach keeps its row: it is not gone."""
-    monkeypatch.setattr("edge_agent.sources.cgroup_names._MOST_DIRECTORIES", 12)
+    monkeypatch.setattr("collectors.bpf.cgroup_names._MOST_DIRECTORIES", 12)
     for name in ("a", "m", "z"):
         (tmp_path / name).mkdir()
     for number in range(50):

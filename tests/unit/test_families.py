@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.families import FamilyRules
+from kernels.families import FamilyRules
 
 RULE = """
 [[rule]]

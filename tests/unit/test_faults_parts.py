@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.devices.health import Verdict as Health
-from edge_agent.devices.port import Gap, GapKind
-from edge_agent.faults.host_health import check_host
-from edge_agent.faults.network import network
-from edge_agent.faults.port import Count, Miss, State
-from edge_agent.faults.scan import probes
-from edge_agent.faults.smart import AdminCommand, Smart, get_smart_page, parse_page, read_smart
-from edge_agent.faults.sysfs import Tree
-from edge_agent.faults.tracker import REPEAT_NS, Tracker
-from edge_agent.local.doctor import Verdict, examine
-from edge_agent.local.doctor_faults import fault_checks
+from collectors.devices.health import Verdict as Health
+from collectors.faults.host_health import check_host
+from collectors.faults.network import network
+from collectors.faults.port import Count, Miss, State
+from collectors.faults.scan import probes
+from collectors.faults.smart import AdminCommand, Smart, get_smart_page, parse_page, read_smart
+from collectors.faults.sysfs import Tree
+from collectors.faults.tracker import REPEAT_NS, Tracker
+from collectors.records.gap import Gap, GapKind
+from edge_agent.service.doctor import Verdict, examine
+from edge_agent.service.doctor_faults import fault_checks
 from tests.faults_kit import BRIDGE, FakeHost
 
 HOUR = 3_600_000_000_000

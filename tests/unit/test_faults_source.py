@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.activity import Observation
-from edge_agent.devices.kernel_log import KMSG
-from edge_agent.devices.port import Gap, GapKind
-from edge_agent.faults.log_rules import load_rules
-from edge_agent.faults.smart import Smart
+from collectors.faults.faults_source import SWEEP_NS, FaultsSource
+from collectors.faults.smart import Smart
+from collectors.kernel_log.kernel_log import KMSG
+from collectors.kernel_log.log_rules import load_rules
+from collectors.port import SourceUnavailable
+from collectors.records.activity import Observation
+from collectors.records.gap import Gap, GapKind
 from edge_agent.local.rows import EventRow, Flattener, PackedRow
-from edge_agent.sources.faults import SWEEP_NS, FaultsSource
-from edge_agent.sources.port import SourceUnavailable
-from edge_agent.windows import HostClock, WindowAccumulator
+from edge_agent.windows.window_accumulator import HostClock, WindowAccumulator
 from tests.faults_kit import BRIDGE, GPU, INTERRUPTS, NIC, FakeHost
 from tests.window_kit import CATALOGUE, START, cells, task_of
 
@@ -353,7 +353,7 @@ def test_source_on_this_machine_reads_its_log_and_refuses_forged_records() -> No
 def test_source_reads_the_log_as_the_agents_user() -> None:
     """With the one capability that the configuration asks for, whatever dmesg_restrict says."""
     program = (
-        "from edge_agent.sources.faults import FaultsSource\n"
+        "from collectors.faults.faults_source import FaultsSource\n"
         "from transport.privileges import AGENT_USER, drop_to, ensure_users\n"
         "ensure_users()\n"
         "kept = drop_to(AGENT_USER, ['CAP_SYSLOG']).kept\n"

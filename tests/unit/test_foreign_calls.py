@@ -17,29 +17,24 @@ from typing import Any
 import pynvml
 import pytest
 
-from edge_agent.devices import cuda, nursery
-from edge_agent.faults import smart
-from edge_agent.local import doctor_host
-from edge_agent.probes import demangle_child, links, perf_ring, programs_bcc
-from edge_agent.sources import (
+from collectors.binaries import demangle_child, perf_ring
+from collectors.bpf import (
+    bcc,
     bcc_calls,
     bpf_maps,
     bpf_statistics,
-    ebpf_bcc,
     libbpf,
+    links,
     perf_clock,
     system_calls,
 )
-from edge_agent.sources.system_calls import PerfEventAttributes
+from collectors.bpf.system_calls import PerfEventAttributes
+from collectors.devices import cuda, nursery
+from collectors.faults import smart
+from collectors.gpu_calls import programs_bcc
+from edge_agent.service import doctor_host
 from tests.fake_nvml_kit import FakeDriver
-from tests.foreign_kit import (
-    Headers,
-    Kind,
-    faults,
-    kernel_headers,
-    layout_faults,
-    wheel_headers,
-)
+from tests.foreign_kit import Headers, Kind, faults, kernel_headers, layout_faults, wheel_headers
 from tests.nvml_calls import Passed
 from transport import foreign, privileges
 from transport.foreign import Signatures
@@ -48,11 +43,11 @@ ROOT = Path(__file__).parents[2]
 PRODUCT = ("wire", "privacy", "transport", "edge_agent", "aggregator", "simulator", "pointillist")
 BINDINGS = {
     "transport/foreign.py",
-    "edge_agent/devices/cuda.py",
-    "edge_agent/local/doctor_host.py",  # looks whether libraries load, and calls none
-    "edge_agent/probes/demangle_child.py",
-    "edge_agent/sources/libbpf.py",
-    "edge_agent/sources/system_calls.py",
+    "collectors/devices/cuda.py",
+    "edge_agent/service/doctor_host.py",  # looks whether libraries load, and calls none
+    "collectors/binaries/demangle_child.py",
+    "collectors/bpf/libbpf.py",
+    "collectors/bpf/system_calls.py",
 }
 """Who may open a library; each one's table is compared below."""
 
@@ -157,7 +152,7 @@ def test_libraries_are_opened_by_the_bindings_alone() -> None:
 
 
 def test_package_of_bcc_counts_arguments_as_the_headers_do_where_we_let_it_call() -> None:
-    ebpf_bcc.compile_program("int nothing(void *context) { return 0; }", []).cleanup()
+    bcc.compile_program("int nothing(void *context) { return 0; }", []).cleanup()
     library = sys.modules["bcc"].lib
     declared = {
         name: (getattr(library, name).restype, tuple(getattr(library, name).argtypes or ()))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from edge_agent.devices.port import DeviceReading, Field, Gap, GapKind, all_gaps
-from edge_agent.frames.gpu_signals import GpuSignals
+from collectors.devices.port import DeviceReading, Field, all_gaps
+from collectors.records.gap import Gap, GapKind
+from diagnosis.frames.gpu_signals import GpuSignals
 from tests.frames_kit import T0, S, cpu, frame_of, framer, gpu_calls, reading
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent.activity import Observation
-from edge_agent.devices.port import Field
-from edge_agent.frames.lacking import lacking
-from edge_agent.frames.links import LinkRate, parse_shapers
-from edge_agent.frames.signals import FINE, SIGNALS, Scope, of_scope
-from edge_agent.sources import ebpf_layout as layout
-from edge_agent.sources.port import Absence
+from collectors.devices.port import Field
+from collectors.ebpf import ebpf_layout as layout
+from collectors.port import Absence
+from collectors.records.activity import Observation
+from diagnosis.frames.lacking import lacking
+from diagnosis.frames.links import LinkRate, parse_shapers
+from diagnosis.frames.signals import FINE, SIGNALS, Scope, of_scope
 from tests.frames_kit import (
     MS,
     T0,

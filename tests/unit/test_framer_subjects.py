@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent.frames.cgroup_pressure import CgroupPressure
-from edge_agent.frames.frame import StepSource
-from edge_agent.frames.framer import Framer
-from edge_agent.frames.places import cpu_cgroup
-from edge_agent.sources import ebpf_layout as layout
+from collectors.ebpf import ebpf_layout as layout
+from collectors.records.activity import StepSource
+from diagnosis.frames.cgroup_pressure import CgroupPressure
+from diagnosis.frames.framer import Framer
+from diagnosis.frames.places import cpu_cgroup
 from tests.frames_kit import MS, T0, S, cgroup, cpu, frame_of, framer, marks, sends, table
 
 

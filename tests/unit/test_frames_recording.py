@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_agent.frames import recording
-from edge_agent.frames.frame import FINE_BINS, Frame, Signals, Steps, StepSource, Subject
-from edge_agent.frames.recording import (
+from collectors.records.activity import StepSource
+from diagnosis.frames import recording
+from diagnosis.frames.frame import FINE_BINS, Frame, Signals, Steps, Subject
+from diagnosis.frames.recording import (
     CHUNK_FRAMES,
     SCHEMA,
     RecordingError,
@@ -26,7 +27,7 @@ from edge_agent.frames.recording import (
     read_recording,
     write_recording,
 )
-from edge_agent.frames.signals import FINE
+from diagnosis.frames.signals import FINE
 from tests.frames_kit import T0, S, frames
 
 _HALF_BIT = 2.0**-9

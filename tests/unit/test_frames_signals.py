@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.frames.host_signals import FAULT_KINDS
-from edge_agent.frames.signals import (
+from collectors.ebpf import ebpf_layout as layout
+from diagnosis.frames.host_signals import FAULT_KINDS
+from diagnosis.frames.signals import (
     FINE,
     MOST_FINE,
     SIGNALS,
@@ -16,7 +17,6 @@ from edge_agent.frames.signals import (
     of_scope,
     parse_signals,
 )
-from edge_agent.sources import ebpf_layout as layout
 
 _PAGE = Path(__file__).parents[2] / "docs" / "diagnosis-signals.md"
 _GOOD = 'scopes = ["host"]\ngroup = "scheduler"\nhurts = "up"\nabout = "x"\n'

@@ -11,14 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.gpu_pressure import (
-    AS_EXPECTED,
-    DIFFERENT,
-    NO_GPU,
-    OUT,
-    UNCHECKED,
-    tell,
-)
+from scripts.gpu_pressure import AS_EXPECTED, DIFFERENT, NO_GPU, OUT, UNCHECKED, tell
 from scripts.pressure.cases import Case, Result, Second, results_of
 from tests.fake_cuda_kit import FakeCuda
 from tests.fake_nvml_kit import FakeDriver

@@ -7,10 +7,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from edge_agent.sources import host_counters
-from edge_agent.sources.host import levels_of
-from edge_agent.sources.host_counters import CounterFiles, HostCounters, Memory
-from edge_agent.sources.kernel_file import KernelFile
+from collectors.host import host_counters
+from collectors.host.host_counters import CounterFiles, HostCounters, Memory
+from collectors.host.host_source import levels_of
+from collectors.kernel_file import KernelFile
 
 STAT = "cpu  100 20 30 400 5 1 2 3 50 0\ncpu0 1 2\n"
 MEMORY = """MemTotal:       1000 kB

@@ -10,8 +10,8 @@ import pytest
 from aggregator.config import ConfigError as LeaderConfigError
 from aggregator.config import load_leader_config
 from edge_agent.config import parse_config
-from edge_agent.config_tree import ConfigError
 from pointillist.broker.properties import Ports, server_properties
+from transport.config_tree import ConfigError
 from transport.kafka_batch import BATCH_BYTES, Outbound, Outgoing
 from transport.kafka_settings import KafkaSettings, KafkaSettingsError
 from transport.opening import EmbeddedSettings, Side, choose, open_transport

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.devices.kernel_log import (
+from collectors.faults.machine_check import MachineChecks
+from collectors.kernel_log.kernel_log import (
     LONGEST_MESSAGE,
     KernelLog,
     LogRecord,
     kernel_xids,
     parse_record,
 )
-from edge_agent.faults.log_rules import load_rules
-from edge_agent.faults.machine_check import MachineChecks
+from collectors.kernel_log.log_rules import load_rules
 from tests.faults_kit import make_fifo
 
 

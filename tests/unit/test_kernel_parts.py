@@ -2,7 +2,7 @@
 
 import pytest
 
-from edge_agent.kernel_parts import name_parts, words
+from kernels.name_parts import name_parts, words
 
 
 @pytest.mark.parametrize(

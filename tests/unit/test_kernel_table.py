@@ -7,7 +7,7 @@ import pytest
 from bench.families import other_percent, right, unseen_rows
 from bench.kernel_labels import accuracy_by_time, read_labels
 from bench.kernel_table import held_out, read_table, stem
-from edge_agent.families import FamilyRules
+from kernels.families import FamilyRules
 from wire.catalogue import Catalogue
 
 SEEN_AT_LEAST = 300

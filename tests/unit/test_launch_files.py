@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from edge_agent.launches.launch import Launch, LaunchesRefused, Skip
-from edge_agent.launches.read import open_launches
+from kernels.launches.launch import Launch, LaunchesRefused, Skip
+from kernels.launches.read import open_launches
 
 GEMM = Launch("a_gemm", 1, 3_000)
 TWO = Launch("a_gemm", 2, 3_000)

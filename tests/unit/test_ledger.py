@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.ledger import CLOCK_TOLERANCE_S, Ledger
-from edge_agent.ledger_errors import (
+from edge_agent.ledger.ledger import CLOCK_TOLERANCE_S, Ledger
+from edge_agent.ledger.ledger_errors import (
     ClockSetBack,
     LedgerBusy,
     LedgerCloned,
@@ -23,7 +23,7 @@ from edge_agent.ledger_errors import (
     SpoolFull,
     WindowSpent,
 )
-from edge_agent.ledger_records import (
+from edge_agent.ledger.ledger_records import (
     FREEZE_S,
     EpochOpening,
     HostEntry,
@@ -31,7 +31,7 @@ from edge_agent.ledger_records import (
     SealedRecord,
     SpoolLimits,
 )
-from edge_agent.ledger_rows import read_view
+from edge_agent.ledger.ledger_rows import read_view
 from privacy.budget import Entry
 
 NOW = 1_800_000_000

@@ -8,10 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.ledger import Ledger
-from edge_agent.ledger_errors import ClockSetBack
-from edge_agent.ledger_records import EpochOpening, HostEntry, KnownSeries, SealedRecord
-from edge_agent.ledger_salvage import set_aside
+from edge_agent.ledger.ledger import Ledger
+from edge_agent.ledger.ledger_errors import ClockSetBack
+from edge_agent.ledger.ledger_records import (
+    EpochOpening,
+    HostEntry,
+    KnownSeries,
+    SealedRecord,
+)
+from edge_agent.ledger.ledger_salvage import set_aside
 from privacy.budget import Entry
 
 NOW = 1_800_000_000

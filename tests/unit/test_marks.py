@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_agent.activity import HostTable, RhythmKind
-from edge_agent.sources import ebpf_layout as layout
-from edge_agent.sources.mark_ring import MARK_FIELDS
-from edge_agent.sources.step_programs import THREAD_FIELDS, StepProbe
-from edge_agent.sources.watched_cgroups import CHOSEN, BusiestCgroups
+from collectors.bpf.mark_ring import MARK_FIELDS
+from collectors.ebpf import ebpf_layout as layout
+from collectors.ebpf.watched_cgroups import CHOSEN, BusiestCgroups
+from collectors.records.activity import HostTable, RhythmKind
+from collectors.steps.step_programs import THREAD_FIELDS, StepProbe
 
 MARKS = (Path(__file__).parents[2] / "bpf/include/marks.h").read_text(encoding="utf-8")
 

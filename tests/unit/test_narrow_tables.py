@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from aggregator.cause_files import CAUSE_MEANINGS
 from aggregator.causes import CauseRow, CauseTable, Trend
-from edge_agent.local.doctor import Finding, Verdict
+from edge_agent.service.doctor import Finding, Verdict
 from pointillist.cli import agent_doctor, agent_health, agent_history, causes, query
 from pointillist.cli.agent_history import _metric_lines, _overview
 from pointillist.cli.history_calls import kernel_lines

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edge_agent.epochs import EPOCH_LIFE_S, HostEpoch
-from edge_agent.ledger_records import HostView, KnownSeries, LedgerView
-from edge_agent.protocol_events import (
+from edge_agent.ledger.ledger_records import HostView, KnownSeries, LedgerView
+from edge_agent.protocol.epochs import EPOCH_LIFE_S, HostEpoch
+from edge_agent.protocol.protocol_events import (
     CommitEpochs,
     CommitFailed,
     CommitSealed,
@@ -30,7 +30,7 @@ from edge_agent.protocol_events import (
     WindowClosed,
     Withheld,
 )
-from edge_agent.task_check import Pins
+from edge_agent.protocol.task_check import Pins
 from privacy.budget import Entry
 from privacy.noise_seeded import SeededSampler
 from tests.agent_world import (

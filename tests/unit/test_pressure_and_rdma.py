@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.sources.port import SourceUnavailable
-from edge_agent.sources.pressure import PressureSource, stall_totals
-from edge_agent.sources.rdma import RdmaSource
+from collectors.host.pressure import PressureSource, stall_totals
+from collectors.host.rdma import RdmaSource
+from collectors.port import SourceUnavailable
 
 SECOND = 1_000_000_000
 

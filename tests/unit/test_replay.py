@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from edge_agent.activity import GpuCoverage, KernelActivity
-from edge_agent.families import FamilyRules
-from edge_agent.sources import SourceRegistry
-from edge_agent.sources.kineto import TraceError, gpu_events, read_header
-from edge_agent.sources.replay import ReplayOptions, ReplaySource
+from collectors import SourceRegistry
+from collectors.records.activity import GpuCoverage, KernelActivity
+from collectors.replay.replay_source import ReplayOptions, ReplaySource
+from kernels.families import FamilyRules
+from kernels.launches.kineto import TraceError, gpu_events, read_header
 
 SECOND = 10**9
 BOOT = 1_000 * SECOND

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.activity import Observation, Record
-from edge_agent.ledger_records import SealedRecord
-from edge_agent.outbox import BEAT_MS, Outbox
-from edge_agent.task_windows import ClosedWindow, TaskWindows
+from collectors.records.activity import Observation, Record
+from edge_agent.ledger.ledger_records import SealedRecord
+from edge_agent.sending.outbox import BEAT_MS, Outbox
+from edge_agent.windows.task_windows import ClosedWindow, TaskWindows
 from tests.agent_live import (
     SteppedClock,
     Surroundings,
@@ -92,7 +92,7 @@ def traffic(
         patch.setattr(Outbox, "_send", noted)
         patch.setattr(TaskWindows, "close_ended", closed)
         patch.setattr(TaskWindows, "persist", persisted)
-        patch.setattr("edge_agent.epochs.EPOCH_PERIOD_S", 40)
+        patch.setattr("edge_agent.protocol.epochs.EPOCH_PERIOD_S", 40)
         patch.setattr("edge_agent.live.secrets.token_bytes", counting_bytes(5))
         shell = made.agent(clock)
         load = Load(clock, work)

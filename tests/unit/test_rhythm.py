@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edge_agent.activity import RhythmKind, RhythmMarks
-from edge_agent.frames.beats import quantile
-from edge_agent.frames.frame import Steps, StepSource
-from edge_agent.frames.rhythm import Rhythms
+from collectors.records.activity import RhythmKind, RhythmMarks, StepSource
+from diagnosis.frames.beats import quantile
+from diagnosis.frames.frame import Steps
+from diagnosis.frames.rhythm import Rhythms
 
 SECOND = 1_000_000_000
 MS = 1_000_000

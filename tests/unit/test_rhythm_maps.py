@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edge_agent.activity import RhythmMarks
-from edge_agent.sources import ebpf_layout as layout
-from edge_agent.sources.mark_ring import MARK_FIELDS
-from edge_agent.sources.rhythm_maps import RhythmMaps
+from collectors.bpf.mark_ring import MARK_FIELDS
+from collectors.ebpf import ebpf_layout as layout
+from collectors.ebpf.rhythm_maps import RhythmMaps
+from collectors.records.activity import RhythmMarks
 
 
 class Ring:

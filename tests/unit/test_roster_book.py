@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.eligibility import crowd_fault
-from edge_agent.ledger import Ledger
-from edge_agent.ledger_records import KnownRoster
-from edge_agent.protocol_events import (
+from edge_agent.ledger.ledger import Ledger
+from edge_agent.ledger.ledger_records import KnownRoster
+from edge_agent.protocol.eligibility import crowd_fault
+from edge_agent.protocol.protocol_events import (
     EpochDue,
     KeysAnnounced,
     RosterReceived,
     TaskReceived,
     Withheld,
 )
-from edge_agent.roster_book import Crowd, RosterBook
+from edge_agent.protocol.roster_book import Crowd, RosterBook
 from privacy.noise_opendp import OpenDpSampler
 from tests.agent_world import (
     T0,

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from edge_agent.activity import RhythmKind, RhythmMarks
-from edge_agent.frames.round_trips import RoundTrips
+from collectors.records.activity import RhythmKind, RhythmMarks
+from diagnosis.frames.round_trips import RoundTrips
 
 BEYOND = (0,) * len(RhythmKind)
 

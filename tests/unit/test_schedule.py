@@ -17,15 +17,7 @@ from aggregator.released import SuppressedWindow
 from aggregator.releases import query, read_windows, windows_without_an_end
 from aggregator.schedule import Schedule
 from aggregator.store import Store
-from tests.protocol_kit import (
-    T0,
-    WINDOW_S,
-    Fleet,
-    World,
-    build_world,
-    honest_reports,
-    open_epochs,
-)
+from tests.protocol_kit import T0, WINDOW_S, Fleet, World, build_world, honest_reports, open_epochs
 from tests.unit.release_kit import CATALOGUE, make_task, true_steps, window
 
 DAY_S = 86_400

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.families import FamilyRules
-from edge_agent.kernel_mix import Measure
-from edge_agent.signature_profiles import read_profile
-from edge_agent.signatures import SignatureError
-from edge_agent.sources.port import SourceUnavailable
+from collectors.port import SourceUnavailable
+from kernels.families import FamilyRules
+from kernels.kernel_mix import Measure
+from kernels.signature_profiles import read_profile
+from kernels.signatures import SignatureError
 
 TABLE = """
 application = "text_encoder"

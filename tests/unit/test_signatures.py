@@ -7,19 +7,11 @@ from pathlib import Path
 import pytest
 
 from bench.signatures import all_profiles
-from edge_agent import signatures
-from edge_agent.kernel_mix import (
-    KernelMix,
-    Measure,
-    MixRow,
-    distance,
-    hellinger,
-    mix_rows,
-    operation,
-)
-from edge_agent.signature_evaluation import auroc, evaluate, jittered, resampled
-from edge_agent.signatures import Match, SignatureError, Signatures, calibrate
-from edge_agent.wilson import wilson_interval
+from kernels import signatures
+from kernels.kernel_mix import KernelMix, Measure, MixRow, distance, hellinger, mix_rows, operation
+from kernels.signature_evaluation import auroc, evaluate, jittered, resampled
+from kernels.signatures import Match, SignatureError, Signatures, calibrate
+from kernels.wilson import wilson_interval
 from tests.signature_kit import CHAT, SORTING, VISION, made, three_classes
 from wire.catalogue import Catalogue
 

@@ -7,13 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from aggregator.ratios import (
-    coverage,
-    expected_by_chance,
-    fieller,
-    normal_quantile,
-    weighted_mean,
-)
+from aggregator.ratios import coverage, expected_by_chance, fieller, normal_quantile, weighted_mean
 
 
 def scalar(*numbers: float, sampling: float = 0.0) -> tuple[float, float, float]:

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from edge_agent.budget_book import BudgetBook
-from edge_agent.ledger_records import HostView, KnownSeries, LedgerView
-from edge_agent.protocol_events import (
+from edge_agent.ledger.ledger_records import HostView, KnownSeries, LedgerView
+from edge_agent.protocol.budget_book import BudgetBook
+from edge_agent.protocol.protocol_events import (
     CommitEpochs,
     CommitFailed,
     EpochDue,
@@ -18,7 +18,7 @@ from edge_agent.protocol_events import (
     TaskReceived,
     Withheld,
 )
-from edge_agent.task_check import Bounds, Pins, check_task
+from edge_agent.protocol.task_check import Bounds, Pins, check_task
 from privacy.budget import Entry, may_spend
 from tests.agent_world import T0, WEEK_S, MemoryShell, World, started
 from wire.catalogue import Catalogue

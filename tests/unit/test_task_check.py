@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from edge_agent.task_check import Accepted, Bounds, Gate, Pins, check_task
+from edge_agent.protocol.task_check import Accepted, Bounds, Gate, Pins, check_task
 from privacy.calibrate import MAX_SIGMA_1024
 from privacy.errors import ParameterError
 from tests.agent_world import T0, Party, World, calibrated, make_section

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_agent.accumulators import AccumulatorsUnavailable, DurableAccumulators
-from edge_agent.activity import (
+from collectors.records.activity import (
     GpuCoverage,
     HostTable,
     HostTicks,
@@ -19,7 +18,11 @@ from edge_agent.activity import (
     Record,
     log2_bin,
 )
-from edge_agent.windows import HostClock, WindowAccumulator
+from edge_agent.windows.durable_windows import (
+    AccumulatorsUnavailable,
+    DurableAccumulators,
+)
+from edge_agent.windows.window_accumulator import HostClock, WindowAccumulator
 from tests.window_kit import CATALOGUE, MINUTE_SECTIONS, OFFSET, SECOND, START, cells, task_of
 from wire.task import SectionSpec, Task
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edge_agent.families import FamilyRules
+from kernels.families import FamilyRules
 from simulator.workload_rows import IDLE_HOST, WorkloadSampler
 from simulator.workloads import (
     Workload,

@@ -8,13 +8,7 @@ from bench.diagnosis.faults.cpu import BurstyHashing, GreedySidecar, LowQuota, S
 from bench.diagnosis.faults.disk import RandomReaders, StressDisk
 from bench.diagnosis.faults.fault import Fault
 from bench.diagnosis.faults.memory import GreedyNeighbour, LowLimit
-from bench.diagnosis.faults.negatives import (
-    BatchSize,
-    Checkpoints,
-    PhaseChange,
-    WarmUp,
-    Writeback,
-)
+from bench.diagnosis.faults.negatives import BatchSize, Checkpoints, PhaseChange, WarmUp, Writeback
 from bench.diagnosis.faults.nic import Datagrams, Loss, LowRate, Streams
 from bench.diagnosis.faults.unnamed import HeldInterpreter, ProcessStops
 from bench.diagnosis.faults.waits import (

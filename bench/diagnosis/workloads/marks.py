@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.diagnosis.shared import StepLog
-from edge_agent.boot_clock import boottime_ns
+from collectors.boot_clock import boottime_ns
 
 
 class StepMarks:

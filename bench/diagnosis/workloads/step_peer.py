@@ -12,14 +12,7 @@ import time
 from pathlib import Path
 
 from bench.diagnosis.shared import Knobs
-from bench.diagnosis.workloads.pieces import (
-    MIB,
-    Copies,
-    listen,
-    receive_block,
-    send_block,
-    tuned,
-)
+from bench.diagnosis.workloads.pieces import MIB, Copies, listen, receive_block, send_block, tuned
 
 
 def main(folder: Path, address: str, port: int, seed: int) -> None:

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .frame import (
-    AXIS_NAMES,
-    Drawn,
-    Rows,
-    mean_at,
-    sweep_of,
-    told,
-)
+from .frame import AXIS_NAMES, Drawn, Rows, mean_at, sweep_of, told
 
 
 def draw(rows: Rows) -> Drawn | None:

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .frame import (
-    DAY_NOTE,
-    Drawn,
-    Rows,
-    decimal,
-    mean_at,
-    points,
-    sweep_of,
-    told,
-)
+from .frame import DAY_NOTE, Drawn, Rows, decimal, mean_at, points, sweep_of, told
 
 
 def draw(rows: Rows) -> Drawn | None:

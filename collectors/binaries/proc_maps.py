@@ -1,0 +1,157 @@
+"""What /proc says of one process: when it started, which files' code it has mapped."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from collectors.records.process import ProcessKey
+
+_TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_STATE, _START = 0, 19
+_MOST_MAPS_BYTES: Final = 16 << 20
+MOST_MODULES: Final = 8192
+
+FileKey = tuple[tuple[int, int], int]
+"""((major, minor), inode) of a file, as the kernel's memory maps have them."""
+
+
+class Module(NamedTuple):
+    """A part of a file that a process may execute.
+
+    start, end  addresses in the process
+    offset      of the part in the file
+    """
+
+    start: int
+    end: int
+    offset: int
+    file: FileKey
+    path: str
+
+    def file_offset(self, address: int) -> int:
+        """Give where the byte at an address stands in the file."""
+        return address - self.start + self.offset
+
+
+class Modules:
+    """The modules of one process by address; a new one takes the place of what it covers.
+
+    One thread may add while another looks: the table is replaced as a whole.
+    """
+
+    def __init__(self, modules: Iterator[Module] | None = None) -> None:
+        self._table: tuple[list[int], list[Module]] = ([], [])
+        for module in modules or ():
+            starts, held = self._table
+            follows = not held or module.start >= held[-1].end
+            if follows and module.start < module.end and len(held) < MOST_MODULES:
+                starts.append(module.start)  # nobody looks yet, and the kernel's are in order
+                held.append(module)
+            else:
+                self.add(module)
+
+    def add(self, module: Module) -> None:
+        """Enter a module; beyond 8192 of them nothing is entered."""
+        starts, modules = self._table
+        if module.end <= module.start or len(starts) >= MOST_MODULES:
+            return
+        first = bisect_right(starts, module.start)
+        if first and modules[first - 1].end > module.start:
+            first -= 1
+        last = bisect_left(starts, module.end, lo=first)
+        self._table = (
+            [*starts[:first], module.start, *starts[last:]],
+            [*modules[:first], module, *modules[last:]],
+        )
+
+    def find(self, address: int) -> Module | None:
+        """Give the module at an address, or None."""
+        starts, modules = self._table
+        index = bisect_right(starts, address) - 1
+        if index >= 0 and address < modules[index].end:
+            return modules[index]
+        return None
+
+    def __len__(self) -> int:
+        return len(self._table[0])
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter(self._table[1])
+
+    def files(self) -> set[FileKey]:
+        """Give the files that are mapped."""
+        return {module.file for module in self._table[1]}
+
+
+def coarse(process: ProcessKey) -> ProcessKey:
+    """Give a process as /proc knows it: its start, CLOCK_BOOTTIME, down to the tick of 10 ms."""
+    return ProcessKey(process.pid, process.start_ns // _TICK_NS * _TICK_NS)
+
+
+def parse_stat(text: bytes) -> tuple[str, int] | None:
+    """Give (state, start in ns) of /proc/PID/stat; the name in it may hold anything."""
+    fields = text.rpartition(b")")[2].split()
+    if len(fields) <= _START:
+        return None
+    return fields[_STATE].decode("ascii", "replace"), int(fields[_START]) * _TICK_NS
+
+
+def parse_maps(text: bytes) -> Iterator[Module]:
+    """Yield the executable parts of files in /proc/PID/maps; lines in disorder are left out."""
+    for line in text.split(b"\n"):  # a path may hold \r, and with it a line of its own making
+        parts = line.split(None, 5)
+        if len(parts) < 6 or parts[1][2:3] != b"x" or parts[4] == b"0":
+            continue
+        try:
+            start, _, end = parts[0].partition(b"-")
+            major, _, minor = parts[3].partition(b":")
+            yield Module(
+                int(start, 16),
+                int(end, 16),
+                int(parts[2], 16),
+                ((int(major, 16), int(minor, 16)), int(parts[4])),
+                parts[5].decode("utf-8", "surrogateescape"),
+            )
+        except ValueError:
+            continue
+
+
+def process_key(proc: str, pid: int) -> ProcessKey | None:
+    """Give a living process's key, or None."""
+    read = parse_stat(_content(f"{proc}/{pid}/stat", 4096))
+    return ProcessKey(pid, read[1]) if read is not None and read[0] not in "XZ" else None
+
+
+def read_maps(proc: str, pid: int) -> Iterator[Module]:
+    """Yield the modules of a process; none where it is gone or not ours to see."""
+    yield from parse_maps(_content(f"{proc}/{pid}/maps", _MOST_MAPS_BYTES))
+
+
+def all_pids(proc: str) -> list[int]:
+    """Give the processes of the host."""
+    try:
+        with os.scandir(proc) as entries:
+            return [int(entry.name) for entry in entries if entry.name.isdecimal()]
+    except OSError:
+        return []
+
+
+def _content(path: str, most: int) -> bytes:
+    """Read a small file of /proc in pieces, up to `most` bytes; b"" where that fails."""
+    pieces, size = [], 0
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        while size < most and (piece := os.read(fd, min(65536, most - size))):
+            pieces.append(piece)
+            size += len(piece)
+    except OSError:
+        return b""  # it ended while we read
+    finally:
+        os.close(fd)
+    return b"".join(pieces)

@@ -1,0 +1,179 @@
+"""Reads BPF maps by their descriptors: the same for programs of either loader."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectors.port import SourceUnavailable
+
+from .system_calls import bpf
+
+LOOKUP, UPDATE, DELETE, NEXT_KEY, LOOKUP_BATCH, LINK_CREATE = 1, 2, 3, 4, 24, 28
+_MOST_ROWS: Final = 256
+_LEAST_ROWS: Final = 32
+"""A batch holds a bucket of the hash at least; the kernel refuses a smaller one."""
+_BATCH_BYTES: Final = 1 << 16
+"""Below malloc's limit for fresh pages: their faults cost more than the read."""
+
+
+class Element(ctypes.Structure):
+    """bpf_attr of the commands on one element."""
+
+    _fields_ = (
+        ("map_fd", ctypes.c_uint32),
+        ("key", ctypes.c_uint64),
+        ("value", ctypes.c_uint64),
+        ("flags", ctypes.c_uint64),
+    )
+
+
+class Batch(ctypes.Structure):
+    """bpf_attr of the commands on a batch."""
+
+    _fields_ = (
+        ("in_batch", ctypes.c_uint64),
+        ("out_batch", ctypes.c_uint64),
+        ("keys", ctypes.c_uint64),
+        ("values", ctypes.c_uint64),
+        ("count", ctypes.c_uint32),
+        ("map_fd", ctypes.c_uint32),
+        ("elem_flags", ctypes.c_uint64),
+        ("flags", ctypes.c_uint64),
+    )
+
+
+def possible_cpus(text: str | None = None) -> int:
+    """Count the CPUs for which per-CPU maps have a value, from the kernel's list `0-3,8`."""
+    if text is None:
+        text = Path("/sys/devices/system/cpu/possible").read_text(encoding="ascii")
+    ranges = [part.split("-") for part in text.strip().split(",")]
+    return sum(int(part[-1]) - int(part[0]) + 1 for part in ranges)
+
+
+class _Room:
+    """Where one map's values are read to, made once: making it costs as much as the read.
+
+    Keys uint8[rows, key_bytes], values uint64[rows, cpus, fields].
+    """
+
+    def __init__(self, table: PerCpuMap) -> None:
+        rows = _BATCH_BYTES // (8 * table.cpus * table.fields)
+        rows = self.rows = max(_LEAST_ROWS, min(rows, table.capacity, _MOST_ROWS))
+        self.keys = np.empty((rows, table.key_bytes), np.uint8)
+        self.values = np.empty((rows, table.cpus, table.fields), np.uint64)
+        # The kernel's cursor of a hash is a u32 bucket, whatever the key's size.
+        self._cursor = np.zeros(max(table.key_bytes, 8), np.uint8)
+        self.cursor = self._cursor.ctypes.data
+        places = self.keys.ctypes.data, self.values.ctypes.data
+        self.batch = Batch(0, self.cursor, *places, rows, table.fd)
+
+
+@dataclass(slots=True)
+class PerCpuMap:
+    """A per-CPU map: at most `capacity` keys to uint64[cpus, fields]."""
+
+    fd: int
+    key_bytes: int
+    fields: int
+    cpus: int
+    capacity: int = 1
+    _room: _Room | None = field(default=None, init=False, repr=False, compare=False)
+
+    def value(self, key: bytes) -> NDArray[np.uint64]:
+        """Read one value. Raises SourceUnavailable."""
+        out = np.empty((self.cpus, self.fields), np.uint64)
+        _element(LOOKUP, self.fd, key, out.ctypes.data)
+        return out
+
+    def set_zero(self, key: bytes) -> None:
+        """Make the row of a key, all zero."""
+        zero = np.zeros((self.cpus, self.fields), np.uint64)
+        _element(UPDATE, self.fd, key, zero.ctypes.data)
+
+    def delete(self, key: bytes) -> None:
+        """Remove a row; one that is gone already is no error."""
+        try:
+            _element(DELETE, self.fd, key, 0)
+        except FileNotFoundError:
+            return
+
+    def batches(self) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint64]]]:
+        """Yield keys uint8[n, key_bytes] and values uint64[n, cpus, fields] of a hash.
+
+        The arrays are written again by the next step and by the next call: one reader at a time.
+        Raises SourceUnavailable.
+        """
+        if self._room is None:
+            self._room = _Room(self)
+        room = self._room
+        batch, batch.in_batch = room.batch, 0
+        while True:
+            batch.count = room.rows
+            failed = bpf_call(LOOKUP_BATCH, batch)
+            if failed not in {0, errno.ENOENT}:
+                raise SourceUnavailable(f"cannot read a BPF map: {os.strerror(failed)}")
+            yield room.keys[: batch.count], room.values[: batch.count]
+            if failed:
+                return
+            batch.in_batch = room.cursor
+
+
+class ArrayView:
+    """A mapped array map: uint64[entries, fields], read without a system call."""
+
+    def __init__(self, fd: int, entries: int, fields: int) -> None:
+        length = -(-entries * fields * 8 // mmap.PAGESIZE) * mmap.PAGESIZE
+        try:
+            self._memory = mmap.mmap(fd, length, mmap.MAP_SHARED, mmap.PROT_READ)
+        except OSError as error:
+            raise SourceUnavailable(f"cannot map a BPF array: {error}") from None
+        flat = np.frombuffer(self._memory, np.uint64, entries * fields)
+        self.rows: NDArray[np.uint64] = flat.reshape(entries, fields)
+
+    def close(self) -> None:
+        """Unmap; `rows` must not be used afterwards."""
+        self.rows = np.zeros((0, 0), np.uint64)
+        self._memory.close()
+
+
+def set_element(fd: int, key: bytes, value: bytes) -> None:
+    """Write one value of a map that is not per CPU. Raises SourceUnavailable."""
+    memory = ctypes.create_string_buffer(value, len(value))
+    _element(UPDATE, fd, key, ctypes.addressof(memory))
+
+
+def create_link(attributes: ctypes.Structure) -> int:
+    """Attach a program (BPF_LINK_CREATE); give the link's descriptor. Raises OSError."""
+    return bpf_descriptor(LINK_CREATE, attributes)
+
+
+def bpf_descriptor(command: int, attributes: ctypes.Structure) -> int:
+    """Do a bpf(2) that gives a descriptor. Raises OSError."""
+    fd = bpf(command, attributes)
+    if fd < 0:
+        raise OSError(-fd, os.strerror(-fd))
+    return fd
+
+
+def _element(command: int, fd: int, key: bytes, value: int) -> None:
+    memory = ctypes.create_string_buffer(key, len(key))
+    failed = bpf_call(command, Element(fd, ctypes.addressof(memory), value, 0))
+    if failed == errno.ENOENT:
+        raise FileNotFoundError(failed, os.strerror(failed))
+    if failed:
+        raise SourceUnavailable(f"cannot use a BPF map: {os.strerror(failed)}")
+
+
+def bpf_call(command: int, attributes: ctypes.Structure) -> int:
+    """Do bpf(2); 0 or an errno."""
+    return -bpf(command, attributes)

@@ -1,0 +1,270 @@
+"""A thin binding of the system's libbpf (1.1 or later): open, choose, load, attach, run once."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections import deque
+from collections.abc import Collection, Sequence
+from ctypes.util import find_library
+from functools import cache
+from typing import Final
+
+from collectors.port import SourceUnavailable
+from transport.foreign import Signatures, declare, libc
+
+_LEAST_VERSION: Final = (1, 1)
+TP_BTF: Final = 23
+_LOG_LINES: Final = 40
+Print = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+RingSample = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_HANDLE: Final = ctypes.c_void_p
+
+SIGNATURES: Final[Signatures] = {
+    "libbpf_major_version": (ctypes.c_uint32, ()),
+    "libbpf_minor_version": (ctypes.c_uint32, ()),
+    "libbpf_set_print": (ctypes.c_void_p, (Print,)),
+    "libbpf_find_vmlinux_btf_id": (ctypes.c_int, (ctypes.c_char_p, ctypes.c_int)),
+    "bpf_object__open_mem": (_HANDLE, (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p)),
+    "bpf_object__find_program_by_name": (_HANDLE, (_HANDLE, ctypes.c_char_p)),
+    "bpf_object__find_map_by_name": (_HANDLE, (_HANDLE, ctypes.c_char_p)),
+    "bpf_object__load": (ctypes.c_int, (_HANDLE,)),
+    "bpf_object__close": (None, (_HANDLE,)),
+    "bpf_program__set_autoload": (ctypes.c_int, (_HANDLE, ctypes.c_bool)),
+    "bpf_program__set_expected_attach_type": (ctypes.c_int, (_HANDLE, ctypes.c_int)),
+    "bpf_program__attach": (_HANDLE, (_HANDLE,)),
+    "bpf_program__attach_perf_event": (_HANDLE, (_HANDLE, ctypes.c_int)),
+    "bpf_program__fd": (ctypes.c_int, (_HANDLE,)),
+    "bpf_link__destroy": (ctypes.c_int, (_HANDLE,)),
+    "bpf_map__fd": (ctypes.c_int, (_HANDLE,)),
+    "bpf_map__set_max_entries": (ctypes.c_int, (_HANDLE, ctypes.c_uint32)),
+    "bpf_map__set_autocreate": (ctypes.c_int, (_HANDLE, ctypes.c_bool)),
+    "bpf_map__initial_value": (ctypes.c_void_p, (_HANDLE, ctypes.POINTER(ctypes.c_size_t))),
+    "ring_buffer__new": (_HANDLE, (ctypes.c_int, RingSample, ctypes.c_void_p, ctypes.c_void_p)),
+    "ring_buffer__consume": (ctypes.c_int, (_HANDLE,)),
+    "ring_buffer__free": (None, (_HANDLE,)),
+    "bpf_prog_test_run_opts": (ctypes.c_int, (ctypes.c_int, ctypes.c_void_p)),
+}
+
+
+class RunOptions(ctypes.Structure):
+    """struct bpf_test_run_opts."""
+
+    _fields_ = (
+        ("sz", ctypes.c_size_t),
+        ("data_in", ctypes.c_void_p),
+        ("data_out", ctypes.c_void_p),
+        ("data_size_in", ctypes.c_uint32),
+        ("data_size_out", ctypes.c_uint32),
+        ("ctx_in", ctypes.c_void_p),
+        ("ctx_out", ctypes.c_void_p),
+        ("ctx_size_in", ctypes.c_uint32),
+        ("ctx_size_out", ctypes.c_uint32),
+        ("retval", ctypes.c_uint32),
+        ("repeat", ctypes.c_int),
+        ("duration", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("cpu", ctypes.c_uint32),
+        ("batch_size", ctypes.c_uint32),
+    )
+
+
+class _Log:
+    """The last lines that libbpf said: shown only when it fails."""
+
+    def __init__(self) -> None:
+        self.lines: deque[str] = deque(maxlen=_LOG_LINES)
+        self.callback = Print(self._say)
+
+    def _say(self, _level: int, template: bytes, arguments: int) -> int:
+        text = ctypes.create_string_buffer(512)
+        libc().vsnprintf(text, len(text), template, arguments)
+        self.lines.append(text.value.decode(errors="replace").rstrip())
+        return 0
+
+    def reason(self) -> str:
+        """Give the line that says most: the first that speaks of a failure."""
+        telling = [line for line in self.lines if "fail" in line or "Error" in line]
+        return (telling or list(self.lines) or ["libbpf gave no reason"])[0]
+
+
+@cache
+def _library() -> tuple[ctypes.CDLL, _Log]:
+    name = find_library("bpf") or "libbpf.so.1"
+    try:
+        library = ctypes.CDLL(name, use_errno=True)
+        declare(library, SIGNATURES)
+    except (OSError, AttributeError) as error:
+        raise SourceUnavailable(
+            f"expected libbpf 1.1 or later (package libbpf1): {error}"
+        ) from None
+    version = (library.libbpf_major_version(), library.libbpf_minor_version())
+    if version < _LEAST_VERSION:
+        raise SourceUnavailable(f"expected libbpf 1.1 or later, found {version[0]}.{version[1]}")
+    log = _Log()
+    library.libbpf_set_print(log.callback)
+    return library, log
+
+
+def available() -> str | None:
+    """Say in one line why libbpf cannot be used, or None."""
+    try:
+        _library()
+    except SourceUnavailable as error:
+        return str(error)
+    return None
+
+
+def kernel_has_hook(tracepoint: str) -> bool:
+    """Tell whether the running kernel's BTF knows a tracepoint (tp_btf)."""
+    library, _ = _library()
+    return bool(library.libbpf_find_vmlinux_btf_id(tracepoint.encode(), TP_BTF) > 0)
+
+
+class BpfObject:
+    """One BPF object: open on construction, then `keep_only`, `load`, `attach`, `close`."""
+
+    def __init__(self, image: bytes) -> None:
+        """Parse an object file. Raises SourceUnavailable."""
+        self._library, self._log = _library()
+        self._links: list[int] = []
+        self._image = image  # libbpf refers to it until the object is loaded
+        self._log.lines.clear()
+        self._object = self._library.bpf_object__open_mem(image, len(image), None)
+        if not self._object:
+            raise self._failure("open the BPF object")
+
+    def disable(self, programs: Collection[str]) -> None:
+        """Leave programs out of the load."""
+        for name in programs:
+            self._library.bpf_program__set_autoload(self._program(name), False)
+
+    def set_max_entries(self, name: str, entries: int) -> None:
+        """Resize a map before the load."""
+        if self._library.bpf_map__set_max_entries(self._map(name), entries):
+            raise self._failure(f"resize the map {name}")
+
+    def leave_out_map(self, name: str) -> None:
+        """Do not make a map that only disabled programs use."""
+        self._library.bpf_map__set_autocreate(self._map(name), False)
+
+    def set_initial(self, name: str, content: bytes) -> None:
+        """Write a read-only section before the load; its length must match."""
+        size = ctypes.c_size_t()
+        address = self._library.bpf_map__initial_value(self._map(name), ctypes.byref(size))
+        if not address or size.value != len(content):
+            raise ValueError(f"section {name}: expected {size.value} bytes, got {len(content)}")
+        ctypes.memmove(address, content, len(content))
+
+    def expect_attach_type(self, program: str, kind: int) -> None:
+        """Say before the load how a program will be attached, where its section cannot."""
+        if self._library.bpf_program__set_expected_attach_type(self._program(program), kind):
+            raise self._failure(f"choose how {program} is attached")
+
+    def load(self) -> None:
+        """Give maps and programs to the kernel. Raises SourceUnavailable."""
+        if self._library.bpf_object__load(self._object):
+            raise self._failure("load the BPF programs")
+
+    def attach(self, program: str) -> None:
+        """Attach a loaded program to the hook that its section names."""
+        link = self._library.bpf_program__attach(self._program(program))
+        if not link:
+            raise self._failure(f"attach {program}")
+        self._links.append(link)
+
+    def attach_events(self, program: str, descriptors: Sequence[int]) -> None:
+        """Attach a loaded program to perf events; their descriptors are this object's from now."""
+        waiting = list(descriptors)
+        try:
+            while waiting:
+                handle = self._program(program)
+                link = self._library.bpf_program__attach_perf_event(handle, waiting[0])
+                if not link:
+                    raise self._failure(f"attach {program}")
+                self._links.append(link)
+                waiting.pop(0)
+        finally:
+            for descriptor in waiting:
+                os.close(descriptor)
+
+    def run(self, program: str) -> None:
+        """Run a `syscall` program once; it must return 0."""
+        options = RunOptions()
+        options.sz = ctypes.sizeof(options)
+        fd = self._library.bpf_program__fd(self._program(program))
+        failed = self._library.bpf_prog_test_run_opts(fd, ctypes.byref(options))
+        if failed:
+            raise self._failure(f"run {program}")
+        returned = ctypes.c_int32(options.retval).value
+        if returned:
+            raise SourceUnavailable(f"{program}: expected 0, the kernel said {returned}")
+
+    def map_fd(self, name: str) -> int:
+        """Give the descriptor of a loaded map; it lives as long as this object."""
+        return int(self._library.bpf_map__fd(self._map(name)))
+
+    def program_fd(self, name: str) -> int:
+        """Give the descriptor of a loaded program."""
+        return int(self._library.bpf_program__fd(self._program(name)))
+
+    def close(self) -> None:
+        """Detach, unload, free; a second call does nothing."""
+        while self._links:
+            self._library.bpf_link__destroy(self._links.pop())
+        if self._object:
+            self._library.bpf_object__close(self._object)
+            self._object = None
+
+    def _program(self, name: str) -> int:
+        return self._found(
+            self._library.bpf_object__find_program_by_name(self._object, name.encode()), name
+        )
+
+    def _map(self, name: str) -> int:
+        return self._found(
+            self._library.bpf_object__find_map_by_name(self._object, name.encode()), name
+        )
+
+    @staticmethod
+    def _found(handle: int | None, name: str) -> int:
+        if not handle:
+            raise ValueError(f"the BPF object has no {name}")
+        return handle
+
+    def _failure(self, deed: str) -> SourceUnavailable:
+        number = ctypes.get_errno()
+        if number == errno.EPERM:
+            return SourceUnavailable(f"cannot {deed}: expected CAP_BPF and CAP_PERFMON")
+        return SourceUnavailable(f"cannot {deed}: {os.strerror(number)}: {self._log.reason()}")
+
+
+class Ring:
+    """A ring buffer that is read when asked: nobody is woken."""
+
+    def __init__(self, fd: int) -> None:
+        """Map a ring by its descriptor. Raises SourceUnavailable."""
+        self._library, _ = _library()
+        self._records: list[bytes] = []
+        self._callback = RingSample(self._take)
+        self._ring = self._library.ring_buffer__new(fd, self._callback, None, None)
+        if not self._ring:
+            reason = os.strerror(ctypes.get_errno())
+            raise SourceUnavailable(f"cannot map a ring buffer: {reason}")
+
+    def read(self) -> list[bytes]:
+        """Take every record that is there, in order."""
+        self._library.ring_buffer__consume(self._ring)
+        taken, self._records = self._records, []
+        return taken
+
+    def close(self) -> None:
+        """Unmap; a second call does nothing."""
+        if self._ring:
+            self._library.ring_buffer__free(self._ring)
+            self._ring = None
+
+    def _take(self, _context: int, record: int, size: int) -> int:
+        self._records.append(ctypes.string_at(record, size))
+        return 0

@@ -1,0 +1,90 @@
+"""bpf(2) and perf_event_open(2), which no library of ours wraps."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+from collectors.port import SourceUnavailable
+
+
+class Numbers(NamedTuple):
+    """The calls' numbers on one machine."""
+
+    bpf: int
+    perf_event_open: int
+
+
+NUMBERS: Final = {"x86_64": Numbers(321, 298), "aarch64": Numbers(280, 241)}
+
+# syscall(2) hands on whole words; each call's arguments are as wide as the kernel reads them.
+BPF: Final = (ctypes.c_long, (ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint))
+PERF_EVENT_OPEN: Final = (
+    ctypes.c_long,
+    (ctypes.c_long, ctypes.c_void_p, *(ctypes.c_long,) * 3, ctypes.c_ulong),
+)
+
+SOFTWARE: Final = 1
+"""PERF_TYPE_SOFTWARE"""
+CLOSE_ON_EXEC: Final = 8
+"""PERF_FLAG_FD_CLOEXEC"""
+_EVERY, _NO_GROUP = -1, -1
+
+
+class PerfEventAttributes(ctypes.Structure):
+    """struct perf_event_attr up to the clock; what is left out is 0."""
+
+    _fields_ = (
+        ("type", ctypes.c_uint32),
+        ("size", ctypes.c_uint32),
+        ("config", ctypes.c_uint64),
+        ("sample_period", ctypes.c_uint64),
+        ("sample_type", ctypes.c_uint64),
+        ("read_format", ctypes.c_uint64),
+        ("flags", ctypes.c_uint64),
+        ("wakeup", ctypes.c_uint32),
+        ("bp_type", ctypes.c_uint32),
+        ("config1", ctypes.c_uint64),
+        ("config2", ctypes.c_uint64),
+        ("branch_sample_type", ctypes.c_uint64),
+        ("sample_regs_user", ctypes.c_uint64),
+        ("sample_stack_user", ctypes.c_uint32),
+        ("clockid", ctypes.c_int32),
+    )
+
+
+def bpf(command: int, attributes: ctypes.Structure) -> int:
+    """Do bpf(2); what the kernel gives, or an errno below 0. Raises SourceUnavailable."""
+    call, number = _system_call("bpf")
+    done = call(number, command, ctypes.addressof(attributes), ctypes.sizeof(attributes))
+    return done if done >= 0 else -ctypes.get_errno()
+
+
+def perf_event_open(attributes: PerfEventAttributes, cpu: int) -> int:
+    """Open an event of every process on one CPU; give its descriptor.
+
+    Raises      SourceUnavailable, OSError
+    """
+    call, number = _system_call("perf_event_open")
+    attributes.size = ctypes.sizeof(attributes)
+    place = ctypes.addressof(attributes)
+    fd = call(number, place, _EVERY, cpu, _NO_GROUP, CLOSE_ON_EXEC)
+    if fd < 0:
+        failed = ctypes.get_errno()
+        raise OSError(failed, os.strerror(failed))
+    return fd
+
+
+@cache
+def _system_call(name: str) -> tuple[Callable[..., int], int]:
+    numbers = NUMBERS.get(platform.machine())
+    if numbers is None:
+        raise SourceUnavailable(f"expected x86_64 or aarch64, this is {platform.machine()}")
+    # Not the attribute of that name: each of the two has arguments of its own.
+    call: Any = ctypes.CDLL(None, use_errno=True)["syscall"]
+    call.restype, call.argtypes = BPF if name == "bpf" else PERF_EVENT_OPEN
+    return call, getattr(numbers, name)

@@ -1,0 +1,144 @@
+"""AMD devices by sysfs: the amdgpu driver's files and its hwmon folder; no library, no root."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Final
+
+from collectors.boot_clock import boottime_ns
+from collectors.records.gap import Gap, GapKind
+
+from .port import DeviceReading, DevicesUnavailable, Field, Inventory, Measured
+
+MOST_DEVICES: Final = 64
+_MOST_BYTES: Final = 4_096
+_UW_PER_MW: Final = 1_000
+_MILLI: Final = 1_000
+_HZ_PER_MHZ: Final = 1_000_000
+_VENDOR: Final = "0x1002"
+
+_FILES: Final[dict[Field, tuple[str, int]]] = {
+    Field.UTILISATION: ("gpu_busy_percent", 1),
+    Field.MEMORY_BUSY: ("mem_busy_percent", 1),
+    Field.MEMORY_USED: ("mem_info_vram_used", 1),
+    Field.MEMORY_TOTAL: ("mem_info_vram_total", 1),
+    Field.PCIE_WIDTH: ("current_link_width", 1),
+    Field.PCIE_WIDTH_MAX: ("max_link_width", 1),
+    Field.SM_CLOCK: ("hwmon/freq1_input", _HZ_PER_MHZ),
+    Field.MEMORY_CLOCK: ("hwmon/freq2_input", _HZ_PER_MHZ),
+    Field.POWER: ("hwmon/power1_average|hwmon/power1_input", _UW_PER_MW),
+    Field.POWER_LIMIT: ("hwmon/power1_cap", _UW_PER_MW),
+    Field.TEMPERATURE: ("hwmon/temp1_input", _MILLI),
+}
+"""Field -> (file, or several of which the first that is there counts; its units per ours)."""
+
+_NO_FILE: Final = Gap(GapKind.UNSUPPORTED, "amdgpu has no file for it")
+
+
+class AmdgpuReader:
+    """Every card of vendor 1002 under /sys/class/drm."""
+
+    name = "amdgpu"
+
+    def __init__(self, folder: Path = Path("/sys/class/drm")) -> None:
+        self._folder = folder
+        self._cards: list[Path] = []
+
+    def open(self) -> Inventory:
+        cards = self._folder.glob("card[0-9]*") if self._folder.is_dir() else ()
+        found = [c / "device" for c in cards if c.name[4:].isdigit() and _is_amd(c / "device")]
+        # By PCI address where it shows: the numbers of cards change from start to start.
+        self._cards = sorted(found, key=lambda device: device.resolve().name)[:MOST_DEVICES]
+        if not self._cards:
+            raise DevicesUnavailable(f"amdgpu: no AMD device in {self._folder}")
+        return Inventory(len(self._cards), _version(self._folder))
+
+    def read(
+        self, index: int, fields: Collection[Field], *, processes: bool = False
+    ) -> DeviceReading:
+        begin_ns = boottime_ns()
+        device = self._cards[index]
+        gone = not device.is_dir()
+        unplugged = Gap(GapKind.UNPLUGGED, "its folder is gone")
+        measured = {name: unplugged if gone else _field(device, name) for name in fields}
+        unique = _text(device / "unique_id")
+        model = _text(device / "product_name")
+        untold = Gap(GapKind.UNSUPPORTED, "amdgpu's files do not list processes")
+        return DeviceReading(
+            index,
+            f"index-{index}" if isinstance(unique, Gap) or not unique else f"GPU-{unique}",
+            "" if isinstance(model, Gap) else model,
+            begin_ns,
+            boottime_ns(),
+            measured,
+            untold if processes else None,
+            () if processes else None,
+        )
+
+    def close(self) -> None:
+        self._cards = []
+
+
+def _is_amd(device: Path) -> bool:
+    return _text(device / "vendor") == _VENDOR
+
+
+def _version(folder: Path) -> str | Gap:
+    return _text(folder.parent.parent / "module" / "amdgpu" / "version")
+
+
+def _field(device: Path, name: Field) -> Measured:
+    ecc = _ECC.get(name)
+    if ecc is not None:
+        return _ecc(device, ecc)
+    names, per_unit = _FILES.get(name, ("", 1))
+    gap = _NO_FILE
+    for file in _candidates(device, names):
+        text = _text(file)
+        if isinstance(text, Gap):
+            gap = text if gap is _NO_FILE or text.kind is not GapKind.UNSUPPORTED else gap
+            continue
+        try:
+            return int(text) // per_unit
+        except ValueError:
+            gap = Gap(GapKind.FAILED, f"{file.name}: expected a number, got {text[:40]!r}")
+    return gap
+
+
+def _candidates(device: Path, names: str) -> Iterator[Path]:
+    for name in filter(None, names.split("|")):
+        if name.startswith("hwmon/"):
+            yield from (h / name[6:] for h in sorted((device / "hwmon").glob("hwmon*")))
+        else:
+            yield device / name
+
+
+_ECC: Final = {Field.ECC_VOLATILE_CORRECTED: "ce:", Field.ECC_VOLATILE_UNCORRECTED: "ue:"}
+
+
+def _ecc(device: Path, kind: str) -> Measured:
+    """Sum the blocks' counts since the driver was loaded: lines `ue: N` and `ce: N`."""
+    blocks = sorted((device / "ras").glob("*_err_count"))
+    total = 0
+    for block in blocks:
+        text = _text(block)
+        if isinstance(text, Gap):
+            return text
+        counts = [line.split()[1] for line in text.splitlines() if line.startswith(f"{kind} ")]
+        if len(counts) != 1 or not counts[0].isdecimal():
+            return Gap(GapKind.FAILED, f"{block.name}: expected one line {kind!r}")
+        total += int(counts[0])
+    return total if blocks else Gap(GapKind.UNSUPPORTED, "this device has no RAS counters")
+
+
+def _text(file: Path) -> str | Gap:
+    try:
+        with file.open("rb") as opened:
+            return opened.read(_MOST_BYTES).decode("ascii", "replace").strip()
+    except FileNotFoundError:
+        return Gap(GapKind.UNSUPPORTED, f"{file.name}: there is no such file")
+    except PermissionError:
+        return Gap(GapKind.NO_PERMISSION, f"{file.name}: not allowed")
+    except OSError as error:  # amdgpu answers EBUSY or EIO from a device in reset
+        return Gap(GapKind.FAILED, f"{file.name}: {error.strerror}")

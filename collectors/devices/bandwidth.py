@@ -1,0 +1,217 @@
+"""How fast bytes move between this host's memory and a GPU: measured by moving some.
+
+Each GPU is measured in a child process of its own, one after the other, because GPUs that share a
+switch or a memory controller slow each other down. What hangs is killed with its child.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Final
+
+from collectors.records.gap import Gap, GapKind
+
+from .answers import AnswerRefused, receive
+from .cuda import Cuda, CudaError, CudaMissing
+from .nursery import Nursery, NurseryClosed
+
+COPY_BYTES: Final = 64 << 20
+"""Of pinned host memory and of the GPU's: 1.2 ms of a PCIe 5.0 link, 2,000 times a copy's start."""
+WARM_UPS: Final = 2
+REPEATS: Final = 15
+DEADLINE_S: Final = 30.0
+"""Of one GPU: a driver without persistence takes seconds to wake it, the copies take 0.1 s."""
+BUDGET_S: Final = 120.0
+"""Of all GPUs together."""
+
+_PCI: Final = Path("/sys/bus/pci/devices")
+_PATTERN_BYTES: Final = 1 << 20
+_NON_BLOCKING: Final = 1
+_OUT_OF_MEMORY: Final = 2
+_UNCORRECTABLE: Final = frozenset({214, 220, 226})
+"""CUDA_ERROR_ECC_UNCORRECTABLE, NVLINK_UNCORRECTABLE, CONTAINED (an ECC error kept to a process)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidth:
+    """Bytes a second, the median of the repeats, and the slowest of them.
+
+    numa_node    the GPU's; the copies were made from its memory. None where the system names none
+    """
+
+    to_device_bytes_per_s: int
+    to_host_bytes_per_s: int
+    slowest_to_device_bytes_per_s: int
+    slowest_to_host_bytes_per_s: int
+    numa_node: int | None
+
+
+def measure(gpu_uuid: str, *, copy_bytes: int = COPY_BYTES, pci: Path = _PCI) -> Bandwidth | Gap:
+    """Measure one GPU in this process, and release all of it again.
+
+    The process is bound to the CPUs beside the GPU: memory of another NUMA node would be measured
+    with the link between the two.
+    """
+    try:
+        return _measured(Cuda(), gpu_uuid, copy_bytes, pci)
+    except CudaMissing as error:
+        return Gap(GapKind.UNSUPPORTED, str(error))
+    except CudaError as error:
+        kind = GapKind.DAMAGED if error.code in _UNCORRECTABLE else GapKind.FAILED
+        busy = " (its memory is in use)" if error.code == _OUT_OF_MEMORY else ""
+        return Gap(kind, f"{error}{busy}")
+
+
+def measure_all(
+    gpu_uuids: Iterable[str],
+    nursery: Nursery,
+    *,
+    deadline_s: float = DEADLINE_S,
+    budget_s: float = BUDGET_S,
+    task: Callable[[str], Bandwidth | Gap] = measure,
+) -> list[Bandwidth | Gap]:
+    """Measure GPUs in turn, each in a child that is killed when it is late."""
+    end_s = time.monotonic() + budget_s
+    found: list[Bandwidth | Gap] = []
+    for gpu_uuid in gpu_uuids:
+        left_s = min(deadline_s, end_s - time.monotonic())
+        if left_s <= 0:
+            found.append(Gap(GapKind.FAILED, f"not reached in {budget_s:g} s"))
+            continue
+        found.append(_in_child(nursery, partial(task, gpu_uuid), left_s))
+    return found
+
+
+def _in_child(
+    nursery: Nursery, task: Callable[[], Bandwidth | Gap], left_s: float
+) -> Bandwidth | Gap:
+    try:
+        child = nursery.start(partial(_answer, task))
+    except NurseryClosed as error:
+        return Gap(GapKind.FAILED, str(error))
+    try:
+        if not child.connection.poll(left_s):
+            return Gap(GapKind.TIMED_OUT, f"expected a measurement in {left_s:.1f} s, got none")
+        answer = receive(child.connection)
+    except AnswerRefused as error:
+        return Gap(GapKind.FAILED, str(error))
+    except (EOFError, OSError):
+        return Gap(GapKind.FAILED, "the measuring process ended")
+    finally:
+        child.kill()
+    return answer if isinstance(answer, Bandwidth | Gap) else Gap(GapKind.FAILED, "no measurement")
+
+
+def _answer(task: Callable[[], Bandwidth | Gap], connection: Connection) -> None:
+    connection.send(task())
+
+
+def _measured(cuda: Cuda, gpu_uuid: str, copy_bytes: int, pci: Path) -> Bandwidth | Gap:
+    cuda("cuInit", 0)
+    device = cuda.device(gpu_uuid)
+    if device is None:
+        return Gap(GapKind.UNSUPPORTED, "CUDA does not show this GPU (MIG, or it is kept from us)")
+    node = _stay_beside(pci / cuda.pci_address(device))
+    with ExitStack() as held:
+        context = cuda.handle("cuDevicePrimaryCtxRetain", device)
+        held.callback(_released, cuda, "cuDevicePrimaryCtxRelease_v2", device)
+        cuda("cuCtxSetCurrent", context)
+        copier = _Copier(cuda, held, copy_bytes)
+        copier.fill()
+        down = list(copier.rates("cuMemcpyHtoDAsync_v2"))
+        copier.wipe()
+        up = list(copier.rates("cuMemcpyDtoHAsync_v2"))
+        if not copier.as_filled():
+            return Gap(GapKind.DAMAGED, "the bytes that came back are not those that were sent")
+    return Bandwidth(
+        int(statistics.median(down)), int(statistics.median(up)),
+        int(min(down)), int(min(up)), node,
+    )  # fmt: skip
+
+
+class _Copier:
+    """Two buffers, a stream and two events; `held` releases them."""
+
+    def __init__(self, cuda: Cuda, held: ExitStack, copy_bytes: int) -> None:
+        self._cuda, self._bytes = cuda, copy_bytes
+        self._host = self._made(held, "cuMemHostAlloc", "cuMemFreeHost", copy_bytes, 0)
+        self._gpu = self._made(held, "cuMemAlloc_v2", "cuMemFree_v2", copy_bytes)
+        self._stream = self._made(held, "cuStreamCreate", "cuStreamDestroy_v2", _NON_BLOCKING)
+        self._begin = self._made(held, "cuEventCreate", "cuEventDestroy_v2", 0)
+        self._end = self._made(held, "cuEventCreate", "cuEventDestroy_v2", 0)
+        held.callback(_released, cuda, "cuStreamSynchronize", self._stream)
+        self._pattern = os.urandom(_PATTERN_BYTES)
+
+    def fill(self) -> None:
+        """Write what is to arrive on the GPU."""
+        for offset, size in self._pieces():
+            ctypes.memmove(self._host + offset, self._pattern, size)
+
+    def wipe(self) -> None:
+        """Forget it here, so that only the GPU has it."""
+        ctypes.memset(self._host, 0, self._bytes)
+
+    def as_filled(self) -> bool:
+        """Tell whether the GPU gave back what it was given."""
+        pieces = self._pieces()
+        return all(ctypes.string_at(self._host + o, n) == self._pattern[:n] for o, n in pieces)
+
+    def rates(self, copy: str) -> Iterator[float]:
+        """Copy again and again; give the bytes a second of each copy after the warm-ups."""
+        to_gpu = copy == "cuMemcpyHtoDAsync_v2"
+        ends = (self._gpu, self._host) if to_gpu else (self._host, self._gpu)
+        for number in range(WARM_UPS + REPEATS):
+            self._cuda("cuEventRecord", self._begin, self._stream)
+            self._cuda(copy, *ends, self._bytes, self._stream)
+            self._cuda("cuEventRecord", self._end, self._stream)
+            self._cuda("cuEventSynchronize", self._end)
+            took_ms = ctypes.c_float(0)
+            self._cuda("cuEventElapsedTime", ctypes.byref(took_ms), self._begin, self._end)
+            if number >= WARM_UPS:
+                yield 1_000 * self._bytes / max(took_ms.value, 1e-6)
+
+    def _made(self, held: ExitStack, make: str, release: str, *arguments: int) -> int:
+        made = self._cuda.handle(make, *arguments)
+        held.callback(_released, self._cuda, release, made)
+        return made
+
+    def _pieces(self) -> list[tuple[int, int]]:
+        starts = range(0, self._bytes, _PATTERN_BYTES)
+        return [(at, min(_PATTERN_BYTES, self._bytes - at)) for at in starts]
+
+
+def _released(cuda: Cuda, call: str, handle: int) -> None:
+    """Release one thing; a driver that fails here must not keep us from the next."""
+    try:
+        cuda(call, handle)
+    except CudaError:
+        return
+
+
+def _stay_beside(device: Path) -> int | None:
+    """Bind this process to the CPUs beside a PCI device; give its NUMA node."""
+    try:
+        node = int((device / "numa_node").read_text(encoding="ascii"))
+        cpus = _cpu_list((device / "local_cpulist").read_text(encoding="ascii"))
+        os.sched_setaffinity(0, cpus & os.sched_getaffinity(0))
+    except (OSError, ValueError):  # none is named, or none of them is ours
+        return None
+    return node if node >= 0 else None
+
+
+def _cpu_list(text: str) -> set[int]:
+    """Read `0-3,8`."""
+    cpus: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        cpus.update(range(int(first), int(last or first) + 1))
+    return cpus

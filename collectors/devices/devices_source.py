@@ -1,0 +1,247 @@
+"""Devices: utilisation, memory, power and temperature of each accelerator, through its port.
+
+It sees how busy a GPU is but not with what. So it claims as watched only the time in which the
+GPU did nothing; busy time stays unmeasured unless a source of kernels measures it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from collectors.kernel_log.log_rules import load_rules
+from collectors.port import SourceUnavailable
+from collectors.records.activity import GpuCoverage, Observation
+from collectors.records.gap import GapKind
+
+from .amdgpu import AmdgpuReader
+from .bounded import BoundedReader
+from .nursery import Nursery
+from .nvml import NvmlReader
+from .port import QUICK, REGULAR, SLOW, DeviceReading, DevicesUnavailable, Field, Inventory
+from .users import GpuUsers
+
+SWEEP_NS: Final = 1_000_000_000
+"""NVML's utilisation covers the last 1/6 s to 1 s: asked less often, busy time would be missed."""
+SAMPLE_NS: Final = 5_000_000_000
+"""The catalogue's sample period of the four sections."""
+_EARLY_NS: Final = 100_000_000
+"""A loop that drains once a second is some milliseconds early half of the time: every second look
+would be left out."""
+STALE_NS: Final = 10_000_000_000
+_LONGEST_IDLE_NS: Final = 2 * SWEEP_NS
+_SWEEP_BUDGET_NS: Final = 2_000_000_000
+_LOOKS_A_SAMPLE: Final = SAMPLE_NS // SWEEP_NS
+_MOST_WATCHED: Final = 3
+"""GPUs whose link is watched in one look, for 40 ms each: the other sources wait meanwhile."""
+_MW_PER_W: Final = 1_000
+
+_LIBRARY_MISSING: Final = "no NVIDIA driver library and no amdgpu device"
+
+
+class _Reads(Protocol):
+    def open(self) -> Inventory: ...
+
+    def ask(
+        self, indices: Iterable[int], fields: Collection[Field], *, processes: bool = False
+    ) -> None: ...
+
+    def read(
+        self, index: int, fields: Collection[Field], *, processes: bool = False
+    ) -> DeviceReading: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """One look at every device."""
+
+    devices: tuple[DeviceReading, ...]
+
+
+class DevicesSource:
+    """Looks at every device once a second; a failed read is a gap and a count, never a zero."""
+
+    name = "devices"
+
+    def __init__(
+        self,
+        readers: Iterable[_Reads] | None = None,
+        *,
+        nursery: Nursery | None = None,
+        users: GpuUsers | None = None,
+    ) -> None:
+        """Take the readers to try in turn (None: NVML, then amdgpu); the first that opens serves.
+
+        nursery     where the children of those two come from; None: from this process
+        users       told who uses which GPU
+        The index of a device is its place in the reader's order, as in the configuration's `gpus`.
+        """
+        self._users = users
+        self._choices = list(readers) if readers is not None else default_readers(nursery)
+        self._reader: _Reads | None = None
+        self._devices = self._first = self._turn = 0
+        self._cheap = False
+        self._last: Sweep | None = None
+        self._swept_ns: int | None = None
+        self._sampled_ns: int | None = None
+        self._idle_since: dict[int, int] = {}
+        self._xids: dict[int, int] = {}
+        self.gaps: Counter[tuple[Field, GapKind]] = Counter()
+        """Fields without a value, by why, since the start."""
+
+    def probe(self) -> str | None:
+        """Say why there is no device to read."""
+        try:
+            self.start()
+        except SourceUnavailable as error:
+            return str(error)
+        return None
+
+    def start(self) -> None:
+        """Open the first reader that this host has. Raises SourceUnavailable."""
+        if self._reader is not None:
+            return
+        reasons = []
+        for reader in self._choices:
+            try:
+                inventory = reader.open()
+            except DevicesUnavailable as error:
+                reasons.append(str(error))
+                continue
+            if inventory.devices:
+                self._reader, self._devices = reader, inventory.devices
+                self._cheap = inventory.throughput_is_cheap
+                return
+            reader.close()
+            reasons.append("a driver without devices")
+        raise SourceUnavailable(f"devices: {'; '.join(reasons) or _LIBRARY_MISSING}")
+
+    def drain(self, now_boottime_ns: int) -> Iterable[Observation | GpuCoverage]:
+        """Yield samples every 5 s and idle time; calls well below a second apart give nothing.
+
+        Each second it reads what changes quickly, every 5 s all fields of the regular sweep and
+        the processes, which are shown on this host alone. The throughput of links is read each
+        second, or in turns where that takes time.
+        """
+        if self._reader is None:
+            raise SourceUnavailable("devices: not started")
+        early_ns = now_boottime_ns + _EARLY_NS
+        if self._swept_ns is not None and early_ns - self._swept_ns < SWEEP_NS:
+            return []
+        sampling = self._sampled_ns is None or early_ns - self._sampled_ns >= SAMPLE_NS
+        self._swept_ns = now_boottime_ns
+        if sampling:
+            self._sampled_ns = now_boottime_ns
+        readings = tuple(self._sweep(self._reader, sampling))
+        self._last = Sweep(readings)
+        if sampling and self._users is not None:
+            self._users.see(dict(_pids(readings)), now_boottime_ns)
+        records: list[Observation | GpuCoverage] = []
+        for reading in readings:
+            self.gaps.update((name, gap.kind) for name, gap in reading.gaps.items())
+            records.extend(self._idle_time(reading))
+            records.extend(self._xid_fault(reading))
+            if sampling:
+                records.extend(observations(reading))
+        return records
+
+    def stop(self) -> None:
+        """End the reading; a second call does nothing."""
+        if self._reader is not None:
+            self._reader.close()
+        self._reader = self._last = self._swept_ns = self._sampled_ns = None
+        self._idle_since.clear()
+        self._xids.clear()
+
+    def latest(self, now_boottime_ns: int) -> Sweep | None:
+        """Give the last look, None once it is stale."""
+        if self._swept_ns is None or now_boottime_ns - self._swept_ns > STALE_NS:
+            return None
+        return self._last
+
+    def _sweep(self, reader: _Reads, sampling: bool) -> Iterator[DeviceReading]:
+        """Look at each device until the time for it is up; the rest are looked at first next.
+
+        One question for all that are asked the same: eight GPUs would wake the child and this
+        process sixteen times a second.
+        """
+        begun_ns = time.monotonic_ns()
+        first, self._first = self._first, 0
+        order = [(first + place) % self._devices for place in range(self._devices)]
+        watched = self._watched_now()
+        quick = REGULAR if sampling else QUICK
+        for indices, fields in (
+            ([index for index in order if index in watched], quick | SLOW),
+            ([index for index in order if index not in watched], quick),
+        ):
+            reader.ask(indices, fields, processes=sampling)
+            for index in indices:
+                if time.monotonic_ns() - begun_ns > _SWEEP_BUDGET_NS:
+                    self._first = index
+                    return
+                yield reader.read(index, fields, processes=sampling)
+
+    def _watched_now(self) -> frozenset[int]:
+        """Choose the devices whose link is watched in this look: all, or those whose turn it is."""
+        if self._cheap:
+            return frozenset(range(self._devices))
+        share = min(-(-self._devices // _LOOKS_A_SAMPLE), _MOST_WATCHED)
+        begin, self._turn = self._turn, self._turn + share
+        return frozenset((begin + place) % self._devices for place in range(share))
+
+    def _idle_time(self, reading: DeviceReading) -> Iterator[GpuCoverage]:
+        """Claim the time between two looks that both found the GPU idle."""
+        since_ns = self._idle_since.pop(reading.index, None)
+        if reading.values.get(Field.UTILISATION) != 0:
+            return
+        self._idle_since[reading.index] = reading.end_ns
+        if since_ns is not None and 0 < reading.end_ns - since_ns <= _LONGEST_IDLE_NS:
+            yield GpuCoverage(self.name, reading.index, since_ns, reading.end_ns - since_ns)
+
+    def _xid_fault(self, reading: DeviceReading) -> Iterator[Observation]:
+        """Give the fault that a new XID means, for hosts whose kernel log is closed to the agent.
+
+        An uncorrected error whose place its code does not tell is left to the log, which has the
+        code beside it that does.
+        """
+        count = reading.values.get(Field.XID_EVENTS)
+        if count is None:
+            return
+        before = self._xids.get(reading.index, 0)
+        self._xids[reading.index] = count
+        code = reading.values.get(Field.XID_LAST, 0)
+        rules = load_rules()
+        if count and count != before and code in rules.xids and code not in rules.anywhere:
+            yield Observation("hardware_faults", rules.xids[code], 1, reading.end_ns)
+
+
+def _pids(readings: Iterable[DeviceReading]) -> Iterator[tuple[int, list[int]]]:
+    for reading in readings:
+        if isinstance(reading.processes, tuple):
+            yield reading.index, [one.pid for one in reading.processes]
+
+
+def observations(reading: DeviceReading) -> Iterator[Observation]:
+    """Give a look's samples for the catalogue's sections; a gap is a sample less."""
+    values = reading.values
+    at_ns = reading.end_ns
+    if Field.UTILISATION in values:
+        yield Observation("gpu_utilisation", "", values[Field.UTILISATION], at_ns)
+    used, total = values.get(Field.MEMORY_USED), values.get(Field.MEMORY_TOTAL)
+    if used is not None and total:
+        yield Observation("gpu_memory", "", 100 * used // total, at_ns)
+    if Field.POWER in values:
+        yield Observation("gpu_power", "", values[Field.POWER] // _MW_PER_W, at_ns)
+    if Field.TEMPERATURE in values:
+        yield Observation("gpu_temperature", "", max(0, values[Field.TEMPERATURE]), at_ns)
+
+
+def default_readers(nursery: Nursery | None = None) -> list[_Reads]:
+    """Give this host's readers, each behind a deadline."""
+    makers: tuple[Callable[[], NvmlReader | AmdgpuReader], ...] = (NvmlReader, AmdgpuReader)
+    return [BoundedReader(make, nursery, deadline_s=1.0) for make in makers]

@@ -1,0 +1,187 @@
+"""The vendor-neutral device port: each field is a value read now, or a gap that says why."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, Protocol
+
+from collectors.records.gap import Gap, GapKind
+
+
+class DevicesUnavailable(Exception):
+    """No device of this kind can be read here: one line says what was expected and what came."""
+
+
+class Field(StrEnum):
+    """What a device may tell; a unit ends the name, what has none is a count or a state."""
+
+    UTILISATION = "utilisation_percent"
+    MEMORY_BUSY = "memory_busy_percent"
+    MEMORY_USED = "memory_used_bytes"
+    MEMORY_TOTAL = "memory_total_bytes"
+    SM_CLOCK = "sm_clock_mhz"
+    SM_CLOCK_MAX = "sm_clock_max_mhz"
+    MEMORY_CLOCK = "memory_clock_mhz"
+    POWER = "power_mw"
+    POWER_LIMIT = "power_limit_mw"
+    TEMPERATURE = "temperature_celsius"
+    FAN = "fan_percent"
+    PCIE_TX = "pcie_tx_bytes_per_s"
+    PCIE_RX = "pcie_rx_bytes_per_s"
+    PCIE_WIDTH = "pcie_width"
+    PCIE_WIDTH_MAX = "pcie_width_max"
+    PCIE_GENERATION = "pcie_generation"
+    PCIE_GENERATION_MAX = "pcie_generation_max"
+    PCIE_REPLAYS = "pcie_replays"
+    THROTTLE = "throttle_reasons"
+    ECC_VOLATILE_CORRECTED = "ecc_volatile_corrected"
+    ECC_VOLATILE_UNCORRECTED = "ecc_volatile_uncorrected"
+    ECC_AGGREGATE_CORRECTED = "ecc_aggregate_corrected"
+    ECC_AGGREGATE_UNCORRECTED = "ecc_aggregate_uncorrected"
+    ROWS_CORRECTED = "rows_remapped_corrected"
+    ROWS_UNCORRECTED = "rows_remapped_uncorrected"
+    ROWS_PENDING = "row_remap_pending"
+    ROWS_FAILED = "row_remap_failed"
+    NVLINKS_UP = "nvlinks_up"
+    NVLINKS_DOWN = "nvlinks_down"
+    NVLINK_ERRORS = "nvlink_errors"
+    NVLINK_TX = "nvlink_tx_bytes"
+    """Payload sent over all links since the driver was loaded."""
+    NVLINK_RX = "nvlink_rx_bytes"
+    XID_EVENTS = "xid_events"
+    """Critical XIDs since the reader opened."""
+    XID_LAST = "xid_last"
+    """The last of them, 0 before the first."""
+    MIG = "mig_enabled"
+
+
+SLOW: Final = frozenset({Field.PCIE_TX, Field.PCIE_RX})
+"""Where the GPU keeps no count itself, NVML watches the link for 20 ms to answer one of these: the
+GPUs take turns."""
+
+ALL: Final = frozenset(Field)
+REGULAR: Final = ALL - SLOW
+
+QUICK: Final = frozenset({
+    Field.UTILISATION, Field.MEMORY_BUSY, Field.MEMORY_USED, Field.MEMORY_TOTAL, Field.POWER,
+    Field.TEMPERATURE, Field.SM_CLOCK, Field.MEMORY_CLOCK, Field.THROTTLE, Field.XID_EVENTS,
+    Field.XID_LAST,
+})  # fmt: skip
+"""What changes from second to second; NVLink alone is a hundred calls of the driver per GPU."""
+
+EVENTS: Final = frozenset({Field.XID_EVENTS, Field.XID_LAST})
+"""What the driver tells, also of a device that is gone."""
+
+Measured = int | Gap
+NOT_ASKED: Final = Gap(GapKind.UNSUPPORTED, "not asked")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUse:
+    """One process on a device.
+
+    memory_bytes, sm_percent   gaps where the driver does not tell them apart by process
+    cgroup                     its control group, which names the container; empty when unknown
+    name                       of the program; empty when unknown
+    """
+
+    pid: int
+    memory_bytes: Measured
+    sm_percent: Measured
+    cgroup: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A part of a device that behaves as one: a MIG instance.
+
+    sm_percent   share of its SMs that were busy since the look before
+    """
+
+    id: str
+    memory_used_bytes: Measured
+    memory_total_bytes: Measured
+    processes: tuple[ProcessUse, ...] | Gap
+    sm_percent: Measured = NOT_ASKED
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReading:
+    """One look at one device.
+
+    id                 `GPU-<uuid>`, as DCGM has it; `index-<n>` where even that cannot be read
+    begin_ns, end_ns   CLOCK_BOOTTIME around the look
+    fields             every field that was asked for, each a value or a gap
+    processes          None when they were not asked for
+    """
+
+    index: int
+    id: str
+    model: str
+    begin_ns: int
+    end_ns: int
+    fields: Mapping[Field, Measured]
+    processes: tuple[ProcessUse, ...] | Gap | None = None
+    partitions: tuple[Partition, ...] | Gap | None = None
+
+    @property
+    def values(self) -> dict[Field, int]:
+        """What was measured."""
+        return {name: v for name, v in self.fields.items() if not isinstance(v, Gap)}
+
+    @property
+    def answered(self) -> bool:
+        """Whether the device itself told anything; XIDs are told by the driver."""
+        return not self.values.keys() <= EVENTS
+
+    @property
+    def gaps(self) -> dict[Field, Gap]:
+        """What was not."""
+        return {name: v for name, v in self.fields.items() if isinstance(v, Gap)}
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What a reader found when it opened.
+
+    driver                its version, or a gap
+    throughput_is_cheap   the fields of SLOW cost no more than others
+    """
+
+    devices: int
+    driver: str | Gap
+    library: str | Gap = field(default_factory=lambda: Gap(GapKind.UNSUPPORTED, "has none"))
+    throughput_is_cheap: bool = False
+
+
+class DeviceReader(Protocol):
+    """Reads the devices of one vendor. Any call may hang in a driver: see `bounded`."""
+
+    @property
+    def name(self) -> str: ...
+
+    def open(self) -> Inventory:
+        """Begin. Raises DevicesUnavailable."""
+        ...
+
+    def read(
+        self, index: int, fields: Collection[Field], *, processes: bool = False
+    ) -> DeviceReading:
+        """Look at one device; whatever fails becomes gaps."""
+        ...
+
+    def close(self) -> None:
+        """Release everything; a second call does nothing."""
+        ...
+
+
+def all_gaps(
+    index: int, fields: Collection[Field], gap: Gap, at_ns: int, device_id: str = ""
+) -> DeviceReading:
+    """Give the reading of a device that could not be looked at."""
+    return DeviceReading(
+        index, device_id or f"index-{index}", "", at_ns, at_ns, dict.fromkeys(fields, gap), gap, gap
+    )

@@ -1,0 +1,161 @@
+"""Who uses a device: by process, container and MIG instance, and in words what NVML does not tell.
+
+All of it stays on this host.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from collectors.records.gap import Gap, GapKind
+from transport.printable import printable
+
+from .port import DeviceReading, Field, Measured, Partition, ProcessUse
+
+_CONTAINER: Final = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+_NAMED: Final = re.compile(r"/(?:lxc/|lxc\.payload\.|machine\.slice/machine-)([^/]{1,64})")
+
+
+def container_of(cgroup: str) -> str:
+    """Give the container of a control group's path, "" where the path names none.
+
+    Docker, containerd, CRI-O and Podman name the group by the container's 64 hex digits (of nested
+    ones the innermost counts), LXC and systemd-nspawn by its name.
+    """
+    found = _CONTAINER.findall(cgroup)
+    if found:
+        return str(found[-1])
+    named = _NAMED.search(cgroup)
+    return named[1].removesuffix(".scope") if named else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A process, or all of a container, on one device or MIG instance (`unit`)."""
+
+    unit: str
+    pid: int
+    name: str
+    container: str
+    memory_bytes: Measured
+    sm_percent: Measured
+
+
+def uses(reading: DeviceReading) -> list[Use]:
+    """Give every process once: under MIG by its instance, else by the device."""
+    units: list[tuple[str, tuple[ProcessUse, ...] | Gap | None]]
+    units = [(part.id, part.processes) for part in _parts(reading)]
+    return [
+        _use(unit, one)
+        for unit, processes in units or [(reading.id, reading.processes)]
+        if isinstance(processes, tuple)
+        for one in processes
+    ]
+
+
+def by_container(found: Iterable[Use]) -> list[Use]:
+    """Add up what each container holds of each unit; with one gap among them the sum is a gap."""
+    groups: dict[tuple[str, str], list[Use]] = {}
+    for one in found:
+        if one.container:
+            groups.setdefault((one.unit, one.container), []).append(one)
+    return [
+        Use(
+            unit, 0, "", container,
+            _sum(one.memory_bytes for one in group), _sum(one.sm_percent for one in group),
+        )
+        for (unit, container), group in groups.items()
+    ]  # fmt: skip
+
+
+def limits(reading: DeviceReading) -> list[str]:
+    """Say what the driver does not tell about this look's use of the device."""
+    if reading.processes is None:
+        return []
+    found = uses(reading)
+    shares = [one for one in found if not isinstance(one.sm_percent, Gap)]
+    said = list(_untold(reading))
+    if len(shares) > 1 and not _parts(reading):
+        said.append(
+            f"time-slicing: {len(shares)} processes take turns; each SM share is the driver's "
+            "sample of the last second, and work between two samples is missed"
+        )
+    elif len(shares) < len(found) and not _parts(reading):
+        said.append("the driver gives no SM share by process here")
+    if any(isinstance(one.memory_bytes, Gap) for one in found):
+        said.append("the driver gives no memory by process here")
+    unseen = sum(not one.name for one in found)
+    if unseen:
+        said.append(f"{unseen} processes are not visible from here (another PID namespace)")
+    return said
+
+
+def document(reading: DeviceReading) -> dict[str, Any]:
+    """Give one device's uses as a JSON document; a gap is a string, which no number is."""
+    found = uses(reading)
+    parts = [
+        {"id": part.id, "memory_used_bytes": _plain(part.memory_used_bytes),
+         "memory_total_bytes": _plain(part.memory_total_bytes),
+         "sm_percent": _plain(part.sm_percent)}
+        for part in _parts(reading)
+    ]  # fmt: skip
+    return {
+        "index": reading.index,
+        "id": reading.id,
+        "model": reading.model,
+        "processes": [
+            {"on": one.unit, "pid": one.pid, "name": one.name, "container": one.container,
+             "memory_bytes": _plain(one.memory_bytes), "sm_percent": _plain(one.sm_percent)}
+            for one in found
+        ],
+        "containers": [
+            {"on": one.unit, "container": one.container,
+             "memory_bytes": _plain(one.memory_bytes), "sm_percent": _plain(one.sm_percent)}
+            for one in by_container(found)
+        ],
+        "mig_instances": parts,
+        "not_told": limits(reading),
+    }  # fmt: skip
+
+
+def _parts(reading: DeviceReading) -> tuple[Partition, ...]:
+    return reading.partitions if isinstance(reading.partitions, tuple) else ()
+
+
+def _untold(reading: DeviceReading) -> Iterator[str]:
+    parts = _parts(reading)
+    if parts:
+        shares = [part.sm_percent for part in parts]
+        shared = not all(isinstance(s, Gap) and s.kind is not GapKind.NOT_YET for s in shares)
+        yield (
+            "MIG: NVML gives no SM share by process and no utilisation of the whole GPU; memory is "
+            f"by instance and process, the SM share {'by instance' if shared else 'by neither'}"
+        )
+        for part in parts:
+            if isinstance(part.processes, Gap):
+                yield f"{part.id}: no processes: {part.processes.reason}"
+    elif isinstance(reading.partitions, Gap) and reading.values.get(Field.MIG):
+        yield f"MIG instances: {reading.partitions.reason}"
+    if isinstance(reading.processes, Gap) and not parts:
+        yield f"no processes: {reading.processes.reason}"
+
+
+def _use(unit: str, one: ProcessUse) -> Use:
+    container = printable(container_of(one.cgroup))
+    return Use(unit, one.pid, printable(one.name), container, one.memory_bytes, one.sm_percent)
+
+
+def _sum(values: Iterable[Measured]) -> Measured:
+    total = 0
+    for value in values:
+        if isinstance(value, Gap):
+            return value
+        total += value
+    return total
+
+
+def _plain(value: Measured) -> int | str:
+    return f"{value.kind}: {value.reason}" if isinstance(value, Gap) else value

@@ -1,0 +1,189 @@
+"""eBPF: what the kernel did, by cgroup, CPU, device and peer, with 100 snapshots a second.
+
+Everything is counted in the kernel; this drains it once a second. Its records are local: they
+feed the live view and the local history, and no window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectors.bpf.bpf_statistics import BpfStatistics
+from collectors.bpf.cgroup_names import CgroupNames
+from collectors.port import Absence, SourceUnavailable
+from collectors.records.activity import HostRecord, HostTable
+
+from . import ebpf_bcc, ebpf_libbpf
+from . import ebpf_layout as layout
+from .cgroup_table import CgroupTable
+from .ebpf_limits import Limits
+from .ebpf_tables import GrowingTable, cost_table, cpu_table, device_name, peer_name
+from .host_programs import HostPrograms
+from .host_ticks import TickState
+from .rhythm_maps import MOST_WATCHED
+from .watched_cgroups import NOTHING, BusiestCgroups
+
+LOST: Final = "without it the host source serves CPU, memory, disk and network means only"
+
+
+class EbpfSource:
+    """Kernel-level host metrics; needs CAP_BPF and CAP_PERFMON, or root."""
+
+    name = "ebpf"
+
+    def __init__(self, loader: str = "auto", limits: Limits | None = None) -> None:
+        self._loader = loader
+        self._limits = limits or Limits()
+        self._drain: _Drain | None = None
+        self._wanted: frozenset[str] = frozenset()
+
+    @property
+    def absent(self) -> list[Absence]:
+        """Hooks or metrics that this kernel or this loader lacks."""
+        return list(self._running().programs.absent)
+
+    @property
+    def loader(self) -> str:
+        """The loader that serves."""
+        return self._running().programs.loader
+
+    def probe(self) -> str | None:
+        """Say what is missing: BTF, libbpf, a kernel new enough."""
+        reason = self._choose()[1]
+        return f"eBPF: {reason}; {LOST}" if reason else None
+
+    def start(self) -> None:
+        """Load and attach. Raises SourceUnavailable."""
+        if self._drain is not None:
+            return
+        load, reason = self._choose()
+        if load is None:
+            raise SourceUnavailable(f"eBPF: {reason}; {LOST}")
+        try:
+            self._drain = _Drain(load())
+        except SourceUnavailable as error:
+            raise SourceUnavailable(f"eBPF: {error}; {LOST}") from None
+
+    def drain(self, now_boottime_ns: int) -> Iterable[HostRecord]:
+        """Yield the snapshots and what grew since the last call; the first call sets the base."""
+        return self._running().records(now_boottime_ns, self._wanted)
+
+    def watch(self, cgroups: Collection[str]) -> None:
+        """Mark the rhythm of these cgroups' processes, from the next drain on.
+
+        cgroups     paths as in the table `cgroup`, at most 64; none: the 16 busiest, chosen anew
+                    at each drain
+        """
+        if len(cgroups) > MOST_WATCHED:
+            raise ValueError(f"expected at most {MOST_WATCHED} cgroups, got {len(cgroups)}")
+        self._wanted = frozenset(cgroups)
+
+    def stop(self) -> None:
+        """Detach everything."""
+        if self._drain is not None:
+            self._drain.programs.close()
+            self._drain = None
+
+    def _running(self) -> _Drain:
+        if self._drain is None:
+            raise SourceUnavailable("eBPF: not started")
+        return self._drain
+
+    def _choose(self) -> tuple[Callable[[], HostPrograms] | None, str | None]:
+        """Give the loader that can serve, or why none can."""
+        reasons: list[str] = []
+        for name, module in (("libbpf", ebpf_libbpf), ("bcc", ebpf_bcc)):
+            if self._loader not in {"auto", name}:
+                continue
+            reason = module.unavailable()
+            if reason is None:
+                return partial(module.load, self._limits), None
+            reasons.append(reason)
+        return None, "; ".join(reasons)
+
+
+class _Drain:
+    """Reads the maps of running programs."""
+
+    def __init__(self, programs: HostPrograms) -> None:
+        self.programs = programs
+        self._tables = [
+            (GrowingTable(name, programs.tables[key], columns), name_of)
+            for key, name, columns, name_of in (
+                ("devices", "device", layout.DEVICE_COLUMNS, device_name),
+                ("peers", "peer", layout.PEER_COLUMNS, peer_name),
+            )
+            if key in programs.tables
+        ]
+        self._cgroups = self._cgroup_table(
+            "cgroups", "cgroup", layout.CGROUP_COLUMNS, programs.cgroup_root
+        )
+        self._blocks = self._cgroup_table(
+            "block_cgroups", "block_cgroup", layout.BLOCK_CGROUP_COLUMNS, programs.block_root
+        )
+        self._statistics = BpfStatistics(programs.program_fds)
+        self._watched = BusiestCgroups()
+        self._at_ns: int | None = None
+        self._states = programs.states()
+        self._seen = programs.ticks.state()
+
+    def records(self, now_ns: int, wanted: frozenset[str]) -> Iterator[HostRecord]:
+        """Read everything once.
+
+        wanted      cgroups whose processes' rhythm is marked; none: the busiest
+        """
+        seen = self.programs.ticks.state()
+        ticks = self.programs.ticks.read()
+        if ticks is not None:
+            yield ticks
+        begun_ns, self._at_ns = self._at_ns, now_ns
+        begun_ns = now_ns if begun_ns is None else begun_ns
+        busy = NOTHING
+        for table in self._grown(seen, begun_ns, now_ns - begun_ns):
+            busy = table if table.name == "cgroup" else busy
+            yield table
+        self._seen = seen
+        if self.programs.rhythm is not None and self._cgroups is not None:
+            yield from self.programs.rhythm.records(self._cgroups.name_of)
+            names = wanted or self._watched.choose(busy)
+            self.programs.rhythm.watch(frozenset(self._cgroups.ids(names)))
+
+    def _grown(self, seen: TickState, begun_ns: int, span_ns: int) -> Iterator[HostTable]:
+        states = self.programs.states()
+        grown = _growth(states, self._states)
+        self._states = states
+        timer = (seen.ticks - self._seen.ticks, seen.cost_ns - self._seen.cost_ns)
+        yield cpu_table(grown, begun_ns, span_ns)
+        yield cost_table(grown, timer, begun_ns, span_ns)
+        statistics = self._statistics.grown(begun_ns, span_ns)
+        if statistics is not None:
+            yield statistics
+        kept_back = self.programs.kept_back(states)
+        for cgroups, extra in ((self._cgroups, kept_back), (self._blocks, [])):
+            table = cgroups.grown(begun_ns, span_ns, extra) if cgroups else None
+            if table is not None:
+                yield table
+        for growing, name_of in self._tables:
+            table = growing.grown(growing.read(), name_of, begun_ns, span_ns)
+            growing.forget_idle()
+            if table is not None:
+                yield table
+
+    def _cgroup_table(
+        self, key: str, name: str, columns: tuple[str, ...], root: str | None
+    ) -> CgroupTable | None:
+        if root is None or key not in self.programs.tables:
+            return None
+        latest = [column for column in layout.CGROUP_LATEST if column in columns]
+        table = GrowingTable(name, self.programs.tables[key], columns, latest)
+        return CgroupTable(table, CgroupNames(root))
+
+
+def _growth(now: NDArray[np.uint64], before: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Give now - before, 0 where a value (a pointer, a start) went down."""
+    return np.where(now >= before, now - before, np.uint64(0))

@@ -1,0 +1,205 @@
+"""Turns maps that only grow into what grew since the last drain, under names people know."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectors.bpf.bpf_maps import PerCpuMap
+from collectors.records.activity import HostTable
+
+from . import ebpf_layout as layout
+
+OTHER: Final = "OTHER"
+"""The row of everything that found no room in a bounded map."""
+
+_COST_ROWS: Final = (*layout.PROGRAMS, "on_tick")
+_COST_COLUMNS: Final = ("hits", "timed_hits", "timed_ns")
+_IDLE_DRAINS: Final = 600
+"""A peer or device that stayed silent for ten minutes makes room."""
+
+
+@dataclass(slots=True)
+class Rows:
+    """One reading of a map.
+
+    places   the row of each key; the same dictionary as long as the keys stay the same
+    totals   int64[keys, columns]
+    """
+
+    places: dict[bytes, int]
+    totals: NDArray[np.int64]
+
+
+class GrowingTable:
+    """One bounded map: each call of `grown` gives what came since the last.
+
+    columns     names of the columns that are published; what follows them is the program's own
+    latest      columns in which each CPU holds its last sight of one value: the largest counts
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: PerCpuMap,
+        columns: tuple[str, ...],
+        latest: Iterable[str] = (),
+    ) -> None:
+        self.name = name
+        self._source = source
+        self._columns = columns
+        self._at = {column: place for place, column in enumerate(columns)}
+        self._latest = [self._at[column] for column in latest]
+        self._other = bytes(source.key_bytes)
+        self._keys: bytes | None = None
+        self._read_places: dict[bytes, int] = {}
+        self._places: dict[bytes, int] = {}
+        self._before = np.zeros((0, len(columns)), np.int64)
+        self._drains = 0
+        self._grew_at = np.zeros(0, np.int64)
+
+    def read(self) -> Rows:
+        """Give the present rows."""
+        width, size = len(self._columns), self._source.key_bytes
+        blob, parts = b"", []
+        for keys, values in self._source.batches():
+            totals = values[:, :, :width].sum(axis=1).view(np.int64)
+            if self._latest:
+                totals[:, self._latest] = values[:, :, self._latest].max(axis=1)
+            blob += keys.tobytes()
+            parts.append(totals)
+        if blob != self._keys:
+            found = [blob[at : at + size] for at in range(0, len(blob), size)]
+            places = {key: place for place, key in enumerate(found)}
+            if len(places) == len(found):
+                self._keys, self._read_places = blob, places
+            else:  # the map moved while it was read, and gave a row twice: the later one counts
+                last = list(places.values())
+                parts = [np.concatenate(parts)[last]]
+                self._keys, self._read_places = None, {key: n for n, key in enumerate(places)}
+        return Rows(self._read_places, parts[0] if len(parts) == 1 else np.concatenate(parts))
+
+    def add(self, now: Rows, key: bytes, values: Mapping[str, int]) -> None:
+        """Add to columns of a row, made where the map has room for it; else to those of OTHER."""
+        if key not in now.places and len(now.places) >= self._source.capacity:
+            key = self._other
+        place = now.places.get(key)
+        if place is None:
+            place = len(now.places)
+            now.places = {**now.places, key: place}
+            now.totals = np.vstack([now.totals, np.zeros((1, len(self._columns)), np.int64)])
+        for column, value in values.items():
+            if value:
+                now.totals[place, self._at[column]] += value
+
+    def grown(
+        self,
+        now: Rows,
+        name_of: Callable[[bytes], str],
+        boottime_ns: int,
+        span_ns: int,
+    ) -> HostTable | None:
+        """Give the rows that changed; None where nothing did. `now` becomes the next base."""
+        self._drains += 1
+        if now.places is not self._places:
+            self._follow(now.places)
+        growth = now.totals - self._before
+        # A task that just left its CPU can take a moment of its time back: wait for it.
+        np.maximum(growth, 0, out=growth)
+        self._before += growth
+        places = np.flatnonzero(growth.any(axis=1))
+        if not len(places):
+            return None
+        self._grew_at[places] = self._drains
+        keys = list(now.places)
+        found = [keys[place] for place in places.tolist()]
+        names = tuple([OTHER if key == self._other else name_of(key) for key in found])
+        values = growth[places]
+        if len(set(names)) < len(names):
+            names, values = _joined(names, values)
+        return HostTable(self.name, names, self._columns, values, boottime_ns, span_ns)
+
+    def _follow(self, places: dict[bytes, int]) -> None:
+        """Take each row's last value, and when it grew, to its place; a new one begins at 0."""
+        before = np.zeros((len(places), len(self._columns)), np.int64)
+        grew_at = np.full(len(places), self._drains - 1, np.int64)
+        for place, key in enumerate(places):
+            known = self._places.get(key)
+            if known is not None:
+                before[place], grew_at[place] = self._before[known], self._grew_at[known]
+        self._places, self._before, self._grew_at = places, before, grew_at
+
+    def forget(self, keys: Iterable[bytes]) -> None:
+        """Make room: remove rows whose last growth has been handed out."""
+        gone = [key for key in keys if key != self._other]
+        for key in gone:
+            self._source.delete(key)
+        if gone:
+            self._keys = None  # what is read next are other rows, even of the same keys
+            self._places = {k: n for k, n in self._places.items() if k not in set(gone)}
+
+    def forget_idle(self) -> None:
+        """Remove the rows that have been silent for long."""
+        oldest = self._drains - _IDLE_DRAINS
+        if len(self._grew_at) and int(self._grew_at.min()) <= oldest:
+            places = self._places.items()
+            self.forget([key for key, place in places if self._grew_at[place] <= oldest])
+
+
+def _joined(
+    names: tuple[str, ...], values: NDArray[np.int64]
+) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """Add up rows of one name."""
+    rows: dict[str, NDArray[np.int64]] = {}
+    for name, row in zip(names, values, strict=True):
+        rows[name] = rows[name] + row if name in rows else row
+    return tuple(rows), np.stack(list(rows.values()))
+
+
+@lru_cache(maxsize=256)
+def device_name(key: bytes) -> str:
+    """Name a block device by major and minor: `vda`, else `254:0`."""
+    number = int.from_bytes(key, "little")
+    device = f"{number >> 20}:{number & 0xFFFFF}"
+    link = Path(f"/sys/dev/block/{device}")
+    return link.resolve().name if link.exists() else device
+
+
+@lru_cache(maxsize=4096)
+def peer_name(key: bytes) -> str:
+    """Write a peer's address; one mapped from IPv4 as IPv4."""
+    address = ipaddress.IPv6Address(key)
+    return str(address.ipv4_mapped or address)
+
+
+@lru_cache(maxsize=1)
+def _cpu_names(count: int) -> tuple[str, ...]:
+    return tuple(f"cpu{number}" for number in range(count))
+
+
+def cpu_table(grown: NDArray[np.uint64], boottime_ns: int, span_ns: int) -> HostTable:
+    """Give the totals' growth by CPU from uint64[cpus, CPU_STATE_FIELDS]."""
+    values = grown[:, : len(layout.TOTALS)].astype(np.int64)
+    return HostTable("cpu", _cpu_names(len(values)), layout.TOTALS, values, boottime_ns, span_ns)
+
+
+def cost_table(
+    grown: NDArray[np.uint64], timer: tuple[int, int], boottime_ns: int, span_ns: int
+) -> HostTable:
+    """Give what the programs themselves cost: hits, those that were timed, and their time.
+
+    timer   (callbacks, nanoseconds of all of them): every callback is timed
+    """
+    start, count = len(layout.TOTALS), len(layout.PROGRAMS)
+    values = np.empty((count + 1, 3), np.int64)
+    values[:-1] = grown[:, start : start + 3 * count].sum(axis=0).reshape(3, count).T
+    ticks, ticks_ns = timer
+    values[-1] = ticks, ticks, ticks_ns
+    return HostTable("bpf_cost", _COST_ROWS, _COST_COLUMNS, values, boottime_ns, span_ns)

@@ -1,0 +1,193 @@
+"""Hardware faults: the kernel's log each second, the counters and states of sysfs each minute.
+
+What it fills is `hardware_faults` of the catalogue. What happened to which device stays here, as
+local events and tables.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from collectors.kernel_log.kernel_log import KMSG, log_gap
+from collectors.port import SourceUnavailable
+from collectors.records.activity import HostEvent, HostTable, Observation
+from collectors.records.gap import Gap, GapKind
+
+from .log_signs import LogSigns
+from .port import Finding, Miss
+from .scan import look
+from .smart import ReadSmart, read_smart
+from .sweeper import Starter, Sweeper, in_a_thread
+from .sysfs import Tree
+from .tracker import Cleared, Fault, Tracker
+
+SECTION: Final = "hardware_faults"
+SWEEP_NS: Final = 60_000_000_000
+"""Counters of a rare thing: a look at 256 PCIe devices took 15 ms of CPU, on a tree of files."""
+
+_MOST: Final = (1 << 63) - 1
+"""A drive's own counters have 128 bits, and a broken drive may say anything."""
+
+Records = Iterator[Observation | HostEvent | HostTable]
+
+
+class FaultsSource:
+    """Counts from its start on; a reading that fails is a gap and a count, never a zero."""
+
+    name = "faults"
+
+    def __init__(
+        self,
+        root: Path = Path("/"),
+        log: Path = KMSG,
+        *,
+        smart: ReadSmart = read_smart,
+        start: Starter = in_a_thread,
+    ) -> None:
+        """Take the file system's root and the kernel's log; tests have their own.
+
+        smart   how a drive is asked for its SMART page
+        start   how a look is run beside the agent's loop
+        """
+        self._tree = Tree(root)
+        self._log_path = log
+        self._smart = smart
+        self._start_look = start
+        self._signs: LogSigns | None = None
+        self._sweeper: Sweeper | None = None
+        self._tracker = Tracker()
+        self._begun_ns: int | None = None
+        self._drained_ns = 0
+        self._told: Counter[str] = Counter()
+        self._state: tuple[int, ...] = ()
+        self.log_gap: Gap | None = None
+        """Why the kernel's log is not read; None while it is."""
+        self.gaps: Counter[str] = Counter()
+        """Readings that failed, by what was read and why, since the start."""
+
+    def probe(self) -> str | None:
+        """Say why nothing can be seen here: no log, and no counter in sysfs."""
+        gap = self._open_log()
+        self._close_log()
+        if gap is None:
+            return None
+        if any(not isinstance(found, Miss) for found in look(self._tree, self._smart)):
+            return None
+        return f"faults: {gap.reason}, and sysfs has no counters of errors"
+
+    def start(self) -> None:
+        """Open the log at its end and begin the look that is the baseline."""
+        self._tracker = Tracker()
+        self._told.clear()
+        self._state = ()
+        self._begun_ns = None
+        self.log_gap = self._open_log()
+        tree, smart = self._tree, self._smart
+        self._sweeper = Sweeper(lambda: look(tree, smart), self._start_look)
+
+    def drain(self, now_boottime_ns: int) -> Iterable[Observation | HostEvent | HostTable]:
+        """Yield faults and their ends, and what error counters grew by.
+
+        Raises  SourceUnavailable before the start
+        """
+        sweeper = self._sweeper
+        if sweeper is None:
+            raise SourceUnavailable("faults: not started")
+        begun_ns, self._drained_ns = self._drained_ns or now_boottime_ns, now_boottime_ns
+        if self._begun_ns is None or now_boottime_ns - self._begun_ns >= SWEEP_NS:
+            self._begun_ns = now_boottime_ns
+            sweeper.begin(now_boottime_ns)
+        try:
+            found = sweeper.take()
+        except Exception as error:  # noqa: BLE001 (a look at odd hardware must not end the agent)
+            raise SourceUnavailable(f"faults: {type(error).__name__}: {error}") from None
+        records = list(self._logged(now_boottime_ns))
+        if found is not None:
+            records += self._looked(found, now_boottime_ns)
+        records += self._health(sweeper, begun_ns, now_boottime_ns)
+        return records
+
+    def stop(self) -> None:
+        """Let the log go; a look that still runs is not waited for."""
+        self._close_log()
+        self._sweeper = None
+
+    @property
+    def standing(self) -> tuple[tuple[str, str], ...]:
+        """The faults that stand now: what, of which device."""
+        return self._tracker.standing
+
+    def _open_log(self) -> Gap | None:
+        self._close_log()
+        try:
+            self._signs = LogSigns(self._tree, self._log_path)
+        except OSError as error:
+            return log_gap(self._log_path, error)
+        return None
+
+    def _close_log(self) -> None:
+        if self._signs is not None:
+            self._signs.close()
+        self._signs = None
+
+    def _logged(self, now_ns: int) -> Records:
+        if self._signs is None:
+            return
+        try:
+            faults, cleared = self._signs.read(now_ns)
+        except OSError as error:
+            self.log_gap = log_gap(self._log_path, error)
+            self.gaps[f"kernel_log/{self.log_gap.kind}"] += 1
+            return
+        self.log_gap = None
+        yield from _told(faults, cleared, now_ns)
+
+    def _looked(self, found: Sequence[Finding], now_ns: int) -> Records:
+        for miss in found:
+            if isinstance(miss, Miss):
+                self.gaps[f"{miss.name}/{miss.gap.kind}"] += 1
+        news = self._tracker.follow(found, now_ns)
+        yield from _told(news.faults, news.cleared, now_ns)
+        if news.growth:
+            yield _table("fault_counts", news.growth, now_ns - SWEEP_NS, SWEEP_NS)
+
+    def _health(self, sweeper: Sweeper, begun_ns: int, now_ns: int) -> Records:
+        """Show what this source itself missed; what it may not read is told once."""
+        missed = self._signs.counters if self._signs is not None else {}
+        state = (self.gaps.total(), sweeper.late, sum(missed.values()))
+        if state == self._state:  # they only grow: nothing did
+            return
+        self._state = state
+        totals = Counter(self.gaps)
+        totals["looks_late"] = sweeper.late
+        totals.update(missed)
+        grown = {
+            (name, "faults"): count
+            for name, count in (totals - self._told).items()
+            if not (name.endswith(GapKind.NO_PERMISSION) and self._told[name])
+        }
+        self._told = totals
+        if grown:
+            yield _table("fault_gaps", grown, begun_ns, now_ns - begun_ns)
+
+
+def _told(faults: Iterable[Fault], cleared: Iterable[Cleared], now_ns: int) -> Records:
+    for fault in faults:
+        yield Observation(SECTION, fault.cell, 1, now_ns)
+        yield HostEvent(fault.name, fault.subject, fault.detail, now_ns)
+    for one in cleared:
+        yield HostEvent(f"{one.name}_cleared", one.subject, "", now_ns)
+
+
+def _table(name: str, grown: dict[tuple[str, str], int], begun_ns: int, span_ns: int) -> HostTable:
+    columns = tuple(sorted({column for column, _ in grown}))
+    rows = tuple(sorted({row for _, row in grown}))
+    values = np.zeros((len(rows), len(columns)), np.int64)
+    for (column, row), count in grown.items():
+        values[rows.index(row), columns.index(column)] = min(count, _MOST)
+    return HostTable(name, rows, columns, values, begun_ns, span_ns)

@@ -1,0 +1,103 @@
+"""The kernel's log as faults: read with a bound on its rate, each fault told once a minute."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from collectors.kernel_log.kernel_log import KMSG, KernelLog, LogRecord
+from collectors.kernel_log.log_rules import BY_PCI_CLASS, Rules, Sign, load_rules
+
+from .machine_check import MachineChecks
+from .network import FOLDER, switched_on
+from .pcie import ADDRESS, OTHER_CLASS, class_of
+from .sysfs import Tree
+from .tracker import Cleared, Fault
+
+MOST_READS: Final = 1_000
+"""Records read at a time: /dev/kmsg gives one a read, and keeps the rest for the next time."""
+MOST_SIGNS: Final = 64
+"""Faults told at a time; more are counted."""
+QUIET_NS: Final = 60_000_000_000
+"""A fault of one device is told once in this time: a dying disk logs thousands a second."""
+_MOST_TOLD: Final = 1_024
+_SRAM: Final = "xid_172"
+
+
+class LogSigns:
+    """Faults of the log from its opening on; what was logged before is not told again."""
+
+    def __init__(self, tree: Tree, log: Path = KMSG) -> None:
+        """Open the log at its end. Raises OSError."""
+        self._tree = tree
+        self._log = KernelLog(log, from_now=True)
+        self._rules: Rules = load_rules()
+        self._checks = MachineChecks()
+        self._told: OrderedDict[Sign, int] = OrderedDict()
+        self.suppressed = 0
+        """Faults of the log that were not told one by one."""
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What was lost on the way, since the opening."""
+        return {
+            "log_records_lost": self._log.lost,
+            "log_lines_malformed": self._log.malformed,
+            "log_faults_suppressed": self.suppressed,
+        }
+
+    def read(self, now_ns: int) -> tuple[list[Fault], list[Cleared]]:
+        """Give what was logged since the last call. Raises OSError."""
+        faults: list[Fault] = []
+        cleared: list[Cleared] = []
+        for sign in self._fresh(self._signs(self._log.read(MOST_READS)), now_ns):
+            if sign.cell is None:
+                cleared.append(Cleared(sign.name, sign.subject))
+            else:
+                cell = self._class(sign.subject) if sign.cell == BY_PCI_CLASS else sign.cell
+                faults.append(Fault(cell, sign.name, sign.subject, "kernel log"))
+        return faults, cleared
+
+    def close(self) -> None:
+        """Let the log go."""
+        self._log.close()
+
+    def _signs(self, records: Iterable[LogRecord]) -> list[Sign]:
+        found = [
+            sign
+            for record in records
+            if (sign := self._checks.sign(record.message) or self._rules.sign(record.message))
+            and (not sign.interface or self._is_link(sign))
+        ]
+        # A code that names the SRAM says where the unspecific one beside it was.
+        placed = {sign.subject for sign in found if sign.name == _SRAM}
+        vague = {f"xid_{code}" for code in self._rules.anywhere}
+        return [one for one in found if not (one.name in vague and one.subject in placed)]
+
+    def _is_link(self, sign: Sign) -> bool:
+        """Tell whether it is a card's link that was lost, and not switched off by hand."""
+        if not self._tree.exists(f"{FOLDER}/{sign.subject}/device"):
+            return False
+        return sign.cell is None or switched_on(self._tree, sign.subject) is not False
+
+    def _fresh(self, signs: Iterable[Sign], now_ns: int) -> Iterator[Sign]:
+        given = 0
+        for sign in signs:
+            if sign.cell is None and sign.name.startswith("xid_"):
+                continue  # an application's own doing
+            told_ns = self._told.get(sign)
+            if given >= MOST_SIGNS or (told_ns is not None and now_ns - told_ns < QUIET_NS):
+                self.suppressed += 1
+                continue
+            given += 1
+            self._told[sign] = now_ns
+            self._told.move_to_end(sign)
+            if len(self._told) > _MOST_TOLD:
+                self._told.popitem(last=False)
+            yield sign
+
+    def _class(self, address: str) -> str:
+        known = ADDRESS.fullmatch(address)
+        return class_of(self._tree, address) if known else OTHER_CLASS

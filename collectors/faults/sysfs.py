@@ -1,0 +1,77 @@
+"""Small files of sysfs and /proc, read with bounds; a file that is not there is an absent value."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Final
+
+from collectors.records.gap import Gap, GapKind
+
+MOST_ENTRIES: Final = 4_096
+"""Entries of one folder that are looked at."""
+_LONGEST: Final = 4_096
+_GONE: Final = (errno.ENODEV, errno.ENXIO)
+
+
+class Tree:
+    """The file system below a root; tests have their own."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self.root = root
+        self.closed: dict[str, Gap] = {}
+        """Folders that are there and could not be listed: what is in them is not gone."""
+
+    def entries(self, folder: str) -> list[str]:
+        """Give the names in a folder, sorted; none where it is missing, or `closed`."""
+        try:
+            return sorted(path.name for path in (self.root / folder).iterdir())[:MOST_ENTRIES]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            no = isinstance(error, PermissionError)
+            kind = GapKind.NO_PERMISSION if no else GapKind.FAILED
+            self.closed[folder] = Gap(kind, f"{folder}: {error.strerror}")
+            return []
+
+    def exists(self, path: str) -> bool:
+        """Tell whether a path is there, as far as this process may see."""
+        try:
+            return (self.root / path).exists()
+        except OSError:
+            return False
+
+    def text(self, path: str, most: int = _LONGEST) -> str | Gap:
+        """Read the first bytes of a file as stripped text; `unsupported` where there is none."""
+        try:
+            fd = os.open(self.root / path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                return os.read(fd, most).decode("ascii", "replace").strip()
+            finally:
+                os.close(fd)
+        except FileNotFoundError:
+            return Gap(GapKind.UNSUPPORTED, f"no {path}")
+        except PermissionError:
+            return Gap(GapKind.NO_PERMISSION, f"{path}: not allowed")
+        except OSError as error:
+            kind = GapKind.UNPLUGGED if error.errno in _GONE else GapKind.FAILED
+            return Gap(kind, f"{path}: {error.strerror}")
+
+    def number(self, path: str) -> int | Gap:
+        """Read a file that holds one whole number of at least 0, decimal or 0x."""
+        found = self.text(path)
+        if isinstance(found, Gap):
+            return found
+        try:
+            value = int(found, 0)
+        except ValueError:
+            value = -1
+        if value < 0:
+            return Gap(GapKind.FAILED, f"{path}: expected a number, got {found[:40]!r}")
+        return value
+
+
+def offered(gap: Gap) -> bool:
+    """Tell whether a file that gave this gap is there at all."""
+    return gap.kind is not GapKind.UNSUPPORTED

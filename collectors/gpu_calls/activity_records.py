@@ -1,0 +1,212 @@
+"""What drains of the probes say to the windows: launches, copies, coverage, observations.
+
+Counts are those seen, with the probability with which they were seen; no process, no name that the
+catalogue does not have and no pid goes further than these records' local readers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from collectors.records.activity import (
+    EVERYTHING_MILLIONTHS,
+    GpuCoverage,
+    KernelActivity,
+    Observation,
+    scale,
+)
+from collectors.records.gpu_calls import Direction, Group
+from collectors.records.process import ProcessKey
+from wire.catalogue import Catalogue
+
+from .gpu_places import GpuPlaces
+from .meanings import Kind
+from .periods import Collected
+from .table import ProbeTable
+
+NAME: Final = "probes"
+SECTIONS: Final = {
+    "copies": Group.COPY,
+    "collectives": Group.COLLECTIVE,
+    "synchronisation_waits": Group.SYNCHRONISE,
+}
+"""Sections of means, and the group of probes that each is filled from."""
+
+_S: Final = 1_000_000_000
+_MILLION: Final = 1_000_000
+_COPY_NAMES: Final[Mapping[Direction, str]] = {
+    Direction.HOST_TO_HOST: "Memcpy HtoH",
+    Direction.HOST_TO_DEVICE: "Memcpy HtoD",
+    Direction.DEVICE_TO_HOST: "Memcpy DtoH",
+    Direction.DEVICE_TO_DEVICE: "Memcpy DtoD",
+    Direction.DEFAULT: "Memcpy",
+}
+_DIRECTION_CELLS: Final[Mapping[Direction, str]] = {
+    Direction.HOST_TO_DEVICE: "host_to_device",
+    Direction.DEVICE_TO_HOST: "device_to_host",
+    Direction.DEVICE_TO_DEVICE: "device_to_device",
+}
+_COLLECTIVE_CELLS: Final = {
+    "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
+    "broadcast": "broadcast", "bcast": "broadcast", "reduce": "reduce",
+    "all_to_all": "all_to_all", "send": "point_to_point", "recv": "point_to_point",
+}  # fmt: skip
+_WAIT_CELLS: Final = {
+    "device_synchronize": "device", "context_synchronize": "device",
+    "stream_synchronize": "stream", "event_synchronize": "event",
+}  # fmt: skip
+
+
+class Named(NamedTuple):
+    """A kernel's name, and its family."""
+
+    kernel: str
+    family: str
+
+
+@dataclass(slots=True)
+class _Work:
+    count: int = 0
+    bins: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
+
+
+_Place = tuple[tuple[int, ...], Named, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityRecords:
+    """Turns the drains of one call of the agent's loop into records.
+
+    application  class of a process
+    left_out     whether a process is not to be counted
+    """
+
+    table: ProbeTable
+    catalogue: Catalogue
+    places: GpuPlaces
+    application: Callable[[ProcessKey], str]
+    left_out: Callable[[ProcessKey], bool]
+
+    def of(
+        self,
+        collected: Sequence[Collected],
+        names: Mapping[tuple[ProcessKey, int], Named],
+        probed: Collection[int],
+    ) -> Iterator[KernelActivity | GpuCoverage | Observation]:
+        """Give everything that leaves for the windows.
+
+        names   of every (process, kernel) of the drains
+        probed  pids with a probed file
+        """
+        for one in collected:
+            yield from self._activity(one, names)
+            if one.shares[Group.LAUNCH] > 0.0:
+                drain = one.drain
+                end_ns = drain.begun_ns + drain.span_ns
+                for gpu in self.places.watched(probed, end_ns):
+                    yield GpuCoverage(NAME, gpu, drain.begun_ns, drain.span_ns)
+        yield from self._means(collected)
+
+    def _activity(
+        self, one: Collected, names: Mapping[tuple[ProcessKey, int], Named]
+    ) -> Iterator[KernelActivity]:
+        for group, work in (
+            (Group.LAUNCH, self._launches(one, names)),
+            (Group.COPY, self._copies(one)),
+        ):
+            share = one.shares[group]
+            if share <= 0.0:
+                continue
+            rate = min(max(round(share * EVERYTHING_MILLIONTHS), 1), EVERYTHING_MILLIONTHS)
+            for (gpus, named, application), done in work.items():
+                counts = scale([1] * len(gpus), done.count, len(gpus))
+                bins = {b: scale([1] * len(gpus), n, len(gpus)) for b, n in done.bins.items()}
+                for place, (gpu, count) in enumerate(zip(gpus, counts, strict=True)):
+                    if count:
+                        yield KernelActivity(
+                            gpu, named.kernel, named.family, application, count, None, (), rate,
+                            one.drain.begun_ns, one.drain.span_ns,
+                            tuple((b, n[place]) for b, n in sorted(bins.items()) if n[place]),
+                        )  # fmt: skip
+
+    def _launches(
+        self, one: Collected, names: Mapping[tuple[ProcessKey, int], Named]
+    ) -> dict[_Place, _Work]:
+        work: dict[_Place, _Work] = defaultdict(_Work)
+        for row in one.drain.launches:
+            if row.launches and not self.left_out(row.process):
+                place = self._place(row.process, names[row.process, row.kernel], one)
+                work[place].count += row.launches
+        return work
+
+    def _copies(self, one: Collected) -> dict[_Place, _Work]:
+        """Copies and memsets, as work of their families: a recorded trace lists them alike."""
+        work: dict[_Place, _Work] = defaultdict(_Work)
+        for row in one.drain.copies:
+            if not self.left_out(row.process):
+                named = Named(_COPY_NAMES[row.direction], "memcpy")
+                done = work[self._place(row.process, named, one)]
+                done.count += row.copies
+                for size_bin, copies in row.log2_bins:
+                    done.bins[size_bin] += copies
+        memsets = {row.id for row in self.table.rows if row.kind is Kind.MEMSET}
+        for call in one.drain.calls:
+            if call.call in memsets and call.calls and not self.left_out(call.process):
+                place = self._place(call.process, Named("Memset", "memset"), one)
+                work[place].count += call.calls
+        return work
+
+    def _place(self, process: ProcessKey, named: Named, one: Collected) -> _Place:
+        gpus = self.places.of(process, one.drain.begun_ns)
+        if len(gpus) > 1:
+            # Hundreds of kernels on each GPU, every second, for what is a guess: families will do.
+            named = Named(f"({named.family})", named.family)
+        return gpus, named, self.application(process)
+
+    def _means(self, collected: Sequence[Collected]) -> Iterator[Observation]:
+        """Average over all drains of the call, so that a short one counts for its length only.
+
+        A value may be above full scale: it is the average over the window that is clipped.
+        """
+        for section, group in SECTIONS.items():
+            seen = [one for one in collected if one.shares[group] > 0.0]
+            span_ns = sum(one.drain.span_ns for one in seen)
+            if not span_ns:
+                continue
+            amounts: dict[str, float] = defaultdict(float)
+            for one in seen:
+                for cell, amount in self._amounts(section, one):
+                    amounts[cell] += amount / one.shares[group]
+            middle_ns = seen[0].drain.begun_ns + span_ns // 2
+            for coordinate in self.catalogue.section(section).coordinates:
+                # Bytes a second, or percent of the wall time of one thread for each GPU.
+                each = 100.0 / max(self.places.gpus, 1) if coordinate.unit == "percent" else _S
+                level = amounts[coordinate.name] * each / span_ns
+                share = level / coordinate.full_scale
+                yield Observation(section, coordinate.name, round(share * _MILLION), middle_ns)
+
+    def _amounts(self, section: str, one: Collected) -> Iterable[tuple[str, float]]:
+        if section == "copies":
+            return self._copied(one)
+        return self._collective(one) if section == "collectives" else self._waited(one)
+
+    def _copied(self, one: Collected) -> Iterable[tuple[str, float]]:
+        for row in one.drain.copies:
+            if not self.left_out(row.process):
+                yield _DIRECTION_CELLS.get(row.direction, "other_direction"), row.bytes
+
+    def _collective(self, one: Collected) -> Iterable[tuple[str, float]]:
+        for row in one.drain.collectives:
+            if not self.left_out(row.process):
+                kind = row.call.rpartition(".")[2]
+                yield _COLLECTIVE_CELLS.get(kind, "other_collective"), row.bytes
+                yield "time_in_calls", row.duration_ns
+
+    def _waited(self, one: Collected) -> Iterable[tuple[str, float]]:
+        for row in one.drain.calls:
+            cell = _WAIT_CELLS.get(row.call.rpartition(".")[2])
+            if cell is not None and not self.left_out(row.process):
+                yield cell, row.wait_ns

@@ -1,0 +1,146 @@
+"""What is attached where: links by file and group, made and ended from any thread."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from collectors.boot_clock import boottime_ns
+from collectors.bpf.bpf_maps import set_element
+from collectors.bpf.links import UprobeLink
+from collectors.port import SourceUnavailable
+from collectors.records.gpu_calls import FileGroup, Group
+
+from . import layout
+from .duty import DutyClock
+from .plan import Attachment
+
+_ENTRIES: Final = {Group.LAUNCH: "gpu_launch", Group.OTHER: "gpu_count"}
+_MOST_FILES_EVER: Final = 1 << 31
+_MOST_CLOSING: Final = 32
+
+
+class Attached:
+    """Links of loaded programs.
+
+    program_fd  gives a program's descriptor by its name
+    returns_fd  the map that tells programs which attaching of return probes is in force
+    pid         the process for which alone files are probed, 0: all
+    """
+
+    def __init__(self, program_fd: Callable[[str], int], returns_fd: int, pid: int = 0) -> None:
+        self._program_fd, self._returns_fd, self._pid = program_fd, returns_fd, pid
+        self._links: dict[FileGroup, list[UprobeLink]] = {}
+        self._places: dict[int, int] = {}
+        self._mark = 0
+        self._duty = DutyClock(boottime_ns())
+        self._changing = threading.Lock()
+        self._telling = threading.Lock()
+
+    def attach(self, file: int, path: str, attachments: Sequence[Attachment]) -> None:
+        """Probe a file for every process. Raises SourceUnavailable; then nothing was attached."""
+        if not 1 <= file < _MOST_FILES_EVER:
+            raise ValueError(f"expected a file of 1 or more, got {file}")
+        groups = {FileGroup(file, one.group) for one in attachments}
+        with self._changing:
+            taken = groups & self._links.keys()
+            if taken:
+                raise ValueError(f"expected groups that are not attached yet, got {sorted(taken)}")
+            place = self._place(file)
+            try:
+                # Returns first: a call that is entered then is sure to be seen returning.
+                for one in sorted(attachments, key=lambda one: not one.returns):
+                    self._link(FileGroup(file, one.group), place, path, one)
+            except BaseException:
+                for file_group in groups & self._links.keys():
+                    self._unlink(file_group)
+                raise
+            finally:
+                self._leave_place(file)
+
+    def detach(self, file_group: FileGroup) -> None:
+        """Stop probing one group of a file; one that is not attached is no error."""
+        with self._changing:
+            if file_group in self._links:
+                self._unlink(file_group)
+                self._leave_place(file_group.file)
+
+    def detach_all(self, file_groups: Collection[FileGroup]) -> None:
+        """Stop probing several groups: they wait for the kernel's grace periods together."""
+        with self._changing:
+            wanted = sorted(self._links.keys() & set(file_groups))
+            if not wanted:
+                return
+            with ThreadPoolExecutor(min(len(wanted), _MOST_CLOSING)) as pool:
+                list(pool.map(self._unlink, wanted))
+            for file_group in wanted:
+                self._leave_place(file_group.file)
+
+    def groups(self) -> frozenset[FileGroup]:
+        """Give what is attached at this moment."""
+        return frozenset(list(self._links))
+
+    def take_duty(self, now_ns: int) -> tuple[int, int, dict[FileGroup, float]]:
+        """Give (begun_ns, span_ns, share of the span by group) since the last call."""
+        with self._telling:
+            return self._duty.take(now_ns)
+
+    def close(self) -> None:
+        """Detach everything."""
+        with self._changing:
+            links = [link for of_group in self._links.values() for link in of_group]
+            self._links.clear()
+            if links:
+                # Each waits for the kernel's grace periods: together they wait once.
+                with ThreadPoolExecutor(min(len(links), _MOST_CLOSING)) as pool:
+                    list(pool.map(UprobeLink.close, links))
+
+    def _link(self, file_group: FileGroup, place: int, path: str, one: Attachment) -> None:
+        name = "gpu_return" if one.returns else _ENTRIES.get(one.group, "gpu_entry")
+        begun_ns = boottime_ns()
+        link = UprobeLink(
+            self._program_fd(name),
+            path,
+            one.offsets,
+            [layout.cookie(file_group.file, place, row) for row in one.rows],
+            semaphores=one.semaphores,
+            returns=one.returns,
+            pid=self._pid,
+        )
+        # Its places begin to count one after the other: on average in the middle.
+        with self._telling:
+            self._duty.attached(file_group, (begun_ns + boottime_ns()) // 2)
+        self._links.setdefault(file_group, []).append(link)
+        if one.returns:
+            self._mark = self._mark % 0xFFFFFFFF + 1
+            self._set_mark(file_group, self._mark)
+
+    def _unlink(self, file_group: FileGroup) -> None:
+        """End the links of a group, its entries first; from several threads at once."""
+        self._set_mark(file_group, 0)
+        links = self._links.pop(file_group)
+        with self._telling:
+            self._duty.detached(file_group, boottime_ns())
+        for link in reversed(links):
+            link.close()
+
+    def _set_mark(self, file_group: FileGroup, mark: int) -> None:
+        group = layout.GROUPS.index(file_group.group)
+        index = self._places[file_group.file] * len(layout.GROUPS) + group
+        set_element(self._returns_fd, struct.pack("<I", index), struct.pack("<I", mark))
+
+    def _place(self, file: int) -> int:
+        """Give a file a place among those attached. Raises SourceUnavailable."""
+        if file not in self._places:
+            free = set(range(layout.MAX_FILES)) - set(self._places.values())
+            if not free:
+                raise SourceUnavailable(f"expected at most {layout.MAX_FILES} files, got one more")
+            self._places[file] = min(free)
+        return self._places[file]
+
+    def _leave_place(self, file: int) -> None:
+        if not any(one.file == file for one in self._links):
+            self._places.pop(file, None)

@@ -1,0 +1,183 @@
+"""What drains of the probes say to this host's own views: calls of processes by kernel.
+
+While everything is seen, each drain is a record. While groups take turns, a record covers a whole
+governor period: only there is a count over its share unbiased. Its variance comes from how the
+process's calls differed between the last periods.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from math import inf
+from typing import Final, NamedTuple
+
+from collectors.records.gpu_calls import (
+    CollectiveCalls,
+    CopyCalls,
+    Counted,
+    Direction,
+    ErrorCalls,
+    GpuCalls,
+    Group,
+    Identity,
+    KernelCalls,
+    ProcessCalls,
+    WaitCalls,
+)
+from collectors.records.process import ProcessKey
+
+from .call_tables import CallTables, Names, Shares, Sums, What
+from .estimate import PeriodCount, corrected
+from .meanings import Kind
+from .periods import Collected
+from .table import ProbeTable
+
+_PERIODS: Final = 8
+_MOST_HISTORIES: Final = 4096
+
+_Found = dict[ProcessKey, list[tuple[What, Counted, list[int]]]]
+"""Rows of one kind by process: what, how many, and the sums."""
+
+
+class _Rate(NamedTuple):
+    """Calls of a process in one period, a nanosecond, and the share that was seen."""
+
+    calls: float
+    share: float
+
+
+@dataclass(slots=True)
+class CallRecords:
+    """Gathers drains until a record is whole.
+
+    identity  of a process
+    left_out  whether a process is not to be counted
+    """
+
+    table: ProbeTable
+    identity: Callable[[ProcessKey], Identity]
+    left_out: Callable[[ProcessKey], bool]
+    _tables: CallTables = field(default_factory=CallTables)
+    _histories: OrderedDict[tuple[ProcessKey, Group], deque[_Rate]] = field(
+        default_factory=OrderedDict
+    )
+    _waits: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._waits = frozenset(row.id for row in self.table.rows if row.kind is Kind.WAIT)
+
+    def of(self, collected: Iterable[Collected], names: Names) -> Iterator[GpuCalls]:
+        """Add drains; give the records that are whole now."""
+        for one in collected:
+            self._tables.add(one.drain, names, self._waits)
+            if one.ended is not None or not one.period.in_turns:
+                yield self._record(Shares(one))
+                self._tables = CallTables()
+
+    def forget(self, process: ProcessKey) -> None:
+        """Forget a process that ended."""
+        for group in Group:
+            self._histories.pop((process, group), None)
+
+    def _record(self, shares: Shares) -> GpuCalls:
+        tables = self._tables
+        launches = self._counted(tables.launches, shares, Group.LAUNCH)
+        copies = self._counted(tables.copies, shares, Group.COPY)
+        waits = self._counted(tables.waits, shares, Group.SYNCHRONISE)
+        collectives = self._counted(tables.collectives, shares, Group.COLLECTIVE)
+        errors = self._counted(tables.errors, shares, Group.OTHER)
+        live = {process for process, row in tables.memory.items() if row.live_bytes}
+        called = (launches, copies, waits, collectives, errors)
+        processes = sorted(live.union(*called))
+        return GpuCalls(
+            tables.begun_ns,
+            tables.span_ns,
+            tuple(
+                ProcessCalls(
+                    process,
+                    self.identity(process),
+                    _total(launches, process, shares.mean(Group.LAUNCH)),
+                    WaitCalls(
+                        _total(waits, process, shares.mean(Group.SYNCHRONISE)),
+                        sum(sums[1] for _, _, sums in waits.get(process, ())),
+                    ),
+                    tuple(
+                        CopyCalls(
+                            (direction := Direction(str(what[0]))),
+                            counted,
+                            sums[1],
+                            tuple(sorted(tables.bins[process, direction].items())),
+                        )
+                        for what, counted, sums in copies.get(process, ())
+                    ),
+                    tables.memory_state(process),
+                    tuple(
+                        CollectiveCalls(int(what[0]), str(what[1]), counted, sums[1], sums[2])
+                        for what, counted, sums in collectives.get(process, ())
+                    ),
+                    tuple(
+                        ErrorCalls(str(what[0]), int(what[1]), sums[0])
+                        for what, _, sums in errors.get(process, ())
+                    ),
+                )
+                for process in processes
+            ),
+            tuple(
+                KernelCalls(process, str(what[0]), str(what[1]), counted, sums[1], sums[2])
+                for process, found in launches.items()
+                for what, counted, sums in found
+            ),
+            {group: shares.mean(group) for group in Group},
+        )
+
+    def _counted(self, table: Sums, shares: Shares, group: Group) -> _Found:
+        """Add up the files, each corrected by its own share."""
+        sums: defaultdict[ProcessKey, dict[What, list[int]]] = defaultdict(dict)
+        values: defaultdict[tuple[ProcessKey, What], float] = defaultdict(float)
+        for key, counts in table.rows.items():
+            if self.left_out(key.process):
+                continue
+            before = sums[key.process].get(key.what, [0] * len(counts))
+            sums[key.process][key.what] = [a + b for a, b in zip(before, counts, strict=True)]
+            values[key.process, key.what] += counts[0] / shares.of(key.file, group)
+        mean = shares.mean(group)
+        found: _Found = {}
+        for process, rows in sums.items():
+            calls = sum(counts[0] for counts in rows.values())
+            relative = self._relative_variance(process, calls, mean, group)
+            found[process] = [
+                (
+                    what,
+                    Counted(counts[0], value, value**2 * relative if value else 0.0, mean),
+                    counts,
+                )
+                for what, counts in rows.items()
+                for value in (values[process, what],)
+            ]
+        return found
+
+    def _relative_variance(
+        self, process: ProcessKey, calls: int, share: float, group: Group
+    ) -> float:
+        """Give the variance over the value's square, of a process's calls in this period."""
+        if share <= 0.0:
+            return inf  # what was counted while probes were being switched off
+        if share >= 1.0 or not calls:
+            return 0.0
+        history = self._histories.setdefault((process, group), deque(maxlen=_PERIODS))
+        span_ns = max(self._tables.span_ns, 1)
+        history.append(_Rate(calls / span_ns, share))
+        while len(self._histories) > _MOST_HISTORIES:
+            self._histories.popitem(last=False)
+        # As if all periods had been as long as this one: the estimate compares like with like.
+        whole = corrected(PeriodCount(round(one.calls * span_ns), one.share) for one in history)
+        return whole.variance / len(history) / (calls / share) ** 2
+
+
+def _total(found: _Found, process: ProcessKey, share: float) -> Counted:
+    """Add up a process's rows: they were seen in the same windows, so their errors add up."""
+    rows = [counted for _, counted, _ in found.get(process, ())]
+    variance = sum(one.variance**0.5 for one in rows) ** 2 if share > 0.0 else inf
+    return Counted(sum(one.seen for one in rows), sum(one.value for one in rows), variance, share)

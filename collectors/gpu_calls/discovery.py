@@ -1,0 +1,298 @@
+"""Finds files worth probing as processes start, map, execute, fork and end.
+
+Perf records tell of each mapping; a walk of /proc finds what was there before, and what lost
+records would have told. A process that has no probed file mapped costs one look-up per mapping.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+from collections.abc import Container, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Final, Protocol
+
+from collectors.binaries.perf_records import Executed, Forked, Mapped, Record, file_mark
+from collectors.binaries.perf_ring import PerfRings
+from collectors.binaries.proc_maps import Module, Modules, all_pids, coarse, process_key, read_maps
+from collectors.gpu_calls.plan import PlanBook
+from collectors.records.process import ProcessKey
+
+from .found_files import LOOK_AGAIN_NS, FileCounts, FileFound, FileGone, FoundFiles
+
+_SWEEP_NS: Final = 1_000_000_000
+_MOST_PLAIN: Final = 65_536
+_KEEP_NS: Final = 10_000_000_000
+"""The modules of an ended process are kept until what it did has been drained and named."""
+_UNLIMITED: Final = 1 << 20
+_PROCESSES_SHARE, _FILES_SHARE = 4, 8
+"""Of the descriptors that this process may have: each followed process and probed file takes one,
+and links to files take more. The ledger and the log must not find that there are none left."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSeen:
+    """A process has these probed files mapped: on its first, and whenever they change."""
+
+    process: ProcessKey
+    files: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGone:
+    """A process ended, or runs another program now: what was known of it is void."""
+
+    process: ProcessKey
+
+
+Event = FileFound | FileGone | ProcessSeen | ProcessGone
+
+
+class Rings(Protocol):
+    """Where records come from: `PerfRings`."""
+
+    lost: int
+
+    @property
+    def fds(self) -> list[int]: ...
+    def take(self, plain: Container[bytes] = ..., /) -> list[Record]: ...
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class DiscoveryCounts:
+    """What discovery did since its start; `files` says what became of the files."""
+
+    files: FileCounts
+    records: int = 0
+    records_lost: int = 0
+    walks: int = 0
+    processes_refused: int = 0
+
+
+@dataclass(slots=True)
+class _Process:
+    key: ProcessKey
+    modules: Modules
+    pidfd: int
+    files: frozenset[int] = frozenset()
+    ended_ns: int = 0
+
+
+@dataclass(slots=True)
+class Discovery:
+    """Gives events in `poll`; `fds` become readable when there is something to poll for.
+
+    most_processes  of those that have a probed file mapped; a fourth of this process's descriptors
+    most_modules    of all of them together, 450 bytes each
+    walk_every_ns   least time between walks, where records are lost all the time: one of 100
+                    processes takes 0.3 s when every file is new, and 20 ms later
+    """
+
+    book: PlanBook
+    rings: Rings = field(default_factory=PerfRings)
+    proc: str = "/proc"
+    most_processes: int = 4096
+    most_modules: int = 262_144
+    walk_every_ns: int = 5_000_000_000
+    found: FoundFiles = field(init=False)
+    counts: DiscoveryCounts = field(init=False)
+    _processes: dict[int, _Process] = field(default_factory=dict)
+    _ended: dict[ProcessKey, _Process] = field(default_factory=dict)
+    _queue: list[Event] = field(default_factory=list)
+    _plain: set[bytes] = field(default_factory=set)
+    _plain_from_ns: int = 0
+    _lost: int = -1
+    _next_walk_ns: int = 0
+    _swept_ns: int = 0
+
+    def __post_init__(self) -> None:
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        descriptors = _UNLIMITED if soft == resource.RLIM_INFINITY else soft
+        self.most_processes = min(self.most_processes, descriptors // _PROCESSES_SHARE)
+        self.found = FoundFiles(self.book, self.proc)
+        self.found.most_held = min(self.found.most_held, descriptors // _FILES_SHARE)
+        self.counts = DiscoveryCounts(self.found.counts)
+
+    @property
+    def fds(self) -> list[int]:
+        """Descriptors of the rings."""
+        return self.rings.fds
+
+    @property
+    def follows(self) -> bool:
+        """Tell whether there is something to look after between records."""
+        followed = self._processes or self._ended or self.found.holds
+        return bool(followed) or self._lost != self.rings.lost
+
+    def poll(self, now_ns: int) -> list[Event]:
+        """Give what happened since the last call; the first call walks /proc.
+
+        now_ns  CLOCK_BOOTTIME
+        """
+        for record in self.rings.take(self._plain):
+            self.counts.records += 1
+            if isinstance(record, Mapped):
+                self._mapped(record, now_ns)
+            elif isinstance(record, Forked):
+                self._forked(record)
+            elif isinstance(record, Executed):
+                self._executed(record.pid, now_ns)
+        self.counts.records_lost = self.rings.lost
+        # What was found is handed out first: a walk takes its time.
+        if self.rings.lost != self._lost and now_ns >= self._next_walk_ns and not self._queue:
+            self._lost = self.rings.lost
+            self._walk(now_ns)
+            self._next_walk_ns = now_ns + self.walk_every_ns
+        if now_ns - self._swept_ns >= _SWEEP_NS:
+            self._swept_ns = now_ns
+            self._sweep(now_ns)
+        said, self._queue = self._queue, []
+        return said
+
+    def modules(self, process: ProcessKey) -> Modules | None:
+        """Give what a process has mapped, or had until it ended; None where that is not known."""
+        key = coarse(process)
+        known = self._processes.get(key.pid)
+        if known is None or known.key != key:
+            known = self._ended.get(key)
+        return known.modules if known is not None else None
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.rings.close()
+        self.found.close()
+        while self._processes:
+            os.close(self._processes.popitem()[1].pidfd)
+
+    def _mapped(self, record: Mapped, now_ns: int) -> None:
+        key = (record.device, record.inode)
+        known = self._processes.get(record.pid)
+        end = record.start + record.length
+        module = Module(record.start, end, record.offset, key, record.path)
+        self._queue += self.found.see(
+            record.pid, module, record.generation, now_ns, record.boottime_ns
+        )
+        index = self.found.index(key)
+        if known is not None:
+            known.modules.add(module)
+            if index is not None:
+                self._tell(known, known.files | {index})
+        elif index is None:
+            self._plain.add(file_mark(record.device, record.inode, record.generation))
+        else:
+            self._track(record.pid, [module, *read_maps(self.proc, record.pid)])
+
+    def _forked(self, record: Forked) -> None:
+        parent = self._processes.get(record.parent)
+        if parent is not None:
+            self._track(record.pid, list(parent.modules))
+
+    def _executed(self, pid: int, now_ns: int) -> None:
+        known = self._processes.pop(pid, None)
+        if known is not None:
+            self._end(known, now_ns)
+
+    def _track(self, pid: int, modules: list[Module]) -> None:
+        """Follow a process from now on."""
+        if len(self._processes) >= self.most_processes:
+            self.counts.processes_refused += 1
+            return
+        key = process_key(self.proc, pid)
+        if key is None:
+            return  # it ended already
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        except OSError:  # no descriptor is left
+            self.counts.processes_refused += 1
+            return
+        known = self._processes.pop(pid, None)
+        if known is not None:
+            self._end(known, 0)
+        process = self._processes[pid] = _Process(key, Modules(iter(modules)), pidfd)
+        self._tell(process, self._probed(process.modules))
+
+    def _probed(self, modules: Modules) -> frozenset[int]:
+        indices = (self.found.index(key) for key in modules.files())
+        return frozenset(index for index in indices if index is not None)
+
+    def _tell(self, process: _Process, files: frozenset[int]) -> None:
+        if files != process.files:
+            process.files = files
+            self._queue.append(ProcessSeen(process.key, files))
+
+    def _end(self, process: _Process, now_ns: int) -> None:
+        os.close(process.pidfd)
+        process.ended_ns = now_ns
+        self._ended[process.key] = process
+        if len(self._ended) > self.most_processes:
+            del self._ended[next(iter(self._ended))]
+        self._queue.append(ProcessGone(process.key))
+
+    def _walk(self, now_ns: int) -> None:
+        """Look at every process: those followed may have changed, others may be new."""
+        self.counts.walks += 1
+        for pid in all_pids(self.proc):
+            probed = False
+            for module in read_maps(self.proc, pid):
+                if not self.found.is_plain(module.file, 0, now_ns):
+                    self._queue += self.found.see(pid, module, 0, now_ns, 0)
+                    probed = probed or self.found.index(module.file) is not None
+            known = self._processes.get(pid)
+            if known is not None and known.key != process_key(self.proc, pid):
+                self._executed(pid, now_ns)
+                known = None
+            if known is not None:
+                self._look_again(known)
+            elif probed:
+                self._track(pid, list(read_maps(self.proc, pid)))
+
+    def _look_again(self, process: _Process) -> None:
+        """Read the maps anew: what was unmapped (dlclose) is told nowhere else."""
+        process.modules = Modules(read_maps(self.proc, process.key.pid))
+        self._tell(process, self._probed(process.modules))
+
+    def _sweep(self, now_ns: int) -> None:
+        """Notice ended processes, look at one living one's maps, let go of deleted files."""
+        for pid in self._ended_pids():
+            self._executed(pid, now_ns)
+        if self._processes:
+            pid = next(iter(self._processes))
+            process = self._processes[pid] = self._processes.pop(pid)  # the next one next time
+            self._look_again(process)
+        if now_ns - self._plain_from_ns > LOOK_AGAIN_NS or len(self._plain) > _MOST_PLAIN:
+            self._plain.clear()
+            self._plain_from_ns = now_ns
+        in_use = set[int]().union(*(process.files for process in self._processes.values()))
+        self._queue += self.found.sweep(in_use)
+        for key in [k for k, p in self._ended.items() if now_ns - p.ended_ns > _KEEP_NS]:
+            del self._ended[key]
+        self._make_room(now_ns)
+
+    def _make_room(self, now_ns: int) -> None:
+        """Hold to the bound on modules: ended processes go first, then who has most."""
+        known = chain(self._ended.values(), self._processes.values())
+        held = sum(len(process.modules) for process in known)
+        while held > self.most_modules and self._ended:
+            held -= len(self._ended.pop(next(iter(self._ended))).modules)
+        while held > self.most_modules and self._processes:
+            most = max(self._processes.values(), key=lambda process: len(process.modules))
+            held -= len(most.modules)
+            self.counts.processes_refused += 1
+            self._executed(most.key.pid, now_ns)
+            del self._ended[most.key]
+
+    def _ended_pids(self) -> Iterator[int]:
+        """Yield the followed processes of which no thread is left."""
+        waiting = select.poll()
+        pids = {process.pidfd: pid for pid, process in self._processes.items()}
+        for pidfd in pids:
+            waiting.register(pidfd, select.POLLIN)
+        with suppress(OSError):
+            for pidfd, _ in waiting.poll(0):
+                yield pids[pidfd]

@@ -1,0 +1,310 @@
+"""The overhead governor: which groups of probes are attached when, so that no process pays more
+than its share.
+
+A hit costs what its entry's class costs; attaching and detaching stall the target. Both together
+stay under a stated share of the wall time of the worst-hit process. In order:
+
+1. Everything fits: all groups stay attached.
+2. It does not: small groups stay attached, the others are attached in one random window a period,
+   all files at once (a runtime call and the driver call inside it are then seen together). The
+   window's place is uniform over the period and wraps at its end, so that every instant is
+   covered with the same probability: count / duty is unbiased (Horvitz and Thompson, 1952).
+3. The window would be too short to be worth its stall: groups are dropped whole, in `DROP_ORDER`.
+
+Without uprobe_multi links a detach takes too long for 2. Groups that were dropped are tried again
+after a while. A burst is cut off by `over`: what a period may cost in excess of its allowance is
+one period's allowance, and the next period pays it back.
+
+Pure: time, measurements and randomness are parameters.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from collectors.records.gpu_calls import FileGroup, Group
+from collectors.records.process import ProcessKey
+
+SECOND: Final = 1_000_000_000
+
+DROP_ORDER: Final = (
+    Group.OTHER,
+    Group.LAUNCH_RESULT,
+    Group.SYNCHRONISE,
+    Group.MEMORY,
+    Group.COPY,
+    Group.COLLECTIVE,
+    Group.LAUNCH,
+    Group.NAME,
+)
+"""The first is dropped first."""
+
+STEADY_ONLY: Final = frozenset({Group.NAME, Group.MEMORY})
+"""A name or an allocation that was missed is wrong for good: never attached in turns."""
+
+_STEADY_PART: Final = 0.25
+_STALL_PART: Final = 0.25
+_AIM: Final = 0.9
+_REMEMBERED: Final = 3
+_FADING: Final = 0.97
+"""What is left in a period of the remembered rate of a group that is not attached: in time it is
+small enough to be tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the governor is held to.
+
+    budget          share of the wall time of the worst-hit process, 0 < budget < 1
+    cyclable        whether links can be switched quickly (uprobe_multi)
+    period_ns       the least and the longest period; between them it follows from the stall
+    least_window_ns a window shorter than this is not worth its stall
+    """
+
+    budget: float = 0.005
+    cyclable: bool = True
+    period_ns: tuple[int, int] = (5 * SECOND, 15 * SECOND)
+    least_window_ns: int = SECOND // 10
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.budget < 1.0:
+            raise ValueError(f"probe budget: expected a share between 0 and 1, got {self.budget}")
+        if not 0 < self.period_ns[0] <= self.period_ns[1]:
+            raise ValueError(f"governor period: expected 0 < least <= longest: {self.period_ns}")
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one group on one file cost in the period that ended.
+
+    hits         by process
+    attached_ns  time for which it was attached
+    cost_ns      of one hit
+    stall_ns     of attaching and detaching it once
+    """
+
+    place: FileGroup
+    hits: Mapping[ProcessKey, int]
+    attached_ns: int
+    cost_ns: float
+    stall_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """What is attached in one period.
+
+    windows    when the groups in turns are attached: ascending [from, to) on the caller's clock
+    duty       share of the period that the windows cover: the probability of every instant
+    predicted  share of the worst-hit process that this will cost, stalls included
+    """
+
+    begin_ns: int
+    end_ns: int
+    steady: frozenset[Group]
+    in_turns: frozenset[Group]
+    dropped: tuple[Group, ...]
+    windows: tuple[tuple[int, int], ...]
+    duty: float
+    predicted: float
+
+    def attached(self, at_ns: int) -> frozenset[Group]:
+        """Give the groups to be attached at an instant."""
+        if any(start <= at_ns < end for start, end in self.windows):
+            return self.steady | self.in_turns
+        return self.steady
+
+    def next_change_ns(self, at_ns: int) -> int:
+        """Give the next instant at which the groups change, at last the period's end."""
+        edges = (edge for window in self.windows for edge in window if edge > at_ns)
+        return min(min(edges, default=self.end_ns), self.end_ns)
+
+    def share(self, group: Group) -> float:
+        """Give the probability with which a call of a group is seen in this period."""
+        if group in self.steady:
+            return 1.0
+        return self.duty if group in self.in_turns else 0.0
+
+
+@dataclass(slots=True)
+class _Memory:
+    """Hits a second of one process on one group of one file, as lately measured."""
+
+    rates: list[float]
+    cost_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    steady: frozenset[Group]
+    in_turns: frozenset[Group]
+    length_ns: int
+    duty: float
+    predicted: float
+
+
+@dataclass(slots=True)
+class Governor:
+    """One for the machine: all links in turns share their windows.
+
+    random_below   gives an integer 0 .. n-1, uniform: the secret place of a window
+    """
+
+    settings: Settings
+    random_below: Callable[[int], int]
+    _memory: dict[tuple[FileGroup, ProcessKey], _Memory] = field(default_factory=dict)
+    _known: dict[FileGroup, set[ProcessKey]] = field(default_factory=lambda: defaultdict(set))
+    _stalls: dict[FileGroup, int] = field(default_factory=dict)
+    _debt: float = 0.0
+    _length_ns: int = 0
+
+    def period(self, now_ns: int, measured: Iterable[Load] = ()) -> Period:
+        """Decide the period that begins now, from what was measured in the one that ended."""
+        self._learn(tuple(measured))
+        choice, dropped = self._choose()
+        self._length_ns = choice.length_ns
+        end_ns = now_ns + choice.length_ns
+        windows = self._windows(now_ns, choice) if choice.in_turns else ()
+        return Period(
+            now_ns,
+            end_ns,
+            choice.steady,
+            choice.in_turns,
+            dropped,
+            windows,
+            choice.duty,
+            choice.predicted,
+        )
+
+    def over(self, period: Period, spent_ns: Mapping[ProcessKey, float]) -> bool:
+        """Tell whether a period has cost a process twice its allowance: detach what is in turns.
+
+        spent_ns   hits times cost since the period's begin, by process
+        """
+        allowance = self.settings.budget * (period.end_ns - period.begin_ns)
+        return max(spent_ns.values(), default=0.0) > 2.0 * allowance
+
+    def _learn(self, measured: tuple[Load, ...]) -> None:
+        remembered: dict[tuple[FileGroup, ProcessKey], _Memory] = {}
+        spent: dict[ProcessKey, float] = {}
+        for load in measured:
+            for process, hits in load.hits.items():
+                spent[process] = spent.get(process, 0.0) + hits * load.cost_ns
+            for process in load.hits.keys() | self._known[load.place]:
+                old = self._memory.get((load.place, process), _Memory([], 0.0))
+                rates = _next_rates(old.rates, load, process, self.settings.least_window_ns // 2)
+                if rates:
+                    remembered[load.place, process] = _Memory(rates, load.cost_ns)
+        self._memory = remembered
+        self._known = defaultdict(set)
+        for place, process in remembered:
+            self._known[place].add(process)
+        self._stalls = {load.place: load.stall_ns for load in measured}
+        allowance = self.settings.budget * self._length_ns
+        excess = max(spent.values(), default=0.0) - allowance
+        self._debt = min(max(excess, 0.0), allowance)
+
+    def _choose(self) -> tuple[_Choice, tuple[Group, ...]]:
+        loads = self._loads()
+        for kept in range(len(DROP_ORDER) + 1):
+            groups = frozenset(DROP_ORDER[kept:])
+            choice = self._fit(groups, loads)
+            if choice is not None:
+                return choice, DROP_ORDER[:kept]
+        raise AssertionError("no groups at all always fit")
+
+    def _fit(
+        self, groups: frozenset[Group], loads: Mapping[ProcessKey, Mapping[Group, float]]
+    ) -> _Choice | None:
+        """Give the best choice that keeps exactly these groups, or None when there is none."""
+        allowed = self.settings.budget * _AIM
+        least, longest = self.settings.period_ns
+        budget = max(allowed - self._debt / max(self._length_ns, 1), allowed / 10)
+        total = max((_sum(load, groups) for load in loads.values()), default=0.0)
+        if total <= budget:
+            return _Choice(groups, frozenset(), least, 1.0, total)
+        if not self.settings.cyclable:
+            return None
+        steady = self._steady(groups, loads, budget * _STEADY_PART)
+        in_turns = groups - steady
+        if not in_turns:
+            return None
+        stall_ns = self._stall_ns(in_turns)
+        length_ns = int(min(max(stall_ns / (self.settings.budget * _STALL_PART), least), longest))
+        stall = stall_ns / length_ns
+        duty = 1.0
+        for load in loads.values():
+            # duty * (hits + stall of a window that wraps) + stall + steady groups = budget
+            rest = budget - _sum(load, steady) - stall
+            cost = _sum(load, in_turns) + stall
+            if cost > 0.0:
+                duty = min(duty, rest / cost)
+        if duty * length_ns < self.settings.least_window_ns:
+            return None
+        predicted = max(
+            _sum(load, steady) + stall + duty * (_sum(load, in_turns) + stall)
+            for load in loads.values()
+        )
+        return _Choice(steady, in_turns, length_ns, duty, predicted)
+
+    def _steady(
+        self,
+        groups: frozenset[Group],
+        loads: Mapping[ProcessKey, Mapping[Group, float]],
+        part: float,
+    ) -> frozenset[Group]:
+        """Give the groups that stay attached: those never in turns, then the cheap ones."""
+        worst = {group: max(load.get(group, 0.0) for load in loads.values()) for group in groups}
+        kept = {group for group in groups if group in STEADY_ONLY}
+        used = sum(worst[group] for group in kept)
+        for group in sorted(groups - kept, key=lambda one: worst[one]):
+            used += worst[group]
+            if used > part:
+                break
+            kept.add(group)
+        # A result without its launch says nothing.
+        if Group.LAUNCH not in kept:
+            kept.discard(Group.LAUNCH_RESULT)
+        return frozenset(kept)
+
+    def _loads(self) -> dict[ProcessKey, dict[Group, float]]:
+        """Share of each process's wall time by group, were all attached."""
+        loads: dict[ProcessKey, dict[Group, float]] = {}
+        for (place, process), memory in self._memory.items():
+            of = loads.setdefault(process, {})
+            share = max(memory.rates) * memory.cost_ns / SECOND
+            of[place.group] = of.get(place.group, 0.0) + share
+        return loads
+
+    def _stall_ns(self, groups: frozenset[Group]) -> int:
+        return sum(ns for place, ns in self._stalls.items() if place.group in groups)
+
+    def _windows(self, now_ns: int, choice: _Choice) -> tuple[tuple[int, int], ...]:
+        length = max(round(choice.duty * choice.length_ns), 1)
+        start = self.random_below(choice.length_ns)
+        end = start + length
+        if end <= choice.length_ns:
+            return ((now_ns + start, now_ns + end),)
+        wrapped = end - choice.length_ns
+        return ((now_ns, now_ns + wrapped), (now_ns + start, now_ns + choice.length_ns))
+
+
+def _next_rates(rates: list[float], load: Load, process: ProcessKey, least_ns: int) -> list[float]:
+    """Give the remembered rates of a process after one more period; empty: forgotten.
+
+    least_ns  a shorter time tells nothing new of a process: a detach reaches some milliseconds
+              into the next period, and their silence once made a busy process forgotten
+    """
+    if load.attached_ns <= 0 or (rates and load.attached_ns < least_ns):
+        return [rate * _FADING for rate in rates if rate * _FADING >= 1.0]
+    hits = load.hits.get(process, 0)
+    if not hits:
+        return rates[1:]  # silent or ended
+    return [*rates, hits * SECOND / load.attached_ns][-_REMEMBERED:]
+
+
+def _sum(load: Mapping[Group, float], groups: frozenset[Group]) -> float:
+    return sum(share for group, share in load.items() if group in groups)

@@ -1,0 +1,228 @@
+"""GPU calls of every process by uprobes: discovery, programs, governor, names put together.
+
+Two threads of its own do what takes milliseconds: one finds files, loads the programs for the
+first of them and attaches, the other switches links as the governor says. The agent's loop drains
+what was counted once a second.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from collectors.binaries.proc_maps import Modules
+from collectors.binaries.symbol_cache import SymbolCache
+from collectors.boot_clock import boottime_ns
+from collectors.gpu_calls.discovery import Discovery, ProcessGone, ProcessSeen
+from collectors.gpu_calls.discovery_thread import DiscoveryThread
+from collectors.gpu_calls.found_files import FileFound, FileGone
+from collectors.port import SourceUnavailable
+from collectors.records.activity import Record
+from collectors.records.gpu_calls import Identity
+from collectors.records.process import ProcessKey
+from wire.catalogue import Catalogue
+
+from . import loaders
+from .activity_records import NAME, ActivityRecords
+from .call_records import CallRecords
+from .costs import HitCosts
+from .governor import Governor, Settings
+from .governor_records import governor_state
+from .gpu_places import GpuPlaces
+from .kernel_identity import KernelIdentity
+from .kernel_names import KernelNamer
+from .meanings import ProbeTableError
+from .periods import Collected, PeriodKeeper
+from .plan import PlanBook
+from .processes import ProcessTable
+from .settings import ProbesSection
+from .switchboard import Switchboard
+from .switching import SwitchingThread
+from .table import ProbeTable, shipped_tables
+
+_LeftOut = Callable[[ProcessKey], bool]
+
+LOST: Final = "without it no launches, copies, collectives or waits are seen"
+
+
+class GpuProbesSource:
+    """Needs CAP_BPF and CAP_PERFMON; CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH for containers."""
+
+    name = NAME
+
+    def __init__(
+        self,
+        settings: ProbesSection,
+        catalogue: Catalogue,
+        places: GpuPlaces,
+        symbols: Path | None = None,
+        governor: Settings | None = None,
+        loader: str = loaders.Loader.AUTO,
+    ) -> None:
+        """Take the GPUs of this host, and the file in which names of kernels are remembered.
+
+        governor  what the governor is held to, None: the settings' budget
+        """
+        self._settings, self._catalogue = settings, catalogue
+        self._governor = governor or Settings(budget=settings.budget)
+        self._places, self._symbols = places, symbols
+        self._loader = loaders.Loader(loader)
+        self._running: Running | None = None
+
+    def probe(self) -> str | None:
+        """Say what is missing: for libbpf uprobe_multi and BTF, for BCC root and headers."""
+        reason = loaders.unavailable(self._loader)
+        return f"GPU calls: {reason}; {LOST}" if reason else None
+
+    def start(self) -> None:
+        """Find what runs, load and attach where a GPU library does. Raises SourceUnavailable."""
+        if self._running is None:
+            try:
+                table = ProbeTable.load(*shipped_tables(), *self._settings.tables)
+                activity = partial(ActivityRecords, table, self._catalogue, self._places)
+                left_out = self._settings.leave_out
+                chosen = loaders.choose(table, self._loader)
+                self._running = Running(
+                    table, chosen, self._governor, left_out, activity, self._symbols
+                )
+            except (SourceUnavailable, ProbeTableError) as error:
+                raise SourceUnavailable(f"GPU calls: {error}; {LOST}") from None
+
+    def drain(self, now_boottime_ns: int) -> Iterable[Record]:
+        """Yield what was called since the last call. Raises SourceUnavailable."""
+        return self.running.records(now_boottime_ns)
+
+    def stop(self) -> None:
+        """End both threads, detach everything, unload."""
+        if self._running is not None:
+            self._running.close()
+            self._running = None
+
+    @property
+    def running(self) -> Running:
+        """The parts. Raises SourceUnavailable before the start."""
+        if self._running is None:
+            raise SourceUnavailable("GPU calls: not started")
+        return self._running
+
+
+class Running:
+    """Everything between start and stop."""
+
+    def __init__(
+        self,
+        table: ProbeTable,
+        chosen: loaders.Chosen,
+        governor: Settings,
+        left_out: Sequence[str],
+        activity: Callable[[Callable[[ProcessKey], str], _LeftOut], ActivityRecords],
+        symbols: Path | None,
+    ) -> None:
+        """Start, or leave nothing behind. Raises SourceUnavailable.
+
+        chosen    programs; they are closed with all else
+        left_out  patterns of names of processes that are not counted
+        activity  makes what speaks to the windows
+        symbols   the file in which names of kernels are remembered
+        """
+        self._budget = governor.budget
+        with ExitStack() as undo:
+            self.programs, self.loader, cyclable = chosen
+            undo.callback(self.programs.close)
+            self.costs = HitCosts(table)
+            self.board = Switchboard(self.programs)
+            self.keeper = PeriodKeeper(
+                self.programs,
+                Governor(replace(governor, cyclable=cyclable), secrets.randbelow),
+                self.costs,
+                self.board.places,
+            )
+            self.keeper.start(boottime_ns())
+            discovery = Discovery(PlanBook(table))
+            self.discovery = DiscoveryThread(discovery, self._on_file)
+            undo.callback(self.discovery.stop)
+            cache = SymbolCache(symbols) if symbols is not None else None
+            if cache is not None:
+                undo.callback(cache.close)
+            namer = KernelNamer(self._modules, cache)
+            undo.callback(namer.close)
+            self.kernels = KernelIdentity.load(namer, table)
+            self.processes = ProcessTable(left_out)
+            is_left_out = self.processes.is_left_out
+            self._activity = activity(self.kernels.classifier.application, is_left_out)
+            self._calls = CallRecords(table, self._identity, is_left_out)
+            self._probed: dict[ProcessKey, frozenset[int]] = {}
+            self._gone: list[ProcessKey] = []
+            self.switching = SwitchingThread(
+                self.keeper, self.board, partial(self.costs.calibrate, self.programs)
+            )
+            self.discovery.start()
+            self.programs.try_out()
+            self.switching.start()
+            undo.callback(self.switching.stop)
+            self._undo = undo.pop_all()
+
+    def records(self, now_ns: int) -> Iterator[Record]:
+        """Drain once. Raises SourceUnavailable."""
+        if self.programs.failure is not None:
+            raise SourceUnavailable(f"GPU calls: {self.programs.failure}; {LOST}")
+        if not self.switching.alive or not self.discovery.alive:
+            self.board.follow(frozenset())
+            raise SourceUnavailable("GPU calls: a thread of the source ended; all is detached")
+        gone, self._gone = self._gone, []
+        self._follow_processes()
+        collected, turned = self.keeper.take(now_ns)
+        if turned:
+            self.switching.wake()
+        names = self.kernels.name(collected)
+        pids = {process.pid for process in self._probed}
+        yield from self._activity.of(collected, names, pids)
+        yield from self._calls.of(collected, names)
+        yield from self._states(collected)
+        # What had ended before the drain is counted now, to its last call.
+        for process in gone:
+            self.kernels.forget(process)
+            self.processes.forget(process)
+            self._calls.forget(process)
+
+    def close(self) -> None:
+        """Leave no thread and no link behind; a second call does nothing."""
+        self._undo.close()
+
+    def _on_file(self, event: FileFound | FileGone) -> None:
+        if isinstance(event, FileGone):
+            self.board.remove(event.file)
+            self.costs.forget(event.file)
+        elif event.plan:
+            self.costs.learn(event.file, event.plan)
+            self.board.add(event)
+
+    def _modules(self, process: ProcessKey) -> Modules | None:
+        with self.discovery.lock:
+            return self.discovery.discovery.modules(process)
+
+    def _identity(self, process: ProcessKey) -> Identity:
+        application = self.kernels.classifier.application(process)
+        return self.processes.identity(process)._replace(application=application)
+
+    def _follow_processes(self) -> None:
+        for event in self.discovery.take():
+            if isinstance(event, ProcessSeen):
+                self._probed[event.process] = event.files
+                self.processes.identity(event.process)  # while it lives
+            elif isinstance(event, ProcessGone):
+                self._probed.pop(event.process, None)
+                self._gone.append(event.process)
+
+    def _states(self, collected: Iterable[Collected]) -> Iterator[Record]:
+        for one in collected:
+            if one.ended is not None:
+                following = self.keeper.period
+                yield governor_state(
+                    one.ended, following, self._budget, len(self.board.files), self.loader
+                )

@@ -1,0 +1,188 @@
+"""Names of kernels from what a launch call was given.
+
+In this order: the name under which the process registered or looked up the handle; the host
+function behind a handle of CUDA 13; the function that stands at the address, by its file's build
+id. What has no name is called by its module and place. Names are raw: they stay on this host.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from collectors.binaries.demangle import Demangler
+from collectors.binaries.elf_bytes import ElfError
+from collectors.binaries.mapped_file import open_mapped
+from collectors.binaries.proc_maps import FileKey, Module, Modules
+from collectors.binaries.symbol_cache import SymbolCache
+from collectors.binaries.symbol_index import SymbolIndex
+from collectors.records.process import ProcessKey
+
+from .counts import LaunchRow, NameEvent
+
+OTHER: Final = "other"
+UNKNOWN: Final = "unknown"
+_MOST_HANDLES: Final = 65_536
+_MOST_PROCESSES: Final = 4096
+_MOST_OPEN: Final = 8
+_MOST_FUNCTIONS: Final = 2_000_000
+
+
+@dataclass(slots=True)
+class NameCounts:
+    """Kernels by how they got their name.
+
+    by_place  no name was found: called by module and place
+    unknown   not even a module stands at the address
+    """
+
+    by_event: int = 0
+    by_symbol: int = 0
+    by_place: int = 0
+    unknown: int = 0
+    events_refused: int = 0
+    files_unreadable: int = 0
+
+
+@dataclass(slots=True)
+class _Process:
+    """What a process said of its handles, and the names already given."""
+
+    handles: dict[int, NameEvent] = field(default_factory=dict)
+    given: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class KernelNamer:
+    """Names for the kernels of `LaunchRow`s; forgets a process when told.
+
+    modules  what a process has mapped: `Discovery.modules`
+    cache    names of earlier runs, or None
+    """
+
+    modules: Callable[[ProcessKey], Modules | None]
+    cache: SymbolCache | None = None
+    proc: str = "/proc"
+    demangler: Demangler = field(default_factory=Demangler)
+    counts: NameCounts = field(default_factory=NameCounts)
+    _processes: OrderedDict[ProcessKey, _Process] = field(default_factory=OrderedDict)
+    _indices: OrderedDict[FileKey, SymbolIndex | None] = field(default_factory=OrderedDict)
+
+    def learn(self, events: Iterable[NameEvent]) -> None:
+        """Take in what processes said of handles."""
+        for event in events:
+            handles = self._process(event.process).handles
+            if event.handle and (event.name or event.host_function):
+                if event.handle not in handles and len(handles) >= _MOST_HANDLES:
+                    self.counts.events_refused += 1
+                    continue
+                handles[event.handle] = event
+                self._process(event.process).given.pop(event.handle, None)
+
+    def name(self, process: ProcessKey, row: LaunchRow) -> str:
+        """Give one kernel's name; `names` is quicker for many."""
+        return self.names([(process, row.kernel)])[process, row.kernel]
+
+    def names(self, kernels: Sequence[tuple[ProcessKey, int]]) -> dict[tuple[ProcessKey, int], str]:
+        """Give the names of kernels, `OTHER` for the row of those that found no room."""
+        answers: dict[tuple[ProcessKey, int], str] = {}
+        raw: dict[tuple[ProcessKey, int], str] = {}
+        for process, kernel in dict.fromkeys(kernels):
+            known = self._process(process).given.get(kernel) if kernel else OTHER
+            if known is None:
+                raw[process, kernel] = self._raw(process, kernel)
+            else:
+                answers[process, kernel] = known
+        texts = self.demangler.demangle(list(raw.values()))
+        for (process, kernel), text in zip(raw, texts, strict=True):
+            answers[process, kernel] = text
+            given = self._process(process).given
+            if text != UNKNOWN and len(given) < _MOST_HANDLES:
+                given[kernel] = text
+        return answers
+
+    def forget(self, process: ProcessKey) -> None:
+        """Forget a process that ended or runs another program."""
+        self._processes.pop(process, None)
+
+    def close(self) -> None:
+        """Close the files that are open."""
+        while self._indices:
+            index = self._indices.popitem()[1]
+            if index is not None:
+                index.close()
+
+    def _process(self, key: ProcessKey) -> _Process:
+        if key not in self._processes and len(self._processes) >= _MOST_PROCESSES:
+            self._processes.popitem(last=False)
+        return self._processes.setdefault(key, _Process())
+
+    def _raw(self, process: ProcessKey, kernel: int) -> str:
+        """Give the name before demangling."""
+        handles = self._process(process).handles
+        event = handles.get(kernel)
+        address = kernel
+        if event is not None and not event.name:
+            address = event.host_function
+            event = handles.get(address)  # what was registered for the host function
+        if event is not None and event.name:
+            self.counts.by_event += 1
+            return event.name
+        modules = self.modules(process)
+        module = modules.find(address) if modules is not None else None
+        if module is None:
+            self.counts.unknown += 1
+            return UNKNOWN
+        return self._at(process.pid, module, module.file_offset(address))
+
+    def _at(self, pid: int, module: Module, offset: int) -> str:
+        """Name a place of a file."""
+        symbol = self._symbol(pid, module, offset)
+        if symbol is not None:
+            self.counts.by_symbol += 1
+            return symbol
+        self.counts.by_place += 1
+        base = module.path.removesuffix(" (deleted)").rpartition("/")[2]
+        return f"{base}+{offset:#x}"
+
+    def _symbol(self, pid: int, module: Module, offset: int) -> str | None:
+        index = self._index(pid, module)
+        if index is None:
+            return None
+        known = self.cache.find(index.cache_key, [offset]) if self.cache is not None else {}
+        symbol = known.get(offset) or index.name(offset)
+        if symbol is not None and not known and self.cache is not None:
+            self.cache.keep(index.cache_key, {offset: symbol})
+        return symbol
+
+    def _index(self, pid: int, module: Module) -> SymbolIndex | None:
+        """Open the file behind a module; one that cannot be read is not tried again."""
+        if module.file in self._indices:
+            index = self._indices.pop(module.file)
+            if index is None or not index.changed():
+                self._indices[module.file] = index
+                return index
+            index.close()
+        opened = open_mapped(self.proc, pid, module.start, module.end, module.file, module.path)
+        index = None
+        if opened is not None:
+            try:
+                index = SymbolIndex(opened, ("", f"{self.proc}/{pid}/root"))
+            except ElfError:
+                opened.close()
+        self.counts.files_unreadable += index is None
+        self._indices[module.file] = index
+        self._make_room()
+        return index
+
+    def _make_room(self) -> None:
+        """Close the files that were not asked for longest; the last one stays in any case."""
+        while len(self._indices) > 1:
+            held = sum(index.functions for index in self._indices.values() if index is not None)
+            if len(self._indices) <= _MOST_OPEN and held <= _MOST_FUNCTIONS:
+                return
+            oldest = self._indices.popitem(last=False)[1]
+            if oldest is not None:
+                oldest.close()

@@ -1,0 +1,219 @@
+"""Governor periods on a running machine: what each cost, what comes next, every drain between.
+
+Two threads come here: the agent's loop for what was counted, once a second, and the one that
+switches links, at the end of a period.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from collectors.records.gpu_calls import FileGroup, Group
+from collectors.records.process import ProcessKey
+
+from .costs import CALIBRATION_FILE, HitCosts, Spent
+from .counts import ProbeDrain
+from .governor import Governor, Load, Period
+
+_MOST_WAITING: Final = 64
+"""Drains that nobody fetched: a period's end makes one, the agent's loop fetches each second."""
+_LEAST_SHARE, _LARGEST_BIAS = 1e-6, 2.0
+
+
+class Drains(Protocol):
+    """The part of `GpuPrograms` that counts."""
+
+    def drain(self, now_ns: int, /) -> ProbeDrain: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodEnd:
+    """What a period was.
+
+    length_ns   its true length
+    attached    share of it in which each place was attached, as measured
+    worst       the process that paid most, and the share of the wall time that it paid, stalls
+                included; None: nobody did
+    """
+
+    period: Period
+    length_ns: int
+    attached: Mapping[FileGroup, float]
+    worst: tuple[ProcessKey, float] | None
+    lost: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """One drain, in one period.
+
+    shares  with which probability a call of each group was seen
+    ended   the period, where this drain is its last
+    """
+
+    drain: ProbeDrain
+    period: Period
+    shares: Mapping[Group, float]
+    ended: PeriodEnd | None
+
+
+@dataclass(slots=True)
+class _Book:
+    """The period so far."""
+
+    attached_ns: defaultdict[FileGroup, int] = field(default_factory=lambda: defaultdict(int))
+    hits: defaultdict[FileGroup, dict[ProcessKey, int]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+    spent: dict[FileGroup, Spent] = field(default_factory=dict)
+    spent_ns: defaultdict[ProcessKey, float] = field(default_factory=lambda: defaultdict(float))
+    lost: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def add(self, drain: ProbeDrain, costs: HitCosts) -> None:
+        priced = costs.spent(drain)
+        for place, one in priced.items():
+            self.spent.setdefault(place, Spent()).merge(one)
+        for place, duty in drain.duty.items():
+            self.attached_ns[place] += round(duty * drain.span_ns)
+        for (place, process), hits in drain.hits.items():
+            of = self.hits[place]
+            of[process] = of.get(process, 0) + hits
+            each = priced.get(place)
+            if each is not None and each.hits:
+                self.spent_ns[process] += hits * each.cost_ns / each.hits
+        for what, count in drain.lost.items():
+            self.lost[what] += count
+
+
+class PeriodKeeper:
+    """One for the machine.
+
+    places  every place that can be attached, with its stall: `Switchboard.places`
+    """
+
+    def __init__(
+        self,
+        drains: Drains,
+        governor: Governor,
+        costs: HitCosts,
+        places: Callable[[], Mapping[FileGroup, int]],
+    ) -> None:
+        self._drains, self._governor, self._costs, self._places = drains, governor, costs, places
+        self._lock = threading.Lock()
+        self._book = _Book()
+        self._bias = 1.0
+        self._waiting: list[Collected] = []
+        self._period = governor.period(0)
+        self.cut_off = 0
+        """Periods that ended early, because a burst had cost twice the allowance."""
+
+    def start(self, now_ns: int) -> None:
+        """Throw away what was counted so far and begin the first period."""
+        with self._lock:
+            self._drains.drain(now_ns)
+            self._book = _Book()
+            self._period = self._governor.period(now_ns)
+
+    @property
+    def period(self) -> Period:
+        """The present period."""
+        return self._period
+
+    def take(self, now_ns: int) -> tuple[list[Collected], bool]:
+        """Drain; give everything since the last call, and whether the period changed here."""
+        with self._lock:
+            changed = self._collect(now_ns)
+            taken, self._waiting = self._waiting, []
+            return taken, changed
+
+    def wanted(self, now_ns: int) -> tuple[frozenset[Group], int]:
+        """Give the groups to be attached now, and when that changes; end a period that is over."""
+        with self._lock:
+            if now_ns >= self._period.end_ns:
+                self._collect(now_ns)
+            return self._period.attached(now_ns), self._period.next_change_ns(now_ns)
+
+    def _collect(self, now_ns: int) -> bool:
+        drain = _without_calibration(self._drains.drain(now_ns))
+        self._book.add(drain, self._costs)
+        period = self._period
+        over = self._governor.over(period, self._book.spent_ns)
+        due = now_ns >= period.end_ns
+        shares = {group: self._share(group) for group in Group}
+        ended = None
+        if due or over:
+            self.cut_off += not due
+            ended = self._turn(now_ns)
+        self._waiting.append(Collected(drain, period, shares, ended))
+        del self._waiting[:-_MOST_WAITING]
+        return ended is not None
+
+    def _share(self, group: Group) -> float:
+        """Design probability, times what attaching and detaching made of it in earlier periods."""
+        share = self._period.share(group)
+        if group in self._period.steady or share <= 0.0:
+            return share
+        return min(max(share * self._bias, _LEAST_SHARE), 1.0)
+
+    def _turn(self, now_ns: int) -> PeriodEnd:
+        """End the period and begin the next."""
+        period, book = self._period, self._book
+        places = self._places()
+        length_ns = max(now_ns - period.begin_ns, 1)
+        loads = [self._load(place, stall_ns) for place, stall_ns in places.items()]
+        attached = {place: min(ns / length_ns, 1.0) for place, ns in book.attached_ns.items()}
+        self._learn_bias(period, attached, now_ns)
+        worst = self._worst(places, length_ns)
+        self._book = _Book()
+        self._period = self._governor.period(now_ns, loads)
+        return PeriodEnd(period, length_ns, attached, worst, dict(book.lost))
+
+    def _load(self, place: FileGroup, stall_ns: int) -> Load:
+        spent = self._book.spent.get(place)
+        each_ns = spent.cost_ns / spent.hits if spent and spent.hits else 0.0
+        return Load(
+            place,
+            self._book.hits.get(place, {}),
+            self._book.attached_ns.get(place, 0),
+            each_ns or self._costs.of(place.group),
+            stall_ns,
+        )
+
+    def _learn_bias(self, period: Period, attached: Mapping[FileGroup, float], now_ns: int) -> None:
+        """Follow the ratio of attached time to planned time; a period cut off tells nothing."""
+        shares = [share for place, share in attached.items() if place.group in period.in_turns]
+        if not shares or period.duty <= 0.0 or now_ns < period.end_ns:
+            return
+        ratio = sum(shares) / len(shares) / period.duty
+        ratio = min(max(ratio, 1.0 / _LARGEST_BIAS), _LARGEST_BIAS)
+        self._bias += 0.25 * (ratio - self._bias)
+
+    def _worst(
+        self, places: Mapping[FileGroup, int], length_ns: int
+    ) -> tuple[ProcessKey, float] | None:
+        if not self._book.spent_ns:
+            return None
+        process = max(self._book.spent_ns, key=lambda one: self._book.spent_ns[one])
+        switched = self._period.in_turns
+        stalls = sum(ns for place, ns in places.items() if place.group in switched)
+        return process, (self._book.spent_ns[process] + stalls) / length_ns
+
+
+def _without_calibration(drain: ProbeDrain) -> ProbeDrain:
+    """Leave out this agent's own calls of the functions that it measures hits on."""
+    if not any(place.file == CALIBRATION_FILE for place in drain.duty):
+        return drain
+    return replace(
+        drain,
+        launches=tuple(row for row in drain.launches if row.file != CALIBRATION_FILE),
+        calls=tuple(row for row in drain.calls if row.file != CALIBRATION_FILE),
+        errors=tuple(row for row in drain.errors if row.file != CALIBRATION_FILE),
+        duty={
+            place: share for place, share in drain.duty.items() if place.file != CALIBRATION_FILE
+        },
+        hits={key: hits for key, hits in drain.hits.items() if key[0].file != CALIBRATION_FILE},
+    )

@@ -1,0 +1,217 @@
+"""Loads the GPU programs through libbpf, attaches them by file and drains what they counted."""
+
+from __future__ import annotations
+
+import platform
+import struct
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+import bpf
+from collectors.bpf.bpf_maps import PerCpuMap, possible_cpus, set_element
+from collectors.bpf.kernel import VMLINUX, kernel_version
+from collectors.bpf.libbpf import BpfObject, Ring, available
+from collectors.bpf.links import UPROBE_MULTI
+from collectors.port import SourceUnavailable
+from collectors.records.gpu_calls import FileGroup
+from collectors.records.process import ProcessKey
+
+from . import layout
+from .attached import Attached
+from .counts import ProbeDrain
+from .device_memory import DeviceMemory
+from .events import call_samples, name_events
+from .limits import ProbeLimits
+from .other_rows import GROWING, other_keys
+from .plan import Attachment
+from .readout import Readout
+from .table import ProbeTable
+
+_LEAST_KERNEL: Final = (6, 6)
+_FILTERS_PROCESSES: Final = (6, 10)
+_MACHINES: Final = ("x86_64", "aarch64")
+_PROGRAMS: Final = ("gpu_launch", "gpu_entry", "gpu_count", "gpu_return")
+_SIZED: Final = (
+    "launches", "calls", "errors", "copies", "collectives", "memory", "allocations", "threads",
+    "sampled", "stacks",
+)  # fmt: skip
+_STACK_DEPTH: Final = 127
+
+
+ADVICE: Final = (
+    "use Linux 6.6 or later with BTF; before that, "
+    'loader = "bcc" counts calls as root, and costs more'
+)
+"""What to do where `unavailable` gives a reason."""
+
+
+def unavailable(release: str | None = None) -> str | None:
+    """Say in one line why these programs cannot serve here, or None.
+
+    release     of the kernel, as uname gives it: the running one's
+    """
+    if platform.machine() not in _MACHINES:
+        return f"expected x86_64 or aarch64, this is {platform.machine()}"
+    if kernel_version(release) < _LEAST_KERNEL:
+        return (
+            f"expected Linux 6.6 or later (uprobe_multi), this is {release or platform.release()}"
+        )
+    if not VMLINUX.exists():
+        return f"the kernel has no BTF: {VMLINUX} does not exist"
+    return available()
+
+
+class GpuPrograms:
+    """Loaded programs; nothing is probed until `attach`."""
+
+    def __init__(self, table: ProbeTable, limits: ProbeLimits | None = None, only: int = 0) -> None:
+        """Load. Raises SourceUnavailable.
+
+        only    a process whose calls alone are of interest, 0: none. From Linux 6.10 others are
+                not probed at all; before, the kernel's filter passes one thread and is not used
+        """
+        limits = limits or ProbeLimits()
+        reason = unavailable()
+        if reason:
+            raise SourceUnavailable(reason)
+        self._table = table
+        self._cpus = possible_cpus()
+        self._lost = np.zeros(len(layout.LOST), np.int64)
+        self._sampled: set[int] = set()
+        self._rings: list[Ring] = []
+        self._object = _load(table, limits)
+        pid = only if kernel_version() >= _FILTERS_PROCESSES else 0
+        self._attached = Attached(self._object.program_fd, self._object.map_fd("returns"), pid)
+        try:
+            self._start(limits)
+        except BaseException:
+            self.close()
+            raise
+
+    def attach(self, file: int, path: str, attachments: Sequence[Attachment]) -> None:
+        """Probe a file for every process, those that are yet to start included; from any thread.
+
+        file            index under which its counts come: 1 or more
+        attachments     of groups that are not attached to this file yet
+        Raises          SourceUnavailable; then none of them is attached
+        """
+        self._attached.attach(file, path, attachments)
+
+    def detach(self, file_group: FileGroup) -> None:
+        """Stop probing one group of a file; one that is not attached is no error."""
+        self._attached.detach(file_group)
+
+    def detach_all(self, file_groups: Collection[FileGroup]) -> None:
+        """Stop probing several groups at once: that takes as long as one."""
+        self._attached.detach_all(file_groups)
+
+    @property
+    def attached(self) -> frozenset[FileGroup]:
+        """What is attached at this moment."""
+        return self._attached.groups()
+
+    def sample(self, process: ProcessKey, on: bool, stacks: bool = False) -> None:
+        """Switch the single calls of a process on or off, with the user's stacks or without."""
+        key = struct.pack("<I", process.pid)
+        if on:
+            set_element(self._object.map_fd("sampled"), key, struct.pack("<QQ", 0, stacks))
+            self._sampled.add(process.pid)
+        else:
+            PerCpuMap(self._object.map_fd("sampled"), 4, 2, 1).delete(key)
+            self._sampled.discard(process.pid)
+        count = struct.pack("<Q", len(self._sampled))
+        set_element(self._object.map_fd("controls"), bytes(4), count)
+
+    def stack(self, stack_id: int) -> tuple[int, ...]:
+        """Give the addresses of a sampled stack, the innermost first; empty where it is gone."""
+        stacks = PerCpuMap(self._object.map_fd("stacks"), 4, _STACK_DEPTH, 1)
+        try:
+            addresses = stacks.value(struct.pack("<i", stack_id))[0].tolist()
+        except FileNotFoundError:
+            return ()
+        return tuple(address for address in addresses if address)
+
+    def drain(self, now_ns: int) -> ProbeDrain:
+        """Give everything since the last drain. Raises SourceUnavailable."""
+        ended = {one for one in self._processes() if not _lives(*one)}
+        counted = self._readout.read()
+        memory = self._memory.read()
+        names = tuple(name_events(self._rings[0].read(), self._table))
+        samples = tuple(call_samples(self._rings[1].read(), self._table))
+        begun_ns, span_ns, duty = self._attached.take_duty(now_ns)
+        self._forget(ended)
+        return ProbeDrain(
+            begun_ns, span_ns, counted.launches, counted.calls, counted.errors, counted.copies,
+            memory, counted.collectives, names, samples, duty, self._take_lost(), counted.hits,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Detach and unload; a second call does nothing."""
+        self._attached.close()
+        while self._rings:
+            self._rings.pop().close()
+        self._object.close()
+
+    def _start(self, limits: ProbeLimits) -> None:
+        fd = self._object.map_fd
+        for place, row in enumerate(self._table.rows):
+            set_element(fd("rows"), struct.pack("<I", place), layout.encode_row(row))
+        self._readout = Readout(self._table, fd, self._cpus, limits)
+        self._memory = DeviceMemory(fd, limits)
+        self._threads = PerCpuMap(fd("threads"), 4, layout.THREAD_FIELDS, 1)
+        self._losses = PerCpuMap(fd("losses"), 4, len(layout.LOST), self._cpus)
+        self._rings = [Ring(fd("names")), Ring(fd("samples"))]
+
+    def _processes(self) -> set[tuple[int, int]]:
+        return self._readout.processes() | self._memory.processes()
+
+    def _forget(self, ended: set[tuple[int, int]]) -> None:
+        self._readout.forget(ended)
+        if not ended:
+            return
+        self._memory.forget(ended)
+        tgids = {tgid for tgid, _ in ended}
+        for keys, values in self._threads.batches():
+            of = (values[:, 0, 1] & np.uint64(0xFFFFFFFF)).tolist()
+            for key, tgid in zip(keys, of, strict=True):
+                if tgid in tgids:
+                    self._threads.delete(key.tobytes())
+        for tgid in tgids & self._sampled:
+            self.sample(ProcessKey(tgid, 0), False)
+
+    def _take_lost(self) -> dict[str, int]:
+        totals = self._losses.value(bytes(4)).sum(axis=0).astype(np.int64)
+        grown, self._lost = totals - self._lost, totals
+        return {name: n for name, n in zip(layout.LOST, grown.tolist(), strict=True) if n}
+
+
+def _load(table: ProbeTable, limits: ProbeLimits) -> BpfObject:
+    image = files(bpf).joinpath(f"objects/gpu.{platform.machine()}.bpf.o").read_bytes()
+    program = BpfObject(image)
+    try:
+        for name in _SIZED:
+            others = len(other_keys(name, table)) if name in GROWING else 0
+            program.set_max_entries(name, getattr(limits, name) + others)
+        program.set_max_entries("names", limits.names_bytes)
+        program.set_max_entries("samples", limits.samples_bytes)
+        for name in _PROGRAMS:
+            program.expect_attach_type(name, UPROBE_MULTI)
+        program.load()
+    except BaseException:
+        program.close()
+        raise
+    return program
+
+
+def _lives(tgid: int, start_ns: int) -> bool:
+    """Tell whether the process is there, and no other under its number."""
+    with suppress(OSError, ValueError, IndexError):
+        status = Path(f"/proc/{tgid}/stat").read_text(encoding="utf-8", errors="replace")
+        ticks = int(status.rpartition(")")[2].split()[19])
+        return ticks == layout.start_ticks(start_ns)
+    return False

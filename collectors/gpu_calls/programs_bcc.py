@@ -1,0 +1,351 @@
+"""Counts GPU calls through BCC, as root: for kernels without uprobe_multi or BTF.
+
+Entries, returns, bytes and errors of the same tables. Every place is a perf event with a program of
+its own, because a perf event hands no cookie to its program: the finished code is loaded again for
+each place with the place's number in it. Such an event takes a tenth of a second to detach, so a
+governor drops groups here and never switches them in turns.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import struct
+import threading
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import bpf
+from collectors.boot_clock import boottime_ns
+from collectors.bpf import bcc, uprobe_events
+from collectors.bpf.bpf_maps import PerCpuMap, possible_cpus, set_element
+from collectors.port import SourceUnavailable
+from collectors.records.gpu_calls import FileGroup
+from collectors.records.process import ProcessKey
+
+from . import layout
+from .bcc_code import SENTINEL, at_place
+from .counts import CallRow, ErrorRow, LaunchRow, ProbeDrain
+from .duty import DutyClock
+from .growth import GrowingMap
+from .limits import ProbeLimits
+from .meanings import Kind
+from .other_rows import other_keys
+from .plan import Attachment
+from .table import ProbeTable
+
+_MACHINES: Final = {"x86_64": "ARGUMENTS_X86_64", "aarch64": "ARGUMENTS_ARM64"}
+_COLUMNS: Final = ("calls", "nested", "returned", "failures", "bytes", "hits")
+_LOST: Final = ("call_rows", "error_rows")
+KPROBE: Final = 2
+ENTRY, RETURN = 0, 1
+_ANY_ATTACHMENT, _EVERY_PROCESS, _NO_COUNTER = -1, -1, 0
+_LAUNCHES: Final = frozenset({Kind.LAUNCH, Kind.GRAPH_LAUNCH})
+_MOST_FILES_EVER: Final = 1 << 31
+
+ABSENT: Final = (
+    "names of kernels and modules",
+    "grid, block and shared memory of launches",
+    "copies by direction and size",
+    "live and peak memory, bytes of pitched allocations",
+    "collectives by communicator",
+    "time inside calls",
+    "single calls and stacks",
+    "places with a semaphore (USDT)",
+    "start of a process that ended before the next drain",
+)
+"""What only the libbpf loader gives."""
+
+
+def unavailable() -> str | None:
+    """Say in one line why this loader cannot serve here, or None."""
+    if platform.machine() not in _MACHINES:
+        return f"expected x86_64 or aarch64, this is {platform.machine()}"
+    if os.geteuid():
+        return "expected root: perf events on user space need CAP_SYS_ADMIN"
+    return bcc.unavailable()
+
+
+class _Place(NamedTuple):
+    program_fd: int
+    event_fd: int
+    event: str
+
+
+class GpuPrograms:
+    """Compiled programs; nothing is probed until `attach`."""
+
+    def __init__(self, table: ProbeTable, limits: ProbeLimits | None = None) -> None:
+        """Compile, in about a second. Raises SourceUnavailable."""
+        reason = unavailable()
+        if reason:
+            raise SourceUnavailable(reason)
+        uprobe_events.remove_stale()
+        limits = limits or ProbeLimits()
+        self._table = table
+        self._places: dict[FileGroup, list[_Place]] = {}
+        self._starts: dict[int, int] = {}
+        self._lost = (0,) * len(_LOST)
+        self._duty = DutyClock(boottime_ns())
+        self._lock = threading.Lock()
+        others = {name: other_keys(name, table) for name in ("launches", "calls", "errors")}
+        others["calls"] = _widened(others["calls"])
+        sizes = {
+            "calls": limits.launches + limits.calls + len(others["calls"]),
+            "errors": limits.errors + len(others["errors"]),
+        }
+        self._program = bcc.compile_program(source_text(), _flags(sizes, limits))
+        try:
+            self._start(sizes, others)
+        except BaseException:
+            self.close()
+            raise
+
+    def attach(self, file: int, path: str, attachments: Sequence[Attachment]) -> None:
+        """Probe a file for every process, those that are yet to start included; from any thread.
+
+        file            index under which its counts come: 1 or more
+        attachments     of groups that are not attached to this file yet
+        Raises          SourceUnavailable; then none of them is attached
+        """
+        if not 1 <= file < _MOST_FILES_EVER:
+            raise ValueError(f"expected a file of 1 or more, got {file}")
+        groups = {FileGroup(file, one.group) for one in attachments}
+        with self._lock:
+            taken = groups & self._places.keys()
+            if taken:
+                raise ValueError(f"expected groups that are not attached yet, got {sorted(taken)}")
+            try:
+                # Returns first: a call that is entered then is sure to be seen returning.
+                for one in sorted(attachments, key=lambda one: not one.returns):
+                    self._attach_all(FileGroup(file, one.group), path, one)
+            except BaseException:
+                for file_group in groups & self._places.keys():
+                    _close(self._places.pop(file_group))
+                raise
+            now_ns = boottime_ns()
+            for file_group in groups & self._places.keys():
+                self._duty.attached(file_group, now_ns)
+
+    def detach(self, file_group: FileGroup) -> None:
+        """Stop probing one group of a file; one that is not attached is no error."""
+        self.detach_all([file_group])
+
+    def detach_all(self, file_groups: Collection[FileGroup]) -> None:
+        """Stop probing several groups at once."""
+        with self._lock:
+            places: list[_Place] = []
+            for file_group in self._places.keys() & set(file_groups):
+                self._duty.detached(file_group, boottime_ns())
+                places += self._places.pop(file_group)
+            _close(places)
+
+    @property
+    def attached(self) -> frozenset[FileGroup]:
+        """What is attached at this moment."""
+        return frozenset(list(self._places))
+
+    def sample(self, process: ProcessKey, on: bool, stacks: bool = False) -> None:
+        """Refuse: these programs give no single calls. Raises SourceUnavailable."""
+        if on:
+            what = "stacks" if stacks else "single calls"
+            raise SourceUnavailable(f"{what} of {process.pid}: need the libbpf loader")
+
+    def stack(self, stack_id: int) -> tuple[int, ...]:  # noqa: ARG002 - the libbpf loader's port
+        """Give nothing: there are no stacks."""
+        return ()
+
+    def drain(self, now_ns: int) -> ProbeDrain:
+        """Give everything since the last drain. Raises SourceUnavailable."""
+        launches, calls, hits = self._read_calls()
+        errors = tuple(self._read_errors())
+        ended = {one for one in self._calls.processes() if _start_ns(one[0]) is None}
+        for growing in (self._calls, self._errors):
+            growing.forget(ended)
+        for pid, _ in ended:
+            self._starts.pop(pid, None)
+        with self._lock:
+            begun_ns, span_ns, duty = self._duty.take(now_ns)
+        return ProbeDrain(
+            begun_ns,
+            span_ns,
+            launches=launches,
+            calls=calls,
+            errors=errors,
+            duty=duty,
+            lost=self._take_lost(),
+            hits=hits,
+        )
+
+    def close(self) -> None:
+        """Detach and unload; a second call does nothing."""
+        with self._lock:
+            _close([place for places in self._places.values() for place in places])
+            self._places.clear()
+            program, self._program = self._program, None
+            if program is not None:
+                program.cleanup()
+
+    def _start(self, sizes: dict[str, int], others: dict[str, list[bytes]]) -> None:
+        program = self._program
+
+        def fd(name: str) -> int:
+            return int(program[name.encode()].map_fd)
+
+        for index, row in enumerate(self._table.rows):
+            set_element(fd("rows"), struct.pack("<I", index), layout.encode_row(row))
+        cpus = possible_cpus()
+        calls = PerCpuMap(
+            fd("calls"), layout.LAUNCH_KEY.itemsize, len(_COLUMNS), cpus, sizes["calls"]
+        )
+        errors = PerCpuMap(fd("errors"), layout.ERROR_KEY.itemsize, 1, cpus, sizes["errors"])
+        for source, keys in ((calls, others["calls"]), (errors, others["errors"])):
+            for key in keys:
+                source.set_zero(key)
+        self._calls = GrowingMap(calls, layout.LAUNCH_KEY, _COLUMNS)
+        self._errors = GrowingMap(errors, layout.ERROR_KEY, layout.ERROR_ROW)
+        self._losses = PerCpuMap(fd("losses"), 4, 1, cpus)
+        self._code = {
+            ENTRY: program.dump_func(b"on_entry"),
+            RETURN: program.dump_func(b"on_return"),
+        }
+
+    def _attach_all(self, file_group: FileGroup, path: str, one: Attachment) -> None:
+        semaphores = one.semaphores or (0,) * len(one.offsets)
+        for offset, row, semaphore in zip(one.offsets, one.rows, semaphores, strict=True):
+            if not semaphore:  # BCC counts up a semaphore in one process only
+                place = self._attach_one(path, offset, file_group.file, row, one.returns)
+                self._places.setdefault(file_group, []).append(place)
+
+    def _attach_one(self, path: str, offset: int, file: int, row: int, returns: bool) -> _Place:
+        kind = RETURN if returns else ENTRY
+        code = at_place(self._code[kind], layout.cookie(file, 0, row))
+        library, module = bcc.library(), self._program.module
+        name = b"on_return" if returns else b"on_entry"
+        program_fd = library.bcc_func_load(
+            module, KPROBE, name, ctypes.create_string_buffer(code, len(code)), len(code),
+            library.bpf_module_license(module), library.bpf_module_kern_version(module),
+            0, None, 0, None, _ANY_ATTACHMENT,
+        )  # fmt: skip
+        if program_fd < 0:
+            reason = os.strerror(ctypes.get_errno())
+            raise SourceUnavailable(f"cannot load a BCC program: {reason}")
+        event = uprobe_events.event_name(file, offset, returns)
+        event_fd = library.bpf_attach_uprobe(
+            program_fd, kind, event.encode(), os.fsencode(path), offset, _EVERY_PROCESS, _NO_COUNTER
+        )
+        if event_fd < 0:
+            os.close(program_fd)
+            uprobe_events.remove([event])
+            raise SourceUnavailable(f"cannot attach to {path} through BCC: see the kernel's log")
+        return _Place(program_fd, event_fd, event)
+
+    def _read_calls(
+        self,
+    ) -> tuple[tuple[LaunchRow, ...], tuple[CallRow, ...], dict[tuple[FileGroup, ProcessKey], int]]:
+        launches: list[LaunchRow] = []
+        summed: defaultdict[tuple[ProcessKey, int, int], list[int]]
+        summed = defaultdict(lambda: [0] * len(_COLUMNS))
+        hits: defaultdict[tuple[FileGroup, ProcessKey], int] = defaultdict(int)
+        keys, growth = self._calls.grown()
+        for (_, tgid, file, kernel, index), counts in zip(
+            keys.tolist(), growth.tolist(), strict=True
+        ):
+            row, process = self._table.rows[index], self._process(tgid)
+            into = summed[process, file, index]
+            into[:] = [a + b for a, b in zip(into, counts, strict=True)]
+            if row.kind in _LAUNCHES and counts[0]:
+                launches.append(LaunchRow(process, file, kernel, row.id, counts[0], 0, 0, 0))
+        calls = []
+        for (process, file, index), counts in summed.items():
+            row, (n, nested, returned, failures, size, other) = self._table.rows[index], counts
+            calls.append(CallRow(process, file, row.id, n, nested, returned, failures, 0, size))
+            hits[FileGroup(file, row.group), process] += n + nested
+            if returned + other:
+                hits[FileGroup(file, row.return_group), process] += returned + other
+        return tuple(launches), tuple(calls), dict(hits)
+
+    def _read_errors(self) -> list[ErrorRow]:
+        keys, growth = self._errors.grown()
+        return [
+            ErrorRow(self._process(tgid), file, self._table.rows[index].id, code, failures)
+            for (_, tgid, file, index, code), (failures,) in zip(
+                keys.tolist(), growth.tolist(), strict=True
+            )
+        ]
+
+    def _process(self, tgid: int) -> ProcessKey:
+        """Name a process: its start comes from /proc, 0 where it has ended unseen."""
+        if not tgid:
+            return ProcessKey(0, 0)
+        start_ns = _start_ns(tgid)
+        if start_ns is not None:
+            self._starts[tgid] = start_ns
+        return ProcessKey(tgid, self._starts.get(tgid, 0))
+
+    def _take_lost(self) -> dict[str, int]:
+        totals = tuple(
+            int(self._losses.value(struct.pack("<I", place)).sum()) for place in range(len(_LOST))
+        )
+        grown = {
+            name: new - old
+            for name, new, old in zip(_LOST, totals, self._lost, strict=True)
+            if new > old
+        }
+        self._lost = totals
+        return grown
+
+
+def source_text() -> str:
+    """Join the layouts, the argument decoder and the programs."""
+    folder = files(bpf)
+    texts = [
+        "#include <uapi/linux/ptrace.h>\n",
+        folder.joinpath("include/gpu.h").read_text(encoding="utf-8"),
+        "#define READ_USER(to, bytes, from) bpf_probe_read_user(to, bytes, (const void *)(from))\n",
+        folder.joinpath("include/arguments.h").read_text(encoding="utf-8"),
+        folder.joinpath("bcc/gpu.c").read_text(encoding="utf-8"),
+    ]
+    return "".join(texts)
+
+
+def _flags(sizes: dict[str, int], limits: ProbeLimits) -> list[str]:
+    return [
+        f"-D{_MACHINES[platform.machine()]}",
+        f'-DPROGRAM_PLACE="{SENTINEL:#x}"',
+        f"-DCALL_ROWS={sizes['calls']}",
+        f"-DERROR_ROWS={sizes['errors']}",
+        f"-DTHREAD_ROWS={limits.threads}",
+        "-w",
+    ]
+
+
+def _widened(keys: list[bytes]) -> list[bytes]:
+    """Give keys of calls the kernel that launches have: none."""
+    head = layout.PROCESS.itemsize
+    return [key[:head] + bytes(8) + key[head:] for key in keys]
+
+
+def _close(places: Sequence[_Place]) -> None:
+    """Detach; each waits for the kernel's grace periods: together they wait once."""
+    if not places:
+        return
+    with ThreadPoolExecutor(min(len(places), 64)) as pool:
+        list(pool.map(os.close, (place.event_fd for place in places)))
+    for place in places:
+        os.close(place.program_fd)
+    uprobe_events.remove([place.event for place in places])
+
+
+def _start_ns(tgid: int) -> int | None:
+    try:
+        status = Path(f"/proc/{tgid}/stat").read_text(encoding="utf-8", errors="replace")
+        ticks = int(status.rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
+    return layout.process_key(tgid, ticks * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))).start_ns

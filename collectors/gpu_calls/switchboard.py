@@ -1,0 +1,135 @@
+"""Keeps what is attached in step with what is wanted: files as they are found, groups as the
+governor switches them. From any thread.
+
+The stall of a place is the time that its part of the attaching call took, by the number of probed
+places: while it runs, a thread of the target that faults or maps memory waits for it. The grace
+periods of detaching stop nobody and are left out (measured on a stub that only calls: attaching and
+detaching together held it up for about as long as attaching took).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from collectors.gpu_calls.found_files import FileFound
+from collectors.port import SourceUnavailable
+from collectors.records.gpu_calls import FileGroup, Group
+
+from .plan import Attachment
+
+_SMOOTHING: Final = 0.5
+
+
+class Links(Protocol):
+    """The part of `GpuPrograms` that attaches."""
+
+    @property
+    def attached(self) -> frozenset[FileGroup]: ...
+    def attach(self, file: int, path: str, attachments: Sequence[Attachment], /) -> None: ...
+    def detach_all(self, file_groups: Collection[FileGroup], /) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: str
+    attachments: tuple[Attachment, ...]
+
+    def groups(self) -> frozenset[Group]:
+        return frozenset(one.group for one in self.attachments)
+
+
+class Switchboard:
+    """Every probed file, and which groups are wanted on all of them."""
+
+    def __init__(self, links: Links, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+        """Begin without files, every group wanted."""
+        self._links, self._clock = links, clock
+        self._files: dict[int, _File] = {}
+        self._wanted = frozenset(Group)
+        self._refused: set[FileGroup] = set()
+        self._stalls: dict[FileGroup, int] = {}
+        self._one_at_a_time = threading.Lock()
+        self.failures: Counter[str] = Counter()
+        """Attachings that the kernel refused, by the reason's first words."""
+
+    def add(self, found: FileFound) -> None:
+        """Take in a file and attach what is wanted now."""
+        with self._one_at_a_time:
+            self._files[found.file] = _File(found.open_path, found.plan.attachments)
+            self._attach(found.file, self._wanted)
+
+    def remove(self, file: int) -> None:
+        """Detach from a file and forget it."""
+        with self._one_at_a_time:
+            self._files.pop(file, None)
+            self._links.detach_all([one for one in self._links.attached if one.file == file])
+            self._refused = {one for one in self._refused if one.file != file}
+            self._stalls = {one: ns for one, ns in self._stalls.items() if one.file != file}
+
+    def follow(self, wanted: frozenset[Group]) -> None:
+        """Attach and detach until exactly these groups are attached wherever they can be.
+
+        A file that is found meanwhile waits for one system call, not for all.
+        """
+        with self._one_at_a_time:
+            self._wanted = wanted
+            surplus = [
+                one
+                for one in self._links.attached
+                if one.file in self._files and one.group not in wanted
+            ]
+            if surplus:
+                self._links.detach_all(surplus)
+        for file in self.files:
+            with self._one_at_a_time:
+                if file in self._files:
+                    self._attach(file, wanted)
+
+    @property
+    def files(self) -> tuple[int, ...]:
+        """Indices of the files."""
+        return tuple(self._files)
+
+    def places(self) -> dict[FileGroup, int]:
+        """Give each place that can be attached, with the stall of switching it once."""
+        with self._one_at_a_time:
+            return {
+                FileGroup(file, group): self._stalls.get(FileGroup(file, group), 0)
+                for file, known in self._files.items()
+                for group in known.groups()
+            }
+
+    def _attach(self, file: int, wanted: frozenset[Group]) -> None:
+        """Attach the groups that are missing, together: a call's entry and return begin at once."""
+        attached = self._links.attached
+        missing = [
+            one
+            for one in self._files[file].attachments
+            if one.group in wanted
+            and FileGroup(file, one.group) not in attached
+            and FileGroup(file, one.group) not in self._refused
+        ]
+        if not missing:
+            return
+        begun_ns = self._clock()
+        try:
+            self._links.attach(file, self._files[file].path, missing)
+        except SourceUnavailable as error:
+            self._refused |= {FileGroup(file, one.group) for one in missing}
+            self.failures[str(error).rpartition(": ")[2]] += 1
+            return
+        self._note_stall(file, missing, self._clock() - begun_ns)
+
+    def _note_stall(self, file: int, attached: Sequence[Attachment], took_ns: int) -> None:
+        whole = sum(len(one.offsets) for one in attached)
+        taken: Counter[FileGroup] = Counter()
+        for one in attached:
+            taken[FileGroup(file, one.group)] += took_ns * len(one.offsets) // whole
+        for place, took in taken.items():
+            before = self._stalls.get(place, took)
+            self._stalls[place] = round(before + _SMOOTHING * (took - before))

@@ -1,0 +1,1 @@
+"""The host by /proc and sysfs: counters, pressure, RDMA."""

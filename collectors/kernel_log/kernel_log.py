@@ -1,0 +1,155 @@
+"""The kernel's log: its records with bounds, and the XIDs in it.
+
+NVML tells only those XIDs that come while somebody listens. Records are text that others wrote:
+only what the kernel itself logged counts (facility 0, which user space cannot claim), and rules
+match a message from its beginning, so that a process name inside it says nothing.
+Source: Documentation/ABI/testing/dev-kmsg of the kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from collectors.records.gap import Gap, GapKind
+
+KMSG: Final = Path("/dev/kmsg")
+LONGEST_MESSAGE: Final = 1_024
+_HEADER: Final = re.compile(
+    rb"(?P<priority>\d{1,10}),(?P<seq>\d{1,20}),(?P<us>\d{1,20}),[^;\n]{0,200};"
+)
+_XID: Final = re.compile(
+    r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]{4,20})(?: GPU-I:[0-9A-Fa-f]{1,4})?\): (\d{1,4})\b",
+    re.ASCII,
+)
+_READS: Final = 1_000
+_MOST_READS: Final = 1 << 18
+_RECORD_BYTES: Final = 8_192
+"""A read shorter than a record fails; the kernel's own limit is below this."""
+_FACILITY_SHIFT: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """One record: its number, its level (0 emergency to 7 debug), its message as the kernel's."""
+
+    seq: int
+    level: int
+    message: str
+
+
+def parse_record(line: bytes) -> LogRecord | None:
+    """Read a record's first line; None for what is no record of the kernel itself."""
+    header = _HEADER.match(line)
+    if header is None:
+        return None
+    priority = int(header["priority"])
+    if priority >> _FACILITY_SHIFT:
+        return None
+    message = line[header.end() : header.end() + LONGEST_MESSAGE]
+    return LogRecord(int(header["seq"]), priority & 7, message.decode("ascii", "replace").rstrip())
+
+
+def sequence(line: bytes) -> int | None:
+    """Give a record's number, whoever logged it."""
+    header = _HEADER.match(line)
+    return None if header is None else int(header["seq"])
+
+
+class KernelLog:
+    """A reader of the log: from its oldest record, or only what comes from now on."""
+
+    def __init__(self, path: Path = KMSG, *, from_now: bool = False) -> None:
+        """Open the log. Raises OSError."""
+        self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._rest = b""
+        self._next: int | None = None
+        self.at_end = False
+        """The last read found no more."""
+        self.lost = 0
+        """Records that were overwritten before they were read."""
+        self.malformed = 0
+        """Lines that are no record."""
+        if from_now:
+            with suppress(OSError):  # a pipe has no past
+                os.lseek(self._fd, 0, os.SEEK_END)
+
+    def read(self, most: int) -> list[LogRecord]:
+        """Give what at most so many reads find now, without waiting. Raises OSError."""
+        records: list[LogRecord] = []
+        self.at_end = False
+        for _ in range(most):
+            try:
+                part = os.read(self._fd, _RECORD_BYTES)
+            except BlockingIOError:
+                self.at_end = True
+                break
+            except BrokenPipeError:  # overwritten meanwhile: the next number says how many
+                continue
+            if not part:
+                self.at_end = True
+                break
+            records += self._records(part)
+        return records
+
+    def close(self) -> None:
+        """Let the log go; a second call does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+
+    def _records(self, part: bytes) -> list[LogRecord]:
+        """Cut into lines; /dev/kmsg gives whole records, a pipe may cut them anywhere."""
+        *lines, self._rest = (self._rest + part).split(b"\n")
+        if len(self._rest) > _RECORD_BYTES:
+            self._rest = b""
+            self.malformed += 1
+        found = [self._record(line) for line in lines if line and not line.startswith(b" ")]
+        return [record for record in found if record is not None]
+
+    def _record(self, line: bytes) -> LogRecord | None:
+        seq = sequence(line)
+        if seq is None:
+            self.malformed += 1
+            return None
+        if self._next is not None and seq > self._next:
+            self.lost += seq - self._next
+        self._next = seq + 1
+        return parse_record(line)
+
+
+def xid_of(message: str) -> tuple[str, int] | None:
+    """Give (PCI address, XID) of the driver's message, None of any other."""
+    found = _XID.match(message)
+    return None if found is None else (found[1], int(found[2]))
+
+
+def kernel_xids(log: Path = KMSG) -> list[tuple[str, int]] | Gap:
+    """Give (PCI address, XID) of each that the log still holds, oldest first, or why not."""
+    try:
+        reader = KernelLog(log)
+    except OSError as error:
+        return log_gap(log, error)
+    found: list[tuple[str, int]] = []
+    try:
+        for _ in range(_MOST_READS // _READS):
+            xids = (xid_of(record.message) for record in reader.read(_READS))
+            found += [xid for xid in xids if xid is not None]
+            if reader.at_end:
+                break
+    except OSError as error:
+        return log_gap(log, error)
+    finally:
+        reader.close()
+    return found
+
+
+def log_gap(log: Path, error: OSError) -> Gap:
+    """Say why a log cannot be read, and who may."""
+    if isinstance(error, PermissionError):
+        return Gap(GapKind.NO_PERMISSION, f"{log}: not allowed (root or CAP_SYSLOG reads it)")
+    return Gap(GapKind.FAILED, f"{log}: {error.strerror}")

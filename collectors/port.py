@@ -1,0 +1,169 @@
+"""What every source of measurements offers to the agent, and the place where sources are listed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from .records.activity import Record
+
+
+class SourceUnavailable(Exception):
+    """The world failed a source: one line says what was expected and what came."""
+
+
+class Source(Protocol):
+    """One way to see what this host does. No method blocks for long: a shell calls them in turn."""
+
+    @property
+    def name(self) -> str:
+        """Short name for logs and counters."""
+        ...
+
+    def probe(self) -> str | None:
+        """Say in one line why this source is absent on this host, or None when it can start."""
+        ...
+
+    def start(self) -> None:
+        """Open what is needed. Raises SourceUnavailable."""
+        ...
+
+    def drain(self, now_boottime_ns: int) -> Iterable[Record]:
+        """Yield what was measured up to now and not handed out before. Raises SourceUnavailable."""
+        ...
+
+    def stop(self) -> None:
+        """Release everything; a second call does nothing."""
+        ...
+
+
+@runtime_checkable
+class Listener(Protocol):
+    """A source that measures nothing itself: it hears what those before it handed out."""
+
+    @property
+    def name(self) -> str:
+        """As of `Source`."""
+        ...
+
+    def hear(self, source: Source, records: Sequence[Record], now_boottime_ns: int) -> None:
+        """Take note of one drain of another source; what comes of it is drained in turn."""
+        ...
+
+    def rest(self) -> Iterable[Record]:
+        """Give what was held back, once, before it is stopped."""
+        ...
+
+
+SourceFactory = Callable[[], Source]
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """A source that will not run, and the line that says why."""
+
+    source: str
+    reason: str
+
+
+class SourceRegistry:
+    """Sources by name, in the order they are asked: a new source is one `register` call."""
+
+    def __init__(self) -> None:
+        self._factories: dict[str, SourceFactory] = {}
+        self._settings: dict[str, Hashable] = {}
+
+    def register(self, name: str, factory: SourceFactory, settings: Hashable = None) -> None:
+        """Add a source, and what it is made from: other settings make it another source.
+
+        Raises      ValueError when the name is taken
+        """
+        if name in self._factories:
+            raise ValueError(f"a source named {name!r} is registered already")
+        self._factories[name] = factory
+        self._settings[name] = settings
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._factories)
+
+    def make(self, name: str) -> Source:
+        """Make one source without starting it. Raises KeyError for a name that is not there."""
+        return self._factories[name]()
+
+    def settings(self, name: str) -> Hashable:
+        """Give what a source is made from. Raises KeyError for a name that is not there."""
+        return self._settings[name]
+
+    def start(self, name: str) -> Source | Absence:
+        """Make and start one source, or say why this host lacks it."""
+        source = self.make(name)
+        reason = _failure_to_start(source)
+        return source if reason is None else Absence(name, reason)
+
+    def start_all(self) -> tuple[list[Source], list[Absence]]:
+        """Start every source that this host has; the others come back with their reason."""
+        running: list[Source] = []
+        absent: list[Absence] = []
+        for name in self._factories:
+            source = self.start(name)
+            if isinstance(source, Absence):
+                absent.append(source)
+            else:
+                running.append(source)
+        return running, absent
+
+
+def guarded(source: Source, now_boottime_ns: int) -> Iterator[Record]:
+    """Drain a source; whatever breaks there is its failure, and the agent's other parts go on.
+
+    Users of a host choose the names and files that sources read. The error's own text may hold
+    them, so that its kind alone is told.
+
+    Raises      SourceUnavailable
+    """
+    try:
+        yield from source.drain(now_boottime_ns)
+    except SourceUnavailable:
+        raise
+    except Exception as error:  # noqa: BLE001 (see above)
+        raise SourceUnavailable(_broken(source, error)) from None
+
+
+def told(listener: Listener, source: Source, records: Sequence[Record], now_ns: int) -> str | None:
+    """Tell a listener of a drain; give its failure in one line, which is its own alone."""
+    try:
+        listener.hear(source, records, now_ns)
+    except SourceUnavailable as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001 (as in `guarded`)
+        return _broken(listener, error)
+    return None
+
+
+def rest_of(listener: Listener) -> list[Record]:
+    """Ask a listener for what it held back; one that breaks has nothing."""
+    try:
+        return list(listener.rest())
+    except Exception:  # noqa: BLE001 (as in `guarded`; the agent is stopping)
+        return []
+
+
+def _failure_to_start(source: Source) -> str | None:
+    try:
+        reason = source.probe()
+        if reason is None:
+            source.start()
+    except SourceUnavailable as error:
+        source.stop()
+        return str(error)
+    except Exception as error:  # noqa: BLE001 (what breaks is one source)
+        with suppress(Exception):
+            source.stop()
+        return _broken(source, error)
+    return reason
+
+
+def _broken(source: Source | Listener, error: Exception) -> str:
+    return f"{source.name}: broken by {type(error).__name__}"

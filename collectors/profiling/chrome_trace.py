@@ -1,0 +1,111 @@
+"""The profile as trace events, for chrome://tracing and Perfetto: written as the calls come.
+
+Each thread has a track with its calls. Each stream has one with the moments at which work was
+given to it; when the GPU did that work is not seen from here. Times are microseconds since the
+profile began.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, BinaryIO, Final
+
+from collectors.gpu_calls.meanings import Kind
+
+from .calls import NamedCall, Subject
+
+MOST_CALLS: Final = 2_000_000
+"""About 700 MB of text, 40 MB compressed; further calls are counted, not written."""
+
+_CATEGORIES: Final = {
+    Kind.LAUNCH: "launch",
+    Kind.GRAPH_LAUNCH: "launch",
+    Kind.COPY: "copy",
+    Kind.MEMSET: "memset",
+    Kind.WAIT: "wait",
+    Kind.ALLOCATE: "memory",
+    Kind.FREE: "memory",
+    Kind.COLLECTIVE: "collective",
+    Kind.NAME: "load",
+}
+_STREAMS_PID: Final = 1 << 31
+"""Beyond every process id: the tracks of the streams are a process of their own."""
+
+
+class ChromeTraceWriter:
+    """Writes JSON to a file, call by call."""
+
+    def __init__(self, out: BinaryIO, begun_ns: int, most_calls: int = MOST_CALLS) -> None:
+        self._out, self._begun_ns, self._most = out, begun_ns, most_calls
+        self._calls = self._left_out = 0
+        self._streams: dict[int, int] = {}
+        self._separator = b""
+        self._out.write(b'{"displayTimeUnit":"ns","traceEvents":[')
+
+    def add(self, calls: list[NamedCall]) -> None:
+        """Write calls."""
+        for call in calls:
+            if self._calls >= self._most:
+                self._left_out += 1
+                continue
+            self._calls += 1
+            self._call(call)
+
+    def finish(self, subject: Subject) -> None:
+        """Write names of threads and streams, and what the trace is of."""
+        self._name("process_name", subject.pid, 0, f"{subject.name} ({subject.pid})")
+        for thread, name in subject.threads.items():
+            self._name("thread_name", subject.pid, thread, name)
+        if self._streams:
+            self._name("process_name", _STREAMS_PID, 0, f"streams of {subject.pid}, as given work")
+        for stream, track in self._streams.items():
+            title = f"stream {stream:#x}" if stream else "default stream"
+            self._name("thread_name", _STREAMS_PID, track, title)
+        about = {
+            "clock": "CLOCK_BOOTTIME",
+            "begun_boottime_ns": subject.begun_ns,
+            "begun_unix_ns": subject.unix_ns,
+            "duration_ns": subject.ended_ns - subject.begun_ns,
+            "calls": self._calls,
+            "calls_not_written": self._left_out,
+            "lost": subject.lost,
+        }
+        self._out.write(b'],"otherData":' + _json(about) + b"}\n")
+
+    def _call(self, call: NamedCall) -> None:
+        sample, name = call.sample, _clean(call.title)
+        category = _CATEGORIES.get(call.kind, "call")
+        begun = (sample.boottime_ns - self._begun_ns) / 1000
+        args: dict[str, Any] = {"call": sample.call, "correlation": sample.correlation}
+        if call.kind in {Kind.COPY, Kind.MEMSET, Kind.ALLOCATE, Kind.COLLECTIVE}:
+            args["bytes"] = sample.bytes
+        if call.on_stream:
+            args["stream"] = f"{sample.stream:#x}"
+        for handle, value in (("graph", sample.graph), ("event", sample.event)):
+            if value:
+                args[handle] = f"{value:#x}"
+        common = {"name": name, "cat": category, "ts": begun, "args": args}
+        spent = sample.duration_ns / 1000
+        self._event(
+            common | {"ph": "X", "dur": spent, "pid": sample.process.pid, "tid": sample.thread}
+        )
+        if call.on_stream:
+            track = self._streams.setdefault(sample.stream, len(self._streams) + 1)
+            self._event(common | {"ph": "i", "s": "t", "pid": _STREAMS_PID, "tid": track})
+
+    def _name(self, what: str, pid: int, tid: int, name: str) -> None:
+        args = {"name": _clean(name)}
+        self._event({"name": what, "ph": "M", "pid": pid, "tid": tid, "args": args})
+
+    def _event(self, event: dict[str, Any]) -> None:
+        self._out.write(self._separator + b"\n" + _json(event))
+        self._separator = b","
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _clean(text: str) -> str:
+    """Names come from processes: no lone surrogates, which readers refuse."""
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,121 @@
+"""The profile in pprof's format: calls added up by stack, launched kernel and thread."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import BinaryIO, Final
+
+from collectors.binaries.proc_maps import Module, Modules
+
+from .calls import LAUNCHES, NamedCall, Subject
+from .pprof_pb2 import Profile
+
+MOST_STACKS: Final = 200_000
+"""Distinct samples; the calls of others are added up under `REST`."""
+REST: Final = "(the rest)"
+
+SAMPLE_TYPES: Final = (("gpu_kernel_launches", "count"), ("api_time", "nanoseconds"))
+
+_Place = tuple[str, str, int, tuple[int, ...]]
+_REST: Final[_Place] = (REST, "", 0, ())
+
+
+class PprofWriter:
+    """Adds calls up; the bytes are written at the end, not compressed.
+
+    A sample's stack is the kernel, the call, then the user's stack; its label is the thread.
+    """
+
+    def __init__(self, out: BinaryIO, most_stacks: int = MOST_STACKS) -> None:
+        self._out, self._most = out, most_stacks
+        self._launches: Counter[_Place] = Counter()
+        self._time_ns: Counter[_Place] = Counter()
+
+    def add(self, calls: list[NamedCall]) -> None:
+        """Take calls."""
+        for call in calls:
+            place = (call.kernel, call.sample.call, call.sample.thread, call.stack)
+            if place not in self._time_ns and len(self._time_ns) >= self._most:
+                place = _REST
+            self._launches[place] += call.kind in LAUNCHES
+            self._time_ns[place] += call.sample.duration_ns
+
+    def finish(self, subject: Subject) -> None:
+        """Write the profile."""
+        builder = _Builder(subject)
+        for place, spent_ns in self._time_ns.items():
+            builder.sample(place, (self._launches[place], spent_ns))
+        self._out.write(builder.profile.SerializeToString(deterministic=True))
+
+
+class _Builder:
+    """Numbers strings, functions, locations and mappings as they are first used."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.profile = Profile()
+        self._strings: dict[str, int] = {}
+        self._locations: dict[str | int, int] = {}
+        self._mappings: dict[Module, int] = {}
+        self._string("")
+        self._modules = Modules(module for module, _ in subject.modules)
+        self._build_ids = dict(subject.modules)
+        self._thread = self._string("thread")
+        for kind, unit in SAMPLE_TYPES:
+            self.profile.sample_types.add(type=self._string(kind), unit=self._string(unit))
+        self.profile.default_sample_type = self._string(SAMPLE_TYPES[0][0])
+        self.profile.time_nanos = subject.unix_ns
+        self.profile.duration_nanos = subject.ended_ns - subject.begun_ns
+        lost = ", ".join(f"{what} {count}" for what, count in sorted(subject.lost.items()))
+        for line in (f"GPU calls of {subject.name} ({subject.pid})", f"lost: {lost or 'nothing'}"):
+            self.profile.comments.append(self._string(line))
+        for module, _ in subject.modules[:1]:
+            self._mapping(module)  # the first mapping is taken for the program
+
+    def sample(self, place: _Place, values: tuple[int, int]) -> None:
+        """Add one sample."""
+        kernel, call, thread, stack = place
+        names = [self._named(name) for name in (kernel, call) if name]
+        # A return address stands behind its call: one byte before it is in the right line.
+        frames = [self._address(at - (number > 0)) for number, at in enumerate(stack)]
+        one = self.profile.samples.add(location_ids=[*names, *frames], values=values)
+        one.labels.add(key=self._thread, num=thread)
+
+    def _named(self, name: str) -> int:
+        """Give the location of a kernel or call: it has a name and no address."""
+        if name not in self._locations:
+            self._locations[name] = len(self._locations) + 1
+            function = len(self.profile.functions) + 1
+            text = self._string(name)
+            self.profile.functions.add(id=function, name=text, system_name=text)
+            self.profile.locations.add(id=self._locations[name]).lines.add(function_id=function)
+        return self._locations[name]
+
+    def _address(self, address: int) -> int:
+        if address not in self._locations:
+            self._locations[address] = len(self._locations) + 1
+            module = self._modules.find(address)
+            mapping = self._mapping(module) if module is not None else 0
+            self.profile.locations.add(
+                id=self._locations[address], mapping_id=mapping, address=address
+            )
+        return self._locations[address]
+
+    def _mapping(self, module: Module) -> int:
+        if module not in self._mappings:
+            self._mappings[module] = len(self._mappings) + 1
+            self.profile.mappings.add(
+                id=self._mappings[module],
+                memory_start=module.start,
+                memory_limit=module.end,
+                file_offset=module.offset,
+                filename=self._string(module.path),
+                build_id=self._string(self._build_ids.get(module, "")),
+            )
+        return self._mappings[module]
+
+    def _string(self, text: str) -> int:
+        clean = text.encode("utf-8", "replace").decode()  # paths may hold any byte
+        if clean not in self._strings:
+            self._strings[clean] = len(self._strings)
+            self.profile.strings.append(clean)
+        return self._strings[clean]

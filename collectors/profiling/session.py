@@ -1,0 +1,152 @@
+"""Watches the GPU calls of one process: probes its libraries, for it alone, and takes each call."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from typing import Final, Self
+
+from collectors.boot_clock import boottime_ns
+from collectors.gpu_calls.counts import CallSample, ProbeDrain
+from collectors.gpu_calls.found_files import FileFound, FileGone, FoundFiles
+from collectors.gpu_calls.kernel_names import UNKNOWN, KernelNamer
+from collectors.gpu_calls.limits import ProbeLimits
+from collectors.gpu_calls.meanings import Kind, Meaning
+from collectors.gpu_calls.plan import PlanBook
+from collectors.gpu_calls.programs import GpuPrograms
+from collectors.gpu_calls.table import ProbeTable
+from collectors.records.gpu_calls import Group
+from collectors.records.process import ProcessKey
+
+from .calls import NamedCall, Subject
+from .target import NothingToProfile, Target
+
+_LOOK_NS: Final = 1_000_000_000
+_SAMPLES_BYTES: Final = 32 << 20
+"""A call is 120 bytes: a reader that comes four times a second takes a million of them a second."""
+_KEPT_STACKS: Final = 65_536
+
+
+class ProfileSession:
+    """Probes one process from `start` to `close`; `poll` at least four times a second."""
+
+    def __init__(self, pid: int, *, stacks: bool = True, proc: str = "/proc") -> None:
+        """Look at the process and load. Raises NothingToProfile, SourceUnavailable."""
+        self._table = ProbeTable.load()
+        self._rows = {row.id: row for row in self._table.rows}
+        self._stacks, self._known_stacks = stacks, dict[int, tuple[int, ...]]()
+        self._lost: dict[str, int] = {}
+        self._remarks: list[str] = []
+        self._look_ns = 0
+        self.files = self.calls = 0
+        with ExitStack() as stack:
+            self.target = Target(pid, proc)
+            stack.callback(self.target.close)
+            self._found = FoundFiles(PlanBook(self._table), proc)
+            stack.callback(self._found.close)
+            self._namer = KernelNamer(lambda _process: self.target.modules, proc=proc)
+            stack.callback(self._namer.close)
+            limits = ProbeLimits(samples_bytes=_SAMPLES_BYTES)
+            self._programs = GpuPrograms(self._table, limits, only=pid)
+            stack.callback(self._programs.close)
+            self._closing = stack.pop_all()
+        self.begun_ns = self._ended_ns = boottime_ns()
+        self._unix_ns = time.time_ns()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Probe what the process has mapped. Raises NothingToProfile, SourceUnavailable."""
+        self._look()
+        if not self.files:
+            remark = f": {self._remarks[0]}" if self._remarks else ""
+            raise NothingToProfile(
+                f"process {self.target.pid} ({self.target.name}) has no CUDA, HIP, NCCL or RCCL "
+                f"library mapped{remark}",
+                "start the profile once the program has loaded its GPU library",
+            )
+        self.begun_ns, self._unix_ns = boottime_ns(), time.time_ns()
+        self._programs.sample(self.target.process, True, self._stacks)
+
+    def poll(self) -> list[NamedCall]:
+        """Give the calls that ended since the last time. Raises SourceUnavailable."""
+        now_ns = boottime_ns()
+        if now_ns - self._look_ns >= _LOOK_NS:
+            self._look()
+        drain = self._programs.drain(now_ns)
+        for what, count in drain.lost.items():
+            self._lost[what] = self._lost.get(what, 0) + count
+        return self._named(drain)
+
+    def stop(self) -> list[NamedCall]:
+        """Take no more calls; give the last ones. Raises SourceUnavailable."""
+        self._ended_ns = boottime_ns()
+        self._programs.sample(self.target.process, False)
+        return self.poll()
+
+    @property
+    def lost(self) -> int:
+        """Calls that were made and could not be taken down."""
+        return self._lost.get("samples", 0)
+
+    def subject(self) -> Subject:
+        """Give what the profile is of, at its end."""
+        return Subject(
+            self.target.pid, self.target.name, self.begun_ns, self._unix_ns, self._ended_ns,
+            dict(self.target.threads), self.target.modules_with_build_ids(), dict(self._lost),
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Detach and let go of everything; a second call does nothing."""
+        self._closing.close()
+
+    def _look(self) -> None:
+        """Libraries may be loaded late, and threads come and go."""
+        self._look_ns = now_ns = boottime_ns()
+        for module in self.target.look():
+            for event in self._found.see(self.target.pid, module, 0, now_ns, 0):
+                self._attach(event)
+
+    def _attach(self, found: FileFound | FileGone) -> None:
+        if isinstance(found, FileGone):
+            for one in self._programs.attached:
+                if one.file == found.file:
+                    self._programs.detach(one)
+            return
+        if found.plan.remark:
+            self._remarks.append(f"{found.path} {found.plan.remark}")
+        # Calls that are only counted leave no sample: their probes would cost for nothing.
+        wanted = [one for one in found.plan.attachments if one.group is not Group.OTHER]
+        if wanted:
+            self._programs.attach(found.file, found.open_path, wanted)
+            self.files += 1
+
+    def _named(self, drain: ProbeDrain) -> list[NamedCall]:
+        self._namer.learn(drain.names)
+        samples = [one for one in drain.samples if one.process.pid == self.target.pid]
+        self.calls += len(samples)
+        names = self._namer.names([(one.process, one.kernel) for one in samples if one.kernel])
+        return [self._call(sample, names) for sample in samples]
+
+    def _call(self, sample: CallSample, names: dict[tuple[ProcessKey, int], str]) -> NamedCall:
+        row = self._rows[sample.call]
+        kernel = ""
+        if row.kind is Kind.LAUNCH:
+            kernel = names.get((sample.process, sample.kernel), UNKNOWN)
+            if kernel == UNKNOWN:  # two of them are not one kernel
+                kernel = f"{UNKNOWN} {sample.kernel:#x}"
+        elif row.kind is Kind.GRAPH_LAUNCH:
+            kernel = f"graph {sample.graph:#x}"
+        on_stream = Meaning.STREAM in row.arguments
+        return NamedCall(sample, row.kind, kernel, on_stream, self._stack(sample.stack_id))
+
+    def _stack(self, stack_id: int) -> tuple[int, ...]:
+        if stack_id < 0:
+            return ()
+        if stack_id not in self._known_stacks and len(self._known_stacks) < _KEPT_STACKS:
+            self._known_stacks[stack_id] = self._programs.stack(stack_id)
+        return self._known_stacks.get(stack_id, ())

@@ -1,0 +1,1 @@
+"""What collectors say. Imports no collector and nobody who reads them."""

@@ -1,0 +1,222 @@
+"""What the GPU-call source says of this host to its own views; local: it never leaves the host.
+
+A record covers one drain where every call was seen, and one governor period where calls were seen
+in turns: only over whole periods is a count over its share unbiased.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import sqrt
+from typing import NamedTuple
+
+from .process import ProcessKey
+
+
+class Group(StrEnum):
+    """Probes that are attached and dropped together, the first to be dropped last."""
+
+    LAUNCH = "launch"
+    LAUNCH_RESULT = "launch_result"
+    COLLECTIVE = "collective"
+    COPY = "copy"
+    SYNCHRONISE = "synchronise"
+    MEMORY = "memory"
+    NAME = "name"
+    OTHER = "other"
+
+
+class Direction(StrEnum):
+    """Direction of a copy, by cudaMemcpyKind and hipMemcpyKind 0 to 4."""
+
+    HOST_TO_HOST = "host_to_host"
+    HOST_TO_DEVICE = "host_to_device"
+    DEVICE_TO_HOST = "device_to_host"
+    DEVICE_TO_DEVICE = "device_to_device"
+    DEFAULT = "default"
+
+
+class FileGroup(NamedTuple):
+    """One group of probes on one file: what is attached, measured and switched as a whole."""
+
+    file: int
+    group: Group
+
+
+class Counted(NamedTuple):
+    """Calls that were seen, and how many there were.
+
+    value      estimate of all calls; equal to `seen` where everything was seen
+    variance   of `value`; infinite where nothing was attached
+    share      of the time that was seen, 0..1: the sampling rate
+    """
+
+    seen: int
+    value: float
+    variance: float
+    share: float
+
+    @classmethod
+    def exactly(cls, seen: int) -> Counted:
+        """Give the count of calls of which every one was seen."""
+        return cls(seen, float(seen), 0.0, 1.0)
+
+    @property
+    def error(self) -> float:
+        """Half of the 95 % interval."""
+        return 1.959964 * sqrt(self.variance)
+
+
+class Identity(NamedTuple):
+    """Which process: raw, so that it stays here; "" is unknown.
+
+    name          as the kernel has it (comm), or of the program's file
+    application   class of its kernel mix
+    """
+
+    name: str
+    container: str = ""
+    pod: str = ""
+    slurm_job: str = ""
+    application: str = ""
+
+
+class KernelCalls(NamedTuple):
+    """Launches of one kernel by one process; blocks and threads are sums over those seen."""
+
+    process: ProcessKey
+    kernel: str
+    family: str
+    launches: Counted
+    blocks: int
+    threads: int
+
+
+class CopyCalls(NamedTuple):
+    """Copies of one process in one direction; `bytes` and log2_bins are of those seen."""
+
+    direction: Direction
+    copies: Counted
+    bytes: int
+    log2_bins: tuple[tuple[int, int], ...]
+
+
+class CollectiveCalls(NamedTuple):
+    """Collectives of one kind on one communicator; sums over those seen.
+
+    communicator   handle in the process, 0: those without room
+    call           `all_reduce`, ...
+    duration_ns    inside the host's calls
+    """
+
+    communicator: int
+    call: str
+    calls: Counted
+    bytes: int
+    duration_ns: int
+
+
+class ErrorCalls(NamedTuple):
+    """Calls seen to fail with one code."""
+
+    call: str
+    code: int
+    failures: int
+
+
+class WaitCalls(NamedTuple):
+    """Calls that wait for the device; `wait_ns` of those seen, summed over threads."""
+
+    calls: Counted
+    wait_ns: int
+
+
+class MemoryState(NamedTuple):
+    """Device memory at the end of the span.
+
+    oldest_age_ns   age of the oldest allocation that was not freed, 0: none is live
+    untracked       allocations that found no room: live and peak are too small by these
+    """
+
+    live_bytes: int
+    peak_bytes: int
+    allocations: int
+    frees: int
+    oldest_age_ns: int
+    untracked: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessCalls:
+    """What one process called; launches are the sum over its kernels, graphs included."""
+
+    process: ProcessKey
+    identity: Identity
+    launches: Counted
+    waits: WaitCalls
+    copies: tuple[CopyCalls, ...] = ()
+    memory: MemoryState | None = None
+    collectives: tuple[CollectiveCalls, ...] = ()
+    errors: tuple[ErrorCalls, ...] = ()
+
+    def wait_share(self, span_ns: int) -> float:
+        """Give waiting time over wall time; above 1 where several threads wait."""
+        seen_ns = span_ns * self.waits.calls.share
+        return self.waits.wait_ns / seen_ns if seen_ns > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCalls:
+    """GPU calls of all processes in a span. A process whose memory is live is there each time.
+
+    shares   with which probability a call of each group was seen, the same for all rows; of a
+             group that is not named, every one was. Who is not in a record did nothing of what was
+             seen
+    """
+
+    boottime_ns: int
+    span_ns: int
+    processes: tuple[ProcessCalls, ...]
+    kernels: tuple[KernelCalls, ...]
+    shares: Mapping[Group, float] = field(default_factory=dict)
+
+    def share(self, group: Group) -> float:
+        """Give the probability with which a call of a group was seen."""
+        return self.shares.get(group, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class GovernorState:
+    """What the overhead governor does, once a period.
+
+    span_ns     the period's length
+    loader      `libbpf` or `bcc`
+    budget      share of the wall time of the worst-hit process that probes may take
+    duty        share of the period in which the groups in turns are attached
+    dropped     groups that are not attached, each with its reason
+    predicted   share of the worst-hit process that the period will cost, stalls included
+    measured    the same of the period that ended, or None in the first
+    worst       the worst-hit process of the period that ended
+    files       probed files
+    lost        what found no room, by what, in the period that ended
+    """
+
+    boottime_ns: int
+    span_ns: int
+    loader: str
+    budget: float
+    duty: float
+    steady: tuple[Group, ...]
+    in_turns: tuple[Group, ...]
+    dropped: Mapping[Group, str]
+    predicted: float
+    measured: float | None
+    worst: ProcessKey | None
+    files: int
+    lost: Mapping[str, int] = field(default_factory=dict)
+
+
+ProbeRecord = GpuCalls | GovernorState
+"""What views and history take from the source."""

@@ -1,0 +1,1 @@
+"""A recorded trace, played as this host's GPU activity."""

@@ -1,0 +1,1 @@
+"""Steps by named functions of programs."""

@@ -1,0 +1,255 @@
+"""Steps by named functions: each call of one ends a step, or is one.
+
+The kernel keeps a step's begin by thread and puts its end and length into a ring; this drains the
+ring once a second. Its records are local: diagnosis reads them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectors.bpf.cgroup_names import CgroupNames, hierarchy_of
+from collectors.bpf.mark_ring import MARK_FIELDS
+from collectors.port import Absence, SourceUnavailable
+from collectors.process_programs import ProgramNames
+from collectors.records.activity import RhythmKind, RhythmMarks, StepMarks, StepSource
+
+from .step_programs import THREAD_FIELDS, StepProbe, StepPrograms
+
+LOST: Final = "without it steps are taken from GPU calls or from the processes' rhythm"
+MOST_PROBES: Final = 64
+MOST_MARKS_A_DRAIN: Final = 4_000
+_STORM_DRAINS: Final = 3
+_MOST_PROCESSES: Final = 512
+"""Told of in one drain: the oldest, which nobody's flood of new ones can crowd out."""
+_MOST_LOOKS: Final = 512
+"""Processes that are looked for in /proc in one drain; with more, by turns."""
+_AT, _VALUE, _PROCESS, _START, _CGROUP, _WHAT, _ = range(len(MARK_FIELDS))
+_BEGAN, _, _TGID, _PROCESS_START, _LOST = range(len(THREAD_FIELDS))
+
+_File = tuple[int, int]
+_Owner = tuple[int, int, int]
+"""(pid, start, probe's number)"""
+
+
+class StepsSource:
+    """Needs CAP_BPF and CAP_PERFMON, or root; Linux 6.6 with BTF."""
+
+    name = "steps"
+
+    def __init__(self, probes: Sequence[StepProbe]) -> None:
+        if len(probes) > MOST_PROBES:
+            raise ValueError(f"expected at most {MOST_PROBES} step probes, got {len(probes)}")
+        self._probes = dict(enumerate(probes, 1))
+        self._programs: StepPrograms | None = None
+        self._files: dict[int, _File] = {}
+        self._refused: dict[int, tuple[_File | None, str]] = {}
+        self._cgroup_of: dict[_Owner, int] = {}
+        self._lost: dict[int, int] = {}
+        self._storms: dict[int, int] = {}
+        self._names = ProgramNames()
+        self._nameless: set[int] = set()
+        self._scanned = False
+        self._turn = 0
+
+    @property
+    def absent(self) -> list[Absence]:
+        """Probes that are attached to nothing: no file, no such function, called too often."""
+        return [
+            Absence(self._probes[number].title, reason)
+            for number, (_, reason) in sorted(self._refused.items())
+        ]
+
+    def probe(self) -> str | None:
+        """Say that nothing is to be probed; what the kernel lacks is said by `start`."""
+        return None if self._probes else "steps: no function is named"
+
+    def start(self) -> None:
+        """Load and attach to the files that are there. Raises SourceUnavailable."""
+        if self._programs is not None:
+            return
+        try:
+            root = hierarchy_of("cpu")
+            self._programs = StepPrograms(root.unified)
+        except SourceUnavailable as error:
+            raise SourceUnavailable(f"steps: {error}; {LOST}") from None
+        self._cgroups = CgroupNames(root.path)
+        self._attach(self._programs)
+
+    def drain(self, _now_boottime_ns: int) -> Iterable[StepMarks | RhythmMarks]:
+        """Yield the steps since the last call, and those that have not ended."""
+        if self._programs is None:
+            raise SourceUnavailable("steps: not started")
+        self._attach(self._programs)
+        return list(self._records(self._programs))
+
+    def stop(self) -> None:
+        """Detach everything; a second call does nothing."""
+        if self._programs is not None:
+            self._programs.close()
+            self._programs = None
+        self._files.clear()
+        self._refused.clear()
+        self._cgroup_of.clear()
+        self._lost.clear()
+        self._storms.clear()
+        self._nameless.clear()
+
+    def _attach(self, programs: StepPrograms) -> None:
+        """Attach to files that have come or were replaced: an inode is probed, not a path."""
+        for number, probe in self._probes.items():
+            file = _identity(probe.path)
+            if file is None:
+                # Deleted while it runs: its processes are marked on.
+                if number not in self._files:
+                    self._refused[number] = (None, f"{probe.path}: there is no such file")
+                continue
+            refused = self._refused.get(number)
+            if self._files.get(number) == file or (refused and refused[0] == file):
+                continue
+            try:
+                programs.detach(number)
+                self._files.pop(number, None)
+                programs.attach(number, probe)
+            except SourceUnavailable as error:
+                self._refused[number] = (file, str(error))
+            else:
+                self._files[number] = file
+                self._refused.pop(number, None)
+
+    def _records(self, programs: StepPrograms) -> Iterator[StepMarks | RhythmMarks]:
+        self._scanned = False
+        marks = programs.marks()
+        self._leave_storms(programs, marks[:, _WHAT])
+        began, lost = self._thread_states(programs)
+        groups = _by_owner(marks)
+        for owner, rows in groups.items():
+            self._cgroup_of[owner] = int(rows[-1, _CGROUP])
+        owners = sorted(groups.keys() | began.keys() | lost.keys(), key=lambda one: one[1])
+        for owner in owners[:_MOST_PROCESSES]:
+            rows = groups.get(owner, marks[:0])
+            rows = rows[np.argsort(rows[:, _AT], kind="stable")]
+            pid, start_ns, number = owner
+            kind = self._probes[number].kind
+            if kind is not None:
+                if len(rows):
+                    yield self._rhythm(owner, kind, rows, lost.get(owner, 0))
+                continue
+            yield StepMarks(
+                pid=pid,
+                start_ns=start_ns,
+                cgroup=self._cgroup_name(owner),
+                program=self._names.name(pid, start_ns),
+                probe=self._probes[number].title,
+                source=StepSource.UPROBE,
+                ended_ns=rows[:, _AT].astype(np.int64),
+                duration_ns=np.maximum(rows[:, _VALUE].astype(np.int64), 1),
+                lost=lost.get(owner, 0),
+                open_since_ns=began.get(owner),
+            )
+
+    def _rhythm(
+        self, owner: _Owner, kind: RhythmKind, rows: NDArray[np.uint64], lost: int
+    ) -> RhythmMarks:
+        """Give calls of which several make a step as marks of the process's rhythm."""
+        return RhythmMarks(
+            pid=owner[0],
+            start_ns=owner[1],
+            cgroup=self._cgroup_name(owner),
+            program=self._names.name(owner[0], owner[1]),
+            at_ns=rows[:, _AT].astype(np.int64),
+            kind=np.full(len(rows), kind, np.uint8),
+            thread=(rows[:, _PROCESS] & np.uint64(0xFFFFFFFF)).astype(np.int64),
+            value=rows[:, _VALUE].astype(np.int64),
+            socket=np.zeros(len(rows), np.int64),
+            round_trip_us=np.zeros(len(rows), np.int64),
+            beyond=tuple(lost if one is kind else 0 for one in RhythmKind),
+        )
+
+    def _leave_storms(self, programs: StepPrograms, numbers: NDArray[np.uint64]) -> None:
+        """Stop probing what is called too often to be a step: each call pays for its mark."""
+        found, counts = np.unique(numbers, return_counts=True)
+        rates = dict(zip(found.tolist(), counts.tolist(), strict=True))
+        for number in list(self._files):
+            stormy = rates.get(number, 0) > MOST_MARKS_A_DRAIN
+            self._storms[number] = self._storms.get(number, 0) + 1 if stormy else 0
+            if self._storms[number] >= _STORM_DRAINS:
+                programs.detach(number)
+                reason = f"more than {MOST_MARKS_A_DRAIN} calls between two drains: no step"
+                self._refused[number] = (self._files.pop(number), reason)
+
+    def _thread_states(self, programs: StepPrograms) -> tuple[dict[_Owner, int], dict[_Owner, int]]:
+        """Give when each process's latest open step began, and how many steps found no room.
+
+        Threads of processes that ended are forgotten.
+        """
+        began: dict[_Owner, int] = {}
+        lost: dict[_Owner, int] = {}
+        lost_before, self._lost = self._lost, {}
+        keys, threads = programs.threads()
+        rows = threads.tolist()
+        gone = self._gone({(row[_TGID], row[_PROCESS_START]) for row in rows})
+        for key, row in zip(keys.tolist(), rows, strict=True):
+            owner = (row[_TGID], row[_PROCESS_START], key & 0xFFFFFFFF)
+            if owner[:2] in gone:
+                programs.forget(key)
+                self._cgroup_of.pop(owner, None)
+            elif row[_BEGAN]:
+                began[owner] = max(began.get(owner, 0), row[_BEGAN])
+            # Another thread of the same number counts from 0 again.
+            grown = row[_LOST] - lost_before.get(key, 0)
+            self._lost[key] = row[_LOST]
+            if grown > 0:
+                lost[owner] = lost.get(owner, 0) + grown
+        return began, lost
+
+    def _gone(self, processes: set[tuple[int, int]]) -> set[tuple[int, int]]:
+        """Give those that have ended, of as many as may be looked for at once."""
+        ordered = sorted(processes)
+        if len(ordered) > _MOST_LOOKS:
+            first = self._turn % len(ordered)
+            ordered = [*ordered[first:], *ordered[:first]][:_MOST_LOOKS]
+            self._turn = first + _MOST_LOOKS
+        return {one for one in ordered if not self._names.alive(*one)}
+
+    def _cgroup_name(self, owner: _Owner) -> str:
+        """Name the cgroup of a process, by its last mark."""
+        cgroup = self._cgroup_of.get(owner)
+        if cgroup is None:
+            return ""
+        if not self._scanned and not self._cgroups.knows_all({cgroup} - self._nameless):
+            # One look at all directories a drain: a cgroup that is gone has no name for good.
+            self._scanned = True
+            self._cgroups.scan()
+            ids = set(self._cgroup_of.values())
+            self._nameless = {one for one in ids if self._cgroups.name(one) is None}
+        return self._cgroups.name(cgroup) or f"gone:{cgroup}"
+
+
+def _by_owner(marks: NDArray[np.uint64]) -> dict[_Owner, NDArray[np.uint64]]:
+    """Split marks by process and probe."""
+    if not len(marks):
+        return {}
+    tgids = marks[:, _PROCESS] >> np.uint64(32)
+    order = np.lexsort((marks[:, _WHAT], marks[:, _START], tgids))
+    keys = np.stack([tgids, marks[:, _START], marks[:, _WHAT]], axis=1)[order]
+    changes = np.flatnonzero((keys[1:] != keys[:-1]).any(axis=1)) + 1
+    bounds = [0, *changes.tolist()]
+    parts = np.split(marks[order], changes)
+    return {
+        (int(keys[first, 0]), int(keys[first, 1]), int(keys[first, 2])): part
+        for first, part in zip(bounds, parts, strict=True)
+    }
+
+
+def _identity(path: str) -> _File | None:
+    with suppress(OSError):
+        found = os.stat(path)  # noqa: PTH116 - at every drain, for each probe
+        return found.st_dev, found.st_ino
+    return None

@@ -1,0 +1,132 @@
+"""Evidence that a person can read: the signals that speak for the chosen cause come first."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diagnosis.frames.signals import FINE, SIGNALS
+
+from .channels import CHANNELS, INDEX, Channel, Place, Readings
+from .features import SubjectSignals
+from .findings import Cause, Evidence
+from .neighbours import Neighbours
+from .rule_table import RULES
+
+MOST: Final = 6
+_SPREADS: Final = 3.0
+_FINE_PLACE: Final = {name: place for place, name in enumerate(FINE)}
+
+
+def _telling(cause: Cause) -> dict[int, float]:
+    """Channels that tell of a cause, with +1 for a rise or -1 for a fall."""
+    rules = [rule for rule in RULES if rule.cause == cause]
+    needed = [tell for rule in rules for group in rule.needs for tell in group]
+    tells = [*needed, *(tell for rule in rules for tell in rule.tells)]  # of both, what tells holds
+    return {INDEX[tell.channel]: tell.sign for tell in tells if tell.channel in INDEX}
+
+
+_TELLING: Final = {cause: _telling(cause) for cause in Cause}
+_HURTS: Final = np.array(
+    [{"up": 1.0, "down": -1.0}.get(SIGNALS[c.signal].hurts, 0.0) for c in CHANNELS]
+)
+
+
+def evidence_for(
+    cause: Cause,
+    signals: SubjectSignals,
+    onset_ns: int,
+    lags_s: NDArray[np.float64],
+    readings: Readings,
+    cgroup: str,
+    neighbours: Neighbours,
+) -> tuple[Evidence, ...]:
+    """Give the signals that left their baselines: those of the cause first, loudest first.
+
+    lags_s   float64[FINE], from a host signal's departure to the onset
+    """
+    now = signals.now(onset_ns)
+    z = signals.baseline.deviation(now)
+    z = np.where(np.isnan(z), 0.0, z)
+    telling = _TELLING[cause]
+    speaks = [i for i, sign in telling.items() if sign * z[i] > _SPREADS]
+    speaks.sort(key=lambda i: -abs(z[i]))
+    groups = {CHANNELS[i].group for i in telling}
+    beside = np.flatnonzero(z * np.where(_HURTS == 0, np.sign(z), _HURTS) > _SPREADS).tolist()
+    rest = [i for i in beside if i not in telling]
+    rest.sort(key=lambda i: (CHANNELS[i].group not in groups, -abs(z[i])))
+    chosen = _once([*speaks, *rest])[:MOST]
+    return tuple(
+        evidence_of(i, signals, onset_ns, lags_s, readings, cgroup, neighbours) for i in chosen
+    )
+
+
+def _once(places: list[int]) -> list[int]:
+    """Leave out a signal that another place has already shown."""
+    seen: set[str] = set()
+    kept = []
+    for place in places:
+        signal = CHANNELS[place].signal
+        if signal not in seen:
+            kept.append(place)
+            seen.add(signal)
+    return kept
+
+
+def evidence_of(
+    place: int,
+    signals: SubjectSignals,
+    onset_ns: int,
+    lags_s: NDArray[np.float64],
+    readings: Readings,
+    cgroup: str,
+    neighbours: Neighbours,
+) -> Evidence:
+    """Give one channel's evidence."""
+    channel = CHANNELS[place]
+    fine = _FINE_PLACE.get(channel.signal) if channel.place is Place.HOST else None
+    lag_s = float(lags_s[fine]) if fine is not None else float("nan")
+    return Evidence(
+        signal=channel.signal,
+        unit=SIGNALS[channel.signal].unit,
+        value=float(signals.now(onset_ns)[place]),
+        baseline=float(signals.baseline.median[place]),
+        spread=float(signals.baseline.spread[place]),
+        since_ns=signals.since_ns(place),
+        lag_ms=None if np.isnan(lag_s) else round(lag_s * 1000, 1),
+        who=_who(channel, readings, cgroup, neighbours),
+        scope=channel.place.value,
+    )
+
+
+_WHOSE: Final = {
+    "run_delay_ms_per_s": "cpu_ms_per_s",
+    "switches_involuntary_per_s": "cpu_ms_per_s",
+    "pressure_cpu_some_ms_per_s": "cpu_ms_per_s",
+    "worst_cpu_run_delay_ms_per_s": "cpu_ms_per_s",
+    "busiest_cpu_ms_per_s": "cpu_ms_per_s",
+    "softirq_net_rx_ms_per_s": "net_receive_bytes_per_s",
+    "softirqs_net_rx_per_s": "net_receive_bytes_per_s",
+    "busiest_cpu_softirq_ms_per_s": "net_receive_bytes_per_s",
+    "block_ms_per_s": "block_ios_per_s",
+    "block_queue_ms_per_s": "block_ios_per_s",
+    "worst_disk_ms_per_s": "block_ios_per_s",
+    "worst_disk_latency_ms": "block_ios_per_s",
+    "worst_disk_latency_p99_ms": "block_ios_per_s",
+    "pressure_io_some_ms_per_s": "block_ios_per_s",
+    "iowait_percent": "block_ios_per_s",
+    "reclaim_direct_ms_per_s": "page_faults_per_s",
+    "pressure_memory_some_ms_per_s": "page_faults_per_s",
+    "reclaim_cgroup_ms_per_s": "reclaim_ms_per_s",
+}
+"""Whose growth of what stands behind a signal that has no owner itself."""
+
+
+def _who(channel: Channel, readings: Readings, cgroup: str, neighbours: Neighbours) -> str:
+    if channel.place is Place.GPU:
+        return ""
+    if channel.place is Place.OWN and channel.signal not in _WHOSE:
+        return ""
+    return neighbours.grown(readings, cgroup, _WHOSE.get(channel.signal, channel.signal))

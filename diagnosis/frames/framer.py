@@ -1,0 +1,152 @@
+"""Puts one second together: what the sources handed out becomes a frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from collectors.devices.port import DeviceReading
+from collectors.records.activity import (
+    HostTable,
+    HostTicks,
+    Observation,
+    Record,
+    RhythmMarks,
+    StepMarks,
+)
+from collectors.records.gpu_calls import GpuCalls
+
+from .bins import FineBins
+from .call_signals import CallSignals, on_gpus
+from .cgroup_pressure import CgroupPressure
+from .cgroup_signals import CgroupSignals
+from .frame import Frame
+from .gpu_signals import GpuSignals
+from .host_signals import HostSignals, fault_signals, observed
+from .places import Places
+from .rhythm_book import RhythmBook
+from .round_trips import RoundTrips
+from .signals import SIGNALS, SignalTable
+from .subjects import Alive, Second, SubjectBook
+from .tables import Tables
+
+SHORTEST_NS: Final = 500_000_000
+"""A drain may come early (at a window's end): it then joins the next frame."""
+_FAULTS: Final = "hardware_faults"
+
+Extra = Callable[[int], dict[str, float]]
+"""Host signals that no source hands out, asked once per frame with its end."""
+
+
+class Framer:
+    """Takes records as sources are drained, and gives a frame once a second.
+
+    table    the signals
+    watch    patterns of cgroups that are subjects whatever they do, `/train/*`
+    extras   asked for more signals of the host
+    faults   a source of hardware faults runs: no fault is then a zero
+    pressure asked for the pressure of the subjects' cgroups; None: there is none
+    """
+
+    def __init__(
+        self,
+        table: SignalTable = SIGNALS,
+        *,
+        watch: Sequence[str] = (),
+        extras: Sequence[Extra] = (),
+        faults: bool = False,
+        pressure: CgroupPressure | None = None,
+        places: Places | None = None,
+        alive: Alive | None = None,
+    ) -> None:
+        self._extras, self._has_faults = tuple(extras), faults
+        self._tables, self._fine = Tables(), FineBins(table)
+        self._host, self._cgroups = HostSignals(table), CgroupSignals(table)
+        self._gpus, self._calls = GpuSignals(), CallSignals()
+        self._pressure = pressure or CgroupPressure(None)
+        self._rhythms, self._round_trips = RhythmBook(), RoundTrips()
+        self._network: dict[str, dict[str, float]] = {}
+        self._subjects = SubjectBook(watch, places, alive)
+        self._levels: list[Observation] = []
+        self._faults: list[Observation] = []
+        self._lacking: frozenset[str] = frozenset()
+        self._ended_ns: int | None = None
+        self._takers: dict[type, Callable[[Any], None]] = {
+            RhythmMarks: self._mark,
+            HostTable: self._tables.add,
+            HostTicks: self._fine.add,
+            StepMarks: self._subjects.steps.add,
+            GpuCalls: self._calls.take,
+            Observation: self._observe,
+        }
+
+    def lack(self, signals: Iterable[str]) -> None:
+        """Leave out what this host cannot measure: `lacking.lacking` of the running sources."""
+        self._lacking = frozenset(signals)
+        self._fine.lack(self._lacking)
+
+    def take(self, records: Iterable[Record]) -> None:
+        """Take what a source yielded; what diagnosis does not look at is passed over."""
+        for record in records:
+            taker = self._takers.get(type(record))
+            if taker is not None:
+                taker(record)
+
+    def _mark(self, marks: RhythmMarks) -> None:
+        self._rhythms.add(marks)
+        self._round_trips.add(marks)
+
+    def _observe(self, seen: Observation) -> None:
+        (self._faults if seen.section == _FAULTS else self._levels).append(seen)
+
+    def look(self, readings: Iterable[DeviceReading]) -> None:
+        """Take looks at GPUs; the same look may be shown again."""
+        self._gpus.look(readings)
+
+    def frame(self, now_ns: int) -> Frame | None:
+        """Give the second that ends now; None for the first, and for one that is too short."""
+        if self._ended_ns is None:
+            self._ended_ns = now_ns
+            self._tables.take()
+            self._round_trips.take()
+            self._forget()
+            return None
+        begun_ns, span_ns = self._ended_ns, now_ns - self._ended_ns
+        if span_ns < SHORTEST_NS:
+            return None
+        self._ended_ns = now_ns
+        tables = self._tables.take()
+        self._cgroups.read(tables)
+        host = self._host.of(tables) | observed(self._levels)
+        if self._has_faults or self._faults:
+            host |= fault_signals(self._faults, span_ns)
+        for extra in self._extras:
+            host |= extra(now_ns)
+        host = self._measured(host)
+        users, callers = self._gpus.processes(now_ns), self._calls.callers(now_ns)
+        gpus = self._gpus.signals(now_ns)
+        for gpu, copied in on_gpus(callers, users).items():
+            gpus.setdefault(gpu, {}).update(copied)
+        rhythms, self._network = self._rhythms.known(now_ns), self._round_trips.take()
+        active = self._cgroups.names()
+        second = Second(now_ns, active, self._of_subject, users, callers, rhythms)
+        subjects = self._subjects.subjects(second)
+        own = dict.fromkeys(subject.cgroup for subject in subjects.values())
+        busiest = self._cgroups.busiest(own).items()
+        cgroups = {cgroup: self._measured(signals) for cgroup, signals in busiest}
+        fine = self._fine.take(begun_ns, now_ns)
+        self._forget()
+        return Frame(now_ns, span_ns, host, fine, subjects, cgroups, gpus)
+
+    def _measured(self, signals: dict[str, float]) -> dict[str, float]:
+        if self._lacking.isdisjoint(signals):
+            return signals
+        return {name: value for name, value in signals.items() if name not in self._lacking}
+
+    def _of_subject(self, cgroup: str, now_ns: int) -> dict[str, float]:
+        found = self._cgroups.of(cgroup) | self._network.get(cgroup, {})
+        return self._measured(found) | self._pressure.signals(cgroup, now_ns)
+
+    def _forget(self) -> None:
+        self._levels.clear()
+        self._faults.clear()

@@ -1,0 +1,199 @@
+"""Signals of each GPU, from looks at the devices: states as read, counters as rates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from collectors.devices.port import DeviceReading, Field, ProcessUse
+from collectors.kernel_log.log_rules import load_rules
+from collectors.records.gap import Gap, GapKind
+
+FRESH_NS: Final = 7_500_000_000
+"""Most fields are read every 5 s: a value stands until the next look, and not for long after."""
+
+_KEPT_NS: Final = 60_000_000_000
+"""Who was on a GPU that is gone or hangs is remembered so long: nobody else tells whose it was."""
+_UNSAID: Final = {GapKind.UNPLUGGED: "gpu_lost_count", GapKind.TIMED_OUT: "gpu_silent_count"}
+
+_AS_READ: Final = {
+    Field.UTILISATION: ("gpu_busy_percent", 1.0),
+    Field.MEMORY_BUSY: ("gpu_memory_busy_percent", 1.0),
+    Field.SM_CLOCK: ("sm_clock_mhz", 1.0),
+    Field.MEMORY_CLOCK: ("memory_clock_mhz", 1.0),
+    Field.POWER: ("power_watts", 1e-3),
+    Field.TEMPERATURE: ("temperature_celsius", 1.0),
+    Field.FAN: ("fan_percent", 1.0),
+    Field.PCIE_TX: ("pcie_tx_bytes_per_s", 1.0),
+    Field.PCIE_RX: ("pcie_rx_bytes_per_s", 1.0),
+    Field.NVLINKS_DOWN: ("nvlinks_down_count", 1.0),
+    Field.ROWS_PENDING: ("row_remap_pending_count", 1.0),
+    Field.ROWS_FAILED: ("row_remap_failed_count", 1.0),
+}
+
+_OVER: Final = {
+    "sm_clock_percent": (Field.SM_CLOCK, Field.SM_CLOCK_MAX),
+    "power_limit_percent": (Field.POWER, Field.POWER_LIMIT),
+    "gpu_memory_used_percent": (Field.MEMORY_USED, Field.MEMORY_TOTAL),
+    "pcie_width_percent": (Field.PCIE_WIDTH, Field.PCIE_WIDTH_MAX),
+    "pcie_generation_percent": (Field.PCIE_GENERATION, Field.PCIE_GENERATION_MAX),
+}
+
+_THROTTLE: Final = {
+    "throttled_thermal_percent": 0x20 | 0x40,
+    "throttled_power_percent": 0x04 | 0x80,
+    "throttled_hardware_percent": 0x08 | 0x40 | 0x80,
+}
+"""NVML's bits: 4 software power cap, 8 hardware slowdown, 0x20 and 0x40 software and hardware
+thermal slowdown, 0x80 power brake."""
+
+_COUNTERS: Final = {
+    "pcie_replays_per_s": (Field.PCIE_REPLAYS,),
+    "nvlink_errors_per_s": (Field.NVLINK_ERRORS,),
+    "nvlink_tx_bytes_per_s": (Field.NVLINK_TX,),
+    "nvlink_rx_bytes_per_s": (Field.NVLINK_RX,),
+    "ecc_corrected_per_s": (Field.ECC_VOLATILE_CORRECTED,),
+    "ecc_uncorrected_per_s": (Field.ECC_VOLATILE_UNCORRECTED,),
+    "rows_remapped_per_s": (Field.ROWS_CORRECTED, Field.ROWS_UNCORRECTED),
+}
+
+_XIDS: Final = {
+    "gpu_hbm3_memory": "memory",
+    "gpu_sram_memory": "memory",
+    "gpu_system_processor": "processor",
+    "faulty_gpu": "faulty",
+    "power_supply": "power",
+}
+XID_KINDS: Final = (*dict.fromkeys(_XIDS.values()), "other")
+
+
+@dataclass(slots=True)
+class _Device:
+    """What was last read, each with the time of its look."""
+
+    values: dict[Field, tuple[int, int]] = field(default_factory=dict)
+    rates: dict[str, tuple[float, int]] = field(default_factory=dict)
+    processes: dict[int, ProcessUse] = field(default_factory=dict)
+    processes_ns: int = 0
+    listed_ns: int = 0
+    unsaid: dict[str, tuple[float, int]] = field(default_factory=dict)
+
+
+class GpuSignals:
+    """Follows the devices by index."""
+
+    def __init__(self) -> None:
+        self._devices: dict[int, _Device] = {}
+
+    def look(self, readings: Iterable[DeviceReading]) -> None:
+        """Take looks; one that was taken before changes nothing."""
+        for reading in readings:
+            device = self._devices.setdefault(reading.index, _Device())
+            _count(device, reading)
+            for name, value in reading.values.items():
+                device.values[name] = (value, reading.end_ns)
+            for name in reading.gaps:
+                device.values.pop(name, None)
+            _see_users(device, reading)
+            _see_silence(device, reading)
+
+    def signals(self, now_ns: int) -> dict[int, dict[str, float]]:
+        """Give what is fresh, by index; a GPU of which nothing is fresh is left out."""
+        found = {index: _signals(device, now_ns) for index, device in sorted(self._devices.items())}
+        return {index: signals for index, signals in found.items() if signals}
+
+    def processes(self, now_ns: int) -> dict[int, Mapping[int, ProcessUse]]:
+        """Give the processes on each GPU by pid, where the driver told lately."""
+        return {
+            index: device.processes
+            for index, device in sorted(self._devices.items())
+            if device.processes_ns and now_ns - device.processes_ns <= FRESH_NS
+        }
+
+
+def _see_silence(device: _Device, reading: DeviceReading) -> None:
+    """Note whether the device is gone or does not answer; one that was left alone says neither."""
+    if reading.answered:
+        device.unsaid = dict.fromkeys(_UNSAID.values(), (0.0, reading.end_ns))
+        return
+    for kind in {gap.kind for gap in reading.gaps.values()} & _UNSAID.keys():
+        device.unsaid[_UNSAID[kind]] = (1.0, reading.end_ns)
+
+
+def _see_users(device: _Device, reading: DeviceReading) -> None:
+    """Take the list of processes; while the device answers nothing the last one stands."""
+    if isinstance(reading.processes, tuple) or isinstance(reading.partitions, tuple):
+        device.processes = {one.pid: one for one in _processes(reading)}
+        device.processes_ns = device.listed_ns = reading.end_ns
+    elif reading.answered:
+        if reading.processes is not None:
+            device.processes, device.processes_ns = {}, 0
+    elif reading.end_ns - device.listed_ns <= _KEPT_NS and device.processes:
+        gap = Gap(GapKind.UNPLUGGED, "the device does not answer")
+        kept = device.processes.values()
+        device.processes = {one.pid: replace(one, memory_bytes=gap, sm_percent=gap) for one in kept}
+        device.processes_ns = reading.end_ns
+
+
+def share(use: ProcessUse) -> float | None:
+    """Give the share of the SMs that a process had, in percent; None where it is not told."""
+    return None if isinstance(use.sm_percent, Gap) else float(use.sm_percent)
+
+
+def _processes(reading: DeviceReading) -> Iterable[ProcessUse]:
+    if isinstance(reading.processes, tuple):
+        yield from reading.processes
+    if isinstance(reading.partitions, tuple):
+        for part in reading.partitions:
+            if isinstance(part.processes, tuple):
+                yield from part.processes
+
+
+def _count(device: _Device, reading: DeviceReading) -> None:
+    """Turn counters into rates since the look before; one that fell was reset and says nothing."""
+    now = reading.values
+    for name, counters in _COUNTERS.items():
+        grown = [_growth(device, reading, counter) for counter in counters if counter in now]
+        told = [one for one in grown if one is not None]
+        if grown and not told:
+            device.rates.pop(name, None)
+        elif told:
+            device.rates[name] = (sum(told), reading.end_ns)
+    xids = _growth(device, reading, Field.XID_EVENTS)
+    if xids is None:
+        return
+    cell = load_rules().xids.get(now.get(Field.XID_LAST, 0), "")
+    kind = _XIDS.get(cell, "other")
+    for one in XID_KINDS:
+        device.rates[f"xids_{one}_per_s"] = (xids if one == kind else 0.0, reading.end_ns)
+
+
+def _growth(device: _Device, reading: DeviceReading, counter: Field) -> float | None:
+    value, before = reading.values.get(counter), device.values.get(counter)
+    if value is None or before is None or value < before[0] or reading.end_ns <= before[1]:
+        return None
+    return (value - before[0]) * 1e9 / (reading.end_ns - before[1])
+
+
+def _signals(device: _Device, now_ns: int) -> dict[str, float]:
+    values = {
+        name: value for name, (value, at_ns) in device.values.items() if now_ns - at_ns <= FRESH_NS
+    }
+    found = {
+        name: values[source] * factor
+        for source, (name, factor) in _AS_READ.items()
+        if source in values
+    }
+    for name, (part, whole) in _OVER.items():
+        if part in values and values.get(whole):
+            found[name] = 100.0 * values[part] / values[whole]
+    if Field.THROTTLE in values:
+        for name, bits in _THROTTLE.items():
+            found[name] = 100.0 if values[Field.THROTTLE] & bits else 0.0
+    for name, (rate, at_ns) in (device.rates | device.unsaid).items():
+        if now_ns - at_ns <= FRESH_NS:
+            found[name] = rate
+    if device.processes_ns and now_ns - device.processes_ns <= FRESH_NS:
+        found["gpu_processes_count"] = float(len(device.processes))
+    return found

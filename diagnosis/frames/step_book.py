@@ -1,0 +1,119 @@
+"""Steps of each process, as they were marked: which mark counts, and what has not ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectors.records.activity import StepSource
+
+from .frame import Steps
+
+KEPT_NS: Final = 60_000_000_000
+"""Without a step for so long it makes none any more, or hangs, which was told long before."""
+
+_EXACT: Final = list(StepSource)
+
+
+class Marked(Protocol):
+    """Steps of one process that ended, by one kind of mark: `activity.StepMarks`."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def start_ns(self) -> int: ...
+    @property
+    def cgroup(self) -> str: ...
+    @property
+    def program(self) -> str: ...
+    @property
+    def probe(self) -> str: ...
+    @property
+    def source(self) -> StepSource: ...
+    @property
+    def ended_ns(self) -> NDArray[np.int64]: ...
+    @property
+    def duration_ns(self) -> NDArray[np.int64]: ...
+    @property
+    def lost(self) -> int: ...
+    @property
+    def open_since_ns(self) -> int | None: ...
+
+
+@dataclass(slots=True)
+class Stepper:
+    """One process that makes steps; its most exact mark counts while it comes."""
+
+    pid: int
+    start_ns: int
+    cgroup: str
+    program: str
+    source: StepSource
+    probe: str
+    seen_ns: int
+    open_ns: int | None = None
+    waiting: list[Marked] = field(default_factory=list)
+
+    def take(self, now_ns: int) -> Steps:
+        """Give the steps since the last call."""
+        marks, self.waiting = self.waiting, []
+        none = np.zeros(0, np.int64)
+        ended = np.concatenate([none, *(one.ended_ns for one in marks)])
+        lasted = np.concatenate([none, *(one.duration_ns for one in marks)])
+        if len(marks) > 1:
+            order = np.argsort(ended, kind="stable")
+            ended, lasted = ended[order], lasted[order]
+        since_ns = self.open_ns if marks else None
+        running = None if since_ns is None else max(0, now_ns - since_ns)
+        return Steps(self.source, ended, lasted, sum(one.lost for one in marks), running)
+
+
+class StepBook:
+    """Steppers by process."""
+
+    def __init__(self) -> None:
+        self._steppers: dict[tuple[int, int], Stepper] = {}
+
+    def add(self, marks: Marked) -> None:
+        """Take one record; of two marks of one process the more exact one counts."""
+        key = (marks.pid, marks.start_ns)
+        ended = marks.ended_ns
+        last_ns = int(ended[-1]) if len(ended) else (marks.open_since_ns or 0)
+        known = self._steppers.get(key)
+        if known is None and not len(ended):
+            return  # in its first step, which may never end
+        if known is None or self._better(marks, known, last_ns):
+            known = self._steppers[key] = Stepper(
+                marks.pid, marks.start_ns, marks.cgroup, marks.program, marks.source, marks.probe,
+                last_ns,
+            )  # fmt: skip
+        if (known.source, known.probe) != (marks.source, marks.probe):
+            return
+        known.cgroup, known.program = marks.cgroup, marks.program or known.program
+        known.seen_ns = max(known.seen_ns, last_ns)
+        known.open_ns = marks.open_since_ns
+        known.waiting.append(marks)
+
+    def steppers(self, now_ns: int) -> Iterator[Stepper]:
+        """Give everyone who made a step lately; forget the others."""
+        for key, one in list(self._steppers.items()):
+            if now_ns - one.seen_ns > KEPT_NS:
+                del self._steppers[key]
+            else:
+                yield one
+
+    def forget(self, pid: int, start_ns: int) -> None:
+        """A process ended."""
+        self._steppers.pop((pid, start_ns), None)
+
+    @staticmethod
+    def _better(marks: Marked, known: Stepper, last_ns: int) -> bool:
+        if not len(marks.ended_ns) or known.probe == marks.probe:
+            return False
+        if last_ns - known.seen_ns > KEPT_NS:
+            return True
+        return _EXACT.index(marks.source) < _EXACT.index(known.source)

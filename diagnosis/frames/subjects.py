@@ -1,0 +1,156 @@
+"""Who is watched: cgroups that are named, make steps, use a GPU or have a rhythm of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+from collectors.devices.port import ProcessUse
+
+from .call_signals import Caller, sharing, summed
+from .frame import Steps, Subject
+from .places import Places
+from .rhythm_book import Rhythm
+from .step_book import KEPT_NS, StepBook, Stepper
+
+MOST_SUBJECTS: Final = 16
+_ACTIVE_NS: Final = 5_000_000_000
+ROOT: Final = "/"
+
+Alive = Callable[[int], bool]
+Users = Mapping[int, Mapping[int, ProcessUse]]
+SignalsOf = Callable[[str, int], dict[str, float]]
+"""Signals of a cgroup at a time."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """A subject in the making; `own` are the processes that are known to be part of it."""
+
+    cgroup: str
+    program: str = ""
+    steps: Steps | None = None
+    rhythm: Steps | None = None
+    own: set[int] = field(default_factory=set)
+    whole: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Second:
+    """What one second knows of processes and cgroups."""
+
+    now_ns: int
+    active: Collection[str]
+    signals: SignalsOf
+    users: Users
+    callers: Mapping[int, Caller]
+    rhythms: Sequence[Rhythm] = ()
+
+
+class SubjectBook:
+    """Finds the subjects of each second; who was one stays one for a minute of silence.
+
+    watch   patterns of cgroups that are subjects whatever they do
+    alive   tells whether a process is there
+    """
+
+    def __init__(
+        self, watch: Iterable[str] = (), places: Places | None = None, alive: Alive | None = None
+    ) -> None:
+        self._watch = tuple(watch)
+        self._places = places or Places()
+        self._alive = alive or _is_alive
+        self._split: dict[str, int] = {}
+        self._seen: dict[str, int] = {}
+        self.steps = StepBook()
+
+    def subjects(self, second: Second) -> dict[str, Subject]:
+        """Give at most MOST_SUBJECTS: first who is named, makes steps, uses a GPU, has a rhythm."""
+        found: dict[str, _Found] = {}
+        for cgroup in self._named(second):
+            found[cgroup] = _Found(cgroup)
+        self._add_steps(found, second)
+        self._add_users(found, second)
+        self._add_rhythms(found, second)
+        kept = list(found.items())[:MOST_SUBJECTS]
+        return {key: self._subject(one, second) for key, one in kept}
+
+    def _named(self, second: Second) -> list[str]:
+        for cgroup in second.active if self._watch else ():
+            if any(fnmatchcase(cgroup, pattern) for pattern in self._watch):
+                self._seen[cgroup] = second.now_ns
+        self._seen = {c: at for c, at in self._seen.items() if second.now_ns - at <= KEPT_NS}
+        return list(self._seen)
+
+    def _add_steps(self, found: dict[str, _Found], second: Second) -> None:
+        by_cgroup: dict[str, list[Stepper]] = {}
+        for one in self.steps.steppers(second.now_ns):
+            by_cgroup.setdefault(one.cgroup, []).append(one)
+        self._split = {c: n for c, n in self._split.items() if c in by_cgroup}
+        for cgroup, steppers in by_cgroup.items():
+            active = self._active(steppers, second.now_ns)
+            if len(active) > 1:
+                self._split[cgroup] = second.now_ns
+                found.pop(cgroup, None)
+            for one in active:
+                split = cgroup in self._split
+                key = f"{cgroup}#{one.pid}" if split else cgroup
+                subject = found.setdefault(key, _Found(cgroup))
+                subject.program, subject.steps = one.program, one.take(second.now_ns)
+                subject.own.add(one.pid)
+                subject.whole = not split
+
+    def _active(self, steppers: list[Stepper], now_ns: int) -> list[Stepper]:
+        """Leave out who ended, when others of its cgroup go on: a job that was started again."""
+        if len(steppers) == 1:
+            return steppers
+        alive = [
+            one
+            for one in steppers
+            if now_ns - one.seen_ns <= _ACTIVE_NS or one.waiting or self._alive(one.pid)
+        ]
+        here = [one for one in alive if self._alive(one.pid)] or alive[-1:]
+        for one in steppers:
+            if one not in here:
+                self.steps.forget(one.pid, one.start_ns)
+        return here
+
+    def _add_users(self, found: dict[str, _Found], second: Second) -> None:
+        pids = {pid: use.name for users in second.users.values() for pid, use in users.items()}
+        pids |= {pid: caller.name for pid, caller in second.callers.items()}
+        for pid, name in pids.items():
+            place = self._places.of(pid, second.now_ns)
+            if place is None or place.cgroup in self._split:
+                continue
+            subject = found.setdefault(place.cgroup, _Found(place.cgroup))
+            subject.own.add(pid)
+            subject.program = subject.program or name or place.program
+
+    def _add_rhythms(self, found: dict[str, _Found], second: Second) -> None:
+        """A cgroup's rhythm is that of the process that makes its steps, else of its oldest."""
+        for one in sorted(second.rhythms, key=lambda rhythm: (rhythm.start_ns, rhythm.pid)):
+            if one.cgroup in self._split:
+                own = found.get(f"{one.cgroup}#{one.pid}")
+                if own is not None:
+                    own.rhythm = one.steps
+                continue
+            if one.cgroup not in found and one.cgroup == ROOT:
+                continue
+            subject = found.setdefault(one.cgroup, _Found(one.cgroup))
+            if subject.rhythm is None or (subject.steps is not None and one.pid in subject.own):
+                subject.rhythm = one.steps
+                subject.program = subject.program or one.program
+
+    def _subject(self, one: _Found, second: Second) -> Subject:
+        gpus = tuple(gpu for gpu, here in second.users.items() if not one.own.isdisjoint(here))
+        signals = second.signals(one.cgroup, second.now_ns)
+        signals |= summed(second.callers[pid] for pid in sorted(one.own & second.callers.keys()))
+        signals |= sharing(one.own, gpus, second.users, second.callers)
+        return Subject(one.cgroup, one.program, signals, one.steps, one.rhythm, gpus)
+
+
+def _is_alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()

@@ -1,0 +1,166 @@
+"""Which functions of a rank's libraries are collectives, and which wait for their end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from collectors.binaries.elf_bytes import ElfError
+from collectors.binaries.elf_file import ElfFile
+from collectors.binaries.proc_maps import read_maps
+from collectors.gpu_calls.meanings import Kind
+from collectors.gpu_calls.table import ProbeRow, ProbeTable
+from collectors.steps.step_programs import StepProbe
+from collectors.steps.steps_source import MOST_PROBES
+
+
+class Role(StrEnum):
+    """What a probed function does for a meeting of ranks."""
+
+    MEETS = "meets"
+    """It returns when the collective is done."""
+    ENQUEUES = "enqueues"
+    """It gives the collective to a GPU's stream, and returns at once."""
+    WAITS = "waits"
+    """It waits for a GPU."""
+
+
+class _Library(NamedTuple):
+    """Files by name, and what the symbols of their collectives begin with."""
+
+    files: tuple[str, ...]
+    symbols: tuple[str, ...]
+
+
+_LIBRARIES: Final = (
+    # PyTorch's one place where every gloo collective runs, whether gloo is linked in or beside it.
+    _Library(("libtorch_cpu*.so*",), ("_ZN4c10d16ProcessGroupGloo9AsyncWork7execute",)),
+    _Library(
+        ("libgloo*.so*",),
+        tuple(
+            f"_ZN4gloo{len(name)}{name}E"
+            for name in (
+                "allreduce", "allgather", "allgatherv", "alltoall", "alltoallv", "barrier",
+                "broadcast", "reduce",
+            )
+        ),
+    ),
+    _Library(
+        ("libmpi.so*", "libmpich.so*", "libmpi_*.so*"),
+        ("PMPI_Allreduce", "PMPI_Allgather", "PMPI_Alltoall", "PMPI_Barrier", "PMPI_Bcast",
+         "PMPI_Reduce_scatter"),
+    ),
+)  # fmt: skip
+"""The first library of a process that has any of its symbols is probed, and no other: one lies
+above the other."""
+
+_GPU_COLLECTIVES: Final = ("nccl", "rccl")
+_OF_ALL: Final = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
+"""Nobody can leave one of these before all have entered it."""
+_RUNTIMES: Final = ("cudart", "hip", "cuda")
+"""The first that a process has is asked when it waits: one lies above the other."""
+_PREFIXES: Final = {
+    "nccl": b"nccl",
+    "rccl": b"nccl",
+    "cudart": b"cuda",
+    "hip": b"hip",
+    "cuda": b"cu",
+}
+
+_MOST_PROCESSES: Final = 1024
+
+_Found = dict[tuple[int, int, Role], tuple[StepProbe, ...]]
+_Names = Callable[[ElfFile], Iterable[str]]
+
+
+def role_of(title: str) -> Role:
+    """Tell what a probe's marks are, by its title."""
+    role = title.partition(" ")[0]
+    return Role(role) if role in {Role.ENQUEUES, Role.WAITS} else Role.MEETS
+
+
+def collective_probes(pids: Iterable[int], proc: str = "/proc") -> tuple[StepProbe, ...]:
+    """Find the collectives in the libraries that processes have mapped: each file once.
+
+    At most as many as the source of steps takes.
+    """
+    found: _Found = {}
+    for pid in list(pids)[:_MOST_PROCESSES]:
+        mapped = {module.path for module in read_maps(proc, pid)}
+        paths = [f"{proc}/{pid}/root{path}" for path in sorted(mapped)]
+        for library in _LIBRARIES:
+            if _look(found, paths, library.files, Role.MEETS, _beginning(library.symbols)):
+                break
+        if _gpu(found, paths, _GPU_COLLECTIVES, Role.ENQUEUES):
+            _gpu(found, paths, _RUNTIMES, Role.WAITS)
+    return tuple(probe for probes in found.values() for probe in probes)[:MOST_PROBES]
+
+
+def _gpu(found: _Found, paths: list[str], tables: Iterable[str], role: Role) -> bool:
+    """Look for the rows of the first probe table that any file has symbols of."""
+    for table in tables:
+        rows = _rows(table, role)
+        files = tuple(dict.fromkeys(name for row in rows for name in row.files))
+        if rows and _look(found, paths, files, role, _matching(_PREFIXES[table], rows)):
+            return True
+    return False
+
+
+@cache
+def _rows(table: str, role: Role) -> tuple[ProbeRow, ...]:
+    """Rows of a probe table that have a role; ids are `table.row`."""
+    own = [row for row in ProbeTable.load().rows if row.id.startswith(f"{table}.")]
+    if role is Role.WAITS:
+        return tuple(row for row in own if row.kind is Kind.WAIT and "synchronize" in row.id)
+    return tuple(row for row in own if row.id.partition(".")[2] in _OF_ALL)
+
+
+def _beginning(symbols: tuple[str, ...]) -> _Names:
+    wanted = tuple(symbol.encode() for symbol in symbols)
+    return lambda elf: {one.offset: one.name for one in elf.functions(wanted)}.values()
+
+
+def _matching(prefix: bytes, rows: tuple[ProbeRow, ...]) -> _Names:
+    def names(elf: ElfFile) -> Iterator[str]:
+        offsets = {
+            one.offset: one.name
+            for one in elf.functions((prefix,))
+            if any(row.has_symbol(one.name) for row in rows)
+        }
+        yield from offsets.values()
+
+    return names
+
+
+def _look(
+    found: _Found, paths: list[str], files: tuple[str, ...], role: Role, names: _Names
+) -> bool:
+    """Look at a process's files of these names; tell whether any has what is sought."""
+    known = [_probes(found, path, files, role, names) for path in paths]
+    return any(known)
+
+
+def _probes(found: _Found, path: str, files: tuple[str, ...], role: Role, names: _Names) -> bool:
+    name = Path(path).name
+    if not any(fnmatchcase(name, pattern) for pattern in files):
+        return False
+    try:
+        with Path(path).open("rb") as file:
+            about = os.fstat(file.fileno())
+            key = about.st_dev, about.st_ino, role
+            if key not in found:
+                # Of what returns at once its return tells nothing, and costs a second trap.
+                returns = role is not Role.ENQUEUES
+                title = f"{name}:" if role is Role.MEETS else f"{role} {name}:"
+                found[key] = tuple(
+                    StepProbe(path, symbol, returns=returns, name=f"{title}{symbol}")
+                    for symbol in names(ElfFile.read(file))
+                )
+            return bool(found[key])
+    except (OSError, ElfError):
+        return False

@@ -1,0 +1,181 @@
+"""Stragglers of a job: peers compared, the kind of what is slow, and who waited; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import pairwise
+from statistics import median
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .calls import Calls, calls_of
+from .links import SlowLink, ranks_of_links, slow_links
+from .operations import BUSY, Kind
+from .peers import Compared, Rules, Times, Verdict, compare, excess_of, margin_of, missing_median
+from .stages import StageWork, compare_stages
+from .stretch import slow_stretch
+from .trace import RankTrace
+from .waits import Waits, find_waits
+
+
+class Slowness(StrEnum):
+    """What a slow rank spends its excess time on."""
+
+    NONE = "none"
+    COMPUTE = "compute"
+    DATA_LOADING = "data_loading"
+    OTHER = "other"
+    COMMUNICATION = "communication"
+
+
+_NAMES: Final = {
+    Kind.COMPUTE: Slowness.COMPUTE,
+    Kind.DATA_LOADING: Slowness.DATA_LOADING,
+    Kind.OTHER: Slowness.OTHER,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RankResult:
+    """What is said of one rank.
+
+    compared       in the window that says most of it: where it is slow, the worst
+    window         first and last step of that window
+    slow_steps     how many of its steps are above the margin, of the whole run
+    steps          how many of its steps could be compared, of the whole run
+    stretch        names of the first and the last slow step; None where it is not slow by its work
+    waited_for_s   how long all others waited because of it
+    waited_s       how long it waited for others
+    """
+
+    rank: int
+    stage: int
+    verdict: Verdict
+    slowness: Slowness
+    compared: Compared
+    window: tuple[int, int]
+    slow_steps: int
+    steps: int
+    stretch: tuple[int, int] | None
+    waited_for_s: float
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judgement:
+    """What is said of a job.
+
+    links     links that carry slower than their like: either end, or what is between, is slow
+    busy      float64[ranks, steps], seconds of own work
+    steps     int64[steps], their names in the trace
+    stages    pipeline stages beside one another
+    """
+
+    ranks: tuple[RankResult, ...]
+    links: tuple[SlowLink, ...]
+    waits: Waits
+    busy: Times
+    steps: NDArray[np.int64]
+    stages: tuple[StageWork, ...]
+
+    def excess(self) -> Times:
+        """Own work beside the peers', a share: float64[ranks, steps]; NaN: nothing to compare."""
+        return excess_of(self.busy, np.array([one.stage for one in self.ranks], dtype=np.int32))
+
+    @property
+    def slow(self) -> tuple[RankResult, ...]:
+        """The slow ranks."""
+        return tuple(one for one in self.ranks if one.verdict is Verdict.SLOW)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """Times of the ranks of one job.
+
+    rank, stage   int32[ranks]
+    steps         int64[steps]
+    times         float64[ranks, steps] by kind, seconds, the kinds of BUSY
+    calls         entries into calls, by index of rank and step
+    """
+
+    rank: NDArray[np.int32]
+    stage: NDArray[np.int32]
+    steps: NDArray[np.int64]
+    times: Mapping[Kind, Times]
+    calls: Calls
+
+
+def job_of(trace: RankTrace) -> Job:
+    """Sum up a trace."""
+    return Job(trace.ranks, trace.stage_of, trace.steps, trace.busy(), calls_of(trace))
+
+
+def judge(job: Job, rules: Rules | None = None) -> Judgement:
+    """Say which ranks are slow, at what, and who waited for them."""
+    rules = rules or Rules()
+    waits = find_waits(job.calls, len(job.rank), len(job.steps))
+    busy = np.sum([job.times[kind] for kind in BUSY], axis=0)
+    windows = _windows(len(job.steps), rules)
+    by_window = [compare(busy[:, one], job.stage, rules) for one in windows]
+    links = slow_links(job.stage, busy, waits.transfers, windows, rules)
+    isolated = ranks_of_links(waits.transfers, links)
+    excess = excess_of(busy, job.stage)
+    results = []
+    for index in range(len(job.rank)):
+        own = [found[index] for found in by_window]
+        slow = [number for number, one in enumerate(own) if one.verdict is Verdict.SLOW]
+        at = max(slow or range(len(own)), key=lambda number: _weight(own[number]))
+        verdict, slowness = own[at].verdict, _slowness(job, index, [windows[n] for n in slow])
+        above = excess[index] - margin_of(int(np.sum(job.stage == job.stage[index])), rules)
+        if not slow and index in isolated:
+            verdict, slowness = Verdict.SLOW, Slowness.COMMUNICATION
+        results.append(
+            RankResult(
+                int(job.rank[index]), int(job.stage[index]), verdict, slowness, own[at],
+                (int(job.steps[windows[at].start]), int(job.steps[windows[at].stop - 1])),
+                int(np.sum(above >= 0)), int(np.sum(~np.isnan(above))),
+                slow_stretch(above, job.steps, [windows[n] for n in slow], rules),
+                float(waits.followed[:, index].sum()), float(waits.followed[index].sum()),
+            )
+        )  # fmt: skip
+    named = tuple(replace(one, ranks=tuple(int(job.rank[r]) for r in one.ranks)) for one in links)
+    accused = np.array([one.verdict is Verdict.SLOW for one in results])
+    healthy = np.where(accused[:, None], np.nan, busy)
+    stages = compare_stages(healthy, job.stage, _spreads(results), rules)
+    return Judgement(tuple(results), named, waits, busy, job.steps, stages)
+
+
+def _windows(steps: int, rules: Rules) -> list[slice]:
+    """Cut the steps into windows of nearly the same length, of at most the rules'."""
+    edges = np.linspace(0, steps, -(-steps // rules.window_steps) + 1).astype(int).tolist()
+    return [slice(low, high) for low, high in pairwise(edges)]
+
+
+def _weight(one: Compared) -> tuple[bool, float]:
+    """Order windows: those that say something first, then by excess."""
+    return one.verdict in {Verdict.SLOW, Verdict.NORMAL}, one.excess
+
+
+def _slowness(job: Job, rank: int, windows: list[slice]) -> Slowness:
+    """Name the kind of work that makes up most of the excess over peers."""
+    if not windows:
+        return Slowness.NONE
+    steps = np.r_[tuple(windows)]
+    peers = (job.stage == job.stage[rank]) & (np.arange(len(job.stage)) != rank)
+    excess = {
+        kind: np.nanmedian(time[rank, steps] - missing_median(time[peers][:, steps], axis=0))
+        for kind, time in job.times.items()
+    }
+    return _NAMES[max(excess, key=lambda kind: float(excess[kind]))]
+
+
+def _spreads(results: list[RankResult]) -> dict[int, float]:
+    """How much the ranks of each stage typically vary from step to step."""
+    return {
+        stage: median(one.compared.within for one in results if one.stage == stage)
+        for stage in sorted({one.stage for one in results})
+    }

@@ -1,0 +1,204 @@
+"""Entries of live ranks into collectives, from marks of functions of their libraries; pure.
+
+Some return when the collective is done; others return at once, and a wait for the GPU follows
+(`enqueued.py`). Between two collectives a rank does its own work, so the marks give both sides: who
+worked for how long, and who waited for whom. Ranks are on one host, whose one clock all marks
+share.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectors.records.activity import StepMarks
+
+from .calls import Calls
+from .collectives import Role, role_of
+from .enqueued import Meetings, meetings, merged, waiting_since
+from .judge import Job
+from .operations import Kind
+
+ROUND_NS: Final = 500_000_000
+"""Calls are summed into rounds of at least so long: a training step has calls of many sizes, of
+which only the sums compare, and a CPU quota gives time in lumps of 100 ms."""
+_MOST_CALLS: Final = 100_000
+_NEIGHBOURS: Final = (-1, 0, 1)
+_AROUND: Final = range(-8, 9)
+"""How far from a call the calls are whose order decides about it."""
+
+Ns = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class _Entries:
+    """Begins and ends of calls of one rank's process by role; the oldest are forgotten."""
+
+    process: tuple[int, int]
+    begins: dict[Role, deque[int]]
+    ends: dict[Role, deque[int]]
+
+    @classmethod
+    def of(cls, process: tuple[int, int]) -> _Entries:
+        begins, ends = ({r: deque[int](maxlen=_MOST_CALLS) for r in Role} for _ in range(2))
+        return cls(process, begins, ends)
+
+    def times(self, role: Role) -> tuple[Ns, Ns]:
+        return (
+            np.fromiter(self.begins[role], dtype=np.int64),
+            np.fromiter(self.ends[role], dtype=np.int64),
+        )
+
+    def meetings(self) -> Meetings:
+        """All calls in which the rank met others, in order of leaving."""
+        entered, left = self.times(Role.MEETS)
+        blocking = Meetings(entered, entered, left)
+        return merged(blocking, meetings(self.times(Role.ENQUEUES)[1], *self.times(Role.WAITS)))
+
+
+class MarkedCalls:
+    """Takes marks as they come, and gives the job that they tell of.
+
+    ranks   cgroup of each rank, in order; its stage beside it
+    """
+
+    def __init__(self, ranks: Sequence[str], stages: Sequence[int] | None = None) -> None:
+        self._place = {cgroup: place for place, cgroup in enumerate(ranks)}
+        self._stages = np.array(stages or [0] * len(ranks), dtype=np.int32)
+        self._entries: dict[int, _Entries] = {}
+
+    @property
+    def counts(self) -> Mapping[int, int]:
+        """Collective calls kept, by rank."""
+        return {
+            rank: len(own.ends[Role.MEETS]) + len(own.ends[Role.ENQUEUES])
+            for rank, own in self._entries.items()
+        }
+
+    def add(self, marks: StepMarks) -> None:
+        """Take marks of one process; what is of none of the ranks is passed over."""
+        rank = self._place.get(marks.cgroup)
+        if rank is None:
+            return
+        process = marks.pid, marks.start_ns
+        own = self._entries.get(rank)
+        if own is None or own.process != process or marks.lost:
+            # What was lost would look like own work.
+            own = self._entries[rank] = _Entries.of(process)
+        role = role_of(marks.probe)
+        own.begins[role].extend((marks.ended_ns - marks.duration_ns).tolist())
+        own.ends[role].extend(marks.ended_ns.tolist())
+
+    def job(self, since_ns: int = 0) -> Job | None:
+        """Give what is known since a time; None before all ranks have met twice."""
+        ranks = range(len(self._stages))
+        if any(rank not in self._entries for rank in ranks):
+            return None
+        seen = [self._since(rank, since_ns) for rank in ranks]
+        if min(len(one.left) for one in seen) < 2:
+            return None
+        longest = max(seen, key=lambda one: len(one.left))
+        met = np.stack([_partners(longest, one) for one in seen])
+        rounds = _rounds(longest.left)
+        own = np.stack(
+            [_own_work(one.entered, one.left, met[r], rounds) for r, one in enumerate(seen)]
+        )
+        return Job(
+            np.arange(len(ranks), dtype=np.int32),
+            self._stages,
+            np.arange(int(rounds[-1]) + 1, dtype=np.int64),
+            {Kind.COMPUTE: own, Kind.DATA_LOADING: 0 * own, Kind.OTHER: 0 * own},
+            _calls(seen, met, rounds),
+        )
+
+    def _since(self, rank: int, since_ns: int) -> Meetings:
+        whole = self._entries[rank].meetings()
+        late = whole.called >= since_ns
+        return Meetings(*(column[late] for column in whole))
+
+
+def _partners(own: Meetings, theirs: Meetings) -> Ns:
+    """Find the call of another rank that is one with each call: int64[calls], -1 for none.
+
+    No rank leaves a collective before the last has called it: calls that are one overlap. They may
+    overlap with their neighbours as well, where a rank that has used up its CPU quota leaves late
+    and the other has called the next. But ranks make their calls in one order: in step with the
+    right one all calls around overlap too, each with its own; of equals the longest overlap is it.
+    """
+    places = np.arange(len(own.left))
+    near = np.searchsorted(theirs.left, own.left)
+    best = np.full(len(own.left), -1, dtype=np.int64)
+    longest = np.zeros(len(own.left), dtype=np.int64)
+    fewest = np.full(len(own.left), len(_AROUND), dtype=np.int64)
+    for step in _NEIGHBOURS:
+        other = near + step
+        ahead = other - places
+        common = _common(own, theirs, places, ahead)
+        apart = [_common(own, theirs, places + far, ahead) < 0 for far in _AROUND]
+        missed = np.count_nonzero(apart, axis=0)
+        better = (common > 0) & ((missed < fewest) | ((missed == fewest) & (common > longest)))
+        best[better] = other[better]
+        fewest[better], longest[better] = missed[better], common[better]
+    # Of two calls that found the same partner neither is sure.
+    found, counts = np.unique(best[best >= 0], return_counts=True)
+    best[np.isin(best, found[counts > 1])] = -1
+    return best
+
+
+def _common(own: Meetings, theirs: Meetings, places: Ns, ahead: Ns) -> Ns:
+    """Give how long calls at `places` overlap with those so far ahead.
+
+    Below 0: they do not; 0: one of them was not seen.
+    """
+    other = places + ahead
+    here = (places >= 0) & (places < len(own.left)) & (other >= 0) & (other < len(theirs.left))
+    places, other = np.where(here, places, 0), np.where(here, other, 0)
+    begun = np.maximum(own.called[places], theirs.called[other])
+    overlap = np.minimum(own.left[places], theirs.left[other]) - begun
+    return np.where(here, np.where(overlap > 0, overlap, -1), 0)
+
+
+def _rounds(left: Ns) -> Ns:
+    """Number the round of each call; the last, which may be short, joins the one before."""
+    round_ = (left - left[0]) // ROUND_NS
+    _, number = np.unique(round_, return_inverse=True)
+    number = np.asarray(number, dtype=np.int64).reshape(-1)
+    return np.minimum(number, max(0, int(number[-1]) - 1))
+
+
+def _own_work(entered: Ns, left: Ns, met: Ns, rounds: Ns) -> NDArray[np.float64]:
+    """Sum the time between calls, by round, in seconds; NaN where a call of the round is unknown.
+
+    Calls of several threads may overlap: then there is no time between them.
+    """
+    free = np.maximum.accumulate(left)
+    gap = np.r_[np.nan, np.maximum(entered[1:] - free[:-1], 0) / 1e9]
+    each = np.where(met >= 0, gap[met], np.nan)
+    count = int(rounds[-1]) + 1
+    total = np.zeros(count)
+    np.add.at(total, rounds, np.nan_to_num(each))
+    calls = np.bincount(rounds, minlength=count)
+    known = np.bincount(rounds[~np.isnan(each)], minlength=count)
+    # A call at the edge of what was seen has no partner: its round is scaled up from the others.
+    enough = known * 10 >= calls * 9
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(enough, total * calls / known, np.nan)
+
+
+def _calls(seen: Sequence[Meetings], met: Ns, rounds: Ns) -> Calls:
+    """Give the entries of calls that all ranks met in."""
+    whole = np.flatnonzero((met >= 0).all(axis=0))
+    rank = np.repeat(np.arange(len(met)), len(whole))
+    called, entered, left = (
+        np.stack([one[column][met[r, whole]] for r, one in enumerate(seen)]) for column in range(3)
+    )
+    base = min(int(one.called[0]) for one in seen)
+    return Calls.of(
+        np.tile(whole, len(met)), rank, np.tile(rounds[whole], len(met)),
+        (waiting_since(called, entered) - base).ravel() / 1e9, (left - base).ravel() / 1e9,
+    )  # fmt: skip

@@ -1,0 +1,124 @@
+"""Which windows of which hosts may be reported, as pure questions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import numpy as np
+
+from edge_agent.ledger.ledger_records import KnownSeries
+from privacy.budget import Entry
+from privacy.calibrate import windows_touched
+from wire.bounds import Scheme
+from wire.roster import PlanMembership
+from wire.task import Task
+
+from .epochs import HostEpoch
+from .protocol_events import WindowClosed, Withheld
+from .roster_book import Crowd
+
+LEAD_MOST_MS: Final = 2_000
+LEAD_SHARE: Final = 16
+OFFSET_MOST_MS: Final = 5_000
+OFFSET_SHARE: Final = 4
+"""A report leaves at a lead of min(2 s, window/16) and a random offset in [0, min(5 s, window/4))
+after its window's end. In the lead a host drains its sources, closes the window and seals it: it
+takes less than a second on a busy one, so that how long it took moves no report."""
+
+
+def task_weight(task: Task) -> int:
+    """Give the weight of all sections of a task, millionths."""
+    return sum(section.weight_millionths for section in task.sections)
+
+
+def window_entry(task: Task, start_s: int) -> Entry:
+    """Give what one window of a task costs."""
+    touched = windows_touched(task.window_s, task.windows)
+    return Entry(task.series, start_s, start_s + task.window_s, task_weight(task), touched)
+
+
+def window_fault(task: Task, event: WindowClosed, resume_after_s: int) -> Withheld | None:
+    """Say why no host may report this window, or None."""
+    start_s = event.window_start_s
+    end_s = start_s + task.window_s
+    if start_s % task.window_s or not task.first_window <= start_s <= task.last_window:
+        return Withheld.WINDOW_MISALIGNED
+    if task.expiry <= end_s:
+        return Withheld.TASK_EXPIRED
+    if event.now_s < end_s:
+        return Withheld.WINDOW_OPEN
+    if event.now_s >= end_s + task.retention_s:
+        return Withheld.WINDOW_LATE
+    if start_s <= resume_after_s:
+        return Withheld.RECOVERING
+    return None
+
+
+def host_readiness(
+    task: Task,
+    event: WindowClosed,
+    plan: Mapping[str, PlanMembership] | None,
+    crowds: Mapping[tuple[str, int], Crowd],
+    epoch: HostEpoch | None,
+    last_start_s: int,
+) -> tuple[int, HostEpoch] | Withheld:
+    """Give a host's cohort and epoch for a window, or why it may not report it.
+
+    plan            the host's memberships by series, None when it is not on the roster
+    crowds          the roster's hosts per series and cohort
+    last_start_s    start of the last window of the series that it has spent
+    """
+    membership = plan.get(task.series) if plan else None
+    if membership is None or membership.weight_millionths < task_weight(task):
+        return Withheld.NOT_ROSTERED
+    why = crowd_fault(task, crowds[task.series, membership.cohort])
+    if why is not None:
+        return why
+    if event.window_start_s <= last_start_s:
+        return Withheld.WINDOW_SPENT
+    if epoch is None or epoch.header.not_after <= event.now_s:
+        return Withheld.NO_EPOCH
+    if not epoch.covers(event.window_start_s + task.window_s, task.lateness_s):
+        return Withheld.NO_EPOCH
+    return membership.cohort, epoch
+
+
+def crowd_fault(task: Task, crowd: Crowd) -> Withheld | None:
+    """Say why a roster's cohort breaks what the noise was made for, or None.
+
+    More hosts than n_max put t below 10 % of them and void the check of the modulus; an operator of
+    more than t hosts knows more noise than was counted on. In scheme `local` a host counts on no
+    other.
+    """
+    if task.scheme is Scheme.LOCAL:
+        return None
+    if crowd.hosts > task.n_max:
+        return Withheld.ROSTER_LARGE
+    if task.min_operators and crowd.largest_operator > task.t:
+        return Withheld.OPERATOR_LARGE
+    return None
+
+
+def fits_recovery(task: Task, known: Mapping[str, KnownSeries]) -> bool:
+    """Say whether a recovered ledger may take a task before its two weeks are over.
+
+    A later version could spread the same weight over fewer windows, and what the lost ledger spent
+    of the earlier one is not known: only versions that the recovery saw are taken.
+    """
+    one = known.get(task.series)
+    if one is None or task.version > one.version or task.window_s != one.window_s:
+        return False
+    return task_weight(task) <= one.weight_millionths
+
+
+def draw_offsets_ms(window_s: int, count: int, random_bytes: Callable[[int], bytes]) -> list[int]:
+    """Draw when each host's report leaves, milliseconds after its window's end.
+
+    Neither the lead nor the draw knows anything of the load.
+    """
+    lead_ms = min(LEAD_MOST_MS, window_s * 1000 // LEAD_SHARE)
+    span_ms = max(1, min(OFFSET_MOST_MS, window_s * 1000 // OFFSET_SHARE))
+    words = np.frombuffer(random_bytes(8 * count), dtype="<u8")
+    offsets: list[int] = (words % np.uint64(span_ms) + np.uint64(lead_ms)).tolist()
+    return offsets

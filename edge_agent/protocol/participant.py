@@ -1,0 +1,378 @@
+"""The agent's side of the protocol as a pure state machine over a batch of hosts.
+
+`handle(event)` gives the effects that a shell carries out; there is no clock, socket, file or
+thread inside, and randomness is a parameter (sealing an epoch key draws its own inside the HPKE
+library). A live agent is a batch of one host; the simulator runs hundreds per process.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import singledispatchmethod
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_agent.ledger.ledger_records import (
+    EpochOpening,
+    HostEntry,
+    LedgerView,
+    SealedRecord,
+)
+from edge_agent.windows.encode import encode_rows
+from privacy.budget import Entry, keep_from
+from privacy.noise import NoiseSampler
+from wire.envelope import Kind, wrap
+from wire.ids import TaskId
+from wire.rejection import ReportRejected
+from wire.task import DEMO_DOMAIN, Task
+from wire.topics import EPOCHS, REPORTS, epoch_key, report_key
+
+from .budget_book import BudgetBook
+from .eligibility import draw_offsets_ms, host_readiness, window_entry, window_fault
+from .epochs import EpochBook, Host, HostEpoch, Parties, open_epoch
+from .noise_check import noise_fault
+from .participant_rules import Rules
+from .party_keys import HpkeDirectory
+from .protocol_events import (
+    CommitEpochs,
+    CommitFailed,
+    CommitSealed,
+    Committed,
+    DrainSpool,
+    Effect,
+    EpochDue,
+    EraseKeys,
+    Event,
+    Forget,
+    KeysAnnounced,
+    Publish,
+    Published,
+    Refuse,
+    RememberRoster,
+    RememberSeries,
+    RosterReceived,
+    SignedTimeSeen,
+    TaskAccepted,
+    TaskReceived,
+    Token,
+    TransportDown,
+    TransportUp,
+    WindowClosed,
+    Withheld,
+)
+from .roster_book import RosterBook
+from .seal_report import Sealing, seal_reports
+from .task_book import Recovering, TaskBook
+
+_FORGET_EVERY_S: Final = 3600
+
+
+@dataclass(slots=True)
+class _Pending:
+    """What a commit will change once it is durable."""
+
+    parties: Parties | None = None
+    now_s: int = 0
+    epochs: list[tuple[int, HostEpoch]] = field(default_factory=list)
+    keep_from_s: int = 0
+    spent: list[tuple[int, Entry]] = field(default_factory=list)
+    records: Sequence[SealedRecord] = ()
+
+
+class Participant:
+    """A batch of hosts taking part in their tasks."""
+
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        view: LedgerView,
+        sampler: NoiseSampler,
+        random_bytes: Callable[[int], bytes],
+        rules: Rules,
+        *,
+        rounding_bytes: Callable[[int], bytes] | None = None,
+    ) -> None:
+        """Take the hosts and what they spent.
+
+        random_bytes    keys, ids and offsets: the operating system's, always
+        rounding_bytes  rounding and the choice of indicators; a repeatable stream is for the
+                        domain demo alone. None: random_bytes
+        Raises          ValueError for seeded randomness outside the demo
+        """
+        if [h.host_id for h in hosts] != [v.host_id for v in view.hosts]:
+            raise ValueError("the ledger's view must list the hosts in their order")
+        if rules.domain != DEMO_DOMAIN and (sampler.seeded or rounding_bytes is not None):
+            raise ValueError("seeded noise protects nobody: it is for the domain demo alone")
+        self._hosts = tuple(hosts)
+        # The entries live in the budget book alone, so that what it prunes is freed.
+        self._resume_after_s = view.resume_after_s
+        self._sampler = sampler
+        self._random_bytes = random_bytes
+        self._rounding_bytes = rounding_bytes or random_bytes
+        self._rules = rules
+        self._tasks = TaskBook(rules, view)
+        self._keys = HpkeDirectory(rules.pins)
+        ids = tuple(h.host_id for h in hosts)
+        self._rosters = RosterBook(rules.pins, ids, weekly=not rules.demo)
+        self._rosters.recall(view.rosters)
+        self._budget = BudgetBook([v.entries for v in view.hosts], view.kept_from_s)
+        self._epochs = EpochBook(
+            len(hosts),
+            [v.epoch_ctr for v in view.hosts],
+            [list(v.epochs_opened) for v in view.hosts],
+        )
+        self._pending: dict[Token, _Pending] = {}
+        self._token = 0
+        self._down = False
+
+    @property
+    def tasks(self) -> dict[TaskId, Task]:
+        """The accepted tasks, newest version of each series."""
+        return self._tasks.current
+
+    def handle(self, event: Event) -> list[Effect]:
+        """Take one event and give what the shell must do, in this order."""
+        return self._handle(event)
+
+    @singledispatchmethod
+    def _handle(self, event: Event) -> list[Effect]:
+        raise TypeError(f"expected an event of the participant, got {type(event).__name__}")
+
+    # Tasks, rosters, keys ---------------------------------------------------------------------
+
+    @_handle.register
+    def _(self, event: TaskReceived) -> list[Effect]:
+        try:
+            taken = self._tasks.take(event.signed, event.now_s)
+        except ReportRejected as refusal:
+            return [Refuse(refusal.reason, 0, str(refusal))]
+        except Recovering as refusal:
+            return [Refuse(refusal.reason, len(self._hosts), str(refusal))]
+        if taken is None:
+            return []
+        accepted, known = taken
+        return [RememberSeries(known), TaskAccepted(accepted.task_id, accepted.task)]
+
+    @_handle.register
+    def _(self, event: RosterReceived) -> list[Effect]:
+        try:
+            known = self._rosters.add(event.signed, self._tasks.windows_s)
+        except ReportRejected as refusal:
+            return [Refuse(refusal.reason, 0, str(refusal))]
+        return [] if known is None else [RememberRoster(known)]
+
+    @_handle.register
+    def _(self, event: KeysAnnounced) -> list[Effect]:
+        effects: list[Effect] = []
+        for key in event.announcements:
+            try:
+                if self._keys.add(key) and key.not_before <= event.now_s:
+                    effects.append(SignedTimeSeen(key.not_before))
+            except ReportRejected as refusal:
+                effects.append(Refuse(refusal.reason, 0, str(refusal)))
+        return effects
+
+    # Epochs -----------------------------------------------------------------------------------
+
+    @_handle.register
+    def _(self, event: EpochDue) -> list[Effect]:
+        effects: list[Effect] = []
+        erased = self._epochs.erase_ended(event.now_s)
+        if erased:
+            effects.append(EraseKeys(erased))
+        for parties in self._tasks.parties(event.now_s):
+            effects += self._open_epochs(parties, event.now_s)
+        return effects
+
+    def _open_epochs(self, parties: Parties, now_s: int) -> list[Effect]:
+        due = self._epochs.due(parties, now_s)
+        if not due:
+            return []
+        keys = self._keys.sealing_keys(parties, now_s)
+        if keys is None:
+            return [Refuse(Withheld.NO_HPKE_KEY, len(due), "no announced key in force")]
+        roster = self._rosters.in_force(parties, now_s)
+        if roster is None:
+            return [Refuse(Withheld.NO_ROSTER, len(due), "no roster in force")]
+        rostered = [host for host in due if roster.memberships[host] is not None]
+        may = [host for host in rostered if self._epochs.may_open(host, now_s)]
+        effects: list[Effect] = []
+        if len(may) < len(rostered):
+            late = len(rostered) - len(may)
+            effects.append(Refuse(Withheld.EPOCH_RATE, late, "12 epochs within an hour"))
+        if not may:
+            return effects
+        pending, openings = _Pending(parties, now_s), []
+        records = []
+        for host in may:
+            ctr = self._epochs.count(host, now_s)
+            identity = self._hosts[host]
+            epoch, sealed = open_epoch(
+                identity, keys, roster.version, ctr, now_s, self._random_bytes
+            )
+            pending.epochs.append((host, epoch))
+            openings.append(EpochOpening(identity.host_id, ctr, now_s))
+            key = epoch_key(identity.host_id, epoch.header.epoch_id)
+            expires_s = epoch.header.not_after + self._tasks.longest_retention(parties)
+            records.append(
+                SealedRecord(EPOCHS, key, wrap(Kind.EPOCH, sealed), now_s * 1000, expires_s)
+            )
+        pending.records = records
+        self._epochs.pending[parties] = len(may)
+        return [*effects, CommitEpochs(self._issue(pending), openings, records, now_s)]
+
+    # Windows ----------------------------------------------------------------------------------
+
+    @_handle.register
+    def _(self, event: WindowClosed) -> list[Effect]:
+        present = [int(host) for host in np.flatnonzero(event.present)]
+        task = self._tasks.find(event.task_id)
+        if task is None:
+            return [Refuse(Withheld.TASK_UNKNOWN, len(present), "no such task was accepted")]
+        why = window_fault(task, event, self._resume_after_s)
+        if why is None and not self._budget.remembers(event.window_start_s):
+            why = Withheld.FORGOTTEN
+        if why is not None:
+            return [Refuse(why, len(present), f"{task.series} window {event.window_start_s}")]
+        effects: list[Effect] = []
+        hosts = self._ready(task, event, present, effects)
+        if not hosts:
+            return effects
+        candidate = window_entry(task, event.window_start_s)
+        may = self._budget.may_spend([host for host, _ in hosts], candidate)
+        kept = [pair for pair, ok in zip(hosts, may, strict=True) if ok]
+        if len(kept) < len(hosts):
+            out = len(hosts) - len(kept)
+            effects.append(Refuse(Withheld.BUDGET, out, f"{task.series}: the week is spent"))
+        if kept:
+            effects += self._seal(task, event, candidate, kept)
+        return effects
+
+    def _ready(
+        self, task: Task, event: WindowClosed, present: list[int], effects: list[Effect]
+    ) -> list[tuple[int, Sealing]]:
+        """Give the hosts that may report, with cohort and epoch; count the others by reason."""
+        parties = Parties(task.leader_pk, task.helper_pk)
+        roster = self._rosters.in_force(parties, event.window_start_s)
+        if roster is None:
+            effects.append(Refuse(Withheld.NO_ROSTER, len(present), "no roster in force"))
+            return []
+        ready: list[tuple[int, Sealing]] = []
+        withheld: Counter[Withheld] = Counter()
+        for host in present:
+            found = host_readiness(
+                task,
+                event,
+                roster.memberships[host],
+                roster.crowds,
+                self._epochs.epoch(parties, host),
+                self._budget.last_start(host, task.series),
+            )
+            if isinstance(found, Withheld):
+                withheld[found] += 1
+            else:
+                cohort, epoch = found
+                ready.append((host, Sealing(self._hosts[host].host_id, cohort, epoch)))
+        detail = f"{task.series} window {event.window_start_s}"
+        effects += [Refuse(why, count, detail) for why, count in withheld.items()]
+        return ready
+
+    def _seal(
+        self, task: Task, event: WindowClosed, candidate: Entry, hosts: list[tuple[int, Sealing]]
+    ) -> list[Effect]:
+        rows = event.rows[[host for host, _ in hosts]]
+        noisy = self._noisy(task, rows)
+        if isinstance(noisy, str):
+            return [Refuse(Withheld.NOISE_FAULT, len(hosts), noisy)]
+        sealings = [sealing for _, sealing in hosts]
+        start_s = event.window_start_s
+        sealed = seal_reports(
+            event.task_id, task.scheme, start_s, sealings, noisy, self._random_bytes
+        )
+        end_s = start_s + task.window_s
+        offsets_ms = draw_offsets_ms(task.window_s, len(hosts), self._random_bytes)
+        records = [
+            SealedRecord(
+                REPORTS,
+                report_key(sealing.host_id),
+                wrap(Kind.REPORT, report),
+                end_s * 1000 + offset_ms,
+                end_s + task.retention_s,
+            )
+            for sealing, report, offset_ms in zip(sealings, sealed, offsets_ms, strict=True)
+        ]
+        keep_from_s = self._keep_from(event.now_s)
+        spent = [(host, candidate) for host, _ in hosts]
+        pending = _Pending(keep_from_s=keep_from_s, spent=spent, records=records)
+        for host, entry in pending.spent:
+            self._budget.spend(host, entry)
+        entries = [HostEntry(sealing.host_id, candidate) for sealing in sealings]
+        return [CommitSealed(self._issue(pending), entries, records, event.now_s, keep_from_s)]
+
+    def _keep_from(self, now_s: int) -> int:
+        """Give the time from which on entries are kept: any window of a known series needs them."""
+        keep_from_s = keep_from(now_s, self._tasks.longest_window_s)
+        kept_from_s = self._budget.kept_from_s
+        return keep_from_s if keep_from_s >= kept_from_s + _FORGET_EVERY_S else kept_from_s
+
+    def _noisy(self, task: Task, rows: NDArray[np.int64]) -> NDArray[np.int64] | str:
+        """Encode the rows and add each host's share of the noise; say why for unusable noise."""
+        steps = encode_rows(task, rows, self._rounding_bytes)
+        hosts = rows.shape[0]
+        noise = self._sampler.sample(hosts, task.sigma_vector_1024())
+        fault = noise_fault(task, noise, hosts, seeded=self._sampler.seeded)
+        if fault is not None:
+            return fault
+        steps += noise
+        return steps
+
+    # Commits and publishing -------------------------------------------------------------------
+
+    def _issue(self, pending: _Pending) -> Token:
+        self._token += 1
+        token = Token(self._token)
+        self._pending[token] = pending
+        return token
+
+    @_handle.register
+    def _(self, event: Committed) -> list[Effect]:
+        pending = self._pending.pop(event.token)
+        effects: list[Effect] = []
+        self._budget.forget_before(pending.keep_from_s)
+        if pending.parties is not None:
+            erased = self._epochs.install(pending.parties, pending.epochs)
+            if erased:
+                effects.append(EraseKeys(erased))
+        if not self._down:
+            effects.append(Publish(event.spool_ids, pending.records))
+        return effects
+
+    @_handle.register
+    def _(self, event: CommitFailed) -> list[Effect]:
+        pending = self._pending.pop(event.token)
+        for host, entry in pending.spent:
+            self._budget.take_back(host, entry)
+        if pending.parties is not None:
+            self._epochs.take_back(pending.parties, pending.epochs, pending.now_s)
+        return [Refuse(event.why, len(pending.records), "the commit was rolled back")]
+
+    @_handle.register
+    def _(self, event: Published) -> list[Effect]:
+        return [Forget(event.spool_ids)] if event.spool_ids else []
+
+    @_handle.register
+    def _(self, event: TransportDown) -> list[Effect]:  # noqa: ARG002  (dispatched on its type)
+        self._down = True
+        return []
+
+    @_handle.register
+    def _(self, event: TransportUp) -> list[Effect]:  # noqa: ARG002  (dispatched on its type)
+        self._down = False
+        return [DrainSpool()]
+
+
+__all__ = ["Participant", "Rules"]

@@ -1,0 +1,256 @@
+"""What the participant is told (events) and what it asks its shell to do (effects)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NewType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_agent.ledger.ledger_records import (
+    EpochOpening,
+    HostEntry,
+    KnownRoster,
+    KnownSeries,
+    SealedRecord,
+)
+from wire.ids import TaskId
+from wire.keys import KeyAnnouncement
+from wire.rejection import Reason
+from wire.task import Task
+
+Token = NewType("Token", int)
+"""Names one commit until its shell reports it committed or failed."""
+
+
+class Withheld(StrEnum):
+    """Why a host publishes nothing for a window, or opens no epoch: the counter's label."""
+
+    BUDGET = "budget"
+    FORGOTTEN = "forgotten"
+    WINDOW_SPENT = "window_spent"
+    WINDOW_OPEN = "window_open"
+    WINDOW_MISALIGNED = "window_misaligned"
+    WINDOW_LATE = "window_late"
+    TASK_UNKNOWN = "task_unknown"
+    TASK_EXPIRED = "task_expired"
+    NOT_ROSTERED = "not_rostered"
+    NO_ROSTER = "no_roster"
+    ROSTER_LARGE = "roster_large"
+    OPERATOR_LARGE = "operator_large"
+    NO_HPKE_KEY = "no_hpke_key"
+    NO_EPOCH = "no_epoch"
+    EPOCH_RATE = "epoch_rate"
+    RECOVERING = "recovering"
+    SPOOL_FULL = "spool_full"
+    DISK_FULL = "disk_full"
+    CLOCK_SET_BACK = "clock_set_back"
+    NOISE_FAULT = "noise_fault"
+
+
+# Events -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReceived:
+    """Bytes of a signed task, as they came out of their envelope."""
+
+    signed: bytes
+    now_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class RosterReceived:
+    """Bytes of a signed roster, as they came out of their envelope."""
+
+    signed: bytes
+    now_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeysAnnounced:
+    """HPKE keys that parties announced; only pinned parties' valid signatures count."""
+
+    announcements: tuple[KeyAnnouncement, ...]
+    now_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochDue:
+    """Open what epochs are due; may be said as often as one likes."""
+
+    now_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class WindowClosed:
+    """A window has ended.
+
+    rows      int64[hosts, k], base units of the task's sections in order, without check words
+    present   bool[hosts]: False for hosts that are down
+    """
+
+    task_id: TaskId
+    window_start_s: int
+    rows: NDArray[np.int64] = field(repr=False)
+    present: NDArray[np.bool_] = field(repr=False)
+    now_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A commit is durable; `spool_ids` name its records in their order."""
+
+    token: Token
+    spool_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFailed:
+    """A commit was rolled back: nothing of it is durable, nothing was spent."""
+
+    token: Token
+    why: Withheld
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The transport holds these records durably."""
+
+    spool_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TransportDown:
+    """Sending fails; sealed records wait in the spool."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransportUp:
+    """Sending works again."""
+
+
+Event = (
+    TaskReceived
+    | RosterReceived
+    | KeysAnnounced
+    | EpochDue
+    | WindowClosed
+    | Committed
+    | CommitFailed
+    | Published
+    | TransportDown
+    | TransportUp
+)
+
+# Effects ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CommitEpochs:
+    """Count these epochs and spool their records in one durable transaction."""
+
+    token: Token
+    openings: Sequence[EpochOpening]
+    records: Sequence[SealedRecord] = field(repr=False)
+    now_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSealed:
+    """Spend these windows and spool their sealed reports in one durable transaction.
+
+    keep_from_s   entries that ended before it are forgotten in the same transaction
+    """
+
+    token: Token
+    entries: Sequence[HostEntry]
+    records: Sequence[SealedRecord] = field(repr=False)
+    now_s: int
+    keep_from_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Send these records, each at its `publish_at_ms` or as soon after it as possible."""
+
+    spool_ids: tuple[int, ...]
+    records: Sequence[SealedRecord] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DrainSpool:
+    """Send whatever waits in the spool, oldest first, the same bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Drop these records from the spool."""
+
+    spool_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RememberSeries:
+    """Record the accepted version of a series, so that it never goes back."""
+
+    known: KnownSeries
+
+
+@dataclass(frozen=True, slots=True)
+class RememberRoster:
+    """Record what a roster says of these hosts: the log keeps the newest roster alone."""
+
+    known: KnownRoster
+
+
+@dataclass(frozen=True, slots=True)
+class TaskAccepted:
+    """A task passed every check: close its windows from now on."""
+
+    task_id: TaskId
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class SignedTimeSeen:
+    """A pinned aggregator has signed this time: the clock is never before it."""
+
+    signed_time_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class EraseKeys:
+    """The keys of this many epochs are gone from the participant; drop whatever holds them too."""
+
+    epochs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """So many hosts publish nothing, or a message was refused; count it.
+
+    reason      a Withheld for windows and epochs, a wire Reason for a task, roster or key
+    """
+
+    reason: Withheld | Reason
+    hosts: int
+    detail: str
+
+
+Effect = (
+    CommitEpochs
+    | CommitSealed
+    | Publish
+    | DrainSpool
+    | Forget
+    | RememberSeries
+    | RememberRoster
+    | TaskAccepted
+    | SignedTimeSeen
+    | EraseKeys
+    | Refuse
+)

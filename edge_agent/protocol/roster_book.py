@@ -1,0 +1,180 @@
+"""Which rosters of the pinned parties are in force, and what they say of these hosts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from edge_agent.ledger.ledger_records import KnownRoster
+from edge_agent.ledger.ledger_rosters import ROSTERS_KEPT
+from privacy.budget import WEEK_S, WeightChange, change_start, check_weight_changes
+from privacy.errors import ParameterError
+from privacy.signing import verify
+from wire import labels
+from wire.ids import HostId
+from wire.rejection import Reason, ReportRejected
+from wire.roster import PlanMembership, Roster
+from wire.signed import Signed
+
+from .epochs import Parties
+from .task_check import Pins
+
+Plans = dict[str, PlanMembership]
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """How many hosts of a roster share a batch, and how many of them the largest operator has."""
+
+    hosts: int
+    largest_operator: int
+
+
+@dataclass(frozen=True, slots=True)
+class RosterView:
+    """What a roster says about the hosts of this process; None for a host that is not on it.
+
+    crowds      per (series, cohort)
+    """
+
+    version: int
+    effective_from: int
+    memberships: tuple[Plans | None, ...]
+    crowds: Mapping[tuple[str, int], Crowd]
+
+
+@dataclass(slots=True)
+class RosterBook:
+    """The newest rosters of each pair of aggregators, as far as they speak of these hosts.
+
+    weekly      a roster takes effect at a week start, after the one before it, and gives no weight
+                before another's is free; only a deployment's first may be in force at once. False
+                in the demo, whose rosters live for minutes
+    """
+
+    pins: Pins
+    hosts: tuple[HostId, ...]
+    weekly: bool = True
+    _rosters: dict[Parties, list[RosterView]] = field(default_factory=dict)
+
+    def recall(self, known: Iterable[KnownRoster]) -> None:
+        """Take over rosters that were verified before a restart, oldest version first."""
+        for one in known:
+            plans = (one.plans.get(host) for host in self.hosts)
+            memberships = tuple(None if p is None else {m.series: m for m in p} for p in plans)
+            crowds = {key: Crowd(*counts) for key, counts in one.crowds.items()}
+            view = RosterView(one.version, one.effective_from, memberships, crowds)
+            self._rosters.setdefault(Parties(one.leader_pk, one.helper_pk), []).append(view)
+
+    def add(self, signed: bytes, windows_s: Mapping[str, int] = {}) -> KnownRoster | None:
+        """Verify a roster against the pinned parties and keep what concerns these hosts.
+
+        windows_s   cadence of the series that are known
+        Returns     what a restart must find; None for a roster that is known already
+        Raises      ReportRejected
+        """
+        envelope = Signed.decode(signed, labels.ROSTER)
+        parties = self._signers(envelope)
+        roster = Roster.decode_body(envelope.body)
+        kept = self._rosters.setdefault(parties, [])
+        known = next((view for view in kept if view.version == roster.version), None)
+        if known is not None:
+            return None
+        if kept and roster.version < kept[-1].version:
+            raise ReportRejected(
+                Reason.ROSTER_VERSION, f"version {kept[-1].version} or later", roster.version
+            )
+        view = self._view(roster)
+        if self.weekly:
+            _check_start(view, kept)
+            _check_weights([*kept, view], windows_s)
+        kept.append(view)
+        del kept[:-ROSTERS_KEPT]
+        return self._known(parties, view)
+
+    def _known(self, parties: Parties, view: RosterView) -> KnownRoster:
+        plans = (None if one is None else tuple(one.values()) for one in view.memberships)
+        return KnownRoster(
+            *parties,
+            view.version,
+            view.effective_from,
+            {bytes(host): plan for host, plan in zip(self.hosts, plans, strict=True)},
+            {key: (crowd.hosts, crowd.largest_operator) for key, crowd in view.crowds.items()},
+        )
+
+    def _signers(self, envelope: Signed) -> Parties:
+        message = envelope.unsigned()
+        leader = _signer(self.pins.leaders, message, envelope.sig_leader)
+        helper = _signer(self.pins.helpers, message, envelope.sig_helper)
+        if leader is not None and helper is not None and leader != helper:
+            return Parties(leader, helper)
+        if leader in self.pins.allow_local and not any(envelope.sig_helper):
+            return Parties(leader or b"", b"")
+        raise ReportRejected(Reason.ROSTER_SIGNATURE, "a pinned Leader and Helper", "others")
+
+    def _view(self, roster: Roster) -> RosterView:
+        mine = set(self.hosts)
+        plans = [{m.series: m for m in plan} for plan in roster.plans]
+        found = {e.host_id: plans[e.plan] for e in roster.entries if e.host_id in mine}
+        memberships = tuple(found.get(host) for host in self.hosts)
+        return RosterView(roster.version, roster.effective_from, memberships, _crowds(roster))
+
+    def in_force(self, parties: Parties, at_s: int) -> RosterView | None:
+        """Give the newest roster that is effective at a time."""
+        views = [v for v in self._rosters.get(parties, ()) if v.effective_from <= at_s]
+        return views[-1] if views else None
+
+
+def _crowds(roster: Roster) -> dict[tuple[str, int], Crowd]:
+    by_plan = Counter((entry.plan, entry.operator) for entry in roster.entries)
+    operators: dict[tuple[str, int], Counter[str]] = {}
+    for (plan, operator), hosts in by_plan.items():
+        for one in roster.plans[plan]:
+            operators.setdefault((one.series, one.cohort), Counter())[operator] += hosts
+    return {key: Crowd(sum(c.values()), max(c.values())) for key, c in operators.items()}
+
+
+def _check_start(view: RosterView, kept: list[RosterView]) -> None:
+    first = not kept and view.version == 1
+    if view.effective_from % WEEK_S and not first:
+        raise ReportRejected(
+            Reason.ROSTER_CHANGE, "a roster in force from a week start on", view.effective_from
+        )
+    if kept and view.effective_from <= kept[-1].effective_from:
+        raise ReportRejected(
+            Reason.ROSTER_CHANGE, f"a start after {kept[-1].effective_from}", view.effective_from
+        )
+
+
+def _check_weights(views: list[RosterView], windows_s: Mapping[str, int]) -> None:
+    """Hold each host's weights to the rule of changes: room first, a week later the increase."""
+    for host in range(len(views[0].memberships)):
+        weights = [_weights(view.memberships[host]) for view in views]
+        changes = [
+            change
+            for before, after, view in zip(weights, weights[1:], views[1:], strict=False)
+            for change in _changes(before, after, view.effective_from, windows_s)
+        ]
+        try:
+            check_weight_changes(weights[0], changes, max(windows_s.values(), default=0))
+        except ParameterError as error:
+            raise ReportRejected(Reason.ROSTER_CHANGE, error.expected, error.got) from error
+
+
+def _weights(plans: Plans | None) -> dict[str, int]:
+    return {name: membership.weight_millionths for name, membership in (plans or {}).items()}
+
+
+def _changes(
+    before: Mapping[str, int], after: Mapping[str, int], start_s: int, windows_s: Mapping[str, int]
+) -> Iterable[WeightChange]:
+    for series in sorted({*before, *after}):
+        weight = after.get(series, 0)
+        if weight != before.get(series, 0):
+            window_s = windows_s.get(series, 1)
+            yield WeightChange(series, window_s, change_start(window_s, start_s), weight)
+
+
+def _signer(candidates: frozenset[bytes], message: bytes, signature: bytes) -> bytes | None:
+    return next((pk for pk in candidates if verify(pk, message, signature)), None)

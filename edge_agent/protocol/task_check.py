@@ -1,0 +1,234 @@
+"""The agent's own check of a task: it recomputes the noise and trusts no number that it can derive.
+
+Every refusal is a `ReportRejected` with a wire `Reason`; a task that passes is one whose masks and
+noise protect this host as the documents say, whoever wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from edge_agent.windows.section_match import match_section
+from privacy.accountant import SectionNoise
+from privacy.calibrate import (
+    MIN_SIGMA_1024,
+    check_modulus,
+    check_sigma_range,
+    gdp_mu_1e9,
+    honest_hosts,
+    sensitivity_sq_steps,
+    sigma_local_1024,
+    windows_touched,
+)
+from privacy.errors import ParameterError
+from privacy.signing import verify
+from wire import labels
+from wire.bounds import Scheme
+from wire.catalogue import Catalogue
+from wire.ids import NO_SIGNATURE, TaskId, task_id
+from wire.rejection import Reason, ReportRejected
+from wire.signed import Signed
+from wire.task import DEMO_DOMAIN, SectionSpec, Task
+
+FLEET_DOMAIN = "fleet"
+OPERATOR_DOMAIN = "operator"
+MIN_OPERATORS = 3
+
+Gate = Callable[[Sequence[SectionNoise], int, int], float]
+"""`privacy.accountant.gate`: raises ParameterError when a week costs more than its epsilon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """Identity keys (Ed25519, 32 B) that this host trusts.
+
+    allow_local   Leaders whose tasks may use scheme `local`
+    operators     Leaders that are this host's own operator: theirs alone may be "operator" tasks,
+                  which are free of the operator rule
+    """
+
+    leaders: frozenset[bytes]
+    helpers: frozenset[bytes]
+    allow_local: frozenset[bytes] = frozenset()
+    operators: frozenset[bytes] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What this host accepts, whatever is signed; epsilon and delta must be equal.
+
+    n_min_at_least, n_max_at_most   hosts; a huge n_min would make each host's noise small
+    bound_steps_at_most             steps of a section's L1 bound: C and B of a lying plan
+    catalogue_hash                  the agent's own catalogue, None to skip (simulations)
+    """
+
+    epsilon_millionths: int = 2_000_000
+    delta_1e12: int = 1_000
+    n_min_at_least: int = 100
+    n_max_at_most: int = 200_000
+    bound_steps_at_most: int = 1 << 16
+    d_at_most: int = 1 << 16
+    catalogue_hash: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A task that passed, with its id."""
+
+    task_id: TaskId
+    task: Task
+
+
+def check_task(
+    signed: bytes,
+    pins: Pins,
+    bounds: Bounds,
+    *,
+    now_s: int,
+    domain_allowed: Callable[[str], bool],
+    versions: Mapping[str, int] = {},
+    others: Iterable[Task] = (),
+    gate: Gate | None = None,
+    catalogue: Catalogue | None = None,
+) -> Accepted:
+    """Check the bytes of a signed task.
+
+    domain_allowed  says which domains this process serves; `agent run` refuses "demo"
+    versions        newest accepted version per series
+    others          the other tasks this host serves
+    gate            the PLD check of everything a week composes, or None
+    catalogue       what every section must be found in, None to skip (simulations)
+    Raises          ReportRejected
+    """
+    envelope = Signed.decode(signed, labels.TASK)
+    task = verified_task(envelope, pins)
+    if not domain_allowed(task.domain):
+        reason = Reason.DEMO_TASK if DEMO_DOMAIN in task.domain else Reason.FIELD
+        raise ReportRejected(reason, "a domain this agent serves", task.domain)
+    if task.domain == OPERATOR_DOMAIN and task.leader_pk not in pins.operators:
+        expected = "a fleet task, or a Leader pinned as this host's operator"
+        raise ReportRejected(Reason.OPERATORS, expected, "another Leader's operator task")
+    if task.expiry <= now_s:
+        raise ReportRejected(Reason.TASK_EXPIRED, f"an expiry after {now_s}", task.expiry)
+    newest = versions.get(task.series, 0)
+    if task.version < newest:
+        raise ReportRejected(Reason.TASK_SUPERSEDED, f"version {newest} or later", task.version)
+    _check_bounds(task, bounds)
+    if catalogue is not None:
+        _check_catalogue(task, catalogue)
+    h = _check_cohort(task, bounds)
+    noises = [_check_section(task, section, h) for section in task.sections]
+    served = [other for other in others if other.series != task.series]
+    _check_weights(task, served)
+    if gate is not None:
+        everything = [*noises, *(noise for other in served for noise in section_noises(other))]
+        with _refusing(Reason.BUDGET):
+            gate(everything, task.epsilon_millionths, task.delta_1e12)
+    return Accepted(task_id(envelope.unsigned()), task)
+
+
+def verified_task(envelope: Signed, pins: Pins) -> Task:
+    """Decode a task to learn who must have signed it, and verify that they did.
+
+    Raises      ReportRejected
+    """
+    task = Task.decode_body(envelope.body)
+    message = envelope.unsigned()
+    if task.leader_pk not in pins.leaders:
+        raise ReportRejected(Reason.LEADER_UNPINNED, "a pinned Leader", task.leader_pk.hex()[:16])
+    if not verify(task.leader_pk, message, envelope.sig_leader):
+        raise ReportRejected(Reason.TASK_SIGNATURE, "the Leader's signature", "another")
+    if task.scheme is Scheme.LOCAL:
+        if task.leader_pk not in pins.allow_local:
+            raise ReportRejected(Reason.LOCAL_NOT_ALLOWED, "allow_local to name it", "it does not")
+        if envelope.sig_helper != NO_SIGNATURE:
+            raise ReportRejected(Reason.TASK_SIGNATURE, "no Helper in scheme local", "a signature")
+        return task
+    if task.helper_pk not in pins.helpers or task.helper_pk == task.leader_pk:
+        raise ReportRejected(Reason.HELPER_UNPINNED, "a pinned Helper", task.helper_pk.hex()[:16])
+    if not verify(task.helper_pk, message, envelope.sig_helper):
+        raise ReportRejected(Reason.TASK_SIGNATURE, "the Helper's signature", "another")
+    return task
+
+
+def _check_bounds(task: Task, bounds: Bounds) -> None:
+    for name in ("epsilon_millionths", "delta_1e12"):
+        if getattr(task, name) != getattr(bounds, name):
+            expected = f"{name} {getattr(bounds, name)}"
+            raise ReportRejected(Reason.BUDGET, expected, getattr(task, name))
+    if bounds.catalogue_hash is not None and task.catalogue_hash != bounds.catalogue_hash:
+        raise ReportRejected(Reason.CATALOGUE, "this agent's catalogue", "another")
+    if task.d > bounds.d_at_most:
+        raise ReportRejected(Reason.DIMENSION, f"d up to {bounds.d_at_most}", task.d)
+    for section in task.sections:
+        if section.bound_steps > bounds.bound_steps_at_most:
+            raise ReportRejected(
+                Reason.COORDINATE_BOUND,
+                f"at most {bounds.bound_steps_at_most} steps in {section.name}",
+                section.bound_steps,
+            )
+
+
+def _check_catalogue(task: Task, catalogue: Catalogue) -> None:
+    for section in task.sections:
+        try:
+            match_section(catalogue, section)
+        except ValueError as error:
+            raise ReportRejected(Reason.CATALOGUE, "the catalogue's sections", error) from error
+
+
+def _check_cohort(task: Task, bounds: Bounds) -> int:
+    """Give h, the hosts whose noise counts."""
+    if task.n_max > bounds.n_max_at_most:
+        expected = f"n_max up to {bounds.n_max_at_most}"
+        raise ReportRejected(Reason.N_MIN_BOUND, expected, task.n_max)
+    if task.n_min < bounds.n_min_at_least:
+        expected = f"n_min of {bounds.n_min_at_least} or more"
+        raise ReportRejected(Reason.N_MIN_BOUND, expected, task.n_min)
+    if task.scheme is Scheme.LOCAL:
+        return 1
+    if task.domain == FLEET_DOMAIN and task.min_operators < MIN_OPERATORS:
+        expected = f"{MIN_OPERATORS} operators or more in a fleet task"
+        raise ReportRejected(Reason.OPERATORS, expected, task.min_operators)
+    with _refusing(Reason.CORRUPTED_BOUND):
+        return honest_hosts(task.n_max, task.n_min, task.t)
+
+
+def section_noises(task: Task) -> list[SectionNoise]:
+    """Give what each section of an accepted task spends within a week."""
+    return [_check_section(task, section, task.h) for section in task.sections]
+
+
+def _check_section(task: Task, section: SectionSpec, h: int) -> SectionNoise:
+    with _refusing(Reason.COORDINATE_BOUND):
+        delta_sq = sensitivity_sq_steps(section.coordinate_cap, section.l1_bound, section.q)
+    windows = windows_touched(task.window_s, task.windows)
+    mu_1e9 = gdp_mu_1e9(task.epsilon_millionths, task.delta_1e12)
+    with _refusing(Reason.MODULUS):
+        needed = sigma_local_1024(delta_sq, windows, section.weight_millionths, mu_1e9, h)
+        check_sigma_range(section.sigma_1024)
+    needed = max(needed, MIN_SIGMA_1024)
+    if section.sigma_1024 < needed:
+        expected = f"sigma of {needed}/1024 steps or more in {section.name}"
+        raise ReportRejected(Reason.SIGMA_LOW, expected, f"{section.sigma_1024}/1024")
+    if task.scheme is Scheme.MASKED:
+        with _refusing(Reason.MODULUS):
+            check_modulus(task.n_max, section.cap_steps, section.sigma_1024)
+    return SectionNoise(delta_sq, section.sigma_1024, windows, section.length, h)
+
+
+def _check_weights(task: Task, served: Iterable[Task]) -> None:
+    total = sum(s.weight_millionths for one in (task, *served) for s in one.sections)
+    if total > 1_000_000:
+        raise ReportRejected(Reason.WEIGHT, "weights of all tasks up to 1000000", total)
+
+
+@contextmanager
+def _refusing(reason: Reason) -> Iterator[None]:
+    """Turn a broken bound into the typed refusal."""
+    try:
+        yield
+    except ParameterError as error:
+        raise ReportRejected(reason, f"{error.bound}: {error.expected}", error.got) from error

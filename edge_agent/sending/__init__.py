@@ -1,0 +1,1 @@
+"""Effects carried out: ledger first, then the outbox, then the log."""

@@ -1,0 +1,74 @@
+"""Tasks, rosters and key announcements from the log, as events; each process reads all of them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import Final
+
+from edge_agent.protocol.protocol_events import (
+    Event,
+    KeysAnnounced,
+    Refuse,
+    RosterReceived,
+    TaskReceived,
+)
+from transport.port import Consumer, Record, Transport
+from wire.envelope import Kind, unwrap
+from wire.keys import KeyAnnouncement
+from wire.rejection import ReportRejected
+from wire.topics import KEYS, ROSTERS, TASKS, TOPICS
+
+_MAX_BYTES: Final = {topic.name: topic.max_bytes for topic in TOPICS}
+_TOPICS: Final = (TASKS, ROSTERS, KEYS)
+_RECORDS: Final = 100
+_POLLS: Final = 10
+
+
+class ControlFeed:
+    """Reads the control topics from the oldest record on, bounded a step."""
+
+    def __init__(self, transport: Transport, name: str) -> None:
+        self._transport = transport
+        self._name = name
+        self._consumer: Consumer | None = None
+
+    def events(self, now_s: int) -> Iterator[Event | Refuse]:
+        """Yield what came since the last call, at most 1,000 records.
+
+        Raises      TransportUnavailable, also after some were yielded
+        """
+        if self._consumer is None:
+            for topic in TOPICS:
+                self._transport.create_topic(topic.name, topic.partitions)
+            group = f"{self._name}-{secrets.token_hex(6)}"
+            self._consumer = self._transport.consumer(group, _TOPICS)
+        for _ in range(_POLLS):  # a flooded topic must not stop the agent
+            records = self._consumer.poll(_RECORDS, 0.0)
+            # Rosters and keys first, so that a task finds what its first epoch needs.
+            for record in sorted(records, key=lambda r: r.topic == TASKS):
+                event = _event(record, now_s)
+                if event is not None:
+                    yield event
+            if not records:
+                break
+
+    def close(self) -> None:
+        """Let the consumer go. Raises TransportUnavailable."""
+        if self._consumer is not None:
+            self._consumer.close()
+
+
+def _event(record: Record, now_s: int) -> Event | Refuse | None:
+    """Give a record's event, its refusal, or None for a kind that does not belong there."""
+    try:
+        kind, core = unwrap(record.value, _MAX_BYTES[record.topic])
+        if kind is Kind.TASK and record.topic == TASKS:
+            return TaskReceived(core, now_s)
+        if kind is Kind.ROSTER and record.topic == ROSTERS:
+            return RosterReceived(core, now_s)
+        if kind is Kind.KEY_ANNOUNCEMENT and record.topic == KEYS:
+            return KeysAnnounced((KeyAnnouncement.decode(core),), now_s)
+    except ReportRejected as refusal:
+        return Refuse(refusal.reason, 0, str(refusal))
+    return None

@@ -1,0 +1,165 @@
+"""Carries a participant's effects out, in their order: ledger first, then the outbox."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import singledispatchmethod
+from typing import Final
+
+from structlog.typing import FilteringBoundLogger
+
+from edge_agent.clock import Clock
+from edge_agent.ledger.ledger import Ledger
+from edge_agent.ledger.ledger_errors import ClockSetBack, LedgerFull, SpoolFull, WindowSpent
+from edge_agent.protocol.participant import Participant
+from edge_agent.protocol.protocol_events import (
+    CommitEpochs,
+    CommitFailed,
+    CommitSealed,
+    Committed,
+    DrainSpool,
+    Effect,
+    EraseKeys,
+    Event,
+    Forget,
+    Publish,
+    Refuse,
+    RememberRoster,
+    RememberSeries,
+    SignedTimeSeen,
+    TaskAccepted,
+    Withheld,
+)
+from edge_agent.tally import Tally
+from edge_agent.windows.task_windows import Windows
+
+from .outbox import Outbox
+from .sender import Sending
+
+_WITHHELD: Final[dict[type[Exception], Withheld]] = {
+    SpoolFull: Withheld.SPOOL_FULL,
+    LedgerFull: Withheld.DISK_FULL,
+    ClockSetBack: Withheld.CLOCK_SET_BACK,
+    WindowSpent: Withheld.WINDOW_SPENT,
+}
+
+
+class Effects:
+    """Tells the participant of events, and does what it answers."""
+
+    def __init__(
+        self,
+        participant: Participant,
+        ledger: Ledger,
+        outbox: Outbox,
+        windows: Windows,
+        *,
+        clock: Clock,
+        log: FilteringBoundLogger,
+        fault_point: Callable[[str], None],
+    ) -> None:
+        self._participant = participant
+        self._ledger = ledger
+        self._outbox = outbox
+        self._windows = windows
+        self._clock = clock
+        self._log = log
+        self._fault_point = fault_point
+        self.tally = Tally()
+        self.sending = Sending(outbox, ledger, self.tally, self.tell, log)
+
+    def tell(self, event: Event) -> None:
+        """Hand an event to the participant and carry the effects out.
+
+        Raises      LedgerRefused: nothing more may be published
+        """
+        for effect in self._participant.handle(event):
+            self.carry_out(effect)
+
+    @singledispatchmethod
+    def carry_out(self, effect: Effect) -> None:
+        """Carry out one effect."""
+        raise TypeError(f"expected an effect, got {type(effect).__name__}")
+
+    @carry_out.register
+    def _(self, effect: CommitEpochs) -> None:
+        self._fault_point("shell:epoch-sealed")
+        if self._commit(effect, lambda: self._commit_epochs(effect)):
+            self.tally.epochs += len(effect.records)
+
+    @carry_out.register
+    def _(self, effect: CommitSealed) -> None:
+        self._fault_point("shell:report-sealed")
+        if self._commit(effect, lambda: self._commit_sealed(effect)):
+            self.tally.sealed += len(effect.records)
+
+    def _commit_epochs(self, effect: CommitEpochs) -> tuple[int, ...]:
+        return self._ledger.commit_epochs(effect.openings, effect.records, effect.now_s)
+
+    def _commit_sealed(self, effect: CommitSealed) -> tuple[int, ...]:
+        return self._ledger.commit_sealed(
+            effect.entries, effect.records, effect.now_s, effect.keep_from_s
+        )
+
+    def _commit(
+        self, effect: CommitEpochs | CommitSealed, commit: Callable[[], tuple[int, ...]]
+    ) -> bool:
+        """Commit, or tell the participant that nothing was spent; other refusals end the agent."""
+        try:
+            spool_ids = commit()
+        except (SpoolFull, LedgerFull, ClockSetBack, WindowSpent) as error:
+            self._log.warning("not committed", code=error.code, error=str(error))
+            self.tell(CommitFailed(effect.token, _WITHHELD[type(error)]))
+            return False
+        self._fault_point("shell:committed")
+        self.tell(Committed(effect.token, spool_ids))
+        return True
+
+    @carry_out.register
+    def _(self, effect: Publish) -> None:
+        self._outbox.add(effect.spool_ids, effect.records, self._clock.unix_ms())
+
+    @carry_out.register
+    def _(self, effect: DrainSpool) -> None:  # noqa: ARG002  (dispatched on its type)
+        self.sending.queue_spool(self._clock.unix_ms())
+
+    @carry_out.register
+    def _(self, effect: Forget) -> None:
+        self._fault_point("shell:before-forget")
+        self._ledger.forget(effect.spool_ids)
+        self._fault_point("shell:forgotten")
+
+    @carry_out.register
+    def _(self, effect: RememberSeries) -> None:
+        self._ledger.remember_series([effect.known])
+
+    @carry_out.register
+    def _(self, effect: RememberRoster) -> None:
+        self._ledger.remember_roster(effect.known)
+
+    @carry_out.register
+    def _(self, effect: TaskAccepted) -> None:
+        now_s = self._clock.unix_ms() // 1000
+        self._windows.open_task(effect.task_id, effect.task, now_s)
+        self._log.info(
+            "task accepted",
+            series=effect.task.series,
+            version=effect.task.version,
+            window_s=effect.task.window_s,
+            scheme=effect.task.scheme.value,
+        )
+
+    @carry_out.register
+    def _(self, effect: SignedTimeSeen) -> None:
+        self._ledger.note_signed_time(effect.signed_time_s)
+
+    @carry_out.register
+    def _(self, effect: EraseKeys) -> None:
+        self._log.debug("epoch keys erased", epochs=effect.epochs)
+
+    @carry_out.register
+    def _(self, effect: Refuse) -> None:
+        first = effect.reason.value not in self.tally.refused
+        self.tally.refused[effect.reason.value] += max(1, effect.hosts)
+        if first:
+            self._log.warning("refused", reason=effect.reason.value, detail=effect.detail)

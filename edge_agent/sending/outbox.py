@@ -1,0 +1,142 @@
+"""Sealed records on their way out: each at its time, on a common beat, the same bytes every try."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from edge_agent.ledger.ledger_records import SealedRecord, SpooledRecord
+from transport.port import Producer, RecordTooLarge, Transport, TransportUnavailable
+
+BEAT_MS: Final = 250
+"""Records leave on multiples of it; one sealed between two beats waits for the next."""
+_FIRST_PAUSE_MS: Final = 1_000
+_LONGEST_PAUSE_MS: Final = 30_000
+
+
+def _no_fault(_point: str) -> None:
+    return
+
+
+class Outbox:
+    """A queue by time, and one producer that is replaced after a failure."""
+
+    def __init__(
+        self, transport: Transport, fault_point: Callable[[str], None] = _no_fault
+    ) -> None:
+        self._transport = transport
+        self._fault_point = fault_point
+        self._producer: Producer | None = None
+        self._heap: list[tuple[int, int]] = []
+        self._records: dict[int, SealedRecord] = {}
+        self._pause_ms = 0
+        self._not_before_ms = 0
+        self._too_large: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def add(self, spool_ids: Sequence[int], records: Iterable[SealedRecord], now_ms: int) -> None:
+        """Queue records; one that is queued already is left alone."""
+        next_beat_ms = (now_ms // BEAT_MS + 1) * BEAT_MS
+        for spool_id, record in zip(spool_ids, records, strict=True):
+            if spool_id not in self._records:
+                self._records[spool_id] = record
+                heapq.heappush(self._heap, (max(record.publish_at_ms, next_beat_ms), spool_id))
+
+    def add_spooled(self, spooled: Iterable[SpooledRecord], now_ms: int) -> None:
+        """Queue what waits in the ledger's spool."""
+        for one in spooled:
+            self.add([one.spool_id], [one.record], now_ms)
+
+    def next_ms(self) -> int | None:
+        """Give the beat of the next send, or None when nothing waits."""
+        if not self._heap:
+            return None
+        due_ms = max(self._heap[0][0], self._not_before_ms)
+        return -(-due_ms // BEAT_MS) * BEAT_MS
+
+    def send_due(self, now_ms: int) -> tuple[int, ...]:
+        """Send every record that is due, durably; give their spool ids.
+
+        Raises      TransportUnavailable: they stay queued and are tried again after a pause
+        """
+        beat_ms = now_ms // BEAT_MS * BEAT_MS
+        if not self._heap or self._heap[0][0] > beat_ms or now_ms < self._not_before_ms:
+            return ()
+        due = []
+        while self._heap and self._heap[0][0] <= beat_ms:
+            due.append(heapq.heappop(self._heap)[1])
+        # Epochs were sealed before the reports that need them and have lower ids.
+        due.sort()
+        try:
+            try:
+                self._send([self._records[spool_id] for spool_id in due])
+            except RecordTooLarge:
+                due = self._send_each(due)
+        except TransportUnavailable:
+            for spool_id in due:
+                if spool_id not in self._records:
+                    continue
+                heapq.heappush(self._heap, (self._records[spool_id].publish_at_ms, spool_id))
+            self._pause(now_ms)
+            raise
+        self._pause_ms = 0
+        for spool_id in due:
+            del self._records[spool_id]
+        return tuple(due)
+
+    def _send_each(self, due: Sequence[int]) -> list[int]:
+        """Send one by one, so that what the log will never take does not hold up the rest."""
+        sent = []
+        for spool_id in due:
+            try:
+                self._producer = None
+                self._send([self._records[spool_id]])
+            except RecordTooLarge:
+                self._too_large.append(spool_id)
+                del self._records[spool_id]
+            else:
+                sent.append(spool_id)
+        return sent
+
+    def take_too_large(self) -> tuple[int, ...]:
+        """Give the spool ids of records that the log refused for their length, once."""
+        taken, self._too_large = tuple(self._too_large), []
+        return taken
+
+    def _send(self, records: Sequence[SealedRecord]) -> None:
+        try:
+            if self._producer is None:
+                self._producer = self._transport.producer()
+            self._fault_point("outbox:before-send")
+            for record in records:
+                self._producer.send(record.topic, record.key, record.value)
+            self._fault_point("outbox:before-flush")
+            self._producer.flush()
+            self._fault_point("outbox:after-flush")
+        except (TransportUnavailable, RecordTooLarge):
+            # A fresh producer holds nothing queued: the records are sent again from here alone.
+            self._producer = None
+            raise
+
+    def _pause(self, now_ms: int) -> None:
+        self._pause_ms = min(max(2 * self._pause_ms, _FIRST_PAUSE_MS), _LONGEST_PAUSE_MS)
+        self._not_before_ms = now_ms + self._pause_ms
+
+    def drop_expired(self, now_s: int) -> int:
+        """Forget queued records that nobody accepts any more; give how many."""
+        gone = [i for i, record in self._records.items() if record.expires_s <= now_s]
+        for spool_id in gone:
+            del self._records[spool_id]
+        if gone:
+            self._heap = [(r.publish_at_ms, i) for i, r in self._records.items()]
+            heapq.heapify(self._heap)
+        return len(gone)
+
+    def close(self) -> None:
+        """Let the producer go."""
+        if self._producer is not None:
+            self._producer.close()
+            self._producer = None

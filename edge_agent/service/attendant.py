@@ -1,0 +1,302 @@
+"""What attends a running agent on its own host: history, live view, counters, systemd, reloads.
+
+Everything here is optional: whatever fails is logged once and left out, and the agent goes on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from collectors.boot_clock import ClockPoint, read_point
+from collectors.change import Changed, change_sources
+from collectors.port import Absence, Source, SourceRegistry
+from collectors.records.activity import Record
+from edge_agent.clock import Clock, SystemClock, point_of
+from edge_agent.config import AgentConfig
+from edge_agent.local.board import Board
+from edge_agent.local.devices_view import DeviceRows
+from edge_agent.local.gathering import Gathering
+from edge_agent.local.history import History
+from edge_agent.local.history_batch import HistoryBatch
+from edge_agent.local.history_db import HistoryUnavailable
+from edge_agent.local.live_socket import LiveSocket
+from edge_agent.local.log_level import LEVELS, LevelGate
+from edge_agent.local.report_view import report_views
+from edge_agent.local.rows import EventRow, Flattener, Row, clean_name
+from edge_agent.shell import AgentShell
+from edge_agent.windows.task_windows import TaskWindows
+from transport.http_port import HttpPort
+from transport.systemd import Notifier
+from wire.catalogue import Catalogue
+
+from .reload import reload
+from .self_metrics import SelfStatus, metrics_port
+
+_CLOCK_EVERY_MS: Final = 60_000
+_SETTLE_MS: Final = 60_000
+SELF: Final = "agent"
+"""The source of events about the agent itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reloading:
+    """How a reload is done: read the configuration, list the sources of one."""
+
+    read: Callable[[], AgentConfig]
+    sources_of: Callable[[AgentConfig], SourceRegistry]
+    log_gate: LevelGate
+
+
+class Attendant:
+    """An `Observer` of one agent."""
+
+    def __init__(
+        self,
+        shell: AgentShell,
+        config: AgentConfig,
+        absent: Sequence[Absence] = (),
+        *,
+        notifier: Notifier | None = None,
+        reloading: Reloading | None = None,
+        clock: Clock | None = None,
+        version: str = "",
+        settle: Callable[[], None] | None = None,
+    ) -> None:
+        """Attend a shell.
+
+        settle      called once, a minute after the start: what taking tasks up left over goes back
+        """
+        self._settle, self._settle_ms = settle, 0
+        self._shell = shell
+        self._config = config
+        self._absent = tuple(absent)
+        self._notifier = notifier or Notifier()
+        self._reloading = reloading
+        self._clock = clock
+        self._version = version
+        self._log = structlog.get_logger("pointillist.agent")
+        self._catalogue = Catalogue.load()
+        self._flattener = Flattener(self._catalogue)
+        self._devices = DeviceRows()
+        self._board = Board()
+        self._failures: Counter[str] = Counter()
+        self._failing: dict[str, str] = {}
+        self._reloads: Counter[str] = Counter()
+        self._reload_wanted = False
+        self._clock_ms = 0
+        self._status: SelfStatus | None = None
+        self._history = self._open_history()
+        batch = HistoryBatch(self._history) if self._history else None
+        self._gathering = Gathering(self._flattener, self._board, batch)
+        self._socket = self._open_socket()
+        self._server = self._open_server()
+
+    @property
+    def metrics_port(self) -> int | None:
+        """Where the counters are served."""
+        return self._server.port if self._server else None
+
+    def request_reload(self) -> None:
+        """Ask for a reload at the next step; safe from a signal handler."""
+        self._reload_wanted = True
+
+    # Observer -----------------------------------------------------------------------------------
+
+    def started(self) -> None:
+        """Tell systemd, and leave a mark in the history."""
+        self._note_clock()
+        running = ", ".join(self._shell.status().sources) or "none"
+        self._event("started", detail=f"version {self._version}; sources: {running}")
+        for one in self._absent:
+            self._event("source_absent", one.source, one.reason)
+        self._notifier.ready(f"sources: {running}")
+
+    def drained(
+        self, source: Source, records: Sequence[Record], now_boottime_ns: int, failure: str | None
+    ) -> None:
+        """Keep and show what a source handed out."""
+        rows: list[Row] = list(self._devices.rows(source.name, source, now_boottime_ns))
+        if failure is None:
+            self._failing.pop(source.name, None)
+        else:
+            self._failures[source.name] += 1
+            if self._failing.get(source.name) != failure:
+                rows.append(EventRow(now_boottime_ns, source.name, "source_failed", "", failure))
+            self._failing[source.name] = failure
+        self._gathering.add(source.name, records, rows)
+        self._gathering.withdraw(self._devices.withdrawn())
+
+    def stepped(self, now_ms: int) -> None:
+        """Do what is due once a step."""
+        self._notifier.alive()
+        if self._reload_wanted:
+            self._reload_wanted = False
+            self._reload()
+        if self._socket is not None:
+            self._socket.serve(self.view)
+        self._gathering.step(now_ms)
+        if now_ms >= self._clock_ms:
+            self._clock_ms = now_ms + _CLOCK_EVERY_MS
+            point = self._note_clock()
+            if self._history is not None:
+                self._history.trim(point)
+        self._settle_ms = self._settle_ms or now_ms + _SETTLE_MS
+        if self._settle is not None and now_ms >= self._settle_ms:
+            self._settle()
+            self._settle = None
+        self._status = self._self_status()
+
+    def stopping(self) -> None:
+        """Say so, and let everything go."""
+        self._notifier.stopping()
+        self._event("stopping")
+        if self._socket is not None:
+            self._socket.close()
+        if self._server is not None:
+            self._server.close()
+        self._gathering.flush()
+        if self._history is not None:
+            self._history.close()
+        self._socket = self._server = self._history = None
+        self._gathering = Gathering(self._flattener, self._board, None)
+
+    # What others see ----------------------------------------------------------------------------
+
+    def view(self) -> dict[str, Any]:
+        """Give the live view as a JSON document."""
+        self._gathering.fold()
+        now_ms, windows = self._now_ms(), self._shell.windows
+        status = self._shell.status()
+        opened = windows.open_windows() if isinstance(windows, TaskWindows) else ()
+        sends_ms = status.next_send_ms
+        return {
+            "agent": {
+                "sources": list(status.sources),
+                "absent": [[one.source, one.reason] for one in self._absent],
+                "failing": dict(self._failing),
+                "published": status.published,
+                "sealed": status.sealed,
+                "refused": dict(status.refused),
+                "spool_records": status.spool_records,
+                "queued": status.queued,
+                "next_send_s": None if sends_ms is None else max(0, sends_ms - now_ms) / 1000,
+                "transport_up": status.transport_up,
+            },
+            "models": dict(self._devices.models),
+            "gpu_use_not_told": self._devices.not_told,
+            "reports": report_views(opened, self._catalogue, now_ms),
+            **self._board.view(self._boottime_ns()),
+        }
+
+    def self_status(self) -> SelfStatus | None:
+        """Give what the counters show."""
+        return self._status
+
+    def _self_status(self) -> SelfStatus:
+        dropped = Counter(self._flattener.dropped)
+        if self._history is not None:
+            dropped.update(self._history.dropped)
+        return SelfStatus(
+            agent=self._shell.status(),
+            failures=dict(self._failures),
+            absent=tuple(one.source for one in self._absent),
+            history_dropped=dict(dropped),
+            reloads=dict(self._reloads),
+            device_gaps=self._devices.gap_counts,
+            version=self._version,
+        )
+
+    # Parts --------------------------------------------------------------------------------------
+
+    def _open_history(self) -> History | None:
+        if not self._config.history.enabled:
+            return None
+        try:
+            return History(self._config.history_file, self._config.history.limits)
+        except HistoryUnavailable as error:
+            self._log.warning("no local history", error=str(error))
+            return None
+
+    def _open_socket(self) -> LiveSocket | None:
+        try:
+            return LiveSocket(self._config.live_socket)
+        except OSError as error:
+            self._log.warning("no live view", error=str(error))
+            return None
+
+    def _open_server(self) -> HttpPort | None:
+        section = self._config.metrics
+        if not section.enabled:
+            return None
+        try:
+            server = metrics_port(section.port, self.self_status)
+        except OSError as error:
+            self._log.warning("no counters", port=section.port, error=str(error))
+            return None
+        self._log.info("counters", address=f"127.0.0.1:{server.port}")
+        return server
+
+    def _reload(self) -> None:
+        if self._reloading is None:
+            return
+        self._notifier.reloading()
+        self._log.info("reload begins", sources=list(self._shell.status().sources))
+        done = reload(self._config, self._reloading.read)
+        before, self._config = self._config, done.config
+        gate = self._reloading.log_gate
+        level = done.config.log.level if "log" in done.changed else gate.level
+        gate.level = min(gate.level, level, key=LEVELS.index)  # until the reload's own line is out
+        changed = None
+        if done.error is None:
+            changed = self._change_sources(self._reloading.sources_of, before)
+        self._reloads[done.outcome] += 1
+        say = self._log.warning if done.error or done.held_back else self._log.info
+        say(
+            "reloaded", outcome=done.outcome, changed=list(done.changed),
+            needs_restart=list(done.held_back), error=done.error,
+            started=list(changed.started) if changed else [],
+            stopped=list(changed.stopped) if changed else [],
+        )  # fmt: skip
+        gate.level = level
+        detail = done.error or ", ".join(done.changed + done.held_back)
+        self._event("reloaded", done.outcome, detail)
+        status = f"reload: {done.outcome}"
+        self._notifier.ready(f"{status}: {clean_name(detail)}" if detail else status)
+
+    def _change_sources(
+        self, sources_of: Callable[[AgentConfig], SourceRegistry], before: AgentConfig
+    ) -> Changed:
+        old, new = sources_of(before), sources_of(self._config)
+        missing = {one.source for one in self._absent}
+        names = [name for name in old if name not in missing]
+        running = dict(zip(names, self._shell.sources, strict=True))
+        changed = change_sources(running, old, new, self._shell.replace_sources)
+        self._absent = changed.absent
+        for name in changed.stopped:
+            self._failing.pop(running[name].name, None)
+        for one in changed.absent:
+            self._log.info("source absent", source=one.source, reason=one.reason)
+            if one.source not in missing:
+                self._event("source_absent", one.source, one.reason)
+        return changed
+
+    def _event(self, name: str, key: str = "", detail: str = "") -> None:
+        row = EventRow(self._boottime_ns(), SELF, name, key, detail)
+        self._gathering.add(SELF, (), [row])
+
+    def _note_clock(self) -> ClockPoint:
+        point = read_point() if self._clock is None else point_of(self._clock)
+        if self._history is not None:
+            self._history.note_clock(point)
+        return point
+
+    def _boottime_ns(self) -> int:
+        return (self._clock or SystemClock()).boottime_ns()
+
+    def _now_ms(self) -> int:
+        return (self._clock or SystemClock()).unix_ms()

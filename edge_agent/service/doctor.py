@@ -1,0 +1,120 @@
+"""What this host can collect, what it cannot, and the one thing to do about each.
+
+Checks only look: nothing is created, changed or loaded into the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from collectors.gpu_calls.programs import ADVICE as PROBES_ADVICE
+from collectors.port import SourceRegistry, SourceUnavailable
+from edge_agent.config import AgentConfig
+from edge_agent.local.rows import clean_name
+
+
+class Verdict(StrEnum):
+    """How a check came out."""
+
+    OK = "ok"
+    ABSENT = "absent"
+    """Something cannot be collected; the agent runs without it."""
+    BROKEN = "broken"
+    """The agent does not run, or publishes nothing, until this is put right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the doctor's answer: what is there, and the one thing to do, if any."""
+
+    group: str
+    name: str
+    verdict: Verdict
+    found: str
+    do: str | None = None
+
+
+Check = Callable[[], Finding]
+
+_RULES: Final[tuple[tuple[str, str, str], ...]] = (
+    # source begins with, reason contains, what to do: the first that fits
+    ("ebpf", "libbpf", "install libbpf 1.1 or later (Debian, Ubuntu: libbpf1)"),
+    ("ebpf", "btf", "use a kernel with CONFIG_DEBUG_INFO_BTF, or install python3-bpfcc"),
+    ("ebpf", "", "start the agent as root or by its systemd unit; it needs Linux 5.11 or later"),
+    ("pressure", "", "boot with psi=1, or use a kernel with CONFIG_PSI"),
+    ("rdma", "", "nothing, unless this host has RDMA ports: then load their driver"),
+    ("devices", "permi", "let the agent's user open /dev/nvidia*"),
+    ("devices", "", "nothing, unless this host has GPUs: then install NVIDIA's driver or amdgpu"),
+    ("faults", "", "start the agent as root or by its systemd unit: CAP_SYSLOG reads /dev/kmsg"),
+    ("probes", "uprobe_multi", PROBES_ADVICE),
+    ("probes", "btf", PROBES_ADVICE),
+    ("probes", "libbpf", "install libbpf 1.1 or later (Debian, Ubuntu: libbpf1)"),
+    ("probes", "table", "correct the table that sources.probes.tables names"),
+    ("probes", "", "start the agent as root or by its systemd unit"),
+    ("replay", "", "set the path of [[sources.replay]] to a readable trace"),
+    ("host", "", "mount /proc where the agent runs"),
+)
+OFF: Final[Mapping[str, str]] = {
+    "host": "CPU, memory, disk and network of this host",
+    "ebpf": "kernel-level metrics at 100 Hz",
+    "gpus": "utilisation, memory, power and temperature of GPUs",
+    "faults": "hardware faults",
+    "probes": "GPU calls of all processes",
+}
+"""Switches in [sources] and what is not collected while they are off."""
+
+
+def source_advice(name: str, reason: str) -> str:
+    """Give the one thing to do about an absent source."""
+    found = reason.lower()
+    for prefix, word, advice in _RULES:
+        if name.startswith(prefix) and word in found:
+            return advice
+    return "see docs/sources.md for what this source needs"
+
+
+def examine(checks: Iterable[tuple[str, str, Check]]) -> Iterator[Finding]:
+    """Run checks of (group, name); one that fails itself is a finding, not the end."""
+    for group, name, check in checks:
+        try:
+            yield check()
+        except (OSError, ValueError, RuntimeError, SourceUnavailable) as error:
+            line = clean_name(str(error)) or type(error).__name__
+            yield Finding(group, name, Verdict.BROKEN, line, f"look at {name} and try again")
+
+
+def source_findings(registry: SourceRegistry, config: AgentConfig) -> Iterator[Finding]:
+    """Ask every registered source whether it can run here, and name those switched off."""
+    registered = list(registry)
+    yield from examine(("sources", name, _probe(name, registry)) for name in registered)
+    for switch, off in OFF.items():
+        section = getattr(config.sources, switch, None)
+        if switch not in registered and getattr(section, "enabled", section) is False:
+            name = switch if section is False else f"{switch}.enabled"
+            advice = f"sources.{name} = true in the configuration"
+            yield Finding("sources", switch, Verdict.ABSENT, f"switched off: {off}", advice)
+
+
+def _probe(name: str, registry: SourceRegistry) -> Check:
+    def check() -> Finding:
+        source = registry.make(name)
+        try:
+            reason = source.probe()
+        finally:
+            source.stop()
+        if reason is None:
+            return Finding("sources", name, Verdict.OK, "can be collected")
+        advice = source_advice(name, reason)
+        return Finding("sources", name, Verdict.ABSENT, clean_name(reason), advice)
+
+    return check
+
+
+def worst(findings: Iterable[Finding]) -> Verdict:
+    """Give the worst verdict."""
+    found = {one.verdict for one in findings}
+    order = (Verdict.BROKEN, Verdict.ABSENT)
+    return next((verdict for verdict in order if verdict in found), Verdict.OK)

@@ -1,0 +1,141 @@
+"""Where `agent top` gets the agent's part from: a running agent, or the sources themselves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from collectors.port import Absence, SourceRegistry
+from collectors.rounds import Rounds
+from edge_agent.clock import Clock, SystemClock
+from edge_agent.config import AgentConfig
+from edge_agent.live import sources_of
+from edge_agent.local.board import Board
+from edge_agent.local.devices_view import DeviceRows
+from edge_agent.local.live_socket import LiveClient
+from edge_agent.local.rows import Flattener, Row
+from wire.catalogue import Catalogue
+
+_STALE_S: Final = 5.0
+_DRAIN_NS: Final = 900_000_000
+_POLL_S: Final = 0.05
+NO_CONFIG: Final = "no configuration: this host's /proc alone (--config names one)"
+NO_AGENT: Final = "no agent runs: its sources are read here, and nothing is about to leave"
+BESIDE: Final = "beside the running agent"
+
+
+class Feed:
+    """Gives the agent's part of the picture; this one has none."""
+
+    note = NO_CONFIG
+
+    def poll(self) -> None:
+        """Take what has come; never waits."""
+
+    def view(self) -> dict[str, Any] | None:
+        """Give the last view while it is fresh."""
+        return None
+
+    def wait(self, seconds: float) -> None:
+        """Poll until there is a view, or the time is over."""
+        end = time.monotonic() + seconds
+        self.poll()
+        while self.view() is None and time.monotonic() < end and self.note != NO_CONFIG:
+            time.sleep(_POLL_S)
+            self.poll()
+
+
+class AgentFeed(Feed):
+    """Asks a running agent."""
+
+    def __init__(self, client: LiveClient) -> None:
+        self._client = client
+        self._view: dict[str, Any] | None = None
+        self._at = time.monotonic()
+        self.note = BESIDE
+
+    def poll(self) -> None:
+        try:
+            found = self._client.poll()
+        except OSError as error:
+            self.note = f"the agent does not answer: {error.strerror or error}"
+            return
+        if found is not None:
+            self._view, self._at, self.note = found, time.monotonic(), BESIDE
+
+    def view(self) -> dict[str, Any] | None:
+        return self._view if time.monotonic() - self._at <= _STALE_S else None
+
+
+class SourceFeed(Feed):
+    """Runs sources in this process, and keeps nothing of what they say."""
+
+    def __init__(self, registry: SourceRegistry, clock: Clock | None = None) -> None:
+        """Start them."""
+        self._clock = clock or SystemClock()
+        running, absent = registry.start_all()
+        self._rounds = Rounds(running)
+        self._absent: Sequence[Absence] = absent
+        self._board, self._devices = Board(), DeviceRows()
+        self._flattener = Flattener(Catalogue.load())
+        self._next_ns = 0
+        self.note = NO_AGENT
+
+    def poll(self) -> None:
+        now_ns = self._clock.boottime_ns()
+        if now_ns < self._next_ns:
+            return
+        self._next_ns = now_ns + _DRAIN_NS
+        for one in self._rounds.round(now_ns):
+            name = one.source.name
+            rows: list[Row] = list(self._flattener.rows(name, one.records))
+            rows += self._devices.rows(name, one.source, now_ns)
+            self._board.add(rows)
+            self._board.withdraw(self._devices.withdrawn())
+
+    def view(self) -> dict[str, Any] | None:
+        return {
+            "agent": {
+                "sources": [source.name for source in self._rounds.sources],
+                "absent": [[one.source, one.reason] for one in self._absent],
+                "failing": dict(self._rounds.failing),
+            },
+            "models": dict(self._devices.models),
+            "gpu_use_not_told": self._devices.not_told,
+            "reports": [],
+            **self._board.view(self._clock.boottime_ns()),
+        }
+
+    def wait(self, seconds: float) -> None:
+        """Two drains: the first sets the base of sources that count."""
+        self.poll()
+        time.sleep(min(seconds, _DRAIN_NS / 1e9 + _POLL_S))
+        self.poll()
+
+    def stop(self) -> None:
+        """Stop the sources."""
+        self._rounds.stop()
+
+
+@contextmanager
+def open_feed(config: AgentConfig | None) -> Iterator[Feed]:
+    """Choose: a running agent where one listens, else the sources, else nothing."""
+    if config is None:
+        yield Feed()
+        return
+    client = LiveClient(config.live_socket)
+    try:
+        client.poll()
+    except OSError:
+        own = SourceFeed(sources_of(config, Catalogue.load(), keep=False))
+        try:
+            yield own
+        finally:
+            own.stop()
+        return
+    try:
+        yield AgentFeed(client)
+    finally:
+        client.close()

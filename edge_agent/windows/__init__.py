@@ -1,0 +1,1 @@
+"""From records to the integer vector of a window."""

@@ -1,0 +1,151 @@
+"""What a host gathers within one window: plain integer totals that survive as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Self
+
+from collectors.records.activity import EVERYTHING_MILLIONTHS, KernelActivity, scale
+
+COPY_FAMILIES = frozenset({"memcpy", "memset"})
+
+# A copy's time is its bytes plus a fixed cost, about that of 16 KiB over PCIe. Only a record that
+# mixes sizes needs the estimate; a source that keeps sizes apart is exact.
+_COPY_FIXED_BYTES = 1 << 14
+
+# Where only calls are seen, a copy is taken to run at this rate: PCIe 4.0 x16 in practice. Shares
+# of sizes do not depend on it.
+_COPY_BYTES_PER_S = 25_000_000_000
+_NS = 1_000_000_000
+
+Totals = dict[str, int]
+
+
+@dataclass(slots=True)
+class GpuTotals:
+    """One GPU's window: ns and launches by class, ns by log2 bin (keys are text, as in JSON)."""
+
+    family_ns: Totals = field(default_factory=dict, repr=False)
+    family_launches: Totals = field(default_factory=dict, repr=False)
+    application_ns: Totals = field(default_factory=dict, repr=False)
+    application_launches: Totals = field(default_factory=dict, repr=False)
+    duration_ns: Totals = field(default_factory=dict, repr=False)
+    copy_size_ns: Totals = field(default_factory=dict, repr=False)
+    covered_ns: Totals = field(default_factory=dict, repr=False)
+    copy_cost_bytes: Totals = field(default_factory=dict, repr=False)
+    untimed: bool = field(default=False, repr=False)
+
+    @property
+    def timed(self) -> bool:
+        """Tell whether GPU time is known of some work."""
+        return any(self.family_ns.values())
+
+    @property
+    def launches_only(self) -> bool:
+        """Tell whether work was seen, and of none of it how long it took."""
+        return self.untimed and not self.timed
+
+    @property
+    def copy_ns(self) -> Totals:
+        """Time spent copying by size: measured, or estimated where no GPU time is known at all."""
+        if not self.launches_only:
+            return self.copy_size_ns
+        return {b: cost * _NS // _COPY_BYTES_PER_S for b, cost in self.copy_cost_bytes.items()}
+
+    def measured_ns(self, wall_ns: int, watched_ns: int = 0) -> int:
+        """Return how much of the wall time was watched: what was seen busy was watched, too."""
+        busy_ns = sum(self.family_ns.values())
+        return min(max(watched_ns, busy_ns, *self.covered_ns.values(), 0), wall_ns)
+
+    def cover(self, source: str, span_ns: int) -> None:
+        """Count time in which a source watched."""
+        _bump(self.covered_ns, source, span_ns)
+
+    def add(self, record: KernelActivity, share: tuple[int, int]) -> None:
+        """Add the share a/b of a record; the rest of it lies in another window."""
+        rate = record.sampling_rate_millionths
+        numerator, denominator = share[0] * EVERYTHING_MILLIONTHS, share[1] * rate
+        launches = record.count * numerator // denominator
+        _bump(self.family_launches, record.family, launches)
+        _bump(self.application_launches, record.application, launches)
+        if record.gpu_time_ns is None:
+            self.untimed = self.untimed or record.count > 0
+            for place, copies in record.copy_log2_bins:
+                cost = copies * _copy_cost(1 << place) * numerator // denominator
+                _bump(self.copy_cost_bytes, str(place), cost)
+            return
+        time_ns = record.gpu_time_ns * numerator // denominator
+        _bump(self.family_ns, record.family, time_ns)
+        _bump(self.application_ns, record.application, time_ns)
+        if record.family not in COPY_FAMILIES:
+            _spread(self.duration_ns, record.log2_bins, time_ns, lambda low: 3 * low)
+        _spread(self.copy_size_ns, record.copy_log2_bins, time_ns, _copy_cost)
+
+
+@dataclass(slots=True)
+class WindowState:
+    """All totals of one window.
+
+    coin    the host's secret for measurement sampling, uniform in [0, 10^6); None: not drawn yet
+    gpus    per GPU
+    cells   section -> cell -> [sum, samples]
+    """
+
+    coin: int | None = field(default=None, repr=False)
+    gpus: dict[str, GpuTotals] = field(default_factory=dict, repr=False)
+    cells: dict[str, dict[str, list[int]]] = field(default_factory=dict, repr=False)
+
+    def gpu(self, index: int) -> GpuTotals:
+        """Return the totals of one GPU, empty ones when nothing was seen."""
+        return self.gpus.setdefault(str(index), GpuTotals())
+
+    def observe(self, section: str, cell: str, value: int) -> None:
+        """Add one value to a cell."""
+        total = self.cells.setdefault(section, {}).setdefault(cell, [0, 0])
+        total[0] += value
+        total[1] += 1
+
+    def to_json(self) -> bytes:
+        """Return the state as JSON."""
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Self:
+        """Read a state that this host wrote. Raises ValueError when it is damaged."""
+        try:
+            raw = json.loads(text)
+            gpus = {index: GpuTotals(**totals) for index, totals in raw["gpus"].items()}
+            return cls(coin=raw["coin"], gpus=gpus, cells=raw["cells"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"a stored window is damaged: {type(error).__name__}") from None
+
+
+def apportion(weights: Iterable[int], total: int) -> list[int]:
+    """Split `total` by weights into integers that sum to it exactly; all zero without weights."""
+    weights = list(weights)
+    whole = sum(weights)
+    if whole == 0:
+        return [0] * len(weights)
+    return scale(weights, total, whole)
+
+
+def _copy_cost(low: int) -> int:
+    return low + _COPY_FIXED_BYTES
+
+
+def _bump(totals: Totals, key: str, amount: int) -> None:
+    totals[key] = totals.get(key, 0) + amount
+
+
+def _spread(
+    totals: Totals,
+    bins: tuple[tuple[int, int], ...],
+    time_ns: int,
+    cost: Callable[[int], int],
+) -> None:
+    """Spread a record's time over its bins by launches x typical cost; one bin takes it exactly."""
+    shares = apportion((count * cost(1 << place) for place, count in bins), time_ns)
+    for (place, _), share in zip(bins, shares, strict=True):
+        _bump(totals, str(place), share)

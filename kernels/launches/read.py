@@ -1,0 +1,171 @@
+"""Recognise a file of launches by its content, and read it: traces, tables, lists of names."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import re
+import tomllib
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import IO, Final
+
+from .csv_tables import EXPORTS, Table, find_table, refuse_other_table, table_launches
+from .kineto import TraceError, gpu_events, open_trace
+from .launch import LONGEST_NAME, Launch, LaunchesRefused, LaunchFile, Skip
+from .nsys_sqlite import MAGIC, sqlite_launches
+from .rocprof_json import is_rocprof, rocprof_launches
+
+EXPECTED: Final = (
+    "expected a PyTorch trace, an export of Nsight Systems, Nsight Compute or rocprofv3, a kernel "
+    "table in TOML, or kernel names, one a line"
+)
+_ROWS: Final = "expected [[kernel]] rows of name, launches and time_ns"
+_HEAD_BYTES: Final = 1 << 16
+_MOST_NAMES: Final = 10_000_000
+_MOST_TOML_BYTES: Final = 64 << 20
+_NO_TEXT: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
+"""Bytes that no text has; ESC is left out, as a hostile name may hold it and is shown escaped."""
+_NO_LIST: Final = re.compile(rb"\[CUDA |\[\[?[\w.-]+\]\]?[ \t]*(#.*)?$", re.MULTILINE)
+"""What begins with a bracket and is no JSON: a copy's name, or the head of a TOML table."""
+_TOML: Final = re.compile(r"\[\[?[\w.\"'-]+\]\]?\s*(#.*)?|[\w.\"'-]+\s*=.*")
+
+
+def open_launches(path: Path) -> LaunchFile:
+    """Recognise a file by its content.
+
+    Raises      LaunchesRefused, here or while launches are read
+    """
+    skipped: Counter[Skip] = Counter()
+    with _read_errors():
+        form, launches = _recognised(path, skipped)
+    return LaunchFile(form, _guarded(launches), skipped)
+
+
+def _recognised(path: Path, skipped: Counter[Skip]) -> tuple[str, Iterator[Launch]]:
+    with path.open("rb") as raw:
+        if raw.read(len(MAGIC)) == MAGIC:
+            return "an export of Nsight Systems (SQLite)", sqlite_launches(path, skipped)
+    with open_trace(path) as stream:
+        head = stream.read(_HEAD_BYTES)
+    start = head.lstrip()
+    if start[:1] in {b"{", b"["} and not _NO_LIST.match(start):
+        if is_rocprof(start):
+            return "a rocprofv3 trace (JSON)", rocprof_launches(path, start, skipped)
+        return "a PyTorch trace", _traced(path, skipped)
+    _refuse_binary(head)
+    text = head.decode("utf-8", errors="ignore")
+    if table := find_table(io.StringIO(text)):
+        return table.form.form, _rows(path, table, skipped)
+    if _TOML.fullmatch(_first_line(text)):
+        return "a kernel table (TOML)", iter(_toml(path))
+    refuse_other_table(io.StringIO(text))
+    return "kernel names", _names(path, skipped)
+
+
+@contextmanager
+def _read_errors() -> Iterator[None]:
+    try:
+        yield
+    except TraceError as error:
+        raise LaunchesRefused(str(error)) from None
+    except (OSError, EOFError, zlib.error) as error:  # a gzip that is damaged or cut, too
+        raise LaunchesRefused(f"cannot read it: {error}") from None
+
+
+def _guarded(launches: Iterator[Launch]) -> Iterator[Launch]:
+    with _read_errors():
+        yield from launches
+
+
+def _refuse_binary(head: bytes) -> None:
+    """Refuse what is no text: of some profilers it can be exported as one."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        decoder.decode(head, final=len(head) < _HEAD_BYTES)
+        text = not _NO_TEXT.search(head)
+    except UnicodeDecodeError:
+        text = False
+    if not text:
+        raise LaunchesRefused(f"{EXPECTED}; got bytes that are no text", EXPORTS)
+
+
+def _first_line(text: str) -> str:
+    lines = (line.strip() for line in text.splitlines())
+    return next((line for line in lines if line and not line.startswith("#")), "")
+
+
+def _traced(path: Path, skipped: Counter[Skip]) -> Iterator[Launch]:
+    for event in gpu_events(path, reorder=1, skipped=skipped):
+        yield Launch(event.name, 1, event.duration_ns)
+
+
+def _rows(path: Path, table: Table, skipped: Counter[Skip]) -> Iterator[Launch]:
+    with (
+        open_trace(path) as stream,
+        io.TextIOWrapper(stream, "utf-8", "replace", newline="") as text,
+    ):
+        lines = iter(partial(text.readline, LONGEST_NAME), "")
+        if find_table(lines) is not None:
+            yield from table_launches(lines, table, skipped)
+
+
+def _toml(path: Path) -> list[Launch]:
+    with open_trace(path) as stream:
+        content = stream.read(_MOST_TOML_BYTES + 1)
+    if len(content) > _MOST_TOML_BYTES:
+        raise LaunchesRefused(f"expected at most {_MOST_TOML_BYTES:,} bytes of TOML")
+    try:
+        rows = tomllib.loads(content.decode("utf-8"))["kernel"]
+        return [Launch(*table_row(row)) for row in rows]
+    except KeyError as missing:
+        raise LaunchesRefused(f"{_ROWS}, found no {missing}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, TypeError) as error:
+        raise LaunchesRefused(f"{_ROWS}, got {error}") from None
+
+
+def table_row(row: object) -> tuple[str, int, int | None]:
+    """Read a row of a plain table, or of a workload table of the simulator: only shares matter.
+
+    Returns     name, launches, GPU time in ns
+    Raises      KeyError or TypeError
+    """
+    if not isinstance(row, dict):
+        raise TypeError(f"a row of names and numbers expected, got {type(row).__name__}")
+    if "launches_per_1000_steps" in row:
+        launches, time_ns = row["launches_per_1000_steps"], row["time_ns_per_step"]
+    else:
+        launches, time_ns = row["launches"], row.get("time_ns")
+    numbers = [launches] if time_ns is None else [launches, time_ns]
+    if not all(isinstance(number, int) and number >= 0 for number in numbers):
+        raise TypeError(f"whole numbers of at least 0 expected, got {numbers}")
+    return str(row["name"]), launches, time_ns
+
+
+def _names(path: Path, skipped: Counter[Skip]) -> Iterator[Launch]:
+    with open_trace(path) as stream:
+        for number, line in enumerate(_lines(stream, skipped)):
+            if number >= _MOST_NAMES:
+                raise LaunchesRefused(f"expected at most {_MOST_NAMES:,} names")
+            try:
+                name = line.decode("utf-8").strip()
+            except UnicodeDecodeError:
+                skipped[Skip.NO_TEXT] += 1
+                continue
+            if name:
+                yield Launch(name, 1, None)
+
+
+def _lines(stream: IO[bytes], skipped: Counter[Skip]) -> Iterator[bytes]:
+    """Yield lines; one that is too long is left out as a whole, and never held as a whole."""
+    while line := stream.readline(LONGEST_NAME):
+        if len(line) < LONGEST_NAME or line.endswith(b"\n"):
+            yield line
+            continue
+        skipped[Skip.LONG_LINE] += 1
+        while line and not line.endswith(b"\n"):
+            line = stream.readline(LONGEST_NAME)

@@ -1,0 +1,223 @@
+"""Application classes from kernel mixes: nearest known profile, or `unknown`.
+
+Pure: the packaged signatures are read once; a match is arithmetic. Only the class index of a
+match enters the vector; mixes and names stay on the host.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final, Self
+
+from .families import UNKNOWN_APPLICATION
+from .kernel_mix import OPERATION_WEIGHT, KernelMix, Measure, MixRow, distance
+
+FORMAT: Final = 1
+LEAST_MARGIN: Final = 0.02
+"""Nearer than this to two classes is no answer."""
+_MOST_SIGNATURES: Final = 4096
+_MOST_ROWS: Final = 512
+_LEAST_MILLIONTHS: Final = 100
+_MILLION: Final = 1_000_000
+_RANK: Final = re.compile(r"_?(?:rank|worker)_?\d+")
+
+
+class SignatureError(ValueError):
+    """Signatures or profiles that cannot be used: names what was expected and what came."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The mix of one recorded profile of a known application."""
+
+    name: str
+    application: str
+    gpu_model: str
+    source: str
+    rows: tuple[MixRow, ...]
+
+    @property
+    def job(self) -> str:
+        """The run it is of: ranks of one job are not independent."""
+        return _RANK.sub("", self.name)
+
+    @cached_property
+    def _mixes(self) -> dict[Measure, KernelMix]:
+        return {measure: KernelMix.of(self.rows, measure) for measure in Measure}
+
+    def mix(self, measure: Measure) -> KernelMix:
+        """Its shares by one measure."""
+        return self._mixes[measure]
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What a mix is nearest to.
+
+    application   the class, or `unknown` when it is too far or two classes are as near
+    nearest       the class of the nearest profile, whatever the distance
+    distance      to it, 0 .. 1
+    margin        how much farther the next class is; 1 where there is none
+    """
+
+    application: str
+    nearest: str
+    profile: str
+    distance: float
+    threshold: float
+    margin: float
+    runner_up: str
+
+    @property
+    def because(self) -> str:
+        """Say in a sentence why it is this class, or none."""
+        near = f"the nearest profile, {self.profile}, is {self.distance:.3f} away"
+        if self.distance > self.threshold:
+            return f"{near}, beyond the threshold of {self.threshold:.3f}"
+        if self.margin < LEAST_MARGIN:
+            return f"{near}, and {self.runner_up} only {self.margin:.3f} farther"
+        return f"{near}, within the threshold of {self.threshold:.3f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Signatures:
+    """Known profiles, with the distance beyond which a mix is of none of them, by measure.
+
+    operation_weight    weight of operations beside families in a distance, 0 .. 1
+    """
+
+    known: tuple[Signature, ...]
+    thresholds: dict[Measure, float]
+    operation_weight: float = OPERATION_WEIGHT
+
+    @classmethod
+    def load(cls, path: Path | None = None, applications: Collection[str] | None = None) -> Self:
+        """Read the packaged signatures, or those of a file.
+
+        applications   classes that a signature may have, None: any
+        Raises         SignatureError
+        """
+        source = path if path is not None else resources.files(__package__) / "signatures.json"
+        try:
+            document = json.loads(source.read_text(encoding="utf-8"))
+            known = tuple(_signature(entry) for entry in document["signatures"])
+            limits = {measure: float(document["thresholds"][measure]) for measure in Measure}
+            form, weight = document["format"], float(document["operation_weight"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise SignatureError(f"{source}: expected signatures, got {error!r}") from None
+        if form != FORMAT or not 0 < len(known) <= _MOST_SIGNATURES:
+            raise SignatureError(
+                f"{source}: expected format {FORMAT} and 1 .. {_MOST_SIGNATURES} signatures, "
+                f"got format {form} and {len(known)}"
+            )
+        unknown = sorted({s.application for s in known} - set(applications or ()))
+        if applications is not None and unknown:
+            raise SignatureError(f"{source}: expected classes of the catalogue, got {unknown}")
+        return cls(known, limits, weight)
+
+    @classmethod
+    def train(cls, profiles: Sequence[Signature], weight: float = OPERATION_WEIGHT) -> Self:
+        """Keep the profiles and set the thresholds between what is one class and what is not."""
+        if not profiles:
+            raise SignatureError("expected at least one profile, got none")
+        limits = {measure: calibrate(profiles, measure, weight) for measure in Measure}
+        return cls(tuple(profiles), limits, weight)
+
+    def text(self) -> str:
+        """The file's content: shares in millionths, a line per operation."""
+        limits = {measure: round(limit, 4) for measure, limit in self.thresholds.items()}
+        weight = self.operation_weight
+        head = {"format": FORMAT, "operation_weight": weight, "thresholds": limits}
+        entries = [json.dumps(_entry(one), ensure_ascii=False) for one in self.known]
+        listed = ",\n".join(entry.replace("], [", "],\n [") for entry in entries)
+        return f'{json.dumps(head)[:-1]}, "signatures": [\n{listed}\n]}}\n'
+
+    def nearest(self, mix: KernelMix) -> Match:
+        """Find the nearest known profile of a mix."""
+        ranked = ranking(mix, self.known, self.operation_weight)
+        best_distance, best = ranked[0]
+        second = next((one for one in ranked if one[1].application != best.application), None)
+        margin = second[0] - best_distance if second else 1.0
+        threshold = self.thresholds[mix.measure]
+        known = best_distance <= threshold and margin >= LEAST_MARGIN
+        return Match(
+            application=best.application if known else UNKNOWN_APPLICATION,
+            nearest=best.application,
+            profile=best.name,
+            distance=best_distance,
+            threshold=threshold,
+            margin=margin,
+            runner_up=second[1].application if second else "",
+        )
+
+
+def ranking(
+    mix: KernelMix, known: Iterable[Signature], weight: float = OPERATION_WEIGHT
+) -> list[tuple[float, Signature]]:
+    """Known profiles by distance, nearest first."""
+    found = [(distance(mix, one.mix(mix.measure), weight), one) for one in known]
+    return sorted(found, key=lambda pair: (pair[0], pair[1].name))
+
+
+def calibrate(
+    profiles: Sequence[Signature], measure: Measure, weight: float = OPERATION_WEIGHT
+) -> float:
+    """Return the threshold: halfway from the farthest kin to the nearest stranger.
+
+    Kin is a profile's nearest of its class, a stranger its nearest of another. Ranks of one job
+    are no kin: they lie nearer than two runs do. Where no class has two runs it is half the
+    distance of the nearest strangers, and where there is one class 0.25.
+    """
+    same: list[float] = []
+    strangers: list[float] = []
+    for one in profiles:
+        for far, other in ranking(one.mix(measure), profiles, weight):
+            if other.application != one.application:
+                strangers.append(far)
+                break
+        kin = [o for o in profiles if o.application == one.application and o.job != one.job]
+        if kin:
+            same.append(ranking(one.mix(measure), kin, weight)[0][0])
+    if not strangers:
+        return max(same, default=0.25)
+    return (max(same, default=0.0) + min(strangers)) / 2
+
+
+def _entry(one: Signature) -> dict[str, Any]:
+    launches = sum(row.launches for row in one.rows) or 1.0
+    time = sum(row.gpu_time or 0.0 for row in one.rows) or 1.0
+    rows: list[list[Any]] = []
+    for row in one.rows:
+        count = round(_MILLION * row.launches / launches)
+        spent = None if row.gpu_time is None else round(_MILLION * row.gpu_time / time)
+        if max(count, spent or 0) >= _LEAST_MILLIONTHS:
+            rows.append([row.operation, row.family, count, spent])
+    heads = {"name": one.name, "application": one.application, "gpu_model": one.gpu_model}
+    return {**heads, "source": one.source, "rows": rows[:_MOST_ROWS]}
+
+
+def _signature(entry: Any) -> Signature:
+    rows = tuple(_row(row) for row in entry["rows"][:_MOST_ROWS])
+    if not rows:
+        raise SignatureError(f"signature {entry['name']}: expected rows, got none")
+    return Signature(
+        name=str(entry["name"]),
+        application=str(entry["application"]),
+        gpu_model=str(entry["gpu_model"]),
+        source=str(entry["source"]),
+        rows=rows,
+    )
+
+
+def _row(row: Any) -> MixRow:
+    what, family, launches, time = row
+    numbers = [launches] if time is None else [launches, time]
+    if not all(isinstance(n, int) and 0 <= n <= _MILLION for n in numbers):
+        raise SignatureError(f"expected shares of 0 .. {_MILLION} millionths, got {numbers}")
+    return MixRow(str(what), str(family), float(launches), None if time is None else float(time))

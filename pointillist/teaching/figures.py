@@ -1,0 +1,204 @@
+"""Figures of a method from its judged runs, each with its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from diagnosis.detect.findings import Cause
+from kernels.wilson import wilson_interval
+
+from .intervals import Estimate, auroc, bootstrap, percentile, poisson_upper
+from .outcomes import Judged, Outcome
+
+GPU_CAUSES: Final = frozenset(
+    {
+        Cause.PCIE_PRESSURE,
+        Cause.GPU_THERMAL_OR_POWER_LIMIT,
+        Cause.GPU_HARDWARE_FAULT,
+        Cause.GPU_SHARED,
+    }
+)
+HOST_CAUSES: Final = tuple(cause for cause in Cause if cause not in GPU_CAUSES)
+"""What a machine without a GPU can be struck by, and `unknown`."""
+HOURS_A_DAY: Final = 24.0
+HOURS_A_WEEK: Final = 168.0
+
+Pair = tuple[Cause | None, Cause | None]
+"""Truth and answer; truth None: no fault was there, answer None: nothing was said."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassRow:
+    """Precision and recall of one cause, Wilson intervals; NaN precision where never answered."""
+
+    cause: Cause
+    trials: int
+    precision: float
+    precision_interval: tuple[float, float]
+    recall: float
+    recall_interval: tuple[float, float]
+    f1: float
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmRate:
+    """Alarms where there was no fault, and the rate that the hours allow."""
+
+    alarms: int
+    worker_hours: float
+
+    def per(self, hours: float) -> float:
+        """Rate as counted; NaN without hours."""
+        return hours * self.alarms / self.worker_hours if self.worker_hours else float("nan")
+
+    def upper(self, hours: float) -> float:
+        """Largest rate that the hours do not yet exclude, 95 %, one-sided."""
+        bound = poisson_upper(self.alarms)
+        return hours * bound / self.worker_hours if self.worker_hours else float("nan")
+
+
+def single(judged: Iterable[Judged], gated: bool = True) -> list[Outcome]:
+    """Outcomes of faults that came alone; gated: of those with impact."""
+    return [
+        one
+        for run in judged
+        for one in run.outcomes
+        if len(one.episode.causes) == 1 and (one.episode.impact or not gated)
+    ]
+
+
+def pairs_of(run: Judged, gated: bool = True, quiet: bool = False) -> list[Pair]:
+    """Return truth and answer of a run's faults, and a pair without truth for each alarm.
+
+    quiet   take alarms of runs in which nothing was done as well. These are a rate (`alarm_rate`):
+            there are as many as there were hours, and precision would fall with each
+    """
+    faults: list[Pair] = [(one.episode.causes[0], one.answer) for one in single([run], gated)]
+    return faults + [(None, one.cause) for one in run.alarms if quiet or not run.quiet]
+
+
+def seconds_of(run: Judged) -> list[Pair]:
+    """Return truth and answer of every second under impact."""
+    return [
+        (one.episode.causes[0], answer)
+        for one in single([run])
+        for answer, count in one.by_second.items()
+        for _ in range(count)
+    ]
+
+
+def all_pairs(judged: Iterable[Judged], gated: bool = True, quiet: bool = False) -> list[Pair]:
+    """Return the pairs of several runs; the flags as in `pairs_of`."""
+    return [pair for run in judged for pair in pairs_of(run, gated, quiet)]
+
+
+def class_rows(pairs: Sequence[Pair]) -> list[ClassRow]:
+    """Give precision and recall of each cause that was ever true."""
+    return [_class_row(pairs, cause) for cause in HOST_CAUSES if any(t is cause for t, _ in pairs)]
+
+
+def _class_row(pairs: Sequence[Pair], cause: Cause) -> ClassRow:
+    hits = sum(truth is cause and answer is cause for truth, answer in pairs)
+    trials = sum(truth is cause for truth, _ in pairs)
+    answered = sum(answer is cause for _, answer in pairs)
+    return ClassRow(
+        cause,
+        trials,
+        hits / answered if answered else float("nan"),
+        wilson_interval(hits, answered),
+        hits / trials,
+        wilson_interval(hits, trials),
+        2 * hits / (trials + answered),
+    )
+
+
+def macro_f1(pairs: Sequence[Pair]) -> float:
+    """Mean F1 over the causes that were ever true; alarms without a fault cost precision."""
+    rows = class_rows(pairs)
+    return float(np.mean([row.f1 for row in rows])) if rows else float("nan")
+
+
+def accuracy(pairs: Sequence[Pair]) -> float:
+    """Share of faults whose cause was named; misses are wrong."""
+    faults = [truth is answer for truth, answer in pairs if truth is not None]
+    return float(np.mean(faults)) if faults else float("nan")
+
+
+def macro_f1_of(judged: Sequence[Judged], gated: bool = True) -> Estimate:
+    """Return the macro-F1 of faults, resampled by run."""
+    return bootstrap([pairs_of(run, gated) for run in judged], macro_f1)
+
+
+def accuracy_of(judged: Sequence[Judged], gated: bool = True) -> Estimate:
+    """Return the share of faults named rightly, resampled by run."""
+    return bootstrap([pairs_of(run, gated) for run in judged], accuracy)
+
+
+def open_set(judged: Sequence[Judged]) -> tuple[Estimate, int, int]:
+    """Return the area under the curve of `unlike`, and how many unknown and known faults it tells.
+
+    Faults that were not detected have no score and are left out.
+    """
+    groups = [
+        [
+            (one.unlike, one.episode.causes[0] is Cause.UNKNOWN)
+            for one in single([run])
+            if not np.isnan(one.unlike)
+        ]
+        for run in judged
+    ]
+    scores = [one for group in groups for one in group]
+    unknown = sum(is_unknown for _, is_unknown in scores)
+    return bootstrap(groups, _area), unknown, len(scores) - unknown
+
+
+def _area(scores: Sequence[tuple[float, bool]]) -> float:
+    values = np.array([value for value, _ in scores], np.float64)
+    unknown = np.array([is_unknown for _, is_unknown in scores], bool)
+    return auroc(values[unknown], values[~unknown])
+
+
+def alarm_rate(judged: Iterable[Judged], incidents: bool = False) -> AlarmRate:
+    """Count alarms of runs without a fault; incidents: those heavy enough for the weekly count."""
+    calm = [run for run in judged if run.calm]
+    alarms = [one for run in calm for one in run.alarms if not incidents or one.incident]
+    return AlarmRate(len(alarms), sum(run.worker_hours for run in calm))
+
+
+def delays(outcomes: Iterable[Outcome], q: float, cause: bool = False) -> float:
+    """Percentile of the time from impact to detection, or to the right cause, where it came."""
+    told = [one.cause_s if cause else one.detect_s for one in outcomes]
+    return percentile([one for one in told if one is not None], q)
+
+
+def detected_share(outcomes: Sequence[Outcome]) -> float:
+    """Share of faults with impact of which anything was said."""
+    return float(np.mean([one.detect_s is not None for one in outcomes])) if outcomes else np.nan
+
+
+def confusion(pairs: Iterable[Pair], causes: Sequence[Cause] = tuple(Cause)) -> list[list[int]]:
+    """Count answers by truth: rows the causes and `no fault`, columns the causes and `nothing`."""
+    at: dict[Cause | None, int] = {cause: place for place, cause in enumerate(causes)}
+    at[None] = len(causes)
+    rows = [[0] * (len(causes) + 1) for _ in range(len(causes) + 1)]
+    for truth, answer in pairs:
+        rows[at[truth]][at[answer]] += 1
+    return rows
+
+
+def host_part(judged: Iterable[Judged]) -> list[Judged]:
+    """Leave out runs of GPU faults: they have figures of their own."""
+    return [run for run in judged if not gpu_run(run)]
+
+
+def gpu_run(run: Judged) -> bool:
+    return any(cause in GPU_CAUSES for one in run.outcomes for cause in one.episode.causes)
+
+
+def worded(name: str) -> str:
+    """Write a cause, a group or a rule as people do."""
+    return name.replace("_", " ")

@@ -1,0 +1,93 @@
+"""3-sigma and MAD: a spike where the longest step leaves its recent past, by what else did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diagnosis.detect.channels import CHANNELS
+from pointillist.teaching.account import Account, Spell
+from pointillist.teaching.tracks import Track
+
+from .attribution import ranked
+from .port import Prepared, said_from
+from .spells import spells_of
+
+FLOORS: Final = np.array([channel.floor for channel in CHANNELS], np.float64)
+SIGMAS: Final = 3.0
+WINDOW_S: Final = 30
+HOLD_BACK_S: Final = 3
+LEAST_S: Final = 8
+NORMAL: Final = 1.4826
+LEAST_SHARE: Final = 0.05
+"""A spread below this share of the middle is taken for it: counters may stand still."""
+
+
+def deviations(track: Track, robust: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Measure a track by its own recent past.
+
+    robust     median and MAD in place of mean and standard deviation
+    Returns    float64[n] of the longest step and float64[n, channels], in spreads; NaN: unknown
+
+    Seconds with a long step are no part of the past that later ones are measured by, up to half a
+    minute of them: else a fault would be usual after a few seconds.
+    """
+    table = np.column_stack([track.tail_ms, track.channels])
+    floors = np.concatenate([[1e-3], FLOORS])
+    away = np.full(table.shape, np.nan)
+    usual: list[int] = []
+    strange = 0
+    for number in range(len(table)):
+        if len(usual) >= LEAST_S:
+            away[number] = _away(table[usual[-WINDOW_S:]], table[number], floors, robust)
+        held = number - HOLD_BACK_S
+        long = held >= 0 and away[held, 0] > SIGMAS
+        strange = strange + 1 if long else 0
+        if held >= 0 and (not long or strange > WINDOW_S):
+            usual.append(held)
+    return away[:, 0], away[:, 1:]
+
+
+def _away(
+    past: NDArray[np.float64], now: NDArray[np.float64], floors: NDArray[np.float64], robust: bool
+) -> NDArray[np.float64]:
+    """Measure one second by those before it, float64[columns]."""
+    known = np.isfinite(past).sum(axis=0) >= 3
+    filled = np.where(known, past, 0.0)
+    if robust:
+        middle = np.nanmedian(filled, axis=0)
+        spread = NORMAL * np.nanmedian(np.abs(filled - middle), axis=0)
+    else:
+        middle, spread = np.nanmean(filled, axis=0), np.nanstd(filled, axis=0)
+    least = np.maximum(np.maximum(spread, floors), LEAST_SHARE * np.abs(middle))
+    return np.where(known, (now - middle) / least, np.nan)
+
+
+class Deviations:
+    """Both methods; they differ in how the past is summed up."""
+
+    def __init__(self, robust: bool) -> None:
+        self.name = "MAD" if robust else "3-sigma"
+        self._robust = robust
+
+    def fit(self, runs: Sequence[Prepared]) -> None:
+        """Learn nothing: three spreads, by definition."""
+
+    def account(self, run: Prepared) -> Account:
+        """See `Method.account`."""
+        spells = [spell for track in run.tracks for spell in self._spells(track)]
+        return Account(tuple(spells))
+
+    def _spells(self, track: Track) -> list[Spell]:
+        tail, signals = deviations(track, self._robust)
+        strengths = np.nan_to_num(signals)
+        return spells_of(
+            track,
+            np.nan_to_num(tail) > SIGMAS,
+            lambda number: said_from(
+                ranked(strengths[number], SIGMAS), int(track.at_ns[number]), float("nan")
+            ),
+        )

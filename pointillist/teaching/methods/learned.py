@@ -1,0 +1,118 @@
+"""Learned models on the shipped detector's spikes; what is judged is what the file holds."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from diagnosis.detect.causes import rank
+from diagnosis.detect.features import FEATURE_NAMES
+from diagnosis.detect.findings import Cause
+from diagnosis.detect.model import Model
+from diagnosis.detect.model_file import dump_model, parse_model
+from diagnosis.detect.rules import judge
+from pointillist.teaching.account import Account, Said, Spell
+from pointillist.teaching.learning import learn
+
+from .port import Example, Prepared, Seen, Vector
+
+
+class Learned:
+    """One kind of model, taught by the training runs' faults."""
+
+    def __init__(
+        self, kind: str, open_set: str = "knn", keep: Callable[[str], bool] = bool, name: str = ""
+    ) -> None:
+        self.name = name or kind
+        self._kind, self._open_set, self._keep = kind, open_set, keep
+        self._model: Model | None = None
+
+    def fit(self, runs: Sequence[Prepared]) -> None:
+        """Learn from labelled seconds, and from those that the live detector saw.
+
+        Raises      learning.TooFewExamples
+        """
+        document = learn(training_examples(runs), self._kind, self._open_set, self._keep)
+        self._model = parse_model(dump_model(document))
+
+    @property
+    def model(self) -> Model:
+        """The taught model. Raises ValueError before `fit`."""
+        if self._model is None:
+            raise ValueError(f"{self.name}: asked before it was taught")
+        return self._model
+
+    def account(self, run: Prepared) -> Account:
+        """Let the model speak in place of the hand rules, second by second."""
+        return rejudged(run, self.model)
+
+    def unlike(self, vector: Vector) -> float:
+        """How unlike everything taught a vector is, 0..1."""
+        return float(rank(vector, judge(vector), self.model).unlike)
+
+
+class Blinded:
+    """The agent's rules, or a model as it is, that do not see some features: they are missing."""
+
+    def __init__(self, model: Model | None, keep: Callable[[str], bool]) -> None:
+        self.name = "blinded"
+        self._model = model
+        self._seen = np.array([keep(name) for name in FEATURE_NAMES])
+
+    def fit(self, runs: Sequence[Prepared]) -> None:
+        """Learn nothing."""
+
+    def account(self, run: Prepared) -> Account:
+        """Let it speak of the same seconds with what it may see."""
+        bare = [replace(one, vector=np.where(self._seen, one.vector, np.nan)) for one in run.seen]
+        return rejudged(replace(run, seen=tuple(bare)), self._model)
+
+
+def rejudged(run: Prepared, model: Model | None) -> Account:
+    """Replace what was said of a run's spikes by what a model says of the same seconds.
+
+    model   None: the hand rules
+
+    Spikes, their ends and which are heavy enough for an incident are the detector's.
+    """
+    seen: dict[tuple[str, int], list[Seen]] = defaultdict(list)
+    for one in run.seen:
+        seen[one.subject, one.onset_ns].append(one)
+    spells = [
+        replace(spell, said=_said(spell, seen[spell.subject, spell.onset_ns], model))
+        for spell in run.rules.spells
+    ]
+    return Account(tuple(spells), run.rules.warnings)
+
+
+def _said(spell: Spell, seen: Sequence[Seen], model: Model | None) -> tuple[Said, ...]:
+    return tuple(_word(spell, one, model) for one in seen)
+
+
+def _word(spell: Spell, one: Seen, model: Model | None) -> Said:
+    found = rank(one.vector, judge(one.vector), model)
+    stood = [said for said in spell.said if said.at_ns <= one.at_ns]
+    incident = bool(stood and stood[-1].incident)
+    return Said(one.at_ns, found.cause, found.ranked[1][0], found.unlike, incident)
+
+
+def training_examples(runs: Sequence[Prepared]) -> list[Example]:
+    """Gather labelled vectors of runs: of all seconds under impact, and of what was seen live."""
+    return [one for run in runs for one in (*run.examples, *_live(run))]
+
+
+def _live(run: Prepared) -> list[Example]:
+    return [
+        Example(run.name, one.at_ns, episode.causes[0], one.vector)
+        for episode in run.episodes
+        for one in run.seen
+        if episode.onset_ns is not None
+        and len(episode.causes) == 1
+        and episode.causes[0] is not Cause.UNKNOWN
+        and one.subject == episode.subject
+        and episode.start_ns <= one.onset_ns
+        and one.at_ns <= episode.end_ns
+    ]

@@ -1,0 +1,199 @@
+"""Figures and tables of an evaluation as they are written; what was not recorded is absent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isnan
+from typing import Any
+
+import numpy as np
+
+from diagnosis.detect.findings import Cause
+
+from .evaluation import Evaluation, recorded_causes
+from .figures import (
+    GPU_CAUSES,
+    HOST_CAUSES,
+    HOURS_A_DAY,
+    HOURS_A_WEEK,
+    Pair,
+    accuracy_of,
+    alarm_rate,
+    all_pairs,
+    delays,
+    detected_share,
+    gpu_run,
+    host_part,
+    macro_f1,
+    macro_f1_of,
+    open_set,
+    seconds_of,
+    single,
+)
+from .goals import AUROC_GOAL, CAUSE_GOAL_S, DETECT_GOAL_S, MACRO_F1_GOAL
+from .intervals import Estimate, percentile
+from .tables import tables_of
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One figure; goal None where the design asks for none."""
+
+    name: str
+    value: float
+    unit: str
+    goal: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What is written down.
+
+    absent   figures that this evaluation could not give, each with its reason
+    """
+
+    lines: tuple[Line, ...]
+    tables: Mapping[str, Any]
+    absent: Mapping[str, str]
+
+
+class _Lines:
+    """Collects figures; NaN becomes an absence with its reason."""
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        self.absent: dict[str, str] = {}
+
+    def add(
+        self, name: str, value: float, unit: str, why_not: str, goal: float | None = None
+    ) -> None:
+        """Take a figure, or the reason why there is none."""
+        if isnan(value):
+            self.absent[name] = why_not
+        else:
+            self.lines.append(Line(name, round(float(value), 6), unit, goal))
+
+    def estimate(
+        self, name: str, found: Estimate, unit: str, why_not: str, goal: float | None = None
+    ) -> None:
+        """Take a figure with its interval."""
+        self.add(name, found.value, unit, why_not, goal)
+        if not isnan(found.value):
+            self.add(f"{name}_low", found.low, f"{unit}, 95 % interval by run", "one run alone")
+            self.add(f"{name}_high", found.high, f"{unit}, 95 % interval by run", "one run alone")
+
+
+def results_of(found: Evaluation) -> Results:
+    """Give every figure and table of an evaluation."""
+    out = _Lines()
+    _causes(out, found)
+    _gpu(out, found)
+    _unknown(out, found)
+    _times(out, found)
+    _early(out, found)
+    _alarms(out, found)
+    return Results(tuple(out.lines), tables_of(found), out.absent)
+
+
+def _causes(out: _Lines, found: Evaluation) -> None:
+    judged, rhythm = host_part(found.shipped), host_part(found.rhythm)
+    unit, why = "F1", "no held-out run of a fault with impact is recorded"
+    out.estimate("macro_f1_heldout", macro_f1_of(judged), unit, why, MACRO_F1_GOAL)
+    out.estimate("macro_f1_heldout_ungated", macro_f1_of(judged, gated=False), unit, why)
+    with_quiet = macro_f1(all_pairs(judged, quiet=True))
+    unit_quiet = "F1, alarms of quiet hours too"
+    out.add("macro_f1_heldout_with_quiet_hours", with_quiet, unit_quiet, why)
+    out.estimate("macro_f1_heldout_rhythm_only", macro_f1_of(rhythm), unit, why)
+    out.estimate("accuracy_heldout", accuracy_of(judged), "share of faults with impact", why)
+    out.estimate("accuracy_heldout_rhythm_only", accuracy_of(rhythm), "share of faults", why)
+    seconds = [pair for run in judged for pair in seconds_of(run)]
+    out.add("macro_f1_heldout_by_second", macro_f1(seconds), "F1, every second on its own", why)
+    outcomes = single(judged)
+    out.add("heldout_faults_with_impact", len(outcomes) or np.nan, "faults", why)
+    out.add("heldout_faults", len(single(judged, gated=False)) or np.nan, "faults", why)
+    told = recorded_causes(found.facts)
+    missing = [cause.value for cause in HOST_CAUSES if cause not in told]
+    if missing:
+        out.absent["classes"] = f"not recorded: {', '.join(missing)}"
+
+
+def _gpu(out: _Lines, found: Evaluation) -> None:
+    runs = [run for run in found.shipped if gpu_run(run)]
+    faults: list[Pair] = [
+        (one.episode.causes[0], one.answer)
+        for run in runs
+        for one in single([run], gated=False)
+        if one.episode.causes[0] in GPU_CAUSES
+    ]
+    causes = [cause for cause in Cause if any(truth is cause for truth, _ in faults)]
+    scores = [_f1(faults, cause) for cause in causes]
+    value = float(np.mean(scores)) if scores else float("nan")
+    out.add("gpu_fault_f1", value, f"F1 over {len(causes)} GPU causes", "no GPU fault is recorded")
+
+
+def _f1(pairs: Sequence[Pair], cause: Cause) -> float:
+    hits = sum(truth is cause and answer is cause for truth, answer in pairs)
+    return 2 * hits / sum((truth is cause) + (answer is cause) for truth, answer in pairs)
+
+
+def _unknown(out: _Lines, found: Evaluation) -> None:
+    area, unknown, known = open_set(host_part(found.shipped))
+    why = "the shipped diagnoser tells no likeness, or no unknown fault was detected"
+    out.estimate("open_set_auroc", area, "probability", why, AUROC_GOAL)
+    out.add("open_set_unknown_faults", unknown or np.nan, "faults", why)
+    out.add("open_set_known_faults", known or np.nan, "faults", why)
+
+
+def _times(out: _Lines, found: Evaluation) -> None:
+    outcomes = single(host_part(found.shipped))
+    why = "no held-out fault with impact was detected"
+    unit = "s from impact, of those found"
+    out.add("detected_share", detected_share(outcomes), "share of faults with impact", why)
+    out.add("detect_p50_s", delays(outcomes, 50), unit, why)
+    out.add("detect_p95_s", delays(outcomes, 95), unit, why, DETECT_GOAL_S)
+    named = "s from impact, of those whose right cause stood to the end"
+    out.add("cause_p50_s", delays(outcomes, 50, cause=True), named, why)
+    out.add("cause_p95_s", delays(outcomes, 95, cause=True), named, why, CAUSE_GOAL_S)
+    before = [one.detect_s == 0 for one in outcomes if one.detect_s is not None]
+    ahead = float(np.mean(before)) if before else float("nan")
+    out.add("detected_before_impact_share", ahead, "share of those found, counted as 0 s", why)
+
+
+def _early(out: _Lines, found: Evaluation) -> None:
+    judged = host_part(found.shipped)
+    leads = [one.lead_s for run in judged for one in run.outcomes if one.lead_s is not None]
+    right = sum(run.warnings_right for run in judged)
+    wrong = sum(run.warnings_wrong for run in judged)
+    value = right / (right + wrong) if right + wrong else float("nan")
+    why = "no warning was given in held-out runs"
+    out.add("early_warning_lead_s", percentile(leads, 50), "s, median", why)
+    out.add("early_warning_lead_p10_s", percentile(leads, 10), "s", why)
+    told = "share of warnings given in a fault, up to 60 s before its impact"
+    out.add("early_warning_precision", value, told, why)
+    out.add("early_warnings", right + wrong or np.nan, "warnings", why)
+    growing = {one.name for one in found.facts if one.rising}
+    slow = [one for run in judged if run.run in growing for one in single([run])]
+    warned = sum(one.lead_s is not None for one in slow) / len(slow) if slow else float("nan")
+    why = "no held-out fault that grows is recorded"
+    out.add("early_warned_share", warned, f"share of {len(slow)} growing faults with impact", why)
+
+
+def _alarms(out: _Lines, found: Evaluation) -> None:
+    why = "no held-out run without a fault is recorded"
+    spikes = alarm_rate(found.shipped)
+    heavy = alarm_rate(found.shipped, incidents=True)
+    day, week = HOURS_A_DAY, HOURS_A_WEEK
+    out.add("false_alarms_per_host_day", spikes.per(day), "alarms a host-day", why, 0.0)
+    out.add("false_alarms_per_host_day_upper", spikes.upper(day), "95 % one-sided bound", why)
+    out.add("false_alarm_worker_hours", spikes.worker_hours or np.nan, "hours", why, 12.0)
+    out.add("false_alarms", spikes.alarms if spikes.worker_hours else np.nan, "alarms", why, 0.0)
+    stolen = sum(one.stolen for run in found.shipped if run.calm for one in run.alarms)
+    counted = stolen if spikes.worker_hours else np.nan
+    out.add("false_alarms_while_stolen", counted, "alarms as the hypervisor took CPU time", why)
+    unit = "incidents a host-week"
+    out.add("false_incidents_per_host_week", heavy.per(week), unit, why, 0.0)
+    out.add("false_incidents_per_host_week_upper", heavy.upper(week), "95 % one-sided bound", why)
+    everything = alarm_rate(found.shipped_all)
+    out.add("false_alarms_all_runs", everything.alarms, "alarms, training runs included", why)
+    out.add("false_alarm_worker_hours_all_runs", everything.worker_hours or np.nan, "hours", why)

@@ -1,0 +1,190 @@
+"""A recorded run and what is known of it: workload, faults, seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from diagnosis.detect.findings import Cause
+from diagnosis.frames.frame import Frame
+
+GROWING: Final = "growing"
+INTENSITIES: Final = ("low", "middle", "high", GROWING)
+NOTHING_WRONG: Final = "none"
+"""The cause of a hard negative's span."""
+LEARNING_NS: Final = 12_000_000_000
+"""At first a detector learns what is usual: no hour in which it could have raised an alarm."""
+
+
+class RunRefused(ValueError):
+    """What is said of a run cannot be used; the message names the field."""
+
+
+class Kind(StrEnum):
+    """What happens in a run."""
+
+    FAULT = "fault"
+    FAULT_FREE = "fault_free"
+    HARD_NEGATIVE = "hard_negative"
+    OVERLAP = "overlap"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One injected fault and when it was there, CLOCK_BOOTTIME."""
+
+    cause: Cause
+    injector: str
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the recorder wrote about a run.
+
+    negative     the hard negative's name, "" where there is none
+    rising       the fault grows slowly: there is something to warn of
+    calm_from_ns when it began; the workload was warm by then
+    subjects     keys of the watched subjects: spikes of others are not counted
+    workers      pinned workers, at most one a core
+    """
+
+    name: str
+    kind: Kind
+    workload: str
+    intensity: str
+    seed: int
+    negative: str
+    rising: bool
+    faults: tuple[Fault, ...]
+    calm_from_ns: int
+    subjects: tuple[str, ...]
+    workers: int
+
+    @property
+    def injectors(self) -> tuple[str, ...]:
+        """Names of the injectors at work, in order."""
+        return tuple(fault.injector for fault in self.faults)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """One recording."""
+
+    facts: Facts
+    frames: tuple[Frame, ...]
+
+    @property
+    def watched_s(self) -> float:
+        """Seconds recorded after those in which a detector learns what is usual."""
+        ready = self.facts.calm_from_ns + LEARNING_NS
+        return sum(one.span_ns for one in self.frames if one.boottime_ns > ready) / 1e9
+
+    @property
+    def worker_hours(self) -> float:
+        """Hours of one worker that were watched."""
+        return self.facts.workers * self.watched_s / 3600
+
+    def without_steps(self) -> Run:
+        """The same run where nothing marks a step: its subjects have their rhythm alone."""
+        return Run(self.facts, tuple(_rhythm_only(frame) for frame in self.frames))
+
+
+def _rhythm_only(frame: Frame) -> Frame:
+    bare = {key: replace(one, steps=None) for key, one in frame.subjects.items()}
+    return replace(frame, subjects=bare)
+
+
+def facts_of(name: str, meta: Mapping[str, Any], frames: Sequence[Frame]) -> Facts:
+    """Read what a recording says of itself.
+
+    Raises      RunRefused when a field is missing or of another kind, or nothing was recorded
+    """
+    if not frames:
+        raise RunRefused(f"{name}: expected seconds, got none")
+    spans = [_fault(name, one) for one in _list(name, meta, "spans")]
+    faults = tuple(one for one in spans if one is not None)
+    quiet = str(meta.get("injector", "")) if spans and not faults else ""
+    return Facts(
+        name=name,
+        kind=_kind(faults, quiet),
+        workload=_text(name, meta, "workload"),
+        intensity=_intensity(name, meta.get("intensity", "")),
+        seed=_whole(name, meta, "seed"),
+        negative=quiet,
+        rising=meta.get("intensity") == GROWING or meta.get("ramp") is True,
+        faults=faults,
+        calm_from_ns=frames[0].boottime_ns - frames[0].span_ns,
+        subjects=_subjects(tuple(str(one) for one in _list(name, meta, "subjects")), frames),
+        workers=max(1, _whole(name, {"workers": meta.get("workers", 1)}, "workers")),
+    )
+
+
+def _subjects(named: tuple[str, ...], frames: Iterable[Frame]) -> tuple[str, ...]:
+    """Keys that stand for the named cgroups: themselves, what is below them, their processes."""
+    seen = sorted({key for frame in frames for key in frame.subjects})
+    if not named:
+        return tuple(seen)
+    return tuple(
+        key
+        for key in seen
+        if any(key == one or key.startswith((f"{one}/", f"{one}#")) for one in named)
+    )
+
+
+def _kind(faults: tuple[Fault, ...], quiet: str) -> Kind:
+    if faults:
+        return Kind.OVERLAP if len(faults) > 1 else Kind.FAULT
+    return Kind.HARD_NEGATIVE if quiet else Kind.FAULT_FREE
+
+
+def _fault(name: str, told: Any) -> Fault | None:
+    """Read a span; None of one in which nothing was wrong."""
+    if not isinstance(told, Mapping):
+        raise RunRefused(f"{name}: spans: expected tables, got {type(told).__name__}")
+    if told.get("cause") == NOTHING_WRONG:
+        return None
+    try:
+        cause = Cause(str(told.get("cause")))
+    except ValueError:
+        got = repr(told.get("cause"))
+        raise RunRefused(f"{name}: spans: expected a cause, got {got}") from None
+    start, end = _whole(name, told, "start_ns"), _whole(name, told, "end_ns")
+    if end <= start:
+        raise RunRefused(f"{name}: spans: expected an end after {start}, got {end}")
+    return Fault(cause, str(told.get("injector", "")), start, end)
+
+
+def _intensity(name: str, told: Any) -> str:
+    """Levels are told by number or by name; a run without a fault has none."""
+    if told in {None, ""}:
+        return ""
+    if told in INTENSITIES:
+        return str(told)
+    if isinstance(told, int) and 0 <= told < len(INTENSITIES):
+        return INTENSITIES[told]
+    raise RunRefused(f"{name}: intensity: expected one of {list(INTENSITIES)}, got {told!r}")
+
+
+def _list(name: str, meta: Mapping[str, Any], key: str) -> list[Any]:
+    found = meta.get(key, [])
+    if not isinstance(found, list):
+        raise RunRefused(f"{name}: {key}: expected a list, got {type(found).__name__}")
+    return found
+
+
+def _text(name: str, meta: Mapping[str, Any], key: str) -> str:
+    found = meta.get(key)
+    if not isinstance(found, str):
+        raise RunRefused(f"{name}: {key}: expected text, got {found!r}")
+    return found
+
+
+def _whole(name: str, meta: Mapping[str, Any], key: str) -> int:
+    found = meta.get(key)
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise RunRefused(f"{name}: {key}: expected a whole number, got {found!r}")
+    return found
