@@ -1,6 +1,1 @@
-"""Sources of measurements, all behind one protocol."""
-
-from .port import Absence, Source, SourceFactory, SourceRegistry, SourceUnavailable
-from .records.activity import Record
-
-__all__ = ["Absence", "Record", "Source", "SourceFactory", "SourceRegistry", "SourceUnavailable"]
+"""What a host measures: a room a collector, what they say (records), how they are asked (port)."""

@@ -39,24 +39,6 @@ class Source(Protocol):
         ...
 
 
-@runtime_checkable
-class Listener(Protocol):
-    """A source that measures nothing itself: it hears what those before it handed out."""
-
-    @property
-    def name(self) -> str:
-        """As of `Source`."""
-        ...
-
-    def hear(self, source: Source, records: Sequence[Record], now_boottime_ns: int) -> None:
-        """Take note of one drain of another source; what comes of it is drained in turn."""
-        ...
-
-    def rest(self) -> Iterable[Record]:
-        """Give what was held back, once, before it is stopped."""
-        ...
-
-
 SourceFactory = Callable[[], Source]
 
 
@@ -66,6 +48,16 @@ class Absence:
 
     source: str
     reason: str
+
+
+@runtime_checkable
+class InParts(Protocol):
+    """A source that works also where this host lacks a part of it."""
+
+    @property
+    def absent(self) -> Sequence[Absence]:
+        """Parts that are missing, once started."""
+        ...
 
 
 class SourceRegistry:
@@ -128,26 +120,7 @@ def guarded(source: Source, now_boottime_ns: int) -> Iterator[Record]:
     except SourceUnavailable:
         raise
     except Exception as error:  # noqa: BLE001 (see above)
-        raise SourceUnavailable(_broken(source, error)) from None
-
-
-def told(listener: Listener, source: Source, records: Sequence[Record], now_ns: int) -> str | None:
-    """Tell a listener of a drain; give its failure in one line, which is its own alone."""
-    try:
-        listener.hear(source, records, now_ns)
-    except SourceUnavailable as error:
-        return str(error)
-    except Exception as error:  # noqa: BLE001 (as in `guarded`)
-        return _broken(listener, error)
-    return None
-
-
-def rest_of(listener: Listener) -> list[Record]:
-    """Ask a listener for what it held back; one that breaks has nothing."""
-    try:
-        return list(listener.rest())
-    except Exception:  # noqa: BLE001 (as in `guarded`; the agent is stopping)
-        return []
+        raise SourceUnavailable(broken(source.name, error)) from None
 
 
 def _failure_to_start(source: Source) -> str | None:
@@ -161,9 +134,10 @@ def _failure_to_start(source: Source) -> str | None:
     except Exception as error:  # noqa: BLE001 (what breaks is one source)
         with suppress(Exception):
             source.stop()
-        return _broken(source, error)
+        return broken(source.name, error)
     return reason
 
 
-def _broken(source: Source | Listener, error: Exception) -> str:
-    return f"{source.name}: broken by {type(error).__name__}"
+def broken(name: str, error: Exception) -> str:
+    """Say in one line what broke; the error's own text may hold names that users chose."""
+    return f"{name}: broken by {type(error).__name__}"

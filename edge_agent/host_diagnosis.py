@@ -1,4 +1,4 @@
-"""Why was it slow: hears every other source, and gives what diagnosis makes of it.
+"""Why was it slow: takes what is drained, and gives what diagnosis makes of it once a second.
 
 Findings go to the journal and to the host's own views; an incident becomes one observation of the
 weekly section, which is all of it that a report may carry.
@@ -7,13 +7,14 @@ weekly section, which is all of it that a report may carry.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-from weakref import WeakSet
+from typing import Final
 
 from collectors.boot_clock import read_point
-from collectors.port import Source, SourceUnavailable
+from collectors.port import Absence, broken
 from collectors.records.activity import Observation, Record
+from collectors.rounds import Drained
 from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.detect.findings import Finding, HostFinding
 from diagnosis.detect.journal_lines import JournalLineError, encode
@@ -21,93 +22,128 @@ from diagnosis.detect.model_fields import ModelError
 from diagnosis.detect.model_file import load_model
 from diagnosis.detect.trail import Pictures, Series
 from diagnosis.detect.weekly import WeeklyIncidents
-from diagnosis.frames.hearing import hear
 from diagnosis.frames.lacking import lacking
 from diagnosis.frames.of_host import host_framer
+from diagnosis.frames.take_drain import take_drain
 
+from .config import AgentConfig, DiagnosisSection
 from .journal import Journal
 
-if TYPE_CHECKING:
-    from .config import DiagnosisSection
+NAME: Final = "diagnosis"
+"""Its name beside those of the sources."""
 
 
-class DiagnosisSource:
-    """Frames, findings and their journal; listed after the sources that it hears."""
+@dataclass(frozen=True, slots=True)
+class DiagnosisSettings:
+    """What diagnosis is made from; other settings make another.
 
-    name = "diagnosis"
+    journal   file of the journal; None: nothing is kept, for who only looks
+    faults    a source of hardware faults runs beside it
+    """
 
-    def __init__(self, section: DiagnosisSection, journal: Path | None, faults: bool) -> None:
-        """Take the configuration.
+    section: DiagnosisSection
+    journal: Path | None
+    faults: bool
 
-        journal   file of the journal; None: nothing is kept, for who only looks
-        faults    a source of hardware faults runs beside this one
-        """
-        self._section = section
-        self._path = journal
-        self._faults = faults
-        self._journal: Journal | None = None
-        self._started = False
-        self._heard: WeakSet[Source] = WeakSet()
-        """Sources that were heard: what they lack, no frame has."""
-
-    def probe(self) -> str | None:
-        """Say why it cannot start: a model file that is none."""
+    def start(self) -> HostDiagnosis | Absence:
+        """Begin to learn what is usual, or say why it cannot."""
         try:
-            load_model(self._section.model)
+            return HostDiagnosis(self)
         except (ModelError, OSError) as error:
-            return f"diagnosis: {error}"
+            return Absence(NAME, f"{NAME}: {error}")
+
+
+def diagnosis_settings(config: AgentConfig, *, keep: bool = True) -> DiagnosisSettings | None:
+    """Take them from the configuration; None where it is switched off, or nothing is measured.
+
+    keep   the journal is written
+    """
+    if not (config.diagnosis.enabled and config.sources.ebpf):
         return None
+    journal = config.journal_file if keep else None
+    return DiagnosisSettings(config.diagnosis, journal, config.sources.faults)
 
-    def start(self) -> None:
-        """Begin to learn what is usual. Raises SourceUnavailable."""
-        if self._started:
-            return
-        try:
-            if self._path is not None:
-                self._journal = Journal(self._path, self._section.journal_bytes)
-            model = load_model(self._section.model)
-        except (ModelError, OSError) as error:
-            self.stop()
-            raise SourceUnavailable(f"diagnosis: {error}") from None
-        self._framer = host_framer(self._section.watch, faults=self._faults)
-        self._diagnoser = Diagnoser(model=model)
+
+@dataclass(frozen=True, slots=True)
+class Diagnosed:
+    """What diagnosis made of one round.
+
+    findings    for this host's views; they never leave it
+    incidents   for the window of the week
+    failure     one line that says what did not work; what was found is given all the same
+    """
+
+    findings: Sequence[Finding] = ()
+    incidents: Sequence[Observation] = ()
+    failure: str | None = None
+
+    @property
+    def records(self) -> list[Record | HostFinding]:
+        """Both as records of this host."""
+        return [*map(HostFinding, self.findings), *self.incidents]
+
+
+class _NotKeptError(Exception):
+    """What was found could not be written to the journal."""
+
+
+class HostDiagnosis:
+    """Frames, findings and their journal."""
+
+    def __init__(self, settings: DiagnosisSettings) -> None:
+        """Load the model and open the journal. Raises ModelError, OSError."""
+        section, self._path = settings.section, settings.journal
+        self._diagnoser = Diagnoser(model=load_model(section.model))
+        self._framer = host_framer(section.watch, faults=settings.faults)
         self._weekly, self._pictures = WeeklyIncidents(), Pictures()
-        self._heard.clear()
-        self._started = True
+        self._failure: str | None = None
+        self._journal = None
+        if self._path is not None:
+            self._journal = Journal(self._path, section.journal_bytes)
 
-    def hear(self, source: Source, records: Sequence[Record], now_boottime_ns: int) -> None:
-        """Take what another source handed out."""
-        if not self._started:
-            return
-        if source not in self._heard:
-            self._heard.add(source)
-            self._framer.lack(lacking(self._heard))
-        hear(self._framer, source, records, now_boottime_ns)
+    def lack(self, absent: Iterable[Absence]) -> None:
+        """Leave out what running sources lack the parts for."""
+        self._framer.lack(lacking(absent))
 
-    def drain(self, now_boottime_ns: int) -> Iterable[HostFinding | Observation]:
-        """Yield findings of the second that ended, and incidents that count."""
-        if not self._started:
-            raise SourceUnavailable("diagnosis: not started")
-        frame = self._framer.frame(now_boottime_ns)
-        if frame is None:
-            return
-        findings = self._diagnoser.handle(frame)
-        yield from map(HostFinding, findings)
-        yield from self._weekly.take(findings, now_boottime_ns)
-        self._write([*findings, *self._pictures.take(frame, findings)])
+    def take(self, drained: Drained) -> None:
+        """Take one drain; what breaks on it is told with the next findings."""
+        try:
+            take_drain(self._framer, drained)
+        except Exception as error:  # noqa: BLE001 (names in records are users'; the agent goes on)
+            self._failure = broken(NAME, error)
 
-    def rest(self) -> Iterable[Observation]:
+    def look(self, now_boottime_ns: int) -> Diagnosed:
+        """Give findings of the second that ended, and incidents that count."""
+        failure, self._failure = self._failure, None
+        findings: Sequence[Finding] = ()
+        incidents: Sequence[Observation] = ()
+        try:
+            frame = self._framer.frame(now_boottime_ns)
+            if frame is not None:
+                findings = self._diagnoser.handle(frame)
+                incidents = list(self._weekly.take(findings, now_boottime_ns))
+                self._write([*findings, *self._pictures.take(frame, findings)])
+        except _NotKeptError as error:
+            failure = str(error)
+        except Exception as error:  # noqa: BLE001 (as in `take`)
+            failure = broken(NAME, error)
+        return Diagnosed(findings, incidents, failure)
+
+    def flush(self) -> Sequence[Observation]:
         """Give the incidents of spikes that stand: who stops now may not be back this week."""
-        return self._weekly.flush() if self._started else []
+        try:
+            return list(self._weekly.flush())
+        except Exception:  # noqa: BLE001 (as in `take`; the agent is stopping)
+            return []
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Close the journal; a second call does nothing."""
         if self._journal is not None:
             self._journal.close()
-        self._journal, self._started = None, False
+        self._journal = None
 
     def _write(self, lines: Iterable[Finding | Series]) -> None:
-        """Keep what was found; what cannot be kept was handed out all the same."""
+        """Keep what was found. Raises _NotKeptError, after all that can be kept was."""
         journal = self._journal
         if journal is None:
             return
@@ -118,10 +154,10 @@ class DiagnosisSource:
                 try:
                     line = encode(one, offset_ns)
                 except JournalLineError as error:
-                    unfit = error  # the others are written all the same
+                    unfit = error
                     continue
                 journal.append(line)
         except OSError as error:
-            raise SourceUnavailable(f"diagnosis: {self._path}: {error.strerror}") from None
+            raise _NotKeptError(f"{NAME}: {self._path}: {error.strerror}") from None
         if unfit is not None:
-            raise SourceUnavailable(f"diagnosis: a finding does not fit a line: {unfit}")
+            raise _NotKeptError(f"{NAME}: a finding does not fit a line: {unfit}")

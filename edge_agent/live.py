@@ -34,7 +34,7 @@ from wire.topics import EPOCHS, REPORTS, TOPICS
 
 from .clock import Clock, SystemClock, host_clock_of
 from .config import AgentConfig, ReplaySection
-from .host_diagnosis import DiagnosisSource
+from .host_diagnosis import diagnosis_settings
 from .ledger.ledger import Ledger
 from .ledger.ledger_errors import LedgerMissing, LedgerNone
 from .ledger.ledger_records import LedgerView, SpoolLimits
@@ -126,14 +126,11 @@ def sources_of(
     catalogue: Catalogue,
     nursery: Nursery | None = None,
     users: GpuUsers | None = None,
-    *,
-    keep: bool = True,
 ) -> SourceRegistry:
     """List the configured sources.
 
     nursery     where readers of drivers come from; None: from this process, which has no keys
     users       who uses which GPU: `devices` tells, `probes` asks, over reloads too
-    keep        the diagnoses go to the journal; False for who only looks
     """
     registry = SourceRegistry()
     users = users or GpuUsers()
@@ -159,18 +156,9 @@ def sources_of(
             ),
             (config.sources.probes, config.sources.loader),
         )
-    if config.diagnosis.enabled and config.sources.ebpf:
-        if config.diagnosis.steps:
-            steps = config.diagnosis.steps
-            registry.register("steps", lambda: StepsSource(steps), steps)
-        # Last of those that measure this host: it hears them.
-        registry.register(
-            "diagnosis",
-            lambda: DiagnosisSource(
-                config.diagnosis, config.journal_file if keep else None, config.sources.faults
-            ),
-            (config.diagnosis, config.sources.faults),
-        )
+    if config.diagnosis.enabled and config.sources.ebpf and config.diagnosis.steps:
+        steps = config.diagnosis.steps
+        registry.register("steps", lambda: StepsSource(steps), steps)
     rules = FamilyRules.load()
     for number, replay in enumerate(config.sources.replay):
         registry.register(f"replay-{number}", _replay(config, rules, replay), replay)
@@ -236,6 +224,11 @@ def open_agent(
             keep=KEPT_TOPICS,
         )
         running, absent = sources_of(config, catalogue, nursery, users).start_all()
+        settings = diagnosis_settings(config)
+        diagnosis = None if settings is None else settings.start()
+        if isinstance(diagnosis, Absence):
+            absent.append(diagnosis)
+            diagnosis = None
         windows = TaskWindows(
             catalogue,
             config.host.gpus,
@@ -251,6 +244,7 @@ def open_agent(
         log,
         windows,
         running,
+        diagnosis=diagnosis,
         clock=clock,
         name=f"agent-{host.host_id.hex()}",
         fault_point=fault_point,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from collectors.port import Source
-from collectors.records.activity import Record
+from collectors.rounds import Drained
+
+from .host_diagnosis import Diagnosed
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,12 @@ class Observer(Protocol):
         """The loop begins."""
         ...
 
-    def drained(
-        self, source: Source, records: Sequence[Record], now_boottime_ns: int, failure: str | None
-    ) -> None:
-        """A source handed out records; failure says in one line why it could not go on."""
+    def drained(self, drained: Drained, now_boottime_ns: int) -> None:
+        """A source handed out records."""
+        ...
+
+    def diagnosed(self, found: Diagnosed, now_boottime_ns: int) -> None:
+        """Diagnosis looked at all that was drained."""
         ...
 
     def stepped(self, now_ms: int) -> None:
@@ -58,13 +61,10 @@ class Unobserved:
     def started(self) -> None:
         return
 
-    def drained(
-        self,
-        source: Source,  # noqa: ARG002
-        records: Sequence[Record],  # noqa: ARG002
-        now_boottime_ns: int,  # noqa: ARG002
-        failure: str | None,  # noqa: ARG002
-    ) -> None:
+    def drained(self, drained: Drained, now_boottime_ns: int) -> None:  # noqa: ARG002
+        return
+
+    def diagnosed(self, found: Diagnosed, now_boottime_ns: int) -> None:  # noqa: ARG002
         return
 
     def stepped(self, now_ms: int) -> None:  # noqa: ARG002

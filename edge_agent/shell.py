@@ -17,6 +17,8 @@ from collectors.rounds import Rounds
 from transport.port import Transport, TransportUnavailable
 
 from .clock import Clock, SystemClock
+from .host_diagnosis import NAME as DIAGNOSIS
+from .host_diagnosis import HostDiagnosis
 from .ledger.ledger import Ledger
 from .observer import AgentStatus, Observer, Unobserved
 from .protocol.participant import Participant
@@ -65,6 +67,7 @@ class AgentShell:
         windows: Windows,
         sources: Sequence[Source],
         *,
+        diagnosis: HostDiagnosis | None = None,
         clock: Clock | None = None,
         name: str = "agent",
         fault_point: Callable[[str], None] = _no_fault,
@@ -72,6 +75,8 @@ class AgentShell:
         self._ledger = ledger
         self._windows = windows
         self._rounds = Rounds(sources)
+        self._diagnosis: HostDiagnosis | None = None
+        self.replace_diagnosis(diagnosis)
         self._clock = clock or SystemClock()
         self._fault_point = fault_point
         self._log = structlog.get_logger("pointillist.agent").bind(agent=name)
@@ -109,12 +114,25 @@ class AgentShell:
     def replace_sources(self, sources: Sequence[Source]) -> None:
         """Go on with these sources, started already; what was drained and is not there stops."""
         self._rounds = self._rounds.replace(sources)
+        if self._diagnosis is not None:
+            self._diagnosis.lack(self._rounds.lacking)
+
+    def replace_diagnosis(self, diagnosis: HostDiagnosis | None) -> None:
+        """Go on with this one, or without; the one before is closed."""
+        if self._diagnosis is not None:
+            self._diagnosis.close()
+        self._diagnosis = diagnosis
+        if diagnosis is not None:
+            diagnosis.lack(self._rounds.lacking)
 
     def status(self) -> AgentStatus:
         """Give what the agent counts, as it stands."""
         tally = self.tally
         return AgentStatus(
-            sources=tuple(source.name for source in self.sources),
+            sources=tuple(
+                [source.name for source in self.sources]
+                + ([DIAGNOSIS] if self._diagnosis is not None else [])
+            ),
             published=tally.published,
             sealed=tally.sealed,
             epochs=tally.epochs,
@@ -207,8 +225,10 @@ class AgentShell:
     def close(self) -> None:
         """Keep the open windows, send what is due, let everything go."""
         self._observer.stopping()
-        for record in self._rounds.rest():
-            self._windows.add(record)
+        if self._diagnosis is not None:
+            for incident in self._diagnosis.flush():
+                self._windows.add(incident)
+        self.replace_diagnosis(None)
         self._rounds.stop()
         self._windows.persist()
         try:
@@ -235,14 +255,25 @@ class AgentShell:
             self._log.warning("control topics away", error=str(error))
 
     def _drain_sources(self) -> None:
-        now_ns = self._clock.boottime_ns()
+        """Hand each drain to the windows, to diagnosis and to who looks, and what was diagnosed."""
+        now_ns, diagnosis = self._clock.boottime_ns(), self._diagnosis
         for one in self._rounds.round(now_ns):
             for record in one.records:
                 self._windows.add(record)
-            failures = [] if one.failure is None else [(one.source.name, one.failure)]
-            for name, failure in (*failures, *one.unheard):
-                self._log.warning("source failed", source=name, error=failure)
-            self._observer.drained(one.source, one.records, now_ns, one.failure)
+            if diagnosis is not None:
+                diagnosis.take(one)
+            self._warn(one.name, one.failure)
+            self._observer.drained(one, now_ns)
+        if diagnosis is not None:
+            found = diagnosis.look(now_ns)
+            for incident in found.incidents:
+                self._windows.add(incident)
+            self._warn(DIAGNOSIS, found.failure)
+            self._observer.diagnosed(found, now_ns)
+
+    def _warn(self, name: str, failure: str | None) -> None:
+        if failure is not None:
+            self._log.warning("source failed", source=name, error=failure)
 
     def _close_windows(self, now_s: int) -> None:
         for closed in self._windows.close_ended(now_s):

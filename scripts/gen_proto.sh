@@ -15,5 +15,5 @@ sed -i 's/^import pointillist_pb2 as/from wire.proto import pointillist_pb2 as/'
     transport/rpc/pointillist_pb2_grpc.py
 sed -i 's/^import pointillist_pb2 as _/from wire.proto import pointillist_pb2 as _/' \
     transport/rpc/pointillist_pb2_grpc.pyi
-"$python" -m grpc_tools.protoc -I edge_agent/profiling \
-    --python_out=edge_agent/profiling --mypy_out=edge_agent/profiling pprof.proto
+"$python" -m grpc_tools.protoc -I collectors/profiling \
+    --python_out=collectors/profiling --mypy_out=collectors/profiling pprof.proto

@@ -16,9 +16,9 @@ MOST_BYTES: Final = 4 << 20
 """Of one answer: 1,024 processes with their control groups take a fourth of it."""
 _KINDS: Final = {
     "collectors.devices.port": frozenset({
-        "DeviceReading", "DevicesUnavailable", "Field", "Gap", "GapKind", "Inventory", "Partition",
-        "ProcessUse",
+        "DeviceReading", "DevicesUnavailable", "Field", "Inventory", "Partition", "ProcessUse",
     }),
+    "collectors.records.gap": frozenset({"Gap", "GapKind"}),
     "collectors.devices.bandwidth": frozenset({"Bandwidth"}),
 }  # fmt: skip
 

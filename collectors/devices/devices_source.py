@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from collectors.kernel_log.log_rules import load_rules
@@ -21,7 +20,16 @@ from .amdgpu import AmdgpuReader
 from .bounded import BoundedReader
 from .nursery import Nursery
 from .nvml import NvmlReader
-from .port import QUICK, REGULAR, SLOW, DeviceReading, DevicesUnavailable, Field, Inventory
+from .port import (
+    QUICK,
+    REGULAR,
+    SLOW,
+    DeviceLook,
+    DeviceReading,
+    DevicesUnavailable,
+    Field,
+    Inventory,
+)
 from .users import GpuUsers
 
 SWEEP_NS: Final = 1_000_000_000
@@ -56,13 +64,6 @@ class _Reads(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Sweep:
-    """One look at every device."""
-
-    devices: tuple[DeviceReading, ...]
-
-
 class DevicesSource:
     """Looks at every device once a second; a failed read is a gap and a count, never a zero."""
 
@@ -86,7 +87,7 @@ class DevicesSource:
         self._reader: _Reads | None = None
         self._devices = self._first = self._turn = 0
         self._cheap = False
-        self._last: Sweep | None = None
+        self._last: DeviceLook | None = None
         self._swept_ns: int | None = None
         self._sampled_ns: int | None = None
         self._idle_since: dict[int, int] = {}
@@ -138,7 +139,7 @@ class DevicesSource:
         if sampling:
             self._sampled_ns = now_boottime_ns
         readings = tuple(self._sweep(self._reader, sampling))
-        self._last = Sweep(readings)
+        self._last = DeviceLook(readings, self.gaps)
         if sampling and self._users is not None:
             self._users.see(dict(_pids(readings)), now_boottime_ns)
         records: list[Observation | GpuCoverage] = []
@@ -158,7 +159,7 @@ class DevicesSource:
         self._idle_since.clear()
         self._xids.clear()
 
-    def latest(self, now_boottime_ns: int) -> Sweep | None:
+    def latest(self, now_boottime_ns: int) -> DeviceLook | None:
         """Give the last look, None once it is stale."""
         if self._swept_ns is None or now_boottime_ns - self._swept_ns > STALE_NS:
             return None

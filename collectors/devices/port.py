@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from collectors.records.gap import Gap, GapKind
 
@@ -185,3 +185,23 @@ def all_gaps(
     return DeviceReading(
         index, device_id or f"index-{index}", "", at_ns, at_ns, dict.fromkeys(fields, gap), gap, gap
     )
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLook:
+    """One look at every device.
+
+    gaps   fields without a value, by why, since the source began
+    """
+
+    devices: tuple[DeviceReading, ...]
+    gaps: Mapping[tuple[Field, GapKind], int] = field(default_factory=dict)
+
+
+@runtime_checkable
+class LooksAtDevices(Protocol):
+    """A source that looks at devices."""
+
+    def latest(self, now_boottime_ns: int) -> DeviceLook | None:
+        """Give the last look, None once it is stale."""
+        ...

@@ -116,7 +116,7 @@ class ProbeTable:
 
 def shipped_tables() -> tuple[Path, ...]:
     """Give the tables that come with the agent."""
-    folder = resources("edge_agent").joinpath("probes/tables")
+    folder = resources(__package__).joinpath("tables")
     return tuple(sorted(Path(str(e)) for e in folder.iterdir() if e.name.endswith(".toml")))
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from collectors.port import SourceUnavailable
 from collectors.records.activity import EVERYTHING_MILLIONTHS, GpuCoverage, KernelActivity
 from kernels.families import UNKNOWN_APPLICATION, pipeline_applications
 from kernels.launches.kineto import REORDER_EVENTS, TraceError, TraceHeader, gpu_events, read_header
@@ -82,14 +84,21 @@ class ReplaySource:
             return f"trace {self._path}: {error.strerror}"
 
     def start(self) -> None:
-        """Read up to the first slot of GPU events; a trace that fits the reorder buffer whole."""
-        if self._options.application is None:
-            self._application = _application(read_header(self._path))
+        """Read up to the first slot of GPU events; a trace that fits the reorder buffer whole.
+
+        Raises      SourceUnavailable for a trace that cannot be read
+        """
+        with _told():
+            if self._options.application is None:
+                self._application = _application(read_header(self._path))
         self._spool = Spool() if self._options.loop else None
-        self._groups = slots(gpu_events(self._path, self._options.reorder))
+        self._groups = _readable(slots(gpu_events(self._path, self._options.reorder)))
         self._next = next(self._groups, None)
         if self._next is None:
-            raise TraceError(self._path, self._path.stat().st_size, "no GPU event up to the end")
+            with _told():
+                raise TraceError(
+                    self._path, self._path.stat().st_size, "no GPU event up to the end"
+                )
 
     def drain(self, now_boottime_ns: int) -> Iterable[KernelActivity | GpuCoverage]:
         """Play up to now. The first call sets the beginning; a suspended host's gap is left out.
@@ -170,3 +179,17 @@ class ReplaySource:
 def _application(header: TraceHeader) -> str:
     named = pipeline_applications().get(header.pipeline_tag or "")
     return header.application or named or UNKNOWN_APPLICATION
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Make of a trace that cannot be read the failure of its source."""
+    try:
+        yield
+    except TraceError as error:
+        raise SourceUnavailable(str(error)) from error
+
+
+def _readable(groups: Iterator[Group]) -> Iterator[Group]:
+    with _told():
+        yield from groups

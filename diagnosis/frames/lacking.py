@@ -62,15 +62,9 @@ _LOST: Final = {
 """What the eBPF source names as absent, to the starts of the signals that are lost with it."""
 
 
-def lacking(sources: Iterable[object], nodes: Path = _NODES) -> frozenset[str]:
-    """Give the signals that these running sources cannot measure on this host."""
-    absent = {
-        one.source
-        for source in sources
-        for one in getattr(source, "absent", ())
-        if isinstance(one, Absence)
-    }
-    starts = {start for name in absent for start in _LOST.get(name, ())}
+def lacking(absent: Iterable[Absence], nodes: Path = _NODES) -> frozenset[str]:
+    """Give the signals that cannot be measured where running sources lack these parts."""
+    starts = {start for one in absent for start in _LOST.get(one.source, ())}
     if not _several(nodes):
         starts.add("numa_")
     return frozenset(name for name in SIGNALS if name.startswith(tuple(starts)))

@@ -16,9 +16,9 @@ from transport.closing import Closing
 
 from .frame import Frame
 from .framer import Framer
-from .hearing import hear
 from .lacking import lacking
 from .of_host import host_framer
+from .take_drain import take_drain
 
 EVERY_NS: Final = 1_000_000_000
 _NS_PER_S: Final = 1e9
@@ -51,7 +51,7 @@ class LiveFrames(Closing):
     def __enter__(self) -> Self:
         running, self.absent = self._registry.start_all()
         self._rounds = Rounds(running)
-        self.framer.lack(lacking(running))
+        self.framer.lack(lacking(self._rounds.lacking))
         return self
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ class LiveFrames(Closing):
         now_ns = boottime_ns() if now_ns is None else now_ns
         begun_ns = time.thread_time_ns()
         for one in self._rounds.round(now_ns):
-            hear(self.framer, one.source, one.records, now_ns)
+            take_drain(self.framer, one)
         frame = self.framer.frame(now_ns)
         self.cpu_ns += time.thread_time_ns() - begun_ns
         return frame

@@ -1,12 +1,12 @@
-"""What a device source last read, as rows: any vendor's source that has `latest`."""
+"""What was last read of the devices, as rows."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, Protocol, cast, runtime_checkable
+from collections.abc import Iterable, Iterator
+from typing import Final
 
-from collectors.devices.port import DeviceReading, Measured
+from collectors.devices.port import DeviceLook, DeviceReading, Measured
 from collectors.devices.uses import Use, by_container, limits, uses
 from collectors.records.gap import GapKind
 
@@ -23,13 +23,6 @@ MOST_USES: Final = 32
 """Processes of one device that become rows, those with most memory; the rest is a number."""
 
 
-@runtime_checkable
-class ShowsDevices(Protocol):
-    """A source with a last look at its devices, None when that look is stale."""
-
-    def latest(self, now_boottime_ns: int) -> Any: ...
-
-
 Place = tuple[str, str, str]
 """Source, name and key of a metric."""
 
@@ -38,7 +31,6 @@ class DeviceRows:
     """Gives each look's values once."""
 
     def __init__(self) -> None:
-        self._shows: dict[type, bool] = {}
         self._seen_ns: dict[tuple[str, str], int] = {}
         self.models: dict[str, str] = {}
         self.not_told: dict[str, list[str]] = {}
@@ -58,37 +50,29 @@ class DeviceRows:
         gone, self._withdrawn = self._withdrawn, set()
         return gone
 
-    def rows(self, source_name: str, source: object, now_boottime_ns: int) -> Iterator[Row]:
+    def rows(self, source_name: str, look: DeviceLook | None) -> Iterator[Row]:
         """Give what is new since the last call; a failed field is absent, never zero."""
-        known = self._shows.get(type(source))
-        if known is None:  # asking a protocol costs more than the rest of a drain
-            known = self._shows[type(source)] = isinstance(source, ShowsDevices)
-        if not known:
+        if look is None:
             return
-        counted: Mapping[tuple[object, GapKind], int] = getattr(source, "gaps", {})
         kinds: Counter[str] = Counter()
-        for (_, kind), count in counted.items():
-            kinds[str(kind)] += count
+        for (_, kind), count in look.gaps.items():
+            kinds[kind] += count
         self._counts[source_name] = kinds
-        sweep = cast(ShowsDevices, source).latest(now_boottime_ns)
-        for device in list(getattr(sweep, "devices", ()))[:MOST_DEVICES]:
-            device_id, end_ns = clean_name(str(device.id)), int(device.end_ns)
+        for device in look.devices[:MOST_DEVICES]:
+            device_id, end_ns = clean_name(device.id), device.end_ns
             if self._seen_ns.get((source_name, device_id)) == end_ns:
                 continue
             self._seen_ns[source_name, device_id] = end_ns
-            self.models[device_id] = clean_name(str(getattr(device, "model", "")))
-            values: Mapping[object, int] = device.values
-            begin_ns = int(device.begin_ns)
-            for metric, value in values.items():
-                name = str(getattr(metric, "value", metric))
+            self.models[device_id] = clean_name(device.model)
+            begin_ns = device.begin_ns
+            for name, value in device.values.items():
                 yield MetricRow(
                     begin_ns, max(0, end_ns - begin_ns), source_name, f"{PREFIX}{name}",
                     device_id, unit_of(name), float(value),
                 )  # fmt: skip
-            if isinstance(device, DeviceReading):
-                yield from self._new_gaps(source_name, device)
-                if device.processes is not None:
-                    yield from self._users(source_name, device)
+            yield from self._new_gaps(source_name, device)
+            if device.processes is not None:
+                yield from self._users(source_name, device)
 
     def _new_gaps(self, source: str, device: DeviceReading) -> Iterator[EventRow]:
         """Say once why fields went away; what a device never has is no event."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from collectors.records.activity import Record
+from diagnosis.detect.findings import HostFinding
 
 from .board import Board
 from .history_batch import HistoryBatch
@@ -30,12 +31,14 @@ class Gathering:
 
     def __init__(self, flattener: Flattener, board: Board, batch: HistoryBatch | None) -> None:
         self._flattener, self._board, self._batch = flattener, board, batch
-        self._waiting: list[tuple[str, Sequence[Record], Sequence[Row]]] = []
+        self._waiting: list[tuple[str, Sequence[Record | HostFinding], Sequence[Row]]] = []
         self._records = 0
         self._due_ms = 0
         self._begun = False
 
-    def add(self, source: str, records: Sequence[Record], rows: Sequence[Row] = ()) -> None:
+    def add(
+        self, source: str, records: Sequence[Record | HostFinding], rows: Sequence[Row] = ()
+    ) -> None:
         """Take what a source handed out, and rows that come after it."""
         shown = [record for record in records if type(record) not in NOT_SHOWN]
         if not shown and not rows:

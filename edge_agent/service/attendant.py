@@ -6,18 +6,20 @@ Everything here is optional: whatever fails is logged once and left out, and the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import structlog
 
 from collectors.boot_clock import ClockPoint, read_point
 from collectors.change import Changed, change_sources
-from collectors.port import Absence, Source, SourceRegistry
-from collectors.records.activity import Record
+from collectors.port import Absence, SourceRegistry
+from collectors.rounds import Drained
 from edge_agent.clock import Clock, SystemClock, point_of
 from edge_agent.config import AgentConfig
+from edge_agent.host_diagnosis import NAME as DIAGNOSIS
+from edge_agent.host_diagnosis import Diagnosed, diagnosis_settings
 from edge_agent.local.board import Board
 from edge_agent.local.devices_view import DeviceRows
 from edge_agent.local.gathering import Gathering
@@ -27,7 +29,7 @@ from edge_agent.local.history_db import HistoryUnavailable
 from edge_agent.local.live_socket import LiveSocket
 from edge_agent.local.log_level import LEVELS, LevelGate
 from edge_agent.local.report_view import report_views
-from edge_agent.local.rows import EventRow, Flattener, Row, clean_name
+from edge_agent.local.rows import EventRow, Flattener, clean_name
 from edge_agent.shell import AgentShell
 from edge_agent.windows.task_windows import TaskWindows
 from transport.http_port import HttpPort
@@ -116,20 +118,29 @@ class Attendant:
             self._event("source_absent", one.source, one.reason)
         self._notifier.ready(f"sources: {running}")
 
-    def drained(
-        self, source: Source, records: Sequence[Record], now_boottime_ns: int, failure: str | None
-    ) -> None:
+    def drained(self, drained: Drained, now_boottime_ns: int) -> None:
         """Keep and show what a source handed out."""
-        rows: list[Row] = list(self._devices.rows(source.name, source, now_boottime_ns))
-        if failure is None:
-            self._failing.pop(source.name, None)
-        else:
-            self._failures[source.name] += 1
-            if self._failing.get(source.name) != failure:
-                rows.append(EventRow(now_boottime_ns, source.name, "source_failed", "", failure))
-            self._failing[source.name] = failure
-        self._gathering.add(source.name, records, rows)
+        rows = [
+            *self._devices.rows(drained.name, drained.look),
+            *self._failed(drained.name, drained.failure, now_boottime_ns),
+        ]
+        self._gathering.add(drained.name, drained.records, rows)
         self._gathering.withdraw(self._devices.withdrawn())
+
+    def diagnosed(self, found: Diagnosed, now_boottime_ns: int) -> None:
+        """Keep and show what was found."""
+        rows = list(self._failed(DIAGNOSIS, found.failure, now_boottime_ns))
+        self._gathering.add(DIAGNOSIS, found.records, rows)
+
+    def _failed(self, name: str, failure: str | None, now_boottime_ns: int) -> Iterator[EventRow]:
+        """Count a failure, and give it once for as long as it stays the same."""
+        if failure is None:
+            self._failing.pop(name, None)
+            return
+        self._failures[name] += 1
+        if self._failing.get(name) != failure:
+            yield EventRow(now_boottime_ns, name, "source_failed", "", failure)
+        self._failing[name] = failure
 
     def stepped(self, now_ms: int) -> None:
         """Do what is due once a step."""
@@ -276,14 +287,33 @@ class Attendant:
         names = [name for name in old if name not in missing]
         running = dict(zip(names, self._shell.sources, strict=True))
         changed = change_sources(running, old, new, self._shell.replace_sources)
+        changed = self._change_diagnosis(changed, before, tried_before=DIAGNOSIS not in missing)
         self._absent = changed.absent
         for name in changed.stopped:
-            self._failing.pop(running[name].name, None)
+            self._failing.pop(running[name].name if name in running else name, None)
         for one in changed.absent:
             self._log.info("source absent", source=one.source, reason=one.reason)
             if one.source not in missing:
                 self._event("source_absent", one.source, one.reason)
         return changed
+
+    def _change_diagnosis(
+        self, changed: Changed, before: AgentConfig, *, tried_before: bool
+    ) -> Changed:
+        """As sources are changed: what runs with the same settings has learned, and goes on."""
+        old, new = diagnosis_settings(before), diagnosis_settings(self._config)
+        if old == new and tried_before:
+            return changed
+        running = old is not None and tried_before
+        stopped = (*changed.stopped, DIAGNOSIS) if running else changed.stopped
+        self._shell.replace_diagnosis(None)
+        made = None if new is None else new.start()
+        if isinstance(made, Absence):
+            return replace(changed, stopped=stopped, absent=(*changed.absent, made))
+        if made is None:
+            return replace(changed, stopped=stopped)
+        self._shell.replace_diagnosis(made)
+        return replace(changed, stopped=stopped, started=(*changed.started, DIAGNOSIS))
 
     def _event(self, name: str, key: str = "", detail: str = "") -> None:
         row = EventRow(self._boottime_ns(), SELF, name, key, detail)

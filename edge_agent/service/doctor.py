@@ -11,8 +11,10 @@ from enum import StrEnum
 from typing import Final
 
 from collectors.gpu_calls.programs import ADVICE as PROBES_ADVICE
-from collectors.port import SourceRegistry, SourceUnavailable
+from collectors.port import Absence, SourceRegistry, SourceUnavailable
 from edge_agent.config import AgentConfig
+from edge_agent.host_diagnosis import NAME as DIAGNOSIS
+from edge_agent.host_diagnosis import DiagnosisSettings, diagnosis_settings
 from edge_agent.local.rows import clean_name
 
 
@@ -90,6 +92,9 @@ def source_findings(registry: SourceRegistry, config: AgentConfig) -> Iterator[F
     """Ask every registered source whether it can run here, and name those switched off."""
     registered = list(registry)
     yield from examine(("sources", name, _probe(name, registry)) for name in registered)
+    settings = diagnosis_settings(config, keep=False)
+    if settings is not None:
+        yield from examine([("sources", DIAGNOSIS, _diagnosis_check(settings))])
     for switch, off in OFF.items():
         section = getattr(config.sources, switch, None)
         if switch not in registered and getattr(section, "enabled", section) is False:
@@ -109,6 +114,18 @@ def _probe(name: str, registry: SourceRegistry) -> Check:
             return Finding("sources", name, Verdict.OK, "can be collected")
         advice = source_advice(name, reason)
         return Finding("sources", name, Verdict.ABSENT, clean_name(reason), advice)
+
+    return check
+
+
+def _diagnosis_check(settings: DiagnosisSettings) -> Check:
+    def check() -> Finding:
+        made = settings.start()
+        if isinstance(made, Absence):
+            advice = source_advice(DIAGNOSIS, made.reason)
+            return Finding("sources", DIAGNOSIS, Verdict.ABSENT, clean_name(made.reason), advice)
+        made.close()
+        return Finding("sources", DIAGNOSIS, Verdict.OK, "can be collected")
 
     return check
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -11,6 +11,8 @@ from collectors.port import Absence, SourceRegistry
 from collectors.rounds import Rounds
 from edge_agent.clock import Clock, SystemClock
 from edge_agent.config import AgentConfig
+from edge_agent.host_diagnosis import NAME as DIAGNOSIS
+from edge_agent.host_diagnosis import DiagnosisSettings, HostDiagnosis, diagnosis_settings
 from edge_agent.live import sources_of
 from edge_agent.local.board import Board
 from edge_agent.local.devices_view import DeviceRows
@@ -72,12 +74,25 @@ class AgentFeed(Feed):
 class SourceFeed(Feed):
     """Runs sources in this process, and keeps nothing of what they say."""
 
-    def __init__(self, registry: SourceRegistry, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        registry: SourceRegistry,
+        diagnosis: DiagnosisSettings | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         """Start them."""
         self._clock = clock or SystemClock()
         running, absent = registry.start_all()
         self._rounds = Rounds(running)
-        self._absent: Sequence[Absence] = absent
+        self._absent: list[Absence] = absent
+        self._diagnosis: HostDiagnosis | None = None
+        self._failing: dict[str, str] = {}
+        made = None if diagnosis is None else diagnosis.start()
+        if isinstance(made, Absence):
+            self._absent.append(made)
+        elif made is not None:
+            self._diagnosis = made
+            made.lack(self._rounds.lacking)
         self._board, self._devices = Board(), DeviceRows()
         self._flattener = Flattener(Catalogue.load())
         self._next_ns = 0
@@ -89,18 +104,26 @@ class SourceFeed(Feed):
             return
         self._next_ns = now_ns + _DRAIN_NS
         for one in self._rounds.round(now_ns):
-            name = one.source.name
-            rows: list[Row] = list(self._flattener.rows(name, one.records))
-            rows += self._devices.rows(name, one.source, now_ns)
+            if self._diagnosis is not None:
+                self._diagnosis.take(one)
+            rows: list[Row] = list(self._flattener.rows(one.name, one.records))
+            rows += self._devices.rows(one.name, one.look)
             self._board.add(rows)
             self._board.withdraw(self._devices.withdrawn())
+        self._failing = dict(self._rounds.failing)
+        if self._diagnosis is not None:
+            found = self._diagnosis.look(now_ns)
+            self._board.add(self._flattener.rows(DIAGNOSIS, found.records))
+            if found.failure is not None:
+                self._failing[DIAGNOSIS] = found.failure
 
     def view(self) -> dict[str, Any] | None:
         return {
             "agent": {
-                "sources": [source.name for source in self._rounds.sources],
+                "sources": [source.name for source in self._rounds.sources]
+                + ([] if self._diagnosis is None else [DIAGNOSIS]),
                 "absent": [[one.source, one.reason] for one in self._absent],
-                "failing": dict(self._rounds.failing),
+                "failing": self._failing,
             },
             "models": dict(self._devices.models),
             "gpu_use_not_told": self._devices.not_told,
@@ -116,6 +139,8 @@ class SourceFeed(Feed):
 
     def stop(self) -> None:
         """Stop the sources."""
+        if self._diagnosis is not None:
+            self._diagnosis.close()
         self._rounds.stop()
 
 
@@ -129,7 +154,9 @@ def open_feed(config: AgentConfig | None) -> Iterator[Feed]:
     try:
         client.poll()
     except OSError:
-        own = SourceFeed(sources_of(config, Catalogue.load(), keep=False))
+        own = SourceFeed(
+            sources_of(config, Catalogue.load()), diagnosis_settings(config, keep=False)
+        )
         try:
             yield own
         finally:

@@ -157,8 +157,8 @@ def explain(
 
 
 def _read(profiles: list[str]) -> list[Signature]:
-    from collectors.port import SourceUnavailable
     from kernels.families import FamilyRules
+    from kernels.launches.kineto import TraceError
     from kernels.signature_profiles import read_profile
     from kernels.signatures import SignatureError
     from wire.catalogue import Catalogue
@@ -170,7 +170,7 @@ def _read(profiles: list[str]) -> list[Signature]:
         if application and application not in classes:
             raise usage_error(f"{named}: expected a class of the catalogue, got {application!r}")
         need_file(Path(path), "a profile", "a PyTorch trace, a kernel table or activity as JSON")
-        with reported(ExitCode.USAGE, SignatureError, SourceUnavailable):
+        with reported(ExitCode.USAGE, SignatureError, TraceError):
             found.append(read_profile(Path(path), rules, application or None))
     return found
 

@@ -13,9 +13,9 @@ from typing import Final
 import pytest
 from rich.console import Console
 
-from collectors.host.host_source import HostSource
-from collectors.port import Absence, Listener, SourceUnavailable
+from collectors.port import Absence
 from collectors.records.activity import Observation, Record, StepSource
+from collectors.rounds import Drained
 from diagnosis.detect.findings import (
     Cause,
     Diagnosis,
@@ -30,7 +30,7 @@ from diagnosis.frames.frame import Frame
 from diagnosis.frames.recording import write_recording
 from diagnosis.frames.signals import SIGNALS
 from edge_agent.config import DiagnosisSection
-from edge_agent.host_diagnosis import DiagnosisSource
+from edge_agent.host_diagnosis import DiagnosisSettings, HostDiagnosis, _NotKeptError
 from edge_agent.journal import read_lines
 from edge_agent.local.board import Board
 from edge_agent.local.rows import Flattener
@@ -50,10 +50,10 @@ class FramesInTurn:
 
     def __init__(self, frames: Iterable[Frame]) -> None:
         self._frames = iter(frames)
-        self.heard = 0
+        self.taken = 0
 
     def take(self, records: Iterable[Record]) -> None:
-        self.heard += len(list(records))
+        self.taken += len(list(records))
 
     def lack(self, signals: Iterable[str]) -> None:
         self.lacking = frozenset(signals)
@@ -62,25 +62,34 @@ class FramesInTurn:
         return next(self._frames, None)
 
 
-def drained(source: DiagnosisSource) -> Iterator[tuple[int, Record]]:
-    for number in range(1, SECONDS + 1):
-        for record in source.drain(BOOT + number * S):
+Told = HostFinding | Observation
+
+
+def diagnosed(source: HostDiagnosis, until: int = SECONDS + 1) -> Iterator[tuple[int, Told]]:
+    for number in range(1, until):
+        for record in source.look(BOOT + number * S).records:
+            assert isinstance(record, HostFinding | Observation)
             yield number, record
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Iterator[DiagnosisSource]:
-    made = DiagnosisSource(DiagnosisSection(), tmp_path / "diagnoses.jsonl", faults=False)
-    made.start()
+def source(tmp_path: Path) -> Iterator[HostDiagnosis]:
+    made = start(tmp_path / "diagnoses.jsonl")
     made._framer = FramesInTurn(frames_of_contention(SECONDS, SLOW_FROM, SLOW_UNTIL))  # type: ignore[assignment]
     yield made
-    made.stop()
+    made.close()
+
+
+def start(journal: Path) -> HostDiagnosis:
+    made = DiagnosisSettings(DiagnosisSection(), journal, faults=False).start()
+    assert isinstance(made, HostDiagnosis)
+    return made
 
 
 def test_agent_names_the_cause_of_a_spike_in_time_and_counts_one_incident(
-    source: DiagnosisSource,
+    source: HostDiagnosis,
 ) -> None:
-    records = list(drained(source))
+    records = list(diagnosed(source))
     found = [(at, one.finding) for at, one in records if isinstance(one, HostFinding)]
     began = [at for at, one in found if isinstance(one, SpikeBegan)]
     causes = [(at, one.cause) for at, one in found if isinstance(one, Diagnosis)]
@@ -92,18 +101,17 @@ def test_agent_names_the_cause_of_a_spike_in_time_and_counts_one_incident(
     assert [(one.section, one.cell) for one in incidents] == [("incidents", "cpu_contention")]
 
 
-def test_agent_that_stops_during_an_incident_counts_it_once(source: DiagnosisSource) -> None:
-    for number in range(1, SLOW_UNTIL - 1):
-        records = list(source.drain(BOOT + number * S))
-        assert not any(isinstance(one, Observation) for one in records)
-    assert [one.cell for one in source.rest()] == ["cpu_contention"]
-    assert list(source.rest()) == []
+def test_agent_that_stops_during_an_incident_counts_it_once(source: HostDiagnosis) -> None:
+    records = diagnosed(source, until=SLOW_UNTIL - 1)
+    assert not any(isinstance(one, Observation) for _, one in records)
+    assert [one.cell for one in source.flush()] == ["cpu_contention"]
+    assert source.flush() == []
 
 
 def test_agent_journal_holds_findings_and_one_picture(
-    source: DiagnosisSource, tmp_path: Path
+    source: HostDiagnosis, tmp_path: Path
 ) -> None:
-    shown = [one.finding for _, one in drained(source) if isinstance(one, HostFinding)]
+    shown = [one.finding for _, one in diagnosed(source) if isinstance(one, HostFinding)]
     reader = JournalReader()
     kept = [line.finding for line in reader.read(read_lines(tmp_path / "diagnoses.jsonl"))]
     assert reader.damaged == 0
@@ -119,37 +127,23 @@ def test_agent_journal_holds_findings_and_one_picture(
 
 
 def test_agent_goes_on_finding_when_the_journal_cannot_be_written(
-    source: DiagnosisSource,
+    source: HostDiagnosis,
 ) -> None:
     journal = source._journal
     assert journal is not None
     journal.close()
-    found: list[Record] = []
-    told = ""
-    for number in range(1, SECONDS + 1):
-        try:
-            for record in source.drain(BOOT + number * S):
-                found.append(record)  # noqa: PERF402 (kept up to the failure)
-        except SourceUnavailable as error:
-            told = str(error)
-    assert "diagnoses.jsonl" in told
-    endings = [one for one in found if isinstance(one, HostFinding)]
-    assert isinstance(endings[-1].finding, SpikeEnded)
+    found = [source.look(BOOT + number * S) for number in range(1, SECONDS + 1)]
+    assert any("diagnoses.jsonl" in one.failure for one in found if one.failure)
+    assert isinstance([each for one in found for each in one.findings][-1], SpikeEnded)
 
 
-def test_diagnosis_hears_the_sources_before_it(source: DiagnosisSource) -> None:
-    assert isinstance(source, Listener)
-    source.hear(source, [Observation("host_cpu", "steal", 1, BOOT)], BOOT)
-    assert source._framer.heard == 1  # type: ignore[attr-defined]
+def test_diagnosis_takes_what_sources_handed_out(source: HostDiagnosis) -> None:
+    source.take(Drained("host", [Observation("host_cpu", "steal", 1, BOOT)]))
+    assert source._framer.taken == 1  # type: ignore[attr-defined]
 
 
-def test_diagnosis_leaves_out_what_the_sources_it_hears_cannot_measure(
-    source: DiagnosisSource,
-) -> None:
-    heard = HostSource()
-    heard.absent = (Absence("on_packet_drop", "this kernel has no such hook"),)  # type: ignore[attr-defined]
-    for _ in range(2):
-        source.hear(heard, [], BOOT)
+def test_diagnosis_leaves_out_what_sources_cannot_measure(source: HostDiagnosis) -> None:
+    source.lack([Absence("on_packet_drop", "this kernel has no such hook")])
     assert "queue_drops_per_s" in SIGNALS
     assert "queue_drops_per_s" in source._framer.lacking  # type: ignore[attr-defined]
     assert "retransmits_per_s" not in source._framer.lacking  # type: ignore[attr-defined]
@@ -158,14 +152,16 @@ def test_diagnosis_leaves_out_what_the_sources_it_hears_cannot_measure(
 def test_diagnosis_is_absent_where_its_model_is_none(tmp_path: Path) -> None:
     model = tmp_path / "model.json"
     model.write_text("{}")
-    absent = DiagnosisSource(DiagnosisSection(model=model), tmp_path / "j", faults=False).probe()
-    assert absent is not None
-    assert "diagnosis: " in absent
+    settings = DiagnosisSettings(DiagnosisSection(model=model), tmp_path / "j", faults=False)
+    absent = settings.start()
+    assert isinstance(absent, Absence)
+    assert absent.source == "diagnosis"
+    assert "diagnosis: " in absent.reason
 
 
-def test_top_shows_what_is_slow_now_and_why(source: DiagnosisSource) -> None:
+def test_top_shows_what_is_slow_now_and_why(source: HostDiagnosis) -> None:
     board, flattener = Board(), Flattener(Catalogue.load())
-    for number, record in drained(source):
+    for number, record in diagnosed(source):
         board.add(flattener.rows("diagnosis", [record]))
         if number >= SLOW_FROM + 10:
             view = board.view(BOOT + number * S)
@@ -237,11 +233,11 @@ def _named(frames: Iterable[Frame], name: str) -> Iterator[Frame]:
 
 
 def test_agent_keeps_findings_of_cgroups_with_names_of_any_bytes(
-    source: DiagnosisSource, tmp_path: Path
+    source: HostDiagnosis, tmp_path: Path
 ) -> None:
     frames = _named(frames_of_contention(SECONDS, SLOW_FROM, SLOW_UNTIL), _LONG)
     source._framer = FramesInTurn(frames)  # type: ignore[assignment]
-    records = [record for _, record in drained(source)]
+    records = [record for _, record in diagnosed(source)]
     assert sum(isinstance(one, Observation) for one in records) == 1
     reader = JournalReader()
     kept = [line.finding for line in reader.read(read_lines(tmp_path / "diagnoses.jsonl"))]
@@ -250,11 +246,11 @@ def test_agent_keeps_findings_of_cgroups_with_names_of_any_bytes(
 
 
 def test_diagnose_prints_and_draws_names_of_any_bytes(
-    source: DiagnosisSource, tmp_path: Path
+    source: HostDiagnosis, tmp_path: Path
 ) -> None:
     frames = _named(frames_of_contention(SECONDS, SLOW_FROM, SLOW_UNTIL), "/a\x9b2J\n\udcff\x1b")
     source._framer = FramesInTurn(frames)  # type: ignore[assignment]
-    for _ in drained(source):
+    for _ in diagnosed(source):
         pass
     shown: list[str] = []
     for as_json in (True, False):
@@ -267,10 +263,10 @@ def test_diagnose_prints_and_draws_names_of_any_bytes(
 
 
 def test_agent_writes_the_other_findings_when_one_fits_no_line(
-    source: DiagnosisSource, tmp_path: Path
+    source: HostDiagnosis, tmp_path: Path
 ) -> None:
     times = StepTimes(1.0, 2.0, 3)
     odd = SpikeBegan("/odd", 1, 2, StepSource.RHYTHM, times, StepTimes(float("inf"), 2.0, 3))
-    with pytest.raises(SourceUnavailable, match="expected a finite number"):
+    with pytest.raises(_NotKeptError, match="expected a finite number"):
         source._write([odd, replace(odd, now=times)])
     assert len(list(read_lines(tmp_path / "diagnoses.jsonl"))) == 1

@@ -1,21 +1,27 @@
-"""Whoever drains sources tells who listens: the agent's loop, `agent top`, live frames."""
+"""One drain is one value, for all who use it: the agent's loop, `agent top`, live frames."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from collectors.port import Source, SourceRegistry, SourceUnavailable
+from collectors.devices.port import DeviceLook
+from collectors.port import Absence, Source, SourceRegistry, SourceUnavailable
 from collectors.records.activity import Observation, Record, StepMarks, StepSource
-from collectors.rounds import Rounds
+from collectors.rounds import Drained, Rounds
+from diagnosis.detect.findings import Cause, Diagnosis
 from diagnosis.frames.framer import Framer
 from diagnosis.frames.live import LiveFrames
 from edge_agent.config import DiagnosisSection
-from edge_agent.host_diagnosis import DiagnosisSource
+from edge_agent.host_diagnosis import Diagnosed, DiagnosisSettings, HostDiagnosis
+from edge_agent.observer import Unobserved
 from edge_agent.service.feed import SourceFeed
-from tests.agent_live import SteppedClock
+from edge_agent.windows.task_windows import TaskWindows
+from tests.agent_live import SteppedClock, run_until, surroundings
+from tests.agent_world import T0 as AGENT_T0
 from tests.frames_kit import T0, S, cgroup, cpu
 
 JOB, PID, MS = "/train/rank0", 7, 1_000_000
@@ -49,34 +55,29 @@ class _CutShort(_Counted):
         raise SourceUnavailable("gone")
 
 
-class _Listening(_Counted):
-    """Notes whom it hears, and holds one observation back."""
-
-    def __init__(self, name: str = "listening") -> None:
-        super().__init__(name)
-        self.heard: list[tuple[str, int]] = []
-
-    def hear(self, source: Source, records: Sequence[Record], _now_ns: int) -> None:
-        self.heard.append((source.name, len(records)))
-
-    def rest(self) -> list[Record]:
-        return [Observation("incidents", "disk_io", 1, 0)]
+LOOK = DeviceLook(())
+ABSENT = Absence("a part", "not here")
 
 
-class _Deaf(_Listening):
-    """Breaks on what it hears, by a name that a user chose."""
+class _Looking(_Counted):
+    """Looks at devices, and lacks a part."""
 
-    def hear(self, source: Source, records: Sequence[Record], _now_ns: int) -> None:
-        raise KeyError("/secret/cgroup")
+    absent = (ABSENT,)
+
+    def __init__(self) -> None:
+        super().__init__("looking")
+
+    def latest(self, now_boottime_ns: int) -> DeviceLook | None:
+        return LOOK
 
 
 class _SlowJob(_Counted):
     """The marks and counts of a job that another one takes the CPU of from SLOW_FROM on."""
 
-    def __init__(self) -> None:
+    def __init__(self, began_ns: int = 0) -> None:
         super().__init__("slow_job")
         self._rng = np.random.default_rng(7)
-        self._began_ns = SteppedClock(0).boottime_ns()
+        self._began_ns = began_ns
 
     def drain(self, now_boottime_ns: int) -> Iterable[Record]:
         slow = now_boottime_ns - self._began_ns >= SLOW_FROM * S
@@ -106,38 +107,82 @@ def registry_of(*sources: Source) -> SourceRegistry:
     return registry
 
 
-def test_round_tells_every_listener_of_all_but_its_own_drain() -> None:
-    first, second = _Listening("first"), _Listening("second")
-    rounds = Rounds([_Counted(), first, _CutShort("cut"), second])
+def test_round_gives_each_drain_as_one_value_and_names_who_failed() -> None:
+    rounds = Rounds([_Counted(), _CutShort("cut"), _Looking()])
     drains = list(rounds.round(T0))
-    assert [(one.source.name, len(one.records)) for one in drains] == [
-        ("counted", 1), ("first", 1), ("cut", 1), ("second", 1),
+    assert [(one.name, len(one.records), one.failure) for one in drains] == [
+        ("counted", 1, None), ("cut", 1, "gone"), ("looking", 1, None),
     ]  # fmt: skip
-    assert first.heard == [("counted", 1), ("cut", 1), ("second", 1)]
-    assert second.heard == [("counted", 1), ("first", 1), ("cut", 1)]
+    assert [one.look for one in drains] == [None, None, LOOK]
     assert rounds.failing == {"cut": "gone"}
-    assert len(list(rounds.rest())) == 2
-
-
-def test_round_goes_on_after_a_listener_that_breaks_and_keeps_names_to_itself() -> None:
-    hears = _Listening()
-    rounds = Rounds([_Deaf("deaf"), _Counted(), hears])
-    assert [one.unheard for one in rounds.round(T0)][1] == [("deaf", "deaf: broken by KeyError")]
-    assert hears.heard == [("deaf", 1), ("counted", 1)]
-    assert rounds.failing == {"deaf": "deaf: broken by KeyError"}
+    assert rounds.lacking == [ABSENT]
 
 
 def test_rounds_that_go_on_with_others_stop_who_left() -> None:
-    stays, leaves, comes = _Counted("stays"), _Counted("leaves"), _Listening("comes")
+    stays, leaves, comes = _Counted("stays"), _Counted("leaves"), _Counted("comes")
     rounds = Rounds([stays, leaves]).replace([stays, comes])
-    list(rounds.round(T0))
-    assert (stays.stopped, leaves.stopped, comes.heard) == (0, 1, [("stays", 1)])
+    assert [one.name for one in rounds.round(T0)] == ["stays", "comes"]
+    assert (stays.stopped, leaves.stopped) == (0, 1)
+
+
+class _Kept(Unobserved):
+    """Notes what an agent shows."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.found: list[Diagnosed] = []
+
+    def drained(self, drained: Drained, now_boottime_ns: int) -> None:
+        self.names.append(drained.name)
+
+    def diagnosed(self, found: Diagnosed, now_boottime_ns: int) -> None:
+        self.found.append(found)
+
+
+def test_agent_hands_one_drain_to_windows_diagnosis_and_who_looks(tmp_path: Path) -> None:
+    """In whatever order its sources stand: diagnosis comes after all of them."""
+    clock, kept = SteppedClock(AGENT_T0), _Kept()
+    shell = surroundings(tmp_path).agent(clock)
+    shell.observe(kept)
+    shell.replace_sources([_SlowJob(clock.boottime_ns()), _Counted()])
+    made = DiagnosisSettings(DiagnosisSection(), None, faults=False).start()
+    assert isinstance(made, HostDiagnosis)
+    shell.replace_diagnosis(made)
+    assert shell.status().sources == ("slow_job", "counted", "diagnosis")
+    run_until(shell, clock, AGENT_T0 + SECONDS)
+    assert isinstance(shell.windows, TaskWindows)
+    (window,) = shell.windows.open_windows()
+    shell.close()
+    assert kept.names[:2] == ["slow_job", "counted"]
+    assert kept.names.count("slow_job") == len(kept.found) >= SECONDS - 1
+    causes = [
+        one.cause for found in kept.found for one in found.findings if isinstance(one, Diagnosis)
+    ]
+    assert causes[-1] is Cause.CPU_CONTENTION
+    assert window.row.any()
+
+
+def test_agent_goes_on_when_diagnosis_breaks_and_keeps_names_to_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = DiagnosisSettings(DiagnosisSection(), None, faults=False).start()
+    assert isinstance(made, HostDiagnosis)
+    monkeypatch.setattr(made._framer, "take", _break)
+    made.take(Drained("counted", []))
+    assert made.look(T0).failure == "diagnosis: broken by KeyError"
+    assert made.look(T0 + S).failure is None
+    monkeypatch.setattr(made._framer, "frame", _break)
+    assert made.look(T0 + 2 * S).failure == "diagnosis: broken by KeyError"
+
+
+def _break(*_: object) -> None:
+    raise KeyError("/secret/cgroup")
 
 
 def test_top_without_an_agent_shows_a_diagnosis_of_what_its_sources_drained() -> None:
     clock = SteppedClock(0)
-    found = DiagnosisSource(DiagnosisSection(), None, faults=False)
-    feed = SourceFeed(registry_of(_SlowJob(), found), clock)
+    settings = DiagnosisSettings(DiagnosisSection(), None, faults=False)
+    feed = SourceFeed(registry_of(_SlowJob()), settings, clock)
     for _ in range(SECONDS):
         feed.poll()
         clock.now_ms += 1_000
@@ -152,24 +197,22 @@ def test_top_without_an_agent_shows_a_diagnosis_of_what_its_sources_drained() ->
 def test_top_without_an_agent_goes_on_when_a_source_breaks_and_keeps_no_journal(
     tmp_path: Path,
 ) -> None:
-    feed = SourceFeed(registry_of(_Deaf("deaf"), _Counted()), SteppedClock(0))
+    feed = SourceFeed(registry_of(_CutShort("cut"), _Counted()), clock=SteppedClock(0))
     feed.poll()
     view = feed.view()
     assert view is not None
-    assert view["agent"]["failing"] == {"deaf": "deaf: broken by KeyError"}
-    kept = DiagnosisSource(DiagnosisSection(), tmp_path / "kept", faults=False)
-    looks = DiagnosisSource(DiagnosisSection(), None, faults=False)
-    for one in (kept, looks):
-        one.start()
-        one.stop()
+    assert view["agent"]["failing"] == {"cut": "gone"}
+    for journal in (tmp_path / "kept", None):
+        made = DiagnosisSettings(DiagnosisSection(), journal, faults=False).start()
+        assert isinstance(made, HostDiagnosis)
+        made.close()
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
-def test_live_frames_tell_listeners_and_stop_their_sources() -> None:
-    hears, cut = _Listening(), _CutShort("cut")
-    with LiveFrames(registry_of(_Counted(), cut, hears), Framer()) as live:
+def test_live_frames_go_on_past_a_failure_and_stop_their_sources() -> None:
+    counted, cut = _Counted(), _CutShort("cut")
+    with LiveFrames(registry_of(counted, cut), Framer()) as live:
         assert live.frame(T0) is None
         assert live.frame(T0 + S) is not None
         assert live.failing == {"cut": "gone"}
-        assert hears.heard == [("counted", 1), ("cut", 1)] * 2
-    assert (hears.stopped, cut.stopped, tuple(live.running)) == (1, 1, ())
+    assert (counted.stopped, cut.stopped, tuple(live.running)) == (1, 1, ())

@@ -7,8 +7,8 @@ import time
 import psutil
 import pytest
 
-from collectors import SourceUnavailable
 from collectors.host.host_source import HostSource
+from collectors.port import SourceUnavailable
 from wire.catalogue import Catalogue
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from aggregator.statistics import estimate
 from aggregator.tasks import TaskPlan, build_task
-from collectors import Source, SourceRegistry
+from collectors.port import Source, SourceRegistry
 from collectors.records.activity import Observation
 from edge_agent.windows.encode import encode_rows
 from edge_agent.windows.window_accumulator import HostClock, WindowAccumulator

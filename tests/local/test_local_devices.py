@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
 
-from collectors.devices.devices_source import Sweep
-from collectors.devices.port import DeviceReading, Field, Measured, Partition, ProcessUse
+from collectors.devices.port import (
+    DeviceLook,
+    DeviceReading,
+    Field,
+    Measured,
+    Partition,
+    ProcessUse,
+)
 from collectors.records.gap import Gap, GapKind
 from edge_agent.local.board import Board
 from edge_agent.local.devices_view import MOST_USES, DeviceRows, read_use_key
@@ -34,17 +39,6 @@ INSTANCES = (
 )
 
 
-@dataclass
-class PlayedSource:
-    """A source whose last look is told."""
-
-    readings: tuple[DeviceReading, ...]
-    gaps: Counter[tuple[Field, GapKind]] = field(default_factory=Counter)
-
-    def latest(self, now_boottime_ns: int) -> Sweep:
-        return Sweep(self.readings)
-
-
 def _reading(
     at_s: int,
     fields: dict[Field, Measured] | None = None,
@@ -64,7 +58,7 @@ def _values(rows: list[Row]) -> dict[str, float]:
 
 def test_device_rows_name_process_container_and_instance() -> None:
     rows = DeviceRows()
-    shared = list(rows.rows("devices", PlayedSource((_reading(0, None, SHARED, ()),)), BOOT))
+    shared = list(rows.rows("devices", DeviceLook((_reading(0, None, SHARED, ()),))))
     found = _values(shared)
     assert found[f"gpu_process.memory_bytes GPU-1 7 {ID} train me"] == 3 << 30
     assert found[f"gpu_process.sm_percent GPU-1 8 {ID} eval"] == 20
@@ -73,7 +67,7 @@ def test_device_rows_name_process_container_and_instance() -> None:
     (said,) = [row for row in shared if isinstance(row, EventRow)]
     assert (said.name, said.key) == ("gpu_use_not_told", "GPU-1")
     assert said.detail.startswith("time-slicing: 2 processes")
-    mig = list(rows.rows("devices", PlayedSource((_reading(1, None, (), INSTANCES),)), BOOT))
+    mig = list(rows.rows("devices", DeviceLook((_reading(1, None, (), INSTANCES),))))
     found = _values(mig)
     assert found["gpu_instance.memory_used_bytes MIG-a GPU-1"] == 2 << 30
     assert found["gpu_process.memory_bytes MIG-a 9 - x"] == 1 << 20
@@ -86,14 +80,14 @@ def test_device_rows_say_a_limit_once_and_again_when_it_comes_back() -> None:
     rows, said = DeviceRows(), []
     looks: tuple[tuple[ProcessUse, ...] | None, ...] = (SHARED, None, SHARED, (), SHARED)
     for at_s, processes in enumerate(looks):
-        source = PlayedSource((_reading(at_s, None, processes, ()),))
-        said.append(sum(isinstance(r, EventRow) for r in rows.rows("devices", source, BOOT)))
+        source = DeviceLook((_reading(at_s, None, processes, ()),))
+        said.append(sum(isinstance(r, EventRow) for r in rows.rows("devices", source)))
     assert said == [1, 0, 0, 0, 1]
 
 
 def test_device_rows_of_a_crowded_gpu_are_bounded_and_say_so() -> None:
     crowd = tuple(ProcessUse(pid, pid, 1, "/", "p") for pid in range(1, 101))
-    rows = list(DeviceRows().rows("devices", PlayedSource((_reading(0, None, crowd, ()),)), BOOT))
+    rows = list(DeviceRows().rows("devices", DeviceLook((_reading(0, None, crowd, ()),))))
     found = _values(rows)
     assert found["gpu_process.not_shown GPU-1"] == 100 - MOST_USES
     assert sum(name.startswith("gpu_process.memory_bytes") for name in found) == MOST_USES
@@ -108,8 +102,8 @@ def test_device_rows_tell_a_gap_once_and_count_every_one() -> None:
     rows, told = DeviceRows(), []
     gaps = Counter({(Field.POWER, GapKind.UNPLUGGED): 2, (Field.FAN, GapKind.UNSUPPORTED): 3})
     for at_s, fields in enumerate((lost, lost, back, lost)):
-        source = PlayedSource((_reading(at_s, {**fields, Field.FAN: UNTOLD}),), gaps)
-        events = [r for r in rows.rows("devices", source, BOOT) if isinstance(r, EventRow)]
+        source = DeviceLook((_reading(at_s, {**fields, Field.FAN: UNTOLD}),), gaps)
+        events = [r for r in rows.rows("devices", source) if isinstance(r, EventRow)]
         told.append([f"{event.name}: {event.detail}" for event in events])
     line = "gpu_gap: 2 fields: unplugged, GPU is lost"
     assert told == [[line], [], [], [line]]
@@ -126,7 +120,7 @@ def test_board_takes_back_at_once_what_failed_and_who_ended() -> None:
         _reading(2, {Field.POWER: 310_000}),
     )
     for reading in looks:
-        board.add(rows.rows("devices", PlayedSource((reading,)), BOOT))
+        board.add(rows.rows("devices", DeviceLook((reading,))))
         board.withdraw(rows.withdrawn())
         values = board.view(BOOT + 3 * S)["values"]
         power = [one["value"] for one in values if one["name"] == "gpu.power_mw"]
@@ -142,8 +136,8 @@ def test_device_use_key_is_read_back() -> None:
 
 def test_top_shows_who_uses_a_gpu_and_what_is_not_told() -> None:
     rows, board = DeviceRows(), Board()
-    board.add(rows.rows("devices", PlayedSource((_reading(0, None, SHARED, ()),)), BOOT))
-    board.add(rows.rows("devices", PlayedSource((_reading(1, None, (), INSTANCES),)), BOOT))
+    board.add(rows.rows("devices", DeviceLook((_reading(0, None, SHARED, ()),))))
+    board.add(rows.rows("devices", DeviceLook((_reading(1, None, (), INSTANCES),))))
     view = {"models": rows.models, "gpu_use_not_told": rows.not_told, **board.view(BOOT + S)}
     console = Console(width=240)
     with console.capture() as captured:
@@ -162,8 +156,8 @@ def test_top_shows_who_uses_a_gpu_and_what_is_not_told() -> None:
 def test_history_keeps_who_used_a_gpu(tmp_path: Path) -> None:
     history = History(tmp_path / "history.sqlite", boot=lambda: "boot-1")
     history.note_clock(POINT)
-    source = PlayedSource((_reading(0, None, SHARED, ()),))
-    history.add(DeviceRows().rows("devices", source, BOOT))
+    source = DeviceLook((_reading(0, None, SHARED, ()),))
+    history.add(DeviceRows().rows("devices", source))
     with HistoryReader(tmp_path / "history.sqlite") as reader:
         held = list(reader.rows("metric", name="gpu_process.memory_bytes"))
         said = list(reader.rows("event", name="gpu_use_not_told"))

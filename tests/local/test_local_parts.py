@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from collectors.devices.port import DeviceLook, DeviceReading, Field
 from collectors.port import SourceRegistry
 from collectors.records.activity import Record
 from edge_agent.config import LogSection, SourcesSection, TrustSection
@@ -296,31 +297,16 @@ def test_board_is_bounded() -> None:
     assert sum(len(bucket) for bucket in board._buckets.values()) == 2_000
 
 
-class _Devices:
-    """Any vendor's source with a last look."""
-
-    class _Device:
-        def __init__(self, end_ns: int, values: dict[str, int]) -> None:
-            self.id, self.model, self.values = "GPU-1", "H100", values
-            self.begin_ns, self.end_ns = end_ns - 10, end_ns
-
-    def __init__(self) -> None:
-        self.devices = [self._Device(BOOT, {"power_mw": 300_000})]
-
-    def latest(self, now_boottime_ns: int) -> _Devices | None:
-        return self if now_boottime_ns < BOOT + 3 * S else None
-
-
-def test_device_rows_give_each_look_once_and_nothing_stale() -> None:
-    rows, source = DeviceRows(), _Devices()
-    (power,) = rows.rows("gpu-nvidia", source, BOOT)
+def test_device_rows_give_each_look_once() -> None:
+    reading = DeviceReading(0, "GPU-1", "H100", BOOT - 10, BOOT, {Field.POWER: 300_000})
+    rows, look = DeviceRows(), DeviceLook((reading,))
+    (power,) = rows.rows("gpu-nvidia", look)
     assert isinstance(power, MetricRow)
     assert (power.name, power.key, power.unit, power.value) == (
         "gpu.power_mw", "GPU-1", "mW", 300_000.0
     )  # fmt: skip
-    assert list(rows.rows("gpu-nvidia", source, BOOT + S)) == []
-    assert list(rows.rows("gpu-nvidia", source, BOOT + 9 * S)) == []
-    assert list(rows.rows("host", object(), BOOT)) == []
+    assert list(rows.rows("gpu-nvidia", look)) == []
+    assert list(rows.rows("host", None)) == []
     assert rows.models == {"GPU-1": "H100"}
 
 

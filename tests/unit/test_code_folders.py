@@ -16,7 +16,16 @@ from transport.code_folders import reachable
 
 pytestmark = pytest.mark.slow
 
-ROLE_PACKAGES = ("wire", "privacy", "transport", "edge_agent", "aggregator")
+ROLE_PACKAGES = (
+    "wire",
+    "privacy",
+    "transport",
+    "kernels",
+    "collectors",
+    "diagnosis",
+    "edge_agent",
+    "aggregator",
+)
 CLOSABLE = pytest.mark.skipif(not may_mount(), reason="needs root that may mount")
 
 _LATE = f"""

@@ -40,7 +40,10 @@ from transport import foreign, privileges
 from transport.foreign import Signatures
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = ("wire", "privacy", "transport", "edge_agent", "aggregator", "simulator", "pointillist")
+PRODUCT = (
+    "wire", "privacy", "transport", "kernels", "collectors", "diagnosis", "edge_agent",
+    "aggregator", "simulator", "pointillist",
+)  # fmt: skip
 BINDINGS = {
     "transport/foreign.py",
     "collectors/devices/cuda.py",
@@ -164,7 +167,7 @@ def test_package_of_bcc_counts_arguments_as_the_headers_do_where_we_let_it_call(
 
 def functions_of_pynvml() -> set[str]:
     """The functions that the product's sources name."""
-    texts = [path.read_text() for path in (ROOT / "edge_agent/devices").glob("*.py")]
+    texts = [path.read_text() for path in (ROOT / "collectors/devices").glob("*.py")]
     names = {name for text in texts for name in re.findall(r"\bnvml[A-Z]\w+", text)}
     return {name for name in names if inspect.isfunction(getattr(pynvml, name, None))}
 

@@ -163,11 +163,9 @@ def test_faults_of_hardware_are_counted_by_kind() -> None:
 
 
 def test_frame_leaves_out_what_the_kernel_has_no_hook_for(tmp_path: Path) -> None:
-    class Source:
-        absent = (Absence("on_page_fault", "this kernel has no tracepoint page_fault_user"),)
-
+    absent = Absence("on_page_fault", "this kernel has no tracepoint page_fault_user")
     (tmp_path / "online").write_text("0\n")
-    lost = lacking([Source(), object()], tmp_path / "online")
+    lost = lacking([absent], tmp_path / "online")
     assert lost == {"page_faults_per_s", "numa_migrations_per_s"}
     (tmp_path / "online").write_text("0-1\n")
     assert lacking([], tmp_path / "online") == frozenset()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from collectors import SourceRegistry
+from collectors.port import SourceRegistry, SourceUnavailable
 from collectors.records.activity import GpuCoverage, KernelActivity
 from collectors.replay.replay_source import ReplayOptions, ReplaySource
 from kernels.families import FamilyRules
@@ -158,14 +158,20 @@ def test_replay_takes_the_application_from_option_then_head(tmp_path: Path) -> N
     assert launches(replay(plain), BOOT)[0].application == "unknown"
 
 
+def offset_of(refused: SourceUnavailable) -> int:
+    """Give the byte at which the trace stopped making sense."""
+    assert isinstance(refused.__cause__, TraceError)
+    return refused.__cause__.offset
+
+
 def test_replay_malformed_json_names_file_and_byte(tmp_path: Path) -> None:
     good = json.dumps({"traceEvents": [kernel(i, 1) for i in range(2_000)]})
     at = good.index('"name"', 150_000)
     path = tmp_path / "broken.json"
     path.write_text(good[:at] + "?" + good[at:], encoding="utf-8")
-    with pytest.raises(TraceError, match=r"broken\.json.*at byte") as caught:
+    with pytest.raises(SourceUnavailable, match=r"broken\.json.*at byte") as caught:
         replay(path)
-    assert caught.value.offset == at
+    assert offset_of(caught.value) == at
 
 
 @pytest.mark.parametrize("cut", [1, 1_000, 40_000])
@@ -173,18 +179,20 @@ def test_replay_truncated_json_names_the_end(tmp_path: Path, cut: int) -> None:
     text = json.dumps({"traceEvents": [kernel(i, 1) for i in range(400)]})
     path = tmp_path / "cut.json"
     path.write_text(text[:cut], encoding="utf-8")
-    with pytest.raises(TraceError) as caught:
+    with pytest.raises(SourceUnavailable) as caught:
         replay(path)
-    assert caught.value.offset == cut
+    assert offset_of(caught.value) == cut
 
 
 def test_replay_truncated_gzip_is_told(tmp_path: Path) -> None:
     whole = write_trace(tmp_path / "t.json.gz", [kernel(i, 1) for i in range(20_000)])
     cut = tmp_path / "cut.json.gz"
     cut.write_bytes(whole.read_bytes()[:-100])
-    with pytest.raises(TraceError, match=r"cut\.json\.gz: the compressed file is cut short") as e:
+    with pytest.raises(
+        SourceUnavailable, match=r"cut\.json\.gz: the compressed file is cut short"
+    ) as e:
         replay(cut)
-    assert 0 < e.value.offset <= len(gzip.decompress(whole.read_bytes()))
+    assert 0 < offset_of(e.value) <= len(gzip.decompress(whole.read_bytes()))
 
 
 def test_replay_damaged_gzip_is_told(tmp_path: Path) -> None:
@@ -193,7 +201,7 @@ def test_replay_damaged_gzip_is_told(tmp_path: Path) -> None:
     damaged[-4:] = b"\0\0\0\0"
     damaged[-8:-4] = b"\1\2\3\4"
     whole.write_bytes(damaged)
-    with pytest.raises(TraceError, match="damaged gzip"):
+    with pytest.raises(SourceUnavailable, match="damaged gzip"):
         replay(whole)
 
 
@@ -201,7 +209,7 @@ def test_replay_damaged_gzip_is_told(tmp_path: Path) -> None:
 def test_replay_trace_without_gpu_events_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "empty.json"
     path.write_bytes(content)
-    with pytest.raises(TraceError):
+    with pytest.raises(SourceUnavailable):
         replay(path)
 
 

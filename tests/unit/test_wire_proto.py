@@ -30,7 +30,7 @@ def test_generated_code_is_up_to_date(tmp_path: Path) -> None:
 
 
 def test_generated_profile_format_is_up_to_date(tmp_path: Path) -> None:
-    schema = ROOT / "edge_agent" / "profiling"
+    schema = ROOT / "collectors" / "profiling"
     flags = [f"--python_out={tmp_path}", "-I", str(schema)]
     subprocess.run([sys.executable, "-m", "grpc_tools.protoc", *flags, "pprof.proto"], check=True)
     made = (tmp_path / "pprof_pb2.py").read_text()
