@@ -15,7 +15,7 @@ SITE := .venv/site
 .PHONY: help setup tools bpf demo test test-quick test-long gpu-check gpu-kit lint lint-python lint-proto lint-docs figures format lock
 .PHONY: kafka java bench-round bench-demo bench-audit bench-timing bench-outages bench-kafka bench-agent clean
 .PHONY: bench-families bench-signatures bench-discovery bench-probes bench-simulator experiments
-.PHONY: bench-diagnosis bench-diagnosis-gpu bench-first-release bench-suite bench-arithmetic
+.PHONY: bench-diagnosis bench-diagnosis-gpu bench-first-release bench-house bench-suite bench-arithmetic
 
 help:
 	@echo "make setup         .venv with everything, by hash"
@@ -38,6 +38,7 @@ help:
 	@echo "make bench-demo    the demo's figures and the README's picture"
 	@echo "make bench-outages how many windows an outage of Kafka costs; 9 minutes, resumable"
 	@echo "make bench-first-release  from git clone to the first released number, packages cached"
+	@echo "make bench-house   how the product is divided into rooms and modules"
 	@echo "make bench-suite   how long make test and make test-quick take"
 	@echo "make bench-kafka   what Kafka costs agents and the Leader"
 	@echo "make bench-families   GPU time that no rule names, and names the rules never saw"
@@ -139,6 +140,9 @@ bench-first-release: $(STAMP)
 
 bench-arithmetic: $(STAMP)
 	@$(PYTHON) -m bench.arithmetic
+
+bench-house: $(STAMP)
+	@$(PYTHON) -m bench.house $(ARGS)
 
 bench-suite: $(STAMP)
 	@$(PYTHON) -m bench.suite $(ARGS)

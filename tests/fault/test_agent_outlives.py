@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from collectors.records.activity import Observation
+from edge_agent.config import DiagnosisSection
+from edge_agent.host_diagnosis import DiagnosisSettings, HostDiagnosis
 from edge_agent.shell import AgentShell
 from edge_agent.windows.durable_windows import DurableAccumulators
 from edge_agent.windows.task_windows import ClosedWindow, TaskWindows
@@ -166,66 +168,48 @@ def test_nothing_measured_and_no_token_shows_in_a_repr(secret: str) -> None:
     assert secret not in shown
 
 
-class _Deaf:
-    """A source that breaks on what it hears, as a name that a user chose may make it."""
-
-    name = "deaf"
-    heard = 0
-
-    def hear(self, _source: object, _records: object, _now_ns: int) -> None:
-        self.heard += 1
-        raise KeyError("/secret/cgroup")
-
-    def rest(self) -> list[Observation]:
-        raise KeyError("/secret/cgroup")
-
-    def probe(self) -> None:
-        return None
-
-    def start(self) -> None:
-        pass
-
-    def drain(self, _now_ns: int) -> list[Observation]:
-        return []
-
-    def stop(self) -> None:
-        pass
+def diagnosing(shell: AgentShell) -> HostDiagnosis:
+    """Have an agent diagnose."""
+    made = DiagnosisSettings(DiagnosisSection(), None, faults=False).start()
+    assert isinstance(made, HostDiagnosis)
+    shell.replace_diagnosis(made)
+    return made
 
 
-def test_agent_reports_on_when_what_hears_its_sources_breaks(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_agent_reports_on_when_its_diagnosis_breaks(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """As a name that a user chose may make it."""
     made = surroundings(tmp_path, window_s=900, windows=100)
     clock = SteppedClock(T0)
     shell = made.agent(clock)
-    deaf = _Deaf()
-    shell.replace_sources([*shell.sources, deaf, _Deaf()])
+    broken = 0
+
+    def breaks(*_: object) -> None:
+        nonlocal broken
+        broken += 1
+        raise KeyError("/secret/cgroup")
+
+    diagnosis = diagnosing(shell)
+    monkeypatch.setattr(diagnosis._framer, "frame", breaks)
+    monkeypatch.setattr(type(diagnosis._weekly), "flush", breaks)
     run_until(shell, clock, T0 + HOUR_S)
-    assert deaf.heard > 3
+    assert broken > 3
     assert shell.tally.published > 2
     shell.close()
     out = "".join(capfd.readouterr())
     assert "/secret/cgroup" not in out
 
 
-class _Holding(_Deaf):
-    """Hears nothing, and has held one observation back."""
-
-    def hear(self, _source: object, _records: object, _now_ns: int) -> None:
-        return
-
-    def rest(self) -> list[Observation]:
-        return [Observation("incidents", "disk_io", 1, 0)]
-
-
-def test_agent_that_stops_keeps_what_its_listeners_held_back(
+def test_agent_that_stops_counts_the_incidents_that_stand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = surroundings(tmp_path, window_s=900, windows=100)
     shell = made.agent(SteppedClock(T0))
-    shell.replace_sources([*shell.sources, _Deaf(), _Holding()])
+    held = [Observation("incidents", "disk_io", 1, 0)]
+    monkeypatch.setattr(type(diagnosing(shell)._weekly), "flush", lambda _self: held)
     kept: list[object] = []
     monkeypatch.setattr(shell.windows, "add", kept.append)
     shell.start()
     shell.close()
-    assert kept == _Holding().rest()
+    assert kept == held

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from collectors.port import SourceUnavailable
 from kernels.families import FamilyRules
 from kernels.kernel_mix import Measure
+from kernels.launches.kineto import TraceError
 from kernels.signature_profiles import read_profile
 from kernels.signatures import SignatureError
 
@@ -92,5 +92,5 @@ def test_profile_that_cannot_be_read_is_named(
 
 
 def test_profile_of_a_cut_trace_is_refused(tmp_path: Path, rules: FamilyRules) -> None:
-    with pytest.raises(SourceUnavailable, match="cut"):
+    with pytest.raises(TraceError, match="cut"):
         read_profile(write(tmp_path / "cut.json", '{"traceEvents": [{"cat": "ker'), rules)
