@@ -16,8 +16,8 @@ from wire.envelope import OVERHEAD_BYTES, Kind, unwrap
 from wire.rejection import Reason, ReportRejected
 from wire.report import Report, report_length
 
-from .directory import Directory, KnownRoster, KnownTask
-from .epochs import EpochBook
+from .directory import Directory, KnownTask, VerifiedRoster
+from .epochs import AdmittedEpochs
 from .events import Stopwatch, no_stopwatch
 from .helper_state import BatchKey
 from .known_epochs import KnownEpoch
@@ -46,7 +46,7 @@ class Admissible:
 
     report: Report
     known: KnownTask
-    roster: KnownRoster
+    roster: VerifiedRoster
     epoch: KnownEpoch
     key: BatchKey
 
@@ -55,11 +55,11 @@ class Admission:
     """Checks reports one after the other; knows nothing of windows beyond their times."""
 
     def __init__(
-        self, directory: Directory, book: EpochBook, stopwatch: Stopwatch = no_stopwatch
+        self, directory: Directory, book: AdmittedEpochs, stopwatch: Stopwatch = no_stopwatch
     ) -> None:
         self._directory, self._book, self._lap = directory, book, stopwatch
         self._max_len = 0
-        self._rosters: dict[int, KnownRoster | None] = {}
+        self._rosters: dict[int, VerifiedRoster | None] = {}
         self.tasks_changed()
 
     def tasks_changed(self) -> None:
@@ -91,7 +91,7 @@ class Admission:
         if report.scheme is not known.task.scheme:
             raise ReportRejected(Reason.SCHEME, known.task.scheme.value, report.scheme.value)
 
-    def roster_of(self, report: Report, known: KnownTask) -> KnownRoster:
+    def roster_of(self, report: Report, known: KnownTask) -> VerifiedRoster:
         """The roster in force at the window's start, with the host in the report's cohort."""
         window = report.header.window
         if window not in self._rosters:

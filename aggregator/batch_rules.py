@@ -17,8 +17,8 @@ from wire.ids import ReportId
 from wire.rejection import Reason, ReportRejected
 from wire.report import ReportHeader
 
-from .directory import Directory, KnownRoster, KnownTask
-from .epochs import EpochBook
+from .directory import Directory, KnownTask, VerifiedRoster
+from .epochs import AdmittedEpochs
 from .events import Stopwatch, no_stopwatch
 from .helper_state import BODY_RETENTION_S
 from .known_epochs import KnownEpoch
@@ -33,7 +33,7 @@ MaskInto = Callable[[bytes, bytes, NDArray[np.uint32]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class BatchVerdict:
     """Which hosts of a batch count, and the sum of their masks.
 
     accepted     bool[n]
@@ -80,7 +80,7 @@ def check_time(known: KnownTask, window: int, now_s: float, refuse_before_s: int
         )
 
 
-def check_roster(signed: SignedBatch, known: KnownTask, directory: Directory) -> KnownRoster:
+def check_roster(signed: SignedBatch, known: KnownTask, directory: Directory) -> VerifiedRoster:
     """The batch names the roster in force at the window's start, which the task's bounds cover."""
     roster = directory.roster_at(signed.batch.window)
     if roster is None or roster.version != signed.batch.roster_ver:
@@ -94,7 +94,9 @@ def check_roster(signed: SignedBatch, known: KnownTask, directory: Directory) ->
     return roster
 
 
-def missing_epochs(signed: SignedBatch, roster: KnownRoster, book: EpochBook) -> list[bytes]:
+def missing_epochs(
+    signed: SignedBatch, roster: VerifiedRoster, book: AdmittedEpochs
+) -> list[bytes]:
     """Epochs that the batch's rostered hosts name and the Helper cannot open now."""
     entries = signed.batch.entries
     missing = []
@@ -111,8 +113,8 @@ class HostRules:
     def __init__(
         self,
         known: KnownTask,
-        roster: KnownRoster,
-        book: EpochBook,
+        roster: VerifiedRoster,
+        book: AdmittedEpochs,
         used: frozenset[bytes],
         mask_into: MaskInto,
         lap: Stopwatch = no_stopwatch,
@@ -121,7 +123,7 @@ class HostRules:
         self._known, self._roster, self._book, self._used = known, roster, book, used
         self._mask_into, self._lap = mask_into, lap
 
-    def judge(self, signed: SignedBatch) -> Verdict:
+    def judge(self, signed: SignedBatch) -> BatchVerdict:
         """Check each host once, and add the masks of the accepted ones, a block at a time."""
         n, d = signed.batch.n, self._known.d
         accepted = np.zeros(n, dtype=np.bool_)
@@ -147,7 +149,7 @@ class HostRules:
             self._lap("authenticate")
             total += (rows if keep.all() else rows[keep]).sum(axis=0, dtype=np.uint32)
             self._lap("sum")
-        return Verdict(accepted, total, dict(cleared))
+        return BatchVerdict(accepted, total, dict(cleared))
 
     def _masks_of(
         self, signed: SignedBatch, start: int, stop: int, block: NDArray[np.uint32]
@@ -192,7 +194,7 @@ def mask_sum_again(
     signed: SignedBatch,
     accepted: NDArray[np.bool_],
     known: KnownTask,
-    book: EpochBook,
+    book: AdmittedEpochs,
     mask_into: MaskInto,
 ) -> NDArray[np.uint32]:
     """Add the masks of hosts accepted by a committed verdict, which stands whatever came since.
@@ -213,7 +215,7 @@ def mask_sum_again(
     return total
 
 
-def check_accepted(known: KnownTask, roster: KnownRoster, hosts: list[bytes]) -> None:
+def check_accepted(known: KnownTask, roster: VerifiedRoster, hosts: list[bytes]) -> None:
     """The accepted hosts are enough, of enough operators, and enough outside the largest.
 
     Raises      ReportRejected: n_min, operators, outside_largest_operator

@@ -51,7 +51,7 @@ class KnownTask:
         return window + self.task.window_s
 
 
-class KnownRoster:
+class VerifiedRoster:
     """A roster whose signatures verified, indexed by host."""
 
     def __init__(self, roster: Roster) -> None:
@@ -118,7 +118,7 @@ class Directory:
         self.parties = parties
         self._accepted_s = dict(accepted_s or {})
         self.tasks: dict[bytes, KnownTask] = {}
-        self.rosters: dict[int, KnownRoster] = {}
+        self.rosters: dict[int, VerifiedRoster] = {}
         self._newest: dict[str, int] = {}
         self._window_s: dict[str, int] = {}
 
@@ -178,7 +178,7 @@ class Directory:
         if not verify(self.parties.helper_pk, message, signed.sig_helper):
             raise ReportRejected(reason, "the pinned Helper's signature", "another")
 
-    def add_roster(self, signed_bytes: bytes) -> KnownRoster:
+    def add_roster(self, signed_bytes: bytes) -> VerifiedRoster:
         """Verify and keep a roster; a version is never replaced.
 
         Raises      ReportRejected: roster_signature, roster_change, field, length
@@ -192,7 +192,7 @@ class Directory:
         known = self.rosters.get(roster.version)
         if known is None:
             self._check_roster(roster)
-            known = self.rosters[roster.version] = KnownRoster(roster)
+            known = self.rosters[roster.version] = VerifiedRoster(roster)
         return known
 
     def _check_roster(self, roster: Roster) -> None:
@@ -204,7 +204,7 @@ class Directory:
             earlier = [r.roster for v, r in self.rosters.items() if v < roster.version]
             check_change(roster, earlier, {task.series: task.window_s for task in tasks})
 
-    def roster_at(self, window: int) -> KnownRoster | None:
+    def roster_at(self, window: int) -> VerifiedRoster | None:
         """The version in force at a window's start."""
         in_force = [r for r in self.rosters.values() if r.effective_from <= window]
         return max(in_force, key=lambda r: r.version, default=None)

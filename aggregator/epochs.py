@@ -48,7 +48,7 @@ class AdmittedEpoch:
     twin: bool
 
 
-class EpochBook:
+class AdmittedEpochs:
     """Verified epochs by (host, epoch_id), with the rules that hold over all of them."""
 
     def __init__(

@@ -307,7 +307,7 @@ class BatchGiven:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class AnswerCommitted:
     """The fenced commit of this window's verdict succeeded."""
 
     key: BatchKey
@@ -321,7 +321,7 @@ class ReleaseGiven:
     vector: bytes
 
 
-HelperEvent = TaskSeen | RosterSeen | EpochsGiven | BatchGiven | Committed | ReleaseGiven
+HelperEvent = TaskSeen | RosterSeen | EpochsGiven | BatchGiven | AnswerCommitted | ReleaseGiven
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +337,7 @@ class RememberEpochs:
 
 @dataclass(frozen=True, slots=True)
 class CommitAnswer:
-    """Commit a verdict, fenced and linearizable; then feed `Committed` back."""
+    """Commit a verdict, fenced and linearizable; then feed `AnswerCommitted` back."""
 
     answer: Answer
 

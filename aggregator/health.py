@@ -31,7 +31,7 @@ Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
+class HealthMetric:
     """One metric of a document.
 
     key     names its value in the document
@@ -47,9 +47,9 @@ class Measure:
     of: Callable[[Any], Any] = lambda value: value
 
 
-def trouble_measure(*possible: Trouble) -> Measure:
+def trouble_measure(*possible: Trouble) -> HealthMetric:
     """The gauge of a party's troubles, of each of those that it can have."""
-    return Measure(
+    return HealthMetric(
         "troubles",
         "trouble",
         "1 while the trouble stands",
@@ -61,7 +61,7 @@ def trouble_measure(*possible: Trouble) -> Measure:
 class Health:
     """The newest document of a party, and when its loop last went round."""
 
-    def __init__(self, party: str, measures: Iterable[Measure]) -> None:
+    def __init__(self, party: str, measures: Iterable[HealthMetric]) -> None:
         """Say nothing yet.
 
         party       `leader` or `helper`, part of every metric's name
@@ -146,7 +146,7 @@ class _Families(Collector):
         return self._health.families()
 
 
-def _family(name: str, measure: Measure, document: Document) -> Metric:
+def _family(name: str, measure: HealthMetric, document: Document) -> Metric:
     make = CounterMetricFamily if measure.counter else GaugeMetricFamily
     value = measure.of(document[measure.key])
     if not measure.label:

@@ -23,9 +23,9 @@ from wire.release import FIRST_PREV, SignedRelease, vector_hash
 from wire.share import Share, SignedShare
 
 from .batch_rules import (
+    BatchVerdict,
     HostRules,
     MaskInto,
-    Verdict,
     check_accepted,
     check_roster,
     check_signature,
@@ -34,12 +34,12 @@ from .batch_rules import (
     missing_epochs,
     task_of,
 )
-from .directory import Directory, KnownRoster, KnownTask
-from .epochs import EpochBook, Seal
+from .directory import Directory, KnownTask, VerifiedRoster
+from .epochs import AdmittedEpochs, Seal
 from .events import (
+    AnswerCommitted,
     BatchGiven,
     CommitAnswer,
-    Committed,
     EpochsGiven,
     HelperEffect,
     HelperEvent,
@@ -97,15 +97,15 @@ class Helper:
         """Start from durable records; epochs seen before come without their keys."""
         self._directory, self._signing_key, self._records = directory, signing_key, records
         self._mask_into, self._lap = mask_into, stopwatch
-        self._book = EpochBook(directory, Seal.HELPER, hpke_keys, ledger_counters)
+        self._book = AdmittedEpochs(directory, Seal.HELPER, hpke_keys, ledger_counters)
         for seen in seen_epochs:
             self._book.remember(_without_key(seen))
-        self._pending: dict[BatchKey, tuple[bytes, Verdict]] = {}
+        self._pending: dict[BatchKey, tuple[bytes, BatchVerdict]] = {}
         self.refused: Counter[str] = Counter()
         self.cleared: Counter[str] = Counter()
 
     @property
-    def book(self) -> EpochBook:
+    def book(self) -> AdmittedEpochs:
         """The epochs known now."""
         return self._book
 
@@ -128,7 +128,7 @@ class Helper:
                 return []
             case EpochsGiven():
                 return self._on_epochs(event)
-            case Committed():
+            case AnswerCommitted():
                 return self._on_committed(event.key)
             case BatchGiven():
                 return self._or_refusal(self._on_batch, event)
@@ -184,7 +184,7 @@ class Helper:
         signed: SignedBatch,
         message: bytes,
         known: KnownTask,
-        roster: KnownRoster,
+        roster: VerifiedRoster,
         event: BatchGiven,
     ) -> list[HelperEffect]:
         batch = signed.batch
@@ -218,7 +218,7 @@ class Helper:
         self.cleared.update(verdict.cleared)
         return self._reply(key, batch_hash, verdict)
 
-    def _reply(self, key: BatchKey, batch_hash: bytes, verdict: Verdict) -> list[HelperEffect]:
+    def _reply(self, key: BatchKey, batch_hash: bytes, verdict: BatchVerdict) -> list[HelperEffect]:
         share = Share(batch_hash, verdict.accepted, verdict.mask_sum)
         signature = self._signing_key.sign(share.unsigned())
         share_bytes = SignedShare(share, signature).encode()
@@ -247,7 +247,7 @@ class Helper:
         if missing and not event.epochs_complete:
             return [ReplyNeedEpochs(missing)]
         total = mask_sum_again(signed, accepted, known, self._book, self._mask_into)
-        verdict = Verdict(accepted, total, answered.rejections)
+        verdict = BatchVerdict(accepted, total, answered.rejections)
         return self._reply(answered.key, answered.batch_hash, verdict)
 
     def _on_release(self, event: ReleaseGiven) -> list[HelperEffect]:

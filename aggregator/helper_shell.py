@@ -21,7 +21,7 @@ from .channel import serve
 from .config import HelperConfig
 from .directory import Directory, PinnedParties
 from .events import RosterSeen, TaskSeen
-from .health import Health, Measure, told, trouble_measure
+from .health import Health, HealthMetric, told, trouble_measure
 from .helper import Helper
 from .helper_state import HelperState
 from .key_ring import KeyRing
@@ -38,13 +38,15 @@ _GRACE_S: Final = 5.0
 
 MEASURES: Final = (
     trouble_measure(Trouble.STORAGE),
-    Measure("ready", "ready", "1 while nothing keeps it from its work"),
-    Measure("leader_seen", "leader_seen_seconds", "when the Leader last asked, unix time"),
-    Measure("batches_answered", "batches_answered", "since the start", counter=True),
-    Measure("refused", "refused", "batches, releases and epochs refused", "reason", counter=True),
-    Measure("cleared", "cleared", "hosts left out of batches", "reason", counter=True),
-    Measure("epochs_open", "epochs_open", "epochs whose keys are at hand"),
-    Measure("refuses_windows_before", "refuses_windows_before_seconds", "0, or when restored"),
+    HealthMetric("ready", "ready", "1 while nothing keeps it from its work"),
+    HealthMetric("leader_seen", "leader_seen_seconds", "when the Leader last asked, unix time"),
+    HealthMetric("batches_answered", "batches_answered", "since the start", counter=True),
+    HealthMetric(
+        "refused", "refused", "batches, releases and epochs refused", "reason", counter=True
+    ),
+    HealthMetric("cleared", "cleared", "hosts left out of batches", "reason", counter=True),
+    HealthMetric("epochs_open", "epochs_open", "epochs whose keys are at hand"),
+    HealthMetric("refuses_windows_before", "refuses_windows_before_seconds", "0, or when restored"),
 )
 
 

@@ -26,7 +26,7 @@ from wire.report import Report
 from .admission import PARKED_BYTES, PARKED_PER_HOST, Admissible, Admission, Parked
 from .close_rule import CloseRule
 from .directory import Directory
-from .epochs import AdmittedEpoch, EpochBook, Seal
+from .epochs import AdmittedEpoch, AdmittedEpochs, Seal
 from .events import (
     BatchRefused,
     CommitOffsets,
@@ -87,7 +87,7 @@ class Leader:
         self.watch = LogWatch(resumed=resumed)
         self.schedule = Schedule(directory)
         self._rule = CloseRule(directory, self.watch)
-        self._book = EpochBook(directory, Seal.LEADER, hpke_keys, ledger_counters, raw_epoch)
+        self._book = AdmittedEpochs(directory, Seal.LEADER, hpke_keys, ledger_counters, raw_epoch)
         self._admission = Admission(directory, self._book, stopwatch)
         self._open: dict[BatchKey, OpenWindow] = {}
         self._parked: dict[bytes, list[Parked]] = {}
@@ -100,7 +100,7 @@ class Leader:
         self.chains = Chains(directory, signing_key, self.rejected, stopwatch)
 
     @property
-    def book(self) -> EpochBook:
+    def book(self) -> AdmittedEpochs:
         """The epochs known now."""
         return self._book
 

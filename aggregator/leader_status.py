@@ -9,28 +9,30 @@ from typing import Final
 from wire.task import Task
 
 from .events import StoreRelease, StoreSuppressed
-from .health import Measure, trouble_measure
+from .health import HealthMetric, trouble_measure
 from .runners import Settled
 from .troubles import Trouble
 
 MEASURES: Final = (
     trouble_measure(*Trouble),
-    Measure("ready", "ready", "1 while nothing keeps it from its work"),
-    Measure("log_lag", "log_lag_records", "records left to read; -1 while the log is away"),
-    Measure("helper_seen", "helper_seen_seconds", "when the Helper last answered, unix time"),
-    Measure(
+    HealthMetric("ready", "ready", "1 while nothing keeps it from its work"),
+    HealthMetric("log_lag", "log_lag_records", "records left to read; -1 while the log is away"),
+    HealthMetric("helper_seen", "helper_seen_seconds", "when the Helper last answered, unix time"),
+    HealthMetric(
         "last_windows",
         "last_window_end_seconds",
         "end of the newest settled window, unix time",
         "series",
         of=lambda last: {series: one["window_end"] for series, one in last.items()},
     ),
-    Measure("windows_unsettled", "windows_unsettled", "windows open or frozen"),
-    Measure("windows_released", "windows_released", "since the start", counter=True),
-    Measure("windows_suppressed", "windows_suppressed", "since the start", "reason", counter=True),
-    Measure("reports_admitted", "reports_admitted", "since the start", counter=True),
-    Measure("rejected", "rejected", "reports and epochs refused", "reason", counter=True),
-    Measure("epochs_open", "epochs_open", "epochs whose keys are at hand"),
+    HealthMetric("windows_unsettled", "windows_unsettled", "windows open or frozen"),
+    HealthMetric("windows_released", "windows_released", "since the start", counter=True),
+    HealthMetric(
+        "windows_suppressed", "windows_suppressed", "since the start", "reason", counter=True
+    ),
+    HealthMetric("reports_admitted", "reports_admitted", "since the start", counter=True),
+    HealthMetric("rejected", "rejected", "reports and epochs refused", "reason", counter=True),
+    HealthMetric("epochs_open", "epochs_open", "epochs whose keys are at hand"),
 )
 
 

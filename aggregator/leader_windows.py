@@ -8,7 +8,7 @@ from typing import Final
 
 from wire.batch import Batch, SignedBatch
 
-from .directory import KnownRoster, KnownTask
+from .directory import KnownTask, VerifiedRoster
 from .helper_state import BatchKey
 from .window_rows import OpenWindow
 
@@ -40,7 +40,7 @@ class FrozenWindow:
 
     key: BatchKey
     known: KnownTask
-    roster: KnownRoster
+    roster: VerifiedRoster
     batch: Batch
     signed_batch: bytes
     window: OpenWindow

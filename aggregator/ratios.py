@@ -24,7 +24,7 @@ BELOW_NOISE_ERRORS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ratios:
+class CellRatios:
     """Shares with their intervals; all NaN where the denominator is noise.
 
     value, low, high    float64[k]
@@ -70,7 +70,7 @@ def fieller(
     covariance: Floats,
     sampling: Floats | float = 0.0,
     confidence: float = CONFIDENCE,
-) -> Ratios:
+) -> CellRatios:
     """Return numerator / denominator with its interval, suppressed where the denominator is noise.
 
     numerator ... covariance    float64[k], broadcast together; variances in the unit's square
@@ -100,7 +100,7 @@ def fieller(
     meets = known & (wide_high >= 0) & (wide_low <= 1)
     low = np.where(meets, np.fmin(low, np.clip(wide_low, 0, 1)), low)
     high = np.where(meets, np.fmax(high, np.clip(wide_high, 0, 1)), high)
-    return Ratios(value, low, high)
+    return CellRatios(value, low, high)
 
 
 def _roots(

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from transport.port import TopicPartition
 
 from .events import (
+    AnswerCommitted,
     BatchGiven,
     CallCountersign,
     CallHelper,
     CommitAnswer,
     CommitOffsets,
-    Committed,
     EpochsGiven,
     HelperEffect,
     HelperEvent,
@@ -253,7 +253,7 @@ class HelperRunner:
             case CommitAnswer():
                 self._state.commit(effect.answer)
                 self._checkpoint("between commit and sum")
-                return self._run(Committed(effect.answer.key))
+                return self._run(AnswerCommitted(effect.answer.key))
             case StoreReply():
                 self._state.keep_reply(effect.key, effect.share_bytes, effect.share_hash)
             case StoreChainEntry():

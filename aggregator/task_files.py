@@ -17,7 +17,7 @@ from wire.roster import EntryAnswer, Roster
 from wire.signed import Signed
 from wire.task import DEMO_DOMAIN, Task
 
-from .directory import KnownRoster
+from .directory import VerifiedRoster
 from .roster_rules import check_change, check_start, difference
 from .tasks import countersign
 
@@ -110,7 +110,7 @@ def _check_roster(
     check_start(roster.version, roster.effective_from, others, at_once=demo)
     if not demo:
         check_change(roster, earlier, {task.series: task.window_s for task in tasks})
-    known = KnownRoster(roster)
+    known = VerifiedRoster(roster)
     for task in tasks:
         for cohort in {m.cohort for p in roster.plans for m in p if m.series == task.series}:
             known.check_fits(task, cohort)

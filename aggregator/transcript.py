@@ -59,7 +59,7 @@ class Transcript:
 
 
 @dataclass(slots=True)
-class Verdict:
+class TranscriptVerdict:
     """What `verify_transcripts` found; sound when `problems` is empty."""
 
     releases: int = 0
@@ -183,12 +183,14 @@ def _link(one: dict[str, Any]) -> Link:
     )
 
 
-def verify_transcripts(leader: Transcript, helper: Transcript, parties: PinnedParties) -> Verdict:
+def verify_transcripts(
+    leader: Transcript, helper: Transcript, parties: PinnedParties
+) -> TranscriptVerdict:
     """Check both chains and that they are one.
 
     A release that the Helper has not signed yet is counted, and is no problem at a chain's end.
     """
-    verdict = Verdict()
+    verdict = TranscriptVerdict()
     theirs = _by_chain(helper)
     ours = _by_chain(leader)
     verdict.chains = len(ours)
@@ -213,7 +215,7 @@ def _by_chain(transcript: Transcript) -> dict[str, list[Link]]:
 
 
 def _check_chain(
-    party: str, name: str, links: list[Link], parties: PinnedParties, verdict: Verdict
+    party: str, name: str, links: list[Link], parties: PinnedParties, verdict: TranscriptVerdict
 ) -> None:
     prev = FIRST_PREV
     for link in links:
@@ -232,7 +234,7 @@ def _check_chain(
         prev = release.hash()
 
 
-def _compare(name: str, ours: list[Link], theirs: list[Link], verdict: Verdict) -> None:
+def _compare(name: str, ours: list[Link], theirs: list[Link], verdict: TranscriptVerdict) -> None:
     kept = {link.window: link for link in theirs}
     for link in ours:
         other = kept.pop(link.window, None)
@@ -258,7 +260,7 @@ def find_report(transcripts: Iterable[Transcript], report_id: bytes) -> dict[str
 __all__ = [
     "Link",
     "Transcript",
-    "Verdict",
+    "TranscriptVerdict",
     "export_transcript",
     "find_report",
     "read_transcript",

@@ -17,7 +17,7 @@ from typing import Any, Final
 from bench.record import RESULTS, ROOT, Figure, commit, write_result
 from diagnosis.detect.causes import RULES_TITLE
 from diagnosis.detect.model_file import load_model
-from pointillist.teaching.evaluation import SHIPPED, Evaluation, evaluate
+from pointillist.teaching.evaluation import SHIPPED, MethodEvaluation, evaluate
 from pointillist.teaching.figures import alarm_rate, host_part
 from pointillist.teaching.folder import runs_in
 from pointillist.teaching.incident_rates import incident_rates, write_rates
@@ -85,7 +85,7 @@ def _written(name: str) -> list[Figure]:
     return [Figure(**row) for row in rows]
 
 
-def write_incident_rates(found: Evaluation, title: str) -> None:
+def write_incident_rates(found: MethodEvaluation, title: str) -> None:
     """Write the counts that the aggregator corrects the weekly section by."""
     hours = alarm_rate(found.shipped).worker_hours
     about = (

@@ -33,7 +33,7 @@ from collectors.gpu_calls.later import LaterPrograms, Programs
 from collectors.gpu_calls.plan import PlanBook
 from collectors.gpu_calls.programs import GpuPrograms
 from collectors.gpu_calls.table import ProbeTable
-from collectors.records.gpu_calls import Group
+from collectors.records.gpu_calls import ProbeGroup
 
 LOADS: Final = 20
 FIRSTS: Final = 10
@@ -77,7 +77,7 @@ class Attaching:
         self.found.append(_ms_since(event.mapped_ns))
         for group, parts in groupby(event.plan.attachments, lambda part: part.group):
             self.programs.attach(event.file, event.open_path, list(parts))
-            if group is Group.LAUNCH:
+            if group is ProbeGroup.LAUNCH:
                 self.launches.append(_ms_since(event.mapped_ns))
         self.all.append(_ms_since(event.mapped_ns))
 

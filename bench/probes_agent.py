@@ -26,14 +26,14 @@ from collectors.boot_clock import boottime_ns
 from collectors.gpu_calls.costs import HitCosts
 from collectors.gpu_calls.counts import ProbeDrain
 from collectors.gpu_calls.found_files import FileFound
-from collectors.gpu_calls.governor import Governor, Settings
+from collectors.gpu_calls.governor import Governor, GovernorSettings
 from collectors.gpu_calls.periods import Collected, PeriodKeeper
 from collectors.gpu_calls.plan import plan_file
 from collectors.gpu_calls.programs import GpuPrograms
 from collectors.gpu_calls.switchboard import Switchboard
 from collectors.gpu_calls.switching import SwitchingThread
 from collectors.gpu_calls.table import ProbeTable
-from collectors.records.gpu_calls import FileGroup, Group
+from collectors.records.gpu_calls import FileGroup, ProbeGroup
 
 _FILE: Final = 1
 _EVERY_S: Final = 1.0
@@ -68,8 +68,8 @@ class Seen:
                     "length_ns": one.ended.length_ns,
                     "cut_off": one.period.begin_ns + one.ended.length_ns < one.period.end_ns,
                     "launches": self.in_period,
-                    "share": one.shares[Group.LAUNCH],
-                    "attached": one.ended.attached.get(FileGroup(_FILE, Group.LAUNCH), 0.0),
+                    "share": one.shares[ProbeGroup.LAUNCH],
+                    "attached": one.ended.attached.get(FileGroup(_FILE, ProbeGroup.LAUNCH), 0.0),
                     "duty": one.period.duty,
                     "predicted": one.period.predicted,
                     "paid": one.ended.worst[1] if one.ended.worst else 0.0,
@@ -88,7 +88,7 @@ class Governed:
         costs.calibrate(self._programs)
         board = Switchboard(self._programs)
         self._keeper = PeriodKeeper(
-            self._programs, Governor(Settings(), secrets.randbelow), costs, board.places
+            self._programs, Governor(GovernorSettings(), secrets.randbelow), costs, board.places
         )
         found = file_found(library, table)
         costs.learn(_FILE, found.plan)

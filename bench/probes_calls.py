@@ -20,7 +20,7 @@ from collectors.gpu_calls import programs, programs_bcc
 from collectors.gpu_calls.counts import ProbeDrain
 from collectors.gpu_calls.plan import Attachment
 from collectors.gpu_calls.table import ProbeTable
-from collectors.records.gpu_calls import Group
+from collectors.records.gpu_calls import ProbeGroup
 
 ROUNDS: Final = 31
 CALLS: Final = 4_000
@@ -101,9 +101,9 @@ def measure(folder: Path, rounds: int = ROUNDS) -> dict[str, Any]:
 def _attachments(one: Variant, path: Path, table: ProbeTable) -> list[Attachment]:
     behind = len(ENDBR64) if one.entry == "endbr64_behind" else 0
     places = ((symbol_offset(path) + behind,), (table.index(_ROW),), (0,), (EntryClass.EMULATED,))
-    found = [Attachment(Group.LAUNCH, False, *places)]
+    found = [Attachment(ProbeGroup.LAUNCH, False, *places)]
     if one.returns:
-        found.append(Attachment(Group.LAUNCH_RESULT, True, *places))
+        found.append(Attachment(ProbeGroup.LAUNCH_RESULT, True, *places))
     return found
 
 

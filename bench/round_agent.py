@@ -20,14 +20,14 @@ from bench.round_fleet import (
     make_task,
 )
 from edge_agent.ledger.ledger_records import HostView, LedgerView
-from edge_agent.protocol.participant import Participant, Rules
+from edge_agent.protocol.participant import Participant, ParticipantRules
 from edge_agent.protocol.protocol_events import (
     CommitEpochs,
     CommitSealed,
-    Committed,
     EpochDue,
     Event,
     KeysAnnounced,
+    LedgerCommitted,
     RosterReceived,
     TaskReceived,
     WindowClosed,
@@ -91,13 +91,13 @@ def _publish(fleet: Fleet, d: int, signed: bytes, rows: np.typing.NDArray[np.int
     host = fleet.hosts[0]
     pins = Pins(frozenset({PARTIES.leader_pk}), frozenset({PARTIES.helper_pk}))
     view = LedgerView((HostView(host.host_id, (), 0, ()),))
-    participant = Participant([host], view, OpenDpSampler(), os.urandom, Rules(pins))
+    participant = Participant([host], view, OpenDpSampler(), os.urandom, ParticipantRules(pins))
 
     def tell(event: Event) -> None:
         for effect in participant.handle(event):
             assert not hasattr(effect, "reason"), f"expected no refusal, got {effect}"
             if isinstance(effect, CommitEpochs | CommitSealed):
-                tell(Committed(effect.token, (1,)))
+                tell(LedgerCommitted(effect.token, (1,)))
 
     tell(TaskReceived(signed, T0))
     tell(RosterReceived(make_roster(fleet, [d]), T0))

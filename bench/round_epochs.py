@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from aggregator.directory import Directory
-from aggregator.epochs import EpochBook, Seal
+from aggregator.epochs import AdmittedEpochs, Seal
 from aggregator.key_ring import DAY_S, KeyRing
 from aggregator.known_epochs import KnownEpoch
 from bench.parts import Part
@@ -50,7 +50,7 @@ def fill_book(party: str, hosts: int) -> Part:
     tasks = [os.urandom(32) for _ in default_plan().tasks]
     gc.collect()
     before = _resident_bytes()
-    book = EpochBook(Directory(PARTIES), SEALS[party], lambda _kid: None)
+    book = AdmittedEpochs(Directory(PARTIES), SEALS[party], lambda _kid: None)
     for hour in range(hours):
         begun_s = T0 + hour * EPOCH_PERIOD_S
         book.prune(begun_s, kept_s)
@@ -61,7 +61,9 @@ def fill_book(party: str, hosts: int) -> Part:
     return {"hosts": hosts, "epochs": len(book), "bytes": resident}
 
 
-def _open(book: EpochBook, number: int, hour: int, begun_s: int, tasks: Sequence[bytes]) -> None:
+def _open(
+    book: AdmittedEpochs, number: int, hour: int, begun_s: int, tasks: Sequence[bytes]
+) -> None:
     host, epoch_id, end_s = number.to_bytes(16, "big"), os.urandom(16), begun_s + EPOCH_LIFE_S
     epoch = KnownEpoch(host, epoch_id, os.urandom(32), begun_s, end_s, hour, False, os.urandom(32))
     book.remember(epoch)

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from bench.record import ROOT, Figure, write_result
 from kernels.families import FamilyRules
-from kernels.kernel_mix import OPERATION_WEIGHT, Measure
-from kernels.signature_evaluation import Evaluation, Rate, evaluate, jittered, resampled
+from kernels.kernel_mix import OPERATION_WEIGHT, MixMeasure
+from kernels.signature_evaluation import Rate, SignatureEvaluation, evaluate, jittered, resampled
 from kernels.signature_profiles import read_profile
 from kernels.signatures import Signature
 
@@ -35,19 +35,19 @@ def main() -> int:
     weights = [
         {"measure": measure.value, "weight": weight, "shipped": weight == OPERATION_WEIGHT,
          **_row(evaluate(profiles, measure, weight=weight))}
-        for measure in Measure
+        for measure in MixMeasure
         for weight in WEIGHTS
     ]  # fmt: skip
     variants = [
         {"measure": measure.value, "variant": label,
          **_row(evaluate(profiles, measure, perturb=variant))}
         for label, variant in VARIANTS.items()
-        for measure in Measure
+        for measure in MixMeasure
     ]  # fmt: skip
     for row in (*weights, *variants):
         print("  ".join(f"{name} {value}" for name, value in row.items()))
     figures = [Figure("signature_profiles", len(profiles), "profiles")]
-    for measure in Measure:
+    for measure in MixMeasure:
         figures += _figures(measure.value, evaluate(profiles, measure))
     tables = {"tables": {"weights": weights, "variants": variants}}
     path = write_result("signatures", "make bench-signatures", figures, tables=tables)
@@ -62,7 +62,7 @@ def all_profiles() -> list[Signature]:
     return [read_profile(path, rules) for path in paths]
 
 
-def _figures(measure: str, found: Evaluation) -> list[Figure]:
+def _figures(measure: str, found: SignatureEvaluation) -> list[Figure]:
     rates = {
         "nearest_right_percent": found.nearest,
         "answered_right_percent": found.answered,
@@ -92,7 +92,7 @@ def _rate_figures(name: str, rate: Rate) -> Sequence[Figure]:
     )
 
 
-def _row(found: Evaluation) -> dict[str, Any]:
+def _row(found: SignatureEvaluation) -> dict[str, Any]:
     rates = {
         "nearest": found.nearest, "answered": found.answered, "accepted": found.false_accepts,
     }  # fmt: skip

@@ -18,7 +18,7 @@ from pointillist.plan_file import default_plan
 from privacy.noise_table import TableSampler
 from privacy.plan import Plan, PlannedSection, PlannedTask
 from simulator.engine.exact import ExactEngine
-from simulator.engine.exact_parties import Parties
+from simulator.engine.exact_parties import ExactParties
 from simulator.engine.masked import MaskedEngine
 from simulator.engine.noise import NoiseEngine
 from simulator.engine.port import BLOCK_HOSTS, EngineSettings, WindowOutcome
@@ -95,7 +95,7 @@ def play(
     settings = EngineSettings(processes=processes, block_hosts=block)
     model = FleetModel(scenario, catalogue)
     span = scenario.start_s, scenario.start_s + windows * WINDOW_S
-    parties = Parties()
+    parties = ExactParties()
     (task,) = fleet_tasks(make_plan(weights), catalogue, model.inventory, span, parties.public_keys)
     rows = FleetRows(catalogue, task, model.applications)
     played: list[tuple[float, WindowOutcome]] = []
@@ -128,7 +128,7 @@ def play(
 
 def _engine(
     fidelity: str,
-    parties: Parties,
+    parties: ExactParties,
     task: Task,
     model: FleetModel,
     span: tuple[int, int],
@@ -149,7 +149,9 @@ def floors(hosts: int) -> Part:
     catalogue, scenario = Catalogue.load(), load(SCENARIO).scaled(hosts=hosts)
     inventory = FleetModel(scenario, catalogue).inventory
     span = scenario.start_s, scenario.start_s + WINDOW_S
-    (task,) = fleet_tasks(make_plan(WEIGHTS), catalogue, inventory, span, Parties().public_keys)
+    (task,) = fleet_tasks(
+        make_plan(WEIGHTS), catalogue, inventory, span, ExactParties().public_keys
+    )
     sampler, sigma = TableSampler(OsStream()), task.sigma_vector_1024()
     sampler.sample(BLOCK_HOSTS, sigma)
     return {

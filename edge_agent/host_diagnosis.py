@@ -20,7 +20,7 @@ from diagnosis.detect.findings import Finding, HostFinding
 from diagnosis.detect.journal_lines import JournalLineError, encode
 from diagnosis.detect.model_fields import ModelError
 from diagnosis.detect.model_file import load_model
-from diagnosis.detect.trail import Pictures, Series
+from diagnosis.detect.trail import Series, SpikeTrails
 from diagnosis.detect.weekly import WeeklyIncidents
 from diagnosis.frames.lacking import lacking
 from diagnosis.frames.of_host import host_framer
@@ -95,7 +95,7 @@ class HostDiagnosis:
         section, self._path = settings.section, settings.journal
         self._diagnoser = Diagnoser(model=load_model(section.model))
         self._framer = host_framer(section.watch, faults=settings.faults)
-        self._weekly, self._pictures = WeeklyIncidents(), Pictures()
+        self._weekly, self._pictures = WeeklyIncidents(), SpikeTrails()
         self._failure: str | None = None
         self._journal = None
         if self._path is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from collectors.devices.devices_source import DevicesSource
-from collectors.devices.nursery import Nursery
+from collectors.devices.spawner import Spawner
 from collectors.devices.users import GpuUsers
 from collectors.ebpf.ebpf_source import EbpfSource
 from collectors.faults.faults_source import FaultsSource
@@ -40,7 +40,7 @@ from .ledger.ledger_errors import LedgerMissing, LedgerNone
 from .ledger.ledger_records import LedgerView, SpoolLimits
 from .ledger.ledger_rows import read_view
 from .protocol.epochs import Host
-from .protocol.participant import Participant, Rules
+from .protocol.participant import Participant, ParticipantRules
 from .protocol.task_check import Gate
 from .shell import AgentShell
 from .windows.durable_windows import DurableAccumulators
@@ -124,12 +124,12 @@ def read_ledger(config: AgentConfig) -> LedgerView:
 def sources_of(
     config: AgentConfig,
     catalogue: Catalogue,
-    nursery: Nursery | None = None,
+    spawner: Spawner | None = None,
     users: GpuUsers | None = None,
 ) -> SourceRegistry:
     """List the configured sources.
 
-    nursery     where readers of drivers come from; None: from this process, which has no keys
+    spawner     where readers of drivers come from; None: from this process, which has no keys
     users       who uses which GPU: `devices` tells, `probes` asks, over reloads too
     """
     registry = SourceRegistry()
@@ -137,7 +137,7 @@ def sources_of(
     if config.sources.host:
         registry.register("host", lambda: HostSource(catalogue))
     if config.sources.gpus:
-        registry.register("devices", lambda: DevicesSource(nursery=nursery, users=users))
+        registry.register("devices", lambda: DevicesSource(spawner=spawner, users=users))
     if config.sources.faults:
         registry.register("faults", FaultsSource)
     if config.sources.ebpf:
@@ -188,7 +188,7 @@ def open_agent(
     transport: Transport | None = None,
     clock: Clock | None = None,
     fault_point: Callable[[str], None] = _no_fault,
-    nursery: Nursery | None = None,
+    spawner: Spawner | None = None,
     users: GpuUsers | None = None,
 ) -> tuple[AgentShell, list[Absence]]:
     """Open everything a live agent needs; give it with the sources that this machine lacks.
@@ -196,7 +196,7 @@ def open_agent(
     domain      "live", or "demo", which pointillist.demo alone may pass: a demo serves demo tasks
                 only, any other agent refuses them and seeded noise
     gate        the PLD check of a week at acceptance (loads dp-accounting, seconds)
-    nursery     made before this process opened any key; None: made here, before the key is opened
+    spawner     made before this process opened any key; None: made here, before the key is opened
     users       who uses which GPU; hand the same to a reload's `sources_of`
     Raises      KeyFileRefused, LedgerRefused, TransportUnavailable, ValueError
     """
@@ -204,14 +204,14 @@ def open_agent(
     clock = clock or SystemClock()
     if sampler.seeded and domain != DEMO_DOMAIN:
         raise ValueError("seeded noise protects nobody: it is for the domain demo alone")
-    if nursery is None and config.sources.gpus:
-        nursery = Nursery()
+    if spawner is None and config.sources.gpus:
+        spawner = Spawner()
     binding = this_machine(config)
     now_s = clock.unix_ms() // 1000
     host = load_host(config, binding)
     catalogue = Catalogue.load()
     bounds = config.bounds.bounds(catalogue.hash)
-    rules = Rules(config.trust.pins, bounds, domain, gate, catalogue)
+    rules = ParticipantRules(config.trust.pins, bounds, domain, gate, catalogue)
     config.host.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     ledger = open_ledger(config, binding, now_s, fault_point)
     try:
@@ -223,7 +223,7 @@ def open_agent(
             retention_s=LOG_RETENTION_S,
             keep=KEPT_TOPICS,
         )
-        running, absent = sources_of(config, catalogue, nursery, users).start_all()
+        running, absent = sources_of(config, catalogue, spawner, users).start_all()
         settings = diagnosis_settings(config)
         diagnosis = None if settings is None else settings.start()
         if isinstance(diagnosis, Absence):

@@ -26,7 +26,7 @@ from .protocol.protocol_events import EpochDue, Refuse, WindowClosed
 from .sending.control_feed import ControlFeed
 from .sending.effects import Effects
 from .sending.outbox import BEAT_MS, Outbox
-from .tally import Tally
+from .tally import AgentTally
 from .windows.task_windows import Windows
 
 _ROUND_MS: Final = 5 * BEAT_MS
@@ -97,7 +97,7 @@ class AgentShell:
         self._observer = observer
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> AgentTally:
         """What the agent counts."""
         return self._effects.tally
 
@@ -303,4 +303,4 @@ def _next_round(now_ms: int) -> int:
     return (now_ms // _ROUND_MS + 1) * _ROUND_MS
 
 
-__all__ = ["AgentShell", "Clock", "SystemClock", "Tally"]
+__all__ = ["AgentShell", "AgentTally", "Clock", "SystemClock"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Tally:
+class AgentTally:
     """Names and numbers, nothing measured."""
 
     published: int = 0

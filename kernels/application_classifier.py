@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from .families import UNKNOWN_APPLICATION
-from .kernel_mix import DECIDES, KernelMix, Measure, MixRow, operation
+from .kernel_mix import DECIDES, KernelMix, MixMeasure, MixRow, operation
 from .kernel_name import normalise
 from .signatures import Match, Signatures
 
@@ -52,7 +52,7 @@ class ApplicationClassifier:
     def __init__(
         self,
         signatures: Signatures,
-        measure: Measure = DECIDES,
+        measure: MixMeasure = DECIDES,
         in_rounds: bool = False,
     ) -> None:
         """Start with no process.
@@ -149,6 +149,6 @@ class ApplicationClassifier:
             launches.update(part.launches)
             times.update(part.times)
         untimed = any(part.untimed for part in known.parts)
-        measure = Measure.LAUNCHES if untimed else self._measure
+        measure = MixMeasure.LAUNCHES if untimed else self._measure
         rows = [MixRow(*place, count, times[place]) for place, count in launches.items()]
         return KernelMix.of(rows, measure)

@@ -28,14 +28,14 @@ OPERATION_WEIGHT: Final = 0.25
 """Weight of operations beside families in a distance: see docs/kernels.md for the alternatives."""
 
 
-class Measure(StrEnum):
+class MixMeasure(StrEnum):
     """What a share is a share of."""
 
     LAUNCHES = "launches"
     GPU_TIME = "gpu_time"
 
 
-DECIDES: Final = Measure.LAUNCHES
+DECIDES: Final = MixMeasure.LAUNCHES
 """The measure whose answer is a process's class, whether GPU time is known or not: it was the
 better one on held-out profiles (docs/kernels.md)."""
 
@@ -62,17 +62,17 @@ class MixRow:
 class KernelMix:
     """Shares that sum to 1 over families, and over operations; empty for an empty program."""
 
-    measure: Measure
+    measure: MixMeasure
     families: Mapping[str, float]
     operations: Mapping[str, float]
 
     @classmethod
-    def of(cls, rows: Iterable[MixRow], measure: Measure) -> Self:
+    def of(cls, rows: Iterable[MixRow], measure: MixMeasure) -> Self:
         """Divide what the rows hold; rows without the measure, and transfers, count nothing."""
         families: dict[str, float] = {}
         operations: dict[str, float] = {}
         for row in rows:
-            weight = row.launches if measure is Measure.LAUNCHES else row.gpu_time
+            weight = row.launches if measure is MixMeasure.LAUNCHES else row.gpu_time
             if weight and row.family not in TRANSFERS:
                 families[row.family] = families.get(row.family, 0.0) + weight
                 operations[row.operation] = operations.get(row.operation, 0.0) + weight

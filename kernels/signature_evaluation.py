@@ -14,7 +14,7 @@ from math import comb, isnan
 import numpy as np
 
 from .families import UNKNOWN_APPLICATION
-from .kernel_mix import OPERATION_WEIGHT, KernelMix, Measure, MixRow
+from .kernel_mix import OPERATION_WEIGHT, KernelMix, MixMeasure, MixRow
 from .signatures import Match, Signature, Signatures, ranking
 from .wilson import wilson_interval
 
@@ -36,7 +36,7 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class SignatureEvaluation:
     """What held-out profiles say.
 
     nearest          the nearest profile is of the right class; `unknown` is no answer here
@@ -46,7 +46,7 @@ class Evaluation:
     by_candidates    (classes to choose from, accuracy averaged over every choice of the others)
     """
 
-    measure: Measure
+    measure: MixMeasure
     by: str
     nearest: Rate
     answered: Rate
@@ -60,11 +60,11 @@ _Perturb = Callable[[Signature], Signature]
 
 def evaluate(
     profiles: Sequence[Signature],
-    measure: Measure,
+    measure: MixMeasure,
     by_job: bool = True,
     perturb: _Perturb | None = None,
     weight: float = OPERATION_WEIGHT,
-) -> Evaluation:
+) -> SignatureEvaluation:
     """Ask about every profile with what was learned from the others.
 
     by_job      take out all ranks of the profile's job, not itself alone
@@ -79,7 +79,7 @@ def evaluate(
         _match(mix, [o for o in profiles if o.application != p.application], weight)
         for p, mix in asked
     ]
-    return Evaluation(
+    return SignatureEvaluation(
         measure=measure,
         by="job" if by_job else "trace",
         nearest=_rate(match.nearest == p.application for p, match in known),

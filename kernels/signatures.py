@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from .families import UNKNOWN_APPLICATION
-from .kernel_mix import OPERATION_WEIGHT, KernelMix, Measure, MixRow, distance
+from .kernel_mix import OPERATION_WEIGHT, KernelMix, MixMeasure, MixRow, distance
 
 FORMAT: Final = 1
 LEAST_MARGIN: Final = 0.02
@@ -48,10 +48,10 @@ class Signature:
         return _RANK.sub("", self.name)
 
     @cached_property
-    def _mixes(self) -> dict[Measure, KernelMix]:
-        return {measure: KernelMix.of(self.rows, measure) for measure in Measure}
+    def _mixes(self) -> dict[MixMeasure, KernelMix]:
+        return {measure: KernelMix.of(self.rows, measure) for measure in MixMeasure}
 
-    def mix(self, measure: Measure) -> KernelMix:
+    def mix(self, measure: MixMeasure) -> KernelMix:
         """Its shares by one measure."""
         return self._mixes[measure]
 
@@ -93,7 +93,7 @@ class Signatures:
     """
 
     known: tuple[Signature, ...]
-    thresholds: dict[Measure, float]
+    thresholds: dict[MixMeasure, float]
     operation_weight: float = OPERATION_WEIGHT
 
     @classmethod
@@ -107,7 +107,7 @@ class Signatures:
         try:
             document = json.loads(source.read_text(encoding="utf-8"))
             known = tuple(_signature(entry) for entry in document["signatures"])
-            limits = {measure: float(document["thresholds"][measure]) for measure in Measure}
+            limits = {measure: float(document["thresholds"][measure]) for measure in MixMeasure}
             form, weight = document["format"], float(document["operation_weight"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SignatureError(f"{source}: expected signatures, got {error!r}") from None
@@ -126,7 +126,7 @@ class Signatures:
         """Keep the profiles and set the thresholds between what is one class and what is not."""
         if not profiles:
             raise SignatureError("expected at least one profile, got none")
-        limits = {measure: calibrate(profiles, measure, weight) for measure in Measure}
+        limits = {measure: calibrate(profiles, measure, weight) for measure in MixMeasure}
         return cls(tuple(profiles), limits, weight)
 
     def text(self) -> str:
@@ -166,7 +166,7 @@ def ranking(
 
 
 def calibrate(
-    profiles: Sequence[Signature], measure: Measure, weight: float = OPERATION_WEIGHT
+    profiles: Sequence[Signature], measure: MixMeasure, weight: float = OPERATION_WEIGHT
 ) -> float:
     """Return the threshold: halfway from the farthest kin to the nearest stranger.
 

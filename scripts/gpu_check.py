@@ -124,14 +124,14 @@ def check() -> Found:
     from collectors.devices.bounded import BoundedReader
     from collectors.devices.health import check_node
     from collectors.devices.machine_types import machine_types
-    from collectors.devices.nursery import Nursery
     from collectors.devices.nvml import NvmlReader
     from collectors.devices.port import ALL
+    from collectors.devices.spawner import Spawner
     from collectors.kernel_log.kernel_log import kernel_xids
     from collectors.records.gap import Gap
 
-    nursery = Nursery()
-    reader = BoundedReader(NvmlReader, nursery, deadline_s=20)
+    spawner = Spawner()
+    reader = BoundedReader(NvmlReader, spawner, deadline_s=20)
     try:
         inventory = reader.open()
         found = Found(driver=str(inventory.driver), library=str(inventory.library))
@@ -140,7 +140,7 @@ def check() -> Found:
             _gpu(found, index, inventory, partial(reader.read, index, ALL))
             for index in range(inventory.devices)
         ]
-        bandwidths = measure_all([reading.id for reading in readings], nursery)
+        bandwidths = measure_all([reading.id for reading in readings], spawner)
         for reading, measured, gpu in zip(readings, bandwidths, found.gpus, strict=True):
             if isinstance(measured, Gap):
                 gpu["bandwidth"] = f"{measured.kind}: {measured.reason}"
@@ -159,7 +159,7 @@ def check() -> Found:
             print(f"{row.verdict:<8} {row.check:<24} {row.reason}")
     finally:
         reader.close()
-        nursery.close()
+        spawner.close()
     return found
 
 

@@ -160,7 +160,7 @@ class Probes:
 
     def __init__(self, budget: float) -> None:
         from collectors.devices.users import GpuUsers
-        from collectors.gpu_calls.governor import Settings
+        from collectors.gpu_calls.governor import GovernorSettings
         from collectors.gpu_calls.gpu_places import GpuPlaces
         from collectors.gpu_calls.gpu_probes import GpuProbesSource
         from collectors.gpu_calls.settings import ProbesSection
@@ -170,7 +170,7 @@ class Probes:
             ProbesSection(),
             Catalogue.load(),
             GpuPlaces(1, GpuUsers()),
-            governor=Settings(budget=budget),
+            governor=GovernorSettings(budget=budget),
         )
 
     def on(self) -> None:
@@ -198,7 +198,7 @@ def missing_symbols(pid: int) -> list[str]:
     from collectors.binaries.elf_file import ElfFile
     from collectors.gpu_calls.plan import plan_file
     from collectors.gpu_calls.table import ProbeTable
-    from collectors.records.gpu_calls import Group
+    from collectors.records.gpu_calls import ProbeGroup
 
     table, without = ProbeTable.load(), []
     maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines()
@@ -206,7 +206,7 @@ def missing_symbols(pid: int) -> list[str]:
         if path.name.startswith(_LIBRARIES):
             with path.open("rb") as file:
                 plan = plan_file(ElfFile.read(file), table, path.name)
-            if Group.LAUNCH not in {one.group for one in plan.attachments}:
+            if ProbeGroup.LAUNCH not in {one.group for one in plan.attachments}:
                 without.append(str(path))
     return without
 

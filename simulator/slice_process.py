@@ -19,7 +19,7 @@ from edge_agent.clock import SystemClock
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_records import SpoolLimits
 from edge_agent.protocol.epochs import Host
-from edge_agent.protocol.participant import Participant, Rules
+from edge_agent.protocol.participant import Participant, ParticipantRules
 from edge_agent.protocol.task_check import Bounds, Pins
 from edge_agent.shell import AgentShell
 from privacy.noise import NoiseSampler
@@ -149,7 +149,7 @@ class Slice:
             ledger.view(ids),
             _samplers(config),
             os.urandom,
-            Rules(pins, bounds, DEMO_DOMAIN),
+            ParticipantRules(pins, bounds, DEMO_DOMAIN),
             rounding_bytes=_rounding(config),
         )
         transport = MischievousTransport(

@@ -15,7 +15,7 @@ from wire.catalogue import Catalogue, Section
 from wire.task import Task
 
 from .applications import Application
-from .fleet import FleetRows, FleetState, Inventory
+from .fleet import FleetRows, FleetState, HostInventory
 from .fleet.faults import event_rates
 from .fleet.hosts import link_speeds
 from .fleet.state import IDLE, SEEN_WORDS, bits
@@ -71,7 +71,7 @@ class WorkloadSampler:
         self, workload: Rows, gpus: Rows, window_s: int, rng: np.random.Generator
     ) -> FleetState:
         hosts = len(workload)
-        inventory = Inventory(
+        inventory = HostInventory(
             operator=np.zeros(hosts, dtype=np.int16),
             gpu_model=self._model[workload].astype(np.int8),
             gpus=gpus.astype(np.int8),

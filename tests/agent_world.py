@@ -15,16 +15,16 @@ from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_errors import ClockSetBack
 from edge_agent.ledger.ledger_records import HostView, LedgerView, SealedRecord
 from edge_agent.protocol.epochs import Host
-from edge_agent.protocol.participant import Participant, Rules
+from edge_agent.protocol.participant import Participant, ParticipantRules
 from edge_agent.protocol.protocol_events import (
     CommitEpochs,
     CommitFailed,
     CommitSealed,
-    Committed,
     Effect,
     EpochDue,
     Event,
     KeysAnnounced,
+    LedgerCommitted,
     Publish,
     Refuse,
     RememberRoster,
@@ -186,8 +186,8 @@ class World:
     def keys(self, now_s: int = T0, life_s: int = 30 * 24 * 3600) -> tuple[KeyAnnouncement, ...]:
         return tuple(p.announce(now_s - 60, now_s + life_s) for p in (self.leader, self.helper))
 
-    def rules(self, **changes: object) -> Rules:
-        base = Rules(self.pins, Bounds(), "demo")
+    def rules(self, **changes: object) -> ParticipantRules:
+        base = ParticipantRules(self.pins, Bounds(), "demo")
         return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
 
     def empty_view(self) -> LedgerView:
@@ -198,7 +198,7 @@ class World:
         view: LedgerView | None = None,
         *,
         sampler: NoiseSampler | None = None,
-        rules: Rules | None = None,
+        rules: ParticipantRules | None = None,
         seed: int = 0,
     ) -> Participant:
         return Participant(
@@ -234,7 +234,7 @@ class MemoryShell:
     def _carry_out(self, effect: Effect) -> list[Effect]:
         if isinstance(effect, CommitEpochs | CommitSealed):
             try:
-                committed = Committed(effect.token, self._commit(effect))
+                committed = LedgerCommitted(effect.token, self._commit(effect))
             except ClockSetBack:
                 return self.tell(CommitFailed(effect.token, Withheld.CLOCK_SET_BACK))
             return self.tell(committed)

@@ -7,16 +7,16 @@ from dataclasses import replace
 from collectors.records.gpu_calls import (
     CollectiveCalls,
     CopyCalls,
-    Counted,
+    CountedCalls,
     Direction,
     ErrorCalls,
     GovernorState,
     GpuCalls,
-    Group,
-    Identity,
     KernelCalls,
     MemoryState,
+    ProbeGroup,
     ProcessCalls,
+    ProcessLabels,
     WaitCalls,
 )
 from collectors.records.process import ProcessKey
@@ -31,55 +31,58 @@ def gpu_calls(at_ns: int = BOOT, span_ns: int = S, times: int = 1) -> GpuCalls:
     """A trainer of which everything is seen; `times` as many calls, the same memory."""
     trainer = ProcessCalls(
         TRAINER,
-        Identity("python3", "c" * 64, "0f0f0f0f-0000", "77", "llm_training"),
-        Counted.exactly(1100 * times),
-        WaitCalls(Counted.exactly(10 * times), S // 4 * times),
+        ProcessLabels("python3", "c" * 64, "0f0f0f0f-0000", "77", "llm_training"),
+        CountedCalls.exactly(1100 * times),
+        WaitCalls(CountedCalls.exactly(10 * times), S // 4 * times),
         (
             CopyCalls(
-                Direction.HOST_TO_DEVICE, Counted.exactly(7 * times), 7_340_032 * times,
+                Direction.HOST_TO_DEVICE, CountedCalls.exactly(7 * times), 7_340_032 * times,
                 ((12, 3 * times), (20, 4 * times)),
             ),
             CopyCalls(
-                Direction.DEVICE_TO_HOST, Counted.exactly(2 * times), 2048 * times,
+                Direction.DEVICE_TO_HOST, CountedCalls.exactly(2 * times), 2048 * times,
                 ((10, 2 * times),),
             ),
         ),
         MemoryState(3 << 30, 5 << 30, 120, 20, 1800 * S),
         (
             CollectiveCalls(
-                0x7F00AA00, "all_reduce", Counted.exactly(4 * times), (400 << 20) * times,
+                0x7F00AA00, "all_reduce", CountedCalls.exactly(4 * times), (400 << 20) * times,
                 8_000_000 * times,
             ),
         ),
         (ErrorCalls("cudart.alloc", 2, 3 * times),),
     )  # fmt: skip
     kernels = (
-        KernelCalls(TRAINER, GEMM, "gemm", Counted.exactly(1000 * times), 2000 * times, 0),
-        KernelCalls(TRAINER, "flash_fwd_kernel", "attention", Counted.exactly(100 * times), 0, 0),
+        KernelCalls(TRAINER, GEMM, "gemm", CountedCalls.exactly(1000 * times), 2000 * times, 0),
+        KernelCalls(
+            TRAINER, "flash_fwd_kernel", "attention", CountedCalls.exactly(100 * times), 0, 0
+        ),
     )
     return GpuCalls(at_ns, span_ns, (trainer,), kernels)
 
 
 def sampled_calls(at_ns: int = BOOT) -> GpuCalls:
     """A server seen in a quarter of a period of 8 s."""
-    launches = Counted(500, 2000.0, 10_000.0, 0.25)
+    launches = CountedCalls(500, 2000.0, 10_000.0, 0.25)
     server = ProcessCalls(
         SERVER,
-        Identity("vllm"),
+        ProcessLabels("vllm"),
         launches,
-        WaitCalls(Counted(1, 4.0, 16.0, 0.25), S // 2),
-        (CopyCalls(Direction.DEFAULT, Counted(3, 12.0, 4.0, 0.25), 1 << 20, ((18, 3),)),),
+        WaitCalls(CountedCalls(1, 4.0, 16.0, 0.25), S // 2),
+        (CopyCalls(Direction.DEFAULT, CountedCalls(3, 12.0, 4.0, 0.25), 1 << 20, ((18, 3),)),),
     )
     kernel = KernelCalls(SERVER, "paged_attention_v2", "attention", launches, 500, 64_000)
-    return GpuCalls(at_ns, 8 * S, (server,), (kernel,), dict.fromkeys(Group, 0.25))
+    return GpuCalls(at_ns, 8 * S, (server,), (kernel,), dict.fromkeys(ProbeGroup, 0.25))
 
 
 def governor_state(at_ns: int = BOOT) -> GovernorState:
     """A governor that cycles launches and has dropped two groups."""
     over = "over the budget"
     return GovernorState(
-        at_ns, 8 * S, "libbpf", 0.005, 0.25, (Group.NAME, Group.MEMORY),
-        (Group.LAUNCH, Group.COPY), {Group.OTHER: over, Group.SYNCHRONISE: over}, 0.0044, 0.0041,
+        at_ns, 8 * S, "libbpf", 0.005, 0.25, (ProbeGroup.NAME, ProbeGroup.MEMORY),
+        (ProbeGroup.LAUNCH, ProbeGroup.COPY),
+        {ProbeGroup.OTHER: over, ProbeGroup.SYNCHRONISE: over}, 0.0044, 0.0041,
         SERVER, 3, {"samples": 17},
     )  # fmt: skip
 
@@ -92,11 +95,11 @@ def many_calls(processes: int, kernels: int) -> GpuCalls:
         BOOT,
         S,
         tuple(
-            replace(one, process=key, launches=Counted.exactly(10 + number))
+            replace(one, process=key, launches=CountedCalls.exactly(10 + number))
             for number, key in enumerate(keys)
         ),
         tuple(
-            gemm._replace(process=key, kernel=f"kernel_{n}", launches=Counted.exactly(1 + n))
+            gemm._replace(process=key, kernel=f"kernel_{n}", launches=CountedCalls.exactly(1 + n))
             for key in keys
             for n in range(kernels)
         ),

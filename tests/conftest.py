@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 
 from pointillist.broker.jars import installable, missing_programs
-from pointillist.broker.local import BrokerOptions, LocalBroker, Running
+from pointillist.broker.local import BrokerOptions, LocalBroker, RunningBroker
 from scripts.gpu_present import nvidia_gpus
 
 settings.register_profile("quick", deadline=None, max_examples=50)
@@ -48,13 +48,13 @@ def local_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBrok
 
 
 @pytest.fixture(scope="module")
-def local_broker_running(local_broker: LocalBroker) -> Running:
+def local_broker_running(local_broker: LocalBroker) -> RunningBroker:
     """The same for fixtures of a module."""
     return local_broker.start()
 
 
 @pytest.fixture
-def broker(local_broker: LocalBroker) -> Running:
+def broker(local_broker: LocalBroker) -> RunningBroker:
     """The running broker's addresses."""
     return local_broker.start()
 

@@ -11,7 +11,7 @@ from collectors.records.activity import StepSource
 from diagnosis.detect.findings import Cause
 from diagnosis.frames.frame import FINE_BINS, Frame, Steps, Subject
 from diagnosis.frames.signals import FINE
-from pointillist.teaching.runs import Facts, Fault, Kind, Run
+from pointillist.teaching.runs import Facts, InjectedFault, RecordedRun, RunKind
 
 NS: Final = 1_000_000_000
 CALM_S: Final = 20
@@ -74,10 +74,10 @@ def made_up_run(
     workload: str = "step_loop",
     seconds: int = 70,
     strength: float = 1.0,
-) -> Run:
+) -> RecordedRun:
     """Make a run: calm, then a fault from second 40 to 60 where a cause is given."""
-    faults = () if cause is None else (Fault(cause, injector, 40 * NS, 60 * NS),)
-    kind = Kind.FAULT_FREE if cause is None else Kind.FAULT
+    faults = () if cause is None else (InjectedFault(cause, injector, 40 * NS, 60 * NS),)
+    kind = RunKind.FAULT_FREE if cause is None else RunKind.FAULT
     facts = Facts(
         name=name, kind=kind, workload=workload, intensity=intensity if faults else "", seed=seed,
         negative="", rising=False, faults=faults, calm_from_ns=CALM_S * NS, subjects=(SUBJECT,),
@@ -88,7 +88,7 @@ def made_up_run(
     for second in range(1, seconds + 1):
         struck = cause if faults and 40 < second <= 60 else None
         frames.append(_frame(second, struck, strength, drawn))
-    return Run(facts, tuple(frames))
+    return RecordedRun(facts, tuple(frames))
 
 
 def _frame(second: int, cause: Cause | None, strength: float, drawn: np.random.Generator) -> Frame:

@@ -27,7 +27,7 @@ from collectors.gpu_calls.counts import (
 from collectors.gpu_calls.governor import Period
 from collectors.gpu_calls.periods import Collected
 from collectors.gpu_calls.table import ProbeTable
-from collectors.records.gpu_calls import Direction, GpuCalls, Group, Identity
+from collectors.records.gpu_calls import Direction, GpuCalls, ProbeGroup, ProcessLabels
 from collectors.records.process import ProcessKey
 
 RECORDED: Final = Path(__file__).parent / "local" / "probe_drains.json"
@@ -64,9 +64,9 @@ def load(found: Mapping[str, Any]) -> ProbeDrain:
 def played(drains: list[ProbeDrain], share: float = 1.0) -> Iterator[GpuCalls]:
     """Make local records of drains, as the source does; `share` below 1: as if in turns."""
     begin, end = drains[0].begun_ns, drains[-1].begun_ns + drains[-1].span_ns
-    groups = frozenset(Group)
+    groups = frozenset(ProbeGroup)
     period = Period(begin, end, groups, frozenset(), (), (), 1.0, 0.002)
-    shares = dict.fromkeys(Group, share)
+    shares = dict.fromkeys(ProbeGroup, share)
     names = {(row.process, row.kernel): _NAMES.get(row.kernel, _OTHER)
              for drain in drains for row in drain.launches}  # fmt: skip
     records = CallRecords(ProbeTable.load(), _identity, lambda _process: False)
@@ -78,8 +78,8 @@ def recorded() -> list[ProbeDrain]:
     return [load(one) for one in json.loads(RECORDED.read_text())]
 
 
-def _identity(process: ProcessKey) -> Identity:
-    return Identity(f"python3-{process.pid % 10}", application="llm_training")
+def _identity(process: ProcessKey) -> ProcessLabels:
+    return ProcessLabels(f"python3-{process.pid % 10}", application="llm_training")
 
 
 def _row(name: str, values: list[Any]) -> Any:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from privacy.plan import Plan, PlannedSection, PlannedTask
 from simulator.engine.exact import ExactEngine
-from simulator.engine.exact_parties import Parties
+from simulator.engine.exact_parties import ExactParties
 from simulator.engine.masked import MaskedEngine
 from simulator.engine.noise import NoiseEngine
 from simulator.engine.port import EngineSettings, Noise, RowSource, WindowOutcome
@@ -61,7 +61,7 @@ class SmallFleet:
 
     def __post_init__(self) -> None:
         self.model = FleetModel(self.scenario, CATALOGUE)
-        self.parties = Parties()
+        self.parties = ExactParties()
         self.span = self.scenario.start_s, self.scenario.end_s
         (self.task,) = fleet_tasks(
             self.planned, CATALOGUE, self.model.inventory, self.span, self.parties.public_keys

@@ -21,18 +21,18 @@ from collectors.records.activity import (
 )
 from collectors.records.gpu_calls import (
     CopyCalls,
-    Counted,
+    CountedCalls,
     Direction,
     GpuCalls,
-    Group,
-    Identity,
+    ProbeGroup,
     ProcessCalls,
+    ProcessLabels,
     WaitCalls,
 )
 from collectors.records.process import ProcessKey
 from diagnosis.frames.frame import FINE_BINS, Frame, Steps, Subject
 from diagnosis.frames.framer import Framer
-from diagnosis.frames.places import Place, Places
+from diagnosis.frames.places import Places, ProcessPlace
 from diagnosis.frames.signals import FINE, SIGNALS, Scope, of_scope
 
 MS: Final = 1_000_000
@@ -101,17 +101,17 @@ def reading(
 
 def gpu_calls(pid: int = 7, share: float = 1.0) -> GpuCalls:
     """Launches, waits and copies to the device of one process."""
-    copies = (CopyCalls(Direction.HOST_TO_DEVICE, Counted.exactly(4), 4_000, ()),)
+    copies = (CopyCalls(Direction.HOST_TO_DEVICE, CountedCalls.exactly(4), 4_000, ()),)
     one = ProcessCalls(
-        ProcessKey(pid, 0), Identity("python3"), Counted(50, 100.0, 0.0, share),
-        WaitCalls(Counted.exactly(3), 250 * MS), copies,
+        ProcessKey(pid, 0), ProcessLabels("python3"), CountedCalls(50, 100.0, 0.0, share),
+        WaitCalls(CountedCalls.exactly(3), 250 * MS), copies,
     )  # fmt: skip
-    return GpuCalls(T0, S, (one,), (), {Group.COPY: share})
+    return GpuCalls(T0, S, (one,), (), {ProbeGroup.COPY: share})
 
 
 def framer(places: Mapping[int, str] | None = None, **settings: object) -> Framer:
     """A framer whose processes live in these cgroups, and are alive; its first base is T0."""
-    known = {pid: Place(path, f"p{pid}") for pid, path in (places or {}).items()}
+    known = {pid: ProcessPlace(path, f"p{pid}") for pid, path in (places or {}).items()}
     made = Framer(places=Places(known.get), alive=lambda _pid: True, **settings)  # type: ignore[arg-type]
     assert made.frame(T0) is None
     return made

@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
 )
 
 from edge_agent.config import TransportSection
-from pointillist.broker.local import Running
+from pointillist.broker.local import RunningBroker
 from tests.agent_live import Surroundings, announce, surroundings
 from transport.kafka_settings import KafkaSettings
 from transport.opening import Side, open_transport
@@ -31,7 +31,9 @@ REJOIN_TRIES = 5
 REJOIN_PAUSE_S = 2.0
 
 
-def plain_settings(broker: Running, prefix: str = "", timeout_s: float = 5.0) -> KafkaSettings:
+def plain_settings(
+    broker: RunningBroker, prefix: str = "", timeout_s: float = 5.0
+) -> KafkaSettings:
     """The loopback port: an administrator."""
     return KafkaSettings(
         (broker.bootstrap,), prefix=prefix, idle_read_s=0.1, timeout_s=timeout_s, lease_s=6.0
@@ -47,7 +49,7 @@ def fresh_prefix() -> str:
 class SecurePort:
     """The port with TLS and SASL; users get a password file in `folder`."""
 
-    broker: Running
+    broker: RunningBroker
     folder: Path
     prefix: str
 
@@ -79,7 +81,7 @@ class SecurePort:
         )
 
 
-def add_users(broker: Running, *users: str) -> None:
+def add_users(broker: RunningBroker, *users: str) -> None:
     """Give users a SCRAM password: their name and `-secret`."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     how = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)

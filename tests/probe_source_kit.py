@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from collectors.devices.users import GpuUsers
-from collectors.gpu_calls.governor import Settings
+from collectors.gpu_calls.governor import GovernorSettings
 from collectors.gpu_calls.gpu_places import GpuPlaces
 from collectors.gpu_calls.gpu_probes import GpuProbesSource
 from collectors.gpu_calls.settings import ProbesSection
@@ -101,7 +101,7 @@ def watching(
     *,
     gpus: int = 1,
     users: Mapping[int, list[int]] | None = None,
-    governor: Settings | None = None,
+    governor: GovernorSettings | None = None,
     settings: ProbesSection | None = None,
     symbols: Path | None = None,
     loader: str = "auto",

@@ -20,7 +20,7 @@ from collectors.gpu_calls.limits import ProbeLimits
 from collectors.gpu_calls.plan import Attachment, plan_file
 from collectors.gpu_calls.programs import GpuPrograms
 from collectors.gpu_calls.table import ProbeTable
-from collectors.records.gpu_calls import Group
+from collectors.records.gpu_calls import ProbeGroup
 
 STUBS = Path(__file__).parent / "probes" / "stubs"
 PUSH = ("-fno-omit-frame-pointer", "-fcf-protection=none")
@@ -86,7 +86,7 @@ class Probed:
     drains: list[ProbeDrain] = field(default_factory=list)
     _files: int = 0
 
-    def attach(self, path: Path, *leave_out: Group) -> int:
+    def attach(self, path: Path, *leave_out: ProbeGroup) -> int:
         """Attach every group but some to a file; give its index."""
         self._files += 1
         self.programs.attach(self._files, str(path), attachments(path, self.table, *leave_out))
@@ -111,9 +111,9 @@ class Probed:
             found[row.call] += getattr(row, column)
         return +found
 
-    def hits(self) -> Counter[Group]:
+    def hits(self) -> Counter[ProbeGroup]:
         """Probe hits by group."""
-        found: Counter[Group] = Counter()
+        found: Counter[ProbeGroup] = Counter()
         for (file_group, _), count in (hit for d in self.drains for hit in d.hits.items()):
             found[file_group.group] += count
         return found
@@ -124,7 +124,7 @@ def now_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
-def attachments(path: Path, table: ProbeTable, *leave_out: Group) -> list[Attachment]:
+def attachments(path: Path, table: ProbeTable, *leave_out: ProbeGroup) -> list[Attachment]:
     """Plan a file."""
     with path.open("rb") as file:
         plan = plan_file(ElfFile.read(file), table, path.name)

@@ -11,8 +11,8 @@ from pathlib import Path
 from pointillist.cli import main
 from pointillist.demo import summary
 from pointillist.demo.fleet import DemoFleet
-from pointillist.demo.processes import Child, Family
-from pointillist.demo.tally import Tally
+from pointillist.demo.processes import Family, RoleProcess
+from pointillist.demo.tally import DemoTally
 from tests.recording_slice import FILE
 from transport.kafka_settings import KafkaSettings
 from transport.opening import Side, choose, open_transport
@@ -22,13 +22,13 @@ from wire.topics import RELEASES
 _start, _summarise = Family.start, summary.summarise
 
 
-def _recorded(self: Family, name: str, *module: str) -> Child:
+def _recorded(self: Family, name: str, *module: str) -> RoleProcess:
     if module[0] == "simulator.slice_process":
         module = ("tests.recording_slice", *module[1:])
     return _start(self, name, *module)
 
 
-def _read_releases(fleet: DemoFleet, tally: Tally) -> summary.Summary:
+def _read_releases(fleet: DemoFleet, tally: DemoTally) -> summary.Summary:
     broker, folders = fleet.options.kafka, fleet.folders
     where = (
         choose(None, None, KafkaSettings((broker,)))

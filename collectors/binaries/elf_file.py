@@ -11,7 +11,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 from . import entry_class
 from .elf_bytes import ElfBytes, ElfError
-from .elf_layout import DYNAMIC_SYMBOLS, SYMBOLS, Layout, Machine, Section, read_layout
+from .elf_layout import DYNAMIC_SYMBOLS, SYMBOLS, ElfSection, Layout, Machine, read_layout
 from .elf_notes import UsdtProbe, build_id, usdt_probes
 from .elf_symbols import defined_functions, file_offsets, named, string_section, undefined_names
 from .entry_class import EntryClass
@@ -93,12 +93,12 @@ class ElfFile:
                     self.disorder.append(str(error))
         return False
 
-    def symbol_tables(self) -> list[Section]:
+    def symbol_tables(self) -> list[ElfSection]:
         """Give the sections that hold symbols, .symtab first: of each kind the first.
 
         No linker makes a second; a header may name the same bytes 65,535 times.
         """
-        first: dict[int, Section] = {}
+        first: dict[int, ElfSection] = {}
         for section in self.layout.sections:
             if section.kind in _TABLES:
                 first.setdefault(section.kind, section)
@@ -115,7 +115,7 @@ class ElfFile:
         """Give up to 16 bytes at an offset of the file."""
         return self._content.read_up_to(offset, entry_class.LONGEST_INSTRUCTION)
 
-    def _functions(self, section: Section, beginnings: tuple[bytes, ...]) -> Iterator[Function]:
+    def _functions(self, section: ElfSection, beginnings: tuple[bytes, ...]) -> Iterator[Function]:
         what = _TABLES[section.kind]
         rows = defined_functions(self._content, self.layout, section, what)
         offsets = file_offsets(self.layout, rows["value"])

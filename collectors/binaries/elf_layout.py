@@ -50,7 +50,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class ElfSection:
     """One section header; `link` is the index of the section it refers to."""
 
     name: str
@@ -69,7 +69,7 @@ class Layout:
     machine: Machine
     executable: bool
     segments: tuple[Segment, ...]
-    sections: tuple[Section, ...]
+    sections: tuple[ElfSection, ...]
 
     def file_offset(self, address: int, code: bool = True) -> int | None:
         """Give where a virtual address stands in the file; None outside the loaded bytes.
@@ -97,7 +97,7 @@ class Layout:
             if part.kind == _LOAD and part.flags & _MAY_EXECUTE
         ]
 
-    def section(self, name: str) -> Section | None:
+    def section(self, name: str) -> ElfSection | None:
         """Find the first section of a name that has bytes in the file."""
         return next((s for s in self.sections if s.name == name and s.kind != _NO_BITS), None)
 
@@ -131,7 +131,7 @@ def read_layout(content: ElfBytes) -> Layout:
 
 def _sections(
     content: ElfBytes, first: int, size: int, count: int, names: int
-) -> tuple[Section, ...]:
+) -> tuple[ElfSection, ...]:
     """Read the section headers; () where they are missing or cut off, as programs run without."""
     whole = first + count * _SECTION.size <= content.size
     if not first or size != _SECTION.size or not 0 <= names < count <= _MOST_SECTIONS or not whole:
@@ -140,7 +140,7 @@ def _sections(
     rows = list(_SECTION.iter_unpack(raw))
     texts = content.read_up_to(rows[names][4], min(rows[names][5], 16 << 20))
     return tuple(
-        Section(_text(texts, row[0]), row[1], row[3], row[4], row[5], row[6], row[9])
+        ElfSection(_text(texts, row[0]), row[1], row[3], row[4], row[5], row[6], row[9])
         for row in rows
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .elf_bytes import ElfBytes, ElfError
-from .elf_layout import Layout, Section
+from .elf_layout import ElfSection, Layout
 
 _SYMBOL: Final = np.dtype(
     [
@@ -32,7 +32,7 @@ _WINDOW: Final = 4 << 20
 Columns = NDArray[np.void]
 
 
-def read_symbols(content: ElfBytes, section: Section, what: str) -> Iterator[Columns]:
+def read_symbols(content: ElfBytes, section: ElfSection, what: str) -> Iterator[Columns]:
     """Yield the rows of a symbol table in pieces of 65,536. Raises ElfError."""
     count = section.size // _SYMBOL.itemsize
     if section.entry_size != _SYMBOL.itemsize or count > _MOST_SYMBOLS:
@@ -46,7 +46,7 @@ def read_symbols(content: ElfBytes, section: Section, what: str) -> Iterator[Col
         yield np.frombuffer(content.read(offset, rows * _SYMBOL.itemsize, what), _SYMBOL)
 
 
-def defined_functions(content: ElfBytes, layout: Layout, section: Section, what: str) -> Columns:
+def defined_functions(content: ElfBytes, layout: Layout, section: ElfSection, what: str) -> Columns:
     """Give the rows that define a function in executable bytes of the file. Raises ElfError."""
     kept = [np.zeros(0, _SYMBOL)]
     for rows in read_symbols(content, section, what):
@@ -58,7 +58,7 @@ def defined_functions(content: ElfBytes, layout: Layout, section: Section, what:
     return np.concatenate(kept)
 
 
-def all_functions(content: ElfBytes, section: Section) -> Columns:
+def all_functions(content: ElfBytes, section: ElfSection) -> Columns:
     """Give the rows that define a function, also where its bytes are in another file.
 
     Raises ElfError.
@@ -80,7 +80,7 @@ def file_offsets(layout: Layout, addresses: NDArray[np.uint64]) -> NDArray[np.ui
 
 
 def undefined_names(
-    content: ElfBytes, layout: Layout, section: Section, beginnings: tuple[bytes, ...]
+    content: ElfBytes, layout: Layout, section: ElfSection, beginnings: tuple[bytes, ...]
 ) -> Iterator[bytes]:
     """Yield the names that a file asks of others and that begin so. Raises ElfError.
 
@@ -92,7 +92,7 @@ def undefined_names(
         yield from (name for _, name in named(content, strings, asked, beginnings))
 
 
-def string_section(layout: Layout, section: Section) -> Section:
+def string_section(layout: Layout, section: ElfSection) -> ElfSection:
     """Give the section that holds a symbol table's names. Raises ElfError."""
     if not 0 < section.link < len(layout.sections):
         raise ElfError(f"expected a string table for {section.name}, got section {section.link}")
@@ -100,7 +100,7 @@ def string_section(layout: Layout, section: Section) -> Section:
 
 
 def named(
-    content: ElfBytes, strings: Section, rows: Columns, beginnings: tuple[bytes, ...] = (b"",)
+    content: ElfBytes, strings: ElfSection, rows: Columns, beginnings: tuple[bytes, ...] = (b"",)
 ) -> Iterator[tuple[int, bytes]]:
     """Yield (row, name), in the order of the string table, of which 4 MiB are held at a time.
 

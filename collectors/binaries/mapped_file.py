@@ -24,7 +24,7 @@ _DELETED: Final = " (deleted)"
 _OVERLAY: Final = 0x794C7630
 
 
-class Identity(NamedTuple):
+class FileIdentity(NamedTuple):
     """A file under any mount, such as an image's layer under two containers, and its state."""
 
     inode: int
@@ -69,9 +69,9 @@ class MappedFile:
             os.close(self.fd)
             self.fd = -1
 
-    def _look(self) -> Identity:
+    def _look(self) -> FileIdentity:
         found = os.fstat(self.fd)
-        return Identity(found.st_ino, found.st_size, found.st_mtime_ns)
+        return FileIdentity(found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def open_mapped(

@@ -37,7 +37,7 @@ class Element(ctypes.Structure):
     )
 
 
-class Batch(ctypes.Structure):
+class MapBatch(ctypes.Structure):
     """bpf_attr of the commands on a batch."""
 
     _fields_ = (
@@ -75,7 +75,7 @@ class _Room:
         self._cursor = np.zeros(max(table.key_bytes, 8), np.uint8)
         self.cursor = self._cursor.ctypes.data
         places = self.keys.ctypes.data, self.values.ctypes.data
-        self.batch = Batch(0, self.cursor, *places, rows, table.fd)
+        self.batch = MapBatch(0, self.cursor, *places, rows, table.fd)
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from collectors.records.gap import Gap, GapKind
 
 from .answers import AnswerRefused, receive
 from .cuda import Cuda, CudaError, CudaMissing
-from .nursery import Nursery, NurseryClosed
+from .spawner import Spawner, SpawnerClosed
 
 COPY_BYTES: Final = 64 << 20
 """Of pinned host memory and of the GPU's: 1.2 ms of a PCIe 5.0 link, 2,000 times a copy's start."""
@@ -73,7 +73,7 @@ def measure(gpu_uuid: str, *, copy_bytes: int = COPY_BYTES, pci: Path = _PCI) ->
 
 def measure_all(
     gpu_uuids: Iterable[str],
-    nursery: Nursery,
+    spawner: Spawner,
     *,
     deadline_s: float = DEADLINE_S,
     budget_s: float = BUDGET_S,
@@ -87,16 +87,16 @@ def measure_all(
         if left_s <= 0:
             found.append(Gap(GapKind.FAILED, f"not reached in {budget_s:g} s"))
             continue
-        found.append(_in_child(nursery, partial(task, gpu_uuid), left_s))
+        found.append(_in_child(spawner, partial(task, gpu_uuid), left_s))
     return found
 
 
 def _in_child(
-    nursery: Nursery, task: Callable[[], Bandwidth | Gap], left_s: float
+    spawner: Spawner, task: Callable[[], Bandwidth | Gap], left_s: float
 ) -> Bandwidth | Gap:
     try:
-        child = nursery.start(partial(_answer, task))
-    except NurseryClosed as error:
+        child = spawner.start(partial(_answer, task))
+    except SpawnerClosed as error:
         return Gap(GapKind.FAILED, str(error))
     try:
         if not child.connection.poll(left_s):

@@ -1,6 +1,6 @@
 """Reads with a deadline: a driver that hangs costs a child process, never the agent.
 
-The child comes from a nursery (`nursery.py`), which the agent makes before it opens its key.
+The child comes from a spawner (`spawner.py`), which the agent makes before it opens its key.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collectors.boot_clock import boottime_ns
 from collectors.records.gap import Gap, GapKind
 
 from .answers import AnswerRefused, receive
-from .nursery import Child, Nursery, NurseryClosed
 from .port import DeviceReader, DeviceReading, DevicesUnavailable, Field, Inventory, all_gaps
+from .spawner import Child, Spawner, SpawnerClosed
 
 QUIET_S: Final = 60.0
 """How long a device that did not answer is left alone: a driver in trouble needs no more calls."""
@@ -35,7 +35,7 @@ class BoundedReader:
     def __init__(
         self,
         make: Callable[[], DeviceReader],
-        nursery: Nursery | None = None,
+        spawner: Spawner | None = None,
         *,
         deadline_s: float = 2.0,
         start_s: float = START_S,
@@ -45,7 +45,7 @@ class BoundedReader:
         """Take how to make a reader (called in the child) and how long things may take.
 
         make         can be pickled
-        nursery      where children come from; None: one of its own, for a process without keys
+        spawner      where children come from; None: one of its own, for a process without keys
         deadline_s   one look at one device
         start_s      until the driver is open: a driver without persistence wakes its GPUs first
         """
@@ -56,8 +56,8 @@ class BoundedReader:
         self._begun_ns = 0
         self._quiet_ns = int(quiet_s * 1e9)
         self._boottime_ns = boottime_ns
-        self._nursery = nursery
-        self._own: Nursery | None = None
+        self._spawner = spawner
+        self._own: Spawner | None = None
         self._child: Child | None = None
         self._quiet_until_ns: dict[int, int] = {}
         self._ids: dict[int, str] = {}
@@ -78,7 +78,7 @@ class BoundedReader:
         self.close()
         try:
             self._begin()
-        except NurseryClosed as error:
+        except SpawnerClosed as error:
             raise DevicesUnavailable(str(error)) from None
         answer = self._answer(self._start_s)
         if isinstance(answer, Inventory):
@@ -140,10 +140,10 @@ class BoundedReader:
         return all_gaps(index, fields, gap, self._boottime_ns(), known)
 
     def _begin(self) -> None:
-        nursery = self._nursery or self._own
-        if nursery is None:
-            nursery = self._own = Nursery()
-        self._child, self._opened = nursery.start(partial(_serve, self._make)), False
+        spawner = self._spawner or self._own
+        if spawner is None:
+            spawner = self._own = Spawner()
+        self._child, self._opened = spawner.start(partial(_serve, self._make)), False
         self._begun_ns = self._boottime_ns()
 
     def _begun_again(self) -> Gap | None:
@@ -151,7 +151,7 @@ class BoundedReader:
         if self._child is None:
             try:
                 self._begin()
-            except NurseryClosed as error:
+            except SpawnerClosed as error:
                 return Gap(GapKind.FAILED, str(error))
         if self._opened:
             return None

@@ -18,7 +18,6 @@ from collectors.records.gap import GapKind
 
 from .amdgpu import AmdgpuReader
 from .bounded import BoundedReader
-from .nursery import Nursery
 from .nvml import NvmlReader
 from .port import (
     QUICK,
@@ -30,6 +29,7 @@ from .port import (
     Field,
     Inventory,
 )
+from .spawner import Spawner
 from .users import GpuUsers
 
 SWEEP_NS: Final = 1_000_000_000
@@ -73,17 +73,17 @@ class DevicesSource:
         self,
         readers: Iterable[_Reads] | None = None,
         *,
-        nursery: Nursery | None = None,
+        spawner: Spawner | None = None,
         users: GpuUsers | None = None,
     ) -> None:
         """Take the readers to try in turn (None: NVML, then amdgpu); the first that opens serves.
 
-        nursery     where the children of those two come from; None: from this process
+        spawner     where the children of those two come from; None: from this process
         users       told who uses which GPU
         The index of a device is its place in the reader's order, as in the configuration's `gpus`.
         """
         self._users = users
-        self._choices = list(readers) if readers is not None else default_readers(nursery)
+        self._choices = list(readers) if readers is not None else default_readers(spawner)
         self._reader: _Reads | None = None
         self._devices = self._first = self._turn = 0
         self._cheap = False
@@ -242,7 +242,7 @@ def observations(reading: DeviceReading) -> Iterator[Observation]:
         yield Observation("gpu_temperature", "", max(0, values[Field.TEMPERATURE]), at_ns)
 
 
-def default_readers(nursery: Nursery | None = None) -> list[_Reads]:
+def default_readers(spawner: Spawner | None = None) -> list[_Reads]:
     """Give this host's readers, each behind a deadline."""
     makers: tuple[Callable[[], NvmlReader | AmdgpuReader], ...] = (NvmlReader, AmdgpuReader)
-    return [BoundedReader(make, nursery, deadline_s=1.0) for make in makers]
+    return [BoundedReader(make, spawner, deadline_s=1.0) for make in makers]

@@ -14,7 +14,7 @@ from .machine_types import MachineType
 from .port import DeviceReading, Field, Inventory
 
 
-class Verdict(StrEnum):
+class HealthVerdict(StrEnum):
     PASS = "pass"  # noqa: S105 (no password)
     FAIL = "fail"
     UNKNOWN = "unknown"
@@ -22,15 +22,15 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class HealthRow:
     """One check of the table."""
 
     check: str
-    verdict: Verdict
+    verdict: HealthVerdict
     reason: str
 
 
-Complaint = tuple[Verdict, str]
+Complaint = tuple[HealthVerdict, str]
 
 _LOST: Final = (GapKind.UNPLUGGED, GapKind.TIMED_OUT, GapKind.LEFT_ALONE, GapKind.DAMAGED)
 """A GPU that is gone, hangs or is hurt fails what is asked of it; other gaps say nothing."""
@@ -46,7 +46,7 @@ def check_node(
     xids: Sequence[tuple[str, int]] | Gap,
     machine: MachineType,
     bandwidths: Sequence[Bandwidth | Gap] | None = None,
-) -> list[Row]:
+) -> list[HealthRow]:
     """Fill the table.
 
     inventory   what the driver said, or why it said nothing
@@ -54,7 +54,7 @@ def check_node(
     bandwidths  of each reading's GPU; None: nobody measured
     """
     if isinstance(inventory, Gap):
-        return [Row("driver", Verdict.FAIL, inventory.reason)]
+        return [HealthRow("driver", HealthVerdict.FAIL, inventory.reason)]
     rows = [_count(inventory, readings, machine), _driver(inventory)]
     for name, fields, judge in _CHECKS:
         rows.append(_each(name, fields, judge, readings, machine))
@@ -63,19 +63,21 @@ def check_node(
     return rows
 
 
-def _count(inventory: Inventory, readings: Sequence[DeviceReading], machine: MachineType) -> Row:
+def _count(
+    inventory: Inventory, readings: Sequence[DeviceReading], machine: MachineType
+) -> HealthRow:
     answering = sum(reading.answered for reading in readings)
     expected = inventory.devices if machine.gpu_count is None else machine.gpu_count
     good = answering == inventory.devices == expected and expected > 0
-    verdict = Verdict.PASS if good else Verdict.FAIL
+    verdict = HealthVerdict.PASS if good else HealthVerdict.FAIL
     reason = f"{answering} of {inventory.devices} answer, {expected} expected"
-    return Row("gpu_count", verdict, reason)
+    return HealthRow("gpu_count", verdict, reason)
 
 
-def _driver(inventory: Inventory) -> Row:
+def _driver(inventory: Inventory) -> HealthRow:
     if isinstance(inventory.driver, Gap):
-        return Row("driver", Verdict.UNKNOWN, inventory.driver.reason)
-    return Row("driver", Verdict.PASS, inventory.driver)
+        return HealthRow("driver", HealthVerdict.UNKNOWN, inventory.driver.reason)
+    return HealthRow("driver", HealthVerdict.PASS, inventory.driver)
 
 
 def _each(
@@ -84,44 +86,44 @@ def _each(
     judge: Callable[[dict[Field, int], MachineType], str | None],
     readings: Sequence[DeviceReading],
     machine: MachineType,
-) -> Row:
+) -> HealthRow:
     """Judge every GPU; the worst verdict is the row's, with each GPU that has it."""
-    complaints: list[tuple[Verdict, str]] = []
+    complaints: list[tuple[HealthVerdict, str]] = []
     for reading in readings:
         gaps = [reading.fields[f] for f in fields if isinstance(reading.fields.get(f), Gap)]
         gap = next((gap for gap in gaps if isinstance(gap, Gap)), None)
         if gap is not None:
-            verdict = Verdict.FAIL if gap.kind in _LOST else Verdict.UNKNOWN
+            verdict = HealthVerdict.FAIL if gap.kind in _LOST else HealthVerdict.UNKNOWN
             complaints.append((verdict, f"GPU {reading.index}: {gap.kind}, {gap.reason}"))
             continue
         wrong = judge(reading.values, machine)
         if wrong is not None:
-            complaints.append((Verdict.FAIL, f"GPU {reading.index}: {wrong}"))
+            complaints.append((HealthVerdict.FAIL, f"GPU {reading.index}: {wrong}"))
     return _row(name, complaints, f"{len(readings)} GPUs")
 
 
-def _row(name: str, complaints: Iterable[Complaint], good: str) -> Row:
+def _row(name: str, complaints: Iterable[Complaint], good: str) -> HealthRow:
     said = list(complaints)
-    for verdict in (Verdict.FAIL, Verdict.UNKNOWN):
+    for verdict in (HealthVerdict.FAIL, HealthVerdict.UNKNOWN):
         reasons = [reason for one, reason in said if one is verdict]
         if reasons:
-            return Row(name, verdict, "; ".join(reasons))
-    return Row(name, Verdict.PASS, good)
+            return HealthRow(name, verdict, "; ".join(reasons))
+    return HealthRow(name, HealthVerdict.PASS, good)
 
 
 def _xid(
     xids: Sequence[tuple[str, int]] | Gap, readings: Sequence[DeviceReading], machine: MachineType
-) -> Row:
+) -> HealthRow:
     complaints: list[Complaint] = []
     if isinstance(xids, Gap):
-        complaints.append((Verdict.UNKNOWN, xids.reason))
+        complaints.append((HealthVerdict.UNKNOWN, xids.reason))
     else:
         bad = sorted({(address, code) for address, code in xids if code in machine.xids})
-        complaints += [(Verdict.FAIL, f"XID {code} of {address}") for address, code in bad]
+        complaints += [(HealthVerdict.FAIL, f"XID {code} of {address}") for address, code in bad]
     for reading in readings:
         last = reading.values.get(Field.XID_LAST, 0)
         if last in machine.xids:
-            complaints.append((Verdict.FAIL, f"GPU {reading.index}: XID {last}"))
+            complaints.append((HealthVerdict.FAIL, f"GPU {reading.index}: XID {last}"))
     return _row("xid", complaints, "none in the kernel's log")
 
 
@@ -136,28 +138,28 @@ def _bandwidth(
     readings: Sequence[DeviceReading],
     bandwidths: Sequence[Bandwidth | Gap] | None,
     machine: MachineType,
-) -> Row:
+) -> HealthRow:
     """Hold each GPU's way against its type's limit, or against its own link at its widest."""
     if bandwidths is None:
         limit = f"; at least {machine.host_gb_per_s} GB/s is expected"
         reason = "not measured: --active does" + (limit if machine.host_gb_per_s else "")
-        return Row(name, Verdict.UNKNOWN, reason)
+        return HealthRow(name, HealthVerdict.UNKNOWN, reason)
     complaints: list[Complaint] = []
     measured: list[float] = []
     for reading, one in zip(readings, bandwidths, strict=True):
         if isinstance(one, Gap):
-            verdict = Verdict.FAIL if one.kind in _LOST else Verdict.UNKNOWN
+            verdict = HealthVerdict.FAIL if one.kind in _LOST else HealthVerdict.UNKNOWN
             complaints.append((verdict, f"GPU {reading.index}: {one.kind}, {one.reason}"))
             continue
         measured.append(_WAYS[name](one) / _GB)
         least = _least_gb_per_s(reading.values, machine)
         said = f"GPU {reading.index}: {measured[-1]:.1f} GB/s"
         if least is None:
-            complaints.append((Verdict.UNKNOWN, f"{said}, and no limit to hold it against"))
+            complaints.append((HealthVerdict.UNKNOWN, f"{said}, and no limit to hold it against"))
         elif measured[-1] < least:
-            complaints.append((Verdict.FAIL, f"{said}, at least {least:.1f} expected"))
+            complaints.append((HealthVerdict.FAIL, f"{said}, at least {least:.1f} expected"))
     if not readings:
-        complaints.append((Verdict.UNKNOWN, "no GPU"))
+        complaints.append((HealthVerdict.UNKNOWN, "no GPU"))
     slowest = f"{min(measured, default=0):.1f} to {max(measured, default=0):.1f} GB/s"
     return _row(name, complaints, f"{len(readings)} GPUs, {slowest}")
 

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from collectors.bpf import bcc
 from collectors.bpf.bpf_statistics import BpfStatistics
 from collectors.bpf.cgroup_names import CgroupNames
 from collectors.port import Absence, SourceUnavailable
@@ -97,12 +98,15 @@ class EbpfSource:
     def _choose(self) -> tuple[Callable[[], HostPrograms] | None, str | None]:
         """Give the loader that can serve, or why none can."""
         reasons: list[str] = []
-        for name, module in (("libbpf", ebpf_libbpf), ("bcc", ebpf_bcc)):
+        for name, unavailable, load in (
+            ("libbpf", ebpf_libbpf.unavailable, ebpf_libbpf.load),
+            ("bcc", bcc.unavailable, ebpf_bcc.load),
+        ):
             if self._loader not in {"auto", name}:
                 continue
-            reason = module.unavailable()
+            reason = unavailable()
             if reason is None:
-                return partial(module.load, self._limits), None
+                return partial(load, self._limits), None
             reasons.append(reason)
         return None, "; ".join(reasons)
 

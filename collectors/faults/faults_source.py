@@ -24,7 +24,7 @@ from .scan import look
 from .smart import ReadSmart, read_smart
 from .sweeper import Starter, Sweeper, in_a_thread
 from .sysfs import Tree
-from .tracker import Cleared, Fault, Tracker
+from .tracker import Cleared, HardwareFault, Tracker
 
 SECTION: Final = "hardware_faults"
 SWEEP_NS: Final = 60_000_000_000
@@ -176,7 +176,7 @@ class FaultsSource:
             yield _table("fault_gaps", grown, begun_ns, now_ns - begun_ns)
 
 
-def _told(faults: Iterable[Fault], cleared: Iterable[Cleared], now_ns: int) -> Records:
+def _told(faults: Iterable[HardwareFault], cleared: Iterable[Cleared], now_ns: int) -> Records:
     for fault in faults:
         yield Observation(SECTION, fault.cell, 1, now_ns)
         yield HostEvent(fault.name, fault.subject, fault.detail, now_ns)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from collectors.devices.health import Row, Verdict
+from collectors.devices.health import HealthRow, HealthVerdict
 
 from .port import Count, Finding, Miss, State
 
@@ -21,7 +21,7 @@ _ROWS: Final = (
 )
 
 
-def check_host(found: Mapping[str, Sequence[Finding]]) -> list[Row]:
+def check_host(found: Mapping[str, Sequence[Finding]]) -> list[HealthRow]:
     """Judge each part of a host; what was not read never passes.
 
     found       findings by part, as `probes` names them
@@ -29,16 +29,18 @@ def check_host(found: Mapping[str, Sequence[Finding]]) -> list[Row]:
     return [_row(check, found.get(part, ())) for part, check in _ROWS]
 
 
-def _row(check: str, found: Sequence[Finding]) -> Row:
+def _row(check: str, found: Sequence[Finding]) -> HealthRow:
     failed = [reason for one in found if (reason := _complaint(one))]
     if failed:
-        return Row(check, Verdict.FAIL, "; ".join(failed))
+        return HealthRow(check, HealthVerdict.FAIL, "; ".join(failed))
     missed = [one for one in found if isinstance(one, Miss)]
     if missed:
-        return Row(check, Verdict.UNKNOWN, f"{missed[0].subject}: {missed[0].gap.reason}")
+        return HealthRow(
+            check, HealthVerdict.UNKNOWN, f"{missed[0].subject}: {missed[0].gap.reason}"
+        )
     if not found:
-        return Row(check, Verdict.UNKNOWN, "nothing to read here")
-    return Row(check, Verdict.PASS, f"{len({one.subject for one in found})} devices")
+        return HealthRow(check, HealthVerdict.UNKNOWN, "nothing to read here")
+    return HealthRow(check, HealthVerdict.PASS, f"{len({one.subject for one in found})} devices")
 
 
 def _complaint(found: Finding) -> str | None:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Final
 
 from collectors.kernel_log.kernel_log import KMSG, KernelLog, LogRecord
-from collectors.kernel_log.log_rules import BY_PCI_CLASS, Rules, Sign, load_rules
+from collectors.kernel_log.log_rules import BY_PCI_CLASS, LogRules, Sign, load_rules
 
 from .machine_check import MachineChecks
 from .network import FOLDER, switched_on
 from .pcie import ADDRESS, OTHER_CLASS, class_of
 from .sysfs import Tree
-from .tracker import Cleared, Fault
+from .tracker import Cleared, HardwareFault
 
 MOST_READS: Final = 1_000
 """Records read at a time: /dev/kmsg gives one a read, and keeps the rest for the next time."""
@@ -33,7 +33,7 @@ class LogSigns:
         """Open the log at its end. Raises OSError."""
         self._tree = tree
         self._log = KernelLog(log, from_now=True)
-        self._rules: Rules = load_rules()
+        self._rules: LogRules = load_rules()
         self._checks = MachineChecks()
         self._told: OrderedDict[Sign, int] = OrderedDict()
         self.suppressed = 0
@@ -48,16 +48,16 @@ class LogSigns:
             "log_faults_suppressed": self.suppressed,
         }
 
-    def read(self, now_ns: int) -> tuple[list[Fault], list[Cleared]]:
+    def read(self, now_ns: int) -> tuple[list[HardwareFault], list[Cleared]]:
         """Give what was logged since the last call. Raises OSError."""
-        faults: list[Fault] = []
+        faults: list[HardwareFault] = []
         cleared: list[Cleared] = []
         for sign in self._fresh(self._signs(self._log.read(MOST_READS)), now_ns):
             if sign.cell is None:
                 cleared.append(Cleared(sign.name, sign.subject))
             else:
                 cell = self._class(sign.subject) if sign.cell == BY_PCI_CLASS else sign.cell
-                faults.append(Fault(cell, sign.name, sign.subject, "kernel log"))
+                faults.append(HardwareFault(cell, sign.name, sign.subject, "kernel log"))
         return faults, cleared
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class HardwareFault:
     """A fault to report: its class, and for this host's own eyes what it is."""
 
     cell: str
@@ -45,7 +45,7 @@ class News:
     growth      counter -> new errors since the look before, only those that grew
     """
 
-    faults: tuple[Fault, ...]
+    faults: tuple[HardwareFault, ...]
     cleared: tuple[Cleared, ...]
     growth: dict[Key, int]
 
@@ -73,7 +73,7 @@ class Tracker:
 
     def follow(self, findings: Iterable[Finding], now_ns: int) -> News:
         """Compare a look with the one before it; the first value of a counter is its baseline."""
-        faults: list[Fault] = []
+        faults: list[HardwareFault] = []
         cleared: list[Cleared] = []
         growth: dict[Key, int] = {}
         looked: set[Key] = set()
@@ -112,7 +112,7 @@ class Tracker:
             return found.value + _WRAP - before  # the kernel's 32 bits went round
         return found.value  # set back to zero: what it shows came since
 
-    def _over(self, found: Count, grown: int, now_ns: int) -> list[Fault]:
+    def _over(self, found: Count, grown: int, now_ns: int) -> list[HardwareFault]:
         if found.cell is None:
             return []
         known = self._counters[found.name, found.subject]
@@ -120,9 +120,9 @@ class Tracker:
         known.level, known.at_ns = max(0.0, known.level - leaked) + grown, now_ns
         if known.level <= found.per_day:
             return []
-        return [Fault(found.cell, found.name, found.subject, f"{grown} new")]
+        return [HardwareFault(found.cell, found.name, found.subject, f"{grown} new")]
 
-    def _stands(self, found: State, now_ns: int) -> list[Fault]:
+    def _stands(self, found: State, now_ns: int) -> list[HardwareFault]:
         key = (found.name, found.subject)
         known = self._states.get(key)
         if known is None:
@@ -135,7 +135,7 @@ class Tracker:
         if known.told_ns is not None and now_ns - known.told_ns < REPEAT_NS:
             return []
         known.told_ns = now_ns
-        return [Fault(found.cell, found.name, found.subject, found.detail)]
+        return [HardwareFault(found.cell, found.name, found.subject, found.detail)]
 
     def _ends(self, found: State) -> list[Cleared]:
         known = self._states[found.name, found.subject]

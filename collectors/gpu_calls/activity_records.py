@@ -18,20 +18,20 @@ from collectors.records.activity import (
     Observation,
     scale,
 )
-from collectors.records.gpu_calls import Direction, Group
+from collectors.records.gpu_calls import Direction, ProbeGroup
 from collectors.records.process import ProcessKey
 from wire.catalogue import Catalogue
 
 from .gpu_places import GpuPlaces
-from .meanings import Kind
+from .meanings import CallKind
 from .periods import Collected
 from .table import ProbeTable
 
 NAME: Final = "probes"
 SECTIONS: Final = {
-    "copies": Group.COPY,
-    "collectives": Group.COLLECTIVE,
-    "synchronisation_waits": Group.SYNCHRONISE,
+    "copies": ProbeGroup.COPY,
+    "collectives": ProbeGroup.COLLECTIVE,
+    "synchronisation_waits": ProbeGroup.SYNCHRONISE,
 }
 """Sections of means, and the group of probes that each is filled from."""
 
@@ -103,7 +103,7 @@ class ActivityRecords:
         """
         for one in collected:
             yield from self._activity(one, names)
-            if one.shares[Group.LAUNCH] > 0.0:
+            if one.shares[ProbeGroup.LAUNCH] > 0.0:
                 drain = one.drain
                 end_ns = drain.begun_ns + drain.span_ns
                 for gpu in self.places.watched(probed, end_ns):
@@ -114,8 +114,8 @@ class ActivityRecords:
         self, one: Collected, names: Mapping[tuple[ProcessKey, int], Named]
     ) -> Iterator[KernelActivity]:
         for group, work in (
-            (Group.LAUNCH, self._launches(one, names)),
-            (Group.COPY, self._copies(one)),
+            (ProbeGroup.LAUNCH, self._launches(one, names)),
+            (ProbeGroup.COPY, self._copies(one)),
         ):
             share = one.shares[group]
             if share <= 0.0:
@@ -152,7 +152,7 @@ class ActivityRecords:
                 done.count += row.copies
                 for size_bin, copies in row.log2_bins:
                     done.bins[size_bin] += copies
-        memsets = {row.id for row in self.table.rows if row.kind is Kind.MEMSET}
+        memsets = {row.id for row in self.table.rows if row.kind is CallKind.MEMSET}
         for call in one.drain.calls:
             if call.call in memsets and call.calls and not self.left_out(call.process):
                 place = self._place(call.process, Named("Memset", "memset"), one)

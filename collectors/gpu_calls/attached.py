@@ -12,13 +12,13 @@ from collectors.boot_clock import boottime_ns
 from collectors.bpf.bpf_maps import set_element
 from collectors.bpf.links import UprobeLink
 from collectors.port import SourceUnavailable
-from collectors.records.gpu_calls import FileGroup, Group
+from collectors.records.gpu_calls import FileGroup, ProbeGroup
 
 from . import layout
 from .duty import DutyClock
 from .plan import Attachment
 
-_ENTRIES: Final = {Group.LAUNCH: "gpu_launch", Group.OTHER: "gpu_count"}
+_ENTRIES: Final = {ProbeGroup.LAUNCH: "gpu_launch", ProbeGroup.OTHER: "gpu_count"}
 _MOST_FILES_EVER: Final = 1 << 31
 _MOST_CLOSING: Final = 32
 

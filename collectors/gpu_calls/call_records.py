@@ -16,28 +16,28 @@ from typing import Final, NamedTuple
 from collectors.records.gpu_calls import (
     CollectiveCalls,
     CopyCalls,
-    Counted,
+    CountedCalls,
     Direction,
     ErrorCalls,
     GpuCalls,
-    Group,
-    Identity,
     KernelCalls,
+    ProbeGroup,
     ProcessCalls,
+    ProcessLabels,
     WaitCalls,
 )
 from collectors.records.process import ProcessKey
 
 from .call_tables import CallTables, Names, Shares, Sums, What
 from .estimate import PeriodCount, corrected
-from .meanings import Kind
+from .meanings import CallKind
 from .periods import Collected
 from .table import ProbeTable
 
 _PERIODS: Final = 8
 _MOST_HISTORIES: Final = 4096
 
-_Found = dict[ProcessKey, list[tuple[What, Counted, list[int]]]]
+_Found = dict[ProcessKey, list[tuple[What, CountedCalls, list[int]]]]
 """Rows of one kind by process: what, how many, and the sums."""
 
 
@@ -57,16 +57,16 @@ class CallRecords:
     """
 
     table: ProbeTable
-    identity: Callable[[ProcessKey], Identity]
+    identity: Callable[[ProcessKey], ProcessLabels]
     left_out: Callable[[ProcessKey], bool]
     _tables: CallTables = field(default_factory=CallTables)
-    _histories: OrderedDict[tuple[ProcessKey, Group], deque[_Rate]] = field(
+    _histories: OrderedDict[tuple[ProcessKey, ProbeGroup], deque[_Rate]] = field(
         default_factory=OrderedDict
     )
     _waits: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._waits = frozenset(row.id for row in self.table.rows if row.kind is Kind.WAIT)
+        self._waits = frozenset(row.id for row in self.table.rows if row.kind is CallKind.WAIT)
 
     def of(self, collected: Iterable[Collected], names: Names) -> Iterator[GpuCalls]:
         """Add drains; give the records that are whole now."""
@@ -78,16 +78,16 @@ class CallRecords:
 
     def forget(self, process: ProcessKey) -> None:
         """Forget a process that ended."""
-        for group in Group:
+        for group in ProbeGroup:
             self._histories.pop((process, group), None)
 
     def _record(self, shares: Shares) -> GpuCalls:
         tables = self._tables
-        launches = self._counted(tables.launches, shares, Group.LAUNCH)
-        copies = self._counted(tables.copies, shares, Group.COPY)
-        waits = self._counted(tables.waits, shares, Group.SYNCHRONISE)
-        collectives = self._counted(tables.collectives, shares, Group.COLLECTIVE)
-        errors = self._counted(tables.errors, shares, Group.OTHER)
+        launches = self._counted(tables.launches, shares, ProbeGroup.LAUNCH)
+        copies = self._counted(tables.copies, shares, ProbeGroup.COPY)
+        waits = self._counted(tables.waits, shares, ProbeGroup.SYNCHRONISE)
+        collectives = self._counted(tables.collectives, shares, ProbeGroup.COLLECTIVE)
+        errors = self._counted(tables.errors, shares, ProbeGroup.OTHER)
         live = {process for process, row in tables.memory.items() if row.live_bytes}
         called = (launches, copies, waits, collectives, errors)
         processes = sorted(live.union(*called))
@@ -98,9 +98,9 @@ class CallRecords:
                 ProcessCalls(
                     process,
                     self.identity(process),
-                    _total(launches, process, shares.mean(Group.LAUNCH)),
+                    _total(launches, process, shares.mean(ProbeGroup.LAUNCH)),
                     WaitCalls(
-                        _total(waits, process, shares.mean(Group.SYNCHRONISE)),
+                        _total(waits, process, shares.mean(ProbeGroup.SYNCHRONISE)),
                         sum(sums[1] for _, _, sums in waits.get(process, ())),
                     ),
                     tuple(
@@ -129,10 +129,10 @@ class CallRecords:
                 for process, found in launches.items()
                 for what, counted, sums in found
             ),
-            {group: shares.mean(group) for group in Group},
+            {group: shares.mean(group) for group in ProbeGroup},
         )
 
-    def _counted(self, table: Sums, shares: Shares, group: Group) -> _Found:
+    def _counted(self, table: Sums, shares: Shares, group: ProbeGroup) -> _Found:
         """Add up the files, each corrected by its own share."""
         sums: defaultdict[ProcessKey, dict[What, list[int]]] = defaultdict(dict)
         values: defaultdict[tuple[ProcessKey, What], float] = defaultdict(float)
@@ -150,7 +150,7 @@ class CallRecords:
             found[process] = [
                 (
                     what,
-                    Counted(counts[0], value, value**2 * relative if value else 0.0, mean),
+                    CountedCalls(counts[0], value, value**2 * relative if value else 0.0, mean),
                     counts,
                 )
                 for what, counts in rows.items()
@@ -159,7 +159,7 @@ class CallRecords:
         return found
 
     def _relative_variance(
-        self, process: ProcessKey, calls: int, share: float, group: Group
+        self, process: ProcessKey, calls: int, share: float, group: ProbeGroup
     ) -> float:
         """Give the variance over the value's square, of a process's calls in this period."""
         if share <= 0.0:
@@ -176,8 +176,10 @@ class CallRecords:
         return whole.variance / len(history) / (calls / share) ** 2
 
 
-def _total(found: _Found, process: ProcessKey, share: float) -> Counted:
+def _total(found: _Found, process: ProcessKey, share: float) -> CountedCalls:
     """Add up a process's rows: they were seen in the same windows, so their errors add up."""
     rows = [counted for _, counted, _ in found.get(process, ())]
     variance = sum(one.variance**0.5 for one in rows) ** 2 if share > 0.0 else inf
-    return Counted(sum(one.seen for one in rows), sum(one.value for one in rows), variance, share)
+    return CountedCalls(
+        sum(one.seen for one in rows), sum(one.value for one in rows), variance, share
+    )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from collectors.records.gpu_calls import Direction, FileGroup, Group, MemoryState
+from collectors.records.gpu_calls import Direction, FileGroup, MemoryState, ProbeGroup
 from collectors.records.process import ProcessKey
 
 from .activity_records import Named
@@ -103,14 +103,14 @@ class Shares:
         """Take the record's last drain: where groups took turns, it ended the period."""
         self._period, self._designed, self._ended = last.period, last.shares, last.ended
 
-    def of(self, file: int, group: Group) -> float:
+    def of(self, file: int, group: ProbeGroup) -> float:
         """Give what was measured of groups in turns; what stayed attached was seen whole."""
         designed = self._designed[group] or 1.0
         if group in self._period.steady or self._ended is None:
             return designed
         return self._ended.attached.get(FileGroup(file, group), 0.0) or designed
 
-    def mean(self, group: Group) -> float:
+    def mean(self, group: ProbeGroup) -> float:
         """Give the mean over files."""
         if group in self._period.steady or self._ended is None:
             return self._designed[group]

@@ -9,11 +9,11 @@ from typing import Final, Protocol
 
 from collectors.binaries.entry_class import EntryClass
 from collectors.port import SourceUnavailable
-from collectors.records.gpu_calls import FileGroup, Group
+from collectors.records.gpu_calls import FileGroup, ProbeGroup
 
 from .calibrate import CalibrationTarget, HitCost, calibrate
 from .counts import ProbeDrain
-from .meanings import Kind
+from .meanings import CallKind
 from .plan import Attachment, FilePlan
 from .table import ProbeTable
 
@@ -38,7 +38,7 @@ class Attaches(Protocol):
 
 
 @dataclass(slots=True)
-class Spent:
+class ProbeCost:
     """Hits of one place (group of a file) and what they took, in nanoseconds."""
 
     hits: int = 0
@@ -49,7 +49,7 @@ class Spent:
         self.hits += hits
         self.cost_ns += hits * each_ns
 
-    def merge(self, other: Spent) -> None:
+    def merge(self, other: ProbeCost) -> None:
         """Count those of another."""
         self.hits += other.hits
         self.cost_ns += other.cost_ns
@@ -85,14 +85,14 @@ class HitCosts:
         for key in [key for key in self._classes if key[0] == file]:
             del self._classes[key]
 
-    def of(self, group: Group) -> float:
+    def of(self, group: ProbeGroup) -> float:
         """Give the cost of a hit where nothing was hit: that of the commonest class."""
         cost = self.by_class.get(EntryClass.EMULATED, ASSUMED[EntryClass.EMULATED])
-        return cost.return_ns if group is Group.LAUNCH_RESULT else cost.entry_ns
+        return cost.return_ns if group is ProbeGroup.LAUNCH_RESULT else cost.entry_ns
 
-    def spent(self, drain: ProbeDrain) -> dict[FileGroup, Spent]:
+    def spent(self, drain: ProbeDrain) -> dict[FileGroup, ProbeCost]:
         """Price every hit of a drain, by place."""
-        spent: dict[FileGroup, Spent] = {}
+        spent: dict[FileGroup, ProbeCost] = {}
         for call in drain.calls:
             place = self._index.get(call.call)
             if place is None:
@@ -100,17 +100,19 @@ class HitCosts:
             row = self.table.rows[place]
             entry = self._cost(call.file, place, False)
             entered = FileGroup(call.file, row.group)
-            spent.setdefault(entered, Spent()).add(call.calls + call.nested, entry.entry_ns)
+            spent.setdefault(entered, ProbeCost()).add(call.calls + call.nested, entry.entry_ns)
             if call.returned:
                 returned = FileGroup(call.file, row.return_group)
-                spent.setdefault(returned, Spent()).add(call.returned, entry.return_ns)
+                spent.setdefault(returned, ProbeCost()).add(call.returned, entry.return_ns)
         return spent
 
     def calibrate(self, programs: Attaches) -> None:
         """Measure this machine through the loaded programs themselves: about a second, once in
         the life of a process. Where that fails, what is assumed holds.
         """
-        launch = next((i for i, row in enumerate(self.table.rows) if row.kind is Kind.LAUNCH), None)
+        launch = next(
+            (i for i, row in enumerate(self.table.rows) if row.kind is CallKind.LAUNCH), None
+        )
         if launch is None:
             return
         with suppress(SourceUnavailable):
@@ -137,7 +139,7 @@ class _Through:
 
     @contextmanager
     def attach(self, path: str, offset: int, returns: bool) -> Iterator[None]:
-        group = Group.LAUNCH_RESULT if returns else Group.LAUNCH
+        group = ProbeGroup.LAUNCH_RESULT if returns else ProbeGroup.LAUNCH
         place = Attachment(group, returns, (offset,), (self.row,), (0,), (EntryClass.EMULATED,))
         self.programs.attach(CALIBRATION_FILE, path, [place])
         try:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from collectors.binaries.elf_bytes import ElfError
 from collectors.binaries.elf_file import ElfFile
-from collectors.binaries.mapped_file import Identity, MappedFile, open_mapped
+from collectors.binaries.mapped_file import FileIdentity, MappedFile, open_mapped
 from collectors.binaries.proc_maps import FileKey, Module
 from collectors.gpu_calls.plan import FilePlan, PlanBook
 
@@ -81,7 +81,7 @@ class _Plain:
 
     generation: int
     looked_ns: int
-    identity: Identity | None
+    identity: FileIdentity | None
 
 
 class _OtherName(NamedTuple):
@@ -105,7 +105,7 @@ class FoundFiles:
     most_plain: int = 65_536
     counts: FileCounts = field(default_factory=FileCounts)
     _held: dict[FileKey, _Held] = field(default_factory=dict)
-    _same: dict[tuple[Identity, int, str], FileKey] = field(default_factory=dict)
+    _same: dict[tuple[FileIdentity, int, str], FileKey] = field(default_factory=dict)
     _other_names: OrderedDict[FileKey, _OtherName] = field(default_factory=OrderedDict)
     _plain: OrderedDict[FileKey, _Plain] = field(default_factory=OrderedDict)
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))

@@ -25,24 +25,24 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from collectors.records.gpu_calls import FileGroup, Group
+from collectors.records.gpu_calls import FileGroup, ProbeGroup
 from collectors.records.process import ProcessKey
 
 SECOND: Final = 1_000_000_000
 
 DROP_ORDER: Final = (
-    Group.OTHER,
-    Group.LAUNCH_RESULT,
-    Group.SYNCHRONISE,
-    Group.MEMORY,
-    Group.COPY,
-    Group.COLLECTIVE,
-    Group.LAUNCH,
-    Group.NAME,
+    ProbeGroup.OTHER,
+    ProbeGroup.LAUNCH_RESULT,
+    ProbeGroup.SYNCHRONISE,
+    ProbeGroup.MEMORY,
+    ProbeGroup.COPY,
+    ProbeGroup.COLLECTIVE,
+    ProbeGroup.LAUNCH,
+    ProbeGroup.NAME,
 )
 """The first is dropped first."""
 
-STEADY_ONLY: Final = frozenset({Group.NAME, Group.MEMORY})
+STEADY_ONLY: Final = frozenset({ProbeGroup.NAME, ProbeGroup.MEMORY})
 """A name or an allocation that was missed is wrong for good: never attached in turns."""
 
 _STEADY_PART: Final = 0.25
@@ -55,7 +55,7 @@ small enough to be tried again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class GovernorSettings:
     """What the governor is held to.
 
     budget          share of the wall time of the worst-hit process, 0 < budget < 1
@@ -77,7 +77,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class ProbeLoad:
     """What one group on one file cost in the period that ended.
 
     hits         by process
@@ -104,14 +104,14 @@ class Period:
 
     begin_ns: int
     end_ns: int
-    steady: frozenset[Group]
-    in_turns: frozenset[Group]
-    dropped: tuple[Group, ...]
+    steady: frozenset[ProbeGroup]
+    in_turns: frozenset[ProbeGroup]
+    dropped: tuple[ProbeGroup, ...]
     windows: tuple[tuple[int, int], ...]
     duty: float
     predicted: float
 
-    def attached(self, at_ns: int) -> frozenset[Group]:
+    def attached(self, at_ns: int) -> frozenset[ProbeGroup]:
         """Give the groups to be attached at an instant."""
         if any(start <= at_ns < end for start, end in self.windows):
             return self.steady | self.in_turns
@@ -122,7 +122,7 @@ class Period:
         edges = (edge for window in self.windows for edge in window if edge > at_ns)
         return min(min(edges, default=self.end_ns), self.end_ns)
 
-    def share(self, group: Group) -> float:
+    def share(self, group: ProbeGroup) -> float:
         """Give the probability with which a call of a group is seen in this period."""
         if group in self.steady:
             return 1.0
@@ -139,8 +139,8 @@ class _Memory:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    steady: frozenset[Group]
-    in_turns: frozenset[Group]
+    steady: frozenset[ProbeGroup]
+    in_turns: frozenset[ProbeGroup]
     length_ns: int
     duty: float
     predicted: float
@@ -153,7 +153,7 @@ class Governor:
     random_below   gives an integer 0 .. n-1, uniform: the secret place of a window
     """
 
-    settings: Settings
+    settings: GovernorSettings
     random_below: Callable[[int], int]
     _memory: dict[tuple[FileGroup, ProcessKey], _Memory] = field(default_factory=dict)
     _known: dict[FileGroup, set[ProcessKey]] = field(default_factory=lambda: defaultdict(set))
@@ -161,7 +161,7 @@ class Governor:
     _debt: float = 0.0
     _length_ns: int = 0
 
-    def period(self, now_ns: int, measured: Iterable[Load] = ()) -> Period:
+    def period(self, now_ns: int, measured: Iterable[ProbeLoad] = ()) -> Period:
         """Decide the period that begins now, from what was measured in the one that ended."""
         self._learn(tuple(measured))
         choice, dropped = self._choose()
@@ -187,7 +187,7 @@ class Governor:
         allowance = self.settings.budget * (period.end_ns - period.begin_ns)
         return max(spent_ns.values(), default=0.0) > 2.0 * allowance
 
-    def _learn(self, measured: tuple[Load, ...]) -> None:
+    def _learn(self, measured: tuple[ProbeLoad, ...]) -> None:
         remembered: dict[tuple[FileGroup, ProcessKey], _Memory] = {}
         spent: dict[ProcessKey, float] = {}
         for load in measured:
@@ -207,7 +207,7 @@ class Governor:
         excess = max(spent.values(), default=0.0) - allowance
         self._debt = min(max(excess, 0.0), allowance)
 
-    def _choose(self) -> tuple[_Choice, tuple[Group, ...]]:
+    def _choose(self) -> tuple[_Choice, tuple[ProbeGroup, ...]]:
         loads = self._loads()
         for kept in range(len(DROP_ORDER) + 1):
             groups = frozenset(DROP_ORDER[kept:])
@@ -217,7 +217,7 @@ class Governor:
         raise AssertionError("no groups at all always fit")
 
     def _fit(
-        self, groups: frozenset[Group], loads: Mapping[ProcessKey, Mapping[Group, float]]
+        self, groups: frozenset[ProbeGroup], loads: Mapping[ProcessKey, Mapping[ProbeGroup, float]]
     ) -> _Choice | None:
         """Give the best choice that keeps exactly these groups, or None when there is none."""
         allowed = self.settings.budget * _AIM
@@ -252,10 +252,10 @@ class Governor:
 
     def _steady(
         self,
-        groups: frozenset[Group],
-        loads: Mapping[ProcessKey, Mapping[Group, float]],
+        groups: frozenset[ProbeGroup],
+        loads: Mapping[ProcessKey, Mapping[ProbeGroup, float]],
         part: float,
-    ) -> frozenset[Group]:
+    ) -> frozenset[ProbeGroup]:
         """Give the groups that stay attached: those never in turns, then the cheap ones."""
         worst = {group: max(load.get(group, 0.0) for load in loads.values()) for group in groups}
         kept = {group for group in groups if group in STEADY_ONLY}
@@ -266,20 +266,20 @@ class Governor:
                 break
             kept.add(group)
         # A result without its launch says nothing.
-        if Group.LAUNCH not in kept:
-            kept.discard(Group.LAUNCH_RESULT)
+        if ProbeGroup.LAUNCH not in kept:
+            kept.discard(ProbeGroup.LAUNCH_RESULT)
         return frozenset(kept)
 
-    def _loads(self) -> dict[ProcessKey, dict[Group, float]]:
+    def _loads(self) -> dict[ProcessKey, dict[ProbeGroup, float]]:
         """Share of each process's wall time by group, were all attached."""
-        loads: dict[ProcessKey, dict[Group, float]] = {}
+        loads: dict[ProcessKey, dict[ProbeGroup, float]] = {}
         for (place, process), memory in self._memory.items():
             of = loads.setdefault(process, {})
             share = max(memory.rates) * memory.cost_ns / SECOND
             of[place.group] = of.get(place.group, 0.0) + share
         return loads
 
-    def _stall_ns(self, groups: frozenset[Group]) -> int:
+    def _stall_ns(self, groups: frozenset[ProbeGroup]) -> int:
         return sum(ns for place, ns in self._stalls.items() if place.group in groups)
 
     def _windows(self, now_ns: int, choice: _Choice) -> tuple[tuple[int, int], ...]:
@@ -292,7 +292,9 @@ class Governor:
         return ((now_ns, now_ns + wrapped), (now_ns + start, now_ns + choice.length_ns))
 
 
-def _next_rates(rates: list[float], load: Load, process: ProcessKey, least_ns: int) -> list[float]:
+def _next_rates(
+    rates: list[float], load: ProbeLoad, process: ProcessKey, least_ns: int
+) -> list[float]:
     """Give the remembered rates of a process after one more period; empty: forgotten.
 
     least_ns  a shorter time tells nothing new of a process: a detach reaches some milliseconds
@@ -306,5 +308,5 @@ def _next_rates(rates: list[float], load: Load, process: ProcessKey, least_ns: i
     return [*rates, hits * SECOND / load.attached_ns][-_REMEMBERED:]
 
 
-def _sum(load: Mapping[Group, float], groups: frozenset[Group]) -> float:
+def _sum(load: Mapping[ProbeGroup, float], groups: frozenset[ProbeGroup]) -> float:
     return sum(share for group, share in load.items() if group in groups)

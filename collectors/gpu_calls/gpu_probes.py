@@ -23,7 +23,7 @@ from collectors.gpu_calls.discovery_thread import DiscoveryThread
 from collectors.gpu_calls.found_files import FileFound, FileGone
 from collectors.port import SourceUnavailable
 from collectors.records.activity import Record
-from collectors.records.gpu_calls import Identity
+from collectors.records.gpu_calls import ProcessLabels
 from collectors.records.process import ProcessKey
 from wire.catalogue import Catalogue
 
@@ -31,7 +31,7 @@ from . import loaders
 from .activity_records import NAME, ActivityRecords
 from .call_records import CallRecords
 from .costs import HitCosts
-from .governor import Governor, Settings
+from .governor import Governor, GovernorSettings
 from .governor_records import governor_state
 from .gpu_places import GpuPlaces
 from .kernel_identity import KernelIdentity
@@ -61,7 +61,7 @@ class GpuProbesSource:
         catalogue: Catalogue,
         places: GpuPlaces,
         symbols: Path | None = None,
-        governor: Settings | None = None,
+        governor: GovernorSettings | None = None,
         loader: str = loaders.Loader.AUTO,
     ) -> None:
         """Take the GPUs of this host, and the file in which names of kernels are remembered.
@@ -69,10 +69,10 @@ class GpuProbesSource:
         governor  what the governor is held to, None: the settings' budget
         """
         self._settings, self._catalogue = settings, catalogue
-        self._governor = governor or Settings(budget=settings.budget)
+        self._governor = governor or GovernorSettings(budget=settings.budget)
         self._places, self._symbols = places, symbols
         self._loader = loaders.Loader(loader)
-        self._running: Running | None = None
+        self._running: RunningProbes | None = None
 
     def probe(self) -> str | None:
         """Say what is missing: for libbpf uprobe_multi and BTF, for BCC root and headers."""
@@ -87,7 +87,7 @@ class GpuProbesSource:
                 activity = partial(ActivityRecords, table, self._catalogue, self._places)
                 left_out = self._settings.leave_out
                 chosen = loaders.choose(table, self._loader)
-                self._running = Running(
+                self._running = RunningProbes(
                     table, chosen, self._governor, left_out, activity, self._symbols
                 )
             except (SourceUnavailable, ProbeTableError) as error:
@@ -104,21 +104,21 @@ class GpuProbesSource:
             self._running = None
 
     @property
-    def running(self) -> Running:
+    def running(self) -> RunningProbes:
         """The parts. Raises SourceUnavailable before the start."""
         if self._running is None:
             raise SourceUnavailable("GPU calls: not started")
         return self._running
 
 
-class Running:
+class RunningProbes:
     """Everything between start and stop."""
 
     def __init__(
         self,
         table: ProbeTable,
         chosen: loaders.Chosen,
-        governor: Settings,
+        governor: GovernorSettings,
         left_out: Sequence[str],
         activity: Callable[[Callable[[ProcessKey], str], _LeftOut], ActivityRecords],
         symbols: Path | None,
@@ -206,7 +206,7 @@ class Running:
         with self.discovery.lock:
             return self.discovery.discovery.modules(process)
 
-    def _identity(self, process: ProcessKey) -> Identity:
+    def _identity(self, process: ProcessKey) -> ProcessLabels:
         application = self.kernels.classifier.application(process)
         return self.processes.identity(process)._replace(application=application)
 

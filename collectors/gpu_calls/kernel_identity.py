@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from collectors.records.gpu_calls import Group
+from collectors.records.gpu_calls import ProbeGroup
 from collectors.records.process import ProcessKey
 from kernels.application_classifier import ApplicationClassifier
 from kernels.families import FamilyRules
@@ -15,7 +15,7 @@ from kernels.signatures import Signatures
 
 from .activity_records import Named
 from .kernel_names import OTHER, KernelNamer
-from .meanings import Kind
+from .meanings import CallKind
 from .periods import Collected
 from .table import ProbeTable
 
@@ -36,7 +36,7 @@ class KernelIdentity:
     @classmethod
     def load(cls, namer: KernelNamer, table: ProbeTable) -> KernelIdentity:
         """Read the packaged rules and signatures."""
-        graphs = frozenset(row.id for row in table.rows if row.kind is Kind.GRAPH_LAUNCH)
+        graphs = frozenset(row.id for row in table.rows if row.kind is CallKind.GRAPH_LAUNCH)
         classifier = ApplicationClassifier(Signatures.load(), in_rounds=True)
         return cls(namer, FamilyRules.load(), classifier, graphs)
 
@@ -69,7 +69,7 @@ class KernelIdentity:
     ) -> None:
         launches: defaultdict[tuple[ProcessKey, Named], float] = defaultdict(float)
         for one in collected:
-            share = one.shares[Group.LAUNCH]
+            share = one.shares[ProbeGroup.LAUNCH]
             for row in one.drain.launches if share > 0.0 else ():
                 name = named[row.process, row.kernel]
                 if name not in (GRAPH, _NO_ROOM):

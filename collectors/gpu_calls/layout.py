@@ -8,15 +8,15 @@ from typing import Final
 
 import numpy as np
 
-from collectors.records.gpu_calls import Direction, Group
+from collectors.records.gpu_calls import Direction, ProbeGroup
 from collectors.records.process import ProcessKey
 
-from .meanings import MAX_ELEMENT_SIZES, Kind, Meaning, Place
+from .meanings import MAX_ELEMENT_SIZES, ArgumentPlace, CallKind, Meaning
 from .table import ProbeRow
 
 MAX_FILES: Final = 1024
-GROUPS: Final = tuple(Group)
-KINDS: Final = tuple(Kind)
+GROUPS: Final = tuple(ProbeGroup)
+KINDS: Final = tuple(CallKind)
 DIRECTIONS: Final = tuple(Direction)
 SIZE_BINS: Final = 48
 OTHER: Final = 0
@@ -92,7 +92,7 @@ def encode_row(row: ProbeRow) -> bytes:
     return head + b"".join(_encode_place(row.arguments.get(meaning)) for meaning in Meaning)
 
 
-def _encode_place(place: Place | None) -> bytes:
+def _encode_place(place: ArgumentPlace | None) -> bytes:
     if place is None:
         return bytes(4)
     return struct.pack("<BBH", place.slot + 1, place.offset is not None, place.offset or 0)

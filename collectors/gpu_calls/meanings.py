@@ -15,7 +15,7 @@ class ProbeTableError(ValueError):
     """A table that cannot be used: says where, what was expected and what came."""
 
 
-class Kind(StrEnum):
+class CallKind(StrEnum):
     """What a call means to the programs, in the order of `enum kind`."""
 
     COUNT = "count"
@@ -64,7 +64,7 @@ class Meaning(StrEnum):
     MODULE = "module"
 
 
-class Place(NamedTuple):
+class ArgumentPlace(NamedTuple):
     """Where an argument lies: an integer slot of the call, or memory that a slot points to.
 
     slot    0, 1, ...: registers first, then words of the stack, as the ABI has it

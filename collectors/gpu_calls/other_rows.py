@@ -7,21 +7,21 @@ from typing import Any, Final
 import numpy as np
 
 from . import layout
-from .meanings import Kind
+from .meanings import CallKind
 from .table import ProbeTable
 
 GROWING: Final = ("launches", "calls", "errors", "copies", "collectives")
 """The maps that have them."""
 
-_LAUNCHES: Final = frozenset({Kind.LAUNCH, Kind.GRAPH_LAUNCH})
-_COLLECTIVES: Final = frozenset({Kind.COLLECTIVE})
+_LAUNCHES: Final = frozenset({CallKind.LAUNCH, CallKind.GRAPH_LAUNCH})
+_COLLECTIVES: Final = frozenset({CallKind.COLLECTIVE})
 _NOBODY: Final = (0, 0, 0)
 
 
 def other_keys(name: str, table: ProbeTable) -> list[bytes]:
     """Give the keys of OTHER in a growing map: one for each row, or direction and bin of sizes."""
 
-    def of(kinds: frozenset[Kind]) -> list[int]:
+    def of(kinds: frozenset[CallKind]) -> list[int]:
         return [place for place, row in enumerate(table.rows) if row.kind in kinds]
 
     key: np.dtype[np.void]
@@ -30,9 +30,9 @@ def other_keys(name: str, table: ProbeTable) -> list[bytes]:
         case "launches":
             key, rest = layout.LAUNCH_KEY, [(layout.OTHER, place) for place in of(_LAUNCHES)]
         case "calls":
-            key, rest = layout.CALL_KEY, [(place,) for place in of(frozenset(Kind))]
+            key, rest = layout.CALL_KEY, [(place,) for place in of(frozenset(CallKind))]
         case "errors":
-            key, rest = layout.ERROR_KEY, [(place, 0) for place in of(frozenset(Kind))]
+            key, rest = layout.ERROR_KEY, [(place, 0) for place in of(frozenset(CallKind))]
         case "collectives":
             key, rest = layout.COLLECTIVE_KEY, [(layout.OTHER, p) for p in of(_COLLECTIVES)]
         case "copies":

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from collectors.records.gpu_calls import FileGroup, Group
+from collectors.records.gpu_calls import FileGroup, ProbeGroup
 from collectors.records.process import ProcessKey
 
-from .costs import CALIBRATION_FILE, HitCosts, Spent
+from .costs import CALIBRATION_FILE, HitCosts, ProbeCost
 from .counts import ProbeDrain
-from .governor import Governor, Load, Period
+from .governor import Governor, Period, ProbeLoad
 
 _MOST_WAITING: Final = 64
 """Drains that nobody fetched: a period's end makes one, the agent's loop fetches each second."""
@@ -57,7 +57,7 @@ class Collected:
 
     drain: ProbeDrain
     period: Period
-    shares: Mapping[Group, float]
+    shares: Mapping[ProbeGroup, float]
     ended: PeriodEnd | None
 
 
@@ -69,14 +69,14 @@ class _Book:
     hits: defaultdict[FileGroup, dict[ProcessKey, int]] = field(
         default_factory=lambda: defaultdict(dict)
     )
-    spent: dict[FileGroup, Spent] = field(default_factory=dict)
+    spent: dict[FileGroup, ProbeCost] = field(default_factory=dict)
     spent_ns: defaultdict[ProcessKey, float] = field(default_factory=lambda: defaultdict(float))
     lost: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def add(self, drain: ProbeDrain, costs: HitCosts) -> None:
         priced = costs.spent(drain)
         for place, one in priced.items():
-            self.spent.setdefault(place, Spent()).merge(one)
+            self.spent.setdefault(place, ProbeCost()).merge(one)
         for place, duty in drain.duty.items():
             self.attached_ns[place] += round(duty * drain.span_ns)
         for (place, process), hits in drain.hits.items():
@@ -130,7 +130,7 @@ class PeriodKeeper:
             taken, self._waiting = self._waiting, []
             return taken, changed
 
-    def wanted(self, now_ns: int) -> tuple[frozenset[Group], int]:
+    def wanted(self, now_ns: int) -> tuple[frozenset[ProbeGroup], int]:
         """Give the groups to be attached now, and when that changes; end a period that is over."""
         with self._lock:
             if now_ns >= self._period.end_ns:
@@ -143,7 +143,7 @@ class PeriodKeeper:
         period = self._period
         over = self._governor.over(period, self._book.spent_ns)
         due = now_ns >= period.end_ns
-        shares = {group: self._share(group) for group in Group}
+        shares = {group: self._share(group) for group in ProbeGroup}
         ended = None
         if due or over:
             self.cut_off += not due
@@ -152,7 +152,7 @@ class PeriodKeeper:
         del self._waiting[:-_MOST_WAITING]
         return ended is not None
 
-    def _share(self, group: Group) -> float:
+    def _share(self, group: ProbeGroup) -> float:
         """Design probability, times what attaching and detaching made of it in earlier periods."""
         share = self._period.share(group)
         if group in self._period.steady or share <= 0.0:
@@ -172,10 +172,10 @@ class PeriodKeeper:
         self._period = self._governor.period(now_ns, loads)
         return PeriodEnd(period, length_ns, attached, worst, dict(book.lost))
 
-    def _load(self, place: FileGroup, stall_ns: int) -> Load:
+    def _load(self, place: FileGroup, stall_ns: int) -> ProbeLoad:
         spent = self._book.spent.get(place)
         each_ns = spent.cost_ns / spent.hits if spent and spent.hits else 0.0
-        return Load(
+        return ProbeLoad(
             place,
             self._book.hits.get(place, {}),
             self._book.attached_ns.get(place, 0),

@@ -21,7 +21,7 @@ from collectors.binaries.elf_bytes import ElfError
 from collectors.binaries.elf_file import ElfFile
 from collectors.binaries.elf_layout import Machine
 from collectors.binaries.entry_class import ENDBR64, EntryClass
-from collectors.records.gpu_calls import Group
+from collectors.records.gpu_calls import ProbeGroup
 
 from .table import ProbeTable
 
@@ -45,7 +45,7 @@ class Attachment:
     classes     how the kernel passes the probed instruction: what a hit costs
     """
 
-    group: Group
+    group: ProbeGroup
     returns: bool
     offsets: tuple[int, ...]
     rows: tuple[int, ...]
@@ -65,7 +65,7 @@ class FilePlan:
 
 
 class _Link(NamedTuple):
-    group: Group
+    group: ProbeGroup
     returns: bool
 
 
@@ -142,7 +142,7 @@ def _choose(chosen: _Chosen, link: _Link, offset: int, place: _Place) -> None:
 
 
 def _order(item: tuple[_Link, dict[int, _Place]]) -> tuple[int, bool]:
-    return list(Group).index(item[0].group), item[0].returns
+    return list(ProbeGroup).index(item[0].group), item[0].returns
 
 
 def _attachment(elf: ElfFile, link: _Link, places: dict[int, _Place]) -> Attachment:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from collectors.binaries.proc_maps import process_key
-from collectors.records.gpu_calls import Identity
+from collectors.records.gpu_calls import ProcessLabels
 from collectors.records.process import ProcessKey
 
 from .process_identity import identify
@@ -27,10 +27,10 @@ class ProcessTable:
 
     def __init__(self, left_out: Sequence[str] = (), proc: str = "/proc") -> None:
         self._patterns, self._proc = tuple(left_out), proc
-        self._known: OrderedDict[ProcessKey, Identity] = OrderedDict()
+        self._known: OrderedDict[ProcessKey, ProcessLabels] = OrderedDict()
         self._own = os.getpid()
 
-    def identity(self, process: ProcessKey) -> Identity:
+    def identity(self, process: ProcessKey) -> ProcessLabels:
         """Give who a process is; empty where it had ended before it was looked at."""
         known = self._known.get(process)
         if known is None:
@@ -55,12 +55,12 @@ class ProcessTable:
         """Look anew: it ended, or runs another program now."""
         self._known.pop(process, None)
 
-    def _read(self, process: ProcessKey) -> Identity:
+    def _read(self, process: ProcessKey) -> ProcessLabels:
         name = ""
         with suppress(OSError):
             comm = Path(f"{self._proc}/{process.pid}/comm")
             name = comm.read_text(encoding="utf-8", errors="replace").strip()
         where = identify(process.pid, self._proc)
         if process_key(self._proc, process.pid) != process:
-            return Identity("")  # ended, or its number is used again
-        return Identity(name, where.container, where.pod, where.slurm_job)
+            return ProcessLabels("")  # ended, or its number is used again
+        return ProcessLabels(name, where.container, where.pod, where.slurm_job)

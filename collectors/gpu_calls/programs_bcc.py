@@ -34,7 +34,7 @@ from .counts import CallRow, ErrorRow, LaunchRow, ProbeDrain
 from .duty import DutyClock
 from .growth import GrowingMap
 from .limits import ProbeLimits
-from .meanings import Kind
+from .meanings import CallKind
 from .other_rows import other_keys
 from .plan import Attachment
 from .table import ProbeTable
@@ -45,7 +45,7 @@ _LOST: Final = ("call_rows", "error_rows")
 KPROBE: Final = 2
 ENTRY, RETURN = 0, 1
 _ANY_ATTACHMENT, _EVERY_PROCESS, _NO_COUNTER = -1, -1, 0
-_LAUNCHES: Final = frozenset({Kind.LAUNCH, Kind.GRAPH_LAUNCH})
+_LAUNCHES: Final = frozenset({CallKind.LAUNCH, CallKind.GRAPH_LAUNCH})
 _MOST_FILES_EVER: Final = 1 << 31
 
 ABSENT: Final = (

@@ -26,7 +26,7 @@ _NOTHING: Final = dict.fromkeys(layout.CALL_ROW, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class ReadCounts:
     """What grew since the last reading."""
 
     launches: tuple[LaunchRow, ...]
@@ -73,7 +73,7 @@ class Readout:
             "collectives": self._collectives,
         }
 
-    def read(self) -> Counted:
+    def read(self) -> ReadCounts:
         """Read every map once. Raises SourceUnavailable."""
         launches = tuple(self._read_launches())
         grown = self._grown_calls(launches)
@@ -85,7 +85,7 @@ class Readout:
             )
             for (process, file, row), c in grown.items()
         )  # fmt: skip
-        return Counted(
+        return ReadCounts(
             launches,
             calls,
             tuple(self._read_errors()),

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 from collectors.gpu_calls.found_files import FileFound
 from collectors.port import SourceUnavailable
-from collectors.records.gpu_calls import FileGroup, Group
+from collectors.records.gpu_calls import FileGroup, ProbeGroup
 
 from .plan import Attachment
 
@@ -39,7 +39,7 @@ class _File:
     path: str
     attachments: tuple[Attachment, ...]
 
-    def groups(self) -> frozenset[Group]:
+    def groups(self) -> frozenset[ProbeGroup]:
         return frozenset(one.group for one in self.attachments)
 
 
@@ -50,7 +50,7 @@ class Switchboard:
         """Begin without files, every group wanted."""
         self._links, self._clock = links, clock
         self._files: dict[int, _File] = {}
-        self._wanted = frozenset(Group)
+        self._wanted = frozenset(ProbeGroup)
         self._refused: set[FileGroup] = set()
         self._stalls: dict[FileGroup, int] = {}
         self._one_at_a_time = threading.Lock()
@@ -71,7 +71,7 @@ class Switchboard:
             self._refused = {one for one in self._refused if one.file != file}
             self._stalls = {one: ns for one, ns in self._stalls.items() if one.file != file}
 
-    def follow(self, wanted: frozenset[Group]) -> None:
+    def follow(self, wanted: frozenset[ProbeGroup]) -> None:
         """Attach and detach until exactly these groups are attached wherever they can be.
 
         A file that is found meanwhile waits for one system call, not for all.
@@ -104,7 +104,7 @@ class Switchboard:
                 for group in known.groups()
             }
 
-    def _attach(self, file: int, wanted: frozenset[Group]) -> None:
+    def _attach(self, file: int, wanted: frozenset[ProbeGroup]) -> None:
         """Attach the groups that are missing, together: a call's entry and return begin at once."""
         attached = self._links.attached
         missing = [

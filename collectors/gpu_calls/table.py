@@ -11,35 +11,35 @@ from importlib.resources import files as resources
 from pathlib import Path
 from typing import Final
 
-from collectors.records.gpu_calls import Direction, Group
+from collectors.records.gpu_calls import Direction, ProbeGroup
 
-from .meanings import MAX_ROWS, Kind, Meaning, Place, ProbeTableError
+from .meanings import MAX_ROWS, ArgumentPlace, CallKind, Meaning, ProbeTableError
 from .table_reader import TableReader
 
-__all__ = ["Kind", "Meaning", "Place", "ProbeRow", "ProbeTable", "ProbeTableError"]
+__all__ = ["ArgumentPlace", "CallKind", "Meaning", "ProbeRow", "ProbeTable", "ProbeTableError"]
 
 _ID: Final = re.compile(r"[a-z][a-z0-9_]*")
 
 
 _GROUPS: Final = {
-    Kind.COUNT: Group.OTHER,
-    Kind.LAUNCH: Group.LAUNCH,
-    Kind.GRAPH_LAUNCH: Group.LAUNCH,
-    Kind.ALLOCATE: Group.MEMORY,
-    Kind.FREE: Group.MEMORY,
-    Kind.COPY: Group.COPY,
-    Kind.MEMSET: Group.COPY,
-    Kind.WAIT: Group.SYNCHRONISE,
-    Kind.NAME: Group.NAME,
-    Kind.COLLECTIVE: Group.COLLECTIVE,
+    CallKind.COUNT: ProbeGroup.OTHER,
+    CallKind.LAUNCH: ProbeGroup.LAUNCH,
+    CallKind.GRAPH_LAUNCH: ProbeGroup.LAUNCH,
+    CallKind.ALLOCATE: ProbeGroup.MEMORY,
+    CallKind.FREE: ProbeGroup.MEMORY,
+    CallKind.COPY: ProbeGroup.COPY,
+    CallKind.MEMSET: ProbeGroup.COPY,
+    CallKind.WAIT: ProbeGroup.SYNCHRONISE,
+    CallKind.NAME: ProbeGroup.NAME,
+    CallKind.COLLECTIVE: ProbeGroup.COLLECTIVE,
 }
-_NEEDS: Final[Mapping[Kind, tuple[frozenset[Meaning], ...]]] = {
-    Kind.LAUNCH: (frozenset({Meaning.OBJECT}),),
-    Kind.GRAPH_LAUNCH: (frozenset({Meaning.OBJECT}),),
-    Kind.ALLOCATE: (frozenset({Meaning.OUT}),),
-    Kind.FREE: (frozenset({Meaning.OBJECT}),),
-    Kind.NAME: (frozenset({Meaning.OUT, Meaning.OBJECT}),),
-    Kind.COLLECTIVE: (frozenset({Meaning.OBJECT}),),
+_NEEDS: Final[Mapping[CallKind, tuple[frozenset[Meaning], ...]]] = {
+    CallKind.LAUNCH: (frozenset({Meaning.OBJECT}),),
+    CallKind.GRAPH_LAUNCH: (frozenset({Meaning.OBJECT}),),
+    CallKind.ALLOCATE: (frozenset({Meaning.OUT}),),
+    CallKind.FREE: (frozenset({Meaning.OBJECT}),),
+    CallKind.NAME: (frozenset({Meaning.OUT, Meaning.OBJECT}),),
+    CallKind.COLLECTIVE: (frozenset({Meaning.OBJECT}),),
 }
 """Of each set, a row of the kind needs one."""
 
@@ -60,12 +60,12 @@ class ProbeRow:
     """
 
     id: str
-    group: Group
+    group: ProbeGroup
     files: tuple[str, ...]
     symbols: tuple[str, ...]
     usdt: tuple[str, ...]
-    kind: Kind
-    arguments: Mapping[Meaning, Place] = field(default_factory=dict)
+    kind: CallKind
+    arguments: Mapping[Meaning, ArgumentPlace] = field(default_factory=dict)
     returns: bool = False
     status: bool = False
     direction: Direction = Direction.DEFAULT
@@ -81,9 +81,9 @@ class ProbeRow:
         return any(re.fullmatch(pattern, name) for pattern in self.symbols)
 
     @property
-    def return_group(self) -> Group:
+    def return_group(self) -> ProbeGroup:
         """The group of the row's return probe: launches can be counted without it."""
-        return Group.LAUNCH_RESULT if self.group is Group.LAUNCH else self.group
+        return ProbeGroup.LAUNCH_RESULT if self.group is ProbeGroup.LAUNCH else self.group
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,24 +149,24 @@ def _by_stream(row: ProbeRow, on_stream: str) -> Iterator[ProbeRow]:
     if Meaning.STREAM not in row.arguments or not with_stream or not without:
         yield row
         return
-    rest: dict[Meaning, Place] = dict(row.arguments)
+    rest: dict[Meaning, ArgumentPlace] = dict(row.arguments)
     del rest[Meaning.STREAM]
     yield replace(row, symbols=without, arguments=rest)
     yield replace(row, id=f"{row.id}_on_stream", symbols=with_stream)
 
 
 def _row(reader: TableReader, name: str, files: tuple[str, ...], variants: str) -> ProbeRow:
-    kind = reader.member("kind", Kind, None)
+    kind = reader.member("kind", CallKind, None)
     row = ProbeRow(
         id=f"{name}.{reader.text('id', _ID)}",
-        group=reader.member("group", Group, _GROUPS[kind]),
+        group=reader.member("group", ProbeGroup, _GROUPS[kind]),
         files=reader.texts("files") or files,
         symbols=tuple(pattern + variants for pattern in reader.texts("symbols")),
         usdt=reader.texts("usdt"),
         kind=kind,
         arguments=reader.arguments(),
-        returns=reader.take("returns", bool, kind is not Kind.COUNT),
-        status=reader.take("status", bool, kind is not Kind.COUNT),
+        returns=reader.take("returns", bool, kind is not CallKind.COUNT),
+        status=reader.take("status", bool, kind is not CallKind.COUNT),
         direction=reader.member("direction", Direction, Direction.DEFAULT),
         element_sizes=reader.sizes("element_sizes"),
         device=reader.take("device", bool, True),
@@ -197,5 +197,5 @@ def _check(row: ProbeRow, reader: TableReader) -> None:
         raise reader.error("arguments: out is read at the return, and returns is false")
     if Meaning.DATATYPE in row.arguments and not row.element_sizes:
         raise reader.error("arguments: datatype needs element_sizes")
-    if (row.kind in {Kind.LAUNCH, Kind.GRAPH_LAUNCH}) != (row.group is Group.LAUNCH):
+    if (row.kind in {CallKind.LAUNCH, CallKind.GRAPH_LAUNCH}) != (row.group is ProbeGroup.LAUNCH):
         raise reader.error("group: launches, and only they, are in the group launch")

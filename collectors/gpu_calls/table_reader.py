@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, TypeVar, cast
 
-from .meanings import MAX_ELEMENT_SIZES, MAX_OFFSET, MAX_SLOT, Meaning, Place, ProbeTableError
+from .meanings import (
+    MAX_ELEMENT_SIZES,
+    MAX_OFFSET,
+    MAX_SLOT,
+    ArgumentPlace,
+    Meaning,
+    ProbeTableError,
+)
 
 _T = TypeVar("_T")
 _E = TypeVar("_E", bound=StrEnum)
@@ -72,16 +79,16 @@ class TableReader:
             )
         return tuple(value)
 
-    def arguments(self) -> Mapping[Meaning, Place]:
+    def arguments(self) -> Mapping[Meaning, ArgumentPlace]:
         """Take the places of arguments."""
-        found: dict[Meaning, Place] = {}
+        found: dict[Meaning, ArgumentPlace] = {}
         for key, value in self.take("arguments", dict, {}).items():
             if key not in set(Meaning):
                 raise self.error(f"arguments: expected one of {', '.join(Meaning)}, got {key!r}")
             parts = value if isinstance(value, list) else [value]
             if not 1 <= len(parts) <= 2 or not all(type(part) is int for part in parts):
                 raise self.error(f"arguments.{key}: expected slot or [slot, offset], got {value!r}")
-            place = Place(*parts)
+            place = ArgumentPlace(*parts)
             if not 0 <= place.slot <= MAX_SLOT or not 0 <= (place.offset or 0) <= MAX_OFFSET:
                 raise self.error(
                     f"arguments.{key}: expected a slot of 0 to {MAX_SLOT} and an offset of 0 to "

@@ -31,7 +31,7 @@ class Sign:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class LogRule:
     """A pattern, the fault it shows, and a message that it must fit."""
 
     name: str
@@ -41,10 +41,10 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class LogRules:
     """All of the file; `xids` is code -> class, `anywhere` the codes that do not tell the place."""
 
-    rules: tuple[Rule, ...]
+    rules: tuple[LogRule, ...]
     xids: dict[int, str]
     anywhere: frozenset[int]
 
@@ -64,19 +64,19 @@ class Rules:
 
 
 @cache
-def load_rules() -> Rules:
+def load_rules() -> LogRules:
     """Read the shipped rules. Raises ValueError for a rule that does not fit its own example."""
     text = resources.files(__package__).joinpath("log_rules.toml").read_text(encoding="utf-8")
     table: dict[str, Any] = tomllib.loads(text)
     xids = dict(table["xid"])
     anywhere = frozenset(xids.pop("anywhere"))
     by_code = {code: cell for cell, codes in xids.items() for code in codes}
-    return Rules(tuple(_rule(entry) for entry in table["rule"]), by_code, anywhere)
+    return LogRules(tuple(_rule(entry) for entry in table["rule"]), by_code, anywhere)
 
 
-def _rule(entry: dict[str, Any]) -> Rule:
+def _rule(entry: dict[str, Any]) -> LogRule:
     pattern = re.compile(entry["pattern"], re.ASCII)
-    rule = Rule(entry["name"], pattern, entry.get("class"), entry["example"])
+    rule = LogRule(entry["name"], pattern, entry.get("class"), entry["example"])
     if pattern.match(rule.example) is None:
         raise ValueError(f"log rule {rule.name}: its pattern does not fit {rule.example!r}")
     return rule

@@ -7,9 +7,9 @@ from typing import Final, NamedTuple, Protocol
 
 from collectors.binaries.proc_maps import Module
 from collectors.gpu_calls.counts import CallSample
-from collectors.gpu_calls.meanings import Kind
+from collectors.gpu_calls.meanings import CallKind
 
-LAUNCHES: Final = frozenset({Kind.LAUNCH, Kind.GRAPH_LAUNCH})
+LAUNCHES: Final = frozenset({CallKind.LAUNCH, CallKind.GRAPH_LAUNCH})
 
 
 class NamedCall(NamedTuple):
@@ -22,7 +22,7 @@ class NamedCall(NamedTuple):
     """
 
     sample: CallSample
-    kind: Kind
+    kind: CallKind
     kernel: str
     on_stream: bool
     stack: tuple[int, ...]
@@ -34,7 +34,7 @@ class NamedCall(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class ProfiledProcess:
     """The profiled process, and when it was looked at.
 
     begun_ns   CLOCK_BOOTTIME
@@ -60,6 +60,6 @@ class ProfileWriter(Protocol):
         """Take calls."""
         ...
 
-    def finish(self, subject: Subject) -> None:
+    def finish(self, subject: ProfiledProcess) -> None:
         """Write the rest. Raises OSError."""
         ...

@@ -10,23 +10,23 @@ from __future__ import annotations
 import json
 from typing import Any, BinaryIO, Final
 
-from collectors.gpu_calls.meanings import Kind
+from collectors.gpu_calls.meanings import CallKind
 
-from .calls import NamedCall, Subject
+from .calls import NamedCall, ProfiledProcess
 
 MOST_CALLS: Final = 2_000_000
 """About 700 MB of text, 40 MB compressed; further calls are counted, not written."""
 
 _CATEGORIES: Final = {
-    Kind.LAUNCH: "launch",
-    Kind.GRAPH_LAUNCH: "launch",
-    Kind.COPY: "copy",
-    Kind.MEMSET: "memset",
-    Kind.WAIT: "wait",
-    Kind.ALLOCATE: "memory",
-    Kind.FREE: "memory",
-    Kind.COLLECTIVE: "collective",
-    Kind.NAME: "load",
+    CallKind.LAUNCH: "launch",
+    CallKind.GRAPH_LAUNCH: "launch",
+    CallKind.COPY: "copy",
+    CallKind.MEMSET: "memset",
+    CallKind.WAIT: "wait",
+    CallKind.ALLOCATE: "memory",
+    CallKind.FREE: "memory",
+    CallKind.COLLECTIVE: "collective",
+    CallKind.NAME: "load",
 }
 _STREAMS_PID: Final = 1 << 31
 """Beyond every process id: the tracks of the streams are a process of their own."""
@@ -51,7 +51,7 @@ class ChromeTraceWriter:
             self._calls += 1
             self._call(call)
 
-    def finish(self, subject: Subject) -> None:
+    def finish(self, subject: ProfiledProcess) -> None:
         """Write names of threads and streams, and what the trace is of."""
         self._name("process_name", subject.pid, 0, f"{subject.name} ({subject.pid})")
         for thread, name in subject.threads.items():
@@ -77,7 +77,7 @@ class ChromeTraceWriter:
         category = _CATEGORIES.get(call.kind, "call")
         begun = (sample.boottime_ns - self._begun_ns) / 1000
         args: dict[str, Any] = {"call": sample.call, "correlation": sample.correlation}
-        if call.kind in {Kind.COPY, Kind.MEMSET, Kind.ALLOCATE, Kind.COLLECTIVE}:
+        if call.kind in {CallKind.COPY, CallKind.MEMSET, CallKind.ALLOCATE, CallKind.COLLECTIVE}:
             args["bytes"] = sample.bytes
         if call.on_stream:
             args["stream"] = f"{sample.stream:#x}"

@@ -7,7 +7,7 @@ from typing import BinaryIO, Final
 
 from collectors.binaries.proc_maps import Module, Modules
 
-from .calls import LAUNCHES, NamedCall, Subject
+from .calls import LAUNCHES, NamedCall, ProfiledProcess
 from .pprof_pb2 import Profile
 
 MOST_STACKS: Final = 200_000
@@ -40,7 +40,7 @@ class PprofWriter:
             self._launches[place] += call.kind in LAUNCHES
             self._time_ns[place] += call.sample.duration_ns
 
-    def finish(self, subject: Subject) -> None:
+    def finish(self, subject: ProfiledProcess) -> None:
         """Write the profile."""
         builder = _Builder(subject)
         for place, spent_ns in self._time_ns.items():
@@ -51,7 +51,7 @@ class PprofWriter:
 class _Builder:
     """Numbers strings, functions, locations and mappings as they are first used."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: ProfiledProcess) -> None:
         self.profile = Profile()
         self._strings: dict[str, int] = {}
         self._locations: dict[str | int, int] = {}

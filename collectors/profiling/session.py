@@ -11,14 +11,14 @@ from collectors.gpu_calls.counts import CallSample, ProbeDrain
 from collectors.gpu_calls.found_files import FileFound, FileGone, FoundFiles
 from collectors.gpu_calls.kernel_names import UNKNOWN, KernelNamer
 from collectors.gpu_calls.limits import ProbeLimits
-from collectors.gpu_calls.meanings import Kind, Meaning
+from collectors.gpu_calls.meanings import CallKind, Meaning
 from collectors.gpu_calls.plan import PlanBook
 from collectors.gpu_calls.programs import GpuPrograms
 from collectors.gpu_calls.table import ProbeTable
-from collectors.records.gpu_calls import Group
+from collectors.records.gpu_calls import ProbeGroup
 from collectors.records.process import ProcessKey
 
-from .calls import NamedCall, Subject
+from .calls import NamedCall, ProfiledProcess
 from .target import NothingToProfile, Target
 
 _LOOK_NS: Final = 1_000_000_000
@@ -93,9 +93,9 @@ class ProfileSession:
         """Calls that were made and could not be taken down."""
         return self._lost.get("samples", 0)
 
-    def subject(self) -> Subject:
+    def subject(self) -> ProfiledProcess:
         """Give what the profile is of, at its end."""
-        return Subject(
+        return ProfiledProcess(
             self.target.pid, self.target.name, self.begun_ns, self._unix_ns, self._ended_ns,
             dict(self.target.threads), self.target.modules_with_build_ids(), dict(self._lost),
         )  # fmt: skip
@@ -120,7 +120,7 @@ class ProfileSession:
         if found.plan.remark:
             self._remarks.append(f"{found.path} {found.plan.remark}")
         # Calls that are only counted leave no sample: their probes would cost for nothing.
-        wanted = [one for one in found.plan.attachments if one.group is not Group.OTHER]
+        wanted = [one for one in found.plan.attachments if one.group is not ProbeGroup.OTHER]
         if wanted:
             self._programs.attach(found.file, found.open_path, wanted)
             self.files += 1
@@ -135,11 +135,11 @@ class ProfileSession:
     def _call(self, sample: CallSample, names: dict[tuple[ProcessKey, int], str]) -> NamedCall:
         row = self._rows[sample.call]
         kernel = ""
-        if row.kind is Kind.LAUNCH:
+        if row.kind is CallKind.LAUNCH:
             kernel = names.get((sample.process, sample.kernel), UNKNOWN)
             if kernel == UNKNOWN:  # two of them are not one kernel
                 kernel = f"{UNKNOWN} {sample.kernel:#x}"
-        elif row.kind is Kind.GRAPH_LAUNCH:
+        elif row.kind is CallKind.GRAPH_LAUNCH:
             kernel = f"graph {sample.graph:#x}"
         on_stream = Meaning.STREAM in row.arguments
         return NamedCall(sample, row.kind, kernel, on_stream, self._stack(sample.stack_id))

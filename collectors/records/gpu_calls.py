@@ -15,7 +15,7 @@ from typing import NamedTuple
 from .process import ProcessKey
 
 
-class Group(StrEnum):
+class ProbeGroup(StrEnum):
     """Probes that are attached and dropped together, the first to be dropped last."""
 
     LAUNCH = "launch"
@@ -42,10 +42,10 @@ class FileGroup(NamedTuple):
     """One group of probes on one file: what is attached, measured and switched as a whole."""
 
     file: int
-    group: Group
+    group: ProbeGroup
 
 
-class Counted(NamedTuple):
+class CountedCalls(NamedTuple):
     """Calls that were seen, and how many there were.
 
     value      estimate of all calls; equal to `seen` where everything was seen
@@ -59,7 +59,7 @@ class Counted(NamedTuple):
     share: float
 
     @classmethod
-    def exactly(cls, seen: int) -> Counted:
+    def exactly(cls, seen: int) -> CountedCalls:
         """Give the count of calls of which every one was seen."""
         return cls(seen, float(seen), 0.0, 1.0)
 
@@ -69,7 +69,7 @@ class Counted(NamedTuple):
         return 1.959964 * sqrt(self.variance)
 
 
-class Identity(NamedTuple):
+class ProcessLabels(NamedTuple):
     """Which process: raw, so that it stays here; "" is unknown.
 
     name          as the kernel has it (comm), or of the program's file
@@ -89,7 +89,7 @@ class KernelCalls(NamedTuple):
     process: ProcessKey
     kernel: str
     family: str
-    launches: Counted
+    launches: CountedCalls
     blocks: int
     threads: int
 
@@ -98,7 +98,7 @@ class CopyCalls(NamedTuple):
     """Copies of one process in one direction; `bytes` and log2_bins are of those seen."""
 
     direction: Direction
-    copies: Counted
+    copies: CountedCalls
     bytes: int
     log2_bins: tuple[tuple[int, int], ...]
 
@@ -113,7 +113,7 @@ class CollectiveCalls(NamedTuple):
 
     communicator: int
     call: str
-    calls: Counted
+    calls: CountedCalls
     bytes: int
     duration_ns: int
 
@@ -129,7 +129,7 @@ class ErrorCalls(NamedTuple):
 class WaitCalls(NamedTuple):
     """Calls that wait for the device; `wait_ns` of those seen, summed over threads."""
 
-    calls: Counted
+    calls: CountedCalls
     wait_ns: int
 
 
@@ -153,8 +153,8 @@ class ProcessCalls:
     """What one process called; launches are the sum over its kernels, graphs included."""
 
     process: ProcessKey
-    identity: Identity
-    launches: Counted
+    identity: ProcessLabels
+    launches: CountedCalls
     waits: WaitCalls
     copies: tuple[CopyCalls, ...] = ()
     memory: MemoryState | None = None
@@ -180,9 +180,9 @@ class GpuCalls:
     span_ns: int
     processes: tuple[ProcessCalls, ...]
     kernels: tuple[KernelCalls, ...]
-    shares: Mapping[Group, float] = field(default_factory=dict)
+    shares: Mapping[ProbeGroup, float] = field(default_factory=dict)
 
-    def share(self, group: Group) -> float:
+    def share(self, group: ProbeGroup) -> float:
         """Give the probability with which a call of a group was seen."""
         return self.shares.get(group, 1.0)
 
@@ -208,9 +208,9 @@ class GovernorState:
     loader: str
     budget: float
     duty: float
-    steady: tuple[Group, ...]
-    in_turns: tuple[Group, ...]
-    dropped: Mapping[Group, str]
+    steady: tuple[ProbeGroup, ...]
+    in_turns: tuple[ProbeGroup, ...]
+    dropped: Mapping[ProbeGroup, str]
     predicted: float
     measured: float | None
     worst: ProcessKey | None

@@ -31,7 +31,7 @@ _SPOOLED = np.dtype(
 
 
 @dataclass(slots=True)
-class Group:
+class LaunchGroup:
     """Launches of one kernel on one device within a slot of 100 ms: one duration bin, one size.
 
     first_ns, last_ns   start of the first and end of the last launch, since the trace's first event
@@ -48,12 +48,12 @@ class Group:
     size_bin: int
 
 
-def slots(events: Iterator[GpuEvent]) -> Iterator[Group]:
+def slots(events: Iterator[GpuEvent]) -> Iterator[LaunchGroup]:
     """Gather events into groups, slot by slot, each slot's by first launch.
 
     One bin each per group, so that time by duration and by size is exact downstream.
     """
-    slot, gathered = 0, dict[tuple[str, int, int, int], Group]()
+    slot, gathered = 0, dict[tuple[str, int, int, int], LaunchGroup]()
     origin_ns: int | None = None
     for event in events:
         origin_ns = event.start_ns if origin_ns is None else origin_ns
@@ -67,19 +67,19 @@ def slots(events: Iterator[GpuEvent]) -> Iterator[Group]:
 
 
 def _gather(
-    gathered: dict[tuple[str, int, int, int], Group], event: GpuEvent, start_ns: int
+    gathered: dict[tuple[str, int, int, int], LaunchGroup], event: GpuEvent, start_ns: int
 ) -> None:
     size_bin = -1 if event.copy_bytes is None else log2_bin(event.copy_bytes)
     key = (event.name, event.device, log2_bin(event.duration_ns), size_bin)
     group = gathered.get(key)
     if group is None:
-        group = gathered[key] = Group(start_ns, start_ns, 0, 0, *key)
+        group = gathered[key] = LaunchGroup(start_ns, start_ns, 0, 0, *key)
     group.last_ns = max(group.last_ns, start_ns + event.duration_ns)
     group.gpu_time_ns += event.duration_ns
     group.count += 1
 
 
-class Spool:
+class ReplaySpool:
     """The groups of the first pass in an unlinked temporary file: later passes parse nothing."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Spool:
         self._ids: dict[str, int] = {}
         self._names: list[str] = []
 
-    def append(self, group: Group) -> None:
+    def append(self, group: LaunchGroup) -> None:
         """Keep one group."""
         name = self._name_id(group.kernel)
         times = (group.first_ns, group.last_ns, group.gpu_time_ns)
@@ -97,7 +97,7 @@ class Spool:
         if len(self._pending) >= _SPOOL_GROUPS:
             self._flush()
 
-    def groups(self) -> Iterator[Group]:
+    def groups(self) -> Iterator[LaunchGroup]:
         """Yield what was kept, in order."""
         self._flush()
         offset = 0
@@ -110,7 +110,7 @@ class Spool:
             for first, last, time, count, name, device, length, size in np.frombuffer(
                 block, _SPOOLED
             ).tolist():
-                yield Group(first, last, time, count, self._names[name], device, length, size)
+                yield LaunchGroup(first, last, time, count, self._names[name], device, length, size)
 
     def close(self) -> None:
         """Give the disk space back."""

@@ -13,7 +13,7 @@ from collectors.records.activity import EVERYTHING_MILLIONTHS, GpuCoverage, Kern
 from kernels.families import UNKNOWN_APPLICATION, pipeline_applications
 from kernels.launches.kineto import REORDER_EVENTS, TraceError, TraceHeader, gpu_events, read_header
 
-from .replay_groups import Group, Spool, slots
+from .replay_groups import LaunchGroup, ReplaySpool, slots
 
 FASTEST = 1_000.0
 _SHORTEST_LOOP_NS = 1_000_000
@@ -64,9 +64,9 @@ class ReplaySource:
         self._classifier = classifier
         self._options = options
         self._application = options.application or UNKNOWN_APPLICATION
-        self._spool: Spool | None = None
-        self._groups: Iterator[Group] = iter(())
-        self._next: Group | None = None
+        self._spool: ReplaySpool | None = None
+        self._groups: Iterator[LaunchGroup] = iter(())
+        self._next: LaunchGroup | None = None
         self._devices: dict[int, int] = {}
         self._trace_ns = 0
         self._boot_origin_ns = 0
@@ -91,7 +91,7 @@ class ReplaySource:
         with _told():
             if self._options.application is None:
                 self._application = _application(read_header(self._path))
-        self._spool = Spool() if self._options.loop else None
+        self._spool = ReplaySpool() if self._options.loop else None
         self._groups = _readable(slots(gpu_events(self._path, self._options.reorder)))
         self._next = next(self._groups, None)
         if self._next is None:
@@ -132,7 +132,7 @@ class ReplaySource:
     def _played_ns(self, trace_ns: int) -> int:
         return round(trace_ns / self._options.speed)
 
-    def _records(self, group: Group, at_ns: int) -> Iterator[KernelActivity]:
+    def _records(self, group: LaunchGroup, at_ns: int) -> Iterator[KernelActivity]:
         family, _ = self._classifier.classify(group.kernel)
         for gpu in self._gpus_of(group.device):
             yield KernelActivity(
@@ -163,7 +163,7 @@ class ReplaySource:
         gpus = range(self._options.gpus)
         return [GpuCoverage(source, gpu, since_ns, now_ns - since_ns) for gpu in gpus]
 
-    def _advance(self, played: Group) -> None:
+    def _advance(self, played: LaunchGroup) -> None:
         """Step to the next group; at the end begin again, one trace length later."""
         self._trace_ns = max(self._trace_ns, played.last_ns)
         if self._spool is not None and self.loops == 0:
@@ -190,6 +190,6 @@ def _told() -> Iterator[None]:
         raise SourceUnavailable(str(error)) from error
 
 
-def _readable(groups: Iterator[Group]) -> Iterator[Group]:
+def _readable(groups: Iterator[LaunchGroup]) -> Iterator[LaunchGroup]:
     with _told():
         yield from groups

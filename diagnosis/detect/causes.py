@@ -9,8 +9,8 @@ import numpy as np
 
 from .channels import Floats
 from .findings import Cause
-from .model import Judgement, Model
-from .rules import CAUSES, UNKNOWN, Verdict
+from .model import CauseJudgement, Model
+from .rules import CAUSES, UNKNOWN, RuleVerdict
 
 RULES_TITLE: Final = "hand rules 1"
 
@@ -31,16 +31,16 @@ class Ranking:
     model: str
 
 
-def rank(vector: Floats, rules: Verdict, model: Model | None) -> Ranking:
+def rank(vector: Floats, rules: RuleVerdict, model: Model | None) -> Ranking:
     """Rank all causes of float64[FEATURE_NAMES], of which the hand rules say `rules`."""
     if model is None:
         unlike = float(1 - min(1.0, rules.strongest))
-        judged = Judgement(rules.beliefs, unlike, int(rules.beliefs.argmax()) == UNKNOWN)
+        judged = CauseJudgement(rules.beliefs, unlike, int(rules.beliefs.argmax()) == UNKNOWN)
         return _ranking(judged, RULES_TITLE)
     return _ranking(model.judge(vector, rules), model.title)
 
 
-def _ranking(judged: Judgement, title: str) -> Ranking:
+def _ranking(judged: CauseJudgement, title: str) -> Ranking:
     beliefs = judged.beliefs.copy()
     if judged.rejected:
         # What is left of the known causes shrinks until `unknown` leads.

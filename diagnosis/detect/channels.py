@@ -18,7 +18,7 @@ from .gpu_rows import GPU_FLOORS, gpu_row
 Floats = NDArray[np.float64]
 
 
-class Place(StrEnum):
+class ChannelPlace(StrEnum):
     """Where a channel's signal is read."""
 
     OWN = "own"
@@ -34,7 +34,7 @@ class Channel:
     floor   the least spread that counts, in the signal's unit: closer to usual is never unusual
     """
 
-    place: Place
+    place: ChannelPlace
     signal: str
     floor: float
 
@@ -159,7 +159,7 @@ _OTHER: Final = {
 }
 CHANNELS: Final = tuple(
     Channel(place, signal, floor)
-    for place, floors in zip(Place, (_OWN, _HOST, _OTHER, GPU_FLOORS), strict=True)
+    for place, floors in zip(ChannelPlace, (_OWN, _HOST, _OTHER, GPU_FLOORS), strict=True)
     for signal, floor in floors.items()
 )
 CHANNEL_NAMES: Final = tuple(channel.name for channel in CHANNELS)

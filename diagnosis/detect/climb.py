@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from .settings import Settings
+from .settings import DetectionSettings
 from .trend import STILL_CLIMBING, trend
 
 _UNKNOWN: Final = float("nan")
@@ -34,7 +34,7 @@ class StepClimb:
     It moves before the 99th does: what slows every step a little slows none enough for a spike.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: DetectionSettings) -> None:
         self._settings = settings
         self._seconds: deque[_Second] = deque(maxlen=settings.early_window_s)
 

@@ -21,8 +21,8 @@ from diagnosis.frames.frame import Steps
 
 from .baseline import StepBaseline, step_bins
 from .findings import StepTimes
-from .settings import Settings
-from .tail import Ratios, Second, Tail
+from .settings import DetectionSettings
+from .tail import Tail, TailRatios, TailSecond
 
 _WINDOWS: Final = (2, 3, 5, 10)
 _NEWEST: Final = 3
@@ -48,10 +48,10 @@ _NOTHING: Final = np.zeros(0, np.int64)
 class TailDetector:
     """State of one subject: what is usual, and the last seconds."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: DetectionSettings) -> None:
         self._settings = settings
-        self._recent: deque[Second] = deque(maxlen=max(_WINDOWS))
-        self._waiting: deque[Second] = deque()
+        self._recent: deque[TailSecond] = deque(maxlen=max(_WINDOWS))
+        self._waiting: deque[TailSecond] = deque()
         self._last_end_ns = self._settled_ns = 0
         self._forget()
 
@@ -146,20 +146,20 @@ class TailDetector:
         p50, p99 = np.quantile(durations, (0.5, 0.99)) / _MS
         return StepTimes(float(p50), float(p99), int(durations.size))
 
-    def ratios(self, since_ns: int) -> Ratios:
+    def ratios(self, since_ns: int) -> TailRatios:
         """Compare steps since then with usual ones."""
         if not self.ready:
-            return Ratios(*([_UNKNOWN] * 4))
+            return TailRatios(*([_UNKNOWN] * 4))
         durations = self._durations(since_ns)
         span_s = sum(second.span_s for second in self._recent if second.at_ns > since_ns)
         expected = self._fast.rate_per_s * span_s
         rate = log2((durations.size + 0.5) / (expected + 0.5)) if span_s else _UNKNOWN
         if durations.size < 2:
-            return Ratios(_UNKNOWN, _UNKNOWN, _UNKNOWN, rate)
+            return TailRatios(_UNKNOWN, _UNKNOWN, _UNKNOWN, rate)
         shares = (0.1, 0.5, 0.99)
         usual = [self._fast.quantile_ns(share) for share in shares]
         p10, p50, p99 = np.log2(np.quantile(durations, shares) / usual).tolist()
-        return Ratios(p10, p50, p99, rate)
+        return TailRatios(p10, p50, p99, rate)
 
     def _notice_restart(self, steps: Steps | None, at_ns: int) -> None:
         """Give steps some seconds to settle after a time that no step covers: a job begun anew."""
@@ -171,15 +171,17 @@ class TailDetector:
         if gap_s >= _LEAST_GAP_S and gap_s * self._fast.rate_per_s >= _MISSED_STEPS:
             self._settled_ns = at_ns + int(self._settings.warmup_s / 2 * _NS)
 
-    def _second(self, steps: Steps | None, at_ns: int, span_s: float) -> Second:
+    def _second(self, steps: Steps | None, at_ns: int, span_s: float) -> TailSecond:
         if steps is None:
-            return Second(at_ns, span_s, _NOTHING, _NOTHING, 0, ())
+            return TailSecond(at_ns, span_s, _NOTHING, _NOTHING, 0, ())
         long_ns = tuple(steps.ended_ns[steps.duration_ns > self.threshold_ns].tolist())
         count = int(steps.duration_ns.size)
         if self.ready and self._stalled(steps):
             long_ns, count = (*long_ns, at_ns), count + 1
-            return Second(at_ns, span_s, steps.ended_ns, steps.duration_ns, count, long_ns, True)
-        return Second(at_ns, span_s, steps.ended_ns, steps.duration_ns, count, long_ns)
+            return TailSecond(
+                at_ns, span_s, steps.ended_ns, steps.duration_ns, count, long_ns, True
+            )
+        return TailSecond(at_ns, span_s, steps.ended_ns, steps.duration_ns, count, long_ns)
 
     def _stalled(self, steps: Steps) -> bool:
         if steps.running_ns is None:  # silence alone may be idleness
@@ -226,7 +228,7 @@ class TailDetector:
         parts = [second.duration_ns[second.ended_ns >= since_ns] for second in late]
         return np.concatenate(parts) if parts else _NOTHING
 
-    def _absorb(self, second: Second) -> None:
+    def _absorb(self, second: TailSecond) -> None:
         settings = self._settings
         self._warm_s += second.span_s
         if self._warm_s <= settings.warmup_s / 2:  # the first steps are no measure of later ones

@@ -10,8 +10,8 @@ from diagnosis.frames.frame import Frame, Steps, Subject
 from .channels import Floats, Readings
 from .findings import Finding, StepTimes
 from .model import Model
-from .settings import Settings
-from .watch import Around, SubjectWatch
+from .settings import DetectionSettings
+from .watch import HostContext, SubjectWatch
 
 _NS: Final = 1_000_000_000
 Ruler = Literal["measured", "rhythm"]
@@ -27,12 +27,12 @@ class Diagnoser:
 
     def __init__(
         self,
-        settings: Settings = Settings(),  # noqa: B008 -- frozen
+        settings: DetectionSettings = DetectionSettings(),  # noqa: B008 -- frozen
         model: Model | None = None,
         source: Ruler = "measured",
     ) -> None:
         self._settings = settings
-        self._around = Around(settings, model)
+        self._around = HostContext(settings, model)
         self._source = source
         self._watches: dict[str, SubjectWatch] = {}
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .channels import INDEX, Floats
 from .climb import StepClimb
 from .features import SubjectSignals
-from .settings import Settings
+from .settings import DetectionSettings
 from .trend import STILL_CLIMBING, trend
 
 _NS: Final = 1e9
@@ -59,7 +59,7 @@ _VALUES: Final = np.array([level.value for level in _WATCHED.values()])
 class EarlyWarning:
     """Trends of one subject's signals and steps, and the levels at which its spikes came."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: DetectionSettings) -> None:
         self._settings = settings
         self._levels = np.full(_PLACES.size, np.nan)
         self._silent_until_ns = 0

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from diagnosis.frames.signals import FINE, SIGNALS
 
-from .channels import CHANNELS, INDEX, Channel, Place, Readings
+from .channels import CHANNELS, INDEX, Channel, ChannelPlace, Readings
 from .features import SubjectSignals
 from .findings import Cause, Evidence
-from .neighbours import Neighbours
+from .neighbours import CgroupNeighbours
 from .rule_table import RULES
 
 MOST: Final = 6
@@ -41,7 +41,7 @@ def evidence_for(
     lags_s: NDArray[np.float64],
     readings: Readings,
     cgroup: str,
-    neighbours: Neighbours,
+    neighbours: CgroupNeighbours,
 ) -> tuple[Evidence, ...]:
     """Give the signals that left their baselines: those of the cause first, loudest first.
 
@@ -82,11 +82,11 @@ def evidence_of(
     lags_s: NDArray[np.float64],
     readings: Readings,
     cgroup: str,
-    neighbours: Neighbours,
+    neighbours: CgroupNeighbours,
 ) -> Evidence:
     """Give one channel's evidence."""
     channel = CHANNELS[place]
-    fine = _FINE_PLACE.get(channel.signal) if channel.place is Place.HOST else None
+    fine = _FINE_PLACE.get(channel.signal) if channel.place is ChannelPlace.HOST else None
     lag_s = float(lags_s[fine]) if fine is not None else float("nan")
     return Evidence(
         signal=channel.signal,
@@ -124,9 +124,9 @@ _WHOSE: Final = {
 """Whose growth of what stands behind a signal that has no owner itself."""
 
 
-def _who(channel: Channel, readings: Readings, cgroup: str, neighbours: Neighbours) -> str:
-    if channel.place is Place.GPU:
+def _who(channel: Channel, readings: Readings, cgroup: str, neighbours: CgroupNeighbours) -> str:
+    if channel.place is ChannelPlace.GPU:
         return ""
-    if channel.place is Place.OWN and channel.signal not in _WHOSE:
+    if channel.place is ChannelPlace.OWN and channel.signal not in _WHOSE:
         return ""
     return neighbours.grown(readings, cgroup, _WHOSE.get(channel.signal, channel.signal))

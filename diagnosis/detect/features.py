@@ -12,8 +12,8 @@ from diagnosis.frames.signals import FINE, SIGNALS
 
 from .baseline import SignalBaseline
 from .channels import CHANNEL_NAMES, CHANNELS, FLOORS, INDEX, Floats
-from .settings import Settings
-from .tail import Ratios
+from .settings import DetectionSettings
+from .tail import TailRatios
 
 FEATURES_VERSION: Final = 2
 CAP: Final = 8.0
@@ -80,7 +80,7 @@ _CHANNEL_COUNT: Final = len(CHANNELS)
 class SubjectSignals:
     """The signals around one subject: what is usual, and the last seconds."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: DetectionSettings) -> None:
         self._settings = settings
         self._history: deque[tuple[int, Floats]] = deque(maxlen=_HISTORY)
         self._waiting: deque[Floats] = deque()
@@ -158,7 +158,7 @@ class SubjectSignals:
 
 
 def vector_of(
-    signals: SubjectSignals, onset_ns: int, ratios: Ratios, lags_s: NDArray[np.float64]
+    signals: SubjectSignals, onset_ns: int, ratios: TailRatios, lags_s: NDArray[np.float64]
 ) -> Floats:
     """Give float64[FEATURE_NAMES]; NaN where a feature is missing.
 

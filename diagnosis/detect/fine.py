@@ -12,7 +12,7 @@ from diagnosis.frames.frame import FINE_BINS, Frame
 from diagnosis.frames.signals import FINE
 
 from .baseline import NORMAL
-from .channels import FLOORS, INDEX, Place
+from .channels import FLOORS, INDEX, ChannelPlace
 
 NO_LAGS: Final = np.full(len(FINE), np.nan)
 FINE_FRAMES: Final = 30
@@ -24,7 +24,10 @@ _FEWEST_BINS: Final = 30
 _SHAPE: Final = (len(FINE), FINE_BINS)
 _GAP: Final = np.full(_SHAPE, np.nan, np.float32)
 _FLOORS: Final = np.array(
-    [2 * FLOORS[INDEX[n]] if (n := f"{Place.HOST}.{name}") in INDEX else np.inf for name in FINE]
+    [
+        2 * FLOORS[INDEX[n]] if (n := f"{ChannelPlace.HOST}.{name}") in INDEX else np.inf
+        for name in FINE
+    ]
 )
 
 

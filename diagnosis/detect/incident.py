@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .findings import StepTimes
-from .settings import Settings
+from .settings import DetectionSettings
 
 
 class IncidentGauge:
@@ -13,7 +13,7 @@ class IncidentGauge:
     are not heavy take one back each, so that a spike that flickers needs longer.
     """
 
-    def __init__(self, settings: Settings, before: StepTimes) -> None:
+    def __init__(self, settings: DetectionSettings, before: StepTimes) -> None:
         self._limit_s = settings.incident_s
         self._ratio = settings.incident_ratio
         self._before = before

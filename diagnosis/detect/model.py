@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .channels import Floats
-from .model_parts import Distance, Part
-from .rules import CAUSES, UNKNOWN, Verdict
+from .model_parts import Distance, ModelPart
+from .rules import CAUSES, UNKNOWN, RuleVerdict
 
 _FOREIGN: Final = 0.5
 """Belief that the hand rules must put in causes foreign to the model before it is passed over."""
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class CauseJudgement:
     """What is believed of one vector.
 
     beliefs   float64[CAUSES], sum to 1; `unknown` is among them
@@ -55,7 +55,7 @@ class OpenSet:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Group:
+class NamedSpikes:
     """Unknown spikes that are alike, under a name that a person gave or a number."""
 
     name: str
@@ -87,11 +87,11 @@ class Model:
     fill: Floats
     add_mask: bool
     classes: NDArray[np.int64]
-    parts: tuple[Part, ...]
+    parts: tuple[ModelPart, ...]
     rules_weight: float
     temperature: float
     open_set: OpenSet | None
-    groups: tuple[Group, ...]
+    groups: tuple[NamedSpikes, ...]
     runs: frozenset[str] = frozenset()
 
     @property
@@ -107,14 +107,14 @@ class Model:
         masked = np.concatenate((filled, known.astype(np.float64))) if self.add_mask else filled
         return masked, filled
 
-    def judge(self, vector: Floats, rules: Verdict) -> Judgement:
+    def judge(self, vector: Floats, rules: RuleVerdict) -> CauseJudgement:
         """Judge float64[FEATURE_NAMES]; `rules` is what the hand rules say of it."""
         x, features = self.inputs(vector)
         beliefs = np.zeros(len(CAUSES))
         beliefs[self.classes] = self._believed(x, rules)
         foreign = _foreign_share(rules, self.classes)
         if foreign > _FOREIGN:
-            return Judgement(rules.beliefs, 0.0, False)
+            return CauseJudgement(rules.beliefs, 0.0, False)
         unlike, least = 0.0, 0.0
         if self.open_set is not None:
             unlike, least = self.open_set.unlike(features), self.open_set.least_confidence
@@ -122,9 +122,9 @@ class Model:
         else:
             rejected = False
         rejected = rejected or bool(beliefs.max() < least) or int(beliefs.argmax()) == UNKNOWN
-        return Judgement(beliefs, unlike, rejected, self._group(features) if rejected else "")
+        return CauseJudgement(beliefs, unlike, rejected, self._group(features) if rejected else "")
 
-    def _believed(self, x: Floats, rules: Verdict) -> Floats:
+    def _believed(self, x: Floats, rules: RuleVerdict) -> Floats:
         total = self.rules_weight
         mixed = self.rules_weight * _among(rules.beliefs, self.classes)
         for part in self.parts:
@@ -144,7 +144,7 @@ def _among(beliefs: Floats, classes: NDArray[np.int64]) -> Floats:
     return np.asarray(chosen / chosen.sum())
 
 
-def _foreign_share(rules: Verdict, classes: NDArray[np.int64]) -> float:
+def _foreign_share(rules: RuleVerdict, classes: NDArray[np.int64]) -> float:
     """Belief of the hand rules in causes that the model never saw."""
     foreign = np.ones(len(CAUSES), dtype=bool)
     foreign[classes] = False

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from .features import FEATURE_INDEX, FEATURES_VERSION
-from .model import Group, Model, OpenSet
+from .model import Model, NamedSpikes, OpenSet
 from .model_fields import (
     ModelError,
     array_of,
@@ -24,7 +24,7 @@ from .model_fields import (
     text_of,
 )
 from .model_learned import read_parts
-from .model_parts import Distance, Mahalanobis, Mixture, Neighbours
+from .model_parts import Distance, Mahalanobis, Mixture, NearestNeighbours
 from .rules import CAUSES
 
 FORMAT: Final = 1
@@ -158,7 +158,7 @@ def _distance(row: Mapping[str, Any], count: int) -> Distance:
         k = row.get("k")
         if type(k) is not int or not 1 <= k <= len(points):
             raise ModelError(f"expected k of 1 .. {len(points)}, got {str(k)[:20]}")
-        return Neighbours(shift, scale, points, k)
+        return NearestNeighbours(shift, scale, points, k)
     if kind == "gmm":
         means = array_of(row.get("means"), (None, count), "means")
         weights = positive_of(row.get("weights"), (len(means),), "weights")
@@ -167,10 +167,10 @@ def _distance(row: Mapping[str, Any], count: int) -> Distance:
     raise ModelError(f"expected a distance of mahalanobis, knn or gmm, got {str(kind)[:20]}")
 
 
-def _groups(found: Any, count: int) -> tuple[Group, ...]:
+def _groups(found: Any, count: int) -> tuple[NamedSpikes, ...]:
     rows = rows_of(found, "groups", _MOST_GROUPS) if found else []
     return tuple(
-        Group(
+        NamedSpikes(
             text_of(row.get("name"), "group's name"),
             array_of(row.get("mean"), (count,), "group's mean"),
             positive_of(row.get("scale"), (count,), "group's scale"),

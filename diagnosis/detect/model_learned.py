@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .model_fields import ModelError, array_of, number_of, places_of, positive_of, rows_of
-from .model_parts import Boost, Forest, Logistic, Part, Places, Trees
+from .model_parts import Boost, Forest, Logistic, ModelPart, Places, Trees
 
 _MOST_TREES: Final = 2_000
 _MOST_DEPTH: Final = 64
@@ -17,8 +17,8 @@ _MOST_PARTS: Final = 8
 _LEAF: Final = -2
 
 
-def read_parts(found: Any, inputs: int, classes: int) -> tuple[tuple[Part, ...], float]:
-    parts: list[Part] = []
+def read_parts(found: Any, inputs: int, classes: int) -> tuple[tuple[ModelPart, ...], float]:
+    parts: list[ModelPart] = []
     rules_weight = 0.0
     for row in rows_of(found, "parts", _MOST_PARTS):
         kind, weight = row.get("kind"), number_of(row.get("weight", 1.0), "weight", 1e-6, 1e6)

@@ -13,7 +13,7 @@ from .channels import Floats
 Places = NDArray[np.int32]
 
 
-class Part(Protocol):
+class ModelPart(Protocol):
     """One learned classifier."""
 
     @property
@@ -129,7 +129,7 @@ class Mahalanobis:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Neighbours:
+class NearestNeighbours:
     """Mean distance to the k nearest training points, float64[points, inputs]."""
 
     shift: Floats

@@ -6,16 +6,16 @@ from typing import Final
 
 import numpy as np
 
-from .channels import FLOORS, INDEX, OTHER_SIGNALS, Place, Readings, related
+from .channels import FLOORS, INDEX, OTHER_SIGNALS, ChannelPlace, Readings, related
 
-_FLOORS: Final = FLOORS[[INDEX[f"{Place.OTHER}.{name}"] for name in OTHER_SIGNALS]]
+_FLOORS: Final = FLOORS[[INDEX[f"{ChannelPlace.OTHER}.{name}"] for name in OTHER_SIGNALS]]
 _LEAST_SHARE: Final = 0.3
 """Of all that others grew by: below it nobody in particular interferes."""
 _FADE: Final = 1 / 30
 _NS: Final = 1_000_000_000
 
 
-class Neighbours:
+class CgroupNeighbours:
     """Usual use of each busy cgroup, forgotten when it was idle for long; bounded."""
 
     def __init__(self, most: int, forget_s: float) -> None:

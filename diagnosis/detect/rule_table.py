@@ -9,7 +9,7 @@ from .findings import Cause
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class FeatureTest:
     """One feature that tells of a cause.
 
     low, high   where it begins to speak, and where it is as loud as it gets
@@ -30,7 +30,7 @@ class Tell:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class CauseRule:
     """Signals of one cause, and the causes that explain it away.
 
     tells       the loudest counts, each further adds a share of what is left
@@ -40,27 +40,27 @@ class Rule:
     """
 
     cause: Cause
-    tells: tuple[Tell, ...]
-    needs: tuple[tuple[Tell, ...], ...] = ()
+    tells: tuple[FeatureTest, ...]
+    needs: tuple[tuple[FeatureTest, ...], ...] = ()
     excused_by: tuple[tuple[Cause, float], ...] = ()
 
 
-def _up(channel: str, weight: float = 1.0, low: float = 2.3, high: float = 5.0) -> Tell:
+def _up(channel: str, weight: float = 1.0, low: float = 2.3, high: float = 5.0) -> FeatureTest:
     """A rise in spreads, in octaves: 2.3 are 4 spreads, 5 are 31."""
-    return Tell(f"{channel}.z", low, high, weight)
+    return FeatureTest(f"{channel}.z", low, high, weight)
 
 
-def _down(channel: str, weight: float = 1.0, low: float = 2.3, high: float = 5.0) -> Tell:
-    return Tell(f"{channel}.z", low, high, weight, -1.0)
+def _down(channel: str, weight: float = 1.0, low: float = 2.3, high: float = 5.0) -> FeatureTest:
+    return FeatureTest(f"{channel}.z", low, high, weight, -1.0)
 
 
-def _times(channel: str, low: float, high: float, weight: float = 1.0) -> Tell:
+def _times(channel: str, low: float, high: float, weight: float = 1.0) -> FeatureTest:
     """A rise in octaves of the value itself."""
-    return Tell(f"{channel}.r", low, high, weight)
+    return FeatureTest(f"{channel}.r", low, high, weight)
 
 
-def _shrunk(channel: str, low: float, high: float, weight: float = 1.0) -> Tell:
-    return Tell(f"{channel}.r", low, high, weight, -1.0)
+def _shrunk(channel: str, low: float, high: float, weight: float = 1.0) -> FeatureTest:
+    return FeatureTest(f"{channel}.r", low, high, weight, -1.0)
 
 
 _OTHERS_SEND: Final = (
@@ -84,15 +84,15 @@ _RATHER: Final = (
 """What explains a starving subject better than its input."""
 
 _SAME_WORK: Final = tuple(
-    (Tell(feature, -0.35, -0.1, sign=sign),)
+    (FeatureTest(feature, -0.35, -0.1, sign=sign),)
     for feature in ("step.send", "step.read")
     for sign in (1.0, -1.0)
 )
 """A step sends and reads what it did before."""
 
 _NO_MORE_WORK: Final = (
-    (Tell("step.send", -0.5, -0.25, sign=-1),),
-    (Tell("step.read", -0.5, -0.25, sign=-1),),
+    (FeatureTest("step.send", -0.5, -0.25, sign=-1),),
+    (FeatureTest("step.read", -0.5, -0.25, sign=-1),),
 )
 """A step sends and reads no more than before: its batch has not grown."""
 
@@ -100,7 +100,7 @@ _NO_DETOUR: Final = (_shrunk("own.round_trip_least_us", -2.6, -2.0),)
 """The shortest round trip is less than four times as long as usual."""
 
 RULES: Final = (
-    Rule(
+    CauseRule(
         Cause.CGROUP_THROTTLING,
         (
             _up("own.throttled_ms_per_s"),
@@ -108,7 +108,7 @@ RULES: Final = (
             _up("own.throttled_periods_percent", 0.8),
         ),
     ),
-    Rule(
+    CauseRule(
         Cause.CPU_CONTENTION,
         (
             _up("own.run_delay_ms_per_s"),
@@ -135,7 +135,7 @@ RULES: Final = (
         ),
     ),
     # What the hypervisor takes looks like running to the guest: no thread of it waits in a queue.
-    Rule(
+    CauseRule(
         Cause.CPU_CONTENTION,
         (_up("host.steal_percent", 0.55, low=1.8, high=3.2),),
         excused_by=(
@@ -147,7 +147,7 @@ RULES: Final = (
             (Cause.DISK_IO, 0.9),
         ),
     ),
-    Rule(
+    CauseRule(
         Cause.MEMORY_PRESSURE,
         (
             _up("own.reclaim_ms_per_s", low=1.6, high=3.5),
@@ -164,7 +164,7 @@ RULES: Final = (
             ),
         ),
     ),
-    Rule(
+    CauseRule(
         Cause.DISK_IO,
         (
             _up("own.block_wait_ms_per_s"),
@@ -176,7 +176,7 @@ RULES: Final = (
         ),
         excused_by=((Cause.MEMORY_PRESSURE, 0.7),),
     ),
-    Rule(
+    CauseRule(
         Cause.NIC_CROSS_TRAFFIC,
         (
             _up("host.softirq_net_rx_ms_per_s"),
@@ -185,7 +185,7 @@ RULES: Final = (
         ),
         needs=(_OTHERS_SEND,),
     ),
-    Rule(
+    CauseRule(
         Cause.NIC_LIMIT_OR_LOSS,
         (
             _up("host.retransmits_per_s"),
@@ -196,13 +196,13 @@ RULES: Final = (
         ),
         excused_by=((Cause.NIC_CROSS_TRAFFIC, 0.6),),
     ),
-    Rule(  # a sender waits for acknowledgements, on a detour as behind a slow link
+    CauseRule(  # a sender waits for acknowledgements, on a detour as behind a slow link
         Cause.NIC_LIMIT_OR_LOSS,
         (_up("own.net_send_wait_ms_per_s"), _up("host.send_queue_bytes", 0.8)),
         needs=(_NO_DETOUR,),
         excused_by=((Cause.NIC_CROSS_TRAFFIC, 0.6),),
     ),
-    Rule(  # each packet takes longer to be put on the wire; a detour takes longer still
+    CauseRule(  # each packet takes longer to be put on the wire; a detour takes longer still
         Cause.NIC_LIMIT_OR_LOSS,
         (_up("own.round_trip_least_us", 0.9, low=1.3, high=2.5),),
         needs=(
@@ -214,7 +214,7 @@ RULES: Final = (
         ),
         excused_by=((Cause.NIC_CROSS_TRAFFIC, 0.8),),
     ),
-    Rule(
+    CauseRule(
         Cause.PCIE_PRESSURE,
         (
             _up("gpu.pcie_rx_bytes_per_s", 0.8),
@@ -227,7 +227,7 @@ RULES: Final = (
         ),
         excused_by=((Cause.GPU_HARDWARE_FAULT, 0.6), (Cause.GPU_THERMAL_OR_POWER_LIMIT, 0.5)),
     ),
-    Rule(
+    CauseRule(
         Cause.GPU_THERMAL_OR_POWER_LIMIT,
         (
             _up("gpu.throttled_thermal_percent", low=1.0, high=3.0),
@@ -238,7 +238,7 @@ RULES: Final = (
         ),
         excused_by=((Cause.GPU_HARDWARE_FAULT, 0.5),),
     ),
-    Rule(
+    CauseRule(
         Cause.GPU_HARDWARE_FAULT,
         (
             _up("gpu.xids_memory_per_s", low=1.0, high=2.0),
@@ -258,7 +258,7 @@ RULES: Final = (
             _up("own.gpu_failed_calls_per_s", 0.4, low=1.0, high=3.0),
         ),
     ),
-    Rule(  # a driver that does not answer; so it seems, too, where its reader gets no time
+    CauseRule(  # a driver that does not answer; so it seems, too, where its reader gets no time
         Cause.GPU_HARDWARE_FAULT,
         (_up("gpu.gpu_silent_count", 0.7, low=1.0, high=2.0),),
         excused_by=(
@@ -268,7 +268,7 @@ RULES: Final = (
             (Cause.DISK_IO, 0.8),
         ),
     ),
-    Rule(
+    CauseRule(
         Cause.GPU_SHARED,
         (
             _up("own.gpu_others_percent", low=1.5, high=3.5),
@@ -277,7 +277,7 @@ RULES: Final = (
         ),
         excused_by=((Cause.GPU_HARDWARE_FAULT, 0.6), (Cause.GPU_THERMAL_OR_POWER_LIMIT, 0.4)),
     ),
-    Rule(
+    CauseRule(
         Cause.COMMUNICATION_WAIT,
         (
             _up("own.net_receive_wait_ms_per_s", 0.9, low=2.0, high=3.6),
@@ -301,7 +301,7 @@ RULES: Final = (
             (Cause.DISK_IO, 0.7),
         ),
     ),
-    Rule(
+    CauseRule(
         Cause.INPUT_STARVATION,
         (
             _shrunk("own.cpu_ms_per_s", 0.12, 0.6, 0.7),
@@ -309,15 +309,15 @@ RULES: Final = (
         ),
         needs=(
             (_shrunk("own.cpu_ms_per_s", 0.1, 0.4),),
-            (Tell("step.p50", 0.1, 0.35),),
+            (FeatureTest("step.p50", 0.1, 0.35),),
             *_NO_MORE_WORK,
         ),
         excused_by=_RATHER,
     ),
-    Rule(  # whoever makes the input works harder in the subject's own cgroup
+    CauseRule(  # whoever makes the input works harder in the subject's own cgroup
         Cause.INPUT_STARVATION,
-        (Tell("step.cpu", 0.3, 0.9, 0.7),),
-        needs=((Tell("step.p50", 0.1, 0.35),), *_SAME_WORK),
+        (FeatureTest("step.cpu", 0.3, 0.9, 0.7),),
+        needs=((FeatureTest("step.p50", 0.1, 0.35),), *_SAME_WORK),
         excused_by=_RATHER,
     ),
 )

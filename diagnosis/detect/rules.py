@@ -15,7 +15,7 @@ import numpy as np
 from .channels import Floats
 from .features import FEATURE_INDEX
 from .findings import Cause
-from .rule_table import RULES, Tell
+from .rule_table import RULES, FeatureTest
 
 CAUSES: Final = tuple(Cause)
 UNKNOWN: Final = CAUSES.index(Cause.UNKNOWN)
@@ -27,7 +27,7 @@ _UNKNOWN_AT: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RuleVerdict:
     """Strengths and beliefs, both float64[CAUSES]; beliefs sum to 1."""
 
     strengths: Floats
@@ -39,7 +39,7 @@ class Verdict:
         return float(self.strengths.max())
 
 
-def judge(vector: Floats) -> Verdict:
+def judge(vector: Floats) -> RuleVerdict:
     """Weigh all causes by the hand rules; `vector` is float64[FEATURE_NAMES]."""
     own = [(rule, _alone(rule.tells, rule.needs, vector)) for rule in RULES]
     alone = dict.fromkeys(Cause, 0.0)
@@ -59,10 +59,12 @@ def judge(vector: Floats) -> Verdict:
         -_SHARPNESS * 0.5
     )  # what nothing tells of is hardly possible
     believed[UNKNOWN] = np.exp(_SHARPNESS * _UNKNOWN_AT)
-    return Verdict(strengths, believed / believed.sum())
+    return RuleVerdict(strengths, believed / believed.sum())
 
 
-def _alone(tells: tuple[Tell, ...], needs: tuple[tuple[Tell, ...], ...], vector: Floats) -> float:
+def _alone(
+    tells: tuple[FeatureTest, ...], needs: tuple[tuple[FeatureTest, ...], ...], vector: Floats
+) -> float:
     heard = sorted((strength_of(tell, vector) for tell in tells), reverse=True)
     strength = heard[0]
     for further in heard[1:]:
@@ -74,7 +76,7 @@ def _alone(tells: tuple[Tell, ...], needs: tuple[tuple[Tell, ...], ...], vector:
     return strength
 
 
-def strength_of(tell: Tell, vector: Floats) -> float:
+def strength_of(tell: FeatureTest, vector: Floats) -> float:
     """Give how loud one signal is, 0..weight; 0 where it is missing."""
     value = tell.sign * vector[FEATURE_INDEX[tell.feature]]
     if not value > tell.low:

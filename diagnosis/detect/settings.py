@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class DetectionSettings:
     """Limits, each in the unit that ends its name.
 
     warmup_s, warmup_steps     nothing is found before a subject was seen this long

@@ -5,10 +5,10 @@ from __future__ import annotations
 from .channels import Floats
 from .findings import Diagnosis, StepTimes
 from .incident import IncidentGauge
-from .settings import Settings
+from .settings import DetectionSettings
 
 
-class Spike:
+class StandingSpike:
     """When it began, what was usual before, and what was said of it last.
 
     enough_nats   evidence in three seconds that keeps it: a third of what it was believed for
@@ -17,7 +17,7 @@ class Spike:
     """
 
     def __init__(
-        self, settings: Settings, onset_ns: int, before: StepTimes, believed_nats: float
+        self, settings: DetectionSettings, onset_ns: int, before: StepTimes, believed_nats: float
     ) -> None:
         self.onset_ns = onset_ns
         self.enough_nats = believed_nats / 3

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Second:
+class TailSecond:
     """The steps of one frame, measured by what is usual.
 
     ended_ns, duration_ns   int64[n] each
@@ -51,7 +51,7 @@ class Tail:
     likely: bool = False
 
 
-class Ratios(NamedTuple):
+class TailRatios(NamedTuple):
     """log2 of now to usual: quantiles of the step times, and steps a second. NaN: unknown."""
 
     p10: float

@@ -103,7 +103,7 @@ class _Standing:
         return cls(now, before.named_ns if before is not None and same else now.at_ns)
 
 
-class Pictures:
+class SpikeTrails:
     """Cuts one picture of each spike: at its end, or once it has lasted."""
 
     def __init__(self) -> None:

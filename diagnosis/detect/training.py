@@ -13,7 +13,7 @@ from .detector import TailDetector
 from .diagnoser import Ruler
 from .features import SubjectSignals, vector_of
 from .fine import NO_LAGS, FineHistory
-from .settings import Settings
+from .settings import DetectionSettings
 
 _NS: Final = 1_000_000_000
 _RECOVERY_NS: Final = 10 * _NS
@@ -35,7 +35,7 @@ class VectorRow:
 class _Material:
     """One subject: learns outside of spans only."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: DetectionSettings) -> None:
         self.tail = TailDetector(settings)
         self.signals = SubjectSignals(settings)
 
@@ -44,7 +44,7 @@ def labelled_vectors(
     frames: Iterable[Frame],
     spans_ns: Sequence[tuple[int, int]],
     source: Ruler = "measured",
-    settings: Settings = Settings(),  # noqa: B008 -- frozen
+    settings: DetectionSettings = DetectionSettings(),  # noqa: B008 -- frozen
 ) -> list[VectorRow]:
     """Give a vector per subject and second inside of spans; baselines are learned outside of them.
 

@@ -17,10 +17,10 @@ from .features import SubjectSignals, vector_of
 from .findings import Cause, Diagnosis, Finding, SpikeBegan, SpikeEnded, StepTimes, Warned
 from .fine import NO_LAGS, FineHistory
 from .model import Model
-from .neighbours import Neighbours
-from .rules import CAUSES, Verdict, judge
-from .settings import Settings
-from .spike import Spike
+from .neighbours import CgroupNeighbours
+from .rules import CAUSES, RuleVerdict, judge
+from .settings import DetectionSettings
+from .spike import StandingSpike
 from .tail import Tail
 
 _NS: Final = 1_000_000_000
@@ -36,20 +36,20 @@ _IDLE_CPU_MS_PER_S: Final = 1.0
 """Below both nobody works: a rhythm is heard from 5 turns on a CPU a second."""
 
 
-class Around:
+class HostContext:
     """What all subjects of a host share: the frame, fine history, neighbours, model."""
 
-    def __init__(self, settings: Settings, model: Model | None) -> None:
+    def __init__(self, settings: DetectionSettings, model: Model | None) -> None:
         self.settings = settings
         self.model = model
         self.fine = FineHistory()
-        self.neighbours = Neighbours(settings.cgroups, settings.forget_s)
+        self.neighbours = CgroupNeighbours(settings.cgroups, settings.forget_s)
 
 
 class SubjectWatch:
     """State of one subject."""
 
-    def __init__(self, key: str, around: Around) -> None:
+    def __init__(self, key: str, around: HostContext) -> None:
         settings = around.settings
         self._key = key
         self._around = around
@@ -60,7 +60,7 @@ class SubjectWatch:
         self._source: StepSource | None = None
         self._doubted_frames = 0
         self._shifted_frames = 0
-        self.spike: Spike | None = None
+        self.spike: StandingSpike | None = None
         self.seen_ns = 0
 
     @property
@@ -198,7 +198,9 @@ class SubjectWatch:
         self, believed_nats: float, subject: Subject, tail: Tail, readings: Readings
     ) -> list[Finding]:
         at_ns = readings.frame.boottime_ns
-        self.spike = Spike(self._settings, tail.onset_ns, self._tail.before(), believed_nats)
+        self.spike = StandingSpike(
+            self._settings, tail.onset_ns, self._tail.before(), believed_nats
+        )
         self._tail.doubt()
         self._signals.doubt()
         self._doubted_frames = self._shifted_frames = 0
@@ -211,7 +213,7 @@ class SubjectWatch:
         return [began, *self._in_spike(self.spike, subject, tail, readings)]
 
     def _in_spike(
-        self, spike: Spike, subject: Subject, tail: Tail, readings: Readings
+        self, spike: StandingSpike, subject: Subject, tail: Tail, readings: Readings
     ) -> list[Finding]:
         frame = readings.frame
         spike.frames += 1
@@ -241,7 +243,7 @@ class SubjectWatch:
         return [spike.last]
 
     def _again(
-        self, spike: Spike, last: Diagnosis, incident: bool, now: StepTimes, at_ns: int
+        self, spike: StandingSpike, last: Diagnosis, incident: bool, now: StepTimes, at_ns: int
     ) -> list[Finding]:
         """Say what was said before, where it has become an incident.
 
@@ -252,7 +254,7 @@ class SubjectWatch:
         spike.last = replace(last, at_ns=at_ns, now=now, incident=incident)
         return [spike.last]
 
-    def _gave_up(self, spike: Spike, verdict: Verdict) -> bool:
+    def _gave_up(self, spike: StandingSpike, verdict: RuleVerdict) -> bool:
         settings = self._settings
         quiet = verdict.strongest < settings.suspicion
         if not quiet:
@@ -262,17 +264,17 @@ class SubjectWatch:
             long_enough and self._tail.shifted(spike.onset_ns)
         )
 
-    def _says(self, spike: Spike, ranking: Ranking, incident: bool, at_ns: int) -> bool:
+    def _says(self, spike: StandingSpike, ranking: Ranking, incident: bool, at_ns: int) -> bool:
         last = spike.last
         if last is None or ranking.cause != last.cause or incident != last.incident:
             return True
         return at_ns - last.at_ns >= self._settings.repeat_s * _NS
 
-    def _vector(self, onset_ns: int, spike: Spike | None) -> Floats:
+    def _vector(self, onset_ns: int, spike: StandingSpike | None) -> Floats:
         lags = self._lags(spike) if spike is not None else NO_LAGS
         return vector_of(self._signals, onset_ns, self._tail.ratios(onset_ns), lags)
 
-    def _lags(self, spike: Spike) -> Floats:
+    def _lags(self, spike: StandingSpike) -> Floats:
         if spike.lags_s is None or not spike.lags_whole:
             spike.lags_s = self._around.fine.lags_s(spike.onset_ns)
             spike.lags_whole = spike.frames >= 4  # all that they look at is there
@@ -280,7 +282,7 @@ class SubjectWatch:
 
     def _diagnosis(
         self,
-        spike: Spike,
+        spike: StandingSpike,
         ranking: Ranking,
         now: StepTimes,
         incident: bool,

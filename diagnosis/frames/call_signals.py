@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from collectors.devices.port import ProcessUse
-from collectors.records.gpu_calls import Direction, GpuCalls, Group, ProcessCalls
+from collectors.records.gpu_calls import Direction, GpuCalls, ProbeGroup, ProcessCalls
 
 from .gpu_signals import share
 
@@ -110,15 +110,15 @@ def _signals(one: ProcessCalls, calls: GpuCalls) -> dict[str, float]:
     """Give one process's rates: what was seen over the share that was seen."""
     per_s = 1e9 / calls.span_ns
     found = {LAUNCHES: one.launches.value * per_s}
-    if calls.share(Group.SYNCHRONISE) > 0:
+    if calls.share(ProbeGroup.SYNCHRONISE) > 0:
         found["gpu_wait_ms_per_s"] = 1e3 * one.wait_share(calls.span_ns)
-    copied = calls.share(Group.COPY)
+    copied = calls.share(ProbeGroup.COPY)
     if copied > 0:
         found |= dict.fromkeys(_COPIES.values(), 0.0)
         for copy in one.copies:
             if copy.direction in _COPIES:
                 found[_COPIES[copy.direction]] += copy.bytes / copied * per_s
-    seen = calls.share(Group.COLLECTIVE)
+    seen = calls.share(ProbeGroup.COLLECTIVE)
     if seen > 0:
         found["collectives_per_s"] = sum(c.calls.value for c in one.collectives) * per_s
         found["collective_bytes_per_s"] = sum(c.bytes for c in one.collectives) / seen * per_s

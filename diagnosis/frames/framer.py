@@ -27,7 +27,7 @@ from .places import Places
 from .rhythm_book import RhythmBook
 from .round_trips import RoundTrips
 from .signals import SIGNALS, SignalTable
-from .subjects import Alive, Second, SubjectBook
+from .subjects import Alive, SubjectBook, SubjectSecond
 from .tables import Tables
 
 SHORTEST_NS: Final = 500_000_000
@@ -129,7 +129,7 @@ class Framer:
             gpus.setdefault(gpu, {}).update(copied)
         rhythms, self._network = self._rhythms.known(now_ns), self._round_trips.take()
         active = self._cgroups.names()
-        second = Second(now_ns, active, self._of_subject, users, callers, rhythms)
+        second = SubjectSecond(now_ns, active, self._of_subject, users, callers, rhythms)
         subjects = self._subjects.subjects(second)
         own = dict.fromkeys(subject.cgroup for subject in subjects.values())
         busiest = self._cgroups.busiest(own).items()

@@ -13,14 +13,14 @@ _LONGEST: Final = 16_384
 _FIELDS: Final = 3
 
 
-class Place(NamedTuple):
+class ProcessPlace(NamedTuple):
     """A process's cgroup in the CPU hierarchy, as table `cgroup` names it, and its program."""
 
     cgroup: str
     program: str
 
 
-Look = Callable[[int], Place | None]
+Look = Callable[[int], ProcessPlace | None]
 
 
 class Places:
@@ -28,9 +28,9 @@ class Places:
 
     def __init__(self, look: Look | None = None) -> None:
         self._look = look or place_of
-        self._known: dict[int, tuple[Place, int]] = {}
+        self._known: dict[int, tuple[ProcessPlace, int]] = {}
 
-    def of(self, pid: int, now_ns: int) -> Place | None:
+    def of(self, pid: int, now_ns: int) -> ProcessPlace | None:
         """Give a process's place; None where it was never seen."""
         known = self._known.get(pid)
         if known is not None and now_ns - known[1] <= _FRESH_NS:
@@ -44,14 +44,14 @@ class Places:
         return found
 
 
-def place_of(pid: int, proc: Path = Path("/proc")) -> Place | None:
+def place_of(pid: int, proc: Path = Path("/proc")) -> ProcessPlace | None:
     """Ask /proc; None for a process that is gone."""
     try:
         cgroups = _text(proc / str(pid) / "cgroup")
         program = _text(proc / str(pid) / "comm").rstrip("\n")
     except OSError:
         return None
-    return Place(cpu_cgroup(cgroups), program)
+    return ProcessPlace(cpu_cgroup(cgroups), program)
 
 
 def cpu_cgroup(text: str) -> str:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .frame import Frame
-from .series import Row, frames_of, rows_of
+from .series import SeriesRow, frames_of, rows_of
 
 VERSION: Final = 1
 CHUNK_FRAMES: Final = 600
@@ -234,7 +234,7 @@ def _frames(file: pq.ParquetFile, path: Path, most: int = _MOST_FRAMES) -> Itera
         yield from found
 
 
-def _rows(table: pa.Table) -> Iterator[Row]:
+def _rows(table: pa.Table) -> Iterator[SeriesRow]:
     texts = [table.column(name).to_pylist() for name in _TEXTS]
     lists = []
     for name, kind in zip(_LISTS, (np.float32, np.int64), strict=True):
@@ -252,7 +252,7 @@ def _rows(table: pa.Table) -> Iterator[Row]:
             raise ValueError(f"expected texts of up to {_LONGEST_TEXT} characters")
         if not all(text.isprintable() for text in row):
             raise ValueError("expected printable texts")
-        found = Row(
+        found = SeriesRow(
             str(row[0]),
             str(row[1]),
             str(row[2]),

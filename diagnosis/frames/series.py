@@ -39,7 +39,7 @@ _NO_NUMBERS: Final = np.zeros(0, np.float32)
 _NO_INTEGERS: Final = np.zeros(0, np.int64)
 
 
-class Row(NamedTuple):
+class SeriesRow(NamedTuple):
     """One series."""
 
     kind: str
@@ -61,30 +61,30 @@ def rounded(values: Iterable[float] | NDArray[Any]) -> Numbers:
     return np.where(np.isnan(found), found, even.view(np.float32))
 
 
-def rows_of(frames: Sequence[Frame]) -> Iterator[Row]:
+def rows_of(frames: Sequence[Frame]) -> Iterator[SeriesRow]:
     """Give the rows of a chunk of frames, at least one."""
     ends = np.array([frame.boottime_ns for frame in frames], np.int64)
     spans = np.array([frame.span_ns for frame in frames], np.int64)
-    yield Row("frame", "", "boottime_ns", integers=ends)
-    yield Row("frame", "", "span_ns", integers=spans)
+    yield SeriesRow("frame", "", "boottime_ns", integers=ends)
+    yield SeriesRow("frame", "", "span_ns", integers=spans)
     yield from _signal_rows("host", "", [frame.host for frame in frames])
     fine = np.concatenate([frame.fine for frame in frames], axis=1)
     for name, values in zip(FINE, fine, strict=True):
         if not np.isnan(values).all():
-            yield Row("fine", "", name, _short(rounded(values)))
+            yield SeriesRow("fine", "", name, _short(rounded(values)))
     for kind, found in (
         ("cgroup", [frame.cgroups for frame in frames]),
         ("gpu", [{str(gpu): s for gpu, s in frame.gpus.items()} for frame in frames]),
     ):
         for key in sorted({key for one in found for key in one}):
             at = [place for place, one in enumerate(found) if key in one]
-            yield Row(kind, printable(key), "", integers=np.array(at, np.int64))
+            yield SeriesRow(kind, printable(key), "", integers=np.array(at, np.int64))
             yield from _signal_rows(kind, printable(key), [found[place][key] for place in at])
     for key in sorted({key for frame in frames for key in frame.subjects}):
         yield from _subject_rows(frames, key)
 
 
-def frames_of(rows: Iterable[Row]) -> list[Frame]:
+def frames_of(rows: Iterable[SeriesRow]) -> list[Frame]:
     """Put a chunk's frames together again. Raises ValueError for rows that do not fit."""
     chunk = _Chunk(rows)
     ends = chunk.integers("frame", "", "boottime_ns")
@@ -115,13 +115,13 @@ def _short(values: Numbers) -> Numbers:
     return values[:1] if len(values) > 1 and (values == values[0]).all() else values
 
 
-def _signal_rows(kind: str, key: str, found: Sequence[Signals]) -> Iterator[Row]:
+def _signal_rows(kind: str, key: str, found: Sequence[Signals]) -> Iterator[SeriesRow]:
     for name in dict.fromkeys(name for signals in found for name in signals):
         values = rounded([signals.get(name, np.nan) for signals in found])
-        yield Row(kind, key, name, _short(values))
+        yield SeriesRow(kind, key, name, _short(values))
 
 
-def _subject_rows(frames: Sequence[Frame], key: str) -> Iterator[Row]:
+def _subject_rows(frames: Sequence[Frame], key: str) -> Iterator[SeriesRow]:
     at = [place for place, frame in enumerate(frames) if key in frame.subjects]
     found = [frames[place].subjects[key] for place in at]
     name = printable(key)
@@ -132,7 +132,7 @@ def _subject_rows(frames: Sequence[Frame], key: str) -> Iterator[Row]:
         )
         facts.setdefault(fact, []).append(place)
     for fact, places in facts.items():
-        yield Row("subject", name, fact, integers=np.array(places, np.int64))
+        yield SeriesRow("subject", name, fact, integers=np.array(places, np.int64))
     yield from _signal_rows("signal", name, [one.signals for one in found])
     for kind in ("steps", "rhythm"):
         by_source: dict[str, list[tuple[int, Steps]]] = {}
@@ -146,7 +146,7 @@ def _subject_rows(frames: Sequence[Frame], key: str) -> Iterator[Row]:
 
 def _step_rows(
     kind: str, key: str, placed: Sequence[tuple[int, Steps]], base_ns: int
-) -> Iterator[Row]:
+) -> Iterator[SeriesRow]:
     steps = [one for _, one in placed]
     ends = np.concatenate([one.ended_ns for one in steps])
     lasted = np.concatenate([one.duration_ns for one in steps])
@@ -158,13 +158,13 @@ def _step_rows(
         ("running_us", running),
     ):
         found = np.array(values, np.int64)
-        yield Row(kind, key, name, integers=found if name == "at" else _same(found))
+        yield SeriesRow(kind, key, name, integers=found if name == "at" else _same(found))
     grid = (ends + _END_NS // 2) // _END_NS
     lasted_us = rounded(lasted / 1e3)
     # Steps mostly follow each other at once: what is left beside their lengths is small.
     between = np.diff(grid, prepend=np.int64(base_ns // _END_NS)) - _on_grid(lasted_us)
-    yield Row(kind, key, "between", integers=between)
-    yield Row(kind, key, "duration_us", numbers=lasted_us)
+    yield SeriesRow(kind, key, "between", integers=between)
+    yield SeriesRow(kind, key, "duration_us", numbers=lasted_us)
 
 
 def _on_grid(lasted_us: Numbers) -> Integers:
@@ -178,8 +178,8 @@ def _same(values: Integers) -> Integers:
 class _Chunk:
     """Rows by kind, key and name; every list is asked for with the length that it must have."""
 
-    def __init__(self, rows: Iterable[Row]) -> None:
-        self._rows: dict[tuple[str, str], dict[str, Row]] = {}
+    def __init__(self, rows: Iterable[SeriesRow]) -> None:
+        self._rows: dict[tuple[str, str], dict[str, SeriesRow]] = {}
         self._room = _MOST_ENTRIES
         for row in rows:
             names = self._rows.setdefault((row.kind, row.key), {})
@@ -235,7 +235,7 @@ class _Chunk:
         places: list[int] = at.tolist()
         return places
 
-    def _row(self, kind: str, key: str, name: str) -> Row:
+    def _row(self, kind: str, key: str, name: str) -> SeriesRow:
         row = self._rows.get((kind, key), {}).get(name)
         if row is None:
             raise ValueError(f"expected a series {kind} {name or 'of frames'}, got none")

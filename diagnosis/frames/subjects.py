@@ -39,7 +39,7 @@ class _Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Second:
+class SubjectSecond:
     """What one second knows of processes and cgroups."""
 
     now_ns: int
@@ -67,7 +67,7 @@ class SubjectBook:
         self._seen: dict[str, int] = {}
         self.steps = StepBook()
 
-    def subjects(self, second: Second) -> dict[str, Subject]:
+    def subjects(self, second: SubjectSecond) -> dict[str, Subject]:
         """Give at most MOST_SUBJECTS: first who is named, makes steps, uses a GPU, has a rhythm."""
         found: dict[str, _Found] = {}
         for cgroup in self._named(second):
@@ -78,14 +78,14 @@ class SubjectBook:
         kept = list(found.items())[:MOST_SUBJECTS]
         return {key: self._subject(one, second) for key, one in kept}
 
-    def _named(self, second: Second) -> list[str]:
+    def _named(self, second: SubjectSecond) -> list[str]:
         for cgroup in second.active if self._watch else ():
             if any(fnmatchcase(cgroup, pattern) for pattern in self._watch):
                 self._seen[cgroup] = second.now_ns
         self._seen = {c: at for c, at in self._seen.items() if second.now_ns - at <= KEPT_NS}
         return list(self._seen)
 
-    def _add_steps(self, found: dict[str, _Found], second: Second) -> None:
+    def _add_steps(self, found: dict[str, _Found], second: SubjectSecond) -> None:
         by_cgroup: dict[str, list[Stepper]] = {}
         for one in self.steps.steppers(second.now_ns):
             by_cgroup.setdefault(one.cgroup, []).append(one)
@@ -118,7 +118,7 @@ class SubjectBook:
                 self.steps.forget(one.pid, one.start_ns)
         return here
 
-    def _add_users(self, found: dict[str, _Found], second: Second) -> None:
+    def _add_users(self, found: dict[str, _Found], second: SubjectSecond) -> None:
         pids = {pid: use.name for users in second.users.values() for pid, use in users.items()}
         pids |= {pid: caller.name for pid, caller in second.callers.items()}
         for pid, name in pids.items():
@@ -129,7 +129,7 @@ class SubjectBook:
             subject.own.add(pid)
             subject.program = subject.program or name or place.program
 
-    def _add_rhythms(self, found: dict[str, _Found], second: Second) -> None:
+    def _add_rhythms(self, found: dict[str, _Found], second: SubjectSecond) -> None:
         """A cgroup's rhythm is that of the process that makes its steps, else of its oldest."""
         for one in sorted(second.rhythms, key=lambda rhythm: (rhythm.start_ns, rhythm.pid)):
             if one.cgroup in self._split:
@@ -144,7 +144,7 @@ class SubjectBook:
                 subject.rhythm = one.steps
                 subject.program = subject.program or one.program
 
-    def _subject(self, one: _Found, second: Second) -> Subject:
+    def _subject(self, one: _Found, second: SubjectSecond) -> Subject:
         gpus = tuple(gpu for gpu, here in second.users.items() if not one.own.isdisjoint(here))
         signals = second.signals(one.cgroup, second.now_ns)
         signals |= summed(second.callers[pid] for pid in sorted(one.own & second.callers.keys()))

@@ -19,10 +19,10 @@ from diagnosis.frames.frame import Frame, Signals
 
 from .calls import Calls
 from .judge import Job
-from .operations import Kind
+from .operations import OperationKind
 
 
-class Spent(StrEnum):
+class SpentOn(StrEnum):
     """What a rank's own time in a second went to; names as the causes of diagnosis have them."""
 
     COMPUTE = "compute"
@@ -32,10 +32,10 @@ class Spent(StrEnum):
 
 
 _SIGNALS: Final = {
-    Spent.COMPUTE: "cpu_ms_per_s",
-    Spent.THROTTLED: "throttled_delay_ms_per_s",
-    Spent.CONTENDED: "run_delay_ms_per_s",
-    Spent.DISK: "block_wait_ms_per_s",
+    SpentOn.COMPUTE: "cpu_ms_per_s",
+    SpentOn.THROTTLED: "throttled_delay_ms_per_s",
+    SpentOn.CONTENDED: "run_delay_ms_per_s",
+    SpentOn.DISK: "block_wait_ms_per_s",
 }
 _MOST_SECONDS: Final = 3_600
 _MARGIN: Final = 0.1
@@ -73,11 +73,15 @@ class BusySeconds:
             np.arange(len(self._ranks), dtype=np.int32),
             self._stages,
             np.arange(len(spent), dtype=np.int64),
-            {Kind.COMPUTE: busy, Kind.DATA_LOADING: 0 * busy, Kind.OTHER: 0 * busy},
+            {
+                OperationKind.COMPUTE: busy,
+                OperationKind.DATA_LOADING: 0 * busy,
+                OperationKind.OTHER: 0 * busy,
+            },
             Calls.of(nothing, nothing, nothing, np.zeros(0), np.zeros(0)),
         )
 
-    def reason(self, rank: int, since_ns: int = 0) -> Spent | None:
+    def reason(self, rank: int, since_ns: int = 0) -> SpentOn | None:
         """Say what a rank's time goes to more than its peers'; None where nothing stands out.
 
         More CPU time than its peers' is more work, whatever else that brings about: under a quota
@@ -89,10 +93,10 @@ class BusySeconds:
             return None
         typical = np.nanmedian(spent, axis=0)
         excess = typical[rank] - np.median(typical[peers], axis=0)
-        kinds = list(Spent)
+        kinds = list(SpentOn)
         usual = float(np.median(typical[peers].sum(axis=1)))
         if excess[0] >= _MARGIN * float(np.median(typical[peers][:, 0])) > 0:
-            return Spent.COMPUTE
+            return SpentOn.COMPUTE
         most = int(np.argmax(excess))
         return kinds[most] if excess[most] >= _MARGIN * usual > 0 else None
 
@@ -101,11 +105,11 @@ class BusySeconds:
         kept = [
             row for row, end in zip(self._seconds, self._ends_ns, strict=True) if end >= since_ns
         ]
-        return np.array(kept).reshape(len(kept), len(self._ranks), len(Spent))
+        return np.array(kept).reshape(len(kept), len(self._ranks), len(SpentOn))
 
 
 def _spent(signals: Signals) -> list[float]:
     """Take what is own time from the signals of a cgroup, NaN where it was not seen."""
-    if _SIGNALS[Spent.COMPUTE] not in signals:
-        return [np.nan] * len(Spent)
-    return [signals.get(_SIGNALS[kind], 0.0) / 1e3 for kind in Spent]
+    if _SIGNALS[SpentOn.COMPUTE] not in signals:
+        return [np.nan] * len(SpentOn)
+    return [signals.get(_SIGNALS[kind], 0.0) / 1e3 for kind in SpentOn]

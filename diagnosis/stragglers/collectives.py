@@ -13,13 +13,13 @@ from typing import Final, NamedTuple
 from collectors.binaries.elf_bytes import ElfError
 from collectors.binaries.elf_file import ElfFile
 from collectors.binaries.proc_maps import read_maps
-from collectors.gpu_calls.meanings import Kind
+from collectors.gpu_calls.meanings import CallKind
 from collectors.gpu_calls.table import ProbeRow, ProbeTable
 from collectors.steps.step_programs import StepProbe
 from collectors.steps.steps_source import MOST_PROBES
 
 
-class Role(StrEnum):
+class CallRole(StrEnum):
     """What a probed function does for a meeting of ranks."""
 
     MEETS = "meets"
@@ -74,14 +74,14 @@ _PREFIXES: Final = {
 
 _MOST_PROCESSES: Final = 1024
 
-_Found = dict[tuple[int, int, Role], tuple[StepProbe, ...]]
+_Found = dict[tuple[int, int, CallRole], tuple[StepProbe, ...]]
 _Names = Callable[[ElfFile], Iterable[str]]
 
 
-def role_of(title: str) -> Role:
+def role_of(title: str) -> CallRole:
     """Tell what a probe's marks are, by its title."""
     role = title.partition(" ")[0]
-    return Role(role) if role in {Role.ENQUEUES, Role.WAITS} else Role.MEETS
+    return CallRole(role) if role in {CallRole.ENQUEUES, CallRole.WAITS} else CallRole.MEETS
 
 
 def collective_probes(pids: Iterable[int], proc: str = "/proc") -> tuple[StepProbe, ...]:
@@ -94,14 +94,14 @@ def collective_probes(pids: Iterable[int], proc: str = "/proc") -> tuple[StepPro
         mapped = {module.path for module in read_maps(proc, pid)}
         paths = [f"{proc}/{pid}/root{path}" for path in sorted(mapped)]
         for library in _LIBRARIES:
-            if _look(found, paths, library.files, Role.MEETS, _beginning(library.symbols)):
+            if _look(found, paths, library.files, CallRole.MEETS, _beginning(library.symbols)):
                 break
-        if _gpu(found, paths, _GPU_COLLECTIVES, Role.ENQUEUES):
-            _gpu(found, paths, _RUNTIMES, Role.WAITS)
+        if _gpu(found, paths, _GPU_COLLECTIVES, CallRole.ENQUEUES):
+            _gpu(found, paths, _RUNTIMES, CallRole.WAITS)
     return tuple(probe for probes in found.values() for probe in probes)[:MOST_PROBES]
 
 
-def _gpu(found: _Found, paths: list[str], tables: Iterable[str], role: Role) -> bool:
+def _gpu(found: _Found, paths: list[str], tables: Iterable[str], role: CallRole) -> bool:
     """Look for the rows of the first probe table that any file has symbols of."""
     for table in tables:
         rows = _rows(table, role)
@@ -112,11 +112,11 @@ def _gpu(found: _Found, paths: list[str], tables: Iterable[str], role: Role) -> 
 
 
 @cache
-def _rows(table: str, role: Role) -> tuple[ProbeRow, ...]:
+def _rows(table: str, role: CallRole) -> tuple[ProbeRow, ...]:
     """Rows of a probe table that have a role; ids are `table.row`."""
     own = [row for row in ProbeTable.load().rows if row.id.startswith(f"{table}.")]
-    if role is Role.WAITS:
-        return tuple(row for row in own if row.kind is Kind.WAIT and "synchronize" in row.id)
+    if role is CallRole.WAITS:
+        return tuple(row for row in own if row.kind is CallKind.WAIT and "synchronize" in row.id)
     return tuple(row for row in own if row.id.partition(".")[2] in _OF_ALL)
 
 
@@ -138,14 +138,16 @@ def _matching(prefix: bytes, rows: tuple[ProbeRow, ...]) -> _Names:
 
 
 def _look(
-    found: _Found, paths: list[str], files: tuple[str, ...], role: Role, names: _Names
+    found: _Found, paths: list[str], files: tuple[str, ...], role: CallRole, names: _Names
 ) -> bool:
     """Look at a process's files of these names; tell whether any has what is sought."""
     known = [_probes(found, path, files, role, names) for path in paths]
     return any(known)
 
 
-def _probes(found: _Found, path: str, files: tuple[str, ...], role: Role, names: _Names) -> bool:
+def _probes(
+    found: _Found, path: str, files: tuple[str, ...], role: CallRole, names: _Names
+) -> bool:
     name = Path(path).name
     if not any(fnmatchcase(name, pattern) for pattern in files):
         return False
@@ -155,8 +157,8 @@ def _probes(found: _Found, path: str, files: tuple[str, ...], role: Role, names:
             key = about.st_dev, about.st_ino, role
             if key not in found:
                 # Of what returns at once its return tells nothing, and costs a second trap.
-                returns = role is not Role.ENQUEUES
-                title = f"{name}:" if role is Role.MEETS else f"{role} {name}:"
+                returns = role is not CallRole.ENQUEUES
+                title = f"{name}:" if role is CallRole.MEETS else f"{role} {name}:"
                 found[key] = tuple(
                     StepProbe(path, symbol, returns=returns, name=f"{title}{symbol}")
                     for symbol in names(ElfFile.read(file))

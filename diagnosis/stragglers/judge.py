@@ -14,8 +14,17 @@ from numpy.typing import NDArray
 
 from .calls import Calls, calls_of
 from .links import SlowLink, ranks_of_links, slow_links
-from .operations import BUSY, Kind
-from .peers import Compared, Rules, Times, Verdict, compare, excess_of, margin_of, missing_median
+from .operations import BUSY, OperationKind
+from .peers import (
+    Compared,
+    PeerRules,
+    PeerVerdict,
+    Times,
+    compare,
+    excess_of,
+    margin_of,
+    missing_median,
+)
 from .stages import StageWork, compare_stages
 from .stretch import slow_stretch
 from .trace import RankTrace
@@ -33,9 +42,9 @@ class Slowness(StrEnum):
 
 
 _NAMES: Final = {
-    Kind.COMPUTE: Slowness.COMPUTE,
-    Kind.DATA_LOADING: Slowness.DATA_LOADING,
-    Kind.OTHER: Slowness.OTHER,
+    OperationKind.COMPUTE: Slowness.COMPUTE,
+    OperationKind.DATA_LOADING: Slowness.DATA_LOADING,
+    OperationKind.OTHER: Slowness.OTHER,
 }
 
 
@@ -54,7 +63,7 @@ class RankResult:
 
     rank: int
     stage: int
-    verdict: Verdict
+    verdict: PeerVerdict
     slowness: Slowness
     compared: Compared
     window: tuple[int, int]
@@ -66,7 +75,7 @@ class RankResult:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Judgement:
+class JobJudgement:
     """What is said of a job.
 
     links     links that carry slower than their like: either end, or what is between, is slow
@@ -89,7 +98,7 @@ class Judgement:
     @property
     def slow(self) -> tuple[RankResult, ...]:
         """The slow ranks."""
-        return tuple(one for one in self.ranks if one.verdict is Verdict.SLOW)
+        return tuple(one for one in self.ranks if one.verdict is PeerVerdict.SLOW)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,7 +114,7 @@ class Job:
     rank: NDArray[np.int32]
     stage: NDArray[np.int32]
     steps: NDArray[np.int64]
-    times: Mapping[Kind, Times]
+    times: Mapping[OperationKind, Times]
     calls: Calls
 
 
@@ -114,9 +123,9 @@ def job_of(trace: RankTrace) -> Job:
     return Job(trace.ranks, trace.stage_of, trace.steps, trace.busy(), calls_of(trace))
 
 
-def judge(job: Job, rules: Rules | None = None) -> Judgement:
+def judge(job: Job, rules: PeerRules | None = None) -> JobJudgement:
     """Say which ranks are slow, at what, and who waited for them."""
-    rules = rules or Rules()
+    rules = rules or PeerRules()
     waits = find_waits(job.calls, len(job.rank), len(job.steps))
     busy = np.sum([job.times[kind] for kind in BUSY], axis=0)
     windows = _windows(len(job.steps), rules)
@@ -127,12 +136,12 @@ def judge(job: Job, rules: Rules | None = None) -> Judgement:
     results = []
     for index in range(len(job.rank)):
         own = [found[index] for found in by_window]
-        slow = [number for number, one in enumerate(own) if one.verdict is Verdict.SLOW]
+        slow = [number for number, one in enumerate(own) if one.verdict is PeerVerdict.SLOW]
         at = max(slow or range(len(own)), key=lambda number: _weight(own[number]))
         verdict, slowness = own[at].verdict, _slowness(job, index, [windows[n] for n in slow])
         above = excess[index] - margin_of(int(np.sum(job.stage == job.stage[index])), rules)
         if not slow and index in isolated:
-            verdict, slowness = Verdict.SLOW, Slowness.COMMUNICATION
+            verdict, slowness = PeerVerdict.SLOW, Slowness.COMMUNICATION
         results.append(
             RankResult(
                 int(job.rank[index]), int(job.stage[index]), verdict, slowness, own[at],
@@ -143,13 +152,13 @@ def judge(job: Job, rules: Rules | None = None) -> Judgement:
             )
         )  # fmt: skip
     named = tuple(replace(one, ranks=tuple(int(job.rank[r]) for r in one.ranks)) for one in links)
-    accused = np.array([one.verdict is Verdict.SLOW for one in results])
+    accused = np.array([one.verdict is PeerVerdict.SLOW for one in results])
     healthy = np.where(accused[:, None], np.nan, busy)
     stages = compare_stages(healthy, job.stage, _spreads(results), rules)
-    return Judgement(tuple(results), named, waits, busy, job.steps, stages)
+    return JobJudgement(tuple(results), named, waits, busy, job.steps, stages)
 
 
-def _windows(steps: int, rules: Rules) -> list[slice]:
+def _windows(steps: int, rules: PeerRules) -> list[slice]:
     """Cut the steps into windows of nearly the same length, of at most the rules'."""
     edges = np.linspace(0, steps, -(-steps // rules.window_steps) + 1).astype(int).tolist()
     return [slice(low, high) for low, high in pairwise(edges)]
@@ -157,7 +166,7 @@ def _windows(steps: int, rules: Rules) -> list[slice]:
 
 def _weight(one: Compared) -> tuple[bool, float]:
     """Order windows: those that say something first, then by excess."""
-    return one.verdict in {Verdict.SLOW, Verdict.NORMAL}, one.excess
+    return one.verdict in {PeerVerdict.SLOW, PeerVerdict.NORMAL}, one.excess
 
 
 def _slowness(job: Job, rank: int, windows: list[slice]) -> Slowness:

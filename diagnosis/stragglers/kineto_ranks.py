@@ -13,7 +13,7 @@ import numpy as np
 
 from kernels.launches.kineto import TraceError, open_trace, trace_items
 
-from .operations import Kind, Meeting, operation
+from .operations import Meeting, OperationKind, operation
 from .trace import LONGEST_S, MOST_ROWS, UNKNOWN, RankTrace, TraceRefused
 
 _MOST_FILES: Final = 1_024
@@ -158,7 +158,7 @@ def _by_step(one: _Rank) -> Iterator[tuple[int, str, float, float]]:
         if starts and place < 0:
             continue
         step = one.steps[place][1] if starts else 0
-        if operation(row.name).kind is Kind.COMMUNICATION:
+        if operation(row.name).kind is OperationKind.COMMUNICATION:
             yield step, row.name, row.start_us, row.duration_us
             continue
         first, total = sums.get((step, row.name), (row.start_us, 0.0))

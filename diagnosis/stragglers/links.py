@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .peers import Compared, Rules, Times, Verdict, compare
+from .peers import Compared, PeerRules, PeerVerdict, Times, compare
 from .waits import Transfers
 
 
@@ -27,7 +27,7 @@ def slow_links(
     busy: Times,
     transfers: Transfers,
     windows: list[slice],
-    rules: Rules,
+    rules: PeerRules,
 ) -> tuple[SlowLink, ...]:
     """Compare links between the same two stages; `ranks` are indices.
 
@@ -46,7 +46,7 @@ def slow_links(
         found += [
             SlowLink((int(low), int(high)), row)
             for (low, high), row in zip(transfers.links, rows, strict=True)
-            if row.verdict is Verdict.SLOW
+            if row.verdict is PeerVerdict.SLOW
         ]
     worst: dict[tuple[int, ...], SlowLink] = {}
     for one in found:

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from collectors.records.activity import StepMarks
 
 from .calls import Calls
-from .collectives import Role, role_of
+from .collectives import CallRole, role_of
 from .enqueued import Meetings, meetings, merged, waiting_since
 from .judge import Job
-from .operations import Kind
+from .operations import OperationKind
 
 ROUND_NS: Final = 500_000_000
 """Calls are summed into rounds of at least so long: a training step has calls of many sizes, of
@@ -40,15 +40,15 @@ class _Entries:
     """Begins and ends of calls of one rank's process by role; the oldest are forgotten."""
 
     process: tuple[int, int]
-    begins: dict[Role, deque[int]]
-    ends: dict[Role, deque[int]]
+    begins: dict[CallRole, deque[int]]
+    ends: dict[CallRole, deque[int]]
 
     @classmethod
     def of(cls, process: tuple[int, int]) -> _Entries:
-        begins, ends = ({r: deque[int](maxlen=_MOST_CALLS) for r in Role} for _ in range(2))
+        begins, ends = ({r: deque[int](maxlen=_MOST_CALLS) for r in CallRole} for _ in range(2))
         return cls(process, begins, ends)
 
-    def times(self, role: Role) -> tuple[Ns, Ns]:
+    def times(self, role: CallRole) -> tuple[Ns, Ns]:
         return (
             np.fromiter(self.begins[role], dtype=np.int64),
             np.fromiter(self.ends[role], dtype=np.int64),
@@ -56,9 +56,11 @@ class _Entries:
 
     def meetings(self) -> Meetings:
         """All calls in which the rank met others, in order of leaving."""
-        entered, left = self.times(Role.MEETS)
+        entered, left = self.times(CallRole.MEETS)
         blocking = Meetings(entered, entered, left)
-        return merged(blocking, meetings(self.times(Role.ENQUEUES)[1], *self.times(Role.WAITS)))
+        return merged(
+            blocking, meetings(self.times(CallRole.ENQUEUES)[1], *self.times(CallRole.WAITS))
+        )
 
 
 class MarkedCalls:
@@ -76,7 +78,7 @@ class MarkedCalls:
     def counts(self) -> Mapping[int, int]:
         """Collective calls kept, by rank."""
         return {
-            rank: len(own.ends[Role.MEETS]) + len(own.ends[Role.ENQUEUES])
+            rank: len(own.ends[CallRole.MEETS]) + len(own.ends[CallRole.ENQUEUES])
             for rank, own in self._entries.items()
         }
 
@@ -112,7 +114,11 @@ class MarkedCalls:
             np.arange(len(ranks), dtype=np.int32),
             self._stages,
             np.arange(int(rounds[-1]) + 1, dtype=np.int64),
-            {Kind.COMPUTE: own, Kind.DATA_LOADING: 0 * own, Kind.OTHER: 0 * own},
+            {
+                OperationKind.COMPUTE: own,
+                OperationKind.DATA_LOADING: 0 * own,
+                OperationKind.OTHER: 0 * own,
+            },
             _calls(seen, met, rounds),
         )
 

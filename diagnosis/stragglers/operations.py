@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 
-class Kind(IntEnum):
+class OperationKind(IntEnum):
     """Where the time of an operation goes."""
 
     COMPUTE = 0
@@ -16,7 +16,7 @@ class Kind(IntEnum):
     COMMUNICATION = 3
 
 
-BUSY: Final = (Kind.COMPUTE, Kind.DATA_LOADING, Kind.OTHER)
+BUSY: Final = (OperationKind.COMPUTE, OperationKind.DATA_LOADING, OperationKind.OTHER)
 """Kinds that are a rank's own work. The time of a communication holds the wait for its peers."""
 
 
@@ -32,7 +32,7 @@ class Meeting(IntEnum):
 class Operation(NamedTuple):
     """How a name is read: `pair` names both ends of a point-to-point call alike."""
 
-    kind: Kind
+    kind: OperationKind
     meeting: Meeting
     pair: str = ""
     sends: bool = False
@@ -57,12 +57,12 @@ _COMPUTE: Final = re.compile(
 def operation(name: str) -> Operation:
     """Read an operation's name: collectives first, then both ends of a call, data and compute."""
     if _COLLECTIVE.search(name):
-        return Operation(Kind.COMMUNICATION, Meeting.GROUP)
+        return Operation(OperationKind.COMMUNICATION, Meeting.GROUP)
     if end := _END.match(name):
         sends = end["end"].lower() == "send"
-        return Operation(Kind.COMMUNICATION, Meeting.NEXT, end["pair"], sends)
+        return Operation(OperationKind.COMMUNICATION, Meeting.NEXT, end["pair"], sends)
     if _DATA.search(name):
-        return Operation(Kind.DATA_LOADING, Meeting.NOBODY)
+        return Operation(OperationKind.DATA_LOADING, Meeting.NOBODY)
     if _COMPUTE.search(name):
-        return Operation(Kind.COMPUTE, Meeting.NOBODY)
-    return Operation(Kind.OTHER, Meeting.NOBODY)
+        return Operation(OperationKind.COMPUTE, Meeting.NOBODY)
+    return Operation(OperationKind.OTHER, Meeting.NOBODY)

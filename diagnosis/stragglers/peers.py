@@ -25,7 +25,7 @@ Times = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class PeerRules:
     """When a rank is called slow.
 
     z_limit        distance from its peers, in their spread
@@ -55,7 +55,7 @@ class Comparison(StrEnum):
     NONE = "none"
 
 
-class Verdict(StrEnum):
+class PeerVerdict(StrEnum):
     """What is said of a rank."""
 
     SLOW = "slow"
@@ -77,7 +77,7 @@ class Compared:
     within       spread of the rank's own excess from step to step, a share
     """
 
-    verdict: Verdict
+    verdict: PeerVerdict
     test: Comparison
     z: float | None
     excess: float
@@ -109,12 +109,12 @@ def excess_of(times: Times, stages: NDArray[np.int32]) -> Times:
     return found
 
 
-def margin_of(ranks: int, rules: Rules) -> float:
+def margin_of(ranks: int, rules: PeerRules) -> float:
     """Give the excess from which a step is slow, in a stage of so many ranks."""
     return rules.margin if ranks >= _FEWEST_OF_A_SPREAD else rules.pair_margin
 
 
-def compare(times: Times, stages: NDArray[np.int32], rules: Rules) -> list[Compared]:
+def compare(times: Times, stages: NDArray[np.int32], rules: PeerRules) -> list[Compared]:
     """Compare each rank with the other ranks of its stage.
 
     times    float64[ranks, steps], seconds of own work; NaN: not seen
@@ -156,7 +156,7 @@ class _Group:
         within = MAD_TO_SIGMA * missing_median(np.abs(excess - typical[:, None]), axis=1)
         return cls(excess, excess_s, typical, within, (~np.isnan(excess)).sum(axis=1))
 
-    def judge(self, shared: _Spread, rules: Rules) -> list[Compared]:
+    def judge(self, shared: _Spread, rules: PeerRules) -> list[Compared]:
         """Compare each rank of the group."""
         count = len(self.typical)
         test = (
@@ -171,17 +171,17 @@ class _Group:
         return [self._one(rank, test, margin, shared, rules) for rank in range(count)]
 
     def _one(
-        self, rank: int, test: Comparison, margin: float, shared: _Spread, rules: Rules
+        self, rank: int, test: Comparison, margin: float, shared: _Spread, rules: PeerRules
     ) -> Compared:
         steps = int(self.steps[rank])
         if test is Comparison.NONE or not steps:
-            verdict = Verdict.NO_PEERS if test is Comparison.NONE else Verdict.TOO_FEW_STEPS
+            verdict = PeerVerdict.NO_PEERS if test is Comparison.NONE else PeerVerdict.TOO_FEW_STEPS
             return Compared(verdict, test, None, 0.0, 0.0, 0.0, 0.0, steps)
         typical, within = float(self.typical[rank]), float(self.within[rank])
         persistence = float(np.sum(self.excess[rank] >= margin)) / steps
         excess_s = float(np.nanmedian(self.excess_s[rank]))
         if steps < rules.steps_min:
-            few = Verdict.TOO_FEW_STEPS
+            few = PeerVerdict.TOO_FEW_STEPS
             return Compared(few, test, None, typical, excess_s, persistence, within, steps)
         noise = MEDIAN_ERROR * max(shared.within, within) / steps**0.5
         z, far = None, typical > rules.z_limit * noise
@@ -189,7 +189,7 @@ class _Group:
             z = self._distance(typical, max(rules.spread_floor, shared.between, noise))
             far = z >= rules.z_limit
         slow = far and typical >= margin and persistence >= rules.persistence
-        verdict = Verdict.SLOW if slow else Verdict.NORMAL
+        verdict = PeerVerdict.SLOW if slow else PeerVerdict.NORMAL
         return Compared(verdict, test, z, typical, excess_s, persistence, within, steps)
 
     def _distance(self, typical: float, least_spread: float) -> float:

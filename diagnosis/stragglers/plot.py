@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from .judge import Judgement
+from .judge import JobJudgement
 from .peers import Times, missing_median
 
 INK: Final = "#22313f"
@@ -33,7 +33,7 @@ _TITLE_COLUMNS: Final = 140
 _LEAST_REACH_PERCENT: Final = 20.0
 
 
-def draw(path: Path, judged: Judgement, title: str) -> None:
+def draw(path: Path, judged: JobJudgement, title: str) -> None:
     """Write a PNG or SVG, by the path's suffix. Raises OSError, and ValueError for other formats.
 
     Left: each rank's own work in each step, beside its peers' (red: longer, grey: no peer was
@@ -53,7 +53,7 @@ def draw(path: Path, judged: Judgement, title: str) -> None:
         plt.close(figure)
 
 
-def _work(figure: Figure, axis: Axes, judged: Judgement) -> None:
+def _work(figure: Figure, axis: Axes, judged: JobJudgement) -> None:
     steps_a_column = -(-len(judged.steps) // _MOST_COLUMNS)
     excess = _columns(100 * judged.excess(), steps_a_column)
     seen = np.abs(excess[~np.isnan(excess)])
@@ -108,7 +108,7 @@ def _name_steps(axis: Axes, steps: NDArray[np.int64], steps_a_column: int) -> No
     axis.set_xlabel(said + (f", medians of {steps_a_column}" if steps_a_column > 1 else ""))
 
 
-def _waits(figure: Figure, axis: Axes, judged: Judgement) -> None:
+def _waits(figure: Figure, axis: Axes, judged: JobJudgement) -> None:
     waited_s = judged.waits.followed / max(len(judged.steps), 1)
     most_s = float(waited_s.max(initial=0.0))
     scale, unit = (1.0, "s") if most_s >= 1 else (1e3, "ms")
@@ -124,7 +124,7 @@ def _waits(figure: Figure, axis: Axes, judged: Judgement) -> None:
     axis.set_title(title, fontsize=10, color=INK)
 
 
-def _name_ranks(judged: Judgement, axis: Axis, with_stage: bool = False, **style: Any) -> None:
+def _name_ranks(judged: JobJudgement, axis: Axis, with_stage: bool = False, **style: Any) -> None:
     """Name ranks along an axis, as many as can be read, and the slow ones red in any case."""
     every = -(-len(judged.ranks) // _MOST_LABELS)
     slow = {one.rank for one in judged.slow}

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from .peers import MAD_TO_SIGMA, MEDIAN_ERROR, Rules, Times, missing_median
+from .peers import MAD_TO_SIGMA, MEDIAN_ERROR, PeerRules, Times, missing_median
 
 _UNEVEN_INPUT: Final = 0.1
 """Spread from step to step, a share, from which the input counts as uneven."""
@@ -34,7 +34,7 @@ class StageWork:
 
 
 def compare_stages(
-    times: Times, stages: NDArray[np.int32], spreads: Mapping[int, float], rules: Rules
+    times: Times, stages: NDArray[np.int32], spreads: Mapping[int, float], rules: PeerRules
 ) -> tuple[StageWork, ...]:
     """Compare the stages of a job step by step, so that a longer step of all accuses none.
 
@@ -71,7 +71,7 @@ def _over(own: Times, others: Times) -> Times:
     return np.asarray(own[known] / typical[known])
 
 
-def _is_uneven(over: Times, rules: Rules) -> bool:
+def _is_uneven(over: Times, rules: PeerRules) -> bool:
     if len(over) < rules.steps_min:
         return False
     excess = float(np.median(over)) - 1

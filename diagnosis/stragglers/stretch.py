@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .peers import Rules, Times
+from .peers import PeerRules, Times
 
 
 def slow_stretch(
-    above: Times, steps: NDArray[np.int64], windows: Sequence[slice], rules: Rules
+    above: Times, steps: NDArray[np.int64], windows: Sequence[slice], rules: PeerRules
 ) -> tuple[int, int] | None:
     """Name the first and the last slow step of a rank; None where no window says it is slow.
 

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from .operations import BUSY, Kind, Operation, operation
+from .operations import BUSY, Operation, OperationKind, operation
 
 MOST_ROWS: Final = 20_000_000
 MOST_RANKS: Final = 65_536
@@ -93,7 +93,7 @@ class RankTrace:
 
     @cached_property
     def kind(self) -> NDArray[np.int8]:
-        """`Kind` of each row."""
+        """`OperationKind` of each row."""
         kinds = np.array([one.kind for one in self.operations], dtype=np.int8)
         return np.asarray(kinds[self.name], dtype=np.int8)
 
@@ -107,7 +107,7 @@ class RankTrace:
         """Place in `steps` of each row."""
         return np.searchsorted(self.steps, self.step)
 
-    def time_of(self, kind: Kind) -> NDArray[np.float64]:
+    def time_of(self, kind: OperationKind) -> NDArray[np.float64]:
         """Sum the time of one kind: float64[ranks, steps], seconds; NaN where a rank has no row."""
         shape = len(self.ranks), len(self.steps)
         cell = self.rank_index * shape[1] + self.step_index
@@ -118,6 +118,6 @@ class RankTrace:
         time[np.bincount(cell, minlength=size) == 0] = np.nan
         return time.reshape(shape)
 
-    def busy(self) -> dict[Kind, NDArray[np.float64]]:
+    def busy(self) -> dict[OperationKind, NDArray[np.float64]]:
         """Give the time of each kind that is a rank's own work."""
         return {kind: self.time_of(kind) for kind in BUSY}

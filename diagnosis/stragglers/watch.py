@@ -21,11 +21,11 @@ from diagnosis.frames.framer import Framer
 from diagnosis.frames.live import LiveFrames
 from transport.closing import Closing
 
-from .busy_seconds import BusySeconds, Spent
-from .collectives import Role, collective_probes, role_of
-from .judge import Judgement, judge
+from .busy_seconds import BusySeconds, SpentOn
+from .collectives import CallRole, collective_probes, role_of
+from .judge import JobJudgement, judge
 from .marked_calls import MarkedCalls
-from .peers import Rules
+from .peers import PeerRules
 
 MOST_RANKS: Final = 256
 
@@ -51,12 +51,12 @@ class Watched:
     reasons    what a slow rank's time goes to, by rank, where its cgroup tells
     """
 
-    by_calls: Judgement | None
-    by_busy: Judgement | None
-    reasons: dict[int, Spent]
+    by_calls: JobJudgement | None
+    by_busy: JobJudgement | None
+    reasons: dict[int, SpentOn]
 
     @property
-    def best(self) -> Judgement | None:
+    def best(self) -> JobJudgement | None:
         """The more exact of both."""
         return self.by_calls or self.by_busy
 
@@ -118,7 +118,7 @@ class JobWatch(Closing):
     @property
     def by_hosts(self) -> bool:
         """Whether collectives return at once: then waits are for hosts, never for a slow GPU."""
-        return any(role_of(one.title) is Role.ENQUEUES for one in self.probes)
+        return any(role_of(one.title) is CallRole.ENQUEUES for one in self.probes)
 
     def __enter__(self) -> Self:
         self.live.__enter__()
@@ -136,7 +136,7 @@ class JobWatch(Closing):
             if on_frame is not None:
                 on_frame(frame)
 
-    def found(self, since_ns: int = 0, rules: Rules | None = None) -> Watched:
+    def found(self, since_ns: int = 0, rules: PeerRules | None = None) -> Watched:
         """Say what is known of the time since then."""
         marked, busy = self._calls.job(since_ns), self._busy.job(since_ns)
         by_calls = judge(marked, rules) if marked else None
@@ -165,7 +165,7 @@ class _CallFramer(Framer):
         for record in records:
             if isinstance(record, StepMarks):
                 self._marked.add(record)
-                if role_of(record.probe) is not Role.MEETS:
+                if role_of(record.probe) is not CallRole.MEETS:
                     continue  # a part of a meeting, and no step
             kept.append(record)
         super().take(kept)

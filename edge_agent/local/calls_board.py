@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from collectors.records.gpu_calls import (
     CopyCalls,
-    Counted,
+    CountedCalls,
     Direction,
     GovernorState,
     GpuCalls,
@@ -93,7 +93,7 @@ def _weight(process: ProcessCalls) -> tuple[float, int]:
     return -process.launches.value, -process.memory.live_bytes if process.memory else 0
 
 
-def _rate(counted: Counted, span_s: float, name: str = "launches") -> dict[str, Any]:
+def _rate(counted: CountedCalls, span_s: float, name: str = "launches") -> dict[str, Any]:
     """Give calls a second, half of the 95 % interval (None: not known), and the sampling rate."""
     error = counted.error / span_s
     return {
@@ -152,7 +152,7 @@ def _all_copies(processes: list[ProcessCalls], span_s: float) -> list[dict[str, 
         for place, count in (pair for copy in copies for pair in copy.log2_bins):
             bins[place] = bins.get(place, 0) + count
         counts = [copy.copies for copy in copies]
-        added = Counted(
+        added = CountedCalls(
             sum(one.seen for one in counts),
             sum(one.value for one in counts),
             sum(one.variance for one in counts),
@@ -181,7 +181,7 @@ def _collectives(processes: list[ProcessCalls], span_s: float) -> list[dict[str,
     return sorted(rows, key=lambda row: -row["bytes_per_s"])[:SHOWN_COLLECTIVES]
 
 
-def _scaled(amount: int, counted: Counted, span_s: float) -> float:
+def _scaled(amount: int, counted: CountedCalls, span_s: float) -> float:
     return amount / (counted.share * span_s) if counted.share > 0 else 0.0
 
 

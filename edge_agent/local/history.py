@@ -36,7 +36,16 @@ from .rows import (
     Row,
     clean_name,
 )
-from .tables import ACTIVITY, EVENT, KERNEL_CALLS, METRIC, PACKED, PROCESS_CALLS, TABLES, Table
+from .tables import (
+    ACTIVITY,
+    EVENT,
+    KERNEL_CALLS,
+    METRIC,
+    PACKED,
+    PROCESS_CALLS,
+    TABLES,
+    HistoryTable,
+)
 
 _NS_PER_S: Final = 1_000_000_000
 _FULL_SHARE: Final = 0.8
@@ -143,7 +152,7 @@ class History:
         return False
 
     def _write(self, rows: Iterable[Row]) -> None:
-        tables: dict[Table, list[tuple[Any, ...]]] = {table: [] for table in TABLES}
+        tables: dict[HistoryTable, list[tuple[Any, ...]]] = {table: [] for table in TABLES}
         with transaction(self._db):
             for row in rows:
                 if isinstance(row, MetricRow):
@@ -193,7 +202,7 @@ class History:
                  one.span_ns, json.dumps(one.log2_bins), json.dumps(one.copy_log2_bins))
             )  # fmt: skip
 
-    def _gpu_calls(self, row: CallsRow, out: dict[Table, list[tuple[Any, ...]]]) -> None:
+    def _gpu_calls(self, row: CallsRow, out: dict[HistoryTable, list[tuple[Any, ...]]]) -> None:
         at_ns, span_ns, names = row.calls.boottime_ns, row.calls.span_ns, {}
         for process in row.calls.processes:
             comm = names[process.process] = clean_name(process.identity.name)

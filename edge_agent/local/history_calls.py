@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any, Final
 
-from collectors.records.gpu_calls import Counted, GpuCalls, KernelCalls, ProcessCalls
+from collectors.records.gpu_calls import CountedCalls, GpuCalls, KernelCalls, ProcessCalls
 
 from .merged_calls import keep_busiest, merge
 from .rows import CallsRow, GovernorRow, Row, clean_name
@@ -116,7 +116,7 @@ def _bounded(value: Any) -> Any:
     return min(value, _MOST_INTEGER) if isinstance(value, int) else value
 
 
-def _counted(counted: Counted) -> tuple[int, float, float | None, float]:
+def _counted(counted: CountedCalls) -> tuple[int, float, float | None, float]:
     """Give the four numbers; a variance without bound is None."""
     variance = counted.variance if isfinite(counted.variance) else None
     return counted.seen, counted.value, variance, counted.share

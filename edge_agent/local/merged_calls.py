@@ -9,11 +9,11 @@ from typing import Final, TypeVar
 from collectors.records.gpu_calls import (
     CollectiveCalls,
     CopyCalls,
-    Counted,
+    CountedCalls,
     ErrorCalls,
     GpuCalls,
-    Group,
     KernelCalls,
+    ProbeGroup,
     ProcessCalls,
     WaitCalls,
 )
@@ -47,7 +47,7 @@ def merge(records: Sequence[GpuCalls]) -> GpuCalls:
         spans.whole_ns,
         tuple(_process(found, spans) for found in processes),
         tuple(_kernel(found, spans) for found in kernels),
-        {group: spans.share(group) for group in Group},
+        {group: spans.share(group) for group in ProbeGroup},
     )
 
 
@@ -76,19 +76,21 @@ class _Spans:
     def whole_ns(self) -> int:
         return sum(record.span_ns for record in self.records)
 
-    def share(self, group: Group) -> float:
+    def share(self, group: ProbeGroup) -> float:
         """Give the mean share of a group."""
         seen = sum(record.share(group) * record.span_ns for record in self.records)
         return seen / max(self.whole_ns, 1)
 
-    def add(self, group: Group, found: Iterable[tuple[GpuCalls, Counted]]) -> Counted:
+    def add(
+        self, group: ProbeGroup, found: Iterable[tuple[GpuCalls, CountedCalls]]
+    ) -> CountedCalls:
         """Add counts of a row up; watched records without the row counted nothing."""
         watched_ns = sum(record.span_ns for record in self.records if record.share(group) > 0)
         if not watched_ns:
-            return Counted(0, 0.0, float("inf"), 0.0)
+            return CountedCalls(0, 0.0, float("inf"), 0.0)
         scale = self.whole_ns / watched_ns
         counts = [one for record, one in found if record.share(group) > 0]
-        return Counted(
+        return CountedCalls(
             sum(one.seen for one in counts),
             sum(one.value for one in counts) * scale,
             sum(one.variance for one in counts) * scale**2,
@@ -112,7 +114,7 @@ def _live(process: ProcessCalls) -> int:
 
 def _kernel(found: _Found[KernelCalls], spans: _Spans) -> KernelCalls:
     return found[-1][1]._replace(
-        launches=spans.add(Group.LAUNCH, ((record, one.launches) for record, one in found)),
+        launches=spans.add(ProbeGroup.LAUNCH, ((record, one.launches) for record, one in found)),
         blocks=sum(one.blocks for _, one in found),
         threads=sum(one.threads for _, one in found),
     )
@@ -124,7 +126,7 @@ def _rest(found: _Found[KernelCalls]) -> KernelCalls:
     return found[0][1]._replace(
         kernel=REST,
         family="",
-        launches=Counted(
+        launches=CountedCalls(
             sum(one.seen for one in counts),
             sum(one.value for one in counts),
             sum(one.variance for one in counts),
@@ -136,10 +138,10 @@ def _rest(found: _Found[KernelCalls]) -> KernelCalls:
 
 
 def _process(found: _Found[ProcessCalls], spans: _Spans) -> ProcessCalls:
-    waits = spans.add(Group.SYNCHRONISE, ((record, one.waits.calls) for record, one in found))
+    waits = spans.add(ProbeGroup.SYNCHRONISE, ((record, one.waits.calls) for record, one in found))
     return replace(
         found[-1][1],
-        launches=spans.add(Group.LAUNCH, ((record, one.launches) for record, one in found)),
+        launches=spans.add(ProbeGroup.LAUNCH, ((record, one.launches) for record, one in found)),
         waits=WaitCalls(waits, sum(one.waits.wait_ns for _, one in found)),
         copies=_copies([(r, copy) for r, one in found for copy in one.copies], spans),
         collectives=_collectives([(r, c) for r, one in found for c in one.collectives], spans),
@@ -153,7 +155,7 @@ def _copies(rows: _Found[CopyCalls], spans: _Spans) -> tuple[CopyCalls, ...]:
         bins: dict[int, int] = {}
         for place, count in (pair for _, copy in found for pair in copy.log2_bins):
             bins[place] = bins.get(place, 0) + count
-        copies = spans.add(Group.COPY, ((record, copy.copies) for record, copy in found))
+        copies = spans.add(ProbeGroup.COPY, ((record, copy.copies) for record, copy in found))
         total = sum(copy.bytes for _, copy in found)
         merged.append(CopyCalls(found[0][1].direction, copies, total, tuple(sorted(bins.items()))))
     return tuple(merged)
@@ -162,7 +164,7 @@ def _copies(rows: _Found[CopyCalls], spans: _Spans) -> tuple[CopyCalls, ...]:
 def _collectives(rows: _Found[CollectiveCalls], spans: _Spans) -> tuple[CollectiveCalls, ...]:
     return tuple(
         found[0][1]._replace(
-            calls=spans.add(Group.COLLECTIVE, ((record, one.calls) for record, one in found)),
+            calls=spans.add(ProbeGroup.COLLECTIVE, ((record, one.calls) for record, one in found)),
             bytes=sum(one.bytes for _, one in found),
             duration_ns=sum(one.duration_ns for _, one in found),
         )

@@ -16,7 +16,7 @@ _UTIME, _STIME, _START, _RSS = 11, 12, 19, 21
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessUse:
+class ProcessSample:
     """One process: CPU and time ready but not running, as percent of one CPU."""
 
     pid: int

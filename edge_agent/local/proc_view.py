@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from .proc_processes import ProcessUse, process_times
+from .proc_processes import ProcessSample, process_times
 from .rows import clean_name
 
 _NS_PER_S: Final = 1_000_000_000
@@ -43,7 +43,7 @@ class LinkUse:
 
 
 @dataclass(frozen=True, slots=True)
-class HostView:
+class ProcView:
     """What happened between two samples.
 
     cpu_percent    by kind of time: user, system, iowait, irq, softirq, steal, idle
@@ -62,7 +62,7 @@ class HostView:
     memory_bytes: Mapping[str, int]
     disks: tuple[DiskUse, ...]
     links: tuple[LinkUse, ...]
-    processes: tuple[ProcessUse, ...]
+    processes: tuple[ProcessSample, ...]
     span_s: float
 
 
@@ -89,12 +89,12 @@ class HostSampler:
         self._proc, self._now_ns, self._processes = proc, now_ns, processes
         self._before = self._sample()
 
-    def view(self) -> HostView:
+    def view(self) -> ProcView:
         """Give what happened since the last call."""
         before, now = self._before, self._sample()
         self._before = now
         span_s = max(now.at_ns - before.at_ns, 1) / _NS_PER_S
-        return HostView(
+        return ProcView(
             cpu_percent=_cpu_kinds(before.stat, now.stat),
             cpus_percent=_cpus(before.stat, now.stat),
             run_queue=self._run_queue(now.stat),
@@ -160,7 +160,7 @@ class HostSampler:
             "swap_used": (kib.get("SwapTotal", 0) - kib.get("SwapFree", 0)) * 1024,
         }
 
-    def _busiest(self, before: _Sample, now: _Sample, span_s: float) -> tuple[ProcessUse, ...]:
+    def _busiest(self, before: _Sample, now: _Sample, span_s: float) -> tuple[ProcessSample, ...]:
         uses = []
         for who, (name, spent_ns, waited_ns, resident) in now.processes.items():
             old = before.processes.get(who)
@@ -168,7 +168,7 @@ class HostSampler:
                 continue
             busy, waited = max(0, spent_ns - old[1]), max(0, waited_ns - old[2])
             per_s = 100 / (_NS_PER_S * span_s)
-            uses.append(ProcessUse(who[0], name, busy * per_s, waited * per_s, resident))
+            uses.append(ProcessSample(who[0], name, busy * per_s, waited * per_s, resident))
         uses.sort(key=lambda use: (-use.cpu_percent, -use.wait_percent, -use.resident_bytes))
         return tuple(uses[: self._processes])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from edge_agent.windows.task_windows import OpenWindow
+from edge_agent.windows.task_windows import WindowPreview
 from wire.catalogue import Catalogue
 from wire.report import report_length
 from wire.task import SectionKind, SectionSpec
@@ -19,7 +19,7 @@ SHOWN_REPORTS: Final = 16
 
 
 def report_views(
-    windows: Iterable[OpenWindow], catalogue: Catalogue, now_ms: int
+    windows: Iterable[WindowPreview], catalogue: Catalogue, now_ms: int
 ) -> list[dict[str, Any]]:
     """Describe each open window: largest cells of every section, noise in the same unit."""
     views = []

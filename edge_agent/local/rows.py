@@ -22,7 +22,7 @@ from collectors.records.activity import (
     RhythmMarks,
     StepMarks,
 )
-from collectors.records.gpu_calls import GovernorState, GpuCalls, Group
+from collectors.records.gpu_calls import GovernorState, GpuCalls, ProbeGroup
 from diagnosis.detect.findings import (
     Diagnosis,
     Finding,
@@ -57,7 +57,7 @@ class MetricRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class MetricCell:
     """Which metric: its name, of what, and its unit."""
 
     name: str
@@ -75,7 +75,7 @@ class PackedRow:
     """
 
     source: str
-    cells: tuple[Cell, ...]
+    cells: tuple[MetricCell, ...]
     boottime_ns: NDArray[np.int64]
     values: NDArray[np.int64]
     span_ns: int = 0
@@ -162,7 +162,7 @@ class Flattener:
         self._units = {section.name: section.unit for section in catalogue.sections}
         indicators = (s.name for s in catalogue.sections if s.kind is SectionKind.INDICATORS)
         self._events = frozenset(indicators)
-        self._without: Mapping[Group, str] = {}
+        self._without: Mapping[ProbeGroup, str] = {}
         self.dropped: dict[str, int] = {}
         self._kinds: dict[type, type | None] = {}
 
@@ -278,13 +278,13 @@ def _ticks(source: str, ticks: _Ticks) -> Iterator[PackedRow]:
 
 
 @lru_cache(maxsize=16)
-def _tick_cells(metrics: tuple[str, ...]) -> tuple[Cell, ...]:
-    return tuple(Cell(clean_name(name), "", unit_of(name)) for name in metrics)
+def _tick_cells(metrics: tuple[str, ...]) -> tuple[MetricCell, ...]:
+    return tuple(MetricCell(clean_name(name), "", unit_of(name)) for name in metrics)
 
 
 @lru_cache(maxsize=MOST_TABLE_CELLS)
-def _table_cell(table: str, column: str, key: str) -> Cell:
-    return Cell(f"{table}.{column}", clean_name(key), unit_of(column))
+def _table_cell(table: str, column: str, key: str) -> MetricCell:
+    return MetricCell(f"{table}.{column}", clean_name(key), unit_of(column))
 
 
 def _value(source: str, record: _Value) -> MetricRow:

@@ -14,7 +14,7 @@ SCHEMA_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class HistoryTable:
     """One table of rows in time.
 
     columns   after `boot` and `at_ns`, in order, as SQL
@@ -40,19 +40,19 @@ class Table:
         return f"INSERT OR REPLACE INTO {self.name} VALUES ({marks})"  # noqa: S608
 
 
-METRIC: Final = Table(
+METRIC: Final = HistoryTable(
     "metric",
     ("name INTEGER NOT NULL", "span_ns INTEGER NOT NULL", "value REAL NOT NULL"),
     ("name",),
 )
-PACKED: Final = Table(
+PACKED: Final = HistoryTable(
     "packed",
     ("seq INTEGER NOT NULL", "names BLOB NOT NULL", "cells INTEGER NOT NULL",
      "count INTEGER NOT NULL", "span_ns INTEGER NOT NULL", "times BLOB NOT NULL",
      "totals BLOB NOT NULL"),
     ("seq",),
 )  # fmt: skip
-ACTIVITY: Final = Table(
+ACTIVITY: Final = HistoryTable(
     "activity",
     ("seq INTEGER NOT NULL", "name INTEGER NOT NULL", "gpu INTEGER NOT NULL",
      "family TEXT NOT NULL", "application TEXT NOT NULL", "count INTEGER NOT NULL",
@@ -60,12 +60,12 @@ ACTIVITY: Final = Table(
      "span_ns INTEGER NOT NULL", "log2_bins TEXT NOT NULL", "copy_log2_bins TEXT NOT NULL"),
     ("seq",),
 )  # fmt: skip
-EVENT: Final = Table(
+EVENT: Final = HistoryTable(
     "event",
     ("seq INTEGER NOT NULL", "name INTEGER NOT NULL", "detail TEXT NOT NULL"),
     ("seq",),
 )
-KERNEL_CALLS: Final = Table(
+KERNEL_CALLS: Final = HistoryTable(
     "kernel_calls",
     ("seq INTEGER NOT NULL", "name INTEGER NOT NULL", "pid INTEGER NOT NULL",
      "start_ns INTEGER NOT NULL", "process TEXT NOT NULL", "family TEXT NOT NULL",
@@ -74,7 +74,7 @@ KERNEL_CALLS: Final = Table(
      "threads INTEGER NOT NULL"),
     ("seq",),
 )  # fmt: skip
-PROCESS_CALLS: Final = Table(
+PROCESS_CALLS: Final = HistoryTable(
     "process_calls",
     ("seq INTEGER NOT NULL", "name INTEGER NOT NULL", "pid INTEGER NOT NULL",
      "start_ns INTEGER NOT NULL", "container TEXT NOT NULL", "pod TEXT NOT NULL",

@@ -22,7 +22,7 @@ RETRY_S: Final = 30
 """After a commit that failed (a full disk), so that an agent does not try at every step."""
 
 
-class Parties(NamedTuple):
+class PartyKeys(NamedTuple):
     """The two aggregators an epoch is sealed to; helper_pk is empty in scheme `local`."""
 
     leader_pk: bytes
@@ -115,16 +115,16 @@ class EpochBook:
     hosts: int
     counters: list[int]
     opened: list[list[int]]
-    in_force: dict[Parties, list[HostEpoch | None]] = field(default_factory=dict)
-    pending: dict[Parties, int] = field(default_factory=dict)
-    not_before: dict[Parties, int] = field(default_factory=dict)
+    in_force: dict[PartyKeys, list[HostEpoch | None]] = field(default_factory=dict)
+    pending: dict[PartyKeys, int] = field(default_factory=dict)
+    not_before: dict[PartyKeys, int] = field(default_factory=dict)
 
-    def epoch(self, parties: Parties, host: int) -> HostEpoch | None:
+    def epoch(self, parties: PartyKeys, host: int) -> HostEpoch | None:
         """Give a host's epoch with these parties."""
         row = self.in_force.get(parties)
         return row[host] if row else None
 
-    def due(self, parties: Parties, now_s: int) -> list[int]:
+    def due(self, parties: PartyKeys, now_s: int) -> list[int]:
         """List the hosts that need an epoch: none yet, or an hour old. None while one pends."""
         if parties in self.pending or now_s < self.not_before.get(parties, 0):
             return []
@@ -147,7 +147,7 @@ class EpochBook:
         return self.counters[host]
 
     def take_back(
-        self, parties: Parties, epochs: Sequence[tuple[int, HostEpoch]], now_s: int
+        self, parties: PartyKeys, epochs: Sequence[tuple[int, HostEpoch]], now_s: int
     ) -> None:
         """Undo a commit that was rolled back: nothing of it left, so its counters are free again.
 
@@ -162,7 +162,7 @@ class EpochBook:
             if now_s in self.opened[host]:
                 self.opened[host].remove(now_s)
 
-    def install(self, parties: Parties, epochs: Sequence[tuple[int, HostEpoch]]) -> int:
+    def install(self, parties: PartyKeys, epochs: Sequence[tuple[int, HostEpoch]]) -> int:
         """Put durable epochs in force; give how many old ones were erased."""
         self.pending.pop(parties, None)
         row = self.in_force.setdefault(parties, [None] * self.hosts)

@@ -33,15 +33,14 @@ from wire.topics import EPOCHS, REPORTS, epoch_key, report_key
 
 from .budget_book import BudgetBook
 from .eligibility import draw_offsets_ms, host_readiness, window_entry, window_fault
-from .epochs import EpochBook, Host, HostEpoch, Parties, open_epoch
+from .epochs import EpochBook, Host, HostEpoch, PartyKeys, open_epoch
 from .noise_check import noise_fault
-from .participant_rules import Rules
+from .participant_rules import ParticipantRules
 from .party_keys import HpkeDirectory
 from .protocol_events import (
     CommitEpochs,
     CommitFailed,
     CommitSealed,
-    Committed,
     DrainSpool,
     Effect,
     EpochDue,
@@ -49,6 +48,7 @@ from .protocol_events import (
     Event,
     Forget,
     KeysAnnounced,
+    LedgerCommitted,
     Publish,
     Published,
     Refuse,
@@ -75,7 +75,7 @@ _FORGET_EVERY_S: Final = 3600
 class _Pending:
     """What a commit will change once it is durable."""
 
-    parties: Parties | None = None
+    parties: PartyKeys | None = None
     now_s: int = 0
     epochs: list[tuple[int, HostEpoch]] = field(default_factory=list)
     keep_from_s: int = 0
@@ -92,7 +92,7 @@ class Participant:
         view: LedgerView,
         sampler: NoiseSampler,
         random_bytes: Callable[[int], bytes],
-        rules: Rules,
+        rules: ParticipantRules,
         *,
         rounding_bytes: Callable[[int], bytes] | None = None,
     ) -> None:
@@ -188,7 +188,7 @@ class Participant:
             effects += self._open_epochs(parties, event.now_s)
         return effects
 
-    def _open_epochs(self, parties: Parties, now_s: int) -> list[Effect]:
+    def _open_epochs(self, parties: PartyKeys, now_s: int) -> list[Effect]:
         due = self._epochs.due(parties, now_s)
         if not due:
             return []
@@ -256,7 +256,7 @@ class Participant:
         self, task: Task, event: WindowClosed, present: list[int], effects: list[Effect]
     ) -> list[tuple[int, Sealing]]:
         """Give the hosts that may report, with cohort and epoch; count the others by reason."""
-        parties = Parties(task.leader_pk, task.helper_pk)
+        parties = PartyKeys(task.leader_pk, task.helper_pk)
         roster = self._rosters.in_force(parties, event.window_start_s)
         if roster is None:
             effects.append(Refuse(Withheld.NO_ROSTER, len(present), "no roster in force"))
@@ -339,7 +339,7 @@ class Participant:
         return token
 
     @_handle.register
-    def _(self, event: Committed) -> list[Effect]:
+    def _(self, event: LedgerCommitted) -> list[Effect]:
         pending = self._pending.pop(event.token)
         effects: list[Effect] = []
         self._budget.forget_before(pending.keep_from_s)
@@ -375,4 +375,4 @@ class Participant:
         return [DrainSpool()]
 
 
-__all__ = ["Participant", "Rules"]
+__all__ = ["Participant", "ParticipantRules"]

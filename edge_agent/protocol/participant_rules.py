@@ -11,7 +11,7 @@ from .task_check import FLEET_DOMAIN, OPERATOR_DOMAIN, Bounds, Gate, Pins
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ParticipantRules:
     """What this process trusts and serves.
 
     domain     "demo" is passed by the demo alone, and seeded noise is refused without it; any other

@@ -10,7 +10,7 @@ from privacy.signing import verify
 from wire.keys import KeyAnnouncement
 from wire.rejection import Reason, ReportRejected
 
-from .epochs import Parties, SealingKeys
+from .epochs import PartyKeys, SealingKeys
 from .task_check import Pins
 
 _KEPT: Final = 8
@@ -45,7 +45,7 @@ class HpkeDirectory:
         del kept[:-_KEPT]
         return True
 
-    def sealing_keys(self, parties: Parties, now_s: int) -> SealingKeys | None:
+    def sealing_keys(self, parties: PartyKeys, now_s: int) -> SealingKeys | None:
         """Give the newest key in force of each party, or None while one is missing."""
         leader = self._in_force(parties.leader_pk, now_s)
         if leader is None:

@@ -101,7 +101,7 @@ class WindowClosed:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class LedgerCommitted:
     """A commit is durable; `spool_ids` name its records in their order."""
 
     token: Token
@@ -139,7 +139,7 @@ Event = (
     | KeysAnnounced
     | EpochDue
     | WindowClosed
-    | Committed
+    | LedgerCommitted
     | CommitFailed
     | Published
     | TransportDown

@@ -17,7 +17,7 @@ from wire.rejection import Reason, ReportRejected
 from wire.roster import PlanMembership, Roster
 from wire.signed import Signed
 
-from .epochs import Parties
+from .epochs import PartyKeys
 from .task_check import Pins
 
 Plans = dict[str, PlanMembership]
@@ -56,7 +56,7 @@ class RosterBook:
     pins: Pins
     hosts: tuple[HostId, ...]
     weekly: bool = True
-    _rosters: dict[Parties, list[RosterView]] = field(default_factory=dict)
+    _rosters: dict[PartyKeys, list[RosterView]] = field(default_factory=dict)
 
     def recall(self, known: Iterable[KnownRoster]) -> None:
         """Take over rosters that were verified before a restart, oldest version first."""
@@ -65,7 +65,7 @@ class RosterBook:
             memberships = tuple(None if p is None else {m.series: m for m in p} for p in plans)
             crowds = {key: Crowd(*counts) for key, counts in one.crowds.items()}
             view = RosterView(one.version, one.effective_from, memberships, crowds)
-            self._rosters.setdefault(Parties(one.leader_pk, one.helper_pk), []).append(view)
+            self._rosters.setdefault(PartyKeys(one.leader_pk, one.helper_pk), []).append(view)
 
     def add(self, signed: bytes, windows_s: Mapping[str, int] = {}) -> KnownRoster | None:
         """Verify a roster against the pinned parties and keep what concerns these hosts.
@@ -93,7 +93,7 @@ class RosterBook:
         del kept[:-ROSTERS_KEPT]
         return self._known(parties, view)
 
-    def _known(self, parties: Parties, view: RosterView) -> KnownRoster:
+    def _known(self, parties: PartyKeys, view: RosterView) -> KnownRoster:
         plans = (None if one is None else tuple(one.values()) for one in view.memberships)
         return KnownRoster(
             *parties,
@@ -103,14 +103,14 @@ class RosterBook:
             {key: (crowd.hosts, crowd.largest_operator) for key, crowd in view.crowds.items()},
         )
 
-    def _signers(self, envelope: Signed) -> Parties:
+    def _signers(self, envelope: Signed) -> PartyKeys:
         message = envelope.unsigned()
         leader = _signer(self.pins.leaders, message, envelope.sig_leader)
         helper = _signer(self.pins.helpers, message, envelope.sig_helper)
         if leader is not None and helper is not None and leader != helper:
-            return Parties(leader, helper)
+            return PartyKeys(leader, helper)
         if leader in self.pins.allow_local and not any(envelope.sig_helper):
-            return Parties(leader or b"", b"")
+            return PartyKeys(leader or b"", b"")
         raise ReportRejected(Reason.ROSTER_SIGNATURE, "a pinned Leader and Helper", "others")
 
     def _view(self, roster: Roster) -> RosterView:
@@ -120,7 +120,7 @@ class RosterBook:
         memberships = tuple(found.get(host) for host in self.hosts)
         return RosterView(roster.version, roster.effective_from, memberships, _crowds(roster))
 
-    def in_force(self, parties: Parties, at_s: int) -> RosterView | None:
+    def in_force(self, parties: PartyKeys, at_s: int) -> RosterView | None:
         """Give the newest roster that is effective at a time."""
         views = [v for v in self._rosters.get(parties, ()) if v.effective_from <= at_s]
         return views[-1] if views else None

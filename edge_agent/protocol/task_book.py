@@ -11,8 +11,8 @@ from wire.rejection import Reason, ReportRejected
 from wire.task import Task
 
 from .eligibility import fits_recovery, task_weight
-from .epochs import Parties
-from .participant_rules import Rules
+from .epochs import PartyKeys
+from .participant_rules import ParticipantRules
 from .protocol_events import Withheld
 from .task_check import Accepted, check_task
 
@@ -26,7 +26,7 @@ class Recovering(Exception):
 class TaskBook:
     """Tasks by id, and the newest version of each series, over restarts too."""
 
-    def __init__(self, rules: Rules, view: LedgerView) -> None:
+    def __init__(self, rules: ParticipantRules, view: LedgerView) -> None:
         self._rules = rules
         self._freeze_until_s = view.freeze_until_s
         self._recovered = view.series
@@ -119,13 +119,13 @@ class TaskBook:
             if min(task.expiry, task.last_window + task.window_s) + WEEK_S > now_s
         ]
 
-    def parties(self, now_s: int) -> list[Parties]:
+    def parties(self, now_s: int) -> list[PartyKeys]:
         """List the pairs of aggregators that some unfinished task reports to."""
         live = [t for t in self.current.values() if t.expiry > now_s]
         live = [t for t in live if t.last_window + t.window_s + t.lateness_s > now_s]
-        return sorted({Parties(t.leader_pk, t.helper_pk) for t in live})
+        return sorted({PartyKeys(t.leader_pk, t.helper_pk) for t in live})
 
-    def longest_retention(self, parties: Parties) -> int:
+    def longest_retention(self, parties: PartyKeys) -> int:
         """Give how long after its end an epoch with these parties may still be needed."""
         mine = [t for t in self.current.values() if (t.leader_pk, t.helper_pk) == parties]
         return max((task.retention_s for task in mine), default=0)

@@ -16,12 +16,12 @@ from edge_agent.protocol.protocol_events import (
     CommitEpochs,
     CommitFailed,
     CommitSealed,
-    Committed,
     DrainSpool,
     Effect,
     EraseKeys,
     Event,
     Forget,
+    LedgerCommitted,
     Publish,
     Refuse,
     RememberRoster,
@@ -30,7 +30,7 @@ from edge_agent.protocol.protocol_events import (
     TaskAccepted,
     Withheld,
 )
-from edge_agent.tally import Tally
+from edge_agent.tally import AgentTally
 from edge_agent.windows.task_windows import Windows
 
 from .outbox import Outbox
@@ -65,7 +65,7 @@ class Effects:
         self._clock = clock
         self._log = log
         self._fault_point = fault_point
-        self.tally = Tally()
+        self.tally = AgentTally()
         self.sending = Sending(outbox, ledger, self.tally, self.tell, log)
 
     def tell(self, event: Event) -> None:
@@ -112,7 +112,7 @@ class Effects:
             self.tell(CommitFailed(effect.token, _WITHHELD[type(error)]))
             return False
         self._fault_point("shell:committed")
-        self.tell(Committed(effect.token, spool_ids))
+        self.tell(LedgerCommitted(effect.token, spool_ids))
         return True
 
     @carry_out.register

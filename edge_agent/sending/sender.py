@@ -9,7 +9,7 @@ from structlog.typing import FilteringBoundLogger
 
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.protocol.protocol_events import Event, Published, TransportDown, TransportUp
-from edge_agent.tally import Tally
+from edge_agent.tally import AgentTally
 from transport.port import TransportUnavailable
 
 from .outbox import Outbox
@@ -28,7 +28,7 @@ class Sending:
         self,
         outbox: Outbox,
         ledger: Ledger,
-        tally: Tally,
+        tally: AgentTally,
         tell: Callable[[Event], None],
         log: FilteringBoundLogger,
     ) -> None:

@@ -18,7 +18,7 @@ from edge_agent.host_diagnosis import DiagnosisSettings, diagnosis_settings
 from edge_agent.local.rows import clean_name
 
 
-class Verdict(StrEnum):
+class CheckVerdict(StrEnum):
     """How a check came out."""
 
     OK = "ok"
@@ -34,7 +34,7 @@ class Finding:
 
     group: str
     name: str
-    verdict: Verdict
+    verdict: CheckVerdict
     found: str
     do: str | None = None
 
@@ -85,7 +85,7 @@ def examine(checks: Iterable[tuple[str, str, Check]]) -> Iterator[Finding]:
             yield check()
         except (OSError, ValueError, RuntimeError, SourceUnavailable) as error:
             line = clean_name(str(error)) or type(error).__name__
-            yield Finding(group, name, Verdict.BROKEN, line, f"look at {name} and try again")
+            yield Finding(group, name, CheckVerdict.BROKEN, line, f"look at {name} and try again")
 
 
 def source_findings(registry: SourceRegistry, config: AgentConfig) -> Iterator[Finding]:
@@ -100,7 +100,7 @@ def source_findings(registry: SourceRegistry, config: AgentConfig) -> Iterator[F
         if switch not in registered and getattr(section, "enabled", section) is False:
             name = switch if section is False else f"{switch}.enabled"
             advice = f"sources.{name} = true in the configuration"
-            yield Finding("sources", switch, Verdict.ABSENT, f"switched off: {off}", advice)
+            yield Finding("sources", switch, CheckVerdict.ABSENT, f"switched off: {off}", advice)
 
 
 def _probe(name: str, registry: SourceRegistry) -> Check:
@@ -111,9 +111,9 @@ def _probe(name: str, registry: SourceRegistry) -> Check:
         finally:
             source.stop()
         if reason is None:
-            return Finding("sources", name, Verdict.OK, "can be collected")
+            return Finding("sources", name, CheckVerdict.OK, "can be collected")
         advice = source_advice(name, reason)
-        return Finding("sources", name, Verdict.ABSENT, clean_name(reason), advice)
+        return Finding("sources", name, CheckVerdict.ABSENT, clean_name(reason), advice)
 
     return check
 
@@ -123,15 +123,17 @@ def _diagnosis_check(settings: DiagnosisSettings) -> Check:
         made = settings.start()
         if isinstance(made, Absence):
             advice = source_advice(DIAGNOSIS, made.reason)
-            return Finding("sources", DIAGNOSIS, Verdict.ABSENT, clean_name(made.reason), advice)
+            return Finding(
+                "sources", DIAGNOSIS, CheckVerdict.ABSENT, clean_name(made.reason), advice
+            )
         made.close()
-        return Finding("sources", DIAGNOSIS, Verdict.OK, "can be collected")
+        return Finding("sources", DIAGNOSIS, CheckVerdict.OK, "can be collected")
 
     return check
 
 
-def worst(findings: Iterable[Finding]) -> Verdict:
+def worst(findings: Iterable[Finding]) -> CheckVerdict:
     """Give the worst verdict."""
     found = {one.verdict for one in findings}
-    order = (Verdict.BROKEN, Verdict.ABSENT)
-    return next((verdict for verdict in order if verdict in found), Verdict.OK)
+    order = (CheckVerdict.BROKEN, CheckVerdict.ABSENT)
+    return next((verdict for verdict in order if verdict in found), CheckVerdict.OK)

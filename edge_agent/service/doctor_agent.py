@@ -16,7 +16,7 @@ from edge_agent.live import this_machine
 from edge_agent.local.history_db import HistoryUnavailable, file_bytes, open_readonly
 from transport.keyfiles import KeyFileRefused, load_host_key, machine_id
 
-from .doctor import Check, Finding, Verdict
+from .doctor import Check, CheckVerdict, Finding
 
 _REACH_S: Final = 2.0
 _SPARE_BYTES: Final = 64 << 20
@@ -130,7 +130,7 @@ def transport(section: Any) -> Finding:
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         line = f"{folder} cannot be written by this user"
         return _no_way_out(line, "put the agent's user into the log's group (transport.group)")
-    return Finding("transport", "transport", Verdict.OK, f"embedded log {folder}")
+    return Finding("transport", "transport", CheckVerdict.OK, f"embedded log {folder}")
 
 
 def _brokers(bootstrap: list[str]) -> Finding:
@@ -140,7 +140,9 @@ def _brokers(bootstrap: list[str]) -> Finding:
         host, _, port = address.rpartition(":")
         try:
             with socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S):
-                return Finding("transport", "transport", Verdict.OK, f"Kafka: {address} answers")
+                return Finding(
+                    "transport", "transport", CheckVerdict.OK, f"Kafka: {address} answers"
+                )
         except (OSError, ValueError) as error:
             failures.append(f"{address}: {error}")
     line = "Kafka: " + ("; ".join(failures) or "no broker is named")
@@ -148,16 +150,16 @@ def _brokers(bootstrap: list[str]) -> Finding:
 
 
 def _ok(name: str, found: str) -> Finding:
-    return Finding("agent", name, Verdict.OK, found)
+    return Finding("agent", name, CheckVerdict.OK, found)
 
 
 def _absent(name: str, found: str, do: str) -> Finding:
-    return Finding("agent", name, Verdict.ABSENT, found, do)
+    return Finding("agent", name, CheckVerdict.ABSENT, found, do)
 
 
 def _broken(name: str, found: str, do: str) -> Finding:
-    return Finding("agent", name, Verdict.BROKEN, found, do)
+    return Finding("agent", name, CheckVerdict.BROKEN, found, do)
 
 
 def _no_way_out(found: str, do: str) -> Finding:
-    return Finding("transport", "transport", Verdict.BROKEN, found, do)
+    return Finding("transport", "transport", CheckVerdict.BROKEN, found, do)

@@ -15,7 +15,7 @@ from collectors.kernel_log.kernel_log import KMSG, KernelLog, log_gap
 from collectors.records.gap import Gap, GapKind
 from edge_agent.local.rows import clean_name
 
-from .doctor import Check, Verdict
+from .doctor import Check, CheckVerdict
 from .doctor import Finding as Line
 
 GROUP: Final = "faults"
@@ -48,9 +48,9 @@ def _log(path: Path) -> Line:
         KernelLog(path, from_now=True).close()
     except OSError as error:
         reason = log_gap(path, error).reason
-        return Line(GROUP, "kernel_log", Verdict.ABSENT, reason, _NO_LOG)
+        return Line(GROUP, "kernel_log", CheckVerdict.ABSENT, reason, _NO_LOG)
     found = f"{path}: XID, AER, machine checks, links, disks, file systems"
-    return Line(GROUP, "kernel_log", Verdict.OK, found)
+    return Line(GROUP, "kernel_log", CheckVerdict.OK, found)
 
 
 def _part(name: str, probe: Probe, tree: Tree) -> Line:
@@ -60,9 +60,9 @@ def _part(name: str, probe: Probe, tree: Tree) -> Line:
     if missed:
         return _missed(name, missed, read)
     if not read:
-        return Line(GROUP, name, Verdict.ABSENT, "nothing to read here", _PARTS[name])
+        return Line(GROUP, name, CheckVerdict.ABSENT, "nothing to read here", _PARTS[name])
     subjects = len({one.subject for one in found})
-    return Line(GROUP, name, Verdict.OK, f"{', '.join(read)} of {subjects}")
+    return Line(GROUP, name, CheckVerdict.OK, f"{', '.join(read)} of {subjects}")
 
 
 def _missed(name: str, missed: Sequence[Miss], read: Sequence[str]) -> Line:
@@ -71,4 +71,4 @@ def _missed(name: str, missed: Sequence[Miss], read: Sequence[str]) -> Line:
     reason = clean_name(f"{len(missed)} not read, as {gap.reason}{also}")
     denied = gap.kind is GapKind.NO_PERMISSION
     do = _NO_SMART if denied and name == "storage" else f"look at {missed[0].subject}"
-    return Line(GROUP, name, Verdict.ABSENT, reason, do)
+    return Line(GROUP, name, CheckVerdict.ABSENT, reason, do)

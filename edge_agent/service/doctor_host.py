@@ -13,7 +13,7 @@ from typing import Final
 from transport.foreign import libc
 from transport.privileges import CAPABILITIES, process_status
 
-from .doctor import Check, Finding, Verdict
+from .doctor import Check, CheckVerdict, Finding
 
 LEAST_KERNEL: Final = (5, 11)
 """The first for which the BPF object is made."""
@@ -54,10 +54,10 @@ def kernel(release: str | None = None) -> Finding:
     found = re.match(r"(\d+)\.(\d+)", release)
     version = (int(found[1]), int(found[2])) if found else (0, 0)
     if platform.system() == "Linux" and version >= LEAST_KERNEL:
-        return Finding("host", "kernel", Verdict.OK, f"Linux {release}")
+        return Finding("host", "kernel", CheckVerdict.OK, f"Linux {release}")
     least = ".".join(map(str, LEAST_KERNEL))
     line, advice = f"expected Linux {least}, got {release}", f"use Linux {least} or later"
-    return Finding("host", "kernel", Verdict.ABSENT, line, advice)
+    return Finding("host", "kernel", CheckVerdict.ABSENT, line, advice)
 
 
 def capabilities(
@@ -75,21 +75,21 @@ def capabilities(
     asked = sorted(CAPABILITIES) if wanted is None else sorted(wanted)
     if not asked:
         line = "`agent run` keeps none: no configured source asks for one"
-        return Finding("host", name, Verdict.OK, line)
+        return Finding("host", name, CheckVerdict.OK, line)
     missing = [one for one in asked if not effective >> CAPABILITIES[one] & 1]
     kept = ", ".join(one for one in asked if one not in missing)
     who = "root" if started_by_root else "this user"
     line = f"`agent run`, started by {who}, has {kept or 'none'}"
     if not missing:
         needed = "" if wanted is not None else ", where a configured source asks for them"
-        return Finding("host", name, Verdict.OK, f"{line}{needed}")
+        return Finding("host", name, CheckVerdict.OK, f"{line}{needed}")
     line = f"{line}: without {', '.join(missing)}"
     advice = (
         "this root was not given them: allow them to the service or the container"
         if started_by_root
         else "start the agent as root or by its systemd unit"
     )
-    return Finding("host", name, Verdict.ABSENT, line, advice)
+    return Finding("host", name, CheckVerdict.ABSENT, line, advice)
 
 
 def library(name: str, soname: str, do: str) -> Finding:
@@ -97,8 +97,8 @@ def library(name: str, soname: str, do: str) -> Finding:
     try:
         ctypes.CDLL(soname)
     except OSError as error:
-        return Finding("host", name, Verdict.ABSENT, str(error), do)
-    return Finding("host", name, Verdict.OK, soname)
+        return Finding("host", name, CheckVerdict.ABSENT, str(error), do)
+    return Finding("host", name, CheckVerdict.OK, soname)
 
 
 def clock() -> Finding:
@@ -107,19 +107,21 @@ def clock() -> Finding:
     state = libc().adjtimex(timex)
     if state < 0:
         line = f"adjtimex: {os.strerror(ctypes.get_errno())}"
-        return Finding("host", "clock", Verdict.ABSENT, line, _NTP)
+        return Finding("host", "clock", CheckVerdict.ABSENT, line, _NTP)
     maxerror_us = int.from_bytes(timex.raw[MAXERROR_AT : MAXERROR_AT + 8], "little", signed=True)
     if state == TIME_ERROR:
         line = "the kernel calls the clock unsynchronised"
-        return Finding("host", "clock", Verdict.ABSENT, line, _NTP)
+        return Finding("host", "clock", CheckVerdict.ABSENT, line, _NTP)
     if maxerror_us > _GOOD_ERROR_US:
         line = f"may be off by {maxerror_us / 1e6:.1f} s"
-        return Finding("host", "clock", Verdict.ABSENT, line, "let NTP or PTP reach its server")
+        return Finding(
+            "host", "clock", CheckVerdict.ABSENT, line, "let NTP or PTP reach its server"
+        )
     line = f"synchronised, at most {maxerror_us / 1000:.0f} ms off"
-    return Finding("host", "clock", Verdict.OK, line)
+    return Finding("host", "clock", CheckVerdict.OK, line)
 
 
 def _present(path: Path, name: str, do: str) -> Finding:
     if path.exists():
-        return Finding("host", name, Verdict.OK, str(path))
-    return Finding("host", name, Verdict.ABSENT, f"expected {path}, found none", do)
+        return Finding("host", name, CheckVerdict.OK, str(path))
+    return Finding("host", name, CheckVerdict.ABSENT, f"expected {path}, found none", do)

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from collectors.gpu_calls.programs import ADVICE, unavailable
 from transport.privileges import CAPABILITIES, process_status
 
-from .doctor import Check, Finding, Verdict
+from .doctor import Check, CheckVerdict, Finding
 
 GROUP: Final = "gpu calls"
 
@@ -68,22 +68,24 @@ def kernel(release: str | None = None) -> Finding:
         found = (
             f"Linux {release or platform.release()}: uprobe_multi, so that probes can take turns"
         )
-        return Finding(GROUP, "kernel", Verdict.OK, found)
-    return Finding(GROUP, "kernel", Verdict.ABSENT, reason, ADVICE)
+        return Finding(GROUP, "kernel", CheckVerdict.OK, found)
+    return Finding(GROUP, "kernel", CheckVerdict.ABSENT, reason, ADVICE)
 
 
 def _needs(need: _Need, effective: int) -> Finding:
     missing = [one for one in need.capabilities if not effective >> CAPABILITIES[one] & 1]
     if not missing:
-        return Finding(GROUP, need.name, Verdict.OK, need.with_them)
+        return Finding(GROUP, need.name, CheckVerdict.OK, need.with_them)
     names = " and ".join(missing)
     found, do = f"without {names}: {need.without}", _ALLOW.format(names)
-    return Finding(GROUP, need.name, Verdict.ABSENT, found, do)
+    return Finding(GROUP, need.name, CheckVerdict.ABSENT, found, do)
 
 
 def _process_ids(root: Path) -> Finding:
     """Counts come with the host's process ids: inside a PID namespace they name nobody."""
     if (root / "proc/self/ns/pid").stat().st_ino == _HOST_PIDS:
-        return Finding(GROUP, _IDS, Verdict.OK, "they are the host's")
+        return Finding(GROUP, _IDS, CheckVerdict.OK, "they are the host's")
     found = "in a PID namespace of its own: counts cannot be told whose they are"
-    return Finding(GROUP, _IDS, Verdict.ABSENT, found, "share the host's PID namespace (hostPID)")
+    return Finding(
+        GROUP, _IDS, CheckVerdict.ABSENT, found, "share the host's PID namespace (hostPID)"
+    )

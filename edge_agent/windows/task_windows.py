@@ -60,7 +60,7 @@ class Windows(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class OpenWindow:
+class WindowPreview:
     """A window in the making, for this host's own eyes: int64[k] raw row as it stands."""
 
     task: Task
@@ -157,11 +157,11 @@ class TaskWindows:
             self._store.erase_expired(now_s)
             self._erase_at_s = now_s + _ERASE_EVERY_S
 
-    def open_windows(self) -> Iterator[OpenWindow]:
+    def open_windows(self) -> Iterator[WindowPreview]:
         """Give every task's open window as it stands; nothing changes by looking."""
         for one in self._open:
             start_s = one.windows.next_window
-            yield OpenWindow(one.task, start_s, one.windows.preview(start_s))
+            yield WindowPreview(one.task, start_s, one.windows.preview(start_s))
 
     def follow_clock(self) -> None:
         """Map the boot clock to the wall clock anew: only the wall clock is disciplined."""

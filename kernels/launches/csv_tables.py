@@ -74,14 +74,14 @@ EXPORTS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class CsvTable:
     """A table that was found: its form and its heads."""
 
     form: TableForm
     heads: tuple[str, ...]
 
 
-def find_table(lines: Iterable[str]) -> Table | None:
+def find_table(lines: Iterable[str]) -> CsvTable | None:
     """Find the head of a known table among the first lines, reading no farther than needed."""
     return next(filter(None, map(_known, map(_fields, islice(lines, _MOST_BEFORE)))), None)
 
@@ -99,7 +99,9 @@ def refuse_other_table(lines: Iterable[str]) -> None:
             raise LaunchesRefused(f"expected columns of names and GPU times, got {told}", EXPORTS)
 
 
-def table_launches(lines: Iterable[str], table: Table, skipped: Counter[Skip]) -> Iterator[Launch]:
+def table_launches(
+    lines: Iterable[str], table: CsvTable, skipped: Counter[Skip]
+) -> Iterator[Launch]:
     """Yield the rows of a table, and of known ones below it; `lines` begin right behind its head.
 
     A profiler prints several tables below one another: an empty line ends each.
@@ -127,7 +129,7 @@ def table_launches(lines: Iterable[str], table: Table, skipped: Counter[Skip]) -
 class _Rows:
     """Reads the rows of one table."""
 
-    def __init__(self, table: Table, skipped: Counter[Skip]) -> None:
+    def __init__(self, table: CsvTable, skipped: Counter[Skip]) -> None:
         self._form, self._skipped = table.form, skipped
         heads = [_bare(head) for head in table.heads]
         self._columns = len(heads)
@@ -186,12 +188,12 @@ class _Rows:
         return int(value) if value is not None and value >= 1 else None
 
 
-def _known(heads: Sequence[str]) -> Table | None:
+def _known(heads: Sequence[str]) -> CsvTable | None:
     """Take fields for the head of a table where they have all columns of a form."""
     bare = set(map(_bare, heads))
     for form in _FORMS:
         if {form.name, *form.time, *([form.count] if form.count else [])} <= bare:
-            return Table(form, tuple(heads))
+            return CsvTable(form, tuple(heads))
     return None
 
 

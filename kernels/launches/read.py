@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Final
 
-from .csv_tables import EXPORTS, Table, find_table, refuse_other_table, table_launches
+from .csv_tables import EXPORTS, CsvTable, find_table, refuse_other_table, table_launches
 from .kineto import TraceError, gpu_events, open_trace
 from .launch import LONGEST_NAME, Launch, LaunchesRefused, LaunchFile, Skip
 from .nsys_sqlite import MAGIC, sqlite_launches
@@ -104,7 +104,7 @@ def _traced(path: Path, skipped: Counter[Skip]) -> Iterator[Launch]:
         yield Launch(event.name, 1, event.duration_ns)
 
 
-def _rows(path: Path, table: Table, skipped: Counter[Skip]) -> Iterator[Launch]:
+def _rows(path: Path, table: CsvTable, skipped: Counter[Skip]) -> Iterator[Launch]:
     with (
         open_trace(path) as stream,
         io.TextIOWrapper(stream, "utf-8", "replace", newline="") as text,

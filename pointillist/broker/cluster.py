@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Final, Self
 
 from .jars import jars
-from .local import BrokerOptions, LocalBroker, Member, Running, free_ports, new_cluster_id
+from .local import (
+    BrokerOptions,
+    ClusterMember,
+    LocalBroker,
+    RunningBroker,
+    free_ports,
+    new_cluster_id,
+)
 from .properties import HOST, Ports
 
 _INTERNAL: Final = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
@@ -30,14 +37,14 @@ class LocalCluster:
                 replace(
                     options,
                     extra={**common, **options.extra, "node.id": str(node)},
-                    member=Member(one, cluster_id),
+                    member=ClusterMember(one, cluster_id),
                 ),
             )
             for node, one in enumerate(ports, 1)
         ]
         self.bootstrap = tuple(f"{HOST}:{one.plain}" for one in ports)
 
-    def start(self, say: Callable[[str], None] = lambda _line: None) -> list[Running]:
+    def start(self, say: Callable[[str], None] = lambda _line: None) -> list[RunningBroker]:
         """Start those that do not run, at once: none answers before most of them are there.
 
         Raises      BrokerError

@@ -32,7 +32,7 @@ def _silent(_line: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ClusterMember:
     """One broker's place in a cluster that somebody else put together."""
 
     ports: Ports
@@ -54,11 +54,11 @@ class BrokerOptions:
     heap_mib: int = 512
     quick: bool = True
     extra: Mapping[str, str] = field(default_factory=dict)
-    member: Member | None = None
+    member: ClusterMember | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningBroker:
     """A running broker; `created_s` tells its process from a later one with the same number."""
 
     pid: int
@@ -76,15 +76,15 @@ class LocalBroker:
         self.folder = folder
         self._options = options or BrokerOptions()
 
-    def status(self) -> Running | None:
+    def status(self) -> RunningBroker | None:
         """Give the running broker of this folder, None where there is none."""
         try:
-            running = Running(**json.loads((self.folder / _STATE).read_text()))
+            running = RunningBroker(**json.loads((self.folder / _STATE).read_text()))
         except (OSError, ValueError, TypeError):
             return None
         return running if _process(running) is not None else None
 
-    def start(self, say: Callable[[str], None] = _silent) -> Running:
+    def start(self, say: Callable[[str], None] = _silent) -> RunningBroker:
         """Start it, and wait until it answers; one that runs already is given as it is.
 
         Raises      BrokerError
@@ -201,8 +201,8 @@ class LocalBroker:
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{libraries}/*",
         ]  # fmt: skip
 
-    def _running(self, pid: int, ports: Ports) -> Running:
-        return Running(
+    def _running(self, pid: int, ports: Ports) -> RunningBroker:
+        return RunningBroker(
             pid,
             psutil.Process(pid).create_time(),
             f"{HOST}:{ports.plain}",
@@ -262,7 +262,7 @@ def _listens(bootstrap: str) -> bool:
     return False
 
 
-def _process(running: Running) -> psutil.Process | None:
+def _process(running: RunningBroker) -> psutil.Process | None:
     """Give the process, unless it ended or its number is another's now."""
     try:
         process = psutil.Process(running.pid)

@@ -21,7 +21,7 @@ from transport.kafka_settings import KafkaSettings
 from wire.topics import ENTRIES, EPOCHS, JOINS, KEYS, RELEASES, REPORTS, ROSTERS, TASKS
 
 
-class Role(Enum):
+class KafkaRole(Enum):
     """Whose rights."""
 
     AGENT = "agent"
@@ -34,27 +34,27 @@ _UP: Final = (REPORTS, EPOCHS, JOINS)
 _DOWN: Final = (TASKS, ROSTERS, KEYS)
 
 READS: Final = {
-    Role.AGENT: (*_DOWN, ENTRIES),
-    Role.LEADER: _UP + _DOWN,
-    Role.HELPER: tuple(topic for topic in _UP + _DOWN if topic != REPORTS),
-    Role.READER: (RELEASES,),
+    KafkaRole.AGENT: (*_DOWN, ENTRIES),
+    KafkaRole.LEADER: _UP + _DOWN,
+    KafkaRole.HELPER: tuple(topic for topic in _UP + _DOWN if topic != REPORTS),
+    KafkaRole.READER: (RELEASES,),
 }
 WRITES: Final = {
-    Role.AGENT: _UP,
-    Role.LEADER: (*_DOWN, ENTRIES, RELEASES),
-    Role.HELPER: _DOWN,
-    Role.READER: (),
+    KafkaRole.AGENT: _UP,
+    KafkaRole.LEADER: (*_DOWN, ENTRIES, RELEASES),
+    KafkaRole.HELPER: _DOWN,
+    KafkaRole.READER: (),
 }
 GROUPS: Final = {
-    Role.AGENT: ("agent-", "join-", "recover-"),
-    Role.LEADER: ("leader", "roster-build"),
-    Role.HELPER: ("helper",),
-    Role.READER: ("reader-",),
+    KafkaRole.AGENT: ("agent-", "join-", "recover-"),
+    KafkaRole.LEADER: ("leader", "roster-build"),
+    KafkaRole.HELPER: ("helper",),
+    KafkaRole.READER: ("reader-",),
 }
 """Beginnings of the consumer groups that a role joins."""
 
 
-def rules(settings: KafkaSettings, role: Role, user: str) -> list[AclBinding]:
+def rules(settings: KafkaSettings, role: KafkaRole, user: str) -> list[AclBinding]:
     """Give the rules of one user; what no rule allows is forbidden."""
     literal, beginning = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
     topic, group = ResourceType.TOPIC, ResourceType.GROUP
@@ -77,7 +77,7 @@ def rules(settings: KafkaSettings, role: Role, user: str) -> list[AclBinding]:
     ]
 
 
-def grant(settings: KafkaSettings, users: Mapping[Role, str]) -> int:
+def grant(settings: KafkaSettings, users: Mapping[KafkaRole, str]) -> int:
     """Set the rules of these users; give how many.
 
     Raises      TransportRefused, TransportUnavailable

@@ -38,7 +38,7 @@ def doctor(
     when something keeps the agent from running; what is merely absent is no failure.
     """
     from edge_agent.live import sources_of
-    from edge_agent.service.doctor import Verdict, examine, source_findings, worst
+    from edge_agent.service.doctor import CheckVerdict, examine, source_findings, worst
     from edge_agent.service.doctor_agent import agent_checks
     from edge_agent.service.doctor_faults import fault_checks
     from edge_agent.service.doctor_host import host_checks
@@ -68,7 +68,7 @@ def doctor(
         findings += examine(agent_checks(loaded, started_by_root=root))
     verdict = worst(findings)
     emit({"verdict": verdict, "findings": findings}, json, lambda _body: _show(findings))
-    if verdict is Verdict.BROKEN:
+    if verdict is CheckVerdict.BROKEN:
         raise CommandError(ExitCode.FAILED, "the agent cannot run until this is put right")
 
 

@@ -42,7 +42,7 @@ def health(
 
     Exit code 1 when a row fails. A row that could not be read is unknown, and never passes.
     """
-    from collectors.devices.health import Verdict, check_node
+    from collectors.devices.health import HealthVerdict, check_node
     from collectors.devices.machine_types import machine_types
     from collectors.faults.host_health import check_host
     from collectors.faults.scan import probes
@@ -55,7 +55,7 @@ def health(
     inventory, readings, bandwidths = _look(types[machine], active)
     rows = check_node(inventory, readings, kernel_xids(), types[machine], bandwidths)
     rows += check_host({part: list(probe(Tree())) for part, probe in probes().items()})
-    healthy = all(row.verdict is not Verdict.FAIL for row in rows)
+    healthy = all(row.verdict is not HealthVerdict.FAIL for row in rows)
     body: dict[str, Any] = {
         "machine": machine,
         "healthy": healthy,
@@ -75,13 +75,13 @@ def _look(
     """Read every GPU, and measure what `--active` asks for; each in a child that cannot hang us."""
     from collectors.devices.bandwidth import measure_all
     from collectors.devices.bounded import BoundedReader
-    from collectors.devices.nursery import Nursery
     from collectors.devices.nvml import NvmlReader
     from collectors.devices.port import REGULAR, DevicesUnavailable
+    from collectors.devices.spawner import Spawner
     from collectors.records.gap import Gap, GapKind
 
-    nursery = Nursery()
-    reader = BoundedReader(NvmlReader, nursery, deadline_s=5.0)
+    spawner = Spawner()
+    reader = BoundedReader(NvmlReader, spawner, deadline_s=5.0)
     try:
         try:
             inventory = reader.open()
@@ -99,11 +99,11 @@ def _look(
                 reader.read(one.index, REGULAR, processes=True) if one.partitions else one
                 for one in readings
             ]
-        bandwidths = measure_all([one.id for one in readings], nursery) if active else None
+        bandwidths = measure_all([one.id for one in readings], spawner) if active else None
         return inventory, readings, bandwidths
     finally:
         reader.close()
-        nursery.close()
+        spawner.close()
 
 
 def _gpu(

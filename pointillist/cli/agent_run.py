@@ -111,13 +111,13 @@ def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> 
     """Run until a signal; SIGHUP reloads."""
     # Before NumPy comes: an agent multiplies nothing, and idle threads are memory.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from collectors.devices.nursery import Nursery
+    from collectors.devices.spawner import Spawner
     from collectors.devices.users import GpuUsers
     from edge_agent.ledger.ledger_errors import LedgerRefused
     from edge_agent.live import open_agent, sources_of
     from edge_agent.local.log_level import log_to_stderr
     from edge_agent.protocol.gate_process import choose_gate
-    from edge_agent.service.attendant import Attendant, Reloading
+    from edge_agent.service.agent_service import AgentService, Reloading
     from transport.port import TransportUnavailable
     from transport.privileges import take_descriptors
     from transport.systemd import Notifier
@@ -131,24 +131,24 @@ def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> 
     signal.signal(signal.SIGHUP, lambda number, _frame: early.append(number))
     version = metadata.version("pointillist")
     become_agent(config)
-    nursery = Nursery()  # before a key is opened, and for every source of a later reload
+    spawner = Spawner()  # before a key is opened, and for every source of a later reload
     users = GpuUsers()
     with reported(ExitCode.REFUSED, LedgerRefused):
         with reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=LOG_HINT):
-            shell, absent = open_agent(config, gate=choose_gate(), nursery=nursery, users=users)
+            shell, absent = open_agent(config, gate=choose_gate(), spawner=spawner, users=users)
         for source in absent:
             say(f"source {source.source} is absent: {source.reason}")
         catalogue = Catalogue.load()
-        again = Reloading(read, lambda new: sources_of(new, catalogue, nursery, users), log_gate)
-        attendant = Attendant(
+        again = Reloading(read, lambda new: sources_of(new, catalogue, spawner, users), log_gate)
+        service = AgentService(
             shell, config, absent, notifier=Notifier.from_environment(), reloading=again,
             version=version, settle=settle,
         )  # fmt: skip
-        shell.observe(attendant)
+        shell.observe(service)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda _number, _frame: shell.stop())
-        signal.signal(signal.SIGHUP, lambda _number, _frame: attendant.request_reload())
+        signal.signal(signal.SIGHUP, lambda _number, _frame: service.request_reload())
         if early:
-            attendant.request_reload()
+            service.request_reload()
         settle()
         shell.run()

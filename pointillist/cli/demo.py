@@ -17,7 +17,7 @@ from .run_folder import new_run_folder
 
 if TYPE_CHECKING:
     from pointillist.demo.fleet import DemoFleet, DemoOptions
-    from pointillist.demo.tally import Tally
+    from pointillist.demo.tally import DemoTally
 
 app = typer.Typer(
     help="Play a simulated fleet of 12,000 GPUs on this machine through the real protocol.",
@@ -112,7 +112,7 @@ def _play(options: DemoOptions, output: Path, json: bool, *, kafka: bool) -> Non
     from pointillist.demo.folders import RunFolders
     from pointillist.demo.processes import ChildFailed, Family
     from pointillist.demo.run import follow
-    from pointillist.demo.stage import Stage
+    from pointillist.demo.stage import DemoStage
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
@@ -125,7 +125,7 @@ def _play(options: DemoOptions, output: Path, json: bool, *, kafka: bool) -> Non
                 options = replace(options, kafka=_broker(stack, folders.kafka))
             family = stack.enter_context(Family(folders.logs))
             fleet = DemoFleet(options, folders, family)
-            with Stage(console, quiet=json) as stage:
+            with DemoStage(console, quiet=json) as stage:
                 stage.say("starting Leader, Helper and hosts")
                 fleet.start()
                 tally = follow(fleet, family, stage.show)
@@ -139,7 +139,7 @@ def _play(options: DemoOptions, output: Path, json: bool, *, kafka: bool) -> Non
             folder.rmdir()  # an interrupted run leaves no empty folder
 
 
-def _end(fleet: DemoFleet, tally: Tally, folder: Path, json: bool) -> None:
+def _end(fleet: DemoFleet, tally: DemoTally, folder: Path, json: bool) -> None:
     """Show what came of a run, and keep it.
 
     Raises      CommandError where nothing was released, or where its disk did not take the files

@@ -12,8 +12,8 @@ from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.detect.findings import Finding
 from diagnosis.detect.model_fields import ModelError
 from diagnosis.detect.model_file import load_model
-from diagnosis.detect.trail import Pictures, Series
-from pointillist.diagnose.clocks import Clock
+from diagnosis.detect.trail import Series, SpikeTrails
+from pointillist.diagnose.clocks import BoottimeReader
 
 from .output import ExitCode, need_file, reported, usage_error
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from edge_agent.config import DiagnosisSection
     from pointillist.diagnose.watching import Watching
 
-Told = Callable[[Finding | Series, Clock], None]
+Told = Callable[[Finding | Series, BoottimeReader], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Asked:
     def only(self, tell: Told) -> Told:
         """Let the findings of the subjects that are asked for pass."""
 
-        def passed(found: Finding | Series, clock: Clock) -> None:
+        def passed(found: Finding | Series, clock: BoottimeReader) -> None:
             if self.wants(found.subject):
                 tell(found, clock)
 
@@ -93,7 +93,7 @@ def found_in(
     diagnoser: Diagnoser, frames: Iterable[Frame], watching: Watching
 ) -> Iterator[Finding | Series]:
     """Give the findings of frames, and the picture of each spike."""
-    pictures = Pictures()
+    pictures = SpikeTrails()
     for frame in frames:
         findings = diagnoser.handle(frame)
         watching.take(frame, diagnoser)

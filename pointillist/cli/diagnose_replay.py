@@ -12,7 +12,7 @@ from diagnosis.frames.frame import Frame
 from diagnosis.frames.recording import RecordingError, iterate, read_meta
 from edge_agent.journal import read_lines
 from edge_agent.local.quantity import counted
-from pointillist.diagnose.clocks import Clock, recording_clock, unix_clock
+from pointillist.diagnose.clocks import BoottimeReader, recording_clock, unix_clock
 from pointillist.diagnose.watching import Watching
 
 from .diagnose_asked import Asked, Told, found_in
@@ -63,7 +63,7 @@ def read_journal(path: Path, asked: Asked, tell: Told, name: str = "") -> int:
     subjects: set[str] = set()
     for line in reader.read(_lines(path)):
         offset = unix_clock(line.offset_ns)
-        tell(line.finding, Clock(offset.zero_ns, is_unix=True, name=name))
+        tell(line.finding, BoottimeReader(offset.zero_ns, is_unix=True, name=name))
         subjects.add(line.finding.subject)
         told += 1
     if reader.damaged and not told:

@@ -23,7 +23,7 @@ from .output import CommandError, ExitCode, JsonFlag, emit, need_file, reported,
 
 if TYPE_CHECKING:
     from diagnosis.detect.model import Model
-    from pointillist.teaching.groups import Group
+    from pointillist.teaching.groups import SpikeGroup
 
 _KINDS: Final = (
     "forest", "logistic", "boost", "forest+logistic", "forest+rules", "logistic+rules",
@@ -264,7 +264,7 @@ def _load_model(path: Path | None) -> Model | None:
         raise usage_error(named) from error
 
 
-def _load_groups(path: Path) -> list[Group]:
+def _load_groups(path: Path) -> list[SpikeGroup]:
     from pointillist.teaching.groups import load_groups
 
     return load_groups(need_file(path, "a file of groups", _GROUPED))

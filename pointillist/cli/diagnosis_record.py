@@ -27,7 +27,7 @@ _TOLD_EVERY_S: Final = 30
 
 
 @dataclass(slots=True)
-class Kept:
+class RecordedSoFar:
     """What was written so far: when, and whom it saw; the frames themselves are in the file."""
 
     frames: int = 0
@@ -127,7 +127,7 @@ def _spans(
 def _run(
     out: Path, watch: list[str], probes: tuple[StepProbe, ...], seconds: float | None,
     facts: dict[str, Any], spans: list[dict[str, Any]] | None,
-) -> Kept:  # fmt: skip
+) -> RecordedSoFar:  # fmt: skip
     from collectors.steps.steps_source import StepsSource
     from diagnosis.frames.live import host_registry
     from diagnosis.frames.of_host import host_framer
@@ -143,7 +143,7 @@ def _run(
 def capture(
     out: Path, registry: SourceRegistry, framer: Framer, seconds: float | None,
     facts: dict[str, Any], spans: list[dict[str, Any]] | None,
-) -> Kept:  # fmt: skip
+) -> RecordedSoFar:  # fmt: skip
     """Run sources and write their frames; Ctrl-C ends it and keeps what there is.
 
     spans       in seconds from the first frame on; None: the recording stays without labels
@@ -152,7 +152,7 @@ def capture(
     from diagnosis.frames.live import LiveFrames
     from diagnosis.frames.recording import RecordingWriter
 
-    kept = Kept()
+    kept = RecordedSoFar()
     ends = None if seconds is None else time.monotonic() + seconds
     with (
         reported(ExitCode.UNAVAILABLE, OSError),
@@ -176,7 +176,7 @@ def capture(
     return kept
 
 
-def _labels(kept: Kept, spans: list[dict[str, Any]] | None) -> dict[str, Any]:
+def _labels(kept: RecordedSoFar, spans: list[dict[str, Any]] | None) -> dict[str, Any]:
     """What is known at the end alone: the clock of the spans, and whom they struck."""
     if spans is None:
         return {}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pointillist.teaching.groups import Group
+    from pointillist.teaching.groups import SpikeGroup
     from pointillist.teaching.left_out import LeftOut
     from pointillist.teaching.teaching import Taught
 
@@ -94,7 +94,7 @@ def _score(macro_f1: float, accuracy: float) -> str:
     return f"macro-F1 {macro_f1:.2f}, {100 * accuracy:.0f} % of the faults named rightly"
 
 
-def group_document(group: Group) -> dict[str, Any]:
+def group_document(group: SpikeGroup) -> dict[str, Any]:
     """What `groups` and `name` answer of one group."""
     from pointillist.teaching.group_words import members_said, steps_said, strays
 

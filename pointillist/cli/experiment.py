@@ -14,7 +14,7 @@ from .run_folder import writable_folder
 
 if TYPE_CHECKING:
     from simulator.experiments.file import Experiment
-    from simulator.experiments.runs import Run
+    from simulator.experiments.runs import ExperimentRun
 
 _EXAMPLES = """Examples:
 
@@ -91,7 +91,7 @@ def _chosen(asked: Experiment, part: list[str] | None) -> Experiment:
     return replace(asked, parts=tuple(one for one in asked.parts if one.name in part))
 
 
-def _runs(asked: Experiment, file: Path) -> list[Run]:
+def _runs(asked: Experiment, file: Path) -> list[ExperimentRun]:
     from pointillist.plan_file import PlanFileError
     from pointillist.simulate.setup import plan_path, scenario_path
     from privacy.errors import ParameterError
@@ -113,13 +113,13 @@ def _runs(asked: Experiment, file: Path) -> list[Run]:
         return list(runs_of(asked, scenario, plan, Catalogue.load()))
 
 
-def _forget(runs: list[Run], folder: Path) -> None:
+def _forget(runs: list[ExperimentRun], folder: Path) -> None:
     from simulator.experiments.sweep import forget
 
     forget(runs, folder)
 
 
-def _sweep(runs: list[Run], folder: Path, processes: int, *, quiet: bool) -> None:
+def _sweep(runs: list[ExperimentRun], folder: Path, processes: int, *, quiet: bool) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.progress import TimeElapsedColumn as Elapsed

@@ -14,7 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from edge_agent.local.proc_view import DiskUse, HostView, LinkUse
+from edge_agent.local.proc_view import DiskUse, LinkUse, ProcView
 
 from .amounts import amount, short_bytes
 from .parts import panel, plain_table
@@ -27,7 +27,7 @@ _MOST_DEVICES: Final = 6
 _LEVELS: Final = "▁▂▃▄▅▆▇█"
 
 
-def head(host: HostView, note: str, width: int, folded: bool) -> Panel:
+def head(host: ProcView, note: str, width: int, folded: bool) -> Panel:
     """CPU, memory and each CPU; `folded` adds run queue, pressure and softirqs as lines."""
     room = width - _FRAME_COLUMNS
     percent, memory = host.cpu_percent, host.memory_bytes
@@ -76,7 +76,7 @@ def _cpus(percents: Sequence[float], room: int) -> str:
     return title + "".join(_LEVELS[min(7, int(one / 12.5))] for one in marks)
 
 
-def _fold(text: Text, host: HostView, room: int) -> None:
+def _fold(text: Text, host: ProcView, room: int) -> None:
     """Say the run queue, the pressure and the softirqs in two lines."""
     queue = host.run_queue
     first = f"run, block {queue['running']:.0f}, {queue['blocked']:.0f}"
@@ -93,7 +93,7 @@ def _fold(text: Text, host: HostView, room: int) -> None:
     text.append("softirq/s" + _fitting(said, room - len("softirq/s")))
 
 
-def processes(host: HostView, wide: bool, most: int) -> Panel:
+def processes(host: ProcView, wide: bool, most: int) -> Panel:
     """The busiest processes; where there is little room without their memory."""
     columns = [("pid", "r"), ("process", "l"), ("CPU %", "r"), ("wait %", "r")]
     table = plain_table(*columns, *([("RSS", "r")] if wide else []), expand=1)
@@ -105,7 +105,7 @@ def processes(host: HostView, wide: bool, most: int) -> Panel:
     return panel("top processes", table)
 
 
-def waiting(host: HostView, wide: bool) -> Panel:
+def waiting(host: ProcView, wide: bool) -> Panel:
     """Run queue, pressure and softirqs."""
     queue = host.run_queue
     table = plain_table(("run queue", "l"), ("", "r"))
@@ -127,12 +127,12 @@ def waiting(host: HostView, wide: bool) -> Panel:
     return panel("run queue and softirq" if wide else "run queue", Group(table, Text(), soft))
 
 
-def disks_and_links(host: HostView, wide: bool) -> Panel:
+def disks_and_links(host: ProcView, wide: bool) -> Panel:
     """Disks above network interfaces, the busiest first."""
     return panel("disk and network", Group(_disks(host, wide), Text(), _links(host, wide)))
 
 
-def disks_beside_links(host: HostView) -> Panel:
+def disks_beside_links(host: ProcView) -> Panel:
     """The same side by side, for few rows and columns: without what is least asked for."""
     row = Table.grid(expand=True, padding=(0, 1, 0, 0))
     row.add_column(ratio=1)
@@ -141,7 +141,7 @@ def disks_beside_links(host: HostView) -> Panel:
     return panel("disk and network", row)
 
 
-def _disks(host: HostView, wide: bool, slim: bool = False) -> Table:
+def _disks(host: ProcView, wide: bool, slim: bool = False) -> Table:
     said = amount if wide else short_bytes
     columns = [
         ("disk", "l"),
@@ -159,7 +159,7 @@ def _disks(host: HostView, wide: bool, slim: bool = False) -> Table:
     return table
 
 
-def _links(host: HostView, wide: bool, slim: bool = False) -> Table:
+def _links(host: ProcView, wide: bool, slim: bool = False) -> Table:
     said = amount if wide else short_bytes
     names = ("net", "drop") if slim else ("network", "drops/s")
     columns = ((names[0], "l"), ("in/s", "r"), ("out/s", "r"), (names[1], "r"))

@@ -101,16 +101,16 @@ def topics(
     reads all of these and writes the latter; the Helper the same, without the reports. The Leader
     also writes answers to join requests, which agents read, and releases, which a reader reads.
     """
-    from pointillist.broker.rights import Role, grant
+    from pointillist.broker.rights import KafkaRole, grant
     from transport.kafka_aggregator import AggregatorKafka
     from wire.topics import TOPICS
 
     settings = _settings(config)
     users = {
-        Role.AGENT: agent,
-        Role.LEADER: leader,
-        Role.HELPER: helper,
-        Role.READER: reader,
+        KafkaRole.AGENT: agent,
+        KafkaRole.LEADER: leader,
+        KafkaRole.HELPER: helper,
+        KafkaRole.READER: reader,
     }
     named = {role: user for role, user in users.items() if user is not None}
     with AggregatorKafka(settings) as kafka:

@@ -41,7 +41,7 @@ app = typer.Typer(
 )  # fmt: skip
 
 
-class Role(StrEnum):
+class KeyRole(StrEnum):
     LEADER = "leader"
     HELPER = "helper"
     HOST = "host"
@@ -56,7 +56,7 @@ HOST_USER = "pointillist-agent"
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownKey:
     """What may be said about a key file; `error` in place of the rest where it is refused."""
 
     file: str
@@ -97,7 +97,7 @@ def fingerprint(public: bytes) -> str:
 
 @app.command(epilog="Example: pointillist keys generate helper --folder ./keys")
 def generate(
-    role: Annotated[Role, typer.Argument(help="Whose identity.")],
+    role: Annotated[KeyRole, typer.Argument(help="Whose identity.")],
     folder: FolderOption = None,
     gpu: Annotated[
         list[str] | None,
@@ -108,7 +108,7 @@ def generate(
     """Make an Ed25519 identity; a host's is bound to this machine and its GPUs."""
     from privacy.signing import SigningKey
 
-    if gpu and role is not Role.HOST:
+    if gpu and role is not KeyRole.HOST:
         raise usage_error(f"--gpu belongs to a host, not to the {role}")
     path = _prepared(folder, role) / "identity.key"
     _write_identity(role, path, SigningKey.generate(), gpu or [])
@@ -116,7 +116,7 @@ def generate(
     _emit_one(show_file(path), json)
 
 
-def _write_identity(role: Role, path: Path, key: SigningKey, gpus: list[str]) -> None:
+def _write_identity(role: KeyRole, path: Path, key: SigningKey, gpus: list[str]) -> None:
     from transport.keyfiles import (
         HostKey,
         host_binding,
@@ -125,7 +125,7 @@ def _write_identity(role: Role, path: Path, key: SigningKey, gpus: list[str]) ->
         write_signing_key,
     )
 
-    if role is Role.HOST:
+    if role is KeyRole.HOST:
         write_host_key(path, HostKey(key, host_binding(machine_id(), gpus)))
     else:
         write_signing_key(path, key)
@@ -222,7 +222,7 @@ def _day_start(day: str | None) -> int:
         raise usage_error(f"--day: expected YYYY-MM-DD, got {day!r}") from error
 
 
-def show_file(path: Path) -> Shown:
+def show_file(path: Path) -> ShownKey:
     """What may be said about one key file; a refused one gives its reason."""
     from transport.keyfiles import KeyFileRefused, kind_of
 
@@ -230,15 +230,15 @@ def show_file(path: Path) -> Shown:
         kind = kind_of(path, owner=_owner(path.parent.name))
         return {"hpke": _show_hpke, "host": _show_host, "signing": _show_signing}[kind](path)
     except KeyFileRefused as error:
-        return Shown(str(path), error=str(error))
+        return ShownKey(str(path), error=str(error))
 
 
-def _show_hpke(path: Path) -> Shown:
+def _show_hpke(path: Path) -> ShownKey:
     from transport.keyfiles import load_hpke_key
     from wire.ids import key_id
 
     key = load_hpke_key(path, owner=_owner(path.parent.name))
-    return Shown(
+    return ShownKey(
         str(path),
         "hpke",
         fingerprint(key.pair.public_bytes),
@@ -248,13 +248,13 @@ def _show_hpke(path: Path) -> Shown:
     )
 
 
-def _show_host(path: Path) -> Shown:
+def _show_host(path: Path) -> ShownKey:
     from transport.keyfiles import read_host_key
     from wire.ids import host_id
 
     key = read_host_key(path, owner=_owner(path.parent.name))
     public = key.signing.public_bytes
-    return Shown(
+    return ShownKey(
         str(path),
         "host",
         fingerprint(public),
@@ -264,15 +264,15 @@ def _show_host(path: Path) -> Shown:
     )
 
 
-def _show_signing(path: Path) -> Shown:
+def _show_signing(path: Path) -> ShownKey:
     from transport.keyfiles import load_signing_key
 
     public = load_signing_key(path, owner=_owner(path.parent.name)).public_bytes
-    return Shown(str(path), "signing", fingerprint(public), public.hex())
+    return ShownKey(str(path), "signing", fingerprint(public), public.hex())
 
 
 def _role_user(role: str) -> str:
-    return HOST_USER if role == Role.HOST else f"pointillist-{role}"
+    return HOST_USER if role == KeyRole.HOST else f"pointillist-{role}"
 
 
 def _owner(role: str) -> int | None:
@@ -291,7 +291,7 @@ def _give_to_role(path: Path, role: str) -> None:
         shutil.chown(path, user=_role_user(role))
 
 
-def _prepared(folder: Path | None, role: Role) -> Path:
+def _prepared(folder: Path | None, role: KeyRole) -> Path:
     """The role's folder; its own user may write there, as an agent marks its ledger in its key."""
     from transport.privileges import ensure_users
 
@@ -318,13 +318,13 @@ def _chosen(files: list[Path] | None, folder: Path | None) -> list[Path]:
     return found
 
 
-def _without_empty(shown: Shown) -> dict[str, Any]:
+def _without_empty(shown: ShownKey) -> dict[str, Any]:
     from dataclasses import asdict
 
     return {name: value for name, value in asdict(shown).items() if value is not None}
 
 
-def _emit_one(shown: Shown, json: bool) -> None:
+def _emit_one(shown: ShownKey, json: bool) -> None:
     if shown.error:
         raise refused(shown.error)
     emit(_without_empty(shown), json)

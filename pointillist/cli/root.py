@@ -25,7 +25,7 @@ _SOFT_BREAK = re.compile(r"\n(?=[^\s-])")
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CommandGroup:
     """A command group: its name, the module with its `app`, and its line in the main help."""
 
     name: str
@@ -34,22 +34,40 @@ class Group:
 
 
 GROUPS = (
-    Group("demo", "pointillist.cli.demo", "Play a simulated fleet of 12,000 GPUs here."),
-    Group("simulate", "pointillist.cli.simulate", "A fleet of any size, played beside its truth."),
-    Group("experiment", "pointillist.cli.experiment", "Sweeps of simulations, and their report."),
-    Group("agent", "pointillist.cli.agent", "The agent of this host: run it, see what it sees."),
-    Group("leader", "pointillist.cli.leader", "The aggregator that receives and releases."),
-    Group("helper", "pointillist.cli.helper", "The aggregator that holds the masks."),
-    Group("kafka", "pointillist.cli.kafka", "A broker on this machine; topics and rights on any."),
-    Group("keys", "pointillist.cli.keys", "Key files: generate, show, announce, check."),
-    Group("task", "pointillist.cli.task", "What the fleet is asked: build, show, sign, verify."),
-    Group("plan", "pointillist.cli.plan", "What an epsilon costs in error, bytes and CPU."),
-    Group("kernels", "pointillist.cli.kernels", "Which family a GPU kernel is of, and why."),
-    Group("signatures", "pointillist.cli.signatures", "Application classes from kernel mixes."),
-    Group("causes", "pointillist.cli.causes", "Hosts by root cause, as their agents told them."),
-    Group("stragglers", "pointillist.cli.stragglers", "Which rank of one job is slow, and why."),
-    Group("diagnosis", "pointillist.cli.diagnosis", "Causes of tail latency: teach, judge, group."),
-    Group("query", "pointillist.cli.query", "SQL over the released numbers."),
+    CommandGroup("demo", "pointillist.cli.demo", "Play a simulated fleet of 12,000 GPUs here."),
+    CommandGroup(
+        "simulate", "pointillist.cli.simulate", "A fleet of any size, played beside its truth."
+    ),
+    CommandGroup(
+        "experiment", "pointillist.cli.experiment", "Sweeps of simulations, and their report."
+    ),
+    CommandGroup(
+        "agent", "pointillist.cli.agent", "The agent of this host: run it, see what it sees."
+    ),
+    CommandGroup("leader", "pointillist.cli.leader", "The aggregator that receives and releases."),
+    CommandGroup("helper", "pointillist.cli.helper", "The aggregator that holds the masks."),
+    CommandGroup(
+        "kafka", "pointillist.cli.kafka", "A broker on this machine; topics and rights on any."
+    ),
+    CommandGroup("keys", "pointillist.cli.keys", "Key files: generate, show, announce, check."),
+    CommandGroup(
+        "task", "pointillist.cli.task", "What the fleet is asked: build, show, sign, verify."
+    ),
+    CommandGroup("plan", "pointillist.cli.plan", "What an epsilon costs in error, bytes and CPU."),
+    CommandGroup("kernels", "pointillist.cli.kernels", "Which family a GPU kernel is of, and why."),
+    CommandGroup(
+        "signatures", "pointillist.cli.signatures", "Application classes from kernel mixes."
+    ),
+    CommandGroup(
+        "causes", "pointillist.cli.causes", "Hosts by root cause, as their agents told them."
+    ),
+    CommandGroup(
+        "stragglers", "pointillist.cli.stragglers", "Which rank of one job is slow, and why."
+    ),
+    CommandGroup(
+        "diagnosis", "pointillist.cli.diagnosis", "Causes of tail latency: teach, judge, group."
+    ),
+    CommandGroup("query", "pointillist.cli.query", "SQL over the released numbers."),
 )
 
 _EPILOG = """Three first steps:
@@ -68,7 +86,7 @@ socket or log is unavailable, 130 interrupted."""
 class LazyGroup(TyperGroup):
     """Stands in the main help for a group; becomes the real one when it gets arguments."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: CommandGroup) -> None:
         super().__init__(name=group.name, help=group.summary)
         self._module = group.module
 

@@ -10,7 +10,7 @@ import typer
 from .output import ExitCode, JsonFlag, emit, need_file, reported, usage_error
 
 if TYPE_CHECKING:
-    from kernels.signature_evaluation import Evaluation, Rate
+    from kernels.signature_evaluation import Rate, SignatureEvaluation
     from kernels.signatures import Match, Signature, Signatures
 
 _EPILOG: Final = """Examples:
@@ -84,7 +84,7 @@ def evaluate(
     A profile's own job, all of its ranks, is taken out first. Variants are made from the same
     profiles and say nothing about new programs.
     """
-    from kernels.kernel_mix import Measure
+    from kernels.kernel_mix import MixMeasure
     from kernels.signature_evaluation import evaluate as run
 
     known = _read(profiles) if profiles else list(_load(file).known)
@@ -92,11 +92,11 @@ def evaluate(
         raise usage_error("expected profiles of at least 2 classes")
     found = {
         f"{measure.value}, by {by}": run(known, measure, by == "job")
-        for measure in Measure
+        for measure in MixMeasure
         for by in ("job", "trace")
     }
     for label, variant in zip(_VARIANTS, _variants(), strict=True):
-        for measure in Measure:
+        for measure in MixMeasure:
             found[f"{measure.value}, variant: {label}"] = run(known, measure, True, variant)
     emit({name: _plain(one) for name, one in found.items()} if json else found, json, text=_table)
 
@@ -112,13 +112,13 @@ def explain(
     Two answers are shown, by shares of launches and of GPU time; `decided_by` names the one that an
     agent takes.
     """
-    from kernels.kernel_mix import DECIDES, Measure
+    from kernels.kernel_mix import DECIDES, MixMeasure
     from kernels.signatures import ranking
 
     loaded = _load(file)
     (one,) = _read([profile])
     answer: dict[str, Any] = {}
-    for measure in Measure:
+    for measure in MixMeasure:
         mix = one.mix(measure)
         if not mix.families:
             continue
@@ -203,7 +203,7 @@ def _match(match: Match) -> dict[str, Any]:
     }
 
 
-def _plain(one: Evaluation) -> dict[str, Any]:
+def _plain(one: SignatureEvaluation) -> dict[str, Any]:
     rates = {"nearest": one.nearest, "answered": one.answered, "false_accepts": one.false_accepts}
     return {
         **{

@@ -182,7 +182,7 @@ def _play(
     from pointillist.simulate.farewell import tell
     from pointillist.simulate.play import Player
     from pointillist.simulate.setup import Changes, NoSuchRun, Setup
-    from pointillist.simulate.stage import Stage
+    from pointillist.simulate.stage import SimulationStage
     from simulator.engine.crew import CrewFailed
     from simulator.engine.store import AnotherRun
     from simulator.scenario import ScenarioError
@@ -202,7 +202,7 @@ def _play(
         with (
             reported(ExitCode.FAILED, CrewFailed),
             reported(ExitCode.USAGE, AnotherRun),
-            Stage(Console(stderr=True), quiet=json) as stage,
+            SimulationStage(Console(stderr=True), quiet=json) as stage,
         ):
             result = player.play(stage.show)
     except KeyboardInterrupt:

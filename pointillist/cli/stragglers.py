@@ -10,7 +10,7 @@ import typer
 from .output import CommandError, ExitCode, JsonFlag, emit, reported, say, usage_error
 
 if TYPE_CHECKING:
-    from diagnosis.stragglers.judge import Judgement
+    from diagnosis.stragglers.judge import JobJudgement
 
 _HELP = """Say which rank of one job is slow, at what, and who waited for it.
 
@@ -83,7 +83,7 @@ def stragglers(
         _draw(plot, judged, f"{title} · {verdict(told)}")
 
 
-def _read(trace: Path) -> tuple[Judgement, dict[str, Any], str]:
+def _read(trace: Path) -> tuple[JobJudgement, dict[str, Any], str]:
     from diagnosis.stragglers.judge import job_of, judge
     from diagnosis.stragglers.trace import TraceRefused
     from diagnosis.stragglers.trace_file import read_trace
@@ -100,7 +100,7 @@ def _read(trace: Path) -> tuple[Judgement, dict[str, Any], str]:
 
 def _watched(
     pattern: str, seconds: float, stage_size: int | None
-) -> tuple[Judgement, dict[str, Any], str]:
+) -> tuple[JobJudgement, dict[str, Any], str]:
     from collectors.port import SourceUnavailable
     from diagnosis.stragglers.watch import JobWatch, NoRanks, find_ranks
 
@@ -133,7 +133,7 @@ def _watched(
     return judged, told, pattern
 
 
-def _draw(plot: Path, judged: Judgement, title: str) -> None:
+def _draw(plot: Path, judged: JobJudgement, title: str) -> None:
     from diagnosis.stragglers.plot import draw
 
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .stragglers_table import table, words
 
 if TYPE_CHECKING:
-    from diagnosis.stragglers.judge import Judgement, RankResult
+    from diagnosis.stragglers.judge import JobJudgement, RankResult
 
 _MOST_ROWS: Final = 40
 _MOST_TOLD: Final = 8
@@ -20,7 +20,7 @@ _EXCESS: Final = "excess_percent"
 
 
 def document(
-    judged: Judgement, names: Sequence[str] = (), reasons: Mapping[int, str] | None = None
+    judged: JobJudgement, names: Sequence[str] = (), reasons: Mapping[int, str] | None = None
 ) -> dict[str, Any]:
     """Everything, for --json.
 
@@ -140,7 +140,7 @@ def _when(row: Mapping[str, Any]) -> str:
 
 
 def _row(
-    one: RankResult, judged: Judgement, names: Sequence[str], reasons: Mapping[int, str]
+    one: RankResult, judged: JobJudgement, names: Sequence[str], reasons: Mapping[int, str]
 ) -> dict[str, Any]:
     steps = max(len(judged.steps), 1)
     name = {"name": names[one.rank]} if names else {}
@@ -165,7 +165,7 @@ def _row(
     }  # fmt: skip
 
 
-def _waits(judged: Judgement) -> list[dict[str, Any]]:
+def _waits(judged: JobJudgement) -> list[dict[str, Any]]:
     """Pairs of ranks, the longest waits first; none below a thousandth of all waiting."""
     per_step = 1e3 * judged.waits.followed / max(len(judged.steps), 1)
     least = _LEAST_SHARE * per_step.sum()

@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleDimensions, Group, RenderableType
 from rich.layout import Layout
 from rich.text import Text
 
-from edge_agent.local.proc_view import HostView
+from edge_agent.local.proc_view import ProcView
 
 from .calls_screen import calls_panels, calls_rows
 from .diagnosis_panel import diagnosis_panel, height_of
@@ -47,7 +47,7 @@ def warm_up() -> None:
     Console(file=io.StringIO()).print(panel("…█", Text("ö▁✓ 漢")))
 
 
-def screen(host: HostView, view: View | None, note: str, size: ConsoleDimensions) -> Layout:
+def screen(host: ProcView, view: View | None, note: str, size: ConsoleDimensions) -> Layout:
     """Arrange everything on a terminal of this size; what is empty takes no panel of its own."""
     width, height = size
     top = head(host, note, width, folded=width < _WIDE)
@@ -68,7 +68,7 @@ def screen(host: HostView, view: View | None, note: str, size: ConsoleDimensions
     return whole
 
 
-def _middle(host: HostView, width: int, rows: int) -> Layout:
+def _middle(host: ProcView, width: int, rows: int) -> Layout:
     """Processes, run queue and devices: side by side as the columns allow, names uncut."""
     middle = Layout(ratio=3)
     if width < _SLIM and rows < _ROWS_FOR_TWO:
@@ -124,7 +124,7 @@ def _natural(what: RenderableType) -> int:
     return console.measure(what).maximum
 
 
-def picture(host: HostView, view: View | None, note: str, width: int) -> RenderableType:
+def picture(host: ProcView, view: View | None, note: str, width: int) -> RenderableType:
     """Everything below one another, for a pipe."""
     wide = width >= _SLIM
     slow, gpus, reports = diagnosis_panel(view), gpu_panel(view, width), _reports(view)

@@ -30,7 +30,7 @@ from .plan import (
     DemoPlan,
     lateness_s,
 )
-from .processes import Child, Family
+from .processes import Family, RoleProcess
 
 START_S: Final = 60.0
 LEAD_S: Final = 6
@@ -218,7 +218,7 @@ enabled = false
         notes = self.folders.agents / "live" / "report-ids.jsonl"
         self._family.start("live", "pointillist.demo.live", self._toml("live"), str(notes))
 
-    def _enrol(self, slices: list[Child], live_pk: bytes | None) -> None:
+    def _enrol(self, slices: list[RoleProcess], live_pk: bytes | None) -> None:
         keys = [bytes.fromhex(key) for child in slices for key in child.message(START_S)["hosts"]]
         model = self.catalogue.classes("gpu_model").index("H100")
         entries = [

@@ -13,32 +13,32 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept(Generic[T]):
+class KeptFile(Generic[T]):
     """What was written, None for nothing, and one sentence about what went wrong, if anything."""
 
     written: T | None
     problem: str | None
 
 
-def keep(write: Callable[[Path], T], folder: Path) -> Kept[T]:
+def keep(write: Callable[[Path], T], folder: Path) -> KeptFile[T]:
     """Write results into a folder; where that fails, into a new one among the temporary files.
 
     write       writes all of them into a folder; raises OSError
     """
     try:
-        return Kept(write(folder), None)
+        return KeptFile(write(folder), None)
     except OSError as error:
         first = why(error)
         shutil.rmtree(folder, ignore_errors=True)  # half of the results would only mislead
     spare = None
     try:
         spare = Path(tempfile.mkdtemp(prefix="pointillist-results-"))
-        return Kept(write(spare), f"{folder}: {first}; the files are in {spare} instead")
+        return KeptFile(write(spare), f"{folder}: {first}; the files are in {spare} instead")
     except OSError as error:
         if spare is not None:
             shutil.rmtree(spare, ignore_errors=True)
         told = f"{folder}: {first}, and {tempfile.gettempdir()}: {why(error)}"
-        return Kept(None, f"{told}; no file was kept")
+        return KeptFile(None, f"{told}; no file was kept")
 
 
 def why(error: OSError) -> str:

@@ -22,7 +22,7 @@ class ChildFailed(Exception):
     """A process of the demo ended too early; the message shows the end of its log."""
 
 
-class Child:
+class RoleProcess:
     """One process; what it prints on standard output are lines of JSON."""
 
     def __init__(self, name: str, module: Sequence[str], logs: Path) -> None:
@@ -96,11 +96,11 @@ class Family:
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
-        self.children: list[Child] = []
+        self.children: list[RoleProcess] = []
 
-    def start(self, name: str, *module: str) -> Child:
+    def start(self, name: str, *module: str) -> RoleProcess:
         """Start `python -m module...`."""
-        child = Child(name, module, self._logs)
+        child = RoleProcess(name, module, self._logs)
         self.children.append(child)
         return child
 

@@ -17,15 +17,15 @@ from wire.task import SectionKind, SectionSpec, Task
 from .fleet import DemoFleet
 from .plan import EVENT_SERIES, GPUS_PER_HOST, MIX_SERIES, WINDOW_S
 from .processes import Family
-from .screen import Frame
-from .tally import Tally, read_truths
+from .screen import DemoScreen
+from .tally import DemoTally, read_truths
 
 POLL_S: Final = 0.5
 GRACE_S: Final = 30.0
 """How long after the last window's lateness the demo waits for its release."""
 
 
-def follow(fleet: DemoFleet, family: Family, show: Callable[[Frame], None]) -> Tally:
+def follow(fleet: DemoFleet, family: Family, show: Callable[[DemoScreen], None]) -> DemoTally:
     """Follow the releases until the last window is out; give everything seen.
 
     Raises      ChildFailed, TimeoutError
@@ -43,7 +43,7 @@ def follow(fleet: DemoFleet, family: Family, show: Callable[[Frame], None]) -> T
         time.sleep(POLL_S)
 
 
-def complete(fleet: DemoFleet, tally: Tally) -> bool:
+def complete(fleet: DemoFleet, tally: DemoTally) -> bool:
     """Whether the last window of every series has been released and its truth is written."""
     for task in fleet.tasks:
         if task.last_window not in tally.windows(task.series):
@@ -53,7 +53,7 @@ def complete(fleet: DemoFleet, tally: Tally) -> bool:
     return True
 
 
-def refresh(fleet: DemoFleet, tally: Tally) -> None:
+def refresh(fleet: DemoFleet, tally: DemoTally) -> None:
     """Read what has been released and what the simulated hosts wrote."""
     # The first time is while the hosts prepare: loading pandas then delays nobody.
     from aggregator.releases import read_releases
@@ -63,7 +63,7 @@ def refresh(fleet: DemoFleet, tally: Tally) -> None:
     tally.truths = read_truths(fleet.folders.truth, fleet.options.processes)
 
 
-def _empty_tally(fleet: DemoFleet) -> Tally:
+def _empty_tally(fleet: DemoFleet) -> DemoTally:
     wholes: dict[str, float] = {}
     layout: dict[str, list[tuple[str, str, float]]] = {}
     for task in fleet.tasks:
@@ -74,7 +74,7 @@ def _empty_tally(fleet: DemoFleet) -> Tally:
             cells = zip(section.cells, units, strict=True)
             layout[task.series] += [(spec.name, cell, scale) for cell, scale in cells]
             wholes[spec.name] = _whole(task, spec.kind, units[0], spec.coordinate_cap)
-    return Tally(wholes, layout)
+    return DemoTally(wholes, layout)
 
 
 def _units(section: Section, spec: SectionSpec) -> list[float]:
@@ -93,12 +93,12 @@ def _whole(task: Task, kind: SectionKind, scale: float, cap: int) -> float:
     return float(GPUS_PER_HOST * task.window_s)
 
 
-def frame(fleet: DemoFleet, tally: Tally) -> Frame:
+def frame(fleet: DemoFleet, tally: DemoTally) -> DemoScreen:
     """What the screen shows now."""
     windows = tally.windows(MIX_SERIES)
     plan = fleet.options.plan
     latest = tally.section(MIX_SERIES, "kernel_mix", windows[-1]) if windows else []
-    return Frame(
+    return DemoScreen(
         window=len(windows),
         windows=plan.windows,
         hosts=tally.hosts(MIX_SERIES, windows[-1]) if windows else 0,
@@ -122,7 +122,7 @@ def _stage(fleet: DemoFleet, released: int) -> str:
     return "now the day's, week's and eight weeks' sections"
 
 
-def epsilon_spent(fleet: DemoFleet, tally: Tally) -> float:
+def epsilon_spent(fleet: DemoFleet, tally: DemoTally) -> float:
     """The epsilon that the windows released so far amount to, at the run's delta.
 
     Spent weight w of a budget of 1 is mu sqrt(w) of Gaussian privacy (Dong, Roth, Su 2019).

@@ -22,7 +22,7 @@ WIDE = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class DemoScreen:
     """What one refresh of the screen shows.
 
     window, windows      released windows so far and planned
@@ -45,7 +45,7 @@ class Frame:
     stage: str
 
 
-def render(frame: Frame, width: int) -> RenderableType:
+def render(frame: DemoScreen, width: int) -> RenderableType:
     """The whole screen for one frame, on a terminal of `width` columns."""
     return Panel(
         Group(
@@ -60,7 +60,7 @@ def render(frame: Frame, width: int) -> RenderableType:
     )
 
 
-def _headline(frame: Frame) -> Text:
+def _headline(frame: DemoScreen) -> Text:
     text = Text()
     if frame.window:
         text.append(f"{frame.hosts:,}", "bold")
@@ -73,7 +73,7 @@ def _headline(frame: Frame) -> Text:
     return text
 
 
-def _progress(frame: Frame) -> Table:
+def _progress(frame: DemoScreen) -> Table:
     row = Table.grid(padding=(0, 1))
     row.add_row(
         ProgressBar(total=frame.windows, completed=frame.window, width=50),
@@ -131,7 +131,7 @@ def _bar(view: CellView) -> Text:
     return Text("█" * filled, "cyan")
 
 
-def _footer(frame: Frame) -> Text:
+def _footer(frame: DemoScreen) -> Text:
     refused = ", ".join(f"{name} {count}" for name, count in sorted(frame.rejections.items()))
     return Text(f"refused (planted by the demo): {refused or 'nothing yet'}\n{PLUS_MINUS}", "dim")
 

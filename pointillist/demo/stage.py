@@ -7,10 +7,10 @@ from rich.text import Text
 
 from pointillist.live_stage import LiveStage
 
-from .screen import Frame, families, readable, render, with_error
+from .screen import DemoScreen, families, readable, render, with_error
 
 
-class Stage(LiveStage):
+class DemoStage(LiveStage):
     """Shows frames until left."""
 
     def __init__(self, console: Console, *, quiet: bool) -> None:
@@ -24,7 +24,7 @@ class Stage(LiveStage):
         elif not self._quiet:
             self._console.print(text)
 
-    def show(self, frame: Frame) -> None:
+    def show(self, frame: DemoScreen) -> None:
         """Show a frame; without a terminal, a line for every new window."""
         if self._on_screen:
             self._live.update(render(frame, self._console.width), refresh=True)
@@ -33,7 +33,7 @@ class Stage(LiveStage):
             self._console.print(_line(frame), highlight=False, soft_wrap=True)
 
 
-def _line(frame: Frame) -> str:
+def _line(frame: DemoScreen) -> str:
     if not frame.window:
         return f"{frame.roster:,} hosts enrolled, {frame.stage}"
     above = [view for view in families(frame.latest) if not view.below_noise]

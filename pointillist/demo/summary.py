@@ -16,7 +16,7 @@ from .fleet import DemoFleet
 from .plan import MIX_SERIES
 from .run import epsilon_spent, event_sections, latencies_s, live_reports, rejections
 from .screen import ranked
-from .tally import Z95, CellView, Struck, Tally, expected_above_noise
+from .tally import Z95, CellView, DemoTally, Struck, expected_above_noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Summary:
     files: dict[str, str] = field(default_factory=dict)
 
 
-def summarise(fleet: DemoFleet, tally: Tally) -> Summary:
+def summarise(fleet: DemoFleet, tally: DemoTally) -> Summary:
     """Sum up what was seen and what both parties wrote down; writes nothing.
 
     Raises      StateUnusable when a party's state cannot be read
@@ -103,7 +103,7 @@ def summarise(fleet: DemoFleet, tally: Tally) -> Summary:
     )
 
 
-def write_results(fleet: DemoFleet, tally: Tally, summary: Summary, output: Path) -> Summary:
+def write_results(fleet: DemoFleet, tally: DemoTally, summary: Summary, output: Path) -> Summary:
     """Write chart, released Parquet, transcripts and summary.json; give it with their names.
 
     Raises      OSError
@@ -126,7 +126,7 @@ def write_results(fleet: DemoFleet, tally: Tally, summary: Summary, output: Path
     return summary
 
 
-def events_of(fleet: DemoFleet, tally: Tally) -> dict[str, Struck]:
+def events_of(fleet: DemoFleet, tally: DemoTally) -> dict[str, Struck]:
     """Give the release of each event section, in the order they are shown."""
     windows = {task.series: task.last_window for task in fleet.tasks}
     return {
@@ -143,7 +143,7 @@ def _binomial_bounds(checked: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _draw(fleet: DemoFleet, tally: Tally, path: Path) -> None:
+def _draw(fleet: DemoFleet, tally: DemoTally, path: Path) -> None:
     from .chart import draw  # matplotlib takes seconds to load: not while the fleet starts
 
     plan, by_window, events = fleet.options.plan, _by_window(tally), events_of(fleet, tally)
@@ -155,7 +155,7 @@ def _draw(fleet: DemoFleet, tally: Tally, path: Path) -> None:
     draw(path, title, tally.running_mean(MIX_SERIES, "kernel_mix"), by_window, shown)
 
 
-def _by_window(tally: Tally) -> list[list[CellView]]:
+def _by_window(tally: DemoTally) -> list[list[CellView]]:
     windows = tally.windows(MIX_SERIES)
     return [tally.section(MIX_SERIES, "kernel_mix", window) for window in windows]
 

@@ -81,7 +81,7 @@ class ReleasedCell:
 
 
 @dataclass(slots=True)
-class Tally:
+class DemoTally:
     """Everything the demo has seen so far.
 
     wholes     section -> what one host can contribute at most, in the released unit; shares are

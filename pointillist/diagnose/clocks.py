@@ -10,7 +10,7 @@ _NS: Final = 1e9
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class BoottimeReader:
     """Reads CLOCK_BOOTTIME for a person, for JSON and for the name of a file.
 
     zero_ns    CLOCK_BOOTTIME of its zero
@@ -52,11 +52,11 @@ class Clock:
         return datetime.fromtimestamp((boottime_ns - self.zero_ns) / _NS, UTC)
 
 
-def unix_clock(offset_ns: int) -> Clock:
+def unix_clock(offset_ns: int) -> BoottimeReader:
     """Read times as dates; offset_ns: Unix time less CLOCK_BOOTTIME."""
-    return Clock(-offset_ns, is_unix=True)
+    return BoottimeReader(-offset_ns, is_unix=True)
 
 
-def recording_clock(start_ns: int, name: str = "", recorded: str = "") -> Clock:
+def recording_clock(start_ns: int, name: str = "", recorded: str = "") -> BoottimeReader:
     """Read times as seconds since a recording began."""
-    return Clock(start_ns, is_unix=False, name=name, recorded=recorded)
+    return BoottimeReader(start_ns, is_unix=False, name=name, recorded=recorded)

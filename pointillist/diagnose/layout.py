@@ -24,7 +24,7 @@ from edge_agent.local.diagnosis_words import (
 )
 from edge_agent.local.rows import clean_name
 
-from .clocks import Clock
+from .clocks import BoottimeReader
 
 SHOWN: Final = 4
 """Signals below a diagnosis; --verbose shows all of them."""
@@ -41,7 +41,7 @@ def at_ns(finding: Finding) -> int:
 
 
 def as_lines(
-    finding: Finding, clock: Clock, before: Diagnosis | None, *, width: int, verbose: bool
+    finding: Finding, clock: BoottimeReader, before: Diagnosis | None, *, width: int, verbose: bool
 ) -> list[str]:
     """Lay a finding out.
 
@@ -56,7 +56,7 @@ def as_lines(
     return lines
 
 
-def as_object(finding: Finding, clock: Clock) -> dict[str, Any]:
+def as_object(finding: Finding, clock: BoottimeReader) -> dict[str, Any]:
     """Give a finding for JSON: times as seconds of the clock, which is named."""
     body: dict[str, Any] = {
         "time": clock.seconds(at_ns(finding)),
@@ -68,7 +68,7 @@ def as_object(finding: Finding, clock: Clock) -> dict[str, Any]:
     return {**body, **_plain(finding, clock)}
 
 
-def _head(finding: Finding, clock: Clock, before: Diagnosis | None) -> str:
+def _head(finding: Finding, clock: BoottimeReader, before: Diagnosis | None) -> str:
     if isinstance(finding, Warned):
         return warning_said(finding)
     if isinstance(finding, Diagnosis):
@@ -117,7 +117,7 @@ def _wrapped(text: str, first: str, later: str, width: int) -> list[str]:
     return [line.replace(_JOINT, " ") for line in lines]
 
 
-def _plain(value: Any, clock: Clock) -> Any:
+def _plain(value: Any, clock: BoottimeReader) -> Any:
     """Give JSON's types; what ends in `_ns` is a time, and becomes seconds of the clock."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         pairs = ((one.name, getattr(value, one.name)) for one in dataclasses.fields(value))

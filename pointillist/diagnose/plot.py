@@ -25,7 +25,7 @@ from edge_agent.local.quantity import quantity
 from edge_agent.local.rows import clean_name
 from edge_agent.local.signal_words import title
 
-from .clocks import Clock
+from .clocks import BoottimeReader
 
 _INK: Final = "#27313b"
 _LONGEST, _MEDIAN, _SIGNAL, _MARK, _OVER = "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9"
@@ -40,7 +40,7 @@ _TITLE_COLUMNS: Final = 88
 _HEADROOM: Final = 1.12
 
 
-def file_name(one: Diagnosis, clock: Clock) -> str:
+def file_name(one: Diagnosis, clock: BoottimeReader) -> str:
     """Name the picture of a diagnosis: by recording, onset, cause and subject.
 
     Runs that draw into one folder so leave each other's pictures alone.
@@ -50,7 +50,7 @@ def file_name(one: Diagnosis, clock: Clock) -> str:
     return f"{'-'.join(part or 'subject' for part in named)}.png"
 
 
-def draw_spike(path: Path, series: Series, one: Diagnosis, clock: Clock) -> None:
+def draw_spike(path: Path, series: Series, one: Diagnosis, clock: BoottimeReader) -> None:
     """Draw a picture; the file's ending says which kind: `.png` or `.svg`.
 
     Raises      OSError
@@ -75,7 +75,7 @@ def draw_spike(path: Path, series: Series, one: Diagnosis, clock: Clock) -> None
         plt.close(figure)
 
 
-def _headline(one: Diagnosis, clock: Clock) -> str:
+def _headline(one: Diagnosis, clock: BoottimeReader) -> str:
     cause = textwrap.fill(clean_name(diagnosis_said(one)), _TITLE_COLUMNS)
     subject = textwrap.shorten(clean_name(one.subject), _TITLE_COLUMNS, placeholder=" …")
     when = f"first slow step at {clock.text(one.onset_ns)}"

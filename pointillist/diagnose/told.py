@@ -11,7 +11,7 @@ from typing import Final
 from diagnosis.detect.findings import Diagnosis, Finding
 from diagnosis.detect.trail import Series
 
-from .clocks import Clock
+from .clocks import BoottimeReader
 from .layout import as_lines, as_object
 
 MOST_OPEN: Final = 256
@@ -45,7 +45,7 @@ class Teller:
         self.diagnosed = 0
         """Spikes that got a diagnosis: each may have a picture."""
 
-    def tell(self, finding: Finding | Series, clock: Clock) -> None:
+    def tell(self, finding: Finding | Series, clock: BoottimeReader) -> None:
         """Print one finding; a diagnosis that says the same as the one before it is passed over."""
         if isinstance(finding, Series):
             self._draw(finding, clock)
@@ -62,7 +62,7 @@ class Teller:
         for line in as_lines(finding, clock, before, width=self._width, verbose=self._verbose):
             self._show(line)
 
-    def _before(self, one: Diagnosis, clock: Clock) -> Diagnosis | None:
+    def _before(self, one: Diagnosis, clock: BoottimeReader) -> Diagnosis | None:
         """Give what was told of the same spike last, and keep this one."""
         place = (clock.name, one.subject, one.onset_ns)
         self.diagnosed += place not in self._standing
@@ -76,7 +76,7 @@ class Teller:
             self._told[place] = one
         return before
 
-    def _draw(self, series: Series, clock: Clock) -> None:
+    def _draw(self, series: Series, clock: BoottimeReader) -> None:
         one = self._standing.get((clock.name, series.subject, series.onset_ns))
         if self._plots is None or one is None:
             return

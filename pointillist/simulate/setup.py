@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 from pointillist.plan_file import load_plan
 from privacy.plan import Plan
-from simulator.journals import Plays, load_journals
+from simulator.engine.journals import Plays, load_journals
 from simulator.scenario import Scenario, ScenarioError
 from simulator.scenario import file as scenario_file
 

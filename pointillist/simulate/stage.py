@@ -15,7 +15,7 @@ _EVERY_S: Final = 0.25
 _LINE_EVERY_S: Final = 10.0
 
 
-class Stage(LiveStage):
+class SimulationStage(LiveStage):
     """Shows moments until left."""
 
     def __init__(self, console: Console, *, quiet: bool) -> None:

@@ -11,7 +11,7 @@ from kernels.wilson import wilson_interval
 
 from .figures import all_pairs, delays, macro_f1, single
 from .outcomes import Judged
-from .runs import INTENSITIES, Facts, Kind
+from .runs import INTENSITIES, Facts, RunKind
 
 Row = dict[str, Any]
 
@@ -20,7 +20,7 @@ BY: Final = ("intensity", "workload", "injector")
 
 def breakdowns(facts: Iterable[Facts], judged: Sequence[Judged]) -> dict[str, list[Row]]:
     """Divide judged runs of single faults three ways; in each, every run is in one part."""
-    known = {one.name: one for one in facts if one.kind is Kind.FAULT}
+    known = {one.name: one for one in facts if one.kind is RunKind.FAULT}
     runs = [run for run in judged if run.run in known]
     keys: dict[str, Callable[[Facts], tuple[str, str]]] = {
         "intensity": lambda one: ("", one.intensity or "not said"),

@@ -17,7 +17,7 @@ from .learning import CLOSED, KINDS, TooFewExamples
 from .methods.deviations import Deviations
 from .methods.lagged import LaggedCorrelation
 from .methods.learned import Learned
-from .methods.normality import Components, Mixture, Unlikeness
+from .methods.normality import Components, FittedMixture, Unlikeness
 from .methods.port import Method, Prepared
 from .methods.shipped import HandRules
 from .outcomes import Judged, judge
@@ -25,7 +25,7 @@ from .splits import Split, Why
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class MethodScores:
     """A method's judged held-out runs; `skipped` says why there are none."""
 
     name: str
@@ -38,7 +38,7 @@ def all_methods(open_set: str) -> list[Method]:
     simple: list[Method] = [
         Deviations(robust=False),
         Deviations(robust=True),
-        Unlikeness(Mixture()),
+        Unlikeness(FittedMixture()),
         Unlikeness(Components()),
         LaggedCorrelation(),
         HandRules(),
@@ -52,7 +52,7 @@ def compare(
     runs: Sequence[Prepared],
     divided: Split,
     rhythm: Sequence[Prepared] = (),
-) -> list[Compared]:
+) -> list[MethodScores]:
     """Teach each method with the training runs and judge it on the others.
 
     rhythm  the same runs by their rhythm alone, which learned models are taught too, as by `teach`
@@ -67,12 +67,14 @@ def compare(
     ]
 
 
-def _compared(method: Method, train: Sequence[Prepared], held_out: Sequence[Prepared]) -> Compared:
+def _compared(
+    method: Method, train: Sequence[Prepared], held_out: Sequence[Prepared]
+) -> MethodScores:
     try:
         method.fit(train)
     except (TooFewExamples, ValueError) as error:
-        return Compared(method.name, skipped=str(error))
-    return Compared(method.name, tuple(judged_by(method, held_out)))
+        return MethodScores(method.name, skipped=str(error))
+    return MethodScores(method.name, tuple(judged_by(method, held_out)))
 
 
 def judged_by(method: Method, runs: Iterable[Prepared]) -> list[Judged]:

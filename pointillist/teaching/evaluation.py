@@ -11,7 +11,7 @@ from diagnosis.detect.model import Model
 
 from .comparison import (
     Ablated,
-    Compared,
+    MethodScores,
     ablation,
     all_methods,
     choose_open_set,
@@ -24,7 +24,7 @@ from .methods.port import Method, Prepared
 from .methods.shipped import HandRules, Shipped
 from .outcomes import Judged
 from .prepare import prepare
-from .runs import Facts, Kind, Run
+from .runs import Facts, RecordedRun, RunKind
 from .splits import Split, split
 
 OPEN_SETS: Final = ("knn", "mahalanobis", "gmm")
@@ -38,7 +38,7 @@ class TaughtByHeldOut(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class MethodEvaluation:
     """What was found.
 
     shipped       the packaged model or, where there is none, the hand rules: judged held-out runs
@@ -53,7 +53,7 @@ class Evaluation:
     shipped: tuple[Judged, ...]
     shipped_all: tuple[Judged, ...]
     rhythm: tuple[Judged, ...]
-    compared: tuple[Compared, ...]
+    compared: tuple[MethodScores, ...]
     open_set: str
     ablated_kind: str
     ablated: tuple[Ablated, ...] = field(default=())
@@ -76,8 +76,8 @@ def shipped_method(model: Model | None) -> Method:
 
 
 def evaluate(
-    runs: Iterable[Run], model: Model | None, tell: Tell, ablate: str = SHIPPED
-) -> Evaluation:
+    runs: Iterable[RecordedRun], model: Model | None, tell: Tell, ablate: str = SHIPPED
+) -> MethodEvaluation:
     """Compare all methods on runs, held-out ones only.
 
     model       the packaged one; None: hand rules speak
@@ -101,7 +101,7 @@ def evaluate(
     for method in [*all_methods(open_set), *([] if model is None else [ours])]:
         tell(method.name)
         compared += compare([method], prepared, divided, rhythm)
-    return Evaluation(
+    return MethodEvaluation(
         facts=facts,
         divided=divided,
         name=ours.name,
@@ -125,7 +125,7 @@ def _ablated(
     return []
 
 
-def both_ways(runs: Iterable[Run], tell: Tell) -> tuple[list[Prepared], list[Prepared]]:
+def both_ways(runs: Iterable[RecordedRun], tell: Tell) -> tuple[list[Prepared], list[Prepared]]:
     """Prepare runs with their measured steps, and with their rhythm alone."""
     measured: list[Prepared] = []
     rhythm: list[Prepared] = []
@@ -138,5 +138,5 @@ def both_ways(runs: Iterable[Run], tell: Tell) -> tuple[list[Prepared], list[Pre
 
 def recorded_causes(facts: Sequence[Facts]) -> list[Cause]:
     """Causes of which there is a run with that fault alone."""
-    there = {one.faults[0].cause for one in facts if one.kind is Kind.FAULT}
+    there = {one.faults[0].cause for one in facts if one.kind is RunKind.FAULT}
     return [cause for cause in Cause if cause in there]

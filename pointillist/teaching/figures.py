@@ -11,7 +11,7 @@ import numpy as np
 from diagnosis.detect.findings import Cause
 from kernels.wilson import wilson_interval
 
-from .intervals import Estimate, auroc, bootstrap, percentile, poisson_upper
+from .intervals import IntervalEstimate, auroc, bootstrap, percentile, poisson_upper
 from .outcomes import Judged, Outcome
 
 GPU_CAUSES: Final = frozenset(
@@ -128,17 +128,17 @@ def accuracy(pairs: Sequence[Pair]) -> float:
     return float(np.mean(faults)) if faults else float("nan")
 
 
-def macro_f1_of(judged: Sequence[Judged], gated: bool = True) -> Estimate:
+def macro_f1_of(judged: Sequence[Judged], gated: bool = True) -> IntervalEstimate:
     """Return the macro-F1 of faults, resampled by run."""
     return bootstrap([pairs_of(run, gated) for run in judged], macro_f1)
 
 
-def accuracy_of(judged: Sequence[Judged], gated: bool = True) -> Estimate:
+def accuracy_of(judged: Sequence[Judged], gated: bool = True) -> IntervalEstimate:
     """Return the share of faults named rightly, resampled by run."""
     return bootstrap([pairs_of(run, gated) for run in judged], accuracy)
 
 
-def open_set(judged: Sequence[Judged]) -> tuple[Estimate, int, int]:
+def open_set(judged: Sequence[Judged]) -> tuple[IntervalEstimate, int, int]:
     """Return the area under the curve of `unlike`, and how many unknown and known faults it tells.
 
     Faults that were not detected have no score and are left out.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from diagnosis.frames.recording import read_meta, read_recording
 
-from .runs import Run, RunRefused, facts_of
+from .runs import RecordedRun, RunRefused, facts_of
 
 LABELS = frozenset({"workload", "seed", "spans"})
 """What the facts of a labelled recording name at least."""
@@ -36,16 +36,16 @@ def labelled_paths(folder: Path) -> list[Path]:
     return found
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: Path) -> RecordedRun:
     """Read a labelled recording.
 
     Raises      RunRefused, diagnosis.frames.recording.RecordingError
     """
     recording = read_recording(path)
-    return Run(facts_of(path.stem, recording.meta, recording.frames), recording.frames)
+    return RecordedRun(facts_of(path.stem, recording.meta, recording.frames), recording.frames)
 
 
-def runs_in(folder: Path) -> Iterator[Run]:
+def runs_in(folder: Path) -> Iterator[RecordedRun]:
     """Read the labelled runs of a folder, one at a time.
 
     Raises      RunRefused, diagnosis.frames.recording.RecordingError

@@ -11,7 +11,7 @@ from diagnosis.detect.channels import CHANNELS, Channel
 from diagnosis.detect.features import CAP, FEATURE_INDEX
 from edge_agent.local.signal_words import sentence
 
-from .groups import Group
+from .groups import SpikeGroup
 
 MOST_SIGNALS: Final = 5
 MOST_MEMBERS: Final = 6
@@ -36,7 +36,7 @@ class Stray:
     words: str
 
 
-def strays(group: Group, most: int = MOST_SIGNALS) -> list[Stray]:
+def strays(group: SpikeGroup, most: int = MOST_SIGNALS) -> list[Stray]:
     """Name the signals that are farthest from usual in a group, the farthest first."""
     deviations = np.array([group.mean[FEATURE_INDEX[f"{one.name}.z"]] for one in CHANNELS])
     order = np.argsort(-np.abs(deviations), kind="stable")[:most]
@@ -44,7 +44,7 @@ def strays(group: Group, most: int = MOST_SIGNALS) -> list[Stray]:
     return [one for one in found if abs(one.spreads) >= LEAST_SPREADS]
 
 
-def _stray(group: Group, channel: Channel, octaves: float) -> Stray:
+def _stray(group: SpikeGroup, channel: Channel, octaves: float) -> Stray:
     spreads = float(np.sign(octaves) * (2 ** abs(octaves) - 1))
     ratio = float(2 ** group.mean[FEATURE_INDEX[f"{channel.name}.r"]])
     at_least = "over " if abs(octaves) >= CAP else ""
@@ -59,7 +59,7 @@ def _stray(group: Group, channel: Channel, octaves: float) -> Stray:
     return Stray(channel.name, round(spreads, 1), round(ratio, 3), words)
 
 
-def steps_said(group: Group) -> str:
+def steps_said(group: SpikeGroup) -> str:
     """Say how a group's steps changed."""
     told = [
         f"{name} {2 ** float(group.mean[FEATURE_INDEX[f'step.{name}']]):,.1f} times"
@@ -68,7 +68,7 @@ def steps_said(group: Group) -> str:
     return f"steps: {', '.join(told)} the usual"
 
 
-def members_said(group: Group) -> list[str]:
+def members_said(group: SpikeGroup) -> list[str]:
     """Say where and when a group's spikes were, a recording a line, the first few."""
     lines = [
         f"{one.recording}{_when(one.at_s)}, {one.subject}" for one in group.members[:MOST_MEMBERS]

@@ -44,7 +44,7 @@ class GroupsRefused(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class SpikeMember:
     """One unknown spike: where it was recorded, whose, since when.
 
     at_s    since when, from the recording's first second on; NaN in files of earlier versions
@@ -57,7 +57,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Group:
+class SpikeGroup:
     """Unknown spikes that are alike.
 
     named   by a person
@@ -71,7 +71,7 @@ class Group:
     mean: Table
     scale: Table
     limit: float
-    members: tuple[Member, ...]
+    members: tuple[SpikeMember, ...]
 
     def distance(self, vector: Table) -> float:
         """How far a vector is from the middle, root mean square in scales."""
@@ -90,8 +90,8 @@ class Group:
 
 
 def find_groups(
-    members: Sequence[Member], vectors: Sequence[Table], known: Sequence[Group] = ()
-) -> list[Group]:
+    members: Sequence[SpikeMember], vectors: Sequence[Table], known: Sequence[SpikeGroup] = ()
+) -> list[SpikeGroup]:
     """Group unknown spikes; the number of groups by the Bayesian criterion.
 
     vectors     float64[FEATURE_NAMES] of each member, the mean over its seconds
@@ -127,14 +127,14 @@ def _mixture(count: int, rows: Table) -> Any:
     ).fit(rows)
 
 
-def _group(members: Sequence[Member], rows: Table) -> Group:
+def _group(members: Sequence[SpikeMember], rows: Table) -> SpikeGroup:
     scale = np.maximum(rows.std(axis=0), LEAST_SCALE)
-    group = Group("", False, rows.mean(axis=0), scale, 0.0, tuple(members))
+    group = SpikeGroup("", False, rows.mean(axis=0), scale, 0.0, tuple(members))
     farthest = max(group.distance(row) for row in rows)
     return replace(group, limit=SLACK * max(farthest, 0.5))
 
 
-def _with_names(found: Sequence[Group], known: Sequence[Group]) -> list[Group]:
+def _with_names(found: Sequence[SpikeGroup], known: Sequence[SpikeGroup]) -> list[SpikeGroup]:
     """Name each found group after the known one that reaches its middle, the nearest first."""
     pairs = sorted(
         (old.distance(new.mean), k, j)
@@ -162,7 +162,7 @@ def _free_name(taken: set[str]) -> str:
     return next(name for k in range(1, 10_000) if (name := f"group-{k}") not in taken)
 
 
-def rename(groups: Sequence[Group], old: str, new: str) -> list[Group]:
+def rename(groups: Sequence[SpikeGroup], old: str, new: str) -> list[SpikeGroup]:
     """Name a group.
 
     Raises      GroupsRefused when there is no such group or the name is taken or malformed
@@ -179,7 +179,7 @@ def rename(groups: Sequence[Group], old: str, new: str) -> list[Group]:
     return [replace(g, name=new, named=True) if g.name == old else g for g in groups]
 
 
-def save_groups(path: Path, groups: Sequence[Group]) -> None:
+def save_groups(path: Path, groups: Sequence[SpikeGroup]) -> None:
     """Write groups to a file that a person can read."""
     document = {
         "format": FORMAT,
@@ -192,7 +192,7 @@ def save_groups(path: Path, groups: Sequence[Group]) -> None:
     partial.replace(path)
 
 
-def _plain(group: Group) -> dict[str, Any]:
+def _plain(group: SpikeGroup) -> dict[str, Any]:
     return {
         "name": group.name,
         "named": group.named,
@@ -203,12 +203,12 @@ def _plain(group: Group) -> dict[str, Any]:
     }
 
 
-def _plain_member(one: Member) -> list[str | int | float]:
+def _plain_member(one: SpikeMember) -> list[str | int | float]:
     plain: list[str | int | float] = [one.recording, one.subject, one.onset_ns]
     return plain if np.isnan(one.at_s) else [*plain, round(one.at_s, 3)]
 
 
-def load_groups(path: Path) -> list[Group]:
+def load_groups(path: Path) -> list[SpikeGroup]:
     """Read a file of groups.
 
     Raises      GroupsRefused naming what was expected
@@ -230,7 +230,7 @@ def load_groups(path: Path) -> list[Group]:
         raise GroupsRefused(f"{path}: expected a file of groups, got {error}") from None
 
 
-def _read(one: Mapping[str, Any]) -> Group:
+def _read(one: Mapping[str, Any]) -> SpikeGroup:
     mean, scale = np.array(one["mean"], np.float64), np.array(one["scale"], np.float64)
     wide = (len(FEATURE_NAMES),)
     if mean.shape != wide or scale.shape != wide or not np.isfinite(mean).all():
@@ -238,9 +238,10 @@ def _read(one: Mapping[str, Any]) -> Group:
     if not (scale > 0).all():
         raise GroupsRefused(f"group {one['name']!r}: expected scales above 0")
     members = tuple(
-        Member(str(r), str(s), int(at), *map(float, rest)) for r, s, at, *rest in one["members"]
+        SpikeMember(str(r), str(s), int(at), *map(float, rest))
+        for r, s, at, *rest in one["members"]
     )
     name = str(one["name"])
     if not NAME.fullmatch(name):
         raise GroupsRefused(f"expected a name of letters, digits, - _ . and spaces, got {name!r}")
-    return Group(name, bool(one["named"]), mean, scale, float(one["limit"]), members)
+    return SpikeGroup(name, bool(one["named"]), mean, scale, float(one["limit"]), members)

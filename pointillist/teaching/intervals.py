@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class IntervalEstimate:
     """A figure and its 95 % interval."""
 
     value: float
@@ -30,7 +30,7 @@ def bootstrap(
     figure: Callable[[Sequence[T]], float],
     resamples: int | None = None,
     seed: int = SEED,
-) -> Estimate:
+) -> IntervalEstimate:
     """Resample whole runs, so that seconds and subjects of one run stay together.
 
     groups      what each run gave
@@ -39,15 +39,15 @@ def bootstrap(
     """
     value = figure([one for group in groups for one in group])
     if not groups:
-        return Estimate(value, float("nan"), float("nan"))
+        return IntervalEstimate(value, float("nan"), float("nan"))
     size = (RESAMPLES if resamples is None else resamples, len(groups))
     drawn = np.random.default_rng(seed).integers(len(groups), size=size)
     values = np.array([figure([one for k in row for one in groups[k]]) for row in drawn])
     told = values[~np.isnan(values)]
     if told.size == 0:
-        return Estimate(value, float("nan"), float("nan"))
+        return IntervalEstimate(value, float("nan"), float("nan"))
     low, high = np.percentile(told, [2.5, 97.5])
-    return Estimate(value, float(low), float(high))
+    return IntervalEstimate(value, float(low), float(high))
 
 
 def poisson_upper(events: int, confidence: float = 0.95) -> float:

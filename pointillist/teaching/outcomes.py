@@ -14,7 +14,7 @@ from typing import Final
 from diagnosis.detect.findings import Cause
 
 from .account import Account, Said, Spell
-from .runs import Kind, Run
+from .runs import RecordedRun, RunKind
 from .truth import RECOVERY_NS, Episode
 
 EARLY_NS: Final = 1_000_000_000
@@ -82,7 +82,7 @@ class Judged:
 
     run: str
     workload: str
-    kind: Kind
+    kind: RunKind
     worker_hours: float
     outcomes: tuple[Outcome, ...]
     alarms: tuple[Alarm, ...]
@@ -92,15 +92,15 @@ class Judged:
     @property
     def calm(self) -> bool:
         """Fault-free or hard negative: its hours count towards alarms a host-day."""
-        return self.kind in {Kind.FAULT_FREE, Kind.HARD_NEGATIVE}
+        return self.kind in {RunKind.FAULT_FREE, RunKind.HARD_NEGATIVE}
 
     @property
     def quiet(self) -> bool:
         """Fault-free: nothing at all was done."""
-        return self.kind is Kind.FAULT_FREE
+        return self.kind is RunKind.FAULT_FREE
 
 
-def judge(run: Run, truth: Sequence[Episode], account: Account) -> Judged:
+def judge(run: RecordedRun, truth: Sequence[Episode], account: Account) -> Judged:
     """Compare what a method said of a run with the truth.
 
     truth   the run's episodes
@@ -132,7 +132,7 @@ def judge(run: Run, truth: Sequence[Episode], account: Account) -> Judged:
     )
 
 
-def _stolen(run: Run, spell: Spell) -> bool:
+def _stolen(run: RecordedRun, spell: Spell) -> bool:
     since_ns = spell.onset_ns - SECOND_NS
     return any(
         frame.host.get(_STEAL, 0.0) >= STOLEN_PERCENT

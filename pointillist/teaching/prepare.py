@@ -12,7 +12,7 @@ from diagnosis.detect.training import labelled_vectors
 
 from .account import Account, account_of
 from .methods.port import Example, Prepared, Seen
-from .runs import Kind, Run
+from .runs import RecordedRun, RunKind
 from .tracks import tracks_of
 from .truth import Episode, episodes
 
@@ -20,7 +20,7 @@ MEASURED: Final = "measured"
 RHYTHM: Final = "rhythm"
 
 
-def prepare(run: Run, rhythm: bool = False) -> Prepared:
+def prepare(run: RecordedRun, rhythm: bool = False) -> Prepared:
     """Let the shipped detector see a run, second by second, and keep all that it saw.
 
     rhythm   steps are taken from the subjects' rhythm; the truth stays what probes measured
@@ -38,7 +38,7 @@ def prepare(run: Run, rhythm: bool = False) -> Prepared:
     )
 
 
-def account_with(run: Run, model: Model | None, rhythm: bool = False) -> Account:
+def account_with(run: RecordedRun, model: Model | None, rhythm: bool = False) -> Account:
     """Let the shipped diagnoser judge a run with a model, exactly as an agent would."""
     diagnoser = Diagnoser(model=model, source=_source(rhythm))
     findings = [found for frame in run.frames for found in diagnoser.handle(frame)]
@@ -49,7 +49,7 @@ def _source(rhythm: bool) -> Literal["measured", "rhythm"]:
     return RHYTHM if rhythm else MEASURED
 
 
-def _watch(run: Run, rhythm: bool) -> tuple[list[Finding], list[Seen]]:
+def _watch(run: RecordedRun, rhythm: bool) -> tuple[list[Finding], list[Seen]]:
     diagnoser = Diagnoser(source=_source(rhythm))
     findings: list[Finding] = []
     seen: list[Seen] = []
@@ -74,9 +74,9 @@ def _follow(onsets: dict[str, int], found: Iterable[Finding]) -> None:
             onsets.pop(one.subject, None)
 
 
-def _examples(run: Run, truth: Iterable[Episode], rhythm: bool) -> list[Example]:
+def _examples(run: RecordedRun, truth: Iterable[Episode], rhythm: bool) -> list[Example]:
     """Label seconds under impact: before it, the subject feels nothing that could be learned."""
-    if run.facts.kind is not Kind.FAULT:
+    if run.facts.kind is not RunKind.FAULT:
         return []
     spans = [(one.start_ns, one.end_ns) for one in run.facts.faults]
     rows = labelled_vectors(run.frames, spans, source=_source(rhythm))

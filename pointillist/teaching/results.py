@@ -11,7 +11,7 @@ import numpy as np
 
 from diagnosis.detect.findings import Cause
 
-from .evaluation import Evaluation, recorded_causes
+from .evaluation import MethodEvaluation, recorded_causes
 from .figures import (
     GPU_CAUSES,
     HOST_CAUSES,
@@ -32,7 +32,7 @@ from .figures import (
     single,
 )
 from .goals import AUROC_GOAL, CAUSE_GOAL_S, DETECT_GOAL_S, MACRO_F1_GOAL
-from .intervals import Estimate, percentile
+from .intervals import IntervalEstimate, percentile
 from .tables import tables_of
 
 
@@ -75,7 +75,7 @@ class _Lines:
             self.lines.append(Line(name, round(float(value), 6), unit, goal))
 
     def estimate(
-        self, name: str, found: Estimate, unit: str, why_not: str, goal: float | None = None
+        self, name: str, found: IntervalEstimate, unit: str, why_not: str, goal: float | None = None
     ) -> None:
         """Take a figure with its interval."""
         self.add(name, found.value, unit, why_not, goal)
@@ -84,7 +84,7 @@ class _Lines:
             self.add(f"{name}_high", found.high, f"{unit}, 95 % interval by run", "one run alone")
 
 
-def results_of(found: Evaluation) -> Results:
+def results_of(found: MethodEvaluation) -> Results:
     """Give every figure and table of an evaluation."""
     out = _Lines()
     _causes(out, found)
@@ -96,7 +96,7 @@ def results_of(found: Evaluation) -> Results:
     return Results(tuple(out.lines), tables_of(found), out.absent)
 
 
-def _causes(out: _Lines, found: Evaluation) -> None:
+def _causes(out: _Lines, found: MethodEvaluation) -> None:
     judged, rhythm = host_part(found.shipped), host_part(found.rhythm)
     unit, why = "F1", "no held-out run of a fault with impact is recorded"
     out.estimate("macro_f1_heldout", macro_f1_of(judged), unit, why, MACRO_F1_GOAL)
@@ -118,7 +118,7 @@ def _causes(out: _Lines, found: Evaluation) -> None:
         out.absent["classes"] = f"not recorded: {', '.join(missing)}"
 
 
-def _gpu(out: _Lines, found: Evaluation) -> None:
+def _gpu(out: _Lines, found: MethodEvaluation) -> None:
     runs = [run for run in found.shipped if gpu_run(run)]
     faults: list[Pair] = [
         (one.episode.causes[0], one.answer)
@@ -137,7 +137,7 @@ def _f1(pairs: Sequence[Pair], cause: Cause) -> float:
     return 2 * hits / sum((truth is cause) + (answer is cause) for truth, answer in pairs)
 
 
-def _unknown(out: _Lines, found: Evaluation) -> None:
+def _unknown(out: _Lines, found: MethodEvaluation) -> None:
     area, unknown, known = open_set(host_part(found.shipped))
     why = "the shipped diagnoser tells no likeness, or no unknown fault was detected"
     out.estimate("open_set_auroc", area, "probability", why, AUROC_GOAL)
@@ -145,7 +145,7 @@ def _unknown(out: _Lines, found: Evaluation) -> None:
     out.add("open_set_known_faults", known or np.nan, "faults", why)
 
 
-def _times(out: _Lines, found: Evaluation) -> None:
+def _times(out: _Lines, found: MethodEvaluation) -> None:
     outcomes = single(host_part(found.shipped))
     why = "no held-out fault with impact was detected"
     unit = "s from impact, of those found"
@@ -160,7 +160,7 @@ def _times(out: _Lines, found: Evaluation) -> None:
     out.add("detected_before_impact_share", ahead, "share of those found, counted as 0 s", why)
 
 
-def _early(out: _Lines, found: Evaluation) -> None:
+def _early(out: _Lines, found: MethodEvaluation) -> None:
     judged = host_part(found.shipped)
     leads = [one.lead_s for run in judged for one in run.outcomes if one.lead_s is not None]
     right = sum(run.warnings_right for run in judged)
@@ -179,7 +179,7 @@ def _early(out: _Lines, found: Evaluation) -> None:
     out.add("early_warned_share", warned, f"share of {len(slow)} growing faults with impact", why)
 
 
-def _alarms(out: _Lines, found: Evaluation) -> None:
+def _alarms(out: _Lines, found: MethodEvaluation) -> None:
     why = "no held-out run without a fault is recorded"
     spikes = alarm_rate(found.shipped)
     heavy = alarm_rate(found.shipped, incidents=True)

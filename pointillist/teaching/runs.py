@@ -22,7 +22,7 @@ class RunRefused(ValueError):
     """What is said of a run cannot be used; the message names the field."""
 
 
-class Kind(StrEnum):
+class RunKind(StrEnum):
     """What happens in a run."""
 
     FAULT = "fault"
@@ -32,7 +32,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class InjectedFault:
     """One injected fault and when it was there, CLOCK_BOOTTIME."""
 
     cause: Cause
@@ -53,13 +53,13 @@ class Facts:
     """
 
     name: str
-    kind: Kind
+    kind: RunKind
     workload: str
     intensity: str
     seed: int
     negative: str
     rising: bool
-    faults: tuple[Fault, ...]
+    faults: tuple[InjectedFault, ...]
     calm_from_ns: int
     subjects: tuple[str, ...]
     workers: int
@@ -71,7 +71,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Run:
+class RecordedRun:
     """One recording."""
 
     facts: Facts
@@ -88,9 +88,9 @@ class Run:
         """Hours of one worker that were watched."""
         return self.facts.workers * self.watched_s / 3600
 
-    def without_steps(self) -> Run:
+    def without_steps(self) -> RecordedRun:
         """The same run where nothing marks a step: its subjects have their rhythm alone."""
-        return Run(self.facts, tuple(_rhythm_only(frame) for frame in self.frames))
+        return RecordedRun(self.facts, tuple(_rhythm_only(frame) for frame in self.frames))
 
 
 def _rhythm_only(frame: Frame) -> Frame:
@@ -135,13 +135,13 @@ def _subjects(named: tuple[str, ...], frames: Iterable[Frame]) -> tuple[str, ...
     )
 
 
-def _kind(faults: tuple[Fault, ...], quiet: str) -> Kind:
+def _kind(faults: tuple[InjectedFault, ...], quiet: str) -> RunKind:
     if faults:
-        return Kind.OVERLAP if len(faults) > 1 else Kind.FAULT
-    return Kind.HARD_NEGATIVE if quiet else Kind.FAULT_FREE
+        return RunKind.OVERLAP if len(faults) > 1 else RunKind.FAULT
+    return RunKind.HARD_NEGATIVE if quiet else RunKind.FAULT_FREE
 
 
-def _fault(name: str, told: Any) -> Fault | None:
+def _fault(name: str, told: Any) -> InjectedFault | None:
     """Read a span; None of one in which nothing was wrong."""
     if not isinstance(told, Mapping):
         raise RunRefused(f"{name}: spans: expected tables, got {type(told).__name__}")
@@ -155,7 +155,7 @@ def _fault(name: str, told: Any) -> Fault | None:
     start, end = _whole(name, told, "start_ns"), _whole(name, told, "end_ns")
     if end <= start:
         raise RunRefused(f"{name}: spans: expected an end after {start}, got {end}")
-    return Fault(cause, str(told.get("injector", "")), start, end)
+    return InjectedFault(cause, str(told.get("injector", "")), start, end)
 
 
 def _intensity(name: str, told: Any) -> str:

@@ -16,7 +16,7 @@ from typing import Final
 
 from diagnosis.detect.findings import Cause
 
-from .runs import Facts, Kind
+from .runs import Facts, RunKind
 
 SEED: Final = 20_261_121
 HELD_OUT_INTENSITY: Final = "middle"
@@ -84,7 +84,7 @@ def _held_out_injectors(runs: Sequence[Facts]) -> dict[Cause, str]:
     """Of each cause with two injectors, the one that only judges."""
     seen: dict[Cause, set[str]] = defaultdict(set)
     for one in runs:
-        if one.kind is Kind.FAULT and one.faults[0].injector not in SEEN_INJECTORS:
+        if one.kind is RunKind.FAULT and one.faults[0].injector not in SEEN_INJECTORS:
             seen[one.faults[0].cause].add(one.faults[0].injector)
     spare = {}
     for cause, names in seen.items():
@@ -97,12 +97,12 @@ def _held_out_injectors(runs: Sequence[Facts]) -> dict[Cause, str]:
 
 
 def _rules(one: Facts, spare: Mapping[Cause, str]) -> frozenset[Why]:
-    if one.kind is Kind.OVERLAP:
+    if one.kind is RunKind.OVERLAP:
         return frozenset({Why.OVERLAP})
     why = set()
     if one.workload == HELD_OUT_WORKLOAD:
         why.add(Why.WORKLOAD)
-    if one.kind is Kind.FAULT:
+    if one.kind is RunKind.FAULT:
         fault = one.faults[0]
         if fault.cause is Cause.UNKNOWN:
             why.add(Why.FAULT_TYPE)
@@ -117,10 +117,10 @@ def _lend_single_intensities(runs: Sequence[Facts], why: dict[str, frozenset[Why
     """Runs of (cause, workload) recorded at the middle intensity alone are no test of intensity."""
     levels: dict[tuple[Cause, str], set[str]] = defaultdict(set)
     for one in runs:
-        if one.kind is Kind.FAULT:
+        if one.kind is RunKind.FAULT:
             levels[one.faults[0].cause, one.workload].add(one.intensity)
     for one in runs:
-        if one.kind is Kind.FAULT and levels[one.faults[0].cause, one.workload] == {
+        if one.kind is RunKind.FAULT and levels[one.faults[0].cause, one.workload] == {
             HELD_OUT_INTENSITY
         }:
             why[one.name] -= {Why.INTENSITY}
@@ -131,7 +131,7 @@ def _most_of_calm(runs: Sequence[Facts]) -> list[str]:
     return [
         one.name
         for one in runs
-        if one.kind in {Kind.FAULT_FREE, Kind.HARD_NEGATIVE}
+        if one.kind in {RunKind.FAULT_FREE, RunKind.HARD_NEGATIVE}
         and one.workload != HELD_OUT_WORKLOAD
         and zlib.crc32(one.name.encode()) % 3 != 0
     ]

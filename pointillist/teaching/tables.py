@@ -11,8 +11,8 @@ import numpy as np
 from diagnosis.detect.findings import Cause
 
 from .breakdowns import breakdowns
-from .comparison import Compared, held_out_for
-from .evaluation import Evaluation
+from .comparison import MethodScores, held_out_for
+from .evaluation import MethodEvaluation
 from .figures import (
     HOURS_A_DAY,
     ClassRow,
@@ -31,13 +31,13 @@ from .figures import (
     single,
 )
 from .outcomes import Judged
-from .runs import Kind
+from .runs import RunKind
 from .splits import Why
 
 Row = dict[str, Any]
 
 
-def tables_of(found: Evaluation) -> dict[str, Any]:
+def tables_of(found: MethodEvaluation) -> dict[str, Any]:
     """Give the tables beside the figures, as JSON takes them."""
     judged = host_part(found.shipped)
     gated = all_pairs(judged)
@@ -79,12 +79,12 @@ def tables_of(found: Evaluation) -> dict[str, Any]:
     }
 
 
-def _runs_by_kind(found: Evaluation) -> Iterable[tuple[str, int]]:
-    for kind in Kind:
+def _runs_by_kind(found: MethodEvaluation) -> Iterable[tuple[str, int]]:
+    for kind in RunKind:
         yield str(kind), sum(one.kind is kind for one in found.facts)
 
 
-def _method_row(one: Compared) -> Row:
+def _method_row(one: MethodScores) -> Row:
     if one.skipped:
         return {"method": one.name, "skipped": one.skipped}
     judged = host_part(one.judged)
@@ -120,7 +120,7 @@ def _class_row(row: ClassRow) -> Row:
     }
 
 
-def _rule_row(found: Evaluation, why: Why) -> Row:
+def _rule_row(found: MethodEvaluation, why: Why) -> Row:
     judged = host_part(held_out_for(found.shipped, found.divided, why))
     outcomes = single(judged)
     return {
@@ -153,7 +153,7 @@ def _overlaps(judged: Sequence[Judged]) -> Row:
     }
 
 
-def _by_negative(found: Evaluation) -> list[Row]:
+def _by_negative(found: MethodEvaluation) -> list[Row]:
     kind = {one.name: one.negative or str(one.kind) for one in found.facts}
     names = sorted({kind[run.run] for run in found.shipped_all if run.calm})
     rows = []
@@ -183,7 +183,7 @@ def _calm(judged: Sequence[Judged]) -> Row:
     return {"runs": len(calm), "silent": sum(not run.alarms for run in calm)}
 
 
-def _misses(found: Evaluation, judged: Sequence[Judged]) -> list[Row]:
+def _misses(found: MethodEvaluation, judged: Sequence[Judged]) -> list[Row]:
     facts = {one.name: one for one in found.facts}
     return [
         {

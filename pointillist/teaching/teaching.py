@@ -14,7 +14,7 @@ from diagnosis.frames.recording import read_recording
 
 from .evaluation import both_ways
 from .folder import labelled_paths, read_run, run_paths
-from .groups import Group
+from .groups import SpikeGroup
 from .learning import learn
 from .left_out import LeftOut, left_out
 from .methods.learned import training_examples
@@ -48,7 +48,7 @@ def teach(
     open_set: str,
     version: str,
     everything: bool = False,
-    groups: Sequence[Group] = (),
+    groups: Sequence[SpikeGroup] = (),
     tell: Callable[[str], None] = lambda _: None,
     judge: bool = False,
 ) -> Taught:
@@ -94,7 +94,7 @@ def _runs_by_cause(runs: Sequence[Prepared]) -> dict[str, int]:
     return {str(cause): taught[cause] for cause in Cause if cause in taught}
 
 
-def _named_examples(folder: Path, groups: Sequence[Group]) -> dict[str, list[Example]]:
+def _named_examples(folder: Path, groups: Sequence[SpikeGroup]) -> dict[str, list[Example]]:
     """Give the examples of groups that a cause names, by recording."""
     wanted = {member.recording for group in groups if group.named for member in group.members}
     found: dict[str, list[Example]] = {}

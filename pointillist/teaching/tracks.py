@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from diagnosis.detect import channels
 from diagnosis.frames.frame import FINE_BINS, Frame, Steps, Subject
 
-from .runs import Run
+from .runs import RecordedRun
 from .truth import RECOVERY_NS
 
 NS: Final = 1e9
@@ -40,7 +40,7 @@ class Track:
     calm: NDArray[np.bool_]
 
 
-def tracks_of(run: Run, rhythm: bool = False) -> list[Track]:
+def tracks_of(run: RecordedRun, rhythm: bool = False) -> list[Track]:
     """Turn a run into arrays, for each watched subject that was ever seen.
 
     rhythm   take steps from the subject's rhythm although they were measured
@@ -52,7 +52,7 @@ def tracks_of(run: Run, rhythm: bool = False) -> list[Track]:
     ]
 
 
-def _track(run: Run, subject: str, rhythm: bool) -> Track:
+def _track(run: RecordedRun, subject: str, rhythm: bool) -> Track:
     frames = [frame for frame in run.frames if subject in frame.subjects]
     steps = [_steps(frame.subjects[subject], rhythm) for frame in frames]
     at_ns = np.array([frame.boottime_ns for frame in frames], np.int64)
@@ -91,7 +91,7 @@ def _fine_ms(frame: Frame, steps: Steps | None) -> NDArray[np.float64]:
     return longest
 
 
-def _calm(run: Run, at_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _calm(run: RecordedRun, at_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
     calm: NDArray[np.bool_] = at_ns > run.facts.calm_from_ns
     for fault in run.facts.faults:
         calm &= (at_ns < fault.start_ns) | (at_ns > fault.end_ns + RECOVERY_NS)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from diagnosis.detect.findings import Cause
 
-from .runs import Fault, Run
+from .runs import InjectedFault, RecordedRun
 
 GATE: Final = 1.3
 LASTING_NS: Final = 3_000_000_000
@@ -64,7 +64,7 @@ class TrueSteps:
         return TrueSteps(self.ended_ns[there], self.duration_ns[there])
 
 
-def true_steps(run: Run, subject: str) -> TrueSteps:
+def true_steps(run: RecordedRun, subject: str) -> TrueSteps:
     """Collect a subject's steps of a run: the probe's, or its rhythm where no probe marked any."""
     marked = [frame.subjects.get(subject) for frame in run.frames]
     measured = [one.steps for one in marked if one is not None and one.steps is not None]
@@ -77,7 +77,7 @@ def true_steps(run: Run, subject: str) -> TrueSteps:
     return TrueSteps(ended[order], took[order])
 
 
-def episodes(run: Run) -> list[Episode]:
+def episodes(run: RecordedRun) -> list[Episode]:
     """Find the episodes of a run for each of its subjects."""
     return [
         _episode(run, subject, faults)
@@ -86,8 +86,8 @@ def episodes(run: Run) -> list[Episode]:
     ]
 
 
-def _overlapping(faults: tuple[Fault, ...]) -> list[tuple[Fault, ...]]:
-    groups: list[list[Fault]] = []
+def _overlapping(faults: tuple[InjectedFault, ...]) -> list[tuple[InjectedFault, ...]]:
+    groups: list[list[InjectedFault]] = []
     for fault in sorted(faults, key=lambda one: one.start_ns):
         if groups and fault.start_ns < max(one.end_ns for one in groups[-1]):
             groups[-1].append(fault)
@@ -96,7 +96,7 @@ def _overlapping(faults: tuple[Fault, ...]) -> list[tuple[Fault, ...]]:
     return [tuple(group) for group in groups]
 
 
-def _episode(run: Run, subject: str, faults: tuple[Fault, ...]) -> Episode:
+def _episode(run: RecordedRun, subject: str, faults: tuple[InjectedFault, ...]) -> Episode:
     start, end = min(one.start_ns for one in faults), max(one.end_ns for one in faults)
     steps = true_steps(run, subject)
     before = _calm_before(run, steps, start)
@@ -110,7 +110,7 @@ def _episode(run: Run, subject: str, faults: tuple[Fault, ...]) -> Episode:
     return Episode(run.facts.name, subject, causes, start, end, rise, onset)
 
 
-def _calm_before(run: Run, steps: TrueSteps, start_ns: int) -> TrueSteps:
+def _calm_before(run: RecordedRun, steps: TrueSteps, start_ns: int) -> TrueSteps:
     """Steps after the warm-up and before the span that no earlier fault touched."""
     began = steps.ended_ns - steps.duration_ns
     calm = (began >= run.facts.calm_from_ns) & (steps.ended_ns < start_ns)

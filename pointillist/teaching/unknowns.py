@@ -14,7 +14,7 @@ from diagnosis.detect.findings import Cause, Diagnosis
 from diagnosis.detect.model import Model
 from diagnosis.frames.frame import Frame
 
-from .groups import Group, Member
+from .groups import SpikeGroup, SpikeMember
 from .methods.port import Example
 
 Vector = NDArray[np.float64]
@@ -22,32 +22,32 @@ CAUSES = {str(cause): cause for cause in Cause if cause is not Cause.UNKNOWN}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Spike:
+class UnknownSpike:
     """A diagnosed spike: what was said of it last, and the mean of its seconds' vectors."""
 
-    member: Member
+    member: SpikeMember
     cause: Cause
     vector: Vector
 
 
-def spikes_of(recording: str, frames: Iterable[Frame], model: Model | None) -> list[Spike]:
+def spikes_of(recording: str, frames: Iterable[Frame], model: Model | None) -> list[UnknownSpike]:
     """Find the spikes of a recording as an agent with this model would."""
     diagnoser = Diagnoser(model=model)
     began_ns: int | None = None
-    causes: dict[Member, Cause] = {}
-    vectors: dict[Member, list[Vector]] = defaultdict(list)
+    causes: dict[SpikeMember, Cause] = {}
+    vectors: dict[SpikeMember, list[Vector]] = defaultdict(list)
     for frame in frames:
         if began_ns is None:
             began_ns = frame.boottime_ns - frame.span_ns
         for one in diagnoser.handle(frame):
             if isinstance(one, Diagnosis):
                 at_s = (one.onset_ns - began_ns) / 1e9
-                member = Member(recording, one.subject, one.onset_ns, at_s)
+                member = SpikeMember(recording, one.subject, one.onset_ns, at_s)
                 causes[member] = one.cause
                 if one.subject in diagnoser.vectors:
                     vectors[member].append(diagnoser.vectors[one.subject].copy())
     return [
-        Spike(member, cause, _mean(vectors[member]))
+        UnknownSpike(member, cause, _mean(vectors[member]))
         for member, cause in causes.items()
         if vectors[member]
     ]
@@ -60,12 +60,12 @@ def _mean(vectors: Sequence[Vector]) -> Vector:
     return np.where(known.any(axis=0), sums / np.maximum(known.sum(axis=0), 1), np.nan)
 
 
-def unknown(spikes: Iterable[Spike]) -> list[Spike]:
+def unknown(spikes: Iterable[UnknownSpike]) -> list[UnknownSpike]:
     """Give those that were put down to nothing known."""
     return [one for one in spikes if one.cause is Cause.UNKNOWN]
 
 
-def examples_of(groups: Iterable[Group], spikes: Iterable[Spike]) -> list[Example]:
+def examples_of(groups: Iterable[SpikeGroup], spikes: Iterable[UnknownSpike]) -> list[Example]:
     """Turn spikes of groups that a person named after a cause into examples of that cause."""
     named = {
         member: CAUSES[group.name]
@@ -80,6 +80,6 @@ def examples_of(groups: Iterable[Group], spikes: Iterable[Spike]) -> list[Exampl
     ]
 
 
-def kept_as_groups(groups: Iterable[Group]) -> list[Group]:
+def kept_as_groups(groups: Iterable[SpikeGroup]) -> list[SpikeGroup]:
     """Give the groups that stay groups: those that are not named after a cause."""
     return [group for group in groups if not (group.named and group.name in CAUSES)]

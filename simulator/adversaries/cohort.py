@@ -25,7 +25,7 @@ from edge_agent.protocol.seal_report import Sealing, seal_reports
 from edge_agent.windows.encode import encode_rows
 from privacy.noise_seeded import SeededBytes, SeededSampler
 from privacy.signing import SigningKey
-from simulator.engine.exact_parties import Parties
+from simulator.engine.exact_parties import ExactParties
 from transport.closing import Closing
 from transport.embedded import EmbeddedLog
 from transport.port import Producer
@@ -98,14 +98,14 @@ class Cohort(Closing):
     def __init__(
         self,
         plan: CohortPlan = SMALL,
-        wrap_helper: Callable[[Parties], Callable[[HelperPort], HelperPort]] | None = None,
+        wrap_helper: Callable[[ExactParties], Callable[[HelperPort], HelperPort]] | None = None,
     ) -> None:
         """Enrol the hosts and sign everything.
 
         wrap_helper     what stands between the Leader and its Helper; may know the Leader's keys
         """
         self.plan, self.catalogue = plan, Catalogue.load()
-        self.parties = Parties()
+        self.parties = ExactParties()
         self.hosts = [_new_host() for _ in range(plan.hosts)]
         self.task = _make_task(plan, self.catalogue, self.parties.public_keys)
         self._folder = TemporaryDirectory(prefix="pointillist-cohort-")

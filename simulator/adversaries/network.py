@@ -10,7 +10,7 @@ import numpy as np
 
 from aggregator.helper_port import BatchReply, HelperPort, HelperStatus, HelperUnavailable
 from aggregator.helper_port import ReleaseReply as Reply
-from simulator.engine.exact_parties import Parties
+from simulator.engine.exact_parties import ExactParties
 
 from .cohort import SMALL, START_S, WAITING, WINDOW_S, Cohort, CohortPlan, Settled, honest_rows
 
@@ -143,7 +143,7 @@ class _Away:
         self.lost = False
         self._inner: HelperPort
 
-    def between(self, _parties: Parties) -> Callable[[HelperPort], HelperPort]:
+    def between(self, _parties: ExactParties) -> Callable[[HelperPort], HelperPort]:
         """Stand between the Leader and it."""
 
         def wrap(inner: HelperPort) -> HelperPort:

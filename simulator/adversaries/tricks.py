@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.helper_port import BatchReply, HelperPort, HelperStatus, ReleaseReply
-from simulator.engine.exact_parties import Parties
+from simulator.engine.exact_parties import ExactParties
 from wire.batch import Batch, SignedBatch
 
 from .cohort import SMALL, START_S, Cohort, CohortPlan, honest_rows
@@ -49,7 +49,7 @@ def play_trick(trick: str, plan: CohortPlan = SMALL) -> TrickResult:
         raise ValueError(f"expected one of {', '.join(TRICKS)}, got {trick}")
     port: list[_Tricky] = []
 
-    def between(parties: Parties) -> Callable[[HelperPort], HelperPort]:
+    def between(parties: ExactParties) -> Callable[[HelperPort], HelperPort]:
         def wrap(inner: HelperPort) -> HelperPort:
             port.append(_Tricky(inner, parties, trick))
             return port[0]
@@ -77,7 +77,7 @@ class _Tricky:
     shares              every share that it got
     """
 
-    def __init__(self, inner: HelperPort, parties: Parties, trick: str) -> None:
+    def __init__(self, inner: HelperPort, parties: ExactParties, trick: str) -> None:
         self._inner, self._parties, self._trick = inner, parties, trick
         self.colluders = 0
         self.answer = "not tried"

@@ -19,7 +19,7 @@ class CrewFailed(RuntimeError):
     """A part failed; its own traceback is in the message."""
 
 
-class Part(Protocol):
+class CrewPart(Protocol):
     """What a crew consists of."""
 
     def close(self) -> None:
@@ -27,7 +27,7 @@ class Part(Protocol):
         ...
 
 
-P = TypeVar("P", bound=Part)
+P = TypeVar("P", bound=CrewPart)
 
 
 class Crew(Generic[P]):
@@ -140,7 +140,7 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def _serve(pipe: Connection, make: Callable[[], Part]) -> None:
+def _serve(pipe: Connection, make: Callable[[], CrewPart]) -> None:
     """Do what comes through the pipe until it ends, which it does with the parent."""
     try:
         with closing(make()) as part:

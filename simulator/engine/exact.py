@@ -15,7 +15,7 @@ import numpy as np
 
 from aggregator.events import StoreSuppressed
 from aggregator.released import ReleasedWindow
-from simulator.fleet.hosts import Inventory
+from simulator.fleet.hosts import HostInventory
 from simulator.fleet.state import FleetState
 from transport.embedded import EmbeddedLog
 from transport.opening import EmbeddedSettings, Side, TransportSettings, open_transport
@@ -27,7 +27,7 @@ from wire.task import Task
 from .blocks import spans
 from .crew import Crew
 from .exact_hosts import ExactHosts, Sent
-from .exact_parties import Parties
+from .exact_parties import ExactParties
 from .port import EngineSettings, RowSource, WindowOutcome
 from .settle import summed
 from .stages import merged
@@ -55,9 +55,9 @@ class ExactEngine:
 
     def __init__(
         self,
-        parties: Parties,
+        parties: ExactParties,
         tasks: list[Task],
-        inventory: Inventory,
+        inventory: HostInventory,
         span: tuple[int, int],
         settings: EngineSettings,
         tampering: Tampering = HONEST,
@@ -205,7 +205,7 @@ def _corner(settings: EngineSettings, folder: Path) -> TransportSettings:
     return replace(settings.kafka, prefix=f"{settings.kafka.prefix}{secrets.token_hex(4)}.")
 
 
-def make_roster(keys: list[bytes], inventory: Inventory, tasks: list[Task]) -> Roster:
+def make_roster(keys: list[bytes], inventory: HostInventory, tasks: list[Task]) -> Roster:
     """Enrol every host in every task, in cohort 0.
 
     keys    public keys, in the fleet's order

@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_records import SealedRecord, SpoolLimits
 from edge_agent.protocol.epochs import Host
-from edge_agent.protocol.participant import Participant, Rules
+from edge_agent.protocol.participant import Participant, ParticipantRules
 from edge_agent.protocol.protocol_events import (
     CommitEpochs,
     CommitSealed,
-    Committed,
     Effect,
     EpochDue,
     Event,
     Forget,
     KeysAnnounced,
+    LedgerCommitted,
     Publish,
     Published,
     Refuse,
@@ -54,7 +54,7 @@ _SPOOL_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Papers:
+class HostPapers:
     """What both parties have signed, and what a host pins: all a host is ever told.
 
     now_s   Unix seconds
@@ -126,7 +126,7 @@ class ExactHosts:
         """Take the source of a series' rows."""
         self._rows.learn(series, rows)
 
-    def take(self, papers: Papers) -> None:
+    def take(self, papers: HostPapers) -> None:
         """Open the ledger and begin to serve the tasks."""
         self._producer = self._log.producer()
         ids = [host.host_id for one in self._hosts.values() for host in one]
@@ -142,11 +142,11 @@ class ExactHosts:
         pins = Pins(frozenset({papers.leader_pk}), frozenset({papers.helper_pk}))
         most = Bounds().n_max_at_most
         bounds = Bounds(n_min_at_least=papers.n_min, n_max_at_most=max(most, 2 * papers.n_min))
-        rules = Rules(pins, bounds, DEMO_DOMAIN)
+        rules = ParticipantRules(pins, bounds, DEMO_DOMAIN)
         for span in self._spans:
             self._blocks.append(self._start(span, rules, papers))
 
-    def _start(self, span: Span, rules: Rules, papers: Papers) -> _Block:
+    def _start(self, span: Span, rules: ParticipantRules, papers: HostPapers) -> _Block:
         hosts, random = self._hosts[span.block], self._random
         participant = Participant(
             hosts,
@@ -246,7 +246,7 @@ class ExactHosts:
         for block, one in commits:
             own = tuple(ids[at : at + len(one.records)])
             at += len(own)
-            for effect in self._tell(block, Committed(one.token, own), refused):
+            for effect in self._tell(block, LedgerCommitted(one.token, own), refused):
                 if isinstance(effect, Publish):
                     leaving += zip(effect.spool_ids, effect.records, strict=True)
         return leaving

@@ -38,7 +38,7 @@ from wire.roster import Roster
 from wire.task import Task
 from wire.topics import EPOCHS, REPORTS, TOPICS
 
-from .exact_hosts import Papers
+from .exact_hosts import HostPapers
 from .stages import Laps
 
 _GROUP: Final = "leader"
@@ -47,7 +47,7 @@ _DAY_S: Final = 86_400
 _PRUNE_EVERY_S: Final = 3600
 
 
-class Parties:
+class ExactParties:
     """Both aggregators of one simulation, with throw-away identities."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Parties:
         folder: Path,
         span: tuple[int, int],
         wrap_helper: Callable[[HelperPort], HelperPort] = lambda port: port,
-    ) -> tuple[Papers, dict[str, TaskId]]:
+    ) -> tuple[HostPapers, dict[str, TaskId]]:
         """Sign everything, open both parties' states, join the log.
 
         span        Unix seconds, [first, end), for which the sealing keys are announced
@@ -117,7 +117,7 @@ class Parties:
         self._helper = wrap_helper(_Timed(runner, self.helper_laps))
         n_min = min(task.n_min for task in tasks)
         keys = self._announcements(span)
-        said = Papers(tuple(papers), roster_bytes, keys, *self.public_keys, n_min, span[0])
+        said = HostPapers(tuple(papers), roster_bytes, keys, *self.public_keys, n_min, span[0])
         return said, {series: identity for series, (identity, _) in signed.items()}
 
     def _directory(self, tasks: list[bytes], roster: bytes, now_s: int) -> Directory:

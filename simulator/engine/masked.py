@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from edge_agent.protocol.epochs import EPOCH_PERIOD_S
 from edge_agent.windows.encode import encode_rows
 from privacy.masks import derive_helper_keys, mask_into, tag_and_nonce
-from simulator.fleet.hosts import Inventory
+from simulator.fleet.hosts import HostInventory
 from simulator.fleet.state import FleetState
 from wire.ids import ReportId
 from wire.report import ReportHeader
@@ -143,7 +143,7 @@ class MaskedEngine:
 
     name = "masked"
 
-    def __init__(self, inventory: Inventory, settings: EngineSettings) -> None:
+    def __init__(self, inventory: HostInventory, settings: EngineSettings) -> None:
         parts = spans(inventory.hosts, settings.block_hosts, settings.processes)
         self._crew = Crew([partial(MaskedHosts, part, settings) for part in parts], len(parts))
         self._known: set[str] = set()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edge_agent.windows.encode import encode_rows
 from privacy.quantise import clip_rows
-from simulator.fleet.hosts import Inventory
+from simulator.fleet.hosts import HostInventory
 from simulator.fleet.state import FleetState
 from simulator.streams import philox
 from wire.task import CHECK_WORDS, SectionKind, Task
@@ -109,7 +109,7 @@ class NoiseEngine:
 
     name = "noise"
 
-    def __init__(self, inventory: Inventory, settings: EngineSettings) -> None:
+    def __init__(self, inventory: HostInventory, settings: EngineSettings) -> None:
         parts = spans(inventory.hosts, settings.block_hosts, settings.processes)
         self._settings = settings
         self._crew = Crew([partial(NoiseHosts, part, settings) for part in parts], len(parts))

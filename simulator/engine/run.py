@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from privacy.plan import Plan
+from simulator.engine.journals import Plays
 from simulator.fleet import FleetModel, FleetRows, FleetState
-from simulator.journals import Plays
 from simulator.scenario import Scenario
 from wire.catalogue import Catalogue
 from wire.task import Task
 
 from .exact import ExactEngine
-from .exact_parties import Parties
+from .exact_parties import ExactParties
 from .masked import MaskedEngine
 from .noise import NoiseEngine
 from .port import EngineSettings, RowSource, WindowOutcome
@@ -108,13 +108,13 @@ class Simulation:
     fidelity: str = field(init=False)
     model: FleetModel = field(init=False)
     tasks: list[Task] = field(init=False)
-    _parties: Parties = field(init=False)
+    _parties: ExactParties = field(init=False)
 
     def __post_init__(self) -> None:
         self.settings = replace(self.settings, seed=self.scenario.seed)
         self.fidelity = fidelity_of(self.scenario)
         self.model = FleetModel(self.scenario, self.catalogue)
-        self._parties = Parties()
+        self._parties = ExactParties()
         self.tasks = fleet_tasks(
             self.plan, self.catalogue, self.model.inventory, self.span, self._parties.public_keys
         )

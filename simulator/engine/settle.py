@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.released import Capacity
-from simulator.fleet.hosts import Inventory
+from simulator.fleet.hosts import HostInventory
 from simulator.fleet.state import FleetState
 from wire.rejection import Reason
 from wire.task import CHECK_WORDS, Task
@@ -65,7 +65,7 @@ def summed(parts: Sequence[NDArray[Number]]) -> NDArray[Number]:
     return reduce(np.add, parts)
 
 
-def capacity_of(inventory: Inventory, accepted: NDArray[np.bool_]) -> Capacity:
+def capacity_of(inventory: HostInventory, accepted: NDArray[np.bool_]) -> Capacity:
     """Count the accepted hosts' GPUs by model, as the roster has them."""
     models = inventory.gpu_model[accepted].tolist()
     gpus = inventory.gpus[accepted].tolist()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from aggregator.tasks import TaskPlan, build_task
 from privacy.calibrate import WEEK_S
 from privacy.plan import Plan, PlannedTask
-from simulator.fleet.hosts import Inventory
+from simulator.fleet.hosts import HostInventory
 from wire.catalogue import Catalogue
 from wire.rejection import Reason
 from wire.task import DEMO_DOMAIN, Task
@@ -26,7 +26,7 @@ FEW_OPERATORS: Final = 3
 def fleet_tasks(
     plan: Plan,
     catalogue: Catalogue,
-    inventory: Inventory,
+    inventory: HostInventory,
     span: tuple[int, int],
     parties: tuple[bytes, bytes],
 ) -> list[Task]:

@@ -19,12 +19,12 @@ from simulator.adversaries import (
     move_statistic,
     play_trick,
 )
-from simulator.engine.exact_parties import Parties
+from simulator.engine.exact_parties import ExactParties
 from simulator.engine.tasks import fleet_tasks
 from simulator.fleet import make_inventory
 from wire.catalogue import Catalogue
 
-from .runs import Run
+from .runs import ExperimentRun
 
 Row = dict[str, Any]
 
@@ -35,7 +35,7 @@ FAULT_SHARE: Final = 0.15
 SKEW_S: Final = 60.0
 
 
-def play_lies(run: Run, folder: Path, catalogue: Catalogue) -> Row:
+def play_lies(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> Row:
     """Let a share of a small cohort lie in every way, one after the other.
 
     point       lying
@@ -47,7 +47,7 @@ def play_lies(run: Run, folder: Path, catalogue: Catalogue) -> Row:
     return {"cohort": plan.hosts, "liars": liars, "lies": found, "fidelity": "exact"}
 
 
-def play_faults(run: Run, folder: Path, catalogue: Catalogue) -> Row:
+def play_faults(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> Row:
     """Let every fault of the network strike, and the Leader try every trick.
 
     options     share: of the reports, hosts or windows that a fault strikes, 0.15
@@ -71,7 +71,7 @@ def play_faults(run: Run, folder: Path, catalogue: Catalogue) -> Row:
     }
 
 
-def play_guess(run: Run, folder: Path, catalogue: Catalogue) -> Row:
+def play_guess(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> Row:
     """Let an attacker guess what one host did, a few thousand times over.
 
     options     trials, 4000; applications it chooses among, 25
@@ -81,7 +81,7 @@ def play_guess(run: Run, folder: Path, catalogue: Catalogue) -> Row:
     scenario = run.scenario
     inventory = make_inventory(scenario, catalogue)
     span = (scenario.start_s, scenario.end_s)
-    tasks = fleet_tasks(run.plan, catalogue, inventory, span, Parties().public_keys)
+    tasks = fleet_tasks(run.plan, catalogue, inventory, span, ExactParties().public_keys)
     guesses = [
         guess_working(tasks, trials),
         guess_working(tasks, trials, windows=1),
@@ -107,7 +107,7 @@ def play_guess(run: Run, folder: Path, catalogue: Catalogue) -> Row:
     }
 
 
-def _cohort(run: Run) -> CohortPlan:
+def _cohort(run: ExperimentRun) -> CohortPlan:
     return CohortPlan(
         hosts=min(run.scenario.hosts, MOST_HOSTS),
         epsilon_millionths=run.plan.epsilon_millionths,

@@ -31,7 +31,7 @@ class ExperimentError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ExperimentPart:
     """One sweep: every combination of its axes' values, each with every seed.
 
     title       of its figure; chapter: under which heading; note: a sentence of the author's own
@@ -78,7 +78,7 @@ class Experiment:
     name: str
     title: str
     about: str
-    parts: tuple[Part, ...]
+    parts: tuple[ExperimentPart, ...]
     publish: bool = False
 
 
@@ -127,14 +127,16 @@ def parse(content: Mapping[str, Any], kinds: Iterable[str], figures: Iterable[st
     return Experiment(name, title, _text(content, "about", "", ""), parts, publish)
 
 
-def _part(content: Any, where: str, kinds: tuple[str, ...], figures: tuple[str, ...]) -> Part:
+def _part(
+    content: Any, where: str, kinds: tuple[str, ...], figures: tuple[str, ...]
+) -> ExperimentPart:
     _known(content, _PART, where)
     axes = content.get("axes", {})
     _known(axes, set(AXES), f"{where}, axes")
     options = content.get("options", {})
     if not isinstance(options, Mapping):
         raise ExperimentError(f"{where}, options: expected a table, got {options!r:.80}")
-    return Part(
+    return ExperimentPart(
         name=_name(content.get("name"), f"{where}, name"),
         title=_text(content, "title", where, ""),
         chapter=_text(content, "chapter", where, ""),

@@ -10,12 +10,12 @@ from typing import Any, Final
 from wire.catalogue import Catalogue
 
 from .attacks import play_faults, play_guess, play_lies
-from .runs import Run
+from .runs import ExperimentRun
 from .studies import play_attribution, play_seen
 from .windows import play_windows
 
 Row = dict[str, Any]
-Kind = Callable[[Run, Path, Catalogue], Row]
+Kind = Callable[[ExperimentRun, Path, Catalogue], Row]
 
 KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
     {

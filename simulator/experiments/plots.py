@@ -14,11 +14,11 @@ from typing import Final
 from matplotlib import pyplot as plt
 
 from .figures import attribution, cost, dropout, error, faults, guess, lies, mix, seen
-from .figures.frame import STYLE, Drawn, Rows
+from .figures.frame import STYLE, DrawnFigure, Rows
 
 
 @dataclass(frozen=True, slots=True)
-class Pictures:
+class PlotFolder:
     """A drawn figure as files: SVG text and PNG bytes."""
 
     svg: str
@@ -26,7 +26,7 @@ class Pictures:
     sentence: str
 
 
-def draw(figure: str, rows: Rows) -> Pictures | None:
+def draw(figure: str, rows: Rows) -> PlotFolder | None:
     """Draw one figure by name; None where no row has anything to show."""
     with plt.rc_context(STYLE):
         made = FIGURES[figure](rows)
@@ -37,10 +37,10 @@ def draw(figure: str, rows: Rows) -> Pictures | None:
         made.figure.savefig(png, format="png", dpi=130, facecolor="white")
         plt.close(made.figure)
     text = svg.getvalue()
-    return Pictures(text[text.index("<svg") :], png.getvalue(), made.sentence)
+    return PlotFolder(text[text.index("<svg") :], png.getvalue(), made.sentence)
 
 
-FIGURES: Final[Mapping[str, Callable[[Rows], Drawn | None]]] = MappingProxyType(
+FIGURES: Final[Mapping[str, Callable[[Rows], DrawnFigure | None]]] = MappingProxyType(
     {
         "error": error.draw,
         "cost": cost.draw,

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from .figures.frame import Row, points, swept
-from .file import Experiment, Part
-from .plots import OF_KIND, Pictures, draw
+from .file import Experiment, ExperimentPart
+from .plots import OF_KIND, PlotFolder, draw
 
 CSS: Final = Path(__file__).with_name("report.css")
 MOST_TABLE_ROWS: Final = 60
@@ -24,26 +24,26 @@ _HIDDEN: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ReportedPart:
     """One part with its rows and what was drawn of them."""
 
-    part: Part
+    part: ExperimentPart
     rows: Sequence[Row]
-    pictures: Pictures | None
+    pictures: PlotFolder | None
 
 
-def show(experiment: Experiment, rows: Sequence[Row]) -> list[Shown]:
+def show(experiment: Experiment, rows: Sequence[Row]) -> list[ReportedPart]:
     """Draw every part of which a run is finished."""
     found = []
     for part in experiment.parts:
         own = [row for row in rows if row["part"] == part.name]
         if own:
             pictures = draw(part.figure or OF_KIND[part.kind], own)
-            found.append(Shown(part, own, pictures))
+            found.append(ReportedPart(part, own, pictures))
     return found
 
 
-def write_figures(shown: Sequence[Shown], folder: Path) -> list[Path]:
+def write_figures(shown: Sequence[ReportedPart], folder: Path) -> list[Path]:
     """Write each figure as PART.svg and PART.png."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
@@ -57,13 +57,15 @@ def write_figures(shown: Sequence[Shown], folder: Path) -> list[Path]:
     return paths
 
 
-def report_html(experiment: Experiment, shown: Sequence[Shown], command: str, runs: int) -> str:
+def report_html(
+    experiment: Experiment, shown: Sequence[ReportedPart], command: str, runs: int
+) -> str:
     """Write the report.
 
     command     that makes all of it; one figure's is that with `--part NAME`
     runs        that the experiment asks for; fewer may be finished
     """
-    chapters: dict[str, list[Shown]] = {}
+    chapters: dict[str, list[ReportedPart]] = {}
     for one in shown:
         chapters.setdefault(one.part.chapter or "Results", []).append(one)
     finished = sum(len(one.rows) for one in shown)
@@ -106,13 +108,13 @@ def _anchor(name: str) -> str:
     return "".join(letter if letter.isalnum() else "-" for letter in name.lower())
 
 
-def _chapter(name: str, parts: Sequence[Shown], command: str) -> str:
+def _chapter(name: str, parts: Sequence[ReportedPart], command: str) -> str:
     figures = "".join(_figure(one, command) for one in parts)
     head = f'<h2 id="{_anchor(name)}">{escape(name)}</h2>'
     return f'<section>{head}<div class="figures">{figures}</div></section>\n'
 
 
-def _figure(one: Shown, command: str) -> str:
+def _figure(one: ReportedPart, command: str) -> str:
     part = one.part
     wide = ' class="wide"' if part.kind == "seen" else ""
     plate, sentence = "", "No run of it released anything that could be drawn."
@@ -198,7 +200,7 @@ def _cell(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _tiles(shown: Sequence[Shown]) -> str:
+def _tiles(shown: Sequence[ReportedPart]) -> str:
     tiles = [
         tile for one in shown for tile in (_tile(one),) if tile is not None
     ]  # fmt: skip
@@ -209,7 +211,7 @@ def _tiles(shown: Sequence[Shown]) -> str:
     return f'<div class="tiles">{cards}</div>\n' if cards else ""
 
 
-def _tile(one: Shown) -> tuple[str, str] | None:
+def _tile(one: ReportedPart) -> tuple[str, str] | None:
     """Give a part's number in large type, and what it is."""
     rows, part = one.rows, one.part
     if one.pictures is None:

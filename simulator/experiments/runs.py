@@ -13,14 +13,14 @@ from simulator.scenario import Scenario
 from wire.catalogue import Catalogue
 
 from .axes import turned
-from .file import Experiment, Part
+from .file import Experiment, ExperimentPart
 
 ROW_FORMAT: Final = 1
 """Raised when the columns of a row change their meaning: older rows are then played again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ExperimentRun:
     """One point of one part.
 
     point   axis -> value
@@ -76,7 +76,7 @@ Plans = Callable[[str], Plan]
 
 def runs_of(
     experiment: Experiment, scenarios: Scenarios, plans: Plans, catalogue: Catalogue
-) -> Iterator[Run]:
+) -> Iterator[ExperimentRun]:
     """Give every run, part by part.
 
     scenarios, plans    load by name or path
@@ -90,12 +90,12 @@ def runs_of(
             for more in range(part.seeds):
                 seeded = base.with_(seed=base.seed + more)
                 scenario, turned_plan = turned((seeded, plan), point, catalogue)
-                yield Run(
+                yield ExperimentRun(
                     part.name, part.kind, part.section, point, scenario, turned_plan, part.options
                 )
 
 
-def _based(part: Part, scenario: Scenario) -> Scenario:
+def _based(part: ExperimentPart, scenario: Scenario) -> Scenario:
     # A run travels to another process, which a read-only view of a table does not survive.
     shares = dict(scenario.applications.shares)
     changes: dict[str, Any] = {

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.applications import Application, load_applications
-from simulator.engine.exact_parties import Parties
+from simulator.engine.exact_parties import ExactParties
 from simulator.engine.tasks import fleet_tasks
 from simulator.fleet import FleetModel
 from simulator.outcome.attribution import attribute_released
@@ -16,14 +16,14 @@ from simulator.outcome.runs import DAY_S, live_days
 from simulator.outcome.seen import Design, Sampling, seen_curve
 from wire.catalogue import Catalogue
 
-from .runs import Run
+from .runs import ExperimentRun
 
 Row = dict[str, Any]
 
 FULL_RATE = (1.0,)
 
 
-def play_seen(run: Run, folder: Path, catalogue: Catalogue) -> Row:
+def play_seen(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> Row:
     """Let a fleet live whole days, and release them again and again at each sampling rate.
 
     options     rates: of measuring, [1.0]; draws: releases of each, 40; hosts_too: sample hosts as
@@ -36,7 +36,7 @@ def play_seen(run: Run, folder: Path, catalogue: Catalogue) -> Row:
     scenario = run.scenario.with_(duration_s=days * DAY_S)
     model = FleetModel(scenario, catalogue)
     span = (scenario.start_s, scenario.end_s)
-    tasks = fleet_tasks(run.plan, catalogue, model.inventory, span, Parties().public_keys)
+    tasks = fleet_tasks(run.plan, catalogue, model.inventory, span, ExactParties().public_keys)
     lived = list(live_days(model, catalogue, days))
     longest = max(days, int(options.get("longest_days", days)))
     played = [lived[day % days] for day in range(longest)]
@@ -70,7 +70,7 @@ def play_seen(run: Run, folder: Path, catalogue: Catalogue) -> Row:
     }
 
 
-def play_attribution(run: Run, folder: Path, catalogue: Catalogue) -> Row:
+def play_attribution(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> Row:
     """Classify one job of each application of a mix, and release the shares with noise.
 
     point       candidates (tables taught, recordings first), job_gpus, unknown (share of the mix

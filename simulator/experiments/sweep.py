@@ -23,7 +23,7 @@ from privacy.errors import ParameterError
 from wire.catalogue import Catalogue
 
 from .kinds import KINDS
-from .runs import Run
+from .runs import ExperimentRun
 
 ROWS: Final = "rows"
 WORK: Final = "work"
@@ -40,12 +40,12 @@ class SweepFailed(RuntimeError):
 class Finished:
     """One run and its row; `kept` where it was finished by an earlier call."""
 
-    run: Run
+    run: ExperimentRun
     row: dict[str, Any]
     kept: bool
 
 
-def sweep(runs: Sequence[Run], folder: Path, processes: int = 1) -> Iterator[Finished]:
+def sweep(runs: Sequence[ExperimentRun], folder: Path, processes: int = 1) -> Iterator[Finished]:
     """Play what is not finished yet, and give each row as it comes, finished ones first.
 
     processes   at most so many at once, each with one run and one core's worth of work
@@ -66,14 +66,14 @@ def sweep(runs: Sequence[Run], folder: Path, processes: int = 1) -> Iterator[Fin
         yield Finished(run, row, kept=False)
 
 
-def forget(runs: Iterable[Run], folder: Path) -> None:
+def forget(runs: Iterable[ExperimentRun], folder: Path) -> None:
     """Drop what is kept of these runs."""
     for run in runs:
         _path(folder, run).unlink(missing_ok=True)
         shutil.rmtree(folder / WORK / run.key, ignore_errors=True)
 
 
-def read_rows(runs: Iterable[Run], folder: Path) -> list[dict[str, Any]]:
+def read_rows(runs: Iterable[ExperimentRun], folder: Path) -> list[dict[str, Any]]:
     """Give the rows of the runs that are finished, in the runs' order, by the part that asked."""
     found = []
     for run in runs:
@@ -90,7 +90,7 @@ def write_table(rows: Sequence[dict[str, Any]], path: Path) -> None:
     _write(pa.table(columns), path)
 
 
-def play_one(run: Run, folder: Path) -> dict[str, Any]:
+def play_one(run: ExperimentRun, folder: Path) -> dict[str, Any]:
     """Play one run in this process; a refused combination is a row that says why."""
     work = folder / WORK / run.key
     work.mkdir(parents=True, exist_ok=True)
@@ -103,22 +103,22 @@ def play_one(run: Run, folder: Path) -> dict[str, Any]:
 
 
 def _here(
-    todo: Sequence[Run], folder: Path, processes: int
-) -> Iterator[tuple[Run, dict[str, Any]]]:
+    todo: Sequence[ExperimentRun], folder: Path, processes: int
+) -> Iterator[tuple[ExperimentRun, dict[str, Any]]]:
     del processes
     for run in todo:
         yield run, play_one(run, folder)
 
 
 def _there(
-    todo: Sequence[Run], folder: Path, processes: int
-) -> Iterator[tuple[Run, dict[str, Any]]]:
+    todo: Sequence[ExperimentRun], folder: Path, processes: int
+) -> Iterator[tuple[ExperimentRun, dict[str, Any]]]:
     """Play in processes of their own, each with one run at a time."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOAD)
     workers = min(processes, max(1, len(todo)))
     with ProcessPoolExecutor(workers, context, max_tasks_per_child=_RUNS_EACH) as pool:
-        waiting: dict[Future[dict[str, Any]], Run] = {}
+        waiting: dict[Future[dict[str, Any]], ExperimentRun] = {}
         queue, failed = list(reversed(todo)), ""
         try:
             while waiting or queue:
@@ -144,11 +144,11 @@ def _there(
             raise
 
 
-def _path(folder: Path, run: Run) -> Path:
+def _path(folder: Path, run: ExperimentRun) -> Path:
     return folder / ROWS / f"{run.key}.parquet"
 
 
-def _find(folder: Path, run: Run) -> dict[str, Any] | None:
+def _find(folder: Path, run: ExperimentRun) -> dict[str, Any] | None:
     try:
         (row,) = pq.read_table(_path(folder, run)).to_pylist()
     except (OSError, ValueError):  # pyarrow's own errors are ValueErrors
@@ -156,7 +156,7 @@ def _find(folder: Path, run: Run) -> dict[str, Any] | None:
     return dict(row)
 
 
-def _keep(folder: Path, run: Run, row: dict[str, Any]) -> None:
+def _keep(folder: Path, run: ExperimentRun, row: dict[str, Any]) -> None:
     _write(pa.Table.from_pylist([row]), _path(folder, run))
     shutil.rmtree(folder / WORK / run.key, ignore_errors=True)
 

@@ -14,13 +14,13 @@ from wire.bounds import Scheme
 from wire.catalogue import Catalogue
 from wire.report import report_length
 
-from .runs import Run
+from .runs import ExperimentRun
 from .scores import DAY_S, Scores, SectionMean
 
 Row = dict[str, Any]
 
 
-def play_windows(run: Run, folder: Path, catalogue: Catalogue) -> Row:
+def play_windows(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> Row:
     """Play every window of a run in this process; a run that was cut off goes on in `folder`.
 
     The noise is seeded, so that the row repeats; its distribution is the production one.

@@ -13,7 +13,7 @@ from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_records import SpoolLimits
 from edge_agent.protocol.epochs import Host
 from edge_agent.protocol.participant import Participant
-from edge_agent.protocol.participant_rules import Rules
+from edge_agent.protocol.participant_rules import ParticipantRules
 from edge_agent.protocol.task_check import Bounds, Pins
 from edge_agent.shell import AgentShell
 from privacy.noise_opendp import OpenDpSampler
@@ -92,7 +92,7 @@ class ExportedFleet:
             # use, would take minutes of every window of ten thousand hosts.
             OpenDpSampler() if len(hosts) <= 50 else TableSampler(os.urandom),
             os.urandom,
-            Rules(settings.pins, settings.bounds, settings.domain, None, catalogue),
+            ParticipantRules(settings.pins, settings.bounds, settings.domain, None, catalogue),
         )
         transport = open_transport(settings.transport, Side.AGGREGATOR)
         self.shell = AgentShell(

@@ -14,7 +14,7 @@ from typing import Final
 from edge_agent.joining import gpu_counts, join_request
 from edge_agent.protocol.epochs import Host
 from privacy.signing import SigningKey
-from simulator.fleet.hosts import Inventory
+from simulator.fleet.hosts import HostInventory
 from wire.catalogue import Catalogue
 from wire.ids import host_id
 
@@ -33,7 +33,7 @@ class IdentitiesError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Enrolment:
+class EnrolmentFiles:
     """What a Leader's operator needs.
 
     tokens_file     [[token]] lines for the plans file
@@ -47,8 +47,8 @@ class Enrolment:
 
 
 def make_identities(
-    folder: Path, inventory: Inventory, catalogue: Catalogue, plan: str
-) -> Enrolment:
+    folder: Path, inventory: HostInventory, catalogue: Catalogue, plan: str
+) -> EnrolmentFiles:
     """Make a key, a token and a join request for every host of a fleet.
 
     folder      is made, 0700; the keys in it are throw-away ones, and 0600 all the same
@@ -84,7 +84,9 @@ def make_identities(
     tokens_file = folder / TOKENS_FILE
     tokens_file.write_text("\n".join(tokens))
     _write_private(folder / KEYS_FILE, b"".join(seeds))
-    return Enrolment(inventory.hosts, len(set(inventory.operator.tolist())), tokens_file, joins)
+    return EnrolmentFiles(
+        inventory.hosts, len(set(inventory.operator.tolist())), tokens_file, joins
+    )
 
 
 def load_identities(folder: Path) -> list[Host]:

@@ -5,7 +5,7 @@ Rare events wait in an event queue, what happens everywhere at once is an array 
 repeats bit for bit from the scenario's seed. Numbers and their sources: docs/simulator-model.md.
 """
 
-from .hosts import Inventory, make_inventory
+from .hosts import HostInventory, make_inventory
 from .model import FleetModel
 from .rows import FleetRows, block_rng
 from .state import IDLE, FleetState
@@ -15,7 +15,7 @@ __all__ = [
     "FleetModel",
     "FleetRows",
     "FleetState",
-    "Inventory",
+    "HostInventory",
     "block_rng",
     "make_inventory",
 ]

@@ -11,7 +11,7 @@ from privacy.published_rates import LLAMA3_DAYS, LLAMA3_HOSTS, LLAMA3_INTERRUPTI
 from simulator.scenario import Faults
 from wire.catalogue import Catalogue, Section
 
-from .hosts import Inventory
+from .hosts import HostInventory
 
 Floats = NDArray[np.float64]
 
@@ -76,7 +76,7 @@ def draw_causes(count: int, rng: np.random.Generator) -> NDArray[np.int64]:
     return rng.choice(len(CAUSE_COUNTS), size=count, p=CAUSE_COUNTS / CAUSE_COUNTS.sum())
 
 
-def fault_rates(faults: Faults, inventory: Inventory) -> Floats:
+def fault_rates(faults: Faults, inventory: HostInventory) -> Floats:
     """Return float[hosts]: faults per second."""
     healthy = faults.per_1000_node_days / 1000
     daily = np.where(inventory.lemon, faults.lemon_faults_per_day, healthy)

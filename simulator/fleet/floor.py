@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from .hosts import Inventory
+from .hosts import HostInventory
 from .log import HostLog
 from .state import IDLE
 
@@ -26,7 +26,7 @@ class Floor:
     runs            what ran where, by place, once it has ended
     """
 
-    def __init__(self, inventory: Inventory, places: Hosts) -> None:
+    def __init__(self, inventory: HostInventory, places: Hosts) -> None:
         hosts = inventory.hosts
         self.inventory, self.places = inventory, places
         self.application = np.full(hosts, IDLE, dtype=np.int16)

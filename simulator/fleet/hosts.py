@@ -21,7 +21,7 @@ LINK_GBIT: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Inventory:
+class HostInventory:
     """What a fleet consists of; it does not change.
 
     operator    int16[hosts], index of the operator; each operator's hosts lie together
@@ -50,7 +50,7 @@ class Inventory:
         return int(self.gpus.sum(dtype=np.int64))
 
 
-def make_inventory(scenario: Scenario, catalogue: Catalogue) -> Inventory:
+def make_inventory(scenario: Scenario, catalogue: Catalogue) -> HostInventory:
     """Lay out a scenario's hosts: operators and shapes by their shares, exactly to one host.
 
     Raises  ScenarioError for a GPU model that the catalogue does not have
@@ -68,7 +68,7 @@ def make_inventory(scenario: Scenario, catalogue: Catalogue) -> Inventory:
     model = np.array([models.index(shape.gpu_model) for shape in scenario.shapes])
     gpus = np.array([shape.gpus for shape in scenario.shapes])
     lemon = rng.random(hosts) < scenario.faults.lemon_share
-    return Inventory(
+    return HostInventory(
         operator.astype(np.int16),
         model[kind].astype(np.int8),
         gpus[kind].astype(np.int8),

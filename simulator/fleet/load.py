@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.scenario import Load
+from simulator.scenario import FleetLoad
 
 Floats = NDArray[np.float64]
 
@@ -49,7 +49,7 @@ def slow_kind(hosts: int, gpus: float) -> SlowKind:
     return COMMUNICATION if hosts > 1 else COMPUTE
 
 
-def busy_target(load: Load, at_s: float) -> float:
+def busy_target(load: FleetLoad, at_s: float) -> float:
     """Share of GPUs that jobs should hold at a time (Unix seconds); its weekly mean is busy_share.
 
     Where a peak would pass 98 %, it is cut off, and the mean is below.

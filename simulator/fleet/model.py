@@ -15,10 +15,10 @@ from wire.catalogue import Catalogue
 from .events import RareEvents
 from .faults import incident_rates
 from .floor import Floor
-from .hosts import Inventory, make_inventory
+from .hosts import HostInventory, make_inventory
 from .load import overlap_share
 from .log import gather_bits
-from .queue import Batch, make_groups
+from .queue import PlacementBatch, make_groups
 from .scheduler import Scheduler
 from .state import IDLE, SEEN_WORDS, FleetState
 
@@ -41,7 +41,7 @@ class FleetModel:
         Raises  ScenarioError for names that the catalogue or the tables do not have
         """
         self.scenario, self._catalogue, self._keep_s = scenario, catalogue, keep_s
-        self.inventory: Inventory = make_inventory(scenario, catalogue)
+        self.inventory: HostInventory = make_inventory(scenario, catalogue)
         self.groups = make_groups(scenario, catalogue)
         self.applications = self.groups.applications
         cells = catalogue.section("applications_seen").cells
@@ -64,7 +64,7 @@ class FleetModel:
         return self._rare.counts + self._scheduler.counts
 
     @property
-    def started(self) -> tuple[Batch, ...]:
+    def started(self) -> tuple[PlacementBatch, ...]:
         """Jobs that were started of late, in order; without those of the first fill."""
         return tuple(self._scheduler.started)
 

@@ -22,7 +22,7 @@ ALONE_SHARE: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class PlacementBatch:
     """Placements: a job over one or more hosts, or a small job and its siblings on one.
 
     gpus        float[n], of the whole placement
@@ -38,10 +38,10 @@ class Batch:
     seconds: Floats
     group: Places
 
-    def part(self, first: int, last: int) -> Batch:
+    def part(self, first: int, last: int) -> PlacementBatch:
         """Placements first .. last - 1."""
         part = slice(first, last)
-        return Batch(
+        return PlacementBatch(
             self.gpus[part], self.jobs[part], self.size[part], self.seconds[part], self.group[part]
         )
 
@@ -116,7 +116,7 @@ class JobQueue:
 
     def draw(
         self, count: int, hours: float, rng: np.random.Generator, *, running: bool = False
-    ) -> Batch:
+    ) -> PlacementBatch:
         """Draw so many placements.
 
         hours       since the start: the mix may change with time
@@ -128,7 +128,7 @@ class JobQueue:
         jobs = np.where(alone, 1, self._siblings[place]).astype(np.int64)
         draw = self._durations.sample_rest if running else self._durations.sample
         chances = self._groups.chances(self._crowd, hours)
-        return Batch(
+        return PlacementBatch(
             gpus=self._sizes[place] * jobs,
             jobs=jobs,
             size=self._sizes[place],

@@ -14,7 +14,7 @@ from simulator.scenario import Scenario
 from .events import RareEvents, WideJob
 from .floor import Floor
 from .load import busy_target, slow_kind
-from .queue import Batch, Groups, JobQueue, member_of
+from .queue import Groups, JobQueue, PlacementBatch, member_of
 
 Hosts = NDArray[np.int64]
 
@@ -44,10 +44,10 @@ class Scheduler:
             JobQueue(scenario, groups, whole, max(_LARGEST_PART * (hi - lo) * whole, whole))
             for (lo, hi), whole in zip(self._spans, self._whole, strict=True)
         ]
-        self._waiting: list[Batch | None] = [None] * count
+        self._waiting: list[PlacementBatch | None] = [None] * count
         self._numbers = 0
         self.counts: Counter[str] = Counter()
-        self.started: deque[Batch] = deque(maxlen=_KEPT_BATCHES)
+        self.started: deque[PlacementBatch] = deque(maxlen=_KEPT_BATCHES)
 
     def fill(self, rng: np.random.Generator) -> None:
         """Fill the fleet at its start with jobs that began before it."""
@@ -108,8 +108,8 @@ class Scheduler:
         return sum(job.gpus * (1 - len(job.hosts) / job.wanted) for job in growing)
 
     def _start_wides(
-        self, batch: Batch, needed: Hosts, free: Hosts, now_s: float, rng: np.random.Generator,
-        running: bool,
+        self, batch: PlacementBatch, needed: Hosts, free: Hosts, now_s: float,
+        rng: np.random.Generator, running: bool,
     ) -> Hosts:  # fmt: skip
         """Start the jobs of a batch that need several hosts; return the hosts that are left."""
         for wide in np.flatnonzero(needed > 1):
@@ -123,7 +123,12 @@ class Scheduler:
         return free
 
     def _start_small(
-        self, hosts: Hosts, batch: Batch, small: Hosts, now_s: float, rng: np.random.Generator
+        self,
+        hosts: Hosts,
+        batch: PlacementBatch,
+        small: Hosts,
+        now_s: float,
+        rng: np.random.Generator,
     ) -> None:
         floor, count = self._floor, len(hosts)
         numbers = self._numbers + np.arange(count)

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from .hosts import Inventory
+from .hosts import HostInventory
 
 IDLE: Final = -1
 """Application and job of a host that runs none."""
@@ -35,7 +35,7 @@ class FleetState:
 
     start_s: int
     window_s: int
-    inventory: Inventory
+    inventory: HostInventory
     application: NDArray[np.int16]
     job: NDArray[np.int32]
     busy: NDArray[np.float32]

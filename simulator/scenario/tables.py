@@ -44,7 +44,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class FleetLoad:
     """How busy the fleet is.
 
     busy_share          GPUs that a job holds, of all GPUs of hosts in service, mean of a week
@@ -207,7 +207,7 @@ class Scenario:
     fidelity: str = one_of("auto", "auto", "exact", "masked", "noise")
     operators: tuple[float, ...] = (4.0, 3.0, 2.0, 1.0)
     shapes: tuple[Shape, ...] = (Shape(gpu_model="H100"),)
-    load: Load = Load()
+    load: FleetLoad = FleetLoad()
     jobs: Jobs = Jobs()
     applications: Applications = Applications()
     faults: Faults = Faults()

@@ -14,7 +14,7 @@ import pytest
 from diagnosis.detect.findings import Cause, Diagnosis
 from diagnosis.detect.trail import Series
 from diagnosis.detect.weekly import WeeklyIncidents
-from simulator.journals import Journal, load_journals
+from simulator.engine.journals import PlayedJournal, load_journals
 from tests.causes.causes_kit import CLASSES
 from tests.causes.test_causes_end_to_end import (
     HOSTS,
@@ -32,12 +32,12 @@ LEAST_CAUSES = 9
 """Injected causes that their agents named."""
 
 
-def injected(journal: Journal) -> Cause:
+def injected(journal: PlayedJournal) -> Cause:
     """The cause that the bench made while the agent wrote."""
     return Cause(journal.name.split(".")[0])
 
 
-def counted(journal: Journal) -> set[Cause]:
+def counted(journal: PlayedJournal) -> set[Cause]:
     """What that agent's week came to."""
     weekly, found = WeeklyIncidents(), []
     for line in journal.lines:
@@ -47,7 +47,7 @@ def counted(journal: Journal) -> set[Cause]:
 
 
 @pytest.fixture(scope="module")
-def journals() -> tuple[Journal, ...]:
+def journals() -> tuple[PlayedJournal, ...]:
     """What the agents wrote, whole."""
     found = load_journals(JOURNALS)
     assert not any(one.damaged for one in found)
@@ -55,7 +55,7 @@ def journals() -> tuple[Journal, ...]:
 
 
 def test_agents_count_one_incident_for_what_struck_them_with_its_evidence(
-    journals: tuple[Journal, ...],
+    journals: tuple[PlayedJournal, ...],
 ) -> None:
     right = {injected(one) for one in journals if injected(one) in counted(one)}
     assert len(right) >= LEAST_CAUSES
@@ -67,7 +67,7 @@ def test_agents_count_one_incident_for_what_struck_them_with_its_evidence(
 
 
 def test_faults_that_live_agents_met_are_found_again_in_the_released_table(
-    journals: tuple[Journal, ...],
+    journals: tuple[PlayedJournal, ...],
 ) -> None:
     fleet = weekly_fleet(weeks=1)
     each = hosts_each(fleet)

@@ -25,9 +25,9 @@ from pointillist.cli import main
 from pointillist.plan_file import default_plan
 from pointillist.simulate.setup import PLANS
 from privacy.plan import Plan
+from simulator.engine.journals import JournalError, JournalRows, PlayedJournal, cast, load_journals
 from simulator.engine.port import WindowOutcome
 from simulator.fleet import FleetRows
-from simulator.journals import Journal, JournalError, JournalRows, cast, load_journals
 from simulator.outcome import cause_table, truth_cells
 from simulator.outcome.releases import release_of
 from simulator.scenario import Dropout, Faults
@@ -70,7 +70,7 @@ def hosts_each(fleet: SmallFleet) -> int:
     return max(LEAST_HOSTS, int(np.ceil(DEVIATIONS * sigma)))
 
 
-def made_journal(cause: Cause) -> Journal:
+def made_journal(cause: Cause) -> PlayedJournal:
     """An hour of an agent that met one incident, and spikes that were none."""
     findings: list[Finding] = [
         diagnosis(cause, at_s=103, incident=False),
@@ -79,12 +79,12 @@ def made_journal(cause: Cause) -> Journal:
         diagnosis(Cause.UNKNOWN, onset_s=2_000, at_s=2_004, incident=False),
         ended(diagnosis(Cause.UNKNOWN, onset_s=2_000, at_s=2_004, incident=False), at_s=2_009),
     ]
-    return Journal.of(cause.value, [encode(one, OFFSET_NS) for one in findings])
+    return PlayedJournal.of(cause.value, [encode(one, OFFSET_NS) for one in findings])
 
 
 def play(
     fleet: SmallFleet,
-    journals: Sequence[Journal],
+    journals: Sequence[PlayedJournal],
     parts: Sequence[dict[int, int]],
     fidelity: str = "exact",
 ) -> list[WindowOutcome]:
@@ -202,7 +202,7 @@ def test_host_with_three_causes_tells_of_two(tmp_path: Path) -> None:
         encode(ended(diagnosis(cause, onset_s=1_000 * at, at_s=1_000 * at + 12)), OFFSET_NS)
         for at, cause in enumerate((Cause.DISK_IO, Cause.UNKNOWN, Cause.CPU_CONTENTION))
     ]
-    (outcome,) = play(fleet, [Journal.of("three", lines)], [{0: 900}], "masked")
+    (outcome,) = play(fleet, [PlayedJournal.of("three", lines)], [{0: 900}], "masked")
     table = stored_table(outcome)
     truth = outcome.truth.max()
     for row in table[:3]:
@@ -294,7 +294,7 @@ def test_journals_are_read_from_a_folder(tmp_path: Path) -> None:
 def test_journal_that_does_not_fit_a_fleet_is_refused() -> None:
     fleet = weekly_fleet(weeks=1)
     late = ended(diagnosis(), at_s=8 * 86_400)
-    long = Journal.of("long", [encode(diagnosis(), OFFSET_NS), encode(late, OFFSET_NS)])
+    long = PlayedJournal.of("long", [encode(diagnosis(), OFFSET_NS), encode(late, OFFSET_NS)])
     inner = FleetRows(CATALOGUE, fleet.task, fleet.model.applications)
     with pytest.raises(JournalError, match="long: expected a journal of at most 604800 s"):
         JournalRows(CATALOGUE, fleet.task, inner, (long,), {})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.journals import JournalError, load_journals
+from simulator.engine.journals import JournalError, load_journals
 
 
 def test_folder_that_is_absent_a_file_or_empty_is_told_apart(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.detect.findings import Cause, Diagnosis, SpikeBegan, SpikeEnded
-from diagnosis.detect.settings import Settings
+from diagnosis.detect.settings import DetectionSettings
 from diagnosis.frames.signals import SIGNALS
 from tests.diagnosis_kit import (
     CROWDED,
@@ -232,7 +232,7 @@ def test_subjects_are_watched_apart() -> None:
 
 
 def test_subjects_beyond_the_limit_are_left_out() -> None:
-    diagnoser = Diagnoser(Settings(subjects=2))
+    diagnoser = Diagnoser(DetectionSettings(subjects=2))
     host = Host(jobs=tuple(f"/jobs/{i}" for i in range(5)))
     run(diagnoser, host.frames(USUAL, 3))
     assert diagnoser.watched == ("/jobs/0", "/jobs/1")

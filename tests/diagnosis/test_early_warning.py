@@ -9,7 +9,7 @@ import pytest
 
 from diagnosis.detect.climb import StepClimb
 from diagnosis.detect.diagnoser import Diagnoser
-from diagnosis.detect.settings import Settings
+from diagnosis.detect.settings import DetectionSettings
 from diagnosis.frames.frame import Frame
 from tests.diagnosis_kit import CROWDED, JOB, USUAL, Host, began, ended, run, warm, warned
 
@@ -88,7 +88,7 @@ def test_warnings_are_given_again_soon_after_a_spike() -> None:
 
 
 def _climbing(steps_per_s: int, missing: int = -1) -> StepClimb:
-    climb = StepClimb(Settings())
+    climb = StepClimb(DetectionSettings())
     for second in range(15):
         if second != missing:
             took = np.full(steps_per_s, int(10e6 * 1.01**second))

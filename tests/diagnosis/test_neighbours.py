@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from diagnosis.detect.channels import Readings
-from diagnosis.detect.neighbours import Neighbours
+from diagnosis.detect.neighbours import CgroupNeighbours
 from diagnosis.frames.frame import Frame
 
 S = 1_000_000_000
@@ -17,12 +17,12 @@ def readings(second: int, **cpu: float) -> Readings:
     return Readings.of(Frame(second * S, S, {}, NO_BINS, {}, cgroups, {}))
 
 
-def grown(known: Neighbours, second: int, **cpu: float) -> str:
+def grown(known: CgroupNeighbours, second: int, **cpu: float) -> str:
     return known.grown(readings(second, **cpu), "/mine", "cpu_ms_per_s")
 
 
 def test_neighbour_that_grew_is_named_and_a_busy_one_is_not() -> None:
-    known = Neighbours(4, 60.0)
+    known = CgroupNeighbours(4, 60.0)
     for second in range(100):
         known.learn(readings(second, busy=900.0, quiet=10.0, mine=50.0))
     assert grown(known, 101, busy=900.0, quiet=300.0, mine=900.0) == "/quiet"
@@ -31,7 +31,7 @@ def test_neighbour_that_grew_is_named_and_a_busy_one_is_not() -> None:
 
 
 def test_usual_use_fades_in_by_a_thirtieth_whatever_comes_and_goes_beside_it() -> None:
-    known = Neighbours(4, 60.0)
+    known = CgroupNeighbours(4, 60.0)
     known.learn(readings(0, a=100.0))
     known.learn(readings(1, b=7.0, a=400.0))
     known.learn(readings(2, b=7.0))
@@ -44,7 +44,7 @@ def test_usual_use_fades_in_by_a_thirtieth_whatever_comes_and_goes_beside_it() -
 
 
 def test_neighbours_are_bounded_and_forgotten_when_idle_for_long() -> None:
-    known = Neighbours(2, 1.0)
+    known = CgroupNeighbours(2, 1.0)
     known.learn(readings(0, a=100.0, b=100.0, c=100.0))
     assert grown(known, 1, a=100.0, b=100.0, c=100.0) == "/c"  # no room to know it
     for second in range(2, 14):

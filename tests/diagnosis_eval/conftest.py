@@ -10,11 +10,11 @@ import pytest
 from diagnosis.detect.findings import Cause
 from diagnosis.frames.recording import write_recording
 from pointillist.teaching import intervals
-from pointillist.teaching.evaluation import Evaluation, evaluate
+from pointillist.teaching.evaluation import MethodEvaluation, evaluate
 from pointillist.teaching.methods.port import Prepared
 from pointillist.teaching.prepare import prepare
 from pointillist.teaching.results import Results, results_of
-from pointillist.teaching.runs import Run
+from pointillist.teaching.runs import RecordedRun
 from tests.diagnosis_runs_kit import made_up_run
 
 CAUSES = (Cause.CPU_CONTENTION, Cause.DISK_IO, Cause.MEMORY_PRESSURE)
@@ -29,7 +29,7 @@ def few_resamples() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def made_up_runs() -> Sequence[Run]:
+def made_up_runs() -> Sequence[RecordedRun]:
     """Three causes by two injectors at three intensities, an unknown fault, calm runs."""
     runs = [
         made_up_run(f"{cause}-{injector}-{level}", cause, seed, injector, level, strength=strength)
@@ -45,26 +45,26 @@ def made_up_runs() -> Sequence[Run]:
 
 
 @pytest.fixture(scope="session")
-def prepared(made_up_runs: Sequence[Run]) -> Sequence[Prepared]:
+def prepared(made_up_runs: Sequence[RecordedRun]) -> Sequence[Prepared]:
     """The same after one pass over their frames."""
     return [prepare(run) for run in made_up_runs]
 
 
 @pytest.fixture(scope="session")
-def evaluation(made_up_runs: Sequence[Run]) -> Evaluation:
+def evaluation(made_up_runs: Sequence[RecordedRun]) -> MethodEvaluation:
     """Everything, with the hand rules as what is shipped."""
     return evaluate(made_up_runs, None, lambda _: None, "none")
 
 
 @pytest.fixture(scope="session")
-def results(evaluation: Evaluation) -> Results:
+def results(evaluation: MethodEvaluation) -> Results:
     """What is written down of it."""
     return results_of(evaluation)
 
 
 @pytest.fixture(scope="session")
 def folder_of_recordings(
-    made_up_runs: Sequence[Run], tmp_path_factory: pytest.TempPathFactory
+    made_up_runs: Sequence[RecordedRun], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """The runs as a recorder leaves them."""
     folder = tmp_path_factory.mktemp("recordings")

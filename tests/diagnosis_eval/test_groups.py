@@ -13,32 +13,34 @@ from diagnosis.detect.features import FEATURE_INDEX, FEATURE_NAMES
 from diagnosis.detect.findings import Cause
 from pointillist.teaching.group_words import members_said, steps_said, strays
 from pointillist.teaching.groups import (
-    Group,
     GroupsRefused,
-    Member,
+    SpikeGroup,
+    SpikeMember,
     find_groups,
     load_groups,
     rename,
     save_groups,
 )
-from pointillist.teaching.unknowns import Spike, examples_of, kept_as_groups
+from pointillist.teaching.unknowns import UnknownSpike, examples_of, kept_as_groups
 from pointillist.teaching.vectors import filled
 
 DRAWN = np.random.default_rng(5)
 CENTRES = np.where(DRAWN.random((2, len(FEATURE_NAMES))) < 0.1, 5.0, 0.0)
 
 
-def spikes(centre: int, count: int, first: int = 0) -> list[tuple[Member, np.ndarray]]:
+def spikes(centre: int, count: int, first: int = 0) -> list[tuple[SpikeMember, np.ndarray]]:
     return [
         (
-            Member(f"run-{centre}-{first + k}", "/job", 7),
+            SpikeMember(f"run-{centre}-{first + k}", "/job", 7),
             CENTRES[centre] + DRAWN.normal(0, 0.4, len(FEATURE_NAMES)),
         )
         for k in range(count)
     ]
 
 
-def grouped(found: Sequence[tuple[Member, np.ndarray]], known: Sequence[Group] = ()) -> list[Group]:
+def grouped(
+    found: Sequence[tuple[SpikeMember, np.ndarray]], known: Sequence[SpikeGroup] = ()
+) -> list[SpikeGroup]:
     return find_groups([one for one, _ in found], [vector for _, vector in found], known)
 
 
@@ -75,7 +77,7 @@ def test_group_for_a_model_uses_its_features_alone() -> None:
 def test_named_after_a_cause_its_spikes_become_examples() -> None:
     found = grouped(spikes(0, 6))
     named = rename(found, found[0].name, "disk_io")
-    seen = [Spike(one, Cause.UNKNOWN, filled(CENTRES[0])) for one in named[0].members]
+    seen = [UnknownSpike(one, Cause.UNKNOWN, filled(CENTRES[0])) for one in named[0].members]
     assert {one.cause for one in examples_of(named, seen)} == {Cause.DISK_IO}
     assert examples_of(found, seen) == []
     assert kept_as_groups(named) == []
@@ -89,8 +91,8 @@ def test_group_is_told_in_words_by_its_farthest_signals() -> None:
     mean[FEATURE_INDEX["own.cpu_ms_per_s.r"]] = -1.0
     mean[FEATURE_INDEX["own.switches_per_s.z"]] = 1.0
     mean[FEATURE_INDEX["step.p99"]] = 2.0
-    members = tuple(Member(f"night-{k}", "/job", 7, 31.0) for k in range(8))
-    group = Group("group-1", False, mean, np.ones(len(FEATURE_NAMES)), 1.0, members)
+    members = tuple(SpikeMember(f"night-{k}", "/job", 7, 31.0) for k in range(8))
+    group = SpikeGroup("group-1", False, mean, np.ones(len(FEATURE_NAMES)), 1.0, members)
     assert [one.words for one in strays(group)] == [
         "other groups' processes wrote 8.0 times the usual to disks (63 spreads off)",
         "its threads ran 50 % of the usual on CPUs (7 spreads off)",
@@ -102,7 +104,7 @@ def test_group_is_told_in_words_by_its_farthest_signals() -> None:
 
 def test_file_keeps_when_spikes_were_and_reads_one_that_did_not(tmp_path: Path) -> None:
     path = tmp_path / "groups.json"
-    found = grouped([(Member("night", "/job", 7, 31.5), one) for _, one in spikes(0, 4)])
+    found = grouped([(SpikeMember("night", "/job", 7, 31.5), one) for _, one in spikes(0, 4)])
     save_groups(path, found)
     assert load_groups(path)[0].members[0].at_s == 31.5
     document = json.loads(path.read_text())

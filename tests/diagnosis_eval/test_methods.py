@@ -12,7 +12,7 @@ from diagnosis.detect.features import FEATURE_GROUPS
 from diagnosis.detect.findings import Cause
 from pointillist.teaching.account import Account
 from pointillist.teaching.comparison import ablation, all_methods, choose_open_set, judged_by
-from pointillist.teaching.evaluation import Evaluation
+from pointillist.teaching.evaluation import MethodEvaluation
 from pointillist.teaching.figures import accuracy, pairs_of, single
 from pointillist.teaching.methods.attribution import cause_of, ranked
 from pointillist.teaching.methods.deviations import Deviations
@@ -22,31 +22,31 @@ from pointillist.teaching.methods.port import Prepared
 from pointillist.teaching.methods.shipped import HandRules
 from pointillist.teaching.outcomes import Judged
 from pointillist.teaching.prepare import prepare
-from pointillist.teaching.runs import Run
+from pointillist.teaching.runs import RecordedRun
 from pointillist.teaching.splits import split
 
 pytestmark = pytest.mark.slow
 
 
-def judged_of(evaluation: Evaluation, name: str) -> Sequence[Judged]:
+def judged_of(evaluation: MethodEvaluation, name: str) -> Sequence[Judged]:
     return next(one.judged for one in evaluation.compared if one.name == name)
 
 
 @pytest.mark.parametrize("name", ["3-sigma", "MAD", "GMM (eACGM)", "hand rules", "forest"])
-def test_method_names_the_cause_of_clear_faults(evaluation: Evaluation, name: str) -> None:
+def test_method_names_the_cause_of_clear_faults(evaluation: MethodEvaluation, name: str) -> None:
     pairs = [pair for run in judged_of(evaluation, name) for pair in pairs_of(run)]
     known = [(truth, answer) for truth, answer in pairs if truth is not Cause.UNKNOWN]
     assert accuracy(known) >= 0.8
 
 
-def test_every_method_is_judged_by_the_same_runs(evaluation: Evaluation) -> None:
+def test_every_method_is_judged_by_the_same_runs(evaluation: MethodEvaluation) -> None:
     runs = {tuple(run.run for run in one.judged) for one in evaluation.compared}
     assert len(evaluation.compared) == len(all_methods("knn"))
     assert len(runs) == 1
     assert not set(runs.pop()) & set(evaluation.divided.train)
 
 
-def test_learned_model_calls_a_fault_nobody_taught_unknown(evaluation: Evaluation) -> None:
+def test_learned_model_calls_a_fault_nobody_taught_unknown(evaluation: MethodEvaluation) -> None:
     outcomes = single(judged_of(evaluation, "logistic"))
     strange = [one.unlike for one in outcomes if one.episode.causes == (Cause.UNKNOWN,)]
     known = [one.unlike for one in outcomes if one.episode.causes != (Cause.UNKNOWN,)]
@@ -56,7 +56,7 @@ def test_learned_model_calls_a_fault_nobody_taught_unknown(evaluation: Evaluatio
 
 @pytest.mark.parametrize("number", [0, 1, 2, 3, 4])
 def test_simple_method_says_the_same_whatever_comes_later(
-    made_up_runs: Sequence[Run], prepared: Sequence[Prepared], number: int
+    made_up_runs: Sequence[RecordedRun], prepared: Sequence[Prepared], number: int
 ) -> None:
     method = all_methods("knn")[number]
     method.fit([run for run in prepared if run.name in split(r.run.facts for r in prepared).train])
@@ -66,7 +66,7 @@ def test_simple_method_says_the_same_whatever_comes_later(
     assert words(method.account(cut), until) == words(method.account(whole), until)
 
 
-def replace_frames(run: Run, seconds: int) -> Run:
+def replace_frames(run: RecordedRun, seconds: int) -> RecordedRun:
     return replace(run, frames=run.frames[:seconds])
 
 
@@ -123,7 +123,7 @@ def test_blinded_method_says_the_same_when_it_sees_all_and_nothing_when_blind(
 
 
 def test_ablation_asks_about_each_group_of_signals_once(
-    prepared: Sequence[Prepared], made_up_runs: Sequence[Run]
+    prepared: Sequence[Prepared], made_up_runs: Sequence[RecordedRun]
 ) -> None:
     divided = split(run.facts for run in made_up_runs)
     found = ablation(lambda keep: Blinded(None, keep), prepared, divided)

@@ -10,7 +10,7 @@ from diagnosis.detect.findings import Cause
 from pointillist.teaching.account import Account, Announced, Said, Spell
 from pointillist.teaching.figures import alarm_rate, pairs_of
 from pointillist.teaching.outcomes import Judged, judge
-from pointillist.teaching.runs import Kind, Run
+from pointillist.teaching.runs import RecordedRun, RunKind
 from pointillist.teaching.truth import Episode
 from tests.diagnosis_runs_kit import NS, SUBJECT, made_up_run
 
@@ -106,13 +106,13 @@ def test_an_alarm_is_told_apart_when_the_hypervisor_took_cpu_time() -> None:
         replace(one, host={**one.host, "steal_percent": 7.0}) if at == 42 else one
         for at, one in enumerate(run.frames)
     ]
-    stolen = Run(run.facts, tuple(frames))
+    stolen = RecordedRun(run.facts, tuple(frames))
     assert [one.stolen for one in judge(stolen, (), Account((alarm,))).alarms] == [True]
 
 
 def test_alarms_of_quiet_hours_are_a_rate_and_those_of_hard_negatives_answers_too() -> None:
     quiet = made_up_run("calm", None)
-    negative = Run(replace(quiet.facts, kind=Kind.HARD_NEGATIVE), quiet.frames)
+    negative = RecordedRun(replace(quiet.facts, kind=RunKind.HARD_NEGATIVE), quiet.frames)
     alarm = Account((spell(said(44, Cause.DISK_IO), onset_s=43),))
     of_quiet, of_negative = (judge(run, (), alarm) for run in (quiet, negative))
     assert alarm_rate([of_quiet, of_negative]).alarms == 2

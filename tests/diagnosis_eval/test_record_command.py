@@ -14,7 +14,7 @@ from diagnosis.frames.recording import read_meta, read_recording
 from pointillist.cli.diagnosis_record import _spans, capture
 from pointillist.cli.output import CommandError
 from pointillist.teaching.folder import LABELS, read_run
-from pointillist.teaching.runs import Kind
+from pointillist.teaching.runs import RunKind
 from tests.diagnosis_runs_kit import made_up_run
 
 FRAMES = made_up_run("made", None).frames
@@ -62,7 +62,7 @@ def test_recording_without_a_class_is_kept_without_labels(tmp_path: Path) -> Non
 def test_recording_of_a_calm_job_counts_as_one(tmp_path: Path) -> None:
     path = tmp_path / "calm.parquet"
     recorded(path, "none", None)
-    assert read_run(path).facts.kind is Kind.FAULT_FREE
+    assert read_run(path).facts.kind is RunKind.FAULT_FREE
 
 
 @pytest.mark.usefixtures("played")

@@ -12,7 +12,7 @@ from pointillist.teaching.folder import labelled_paths, read_run
 from pointillist.teaching.methods.port import Prepared
 from pointillist.teaching.outcomes import judge
 from pointillist.teaching.prepare import prepare
-from pointillist.teaching.runs import Kind
+from pointillist.teaching.runs import RunKind
 from pointillist.teaching.splits import split
 
 pytestmark = pytest.mark.slow
@@ -31,7 +31,7 @@ def recorded() -> Sequence[Prepared]:
 
 
 def test_recorded_faults_are_felt_as_their_injectors_say(recorded: Sequence[Prepared]) -> None:
-    faults = [run for run in recorded if run.run.facts.kind is Kind.FAULT]
+    faults = [run for run in recorded if run.run.facts.kind is RunKind.FAULT]
     assert all(one.rise is not None for run in faults for one in run.episodes)
     assert any(one.impact for run in faults for one in run.episodes)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from diagnosis.detect.findings import Cause
-from pointillist.teaching.evaluation import Evaluation
+from pointillist.teaching.evaluation import MethodEvaluation
 from pointillist.teaching.incident_rates import incident_rates, write_rates
 from pointillist.teaching.outcomes import Alarm
 from pointillist.teaching.page import page
@@ -37,7 +37,7 @@ def test_results_have_each_figure_or_its_absence(results: Results) -> None:
 
 
 def test_results_count_hours_of_held_out_calm_runs_alone(
-    evaluation: Evaluation, results: Results
+    evaluation: MethodEvaluation, results: Results
 ) -> None:
     hours = next(one.value for one in results.lines if one.name.endswith("worker_hours"))
     calm = [one for one in evaluation.divided.held_out if one.startswith("calm-")]
@@ -46,7 +46,7 @@ def test_results_count_hours_of_held_out_calm_runs_alone(
 
 
 def test_alarms_of_quiet_hours_stand_in_the_confusion_and_cost_no_precision(
-    evaluation: Evaluation, results: Results
+    evaluation: MethodEvaluation, results: Results
 ) -> None:
     quiet = next(run for run in evaluation.shipped if run.quiet)
     alarm = Alarm(quiet.run, "/job", 40, Cause.DISK_IO, None, False)
@@ -60,7 +60,9 @@ def test_alarms_of_quiet_hours_stand_in_the_confusion_and_cost_no_precision(
     assert after["classes"] == before["classes"]
 
 
-def test_page_and_pictures_hold_every_method(evaluation: Evaluation, results: Results) -> None:
+def test_page_and_pictures_hold_every_method(
+    evaluation: MethodEvaluation, results: Results
+) -> None:
     lines = [
         {"name": one.name, "value": one.value, "unit": one.unit, "goal": one.goal}
         for one in results.lines
@@ -124,7 +126,7 @@ def test_goal_that_few_runs_meet_is_not_called_proven() -> None:
     }
 
 
-def test_incident_rates_count_one_fault_a_run(evaluation: Evaluation, tmp_path: Path) -> None:
+def test_incident_rates_count_one_fault_a_run(evaluation: MethodEvaluation, tmp_path: Path) -> None:
     rates = incident_rates(evaluation.shipped, "hand rules 1", "made up")
     write_rates(tmp_path / "rates.json", rates)
     told = json.loads((tmp_path / "rates.json").read_text())

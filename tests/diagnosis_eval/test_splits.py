@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from diagnosis.detect.findings import Cause
-from pointillist.teaching.runs import GROWING, Kind, Run
+from pointillist.teaching.runs import GROWING, RecordedRun, RunKind
 from pointillist.teaching.splits import HELD_OUT_WORKLOAD, Why, split
 from tests.diagnosis_runs_kit import made_up_run
 
 
-def test_split_holds_out_injector_intensity_and_the_unknown(made_up_runs: Sequence[Run]) -> None:
+def test_split_holds_out_injector_intensity_and_the_unknown(
+    made_up_runs: Sequence[RecordedRun],
+) -> None:
     found = split(run.facts for run in made_up_runs)
     assert found.held_out["disk_io-twin-high"] == {Why.INJECTOR}
     assert found.held_out["disk_io-stress-middle"] == {Why.INTENSITY}
@@ -41,7 +43,7 @@ def test_split_lets_an_injector_that_was_learned_from_teach_and_never_judge() ->
     assert found.held_out == {"unseen": {Why.INJECTOR}}
 
 
-def test_split_leaves_no_run_on_both_sides(made_up_runs: Sequence[Run]) -> None:
+def test_split_leaves_no_run_on_both_sides(made_up_runs: Sequence[RecordedRun]) -> None:
     found = split(run.facts for run in made_up_runs)
     assert not set(found.train) & set(found.held_out)
     assert set(found.train) | set(found.held_out) == {run.facts.name for run in made_up_runs}
@@ -59,7 +61,7 @@ def test_split_holds_out_about_two_of_three_calm_runs_and_later_ones_move_none()
 
 def test_split_holds_out_a_workload_and_overlaps() -> None:
     facts = made_up_run("elsewhere", Cause.DISK_IO, workload=HELD_OUT_WORKLOAD).facts
-    pair = replace(facts, name="pair", kind=Kind.OVERLAP, workload="step_loop")
+    pair = replace(facts, name="pair", kind=RunKind.OVERLAP, workload="step_loop")
     found = split([facts, pair])
     assert Why.WORKLOAD in found.held_out["elsewhere"]
     assert found.held_out["pair"] == {Why.OVERLAP}

@@ -11,12 +11,12 @@ import pytest
 from collectors.records.activity import StepSource
 from diagnosis.detect.findings import Cause
 from diagnosis.frames.frame import Frame, Steps, Subject
-from pointillist.teaching.runs import Fault, Kind, Run, RunRefused, facts_of
+from pointillist.teaching.runs import InjectedFault, RecordedRun, RunKind, RunRefused, facts_of
 from pointillist.teaching.truth import GATE, episodes, lasting
 from tests.diagnosis_runs_kit import NS, SUBJECT, made_up_run
 
 
-def run_with_long_steps(*at_s: float, ratio: float = 2.0) -> Run:
+def run_with_long_steps(*at_s: float, ratio: float = 2.0) -> RecordedRun:
     """Ten steps a second of 10 ms; those that end at the given seconds take `ratio` as long."""
     whole = made_up_run("steps", Cause.CPU_CONTENTION)
     frames = []
@@ -28,7 +28,7 @@ def run_with_long_steps(*at_s: float, ratio: float = 2.0) -> Run:
         steps = Steps(StepSource.UPROBE, ended.astype(np.int64), took.astype(np.int64))
         old = frame.subjects[SUBJECT]
         frames.append(replace(frame, subjects={SUBJECT: replace(old, steps=steps)}))
-    return Run(whole.facts, tuple(frames))
+    return RecordedRun(whole.facts, tuple(frames))
 
 
 def test_episode_has_no_impact_below_the_gate() -> None:
@@ -57,9 +57,9 @@ def test_two_long_steps_among_hundreds_begin_no_impact() -> None:
 
 def test_overlapping_faults_are_one_episode_of_both_causes() -> None:
     run = made_up_run("pair", Cause.CPU_CONTENTION)
-    other = Fault(Cause.DISK_IO, "own", 50 * NS, 65 * NS)
-    facts = replace(run.facts, faults=(*run.facts.faults, other), kind=Kind.OVERLAP)
-    found = episodes(Run(facts, run.frames))
+    other = InjectedFault(Cause.DISK_IO, "own", 50 * NS, 65 * NS)
+    facts = replace(run.facts, faults=(*run.facts.faults, other), kind=RunKind.OVERLAP)
+    found = episodes(RecordedRun(facts, run.frames))
     assert [one.causes for one in found] == [(Cause.CPU_CONTENTION, Cause.DISK_IO)]
     assert (found[0].start_ns, found[0].end_ns) == (40 * NS, 65 * NS)
 

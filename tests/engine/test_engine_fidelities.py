@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from edge_agent.ledger.ledger import Ledger
-from pointillist.broker.local import Running
+from pointillist.broker.local import RunningBroker
 from simulator.engine.port import EngineSettings, Noise, WindowOutcome
 from simulator.engine.tampering import Tampering
 from simulator.scenario import Dropout
@@ -132,7 +132,7 @@ def test_blocks_and_processes_do_not_change_a_word(
 
 @pytest.mark.kafka
 def test_exact_through_a_broker_releases_the_same_words(
-    fleet: SmallFleet, seeded: dict[str, list[WindowOutcome]], broker: Running
+    fleet: SmallFleet, seeded: dict[str, list[WindowOutcome]], broker: RunningBroker
 ) -> None:
     settings = replace(SEEDED, kafka=KafkaSettings((broker.bootstrap,), idle_read_s=0.1))
     for one, other in zip(fleet.play("exact", settings), seeded["masked"], strict=True):

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregator.batch_rules import check_accepted
-from aggregator.directory import KnownRoster, KnownTask
+from aggregator.directory import KnownTask, VerifiedRoster
 from edge_agent.ledger.ledger import Ledger
 from privacy.calibrate import ParameterError
 from simulator.engine import randomness
@@ -24,7 +24,7 @@ from simulator.engine.exact import make_roster
 from simulator.engine.port import EngineSettings, Noise
 from simulator.engine.randomness import OsStream, summed_noise
 from simulator.engine.tasks import batch_fault
-from simulator.fleet.hosts import Inventory
+from simulator.fleet.hosts import HostInventory
 from tests.engine_kit import SEEDED, SmallFleet, plan, scenario, small_fleet
 from wire.ids import TaskId
 from wire.rejection import Reason, ReportRejected
@@ -32,7 +32,7 @@ from wire.rejection import Reason, ReportRejected
 pytestmark = pytest.mark.slow
 
 
-def inventory_of(operators: list[int]) -> Inventory:
+def inventory_of(operators: list[int]) -> HostInventory:
     """The small fleet's first hosts, in other hands."""
     whole = FLEET.model.inventory
     parts = {one.name: getattr(whole, one.name) for one in fields(whole)}
@@ -63,7 +63,7 @@ def test_batch_rules_are_those_of_the_helper(operators: list[int], spread: int) 
     """The array form against the Helper's own check, host by host."""
     operators = [min(operator, spread) for operator in operators]
     keys = [bytes([number]) * 32 for number in range(len(operators))]
-    roster = KnownRoster(make_roster(keys, inventory_of(operators), [FLEET.task]))
+    roster = VerifiedRoster(make_roster(keys, inventory_of(operators), [FLEET.task]))
     known = KnownTask(TaskId(bytes(32)), FLEET.task, FLEET.task.d, b"", 0.0)
     try:
         check_accepted(known, roster, [entry.host_id for entry in roster.roster.entries])

@@ -17,7 +17,7 @@ from simulator.experiments.file import load as load_experiment
 from simulator.experiments.kinds import KINDS
 from simulator.experiments.plots import FIGURES, draw
 from simulator.experiments.report import report_html, show
-from simulator.experiments.runs import Run, runs_of
+from simulator.experiments.runs import ExperimentRun, runs_of
 from simulator.experiments.sweep import SweepFailed, read_rows, sweep, write_table
 from simulator.scenario import load
 from wire.catalogue import Catalogue
@@ -45,7 +45,7 @@ def experiment(**part: Any) -> Experiment:
     return parse(SMALL | {"part": [SMALL["part"][0] | part]}, KINDS, FIGURES)  # type: ignore[index]
 
 
-def runs(asked: Experiment) -> list[Run]:
+def runs(asked: Experiment) -> list[ExperimentRun]:
     return list(runs_of(asked, load, lambda _: default_plan(), CATALOGUE))
 
 
@@ -145,7 +145,7 @@ def test_sweep_goes_on_after_a_run_that_was_cut_off(
     work.mkdir(parents=True)
     real = KINDS["windows"]
 
-    def cut(one: Run, folder: Path, catalogue: Catalogue) -> dict[str, Any]:
+    def cut(one: ExperimentRun, folder: Path, catalogue: Catalogue) -> dict[str, Any]:
         real(one, folder, catalogue)  # every window is in the checkpoint
         raise KeyboardInterrupt
 

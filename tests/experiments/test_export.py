@@ -14,9 +14,9 @@ from aggregator.released import ReleasedWindow
 from aggregator.tasks import TaskPlan, build_task
 from edge_agent.protocol.epochs import Host
 from edge_agent.protocol.task_check import Bounds, Pins
-from pointillist.broker.local import Running
+from pointillist.broker.local import RunningBroker
 from pointillist.simulate.export import ExportConfigError, load_export_config
-from simulator.engine.exact_parties import Parties
+from simulator.engine.exact_parties import ExactParties
 from simulator.export.fleet import ExportedFleet, ExportSettings
 from simulator.export.identities import IdentitiesError, load_identities, make_identities
 from simulator.export.windows import ExportedWindow
@@ -44,7 +44,7 @@ def small() -> Scenario:
     return shape.scaled(hosts=HOSTS)
 
 
-def task_of(parties: Parties) -> Task:
+def task_of(parties: ExactParties) -> Task:
     leader, helper = parties.public_keys
     plan = TaskPlan(
         series="minute", domain=DEMO_DOMAIN, window_s=WINDOW_S, first_window=START_S + WINDOW_S,
@@ -55,7 +55,7 @@ def task_of(parties: Parties) -> Task:
     return build_task(CATALOGUE, plan)
 
 
-def enrolled(folder: Path, parties: Parties) -> tuple[list[Host], Roster]:
+def enrolled(folder: Path, parties: ExactParties) -> tuple[list[Host], Roster]:
     """Enrol as a Leader's operator does: tokens into the plans file, requests into a roster."""
     inventory = make_inventory(small(), CATALOGUE)
     made = make_identities(folder / "fleet", inventory, CATALOGUE, "fleet")
@@ -70,7 +70,9 @@ def enrolled(folder: Path, parties: Parties) -> tuple[list[Host], Roster]:
     return load_identities(folder / "fleet"), roster
 
 
-def announce(log: Transport, parties: Parties, task: Task, roster: Roster, folder: Path) -> None:
+def announce(
+    log: Transport, parties: ExactParties, task: Task, roster: Roster, folder: Path
+) -> None:
     """Publish keys, roster and task, as a running Leader does."""
     span = (START_S, START_S + 3600)
     papers, _ = parties.start([task], roster, log, folder, span)
@@ -86,7 +88,7 @@ def announce(log: Transport, parties: Parties, task: Task, roster: Roster, folde
 class Aggregators(SteppedClock):
     """The clock of all: while hosts sleep, the parties read and release."""
 
-    def __init__(self, parties: Parties) -> None:
+    def __init__(self, parties: ExactParties) -> None:
         super().__init__(START_S)
         self.parties, self.released = parties, list[ReleasedWindow]()
 
@@ -106,7 +108,7 @@ def export(
     folder: Path, transport: TransportSettings
 ) -> tuple[Task, list[ReleasedWindow], list[ExportedWindow]]:
     """Let the fleet report for three minutes, and the parties release what came."""
-    parties, windows = Parties(), list[ExportedWindow]()
+    parties, windows = ExactParties(), list[ExportedWindow]()
     task = task_of(parties)
     hosts, roster = enrolled(folder, parties)
     leader, helper = parties.public_keys
@@ -153,7 +155,7 @@ def test_export_enrols_and_its_reports_are_released(tmp_path: Path) -> None:
 
 
 @pytest.mark.kafka
-def test_export_reports_through_a_broker(tmp_path: Path, broker: Running) -> None:
+def test_export_reports_through_a_broker(tmp_path: Path, broker: RunningBroker) -> None:
     check(*export(tmp_path, replace(plain_settings(broker), prefix=fresh_prefix())))
 
 

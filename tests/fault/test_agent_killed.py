@@ -20,7 +20,7 @@ from edge_agent.ledger.ledger_records import SealedRecord
 from edge_agent.ledger.ledger_rows import read_view
 from edge_agent.live import this_machine
 from edge_agent.local.history_read import HistoryReader
-from edge_agent.service.attendant import Attendant
+from edge_agent.service.agent_service import AgentService
 from tests.agent_live import SteppedClock, Surroundings, killing, run_until, surroundings
 from tests.agent_world import T0, epochs, open_report, reports
 from transport.port import Record
@@ -131,7 +131,7 @@ def _run_and_die_at(made: Surroundings, start_s: int, end_s: int) -> None:
     """Run as `agent run` does, with what attends it; no step more is taken than that time has."""
     clock = SteppedClock(start_s)
     shell = made.agent(clock)
-    shell.observe(Attendant(shell, made.config, clock=clock))
+    shell.observe(AgentService(shell, made.config, clock=clock))
     run_until(shell, clock, end_s)
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -24,7 +24,7 @@ from kafka.protocol.admin import AlterClientQuotasRequest
 
 from edge_agent.ledger.ledger_rows import read_view
 from edge_agent.shell import AgentShell
-from pointillist.broker.local import LocalBroker, Running
+from pointillist.broker.local import LocalBroker, RunningBroker
 from tests.agent_live import SteppedClock, run_until
 from tests.agent_world import T0
 from tests.kafka_kit import KafkaSurroundings, fresh_prefix, kafka_surroundings, plain_settings
@@ -38,7 +38,7 @@ SPOOL_RECORDS = 6
 
 
 @pytest.fixture
-def made(tmp_path: Path, broker: Running) -> KafkaSurroundings:
+def made(tmp_path: Path, broker: RunningBroker) -> KafkaSurroundings:
     settings = plain_settings(broker, fresh_prefix(), timeout_s=0.5)
     surroundings = kafka_surroundings(tmp_path, settings)
     spool = dataclasses.replace(surroundings.config.spool, max_records=SPOOL_RECORDS)
@@ -182,7 +182,7 @@ def test_broker_that_is_slow_holds_no_measurement_up_and_gets_each_report_under_
 
 
 def test_record_longer_than_the_topic_takes_is_dropped_and_counted(
-    made: KafkaSurroundings, shell: AgentShell, clock: SteppedClock, broker: Running
+    made: KafkaSurroundings, shell: AgentShell, clock: SteppedClock, broker: RunningBroker
 ) -> None:
     limit(broker, made, 300)
     run_until(shell, clock, T0 + 29)
@@ -198,7 +198,7 @@ def test_record_longer_than_the_topic_takes_is_dropped_and_counted(
     assert len(range(T0, max(found.values()) + 4, 4)) - len(found) == dropped
 
 
-def limit(broker: Running, made: KafkaSurroundings, max_bytes: int) -> None:
+def limit(broker: RunningBroker, made: KafkaSurroundings, max_bytes: int) -> None:
     """Change the longest batch that the topic of reports takes."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     entry = ConfigEntry(
@@ -212,13 +212,13 @@ def limit(broker: Running, made: KafkaSurroundings, max_bytes: int) -> None:
 
 
 @pytest.fixture
-def throttled(shell: AgentShell, broker: Running) -> Iterator[None]:
+def throttled(shell: AgentShell, broker: RunningBroker) -> Iterator[None]:
     quota(broker, 500.0)
     yield
     quota(broker, None)
 
 
-def quota(broker: Running, bytes_per_s: float | None) -> None:
+def quota(broker: RunningBroker, bytes_per_s: float | None) -> None:
     """Allow every client so many bytes a second, or any number."""
     kinds: Any = AlterClientQuotasRequest.EntryData
     entity = kinds.EntityData(entity_type="client-id", entity_name=None)
@@ -237,7 +237,7 @@ def quota(broker: Running, bytes_per_s: float | None) -> None:
 
 @pytest.mark.usefixtures("throttled")
 def test_agent_over_its_quota_spools_and_sends_each_report_under_one_id(
-    made: KafkaSurroundings, shell: AgentShell, clock: SteppedClock, broker: Running
+    made: KafkaSurroundings, shell: AgentShell, clock: SteppedClock, broker: RunningBroker
 ) -> None:
     before = shell.tally.sealed
     run_until(shell, clock, T0 + 41)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from aggregator.directory import Directory
-from aggregator.epochs import EpochBook
+from aggregator.epochs import AdmittedEpochs
 from aggregator.events import EpochsArrived, ReportsArrived, RosterSeen, StoreSuppressed, TaskSeen
 from aggregator.helper_port import (
     BatchReply,
@@ -167,14 +167,14 @@ def test_restarted_leader_opens_the_epochs_that_reports_name_and_no_others(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[bytes] = []
-    really = EpochBook._open
+    really = AdmittedEpochs._open
 
-    def noted(self: EpochBook, epoch: Epoch) -> bytes:
+    def noted(self: AdmittedEpochs, epoch: Epoch) -> bytes:
         opened.append(bytes(epoch.header.host_id))
         return really(self, epoch)
 
     fleet.send_epochs(open_epochs(fleet.world))
-    monkeypatch.setattr(EpochBook, "_open", noted)
+    monkeypatch.setattr(AdmittedEpochs, "_open", noted)
     fleet.restart_leader()
     assert (opened, len(fleet.leader.book)) == ([], 10)
     hosts = fleet.world.hosts[:9]

@@ -12,7 +12,7 @@ import pytest
 from aggregator.events import EpochsArrived, ReportsArrived
 from aggregator.log_watch import RESEND_S
 from aggregator.transcript import read_transcript, verify_transcripts
-from pointillist.broker.local import LocalBroker, Running
+from pointillist.broker.local import LocalBroker, RunningBroker
 from tests.integration.test_end_to_end_exact import RecordingSampler, sealed, truth_of
 from tests.kafka_kit import fresh_prefix, plain_settings
 from tests.protocol_kit import T0, WINDOW_S, Fleet, World, build_world, open_epochs
@@ -86,7 +86,7 @@ class KafkaFleet(Fleet):
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, broker: Running) -> Iterator[KafkaFleet]:
+def fleet(tmp_path: Path, broker: RunningBroker) -> Iterator[KafkaFleet]:
     settings = plain_settings(broker, fresh_prefix(), timeout_s=1.0)
     hosts, leader = (open_transport(settings, side) for side in (Side.AGENT, Side.AGGREGATOR))
     with hosts, leader:

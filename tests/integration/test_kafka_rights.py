@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pointillist.broker.certificates import write_certificates
-from pointillist.broker.local import Running
-from pointillist.broker.rights import Role, grant
+from pointillist.broker.local import RunningBroker
+from pointillist.broker.rights import KafkaRole, grant
 from tests.kafka_kit import SecurePort, add_users, fresh_prefix, plain_settings, unsigned_token
 from transport.kafka_settings import KafkaSettings
 from transport.opening import Side, open_transport
@@ -50,7 +50,9 @@ AWAY_S = 0.5
 
 
 @pytest.fixture(scope="module")
-def port(local_broker_running: Running, tmp_path_factory: pytest.TempPathFactory) -> SecurePort:
+def port(
+    local_broker_running: RunningBroker, tmp_path_factory: pytest.TempPathFactory
+) -> SecurePort:
     """Topics, users and rights, made by an administrator; each topic holds one record."""
     broker = local_broker_running
     made = SecurePort(broker, tmp_path_factory.mktemp("users"), fresh_prefix())
@@ -62,7 +64,7 @@ def port(local_broker_running: Running, tmp_path_factory: pytest.TempPathFactory
             log.create_topic(topic.name, topic.partitions)
             producer.send(topic.name, b"k", b"there")
         producer.close()
-    grant(admin, {role: role.value for role in Role})
+    grant(admin, {role: role.value for role in KafkaRole})
     return made
 
 

@@ -24,7 +24,7 @@ import pytest
 from pyarrow import parquet
 
 from edge_agent.local.history_read import HistoryReader
-from edge_agent.service.attendant import Attendant
+from edge_agent.service.agent_service import AgentService
 from tests.agent_live import SteppedClock, Surroundings, run_until, surroundings
 from tests.agent_world import T0
 from tests.integration.test_agent_cli import write_config
@@ -254,7 +254,7 @@ def test_a_restart_loses_at_most_the_open_window(tmp_path: Path) -> None:
     for start, end in ((T0, T0 + 18), (T0 + 21, T0 + 45)):
         clock = SteppedClock(start)
         shell = made.agent(clock)
-        shell.observe(Attendant(shell, made.config, clock=clock))
+        shell.observe(AgentService(shell, made.config, clock=clock))
         run_until(shell, clock, end)
         shell.close()
     made.run(T0 + 45, T0 + 60)  # leaves what was sealed at the end
@@ -274,10 +274,10 @@ def test_the_live_view_shows_the_report_and_its_noise_and_changes_nothing(tmp_pa
     made = surroundings(tmp_path)
     clock = SteppedClock(T0)
     shell = made.agent(clock)
-    attendant = Attendant(shell, made.config, clock=clock)
-    shell.observe(attendant)
+    service = AgentService(shell, made.config, clock=clock)
+    shell.observe(service)
     run_until(shell, clock, T0 + 6)
-    first, second = attendant.view(), attendant.view()
+    first, second = service.view(), service.view()
     assert first == second
     (report,) = first["reports"]
     assert report["series"] == "demo"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.service.doctor import Finding, Verdict, examine, source_advice
+from edge_agent.service.doctor import CheckVerdict, Finding, examine, source_advice
 from edge_agent.service.doctor_probes import kernel, probe_checks
 
 BPF, PERFMON, PTRACE, DAC = 1 << 39, 1 << 38, 1 << 19, 1 << 2
@@ -29,7 +29,7 @@ def verdicts(effective: int) -> dict[str, Finding]:
 def test_doctor_says_what_is_lost_without_each_capability(effective: int, absent: set[str]) -> None:
     found = verdicts(effective)
     named = {"counting", "containers", "batch jobs"}
-    assert {name for name in named if found[name].verdict is Verdict.ABSENT} == absent
+    assert {name for name in named if found[name].verdict is CheckVerdict.ABSENT} == absent
     assert all(found[name].do for name in absent)
     assert not any(found[name].do for name in named - absent)
 
@@ -43,7 +43,7 @@ def test_doctor_names_the_capability_that_is_missing() -> None:
 
 def test_doctor_says_what_an_older_kernel_needs() -> None:
     old = kernel("6.1.0-44-amd64")
-    assert old.verdict is Verdict.ABSENT
+    assert old.verdict is CheckVerdict.ABSENT
     assert old.found.startswith("expected Linux 6.6 or later (uprobe_multi), this is 6.1.0-44")
     assert "6.6" in (old.do or "")
     assert source_advice("probes", f"GPU calls: {old.found}") == old.do
@@ -54,5 +54,5 @@ def test_doctor_notices_a_pid_namespace(tmp_path: Path) -> None:
     namespace.parent.mkdir(parents=True)
     namespace.touch()
     found = {one.name: one for one in examine(probe_checks(tmp_path, 0))}["process ids"]
-    assert found.verdict is Verdict.ABSENT
+    assert found.verdict is CheckVerdict.ABSENT
     assert "hostPID" in (found.do or "")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from collectors.records.gpu_calls import Counted, Direction, GpuCalls, Group
+from collectors.records.gpu_calls import CountedCalls, Direction, GpuCalls, ProbeGroup
 from edge_agent.local.board import Board
 from edge_agent.local.history import History, HistoryLimits
 from edge_agent.local.history_calls import KEPT_KERNELS, KEPT_PROCESSES
@@ -57,7 +57,7 @@ def test_merging_adds_counts_and_keeps_the_last_state() -> None:
     whole = merge([gpu_calls(), replace(later, processes=(freed,))])
     (one,) = whole.processes
     assert (whole.boottime_ns, whole.span_ns) == (BOOT, 2 * S)
-    assert one.launches == Counted.exactly(3300)
+    assert one.launches == CountedCalls.exactly(3300)
     assert one.memory is not None
     assert one.memory.live_bytes == 7
     assert one.wait_share(whole.span_ns) == pytest.approx(0.375)
@@ -77,7 +77,7 @@ def test_merging_weighs_shares_by_time_and_adds_variances() -> None:
         sampled,
         span_ns=2 * S,
         shares={},
-        kernels=(sampled.kernels[0]._replace(launches=Counted.exactly(100)),),
+        kernels=(sampled.kernels[0]._replace(launches=CountedCalls.exactly(100)),),
     )
     (kernel,) = merge([sampled, exact]).kernels
     assert kernel.launches[:3] == (600, 2100.0, 10_000.0)
@@ -86,16 +86,16 @@ def test_merging_weighs_shares_by_time_and_adds_variances() -> None:
 
 def test_merging_fills_what_was_not_watched_with_the_mean_of_the_rest() -> None:
     seen, idle = gpu_calls(), GpuCalls(BOOT + S, S, (), ())
-    blind = GpuCalls(BOOT + 2 * S, 2 * S, (), (), {Group.LAUNCH: 0.0})
+    blind = GpuCalls(BOOT + 2 * S, 2 * S, (), (), {ProbeGroup.LAUNCH: 0.0})
     whole = merge([seen, idle, blind])
     (one,) = whole.processes
     # 1100 launches in two seconds that were watched, of four; copies were watched all the time.
     assert one.launches[:3] == (1100, 2200.0, 0.0)
     assert one.launches.share == pytest.approx(0.5)
-    assert one.copies[0].copies == Counted.exactly(7)
+    assert one.copies[0].copies == CountedCalls.exactly(7)
     sampled = replace(sampled_calls(), span_ns=2 * S)
     (server,) = merge([sampled, blind]).processes
-    assert server.launches == Counted(500, 4000.0, 40_000.0, 0.125)
+    assert server.launches == CountedCalls(500, 4000.0, 40_000.0, 0.125)
 
 
 def test_keeping_the_busiest_loses_no_launch_of_a_kept_process() -> None:
@@ -141,10 +141,10 @@ def test_board_corrects_and_shows_the_error_of_what_was_sampled() -> None:
 
 def test_board_says_unknown_where_nothing_was_attached() -> None:
     calls = sampled_calls()
-    blind = Counted(0, 0.0, float("inf"), 0.0)
+    blind = CountedCalls(0, 0.0, float("inf"), 0.0)
     (server,) = calls.processes
     server = replace(server, launches=blind, waits=server.waits._replace(calls=blind))
-    nothing = dict.fromkeys(Group, 0.0)
+    nothing = dict.fromkeys(ProbeGroup, 0.0)
     view = seen(replace(calls, processes=(server,), shares=nothing)).view(BOOT + 9 * S)
     (shown,) = view["calls"]["processes"]
     assert shown["error_per_s"] is None

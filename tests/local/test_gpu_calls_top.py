@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleDimensions
 
 from collectors.boot_clock import read_point
-from collectors.records.gpu_calls import GpuCalls, Group
+from collectors.records.gpu_calls import GpuCalls, ProbeGroup
 from edge_agent.local.board import Board
 from edge_agent.local.history import History
 from edge_agent.local.live_socket import LiveSocket
@@ -142,7 +142,7 @@ def test_gpu_calls_say_when_nothing_is_seen() -> None:
 
 
 def test_gpu_calls_say_what_is_seen_when_groups_are_dropped() -> None:
-    state = replace(governor_state(), in_turns=(), dropped={Group.COPY: "over the budget"})
+    state = replace(governor_state(), in_turns=(), dropped={ProbeGroup.COPY: "over the budget"})
     text = "\n".join(page(view_of(gpu_calls(), state), 80, 24))
     assert "all seen of name, memory; not copy: over the budget" in text
     state = replace(state, dropped={})

@@ -14,11 +14,11 @@ from edge_agent.local.gathering import EVERY_MS, FIRST_MS, MOST_RECORDS, Gatheri
 from edge_agent.local.history import History
 from edge_agent.local.history_batch import MOST_ROWS, HistoryBatch
 from edge_agent.local.history_read import HistoryReader
-from edge_agent.local.rows import Cell, EventRow, Flattener, MetricRow, PackedRow, Row
+from edge_agent.local.rows import EventRow, Flattener, MetricCell, MetricRow, PackedRow, Row
 from wire.catalogue import Catalogue
 
 S = 1_000_000_000
-TICKS = (Cell("switches", "", ""), Cell("cpu_ns", "", "ns"))
+TICKS = (MetricCell("switches", "", ""), MetricCell("cpu_ns", "", "ns"))
 
 
 def drained(second: int) -> list[Row]:
@@ -29,8 +29,8 @@ def drained(second: int) -> list[Row]:
     moment = np.array([at], dtype=np.int64)
     return [
         PackedRow("ebpf", TICKS, times, totals),
-        PackedRow("ebpf", (Cell("cpu.x", "cpu0", ""),), moment, np.array([[second]]), S),
-        PackedRow("ebpf", (Cell("peer.y", "::1", ""),), moment, np.array([[7]]), S),
+        PackedRow("ebpf", (MetricCell("cpu.x", "cpu0", ""),), moment, np.array([[second]]), S),
+        PackedRow("ebpf", (MetricCell("peer.y", "::1", ""),), moment, np.array([[7]]), S),
         MetricRow(at, 0, "host", "load", "", "", float(second)),
         EventRow(at, "agent", "noted", "", str(second)),
     ]

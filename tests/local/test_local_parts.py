@@ -23,7 +23,7 @@ from edge_agent.local.devices_view import DeviceRows
 from edge_agent.local.live_socket import LiveClient, LiveSocket
 from edge_agent.local.proc_view import HostSampler
 from edge_agent.local.rows import MetricRow, clean_name, unit_of
-from edge_agent.service.doctor import Verdict, examine, source_findings, worst
+from edge_agent.service.doctor import CheckVerdict, examine, source_findings, worst
 from edge_agent.service.doctor_agent import agent_checks, transport
 from edge_agent.service.doctor_host import capabilities, host_checks, kernel, library
 from edge_agent.service.reload import reload
@@ -166,28 +166,28 @@ def test_doctor_gives_one_thing_to_do_about_each(tmp_path: Path) -> None:
     registry.register("odd", _BrokenSource)
     findings = list(source_findings(registry, made.config))
     by_name = {one.name: one for one in findings}
-    assert by_name["ebpf"].verdict is Verdict.ABSENT
+    assert by_name["ebpf"].verdict is CheckVerdict.ABSENT
     assert "libbpf1" in (by_name["ebpf"].do or "")
     assert "\x1b" not in by_name["ebpf"].found
-    assert by_name["odd"].verdict is Verdict.BROKEN
+    assert by_name["odd"].verdict is CheckVerdict.BROKEN
     assert by_name["host"].found.startswith("switched off")
     assert all(one.do for one in findings)
-    assert worst(findings) is Verdict.BROKEN
+    assert worst(findings) is CheckVerdict.BROKEN
 
 
 def test_doctor_finds_what_keeps_the_agent_from_running(tmp_path: Path) -> None:
     made = surroundings(tmp_path)
     well = {one.name: one for one in examine(agent_checks(made.config))}
-    assert well["key"].verdict is Verdict.OK
-    assert well["state folder"].verdict is Verdict.BROKEN  # no start has made it yet
+    assert well["key"].verdict is CheckVerdict.OK
+    assert well["state folder"].verdict is CheckVerdict.BROKEN  # no start has made it yet
     by_root = {one.name: one for one in examine(agent_checks(made.config, started_by_root=True))}
-    assert by_root["state folder"].verdict is Verdict.OK  # root's first start makes it
+    assert by_root["state folder"].verdict is CheckVerdict.OK  # root's first start makes it
     made.run(1_800_000_000, 1_800_000_002)
     assert {one.name: one for one in examine(agent_checks(made.config))}["ledger"].do is None
     made.config.ledger_file.unlink()
     made.config.host.key_file.chmod(0o644)
     ill = {one.name: one for one in examine(agent_checks(made.config))}
-    assert ill["key"].verdict is Verdict.BROKEN
+    assert ill["key"].verdict is CheckVerdict.BROKEN
     assert ill["ledger"].do == "pointillist agent ledger recover"
 
 
@@ -202,18 +202,18 @@ def test_doctor_asks_the_broker() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as broker:
         port = broker.getsockname()[1]
-        assert transport(_Section(f"127.0.0.1:{port}")).verdict is Verdict.OK
+        assert transport(_Section(f"127.0.0.1:{port}")).verdict is CheckVerdict.OK
     away = transport(_Section(f"127.0.0.1:{port}"))
-    assert away.verdict is Verdict.BROKEN
+    assert away.verdict is CheckVerdict.BROKEN
     assert away.do
 
 
 def test_doctor_looks_at_the_machine(tmp_path: Path) -> None:
     findings = {one.name: one for one in examine(host_checks(tmp_path))}
-    assert findings["btf"].verdict is Verdict.ABSENT
-    assert all(one.do for one in findings.values() if one.verdict is not Verdict.OK)
-    assert kernel("4.19.0").verdict is Verdict.ABSENT
-    assert kernel("6.1.0-44").verdict is Verdict.OK
+    assert findings["btf"].verdict is CheckVerdict.ABSENT
+    assert all(one.do for one in findings.values() if one.verdict is not CheckVerdict.OK)
+    assert kernel("4.19.0").verdict is CheckVerdict.ABSENT
+    assert kernel("6.1.0-44").verdict is CheckVerdict.OK
     assert library("none", "libnone-of-this-name.so.9", "install it").do == "install it"
 
 

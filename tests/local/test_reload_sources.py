@@ -16,7 +16,7 @@ from collectors.records.activity import Record
 from edge_agent.config import AgentConfig, LogSection, ReplaySection, SourcesSection
 from edge_agent.local.log_level import LevelGate
 from edge_agent.sending.outbox import BEAT_MS
-from edge_agent.service.attendant import Attendant, Reloading
+from edge_agent.service.agent_service import AgentService, Reloading
 from tests.agent_live import SteppedClock, surroundings
 from tests.agent_world import T0
 from transport.config_tree import ConfigError
@@ -58,10 +58,10 @@ class _Reloaded:
         self.shell.replace_sources(running)
         self.gate = LevelGate("info")
         again = Reloading(self.read, self.registry, self.gate)
-        self.attendant = Attendant(
+        self.service = AgentService(
             self.shell, self.config, absent, reloading=again, clock=self.clock
         )
-        self.shell.observe(self.attendant)
+        self.shell.observe(self.service)
         self.shell.start()
         self.deeds.clear()
 
@@ -90,7 +90,7 @@ class _Reloaded:
         if changes:
             section = replace(self.found.sources, **changes)  # type: ignore[arg-type]
             self.found = replace(self.found, sources=section)
-        self.attendant.request_reload()
+        self.service.request_reload()
         self.deeds.clear()
         self.clock.now_ms += 100
         self.shell.step()
@@ -156,10 +156,10 @@ def test_reload_that_raises_the_log_level_still_says_so(agent: _Reloaded) -> Non
 def test_reload_asks_again_for_what_was_absent(agent: _Reloaded) -> None:
     agent.missing.add("ebpf-bcc")
     assert "start ebpf-bcc" not in agent.reload(loader="bcc")
-    assert agent.attendant.view()["agent"]["absent"] == [["ebpf", "not on this host"]]
+    assert agent.service.view()["agent"]["absent"] == [["ebpf", "not on this host"]]
     agent.missing.clear()
     assert agent.reload()[0] == "start ebpf-bcc"
-    assert agent.attendant.view()["agent"]["absent"] == []
+    assert agent.service.view()["agent"]["absent"] == []
 
 
 def test_reload_of_a_wrong_file_keeps_everything_and_says_why(agent: _Reloaded) -> None:
@@ -170,5 +170,5 @@ def test_reload_of_a_wrong_file_keeps_everything_and_says_why(agent: _Reloaded) 
     (said,) = [line for line in logs if line["event"] == "reloaded"]
     assert said["outcome"] == "refused"
     assert said["error"] == agent.error
-    events = agent.attendant.view()["events"]
+    events = agent.service.view()["events"]
     assert agent.error in {event["detail"] for event in events}

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from rich.console import Console, ConsoleDimensions
 
-from edge_agent.local.proc_processes import ProcessUse
-from edge_agent.local.proc_view import DiskUse, HostView, LinkUse
+from edge_agent.local.proc_processes import ProcessSample
+from edge_agent.local.proc_view import DiskUse, LinkUse, ProcView
 from pointillist.cli.top_screen import View, screen
 
-_HOST = HostView(
+_HOST = ProcView(
     cpu_percent={"user": 60.0, "idle": 40.0},
     cpus_percent=(60.0,),
     run_queue={"running": 31.0, "blocked": 2.0, "load_1m": 12.75},
@@ -21,7 +21,7 @@ _HOST = HostView(
     memory_bytes={"total": 1 << 34, "available": 1 << 33, "cached": 0, "swap_used": 0},
     disks=(DiskUse("nvme10n1", 1.5e9, 999e6, 98.0, 123.45),),
     links=(LinkUse("enp193s0f0np0", 12.5e9, 11e9, 17.0),),
-    processes=(ProcessUse(4194303, "training-loop-0", 1587.5, 99.8, 80 << 30),),
+    processes=(ProcessSample(4194303, "training-loop-0", 1587.5, 99.8, 80 << 30),),
     span_s=1.0,
 )
 
@@ -40,7 +40,7 @@ _VIEW: dict[str, Any] = {
 _SIZES = [(60, 24), (60, 40), (80, 24), (100, 30), (140, 40), (200, 50)]
 
 
-def shown(width: int, height: int, view: View | None, host: HostView = _HOST) -> list[str]:
+def shown(width: int, height: int, view: View | None, host: ProcView = _HOST) -> list[str]:
     console = Console(width=width, height=height, color_system=None, legacy_windows=False)
     with console.capture() as captured:
         console.print(screen(host, view, _NOTE, ConsoleDimensions(width, height)))

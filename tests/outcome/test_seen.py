@@ -12,7 +12,7 @@ from simulator.engine.tasks import fleet_tasks
 from simulator.fleet import FleetModel
 from simulator.outcome.runs import DayRuns, live_days
 from simulator.outcome.seen import Design, Sampling, seen_curve, simultaneous_quantile, told_hosts
-from simulator.scenario import Applications, Load
+from simulator.scenario import Applications, FleetLoad
 from tests.engine_kit import CATALOGUE, scenario
 
 PARTIES = (b"L" * 32, b"H" * 32)
@@ -119,7 +119,7 @@ def test_design_of_the_shipped_plan_has_the_planners_noise() -> None:
 
 def test_lived_day_counts_every_host_that_ran_an_application() -> None:
     made = scenario(
-        60, 1, duration_s=86_400, load=Load(busy_share=0.3),
+        60, 1, duration_s=86_400, load=FleetLoad(busy_share=0.3),
         applications=Applications(numbered=5), step_s=600,
     )  # fmt: skip
     (runs,) = live_days(FleetModel(made, CATALOGUE), CATALOGUE, 1)

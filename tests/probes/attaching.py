@@ -14,7 +14,7 @@ from pathlib import Path
 from collectors.bpf import uprobe_events
 from collectors.gpu_calls import programs_bcc
 from collectors.gpu_calls.table import ProbeTable
-from collectors.records.gpu_calls import Group
+from collectors.records.gpu_calls import ProbeGroup
 from tests.probes_kit import attachments, now_ns
 
 LAUNCHES = 1009
@@ -29,7 +29,7 @@ def main(library: str, caller: str) -> None:
     """Print a line of JSON for each step."""
     table = ProbeTable.load()
     programs = programs_bcc.GpuPrograms(table)
-    launches = [one for one in attachments(Path(library), table) if one.group is Group.LAUNCH]
+    launches = [one for one in attachments(Path(library), table) if one.group is ProbeGroup.LAUNCH]
     programs.attach(1, library, launches)
     subprocess.run([caller, "threads", "1", str(LAUNCHES)], check=True, stdout=subprocess.DEVNULL)
     calls = {row.call: row.calls for row in programs.drain(now_ns()).calls}

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from collectors.gpu_calls.meanings import Kind
+from collectors.gpu_calls.meanings import CallKind
 from collectors.gpu_calls.table import ProbeRow
-from collectors.records.gpu_calls import Group
+from collectors.records.gpu_calls import ProbeGroup
 
 LIBRARY = """
 #define MARK(name, semaphore) __asm__ volatile( \\
@@ -46,14 +46,14 @@ STATIC = LIBRARY[: LIBRARY.index("static int resolved")]
 
 
 def row(
-    group: Group,
+    group: ProbeGroup,
     symbols: tuple[str, ...] = (),
     files: tuple[str, ...] = ("*",),
     usdt: tuple[str, ...] = (),
     returns: bool = False,
 ) -> ProbeRow:
     """A row of a probe table that says where it is attached, and nothing of arguments."""
-    return ProbeRow("kit.row", group, files, symbols, usdt, Kind.COUNT, returns=returns)
+    return ProbeRow("kit.row", group, files, symbols, usdt, CallKind.COUNT, returns=returns)
 
 
 def run(*command: str | Path, text: str | None = None) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from collectors.port import SourceUnavailable
-from collectors.records.gpu_calls import Direction, FileGroup, Group
+from collectors.records.gpu_calls import Direction, FileGroup, ProbeGroup
 from tests.probes_kit import Probed, Stubs, attachments, run, staying
 
 pytestmark = [pytest.mark.root, pytest.mark.kernel]
@@ -63,7 +63,7 @@ def test_launches_through_the_driver_read_arguments_from_the_stack(
 def test_driver_launch_within_a_runtime_launch_counts_once(
     probed: Probed, stubs: Stubs, with_returns: bool
 ) -> None:
-    left_out = () if with_returns else (Group.LAUNCH_RESULT,)
+    left_out = () if with_returns else (ProbeGroup.LAUNCH_RESULT,)
     for name in ("libcudart", "libcuda.so"):
         probed.attach(stubs.library(name), *left_out)
     run(stubs.caller("libcudart", "libcuda.so"), "nested", 997)
@@ -71,8 +71,8 @@ def test_driver_launch_within_a_runtime_launch_counts_once(
     # Each round: one through the runtime, and one straight to the driver, deeper in the stack.
     assert probed.calls() == {"cudart.launch": 997, "cuda.launch": 997}
     assert probed.calls("nested") == {"cuda.launch": 997}
-    assert probed.hits()[Group.LAUNCH] == 3 * 997
-    assert probed.hits()[Group.LAUNCH_RESULT] == (3 * 997 if with_returns else 0)
+    assert probed.hits()[ProbeGroup.LAUNCH] == 3 * 997
+    assert probed.hits()[ProbeGroup.LAUNCH_RESULT] == (3 * 997 if with_returns else 0)
 
 
 def test_failed_launches_are_counted_by_error(probed: Probed, stubs: Stubs) -> None:
@@ -157,14 +157,17 @@ def test_detached_groups_count_nothing_and_duty_says_so(probed: Probed, stubs: S
     file = probed.attach(stubs.library("libcudart"))
     program = stubs.caller("libcudart")
     run(program, "threads", 1, 31)
-    probed.programs.detach(FileGroup(file, Group.LAUNCH))
-    probed.programs.detach(FileGroup(file, Group.LAUNCH_RESULT))
+    probed.programs.detach(FileGroup(file, ProbeGroup.LAUNCH))
+    probed.programs.detach(FileGroup(file, ProbeGroup.LAUNCH_RESULT))
     run(program, "threads", 1, 37)
     drain = probed.drain()
     assert sum(probed.launches().values()) == 31
-    assert 0 < drain.duty[FileGroup(file, Group.LAUNCH)] < 1
-    assert drain.duty[FileGroup(file, Group.COPY)] > drain.duty[FileGroup(file, Group.LAUNCH)]
-    assert FileGroup(file, Group.LAUNCH) not in probed.drain().duty
+    assert 0 < drain.duty[FileGroup(file, ProbeGroup.LAUNCH)] < 1
+    assert (
+        drain.duty[FileGroup(file, ProbeGroup.COPY)]
+        > drain.duty[FileGroup(file, ProbeGroup.LAUNCH)]
+    )
+    assert FileGroup(file, ProbeGroup.LAUNCH) not in probed.drain().duty
 
 
 def test_file_indices_grow_without_end_and_still_nest(probed: Probed, stubs: Stubs) -> None:
@@ -197,7 +200,7 @@ def test_no_launch_is_lost_while_threads_fight_for_the_processors(
     probed: Probed, stubs: Stubs
 ) -> None:
     """More threads than processors, flat out: tasks are preempted inside the programs."""
-    probed.attach(stubs.library("libcudart"), Group.LAUNCH_RESULT)
+    probed.attach(stubs.library("libcudart"), ProbeGroup.LAUNCH_RESULT)
     run(stubs.caller("libcudart"), "threads", 8, 50_021)
     drain = probed.drain()
     assert sum(probed.launches().values()) == 400_168

@@ -19,7 +19,7 @@ from collectors.gpu_calls.discovery import Discovery
 from collectors.gpu_calls.kernel_names import KernelNamer
 from collectors.gpu_calls.plan import PlanBook
 from collectors.gpu_calls.table import ProbeTable
-from collectors.records.gpu_calls import Group
+from collectors.records.gpu_calls import ProbeGroup
 from collectors.records.process import ProcessKey
 from tests.probes import elf_kit
 from tests.probes.elf_kit import row
@@ -32,7 +32,7 @@ ENTRIES = {
 }
 """Measured on these very versions, which the requirement files pin."""
 BOOK = PlanBook(
-    ProbeTable((row(Group.LAUNCH, ("(__)?cudaLaunchKernel(ExC)?(_ptsz)?",), returns=True),))
+    ProbeTable((row(ProbeGroup.LAUNCH, ("(__)?cudaLaunchKernel(ExC)?(_ptsz)?",), returns=True),))
 )
 
 pytestmark = pytest.mark.skipif(

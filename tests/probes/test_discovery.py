@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from collectors.binaries.elf_file import ElfFile
-from collectors.binaries.mapped_file import Identity, MappedFile
+from collectors.binaries.mapped_file import FileIdentity, MappedFile
 from collectors.binaries.perf_records import Record
 from collectors.binaries.proc_maps import Module, process_key
 from collectors.gpu_calls.discovery import Discovery
@@ -25,7 +25,7 @@ from collectors.gpu_calls.found_files import FileFound, FileGone, FoundFiles
 from collectors.gpu_calls.plan import PlanBook
 from collectors.gpu_calls.table import ProbeTable
 from collectors.port import SourceUnavailable
-from collectors.records.gpu_calls import Group
+from collectors.records.gpu_calls import ProbeGroup
 from tests.probes import elf_kit
 from tests.probes.elf_kit import row
 from tests.probes.process_actor import Actor, Watcher, acting, compiled
@@ -36,7 +36,7 @@ pytestmark = [
     pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for x86-64"),
 ]
 
-BOOK = PlanBook(ProbeTable((row(Group.LAUNCH, ("cudaLaunchKernel",)),)))
+BOOK = PlanBook(ProbeTable((row(ProbeGroup.LAUNCH, ("cudaLaunchKernel",)),)))
 ROOT = Path(__file__).parents[2]
 
 
@@ -85,7 +85,7 @@ def test_discovery_sees_a_library_loaded_and_its_process_end(
     (found,) = watcher.found(runtime)
     status = runtime.stat()
     assert found.key == ((os.major(status.st_dev), os.minor(status.st_dev)), status.st_ino)
-    assert found.plan.attachments[0].group is Group.LAUNCH
+    assert found.plan.attachments[0].group is ProbeGroup.LAUNCH
     assert Path(found.open_path).samefile(runtime)
     with runtime.open("rb") as file:
         assert found.build_id == ElfFile.read(file).build_id
@@ -425,7 +425,7 @@ def test_found_file_made_to_look_like_a_layers_is_not_taken_for_it(
 ) -> None:
     """Number, size, time and build id can be had: a copy must not keep probes off the real one."""
     copy = Path(shutil.copy(runtime, tmp_path / "libcudart.so.13"))
-    monkeypatch.setattr(MappedFile, "_look", lambda _self: Identity(1, 1, 1))
+    monkeypatch.setattr(MappedFile, "_look", lambda _self: FileIdentity(1, 1, 1))
     monkeypatch.setattr("collectors.binaries.mapped_file._file_system", lambda _fd: 0x794C7630)
     found = FoundFiles(BOOK)
     seen = []

@@ -12,11 +12,11 @@ from collectors.gpu_calls.governor import (
     SECOND,
     STEADY_ONLY,
     Governor,
-    Load,
+    GovernorSettings,
     Period,
-    Settings,
+    ProbeLoad,
 )
-from collectors.records.gpu_calls import FileGroup, Group
+from collectors.records.gpu_calls import FileGroup, ProbeGroup
 from collectors.records.process import ProcessKey
 
 RUNTIME, DRIVER = 1, 2
@@ -27,11 +27,11 @@ STALL_NS = 8_000_000
 Rates = Mapping[tuple[FileGroup, ProcessKey], float]
 
 
-def place(group: Group, file: int = RUNTIME) -> FileGroup:
+def place(group: ProbeGroup, file: int = RUNTIME) -> FileGroup:
     return FileGroup(file, group)
 
 
-def attached_ns(period: Period, group: Group) -> int:
+def attached_ns(period: Period, group: ProbeGroup) -> int:
     length = period.end_ns - period.begin_ns
     if group in period.steady:
         return length
@@ -40,13 +40,13 @@ def attached_ns(period: Period, group: Group) -> int:
     return 0
 
 
-def loads(period: Period, rates: Rates, hit_ns: float = HIT_NS) -> list[Load]:
+def loads(period: Period, rates: Rates, hit_ns: float = HIT_NS) -> list[ProbeLoad]:
     """What a machine with steady rates would measure."""
     found = []
     for one in {key[0] for key in rates}:
         on = attached_ns(period, one.group)
         hits = {p: round(rate * on / SECOND) for (q, p), rate in rates.items() if q == one}
-        found.append(Load(one, hits if on else {}, on, hit_ns, STALL_NS))
+        found.append(ProbeLoad(one, hits if on else {}, on, hit_ns, STALL_NS))
     return found
 
 
@@ -70,88 +70,91 @@ def settle(governor: Governor, rates: Rates, periods: int = 12) -> list[Period]:
 
 
 def make(**settings: object) -> Governor:
-    return Governor(Settings(**settings), random.Random(5).randrange)  # type: ignore[arg-type]
+    return Governor(GovernorSettings(**settings), random.Random(5).randrange)  # type: ignore[arg-type]
 
 
 def test_governor_attaches_everything_where_calls_are_few() -> None:
-    last = settle(make(), {(place(Group.LAUNCH), ONE): 1_000.0})[-1]
+    last = settle(make(), {(place(ProbeGroup.LAUNCH), ONE): 1_000.0})[-1]
     assert last.steady == frozenset(DROP_ORDER)
     assert last.dropped == ()
-    assert last.share(Group.LAUNCH) == 1.0
+    assert last.share(ProbeGroup.LAUNCH) == 1.0
 
 
 @pytest.mark.parametrize("rate", [20_000.0, 50_000.0, 200_000.0])
 def test_governor_keeps_the_worst_process_under_its_share(rate: float) -> None:
     rates = {
-        (place(Group.LAUNCH), ONE): rate,
-        (place(Group.LAUNCH, DRIVER), ONE): rate,
-        (place(Group.LAUNCH), OTHER): 50.0,
-        (place(Group.COPY), ONE): 20.0,
+        (place(ProbeGroup.LAUNCH), ONE): rate,
+        (place(ProbeGroup.LAUNCH, DRIVER), ONE): rate,
+        (place(ProbeGroup.LAUNCH), OTHER): 50.0,
+        (place(ProbeGroup.COPY), ONE): 20.0,
     }
     periods = settle(make(), rates, 40)[2:]
     mean = sum(paid(period, rates, ONE) for period in periods) / len(periods)
     assert 0.001 < mean <= 0.005
-    assert all(Group.LAUNCH in period.in_turns for period in periods)
-    assert all(Group.COPY in period.steady for period in periods)
+    assert all(ProbeGroup.LAUNCH in period.in_turns for period in periods)
+    assert all(ProbeGroup.COPY in period.steady for period in periods)
 
 
 def test_governor_covers_every_instant_of_a_period_alike() -> None:
-    governor = Governor(Settings(), random.Random(3).randrange)
-    rates = {(place(Group.LAUNCH), ONE): 50_000.0}
+    governor = Governor(GovernorSettings(), random.Random(3).randrange)
+    rates = {(place(ProbeGroup.LAUNCH), ONE): 50_000.0}
     periods = settle(governor, rates, 3_000)[5:]
     places = [0] * 10
     for period in periods:
         length = period.end_ns - period.begin_ns
         for tenth in range(10):
             at = period.begin_ns + length * (2 * tenth + 1) // 20
-            places[tenth] += Group.LAUNCH in period.attached(at)
+            places[tenth] += ProbeGroup.LAUNCH in period.attached(at)
     expected = sum(period.duty for period in periods)
     for count in places:
         assert abs(count - expected) < 5 * sqrt(expected)
 
 
 def test_governor_switches_runtime_and_driver_together() -> None:
-    rates = {(place(Group.LAUNCH, file), ONE): 30_000.0 for file in (RUNTIME, DRIVER)}
+    rates = {(place(ProbeGroup.LAUNCH, file), ONE): 30_000.0 for file in (RUNTIME, DRIVER)}
     period = settle(make(), rates)[-1]
     assert period.windows
     for start, end in period.windows:
-        assert Group.LAUNCH in period.attached(start)
-        assert Group.LAUNCH not in period.attached(end)
+        assert ProbeGroup.LAUNCH in period.attached(start)
+        assert ProbeGroup.LAUNCH not in period.attached(end)
         assert period.next_change_ns(start) == end
 
 
 def test_governor_remembers_a_busy_process_that_a_late_detach_saw_silent() -> None:
     governor = make()
-    busy = place(Group.LAUNCH)
+    busy = place(ProbeGroup.LAUNCH)
     governor.period(0)
-    cut_off = governor.period(SECOND, [Load(busy, {ONE: 100_000}, SECOND, HIT_NS, STALL_NS)])
-    assert Group.LAUNCH not in cut_off.steady
+    cut_off = governor.period(SECOND, [ProbeLoad(busy, {ONE: 100_000}, SECOND, HIT_NS, STALL_NS)])
+    assert ProbeGroup.LAUNCH not in cut_off.steady
     end_ns = cut_off.end_ns
-    sliver = [Load(busy, {}, 3_000_000, HIT_NS, STALL_NS)]
-    assert Group.LAUNCH not in governor.period(end_ns, sliver).steady
+    sliver = [ProbeLoad(busy, {}, 3_000_000, HIT_NS, STALL_NS)]
+    assert ProbeGroup.LAUNCH not in governor.period(end_ns, sliver).steady
 
 
 def test_governor_never_attaches_names_and_memory_in_turns() -> None:
-    rates = {(place(group), ONE): 40_000.0 for group in (Group.LAUNCH, Group.MEMORY)}
+    rates = {(place(group), ONE): 40_000.0 for group in (ProbeGroup.LAUNCH, ProbeGroup.MEMORY)}
     for period in settle(make(), rates, 30):
         assert not period.in_turns & STEADY_ONLY
-    assert Group.MEMORY in period.dropped
+    assert ProbeGroup.MEMORY in period.dropped
 
 
 def test_governor_drops_groups_in_the_stated_order_where_links_cannot_be_switched() -> None:
-    rates = {(place(group), ONE): 6_000.0 for group in (Group.LAUNCH, Group.COPY, Group.OTHER)}
+    rates = {
+        (place(group), ONE): 6_000.0
+        for group in (ProbeGroup.LAUNCH, ProbeGroup.COPY, ProbeGroup.OTHER)
+    }
     period = settle(make(cyclable=False), rates, 3)[-1]
     assert period.in_turns == frozenset()
     assert period.dropped == DROP_ORDER[: len(period.dropped)]
-    assert Group.OTHER in period.dropped
-    assert Group.LAUNCH in period.steady
+    assert ProbeGroup.OTHER in period.dropped
+    assert ProbeGroup.LAUNCH in period.steady
 
 
 def test_governor_tries_dropped_groups_again_when_the_calls_have_ended() -> None:
     governor = make(cyclable=False)
-    busy = settle(governor, {(place(Group.LAUNCH), ONE): 100_000.0}, 4)
-    assert Group.LAUNCH in busy[-1].dropped
-    quiet = {(place(Group.LAUNCH), ONE): 10.0}
+    busy = settle(governor, {(place(ProbeGroup.LAUNCH), ONE): 100_000.0}, 4)
+    assert ProbeGroup.LAUNCH in busy[-1].dropped
+    quiet = {(place(ProbeGroup.LAUNCH), ONE): 10.0}
     period = busy[-1]
     for _ in range(300):
         period = governor.period(period.end_ns, loads(period, quiet))
@@ -159,14 +162,14 @@ def test_governor_tries_dropped_groups_again_when_the_calls_have_ended() -> None
 
 
 def test_governor_drops_what_no_window_can_afford() -> None:
-    rates = {(place(Group.LAUNCH), ONE): 4_000_000.0}
+    rates = {(place(ProbeGroup.LAUNCH), ONE): 4_000_000.0}
     period = settle(make(), rates, 4)[-1]
-    assert Group.LAUNCH in period.dropped
+    assert ProbeGroup.LAUNCH in period.dropped
     assert paid(period, rates, ONE) == 0.0
 
 
 def test_governor_period_follows_from_the_stall() -> None:
-    rates = {(place(Group.LAUNCH, file), ONE): 30_000.0 for file in (RUNTIME, DRIVER)}
+    rates = {(place(ProbeGroup.LAUNCH, file), ONE): 30_000.0 for file in (RUNTIME, DRIVER)}
     period = settle(make(), rates)[-1]
     assert period.end_ns - period.begin_ns == pytest.approx(2 * STALL_NS / (0.005 * 0.25))
 
@@ -179,24 +182,24 @@ def test_governor_cuts_a_burst_off_at_twice_the_allowance_and_pays_it_back() -> 
     assert not governor.over(first, {ONE: 1.9 * allowance, OTHER: 5.0})
     assert governor.over(first, {ONE: 2.1 * allowance})
     hits = round(2 * allowance / HIT_NS)
-    burst = Load(place(Group.LAUNCH), {ONE: hits}, SECOND, HIT_NS, STALL_NS)
+    burst = ProbeLoad(place(ProbeGroup.LAUNCH), {ONE: hits}, SECOND, HIT_NS, STALL_NS)
     second = governor.period(first.end_ns, [burst])
     assert second.predicted <= 0.1 * 0.005
 
 
 def test_governor_forgets_processes_that_ended() -> None:
     governor = make()
-    settle(governor, {(place(Group.LAUNCH), ProcessKey(n, 1)): 100.0 for n in range(500)})
+    settle(governor, {(place(ProbeGroup.LAUNCH), ProcessKey(n, 1)): 100.0 for n in range(500)})
     period = governor.period(0)
     for _ in range(5):
-        load = Load(place(Group.LAUNCH), {}, SECOND, HIT_NS, STALL_NS)
+        load = ProbeLoad(place(ProbeGroup.LAUNCH), {}, SECOND, HIT_NS, STALL_NS)
         period = governor.period(period.end_ns, [load])
     assert not governor._memory
 
 
 def test_settings_refuse_a_budget_that_is_no_share() -> None:
     with pytest.raises(ValueError, match="between 0 and 1, got 5"):
-        Settings(budget=5.0)
+        GovernorSettings(budget=5.0)
 
 
 def _runs(rate_at: list[float], duty: float, runs: int, seed: int) -> list[tuple[float, float]]:

@@ -10,11 +10,11 @@ import pytest
 from collectors.gpu_calls.counts import ProbeDrain
 from collectors.gpu_calls.later import LaterPrograms
 from collectors.port import SourceUnavailable
-from collectors.records.gpu_calls import FileGroup, GpuCalls, Group
+from collectors.records.gpu_calls import FileGroup, GpuCalls, ProbeGroup
 from tests.probe_source_kit import OURS, Watched, own_caller, until, watching
 from tests.probes_kit import PUSH, STUBS, Stubs, begin, compile_stub, waiting
 
-PLACE = FileGroup(1, Group.LAUNCH)
+PLACE = FileGroup(1, ProbeGroup.LAUNCH)
 OUR_LIBRARY_ALONE = f"""
 name = "cudart"
 files = ["lib{OURS}.so*"]

@@ -18,7 +18,7 @@ from collectors.gpu_calls.settings import ProbesSection
 from collectors.records.activity import KernelActivity
 from edge_agent.config import MetricsSection, SourcesSection
 from edge_agent.live import open_agent
-from edge_agent.service.attendant import Attendant
+from edge_agent.service.agent_service import AgentService
 from edge_agent.shell import AgentShell
 from edge_agent.windows.task_windows import ClosedWindow, TaskWindows
 from tests.agent_live import Surroundings, surroundings
@@ -102,8 +102,8 @@ def step_until_reported(shell: AgentShell, windows: int) -> None:
         time.sleep(min(shell.pause_ms(), 100) / 1000)
 
 
-def scrape(attendant: Attendant) -> str:
-    url = f"http://127.0.0.1:{attendant.metrics_port}/metrics"
+def scrape(service: AgentService) -> str:
+    url = f"http://127.0.0.1:{service.metrics_port}/metrics"
     with urllib.request.urlopen(url, timeout=10) as answer:
         return str(answer.read(), "utf-8")
 
@@ -127,8 +127,8 @@ def test_window_of_a_real_agent_has_the_launch_shares_of_a_program(
     made = probing(surroundings(tmp_path, window_s=WINDOW_S))
     with capture_logs() as logs:
         shell, noted, source = opened(made, ShiftedClock())
-        attendant = Attendant(shell, made.config)
-        shell.observe(attendant)
+        service = AgentService(shell, made.config)
+        shell.observe(service)
         try:
             shell.start()
             shell.step()
@@ -139,7 +139,7 @@ def test_window_of_a_real_agent_has_the_launch_shares_of_a_program(
                 begin(child)
                 shell._drain_sources()
                 step_until_reported(shell, 2)
-                metrics = scrape(attendant)
+                metrics = scrape(service)
         finally:
             shell.close()
     busy = [one for one in noted.closed if len(mix_of(made, one.rows[0])) > 2]

@@ -16,7 +16,7 @@ import pytest
 from collectors.bpf.bpf_maps import PerCpuMap
 from collectors.gpu_calls.layout import THREAD_FIELDS
 from collectors.gpu_calls.limits import ProbeLimits
-from collectors.records.gpu_calls import FileGroup, Group
+from collectors.records.gpu_calls import FileGroup, ProbeGroup
 from collectors.records.process import ProcessKey
 from tests.probes_kit import Probed, Stubs, attachments, probing, run, start_ns, staying
 
@@ -190,8 +190,10 @@ def test_call_of_a_killed_thread_is_not_its_successors(probed: Probed, stubs: St
 
 def test_groups_switched_from_another_thread_disturb_no_count(probed: Probed, stubs: Stubs) -> None:
     path = stubs.library("libcudart")
-    file = probed.attach(path, Group.LAUNCH_RESULT)
-    results = [one for one in attachments(path, probed.table) if one.group is Group.LAUNCH_RESULT]
+    file = probed.attach(path, ProbeGroup.LAUNCH_RESULT)
+    results = [
+        one for one in attachments(path, probed.table) if one.group is ProbeGroup.LAUNCH_RESULT
+    ]
 
     over = Event()
 
@@ -199,7 +201,7 @@ def test_groups_switched_from_another_thread_disturb_no_count(probed: Probed, st
         while not over.is_set():
             probed.programs.attach(file, str(path), results)
             over.wait(0.02)
-            probed.programs.detach(FileGroup(file, Group.LAUNCH_RESULT))
+            probed.programs.detach(FileGroup(file, ProbeGroup.LAUNCH_RESULT))
 
     rounds = 8
     with ThreadPoolExecutor(1) as pool:

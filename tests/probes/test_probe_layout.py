@@ -12,9 +12,9 @@ import pytest
 
 from collectors.gpu_calls import layout, meanings
 from collectors.gpu_calls.layout import encode_row, process_key
-from collectors.gpu_calls.meanings import Kind, Meaning
+from collectors.gpu_calls.meanings import CallKind, Meaning
 from collectors.gpu_calls.table import ProbeTable
-from collectors.records.gpu_calls import Direction, Group
+from collectors.records.gpu_calls import Direction, ProbeGroup
 from tests.probes_kit import compile_stub
 
 BPF = Path(__file__).parents[2] / "bpf"
@@ -84,14 +84,14 @@ def enumeration(name: str) -> list[str]:
 
 
 def test_layout_enumerations_and_bounds_follow_the_header() -> None:
-    assert enumeration("kind") == [f"kind_{kind}" for kind in Kind]
+    assert enumeration("kind") == [f"kind_{kind}" for kind in CallKind]
     assert enumeration("meaning") == [*(f"meaning_{meaning}" for meaning in Meaning), "meanings"]
     assert enumeration("lost") == [*(f"lost_{name}" for name in layout.LOST), "lost"]
     assert len(Direction) == 5
     bounds = {
         "MAX_ROWS": meanings.MAX_ROWS,
         "MAX_FILES": layout.MAX_FILES,
-        "GROUPS": len(Group),
+        "GROUPS": len(ProbeGroup),
         "FRAMES": layout.FRAMES,
         "ELEMENT_SIZES": meanings.MAX_ELEMENT_SIZES,
         "SIZE_BINS": layout.SIZE_BINS,

@@ -16,7 +16,7 @@ from collectors.gpu_calls.call_records import CallRecords
 from collectors.gpu_calls.costs import ASSUMED, CALIBRATION_FILE, HitCosts
 from collectors.gpu_calls.counts import CallRow, CollectiveRow, CopyRow, LaunchRow, ProbeDrain
 from collectors.gpu_calls.found_files import FileFound
-from collectors.gpu_calls.governor import Governor, Settings
+from collectors.gpu_calls.governor import Governor, GovernorSettings
 from collectors.gpu_calls.governor_records import governor_state
 from collectors.gpu_calls.gpu_places import GpuPlaces
 from collectors.gpu_calls.periods import Collected, PeriodKeeper
@@ -25,7 +25,7 @@ from collectors.gpu_calls.switchboard import Switchboard
 from collectors.gpu_calls.table import ProbeTable
 from collectors.port import SourceUnavailable
 from collectors.records.activity import GpuCoverage, KernelActivity, Observation
-from collectors.records.gpu_calls import Direction, FileGroup, Group, Identity
+from collectors.records.gpu_calls import Direction, FileGroup, ProbeGroup, ProcessLabels
 from collectors.records.process import ProcessKey
 from edge_agent.config import parse_config
 from edge_agent.live import sources_of
@@ -38,7 +38,7 @@ TABLE = ProbeTable.load()
 CATALOGUE = Catalogue.load()
 NAMES = {(P, 1): Named("a_gemm", "gemm"), (P, 2): Named("a_norm", "norm")}
 NAMES[Q, 1] = Named("left_out", "gemm")
-LAUNCH = FileGroup(1, Group.LAUNCH)
+LAUNCH = FileGroup(1, ProbeGroup.LAUNCH)
 
 
 def launches(count: int, kernel: int = 1, process: ProcessKey = P) -> LaunchRow:
@@ -68,7 +68,7 @@ class Drains:
 
 
 def keeper(drains: Drains) -> PeriodKeeper:
-    governor = Governor(Settings(budget=0.005), lambda below: below // 2)
+    governor = Governor(GovernorSettings(budget=0.005), lambda below: below // 2)
     made = PeriodKeeper(drains, governor, HitCosts(TABLE), lambda: {LAUNCH: 1_000_000})
     made.start(0)
     return made
@@ -77,7 +77,7 @@ def keeper(drains: Drains) -> PeriodKeeper:
 def test_periods_end_on_time_and_keep_what_was_counted() -> None:
     kept = keeper(Drains(100.0))
     groups, until_ns = kept.wanted(SECOND)
-    assert groups == frozenset(Group)
+    assert groups == frozenset(ProbeGroup)
     assert until_ns == 5 * SECOND
     first, changed = kept.take(2 * SECOND)
     assert not changed
@@ -104,7 +104,7 @@ def test_period_of_a_burst_ends_at_the_next_drain() -> None:
     assert kept.cut_off == 1
     assert taken[0].ended is not None
     assert taken[0].ended.length_ns == SECOND
-    assert Group.LAUNCH not in kept.period.steady
+    assert ProbeGroup.LAUNCH not in kept.period.steady
 
 
 def test_calibration_is_nobodys_cost_and_no_record() -> None:
@@ -113,7 +113,7 @@ def test_calibration_is_nobodys_cost_and_no_record() -> None:
     drain = drains.drain
 
     def with_calibration(now_ns: int) -> ProbeDrain:
-        own, place = drain(now_ns), FileGroup(CALIBRATION_FILE, Group.LAUNCH)
+        own, place = drain(now_ns), FileGroup(CALIBRATION_FILE, ProbeGroup.LAUNCH)
         return replace(
             own,
             launches=(*own.launches, replace(launches(10**6), file=CALIBRATION_FILE)),
@@ -140,10 +140,10 @@ def test_shares_follow_what_switching_makes_of_the_plan() -> None:
     now_ns, shares = 0, []
     for _ in range(12):
         now_ns = kept.period.end_ns
-        drains.duty = 0.8 * kept.period.share(Group.LAUNCH)
-        shares += [(one.period, one.shares[Group.LAUNCH]) for one in kept.take(now_ns)[0]]
+        drains.duty = 0.8 * kept.period.share(ProbeGroup.LAUNCH)
+        shares += [(one.period, one.shares[ProbeGroup.LAUNCH]) for one in kept.take(now_ns)[0]]
     period, share = shares[-1]
-    assert Group.LAUNCH in period.in_turns
+    assert ProbeGroup.LAUNCH in period.in_turns
     assert share == pytest.approx(0.8 * period.duty, rel=0.05)
 
 
@@ -151,11 +151,11 @@ def test_costs_follow_the_class_of_each_symbol() -> None:
     costs = HitCosts(TABLE)
     place = TABLE.index("cudart.launch")
     classes = (EntryClass.EMULATED, EntryClass.STEPPED)
-    both = Attachment(Group.LAUNCH, False, (1, 2), (place, place), (0, 0), classes)
+    both = Attachment(ProbeGroup.LAUNCH, False, (1, 2), (place, place), (0, 0), classes)
     costs.learn(1, FilePlan((both,)))
     rows = (call("cudart.launch", 10),)
     spent = costs.spent(ProbeDrain(0, SECOND, calls=rows))
-    assert spent.keys() == {LAUNCH, FileGroup(1, Group.LAUNCH_RESULT)}
+    assert spent.keys() == {LAUNCH, FileGroup(1, ProbeGroup.LAUNCH_RESULT)}
     assert spent[LAUNCH].cost_ns == 10 * ASSUMED[EntryClass.STEPPED].entry_ns
     costs.forget(1)
     spent = costs.spent(ProbeDrain(0, SECOND, calls=rows))
@@ -184,7 +184,7 @@ class Links:
 
 
 def found(file: int, path: str = "/lib") -> FileFound:
-    groups = ((Group.LAUNCH, 3), (Group.COPY, 1))
+    groups = ((ProbeGroup.LAUNCH, 3), (ProbeGroup.COPY, 1))
     plan = FilePlan(
         tuple(
             Attachment(g, False, tuple(range(n)), (0,) * n, (0,) * n, (EntryClass.NOP5,) * n)
@@ -198,13 +198,18 @@ def test_switchboard_follows_what_is_wanted_on_old_and_new_files() -> None:
     links, times = Links(), iter(range(0, 100_000, 4_000))
     board = Switchboard(links, lambda: next(times))
     board.add(found(1))
-    assert links.now == {FileGroup(1, Group.LAUNCH), FileGroup(1, Group.COPY)}
-    assert board.places() == {FileGroup(1, Group.LAUNCH): 3_000, FileGroup(1, Group.COPY): 1_000}
-    board.follow(frozenset({Group.COPY}))
+    assert links.now == {FileGroup(1, ProbeGroup.LAUNCH), FileGroup(1, ProbeGroup.COPY)}
+    assert board.places() == {
+        FileGroup(1, ProbeGroup.LAUNCH): 3_000,
+        FileGroup(1, ProbeGroup.COPY): 1_000,
+    }
+    board.follow(frozenset({ProbeGroup.COPY}))
     board.add(found(2))
-    assert links.now == {FileGroup(1, Group.COPY), FileGroup(2, Group.COPY)}
-    board.follow(frozenset(Group))
-    assert links.now == {FileGroup(f, g) for f in (1, 2) for g in (Group.LAUNCH, Group.COPY)}
+    assert links.now == {FileGroup(1, ProbeGroup.COPY), FileGroup(2, ProbeGroup.COPY)}
+    board.follow(frozenset(ProbeGroup))
+    assert links.now == {
+        FileGroup(f, g) for f in (1, 2) for g in (ProbeGroup.LAUNCH, ProbeGroup.COPY)
+    }
     board.remove(1)
     assert {one.file for one in links.now} == set(board.files) == {2}
 
@@ -214,17 +219,17 @@ def test_switchboard_asks_once_where_the_kernel_refuses() -> None:
     board = Switchboard(links)
     board.add(found(1, "refused"))
     for _ in range(3):
-        board.follow(frozenset(Group))
+        board.follow(frozenset(ProbeGroup))
     assert links.calls == [("refused", 2)]
     assert board.failures == {"Invalid argument": 1}
 
 
 def collected(drain: ProbeDrain, share: float = 1.0, *, ended: bool = False) -> Collected:
     """A drain in a period in which every group was seen with one probability."""
-    governor = Governor(Settings(), lambda _below: 0)
+    governor = Governor(GovernorSettings(), lambda _below: 0)
     period = governor.period(0)
     if share < 1.0:
-        turns = frozenset(Group)
+        turns = frozenset(ProbeGroup)
         period = replace(period, steady=frozenset(), in_turns=turns, duty=share)
     end = None
     if ended:
@@ -232,8 +237,8 @@ def collected(drain: ProbeDrain, share: float = 1.0, *, ended: bool = False) -> 
         kept = keeper(drains)
         end = kept.take(period.end_ns)[0][0].ended
         assert end is not None
-        end = replace(end, attached={FileGroup(1, group): share for group in Group})
-    return Collected(drain, period, dict.fromkeys(Group, share), end)
+        end = replace(end, attached={FileGroup(1, group): share for group in ProbeGroup})
+    return Collected(drain, period, dict.fromkeys(ProbeGroup, share), end)
 
 
 def records(gpus: int = 2, users: GpuUsers | None = None) -> ActivityRecords:
@@ -282,7 +287,7 @@ def test_means_are_corrected_and_weigh_drains_by_their_length() -> None:
 
 
 def test_local_records_hold_a_period_while_groups_take_turns() -> None:
-    made = CallRecords(TABLE, lambda _p: Identity("x"), Q.__eq__)
+    made = CallRecords(TABLE, lambda _p: ProcessLabels("x"), Q.__eq__)
     drain = ProbeDrain(7, SECOND, (launches(10), launches(3, 1, Q)))
     assert list(made.of([collected(drain, 0.1)], NAMES)) == []
     for seen in (10, 12, 8):
@@ -298,7 +303,7 @@ def test_local_records_hold_a_period_while_groups_take_turns() -> None:
 
 
 def test_local_records_of_what_is_not_probed_know_no_number() -> None:
-    made = CallRecords(TABLE, lambda _p: Identity("x"), lambda _p: False)
+    made = CallRecords(TABLE, lambda _p: ProcessLabels("x"), lambda _p: False)
     drain = ProbeDrain(7, SECOND, (launches(10),))
     (record,) = made.of([collected(drain, 0.0, ended=True)], NAMES)
     assert record.processes[0].launches.variance == inf

@@ -12,7 +12,7 @@ from collectors.binaries.elf_file import ElfFile
 from collectors.binaries.entry_class import EntryClass
 from collectors.gpu_calls.plan import FilePlan, plan_file
 from collectors.gpu_calls.table import ProbeRow, ProbeTable
-from collectors.records.gpu_calls import Group
+from collectors.records.gpu_calls import ProbeGroup
 from tests.probes import elf_kit
 from tests.probes.elf_kit import row
 
@@ -53,8 +53,8 @@ def _placed(path: Path, plan: FilePlan, returns: bool = False) -> dict[str, int]
 def test_plan_attaches_every_variant_of_a_name(built: Path) -> None:
     plan = _plan(
         built,
-        row(Group.MEMORY, ("cuMemAlloc" + VARIANTS,)),
-        row(Group.LAUNCH, ("cudaLaunchKernel(_ptsz)?",)),
+        row(ProbeGroup.MEMORY, ("cuMemAlloc" + VARIANTS,)),
+        row(ProbeGroup.LAUNCH, ("cudaLaunchKernel(_ptsz)?",)),
     )
     assert _placed(built, plan) == {
         "cuMemAlloc": 0,
@@ -68,9 +68,9 @@ def test_plan_attaches_every_variant_of_a_name(built: Path) -> None:
 def test_plan_gives_a_function_to_the_first_row_of_its_group(built: Path) -> None:
     plan = _plan(
         built,
-        row(Group.MEMORY, ("cuMemAlloc_v2",)),
-        row(Group.MEMORY, ("cuMem.*",)),
-        row(Group.MEMORY, ("cuMemAlloc",)),
+        row(ProbeGroup.MEMORY, ("cuMemAlloc_v2",)),
+        row(ProbeGroup.MEMORY, ("cuMem.*",)),
+        row(ProbeGroup.MEMORY, ("cuMemAlloc",)),
     )
     assert _placed(built, plan) == {
         "cuMemAlloc": 1,
@@ -81,7 +81,9 @@ def test_plan_gives_a_function_to_the_first_row_of_its_group(built: Path) -> Non
 
 
 def test_plan_probes_aliases_once(built: Path) -> None:
-    plan = _plan(built, row(Group.COLLECTIVE, ("ncclAllReduce", "pncclAllReduce"), returns=True))
+    plan = _plan(
+        built, row(ProbeGroup.COLLECTIVE, ("ncclAllReduce", "pncclAllReduce"), returns=True)
+    )
     entry, back = plan.attachments
     assert entry.offsets == back.offsets == (_offsets(built)["ncclAllReduce"],)
     assert (entry.returns, back.returns) == (False, True)
@@ -90,18 +92,18 @@ def test_plan_probes_aliases_once(built: Path) -> None:
 def test_plan_attaches_returns_in_their_own_group(built: Path) -> None:
     plan = _plan(
         built,
-        row(Group.LAUNCH, ("cudaLaunchKernel",), returns=True),
-        row(Group.OTHER, ("cudaLaunchKernel",)),
+        row(ProbeGroup.LAUNCH, ("cudaLaunchKernel",), returns=True),
+        row(ProbeGroup.OTHER, ("cudaLaunchKernel",)),
     )
     assert [(part.group, part.returns, part.rows) for part in plan.attachments] == [
-        (Group.LAUNCH, False, (0,)),
-        (Group.LAUNCH_RESULT, True, (0,)),
-        (Group.OTHER, False, (1,)),
+        (ProbeGroup.LAUNCH, False, (0,)),
+        (ProbeGroup.LAUNCH_RESULT, True, (0,)),
+        (ProbeGroup.OTHER, False, (1,)),
     ]
 
 
 def test_plan_holds_to_the_files_of_a_row(built: Path) -> None:
-    wanted = row(Group.LAUNCH, ("cudaLaunchKernel",), files=("libcuda.so*",))
+    wanted = row(ProbeGroup.LAUNCH, ("cudaLaunchKernel",), files=("libcuda.so*",))
     assert _plan(built, wanted)
     assert not _plan(built, wanted, name="trainer")
 
@@ -111,7 +113,7 @@ def test_plan_finds_a_runtime_inside_a_program(tmp_path: Path, flags: tuple[str,
     source = elf_kit.STATIC + "int main(void) { return cudaLaunchKernel(1); }"
     program = elf_kit.compile_c(source, tmp_path / "trainer", *flags)
     assert "cudaLaunchKernel" in _placed(
-        program, _plan(program, row(Group.LAUNCH, ("cudaLaunchKernel",)))
+        program, _plan(program, row(ProbeGroup.LAUNCH, ("cudaLaunchKernel",)))
     )
 
 
@@ -121,7 +123,7 @@ def test_plan_says_that_a_stripped_static_runtime_is_unseen(tmp_path: Path) -> N
     program = elf_kit.compile_c(
         source + device_code + "int main(void) { return 0; }", tmp_path / "trainer", "-s"
     )
-    plan = _plan(program, row(Group.LAUNCH, ("cudaLaunchKernel",)))
+    plan = _plan(program, row(ProbeGroup.LAUNCH, ("cudaLaunchKernel",)))
     assert not plan
     assert "static and stripped" in plan.remark
     register = "int __cudaRegisterFatBinary(void*)"
@@ -131,13 +133,13 @@ def test_plan_says_that_a_stripped_static_runtime_is_unseen(tmp_path: Path) -> N
         f"{device_code}{register}; int main(void) {{ return __cudaRegisterFatBinary(0); }}",
         tmp_path / "dynamic", "-s", runtime,
     )  # fmt: skip
-    assert _plan(dynamic, row(Group.LAUNCH, ("cudaLaunchKernel",))) == FilePlan(())
+    assert _plan(dynamic, row(ProbeGroup.LAUNCH, ("cudaLaunchKernel",))) == FilePlan(())
 
 
 def test_plan_probes_behind_endbr64(tmp_path: Path) -> None:
     source = "int other(int); int cudaLaunchKernel(int a) { return other(a) + a; }"
     path = elf_kit.library(tmp_path / "libcudart.so.13", "-fcf-protection", source=source)
-    wanted = row(Group.LAUNCH, ("cudaLaunchKernel",))
+    wanted = row(ProbeGroup.LAUNCH, ("cudaLaunchKernel",))
     start = _offsets(path)["cudaLaunchKernel"]
     (behind,) = _plan(path, wanted).attachments
     (before,) = _plan(path, wanted, past_endbr=False).attachments
@@ -146,12 +148,12 @@ def test_plan_probes_behind_endbr64(tmp_path: Path) -> None:
 
 
 def test_plan_attaches_usdt_marks_with_their_semaphores(built: Path) -> None:
-    wanted = row(Group.OTHER, usdt=("torch:*",), files=("libcuda*",))
+    wanted = row(ProbeGroup.OTHER, usdt=("torch:*",), files=("libcuda*",))
     (part,) = _plan(built, wanted).attachments
     assert len(part.offsets) == 2
     assert part.semaphores[0] == 0 != part.semaphores[1]
     assert not _plan(built, wanted, name="elsewhere")
-    one = row(Group.OTHER, usdt=("torch:op",))
+    one = row(ProbeGroup.OTHER, usdt=("torch:op",))
     assert len(_plan(built, one).attachments[0].offsets) == 1
 
 
@@ -161,7 +163,7 @@ def test_plan_of_a_file_with_more_places_than_a_link_takes_is_refused(
     """Whoever writes a file chooses its names: the link's error would end who attaches."""
     monkeypatch.setattr("collectors.gpu_calls.plan.MOST_PLACES", 2)
     with pytest.raises(ElfError, match="expected at most 2 places"):
-        _plan(built, row(Group.MEMORY, ("cuMemAlloc" + VARIANTS,)))
+        _plan(built, row(ProbeGroup.MEMORY, ("cuMemAlloc" + VARIANTS,)))
 
 
 def test_plan_of_a_file_with_more_names_than_any_library_is_refused(
@@ -169,4 +171,4 @@ def test_plan_of_a_file_with_more_names_than_any_library_is_refused(
 ) -> None:
     monkeypatch.setattr("collectors.gpu_calls.plan._MOST_NAMES", 2)
     with pytest.raises(ElfError, match="expected at most 2 names"):
-        _plan(built, row(Group.MEMORY, ("cuMemAlloc" + VARIANTS,)))
+        _plan(built, row(ProbeGroup.MEMORY, ("cuMemAlloc" + VARIANTS,)))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.gpu_calls.governor import Settings
+from collectors.gpu_calls.governor import GovernorSettings
 from collectors.gpu_calls.settings import ProbesSection
 from collectors.port import SourceUnavailable
 from collectors.records.activity import GpuCoverage, KernelActivity, Observation
@@ -18,7 +18,9 @@ from tests.probes_kit import Stubs, begin, waiting
 
 pytestmark = [pytest.mark.root, pytest.mark.kernel]
 
-GOVERNED = Settings(budget=0.02, period_ns=(1_000_000_000, 2_000_000_000), least_window_ns=10**7)
+GOVERNED = GovernorSettings(
+    budget=0.02, period_ns=(1_000_000_000, 2_000_000_000), least_window_ns=10**7
+)
 """Shorter periods, so that a test sees several; the stall weighs more in them, hence 2 %."""
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from collectors.gpu_calls.meanings import Kind, Meaning, Place, ProbeTableError
+from collectors.gpu_calls.meanings import ArgumentPlace, CallKind, Meaning, ProbeTableError
 from collectors.gpu_calls.table import ProbeTable
-from collectors.records.gpu_calls import Direction, Group
+from collectors.records.gpu_calls import Direction, ProbeGroup
 from tests.probes_kit import PUSH, STUBS, compile_stub, probing, run
 
 HEAD = 'name = "own"\nfiles = ["*"]\n'
@@ -30,8 +30,8 @@ def test_table_of_the_agent_names_every_variant_of_the_apis() -> None:
     assert not row.has_symbol("cuMemcpyDtoHAsync_v2_ptsz_extra")
     assert row.direction is Direction.DEVICE_TO_HOST
     launch = table.rows[table.index("cudart.launch")]
-    assert (launch.group, launch.return_group) == (Group.LAUNCH, Group.LAUNCH_RESULT)
-    assert launch.arguments[Meaning.STREAM] == Place(7)
+    assert (launch.group, launch.return_group) == (ProbeGroup.LAUNCH, ProbeGroup.LAUNCH_RESULT)
+    assert launch.arguments[Meaning.STREAM] == ArgumentPlace(7)
     assert launch.has_symbol("__cudaLaunchKernel_ptsz")
     owners = {
         name: [row.id for row in table.rows if row.has_symbol(name)]
@@ -54,14 +54,14 @@ def test_table_tells_copies_on_a_stream_from_those_without() -> None:
     assert Meaning.STREAM not in blocking.arguments
     assert blocking.has_symbol("cudaMemcpy_ptds")
     assert not blocking.has_symbol("cudaMemcpyAsync")
-    assert on_stream.arguments[Meaning.STREAM] == Place(4)
+    assert on_stream.arguments[Meaning.STREAM] == ArgumentPlace(4)
     assert on_stream.has_symbol("cudaMemcpyAsync_ptsz")
     assert on_stream.direction == blocking.direction
     assert {row.id for row in table.rows if "hipMemcpyWithStream(_spt)?" in row.symbols} == {
         "hip.copy_on_stream"
     }
     waits = table.rows[table.index("cuda.stream_synchronize")]
-    assert waits.arguments[Meaning.STREAM] == Place(0)
+    assert waits.arguments[Meaning.STREAM] == ArgumentPlace(0)
 
 
 def test_table_rows_of_the_agent_have_one_meaning_per_symbol() -> None:
@@ -126,7 +126,7 @@ def test_python_and_torch_rows_need_no_code(tmp_path: Path) -> None:
         arguments = { size = 1 }
         """,
     )
-    assert [row.kind for row in table.rows] == [Kind.COUNT, Kind.COUNT]
+    assert [row.kind for row in table.rows] == [CallKind.COUNT, CallKind.COUNT]
     program = tmp_path / "framework"
     compile_stub(*PUSH, "-x", "c++", STUBS / "framework.cc", "-o", program)
     with probing(table) as probed:

@@ -7,8 +7,8 @@ import json
 
 from collectors.binaries.proc_maps import Module
 from collectors.gpu_calls.counts import CallSample
-from collectors.gpu_calls.meanings import Kind
-from collectors.profiling.calls import NamedCall, Subject
+from collectors.gpu_calls.meanings import CallKind
+from collectors.profiling.calls import NamedCall, ProfiledProcess
 from collectors.profiling.chrome_trace import ChromeTraceWriter
 from collectors.profiling.pprof import REST, PprofWriter
 from collectors.records.process import ProcessKey
@@ -18,7 +18,7 @@ BEGUN = 7_000_000_000_000
 PROCESS = ProcessKey(4711, 5_000)
 PROGRAM = Module(0x400000, 0x410000, 0x1000, ((8, 1), 11), "/opt/train")
 LIBRARY = Module(0x7F0000, 0x7F8000, 0x2000, ((8, 1), 12), "/opt/libcudart.so.12")
-SUBJECT = Subject(
+SUBJECT = ProfiledProcess(
     4711, "train", BEGUN, 1_800_000_000_000_000_000, BEGUN + 3_000_000_000,
     {4711: "train", 4712: "loader\udcff"}, ((PROGRAM, "aa11"), (LIBRARY, "bb22")),
     {"samples": 3},
@@ -27,24 +27,24 @@ STACK = (0x7F0100, 0x400200, 0x400300, 0x999999)
 
 
 def call(
-    number: int, kind: Kind, name: str, kernel: str = "", stack: tuple[int, ...] = STACK,
+    number: int, kind: CallKind, name: str, kernel: str = "", stack: tuple[int, ...] = STACK,
     thread: int = 4711, stream: int | None = 0x51, size: int = 0,
 ) -> NamedCall:  # fmt: skip
     """A call of 2 us, ten microseconds after the one before."""
     sample = CallSample(
-        PROCESS, thread, 1, name, 0, stream or 0, 0x6A if kind is Kind.GRAPH_LAUNCH else 0, 0,
+        PROCESS, thread, 1, name, 0, stream or 0, 0x6A if kind is CallKind.GRAPH_LAUNCH else 0, 0,
         number, size, 0, BEGUN + 10_000 * number, 2_000,
     )  # fmt: skip
     return NamedCall(sample, kind, kernel, stream is not None, stack)
 
 
 CALLS = [
-    call(1, Kind.LAUNCH, "cudart.launch", "gemm"),
-    call(2, Kind.LAUNCH, "cudart.launch", "gemm"),
-    call(3, Kind.LAUNCH, "cudart.launch", "relu", (), 4712, 0),
-    call(4, Kind.GRAPH_LAUNCH, "cudart.graph_launch", "graph 0x6a"),
-    call(5, Kind.COPY, "cudart.copy", stack=STACK[1:], size=4096),
-    call(6, Kind.WAIT, "cudart.device_synchronize", stream=None),
+    call(1, CallKind.LAUNCH, "cudart.launch", "gemm"),
+    call(2, CallKind.LAUNCH, "cudart.launch", "gemm"),
+    call(3, CallKind.LAUNCH, "cudart.launch", "relu", (), 4712, 0),
+    call(4, CallKind.GRAPH_LAUNCH, "cudart.graph_launch", "graph 0x6a"),
+    call(5, CallKind.COPY, "cudart.copy", stack=STACK[1:], size=4096),
+    call(6, CallKind.WAIT, "cudart.device_synchronize", stream=None),
 ]
 
 
@@ -103,7 +103,7 @@ def test_pprof_of_nothing_is_a_profile() -> None:
 
 
 def test_pprof_is_bounded_and_loses_no_call() -> None:
-    calls = [call(n, Kind.LAUNCH, "cudart.launch", f"kernel_{n}", ()) for n in range(50)]
+    calls = [call(n, CallKind.LAUNCH, "cudart.launch", f"kernel_{n}", ()) for n in range(50)]
     profile = written(calls, most=10)
     assert len(profile.samples) == 11
     assert profile.total("gpu_kernel_launches") == 50

@@ -18,7 +18,7 @@ from collectors.gpu_calls.limits import ProbeLimits
 from collectors.gpu_calls.plan import Attachment
 from collectors.gpu_calls.table import ProbeTable
 from collectors.port import SourceUnavailable
-from collectors.records.gpu_calls import FileGroup, Group
+from collectors.records.gpu_calls import FileGroup, ProbeGroup
 from collectors.records.process import ProcessKey
 from tests.probes_kit import Probed, Stubs, attachments, now_ns, run, start_ns, staying
 
@@ -80,9 +80,12 @@ def test_bcc_launches_of_several_threads_are_counted_exactly(fresh: Probed, stub
     wanted = {(child.pid, "cudart.launch", kernel): n for kernel, n in of_kernel.items()}
     assert fresh.launches() == wanted
     assert fresh.calls() == fresh.calls("returned") == {"cudart.launch": 4036}
-    assert fresh.hits() == {Group.LAUNCH: 4036, Group.LAUNCH_RESULT: 4036}
+    assert fresh.hits() == {ProbeGroup.LAUNCH: 4036, ProbeGroup.LAUNCH_RESULT: 4036}
     assert not drain.lost
-    assert set(drain.duty) >= {FileGroup(1, Group.LAUNCH), FileGroup(2, Group.LAUNCH_RESULT)}
+    assert set(drain.duty) >= {
+        FileGroup(1, ProbeGroup.LAUNCH),
+        FileGroup(2, ProbeGroup.LAUNCH_RESULT),
+    }
     assert fresh.programs.attached == set(drain.duty)
 
 
@@ -94,7 +97,7 @@ def test_bcc_driver_launch_within_a_runtime_launch_counts_once(fresh: Probed, st
     assert fresh.calls() == {"cudart.launch": 997, "cuda.launch": 997}
     assert fresh.calls("nested") == {"cuda.launch": 997}
     assert fresh.calls("returned") == fresh.calls()
-    assert fresh.hits()[Group.LAUNCH] == fresh.hits()[Group.LAUNCH_RESULT] == 3 * 997
+    assert fresh.hits()[ProbeGroup.LAUNCH] == fresh.hits()[ProbeGroup.LAUNCH_RESULT] == 3 * 997
 
 
 @pytest.mark.root
@@ -130,7 +133,7 @@ def test_bcc_rows_without_room_are_added_to_other_and_counted(stubs: Stubs) -> N
     limits = ProbeLimits(launches=0, calls=FULL, errors=FULL)
     programs = programs_bcc.GpuPrograms(table, limits)
     path = stubs.library("libcudart")
-    entries = [one for one in chosen(path, table) if one.group is Group.LAUNCH]
+    entries = [one for one in chosen(path, table) if one.group is ProbeGroup.LAUNCH]
     try:
         programs.attach(1, str(path), entries)
         run(stubs.caller("libcudart"), "many", 103)
@@ -151,7 +154,7 @@ def test_bcc_rows_without_room_are_added_to_other_and_counted(stubs: Stubs) -> N
 @pytest.mark.kernel
 def test_bcc_refuses_a_file_that_is_not_there() -> None:
     programs = programs_bcc.GpuPrograms(ProbeTable.load())
-    one = Attachment(Group.LAUNCH, False, (64,), (0,), (0,), (EntryClass.EMULATED,))
+    one = Attachment(ProbeGroup.LAUNCH, False, (64,), (0,), (0,), (EntryClass.EMULATED,))
     try:
         with pytest.raises(SourceUnavailable, match="/nonexistent"):
             programs.attach(1, "/nonexistent", [one])

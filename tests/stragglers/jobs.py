@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from diagnosis.stragglers.calls import Calls
 from diagnosis.stragglers.judge import Job
-from diagnosis.stragglers.operations import Kind
+from diagnosis.stragglers.operations import OperationKind
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ def job(made: Made, **kinds: NDArray[np.float64]) -> Job:
     """Give a job without calls; `kinds` take the place of compute, data_loading, other."""
     nothing = np.zeros(0, dtype=np.int64)
     times = {
-        Kind.COMPUTE: kinds.get("compute", made.times),
-        Kind.DATA_LOADING: kinds.get("data_loading", 0 * made.times),
-        Kind.OTHER: kinds.get("other", 0 * made.times),
+        OperationKind.COMPUTE: kinds.get("compute", made.times),
+        OperationKind.DATA_LOADING: kinds.get("data_loading", 0 * made.times),
+        OperationKind.OTHER: kinds.get("other", 0 * made.times),
     }
     ranks, steps = made.times.shape
     return Job(

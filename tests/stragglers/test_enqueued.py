@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from collectors.records.activity import StepMarks, StepSource
-from diagnosis.stragglers.collectives import Role, collective_probes, role_of
+from diagnosis.stragglers.collectives import CallRole, collective_probes, role_of
 from diagnosis.stragglers.enqueued import meetings, waiting_since
 from diagnosis.stragglers.judge import judge
 from diagnosis.stragglers.marked_calls import MarkedCalls
@@ -47,7 +47,7 @@ def test_peers_wait_from_when_their_host_stopped_for_its_gpu() -> None:
     assert (came[1] - came[0]).tolist() == [18 * MS, 1 * MS, 1], "none, by a nanosecond"
 
 
-def marks(rank: int, role: Role, begins: list[float], ends: list[float]) -> StepMarks:
+def marks(rank: int, role: CallRole, begins: list[float], ends: list[float]) -> StepMarks:
     ended = ns(*ends)
     return StepMarks(
         100 + rank, 5, RANKS[rank], "rank", f"{role} lib:function", StepSource.UPROBE, ended,
@@ -60,9 +60,9 @@ def test_marked_calls_of_a_gpu_tell_whose_host_came_late() -> None:
     starts = [1000.0 + 50 * step for step in range(100)]
     for rank, host_ms in enumerate((10.0, 35.0)):
         calls = [start + host_ms for start in starts]
-        log.add(marks(rank, Role.ENQUEUES, [start - 1 for start in calls], calls))
+        log.add(marks(rank, CallRole.ENQUEUES, [start - 1 for start in calls], calls))
         waits = [call + 1 for call in calls]
-        log.add(marks(rank, Role.WAITS, waits, [start + 40 for start in starts]))
+        log.add(marks(rank, CallRole.WAITS, waits, [start + 40 for start in starts]))
     job = log.job()
     assert job is not None
     judged = judge(job)
@@ -100,6 +100,6 @@ def test_collective_probes_of_nccl_are_those_that_all_must_enter(tmp_path: Path)
     found = {one.symbol.lstrip("p"): one for one in collective_probes([7], str(proc))}
     assert set(found) == {"ncclAllReduce", "cudaStreamSynchronize"}
     called, waited = found["ncclAllReduce"], found["cudaStreamSynchronize"]
-    assert (role_of(called.title), called.returns) == (Role.ENQUEUES, False)
-    assert (role_of(waited.title), waited.returns) == (Role.WAITS, True)
-    assert role_of("libgloo.so.0:allreduce") is Role.MEETS
+    assert (role_of(called.title), called.returns) == (CallRole.ENQUEUES, False)
+    assert (role_of(waited.title), waited.returns) == (CallRole.WAITS, True)
+    assert role_of("libgloo.so.0:allreduce") is CallRole.MEETS

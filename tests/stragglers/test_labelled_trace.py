@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from diagnosis.stragglers.judge import Judgement, Slowness, job_of, judge
+from diagnosis.stragglers.judge import JobJudgement, Slowness, job_of, judge
 from diagnosis.stragglers.peers import mad_z
 from diagnosis.stragglers.trace import RankTrace
 from diagnosis.stragglers.trace_file import read_trace
@@ -28,11 +28,11 @@ def trace(path: Path) -> RankTrace:
 
 
 @pytest.fixture(scope="module")
-def judged(trace: RankTrace) -> Judgement:
+def judged(trace: RankTrace) -> JobJudgement:
     return judge(job_of(trace))
 
 
-def test_labelled_trace_shows_its_slow_worker_and_no_other(judged: Judgement) -> None:
+def test_labelled_trace_shows_its_slow_worker_and_no_other(judged: JobJudgement) -> None:
     (slow,) = judged.slow
     assert (slow.rank, slow.stage, slow.slowness) == (0, 0, Slowness.COMPUTE)
     assert slow.compared.persistence == 1.0
@@ -57,7 +57,7 @@ def test_labelled_trace_has_the_published_distance_without_stages(trace: RankTra
     assert distances[-2] == pytest.approx(4.5, abs=0.3)
 
 
-def test_labelled_trace_says_for_whom_all_waited(judged: Judgement) -> None:
+def test_labelled_trace_says_for_whom_all_waited(judged: JobJudgement) -> None:
     waits = judged.waits
     assert waits.calls > 30_000
     assert waits.impossible == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnosis.stragglers.collectives import Role, role_of
+from diagnosis.stragglers.collectives import CallRole, role_of
 from diagnosis.stragglers.watch import JobWatch, Watched, find_ranks
 from tests.stragglers.nccl_kit import StubJob, stub_job
 
@@ -31,8 +31,8 @@ def watched(watch: JobWatch, job: StubJob, host_ms: list[float], gpu_ms: list[fl
 
 def test_nccl_ranks_wait_for_the_one_whose_host_comes_late(tmp_path: Path) -> None:
     with stub_job(tmp_path, 2) as job, JobWatch(find_ranks(job.pattern)) as watch:
-        assert {role_of(one.title) for one in watch.probes} == {Role.ENQUEUES, Role.WAITS}
-        assert len([one for one in watch.probes if role_of(one.title) is Role.ENQUEUES]) == 1
+        assert {role_of(one.title) for one in watch.probes} == {CallRole.ENQUEUES, CallRole.WAITS}
+        assert len([one for one in watch.probes if role_of(one.title) is CallRole.ENQUEUES]) == 1
         late_host = watched(watch, job, [10.0, 70.0], [5.0, 5.0])
         late_gpu = watched(watch, job, [10.0, 10.0], [5.0, 65.0])
     calls = late_host.by_calls

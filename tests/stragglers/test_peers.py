@@ -8,15 +8,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from diagnosis.stragglers.judge import Slowness, judge
-from diagnosis.stragglers.peers import Comparison, Rules, Verdict, compare, mad_z
+from diagnosis.stragglers.peers import Comparison, PeerRules, PeerVerdict, compare, mad_z
 from tests.stragglers.jobs import Made, job, made
 
 SEEDS = st.integers(0, 2**32 - 1)
 
 
 def slow_ranks(one: Made) -> set[int]:
-    found = compare(one.times, one.stages, Rules())
-    return {rank for rank, row in enumerate(found) if row.verdict is Verdict.SLOW}
+    found = compare(one.times, one.stages, PeerRules())
+    return {rank for rank, row in enumerate(found) if row.verdict is PeerVerdict.SLOW}
 
 
 @given(
@@ -100,10 +100,10 @@ def test_stages_are_not_judged_by_their_slow_rank() -> None:
 
 
 def test_peers_of_two_need_a_margin_and_have_no_z() -> None:
-    for factor, verdict in ((1.15, Verdict.NORMAL), (1.3, Verdict.SLOW)):
+    for factor, verdict in ((1.15, PeerVerdict.NORMAL), (1.3, PeerVerdict.SLOW)):
         pair = made(1, {0: 1.0}, 2, slow={1: factor})
-        first, second = compare(pair.times, pair.stages, Rules())
-        assert (first.verdict, second.verdict) == (Verdict.NORMAL, verdict)
+        first, second = compare(pair.times, pair.stages, PeerRules())
+        assert (first.verdict, second.verdict) == (PeerVerdict.NORMAL, verdict)
         assert second.test is Comparison.RATIO
         assert second.z is None
 
@@ -119,11 +119,11 @@ def test_peers_of_which_half_are_slow_accuse_nobody() -> None:
 
 def test_peers_say_what_cannot_be_said() -> None:
     alone = made(4, {0: 1.0, 1: 3.0}, 1)
-    rows = compare(alone.times, alone.stages, Rules())
-    assert {row.verdict for row in rows} == {Verdict.NO_PEERS}
+    rows = compare(alone.times, alone.stages, PeerRules())
+    assert {row.verdict for row in rows} == {PeerVerdict.NO_PEERS}
     short = made(4, {0: 1.0}, 4, steps=4, slow={0: 3.0})
-    rows = compare(short.times, short.stages, Rules())
-    assert {row.verdict for row in rows} == {Verdict.TOO_FEW_STEPS}
+    rows = compare(short.times, short.stages, PeerRules())
+    assert {row.verdict for row in rows} == {PeerVerdict.TOO_FEW_STEPS}
 
 
 def test_peers_pass_over_a_burst_and_find_what_begins_late() -> None:
@@ -160,7 +160,7 @@ def test_peers_take_no_lone_slow_step_for_the_beginning() -> None:
 def test_peers_show_the_excess_of_too_few_steps_and_accuse_nobody() -> None:
     few = made(13, {0: 1.0}, 4, steps=4, slow={3: 1.3})
     row = judge(job(few)).ranks[3]
-    assert row.verdict is Verdict.TOO_FEW_STEPS
+    assert row.verdict is PeerVerdict.TOO_FEW_STEPS
     assert row.compared.excess == pytest.approx(0.3, abs=0.1)
 
 
@@ -187,9 +187,9 @@ def test_peers_bear_ranks_and_steps_that_are_missing() -> None:
     struck.times[0, :] = np.nan
     struck.times[3, ::3] = np.nan
     struck.times[:, 7] = np.nan
-    rows = compare(struck.times, struck.stages, Rules())
-    assert [row.verdict is Verdict.SLOW for row in rows] == [False] * 4 + [True, False]
-    assert rows[0].verdict is Verdict.TOO_FEW_STEPS
+    rows = compare(struck.times, struck.stages, PeerRules())
+    assert [row.verdict is PeerVerdict.SLOW for row in rows] == [False] * 4 + [True, False]
+    assert rows[0].verdict is PeerVerdict.TOO_FEW_STEPS
 
 
 def test_slowness_is_the_kind_of_work_that_is_in_excess() -> None:

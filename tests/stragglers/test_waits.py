@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from diagnosis.stragglers.calls import Calls, calls_of
 from diagnosis.stragglers.judge import Slowness, job_of, judge
-from diagnosis.stragglers.operations import Kind, Meeting, operation
-from diagnosis.stragglers.peers import Verdict
+from diagnosis.stragglers.operations import Meeting, OperationKind, operation
+from diagnosis.stragglers.peers import PeerVerdict
 from diagnosis.stragglers.trace import UNKNOWN, RankTrace
 from diagnosis.stragglers.waits import find_waits
 
@@ -148,21 +148,21 @@ def test_rank_all_of_whose_links_are_slow_is_slow_in_communication() -> None:
     judged = judge(job_of(trace(rows, {rank: rank % 4 for rank in range(12)})))
     (slow,) = judged.slow
     assert (slow.rank, slow.slowness) == (6, Slowness.COMMUNICATION)
-    assert judged.ranks[2].verdict is Verdict.NORMAL
+    assert judged.ranks[2].verdict is PeerVerdict.NORMAL
 
 
 @pytest.mark.parametrize(
     ("name", "kind", "meeting"),
     [
-        ("forward-compute", Kind.COMPUTE, Meeting.NOBODY),
-        ("backward-recv", Kind.COMMUNICATION, Meeting.NEXT),
-        ("grads-reduce-scatter", Kind.COMMUNICATION, Meeting.GROUP),
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", Kind.COMMUNICATION, Meeting.GROUP),
-        ("optimizer-clip-main-grad", Kind.COMMUNICATION, Meeting.GROUP),
-        ("optimizer", Kind.COMPUTE, Meeting.NOBODY),
-        ("dataloader_next", Kind.DATA_LOADING, Meeting.NOBODY),
-        ("gc", Kind.OTHER, Meeting.NOBODY),
+        ("forward-compute", OperationKind.COMPUTE, Meeting.NOBODY),
+        ("backward-recv", OperationKind.COMMUNICATION, Meeting.NEXT),
+        ("grads-reduce-scatter", OperationKind.COMMUNICATION, Meeting.GROUP),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", OperationKind.COMMUNICATION, Meeting.GROUP),
+        ("optimizer-clip-main-grad", OperationKind.COMMUNICATION, Meeting.GROUP),
+        ("optimizer", OperationKind.COMPUTE, Meeting.NOBODY),
+        ("dataloader_next", OperationKind.DATA_LOADING, Meeting.NOBODY),
+        ("gc", OperationKind.OTHER, Meeting.NOBODY),
     ],
 )
-def test_operation_is_read_from_its_name(name: str, kind: Kind, meeting: Meeting) -> None:
+def test_operation_is_read_from_its_name(name: str, kind: OperationKind, meeting: Meeting) -> None:
     assert operation(name)[:2] == (kind, meeting)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pointillist.broker.local import Running
+from pointillist.broker.local import RunningBroker
 from tests.transport.conformance import TransportConformance, TransportFactory
 from transport.kafka_settings import KafkaSettings
 from transport.opening import Side, open_transport
@@ -38,11 +38,11 @@ class KafkaFactory:
 
 class TestAgentKafkaConformance(TransportConformance):
     @pytest.fixture
-    def factory(self, broker: Running) -> TransportFactory:
+    def factory(self, broker: RunningBroker) -> TransportFactory:
         return KafkaFactory(broker.bootstrap, f"{os.urandom(4).hex()}.", Side.AGENT)
 
 
 class TestAggregatorKafkaConformance(TransportConformance):
     @pytest.fixture
-    def factory(self, broker: Running) -> TransportFactory:
+    def factory(self, broker: RunningBroker) -> TransportFactory:
         return KafkaFactory(broker.bootstrap, f"{os.urandom(4).hex()}.", Side.AGGREGATOR)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pointillist.broker.local import Running
+from pointillist.broker.local import RunningBroker
 from tests.kafka_kit import fresh_prefix, plain_settings
 from transport.kafka_settings import KafkaSettings
 from transport.opening import Side, open_transport
@@ -18,7 +18,7 @@ MEMBERS = 10
 POLLS = 8
 
 
-def test_members_that_poll_without_waiting_are_given_what_there_is(broker: Running) -> None:
+def test_members_that_poll_without_waiting_are_given_what_there_is(broker: RunningBroker) -> None:
     settings = replace(plain_settings(broker), prefix=fresh_prefix())
     with open_transport(settings, Side.AGENT) as log:
         producer = log.producer()

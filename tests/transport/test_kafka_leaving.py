@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka.admin import AdminClient
 
-from pointillist.broker.local import LocalBroker, Running
+from pointillist.broker.local import LocalBroker, RunningBroker
 from tests.kafka_kit import fresh_prefix, plain_settings
 from tests.probes_kit import compile_stub
 from tests.transport.conformance import PARTITIONS, TOPIC, append, read_until
@@ -28,7 +28,7 @@ HANG_S = 60
 """Beyond it a program hangs: what it does takes a tenth of that."""
 
 
-def joined(broker: Running, side: Side, prefix: str, timeout_s: float = 5.0) -> Consumer:
+def joined(broker: RunningBroker, side: Side, prefix: str, timeout_s: float = 5.0) -> Consumer:
     """A member of the group `g` that has read what there is."""
     log = open_transport(plain_settings(broker, prefix, timeout_s), side)
     log.create_topic(TOPIC, PARTITIONS)
@@ -39,7 +39,7 @@ def joined(broker: Running, side: Side, prefix: str, timeout_s: float = 5.0) -> 
     return consumer
 
 
-def program(moment: str, broker: Running, side: Side) -> list[str]:
+def program(moment: str, broker: RunningBroker, side: Side) -> list[str]:
     """The command that leaves a group in a bad moment."""
     name = "tests.transport.leaving_members"
     return [sys.executable, "-m", name, moment, broker.bootstrap, fresh_prefix(), side.value]
@@ -51,7 +51,9 @@ def rdkafka_threads() -> int:
     return sum(name.startswith("rdk:") for name in names)
 
 
-def test_replaced_members_leave_while_revocations_wait(broker: Running, tmp_path: Path) -> None:
+def test_replaced_members_leave_while_revocations_wait(
+    broker: RunningBroker, tmp_path: Path
+) -> None:
     library = tmp_path / "hold_broadcast.so"
     compile_stub("-shared", "-fPIC", HERE / "hold_broadcast.c", "-o", library, "-ldl")
     done = subprocess.run(
@@ -66,7 +68,7 @@ def test_replaced_members_leave_while_revocations_wait(broker: Running, tmp_path
 
 
 @pytest.mark.parametrize("side", Side)
-def test_member_that_left_is_no_member_of_the_group(broker: Running, side: Side) -> None:
+def test_member_that_left_is_no_member_of_the_group(broker: RunningBroker, side: Side) -> None:
     prefix = fresh_prefix()
     consumer = joined(broker, side, prefix)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -80,7 +82,7 @@ def test_member_that_left_is_no_member_of_the_group(broker: Running, side: Side)
     assert members() == 0
 
 
-def test_closed_transport_leaves_no_client(broker: Running) -> None:
+def test_closed_transport_leaves_no_client(broker: RunningBroker) -> None:
     before = rdkafka_threads()
     consumer = joined(broker, Side.AGGREGATOR, fresh_prefix())
     assert rdkafka_threads() > before
@@ -88,7 +90,9 @@ def test_closed_transport_leaves_no_client(broker: Running) -> None:
     assert rdkafka_threads() == before
 
 
-def test_client_of_a_failed_poll_is_ended(broker: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_of_a_failed_poll_is_ended(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = rdkafka_threads()
     consumer = joined(broker, Side.AGGREGATOR, fresh_prefix())
     assert isinstance(consumer, AggregatorConsumer)
@@ -104,7 +108,7 @@ def test_client_of_a_failed_poll_is_ended(broker: Running, monkeypatch: pytest.M
     assert "planted" in str(caught.value)
 
 
-def test_agent_is_not_held_up_by_a_client_that_stands_still(broker: Running) -> None:
+def test_agent_is_not_held_up_by_a_client_that_stands_still(broker: RunningBroker) -> None:
     consumer = joined(broker, Side.AGENT, fresh_prefix(), timeout_s=0.5)
     assert isinstance(consumer, AgentConsumer)
     released = threading.Event()
@@ -118,7 +122,9 @@ def test_agent_is_not_held_up_by_a_client_that_stands_still(broker: Running) -> 
 
 
 @pytest.mark.parametrize("side", Side)
-def test_frozen_broker_holds_nobody(local_broker: LocalBroker, broker: Running, side: Side) -> None:
+def test_frozen_broker_holds_nobody(
+    local_broker: LocalBroker, broker: RunningBroker, side: Side
+) -> None:
     command = program("frozen", broker, side)
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as child:

@@ -4,7 +4,7 @@ import pytest
 
 from kernels import application_classifier
 from kernels.application_classifier import PARTS, ApplicationClassifier
-from kernels.kernel_mix import Measure
+from kernels.kernel_mix import MixMeasure
 from kernels.signatures import Signatures
 from tests.signature_kit import three_classes
 
@@ -97,15 +97,15 @@ def test_classifier_copies_alone_are_unknown(classifier: ApplicationClassifier) 
 
 def test_classifier_uses_time_only_where_every_launch_has_one() -> None:
     learned = Signatures.train(three_classes())
-    by_time = ApplicationClassifier(learned, Measure.GPU_TIME)
+    by_time = ApplicationClassifier(learned, MixMeasure.GPU_TIME)
     play(by_time, 1, CHAT, 10, time_ns=5)
     timed = by_time.match(1)
     by_time.observe(1, "volta_sgemm_128x32_nt", "gemm", 1, None)
     untimed = by_time.match(1)
     assert timed is not None
     assert untimed is not None
-    assert timed.threshold == learned.thresholds[Measure.GPU_TIME]
-    assert untimed.threshold == learned.thresholds[Measure.LAUNCHES]
+    assert timed.threshold == learned.thresholds[MixMeasure.GPU_TIME]
+    assert untimed.threshold == learned.thresholds[MixMeasure.LAUNCHES]
 
 
 def test_classifier_memory_is_bounded(

@@ -96,7 +96,7 @@ def test_every_group_is_there_and_shows_its_help(
 def test_missing_group_is_a_failure_not_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    absent = cli.Group("absent", "pointillist.cli.absent", "never there")
+    absent = cli.CommandGroup("absent", "pointillist.cli.absent", "never there")
     monkeypatch.setattr(cli, "GROUPS", (*cli.GROUPS, absent))
     assert run_main(monkeypatch, "absent") == ExitCode.FAILED
     assert "'absent' is not part of this installation" in capsys.readouterr().err

@@ -63,7 +63,7 @@ except PermissionError:
 """
 
 _CHILDREN = """
-from collectors.devices.nursery import Nursery
+from collectors.devices.spawner import Spawner
 from edge_agent.protocol.gate_process import GateProcess, choose_gate
 from collectors.binaries.demangle import Demangler
 from privacy.accountant import SectionNoise
@@ -76,9 +76,9 @@ gate = choose_gate()
 assert isinstance(gate, GateProcess)
 noise = SectionNoise(1_000, sigma_1024=1 << 20, windows=10, coordinates=4, honest_hosts=9)
 assert 0 < gate([noise], 2_000_000, 1_000) < 2
-nursery = Nursery()
-print(Demangler().demangle(["_Z3addPf"])[0], nursery.start(late).connection.recv())
-nursery.close()
+spawner = Spawner()
+print(Demangler().demangle(["_Z3addPf"])[0], spawner.start(late).connection.recv())
+spawner.close()
 """
 
 _UNREADABLE = """

@@ -16,10 +16,10 @@ from pointillist.cli.output import CommandError
 from pointillist.demo import farewell, summary
 from pointillist.demo.fleet import DemoFleet
 from pointillist.demo.plan import lateness_s
-from pointillist.demo.screen import Frame
-from pointillist.demo.stage import Stage
+from pointillist.demo.screen import DemoScreen
+from pointillist.demo.stage import DemoStage
 from pointillist.demo.summary import Summary
-from pointillist.demo.tally import CellView, Struck, Tally
+from pointillist.demo.tally import CellView, DemoTally, Struck
 
 MIX = [CellView("idle", 0.41, 0.0033, 0.41), CellView("gpu_time/gemm", 0.19, 0.0033, 0.193)]
 WHOLE = Summary(
@@ -32,15 +32,15 @@ WHOLE = Summary(
     transcripts_agree=True, leader_pk="", helper_pk="", log="embedded", mix=[], events={},
     event_hosts={},
 )  # fmt: skip
-FRAME = Frame(
+FRAME = DemoScreen(
     window=1, windows=3, hosts=1_476, roster=1_501, gpus=12_000, epsilon=2.0, epsilon_spent=0.93,
     rejections={}, latest=MIX, mean=MIX, stage="windows of 5 s",
 )  # fmt: skip
 
 
-def lines_of(frame: Frame) -> list[str]:
+def lines_of(frame: DemoScreen) -> list[str]:
     console = Console(file=io.StringIO(), width=80)
-    with Stage(console, quiet=False) as stage:
+    with DemoStage(console, quiet=False) as stage:
         stage.show(frame)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
@@ -96,6 +96,6 @@ def test_demo_that_released_nothing_keeps_its_logs_and_says_why(
     run = tmp_path / "run"
     run.mkdir()
     with pytest.raises(CommandError, match="nothing was released: 5,910 reports") as error:
-        command._end(fleet, Tally({}, {}), run, json=False)
+        command._end(fleet, DemoTally({}, {}), run, json=False)
     assert (run / "logs" / "leader.log").read_text() == "frozen"
     assert str(run / "logs") in str(error.value.hint)

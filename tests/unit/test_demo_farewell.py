@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pointillist.demo import chart, farewell
 from pointillist.demo.screen import SHOWN, families, ranked
-from pointillist.demo.tally import PLUS_MINUS, Z95, CellView, ReleasedCell, Struck, Tally
+from pointillist.demo.tally import PLUS_MINUS, Z95, CellView, DemoTally, ReleasedCell, Struck
 from pointillist.simulate import farewell as simulated
 
 WINDOW = 100
@@ -30,7 +30,7 @@ MIX = [CellView("idle", 0.4076, 0.0033, 0.41), CellView("gpu_time/gemm", 0.19, 0
 
 
 @pytest.fixture
-def tally() -> Tally:
+def tally() -> DemoTally:
     """The newest key is of another series, with other hosts."""
     rows = {
         ("week", "incidents", WINDOW): [ReleasedCell("disk_io", 132.77, 14.8, 1_469)],
@@ -38,7 +38,7 @@ def tally() -> Tally:
     }
     truths = {("week", WINDOW): (1_469, [140])}
     layout = {"week": [("incidents", "disk_io", 1.0)], "mix": []}
-    return Tally({"incidents": 1.0, "kernel_mix": 40.0}, layout, truths, rows)
+    return DemoTally({"incidents": 1.0, "kernel_mix": 40.0}, layout, truths, rows)
 
 
 def told(width: int = 80) -> str:
@@ -50,7 +50,7 @@ def told(width: int = 80) -> str:
     return console.file.getvalue()
 
 
-def test_demo_counts_hosts_of_the_releases_own_window(tally: Tally) -> None:
+def test_demo_counts_hosts_of_the_releases_own_window(tally: DemoTally) -> None:
     struck = tally.struck("week", "incidents", WINDOW)
     (view,) = struck.views
     write = farewell._in_hosts(struck.hosts)

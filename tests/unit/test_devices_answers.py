@@ -16,7 +16,6 @@ import pytest
 
 from collectors.devices.answers import AnswerRefused, receive
 from collectors.devices.bandwidth import Bandwidth
-from collectors.devices.nursery import Nursery
 from collectors.devices.port import (
     DeviceReading,
     DevicesUnavailable,
@@ -25,11 +24,12 @@ from collectors.devices.port import (
     Partition,
     ProcessUse,
 )
+from collectors.devices.spawner import Spawner
 from collectors.records.gap import Gap, GapKind
 
 CAPABILITIES = """
 import json
-from collectors.devices.nursery import Nursery
+from collectors.devices.spawner import Spawner
 from transport.privileges import AGENT_USER, drop_to, ensure_users, process_status
 
 def say(connection):
@@ -38,8 +38,8 @@ def say(connection):
 
 ensure_users()
 kept = drop_to(AGENT_USER, keep_caps=["CAP_SYSLOG", "CAP_BPF", "CAP_PERFMON"]).kept
-nursery = Nursery()
-child = nursery.start(say)
+spawner = Spawner()
+child = spawner.start(say)
 print(json.dumps([list(kept), child.connection.recv(), process_status()["CapEff"]]))
 """
 
@@ -56,8 +56,8 @@ ANSWERS = [
 
 
 @pytest.fixture
-def nursery() -> Iterator[Nursery]:
-    made = Nursery()
+def spawner() -> Iterator[Spawner]:
+    made = Spawner()
     yield made
     made.close()
 
@@ -100,8 +100,8 @@ def _say_half(connection: Connection) -> None:
     connection.recv()  # stays there
 
 
-def test_answers_of_every_kind_come_as_they_were_sent(nursery: Nursery) -> None:
-    child = nursery.start(_say_all)
+def test_answers_of_every_kind_come_as_they_were_sent(spawner: Spawner) -> None:
+    child = spawner.start(_say_all)
     got = [receive(child.connection) for _ in ANSWERS]
     assert got[0] == ANSWERS[0]
     assert str(got[1]) == "no driver"
@@ -110,8 +110,8 @@ def test_answers_of_every_kind_come_as_they_were_sent(nursery: Nursery) -> None:
 
 
 @pytest.mark.parametrize("task", [_run_this, _reach_this, _say_no_pickle, _promise_much, _say_half])
-def test_answers_that_are_none_are_refused_and_run_nothing(nursery: Nursery, task: object) -> None:
-    child = nursery.start(task)  # type: ignore[arg-type]
+def test_answers_that_are_none_are_refused_and_run_nothing(spawner: Spawner, task: object) -> None:
+    child = spawner.start(task)  # type: ignore[arg-type]
     with pytest.raises((AnswerRefused, OSError)):
         receive(child.connection)
     assert "POINTILLIST_TAKEN_OVER" not in subprocess.run(
@@ -121,7 +121,7 @@ def test_answers_that_are_none_are_refused_and_run_nothing(nursery: Nursery, tas
 
 
 @pytest.mark.root
-def test_nursery_children_keep_none_of_the_agents_capabilities() -> None:
+def test_spawner_children_keep_none_of_the_agents_capabilities() -> None:
     """Root alone can make an agent that keeps some."""
     done = subprocess.run(
         [sys.executable, "-c", CAPABILITIES], capture_output=True, text=True, timeout=60,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from collectors.devices.bandwidth import REPEATS, WARM_UPS, Bandwidth, measure_all
-from collectors.devices.nursery import Nursery
+from collectors.devices.spawner import Spawner
 from collectors.records.gap import Gap, GapKind
 from tests.fake_cuda_kit import FakeCuda
 
@@ -30,14 +30,14 @@ def cuda(tmp_path: Path) -> FakeCuda:
 
 
 @pytest.fixture
-def nursery() -> Iterator[Nursery]:
-    made = Nursery()
+def spawner() -> Iterator[Spawner]:
+    made = Spawner()
     yield made
     made.close()
 
 
-def _one(cuda: FakeCuda, nursery: Nursery, *, deadline_s: float = 20) -> Bandwidth | Gap:
-    (found,) = measure_all([GPUS[1]], nursery, deadline_s=deadline_s, task=cuda.measure)
+def _one(cuda: FakeCuda, spawner: Spawner, *, deadline_s: float = 20) -> Bandwidth | Gap:
+    (found,) = measure_all([GPUS[1]], spawner, deadline_s=deadline_s, task=cuda.measure)
     return found
 
 
@@ -46,9 +46,9 @@ def _released(cuda: FakeCuda) -> bool:
     return all(calls[made] == calls[freed] for made, freed in PAIRS.items())
 
 
-def test_bandwidth_is_each_gpus_own_each_way(cuda: FakeCuda, nursery: Nursery) -> None:
+def test_bandwidth_is_each_gpus_own_each_way(cuda: FakeCuda, spawner: Spawner) -> None:
     cuda.play("* to_device value 52000", "* to_host value 50000", "2 to_device value 6000")
-    found = measure_all(GPUS[:3], nursery, task=cuda.measure)
+    found = measure_all(GPUS[:3], spawner, task=cuda.measure)
     assert all(isinstance(one, Bandwidth) for one in found)
     rates = [
         (round(one.to_device_bytes_per_s / MB), round(one.to_host_bytes_per_s / MB))
@@ -61,19 +61,19 @@ def test_bandwidth_is_each_gpus_own_each_way(cuda: FakeCuda, nursery: Nursery) -
 
 
 def test_bandwidth_is_measured_from_the_memory_beside_the_gpu(
-    cuda: FakeCuda, nursery: Nursery
+    cuda: FakeCuda, spawner: Spawner
 ) -> None:
     beside = cuda.pci / "0000:a1:00.0"
     beside.mkdir(parents=True)
     cpu = min(os.sched_getaffinity(0))
     (beside / "numa_node").write_text("1\n")
     (beside / "local_cpulist").write_text(f"{cpu},{cpu}-{cpu},1000-1003\n")
-    found = _one(cuda, nursery)
+    found = _one(cuda, spawner)
     assert isinstance(found, Bandwidth)
     assert found.numa_node == 1
     assert cuda.calls["cpus 1"] == 1
     (beside / "local_cpulist").write_text("\n")
-    found = _one(cuda, nursery)
+    found = _one(cuda, spawner)
     assert isinstance(found, Bandwidth)
     assert found.numa_node is None
 
@@ -82,10 +82,10 @@ def test_bandwidth_is_measured_from_the_memory_beside_the_gpu(
     "call", [*PAIRS, "cuCtxSetCurrent", "cuMemcpyDtoHAsync_v2", "cuEventRecord"]
 )
 def test_bandwidth_failing_call_is_a_gap_and_everything_is_released(
-    cuda: FakeCuda, nursery: Nursery, call: str
+    cuda: FakeCuda, spawner: Spawner, call: str
 ) -> None:
     cuda.play(f"1 {call} error 2")
-    found = _one(cuda, nursery)
+    found = _one(cuda, spawner)
     assert isinstance(found, Gap)
     assert (found.kind, call in found.reason) == (GapKind.FAILED, True)
     assert "CUDA_ERROR_OUT_OF_MEMORY" in found.reason
@@ -105,10 +105,10 @@ def test_bandwidth_failing_call_is_a_gap_and_everything_is_released(
     ],
 )
 def test_bandwidth_that_cannot_be_had_says_why(
-    cuda: FakeCuda, nursery: Nursery, scenario: str, kind: GapKind, reason: str
+    cuda: FakeCuda, spawner: Spawner, scenario: str, kind: GapKind, reason: str
 ) -> None:
     cuda.play(scenario)
-    found = _one(cuda, nursery)
+    found = _one(cuda, spawner)
     assert isinstance(found, Gap)
     assert found.kind is kind
     assert reason in found.reason
@@ -116,18 +116,18 @@ def test_bandwidth_that_cannot_be_had_says_why(
 
 
 def test_bandwidth_hanging_driver_costs_its_child_and_its_gpu_alone(
-    cuda: FakeCuda, nursery: Nursery
+    cuda: FakeCuda, spawner: Spawner
 ) -> None:
     cuda.play("1 cuEventSynchronize hang")
-    hung, good = measure_all(GPUS[1:3], nursery, deadline_s=1.0, task=cuda.measure)
+    hung, good = measure_all(GPUS[1:3], spawner, deadline_s=1.0, task=cuda.measure)
     assert isinstance(hung, Gap)
     assert hung.kind is GapKind.TIMED_OUT
     assert isinstance(good, Bandwidth)
 
 
-def test_bandwidth_of_all_gpus_together_is_bounded(cuda: FakeCuda, nursery: Nursery) -> None:
+def test_bandwidth_of_all_gpus_together_is_bounded(cuda: FakeCuda, spawner: Spawner) -> None:
     cuda.play("* cuInit hang")
-    found = measure_all(GPUS, nursery, deadline_s=0.2, budget_s=0.3, task=cuda.measure)
+    found = measure_all(GPUS, spawner, deadline_s=0.2, budget_s=0.3, task=cuda.measure)
     kinds = [one.kind for one in found if isinstance(one, Gap)]
     assert kinds == [GapKind.TIMED_OUT] * 2 + [GapKind.FAILED] * 6
 
@@ -136,14 +136,14 @@ def _dies(_gpu_uuid: str) -> Bandwidth | Gap:
     os._exit(1)
 
 
-def test_bandwidth_child_that_dies_is_a_gap(nursery: Nursery) -> None:
-    (found,) = measure_all(GPUS[:1], nursery, task=_dies)
+def test_bandwidth_child_that_dies_is_a_gap(spawner: Spawner) -> None:
+    (found,) = measure_all(GPUS[:1], spawner, task=_dies)
     assert isinstance(found, Gap)
     assert "the measuring process ended" in found.reason
 
 
-def test_bandwidth_without_a_cuda_driver_is_unsupported(nursery: Nursery) -> None:
+def test_bandwidth_without_a_cuda_driver_is_unsupported(spawner: Spawner) -> None:
     """This machine has none, or it has a GPU, and `gpu-check` measures it."""
-    (found,) = measure_all(GPUS[:1], nursery)
+    (found,) = measure_all(GPUS[:1], spawner)
     assert isinstance(found, Gap)
     assert found.kind in {GapKind.UNSUPPORTED, GapKind.FAILED}

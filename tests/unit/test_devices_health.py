@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from collectors.devices.bandwidth import Bandwidth
-from collectors.devices.health import Verdict, check_node
+from collectors.devices.health import HealthVerdict, check_node
 from collectors.devices.machine_types import machine_types
 from collectors.devices.port import DeviceReading, Field, Inventory, Measured
 from collectors.kernel_log.kernel_log import kernel_xids
@@ -52,7 +52,7 @@ def _verdicts(
     gpus: int = 8,
     xids: list[tuple[str, int]] | Gap | None = None,
     bandwidths: list[Bandwidth | Gap] | None = None,
-) -> dict[str, Verdict]:
+) -> dict[str, HealthVerdict]:
     fields = [{**HEALTHY, **(change or {})} if index == 3 else HEALTHY for index in range(gpus)]
     readings = [DeviceReading(i, f"GPU-{i}", "H100", 0, 0, one) for i, one in enumerate(fields)]
     said: list[tuple[str, int]] | Gap = [] if xids is None else xids
@@ -71,8 +71,8 @@ def test_health_ships_azures_three_columns() -> None:
 @pytest.mark.parametrize("machine", ["any", "nd96isr_h100_v5", "nd96isr_h200_v5"])
 def test_health_of_a_good_machine_passes_all_but_what_is_not_measured(machine: str) -> None:
     verdicts = _verdicts(machine=machine)
-    assert [verdicts.pop(way) for way in WAYS] == [Verdict.UNKNOWN] * 2
-    assert set(verdicts.values()) == {Verdict.PASS}
+    assert [verdicts.pop(way) for way in WAYS] == [HealthVerdict.UNKNOWN] * 2
+    assert set(verdicts.values()) == {HealthVerdict.PASS}
     assert len(verdicts) == 10
 
 
@@ -95,19 +95,19 @@ def test_health_of_a_good_machine_passes_all_but_what_is_not_measured(machine: s
 )
 def test_health_one_bad_gpu_fails_its_row_only(row: str, change: dict[Field, Measured]) -> None:
     verdicts = _verdicts(change)
-    assert [name for name, one in verdicts.items() if one is Verdict.FAIL] == [row]
+    assert [name for name, one in verdicts.items() if one is HealthVerdict.FAIL] == [row]
 
 
 @pytest.mark.parametrize("kind", [GapKind.UNSUPPORTED, GapKind.FAILED, GapKind.NO_PERMISSION])
 def test_health_unread_row_is_unknown_never_good(kind: GapKind) -> None:
     verdicts = _verdicts({Field.ECC_VOLATILE_UNCORRECTED: Gap(kind, "x")})
-    assert verdicts["ecc"] is Verdict.UNKNOWN
-    assert _verdicts(xids=Gap(kind, "x"))["xid"] is Verdict.UNKNOWN
+    assert verdicts["ecc"] is HealthVerdict.UNKNOWN
+    assert _verdicts(xids=Gap(kind, "x"))["xid"] is HealthVerdict.UNKNOWN
 
 
 def test_health_missing_gpu_fails_the_count_of_its_machine_type() -> None:
-    assert _verdicts(gpus=7)["gpu_count"] is Verdict.FAIL
-    assert _verdicts(gpus=7, machine="any")["gpu_count"] is Verdict.PASS
+    assert _verdicts(gpus=7)["gpu_count"] is HealthVerdict.FAIL
+    assert _verdicts(gpus=7, machine="any")["gpu_count"] is HealthVerdict.PASS
 
 
 def _bandwidth(to_device: float, to_host: float) -> Bandwidth:
@@ -139,7 +139,7 @@ def test_health_bandwidth_is_judged_each_way(
 def test_health_bandwidth_without_a_limit_is_unknown_never_good(field: Field) -> None:
     change: dict[Field, Measured] = {field: Gap(GapKind.FAILED, "x")}
     verdicts = _verdicts(change, machine="any", bandwidths=[_bandwidth(60, 60)] * 8)
-    assert {verdicts[way] for way in WAYS} == {Verdict.UNKNOWN}
+    assert {verdicts[way] for way in WAYS} == {HealthVerdict.UNKNOWN}
 
 
 def test_health_machine_types_hold_every_row_that_has_a_limit() -> None:
@@ -159,8 +159,8 @@ def test_health_reads_xids_of_the_kernel_log(tmp_path: Path) -> None:
     )
     found = kernel_xids(log)
     assert found == [("0000:1b:00", 79), ("0000:5c:00", 13)]
-    assert _verdicts(xids=found)["xid"] is Verdict.FAIL
-    assert _verdicts(xids=found[1:])["xid"] is Verdict.PASS
+    assert _verdicts(xids=found)["xid"] is HealthVerdict.FAIL
+    assert _verdicts(xids=found[1:])["xid"] is HealthVerdict.PASS
     assert isinstance(kernel_xids(tmp_path / "none"), Gap)
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from collectors.devices.bounded import BoundedReader
 from collectors.devices.devices_source import DevicesSource
-from collectors.devices.nursery import Nursery
 from collectors.devices.port import ALL, DevicesUnavailable, Field
+from collectors.devices.spawner import Spawner
 from collectors.records.gap import GapKind
 from tests.fake_nvml_kit import Clock, FakeDriver
 from transport.privileges import harden
@@ -206,11 +206,11 @@ def test_nvml_child_works_after_the_privileges_were_dropped(driver: FakeDriver) 
             os.setgid(65534)
             os.setuid(65534)
             harden()
-            reader = BoundedReader(driver.reader, Nursery(), deadline_s=20)
+            reader = BoundedReader(driver.reader, Spawner(), deadline_s=20)
             reader.open()
             code = 0 if reader.read(0, ALL).values[Field.POWER] == 300_000 else 2
             child = Path(f"/proc/{reader.child_pid}")
-            reader.close()  # the nursery lives on: only a kill ends the child
+            reader.close()  # the spawner lives on: only a kill ends the child
             end = time.monotonic() + 10
             while child.exists() and time.monotonic() < end:
                 time.sleep(0.01)

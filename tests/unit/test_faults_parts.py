@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.devices.health import Verdict as Health
+from collectors.devices.health import HealthVerdict as Health
 from collectors.faults.host_health import check_host
 from collectors.faults.network import network
 from collectors.faults.port import Count, Miss, State
@@ -16,7 +16,7 @@ from collectors.faults.smart import AdminCommand, Smart, get_smart_page, parse_p
 from collectors.faults.sysfs import Tree
 from collectors.faults.tracker import REPEAT_NS, Tracker
 from collectors.records.gap import Gap, GapKind
-from edge_agent.service.doctor import Verdict, examine
+from edge_agent.service.doctor import CheckVerdict, examine
 from edge_agent.service.doctor_faults import fault_checks
 from tests.faults_kit import BRIDGE, FakeHost
 
@@ -131,13 +131,13 @@ def test_doctor_says_what_is_read_and_one_thing_to_do_about_the_rest(tmp_path: P
     lines = {
         one.name: one for one in examine(fault_checks(tmp_path, host.log, lambda _path: host.smart))
     }
-    absent = {name for name, one in lines.items() if one.verdict is Verdict.ABSENT}
+    absent = {name for name, one in lines.items() if one.verdict is CheckVerdict.ABSENT}
     assert absent == {"storage"}
     assert "as root" in (lines["storage"].do or "")
     assert "pcie_fatal" in lines["pcie"].found
     bare = list(examine(fault_checks(tmp_path / "none", tmp_path / "none/kmsg")))
     assert {one.name for one in bare} == {"kernel_log", *probes()}
-    assert all(one.verdict is Verdict.ABSENT and one.do for one in bare)
+    assert all(one.verdict is CheckVerdict.ABSENT and one.do for one in bare)
 
 
 def test_health_of_the_host_fails_for_its_own_reason_and_never_passes_unread(

@@ -12,23 +12,23 @@ from pointillist.plan_report import catalogue_shapes
 from privacy.calibrate import SIGMA_UNIT
 from privacy.noise_seeded import SeededSampler
 from privacy.planner import section_figures
-from simulator.fleet import FleetModel, Inventory
+from simulator.fleet import FleetModel, HostInventory
 from simulator.fleet.faults import CAUSE_COUNTS, fault_rates, incident_rates, mttf_hours
 from simulator.fleet.hosts import make_inventory
 from simulator.fleet.load import COMMUNICATION, COMPUTE, LARGE
-from simulator.scenario import Faults, Jobs, Load, load
+from simulator.scenario import Faults, FleetLoad, Jobs, load
 from tests.window_kit import CATALOGUE
 
 pytestmark = pytest.mark.slow
 
 STEADY = load("steady")
-EMPTY = Load(busy_share=0)
+EMPTY = FleetLoad(busy_share=0)
 DAY_S = 86_400
 RSC_1 = Faults(per_1000_node_days=6.5)
 LEMONS = Faults(per_1000_node_days=6.5, lemon_share=0.012, lemon_faults_per_day=1.6)
 
 
-def inventory_of(hosts: int, faults: Faults, seed: int = 1) -> Inventory:
+def inventory_of(hosts: int, faults: Faults, seed: int = 1) -> HostInventory:
     return make_inventory(STEADY.with_(hosts=hosts, faults=faults, seed=seed), CATALOGUE)
 
 
@@ -100,7 +100,7 @@ def test_calibration_fail_slow_takes_a_third_longer() -> None:
     scenario = STEADY.with_(
         hosts=5_000,
         faults=Faults(per_1000_node_days=0),
-        load=Load(speed_spread=0, straggler_share=0),
+        load=FleetLoad(speed_spread=0, straggler_share=0),
         jobs=Jobs(largest_gpus=4_096, elastic_share=0),
     )
     state = FleetModel(scenario, CATALOGUE).at(scenario.start_s, 60)

@@ -16,8 +16,8 @@ from simulator.scenario import (
     FailSlow,
     Faults,
     FlashCrowd,
+    FleetLoad,
     Jobs,
-    Load,
     Scenario,
     Upgrades,
     load,
@@ -75,7 +75,7 @@ def test_fleet_model_inventory_follows_the_shares() -> None:
 
 @pytest.mark.parametrize("busy_share", [0.1, 0.7])
 def test_fleet_model_meets_the_load(busy_share: float) -> None:
-    load_ = Load(busy_share=busy_share, diurnal_amplitude=0.1, weekend_drop=0.2)
+    load_ = FleetLoad(busy_share=busy_share, diurnal_amplitude=0.1, weekend_drop=0.2)
     model = fleet(1_500, load=load_, jobs=Jobs(largest_gpus=64), faults=QUIET, step_s=60)
     errors = []
     for quarter in range(96):
@@ -87,20 +87,20 @@ def test_fleet_model_meets_the_load(busy_share: float) -> None:
 
 
 def test_load_is_diurnal_and_its_week_has_the_mean_that_was_asked() -> None:
-    load_ = Load(busy_share=0.5, diurnal_amplitude=0.3, peak_hour_utc=15, weekend_drop=0.2)
+    load_ = FleetLoad(busy_share=0.5, diurnal_amplitude=0.3, peak_hour_utc=15, weekend_drop=0.2)
     monday = 1_767_571_200
     week = [busy_target(load_, monday + 60 * minute) for minute in range(7 * 1_440)]
     assert np.mean(week) == pytest.approx(0.5, rel=1e-3)
     assert np.argmax(week[:1_440]) == 15 * 60
     assert week[5 * 1_440] == pytest.approx(0.8 * week[0])
-    assert busy_target(Load(busy_share=0.9, diurnal_amplitude=0.9), monday + 15 * HOUR) == 0.98
+    assert busy_target(FleetLoad(busy_share=0.9, diurnal_amplitude=0.9), monday + 15 * HOUR) == 0.98
 
 
 def test_wide_jobs_share_hosts_ranks_and_the_pace_of_the_slowest() -> None:
     shares = {"recommendation": 1.0}
     model = fleet(
         faults=QUIET, jobs=Jobs(elastic_share=0), applications=Applications(shares=shares),
-        fail_slow=FailSlow(enabled=False), load=Load(straggler_share=0.2),
+        fail_slow=FailSlow(enabled=False), load=FleetLoad(straggler_share=0.2),
     )  # fmt: skip
     state = model.at(STEADY.start_s, 60)
     jobs, hosts = np.unique(state.job[state.job != IDLE], return_counts=True)
@@ -179,7 +179,7 @@ def test_fault_bits_are_in_the_window_in_which_it_struck() -> None:
 
 def test_seen_holds_what_ran_in_the_window_and_nothing_else() -> None:
     jobs = Jobs(sizes="philly", durations="seren")
-    model = fleet(200, faults=QUIET, load=Load(busy_share=0.8), jobs=jobs)
+    model = fleet(200, faults=QUIET, load=FleetLoad(busy_share=0.8), jobs=jobs)
     ran = np.zeros((200, 4), dtype=np.uint64)
     for minute in range(120):
         state = model.at(STEADY.start_s + 60 * minute, 60)
@@ -250,7 +250,7 @@ def test_fleet_model_says_what_share_was_recorded() -> None:
 
 @pytest.mark.parametrize("hosts", [1, 3])
 def test_fleet_model_of_hardly_any_hosts_works(hosts: int) -> None:
-    model = fleet(hosts, load=Load(busy_share=0.98), faults=Faults(per_1000_node_days=1_000))
+    model = fleet(hosts, load=FleetLoad(busy_share=0.98), faults=Faults(per_1000_node_days=1_000))
     states = [model.at(STEADY.start_s + HOUR * hour, HOUR) for hour in range(6)]
     assert all(state.hosts == hosts for state in states)
     assert any((state.application != IDLE).any() for state in states)

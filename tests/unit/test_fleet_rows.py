@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from simulator.applications import load_applications
-from simulator.fleet import IDLE, FleetModel, FleetRows, FleetState, Inventory, block_rng
+from simulator.fleet import IDLE, FleetModel, FleetRows, FleetState, HostInventory, block_rng
 from simulator.fleet.rows import MIX_JITTER
 from simulator.fleet.state import unpack
 from simulator.scenario import Shape, load
@@ -167,7 +167,7 @@ def test_fleet_rows_block_alone_is_the_block_among_others(
         assert (rows.block(state, 0, 250, block_rng(*change, 0)) != forwards[0]).any()
 
 
-def healthy_hosts(model: FleetModel) -> Inventory:
+def healthy_hosts(model: FleetModel) -> HostInventory:
     return replace(model.inventory, pace=np.ones(HOSTS, dtype=np.float32))
 
 

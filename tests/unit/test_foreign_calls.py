@@ -29,7 +29,7 @@ from collectors.bpf import (
     system_calls,
 )
 from collectors.bpf.system_calls import PerfEventAttributes
-from collectors.devices import cuda, nursery
+from collectors.devices import cuda, spawner
 from collectors.faults import smart
 from collectors.gpu_calls import programs_bcc
 from edge_agent.service import doctor_host
@@ -204,7 +204,7 @@ def test_calls_through_pynvml_pass_what_the_header_declares(tmp_path: Path) -> N
 def test_structures_of_bpf_are_the_running_kernels() -> None:
     kernel, attributes = kernel_headers(), "union bpf_attr"
     element = {name: name for name in ("map_fd", "key", "value", "flags")}
-    batch = {name: f"batch.{name}" for name, _ in bpf_maps.Batch._fields_}
+    batch = {name: f"batch.{name}" for name, _ in bpf_maps.MapBatch._fields_}
     info = {"bpf_fd": "info.bpf_fd", "info_len": "info.info_len", "info": "info.info"}
     link = {
         name: f"link_create.{name}" for name in ("prog_fd", "target_fd", "attach_type", "flags")
@@ -216,7 +216,7 @@ def test_structures_of_bpf_are_the_running_kernels() -> None:
         "multi_flags": "link_create.uprobe_multi.flags",
     }
     assert layout_faults(bpf_maps.Element, element, attributes, kernel) == []
-    assert layout_faults(bpf_maps.Batch, batch, attributes, kernel) == []
+    assert layout_faults(bpf_maps.MapBatch, batch, attributes, kernel) == []
     assert layout_faults(bpf_statistics.InfoByFd, info, attributes, kernel) == []
     assert layout_faults(links.LinkCreate, link, attributes, kernel) == []
 
@@ -277,7 +277,7 @@ def test_wrong_layout_is_found() -> None:
                 "__builtin_offsetof(struct timex, maxerror)": doctor_host.MAXERROR_AT,
                 "__builtin_offsetof(struct statfs, f_type)": 0,
                 "sizeof(((struct statfs *)0)->f_type)": ctypes.sizeof(ctypes.c_long),
-                "PR_SET_PDEATHSIG": nursery.PR_SET_PDEATHSIG,
+                "PR_SET_PDEATHSIG": spawner.PR_SET_PDEATHSIG,
                 "PR_SET_NO_NEW_PRIVS": demangle_child.PR_SET_NO_NEW_PRIVS,
             },
         ),

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from aggregator.cause_files import CAUSE_MEANINGS
 from aggregator.causes import CauseRow, CauseTable, Trend
-from edge_agent.service.doctor import Finding, Verdict
+from edge_agent.service.doctor import CheckVerdict, Finding
 from pointillist.cli import agent_doctor, agent_health, agent_history, causes, query
 from pointillist.cli.agent_history import _metric_lines, _overview
 from pointillist.cli.history_calls import kernel_lines
@@ -204,7 +204,7 @@ def test_history_shows_whole_names_and_numbers() -> None:
 
 def test_doctor_and_health_fold_their_reasons() -> None:
     reason = "libnvidia-ml.so.1: cannot open shared object file: No such file or directory"
-    found = [Finding("gpu calls", "capabilities", Verdict.BROKEN, reason, reason)]
+    found = [Finding("gpu calls", "capabilities", CheckVerdict.BROKEN, reason, reason)]
     # A path is folded anywhere, by rich: letters are compared without spaces.
     assert "".join(reason.split()) in _column(_said(lambda: agent_doctor._show(found)), reason)
     body = {

@@ -15,11 +15,11 @@ from edge_agent.protocol.protocol_events import (
     CommitEpochs,
     CommitFailed,
     CommitSealed,
-    Committed,
     EpochDue,
     EraseKeys,
     Forget,
     KeysAnnounced,
+    LedgerCommitted,
     Publish,
     Published,
     RosterReceived,
@@ -107,7 +107,7 @@ def test_participant_publishes_nothing_before_the_commit() -> None:
     assert [type(effect) for effect in effects] == [CommitSealed]
     committed = effects[0]
     assert isinstance(committed, CommitSealed)
-    (publish,) = shell.participant.handle(Committed(committed.token, (9,)))
+    (publish,) = shell.participant.handle(LedgerCommitted(committed.token, (9,)))
     assert isinstance(publish, Publish)
     assert publish.records is committed.records
     assert publish.spool_ids == (9,)

@@ -21,8 +21,8 @@ from simulator.scenario import (
     FailSlow,
     Faults,
     FlashCrowd,
+    FleetLoad,
     Jobs,
-    Load,
     Scenario,
     ScenarioError,
     Shape,
@@ -38,7 +38,7 @@ PLANS = Path("pointillist/plans")
 LEAST: dict[str, Any] = {"format": 1, "name": "least", "hosts": 100, "duration_s": 60}
 
 TABLES = (
-    Scenario, Shape, Load, Jobs, Applications, FlashCrowd, Faults, FailSlow, Upgrades, Dropout,
+    Scenario, Shape, FleetLoad, Jobs, Applications, FlashCrowd, Faults, FailSlow, Upgrades, Dropout,
     Adversaries,
 )  # fmt: skip
 COUNTS = {

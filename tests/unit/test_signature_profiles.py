@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kernels.families import FamilyRules
-from kernels.kernel_mix import Measure
+from kernels.kernel_mix import MixMeasure
 from kernels.launches.kineto import TraceError
 from kernels.signature_profiles import read_profile
 from kernels.signatures import SignatureError
@@ -38,8 +38,8 @@ def write(path: Path, text: str) -> Path:
 def test_profile_of_a_table_classes_its_names(tmp_path: Path, rules: FamilyRules) -> None:
     one = read_profile(write(tmp_path / "encoder.toml", TABLE), rules)
     assert (one.name, one.application, one.gpu_model) == ("encoder", "text_encoder", "H100")
-    assert one.mix(Measure.LAUNCHES).families == {"gemm": 0.75, "softmax": 0.25}
-    assert one.mix(Measure.GPU_TIME).families == {"gemm": 0.9, "softmax": 0.1}
+    assert one.mix(MixMeasure.LAUNCHES).families == {"gemm": 0.75, "softmax": 0.25}
+    assert one.mix(MixMeasure.GPU_TIME).families == {"gemm": 0.9, "softmax": 0.1}
 
 
 def test_profile_class_named_by_the_caller_wins(tmp_path: Path, rules: FamilyRules) -> None:
@@ -50,8 +50,8 @@ def test_profile_class_named_by_the_caller_wins(tmp_path: Path, rules: FamilyRul
 def test_profile_without_times_has_launches(tmp_path: Path, rules: FamilyRules) -> None:
     text = "\n".join(line for line in TABLE.splitlines() if not line.startswith("time_ns"))
     one = read_profile(write(tmp_path / "encoder.toml", text), rules)
-    assert one.mix(Measure.LAUNCHES).families["gemm"] == 0.75
-    assert one.mix(Measure.GPU_TIME).families == {}
+    assert one.mix(MixMeasure.LAUNCHES).families["gemm"] == 0.75
+    assert one.mix(MixMeasure.GPU_TIME).families == {}
 
 
 def test_profile_of_a_trace_counts_launches_and_time(tmp_path: Path, rules: FamilyRules) -> None:
@@ -68,7 +68,7 @@ def test_profile_of_local_history_keeps_its_families(tmp_path: Path, rules: Fami
     text = json.dumps({"since_ns": 1, "until_ns": None, "activity": [row], "cut_short": []})
     one = read_profile(write(tmp_path / "h.json", text), rules, "llm_training")
     assert one.application == "llm_training"
-    assert one.mix(Measure.LAUNCHES).families == {"norm": 1.0}
+    assert one.mix(MixMeasure.LAUNCHES).families == {"norm": 1.0}
 
 
 @pytest.mark.parametrize(

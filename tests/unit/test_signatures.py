@@ -8,14 +8,22 @@ import pytest
 
 from bench.signatures import all_profiles
 from kernels import signatures
-from kernels.kernel_mix import KernelMix, Measure, MixRow, distance, hellinger, mix_rows, operation
+from kernels.kernel_mix import (
+    KernelMix,
+    MixMeasure,
+    MixRow,
+    distance,
+    hellinger,
+    mix_rows,
+    operation,
+)
 from kernels.signature_evaluation import auroc, evaluate, jittered, resampled
 from kernels.signatures import Match, SignatureError, Signatures, calibrate
 from kernels.wilson import wilson_interval
 from tests.signature_kit import CHAT, SORTING, VISION, made, three_classes
 from wire.catalogue import Catalogue
 
-LAUNCHES = Measure.LAUNCHES
+LAUNCHES = MixMeasure.LAUNCHES
 
 
 def test_hellinger_is_zero_for_equal_and_one_for_disjoint() -> None:
@@ -27,7 +35,7 @@ def test_hellinger_is_zero_for_equal_and_one_for_disjoint() -> None:
 def test_distance_refuses_two_measures() -> None:
     one = made("a", "llm_inference", CHAT)
     with pytest.raises(ValueError, match="expected one measure, got launches and gpu_time"):
-        distance(one.mix(LAUNCHES), one.mix(Measure.GPU_TIME))
+        distance(one.mix(LAUNCHES), one.mix(MixMeasure.GPU_TIME))
 
 
 def test_operation_is_the_same_whoever_made_the_library() -> None:
@@ -41,13 +49,13 @@ def test_mix_leaves_transfers_out_and_sums_to_one() -> None:
     kernels = [("Memcpy DtoH", "memcpy", 100, 5), ("a_gemm", "gemm", 3, 9), ("b", "norm", 1, 1)]
     mix = KernelMix.of(mix_rows(kernels), LAUNCHES)
     assert dict(mix.families) == {"gemm": 0.75, "norm": 0.25}
-    timed = KernelMix.of(mix_rows(kernels), Measure.GPU_TIME)
+    timed = KernelMix.of(mix_rows(kernels), MixMeasure.GPU_TIME)
     assert dict(timed.families) == {"gemm": 0.9, "norm": 0.1}
 
 
 def test_mix_without_times_has_no_time_shares() -> None:
     rows = mix_rows([("a_gemm", "gemm", 3, None), ("b", "norm", 1, 7)])
-    assert KernelMix.of(rows, Measure.GPU_TIME).families == {}
+    assert KernelMix.of(rows, MixMeasure.GPU_TIME).families == {}
     assert KernelMix.of(rows, LAUNCHES).families["gemm"] == 0.75
 
 
@@ -62,7 +70,7 @@ def test_nearest_knows_its_own_and_says_unknown_to_strangers() -> None:
 
 def test_nearest_between_two_classes_is_unknown() -> None:
     twins = [made("a", "llm_inference", CHAT), made("b", "text_encoder", CHAT, 1.001)]
-    learned = replace(Signatures.train(twins), thresholds=dict.fromkeys(Measure, 0.5))
+    learned = replace(Signatures.train(twins), thresholds=dict.fromkeys(MixMeasure, 0.5))
     match = learned.nearest(made("c", "", CHAT).mix(LAUNCHES))
     assert (match.application, match.nearest) == ("unknown", "llm_inference")
     assert match.margin < 0.02

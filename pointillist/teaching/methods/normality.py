@@ -47,7 +47,7 @@ class Normality(Protocol):
         """Give how unlike each second is, [n]."""
 
 
-class Mixture:
+class FittedMixture:
     """Gaussian mixture of diagonal components; their number by the Bayesian criterion."""
 
     name = "GMM (eACGM)"

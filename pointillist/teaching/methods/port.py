@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from diagnosis.detect.findings import Cause
 from pointillist.teaching.account import Account, Said
-from pointillist.teaching.runs import Run
+from pointillist.teaching.runs import RecordedRun
 from pointillist.teaching.tracks import Track
 from pointillist.teaching.truth import Episode
 
@@ -47,7 +47,7 @@ class Prepared:
     examples   labelled vectors of the run's faults, where one fault is there alone
     """
 
-    run: Run
+    run: RecordedRun
     episodes: tuple[Episode, ...]
     tracks: tuple[Track, ...]
     rules: Account

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .frame import AXIS_NAMES, Drawn, Rows, mean_at, sweep_of, told
+from .frame import AXIS_NAMES, DrawnFigure, Rows, mean_at, sweep_of, told
 
 
-def draw(rows: Rows) -> Drawn | None:
+def draw(rows: Rows) -> DrawnFigure | None:
     """GPU time given to the right class, on the hosts and after the release."""
     sweep = sweep_of(rows, "on_hosts")
     if sweep is None:
@@ -28,7 +28,7 @@ def draw(rows: Rows) -> Drawn | None:
     ]
     at, hosts = mean_at(sweep.groups[-1][1], x, "on_hosts")
     hours = sweep.rows[0]["period_s"] / 3600
-    return Drawn(
+    return DrawnFigure(
         sweep.figure,
         f"{_along(x, at)} the hosts put {_span(hosts)} of the GPU time under the right class; a "
         f"release of {hours:g} hours still shows {', '.join(shown)}.",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .frame import COLOURS, Drawn, Row, Rows, new_figure
+from .frame import COLOURS, DrawnFigure, Row, Rows, new_figure
 
 
-def draw(rows: Rows) -> Drawn | None:
+def draw(rows: Rows) -> DrawnFigure | None:
     """CPU time of a host's window by stage, along the size of the fleet."""
     rows = sorted((r for r in rows if r.get("stages")), key=lambda row: row["hosts"])
     if not rows:
@@ -33,7 +33,7 @@ def draw(rows: Rows) -> Drawn | None:
     first, last = rows[0], rows[-1]
     growth = last["cpu_us_host_window"] / first["cpu_us_host_window"]
     memory = max(row["peak_memory_bytes"] for row in rows) / 2**30
-    return Drawn(
+    return DrawnFigure(
         figure,
         f"One host's window costs {first['cpu_us_host_window']:,.0f} us of this machine's CPU "
         f"among {first['hosts']:,} hosts and {last['cpu_us_host_window']:,.0f} us among "

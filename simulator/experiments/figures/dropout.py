@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .frame import COLOURS, Drawn, Rows, label_axis, new_figure
+from .frame import COLOURS, DrawnFigure, Rows, label_axis, new_figure
 
 
-def draw(rows: Rows) -> Drawn | None:
+def draw(rows: Rows) -> DrawnFigure | None:
     """What is released as hosts fall silent."""
     rows = [row for row in rows if "axis_dropout" in row and row.get("windows")]
     if not rows:
@@ -30,4 +30,4 @@ def draw(rows: Rows) -> Drawn | None:
         if none
         else ""
     )
-    return Drawn(figure, (told_whole if whole else "No window is released") + told_none + ".")
+    return DrawnFigure(figure, (told_whole if whole else "No window is released") + told_none + ".")

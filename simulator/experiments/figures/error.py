@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .frame import DAY_NOTE, Drawn, Rows, decimal, mean_at, points, sweep_of, told
+from .frame import DAY_NOTE, DrawnFigure, Rows, decimal, mean_at, points, sweep_of, told
 
 
-def draw(rows: Rows) -> Drawn | None:
+def draw(rows: Rows) -> DrawnFigure | None:
     """Standard error and measured error along an axis."""
     sweep = sweep_of(rows, "standard_error_points")
     if sweep is None:
@@ -34,7 +34,7 @@ def draw(rows: Rows) -> Drawn | None:
     way = "falls" if window[-1] < window[0] else "rises"
     who = f" ({name})" if name else ""
     daily = f" ({points(day[0])} and {points(day[-1])} as the mean of a day)" if day else ""
-    return Drawn(
+    return DrawnFigure(
         sweep.figure,
         f"From {told(x, at[0])} to {told(x, at[-1])} {_of(x)}{who} the standard error of one "
         f"window {way} {ratio:.1f}-fold, from {points(window[0])} to {points(window[-1])}{daily}; "

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .frame import COLOURS, INK, Drawn, Rows, new_figure
+from .frame import COLOURS, INK, DrawnFigure, Rows, new_figure
 
 
-def draw(rows: Rows) -> Drawn | None:
+def draw(rows: Rows) -> DrawnFigure | None:
     """What failing parts cost: reports in a release, of those that were sent."""
     row = next((row for row in rows if row.get("faults")), None)
     if row is None:
@@ -25,7 +25,7 @@ def draw(rows: Rows) -> Drawn | None:
     plot.grid(visible=False, axis="y")
     true = all(one["true_sums"] for one in row["faults"])
     kept = [t["trick"].replace("_", " ") for t in row["tricks"] if t["sums"] > 1]
-    return Drawn(
+    return DrawnFigure(
         figure,
         f"With {100 * row['struck_share']:.0f} % of the reports, hosts or windows struck"
         f"{' every release is' if true else ' NOT every release is'} exactly the sum of the "

@@ -73,7 +73,7 @@ DAY_NOTE: Final = "mean of a day"
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DrawnFigure:
     """A figure and its sentence."""
 
     figure: Figure

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .frame import COLOURS, Drawn, Rows, new_figure
+from .frame import COLOURS, DrawnFigure, Rows, new_figure
 
 
-def draw(rows: Rows) -> Drawn | None:
+def draw(rows: Rows) -> DrawnFigure | None:
     """An attacker's advantage beside the bound that epsilon gives."""
     row = next((row for row in rows if row.get("guesses")), None)
     if row is None:
@@ -29,7 +29,7 @@ def draw(rows: Rows) -> Drawn | None:
     plot.grid(visible=False, axis="y")
     holds = all(one["holds"] for one in row["guesses"])
     most = max(row["guesses"], key=lambda one: one["advantage"])
-    return Drawn(
+    return DrawnFigure(
         figure,
         f"An attacker with every byte of the broker, one aggregator's view and t hosts, who takes "
         f"a week of releases about a host at every bound, has an advantage of "

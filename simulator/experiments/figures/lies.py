@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .frame import COLOURS, INK, Drawn, Rows, new_figure
+from .frame import COLOURS, INK, DrawnFigure, Rows, new_figure
 
 
-def draw(rows: Rows) -> Drawn | None:
+def draw(rows: Rows) -> DrawnFigure | None:
     """How far lies move a statistic, against what the protocol allows."""
     rows = [row for row in rows if row.get("lies") and row["liars"]]
     if not rows:
@@ -35,7 +35,7 @@ def draw(rows: Rows) -> Drawn | None:
         else ""
     )
     noise = row["lies"][0]["standard_error"] / row["lies"][0]["bound"]
-    return Drawn(
+    return DrawnFigure(
         figure,
         f"{row['liars']} of {row['cohort']} hosts that lie move a statistic by at most "
         f"{bounded:.2f} times their bound, which is {1 / noise:.2f} standard errors of the release"

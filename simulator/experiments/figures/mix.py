@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from aggregator.ratios import BELOW_NOISE_ERRORS
 
-from .frame import COLOURS, INK, Z95, Drawn, Rows, new_figure, points
+from .frame import COLOURS, INK, Z95, DrawnFigure, Rows, new_figure, points
 
 
-def draw(rows: Rows) -> Drawn | None:
+def draw(rows: Rows) -> DrawnFigure | None:
     """The largest cells of a section, released beside true."""
     row = next((row for row in rows if row.get("cells")), None)
     if row is None:
@@ -32,7 +32,7 @@ def draw(rows: Rows) -> Drawn | None:
     seen, true = row["classes_seen"], row["classes_true"]
     error = row["standard_error_points_mean"]
     windows = round(row["hours"] * 3600 / row["section_window_s"])
-    return Drawn(
+    return DrawnFigure(
         figure,
         f"{row['hosts']:,} hosts see {seen} of {true} classes above noise in the mean of "
         f"{windows} windows ({row['hours']:g} h), each within "

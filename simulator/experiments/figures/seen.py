@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from matplotlib.ticker import NullLocator
 
-from .frame import COLOURS, INK, Drawn, Rows, new_figure
+from .frame import COLOURS, INK, DrawnFigure, Rows, new_figure
 
 
-def draw(rows: Rows) -> Drawn | None:
+def draw(rows: Rows) -> DrawnFigure | None:
     """When applications have been seen, and how that depends on the sampling rate."""
     rows = sorted((r for r in rows if r.get("curves")), key=lambda row: row["applications"])
     if not rows:
@@ -61,7 +61,7 @@ def draw(rows: Rows) -> Drawn | None:
         against.annotate(f"not within {days} days at any rate", (0.5, 0.5), ha="center",
                          xycoords="axes fraction")  # fmt: skip
     against.legend(fontsize=7.5, loc="lower left", ncols=3)
-    return Drawn(figure, _seen_sentence(rows))
+    return DrawnFigure(figure, _seen_sentence(rows))
 
 
 def _seen_sentence(rows: Rows) -> str:

@@ -1,4 +1,4 @@
-"""The nursery: children of a driver, started without the agent's keys and ended with the agent."""
+"""The spawner: children of a driver, started without the agent's keys and ended with the agent."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from collectors.devices.bounded import BoundedReader
-from collectors.devices.nursery import Nursery, NurseryClosed
 from collectors.devices.port import ALL, DevicesUnavailable
+from collectors.devices.spawner import Spawner, SpawnerClosed
 from collectors.records.gap import GapKind
 from tests.agent_live import surroundings
 from tests.fake_nvml_kit import FakeDriver
@@ -44,8 +44,8 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def nursery() -> Iterator[Nursery]:
-    made = Nursery()
+def spawner() -> Iterator[Spawner]:
+    made = Spawner()
     yield made
     made.close()
 
@@ -91,21 +91,21 @@ def _until(true: Callable[[], bool]) -> bool:
     return False
 
 
-def test_nursery_that_nobody_closed_ends_with_its_object() -> None:
-    nursery = Nursery()
-    process = psutil.Process(nursery.pid)
+def test_spawner_that_nobody_closed_ends_with_its_object() -> None:
+    spawner = Spawner()
+    process = psutil.Process(spawner.pid)
     child = os.fork()
     if child == 0:
-        del nursery  # a child's copy ends nothing of its parent's
+        del spawner  # a child's copy ends nothing of its parent's
         os._exit(0)
     os.waitpid(child, 0)
     assert process.status() != psutil.STATUS_ZOMBIE
-    del nursery
+    del spawner
     assert not psutil.pid_exists(process.pid)
 
 
 @pytest.mark.root
-def test_nursery_readers_of_an_agent_hold_no_key_also_after_one_was_replaced(
+def test_spawner_readers_of_an_agent_hold_no_key_also_after_one_was_replaced(
     tmp_path: Path,
 ) -> None:
     """Root alone reads the memory of a process that left root; the agent's own is the control."""
@@ -122,15 +122,15 @@ def test_nursery_readers_of_an_agent_hold_no_key_also_after_one_was_replaced(
         assert agent.stdout is not None
         _, child, device_id = json.loads(agent.stdout.readline())
         assert device_id.startswith("GPU-")  # the replacement reads
-        nursery = _parent(child)
-        assert _parent(nursery) == agent.pid
+        spawner = _parent(child)
+        assert _parent(spawner) == agent.pid
         assert _holds(agent.pid, seed)
-        for pid in (nursery, child):
+        for pid in (spawner, child):
             assert not _holds(pid, seed)
             assert not [name for name in _files(pid) if str(tmp_path) in name]
         agent.kill()
     assert _until(lambda: _gone(child))
-    assert _until(lambda: _gone(nursery))
+    assert _until(lambda: _gone(spawner))
 
 
 def _echo(connection: Connection) -> None:
@@ -141,8 +141,8 @@ def _wait(connection: Connection) -> None:
     signal.pause()
 
 
-def test_nursery_gives_each_task_a_child_of_its_own(nursery: Nursery) -> None:
-    children = [nursery.start(_echo) for _ in range(3)]
+def test_spawner_gives_each_task_a_child_of_its_own(spawner: Spawner) -> None:
+    children = [spawner.start(_echo) for _ in range(3)]
     for place, child in enumerate(children):
         child.connection.send(place)
     answers = [child.connection.recv() for child in children]
@@ -152,40 +152,40 @@ def test_nursery_gives_each_task_a_child_of_its_own(nursery: Nursery) -> None:
         child.kill()
 
 
-def test_nursery_child_that_hangs_is_killed_and_the_next_one_works(nursery: Nursery) -> None:
-    hanging = nursery.start(_wait)
+def test_spawner_child_that_hangs_is_killed_and_the_next_one_works(spawner: Spawner) -> None:
+    hanging = spawner.start(_wait)
     assert not hanging.connection.poll(0.05)
     hanging.kill()
     hanging.kill()
     assert _until(lambda: _gone(hanging.pid))
     with pytest.raises(OSError, match="closed"):
         hanging.connection.poll()
-    after = nursery.start(_echo)
+    after = spawner.start(_echo)
     after.connection.send("x")
     assert after.connection.recv() == (after.pid, "x")
     after.kill()
 
 
-def test_nursery_that_answers_late_never_gives_the_child_of_another_task() -> None:
-    nursery = Nursery(answer_s=0.1)
-    os.kill(nursery.pid, signal.SIGSTOP)
-    with pytest.raises(NurseryClosed, match="timed out"):
-        nursery.start(_wait)
-    os.kill(nursery.pid, signal.SIGCONT)
-    child = nursery.start(_echo)
+def test_spawner_that_answers_late_never_gives_the_child_of_another_task() -> None:
+    spawner = Spawner(answer_s=0.1)
+    os.kill(spawner.pid, signal.SIGSTOP)
+    with pytest.raises(SpawnerClosed, match="timed out"):
+        spawner.start(_wait)
+    os.kill(spawner.pid, signal.SIGCONT)
+    child = spawner.start(_echo)
     child.connection.send("x")
     assert child.connection.recv() == (child.pid, "x")
     child.kill()
-    left = Path(f"/proc/{nursery.pid}/task/{nursery.pid}/children")
+    left = Path(f"/proc/{spawner.pid}/task/{spawner.pid}/children")
     assert _until(lambda: not left.read_text().split())
-    nursery.close()
+    spawner.close()
 
 
-def test_nursery_that_ended_is_a_gap_and_never_a_child_of_the_agent(tmp_path: Path) -> None:
-    driver, nursery = FakeDriver(tmp_path), Nursery()
-    reader = BoundedReader(driver.reader, nursery, deadline_s=20)
+def test_spawner_that_ended_is_a_gap_and_never_a_child_of_the_agent(tmp_path: Path) -> None:
+    driver, spawner = FakeDriver(tmp_path), Spawner()
+    reader = BoundedReader(driver.reader, spawner, deadline_s=20)
     reader.open()
-    os.kill(nursery.pid, signal.SIGKILL)
+    os.kill(spawner.pid, signal.SIGKILL)
     child = reader.child_pid
     assert child is not None
     assert _until(lambda: _gone(child))
@@ -196,7 +196,7 @@ def test_nursery_that_ended_is_a_gap_and_never_a_child_of_the_agent(tmp_path: Pa
     assert reader.child_pid is None
     with pytest.raises(DevicesUnavailable, match="no child can be started"):
         reader.open()
-    nursery.close()
-    nursery.close()
-    with pytest.raises(NurseryClosed):
-        nursery.start(_echo)
+    spawner.close()
+    spawner.close()
+    with pytest.raises(SpawnerClosed):
+        spawner.start(_echo)

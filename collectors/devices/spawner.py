@@ -2,7 +2,7 @@
 
 A child that hangs in a driver is killed and replaced while the agent runs. Forked from the agent,
 the replacement would copy its memory, keys and all; forked from here it has what was there when
-the nursery was made, and none of the agent's capabilities: with them a driver's library could
+the spawner was made, and none of the agent's capabilities: with them a driver's library could
 read the agent's memory through the kernel. Nothing here executes a file, so it also works after
 the agent has left root and its interpreter's folder is closed to it.
 """
@@ -40,7 +40,7 @@ _PART_S: Final = 2
 _TIMEVAL: Final = struct.Struct("ll")
 
 
-class NurseryClosed(Exception):
+class SpawnerClosed(Exception):
     """The process that starts children is gone, and with it the way to a child without keys."""
 
 
@@ -66,7 +66,7 @@ class Child:
         self.connection.close()
 
 
-class Nursery:
+class Spawner:
     """Starts children on demand; ends with this process."""
 
     def __init__(self, *, answer_s: float = ANSWER_S) -> None:
@@ -92,7 +92,7 @@ class Nursery:
     def start(self, task: Task) -> Child:
         """Give a new child that does the task.
 
-        Raises      NurseryClosed
+        Raises      SpawnerClosed
         """
         self._asked += 1
         try:
@@ -103,13 +103,13 @@ class Nursery:
                     return child
                 child.kill()  # of a call that did not wait for it
         except OSError as error:
-            raise NurseryClosed(f"no child can be started: {error}") from None
+            raise SpawnerClosed(f"no child can be started: {error}") from None
 
     def _next(self) -> tuple[int, Child]:
         flags = socket.MSG_CMSG_CLOEXEC
         answer, fds, _, _ = socket.recv_fds(self._socket, _NUMBER.size, 2, flags)
         if len(fds) != 2:
-            raise NurseryClosed("no child can be started: the process that starts them ended")
+            raise SpawnerClosed("no child can be started: the process that starts them ended")
         number, pid = _NUMBER.unpack(answer)
         return number, Child(pid, fds[1], Connection(fds[0]))
 

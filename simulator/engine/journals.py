@@ -25,12 +25,12 @@ from edge_agent.windows.window_accumulator import (
     HostClock,
     WindowAccumulator,
 )
+from simulator.fleet.state import FleetState
+from simulator.streams import philox
 from wire.catalogue import Catalogue
 from wire.task import CHECK_WORDS, Task
 
-from .engine.port import RowSource
-from .fleet.state import FleetState
-from .streams import philox
+from .port import RowSource
 
 SUFFIX: Final = ".jsonl"
 MAX_JOURNALS: Final = 1_000
@@ -43,7 +43,7 @@ class JournalError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Journal:
+class PlayedJournal:
     """What one agent wrote down, in the order of its time.
 
     damaged     lines that were left out
@@ -54,7 +54,7 @@ class Journal:
     damaged: int = 0
 
     @classmethod
-    def of(cls, name: str, lines: Iterable[bytes]) -> Journal:
+    def of(cls, name: str, lines: Iterable[bytes]) -> PlayedJournal:
         """Read a journal's lines.
 
         Raises      JournalError for one without any whole line, or with too many
@@ -72,7 +72,7 @@ class Journal:
         return (self.lines[-1].unix_ns - self.lines[0].unix_ns) // NS_PER_S + 1
 
 
-def load_journals(folder: Path) -> tuple[Journal, ...]:
+def load_journals(folder: Path) -> tuple[PlayedJournal, ...]:
     """Read every `*.jsonl` of a folder, by name.
 
     Raises      JournalError where there is none, or one is unusable; OSError
@@ -89,7 +89,7 @@ def load_journals(folder: Path) -> tuple[Journal, ...]:
     for path in paths:
         with path.open("rb") as file:
             try:
-                found.append(Journal.of(path.stem, _lines(file)))
+                found.append(PlayedJournal.of(path.stem, _lines(file)))
             except JournalError as error:
                 raise JournalError(f"{path}{str(error).removeprefix(path.stem)}") from None
     return tuple(found)
@@ -125,7 +125,7 @@ class Plays:
     seed            of who they are
     """
 
-    journals: tuple[Journal, ...]
+    journals: tuple[PlayedJournal, ...]
     hosts_each: int
     seed: int
 
@@ -159,7 +159,7 @@ class JournalRows:
         catalogue: Catalogue,
         task: Task,
         inner: RowSource,
-        journals: tuple[Journal, ...],
+        journals: tuple[PlayedJournal, ...],
         roles: Mapping[int, NDArray[np.int64]],
     ) -> None:
         """Hold the journals against the task.
@@ -200,7 +200,7 @@ class JournalRows:
             rows[host, self._place] = np.maximum(rows[host, self._place], lived)
         return rows
 
-    def _lived(self, journal: Journal, window: int, delay_s: int) -> NDArray[np.int64]:
+    def _lived(self, journal: PlayedJournal, window: int, delay_s: int) -> NDArray[np.int64]:
         """Return int64[incidents]: the raw row of a host to which this happened."""
         shift_ns = (window + delay_s) * NS_PER_S - journal.lines[0].unix_ns
         gathered = WindowAccumulator(

@@ -54,7 +54,7 @@ class Reloading:
     log_gate: LevelGate
 
 
-class Attendant:
+class AgentService:
     """An `Observer` of one agent."""
 
     def __init__(
