@@ -23,7 +23,7 @@ from collectors.gpu_calls.discovery_thread import DiscoveryThread
 from collectors.gpu_calls.found_files import FileFound, FileGone
 from collectors.port import SourceUnavailable
 from collectors.records.activity import Record
-from collectors.records.gpu_calls import ProcessLabels
+from collectors.records.gpu_calls import GovernorState, ProcessLabels
 from collectors.records.process import ProcessKey
 from wire.catalogue import Catalogue
 
@@ -31,19 +31,41 @@ from . import loaders
 from .activity_records import NAME, ActivityRecords
 from .call_records import CallRecords
 from .costs import HitCosts
-from .governor import Governor, GovernorSettings
-from .governor_records import governor_state
+from .governor import Governor, GovernorSettings, Period
 from .gpu_places import GpuPlaces
 from .kernel_identity import KernelIdentity
 from .kernel_names import KernelNamer
 from .meanings import ProbeTableError
-from .periods import Collected, PeriodKeeper
+from .periods import Collected, PeriodEnd, PeriodKeeper
 from .plan import PlanBook
 from .processes import ProcessTable
 from .settings import ProbesSection
 from .switchboard import Switchboard
 from .switching import SwitchingThread
 from .table import ProbeTable, shipped_tables
+
+
+def governor_state(
+    end: PeriodEnd, following: Period, budget: float, files: int, loader: str = "libbpf"
+) -> GovernorState:
+    """Tell what the period that begins does, and what the one that ended cost."""
+    worst, measured = end.worst if end.worst is not None else (None, None)
+    return GovernorState(
+        following.begin_ns,
+        following.end_ns - following.begin_ns,
+        loader,
+        budget,
+        following.duty,
+        tuple(sorted(following.steady)),
+        tuple(sorted(following.in_turns)),
+        dict.fromkeys(following.dropped, "dearer than the budget"),
+        following.predicted,
+        measured,
+        worst,
+        files,
+        end.lost,
+    )
+
 
 _LeftOut = Callable[[ProcessKey], bool]
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from collectors.devices.port import DeviceReading
 from collectors.records.activity import (
     HostTable,
@@ -25,10 +28,96 @@ from .gpu_signals import GpuSignals
 from .host_signals import HostSignals, fault_signals, observed
 from .places import Places
 from .rhythm_book import RhythmBook
-from .round_trips import RoundTrips
 from .signals import SIGNALS, SignalTable
 from .subjects import Alive, SubjectBook, SubjectSecond
-from .tables import Tables
+
+# How long packets of a watched cgroup take to their peer and back, by acknowledgements: pure.
+#
+# A path that has become longer, or a link that has become slower, lengthens every round trip, the
+# shortest of a second too. A queue lengthens those of its busy moments. A slow peer lengthens none:
+# its kernel acknowledges.
+
+_FEWEST: Final = 3
+"""Marks of a connection in a frame from which it counts."""
+
+TripColumns = NDArray[np.int64]
+"""int64[n, (socket, round trip in us, bytes)]"""
+
+
+class RoundTrips:
+    """Collects what the marks of one second saw of the connections that they were on."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, list[TripColumns]] = {}
+
+    def add(self, marks: RhythmMarks) -> None:
+        """Take what one drain handed over of a process."""
+        told = marks.round_trip_us > 0
+        if told.any():
+            columns = marks.socket, marks.round_trip_us, marks.value
+            part = np.stack([column[told] for column in columns], axis=1)
+            self._parts.setdefault(marks.cgroup, []).append(part)
+
+    def take(self) -> dict[str, dict[str, float]]:
+        """Give the signals of each cgroup since the last call."""
+        parts, self._parts = self._parts, {}
+        found = {cgroup: _signals(np.concatenate(some)) for cgroup, some in parts.items()}
+        return {cgroup: signals for cgroup, signals in found.items() if signals}
+
+
+def _signals(marks: TripColumns) -> dict[str, float]:
+    marks = marks[np.lexsort((marks[:, 1], marks[:, 0]))]
+    sockets, trips_us = marks[:, 0], marks[:, 1]
+    firsts = np.flatnonzero(np.concatenate([[True], sockets[1:] != sockets[:-1]]))
+    counts = np.diff(np.append(firsts, len(marks)))
+    carried = np.add.reduceat(marks[:, 2], firsts)
+    often = counts >= _FEWEST
+    if not often.any():
+        return {}
+    firsts, counts = firsts[often], counts[often]
+    busiest = int(carried[often].argmax())
+    return {
+        "round_trip_us": float(trips_us[firsts[busiest] + counts[busiest] // 2]),
+        "round_trip_least_us": float(trips_us[firsts].max()),
+    }
+
+
+_READ: Final = frozenset({"cpu", "cgroup", "block_cgroup", "device", "peer", "pressure"})
+
+
+class Tables:
+    """Collects tables by name until a frame takes them."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, list[HostTable]] = {}
+
+    def add(self, table: HostTable) -> None:
+        """Take one; a source's first covers no time and says nothing."""
+        if table.span_ns > 0 and table.name in _READ:
+            self._found.setdefault(table.name, []).append(table)
+
+    def take(self) -> dict[str, HostTable]:
+        """Give everything since the last call, one table per name."""
+        found, self._found = self._found, {}
+        return {
+            name: tables[0] if len(tables) == 1 else _sum(tables) for name, tables in found.items()
+        }
+
+
+def _sum(tables: Iterable[HostTable]) -> HostTable:
+    """Add tables of one name up; those of another layout than the last are left out."""
+    *others, last = tables
+    alike = [one for one in others if one.columns == last.columns] + [last]
+    rows = {
+        name: place for place, name in enumerate(dict.fromkeys(r for t in alike for r in t.rows))
+    }
+    values = np.zeros((len(rows), len(last.columns)), np.int64)
+    for one in alike:
+        np.add.at(values, [rows[name] for name in one.rows], one.values)
+    begun_ns = alike[0].boottime_ns
+    span_ns = sum(one.span_ns for one in alike)
+    return HostTable(last.name, tuple(rows), last.columns, values, begun_ns, span_ns)
+
 
 SHORTEST_NS: Final = 500_000_000
 """A drain may come early (at a window's end): it then joins the next frame."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .calls import Calls, calls_of
-from .links import SlowLink, ranks_of_links, slow_links
 from .operations import BUSY, OperationKind
 from .peers import (
     Compared,
@@ -26,9 +25,103 @@ from .peers import (
     missing_median,
 )
 from .stages import StageWork, compare_stages
-from .stretch import slow_stretch
 from .trace import RankTrace
-from .waits import Waits, find_waits
+from .waits import Transfers, Waits, find_waits
+
+
+@dataclass(frozen=True, slots=True)
+class SlowLink:
+    """A link that carries slower than its like, in steps of `compared`'s window.
+
+    ranks   its two ends: times alone do not tell which end is slow
+    """
+
+    ranks: tuple[int, ...]
+    compared: Compared
+
+
+def slow_links(
+    stages: NDArray[np.int32],
+    busy: Times,
+    transfers: Transfers,
+    windows: list[slice],
+    rules: PeerRules,
+) -> tuple[SlowLink, ...]:
+    """Compare links between the same two stages; `ranks` are indices.
+
+    A link's time is set against a step's own work: a transfer of microseconds that takes twice as
+    long slows nobody.
+    """
+    if not len(transfers.links):
+        return ()
+    ends = stages[transfers.links].astype(np.int64)
+    _, kind = np.unique(ends[:, 0] << 32 | ends[:, 1], return_inverse=True)
+    work = np.nanmedian(busy, axis=0)
+    found = []
+    for window in windows:
+        time = transfers.time_s[:, window] + work[window]
+        rows = compare(time, np.asarray(kind, dtype=np.int32).reshape(-1), rules)
+        found += [
+            SlowLink((int(low), int(high)), row)
+            for (low, high), row in zip(transfers.links, rows, strict=True)
+            if row.verdict is PeerVerdict.SLOW
+        ]
+    worst: dict[tuple[int, ...], SlowLink] = {}
+    for one in found:
+        if one.ranks not in worst or one.compared.excess > worst[one.ranks].compared.excess:
+            worst[one.ranks] = one
+    return tuple(worst.values())
+
+
+def ranks_of_links(transfers: Transfers, slow: tuple[SlowLink, ...]) -> set[int]:
+    """Ranks of which every one of several links is slow, while no neighbour's are: they are it."""
+    links = [(int(low), int(high)) for low, high in transfers.links]
+    slow_pairs = {one.ranks for one in slow}
+    of_rank: dict[int, list[tuple[int, int]]] = {}
+    for link in links:
+        for rank in link:
+            of_rank.setdefault(rank, []).append(link)
+    whole = {
+        rank
+        for rank, own in of_rank.items()
+        if len(own) > 1 and all(link in slow_pairs for link in own)
+    }
+    return {
+        rank
+        for rank in whole
+        if not any(other in whole for link in of_rank[rank] for other in link if other != rank)
+    }
+
+
+# When a slow rank began to be slow and when it ended, to the step; pure.
+#
+# Windows say that a rank is slow; they are cut blindly, so that a beginning may lie anywhere in the
+# first of them or in the one before.
+
+
+def slow_stretch(
+    above: Times, steps: NDArray[np.int64], windows: Sequence[slice], rules: PeerRules
+) -> tuple[int, int] | None:
+    """Name the first and the last slow step of a rank; None where no window says it is slow.
+
+    From the first such window the beginning is sought back to the run's start, from the last one
+    the end forward: where the sum of marks is largest, a slow step counting 1 - p and any other
+    -p, with p the persistence that the rules ask for. So the stretch grows while most of what it
+    takes in is slow: a burst long before, or a slow step now and then, is no beginning.
+
+    above     float64[steps], excess less the margin; NaN: not seen
+    steps     int64[steps], their names
+    windows   of positions in steps, in order
+    Source    Page 1954 (CUSUM), for the place of a change
+    """
+    if not windows:
+        return None
+    marks = np.where(np.isnan(above), 0.0, (above >= 0) - rules.persistence)
+    back = np.cumsum(marks[: windows[0].stop][::-1])
+    ahead = np.cumsum(marks[windows[-1].start :])
+    first = windows[0].stop - 1 - int(np.argmax(back))
+    last = windows[-1].start + int(np.argmax(ahead))
+    return int(steps[first]), int(steps[last])
 
 
 class Slowness(StrEnum):

@@ -7,8 +7,8 @@ from math import log
 import numpy as np
 import pytest
 
-from diagnosis.detect.climb import StepClimb
 from diagnosis.detect.diagnoser import Diagnoser
+from diagnosis.detect.early import StepClimb
 from diagnosis.detect.settings import DetectionSettings
 from diagnosis.frames.frame import Frame
 from tests.diagnosis_kit import CROWDED, JOB, USUAL, Host, began, ended, run, warm, warned

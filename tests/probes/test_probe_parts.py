@@ -17,8 +17,8 @@ from collectors.gpu_calls.costs import ASSUMED, CALIBRATION_FILE, HitCosts
 from collectors.gpu_calls.counts import CallRow, CollectiveRow, CopyRow, LaunchRow, ProbeDrain
 from collectors.gpu_calls.found_files import FileFound
 from collectors.gpu_calls.governor import Governor, GovernorSettings
-from collectors.gpu_calls.governor_records import governor_state
 from collectors.gpu_calls.gpu_places import GpuPlaces
+from collectors.gpu_calls.gpu_probes import governor_state
 from collectors.gpu_calls.periods import Collected, PeriodKeeper
 from collectors.gpu_calls.plan import Attachment, FilePlan
 from collectors.gpu_calls.switchboard import Switchboard

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.faults.machine_check import MachineChecks
+from collectors.faults.log_signs import MachineChecks
 from collectors.kernel_log.kernel_log import (
     LONGEST_MESSAGE,
     KernelLog,

@@ -9,7 +9,7 @@ import numpy as np
 
 from collectors.bpf.mark_ring import MARK_FIELDS
 from collectors.ebpf import ebpf_layout as layout
-from collectors.ebpf.watched_cgroups import CHOSEN, BusiestCgroups
+from collectors.ebpf.ebpf_source import CHOSEN, BusiestCgroups
 from collectors.records.activity import HostTable, RhythmKind
 from collectors.steps.step_programs import THREAD_FIELDS, StepProbe
 

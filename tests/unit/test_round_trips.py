@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from collectors.records.activity import RhythmKind, RhythmMarks
-from diagnosis.frames.round_trips import RoundTrips
+from diagnosis.frames.framer import RoundTrips
 
 BEYOND = (0,) * len(RhythmKind)
 
