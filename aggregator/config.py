@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final, TypeVar, get_type_hints
+from typing import Any, Final
 
+from transport.config_tree import ConfigError, build, read_table
 from transport.kafka_settings import KafkaSettings
-from transport.opening import TransportSettings, choose
+from transport.opening import TransportSettings, TransportTable
 
-MAX_BYTES: Final = 1 << 20
+_MOST_PORT: Final = 65_535
+_KEY_BYTES: Final = 32
 DEFAULT_MESSAGE_BYTES: Final = 64 << 20
 DEFAULT_TIMEOUT_S: Final = 120.0
-
-
-class ConfigError(ValueError):
-    """A configuration file does not say what it must say; the message names the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +47,11 @@ class HttpAddress:
     port: int
     address: str = "127.0.0.1"
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= _MOST_PORT:
+            raise ValueError(f"port: expected 0 to {_MOST_PORT}, got {self.port}")
+        ip_address(self.address)
+
 
 @dataclass(frozen=True, slots=True)
 class LeaderConfig:
@@ -68,22 +69,15 @@ class LeaderConfig:
     signed_dir: Path
     helper_pk: bytes
     user: str
-    log_dir: Path | None
-    log_group: str | None
+    transport: TransportSettings
     helper: HelperAddress | None
     database: Path
     releases_dir: Path
     catalogue: Path | None
     status_file: Path
-    kafka: KafkaSettings | None = None
     incident_rates: Path | None = None
     agents_model: str | None = None
     http: HttpAddress | None = None
-
-    @property
-    def transport(self) -> TransportSettings:
-        """What `open_transport` takes."""
-        return choose(self.log_dir, self.log_group, self.kafka)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,39 +101,148 @@ class HelperConfig:
     http: HttpAddress | None = None
 
 
+# The files as they are written.
+
+
+@dataclass(frozen=True, slots=True)
+class _LeaderTable:
+    key_dir: Path
+    state_dir: Path
+    signed_dir: Path
+    helper_pk: bytes = b""
+    user: str = "pointillist-leader"
+    status_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        _check_paths(self)
+        if self.helper_pk:
+            _check_key("helper_pk", self.helper_pk)
+
+
+@dataclass(frozen=True, slots=True)
+class _StoreTable:
+    database: Path
+    releases_dir: Path
+    catalogue: Path | None = None
+    incident_rates: Path | None = None
+    agents_model: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_paths(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _AddressTable:
+    socket: Path | None = None
+    address: str = ""
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    max_message_bytes: int = DEFAULT_MESSAGE_BYTES
+    call_timeout_s: float = DEFAULT_TIMEOUT_S
+
+    def __post_init__(self) -> None:
+        _check_paths(self)
+        files = (self.ca_file, self.cert_file, self.key_file)
+        wanted = None not in files if self.address else files == (None, None, None)
+        if (self.socket is None) == (not self.address) or not wanted:
+            raise ValueError("expected either socket, or address with ca_file, cert_file, key_file")
+        for name in ("max_message_bytes", "call_timeout_s"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name}: expected more than 0, got {getattr(self, name)}")
+
+    @property
+    def found(self) -> HelperAddress:
+        tls = None
+        if self.ca_file and self.cert_file and self.key_file:
+            tls = TlsFiles(self.ca_file, self.cert_file, self.key_file)
+        return HelperAddress(
+            self.socket, self.address, tls, self.max_message_bytes, self.call_timeout_s
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _ListenTable(_AddressTable):
+    peer_group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _HelperTable:
+    key_dir: Path
+    state_dir: Path
+    fence_file: Path
+    signed_dir: Path
+    leader_pk: bytes
+    user: str = "pointillist-helper"
+    status_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        _check_paths(self)
+        _check_key("leader_pk", self.leader_pk)
+
+
+@dataclass(frozen=True, slots=True)
+class _LeaderFile:
+    leader: _LeaderTable
+    transport: TransportTable
+    store: _StoreTable
+    helper: _AddressTable | None = None
+    http: HttpAddress | None = None
+
+    def __post_init__(self) -> None:
+        _check_paths(self.transport)
+        if self.transport.kafka is not None:
+            _check_paths(self.transport.kafka)
+        if (self.helper is None) != (self.leader.helper_pk == b""):
+            raise ValueError("expected both helper_pk and [helper], or neither")
+
+
+@dataclass(frozen=True, slots=True)
+class _HelperFile:
+    helper: _HelperTable
+    listen: _ListenTable
+    http: HttpAddress | None = None
+
+
+def _check_paths(table: Any) -> None:
+    """Refuse paths that depend on where a role is started."""
+    for one in fields(table):
+        path = getattr(table, one.name)
+        if isinstance(path, Path) and not path.is_absolute():
+            raise ValueError(f"{one.name}: expected an absolute path, got {path}")
+
+
+def _check_key(name: str, key: bytes) -> None:
+    if len(key) != _KEY_BYTES:
+        raise ValueError(f"{name}: expected {_KEY_BYTES} bytes in hex, got {len(key)}")
+
+
 def load_leader_config(path: Path) -> LeaderConfig:
     """Read leader.toml.
 
     Raises      ConfigError, OSError
     """
-    top = _Table(_read(path), str(path))
-    if top.has("listen") and not top.has("leader"):
+    table = read_table(path)
+    if "listen" in table and "leader" not in table:
         raise ConfigError(f"{path}: this looks like a Helper's file; expected a Leader's")
-    leader, log, store = top.table("leader"), top.table("transport"), top.table("store")
-    state_dir = leader.path("state_dir")
-    config = LeaderConfig(
-        key_dir=leader.path("key_dir"),
-        state_dir=state_dir,
-        signed_dir=leader.path("signed_dir"),
-        helper_pk=leader.key("helper_pk", optional=True),
-        user=leader.text("user", "pointillist-leader"),
-        log_dir=log.path("folder") if log.has("folder") else None,
-        log_group=log.text("group", "") or None,
-        helper=_address(top.table("helper")) if top.has("helper") else None,
-        database=store.path("database"),
-        releases_dir=store.path("releases_dir"),
-        catalogue=store.path("catalogue") if store.has("catalogue") else None,
-        status_file=leader.path("status_file", state_dir / "status.json"),
-        kafka=_kafka(log.table("kafka")) if log.has("kafka") else None,
-        incident_rates=store.path("incident_rates") if store.has("incident_rates") else None,
-        agents_model=store.text("agents_model", "") or None,
-        http=_http(top),
+    file = build(_LeaderFile, table, f"{path}: ")
+    leader, store = file.leader, file.store
+    return LeaderConfig(
+        key_dir=leader.key_dir,
+        state_dir=leader.state_dir,
+        signed_dir=leader.signed_dir,
+        helper_pk=leader.helper_pk,
+        user=leader.user,
+        transport=file.transport.settings,
+        helper=None if file.helper is None else file.helper.found,
+        database=store.database,
+        releases_dir=store.releases_dir,
+        catalogue=store.catalogue,
+        status_file=leader.status_file or leader.state_dir / "status.json",
+        incident_rates=store.incident_rates,
+        agents_model=store.agents_model or None,
+        http=file.http,
     )
-    top.done(leader, log, store)
-    _checked(f"{path} [transport]", lambda: config.transport)
-    if (config.helper is None) != (config.helper_pk == b""):
-        raise ConfigError(f"{path}: expected both helper_pk and [helper], or neither")
-    return config
 
 
 def load_helper_config(path: Path) -> HelperConfig:
@@ -147,26 +250,23 @@ def load_helper_config(path: Path) -> HelperConfig:
 
     Raises      ConfigError, OSError
     """
-    top = _Table(_read(path), str(path))
-    if top.has("leader"):
+    table = read_table(path)
+    if "leader" in table:
         raise ConfigError(f"{path}: this looks like a Leader's file; expected a Helper's")
-    helper, listen = top.table("helper"), top.table("listen")
-    state_dir = helper.path("state_dir")
-    peer_group = listen.text("peer_group", "") or None
-    config = HelperConfig(
-        key_dir=helper.path("key_dir"),
-        state_dir=state_dir,
-        fence_file=helper.path("fence_file"),
-        signed_dir=helper.path("signed_dir"),
-        leader_pk=helper.key("leader_pk"),
-        user=helper.text("user", "pointillist-helper"),
-        address=_address(listen),
-        peer_group=peer_group,
-        status_file=helper.path("status_file", state_dir / "status.json"),
-        http=_http(top),
+    file = build(_HelperFile, table, f"{path}: ")
+    helper = file.helper
+    return HelperConfig(
+        key_dir=helper.key_dir,
+        state_dir=helper.state_dir,
+        fence_file=helper.fence_file,
+        signed_dir=helper.signed_dir,
+        leader_pk=helper.leader_pk,
+        user=helper.user,
+        address=file.listen.found,
+        peer_group=file.listen.peer_group or None,
+        status_file=helper.status_file or helper.state_dir / "status.json",
+        http=file.http,
     )
-    top.done(helper)
-    return config
 
 
 def load_kafka_table(path: Path) -> KafkaSettings | None:
@@ -174,157 +274,10 @@ def load_kafka_table(path: Path) -> KafkaSettings | None:
 
     Raises      ConfigError, OSError
     """
-    top = _Table(_read(path), str(path))
-    log = top.table("transport") if top.has("transport") else None
-    return _kafka(log.table("kafka")) if log is not None and log.has("kafka") else None
-
-
-def _kafka(table: _Table) -> KafkaSettings:
-    kinds = get_type_hints(KafkaSettings)
-    given = {
-        field.name: table.of_kind(field.name, kinds[field.name])
-        for field in fields(KafkaSettings)
-        if table.has(field.name)
-    }
-    table.done(known=[field.name for field in fields(KafkaSettings)])
-    return _checked(table.where, lambda: KafkaSettings(**{"bootstrap": (), **given}))
-
-
-_T = TypeVar("_T")
-
-
-def _checked(where: str, make: Callable[[], _T]) -> _T:
-    try:
-        return make()
-    except ValueError as error:
-        raise ConfigError(f"{where}: {error}") from error
-
-
-def _address(table: _Table) -> HelperAddress:
-    socket = table.path("socket") if table.has("socket") else None
-    host_port = table.text("address", "")
-    tls = None
-    if host_port:
-        tls = TlsFiles(*(table.path(name) for name in ("ca_file", "cert_file", "key_file")))
-    if (socket is None) == (not host_port):
-        raise ConfigError(f"{table.where}: expected either socket, or address with TLS files")
-    address = HelperAddress(
-        socket,
-        host_port,
-        tls,
-        table.number("max_message_bytes", DEFAULT_MESSAGE_BYTES, int),
-        table.number("call_timeout_s", DEFAULT_TIMEOUT_S, float),
-    )
-    table.done()
-    return address
-
-
-def _http(top: _Table) -> HttpAddress | None:
-    if not top.has("http"):
+    transport = read_table(path).get("transport")
+    kafka = transport.get("kafka") if isinstance(transport, dict) else None
+    if kafka is None:
         return None
-    table = top.table("http")
-    port = table.number("port", 0, int)
-    if port > 65_535:
-        raise ConfigError(f"{table.where}: expected a port up to 65535, got {port}")
-    found = HttpAddress(port, table.text("address", HttpAddress(0).address))
-    _checked(f"{table.where} address", lambda: ip_address(found.address))
-    table.done()
-    return found
-
-
-def _read(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        text = file.read(MAX_BYTES + 1)
-    if len(text) > MAX_BYTES:
-        raise ConfigError(f"{path}: expected at most {MAX_BYTES} bytes, got more")
-    try:
-        return tomllib.loads(text.decode())
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{path}: expected TOML, got {error}") from error
-
-
-_Number = TypeVar("_Number", int, float)
-
-
-class _Table:
-    """One TOML table that remembers which keys were asked for."""
-
-    def __init__(self, content: Mapping[str, Any], where: str) -> None:
-        self._content, self.where = content, where
-        self._used: set[str] = set()
-
-    def has(self, key: str) -> bool:
-        return key in self._content
-
-    def table(self, key: str) -> _Table:
-        value = self._take(key)
-        if not isinstance(value, dict):
-            raise ConfigError(f"{self.where}: expected a table [{key}], got {value!r}")
-        return _Table(value, f"{self.where} [{key}]")
-
-    def text(self, key: str, default: str | None = None) -> str:
-        value = self._take(key, default)
-        if not isinstance(value, str):
-            raise ConfigError(f"{self.where}: expected text for {key}, got {value!r}")
-        return value
-
-    def path(self, key: str, default: Path | None = None) -> Path:
-        path = Path(self.text(key, None if default is None else str(default)))
-        if not path.is_absolute():
-            raise ConfigError(f"{self.where}: expected an absolute path for {key}, got {path}")
-        return path
-
-    def key(self, key: str, *, optional: bool = False) -> bytes:
-        text = self.text(key, "" if optional else None)
-        try:
-            value = bytes.fromhex(text)
-        except ValueError:
-            value = b"?"
-        if len(value) != 32 and not (optional and not value):
-            raise ConfigError(f"{self.where}: expected 32 bytes in hex for {key}, got {text!r}")
-        return value
-
-    def number(self, key: str, default: _Number, kind: type[_Number]) -> _Number:
-        value = self._take(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            raise ConfigError(f"{self.where}: expected a positive number for {key}, got {value!r}")
-        return kind(value)
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        value = self._take(key)
-        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-            raise ConfigError(f"{self.where}: expected an array of text for {key}, got {value!r}")
-        return tuple(value)
-
-    def flag(self, key: str) -> bool:
-        value = self._take(key)
-        if not isinstance(value, bool):
-            raise ConfigError(f"{self.where}: expected true or false for {key}, got {value!r}")
-        return value
-
-    def of_kind(self, key: str, kind: Any) -> Any:
-        """Read a key as the annotation of a dataclass's field says."""
-        readers: dict[Any, Callable[[], Any]] = {
-            tuple[str, ...]: lambda: self.texts(key),
-            bool: lambda: self.flag(key),
-            int: lambda: self.number(key, 0, int),
-            float: lambda: self.number(key, 0.0, float),
-            Path | None: lambda: self.path(key),
-        }
-        return readers.get(kind, lambda: self.text(key))()
-
-    def _take(self, key: str, default: object = None) -> object:
-        self._used.add(key)
-        value = self._content.get(key, default)
-        if value is None:
-            raise ConfigError(f"{self.where}: expected {key}, got nothing")
-        return value
-
-    def done(self, *tables: _Table, known: Iterable[str] = ()) -> None:
-        """Refuse keys that nobody asked for, here and in `tables`; `known` are told beside them."""
-        unknown = sorted(set(self._content) - self._used)
-        if unknown:
-            known = ", ".join(sorted({*self._used, *known}))
-            raise ConfigError(f"{self.where}: unknown key {unknown[0]!r}; known are {known}")
-        for table in tables:
-            table.done()
+    if not isinstance(kafka, dict):
+        raise ConfigError(f"{path}: transport.kafka: expected a table, got {kafka!r}")
+    return build(KafkaSettings, kafka, f"{path}: transport.kafka.")

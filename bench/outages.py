@@ -25,11 +25,11 @@ import structlog
 from aggregator.releases import windows_without_an_end
 from bench.record import CACHE, Figure, commit, merge_result
 from edge_agent.clock import SystemClock
-from edge_agent.config import TransportSection
 from pointillist.broker.local import LocalBroker
 from privacy.noise_opendp import OpenDpSampler
 from tests.kafka_kit import fresh_prefix, plain_settings
 from tests.outage_kit import HOSTS, OutageFleet
+from transport.opening import TransportTable
 
 OUTAGES_S: Final = (1, 30, 150)
 WINDOW_S: Final = 15
@@ -107,7 +107,7 @@ def measure(folder: Path, outage_s: int) -> Outcome:
     windows = BEFORE + -(-(outage_s + AFTER_S) // WINDOW_S)
     with LocalBroker(folder / "kafka") as broker:
         running = broker.start()
-        log = TransportSection(kafka=plain_settings(running, fresh_prefix()))
+        log = TransportTable(kafka=plain_settings(running, fresh_prefix()))
         clock = SystemClock()
         fleet = OutageFleet(
             folder,

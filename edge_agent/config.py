@@ -10,9 +10,8 @@ from typing import Any, Final
 
 from collectors.gpu_calls.settings import ProbesSection
 from collectors.steps.step_programs import StepProbe
-from transport.config_tree import ConfigError, build, overlay
-from transport.kafka_settings import KafkaSettings
-from transport.opening import TransportSettings, choose
+from transport.config_tree import ConfigError, build, overlay, read_table
+from transport.opening import TransportTable
 
 from .journal import LEAST_BYTES as LEAST_JOURNAL_BYTES
 from .ledger.ledger_records import SpoolLimits
@@ -41,23 +40,6 @@ class HostSection:
     gpus: tuple[str, ...] = ()
     gpu_uuids: tuple[str, ...] = ()
     user: str = "pointillist-agent"
-
-
-@dataclass(frozen=True, slots=True)
-class TransportSection:
-    """Where records go: the folder of the embedded log and who shares it, or a Kafka cluster."""
-
-    folder: Path | None = None
-    group: str | None = None
-    kafka: KafkaSettings | None = None
-
-    def __post_init__(self) -> None:
-        choose(self.folder, self.group, self.kafka)
-
-    @property
-    def settings(self) -> TransportSettings:
-        """What `open_transport` takes."""
-        return choose(self.folder, self.group, self.kafka)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +225,7 @@ class AgentConfig:
     """The whole tree."""
 
     host: HostSection
-    transport: TransportSection
+    transport: TransportTable
     trust: TrustSection
     bounds: BoundsSection = field(default_factory=BoundsSection)
     spool: SpoolSection = field(default_factory=SpoolSection)
@@ -300,8 +282,5 @@ def load_config(path: Path | None, overrides: Mapping[str, Any] | None = None) -
     Raises      ConfigError, OSError
     """
     where = "command line" if path is None else str(path)
-    try:
-        text = "" if path is None else path.read_text(encoding="utf-8")
-        return parse_config(text, overrides)
-    except (ConfigError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{where}: {error}") from error
+    table = {} if path is None else read_table(path)
+    return build(AgentConfig, overlay(table, overrides or {}), f"{where}: ")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from transport.kafka_settings import KafkaSettings
-from transport.opening import TransportSettings, choose
+from transport.opening import TransportSettings, TransportTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,4 +52,5 @@ class SliceConfig:
     def transport(self) -> TransportSettings:
         """Where the log is."""
         folder = Path(self.log_dir) if self.log_dir else None
-        return choose(folder, self.log_group, KafkaSettings((self.kafka,)) if self.kafka else None)
+        kafka = KafkaSettings((self.kafka,)) if self.kafka else None
+        return TransportTable(folder, self.log_group, kafka).settings

@@ -16,7 +16,6 @@ from edge_agent.config import (
     HostSection,
     SourcesSection,
     SpoolSection,
-    TransportSection,
     TrustSection,
 )
 from edge_agent.live import open_agent, this_machine
@@ -25,6 +24,7 @@ from edge_agent.shell import AgentShell
 from tests.agent_world import T0, NoNoise, World
 from transport.embedded import EmbeddedLog
 from transport.keyfiles import HostKey, write_host_key
+from transport.opening import TransportTable
 from transport.port import Record
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, wrap
@@ -123,7 +123,7 @@ def surroundings(folder: Path, *, window_s: int = 4, windows: int = 1000) -> Sur
     signing = world.signing_keys[0]
     config = AgentConfig(
         HostSection(folder / "keys" / "host.key", folder / "state", ("H100", "H100")),
-        TransportSection(folder / "log"),
+        TransportTable(folder / "log"),
         TrustSection((world.leader.pk,), (world.helper.pk,)),
         BoundsSection(n_min_at_least=80),
         SpoolSection(),

@@ -19,11 +19,10 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from edge_agent.config import TransportSection
 from pointillist.broker.local import RunningBroker
 from tests.agent_live import Surroundings, announce, surroundings
 from transport.kafka_settings import KafkaSettings
-from transport.opening import Side, open_transport
+from transport.opening import Side, TransportTable, open_transport
 from transport.port import Record, Transport, TransportUnavailable
 from wire.topics import JOINS, REPORTS, TOPICS
 
@@ -105,7 +104,7 @@ def unsigned_token(user: str, life_s: float) -> str:
 def kafka_surroundings(folder: Path, settings: KafkaSettings) -> KafkaSurroundings:
     """What a demo agent finds when its log is a broker."""
     plain = surroundings(folder)
-    config = dataclasses.replace(plain.config, transport=TransportSection(kafka=settings))
+    config = dataclasses.replace(plain.config, transport=TransportTable(kafka=settings))
     made = KafkaSurroundings(folder, plain.world, config, plain.task)
     with open_transport(dataclasses.replace(settings, timeout_s=5.0), Side.AGGREGATOR) as log:
         for topic in TOPICS:

@@ -28,7 +28,6 @@ from edge_agent.config import (
     HostSection,
     SourcesSection,
     SpoolSection,
-    TransportSection,
     TrustSection,
 )
 from edge_agent.live import open_agent, this_machine
@@ -38,7 +37,7 @@ from privacy.noise_seeded import SeededSampler
 from tests.agent_live import SteppedClock
 from tests.agent_world import T0, World
 from transport.keyfiles import HostKey, write_host_key, write_signing_key
-from transport.opening import Side, open_transport
+from transport.opening import EmbeddedSettings, Side, TransportTable, open_transport
 from transport.port import Transport, TransportUnavailable
 from wire.catalogue import Catalogue
 from wire.task import Task
@@ -84,7 +83,7 @@ class OutageFleet:
     def __init__(
         self,
         folder: Path,
-        log: TransportSection,
+        log: TransportTable,
         *,
         window_s: int,
         windows: int,
@@ -247,8 +246,7 @@ def _leader_config(folder: Path, helper_pk: bytes) -> LeaderConfig:
         signed_dir=folder / "signed",
         helper_pk=helper_pk,
         user="pointillist-leader",
-        log_dir=folder / "log",
-        log_group=None,
+        transport=EmbeddedSettings(folder / "log"),
         helper=None,
         database=folder / "store" / "r.duckdb",
         releases_dir=folder / "releases",

@@ -22,6 +22,7 @@ from tests.protocol_kit import T0, World
 from transport.embedded import EmbeddedLog
 from transport.embedded_consumer import EmbeddedConsumer
 from transport.keyfiles import HpkeKeyFile, write_hpke_key, write_signing_key
+from transport.opening import EmbeddedSettings
 from transport.port import Record
 from wire.envelope import Kind, wrap
 from wire.topics import EPOCHS, REPORTS, TOPICS
@@ -146,8 +147,7 @@ def leader_config(folder: Path, helper_pk: bytes) -> LeaderConfig:
         signed_dir=folder / "signed",
         helper_pk=helper_pk,
         user="pointillist-leader",
-        log_dir=folder / "log",
-        log_group=None,
+        transport=EmbeddedSettings(folder / "log"),
         helper=HelperAddress(socket=folder / "run" / "h.sock", call_timeout_s=10),
         database=folder / "r.duckdb",
         releases_dir=folder / "parquet",
@@ -171,8 +171,8 @@ def leader_process(folder: Path, helper_pk: bytes) -> None:
     """What runs in the Leader's process."""
     config = leader_config(folder, helper_pk)
     assert config.helper is not None
-    assert config.log_dir is not None
-    with NotingLog(config.log_dir) as log:
+    assert isinstance(config.transport, EmbeddedSettings)
+    with NotingLog(config.transport.folder) as log:
         log.noted = folder / "read"
         shell = LeaderShell(
             config,

@@ -15,7 +15,7 @@ from pointillist.demo.processes import Family, RoleProcess
 from pointillist.demo.tally import DemoTally
 from tests.recording_slice import FILE
 from transport.kafka_settings import KafkaSettings
-from transport.opening import Side, choose, open_transport
+from transport.opening import Side, TransportTable, open_transport
 from wire.envelope import unwrap
 from wire.topics import RELEASES
 
@@ -30,12 +30,12 @@ def _recorded(self: Family, name: str, *module: str) -> RoleProcess:
 
 def _read_releases(fleet: DemoFleet, tally: DemoTally) -> summary.Summary:
     broker, folders = fleet.options.kafka, fleet.folders
-    where = (
-        choose(None, None, KafkaSettings((broker,)))
+    table = (
+        TransportTable(kafka=KafkaSettings((broker,)))
         if broker
-        else choose(folders.log, folders.log_group, None)
+        else TransportTable(folders.log, folders.log_group)
     )
-    with open_transport(where, Side.AGENT) as log:
+    with open_transport(table.settings, Side.AGENT) as log:
         consumer = log.consumer("reader-1", [RELEASES])
         cores = [unwrap(record.value, 1 << 10)[1] for record in consumer.poll(100, 1.0)]
         consumer.close()

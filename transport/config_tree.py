@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 _T = TypeVar("_T")
 
+MOST_BYTES: Final = 1 << 20
 
 _WORDS: Final[Mapping[type, str]] = {
     bool: "true or false",
@@ -28,9 +29,25 @@ class ConfigError(ValueError):
     """A configuration that cannot be used; says where, what was expected and what came."""
 
 
+def read_table(path: Path) -> dict[str, Any]:
+    """Read a TOML file, of MOST_BYTES at most.
+
+    Raises      ConfigError, OSError
+    """
+    with path.open("rb") as file:
+        text = file.read(MOST_BYTES + 1)
+    if len(text) > MOST_BYTES:
+        raise ConfigError(f"{path}: expected at most {MOST_BYTES} bytes, got more")
+    try:
+        return tomllib.loads(text.decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: expected TOML: {error}") from error
+
+
 def build(kind: type[_T], table: Mapping[str, Any], where: str = "") -> _T:
     """Build a dataclass from a table: sections are dataclasses, arrays of tables are tuples.
 
+    where   what stands before each key in a message: `FILE: `, `FILE: section.`
     Raises      ConfigError
     """
     names = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
@@ -46,7 +63,8 @@ def build(kind: type[_T], table: Mapping[str, Any], where: str = "") -> _T:
     try:
         return kind(**values)
     except ValueError as error:
-        raise ConfigError(f"{where.rstrip('.') or 'configuration'}: {error}") from error
+        place = where.removesuffix(".").removesuffix(": ") or "configuration"
+        raise ConfigError(f"{place}: {error}") from error
 
 
 def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

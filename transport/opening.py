@@ -30,18 +30,28 @@ class Side(Enum):
     AGGREGATOR = "aggregator"
 
 
-def choose(
-    folder: Path | None, group: str | None, kafka: KafkaSettings | None
-) -> TransportSettings:
-    """Give the settings of a table [transport].
+@dataclass(frozen=True, slots=True)
+class TransportTable:
+    """The table [transport] of a configuration: an embedded log's folder, or a Kafka cluster.
 
-    Raises      ValueError unless it names exactly one transport
+    group   of users that share the folder
     """
-    if kafka is not None and folder is None and group is None:
-        return kafka
-    if kafka is None and folder is not None:
-        return EmbeddedSettings(folder, group)
-    raise ValueError("expected either folder (with group), or a table [transport.kafka]")
+
+    folder: Path | None = None
+    group: str | None = None
+    kafka: KafkaSettings | None = None
+
+    def __post_init__(self) -> None:
+        _ = self.settings
+
+    @property
+    def settings(self) -> TransportSettings:
+        """What `open_transport` takes. Raises ValueError unless exactly one log is named."""
+        if self.kafka is not None and self.folder is None and self.group is None:
+            return self.kafka
+        if self.kafka is None and self.folder is not None:
+            return EmbeddedSettings(self.folder, self.group)
+        raise ValueError("expected either folder (with group), or a table [transport.kafka]")
 
 
 def prepare_transport(settings: TransportSettings, side: Side) -> None:

@@ -125,7 +125,8 @@ def status(config: ConfigOption, json: JsonFlag = False) -> None:
 
 
 def _load(config: Path) -> HelperConfig:
-    from aggregator.config import ConfigError, load_helper_config
+    from aggregator.config import load_helper_config
+    from transport.config_tree import ConfigError
 
     need_file(config, "the Helper's configuration", _SAMPLE)
     with reported(ExitCode.USAGE, ConfigError, hint=_SAMPLE):

@@ -121,7 +121,8 @@ def topics(
 
 
 def _settings(path: Path) -> KafkaSettings:
-    from aggregator.config import ConfigError, load_kafka_table
+    from aggregator.config import load_kafka_table
+    from transport.config_tree import ConfigError
 
     with reported(ExitCode.USAGE, ConfigError):
         found = load_kafka_table(path)

@@ -83,7 +83,8 @@ def status(config: ConfigOption, json: JsonFlag = False) -> None:
 
 
 def _load(config: Path) -> LeaderConfig:
-    from aggregator.config import ConfigError, load_leader_config
+    from aggregator.config import load_leader_config
+    from transport.config_tree import ConfigError
 
     need_file(config, "the Leader's configuration", _SAMPLE)
     with reported(ExitCode.USAGE, ConfigError, hint=_SAMPLE):
@@ -240,8 +241,9 @@ def token(
 
 
 def _fetch(log: Path, plans: Path, requests: Path) -> dict[str, int]:
-    from aggregator.config import ConfigError, load_kafka_table
+    from aggregator.config import load_kafka_table
     from aggregator.join_requests import fetch_requests
+    from transport.config_tree import ConfigError
     from transport.opening import EmbeddedSettings, Side, TransportSettings, open_transport
     from transport.port import TransportUnavailable
 

@@ -9,13 +9,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edge_agent.config import BoundsSection, TransportSection, TrustSection
+from edge_agent.config import BoundsSection, TrustSection
 from simulator.export.fleet import ExportedFleet, ExportSettings
 from simulator.export.identities import IdentitiesError, load_identities, make_identities
 from simulator.export.windows import ExportedWindow
 from simulator.fleet import make_inventory
 from simulator.scenario import Scenario, load
 from transport.config_tree import ConfigError, build
+from transport.opening import TransportTable
 from wire.catalogue import Catalogue
 
 from .setup import Changes, scenario_path
@@ -50,7 +51,7 @@ class ExportConfig:
     """The whole tree of export.toml; transport, trust and bounds are those of agent.toml."""
 
     fleet: FleetSection
-    transport: TransportSection
+    transport: TransportTable
     trust: TrustSection
     bounds: BoundsSection = field(default_factory=BoundsSection)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from aggregator.releases import windows_without_an_end
-from edge_agent.config import TransportSection
 from tests.agent_world import T0
 from tests.outage_kit import OutageFleet
+from transport.opening import TransportTable
 
 WINDOW_S = 1200
 Start = Callable[..., OutageFleet]
@@ -23,7 +23,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     with ExitStack() as stack:
 
         def begin(window_s: int, windows: int, first: int | None = None) -> OutageFleet:
-            log = TransportSection(tmp_path / "log")
+            log = TransportTable(tmp_path / "log")
             fleet = OutageFleet(tmp_path, log, window_s=window_s, windows=windows, first=first)
             stack.callback(fleet.close)
             return fleet

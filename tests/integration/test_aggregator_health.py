@@ -400,7 +400,7 @@ def test_port_of_both_configurations_is_checked(tmp_path: Path) -> None:
         assert load(path).http == HttpAddress(9465, "::1")
         for bad in ("port = 70000", 'port = 9465\naddress = "host"', "port = 1\nhost = 2"):
             path.write_text(f"{text}\n[http]\n{bad}\n")
-            with pytest.raises(ValueError, match=r"\[http\]"):
+            with pytest.raises(ValueError, match="http"):
                 load(path)
 
 

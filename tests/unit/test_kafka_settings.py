@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from aggregator.config import ConfigError as LeaderConfigError
 from aggregator.config import load_leader_config
 from edge_agent.config import parse_config
 from pointillist.broker.properties import Ports, server_properties
 from transport.config_tree import ConfigError
 from transport.kafka_batch import BATCH_BYTES, Outbound, Outgoing
 from transport.kafka_settings import KafkaSettings, KafkaSettingsError
-from transport.opening import EmbeddedSettings, Side, choose, open_transport
+from transport.opening import EmbeddedSettings, Side, TransportTable, open_transport
 from transport.port import RecordTooLarge, TransportRefused, TransportUnavailable
 from wire.topics import EPOCHS, JOINS, KEYS, REPORTS, TOPICS
 
@@ -132,12 +131,12 @@ def test_agent_config_takes_a_cluster_in_place_of_a_folder() -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (("tls", "tsl"), "unknown key 'tsl'; known are bootstrap"),
-        (("tls = true", "tls = 1"), "expected true or false for tls"),
-        ((f'["{BROKER}"]', f'"{BROKER}"'), "expected an array of text for bootstrap"),
-        (("timeout_s = 3", 'timeout_s = "3"'), "expected a positive number for timeout_s"),
+        (("tls", "tsl"), "tsl: expected one of bootstrap, tls"),
+        (("tls = true", "tls = 1"), "tls: expected true or false, got 1"),
+        ((f'["{BROKER}"]', f'"{BROKER}"'), "bootstrap: expected an array"),
+        (("timeout_s = 3", 'timeout_s = "3"'), "timeout_s: expected a number"),
         (("timeout_s = 3", 'prefix = "%"'), "prefix: expected letters"),
-        (("timeout_s = 3", 'ca_file = "ca.pem"'), "expected an absolute path for ca_file"),
+        (("timeout_s = 3", 'ca_file = "ca.pem"'), "ca_file: expected an absolute path"),
     ],
 )
 def test_leader_config_takes_a_cluster_and_names_what_is_wrong(
@@ -151,17 +150,17 @@ def test_leader_config_takes_a_cluster_and_names_what_is_wrong(
     assert isinstance(kafka, KafkaSettings)
     assert (kafka.bootstrap, kafka.tls, kafka.timeout_s) == ((BROKER,), True, 3.0)
     path.write_text(text.replace(FOLDER, KAFKA.replace(*change)))
-    with pytest.raises(LeaderConfigError, match=complaint):
+    with pytest.raises(ConfigError, match=complaint):
         load_leader_config(path)
 
 
 def test_transport_is_one_of_two() -> None:
     kafka = KafkaSettings((BROKER,))
-    assert choose(Path("/log"), "g", None) == EmbeddedSettings(Path("/log"), "g")
-    assert choose(None, None, kafka) is kafka
+    assert TransportTable(Path("/log"), "g").settings == EmbeddedSettings(Path("/log"), "g")
+    assert TransportTable(kafka=kafka).settings is kafka
     for folder, group, cluster in ((None, None, None), (Path("/log"), None, kafka)):
         with pytest.raises(ValueError, match="expected either folder"):
-            choose(folder, group, cluster)
+            TransportTable(folder, group, cluster)
 
 
 class FailingBroker:
