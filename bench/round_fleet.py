@@ -159,8 +159,6 @@ def _section(number: int, size: int) -> dict[str, Any]:
         "bins": {"scale": "linear", "unit": "ms", "first": 0, "width": 1, "count": size},
         "bound": "per_gpu_ms",
         "steps_per_unit": 64,
-        "cadence_s": WINDOW_S,
-        "default_weight_millionths": 100_000,
     }
 
 

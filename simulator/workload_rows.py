@@ -97,7 +97,7 @@ class WorkloadSampler:
 
 
 def _struck(section: Section, hosts: int, rng: np.random.Generator) -> NDArray[np.uint64]:
-    """Draw uint64[hosts]: which events of a section each host met, at its cadence's rates."""
+    """Draw uint64[hosts]: which events of a section each host met, at `event_rates`."""
     chances = event_rates(section)
     words = np.zeros(hosts, dtype=np.uint64)
     for place in np.flatnonzero(chances):

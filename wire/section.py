@@ -95,8 +95,6 @@ class Section:
     sample_period_s: int
     m: int
     steps_per_unit: int
-    cadence_s: int
-    default_weight_millionths: int
 
     @property
     def length(self) -> int:

@@ -28,8 +28,6 @@ _REQUIRED = {
     "unit": str,
     "axes": list,
     "steps_per_unit": int,
-    "cadence_s": int,
-    "default_weight_millionths": int,
 }
 _OPTIONAL = {
     "about": str,
@@ -74,8 +72,6 @@ def read_section(raw: dict[str, Any], axes: Mapping[str, tuple[str, ...]]) -> Se
         sample_period_s=raw.get("sample_period_s", 0),
         m=raw.get("m", 0),
         steps_per_unit=raw["steps_per_unit"],
-        cadence_s=raw["cadence_s"],
-        default_weight_millionths=raw["default_weight_millionths"],
     )
     _check_section(section, where)
     return section
@@ -85,10 +81,6 @@ def _check_section(section: Section, where: str) -> None:
     need(body.NAME.fullmatch(section.name), f"{where}: a name like {body.NAME.pattern}", "another")
     need_range(section.id, 1, (1 << 31) - 1, f"{where}: id")
     need_range(section.steps_per_unit, 1, 1 << 20, f"{where}: steps_per_unit")
-    need_range(section.cadence_s, 1, 1 << 26, f"{where}: cadence_s")
-    need_range(
-        section.default_weight_millionths, 1, body.MILLION, f"{where}: default_weight_millionths"
-    )
     indicators = section.kind is SectionKind.INDICATORS
     need_range(section.m, int(indicators), section.length if indicators else 0, f"{where}: m")
     same = (section.bound is Bound.INDICATORS) == indicators

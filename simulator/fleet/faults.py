@@ -17,6 +17,7 @@ Floats = NDArray[np.float64]
 
 DAY_S: Final = 86_400
 WEEK_S: Final = 604_800
+FAULT_WINDOW_S: Final = 8 * WEEK_S
 
 CAUSE_COUNTS: Final = np.array([count for _, count in LLAMA3_INTERRUPTIONS], dtype=np.float64)
 """By place in the catalogue's table of hardware faults, whose first classes are these causes."""
@@ -89,14 +90,16 @@ def mttf_hours(rates: Floats) -> float:
 
 
 def event_rates(section: Section) -> Floats:
-    """Return float[cells]: the chance of each indicator on one host in a window of its cadence."""
+    """Return float[cells]: the chance of each indicator on one host in its window.
+
+    That of the shipped plan: a week for incidents, eight for hardware faults.
+    """
     if section.name == "hardware_faults":
         host_seconds = LLAMA3_HOSTS * LLAMA3_DAYS * DAY_S
         expected = np.zeros(section.length)
-        expected[: len(CAUSE_COUNTS)] = CAUSE_COUNTS * section.cadence_s / host_seconds
+        expected[: len(CAUSE_COUNTS)] = CAUSE_COUNTS * FAULT_WINDOW_S / host_seconds
     elif section.name == "incidents":
-        weeks = section.cadence_s / WEEK_S
-        expected = np.array([INCIDENTS_A_WEEK.get(c, 0.0) * weeks for c in section.cells])
+        expected = np.array([INCIDENTS_A_WEEK.get(c, 0.0) for c in section.cells])
     else:
         expected = np.zeros(section.length)
     return np.minimum(expected, 1.0)

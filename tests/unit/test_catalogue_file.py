@@ -22,8 +22,6 @@ bound = "fixed"
 coordinate_cap = 1_000_000
 l1_bound = 1_000_000
 steps_per_unit = 64
-cadence_s = 60
-default_weight_millionths = 10_000
 """
 TABLE = '[tables.colour]\nplaces = 4\nclasses = ["red", "green"]\n'
 
@@ -56,7 +54,9 @@ def test_a_file_may_extend_the_shipped_one(tmp_path: Path) -> None:
 def test_hash_counts_content_and_not_comments(tmp_path: Path) -> None:
     plain = _load(tmp_path, "format = 1\n" + TOY)
     commented = _load(tmp_path, "# a comment\nformat = 1\n\n" + TOY.replace(" = ", "="))
-    changed = _load(tmp_path, "format = 1\n" + TOY.replace("cadence_s = 60", "cadence_s = 61"))
+    changed = _load(
+        tmp_path, "format = 1\n" + TOY.replace("steps_per_unit = 64", "steps_per_unit = 65")
+    )
     assert plain.hash == commented.hash != changed.hash
     assert len(plain.hash) == 32
 
@@ -64,11 +64,11 @@ def test_hash_counts_content_and_not_comments(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "match"),
     [
-        ("cadence_s = 60", "cadence_m = 1", "section toy of the keys .*, got cadence_m"),
-        ("cadence_s = 60\n", "", r"section toy: the key cadence_s \(int\), got none"),
-        ("cadence_s = 60", "cadence_s = 60.5", "cadence_s as int, got float"),
-        ("cadence_s = 60", "cadence_s = true", "cadence_s as int, got bool"),
-        ("cadence_s = 60", "cadence_s = 0", "section toy: cadence_s in 1"),
+        ("steps_per_unit = 64", "steps = 1", "section toy of the keys .*, got steps"),
+        ("steps_per_unit = 64\n", "", r"section toy: the key steps_per_unit \(int\), got none"),
+        ("steps_per_unit = 64", "steps_per_unit = 6.5", "steps_per_unit as int, got float"),
+        ("steps_per_unit = 64", "steps_per_unit = true", "steps_per_unit as int, got bool"),
+        ("steps_per_unit = 64", "steps_per_unit = 0", "section toy: steps_per_unit in 1"),
         ('"mean"', '"average"', "among mix, histogram, mean, indicators, got average"),
         ('"fixed"', '"free"', "section toy among per_gpu_ms"),
         ('["coordinates"]', '["colour"]', "an axis among"),
@@ -78,11 +78,14 @@ def test_hash_counts_content_and_not_comments(tmp_path: Path) -> None:
         ("full_scale = 100", "full_scale = 0", "full_scale in 1"),
         ("full_scale = 100", "fullscale = 100", "coordinates of name, full_scale, unit"),
         ("id = 1000", "id = 0", "id in 1"),
-        ("10_000", "1_000_001", "default_weight_millionths in 1..1000000"),
         ('"toy"', '"Toy metric"', "a name like"),
         ('"mean"', '"indicators"', "m in 1..1, got 0"),
-        ("cadence_s = 60", "cadence_s = 60\nm = 1", "m in 0..0, got 1"),
-        ("cadence_s = 60", "cadence_s = 60\nsample_period_s = 5", "sample_period_s in 0..0"),
+        ("steps_per_unit = 64", "steps_per_unit = 64\nm = 1", "m in 0..0, got 1"),
+        (
+            "steps_per_unit = 64",
+            "steps_per_unit = 64\nsample_period_s = 5",
+            "sample_period_s in 0..0",
+        ),
     ],
 )
 def test_broken_section_is_named(tmp_path: Path, old: str, new: str, match: str) -> None:

@@ -24,6 +24,7 @@ from privacy.planner import (
     section_figures,
 )
 from privacy.published_rates import LLAMA3_INTERRUPTIONS, expected_rows
+from tests.unit.test_catalogue_file import TOY
 from wire.catalogue import Catalogue
 
 COHORT = {"hosts": 12_500, "n_min": 10_000, "t": 1_250}
@@ -134,15 +135,16 @@ def test_default_plan_spends_the_whole_budget_and_no_more() -> None:
     plan = default_plan()
     plan.check()
     assert sum(task.weight_millionths for task in plan.tasks) == 10**6
-    catalogue = Catalogue.load()
-    for task in plan.tasks:
-        for section in task.sections:
-            entry = catalogue.section(section.name)
-            assert entry.cadence_s == task.window_s
-            assert entry.default_weight_millionths == section.weight_millionths
-    assert {section.name for section in catalogue.sections} == {
-        section.name for task in plan.tasks for section in task.sections
-    }
+
+
+def test_section_of_ones_own_costs_the_default_plan_nothing(
+    tmp_path: Path, default_report: PlanReport
+) -> None:
+    path = tmp_path / "catalogue.toml"
+    path.write_text('format = 1\nextends = "default"\n' + TOY)
+    plan, catalogue = default_plan(), Catalogue.load(path)
+    assert catalogue.section("toy").length == 1
+    assert plan_report(plan, catalogue_shapes(plan, catalogue)) == default_report
 
 
 def test_operator_cap_is_forty_percent(default_report: PlanReport) -> None:

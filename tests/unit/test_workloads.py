@@ -192,8 +192,6 @@ bound = "fixed"
 coordinate_cap = 64
 l1_bound = 64
 steps_per_unit = 64
-cadence_s = 60
-default_weight_millionths = 1
 """
     path = tmp_path / "catalogue.toml"
     path.write_text(text, encoding="utf-8")
