@@ -143,7 +143,7 @@ class FaultsSource:
         self._tracker = Tracker()
         self._told.clear()
         self._state = ()
-        self._begun_ns = None
+        self._begun_ns, self._drained_ns = None, 0
         self.log_gap = self._open_log()
         tree, smart = self._tree, self._smart
         self._sweeper = Sweeper(lambda: look(tree, smart), self._start_look)

@@ -30,6 +30,7 @@ class PressureSource:
         self._folder = folder
         self._files: dict[str, KernelFile] = {}
         self._before: tuple[int, Totals] | None = None
+        self._started = False
 
     def probe(self) -> str | None:
         """Say why there is no pressure information."""
@@ -42,9 +43,12 @@ class PressureSource:
     def start(self) -> None:
         """Begin with the next drain."""
         self.stop()
+        self._started = True
 
     def drain(self, now_boottime_ns: int) -> Iterable[HostTable]:
         """Yield one row per resource for the time since the last call; the first gives nothing."""
+        if not self._started:
+            raise SourceUnavailable("pressure: not started")
         try:
             now = self._read()
         except OSError as error:
@@ -60,7 +64,7 @@ class PressureSource:
 
     def stop(self) -> None:
         """Forget the last values, and let the files go."""
-        self._before = None
+        self._before, self._started = None, False
         while self._files:
             self._files.popitem()[1].close()
 

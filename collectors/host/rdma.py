@@ -31,6 +31,7 @@ class RdmaSource:
     def __init__(self, folder: Path = Path("/sys/class/infiniband")) -> None:
         self._folder = folder
         self._before: tuple[int, Values] | None = None
+        self._started = False
         self.unreadable = 0
         """Counters that failed to be read: gaps, never zeros."""
 
@@ -42,10 +43,12 @@ class RdmaSource:
 
     def start(self) -> None:
         """Begin with the next drain."""
-        self._before = None
+        self._before, self._started = None, True
 
     def drain(self, now_boottime_ns: int) -> Iterable[HostTable]:
         """Yield what grew; a counter that is new, gone, unread or was reset has no value."""
+        if not self._started:
+            raise SourceUnavailable("rdma: not started")
         try:
             now = dict(islice(self._read(), _MOST_COUNTERS))
         except OSError as error:
@@ -69,7 +72,7 @@ class RdmaSource:
 
     def stop(self) -> None:
         """Forget the last values."""
-        self._before = None
+        self._before, self._started = None, False
 
     def _read(self) -> Iterator[tuple[tuple[str, str], int]]:
         for device in sorted(self._folder.iterdir()):

@@ -70,7 +70,7 @@ class ReplaySource:
         self._devices: dict[int, int] = {}
         self._trace_ns = 0
         self._boot_origin_ns = 0
-        self._playing = False
+        self._started = self._playing = False
         self._covered_to_ns = 0
         self.loops = 0
         self.skipped_ns = 0
@@ -99,12 +99,16 @@ class ReplaySource:
                 raise TraceError(
                     self._path, self._path.stat().st_size, "no GPU event up to the end"
                 )
+        self._trace_ns = self.loops = 0
+        self._started, self._playing = True, False
 
     def drain(self, now_boottime_ns: int) -> Iterable[KernelActivity | GpuCoverage]:
         """Play up to now. The first call sets the beginning; a suspended host's gap is left out.
 
         A group is handed out when its first launch is due, up to 100 ms before its last one ends.
         """
+        if not self._started:
+            raise SourceUnavailable("replay: not started")
         if not self._playing:
             self._boot_origin_ns = self._covered_to_ns = now_boottime_ns
             self._playing = True
@@ -124,7 +128,7 @@ class ReplaySource:
 
     def stop(self) -> None:
         """Forget the trace and its spool."""
-        self._next, self._groups = None, iter(())
+        self._next, self._groups, self._started = None, iter(()), False
         if self._spool is not None:
             self._spool.close()
             self._spool = None

@@ -44,19 +44,24 @@ def test_pressure_refuses_what_the_kernel_would_not_write(text: bytes) -> None:
         stall_totals(text, "cpu")
 
 
-@pytest.fixture
-def two_ports(tmp_path: Path) -> Path:
+def make_ports(folder: Path) -> Path:
+    """Two RDMA devices as files."""
     for device in ("mlx5_0", "mlx5_1"):
-        port = tmp_path / device / "ports" / "1"
-        for folder, counter, value in (
+        port = folder / device / "ports" / "1"
+        for kind, counter, value in (
             ("counters", "port_xmit_data", 100),
             ("counters", "symbol_error", 3),
             ("hw_counters", "out_of_sequence", 7),
             ("hw_counters", "lifespan", 10),
         ):
-            (port / folder).mkdir(parents=True, exist_ok=True)
-            (port / folder / counter).write_text(f"{value}\n")
-    return tmp_path
+            (port / kind).mkdir(parents=True, exist_ok=True)
+            (port / kind / counter).write_text(f"{value}\n")
+    return folder
+
+
+@pytest.fixture
+def two_ports(tmp_path: Path) -> Path:
+    return make_ports(tmp_path)
 
 
 def test_rdma_gives_growth_by_port_and_bytes_for_words(two_ports: Path) -> None:
