@@ -7,8 +7,13 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
+
+from transport.state_schema import other_schema, schema_of
 
 BUSY_TIMEOUT_S = 10.0
+SCHEMA_VERSION: Final = 1
+"""Of the state of both parties; files from before it was marked have these tables too."""
 
 
 class StateUnusable(Exception):
@@ -29,7 +34,7 @@ class StorageUnavailable(OSError):
 def open_state(path: Path, schema: str) -> sqlite3.Connection:
     """Open or create a state file, 0600, WAL, synchronous=FULL, autocommit.
 
-    Raises      StateUnusable when the file is no sound SQLite database
+    Raises      StateUnusable when the file is no sound SQLite database, or another version's
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -39,10 +44,15 @@ def open_state(path: Path, schema: str) -> sqlite3.Connection:
         path, isolation_level=None, timeout=BUSY_TIMEOUT_S, check_same_thread=False
     )
     try:
+        problem = other_schema(path, schema_of(connection) or SCHEMA_VERSION, SCHEMA_VERSION)
+        if problem is not None:
+            connection.close()
+            raise StateUnusable(problem)
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         for statement in schema.split(";"):
             connection.execute(statement)
+        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
         (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.DatabaseError as error:
         connection.close()

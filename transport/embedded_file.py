@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .port import TransportUnavailable
+from .state_schema import other_schema, schema_of
 
 FILE_NAME = "log.sqlite"
 SCHEMA_VERSION = 1
@@ -119,10 +120,11 @@ def _initialise(connection: sqlite3.Connection, folder: Path) -> None:
 
 
 def _has_schema(connection: sqlite3.Connection) -> bool:
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version not in {0, SCHEMA_VERSION}:
-        raise sqlite3.OperationalError(f"schema version {version}, expected {SCHEMA_VERSION}")
-    return bool(version == SCHEMA_VERSION)
+    version = schema_of(connection)
+    problem = other_schema(FILE_NAME, version or SCHEMA_VERSION, SCHEMA_VERSION)
+    if problem is not None:
+        raise sqlite3.OperationalError(problem)
+    return version == SCHEMA_VERSION
 
 
 def _create_schema(connection: sqlite3.Connection) -> None:

@@ -9,7 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from .ledger_errors import LedgerBusy, LedgerCorrupt, LedgerFull, LedgerMissing, LedgerRefused
+from transport.state_schema import other_schema, schema_of
+
+from .ledger_errors import (
+    LedgerBusy,
+    LedgerCorrupt,
+    LedgerFull,
+    LedgerMissing,
+    LedgerOfOtherVersion,
+    LedgerRefused,
+)
 
 SCHEMA_VERSION: Final = 2
 _PRIMARY_CODE: Final = 0xFF
@@ -40,7 +49,7 @@ CREATE TABLE IF NOT EXISTS rosters (leader_pk BLOB NOT NULL, helper_pk BLOB NOT 
 def connect(path: Path, *, create: bool) -> sqlite3.Connection:
     """Open the file with WAL and synchronous=FULL.
 
-    Raises      LedgerMissing, LedgerCorrupt, LedgerBusy
+    Raises      LedgerMissing, LedgerCorrupt, LedgerBusy, LedgerOfOtherVersion
     """
     if not create and not path.exists():
         raise LedgerMissing(f"expected a ledger at {path}, found no file")
@@ -48,6 +57,8 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
     with translated():
         db = sqlite3.connect(path, isolation_level=None, timeout=5.0, check_same_thread=False)
         try:
+            if not create:
+                _refuse_other_version(db, path)
             db.execute("PRAGMA journal_mode=WAL").fetchone()
             db.execute("PRAGMA synchronous=FULL")
             if create:
@@ -76,6 +87,7 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
     with translated():
         db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)
         try:
+            _refuse_other_version(db, path)
             _check(db, path)
         except BaseException:
             db.close()
@@ -83,10 +95,17 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
     return db
 
 
+def _refuse_other_version(db: sqlite3.Connection, path: Path) -> None:
+    """Raises LedgerOfOtherVersion, LedgerCorrupt of a file that no agent marked."""
+    found = schema_of(db)
+    if not found:
+        raise LedgerCorrupt(f"expected {path} with schema {SCHEMA_VERSION}, found it unmarked")
+    problem = other_schema(path, found, SCHEMA_VERSION)
+    if problem is not None:
+        raise LedgerOfOtherVersion(problem)
+
+
 def _check(db: sqlite3.Connection, path: Path) -> None:
-    version = db.execute("PRAGMA user_version").fetchone()[0]
-    if version != SCHEMA_VERSION:
-        raise LedgerCorrupt(f"expected {path} with schema {SCHEMA_VERSION}, got {version}")
     verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     if verdict != "ok":
         raise LedgerCorrupt(f"expected {path} to pass quick_check, it did not")

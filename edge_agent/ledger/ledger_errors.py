@@ -49,6 +49,13 @@ class LedgerCorrupt(LedgerRefused):
     code = "ledger_corrupt"
 
 
+class LedgerOfOtherVersion(LedgerRefused):
+    """Another version of the agent wrote the ledger: sound, and not this one's to read."""
+
+    code = "ledger_other_version"
+    recovery = "start that version again, or, to go on with this one, " + RECOVER
+
+
 class LedgerRolledBack(LedgerRefused):
     """The ledger is older than its fence: an earlier copy was put back."""
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from transport.state_schema import other_schema, schema_of
+
 from .tables import BASE, SCHEMA_VERSION, TABLES
 
 LEAST_BYTES: Final = 4 << 20
@@ -55,12 +57,12 @@ def open_readonly(path: Path) -> sqlite3.Connection:
         raise HistoryUnavailable(f"expected a history at {path}, found none; has the agent run?")
     try:
         db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)
-        version = db.execute("PRAGMA user_version").fetchone()[0]
+        problem = other_schema(path, schema_of(db), SCHEMA_VERSION)
     except sqlite3.Error as error:
         raise HistoryUnavailable(f"{path}: {error}") from None
-    if version != SCHEMA_VERSION:
+    if problem is not None:
         db.close()
-        raise HistoryUnavailable(f"{path}: expected schema {SCHEMA_VERSION}, got {version}")
+        raise HistoryUnavailable(problem)
     return db
 
 
@@ -130,9 +132,9 @@ def _make_private(path: Path) -> None:
 def _connect(path: Path, max_bytes: int) -> sqlite3.Connection:
     db = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_S)
     try:
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-        if version not in {0, SCHEMA_VERSION}:
-            raise sqlite3.DatabaseError(f"schema {version}")
+        problem = other_schema(path, schema_of(db) or SCHEMA_VERSION, SCHEMA_VERSION)
+        if problem is not None:
+            raise HistoryUnavailable(f"{problem}, or move the file away")
         db.execute("PRAGMA journal_mode = WAL").fetchone()
         # A crash of the machine may lose the last seconds; a crash of the agent loses nothing.
         db.execute("PRAGMA synchronous = NORMAL")

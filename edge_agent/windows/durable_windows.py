@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sqlite3
 from pathlib import Path
+from typing import Final
 
 from transport.closing import Closing
+from transport.state_schema import other_schema, schema_of
 
 from .window_state import WindowState
 
@@ -16,6 +18,10 @@ CREATE TABLE IF NOT EXISTS open_windows (
     PRIMARY KEY (series, window)
 ) WITHOUT ROWID
 """
+
+
+SCHEMA_VERSION: Final = 1
+"""Files from before it was marked have this table too."""
 
 
 class AccumulatorsUnavailable(Exception):
@@ -37,11 +43,17 @@ class DurableAccumulators(Closing):
             if mode & 0o077:
                 raise AccumulatorsUnavailable(f"{path}: expected mode 0600, got {mode:04o}")
             self._db = sqlite3.connect(path, isolation_level=None)
+            found = schema_of(self._db) or SCHEMA_VERSION
+            problem = other_schema(path, found, SCHEMA_VERSION)
+            if problem is not None:
+                self._db.close()
+                raise AccumulatorsUnavailable(problem)
             self._db.execute("PRAGMA secure_delete = ON")
             self._db.execute("PRAGMA journal_mode = TRUNCATE")
             self._db.execute("PRAGMA synchronous = FULL")
             self._db.execute("DROP TABLE IF EXISTS windows")  # raw totals without an expiry
             self._db.execute(_SCHEMA)
+            self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         except (OSError, sqlite3.Error) as error:
             raise _unavailable(path, error) from None
 

@@ -1,0 +1,120 @@
+"""A state file of another version is refused as what it is: never as damaged, and unchanged."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from aggregator.helper_state import HelperState
+from aggregator.leader_state import LeaderState
+from aggregator.state_file import StateUnusable
+from edge_agent.ledger.ledger import Ledger
+from edge_agent.ledger.ledger_errors import LedgerOfOtherVersion
+from edge_agent.local.history import History, HistoryLimits
+from edge_agent.local.history_db import HistoryUnavailable
+from edge_agent.windows.durable_windows import AccumulatorsUnavailable, DurableAccumulators
+from transport.embedded import EmbeddedLog
+from transport.port import TransportUnavailable
+
+NOW_S = 1_800_000_000
+
+
+def _ledger(folder: Path) -> tuple[Path, Callable[[], None]]:
+    path, fence = folder / "ledger.sqlite", folder / "fence"
+
+    def open_it() -> None:
+        if path.exists():
+            Ledger.open(path, fence, binding=b"b" * 32, now_s=NOW_S).close()
+        else:
+            Ledger.create(path, fence, hosts=[b"h" * 16], binding=b"b" * 32, now_s=NOW_S).close()
+
+    return path, open_it
+
+
+def _windows(folder: Path) -> tuple[Path, Callable[[], None]]:
+    path = folder / "open-windows.sqlite"
+    return path, lambda: DurableAccumulators(path).close()
+
+
+def _history(folder: Path) -> tuple[Path, Callable[[], None]]:
+    path = folder / "history.sqlite"
+    return path, lambda: History(path, HistoryLimits()).close()
+
+
+def _leader(folder: Path) -> tuple[Path, Callable[[], None]]:
+    path = folder / "leader.sqlite"
+    return path, lambda: LeaderState(path).close()
+
+
+def _helper(folder: Path) -> tuple[Path, Callable[[], None]]:
+    path = folder / "helper.sqlite"
+    return path, lambda: HelperState(path, folder / "helper.fence", NOW_S).close()
+
+
+def _log(folder: Path) -> tuple[Path, Callable[[], None]]:
+    return folder / "log" / "log.sqlite", lambda: EmbeddedLog(folder / "log").close()
+
+
+KINDS = [
+    pytest.param(_ledger, LedgerOfOtherVersion, id="ledger"),
+    pytest.param(_windows, AccumulatorsUnavailable, id="windows"),
+    pytest.param(_history, HistoryUnavailable, id="history"),
+    pytest.param(_leader, StateUnusable, id="leader"),
+    pytest.param(_helper, StateUnusable, id="helper"),
+    pytest.param(_log, TransportUnavailable, id="log"),
+]
+
+
+def mark(path: Path, version: int) -> None:
+    db = sqlite3.connect(path)
+    db.execute(f"PRAGMA user_version = {version}")
+    db.commit()
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    db.close()
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize(("kind", "refusal"), KINDS)
+def test_file_of_a_newer_version_is_refused_with_the_way_out_and_kept(
+    kind: Callable[[Path], tuple[Path, Callable[[], None]]],
+    refusal: type[Exception],
+    tmp_path: Path,
+) -> None:
+    path, open_it = kind(tmp_path)
+    open_it()
+    open_it()
+    mark(path, 99)
+    before = digest(path)
+    with pytest.raises(refusal, match=r"a newer version of Pointillist \(schema 99, ") as refused:
+        open_it()
+    assert "start that version again" in str(refused.value)
+    assert "corrupt" not in str(refused.value).lower()
+    assert digest(path) == before
+
+
+def test_older_ledger_is_refused_and_recover_is_named(tmp_path: Path) -> None:
+    path, open_it = _ledger(tmp_path)
+    open_it()
+    mark(path, 1)
+    with pytest.raises(LedgerOfOtherVersion, match=r"an older version .*agent ledger recover"):
+        open_it()
+
+
+@pytest.mark.parametrize("kind", [_windows, _leader, _helper])
+def test_file_from_before_it_was_marked_is_read_on_and_marked(
+    kind: Callable[[Path], tuple[Path, Callable[[], None]]], tmp_path: Path
+) -> None:
+    path, open_it = kind(tmp_path)
+    open_it()
+    mark(path, 0)
+    open_it()
+    db = sqlite3.connect(path)
+    assert db.execute("PRAGMA user_version").fetchone() == (1,)
+    db.close()
