@@ -8,9 +8,10 @@ from typing import Final
 
 from privacy import calibrate
 from privacy.calibrate import ParameterError
+from privacy.plan import HELPER_OUTAGE_S
 from privacy.signing import SigningKey
 from wire import labels
-from wire.bounds import Scheme
+from wire.bounds import MAX_EPOCH_S, Scheme
 from wire.catalogue import Catalogue
 from wire.ids import NO_SIGNATURE, TaskId, task_id
 from wire.roster import Roster
@@ -18,8 +19,6 @@ from wire.signed import Signed
 from wire.task import DEMO_DOMAIN, SectionKind, SectionSpec, Task
 
 BODY_RETENTION_S: Final = 7 * 86_400
-HELPER_OUTAGE_S: Final = 4 * 3600
-EPOCH_S: Final = 3900
 FULL_RATE: Final = calibrate.MILLION
 
 # Lateness and retention of a cadence: the longest window for which they hold, in seconds.
@@ -52,8 +51,8 @@ class TaskPlan:
     weights: Mapping[str, int]
     rates: Mapping[str, int] = field(default_factory=dict)
     gpus_per_host: int
-    epsilon_millionths: int = 2 * calibrate.MILLION
-    delta_1e12: int = 1000
+    epsilon_millionths: int = calibrate.EPSILON_MILLIONTHS
+    delta_1e12: int = calibrate.DELTA_1E12
     n_max: int
     n_min: int
     t: int | None = None
@@ -127,7 +126,7 @@ def _times(plan: TaskPlan) -> tuple[int, int]:
     )
     lateness_s = lateness_s if plan.lateness_s is None else plan.lateness_s
     retention_s = retention_s if plan.retention_s is None else plan.retention_s
-    least = 0 if plan.domain == DEMO_DOMAIN else EPOCH_S + lateness_s + HELPER_OUTAGE_S
+    least = 0 if plan.domain == DEMO_DOMAIN else MAX_EPOCH_S + lateness_s + HELPER_OUTAGE_S
     if not max(least, lateness_s) <= retention_s <= BODY_RETENTION_S - 86_400:
         raise ParameterError(
             "retention",

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from collectors.gpu_calls.settings import ProbesSection
 from collectors.steps.step_programs import StepProbe
+from privacy.calibrate import DELTA_1E12, EPSILON_MILLIONTHS
 from transport.config_tree import ConfigError, build, overlay, read_table
 from transport.opening import TransportTable
 
@@ -78,8 +79,8 @@ class TrustSection:
 class BoundsSection:
     """What this host accepts of a task, whoever signed it."""
 
-    epsilon_millionths: int = 2_000_000
-    delta_1e12: int = 1_000
+    epsilon_millionths: int = EPSILON_MILLIONTHS
+    delta_1e12: int = DELTA_1E12
     n_min_at_least: int = 1_000
     n_max_at_most: int = 200_000
     bound_steps_at_most: int = 65_536

@@ -13,6 +13,8 @@ import mpmath
 from .errors import ParameterError
 
 __all__ = [
+    "DELTA_1E12",
+    "EPSILON_MILLIONTHS",
     "MILLION",
     "SIGMA_UNIT",
     "WEEK_S",
@@ -32,6 +34,9 @@ __all__ = [
 WEEK_S: Final = 7 * 24 * 3600
 SIGMA_UNIT: Final = 1024
 MILLION: Final = 10**6
+EPSILON_MILLIONTHS: Final = 2 * MILLION
+DELTA_1E12: Final = 1_000
+"""What a host spends in a week unless its operator says otherwise: epsilon 2 at delta 1e-9."""
 MIN_SIGMA_1024: Final = 2 * SIGMA_UNIT
 """Below two steps a sum of discrete Gaussians is visibly not one (gap 7.2e-17 at sigma 2)."""
 

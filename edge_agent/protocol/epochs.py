@@ -10,12 +10,13 @@ from privacy.masks import EpochTaskKeys, derive_box_key, derive_epoch_task_keys
 from privacy.sealing import seal
 from privacy.signing import SigningKey
 from wire import labels
+from wire.bounds import MAX_EPOCH_S
 from wire.epoch import Epoch, EpochHeader
 from wire.ids import NO_KEY, EpochId, HostId, TaskId
 from wire.keys import KeyAnnouncement
 
 EPOCH_PERIOD_S: Final = 3600
-EPOCH_LIFE_S: Final = 3900
+EPOCH_LIFE_S: Final = MAX_EPOCH_S
 """The longest the protocol allows: 300 s over the period, so that two epochs overlap."""
 EPOCHS_PER_HOUR: Final = 12
 RETRY_S: Final = 30

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from edge_agent.windows.section_match import match_section
 from privacy.accountant import SectionNoise
 from privacy.calibrate import (
+    DELTA_1E12,
+    EPSILON_MILLIONTHS,
     MIN_SIGMA_1024,
     check_modulus,
     check_sigma_range,
@@ -64,8 +66,8 @@ class Bounds:
     catalogue_hash                  the agent's own catalogue, None to skip (simulations)
     """
 
-    epsilon_millionths: int = 2_000_000
-    delta_1e12: int = 1_000
+    epsilon_millionths: int = EPSILON_MILLIONTHS
+    delta_1e12: int = DELTA_1E12
     n_min_at_least: int = 100
     n_max_at_most: int = 200_000
     bound_steps_at_most: int = 1 << 16

@@ -23,6 +23,7 @@ from aggregator.tasks import TaskPlan, build_task
 from edge_agent.protocol.epochs import Host, HostEpoch, SealingKeys, open_epoch
 from edge_agent.protocol.seal_report import Sealing, seal_reports
 from edge_agent.windows.encode import encode_rows
+from privacy.calibrate import DELTA_1E12, EPSILON_MILLIONTHS
 from privacy.noise_seeded import SeededBytes, SeededSampler
 from privacy.signing import SigningKey
 from simulator.engine.exact_parties import ExactParties
@@ -58,7 +59,7 @@ class CohortPlan:
     weights: Mapping[str, int] = field(
         default_factory=lambda: {"kernel_mix": 300_000, "incidents": 100_000}
     )
-    epsilon_millionths: int = 2_000_000
+    epsilon_millionths: int = EPSILON_MILLIONTHS
     windows: int = 60
     seed: int = 11
 
@@ -270,7 +271,7 @@ def _make_task(plan: CohortPlan, catalogue: Catalogue, parties: tuple[bytes, byt
             rates=dict.fromkeys(plan.weights, 1_000_000),
             gpus_per_host=8,
             epsilon_millionths=plan.epsilon_millionths,
-            delta_1e12=1_000,
+            delta_1e12=DELTA_1E12,
             n_max=plan.hosts,
             n_min=plan.n_min,
             t=max(-(-plan.hosts // 10), largest),

@@ -12,7 +12,7 @@ from pointillist.plan_file import default_plan, equal_sections
 from pointillist.plan_report import PlanReport, catalogue_shapes, plan_report, report_cpu_s
 from privacy.accountant import GATE_MARGIN, SectionNoise, epsilon_of, gate, sum_gap
 from privacy.calibrate import ParameterError
-from privacy.plan import Plan, PlannedSection
+from privacy.plan import LONGEST_EPOCH_S, Plan, PlannedSection
 from privacy.planner import (
     SectionFigures,
     SectionShape,
@@ -25,6 +25,7 @@ from privacy.planner import (
 )
 from privacy.published_rates import LLAMA3_INTERRUPTIONS, expected_rows
 from tests.unit.test_catalogue_file import TOY
+from wire.bounds import MAX_EPOCH_S
 from wire.catalogue import Catalogue
 
 COHORT = {"hosts": 12_500, "n_min": 10_000, "t": 1_250}
@@ -135,6 +136,10 @@ def test_default_plan_spends_the_whole_budget_and_no_more() -> None:
     plan = default_plan()
     plan.check()
     assert sum(task.weight_millionths for task in plan.tasks) == 10**6
+
+
+def test_layers_that_may_not_know_each_other_agree_on_an_epochs_length() -> None:
+    assert LONGEST_EPOCH_S == MAX_EPOCH_S
 
 
 def test_section_of_ones_own_costs_the_default_plan_nothing(
