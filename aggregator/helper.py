@@ -13,6 +13,22 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from aggregator.helper_events import (
+    AnswerCommitted,
+    BatchGiven,
+    CommitAnswer,
+    EpochsGiven,
+    HelperEffect,
+    HelperEvent,
+    ReleaseGiven,
+    RememberEpochs,
+    ReplyCountersigned,
+    ReplyNeedEpochs,
+    ReplyRefused,
+    ReplyShare,
+    StoreChainEntry,
+    StoreReply,
+)
 from privacy import masks
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey, verify
@@ -36,26 +52,7 @@ from .batch_rules import (
 )
 from .directory import Directory, KnownTask, VerifiedRoster
 from .epochs import AdmittedEpochs, Seal
-from .events import (
-    AnswerCommitted,
-    BatchGiven,
-    CommitAnswer,
-    EpochsGiven,
-    HelperEffect,
-    HelperEvent,
-    ReleaseGiven,
-    RememberEpochs,
-    ReplyCountersigned,
-    ReplyNeedEpochs,
-    ReplyRefused,
-    ReplyShare,
-    RosterSeen,
-    Stopwatch,
-    StoreChainEntry,
-    StoreReply,
-    TaskSeen,
-    no_stopwatch,
-)
+from .events import RosterSeen, Stopwatch, TaskSeen, no_stopwatch
 from .helper_state import Answer, BatchKey, SeenEpoch
 from .known_epochs import KnownEpoch, Mark
 

@@ -9,21 +9,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from transport.port import TopicPartition
-
-from .events import (
+from aggregator.helper_events import (
     AnswerCommitted,
     BatchGiven,
-    CallCountersign,
-    CallHelper,
     CommitAnswer,
-    CommitOffsets,
     EpochsGiven,
     HelperEffect,
     HelperEvent,
-    KeepEpochs,
-    LeaderEffect,
-    LeaderEvent,
     ReleaseGiven,
     RememberEpochs,
     ReplyCountersigned,
@@ -31,10 +23,20 @@ from .events import (
     ReplyRefused,
     ReplyShare,
     StoreChainEntry,
+    StoreReply,
+)
+from transport.port import TopicPartition
+
+from .events import (
+    CallCountersign,
+    CallHelper,
+    CommitOffsets,
+    KeepEpochs,
+    LeaderEffect,
+    LeaderEvent,
     StoreCountersigned,
     StoreFrozen,
     StoreRelease,
-    StoreReply,
     StoreSuppressed,
     StoreTask,
     StoreUnsigned,
