@@ -16,12 +16,12 @@ from wire.envelope import OVERHEAD_BYTES, Kind, unwrap
 from wire.rejection import Reason, ReportRejected
 from wire.report import Report, report_length
 
+from .admitted_epochs import AdmittedEpochs
 from .directory import Directory, KnownTask, VerifiedRoster
-from .epochs import AdmittedEpochs
 from .events import Stopwatch, no_stopwatch
 from .helper_state import BatchKey
 from .known_epochs import KnownEpoch
-from .window_rows import OpenWindow
+from .window_sums import OpenWindow
 
 CLOCK_SKEW_S: Final = 60
 """A window may end this long after the Leader's clock: hosts' clocks are not the Leader's."""

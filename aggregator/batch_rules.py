@@ -17,8 +17,8 @@ from wire.ids import ReportId
 from wire.rejection import Reason, ReportRejected
 from wire.report import ReportHeader
 
+from .admitted_epochs import AdmittedEpochs
 from .directory import Directory, KnownTask, VerifiedRoster
-from .epochs import AdmittedEpochs
 from .events import Stopwatch, no_stopwatch
 from .helper_state import BODY_RETENTION_S
 from .known_epochs import KnownEpoch

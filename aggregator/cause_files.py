@@ -26,7 +26,7 @@ from .causes import (
     ordered,
 )
 from .correction import Reported
-from .detector import Detector
+from .incident_detector import Detector
 from .release_files import release_path
 
 Record = Mapping[Any, Any]

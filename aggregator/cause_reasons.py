@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from .correction import LEAST_TRIALS, Rates, correctable
-from .detector import Detector
+from .incident_detector import Detector
 
 MOST_CAUSES: Final = 2
 """A host reports at most so many causes of a section in a window, as the catalogue has it."""

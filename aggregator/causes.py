@@ -25,8 +25,8 @@ from .cause_reasons import (
 )
 from .correction import Corrected, CorrectionRefused, Rates, Reported, change, correct
 from .crowding import lost_if_independent
-from .detector import SECTION as INCIDENTS
-from .detector import Detector
+from .incident_detector import SECTION as INCIDENTS
+from .incident_detector import Detector
 from .ratios import BELOW_NOISE_ERRORS, expected_by_chance, fieller, normal_quantile
 
 FAULTS: Final = "hardware_faults"

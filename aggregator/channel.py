@@ -26,8 +26,8 @@ from transport.rpc.pointillist_pb2_grpc import (
 )
 from wire.proto import pointillist_pb2 as pb
 
-from .config import HelperAddress, TlsFiles
 from .helper_port import BatchReply, HelperPort, HelperStatus, HelperUnavailable, ReleaseReply
+from .party_config import HelperAddress, TlsFiles
 
 SOCKET_MODE: Final = 0o2750
 SOCKET_UMASK: Final = 0o007

@@ -13,7 +13,7 @@ from .directory import Directory, KnownTask
 from .helper_state import BatchKey
 from .leader_windows import EARLY_CLOSE_PERCENT, freeze_early
 from .log_watch import RESEND_S, LogWatch
-from .window_rows import OpenWindow
+from .window_sums import OpenWindow
 
 HELPER_S: Final = 120.0
 """A window closes so long before its retention ends, after which the Helper answers nothing."""

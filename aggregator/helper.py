@@ -13,7 +13,31 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from aggregator.helper_events import (
+from privacy import masks
+from privacy.sealing import HpkeKeyPair
+from privacy.signing import SigningKey, verify
+from wire.batch import SignedBatch
+from wire.bounds import Scheme
+from wire.rejection import Reason, ReportRejected
+from wire.release import FIRST_PREV, SignedRelease, vector_hash
+from wire.share import Share, SignedShare
+
+from .admitted_epochs import AdmittedEpochs, Seal
+from .batch_rules import (
+    BatchVerdict,
+    HostRules,
+    MaskInto,
+    check_accepted,
+    check_roster,
+    check_signature,
+    check_time,
+    mask_sum_again,
+    missing_epochs,
+    task_of,
+)
+from .directory import Directory, KnownTask, VerifiedRoster
+from .events import RosterSeen, Stopwatch, TaskSeen, no_stopwatch
+from .helper_events import (
     AnswerCommitted,
     BatchGiven,
     CommitAnswer,
@@ -29,30 +53,6 @@ from aggregator.helper_events import (
     StoreChainEntry,
     StoreReply,
 )
-from privacy import masks
-from privacy.sealing import HpkeKeyPair
-from privacy.signing import SigningKey, verify
-from wire.batch import SignedBatch
-from wire.bounds import Scheme
-from wire.rejection import Reason, ReportRejected
-from wire.release import FIRST_PREV, SignedRelease, vector_hash
-from wire.share import Share, SignedShare
-
-from .batch_rules import (
-    BatchVerdict,
-    HostRules,
-    MaskInto,
-    check_accepted,
-    check_roster,
-    check_signature,
-    check_time,
-    mask_sum_again,
-    missing_epochs,
-    task_of,
-)
-from .directory import Directory, KnownTask, VerifiedRoster
-from .epochs import AdmittedEpochs, Seal
-from .events import RosterSeen, Stopwatch, TaskSeen, no_stopwatch
 from .helper_state import Answer, BatchKey, SeenEpoch
 from .known_epochs import KnownEpoch, Mark
 

@@ -18,13 +18,13 @@ from transport.systemd import Notifier
 from wire.rejection import ReportRejected
 
 from .channel import serve
-from .config import HelperConfig
 from .directory import Directory, PinnedParties
 from .events import RosterSeen, TaskSeen
-from .health import Health, HealthMetric, told, trouble_measure
 from .helper import Helper
 from .helper_state import HelperState
 from .key_ring import KeyRing
+from .party_config import HelperConfig
+from .party_health import Health, HealthMetric, told, trouble_measure
 from .presence import Presence
 from .runners import Checkpoint, HelperRunner, no_checkpoint
 from .signed_folder import TASK_SUFFIX, SignedFolder

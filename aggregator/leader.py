@@ -24,9 +24,9 @@ from wire.rejection import Reason, ReportRejected
 from wire.report import Report
 
 from .admission import PARKED_BYTES, PARKED_PER_HOST, Admissible, Admission, Parked
+from .admitted_epochs import AdmittedEpoch, AdmittedEpochs, Seal
 from .close_rule import CloseRule
 from .directory import Directory
-from .epochs import AdmittedEpoch, AdmittedEpochs, Seal
 from .events import (
     BatchRefused,
     CommitOffsets,
@@ -55,7 +55,7 @@ from .leader_chains import Chains
 from .leader_windows import FrozenWindow
 from .log_watch import LogWatch
 from .schedule import Schedule
-from .window_rows import OpenWindow
+from .window_sums import OpenWindow
 
 _MAX_EPOCH = max(EPOCH_BYTES.values()) + OVERHEAD_BYTES
 

@@ -34,7 +34,7 @@ from .events import (
 )
 from .helper_state import BatchKey
 from .leader_windows import Chain, ChainState, FrozenWindow, StoredFrozen, Unsigned, resume_window
-from .release import is_local, released_window, sum_local, unmask, verified_share
+from .release_signing import is_local, released_window, sum_local, unmask, verified_share
 from .released import ReleasedWindow
 
 _TRY_AGAIN = frozenset(

@@ -22,7 +22,6 @@ from wire.rejection import ReportRejected
 from wire.topics import EPOCHS, REPORTS
 
 from .channel import ChannelHelper
-from .config import LeaderConfig
 from .directory import Directory, PinnedParties
 from .events import (
     CallCountersign,
@@ -36,7 +35,6 @@ from .events import (
     TaskSeen,
     Tick,
 )
-from .health import Health, told
 from .helper_port import HelperPort, HelperUnavailable, call_countersign, call_helper
 from .helper_shell import PRUNE_EVERY_S, STATUS_EVERY_S, write_status
 from .key_ring import KeyRing
@@ -44,6 +42,8 @@ from .leader import Leader
 from .leader_state import LeaderState
 from .leader_status import MEASURES, LastWindows
 from .log_publisher import LogPublisher
+from .party_config import LeaderConfig
+from .party_health import Health, told
 from .presence import Presence
 from .released import ReleaseStore
 from .runners import Checkpoint, LeaderRunner, Settled, no_checkpoint, restore_leader

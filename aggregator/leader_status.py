@@ -9,7 +9,7 @@ from typing import Final
 from wire.task import Task
 
 from .events import StoreRelease, StoreSuppressed
-from .health import HealthMetric, trouble_measure
+from .party_health import HealthMetric, trouble_measure
 from .runners import Settled
 from .troubles import Trouble
 

@@ -10,7 +10,7 @@ from wire.batch import Batch, SignedBatch
 
 from .directory import KnownTask, VerifiedRoster
 from .helper_state import BatchKey
-from .window_rows import OpenWindow
+from .window_sums import OpenWindow
 
 EARLY_CLOSE_PERCENT: Final = 99
 RETRY_FIRST_S: Final = 0.5

@@ -9,22 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from aggregator.helper_events import (
-    AnswerCommitted,
-    BatchGiven,
-    CommitAnswer,
-    EpochsGiven,
-    HelperEffect,
-    HelperEvent,
-    ReleaseGiven,
-    RememberEpochs,
-    ReplyCountersigned,
-    ReplyNeedEpochs,
-    ReplyRefused,
-    ReplyShare,
-    StoreChainEntry,
-    StoreReply,
-)
 from transport.port import TopicPartition
 
 from .events import (
@@ -42,6 +26,22 @@ from .events import (
     StoreUnsigned,
 )
 from .helper import Helper
+from .helper_events import (
+    AnswerCommitted,
+    BatchGiven,
+    CommitAnswer,
+    EpochsGiven,
+    HelperEffect,
+    HelperEvent,
+    ReleaseGiven,
+    RememberEpochs,
+    ReplyCountersigned,
+    ReplyNeedEpochs,
+    ReplyRefused,
+    ReplyShare,
+    StoreChainEntry,
+    StoreReply,
+)
 from .helper_port import BatchReply, HelperStatus, ReleaseReply
 from .helper_state import HelperState
 from .leader import Leader

@@ -28,7 +28,7 @@ from wire.task import DEMO_DOMAIN
 
 from .cause_files import RELEASED_COLUMNS, cause_columns, cause_path, tables_of
 from .causes import CAUSE_SECTIONS
-from .detector import Detector
+from .incident_detector import Detector
 from .release_files import COLUMNS, SCHEMA, SUPPRESSED_SCHEMA, release_path, suppressed_path
 from .released import ReleasedWindow, SuppressedWindow
 from .state_file import StorageUnavailable

@@ -22,7 +22,7 @@ from typing import Final
 
 from aggregator.tasks import build_task, sign_roster, sign_task
 from bench.record import ROOT
-from pointillist.cli.task import task_plan
+from pointillist.cli.task_command import task_plan
 from pointillist.plan_file import default_plan
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
@@ -179,7 +179,7 @@ def running(host: AgentHost, environment: Mapping[str, str] | None = None) -> It
     words = ["pointillist", "agent", "run", "-c", str(host.config)]
     if host.demo:
         notes = host.folder / "state" / "report-ids.jsonl"
-        words = ["pointillist.demo.live", str(host.config), str(notes)]
+        words = ["pointillist.demo.live_host", str(host.config), str(notes)]
     command = [str(interpreter()), "-m", *words]
     with host.log_file.open("w") as log:
         child = subprocess.Popen(

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from aggregator.correction import Corrected, Rates, Reported, change, correct
-from aggregator.detector import Detector
+from aggregator.incident_detector import Detector
 from bench.parts import Measured, Part
 from bench.record import ROOT, Figure, write_result
 from pointillist.plan_file import default_plan, equal_sections

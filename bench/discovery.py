@@ -30,9 +30,9 @@ from collectors.gpu_calls.discovery import Discovery
 from collectors.gpu_calls.discovery_thread import DiscoveryThread
 from collectors.gpu_calls.found_files import FileFound, FileGone
 from collectors.gpu_calls.later import LaterPrograms, Programs
-from collectors.gpu_calls.plan import PlanBook
+from collectors.gpu_calls.probe_plan import PlanBook
+from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.gpu_calls.programs import GpuPrograms
-from collectors.gpu_calls.table import ProbeTable
 from collectors.records.gpu_calls import ProbeGroup
 
 LOADS: Final = 20

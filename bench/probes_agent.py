@@ -28,11 +28,11 @@ from collectors.gpu_calls.counts import ProbeDrain
 from collectors.gpu_calls.found_files import FileFound
 from collectors.gpu_calls.governor import Governor, GovernorSettings
 from collectors.gpu_calls.periods import Collected, PeriodKeeper
-from collectors.gpu_calls.plan import plan_file
+from collectors.gpu_calls.probe_plan import plan_file
+from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.gpu_calls.programs import GpuPrograms
 from collectors.gpu_calls.switchboard import Switchboard
 from collectors.gpu_calls.switching import SwitchingThread
-from collectors.gpu_calls.table import ProbeTable
 from collectors.records.gpu_calls import FileGroup, ProbeGroup
 
 _FILE: Final = 1

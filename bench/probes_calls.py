@@ -18,8 +18,8 @@ from collectors.binaries.entry_class import ENDBR64, EntryClass
 from collectors.boot_clock import boottime_ns
 from collectors.gpu_calls import programs, programs_bcc
 from collectors.gpu_calls.counts import ProbeDrain
-from collectors.gpu_calls.plan import Attachment
-from collectors.gpu_calls.table import ProbeTable
+from collectors.gpu_calls.probe_plan import Attachment
+from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.records.gpu_calls import ProbeGroup
 
 ROUNDS: Final = 31

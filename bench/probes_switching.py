@@ -12,8 +12,8 @@ import numpy as np
 from bench.probes_agent import file_found
 from bench.probes_target import Slices, Target, copy_library
 from collectors.boot_clock import boottime_ns
+from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.gpu_calls.programs import GpuPrograms
-from collectors.gpu_calls.table import ProbeTable
 from collectors.records.gpu_calls import FileGroup
 
 _RATE: Final = 20_000.0

@@ -13,8 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from aggregator.admitted_epochs import AdmittedEpochs, Seal
 from aggregator.directory import Directory
-from aggregator.epochs import AdmittedEpochs, Seal
 from aggregator.key_ring import DAY_S, KeyRing
 from aggregator.known_epochs import KnownEpoch
 from bench.parts import Part

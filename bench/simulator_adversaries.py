@@ -22,9 +22,9 @@ from simulator.adversaries import (
     move_statistic,
     play_trick,
 )
-from simulator.engine.port import EngineSettings
-from simulator.engine.run import Simulation
-from simulator.engine.tasks import fleet_tasks
+from simulator.engine.engine_port import EngineSettings
+from simulator.engine.simulated_tasks import fleet_tasks
+from simulator.engine.simulation import Simulation
 from simulator.fleet import FleetModel
 from simulator.scenario import Dropout, load
 from wire.catalogue import Catalogue

@@ -17,14 +17,14 @@ from bench.round_work import floor
 from pointillist.plan_file import default_plan
 from privacy.noise_table import TableSampler
 from privacy.plan import Plan, PlannedSection, PlannedTask
+from simulator.engine.engine_port import BLOCK_HOSTS, EngineSettings, WindowOutcome
 from simulator.engine.exact import ExactEngine
 from simulator.engine.exact_parties import ExactParties
 from simulator.engine.masked import MaskedEngine
-from simulator.engine.noise import NoiseEngine
-from simulator.engine.port import BLOCK_HOSTS, EngineSettings, WindowOutcome
+from simulator.engine.noise_engine import NoiseEngine
 from simulator.engine.randomness import OsStream
-from simulator.engine.stages import merged
-from simulator.engine.tasks import fleet_tasks
+from simulator.engine.simulated_tasks import fleet_tasks
+from simulator.engine.stage_seconds import merged
 from simulator.fleet import FleetModel, FleetRows
 from simulator.scenario import load
 from wire.catalogue import Catalogue

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from collectors.devices.port import DeviceLook, LooksAtDevices
-from collectors.records.activity import Record
-
+from .devices.device_port import DeviceLook, LooksAtDevices
 from .port import Absence, InParts, Source, SourceUnavailable, guarded
+from .records.activity import Record
 
 
 @dataclass(frozen=True, slots=True)

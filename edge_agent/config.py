@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from collectors.gpu_calls.settings import ProbesSection
+from collectors.gpu_calls.probe_settings import ProbesSection
 from collectors.steps.step_programs import StepProbe
 from privacy.calibrate import DELTA_1E12, EPSILON_MILLIONTHS
 from transport.config_tree import ConfigError, build, overlay, read_table

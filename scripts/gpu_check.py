@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collectors.devices.port import DeviceReading, Inventory
+    from collectors.devices.device_port import DeviceReading, Inventory
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 KIT: Final = ROOT / ".tools" / "gpu"
@@ -102,8 +102,8 @@ def main() -> int:
         print("gpu-check: this machine has no NVIDIA GPU (no nvidia-smi or no /dev/nvidia0)")
         return NO_GPU
     try:
+        from collectors.devices.device_port import DevicesUnavailable
         from collectors.devices.nvml import NvmlReader  # noqa: F401 - is the kit there?
-        from collectors.devices.port import DevicesUnavailable
     except ModuleNotFoundError as error:
         print(f"gpu-check: expected {error.name}: `make gpu-kit` puts it into {KIT}")
         return UNCHECKED
@@ -122,10 +122,10 @@ def check() -> Found:
     """Read every GPU, ask nvidia-smi, and measure the bandwidth."""
     from collectors.devices.bandwidth import measure_all
     from collectors.devices.bounded import BoundedReader
-    from collectors.devices.health import check_node
+    from collectors.devices.device_port import ALL
     from collectors.devices.machine_types import machine_types
+    from collectors.devices.node_health import check_node
     from collectors.devices.nvml import NvmlReader
-    from collectors.devices.port import ALL
     from collectors.devices.spawner import Spawner
     from collectors.kernel_log.kernel_log import kernel_xids
     from collectors.records.gap import Gap
@@ -164,7 +164,7 @@ def check() -> Found:
 
 
 def _field(name: str) -> Any:
-    from collectors.devices.port import Field
+    from collectors.devices.device_port import Field
 
     return Field(name)
 

@@ -163,7 +163,7 @@ class Probes:
         from collectors.gpu_calls.governor import GovernorSettings
         from collectors.gpu_calls.gpu_places import GpuPlaces
         from collectors.gpu_calls.gpu_probes import GpuProbesSource
-        from collectors.gpu_calls.settings import ProbesSection
+        from collectors.gpu_calls.probe_settings import ProbesSection
         from wire.catalogue import Catalogue
 
         self._source = GpuProbesSource(
@@ -196,8 +196,8 @@ class Probes:
 def missing_symbols(pid: int) -> list[str]:
     """Name the runtime and driver libraries of a process in which no launch can be probed."""
     from collectors.binaries.elf_file import ElfFile
-    from collectors.gpu_calls.plan import plan_file
-    from collectors.gpu_calls.table import ProbeTable
+    from collectors.gpu_calls.probe_plan import plan_file
+    from collectors.gpu_calls.probe_table import ProbeTable
     from collectors.records.gpu_calls import ProbeGroup
 
     table, without = ProbeTable.load(), []

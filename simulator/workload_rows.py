@@ -16,7 +16,7 @@ from wire.task import Task
 
 from .applications import Application
 from .fleet import FleetRows, FleetState, HostInventory
-from .fleet.faults import event_rates
+from .fleet.fleet_faults import event_rates
 from .fleet.hosts import link_speeds
 from .fleet.state import IDLE, SEEN_WORDS, bits
 from .workloads import Workload, check_classes

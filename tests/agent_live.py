@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aggregator.tasks import TaskPlan, build_task
-from collectors.gpu_calls.settings import ProbesSection
+from collectors.gpu_calls.probe_settings import ProbesSection
 from edge_agent.config import (
     AgentConfig,
     BoundsSection,

@@ -11,7 +11,7 @@ from collectors.records.activity import StepSource
 from diagnosis.detect.findings import Cause
 from diagnosis.frames.frame import FINE_BINS, Frame, Steps, Subject
 from diagnosis.frames.signals import FINE
-from pointillist.teaching.runs import Facts, InjectedFault, RecordedRun, RunKind
+from pointillist.teaching.recorded_runs import Facts, InjectedFault, RecordedRun, RunKind
 
 NS: Final = 1_000_000_000
 CALM_S: Final = 20

@@ -26,7 +26,7 @@ from collectors.gpu_calls.counts import (
 )
 from collectors.gpu_calls.governor import Period
 from collectors.gpu_calls.periods import Collected
-from collectors.gpu_calls.table import ProbeTable
+from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.records.gpu_calls import Direction, GpuCalls, ProbeGroup, ProcessLabels
 from collectors.records.process import ProcessKey
 

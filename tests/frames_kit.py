@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
-from collectors.devices.port import DeviceReading, Field, ProcessUse
+from collectors.devices.device_port import DeviceReading, Field, ProcessUse
 from collectors.ebpf import ebpf_layout as layout
 from collectors.records.activity import (
     HostTable,

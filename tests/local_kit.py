@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from collectors.boot_clock import ClockPoint
 from collectors.records.activity import GpuCoverage, KernelActivity, Observation
-from edge_agent.local.rows import Flattener, MetricRow
+from edge_agent.local.local_rows import Flattener, MetricRow
 from wire.catalogue import Catalogue
 
 S = 1_000_000_000

@@ -14,8 +14,8 @@ from typing import Any
 
 import pynvml
 
+from collectors.devices.device_port import Field
 from collectors.devices.nvml import NvmlReader
-from collectors.devices.port import Field
 from tests.foreign_kit import Kind
 
 Passed = list[tuple[str, int, int]]

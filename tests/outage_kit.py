@@ -9,18 +9,18 @@ from typing import Any, cast
 
 import pandas as pd
 
-from aggregator.config import LeaderConfig
 from aggregator.directory import Directory, PinnedParties
 from aggregator.events import RosterSeen, TaskSeen
 from aggregator.helper import Helper
 from aggregator.helper_state import HelperState
 from aggregator.key_ring import KeyRing
 from aggregator.leader_shell import LeaderShell
+from aggregator.party_config import LeaderConfig
 from aggregator.releases import read_windows
 from aggregator.runners import HelperRunner
 from aggregator.store import Store
 from aggregator.tasks import TaskPlan, build_task
-from collectors.gpu_calls.settings import ProbesSection
+from collectors.gpu_calls.probe_settings import ProbesSection
 from edge_agent.clock import Clock
 from edge_agent.config import (
     AgentConfig,

@@ -16,7 +16,7 @@ from collectors.devices.users import GpuUsers
 from collectors.gpu_calls.governor import GovernorSettings
 from collectors.gpu_calls.gpu_places import GpuPlaces
 from collectors.gpu_calls.gpu_probes import GpuProbesSource
-from collectors.gpu_calls.settings import ProbesSection
+from collectors.gpu_calls.probe_settings import ProbesSection
 from collectors.records.activity import KernelActivity, Record
 from collectors.records.gpu_calls import FileGroup
 from tests.probes_kit import Stubs, now_ns, waiting

@@ -17,9 +17,9 @@ import pytest
 from collectors.binaries.elf_file import ElfFile
 from collectors.gpu_calls.counts import ProbeDrain
 from collectors.gpu_calls.limits import ProbeLimits
-from collectors.gpu_calls.plan import Attachment, plan_file
+from collectors.gpu_calls.probe_plan import Attachment, plan_file
+from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.gpu_calls.programs import GpuPrograms
-from collectors.gpu_calls.table import ProbeTable
 from collectors.records.gpu_calls import ProbeGroup
 
 STUBS = Path(__file__).parent / "probes" / "stubs"

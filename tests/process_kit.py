@@ -13,10 +13,10 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from aggregator.channel import ChannelHelper, prepare_socket_folder
-from aggregator.config import HelperAddress, HelperConfig, LeaderConfig
 from aggregator.helper_port import BatchReply, HelperStatus, ReleaseReply
 from aggregator.helper_shell import HelperShell
 from aggregator.leader_shell import LeaderShell
+from aggregator.party_config import HelperAddress, HelperConfig, LeaderConfig
 from aggregator.released import MemoryStore, ReleasedWindow
 from tests.protocol_kit import T0, World
 from transport.embedded import EmbeddedLog

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from pointillist.cli import main
 from pointillist.demo import summary
-from pointillist.demo.fleet import DemoFleet
-from pointillist.demo.processes import Family, RoleProcess
-from pointillist.demo.tally import DemoTally
+from pointillist.demo.demo_fleet import DemoFleet
+from pointillist.demo.demo_tally import DemoTally
+from pointillist.demo.role_processes import Family, RoleProcess
 from tests.recording_slice import FILE
 from transport.kafka_settings import KafkaSettings
 from transport.opening import Side, TransportTable, open_transport

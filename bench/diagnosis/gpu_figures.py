@@ -15,16 +15,16 @@ from typing import Any, Final
 import numpy as np
 
 from bench.record import Figure, write_result
-from diagnosis.detect.causes import RULES_TITLE
+from diagnosis.detect.cause_ranking import RULES_TITLE
 from diagnosis.detect.findings import Cause
 from diagnosis.detect.model import Model
 from diagnosis.detect.model_file import load_model
 from diagnosis.frames.recording import read_meta
 from kernels.wilson import wilson_interval
+from pointillist.teaching.fault_episodes import episodes
 from pointillist.teaching.folder import labelled_paths, read_run
 from pointillist.teaching.outcomes import Judged, judge
 from pointillist.teaching.prepare import account_with
-from pointillist.teaching.truth import episodes
 
 NAME: Final = "diagnosis_gpu"
 COMMAND: Final = "make bench-diagnosis-gpu"

@@ -1,4 +1,4 @@
-/* Layouts of the GPU probes, shared by the programs and by collectors/gpu_calls/layout.py (a test holds
+/* Layouts of the GPU probes, shared by the programs and by collectors/gpu_calls/map_layout.py (a test holds
  * the two together). Counters only grow; every pad is a field of its own, because keys are hashed. */
 #ifndef POINTILLIST_GPU_H
 #define POINTILLIST_GPU_H

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from collectors.bpf.bcc import tracing
+from .bcc import tracing
 
 _FILE: Final = "uprobe_events"
 _OURS: Final = re.compile(r"^[pr]:(uprobes/gpu_[pr]_\d+_[0-9a-f]+_(\d+)_bcc_\2) ", re.MULTILINE)

@@ -9,7 +9,7 @@ from typing import Final
 from collectors.boot_clock import boottime_ns
 from collectors.records.gap import Gap, GapKind
 
-from .port import DeviceReading, DevicesUnavailable, Field, Inventory, Measured
+from .device_port import DeviceReading, DevicesUnavailable, Field, Inventory, Measured
 
 MOST_DEVICES: Final = 64
 _MOST_BYTES: Final = 4_096

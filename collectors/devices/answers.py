@@ -15,7 +15,7 @@ from typing import Any, Final
 MOST_BYTES: Final = 4 << 20
 """Of one answer: 1,024 processes with their control groups take a fourth of it."""
 _KINDS: Final = {
-    "collectors.devices.port": frozenset({
+    "collectors.devices.device_port": frozenset({
         "DeviceReading", "DevicesUnavailable", "Field", "Inventory", "Partition", "ProcessUse",
     }),
     "collectors.records.gap": frozenset({"Gap", "GapKind"}),

@@ -17,7 +17,7 @@ from collectors.boot_clock import boottime_ns
 from collectors.records.gap import Gap, GapKind
 
 from .answers import AnswerRefused, receive
-from .port import DeviceReader, DeviceReading, DevicesUnavailable, Field, Inventory, all_gaps
+from .device_port import DeviceReader, DeviceReading, DevicesUnavailable, Field, Inventory, all_gaps
 from .spawner import Child, Spawner, SpawnerClosed
 
 QUIET_S: Final = 60.0

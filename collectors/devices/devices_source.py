@@ -18,8 +18,7 @@ from collectors.records.gap import GapKind
 
 from .amdgpu import AmdgpuReader
 from .bounded import BoundedReader
-from .nvml import NvmlReader
-from .port import (
+from .device_port import (
     QUICK,
     REGULAR,
     SLOW,
@@ -29,6 +28,7 @@ from .port import (
     Field,
     Inventory,
 )
+from .nvml import NvmlReader
 from .spawner import Spawner
 from .users import GpuUsers
 

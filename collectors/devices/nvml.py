@@ -12,11 +12,11 @@ import pynvml
 from collectors.boot_clock import boottime_ns
 from collectors.records.gap import Gap
 
+from .device_port import DeviceReading, DevicesUnavailable, Field, Inventory, Measured
 from .nvml_calls import MOST_DEVICES, Handle, ask, device_uuid, gap_of, processes_of
 from .nvml_fields import GROUPS
 from .nvml_mig import MigInstances
 from .nvml_pcie import PcieThroughput
-from .port import DeviceReading, DevicesUnavailable, Field, Inventory, Measured
 
 MOST_EVENTS: Final = 256
 

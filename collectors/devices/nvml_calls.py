@@ -15,7 +15,7 @@ import pynvml
 
 from collectors.records.gap import Gap, GapKind
 
-from .port import Measured, ProcessUse
+from .device_port import Measured, ProcessUse
 
 MOST_DEVICES: Final = 64
 MOST_PROCESSES: Final = 256

@@ -9,8 +9,8 @@ import pynvml
 
 from collectors.records.gap import GapKind
 
+from .device_port import Field
 from .nvml_calls import Handle, gap_of, memory_of
-from .port import Field
 
 _BYTES_PER_KIB: Final = 1_024
 _ALL_LINKS: Final = 0xFFFF_FFFF

@@ -9,9 +9,9 @@ import pynvml
 
 from collectors.records.gap import Gap, GapKind
 
+from .device_port import Measured, Partition
 from .nvml_calls import MOST_DEVICES, Handle, ask, device_uuid, memory_of, processes_of
 from .nvml_gpm import gpm_metric, gpm_sample, gpm_supported
-from .port import Measured, Partition
 
 _FIRST: Final = Gap(GapKind.NOT_YET, "it takes two looks: this was the first")
 

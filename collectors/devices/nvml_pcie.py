@@ -10,9 +10,9 @@ import pynvml
 
 from collectors.records.gap import Gap
 
+from .device_port import Field, Measured
 from .nvml_calls import Handle, ask
 from .nvml_gpm import gpm_metric, gpm_sample, gpm_supported
-from .port import Field, Measured
 
 _BYTES_PER_KB: Final = 1_000
 _BYTES_PER_MIB: Final = 1 << 20

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from .port import DeviceReading, Field
+from .device_port import DeviceReading, Field
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from collectors.records.gap import Gap, GapKind
 from transport.printable import printable
 
-from .port import DeviceReading, Field, Measured, Partition, ProcessUse
+from .device_port import DeviceReading, Field, Measured, Partition, ProcessUse
 
 _CONTAINER: Final = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 _NAMED: Final = re.compile(r"/(?:lxc/|lxc\.payload\.|machine\.slice/machine-)([^/]{1,64})")

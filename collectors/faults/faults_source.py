@@ -19,8 +19,8 @@ from collectors.port import SourceUnavailable
 from collectors.records.activity import HostEvent, HostTable, Observation
 from collectors.records.gap import Gap, GapKind
 
+from .fault_findings import Finding, Miss
 from .log_signs import LogSigns
-from .port import Finding, Miss
 from .scan import look
 from .smart import ReadSmart, read_smart
 from .sysfs import Tree

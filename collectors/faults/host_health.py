@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from collectors.devices.health import HealthRow, HealthVerdict
+from collectors.devices.node_health import HealthRow, HealthVerdict
 
-from .port import Count, Finding, Miss, State
+from .fault_findings import Count, Finding, Miss, State
 
 _FATAL_COUNTS: Final = frozenset({"memory_uncorrected", "pcie_fatal"})
 """Since boot one of these is one too many. Others count over the life of a device, or come from

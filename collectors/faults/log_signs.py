@@ -11,7 +11,7 @@ from typing import Final
 from collectors.kernel_log.kernel_log import KMSG, KernelLog, LogRecord
 from collectors.kernel_log.log_rules import BY_PCI_CLASS, LogRules, Sign, load_rules
 
-from .network import FOLDER, switched_on
+from .network_faults import FOLDER, switched_on
 from .pcie import ADDRESS, OTHER_CLASS, class_of
 from .sysfs import Tree
 from .tracker import Cleared, HardwareFault

@@ -8,7 +8,7 @@ from typing import Final
 
 from collectors.records.gap import Gap, GapKind
 
-from .port import Count, Finding, Miss
+from .fault_findings import Count, Finding, Miss
 from .sysfs import Tree, offered
 
 FOLDER: Final = "sys/bus/pci/devices"

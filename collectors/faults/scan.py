@@ -8,9 +8,9 @@ from typing import Final
 
 from collectors.records.gap import Gap, GapKind
 
-from .network import network
+from .fault_findings import UNLISTED, Count, Finding, Miss, Probe, State
+from .network_faults import network
 from .pcie import pcie
-from .port import UNLISTED, Count, Finding, Miss, Probe, State
 from .smart import ReadSmart, read_smart
 from .storage import storage
 from .sysfs import Tree, offered

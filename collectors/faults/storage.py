@@ -8,7 +8,7 @@ from typing import Final
 
 from collectors.records.gap import Gap, GapKind
 
-from .port import Count, Finding, Miss, Probe, State
+from .fault_findings import Count, Finding, Miss, Probe, State
 from .smart import ReadSmart, read_smart
 from .sysfs import Tree, offered
 

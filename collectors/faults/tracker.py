@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from .port import UNLISTED, Count, Finding, State
+from .fault_findings import UNLISTED, Count, Finding, State
 
 MOST_SUBJECTS: Final = 16_384
 """Counters and states that are remembered; the one not seen for longest is forgotten first."""

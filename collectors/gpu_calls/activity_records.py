@@ -25,7 +25,7 @@ from wire.catalogue import Catalogue
 from .gpu_places import GpuPlaces
 from .meanings import CallKind
 from .periods import Collected
-from .table import ProbeTable
+from .probe_table import ProbeTable
 
 NAME: Final = "probes"
 SECTIONS: Final = {

@@ -10,13 +10,13 @@ from typing import Final
 
 from collectors.boot_clock import boottime_ns
 from collectors.bpf.bpf_maps import set_element
-from collectors.bpf.links import UprobeLink
+from collectors.bpf.uprobe_links import UprobeLink
 from collectors.port import SourceUnavailable
 from collectors.records.gpu_calls import FileGroup, ProbeGroup
 
-from . import layout
+from . import map_layout as layout
 from .duty import DutyClock
-from .plan import Attachment
+from .probe_plan import Attachment
 
 _ENTRIES: Final = {ProbeGroup.LAUNCH: "gpu_launch", ProbeGroup.OTHER: "gpu_count"}
 _MOST_FILES_EVER: Final = 1 << 31

@@ -32,7 +32,7 @@ from .call_tables import CallTables, Names, Shares, Sums, What
 from .estimate import PeriodCount, corrected
 from .meanings import CallKind
 from .periods import Collected
-from .table import ProbeTable
+from .probe_table import ProbeTable
 
 _PERIODS: Final = 8
 _MOST_HISTORIES: Final = 4096

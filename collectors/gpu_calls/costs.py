@@ -11,11 +11,11 @@ from collectors.binaries.entry_class import EntryClass
 from collectors.port import SourceUnavailable
 from collectors.records.gpu_calls import FileGroup, ProbeGroup
 
-from .calibrate import CalibrationTarget, HitCost, calibrate
+from .calibrate_hits import CalibrationTarget, HitCost, calibrate
 from .counts import ProbeDrain
 from .meanings import CallKind
-from .plan import Attachment, FilePlan
-from .table import ProbeTable
+from .probe_plan import Attachment, FilePlan
+from .probe_table import ProbeTable
 
 ASSUMED: Final[Mapping[EntryClass, HitCost]] = {
     EntryClass.STEPPED: HitCost(4_000.0, 7_000.0),

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from collectors.bpf.bpf_maps import PerCpuMap
 
-from . import layout
+from . import map_layout as layout
 from .counts import MemoryRow
 from .limits import ProbeLimits
 

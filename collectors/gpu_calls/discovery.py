@@ -18,10 +18,10 @@ from typing import Final, Protocol
 from collectors.binaries.perf_records import Executed, Forked, Mapped, Record, file_mark
 from collectors.binaries.perf_ring import PerfRings
 from collectors.binaries.proc_maps import Module, Modules, all_pids, coarse, process_key, read_maps
-from collectors.gpu_calls.plan import PlanBook
 from collectors.records.process import ProcessKey
 
 from .found_files import LOOK_AGAIN_NS, FileCounts, FileFound, FileGone, FoundFiles
+from .probe_plan import PlanBook
 
 _SWEEP_NS: Final = 1_000_000_000
 _MOST_PLAIN: Final = 65_536

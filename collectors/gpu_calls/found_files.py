@@ -12,7 +12,8 @@ from collectors.binaries.elf_bytes import ElfError
 from collectors.binaries.elf_file import ElfFile
 from collectors.binaries.mapped_file import FileIdentity, MappedFile, open_mapped
 from collectors.binaries.proc_maps import FileKey, Module
-from collectors.gpu_calls.plan import FilePlan, PlanBook
+
+from .probe_plan import FilePlan, PlanBook
 
 LOOK_AGAIN_NS: Final = 60_000_000_000
 """A file that was not worth probing is looked at again when it is mapped a minute later: it may

@@ -18,9 +18,6 @@ from typing import Final
 from collectors.binaries.proc_maps import Modules
 from collectors.binaries.symbol_cache import SymbolCache
 from collectors.boot_clock import boottime_ns
-from collectors.gpu_calls.discovery import Discovery, ProcessGone, ProcessSeen
-from collectors.gpu_calls.discovery_thread import DiscoveryThread
-from collectors.gpu_calls.found_files import FileFound, FileGone
 from collectors.port import SourceUnavailable
 from collectors.records.activity import Record
 from collectors.records.gpu_calls import GovernorState, ProcessLabels
@@ -31,18 +28,21 @@ from . import loaders
 from .activity_records import NAME, ActivityRecords
 from .call_records import CallRecords
 from .costs import HitCosts
+from .discovery import Discovery, ProcessGone, ProcessSeen
+from .discovery_thread import DiscoveryThread
+from .found_files import FileFound, FileGone
 from .governor import Governor, GovernorSettings, Period
 from .gpu_places import GpuPlaces
 from .kernel_identity import KernelIdentity
 from .kernel_names import KernelNamer
 from .meanings import ProbeTableError
 from .periods import Collected, PeriodEnd, PeriodKeeper
-from .plan import PlanBook
-from .processes import ProcessTable
-from .settings import ProbesSection
+from .probe_plan import PlanBook
+from .probe_settings import ProbesSection
+from .probe_table import ProbeTable, shipped_tables
+from .probed_processes import ProcessTable
 from .switchboard import Switchboard
 from .switching import SwitchingThread
-from .table import ProbeTable, shipped_tables
 
 
 def governor_state(

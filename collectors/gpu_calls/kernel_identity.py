@@ -17,7 +17,7 @@ from .activity_records import Named
 from .kernel_names import OTHER, KernelNamer
 from .meanings import CallKind
 from .periods import Collected
-from .table import ProbeTable
+from .probe_table import ProbeTable
 
 GRAPH: Final = Named("(graph)", "other")
 """A graph's kernels are not seen one by one."""

@@ -16,7 +16,7 @@ from collectors.port import SourceUnavailable
 from collectors.records.gpu_calls import FileGroup
 
 from .counts import ProbeDrain
-from .plan import Attachment
+from .probe_plan import Attachment
 
 
 class Programs(Protocol):

@@ -12,7 +12,7 @@ from collectors.port import SourceUnavailable
 
 from . import programs, programs_bcc
 from .later import LaterPrograms
-from .table import ProbeTable
+from .probe_table import ProbeTable
 
 
 class Loader(StrEnum):

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from . import layout
+from . import map_layout as layout
 from .meanings import CallKind
-from .table import ProbeTable
+from .probe_table import ProbeTable
 
 GROWING: Final = ("launches", "calls", "errors", "copies", "collectives")
 """The maps that have them."""

@@ -16,20 +16,20 @@ import bpf
 from collectors.bpf.bpf_maps import PerCpuMap, possible_cpus, set_element
 from collectors.bpf.kernel import VMLINUX, kernel_version
 from collectors.bpf.libbpf import BpfObject, Ring, available
-from collectors.bpf.links import UPROBE_MULTI
+from collectors.bpf.uprobe_links import UPROBE_MULTI
 from collectors.port import SourceUnavailable
 from collectors.records.gpu_calls import FileGroup
 from collectors.records.process import ProcessKey
 
-from . import layout
+from . import map_layout as layout
 from .attached import Attached
 from .counts import CallSample, NameEvent, ProbeDrain
 from .device_memory import DeviceMemory
 from .limits import ProbeLimits
 from .other_rows import GROWING, other_keys
-from .plan import Attachment
+from .probe_plan import Attachment
+from .probe_table import ProbeTable
 from .readout import Readout
-from .table import ProbeTable
 
 
 def name_events(records: Iterable[bytes], table: ProbeTable) -> Iterator[NameEvent]:

@@ -28,7 +28,7 @@ from collectors.port import SourceUnavailable
 from collectors.records.gpu_calls import FileGroup
 from collectors.records.process import ProcessKey
 
-from . import layout
+from . import map_layout as layout
 from .bcc_code import SENTINEL, at_place
 from .counts import CallRow, ErrorRow, LaunchRow, ProbeDrain
 from .duty import DutyClock
@@ -36,8 +36,8 @@ from .growth import GrowingMap
 from .limits import ProbeLimits
 from .meanings import CallKind
 from .other_rows import other_keys
-from .plan import Attachment
-from .table import ProbeTable
+from .probe_plan import Attachment
+from .probe_table import ProbeTable
 
 _MACHINES: Final = {"x86_64": "ARGUMENTS_X86_64", "aarch64": "ARGUMENTS_ARM64"}
 _COLUMNS: Final = ("calls", "nested", "returned", "failures", "bytes", "hits")

@@ -14,12 +14,12 @@ from collectors.bpf.bpf_maps import PerCpuMap
 from collectors.records.gpu_calls import FileGroup
 from collectors.records.process import ProcessKey  # fmt: skip
 
-from . import layout
+from . import map_layout as layout
 from .counts import CallRow, CollectiveRow, CopyRow, ErrorRow, LaunchRow
 from .growth import GrowingMap
 from .limits import ProbeLimits
 from .other_rows import other_keys
-from .table import ProbeTable
+from .probe_table import ProbeTable
 
 _CallKey = tuple[ProcessKey, int, int]
 _NOTHING: Final = dict.fromkeys(layout.CALL_ROW, 0)

@@ -16,11 +16,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from collectors.gpu_calls.found_files import FileFound
 from collectors.port import SourceUnavailable
 from collectors.records.gpu_calls import FileGroup, ProbeGroup
 
-from .plan import Attachment
+from .found_files import FileFound
+from .probe_plan import Attachment
 
 _SMOOTHING: Final = 0.5
 

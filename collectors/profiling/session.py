@@ -12,13 +12,13 @@ from collectors.gpu_calls.found_files import FileFound, FileGone, FoundFiles
 from collectors.gpu_calls.kernel_names import UNKNOWN, KernelNamer
 from collectors.gpu_calls.limits import ProbeLimits
 from collectors.gpu_calls.meanings import CallKind, Meaning
-from collectors.gpu_calls.plan import PlanBook
+from collectors.gpu_calls.probe_plan import PlanBook
+from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.gpu_calls.programs import GpuPrograms
-from collectors.gpu_calls.table import ProbeTable
 from collectors.records.gpu_calls import ProbeGroup
 from collectors.records.process import ProcessKey
 
-from .calls import NamedCall, ProfiledProcess
+from .profiled_calls import NamedCall, ProfiledProcess
 from .target import NothingToProfile, Target
 
 _LOOK_NS: Final = 1_000_000_000

@@ -8,9 +8,9 @@ from typing import Final, Literal
 from diagnosis.frames.frame import Frame, Steps, Subject
 
 from .channels import Floats, Readings
+from .detection_settings import DetectionSettings
 from .findings import Finding, StepTimes
 from .model import Model
-from .settings import DetectionSettings
 from .watch import HostContext, SubjectWatch
 
 _NS: Final = 1_000_000_000

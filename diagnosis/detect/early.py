@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .channels import INDEX, Floats
+from .detection_settings import DetectionSettings
 from .features import SubjectSignals
-from .settings import DetectionSettings
 
 STILL_CLIMBING: Final = 0.6
 """Slope of the newer part over the whole one's: a step that was made once is no climb."""

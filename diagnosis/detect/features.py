@@ -12,7 +12,7 @@ from diagnosis.frames.signals import FINE, SIGNALS
 
 from .baseline import SignalBaseline
 from .channels import CHANNEL_NAMES, CHANNELS, FLOORS, INDEX, Floats
-from .settings import DetectionSettings
+from .detection_settings import DetectionSettings
 from .tail import TailRatios
 
 FEATURES_VERSION: Final = 2

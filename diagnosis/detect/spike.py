@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .channels import Floats
+from .detection_settings import DetectionSettings
 from .findings import Diagnosis, StepTimes
-from .settings import DetectionSettings
 
 
 class IncidentGauge:

@@ -9,11 +9,11 @@ from typing import Final
 from diagnosis.frames.frame import Frame
 
 from .channels import Floats, Readings
-from .detector import TailDetector
+from .detection_settings import DetectionSettings
 from .diagnoser import Ruler
 from .features import SubjectSignals, vector_of
 from .fine import NO_LAGS, FineHistory
-from .settings import DetectionSettings
+from .tail_detector import TailDetector
 
 _NS: Final = 1_000_000_000
 _RECOVERY_NS: Final = 10 * _NS

@@ -8,9 +8,9 @@ from typing import Final
 from collectors.records.activity import StepSource
 from diagnosis.frames.frame import Steps, Subject
 
-from .causes import Ranking, rank
+from .cause_ranking import Ranking, rank
 from .channels import INDEX, Floats, Readings
-from .detector import TailDetector
+from .detection_settings import DetectionSettings
 from .early import EarlyWarning
 from .evidence import evidence_for, evidence_of
 from .features import SubjectSignals, vector_of
@@ -19,9 +19,9 @@ from .fine import NO_LAGS, FineHistory
 from .model import Model
 from .neighbours import CgroupNeighbours
 from .rules import CAUSES, RuleVerdict, judge
-from .settings import DetectionSettings
 from .spike import StandingSpike
 from .tail import Tail
+from .tail_detector import TailDetector
 
 _NS: Final = 1_000_000_000
 _OWN_WRITES: Final = INDEX["own.block_write_bytes_per_s"]

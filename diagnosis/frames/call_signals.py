@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from collectors.devices.port import ProcessUse
+from collectors.devices.device_port import ProcessUse
 from collectors.records.gpu_calls import Direction, GpuCalls, ProbeGroup, ProcessCalls
 
 from .gpu_signals import share

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from collectors.devices.port import DeviceReading
+from collectors.devices.device_port import DeviceReading
 from collectors.records.activity import (
     HostTable,
     HostTicks,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from collectors.devices.port import DeviceReading, Field, ProcessUse
+from collectors.devices.device_port import DeviceReading, Field, ProcessUse
 from collectors.kernel_log.log_rules import load_rules
 from collectors.records.gap import Gap, GapKind
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from .cgroup_pressure import CgroupPressure
 from .framer import Framer
-from .links import LinkRate
+from .link_rates import LinkRate
 
 
 def host_framer(watch: Sequence[str] = (), *, faults: bool = False) -> Framer:

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-from collectors.devices.port import ProcessUse
+from collectors.devices.device_port import ProcessUse
 
 from .call_signals import Caller, sharing, summed
 from .frame import Steps, Subject

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from collectors.devices.port import DeviceReading
+from collectors.devices.device_port import DeviceReading
 from collectors.records.activity import Record
 from collectors.rounds import Drained
 

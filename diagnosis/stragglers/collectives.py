@@ -14,7 +14,7 @@ from collectors.binaries.elf_bytes import ElfError
 from collectors.binaries.elf_file import ElfFile
 from collectors.binaries.proc_maps import read_maps
 from collectors.gpu_calls.meanings import CallKind
-from collectors.gpu_calls.table import ProbeRow, ProbeTable
+from collectors.gpu_calls.probe_table import ProbeRow, ProbeTable
 from collectors.steps.step_programs import StepProbe
 from collectors.steps.steps_source import MOST_PROBES
 

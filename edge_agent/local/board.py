@@ -21,7 +21,7 @@ from .diagnosis_words import (
     said,
     steps_said,
 )
-from .rows import ActivityRow, EventRow, FindingRow, MetricRow, PackedRow, Row, clean_name
+from .local_rows import ActivityRow, EventRow, FindingRow, MetricRow, PackedRow, Row, clean_name
 
 MOST_SUBJECTS: Final = 64
 WARNING_NS: Final = 30_000_000_000

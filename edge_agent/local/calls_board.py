@@ -17,8 +17,8 @@ from collectors.records.gpu_calls import (
 )
 from collectors.records.process import ProcessKey
 
+from .local_rows import CallsRow, GovernorRow, clean_name
 from .merged_calls import merge
-from .rows import CallsRow, GovernorRow, clean_name
 
 SHOWN_KERNELS: Final = 40
 SHOWN_PROCESSES: Final = 40

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from collectors.devices.port import DeviceLook, DeviceReading, Measured
+from collectors.devices.device_port import DeviceLook, DeviceReading, Measured
 from collectors.devices.uses import Use, by_container, limits, uses
 from collectors.records.gap import GapKind
 
-from .rows import EventRow, MetricRow, Row, clean_name, unit_of
+from .local_rows import EventRow, MetricRow, Row, clean_name, unit_of
 
 PREFIX: Final = "gpu."
 PROCESS: Final = "gpu_process."

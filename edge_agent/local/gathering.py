@@ -14,7 +14,7 @@ from diagnosis.detect.findings import HostFinding
 
 from .board import Board
 from .history_batch import HistoryBatch
-from .rows import NOT_SHOWN, Flattener, Row
+from .local_rows import NOT_SHOWN, Flattener, Row
 
 EVERY_MS: Final = 10_000
 """What a killed agent loses of its raw history; one that stops in order loses nothing."""

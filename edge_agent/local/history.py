@@ -25,18 +25,7 @@ from .history_db import (
     wal_bytes,
     wal_limit,
 )
-from .packing import MOST_CELLS, MOST_SNAPSHOTS, pack, unpack
-from .rows import (
-    LONGEST_NAME,
-    ActivityRow,
-    CallsRow,
-    EventRow,
-    MetricRow,
-    PackedRow,
-    Row,
-    clean_name,
-)
-from .tables import (
+from .history_tables import (
     ACTIVITY,
     EVENT,
     KERNEL_CALLS,
@@ -46,6 +35,17 @@ from .tables import (
     TABLES,
     HistoryTable,
 )
+from .local_rows import (
+    LONGEST_NAME,
+    ActivityRow,
+    CallsRow,
+    EventRow,
+    MetricRow,
+    PackedRow,
+    Row,
+    clean_name,
+)
+from .packing import MOST_CELLS, MOST_SNAPSHOTS, pack, unpack
 
 _NS_PER_S: Final = 1_000_000_000
 _FULL_SHARE: Final = 0.8

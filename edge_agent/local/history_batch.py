@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 
 from .history import History
+from .local_rows import PackedRow, Row
 from .packing import MOST_CELLS, MOST_SNAPSHOTS
-from .rows import PackedRow, Row
 
 MOST_ROWS: Final = 20_000
 

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from collectors.records.gpu_calls import CountedCalls, GpuCalls, KernelCalls, ProcessCalls
 
+from .local_rows import CallsRow, GovernorRow, Row, clean_name
 from .merged_calls import keep_busiest, merge
-from .rows import CallsRow, GovernorRow, Row, clean_name
 
 KEPT_KERNELS: Final = 50
 KEPT_PROCESSES: Final = 64

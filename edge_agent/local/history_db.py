@@ -12,7 +12,7 @@ from typing import Final
 
 from transport.state_schema import other_schema, schema_of
 
-from .tables import BASE, SCHEMA_VERSION, TABLES
+from .history_tables import BASE, SCHEMA_VERSION, TABLES
 
 LEAST_BYTES: Final = 4 << 20
 _WAL_SHARE: Final = 8

@@ -16,8 +16,8 @@ from transport.closing import Closing
 from .clock_map import ClockMap
 from .history_calls import DETAILS, KERNEL_COLUMNS, PROCESS_COLUMNS
 from .history_db import HistoryUnavailable, open_readonly
+from .history_tables import TABLES
 from .packing import unpack
-from .tables import TABLES
 
 KINDS: Final = ("metric", "activity", "event", "kernel", "process")
 _PAGE: Final = 5_000

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from .rows import clean_name
+from .local_rows import clean_name
 
 MOST_PROCESSES: Final = 20_000
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")

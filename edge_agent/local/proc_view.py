@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from .local_rows import clean_name
 from .proc_processes import ProcessSample, process_times
-from .rows import clean_name
 
 _NS_PER_S: Final = 1_000_000_000
 _SECTOR: Final = 512

@@ -16,12 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.ledger.ledger_records import (
-    EpochOpening,
-    HostEntry,
-    LedgerView,
-    SealedRecord,
-)
+from edge_agent.ledger.ledger_records import EpochOpening, HostEntry, LedgerView, SealedRecord
 from edge_agent.windows.encode import encode_rows
 from privacy.budget import Entry, keep_from
 from privacy.noise import NoiseSampler

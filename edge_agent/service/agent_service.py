@@ -27,9 +27,9 @@ from edge_agent.local.history import History
 from edge_agent.local.history_batch import HistoryBatch
 from edge_agent.local.history_db import HistoryUnavailable
 from edge_agent.local.live_socket import LiveSocket
+from edge_agent.local.local_rows import EventRow, Flattener, clean_name
 from edge_agent.local.log_level import LEVELS, LevelGate
 from edge_agent.local.report_view import report_views
-from edge_agent.local.rows import EventRow, Flattener, clean_name
 from edge_agent.shell import AgentShell
 from edge_agent.windows.task_windows import TaskWindows
 from transport.http_port import HttpPort

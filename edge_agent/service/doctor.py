@@ -15,7 +15,7 @@ from collectors.port import Absence, SourceRegistry, SourceUnavailable
 from edge_agent.config import AgentConfig
 from edge_agent.host_diagnosis import NAME as DIAGNOSIS
 from edge_agent.host_diagnosis import DiagnosisSettings, diagnosis_settings
-from edge_agent.local.rows import clean_name
+from edge_agent.local.local_rows import clean_name
 
 
 class CheckVerdict(StrEnum):

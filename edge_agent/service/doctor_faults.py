@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from collectors.faults.port import Count, Miss, Probe, State
+from collectors.faults.fault_findings import Count, Miss, Probe, State
 from collectors.faults.scan import probes
 from collectors.faults.smart import ReadSmart, read_smart
 from collectors.faults.sysfs import Tree
 from collectors.kernel_log.kernel_log import KMSG, KernelLog, log_gap
 from collectors.records.gap import Gap, GapKind
-from edge_agent.local.rows import clean_name
+from edge_agent.local.local_rows import clean_name
 
 from .doctor import Check, CheckVerdict
 from .doctor import Finding as Line

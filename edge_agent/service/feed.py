@@ -17,7 +17,7 @@ from edge_agent.live import sources_of
 from edge_agent.local.board import Board
 from edge_agent.local.devices_view import DeviceRows
 from edge_agent.local.live_socket import LiveClient
-from edge_agent.local.rows import Flattener, Row
+from edge_agent.local.local_rows import Flattener, Row
 from wire.catalogue import Catalogue
 
 _STALE_S: Final = 5.0

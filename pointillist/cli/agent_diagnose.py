@@ -124,7 +124,7 @@ def _agree(
 
 
 def _folder(plots: Path) -> None:
-    import pointillist.diagnose.plot  # noqa: F401  (while libraries can be reached)
+    import pointillist.diagnose.spike_plot  # noqa: F401  (while libraries can be reached)
 
     if plots.exists() and not plots.is_dir():
         raise usage_error(f"--plots {plots}: expected a folder, is a file")

@@ -15,8 +15,8 @@ from .output import ExitCode, JsonFlag, emit, reported, usage_error
 
 if TYPE_CHECKING:
     from collectors.devices.bandwidth import Bandwidth
+    from collectors.devices.device_port import DeviceReading, Inventory
     from collectors.devices.machine_types import MachineType
-    from collectors.devices.port import DeviceReading, Inventory
     from collectors.records.gap import Gap
 
 _NO_DRIVER: Final = "it needs NVIDIA's driver: libnvidia-ml.so.1 and /dev/nvidiactl"
@@ -42,8 +42,8 @@ def health(
 
     Exit code 1 when a row fails. A row that could not be read is unknown, and never passes.
     """
-    from collectors.devices.health import HealthVerdict, check_node
     from collectors.devices.machine_types import machine_types
+    from collectors.devices.node_health import HealthVerdict, check_node
     from collectors.faults.host_health import check_host
     from collectors.faults.scan import probes
     from collectors.faults.sysfs import Tree
@@ -75,8 +75,8 @@ def _look(
     """Read every GPU, and measure what `--active` asks for; each in a child that cannot hang us."""
     from collectors.devices.bandwidth import measure_all
     from collectors.devices.bounded import BoundedReader
+    from collectors.devices.device_port import REGULAR, DevicesUnavailable
     from collectors.devices.nvml import NvmlReader
-    from collectors.devices.port import REGULAR, DevicesUnavailable
     from collectors.devices.spawner import Spawner
     from collectors.records.gap import Gap, GapKind
 

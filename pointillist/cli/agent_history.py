@@ -16,7 +16,7 @@ import typer
 
 from pointillist.table import Column, table_lines, terminal_columns
 
-from .history_calls import calls_schema, kernel_lines, process_lines
+from .history_calls_text import calls_schema, kernel_lines, process_lines
 from .output import ExitCode, JsonFlag, reported, say, usage_error
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from .amounts import amount
 from .output import CommandError, ExitCode, reported, say, unavailable, usage_error
 
 if TYPE_CHECKING:
-    from collectors.profiling.calls import ProfileWriter
+    from collectors.profiling.profiled_calls import ProfileWriter
     from collectors.profiling.session import ProfileSession
 
 EPILOG: Final = """Examples:

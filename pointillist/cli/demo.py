@@ -16,8 +16,8 @@ from .output import CommandError, ExitCode, JsonFlag, emit, say, unavailable, us
 from .run_folder import new_run_folder
 
 if TYPE_CHECKING:
-    from pointillist.demo.fleet import DemoFleet, DemoOptions
-    from pointillist.demo.tally import DemoTally
+    from pointillist.demo.demo_fleet import DemoFleet, DemoOptions
+    from pointillist.demo.demo_tally import DemoTally
 
 app = typer.Typer(
     help="Play a simulated fleet of 12,000 GPUs on this machine through the real protocol.",
@@ -81,8 +81,8 @@ def demo(
     Identities, roster, budget and tasks are made for this run and thrown away; nothing of a real
     agent on this machine is touched.
     """
-    from pointillist.demo.fleet import DemoOptions
-    from pointillist.demo.plan import DemoPlan
+    from pointillist.demo.demo_fleet import DemoOptions
+    from pointillist.demo.demo_plan import DemoPlan
 
     if opendp_hosts is None:
         opendp_hosts = min(50, hosts)
@@ -108,11 +108,11 @@ def _play(options: DemoOptions, output: Path, json: bool, *, kafka: bool) -> Non
     from rich.console import Console
 
     from pointillist.broker.jars import BrokerError
-    from pointillist.demo.fleet import DemoFleet
+    from pointillist.demo.demo_fleet import DemoFleet
+    from pointillist.demo.demo_run import follow
+    from pointillist.demo.demo_stage import DemoStage
     from pointillist.demo.folders import RunFolders
-    from pointillist.demo.processes import ChildFailed, Family
-    from pointillist.demo.run import follow
-    from pointillist.demo.stage import DemoStage
+    from pointillist.demo.role_processes import ChildFailed, Family
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
@@ -146,9 +146,9 @@ def _end(fleet: DemoFleet, tally: DemoTally, folder: Path, json: bool) -> None:
     """
     from rich.console import Console
 
-    from pointillist.demo.farewell import tell
+    from pointillist.demo.demo_farewell import tell
+    from pointillist.demo.demo_plan import MIX_SERIES
     from pointillist.demo.keep import keep
-    from pointillist.demo.plan import MIX_SERIES
     from pointillist.demo.summary import events_of, summarise, write_results
 
     summary = summarise(fleet, tally)

@@ -16,7 +16,7 @@ from collectors.port import Absence, SourceUnavailable
 from collectors.steps.steps_source import StepsSource
 from diagnosis.detect.findings import SpikeBegan, Warned
 from diagnosis.detect.journal_lines import JournalReader
-from diagnosis.frames.live import LiveFrames, host_registry
+from diagnosis.frames.live_frames import LiveFrames, host_registry
 from diagnosis.frames.of_host import host_framer
 from edge_agent.journal import follow_lines
 from edge_agent.local.live_socket import LiveClient

@@ -235,7 +235,7 @@ def _input_errors() -> tuple[type[ValueError], ...]:
     from pointillist.teaching.evaluation import TaughtByHeldOut
     from pointillist.teaching.groups import GroupsRefused
     from pointillist.teaching.learning import TooFewExamples
-    from pointillist.teaching.runs import RunRefused
+    from pointillist.teaching.recorded_runs import RunRefused
 
     return (
         ModelError, RecordingError, GroupsRefused, TooFewExamples, RunRefused, TaughtByHeldOut,

@@ -129,7 +129,7 @@ def _run(
     facts: dict[str, Any], spans: list[dict[str, Any]] | None,
 ) -> RecordedSoFar:  # fmt: skip
     from collectors.steps.steps_source import StepsSource
-    from diagnosis.frames.live import host_registry
+    from diagnosis.frames.live_frames import host_registry
     from diagnosis.frames.of_host import host_framer
 
     registry = host_registry()
@@ -149,7 +149,7 @@ def capture(
     spans       in seconds from the first frame on; None: the recording stays without labels
     Raises      CommandError when not one second was recorded
     """
-    from diagnosis.frames.live import LiveFrames
+    from diagnosis.frames.live_frames import LiveFrames
     from diagnosis.frames.recording import RecordingWriter
 
     kept = RecordedSoFar()

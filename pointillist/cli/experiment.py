@@ -13,8 +13,8 @@ from .output import CommandError, ExitCode, JsonFlag, emit, need_file, reported,
 from .run_folder import writable_folder
 
 if TYPE_CHECKING:
-    from simulator.experiments.file import Experiment
-    from simulator.experiments.runs import ExperimentRun
+    from simulator.experiments.experiment_file import Experiment
+    from simulator.experiments.experiment_runs import ExperimentRun
 
 _EXAMPLES = """Examples:
 
@@ -56,9 +56,9 @@ def experiment(
     Writes one Parquet row a run, each figure as PNG and SVG, and one HTML file with everything in
     it, which needs no network.
     """
-    from simulator.experiments.file import ExperimentError, load
+    from simulator.experiments.experiment_file import ExperimentError, load
+    from simulator.experiments.experiment_plots import FIGURES
     from simulator.experiments.kinds import KINDS
-    from simulator.experiments.plots import FIGURES
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
@@ -96,7 +96,7 @@ def _runs(asked: Experiment, file: Path) -> list[ExperimentRun]:
     from pointillist.simulate.setup import plan_path, scenario_path
     from privacy.errors import ParameterError
     from privacy.plan import Plan
-    from simulator.experiments.runs import runs_of
+    from simulator.experiments.experiment_runs import runs_of
     from simulator.scenario import Scenario, ScenarioError, load
     from wire.catalogue import Catalogue
 
@@ -148,7 +148,7 @@ def _sweep(runs: list[ExperimentRun], folder: Path, processes: int, *, quiet: bo
 
 def _report(asked: Experiment, file: Path, folder: Path, *, whole: bool) -> dict[str, Any]:
     """Draw all that is finished, of the parts that were not asked for as well."""
-    from simulator.experiments.report import report_html, show, write_figures
+    from simulator.experiments.experiment_report import report_html, show, write_figures
     from simulator.experiments.sweep import read_rows, write_table
 
     runs = _runs(asked, file)

@@ -121,7 +121,7 @@ def topics(
 
 
 def _settings(path: Path) -> KafkaSettings:
-    from aggregator.config import load_kafka_table
+    from aggregator.party_config import load_kafka_table
     from transport.config_tree import ConfigError
 
     with reported(ExitCode.USAGE, ConfigError):

@@ -44,22 +44,34 @@ GROUPS = (
     CommandGroup(
         "agent", "pointillist.cli.agent", "The agent of this host: run it, see what it sees."
     ),
-    CommandGroup("leader", "pointillist.cli.leader", "The aggregator that receives and releases."),
-    CommandGroup("helper", "pointillist.cli.helper", "The aggregator that holds the masks."),
+    CommandGroup(
+        "leader", "pointillist.cli.leader_command", "The aggregator that receives and releases."
+    ),
+    CommandGroup(
+        "helper", "pointillist.cli.helper_command", "The aggregator that holds the masks."
+    ),
     CommandGroup(
         "kafka", "pointillist.cli.kafka", "A broker on this machine; topics and rights on any."
     ),
-    CommandGroup("keys", "pointillist.cli.keys", "Key files: generate, show, announce, check."),
     CommandGroup(
-        "task", "pointillist.cli.task", "What the fleet is asked: build, show, sign, verify."
+        "keys", "pointillist.cli.keys_command", "Key files: generate, show, announce, check."
     ),
-    CommandGroup("plan", "pointillist.cli.plan", "What an epsilon costs in error, bytes and CPU."),
+    CommandGroup(
+        "task",
+        "pointillist.cli.task_command",
+        "What the fleet is asked: build, show, sign, verify.",
+    ),
+    CommandGroup(
+        "plan", "pointillist.cli.plan_command", "What an epsilon costs in error, bytes and CPU."
+    ),
     CommandGroup("kernels", "pointillist.cli.kernels", "Which family a GPU kernel is of, and why."),
     CommandGroup(
-        "signatures", "pointillist.cli.signatures", "Application classes from kernel mixes."
+        "signatures", "pointillist.cli.signatures_command", "Application classes from kernel mixes."
     ),
     CommandGroup(
-        "causes", "pointillist.cli.causes", "Hosts by root cause, as their agents told them."
+        "causes",
+        "pointillist.cli.causes_command",
+        "Hosts by root cause, as their agents told them.",
     ),
     CommandGroup(
         "stragglers", "pointillist.cli.stragglers", "Which rank of one job is slow, and why."

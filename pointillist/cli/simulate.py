@@ -132,7 +132,7 @@ def simulate(
 
 
 def _list(json: bool) -> None:
-    from pointillist.simulate.farewell import list_scenarios
+    from pointillist.simulate.simulation_farewell import list_scenarios
     from pointillist.table import Column, table_lines, terminal_columns
 
     found = list_scenarios()
@@ -179,12 +179,12 @@ def _play(
     from rich.console import Console
 
     from pointillist.plan_file import PlanFileError
-    from pointillist.simulate.farewell import tell
     from pointillist.simulate.play import Player
     from pointillist.simulate.setup import Changes, NoSuchRun, Setup
-    from pointillist.simulate.stage import SimulationStage
+    from pointillist.simulate.simulation_farewell import tell
+    from pointillist.simulate.simulation_stage import SimulationStage
     from simulator.engine.crew import CrewFailed
-    from simulator.engine.store import AnotherRun
+    from simulator.engine.outcome_store import AnotherRun
     from simulator.scenario import ScenarioError
 
     out, resume = folders

@@ -102,7 +102,7 @@ def _watched(
     pattern: str, seconds: float, stage_size: int | None
 ) -> tuple[JobJudgement, dict[str, Any], str]:
     from collectors.port import SourceUnavailable
-    from diagnosis.stragglers.watch import JobWatch, NoRanks, find_ranks
+    from diagnosis.stragglers.job_watch import JobWatch, NoRanks, find_ranks
 
     from .stragglers_text import document
 
@@ -134,7 +134,7 @@ def _watched(
 
 
 def _draw(plot: Path, judged: JobJudgement, title: str) -> None:
-    from diagnosis.stragglers.plot import draw
+    from diagnosis.stragglers.job_plot import draw
 
     try:
         draw(plot, judged, title)

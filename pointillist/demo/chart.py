@@ -13,8 +13,8 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from .screen import SHOWN, families, ranked, readable
-from .tally import PLUS_MINUS, Z95, CellView, Struck
+from .demo_screen import SHOWN, families, ranked, readable
+from .demo_tally import PLUS_MINUS, Z95, CellView, Struck
 
 INK, RELEASED, TRUTH = "#22313f", "#1f77b4", "#2ca02c"
 TITLES = {

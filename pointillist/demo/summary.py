@@ -12,11 +12,11 @@ from typing import Any
 from aggregator.directory import PinnedParties
 from aggregator.transcript import Transcript, export_transcript, read_transcript, verify_transcripts
 
-from .fleet import DemoFleet
-from .plan import MIX_SERIES
-from .run import epsilon_spent, event_sections, latencies_s, live_reports, rejections
-from .screen import ranked
-from .tally import Z95, CellView, DemoTally, Struck, expected_above_noise
+from .demo_fleet import DemoFleet
+from .demo_plan import MIX_SERIES
+from .demo_run import epsilon_spent, event_sections, latencies_s, live_reports, rejections
+from .demo_screen import ranked
+from .demo_tally import Z95, CellView, DemoTally, Struck, expected_above_noise
 
 
 @dataclass(frozen=True, slots=True)

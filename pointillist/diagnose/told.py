@@ -12,7 +12,7 @@ from diagnosis.detect.findings import Diagnosis, Finding
 from diagnosis.detect.trail import Series
 
 from .clocks import BoottimeReader
-from .layout import as_lines, as_object
+from .picture_layout import as_lines, as_object
 
 MOST_OPEN: Final = 256
 WIDTH: Final = 100
@@ -80,7 +80,7 @@ class Teller:
         one = self._standing.get((clock.name, series.subject, series.onset_ns))
         if self._plots is None or one is None:
             return
-        from .plot import draw_spike, file_name
+        from .spike_plot import draw_spike, file_name
 
         self.drawn += 1
         draw_spike(self._plots / file_name(one, clock), series, one, clock)

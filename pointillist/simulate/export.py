@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from edge_agent.config import BoundsSection, TrustSection
-from simulator.export.fleet import ExportedFleet, ExportSettings
+from simulator.export.exported_fleet import ExportedFleet, ExportSettings
+from simulator.export.exported_windows import ExportedWindow
 from simulator.export.identities import IdentitiesError, load_identities, make_identities
-from simulator.export.windows import ExportedWindow
 from simulator.fleet import make_inventory
 from simulator.scenario import Scenario, load
 from transport.config_tree import ConfigError, build

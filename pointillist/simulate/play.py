@@ -12,20 +12,20 @@ import numpy as np
 
 from aggregator.store import Store
 from pointillist.demo.chart import draw
-from pointillist.demo.tally import CellView
+from pointillist.demo.demo_tally import CellView
 from simulator.adversaries import CohortPlan, play_scenario
-from simulator.engine.port import EngineSettings, Noise, WindowOutcome
-from simulator.engine.run import CHECKPOINT, Simulation, Step
+from simulator.engine.engine_port import EngineSettings, Noise, WindowOutcome
+from simulator.engine.simulation import CHECKPOINT, Simulation, Step
 from simulator.experiments.scores import Scores, SectionMean
-from simulator.experiments.windows import peak_bytes
+from simulator.experiments.window_kinds import peak_bytes
 from simulator.outcome import TruthCell, TruthWriter, cause_table
-from simulator.outcome.releases import release_of
-from simulator.outcome.tables import SECTIONS
+from simulator.outcome.simulated_releases import release_of
+from simulator.outcome.truth_tables import SECTIONS
 from simulator.scenario import Adversaries, Scenario
 from wire.catalogue import Catalogue
 
-from .screen import Moment, as_views, counted
 from .setup import Setup
+from .simulation_screen import Moment, as_views, counted
 
 CELLS_FILE: Final = "cells.parquet"
 CHART_FILE: Final = "mix.png"

@@ -16,8 +16,7 @@ from typing import Any, Final, Self
 from pointillist.plan_file import load_plan
 from privacy.plan import Plan
 from simulator.engine.journals import Plays, load_journals
-from simulator.scenario import Scenario, ScenarioError
-from simulator.scenario import file as scenario_file
+from simulator.scenario import Scenario, ScenarioError, scenario_file
 
 PLANS: Final = Path(__file__).parents[1] / "plans"
 SCENARIO_FILE: Final = "scenario.toml"

@@ -11,7 +11,7 @@ from kernels.wilson import wilson_interval
 
 from .figures import all_pairs, delays, macro_f1, single
 from .outcomes import Judged
-from .runs import INTENSITIES, Facts, RunKind
+from .recorded_runs import INTENSITIES, Facts, RunKind
 
 Row = dict[str, Any]
 

@@ -17,8 +17,8 @@ from .learning import CLOSED, KINDS, TooFewExamples
 from .methods.deviations import Deviations
 from .methods.lagged import LaggedCorrelation
 from .methods.learned import Learned
+from .methods.method_port import Method, Prepared
 from .methods.normality import Components, FittedMixture, Unlikeness
-from .methods.port import Method, Prepared
 from .methods.shipped import HandRules
 from .outcomes import Judged, judge
 from .splits import Split, Why

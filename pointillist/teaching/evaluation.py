@@ -20,11 +20,11 @@ from .comparison import (
 )
 from .learning import KINDS
 from .methods.learned import Blinded, Learned
-from .methods.port import Method, Prepared
+from .methods.method_port import Method, Prepared
 from .methods.shipped import HandRules, Shipped
 from .outcomes import Judged
 from .prepare import prepare
-from .runs import Facts, RecordedRun, RunKind
+from .recorded_runs import Facts, RecordedRun, RunKind
 from .splits import Split, split
 
 OPEN_SETS: Final = ("knn", "mahalanobis", "gmm")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from diagnosis.frames.recording import read_meta, read_recording
 
-from .runs import RecordedRun, RunRefused, facts_of
+from .recorded_runs import RecordedRun, RunRefused, facts_of
 
 LABELS = frozenset({"workload", "seed", "spans"})
 """What the facts of a labelled recording name at least."""

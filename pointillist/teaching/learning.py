@@ -20,7 +20,7 @@ from sklearn.linear_model import LogisticRegression
 from diagnosis.detect.features import FEATURE_NAMES, FEATURES_VERSION
 from diagnosis.detect.findings import Cause
 
-from .methods.port import Example
+from .methods.method_port import Example
 from .open_set import fit_open_set
 from .splits import SEED
 from .vectors import FILLS, filled

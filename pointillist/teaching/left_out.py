@@ -16,7 +16,7 @@ from .comparison import judged_by
 from .figures import accuracy, all_pairs, macro_f1, single
 from .learning import TooFewExamples
 from .methods.learned import Learned
-from .methods.port import Prepared
+from .methods.method_port import Prepared
 from .methods.shipped import HandRules
 from .outcomes import Judged
 

@@ -14,8 +14,8 @@ from typing import Final
 from diagnosis.detect.findings import Cause
 
 from .account import Account, Said, Spell
-from .runs import RecordedRun, RunKind
-from .truth import RECOVERY_NS, Episode
+from .fault_episodes import RECOVERY_NS, Episode
+from .recorded_runs import RecordedRun, RunKind
 
 EARLY_NS: Final = 1_000_000_000
 """A spike's first step may have begun before its fault is known to have started."""

@@ -11,10 +11,10 @@ from diagnosis.detect.model import Model
 from diagnosis.detect.training import labelled_vectors
 
 from .account import Account, account_of
-from .methods.port import Example, Prepared, Seen
-from .runs import RecordedRun, RunKind
+from .fault_episodes import Episode, episodes
+from .methods.method_port import Example, Prepared, Seen
+from .recorded_runs import RecordedRun, RunKind
 from .tracks import tracks_of
-from .truth import Episode, episodes
 
 MEASURED: Final = "measured"
 RHYTHM: Final = "rhythm"

@@ -33,7 +33,7 @@ from .figures import (
 )
 from .goals import AUROC_GOAL, CAUSE_GOAL_S, DETECT_GOAL_S, MACRO_F1_GOAL
 from .intervals import IntervalEstimate, percentile
-from .tables import tables_of
+from .result_tables import tables_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Final
 
 from diagnosis.detect.findings import Cause
 
-from .runs import Facts, RunKind
+from .recorded_runs import Facts, RunKind
 
 SEED: Final = 20_261_121
 HELD_OUT_INTENSITY: Final = "middle"

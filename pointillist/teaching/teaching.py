@@ -18,7 +18,7 @@ from .groups import SpikeGroup
 from .learning import learn
 from .left_out import LeftOut, left_out
 from .methods.learned import training_examples
-from .methods.port import Example, Prepared
+from .methods.method_port import Example, Prepared
 from .splits import SEED, split
 from .unknowns import examples_of, kept_as_groups, spikes_of
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from diagnosis.detect import channels
 from diagnosis.frames.frame import FINE_BINS, Frame, Steps, Subject
 
-from .runs import RecordedRun
-from .truth import RECOVERY_NS
+from .fault_episodes import RECOVERY_NS
+from .recorded_runs import RecordedRun
 
 NS: Final = 1e9
 MS: Final = 1e6

@@ -15,7 +15,7 @@ from diagnosis.detect.model import Model
 from diagnosis.frames.frame import Frame
 
 from .groups import SpikeGroup, SpikeMember
-from .methods.port import Example
+from .methods.method_port import Example
 
 Vector = NDArray[np.float64]
 CAUSES = {str(cause): cause for cause in Cause if cause is not Cause.UNKNOWN}

@@ -9,7 +9,7 @@ from typing import Final
 
 from collectors.boot_clock import boottime_ns
 from collectors.devices.cuda import Cuda
-from collectors.devices.port import ALL, DeviceReader
+from collectors.devices.device_port import ALL, DeviceReader
 from diagnosis.frames.gpu_signals import GpuSignals
 from scripts.pressure.cases import Second
 from scripts.pressure.copies import context_of, made

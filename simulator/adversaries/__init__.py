@@ -7,7 +7,7 @@ what it carries, a guesser in what it infers. Results: docs/simulator-adversarie
 from .cohort import Cohort, CohortPlan, Settled
 from .guess import Guess, guess_application, guess_without_mask, guess_working
 from .lies import LIES, Movement, move_statistic
-from .network import FAULTS, FaultResult, face
+from .lossy_network import FAULTS, FaultResult, face
 from .played import Played, play_scenario
 from .tricks import TRICKS, TrickResult, play_trick
 

@@ -12,7 +12,7 @@ from simulator.scenario import Scenario
 
 from .cohort import SMALL, CohortPlan
 from .lies import Movement, move_statistic
-from .network import FaultResult, face
+from .lossy_network import FaultResult, face
 from .tricks import TrickResult, play_trick
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from simulator.workloads import load_workloads
 from wire.catalogue import Catalogue
 
-from .table import Application
+from .application_table import Application
 from .variant import Variant, derive
 
 MOST: Final = 250

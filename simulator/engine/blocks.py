@@ -9,11 +9,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.fleet.rows import block_rng
+from simulator.fleet.fleet_rows import block_rng
 from simulator.fleet.state import FleetState
 from wire.task import CHECK_WORDS, Task
 
-from .port import EngineSettings, RowSource
+from .engine_port import EngineSettings, RowSource
 
 
 @dataclass(frozen=True, slots=True)

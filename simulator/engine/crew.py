@@ -12,7 +12,11 @@ from multiprocessing.connection import Connection
 from typing import Any, Generic, Protocol, TypeVar
 
 _JOIN_S = 10.0
-_PRELOAD = ["simulator.engine.exact_hosts", "simulator.engine.masked", "simulator.engine.noise"]
+_PRELOAD = [
+    "simulator.engine.exact_hosts",
+    "simulator.engine.masked",
+    "simulator.engine.noise_engine",
+]
 
 
 class CrewFailed(RuntimeError):

@@ -26,11 +26,11 @@ from wire.task import Task
 
 from .blocks import spans
 from .crew import Crew
+from .engine_port import EngineSettings, RowSource, WindowOutcome
 from .exact_hosts import ExactHosts, Sent
 from .exact_parties import ExactParties
-from .port import EngineSettings, RowSource, WindowOutcome
 from .settle import summed
-from .stages import merged
+from .stage_seconds import merged
 from .tampering import HONEST, Tampering
 
 _POLL_S: Final = 0.02

@@ -46,9 +46,9 @@ from wire.keys import KeyAnnouncement
 from wire.task import CHECK_WORDS, DEMO_DOMAIN, Task
 
 from .blocks import BlockRows, Drawn, Span
-from .port import EngineSettings, RowSource
+from .engine_port import EngineSettings, RowSource
 from .randomness import BlockRandomness
-from .stages import Laps
+from .stage_seconds import Laps
 
 _SPOOL_BYTES = 4 << 30
 

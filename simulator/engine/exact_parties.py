@@ -39,7 +39,7 @@ from wire.task import Task
 from wire.topics import EPOCHS, REPORTS, TOPICS
 
 from .exact_hosts import HostPapers
-from .stages import Laps
+from .stage_seconds import Laps
 
 _GROUP: Final = "leader"
 _POLL_RECORDS: Final = 2000

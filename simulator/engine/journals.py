@@ -20,17 +20,13 @@ from numpy.typing import NDArray
 from diagnosis.detect.journal_lines import MAX_LINE_BYTES, JournalLine, JournalReader
 from diagnosis.detect.trail import Series
 from diagnosis.detect.weekly import SECTION, WeeklyIncidents
-from edge_agent.windows.window_accumulator import (
-    NS_PER_S,
-    HostClock,
-    WindowAccumulator,
-)
+from edge_agent.windows.window_accumulator import NS_PER_S, HostClock, WindowAccumulator
 from simulator.fleet.state import FleetState
 from simulator.streams import philox
 from wire.catalogue import Catalogue
 from wire.task import CHECK_WORDS, Task
 
-from .port import RowSource
+from .engine_port import RowSource
 
 SUFFIX: Final = ".jsonl"
 MAX_JOURNALS: Final = 1_000

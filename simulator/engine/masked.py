@@ -27,10 +27,10 @@ from wire.task import CHECK_WORDS, Task
 
 from .blocks import BlockRows, Drawn, Span, spans
 from .crew import Crew
-from .port import EngineSettings, RowSource, WindowOutcome
+from .engine_port import EngineSettings, RowSource, WindowOutcome
 from .randomness import BlockRandomness
 from .settle import settled, summed
-from .stages import Laps
+from .stage_seconds import Laps
 
 _KEY_BYTES: Final = 32
 _ID_BYTES: Final = 16

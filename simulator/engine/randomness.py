@@ -18,7 +18,7 @@ from privacy.noise_seeded import SeededBytes, SeededSampler
 from privacy.noise_table import TableSampler
 from simulator.streams import philox
 
-from .port import EngineSettings, Noise
+from .engine_port import EngineSettings, Noise
 
 _CHUNK: Final = 1 << 20
 _ZEROS: Final = memoryview(bytes(_CHUNK))

@@ -16,9 +16,9 @@ from simulator.fleet.state import FleetState
 from wire.rejection import Reason
 from wire.task import CHECK_WORDS, Task
 
-from .port import WindowOutcome
-from .stages import merged
-from .tasks import batch_fault
+from .engine_port import WindowOutcome
+from .simulated_tasks import batch_fault
+from .stage_seconds import merged
 
 Number = TypeVar("Number", np.int64, np.uint32, np.float64)
 

@@ -20,11 +20,11 @@ from simulator.adversaries import (
     play_trick,
 )
 from simulator.engine.exact_parties import ExactParties
-from simulator.engine.tasks import fleet_tasks
+from simulator.engine.simulated_tasks import fleet_tasks
 from simulator.fleet import make_inventory
 from wire.catalogue import Catalogue
 
-from .runs import ExperimentRun
+from .experiment_runs import ExperimentRun
 
 Row = dict[str, Any]
 

@@ -10,9 +10,9 @@ from typing import Any, Final
 from wire.catalogue import Catalogue
 
 from .attacks import play_faults, play_guess, play_lies
-from .runs import ExperimentRun
+from .experiment_runs import ExperimentRun
 from .studies import play_attribution, play_seen
-from .windows import play_windows
+from .window_kinds import play_windows
 
 Row = dict[str, Any]
 Kind = Callable[[ExperimentRun, Path, Catalogue], Row]

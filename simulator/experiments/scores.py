@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from aggregator.ratios import BELOW_NOISE_ERRORS
 from aggregator.statistics import UNMEASURED
-from simulator.engine.run import Step
+from simulator.engine.simulation import Step
 from simulator.outcome import CoverageTally, TruthCell
 from wire.task import SectionKind
 

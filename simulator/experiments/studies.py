@@ -9,14 +9,14 @@ from typing import Any
 
 from simulator.applications import Application, load_applications
 from simulator.engine.exact_parties import ExactParties
-from simulator.engine.tasks import fleet_tasks
+from simulator.engine.simulated_tasks import fleet_tasks
 from simulator.fleet import FleetModel
 from simulator.outcome.attribution import attribute_released
-from simulator.outcome.runs import DAY_S, live_days
+from simulator.outcome.day_runs import DAY_S, live_days
 from simulator.outcome.seen import Design, Sampling, seen_curve
 from wire.catalogue import Catalogue
 
-from .runs import ExperimentRun
+from .experiment_runs import ExperimentRun
 
 Row = dict[str, Any]
 

@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 from privacy.errors import ParameterError
 from wire.catalogue import Catalogue
 
+from .experiment_runs import ExperimentRun
 from .kinds import KINDS
-from .runs import ExperimentRun
 
 ROWS: Final = "rows"
 WORK: Final = "work"

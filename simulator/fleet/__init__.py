@@ -5,9 +5,9 @@ Rare events wait in an event queue, what happens everywhere at once is an array 
 repeats bit for bit from the scenario's seed. Numbers and their sources: docs/simulator-model.md.
 """
 
+from .fleet_model import FleetModel
+from .fleet_rows import FleetRows, block_rng
 from .hosts import HostInventory, make_inventory
-from .model import FleetModel
-from .rows import FleetRows, block_rng
 from .state import IDLE, FleetState
 
 __all__ = [

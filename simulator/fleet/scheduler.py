@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from simulator.scenario import Scenario
 
-from .events import RareEvents, WideJob
+from .fleet_events import RareEvents, WideJob
 from .floor import Floor
 from .load import busy_target, slow_kind
 from .queue import Groups, JobQueue, PlacementBatch, member_of

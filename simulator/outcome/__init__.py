@@ -5,8 +5,8 @@ docs/simulator-outcomes.md.
 """
 
 from .coverage import CoverageTally, SectionCoverage
-from .tables import TrueCause, TrueTable, cause_table
 from .truth import TruthCell, TruthWriter, read_truth, truth_cells
+from .truth_tables import TrueCause, TrueTable, cause_table
 
 __all__ = [
     "CoverageTally",

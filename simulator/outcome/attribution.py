@@ -23,7 +23,7 @@ from kernels.kernel_mix import mix_rows
 from kernels.signatures import Signature, Signatures
 from privacy.calibrate import MILLION, gdp_mu_1e9, windows_touched
 from simulator.applications import Application, Variant, derive
-from simulator.fleet.rows import MIX_JITTER
+from simulator.fleet.fleet_rows import MIX_JITTER
 from simulator.workloads import Workload
 
 LAUNCHES: Final = 5_000

@@ -21,7 +21,7 @@ from aggregator.statistics import SIGMA_UNIT
 from simulator.streams import philox
 from wire.task import Task
 
-from .runs import DayRuns
+from .day_runs import DayRuns
 
 Floats = NDArray[np.float64]
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from aggregator.statistics import MODEL_AXIS, RESERVED, UNMEASURED, estimate, released_units
-from simulator.engine.port import WindowOutcome
+from simulator.engine.engine_port import WindowOutcome
 from transport.closing import Closing
 from wire.catalogue import Catalogue
 from wire.section import Section

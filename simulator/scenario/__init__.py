@@ -1,7 +1,7 @@
 """What is simulated: one readable TOML file, checked key by key."""
 
-from .file import load, names, parse
-from .tables import (
+from .scenario_file import load, names, parse
+from .scenario_tables import (
     Adversaries,
     Applications,
     Dropout,

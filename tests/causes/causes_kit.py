@@ -6,7 +6,7 @@ import numpy as np
 
 from aggregator.causes import CauseWindow
 from aggregator.correction import Reported
-from aggregator.detector import Detector
+from aggregator.incident_detector import Detector
 from aggregator.ratios import Floats
 from diagnosis.detect.findings import Cause
 

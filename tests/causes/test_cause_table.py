@@ -14,7 +14,7 @@ from aggregator.cause_files import cause_columns, tables_of, tables_read
 from aggregator.cause_reasons import MOST_CAUSES
 from aggregator.causes import CAUSE_SECTIONS, CauseRow, CauseTable, Trend, cause_table
 from aggregator.correction import Reported
-from aggregator.detector import Detector
+from aggregator.incident_detector import Detector
 from aggregator.releases import query
 from aggregator.store import Store
 from tests.causes.causes_kit import (

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from aggregator.causes import CauseRow, Trend
-from aggregator.detector import Detector
+from aggregator.incident_detector import Detector
 from aggregator.store import Store
 from diagnosis.detect.findings import Cause, Finding
 from diagnosis.detect.journal_lines import encode
@@ -25,13 +25,13 @@ from pointillist.cli import main
 from pointillist.plan_file import default_plan
 from pointillist.simulate.setup import PLANS
 from privacy.plan import Plan
+from simulator.engine.engine_port import WindowOutcome
 from simulator.engine.journals import JournalError, JournalRows, PlayedJournal, cast, load_journals
-from simulator.engine.port import WindowOutcome
 from simulator.fleet import FleetRows
 from simulator.outcome import cause_table, truth_cells
-from simulator.outcome.releases import release_of
+from simulator.outcome.simulated_releases import release_of
 from simulator.scenario import Dropout, Faults
-from simulator.scenario.tables import FailSlow
+from simulator.scenario.scenario_tables import FailSlow
 from tests.causes.causes_kit import CLASSES, MODEL, WEEK_S, K, as_file, detector
 from tests.causes.findings_kit import diagnosis, ended
 from tests.engine_kit import CATALOGUE, SEEDED, SmallFleet, scenario

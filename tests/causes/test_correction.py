@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from aggregator.correction import CorrectionRefused, Rates, Reported, change, correct, correctable
-from aggregator.detector import Detector, DetectorFileError
+from aggregator.incident_detector import Detector, DetectorFileError
 from tests.causes.causes_kit import (
     HOSTS,
     NOISE,

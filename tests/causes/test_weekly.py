@@ -84,10 +84,7 @@ def test_memory_is_bounded_however_many_spikes_never_end() -> None:
 
 def test_row_of_a_week_tells_of_each_cause_once_and_of_m_at_most() -> None:
     """Three causes on one host: the row has them all, and the sealed one two, drawn evenly."""
-    from edge_agent.windows.window_accumulator import (
-        HostClock,
-        WindowAccumulator,
-    )
+    from edge_agent.windows.window_accumulator import HostClock, WindowAccumulator
     from privacy.quantise import choose_indicators, uniform_words
     from tests.engine_kit import CATALOGUE, SmallFleet, plan, scenario
 

@@ -14,25 +14,19 @@ from pathlib import Path
 import pytest
 
 from collectors.boot_clock import boottime_ns
+from collectors.devices.device_port import Field
 from collectors.devices.devices_source import DevicesSource
-from collectors.devices.port import Field
 from collectors.devices.users import GpuUsers
 from collectors.ebpf.ebpf_source import EbpfSource
 from collectors.faults.faults_source import FaultsSource
 from collectors.gpu_calls.gpu_places import GpuPlaces
 from collectors.gpu_calls.gpu_probes import GpuProbesSource
-from collectors.gpu_calls.settings import ProbesSection
+from collectors.gpu_calls.probe_settings import ProbesSection
 from collectors.host.host_source import HostSource
 from collectors.host.pressure import PressureSource
 from collectors.host.rdma import RdmaSource
 from collectors.port import Source, SourceUnavailable, guarded
-from collectors.records.activity import (
-    GpuCoverage,
-    HostTable,
-    HostTicks,
-    KernelActivity,
-    Record,
-)
+from collectors.records.activity import GpuCoverage, HostTable, HostTicks, KernelActivity, Record
 from collectors.records.gpu_calls import GpuCalls
 from collectors.replay.replay_source import ReplayOptions, ReplaySource
 from collectors.steps.step_programs import StepProbe

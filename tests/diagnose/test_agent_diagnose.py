@@ -33,7 +33,7 @@ from edge_agent.config import DiagnosisSection
 from edge_agent.host_diagnosis import DiagnosisSettings, HostDiagnosis, _NotKeptError
 from edge_agent.journal import read_lines
 from edge_agent.local.board import Board
-from edge_agent.local.rows import Flattener
+from edge_agent.local.local_rows import Flattener
 from pointillist import cli
 from pointillist.cli.diagnosis_panel import diagnosis_panel, height_of
 from pointillist.cli.output import ExitCode

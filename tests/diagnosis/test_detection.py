@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from diagnosis.detect.detection_settings import DetectionSettings
 from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.detect.findings import Cause, Diagnosis, SpikeBegan, SpikeEnded
-from diagnosis.detect.settings import DetectionSettings
 from diagnosis.frames.signals import SIGNALS
 from tests.diagnosis_kit import (
     CROWDED,

@@ -7,9 +7,9 @@ from math import log
 import numpy as np
 import pytest
 
+from diagnosis.detect.detection_settings import DetectionSettings
 from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.detect.early import StepClimb
-from diagnosis.detect.settings import DetectionSettings
 from diagnosis.frames.frame import Frame
 from tests.diagnosis_kit import CROWDED, JOB, USUAL, Host, began, ended, run, warm, warned
 

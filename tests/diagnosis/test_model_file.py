@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
-from diagnosis.detect.causes import rank
+from diagnosis.detect.cause_ranking import rank
 from diagnosis.detect.features import FEATURE_NAMES
 from diagnosis.detect.findings import Cause
 from diagnosis.detect.model import Model

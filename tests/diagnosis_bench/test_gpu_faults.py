@@ -15,7 +15,7 @@ from bench.diagnosis.gpu_faults import Case, plan, record
 from bench.diagnosis.gpu_figures import judged_cases, macro_f1, scores
 from bench.diagnosis.gpu_injectors import BY_NAME, FAULTS, LEVELS, NEGATIVES, Moment
 from collectors.devices.bounded import BoundedReader
-from collectors.devices.port import REGULAR
+from collectors.devices.device_port import REGULAR
 from diagnosis.detect.findings import Cause
 from diagnosis.frames.gpu_signals import GpuSignals
 from diagnosis.frames.recording import read_meta, read_recording

@@ -11,10 +11,10 @@ from diagnosis.detect.findings import Cause
 from diagnosis.frames.recording import write_recording
 from pointillist.teaching import intervals
 from pointillist.teaching.evaluation import MethodEvaluation, evaluate
-from pointillist.teaching.methods.port import Prepared
+from pointillist.teaching.methods.method_port import Prepared
 from pointillist.teaching.prepare import prepare
+from pointillist.teaching.recorded_runs import RecordedRun
 from pointillist.teaching.results import Results, results_of
-from pointillist.teaching.runs import RecordedRun
 from tests.diagnosis_runs_kit import made_up_run
 
 CAUSES = (Cause.CPU_CONTENTION, Cause.DISK_IO, Cause.MEMORY_PRESSURE)

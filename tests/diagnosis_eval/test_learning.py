@@ -17,7 +17,7 @@ from diagnosis.detect.rules import judge
 from pointillist.teaching import learning
 from pointillist.teaching.learning import TooFewExamples, learn, lesson
 from pointillist.teaching.methods.learned import training_examples
-from pointillist.teaching.methods.port import Example, Prepared
+from pointillist.teaching.methods.method_port import Example, Prepared
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ import pytest
 from pointillist.teaching import left_out as module
 from pointillist.teaching.left_out import left_out, single_causes
 from pointillist.teaching.methods.learned import Learned
-from pointillist.teaching.methods.port import Prepared
+from pointillist.teaching.methods.method_port import Prepared
 
 pytestmark = pytest.mark.slow
 

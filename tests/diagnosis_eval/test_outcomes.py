@@ -8,10 +8,10 @@ import pytest
 
 from diagnosis.detect.findings import Cause
 from pointillist.teaching.account import Account, Announced, Said, Spell
+from pointillist.teaching.fault_episodes import Episode
 from pointillist.teaching.figures import alarm_rate, pairs_of
 from pointillist.teaching.outcomes import Judged, judge
-from pointillist.teaching.runs import RecordedRun, RunKind
-from pointillist.teaching.truth import Episode
+from pointillist.teaching.recorded_runs import RecordedRun, RunKind
 from tests.diagnosis_runs_kit import NS, SUBJECT, made_up_run
 
 FAULT = Episode("run", SUBJECT, (Cause.DISK_IO,), 40 * NS, 60 * NS, 2.0, 42 * NS)

@@ -9,10 +9,10 @@ import pytest
 
 from diagnosis.detect.findings import Cause
 from pointillist.teaching.folder import labelled_paths, read_run
-from pointillist.teaching.methods.port import Prepared
+from pointillist.teaching.methods.method_port import Prepared
 from pointillist.teaching.outcomes import judge
 from pointillist.teaching.prepare import prepare
-from pointillist.teaching.runs import RunKind
+from pointillist.teaching.recorded_runs import RunKind
 from pointillist.teaching.splits import split
 
 pytestmark = pytest.mark.slow

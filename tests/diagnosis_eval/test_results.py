@@ -15,7 +15,7 @@ from pointillist.teaching.incident_rates import incident_rates, write_rates
 from pointillist.teaching.outcomes import Alarm
 from pointillist.teaching.page import page
 from pointillist.teaching.page_tables import figures, misses, verdict
-from pointillist.teaching.plots import pictures
+from pointillist.teaching.result_plots import pictures
 from pointillist.teaching.results import Results, results_of
 from tests.diagnosis_runs_kit import CALM_S
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from diagnosis.detect.findings import Cause
-from pointillist.teaching.runs import GROWING, RecordedRun, RunKind
+from pointillist.teaching.recorded_runs import GROWING, RecordedRun, RunKind
 from pointillist.teaching.splits import HELD_OUT_WORKLOAD, Why, split
 from tests.diagnosis_runs_kit import made_up_run
 

@@ -11,8 +11,14 @@ import pytest
 from collectors.records.activity import StepSource
 from diagnosis.detect.findings import Cause
 from diagnosis.frames.frame import Frame, Steps, Subject
-from pointillist.teaching.runs import InjectedFault, RecordedRun, RunKind, RunRefused, facts_of
-from pointillist.teaching.truth import GATE, episodes, lasting
+from pointillist.teaching.fault_episodes import GATE, episodes, lasting
+from pointillist.teaching.recorded_runs import (
+    InjectedFault,
+    RecordedRun,
+    RunKind,
+    RunRefused,
+    facts_of,
+)
 from tests.diagnosis_runs_kit import NS, SUBJECT, made_up_run
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from simulator.engine.noise import NoiseEngine
-from simulator.engine.port import Noise
+from simulator.engine.engine_port import Noise
+from simulator.engine.noise_engine import NoiseEngine
 from simulator.fleet import FleetState
 from simulator.scenario import Dropout
 from tests.engine_kit import (

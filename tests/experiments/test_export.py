@@ -17,9 +17,9 @@ from edge_agent.protocol.task_check import Bounds, Pins
 from pointillist.broker.local import RunningBroker
 from pointillist.simulate.export import ExportConfigError, load_export_config
 from simulator.engine.exact_parties import ExactParties
-from simulator.export.fleet import ExportedFleet, ExportSettings
+from simulator.export.exported_fleet import ExportedFleet, ExportSettings
+from simulator.export.exported_windows import ExportedWindow
 from simulator.export.identities import IdentitiesError, load_identities, make_identities
-from simulator.export.windows import ExportedWindow
 from simulator.fleet import make_inventory
 from simulator.scenario import Dropout, Scenario, load
 from tests.agent_live import SteppedClock

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from pointillist.cli import main
 from pointillist.simulate.play import Player
-from pointillist.simulate.screen import Moment, render
 from pointillist.simulate.setup import Changes, NoSuchRun, Setup
+from pointillist.simulate.simulation_screen import Moment, render
 from simulator.scenario import ScenarioError, names
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aggregator.admitted_epochs import AdmittedEpochs
 from aggregator.directory import Directory
-from aggregator.epochs import AdmittedEpochs
 from aggregator.events import EpochsArrived, ReportsArrived, RosterSeen, StoreSuppressed, TaskSeen
 from aggregator.helper_port import (
     BatchReply,

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from aggregator.channel import ChannelHelper, prepare_socket_folder, serve
-from aggregator.config import HelperAddress
 from aggregator.helper_port import HelperUnavailable
+from aggregator.party_config import HelperAddress
 from tests.protocol_kit import (
     Clock,
     Failures,

@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from aggregator.config import HttpAddress, load_helper_config, load_leader_config
-from aggregator.health import Health
 from aggregator.leader_shell import LeaderShell
+from aggregator.party_config import HttpAddress, load_helper_config, load_leader_config
+from aggregator.party_health import Health
 from aggregator.store import Store
 from pointillist.cli import root as cli
 from tests.process_kit import ProcessFleet, leader_config, wait_for
@@ -384,7 +384,7 @@ def test_loop_that_stands_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> Non
     health = Health("leader", ())
     assert health.stuck() == ""
     now_s = time.monotonic()
-    monkeypatch.setattr("aggregator.health.time.monotonic", lambda: now_s + 61)
+    monkeypatch.setattr("aggregator.party_health.time.monotonic", lambda: now_s + 61)
     assert "not gone round" in health.stuck()
     health.turned()
     assert health.stuck() == ""

@@ -22,7 +22,7 @@ from edge_agent.local.live_socket import LiveSocket
 from pointillist import cli
 from pointillist.cli import agent
 from pointillist.cli.calls_screen import calls_page, calls_panels
-from pointillist.cli.history_calls import process_lines
+from pointillist.cli.history_calls_text import process_lines
 from tests.agent_live import Surroundings, surroundings
 from tests.calls_kit import governor_state, gpu_calls, many_calls, sampled_calls
 from tests.drain_kit import played, recorded

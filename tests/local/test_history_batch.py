@@ -14,7 +14,7 @@ from edge_agent.local.gathering import EVERY_MS, FIRST_MS, MOST_RECORDS, Gatheri
 from edge_agent.local.history import History
 from edge_agent.local.history_batch import MOST_ROWS, HistoryBatch
 from edge_agent.local.history_read import HistoryReader
-from edge_agent.local.rows import EventRow, Flattener, MetricCell, MetricRow, PackedRow, Row
+from edge_agent.local.local_rows import EventRow, Flattener, MetricCell, MetricRow, PackedRow, Row
 from wire.catalogue import Catalogue
 
 S = 1_000_000_000

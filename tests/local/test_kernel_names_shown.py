@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collectors.records.activity import KernelActivity
-from edge_agent.local.rows import ActivityRow, Flattener
+from edge_agent.local.local_rows import ActivityRow, Flattener
 from wire.catalogue import Catalogue
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from collectors.devices.port import (
+from collectors.devices.device_port import (
     DeviceLook,
     DeviceReading,
     Field,
@@ -20,8 +20,8 @@ from edge_agent.local.board import Board
 from edge_agent.local.devices_view import MOST_USES, DeviceRows, read_use_key
 from edge_agent.local.history import History
 from edge_agent.local.history_read import HistoryReader
+from edge_agent.local.local_rows import EventRow, MetricRow, Row
 from edge_agent.local.proc_view import HostSampler
-from edge_agent.local.rows import EventRow, MetricRow, Row
 from edge_agent.observer import AgentStatus
 from edge_agent.service.self_metrics import SelfStatus, StatusCollector
 from pointillist.cli.top_screen import picture

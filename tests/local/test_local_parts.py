@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from collectors.devices.port import DeviceLook, DeviceReading, Field
+from collectors.devices.device_port import DeviceLook, DeviceReading, Field
 from collectors.port import SourceRegistry
 from collectors.records.activity import Record
 from edge_agent.config import LogSection, SourcesSection, TrustSection
 from edge_agent.local.board import Board
 from edge_agent.local.devices_view import DeviceRows
 from edge_agent.local.live_socket import LiveClient, LiveSocket
+from edge_agent.local.local_rows import MetricRow, clean_name, unit_of
 from edge_agent.local.proc_view import HostSampler
-from edge_agent.local.rows import MetricRow, clean_name, unit_of
 from edge_agent.service.doctor import CheckVerdict, examine, source_findings, worst
 from edge_agent.service.doctor_agent import agent_checks, transport
 from edge_agent.service.doctor_host import capabilities, host_checks, kernel, library

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from pointillist.plan_file import default_plan
-from simulator.engine.tasks import fleet_tasks
+from simulator.engine.simulated_tasks import fleet_tasks
 from simulator.fleet import FleetModel
-from simulator.outcome.runs import DayRuns, live_days
+from simulator.outcome.day_runs import DayRuns, live_days
 from simulator.outcome.seen import Design, Sampling, seen_curve, simultaneous_quantile, told_hosts
 from simulator.scenario import Applications, FleetLoad
 from tests.engine_kit import CATALOGUE, scenario

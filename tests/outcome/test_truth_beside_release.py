@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from aggregator.statistics import estimate
-from simulator.engine.port import EngineSettings, Noise, WindowOutcome
-from simulator.engine.run import Simulation
+from simulator.engine.engine_port import EngineSettings, Noise, WindowOutcome
+from simulator.engine.simulation import Simulation
 from simulator.outcome import CoverageTally, TruthWriter, cause_table, read_truth, truth_cells
 from simulator.outcome.coverage import TOTAL
 from simulator.scenario import Faults

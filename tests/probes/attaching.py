@@ -13,7 +13,7 @@ from pathlib import Path
 
 from collectors.bpf import uprobe_events
 from collectors.gpu_calls import programs_bcc
-from collectors.gpu_calls.table import ProbeTable
+from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.records.gpu_calls import ProbeGroup
 from tests.probes_kit import attachments, now_ns
 

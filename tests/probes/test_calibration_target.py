@@ -7,7 +7,7 @@ import pytest
 
 from collectors.binaries import entry_class
 from collectors.binaries.entry_class import EntryClass
-from collectors.gpu_calls.calibrate import _CODE, CalibrationTarget, calibrate
+from collectors.gpu_calls.calibrate_hits import _CODE, CalibrationTarget, calibrate
 from collectors.port import SourceUnavailable
 
 

@@ -17,8 +17,8 @@ from collectors.binaries.proc_maps import Modules
 from collectors.gpu_calls.counts import NameEvent
 from collectors.gpu_calls.discovery import Discovery
 from collectors.gpu_calls.kernel_names import KernelNamer
-from collectors.gpu_calls.plan import PlanBook
-from collectors.gpu_calls.table import ProbeTable
+from collectors.gpu_calls.probe_plan import PlanBook
+from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.records.gpu_calls import ProbeGroup
 from collectors.records.process import ProcessKey
 from tests.probes import elf_kit

@@ -22,8 +22,8 @@ from collectors.binaries.proc_maps import Module, process_key
 from collectors.gpu_calls.discovery import Discovery
 from collectors.gpu_calls.discovery_thread import DiscoveryThread
 from collectors.gpu_calls.found_files import FileFound, FileGone, FoundFiles
-from collectors.gpu_calls.plan import PlanBook
-from collectors.gpu_calls.table import ProbeTable
+from collectors.gpu_calls.probe_plan import PlanBook
+from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.port import SourceUnavailable
 from collectors.records.gpu_calls import ProbeGroup
 from tests.probes import elf_kit

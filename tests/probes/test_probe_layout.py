@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collectors.gpu_calls import layout, meanings
-from collectors.gpu_calls.layout import encode_row, process_key
+from collectors.gpu_calls import map_layout as layout
+from collectors.gpu_calls import meanings
+from collectors.gpu_calls.map_layout import encode_row, process_key
 from collectors.gpu_calls.meanings import CallKind, Meaning
-from collectors.gpu_calls.table import ProbeTable
+from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.records.gpu_calls import Direction, ProbeGroup
 from tests.probes_kit import compile_stub
 

@@ -20,9 +20,9 @@ from collectors.gpu_calls.governor import Governor, GovernorSettings
 from collectors.gpu_calls.gpu_places import GpuPlaces
 from collectors.gpu_calls.gpu_probes import governor_state
 from collectors.gpu_calls.periods import Collected, PeriodKeeper
-from collectors.gpu_calls.plan import Attachment, FilePlan
+from collectors.gpu_calls.probe_plan import Attachment, FilePlan
+from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.gpu_calls.switchboard import Switchboard
-from collectors.gpu_calls.table import ProbeTable
 from collectors.port import SourceUnavailable
 from collectors.records.activity import GpuCoverage, KernelActivity, Observation
 from collectors.records.gpu_calls import Direction, FileGroup, ProbeGroup, ProcessLabels

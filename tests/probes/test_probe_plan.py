@@ -10,8 +10,8 @@ import pytest
 from collectors.binaries.elf_bytes import ElfError
 from collectors.binaries.elf_file import ElfFile
 from collectors.binaries.entry_class import EntryClass
-from collectors.gpu_calls.plan import FilePlan, plan_file
-from collectors.gpu_calls.table import ProbeRow, ProbeTable
+from collectors.gpu_calls.probe_plan import FilePlan, plan_file
+from collectors.gpu_calls.probe_table import ProbeRow, ProbeTable
 from collectors.records.gpu_calls import ProbeGroup
 from tests.probes import elf_kit
 from tests.probes.elf_kit import row
@@ -161,7 +161,7 @@ def test_plan_of_a_file_with_more_places_than_a_link_takes_is_refused(
     built: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever writes a file chooses its names: the link's error would end who attaches."""
-    monkeypatch.setattr("collectors.gpu_calls.plan.MOST_PLACES", 2)
+    monkeypatch.setattr("collectors.gpu_calls.probe_plan.MOST_PLACES", 2)
     with pytest.raises(ElfError, match="expected at most 2 places"):
         _plan(built, row(ProbeGroup.MEMORY, ("cuMemAlloc" + VARIANTS,)))
 
@@ -169,6 +169,6 @@ def test_plan_of_a_file_with_more_places_than_a_link_takes_is_refused(
 def test_plan_of_a_file_with_more_names_than_any_library_is_refused(
     built: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("collectors.gpu_calls.plan._MOST_NAMES", 2)
+    monkeypatch.setattr("collectors.gpu_calls.probe_plan._MOST_NAMES", 2)
     with pytest.raises(ElfError, match="expected at most 2 names"):
         _plan(built, row(ProbeGroup.MEMORY, ("cuMemAlloc" + VARIANTS,)))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from collectors.gpu_calls.governor import GovernorSettings
-from collectors.gpu_calls.settings import ProbesSection
+from collectors.gpu_calls.probe_settings import ProbesSection
 from collectors.port import SourceUnavailable
 from collectors.records.activity import GpuCoverage, KernelActivity, Observation
 from collectors.records.gpu_calls import Direction, GovernorState, GpuCalls

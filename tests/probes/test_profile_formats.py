@@ -8,9 +8,9 @@ import json
 from collectors.binaries.proc_maps import Module
 from collectors.gpu_calls.counts import CallSample
 from collectors.gpu_calls.meanings import CallKind
-from collectors.profiling.calls import NamedCall, ProfiledProcess
 from collectors.profiling.chrome_trace import ChromeTraceWriter
 from collectors.profiling.pprof import REST, PprofWriter
+from collectors.profiling.profiled_calls import NamedCall, ProfiledProcess
 from collectors.records.process import ProcessKey
 from tests.profile_kit import ReadProfile, check_trace, parse
 

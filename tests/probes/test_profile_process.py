@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from collectors.bpf.kernel import kernel_version
-from collectors.profiling.calls import NamedCall
+from collectors.profiling.profiled_calls import NamedCall
 from collectors.profiling.session import ProfileSession
 from collectors.profiling.target import NothingToProfile
 from pointillist.cli.agent_profile import profile

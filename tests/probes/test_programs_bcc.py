@@ -15,8 +15,8 @@ from collectors.gpu_calls import programs_bcc
 from collectors.gpu_calls.bcc_code import SENTINEL, at_place
 from collectors.gpu_calls.counts import ProbeDrain
 from collectors.gpu_calls.limits import ProbeLimits
-from collectors.gpu_calls.plan import Attachment
-from collectors.gpu_calls.table import ProbeTable
+from collectors.gpu_calls.probe_plan import Attachment
+from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.port import SourceUnavailable
 from collectors.records.gpu_calls import FileGroup, ProbeGroup
 from collectors.records.process import ProcessKey

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from collectors.binaries.elf_file import ElfFile
-from collectors.gpu_calls.table import ProbeTable
+from collectors.gpu_calls.probe_table import ProbeTable
 from tests.probes_kit import STUBS, Probed, compile_stub, run
 
 RUNTIMES = ("cuda_runtime", "cu13")

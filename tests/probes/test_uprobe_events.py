@@ -15,7 +15,7 @@ import pytest
 from collectors.bpf import uprobe_events
 from collectors.bpf.bcc import tracing
 from collectors.gpu_calls import programs_bcc
-from collectors.gpu_calls.table import ProbeTable
+from collectors.gpu_calls.probe_table import ProbeTable
 from tests.probes.attaching import LAUNCHES
 from tests.probes_kit import Stubs
 

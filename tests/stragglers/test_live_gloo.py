@@ -16,8 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from diagnosis.stragglers.busy_seconds import SpentOn
+from diagnosis.stragglers.job_watch import JobWatch, Watched, find_ranks
 from diagnosis.stragglers.judge import JobJudgement
-from diagnosis.stragglers.watch import JobWatch, Watched, find_ranks
 from pointillist.cli.stragglers import app
 from tests.stragglers.gloo_kit import GlooJob, Launcher, gloo_job, torch_missing
 

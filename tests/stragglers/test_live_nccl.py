@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from diagnosis.stragglers.collectives import CallRole, role_of
-from diagnosis.stragglers.watch import JobWatch, Watched, find_ranks
+from diagnosis.stragglers.job_watch import JobWatch, Watched, find_ranks
 from tests.stragglers.nccl_kit import StubJob, stub_job
 
 pytestmark = [

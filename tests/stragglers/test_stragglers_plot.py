@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from matplotlib import pyplot as plt
 
+from diagnosis.stragglers.job_plot import SLOW, _columns, _name_ranks, _name_steps
 from diagnosis.stragglers.judge import judge
-from diagnosis.stragglers.plot import SLOW, _columns, _name_ranks, _name_steps
 from tests.stragglers.jobs import job, made
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.config import load_helper_config, load_leader_config
+from aggregator.party_config import load_helper_config, load_leader_config
 from transport.config_tree import ConfigError
 
 SAMPLES = Path(__file__).resolve().parents[2] / "deploy" / "config"

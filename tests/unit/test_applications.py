@@ -13,7 +13,7 @@ from simulator.applications import (
     numbered_applications,
     real_application_profiles,
 )
-from simulator.applications.table import _variant
+from simulator.applications.application_table import _variant
 from simulator.workloads import Workload, WorkloadError, check_classes, load_workloads
 from tests.window_kit import CATALOGUE
 

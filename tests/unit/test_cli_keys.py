@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from pointillist.cli.keys import DAY_S, app
+from pointillist.cli.keys_command import DAY_S, app
 from pointillist.cli.output import CommandError, ExitCode
 from privacy.signing import verify
 from transport.keyfiles import KeyFileRefused

@@ -7,7 +7,7 @@ import pytest
 from aggregator.close_rule import CloseRule
 from aggregator.helper_state import BatchKey
 from aggregator.log_watch import LogWatch
-from pointillist.demo.plan import RETENTION_S, WINDOW_S
+from pointillist.demo.demo_plan import RETENTION_S, WINDOW_S
 from tests.protocol_kit import T0, build_world
 
 

@@ -13,13 +13,14 @@ from rich.console import Console
 
 from pointillist.cli import demo as command
 from pointillist.cli.output import CommandError
-from pointillist.demo import farewell, summary
-from pointillist.demo.fleet import DemoFleet
-from pointillist.demo.plan import lateness_s
-from pointillist.demo.screen import DemoScreen
-from pointillist.demo.stage import DemoStage
+from pointillist.demo import demo_farewell as farewell
+from pointillist.demo import summary
+from pointillist.demo.demo_fleet import DemoFleet
+from pointillist.demo.demo_plan import lateness_s
+from pointillist.demo.demo_screen import DemoScreen
+from pointillist.demo.demo_stage import DemoStage
+from pointillist.demo.demo_tally import CellView, DemoTally, Struck
 from pointillist.demo.summary import Summary
-from pointillist.demo.tally import CellView, DemoTally, Struck
 
 MIX = [CellView("idle", 0.41, 0.0033, 0.41), CellView("gpu_time/gemm", 0.19, 0.0033, 0.193)]
 WHOLE = Summary(

@@ -9,10 +9,11 @@ import pytest
 from matplotlib import pyplot as plt
 from rich.console import Console
 
-from pointillist.demo import chart, farewell
-from pointillist.demo.screen import SHOWN, families, ranked
-from pointillist.demo.tally import PLUS_MINUS, Z95, CellView, DemoTally, ReleasedCell, Struck
-from pointillist.simulate import farewell as simulated
+from pointillist.demo import chart
+from pointillist.demo import demo_farewell as farewell
+from pointillist.demo.demo_screen import SHOWN, families, ranked
+from pointillist.demo.demo_tally import PLUS_MINUS, Z95, CellView, DemoTally, ReleasedCell, Struck
+from pointillist.simulate import simulation_farewell as simulated
 
 WINDOW = 100
 FALSE = CellView("thermal_interface", 0.025, 0.01, 0.0)

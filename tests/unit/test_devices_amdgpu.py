@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from collectors.devices.amdgpu import AmdgpuReader
-from collectors.devices.port import ALL, DevicesUnavailable, Field
+from collectors.devices.device_port import ALL, DevicesUnavailable, Field
 from collectors.records.gap import GapKind
 
 

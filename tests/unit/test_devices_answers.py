@@ -16,7 +16,7 @@ import pytest
 
 from collectors.devices.answers import AnswerRefused, receive
 from collectors.devices.bandwidth import Bandwidth
-from collectors.devices.port import (
+from collectors.devices.device_port import (
     DeviceReading,
     DevicesUnavailable,
     Field,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from collectors.devices.bounded import BoundedReader
-from collectors.devices.port import ALL, SLOW, Field
+from collectors.devices.device_port import ALL, SLOW, Field
 from collectors.records.gap import Gap, GapKind
 from tests.fake_nvml_kit import Clock, FakeDriver
 

@@ -11,8 +11,7 @@ import pytest
 
 from collectors.boot_clock import boottime_ns
 from collectors.devices.bounded import BoundedReader
-from collectors.devices.devices_source import DevicesSource
-from collectors.devices.port import (
+from collectors.devices.device_port import (
     QUICK,
     REGULAR,
     SLOW,
@@ -22,6 +21,7 @@ from collectors.devices.port import (
     Inventory,
     Measured,
 )
+from collectors.devices.devices_source import DevicesSource
 from collectors.port import SourceUnavailable
 from collectors.records.activity import GpuCoverage, Observation
 from collectors.records.gap import Gap, GapKind

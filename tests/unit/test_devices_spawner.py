@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from collectors.devices.bounded import BoundedReader
-from collectors.devices.port import ALL, DevicesUnavailable
+from collectors.devices.device_port import ALL, DevicesUnavailable
 from collectors.devices.spawner import Spawner, SpawnerClosed
 from collectors.records.gap import GapKind
 from tests.agent_live import surroundings

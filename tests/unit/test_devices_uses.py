@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from collectors.devices.device_port import DeviceReading, Field, Measured, Partition, ProcessUse
 from collectors.devices.otel import points
-from collectors.devices.port import DeviceReading, Field, Measured, Partition, ProcessUse
 from collectors.devices.uses import by_container, container_of, document, limits, uses
 from collectors.records.gap import Gap, GapKind
 

@@ -22,7 +22,7 @@ from aggregator.enrolment import (
 from aggregator.join_requests import fetch_requests
 from aggregator.leader_shell import LeaderShell
 from aggregator.task_files import check_and_countersign
-from pointillist.cli.leader import app
+from pointillist.cli.leader_command import app
 from pointillist.cli.output import CommandError, ExitCode
 from tests.process_kit import ProcessFleet, leader_config
 from tests.protocol_kit import T0, ListStore, build_world, signing_key

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from collectors.devices.health import HealthVerdict as Health
+from collectors.devices.node_health import HealthVerdict as Health
+from collectors.faults.fault_findings import Count, Miss, State
 from collectors.faults.host_health import check_host
-from collectors.faults.network import network
-from collectors.faults.port import Count, Miss, State
+from collectors.faults.network_faults import network
 from collectors.faults.scan import probes
 from collectors.faults.smart import AdminCommand, Smart, get_smart_page, parse_page, read_smart
 from collectors.faults.sysfs import Tree

@@ -18,7 +18,7 @@ from collectors.kernel_log.log_rules import load_rules
 from collectors.port import SourceUnavailable
 from collectors.records.activity import Observation
 from collectors.records.gap import Gap, GapKind
-from edge_agent.local.rows import EventRow, Flattener, PackedRow
+from edge_agent.local.local_rows import EventRow, Flattener, PackedRow
 from edge_agent.windows.window_accumulator import HostClock, WindowAccumulator
 from tests.faults_kit import BRIDGE, GPU, INTERRUPTS, NIC, FakeHost
 from tests.window_kit import CATALOGUE, START, cells, task_of

@@ -13,7 +13,7 @@ from privacy.calibrate import SIGMA_UNIT
 from privacy.noise_seeded import SeededSampler
 from privacy.planner import section_figures
 from simulator.fleet import FleetModel, HostInventory
-from simulator.fleet.faults import CAUSE_COUNTS, fault_rates, incident_rates, mttf_hours
+from simulator.fleet.fleet_faults import CAUSE_COUNTS, fault_rates, incident_rates, mttf_hours
 from simulator.fleet.hosts import make_inventory
 from simulator.fleet.load import COMMUNICATION, COMPUTE, LARGE
 from simulator.scenario import Faults, FleetLoad, Jobs, load

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pointillist.demo.plan import WINDOW_S, DemoPlan
+from pointillist.demo.demo_plan import WINDOW_S, DemoPlan
 from simulator.fleet_windows import FleetShape, FleetWindows
 from simulator.workloads import load_workloads
 from wire.catalogue import Catalogue

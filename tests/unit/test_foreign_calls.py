@@ -24,10 +24,10 @@ from collectors.bpf import (
     bpf_maps,
     bpf_statistics,
     libbpf,
-    links,
     perf_clock,
     system_calls,
 )
+from collectors.bpf import uprobe_links as links
 from collectors.bpf.system_calls import PerfEventAttributes
 from collectors.devices import cuda, spawner
 from collectors.faults import smart

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collectors.devices.port import Field
+from collectors.devices.device_port import Field
 from collectors.ebpf import ebpf_layout as layout
 from collectors.port import Absence
 from collectors.records.activity import Observation
 from diagnosis.frames.lacking import lacking
-from diagnosis.frames.links import LinkRate, parse_shapers
+from diagnosis.frames.link_rates import LinkRate, parse_shapers
 from diagnosis.frames.signals import FINE, SIGNALS, Scope, of_scope
 from tests.frames_kit import (
     MS,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aggregator.config import load_leader_config
+from aggregator.party_config import load_leader_config
 from edge_agent.config import parse_config
 from pointillist.broker.properties import Ports, server_properties
 from transport.config_tree import ConfigError

@@ -10,12 +10,7 @@ import pytest
 
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_errors import ClockSetBack
-from edge_agent.ledger.ledger_records import (
-    EpochOpening,
-    HostEntry,
-    KnownSeries,
-    SealedRecord,
-)
+from edge_agent.ledger.ledger_records import EpochOpening, HostEntry, KnownSeries, SealedRecord
 from edge_agent.ledger.ledger_salvage import set_aside
 from privacy.budget import Entry
 

@@ -18,18 +18,19 @@ from typer.testing import CliRunner
 from aggregator.cause_files import CAUSE_MEANINGS
 from aggregator.causes import CauseRow, CauseTable, Trend
 from edge_agent.service.doctor import CheckVerdict, Finding
-from pointillist.cli import agent_doctor, agent_health, agent_history, causes, query
+from pointillist.cli import agent_doctor, agent_health, agent_history, query
+from pointillist.cli import causes_command as causes
 from pointillist.cli.agent_history import _metric_lines, _overview
-from pointillist.cli.history_calls import kernel_lines
+from pointillist.cli.history_calls_text import kernel_lines
 from pointillist.cli.output import _lines
 from pointillist.cli.parts import shortened
-from pointillist.demo.farewell import _tell_cells
-from pointillist.demo.screen import mix_table
-from pointillist.demo.tally import CellView
+from pointillist.demo.demo_farewell import _tell_cells
+from pointillist.demo.demo_screen import mix_table
+from pointillist.demo.demo_tally import CellView
 from pointillist.plan_file import default_plan, equal_sections
 from pointillist.plan_report import catalogue_shapes, plan_report
 from pointillist.plan_text import plan_text
-from pointillist.simulate.farewell import _tell_adversaries, _tell_causes, _tell_mix
+from pointillist.simulate.simulation_farewell import _tell_adversaries, _tell_causes, _tell_mix
 from pointillist.table import Column, table_lines
 from wire.catalogue import Catalogue
 

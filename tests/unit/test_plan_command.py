@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pointillist.cli.output import CommandError, ExitCode
-from pointillist.cli.plan import app
+from pointillist.cli.plan_command import app
 from pointillist.plan_file import DEFAULT_PATH
 
 WORKED = [

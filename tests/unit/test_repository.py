@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from aggregator.config import load_helper_config, load_leader_config
+from aggregator.party_config import load_helper_config, load_leader_config
 from edge_agent.config import load_config
 from wire.rejection import Reason
 

@@ -31,7 +31,7 @@ from simulator.scenario import (
     names,
     parse,
 )
-from simulator.scenario.file import FOLDER
+from simulator.scenario.scenario_file import FOLDER
 from tests.window_kit import CATALOGUE
 
 PLANS = Path("pointillist/plans")

@@ -12,8 +12,8 @@ from diagnosis.detect.channels import CHANNELS
 from pointillist.teaching.account import Account, Spell
 from pointillist.teaching.tracks import Track
 
-from .attribution import ranked
-from .port import Prepared, said_from
+from .cause_attribution import ranked
+from .method_port import Prepared, said_from
 from .spells import spells_of
 
 FLOORS: Final = np.array([channel.floor for channel in CHANNELS], np.float64)

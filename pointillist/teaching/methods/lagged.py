@@ -17,9 +17,9 @@ from diagnosis.frames.signals import FINE
 from pointillist.teaching.account import Account, Spell
 from pointillist.teaching.tracks import Track
 
-from .attribution import cause_of, ranked
+from .cause_attribution import cause_of, ranked
 from .deviations import SIGMAS, deviations
-from .port import Prepared, said_from
+from .method_port import Prepared, said_from
 from .spells import spells_of
 
 BINS: Final = 100

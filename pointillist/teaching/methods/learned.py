@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from diagnosis.detect.causes import rank
+from diagnosis.detect.cause_ranking import rank
 from diagnosis.detect.features import FEATURE_NAMES
 from diagnosis.detect.findings import Cause
 from diagnosis.detect.model import Model
@@ -17,7 +17,7 @@ from diagnosis.detect.rules import judge
 from pointillist.teaching.account import Account, Said, Spell
 from pointillist.teaching.learning import learn
 
-from .port import Example, Prepared, Seen, Vector
+from .method_port import Example, Prepared, Seen, Vector
 
 
 class Learned:

@@ -8,7 +8,7 @@ from diagnosis.detect.model import Model
 from pointillist.teaching.account import Account
 from pointillist.teaching.prepare import account_with
 
-from .port import Prepared
+from .method_port import Prepared
 
 
 class HandRules:

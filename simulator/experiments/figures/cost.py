@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .frame import COLOURS, DrawnFigure, Row, Rows, new_figure
+from .figure_frame import COLOURS, DrawnFigure, Row, Rows, new_figure
 
 
 def draw(rows: Rows) -> DrawnFigure | None:

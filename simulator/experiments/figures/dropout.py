@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .frame import COLOURS, DrawnFigure, Rows, label_axis, new_figure
+from .figure_frame import COLOURS, DrawnFigure, Rows, label_axis, new_figure
 
 
 def draw(rows: Rows) -> DrawnFigure | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .frame import DAY_NOTE, DrawnFigure, Rows, decimal, mean_at, points, sweep_of, told
+from .figure_frame import DAY_NOTE, DrawnFigure, Rows, decimal, mean_at, points, sweep_of, told
 
 
 def draw(rows: Rows) -> DrawnFigure | None:

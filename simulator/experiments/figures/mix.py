@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aggregator.ratios import BELOW_NOISE_ERRORS
 
-from .frame import COLOURS, INK, Z95, DrawnFigure, Rows, new_figure, points
+from .figure_frame import COLOURS, INK, Z95, DrawnFigure, Rows, new_figure, points
 
 
 def draw(rows: Rows) -> DrawnFigure | None:

@@ -1,0 +1,170 @@
+"""What both aggregators say of themselves: a status document, two health checks, metrics.
+
+The loop replaces the document as a whole; whoever asks over HTTP reads the newest one. Nothing in
+it names a host.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from transport.http_port import HttpPort
+
+from .party_config import HttpAddress
+from .troubles import Trouble, Troubles
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+STUCK_S: Final = 60.0
+"""A loop that has not gone round for so long is stuck: its turns take less than a second, and what
+is away is waited for elsewhere or for a moment."""
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class HealthMetric:
+    """One metric of a document.
+
+    key     names its value in the document
+    label   of a mapping's keys; empty for a single number
+    of      makes the number, or the mapping from label to number, of the value
+    """
+
+    key: str
+    name: str
+    text: str
+    label: str = ""
+    counter: bool = False
+    of: Callable[[Any], Any] = lambda value: value
+
+
+def trouble_measure(*possible: Trouble) -> HealthMetric:
+    """The gauge of a party's troubles, of each of those that it can have."""
+    return HealthMetric(
+        "troubles",
+        "trouble",
+        "1 while the trouble stands",
+        "trouble",
+        of=lambda standing: {one.value: one.value in standing for one in possible},
+    )
+
+
+class Health:
+    """The newest document of a party, and when its loop last went round."""
+
+    def __init__(self, party: str, measures: Iterable[HealthMetric]) -> None:
+        """Say nothing yet.
+
+        party       `leader` or `helper`, part of every metric's name
+        """
+        self._party, self._measures = party, tuple(measures)
+        self._document: Document = {}
+        self._turned_s = time.monotonic()
+
+    @property
+    def document(self) -> Document:
+        """What was said last; empty before the first."""
+        return self._document
+
+    def say(self, document: Document) -> None:
+        """Replace the document."""
+        self._document = document
+
+    def turned(self) -> None:
+        """Note that the loop went round."""
+        self._turned_s = time.monotonic()
+
+    def stuck(self) -> str:
+        """Why the process is not healthy; empty while it is."""
+        standing_s = time.monotonic() - self._turned_s
+        if standing_s > STUCK_S:
+            return f"the loop has not gone round for {standing_s:.0f} s"
+        return ""
+
+    def not_ready(self) -> str:
+        """Why it cannot do its whole work now; empty while it can."""
+        if not self._document:
+            return "starting"
+        # Details name files and users: they are for the status and the log, which are private.
+        found = [f"{name} since {one['since']}" for name, one in self._document["troubles"].items()]
+        if not self._document["ready"] and not found:
+            found = ["catching up with the log"]
+        return "; ".join(found)
+
+    # Over HTTP
+
+    def serve(self, address: HttpAddress) -> HttpPort:
+        """Serve /healthz, /readyz and /metrics.
+
+        Raises      OSError when the port is taken
+        """
+        return HttpPort(address.port, self.application(), address.address)
+
+    def application(self) -> WSGIApplication:
+        """The three pages; any other is not found."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Families(self))
+        metrics: WSGIApplication = make_wsgi_app(registry)
+        checks: dict[str, Callable[[], str]] = {
+            "/healthz": self.stuck,
+            "/readyz": lambda: self.stuck() or self.not_ready(),
+        }
+
+        def answer(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+            path = environ.get("PATH_INFO", "")
+            if path == "/metrics":
+                return metrics(environ, start)
+            check = checks.get(path)
+            if check is None:
+                return _text(start, "404 Not Found", "expected /healthz, /readyz or /metrics")
+            why = check()
+            return _text(start, "503 Service Unavailable" if why else "200 OK", why or "ok")
+
+        return answer
+
+    def families(self) -> Iterator[Metric]:
+        """The metrics of the newest document."""
+        document = self._document
+        for measure in self._measures if document else ():
+            yield _family(f"pointillist_{self._party}_{measure.name}", measure, document)
+
+
+class _Families(Collector):
+    def __init__(self, health: Health) -> None:
+        self._health = health
+
+    def collect(self) -> Iterable[Metric]:
+        return self._health.families()
+
+
+def _family(name: str, measure: HealthMetric, document: Document) -> Metric:
+    make = CounterMetricFamily if measure.counter else GaugeMetricFamily
+    value = measure.of(document[measure.key])
+    if not measure.label:
+        return make(name, measure.text, value=float(value))
+    family = make(name, measure.text, labels=[measure.label])
+    for key, number in sorted(value.items()):
+        family.add_metric([str(key)], float(number))
+    return family
+
+
+def _text(start: StartResponse, status: str, body: str) -> list[bytes]:
+    start(status, [("Content-Type", "text/plain; charset=utf-8")])
+    return [f"{body}\n".encode()]
+
+
+def told(troubles: Troubles) -> dict[str, dict[str, object]]:
+    """The standing troubles as the document has them."""
+    return {
+        trouble.value: {"since": int(one.since_s), "detail": one.detail}
+        for trouble, one in troubles.standing.items()
+    }

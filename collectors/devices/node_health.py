@@ -1,0 +1,249 @@
+"""The node-health table: a verdict with a reason for each row; what was not read never passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from collectors.records.gap import Gap, GapKind
+
+from .bandwidth import Bandwidth
+from .device_port import DeviceReading, Field, Inventory
+from .machine_types import MachineType
+
+
+class HealthVerdict(StrEnum):
+    PASS = "pass"  # noqa: S105 (no password)
+    FAIL = "fail"
+    UNKNOWN = "unknown"
+    """It could not be read here: neither good nor bad."""
+
+
+@dataclass(frozen=True, slots=True)
+class HealthRow:
+    """One check of the table."""
+
+    check: str
+    verdict: HealthVerdict
+    reason: str
+
+
+Complaint = tuple[HealthVerdict, str]
+
+_LOST: Final = (GapKind.UNPLUGGED, GapKind.TIMED_OUT, GapKind.LEFT_ALONE, GapKind.DAMAGED)
+"""A GPU that is gone, hangs or is hurt fails what is asked of it; other gaps say nothing."""
+
+_GB: Final = 1_000_000_000
+_LANE_GB_PER_S: Final = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+"""What a lane of each PCIe generation carries one way, after its line code."""
+
+
+def check_node(
+    inventory: Inventory | Gap,
+    readings: Sequence[DeviceReading],
+    xids: Sequence[tuple[str, int]] | Gap,
+    machine: MachineType,
+    bandwidths: Sequence[Bandwidth | Gap] | None = None,
+) -> list[HealthRow]:
+    """Fill the table.
+
+    inventory   what the driver said, or why it said nothing
+    xids        (PCI address, code) from the kernel's log
+    bandwidths  of each reading's GPU; None: nobody measured
+    """
+    if isinstance(inventory, Gap):
+        return [HealthRow("driver", HealthVerdict.FAIL, inventory.reason)]
+    rows = [_count(inventory, readings, machine), _driver(inventory)]
+    for name, fields, judge in _CHECKS:
+        rows.append(_each(name, fields, judge, readings, machine))
+    rows.insert(3, _xid(xids, readings, machine))
+    rows += [_bandwidth(name, readings, bandwidths, machine) for name in _WAYS]
+    return rows
+
+
+def _count(
+    inventory: Inventory, readings: Sequence[DeviceReading], machine: MachineType
+) -> HealthRow:
+    answering = sum(reading.answered for reading in readings)
+    expected = inventory.devices if machine.gpu_count is None else machine.gpu_count
+    good = answering == inventory.devices == expected and expected > 0
+    verdict = HealthVerdict.PASS if good else HealthVerdict.FAIL
+    reason = f"{answering} of {inventory.devices} answer, {expected} expected"
+    return HealthRow("gpu_count", verdict, reason)
+
+
+def _driver(inventory: Inventory) -> HealthRow:
+    if isinstance(inventory.driver, Gap):
+        return HealthRow("driver", HealthVerdict.UNKNOWN, inventory.driver.reason)
+    return HealthRow("driver", HealthVerdict.PASS, inventory.driver)
+
+
+def _each(
+    name: str,
+    fields: Sequence[Field],
+    judge: Callable[[dict[Field, int], MachineType], str | None],
+    readings: Sequence[DeviceReading],
+    machine: MachineType,
+) -> HealthRow:
+    """Judge every GPU; the worst verdict is the row's, with each GPU that has it."""
+    complaints: list[tuple[HealthVerdict, str]] = []
+    for reading in readings:
+        gaps = [reading.fields[f] for f in fields if isinstance(reading.fields.get(f), Gap)]
+        gap = next((gap for gap in gaps if isinstance(gap, Gap)), None)
+        if gap is not None:
+            verdict = HealthVerdict.FAIL if gap.kind in _LOST else HealthVerdict.UNKNOWN
+            complaints.append((verdict, f"GPU {reading.index}: {gap.kind}, {gap.reason}"))
+            continue
+        wrong = judge(reading.values, machine)
+        if wrong is not None:
+            complaints.append((HealthVerdict.FAIL, f"GPU {reading.index}: {wrong}"))
+    return _row(name, complaints, f"{len(readings)} GPUs")
+
+
+def _row(name: str, complaints: Iterable[Complaint], good: str) -> HealthRow:
+    said = list(complaints)
+    for verdict in (HealthVerdict.FAIL, HealthVerdict.UNKNOWN):
+        reasons = [reason for one, reason in said if one is verdict]
+        if reasons:
+            return HealthRow(name, verdict, "; ".join(reasons))
+    return HealthRow(name, HealthVerdict.PASS, good)
+
+
+def _xid(
+    xids: Sequence[tuple[str, int]] | Gap, readings: Sequence[DeviceReading], machine: MachineType
+) -> HealthRow:
+    complaints: list[Complaint] = []
+    if isinstance(xids, Gap):
+        complaints.append((HealthVerdict.UNKNOWN, xids.reason))
+    else:
+        bad = sorted({(address, code) for address, code in xids if code in machine.xids})
+        complaints += [(HealthVerdict.FAIL, f"XID {code} of {address}") for address, code in bad]
+    for reading in readings:
+        last = reading.values.get(Field.XID_LAST, 0)
+        if last in machine.xids:
+            complaints.append((HealthVerdict.FAIL, f"GPU {reading.index}: XID {last}"))
+    return _row("xid", complaints, "none in the kernel's log")
+
+
+_WAYS: Final[dict[str, Callable[[Bandwidth], int]]] = {
+    "bandwidth_host_to_device": lambda one: one.to_device_bytes_per_s,
+    "bandwidth_device_to_host": lambda one: one.to_host_bytes_per_s,
+}
+
+
+def _bandwidth(
+    name: str,
+    readings: Sequence[DeviceReading],
+    bandwidths: Sequence[Bandwidth | Gap] | None,
+    machine: MachineType,
+) -> HealthRow:
+    """Hold each GPU's way against its type's limit, or against its own link at its widest."""
+    if bandwidths is None:
+        limit = f"; at least {machine.host_gb_per_s} GB/s is expected"
+        reason = "not measured: --active does" + (limit if machine.host_gb_per_s else "")
+        return HealthRow(name, HealthVerdict.UNKNOWN, reason)
+    complaints: list[Complaint] = []
+    measured: list[float] = []
+    for reading, one in zip(readings, bandwidths, strict=True):
+        if isinstance(one, Gap):
+            verdict = HealthVerdict.FAIL if one.kind in _LOST else HealthVerdict.UNKNOWN
+            complaints.append((verdict, f"GPU {reading.index}: {one.kind}, {one.reason}"))
+            continue
+        measured.append(_WAYS[name](one) / _GB)
+        least = _least_gb_per_s(reading.values, machine)
+        said = f"GPU {reading.index}: {measured[-1]:.1f} GB/s"
+        if least is None:
+            complaints.append((HealthVerdict.UNKNOWN, f"{said}, and no limit to hold it against"))
+        elif measured[-1] < least:
+            complaints.append((HealthVerdict.FAIL, f"{said}, at least {least:.1f} expected"))
+    if not readings:
+        complaints.append((HealthVerdict.UNKNOWN, "no GPU"))
+    slowest = f"{min(measured, default=0):.1f} to {max(measured, default=0):.1f} GB/s"
+    return _row(name, complaints, f"{len(readings)} GPUs, {slowest}")
+
+
+def _least_gb_per_s(values: dict[Field, int], machine: MachineType) -> float | None:
+    if machine.host_gb_per_s is not None:
+        return machine.host_gb_per_s
+    lane = _LANE_GB_PER_S.get(values.get(Field.PCIE_GENERATION_MAX, 0))
+    width = values.get(Field.PCIE_WIDTH_MAX)
+    if lane is None or width is None or machine.host_link_percent is None:
+        return None
+    return lane * width * machine.host_link_percent / 100
+
+
+def _nvlink(values: dict[Field, int], machine: MachineType) -> str | None:
+    up, down = values[Field.NVLINKS_UP], values[Field.NVLINKS_DOWN]
+    expected = up + down if machine.nvlinks is None else machine.nvlinks
+    return None if up == expected and not down else f"{up} links up, {expected} expected"
+
+
+def _over(name: str, value: int, most: int | None) -> str | None:
+    return f"{name} {value}, at most {most}" if most is not None and value > most else None
+
+
+def _ecc(values: dict[Field, int], machine: MachineType) -> str | None:
+    corrected = max(values[Field.ECC_VOLATILE_CORRECTED], values[Field.ECC_AGGREGATE_CORRECTED])
+    uncorrected = values[Field.ECC_VOLATILE_UNCORRECTED]
+    return _over("uncorrected", uncorrected, machine.ecc_uncorrected_at_most) or _over(
+        "corrected", corrected, machine.ecc_corrected_at_most
+    )
+
+
+def _rows(values: dict[Field, int], machine: MachineType) -> str | None:
+    if values[Field.ROWS_FAILED]:
+        return "a row remap failed"
+    if values[Field.ROWS_PENDING]:
+        return "a row remap is pending: reset the GPU"
+    return _over("rows", values[Field.ROWS_UNCORRECTED], machine.rows_uncorrected_at_most)
+
+
+_THROTTLE: Final = {
+    0x2: "application clocks", 0x4: "software power cap", 0x8: "hardware slowdown",
+    0x10: "sync boost", 0x20: "software thermal", 0x40: "hardware thermal",
+    0x80: "power brake", 0x100: "display clocks",
+}  # fmt: skip
+
+
+def _throttling(values: dict[Field, int], machine: MachineType) -> str | None:
+    bits = values[Field.THROTTLE] & ~(machine.throttle_allowed or 0)
+    if not bits:
+        return None
+    named = [name for bit, name in _THROTTLE.items() if bits & bit]
+    return ", ".join(named) or f"reason {bits:#x}"
+
+
+def _pcie(values: dict[Field, int], machine: MachineType) -> str | None:
+    width = values[Field.PCIE_WIDTH]
+    expected = machine.pcie_width or values[Field.PCIE_WIDTH_MAX]
+    return None if width >= expected else f"{width} lanes, {expected} expected"
+
+
+def _clocks(values: dict[Field, int], machine: MachineType) -> str | None:
+    clock, expected = values[Field.SM_CLOCK_MAX], machine.sm_clock_max_mhz or 1
+    return None if clock >= expected else f"at most {clock} MHz, {expected} expected"
+
+
+def _temperature(values: dict[Field, int], machine: MachineType) -> str | None:
+    most = machine.temperature_at_most_celsius
+    return _over("degrees Celsius:", values[Field.TEMPERATURE], most)
+
+
+_CHECKS: Final = (
+    ("nvlink", (Field.NVLINKS_UP, Field.NVLINKS_DOWN), _nvlink),
+    (
+        "ecc",
+        (
+            Field.ECC_VOLATILE_CORRECTED, Field.ECC_VOLATILE_UNCORRECTED,
+            Field.ECC_AGGREGATE_CORRECTED,
+        ),
+        _ecc,
+    ),
+    ("row_remap", (Field.ROWS_UNCORRECTED, Field.ROWS_PENDING, Field.ROWS_FAILED), _rows),
+    ("throttling", (Field.THROTTLE,), _throttling),
+    ("pcie_width", (Field.PCIE_WIDTH, Field.PCIE_WIDTH_MAX), _pcie),
+    ("clocks", (Field.SM_CLOCK_MAX,), _clocks),
+    ("temperature", (Field.TEMPERATURE,), _temperature),
+)  # fmt: skip

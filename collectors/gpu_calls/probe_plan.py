@@ -1,0 +1,183 @@
+"""What to attach to a file: each row of the probe table, on every symbol that is its own, once.
+
+- A row's symbols are regular expressions of whole names, its files say where they hold: every
+  variant that is there is found (`cuMemAlloc`, `cuMemAlloc_v2`, `cuMemAlloc_v2_ptds`).
+- Names at one offset (ncclAllReduce and pncclAllReduce) are one function: a group probes it once,
+  by the first of its rows.
+- A function that begins with endbr64 is probed behind it: nothing has changed by then, and the
+  instruction behind is often one that the kernel passes without a single step (0.6 us against 3 to
+  11 us).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final, NamedTuple
+
+from collectors.binaries.elf_bytes import ElfError
+from collectors.binaries.elf_file import ElfFile
+from collectors.binaries.elf_layout import Machine
+from collectors.binaries.entry_class import ENDBR64, EntryClass
+from collectors.records.gpu_calls import ProbeGroup
+
+from .probe_table import ProbeTable
+
+MOST_PLACES: Final = 4096
+"""Of one link; the kernel takes more, no library has a hundredth of it."""
+_MOST_NAMES: Final = 65_536
+"""That begin as a row's; the CUDA runtime has 1,000. Each is held against every row."""
+_LETTERS: Final = re.compile(r"[A-Za-z0-9_]+")
+_GROUPED: Final = re.compile(r"\([^()]*\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """Places in one file that are attached by one link; the tuples run side by side.
+
+    group       what they belong to
+    returns     probe the returns instead of the entries
+    offsets     bytes from the start of the file
+    rows        index of the row in the table: half of the attach cookie
+    semaphores  offset of a USDT counter in the file, 0: none
+    classes     how the kernel passes the probed instruction: what a hit costs
+    """
+
+    group: ProbeGroup
+    returns: bool
+    offsets: tuple[int, ...]
+    rows: tuple[int, ...]
+    semaphores: tuple[int, ...]
+    classes: tuple[EntryClass, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlan:
+    """What to attach to a file; `remark` says what cannot be seen there and why, or is empty."""
+
+    attachments: tuple[Attachment, ...]
+    remark: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.attachments)
+
+
+class _Link(NamedTuple):
+    group: ProbeGroup
+    returns: bool
+
+
+class _Place(NamedTuple):
+    row: int
+    semaphore: int
+
+
+_Chosen = dict[_Link, dict[int, _Place]]
+
+
+class PlanBook:
+    """A probe table made ready to plan many files."""
+
+    def __init__(self, table: ProbeTable) -> None:
+        self._rows = table.rows
+        self._symbols = [re.compile("|".join(f"(?:{s})" for s in r.symbols)) for r in self._rows]
+        self._beginnings = [tuple(map(_beginning, row.symbols)) for row in self._rows]
+
+    def plan(self, elf: ElfFile, file_name: str, past_endbr: bool = True) -> FilePlan:
+        """Plan one file.
+
+        file_name   without folders: what the rows' file patterns are held against
+        past_endbr  probe behind a first instruction endbr64
+        Raises      ElfError for a file with more names or places than any library has
+        """
+        rows = tuple(i for i, row in enumerate(self._rows) if row.in_file(file_name))
+        chosen: _Chosen = {}
+        for offset, row in self._functions(elf, rows):
+            at = _behind_endbr(elf, offset) if past_endbr else offset
+            _choose(chosen, _Link(self._rows[row].group, False), at, _Place(row, 0))
+            if self._rows[row].returns:
+                _choose(chosen, _Link(self._rows[row].return_group, True), at, _Place(row, 0))
+        for offset, row, semaphore in self._marks(elf, rows):
+            link = _Link(self._rows[row].group, False)
+            _choose(chosen, link, offset, _Place(row, semaphore))
+        parts = (
+            _attachment(elf, link, places) for link, places in sorted(chosen.items(), key=_order)
+        )
+        return FilePlan(tuple(parts), _remark(elf) if rows and not chosen else "")
+
+    def _functions(self, elf: ElfFile, rows: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+        """Yield (offset, row) of each function that is one of a row's."""
+        beginnings = {text for row in rows for text in self._beginnings[row]}
+        if not beginnings:
+            return
+        for number, function in enumerate(elf.functions(tuple(beginnings))):
+            if number >= _MOST_NAMES:
+                raise ElfError(f"expected at most {_MOST_NAMES} names that may be a row's")
+            for row in rows:
+                if self._rows[row].symbols and self._symbols[row].fullmatch(function.name):
+                    yield function.offset, row
+
+    def _marks(self, elf: ElfFile, rows: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
+        """Yield (offset, row, semaphore) of each USDT probe that is one of a row's."""
+        rows = tuple(row for row in rows if self._rows[row].usdt)
+        for mark in elf.usdt:
+            name = f"{mark.provider}:{mark.name}"
+            for row in rows:
+                if any(fnmatchcase(name, wanted) for wanted in self._rows[row].usdt):
+                    yield mark.offset, row, mark.semaphore_offset
+
+
+def plan_file(elf: ElfFile, table: ProbeTable, file_name: str, past_endbr: bool = True) -> FilePlan:
+    """Plan one file; a `PlanBook` is quicker for many."""
+    return PlanBook(table).plan(elf, file_name, past_endbr)
+
+
+def _choose(chosen: _Chosen, link: _Link, offset: int, place: _Place) -> None:
+    places = chosen.setdefault(link, {})
+    places[offset] = min(place, places.get(offset, place))
+    if len(places) > MOST_PLACES:
+        raise ElfError(f"expected at most {MOST_PLACES} places of one group")
+
+
+def _order(item: tuple[_Link, dict[int, _Place]]) -> tuple[int, bool]:
+    return list(ProbeGroup).index(item[0].group), item[0].returns
+
+
+def _attachment(elf: ElfFile, link: _Link, places: dict[int, _Place]) -> Attachment:
+    offsets = tuple(sorted(places))
+    return Attachment(
+        link.group,
+        link.returns,
+        offsets,
+        tuple(places[at].row for at in offsets),
+        tuple(places[at].semaphore for at in offsets),
+        tuple(elf.entry_class(at) for at in offsets),
+    )
+
+
+def _remark(elf: ElfFile) -> str:
+    if not elf.has_device_code or elf.has_symbol_table:
+        return ""
+    if elf.asks_for(("__cudaRegister", "__hipRegister")):
+        return ""  # its runtime is a library of its own, seen there
+    return (
+        "contains a GPU runtime without symbols (static and stripped): "
+        "only calls of the driver's library are seen"
+    )
+
+
+def _beginning(expression: str) -> bytes:
+    """Give the letters with which every match of an expression begins."""
+    if "|" in _GROUPED.sub("", expression):
+        return b""
+    letters = _LETTERS.match(expression)
+    text = letters.group() if letters is not None else ""
+    optional = expression[len(text) : len(text) + 1] in {"?", "*", "{"}
+    return (text[:-1] if optional else text).encode()
+
+
+def _behind_endbr(elf: ElfFile, offset: int) -> int:
+    endbr = elf.machine is Machine.X86_64 and elf.code(offset).startswith(ENDBR64)
+    return offset + len(ENDBR64) if endbr else offset

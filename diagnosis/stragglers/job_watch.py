@@ -1,0 +1,176 @@
+"""Watches the ranks of one job on this host, each in a cgroup of its own, by real sources."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final, Self
+
+from collectors.boot_clock import boottime_ns
+from collectors.bpf.cgroup_names import CgroupNames, hierarchy_of
+from collectors.ebpf.ebpf_source import EbpfSource
+from collectors.port import SourceRegistry
+from collectors.records.activity import Record, StepMarks
+from collectors.steps.steps_source import StepsSource
+from diagnosis.frames.frame import Frame
+from diagnosis.frames.framer import Framer
+from diagnosis.frames.live_frames import LiveFrames
+from transport.closing import Closing
+
+from .busy_seconds import BusySeconds, SpentOn
+from .collectives import CallRole, collective_probes, role_of
+from .judge import JobJudgement, judge
+from .marked_calls import MarkedCalls
+from .peers import PeerRules
+
+MOST_RANKS: Final = 256
+
+
+class NoRanks(Exception):
+    """No cgroup of processes matches: says what was looked for, and where."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankGroup:
+    """A rank's cgroup, as the agent names it, and its processes."""
+
+    cgroup: str
+    pids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What is known of a job so far.
+
+    by_calls   from the collectives' entries and returns; None where no such mark came
+    by_busy    from how busy the ranks' cgroups were; None before the first second
+    reasons    what a slow rank's time goes to, by rank, where its cgroup tells
+    """
+
+    by_calls: JobJudgement | None
+    by_busy: JobJudgement | None
+    reasons: dict[int, SpentOn]
+
+    @property
+    def best(self) -> JobJudgement | None:
+        """The more exact of both."""
+        return self.by_calls or self.by_busy
+
+
+def find_ranks(pattern: str, root: str | None = None) -> tuple[RankGroup, ...]:
+    """Find the cgroups of a job, in the order of the numbers in their names.
+
+    pattern   of cgroup paths, `/train/rank*`
+    Raises    NoRanks, SourceUnavailable
+    """
+    root = root or hierarchy_of("cpu").path
+    found = []
+    names = CgroupNames(root)
+    names.scan()
+    for cgroup in names.every():
+        pids = _pids(Path(f"{root}{cgroup}/cgroup.procs")) if fnmatchcase(cgroup, pattern) else ()
+        if pids:
+            found.append(RankGroup(cgroup, pids))
+    if not 2 <= len(found) <= MOST_RANKS:
+        raise NoRanks(
+            f"expected 2 to {MOST_RANKS} cgroups with processes that match {pattern!r} under "
+            f"{root}, got {len(found)}"
+        )
+    return tuple(sorted(found, key=lambda one: _natural(one.cgroup)))
+
+
+def _pids(file: Path) -> tuple[int, ...]:
+    """Read who is in a cgroup; nobody where it was removed meanwhile, or holds threads alone."""
+    try:
+        return tuple(int(pid) for pid in file.read_text().split())
+    except OSError:
+        return ()
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """Order by numbers in names: rank10 comes after rank9."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]
+
+
+class JobWatch(Closing):
+    """Sources of this process, kept apart by rank; a context, at whose end they stop.
+
+    ranks    each in a cgroup of its own, in order
+    stages   pipeline stage of each; None: one for all
+    """
+
+    def __init__(self, ranks: Sequence[RankGroup], stages: Sequence[int] | None = None) -> None:
+        cgroups = [one.cgroup for one in ranks]
+        self._calls = MarkedCalls(cgroups, stages)
+        self._busy = BusySeconds(cgroups, stages)
+        self.probes = collective_probes(pid for one in ranks for pid in one.pids)
+        registry = SourceRegistry()
+        registry.register("ebpf", EbpfSource)
+        if self.probes:
+            registry.register("steps", lambda: StepsSource(self.probes))
+        framer = _CallFramer(self._calls, watch=[_literal(one) for one in cgroups])
+        self.live = LiveFrames(registry, framer)
+
+    @property
+    def by_hosts(self) -> bool:
+        """Whether collectives return at once: then waits are for hosts, never for a slow GPU."""
+        return any(role_of(one.title) is CallRole.ENQUEUES for one in self.probes)
+
+    def __enter__(self) -> Self:
+        self.live.__enter__()
+        return self
+
+    def close(self) -> None:
+        """Stop the sources."""
+        self.live.close()
+
+    def watch(self, seconds: float, on_frame: Callable[[Frame], None] | None = None) -> None:
+        """Drain once a second for so long."""
+        end_s = time.monotonic() + seconds
+        for frame in self.live.frames(until=lambda: time.monotonic() > end_s):
+            self._busy.add(frame)
+            if on_frame is not None:
+                on_frame(frame)
+
+    def found(self, since_ns: int = 0, rules: PeerRules | None = None) -> Watched:
+        """Say what is known of the time since then."""
+        marked, busy = self._calls.job(since_ns), self._busy.job(since_ns)
+        by_calls = judge(marked, rules) if marked else None
+        by_busy = judge(busy, rules) if busy else None
+        slow = {one.rank for judged in (by_calls, by_busy) if judged for one in judged.slow}
+        reasons = {rank: self._busy.reason(rank, since_ns) for rank in slow}
+        told = {rank: reason for rank, reason in reasons.items() if reason is not None}
+        return Watched(by_calls, by_busy, told)
+
+    @staticmethod
+    def now_ns() -> int:
+        """Read the clock of `since_ns`."""
+        return boottime_ns()
+
+
+class _CallFramer(Framer):
+    """Makes frames, and hands marks of collectives on."""
+
+    def __init__(self, calls: MarkedCalls, watch: Sequence[str]) -> None:
+        super().__init__(watch=watch)
+        self._marked = calls
+
+    def take(self, records: Iterable[Record]) -> None:
+        """Take what a source yielded."""
+        kept = []
+        for record in records:
+            if isinstance(record, StepMarks):
+                self._marked.add(record)
+                if role_of(record.probe) is not CallRole.MEETS:
+                    continue  # a part of a meeting, and no step
+            kept.append(record)
+        super().take(kept)
+
+
+def _literal(cgroup: str) -> str:
+    """Quote what a pattern would read otherwise."""
+    return re.sub(r"([*?\[])", r"[\1]", cgroup)

@@ -1,0 +1,250 @@
+"""`pointillist causes`: the fleet's root-cause table, from released numbers."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from pointillist.table import Column, table_lines, terminal_columns
+
+from .output import CommandError, ExitCode, JsonFlag, emit, say, usage_error
+from .query import default_folder
+
+if TYPE_CHECKING:
+    from aggregator.causes import CauseRow, CauseTable
+
+SECTIONS: Final = ("incidents", "hardware_faults")
+
+_HELP = """Show hosts by root cause, as their agents diagnosed them, from what was released.
+
+For the newest window released (a week of incidents, eight weeks of hardware faults) each cause with
+its hosts, 95 % interval, share of the hosts, part of all causes, and trend against the window
+before. What is under two standard errors is named, and not given a number. Below each table is
+said what its numbers and intervals are about, and whether they are corrected for what the agents'
+detector misses and mistakes. Hosts tell of two causes a week at most, so numbers are low.
+"""
+
+_EPILOG = """Examples:
+
+pointillist causes
+
+pointillist causes --section hardware_faults
+
+pointillist causes --week 2026-11-12 --json
+
+pointillist causes --rates rates.json --agents-model "causes 3 0123abcd"   corrected anew
+
+docs/root-causes.md says how to read it."""
+
+app = typer.Typer(
+    help="The fleet's root-cause table.", rich_markup_mode="rich", subcommand_metavar=""
+)
+
+
+@app.callback(invoke_without_command=True, help=_HELP, epilog=_EPILOG)
+def causes(
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of released Parquet; else the newest demo run here, or this user's.",
+            envvar="POINTILLIST_RELEASES",
+            show_default=False,
+        ),
+    ] = None,
+    week: Annotated[
+        datetime | None,
+        typer.Option(
+            formats=["%Y-%m-%d"],
+            metavar="DATE",
+            help="The window that holds this day (UTC); else the newest.",
+            show_default=False,
+        ),
+    ] = None,
+    section: Annotated[
+        str, typer.Option(help="incidents, hardware_faults or all.", metavar="NAME")
+    ] = "all",
+    rates: Annotated[
+        Path | None,
+        typer.Option(
+            help="Correct anew by the rates in this file; needs --agents-model.",
+            show_default=False,
+        ),
+    ] = None,
+    agents_model: Annotated[
+        str | None,
+        typer.Option(help="Model that the agents diagnose with.", show_default=False),
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    if section not in (*SECTIONS, "all"):
+        raise usage_error(f"--section: expected {', '.join(SECTIONS)} or all, got {section!r}")
+    if (rates is None) != (agents_model is None):
+        raise usage_error("--rates and --agents-model go together")
+    wanted = SECTIONS if section == "all" else (section,)
+    tables = _tables(folder or default_folder(), rates, agents_model)
+    chosen = [table for name in wanted for table in _newest(tables, name, week)]
+    if not chosen:
+        raise CommandError(
+            ExitCode.FAILED,
+            "no released window counts causes" + (f" on {week:%Y-%m-%d}" if week else ""),
+            "weeks are released a day after they end; `pointillist query` shows what there is",
+        )
+    emit(chosen, json, _draw)
+
+
+def _tables(folder: Path, rates: Path | None, agents_model: str | None) -> list[CauseTable]:
+    """Give every table, newest first: as the Leader stored them, or made anew by other rates."""
+    from aggregator.cause_files import tables_of, tables_read
+    from aggregator.incident_detector import Detector, DetectorFileError
+    from aggregator.releases import read_causes, read_releases
+
+    try:
+        if rates is not None:
+            released = read_releases(folder).to_dict("records")
+            return tables_of(released, Detector.load(rates), agents_model)
+        return tables_read(read_causes(folder).to_dict("records"))
+    except (FileNotFoundError, DetectorFileError) as error:
+        raise CommandError(
+            ExitCode.USAGE, str(error), "run `pointillist demo` first, or name it with --folder"
+        ) from error
+
+
+def _newest(tables: list[CauseTable], section: str, week: datetime | None) -> list[CauseTable]:
+    """Give the newest table of each series and cohort, or that of a day."""
+    own = [table for table in tables if table.section == section]
+    if week is not None:
+        day_s = week.replace(tzinfo=UTC).timestamp()
+        own = [
+            one for one in own if one.window_start_s <= day_s < one.window_start_s + one.window_s
+        ]
+    first: dict[tuple[str, int], CauseTable] = {}
+    for table in own:
+        first.setdefault((table.series, table.cohort), table)
+    return list(first.values())
+
+
+def _draw(tables: list[CauseTable]) -> None:
+    width = terminal_columns()
+    for table in tables:
+        typer.echo("\n".join(drawn(table, width)))
+        for line in remarks(table):
+            say(line)
+        typer.echo()
+
+
+def drawn(table: CauseTable, width: int) -> list[str]:
+    """Lay out the rows that are numbers."""
+    begin = datetime.fromtimestamp(table.window_start_s, UTC)
+    title = (
+        f"{table.section.replace('_', ' ').capitalize()} of {table.n:,} hosts, "
+        f"from {begin:%Y-%m-%d %H:%M} UTC for {_length(table.window_s)}"
+    )
+    columns = list(_COLUMNS if has_trends(table) else _COLUMNS[:-1])
+    rows = [_texts(row)[: len(columns)] for row in table.shown]
+    return [title, *table_lines(columns, rows, width)]
+
+
+_COLUMNS: Final = (
+    Column("component", folds=True, leaves=0),
+    Column("cause", folds=True),
+    Column("hosts", right=True),
+    Column("95 %", right=True),
+    Column("of hosts", right=True, leaves=2),
+    Column("of all", right=True, leaves=1),
+    Column("trend"),
+)
+
+
+def _texts(row: CauseRow) -> list[str]:
+    part = "–" if row.part is None else f"{row.part:.0%}".replace("%", " %")
+    return [
+        row.component,
+        row.cause + ("" if row.as_reported is None else " *"),
+        f"{row.hosts:,.0f} ± {1.96 * row.standard_error:,.0f}",
+        f"{row.low:,.0f} to {row.high:,.0f}",
+        f"{100 * row.share:.2f} %",
+        part,
+        _TRENDS.get(row.trend.value, ""),
+    ]
+
+
+_TRENDS: Final = {"rising": "rising", "falling": "falling", "no change beyond noise": "–"}
+
+
+def has_trends(table: CauseTable) -> bool:
+    """Whether the window before was released, so that there is something to compare with."""
+    return any(row.trend.value != "no window before" for row in table.rows)
+
+
+def remarks(table: CauseTable) -> list[str]:
+    """What a reader must know beside the numbers."""
+    lines = [table.correction + _HINTS.get(table.correction, "")]
+    lines += [table.scope] if table.scope else []
+    lines.append(_low(table.lost))
+    noise = [row.cause for row in table.rows if row.below_noise]
+    if noise:
+        lines.append(f"below noise: {', '.join(noise)}")
+    lines.append(
+        f"had no cause struck any host, {table.by_chance:.1f} of the {len(table.rows)} would still "
+        "have got a number by chance"
+    )
+    if not has_trends(table):
+        lines.append("no trend: the window before was not released")
+    elif any(row.trend.value == "no change beyond noise" for row in table.shown):
+        lines.append("trend –: no change beyond noise")
+    if table.corrected:
+        lines += _of_correction(table)
+    return lines
+
+
+_HINTS: Final = {
+    "not corrected: nobody said which model the agents run": (
+        ": agents_model in the Leader's [store], or --rates FILE --agents-model NAME"
+    ),
+    "not corrected: no measured rates of the agents' detector": (
+        ": `make bench-diagnosis` measures them, --rates FILE names them"
+    ),
+}
+
+
+def _low(lost: float) -> str:
+    """Say how low numbers are that come from at most two causes a host."""
+    much = f"by {100 * lost:.0f} %" if lost >= _WORTH_SAYING else "by less than 1 %"
+    return (
+        "a host with more than two causes reports two of them, drawn at random: numbers are low, "
+        f"{much} if causes strike independently, by more where they come together; no interval "
+        "holds that"
+    )
+
+
+_WORTH_SAYING: Final = 0.01
+
+
+def _of_correction(table: CauseTable) -> list[str]:
+    lines = []
+    doubtful = [row for row in table.shown if row.false_high > 2 * row.standard_error]
+    if doubtful:
+        lines.append(
+            f"{len(doubtful)} of the lower ends are as low as they are because too few "
+            "fault-free hours were measured to rule false alarms out; trends are not touched "
+            "by that"
+        )
+    reasons: dict[str, list[str]] = {}
+    for row in table.rows:
+        if row.as_reported is not None:
+            reasons.setdefault(row.as_reported, []).append(row.cause)
+    if reasons:
+        lines.append("* as reported, not corrected:")
+        lines += [f"  {', '.join(names)}: {why}" for why, names in reasons.items()]
+    return lines
+
+
+def _length(seconds: int) -> str:
+    for unit, size in (("week", 604_800), ("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        if seconds % size == 0:
+            count = seconds // size
+            return f"{count} {unit}{'' if count == 1 else 's'}"
+    return f"{seconds} s"

@@ -1,0 +1,215 @@
+"""`pointillist task`: from a plan file to a task under both signatures."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .helper_command import load_identity, public_key
+from .output import ExitCode, JsonFlag, emit, need_file, refused, reported, usage_error
+
+if TYPE_CHECKING:
+    from aggregator.tasks import TaskPlan
+    from privacy.plan import Plan, PlannedTask
+
+_BUILT = "`pointillist task build` makes one"
+WEEK_S = 7 * 86_400
+
+_EXAMPLES = """Examples:
+
+pointillist task build --series minute --leader 00aa... --helper 11bb... --out m.task
+
+pointillist task show m.task
+
+pointillist task sign m.task --key keys/leader/identity.key
+
+pointillist helper countersign m.task --key keys/helper/identity.key --leader 00aa...
+
+pointillist task verify m.task --leader 00aa... --helper 11bb..."""
+
+app = typer.Typer(
+    help="What the fleet is asked: build, show, sign, verify.",
+    epilog=_EXAMPLES,
+    rich_markup_mode="rich",
+    no_args_is_help=True,
+)
+
+TaskFile = Annotated[Path, typer.Argument(help="A .task file.")]
+
+
+@app.command(
+    epilog="Example: pointillist task build --series minute --leader 00aa... --helper 11bb... "
+    "--out m.task   (the shipped default plan)"
+)
+def build(
+    series: Annotated[str, typer.Option("--series", help="Which task of the plan.")],
+    leader: Annotated[str, typer.Option("--leader", help="The Leader's identity key, hex.")],
+    out: Annotated[Path, typer.Option("--out", help="The draft to write.")],
+    helper: Annotated[
+        str, typer.Option("--helper", help="The Helper's identity key, hex; none in scheme local.")
+    ] = "",
+    plan: Annotated[
+        Path | None, typer.Option("--plan", help="A plan file; the shipped plan without it.")
+    ] = None,
+    version: Annotated[int, typer.Option(help="Rises with every change.", min=1)] = 1,
+    start: Annotated[
+        int | None,
+        typer.Option(help="First second of the series, unix time; the next week without it."),
+    ] = None,
+    weeks: Annotated[int, typer.Option(help="How long an open-ended series runs.", min=1)] = 52,
+    largest_operator: Annotated[
+        int, typer.Option(help="Hosts of the largest operator; t must cover them.", min=0)
+    ] = 0,
+    json: JsonFlag = False,
+) -> None:
+    """Resolve a planned task to bounds, steps and noise; every bound is checked."""
+    from aggregator.task_files import summary
+    from aggregator.tasks import build_task
+    from pointillist.plan_file import PlanFileError, default_plan, load_plan
+    from privacy.errors import ParameterError
+    from wire import labels
+    from wire.catalogue import Catalogue
+    from wire.signed import Signed
+
+    if plan is not None:
+        need_file(plan, "a plan file", "docs/plan-file.md shows one")
+    with reported(ExitCode.USAGE, PlanFileError), reported(ExitCode.REFUSED, ParameterError):
+        planned = default_plan() if plan is None else load_plan(plan)
+        chosen = _chosen(planned, series)
+        first = (int(time.time()) // WEEK_S + 1) * WEEK_S if start is None else start
+        wanted = task_plan(
+            planned,
+            chosen,
+            parties=(public_key(leader), public_key(helper) if helper else b""),
+            version=version,
+            start=first,
+            weeks=weeks,
+            largest_operator=largest_operator,
+        )
+        task = build_task(Catalogue.load(), wanted)
+    draft = Signed(labels.TASK, task.encode_body()).encode()
+    out.write_bytes(draft)
+    emit({"file": str(out)} | summary(draft), json)
+
+
+def _chosen(plan: Plan, series: str) -> PlannedTask:
+    for task in plan.tasks:
+        if task.series == series:
+            return task
+    there = ", ".join(task.series for task in plan.tasks)
+    raise usage_error(f"the plan has no task {series!r}; there are {there}")
+
+
+def task_plan(
+    plan: Plan,
+    task: PlannedTask,
+    *,
+    parties: tuple[bytes, bytes],
+    version: int,
+    start: int,
+    weeks: int,
+    largest_operator: int = 0,
+) -> TaskPlan:
+    """What a plan file says about one task, as the builder takes it; windows start at `start`."""
+    from aggregator.tasks import TaskPlan
+    from wire.bounds import Scheme
+
+    first = -(-start // task.window_s) * task.window_s
+    windows = task.windows or max(1, weeks * WEEK_S // task.window_s)
+    last = first + (windows - 1) * task.window_s
+    return TaskPlan(
+        series=task.series,
+        version=version,
+        scheme=Scheme(plan.scheme),
+        window_s=task.window_s,
+        first_window=first,
+        last_window=last,
+        lateness_s=task.lateness_s,
+        retention_s=task.retention_s,
+        weights={one.name: one.weight_millionths for one in task.sections},
+        rates={one.name: one.rate_millionths for one in task.sections},
+        gpus_per_host=plan.gpus_per_host,
+        epsilon_millionths=plan.epsilon_millionths,
+        delta_1e12=plan.delta_1e12,
+        n_max=plan.hosts,
+        n_min=plan.n_min,
+        t=plan.t,
+        largest_operator=largest_operator,
+        min_operators=plan.min_operators,
+        leader_pk=parties[0],
+        helper_pk=parties[1],
+        expiry=last + task.window_s + task.retention_s,
+    )
+
+
+@app.command(epilog="Example: pointillist task show m.task --json | jq .sections")
+def show(file: TaskFile, json: JsonFlag = False) -> None:
+    """Show what a task asks for, and who has signed it."""
+    emit(_summary(file), json)
+
+
+@app.command(epilog="Example: pointillist task sign m.task --key keys/leader/identity.key")
+def sign(
+    file: TaskFile,
+    key: Annotated[Path, typer.Option("--key", help="The Leader's identity.key.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where to; the same file without it.")
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Put the Leader's signature under a draft; the Helper countersigns with its own command."""
+    from aggregator.task_files import check_task_noise, leader_sign, summary
+    from privacy.errors import ParameterError
+    from wire import labels
+    from wire.rejection import ReportRejected
+    from wire.signed import Signed
+    from wire.task import Task
+
+    signing = load_identity(key)
+    need_file(file, "a task or a roster", _BUILT)
+    with reported(ExitCode.REFUSED, ReportRejected, ParameterError):
+        content = file.read_bytes()
+        if content[:16] == labels.TASK:
+            task = Task.decode_body(Signed.decode(content, labels.TASK).body)
+            check_task_noise(task)
+            if task.leader_pk != signing.public_bytes:
+                raise refused("the draft names another Leader's key")
+        signed = leader_sign(content, signing)
+    (out or file).write_bytes(signed)
+    emit({"file": str(out or file)} | summary(signed), json)
+
+
+@app.command(epilog="Example: pointillist task verify m.task --leader 00aa... --helper 11bb...")
+def verify(
+    file: TaskFile,
+    leader: Annotated[str, typer.Option("--leader", help="The Leader's identity key, hex.")],
+    helper: Annotated[str, typer.Option("--helper", help="The Helper's identity key, hex.")] = "",
+    json: JsonFlag = False,
+) -> None:
+    """Check both signatures and recompute the noise; exit code 3 when it is not enough."""
+    from aggregator.directory import Directory, PinnedParties
+    from aggregator.task_files import check_task_noise
+    from privacy.errors import ParameterError
+    from wire.rejection import ReportRejected
+
+    parties = PinnedParties(public_key(leader), public_key(helper) if helper else b"")
+    need_file(file, "a task", _BUILT)
+    with reported(ExitCode.REFUSED, ReportRejected, ParameterError):
+        known = Directory(parties).add_task(file.read_bytes(), time.time())
+        check_task_noise(known.task)
+    emit(_summary(file) | {"verified": True}, json)
+
+
+def _summary(file: Path) -> dict[str, Any]:
+    from aggregator.task_files import summary
+    from wire.rejection import ReportRejected
+
+    need_file(file, "a task", _BUILT)
+    with reported(ExitCode.USAGE, ReportRejected):
+        found = summary(file.read_bytes())
+    if found["kind"] != "task":
+        raise usage_error(f"{file}: expected a task, got a {found['kind']}")
+    return found

@@ -1,0 +1,176 @@
+"""What a simulation prints for a person at its end: figures, files, and what to try next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pointillist.demo.demo_screen import ranked, readable, share
+from pointillist.demo.demo_tally import Z95, CellView
+from simulator.outcome.coverage import TOTAL
+from simulator.scenario import load, names
+from simulator.scenario.scenario_file import FOLDER
+from wire.catalogue import Catalogue
+from wire.task import SectionKind
+
+from .play import RELEASES, Result
+
+ROWS = 10
+
+
+def tell(console: Console, result: Result, folder: Path) -> None:
+    """Print the summary."""
+    summary = result.summary
+    console.print()
+    console.rule(f"[bold]{summary['scenario']}: what the fleet would have learned")
+    _tell_mix(console, summary, result.mean)
+    for section, rows in summary["causes"].items():
+        _tell_causes(console, section, rows)
+    _tell_adversaries(console, summary["adversaries"])
+    for line in checks(summary):
+        console.print(f"- {line}", highlight=False)
+    console.print("\n[bold]Files[/bold]")
+    for name, path in result.files.items():
+        console.print(f"{name:12} {path}", highlight=False, soft_wrap=True)
+    console.print("\n[bold]Try next[/bold]")
+    for command in next_commands(summary, folder):
+        console.print(command, highlight=False, soft_wrap=True, markup=False)
+
+
+def _tell_mix(console: Console, summary: dict[str, Any], mean: list[CellView]) -> None:
+    if not mean:
+        console.print("\n[bold red]Nothing was released.[/bold red]", end=" ")
+        console.print(f"Windows: {summary['kept_back']}\n", highlight=False)
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    title = f"{summary['section'].replace('_', ' ')}, mean of {summary['windows_released']:,}"
+    table.add_column(f"{title} windows", style="bold", min_width=34)
+    for heading in ("released", "±", "truth"):
+        table.add_column(heading, justify="right")
+    for view in ranked(mean)[:ROWS]:
+        shown = "below noise" if view.below_noise else f"{share(view.released)} %"
+        truth = "" if view.truth is None else f"{share(view.truth)} %"
+        reach = f"{share(Z95 * view.standard_error)}"
+        table.add_row(Text(readable(view.cell), "not bold"), shown, reach, Text(truth, "green"))
+    console.print(table)
+    console.print("± is half of the 95 % interval, in points.\n", style="dim")
+
+
+def _tell_causes(console: Console, section: str, rows: list[dict[str, Any]]) -> None:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(f"{section.replace('_', ' ')}, hosts", style="bold", min_width=34)
+    table.add_column("released", justify="right")
+    table.add_column("truth", justify="right")
+    for row in rows[:ROWS]:
+        truth = Text(f"{row['true_hosts']:,}", "green")
+        table.add_row(Text(readable(row["cause"]), "not bold"), row["shown"], truth)
+    console.print(table)
+    console.print()
+
+
+def _tell_adversaries(console: Console, found: dict[str, Any]) -> None:
+    if not found:
+        return
+    title = f"adversaries, in a cohort of {found['cohort']}"
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(title, style="bold", min_width=34)
+    table.add_column("what came of it")
+    for lie in found["lies"]:
+        moved = f"moved {lie['moved_of_bound']:.2f} of its bound; refused: {lie['refused']}"
+        table.add_row(Text(f"{lie['liars']} lying: {readable(lie['lie'])}", "not bold"), moved)
+    for trick in found["tricks"]:
+        told = f"{trick['answer']}; {trick['sums']} sum of the window"
+        table.add_row(Text(f"Leader: {readable(trick['trick'])}", "not bold"), told)
+    for fault in found["faults"]:
+        sums = "true sums" if fault["true_sums"] else "FALSE SUMS"
+        told = f"{fault['released_percent']:.0f} % of the reports released, {sums}"
+        table.add_row(Text(f"{readable(fault['fault'])}, {fault['size']:g}", "not bold"), told)
+    console.print(table)
+    console.print()
+
+
+def checks(summary: dict[str, Any]) -> list[str]:
+    """Say what a reader should know before trusting a figure."""
+    lines = [
+        (
+            f"{summary['windows_released']:,} of {summary['windows']:,} windows released, "
+            f"{summary['reports_released']:,} reports in them; epsilon {summary['epsilon']:g} at "
+            f"delta {summary['delta']:g} a host and week"
+        )
+    ]
+    if summary.get("intervals"):
+        held = 100 * summary["intervals_held"] / summary["intervals"]
+        lines.append(
+            f"{held:.1f} % of {summary['intervals']:,} intervals of mixes, histograms and means "
+            "hold the truth; 95 % are meant to"
+        )
+        lines += _of_indicators(summary["by_section"])
+    if summary.get("standard_error_points") is not None:
+        lines.append(
+            f"standard error {summary['standard_error_points']:.2f} points a window, "
+            f"{summary['standard_error_points_mean']:.2f} of the mean"
+        )
+    if summary["refused"]:
+        lines.append(f"reports refused or withheld: {summary['refused']}")
+    if summary["kept_back"]:
+        lines.append(f"windows of which nothing was released: {summary['kept_back']}")
+    recorded = summary["recorded_share_of_busy_gpus"]
+    if recorded is not None:
+        lines.append(
+            f"{100 * recorded:.0f} % of the busy GPUs run an application as it was recorded; the "
+            "rest are variants by rule (docs/simulator-model.md)"
+        )
+    return lines
+
+
+def _of_indicators(by_section: dict[str, Any]) -> list[str]:
+    """Say how often intervals of indicators hold the truth, which is that hosts tell m at most."""
+    catalogue = Catalogue.load()
+    rates = [
+        f"{100 * one['held'] / one['intervals']:.0f} % of {readable(name)}"
+        for name, one in by_section.items()
+        if name != TOTAL and catalogue.section(name).kind is SectionKind.INDICATORS
+    ]
+    if not rates:
+        return []
+    told = f"of indicators fewer do: {', '.join(rates)}. Theirs are intervals of the hosts that "
+    return [told + "reported it; a host with more to tell than it may leaves some out"]
+
+
+def next_commands(summary: dict[str, Any], folder: Path) -> list[str]:
+    """Give commands that work on what the run has left, and one that goes further."""
+    other = next(name for name in names() if name != summary["scenario"])
+    sql = (
+        f"import pandas; t = pandas.read_parquet('{folder / 'cells.parquet'}'); "
+        "print(t[t.section == 'kernel_mix'].groupby('cell')[['truth', 'released']].sum())"
+    )
+    causes = [f"pointillist causes --folder {folder / RELEASES}"] if summary["causes"] else []
+    return [
+        f'.venv/bin/python -c "{sql}"',
+        *causes,
+        f"pointillist simulate {other} --hours 0.2",
+        "pointillist experiment docs/experiments/report.toml",
+    ]
+
+
+def list_scenarios() -> list[dict[str, Any]]:
+    """Give each shipped scenario with its one line."""
+    found = []
+    for name in names():
+        scenario = load(name)
+        found.append(
+            {
+                "name": name,
+                "hosts": scenario.hosts,
+                "gpus": scenario.gpus,
+                "hours": scenario.duration_s / 3600,
+                "plan": scenario.plan,
+                "about": scenario.about,
+                "file": str(FOLDER / f"{name}.toml"),
+            }
+        )
+    return found

@@ -1,0 +1,122 @@
+"""The live screen of a simulation: the released mix with error bars beside the truth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from pointillist.demo.demo_screen import mix_table
+from pointillist.demo.demo_tally import CellView
+from simulator.experiments.scores import MeanCell
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What one refresh shows.
+
+    due, settled        windows (or rows of them) of the whole run and so far
+    reporting, hosts    hosts whose reports count in the newest window, and all
+    simulated_s         how much of the fleet's time is settled; wall_s: by the clock on the wall
+    refused, kept_back  reason -> reports refused, windows of which nothing was released
+    """
+
+    name: str
+    fidelity: str
+    due: int
+    settled: int
+    time_s: int
+    reporting: int
+    hosts: int
+    gpus: int
+    busy_share: float
+    simulated_s: float
+    wall_s: float
+    coverage: float | None
+    refused: dict[str, int] = field(default_factory=dict)
+    kept_back: dict[str, int] = field(default_factory=dict)
+    latest: list[CellView] = field(default_factory=list)
+    mean: list[CellView] = field(default_factory=list)
+    section: str = "kernel_mix"
+
+
+def as_views(cells: list[MeanCell]) -> list[CellView]:
+    """Give cells as the demo's table and chart take them."""
+    return [CellView(one.cell, one.share, one.standard_error, one.truth) for one in cells]
+
+
+def render(moment: Moment, width: int) -> RenderableType:
+    """The whole screen, on a terminal of `width` columns."""
+    parts: list[RenderableType] = [_headline(moment), _progress(moment)]
+    if moment.mean:
+        parts.append(mix_table(moment.latest, moment.mean, width))
+    else:
+        parts.append(Text("\nnothing released yet\n", "dim"))
+    return Panel(
+        Group(*parts, _footer(moment)),
+        title=f"[bold]Pointillist simulate[/bold] · {moment.name} · {moment.fidelity}",
+        subtitle=f"[dim]{moment.section.replace('_', ' ')} · every host is simulated[/dim]",
+        border_style="magenta",
+    )
+
+
+def _headline(moment: Moment) -> Text:
+    text = Text()
+    text.append(f"{moment.reporting:,}", "bold")
+    text.append(f" of {moment.hosts:,} hosts in the sum · {moment.gpus:,} GPUs, ")
+    text.append(f"{100 * moment.busy_share:.0f} % busy · ")
+    text.append(f"{datetime.fromtimestamp(moment.time_s, UTC):%a %d %b %H:%M} UTC", "bold yellow")
+    return text
+
+
+def _progress(moment: Moment) -> Table:
+    row = Table.grid(padding=(0, 1))
+    row.add_row(
+        ProgressBar(total=max(moment.due, 1), completed=moment.settled, width=40),
+        f"{moment.settled:,} of {moment.due:,} · {speed(moment)} · {left(moment)}",
+    )
+    return row
+
+
+def speed(moment: Moment) -> str:
+    """Say how much faster than real time the fleet is played."""
+    if moment.wall_s <= 0:
+        return "from the checkpoint"
+    return f"{moment.simulated_s / moment.wall_s:,.0f} x real time"
+
+
+def left(moment: Moment) -> str:
+    """Say how long the rest takes at the pace so far."""
+    if not moment.settled or moment.wall_s <= 0:
+        return "…"
+    seconds = moment.wall_s / moment.settled * (moment.due - moment.settled)
+    return f"{seconds:.0f} s left" if seconds < 120 else f"{seconds / 60:.0f} min left"
+
+
+def _footer(moment: Moment) -> Text:
+    text = Text()
+    if moment.coverage is not None:
+        text.append(f"{100 * moment.coverage:.1f} % of the 95 % intervals hold the truth\n")
+    text.append(f"refused reports: {counted(moment.refused)}", "dim")
+    if moment.kept_back:
+        text.append(f"\nwindows not released: {counted(moment.kept_back)}", "bold red")
+    return text
+
+
+def counted(counts: dict[str, int]) -> str:
+    """`reason 12, other 3`."""
+    return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())) or "none"
+
+
+def line(moment: Moment) -> str:
+    """One line for a screen that is no terminal."""
+    told = (
+        f"{moment.settled} of {moment.due}: {moment.reporting:,} of {moment.hosts:,} hosts, "
+        f"{speed(moment)}"
+    )
+    return told + (f", not released: {counted(moment.kept_back)}" if moment.kept_back else "")

@@ -1,0 +1,206 @@
+"""Tables of an evaluation beside its figures, as JSON takes them: no NaN, names as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import isnan
+from typing import Any
+
+import numpy as np
+
+from diagnosis.detect.findings import Cause
+
+from .breakdowns import breakdowns
+from .comparison import MethodScores, held_out_for
+from .evaluation import MethodEvaluation
+from .figures import (
+    HOURS_A_DAY,
+    ClassRow,
+    accuracy_of,
+    alarm_rate,
+    all_pairs,
+    class_rows,
+    confusion,
+    delays,
+    detected_share,
+    host_part,
+    macro_f1,
+    macro_f1_of,
+    open_set,
+    seconds_of,
+    single,
+)
+from .outcomes import Judged
+from .recorded_runs import RunKind
+from .splits import Why
+
+Row = dict[str, Any]
+
+
+def tables_of(found: MethodEvaluation) -> dict[str, Any]:
+    """Give the tables beside the figures, as JSON takes them."""
+    judged = host_part(found.shipped)
+    gated = all_pairs(judged)
+    anywhere = all_pairs(judged, quiet=True)
+    return {
+        "shipped": found.name,
+        "split": {
+            "seed": found.divided.seed,
+            "train": list(found.divided.train),
+            "held_out": {k: sorted(why) for k, why in sorted(found.divided.held_out.items())},
+        },
+        "seeds": {one.name: one.seed for one in found.facts},
+        "runs": dict(_runs_by_kind(found)),
+        "methods": [_method_row(one) for one in found.compared],
+        "classes": [_class_row(row) for row in class_rows(gated)],
+        "classes_rhythm_only": [
+            _class_row(row) for row in class_rows(all_pairs(host_part(found.rhythm)))
+        ],
+        "confusion": {
+            "causes": [str(cause) for cause in Cause],
+            "columns": [*(str(cause) for cause in Cause), "nothing"],
+            "diagnoses": confusion(anywhere),
+            "incidents": _incident_confusion(judged),
+        },
+        "held_out_by": [_rule_row(found, why) for why in Why],
+        "overlaps": _overlaps(judged),
+        "alarms_by_negative": _by_negative(found),
+        "ablation": {
+            "kind": found.ablated_kind,
+            "groups": [
+                {"group": one.group, "without": _told(one.without), "alone": _told(one.alone)}
+                for one in found.ablated
+            ],
+        },
+        "open_set": _scores(judged),
+        "calm": _calm(found.shipped),
+        "by": breakdowns(found.facts, judged),
+        "misses": _misses(found, judged),
+    }
+
+
+def _runs_by_kind(found: MethodEvaluation) -> Iterable[tuple[str, int]]:
+    for kind in RunKind:
+        yield str(kind), sum(one.kind is kind for one in found.facts)
+
+
+def _method_row(one: MethodScores) -> Row:
+    if one.skipped:
+        return {"method": one.name, "skipped": one.skipped}
+    judged = host_part(one.judged)
+    outcomes, alarms = single(judged), alarm_rate(judged)
+    score = macro_f1_of(judged)
+    area, _, _ = open_set(judged)
+    return {
+        "method": one.name,
+        "macro_f1": _told(score.value),
+        "macro_f1_interval": [_told(score.low), _told(score.high)],
+        "macro_f1_ungated": _told(macro_f1(all_pairs(judged, gated=False))),
+        "macro_f1_by_second": _told(macro_f1([p for run in judged for p in seconds_of(run)])),
+        "accuracy": _told(accuracy_of(judged).value),
+        "detected": _told(detected_share(outcomes)),
+        "detect_p50_s": _told(delays(outcomes, 50)),
+        "detect_p95_s": _told(delays(outcomes, 95)),
+        "cause_p95_s": _told(delays(outcomes, 95, cause=True)),
+        "open_set_auroc": _told(area.value),
+        "false_alarms": alarms.alarms,
+        "false_alarms_per_host_day": _told(alarms.per(HOURS_A_DAY)),
+    }
+
+
+def _class_row(row: ClassRow) -> Row:
+    return {
+        "cause": str(row.cause),
+        "faults": row.trials,
+        "precision": _told(row.precision),
+        "precision_interval": [_told(one) for one in row.precision_interval],
+        "recall": _told(row.recall),
+        "recall_interval": [_told(one) for one in row.recall_interval],
+        "f1": _told(row.f1),
+    }
+
+
+def _rule_row(found: MethodEvaluation, why: Why) -> Row:
+    judged = host_part(held_out_for(found.shipped, found.divided, why))
+    outcomes = single(judged)
+    return {
+        "held_out_by": str(why),
+        "runs": len(judged),
+        "faults_with_impact": len(outcomes),
+        "right": sum(one.right for one in outcomes),
+        "accuracy": _told(accuracy_of(judged).value) if outcomes else None,
+    }
+
+
+def _incident_confusion(judged: Sequence[Judged]) -> list[list[int]]:
+    faults = [(one.episode.causes[0], one.incident) for one in single(judged)]
+    alarms = [(None, one.incident) for run in judged for one in run.alarms if one.incident]
+    return confusion([*faults, *alarms])
+
+
+def _overlaps(judged: Sequence[Judged]) -> Row:
+    pairs = [
+        one
+        for run in judged
+        for one in run.outcomes
+        if len(one.episode.causes) > 1 and one.episode.impact
+    ]
+    both = sum({one.answer, one.second} == set(one.episode.causes) for one in pairs)
+    return {
+        "pairs": len(pairs),
+        "first_is_one_of_them": sum(one.right for one in pairs),
+        "first_two_are_both": both,
+    }
+
+
+def _by_negative(found: MethodEvaluation) -> list[Row]:
+    kind = {one.name: one.negative or str(one.kind) for one in found.facts}
+    names = sorted({kind[run.run] for run in found.shipped_all if run.calm})
+    rows = []
+    for name in names:
+        runs = [run for run in found.shipped_all if run.calm and kind[run.run] == name]
+        rows.append({
+            "what": name,
+            "worker_hours": _told(sum(run.worker_hours for run in runs)),
+            "alarms": sum(len(run.alarms) for run in runs),
+            "incidents": sum(one.incident is not None for run in runs for one in run.alarms),
+            "stolen": sum(one.stolen for run in runs for one in run.alarms),
+        })  # fmt: skip
+    return rows
+
+
+def _scores(judged: Sequence[Judged]) -> list[Row]:
+    return [
+        {"unknown": one.episode.causes[0] is Cause.UNKNOWN, "unlike": _told(one.unlike)}
+        for one in single(judged)
+        if not isnan(one.unlike)
+    ]
+
+
+def _calm(judged: Sequence[Judged]) -> Row:
+    """Held-out runs without a fault, and how many of them passed in silence."""
+    calm = [run for run in judged if run.calm]
+    return {"runs": len(calm), "silent": sum(not run.alarms for run in calm)}
+
+
+def _misses(found: MethodEvaluation, judged: Sequence[Judged]) -> list[Row]:
+    facts = {one.name: one for one in found.facts}
+    return [
+        {
+            "run": one.episode.run,
+            "subject": one.episode.subject,
+            "workload": facts[one.episode.run].workload,
+            "injector": facts[one.episode.run].injectors[0],
+            "intensity": facts[one.episode.run].intensity,
+            "cause": str(one.episode.causes[0]),
+            "answer": str(one.answer) if one.answer else "nothing",
+            "rise": _told(one.episode.rise if one.episode.rise is not None else np.nan),
+        }
+        for one in single(judged)
+        if not one.right
+    ]
+
+
+def _told(value: float) -> float | None:
+    """JSON knows no NaN."""
+    return None if np.isnan(value) else round(float(value), 4)

@@ -1,0 +1,166 @@
+"""The distribution alone: true rows clipped and rounded, plus noise of the summed distribution.
+
+A row of equal windows is one sum. Its rows are drawn once and stand for each of its windows, so the
+truth is exactly that many times theirs. Rounding is drawn once too; what it adds is scaled by the
+root of their number, which gives every variance and covariance of as many independent roundings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_agent.windows.encode import encode_rows
+from privacy.quantise import clip_rows
+from simulator.fleet.hosts import HostInventory
+from simulator.fleet.state import FleetState
+from simulator.streams import philox
+from wire.task import CHECK_WORDS, SectionKind, Task
+
+from .blocks import BlockRows, Drawn, Span, spans
+from .crew import Crew
+from .engine_port import EngineSettings, Noise, RowSource, WindowOutcome
+from .randomness import BlockRandomness, summed_noise
+from .settle import settled, summed
+from .stage_seconds import Laps
+
+
+@dataclass(slots=True)
+class Rounded:
+    """What one process's hosts came to in one window, without noise.
+
+    steps       int64[d], sum over the hosts that report in time
+    exact       float64[d], what the steps' mean is: clipped rows over q; only where `windows` > 1
+    """
+
+    truth: NDArray[np.int64]
+    steps: NDArray[np.int64]
+    exact: NDArray[np.float64]
+    stage_s: dict[str, float] = field(default_factory=dict)
+
+
+class NoiseHosts:
+    """The hosts of one process, encoded and summed."""
+
+    def __init__(self, spans_: tuple[Span, ...], settings: EngineSettings) -> None:
+        self._lap = Laps()
+        self._random = BlockRandomness(settings, self._lap)
+        self._blocks = BlockRows(spans_, settings)
+
+    def learn(self, series: str, rows: RowSource) -> None:
+        """Take the source of a series' rows."""
+        self._blocks.learn(series, rows)
+
+    def window(self, task: Task, state: FleetState, windows: int) -> Rounded:
+        """Clip, round and sum, block by block."""
+        total = Rounded(
+            np.zeros(task.d - CHECK_WORDS, dtype=np.int64),
+            np.zeros(task.d, dtype=np.int64),
+            np.zeros(task.d),
+        )
+        with self._lap:
+            for drawn in self._blocks.draw(task, state, total.truth):
+                self._lap("rows")
+                self._add(task, state.start_s, drawn, total, mean=windows > 1)
+                self._lap("encode")
+        total.stage_s = self._lap.take()
+        return total
+
+    def _add(self, task: Task, start_s: int, drawn: Drawn, total: Rounded, *, mean: bool) -> None:
+        self._random.begin(task.series, start_s, drawn.span.block)
+        present = drawn.present
+        # Late hosts draw their rounding with the others: the streams stay those of `exact`.
+        rows = drawn.rows if present.all() else drawn.rows[present]
+        steps = encode_rows(task, rows, self._random.rounding)
+        keep = ~drawn.late[present]
+        whole = bool(keep.all())
+        total.steps += (steps if whole else steps[keep]).sum(axis=0)
+        if mean:
+            total.exact += _mean_steps(task, rows if whole else rows[keep])
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+def _mean_steps(task: Task, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return float64[d]: the sum over hosts of the mean of their steps.
+
+    Of a host with more than m indicators set, each is chosen with probability m over their number.
+    """
+    mean = np.empty(task.d)
+    mean[:CHECK_WORDS] = len(rows)
+    for spec, place in zip(task.sections, task.slices().values(), strict=True):
+        raw = rows[:, place.start - CHECK_WORDS : place.stop - CHECK_WORDS]
+        if spec.kind is SectionKind.INDICATORS:
+            chosen = raw > 0
+            share = np.minimum(1.0, spec.m / np.maximum(chosen.sum(axis=1), 1))
+            mean[place] = spec.cap_steps * (share @ chosen)
+        else:
+            clipped = clip_rows(raw, spec.coordinate_cap, spec.l1_bound)
+            mean[place] = clipped.sum(axis=0) / spec.q
+    return mean
+
+
+class NoiseEngine:
+    """`Fidelity` of the distribution alone."""
+
+    name = "noise"
+
+    def __init__(self, inventory: HostInventory, settings: EngineSettings) -> None:
+        parts = spans(inventory.hosts, settings.block_hosts, settings.processes)
+        self._settings = settings
+        self._crew = Crew([partial(NoiseHosts, part, settings) for part in parts], len(parts))
+        self._known: set[str] = set()
+
+    def window(
+        self, task: Task, window_start: int, state: FleetState, rows: RowSource
+    ) -> WindowOutcome:
+        """See `Fidelity.window`."""
+        return self.windows(task, window_start, state, rows, 1)
+
+    def windows(
+        self, task: Task, start: int, state: FleetState, rows: RowSource, windows: int
+    ) -> WindowOutcome:
+        """Play so many windows in a row as one sum; `state` is that of each of them."""
+        if task.series not in self._known:
+            self._crew.call("learn", task.series, rows)
+            self._known.add(task.series)
+        found: list[Rounded] = self._crew.call("window", task, state, windows)
+        steps = summed([one.steps for one in found])
+        exact = summed([one.exact for one in found])
+        truth = summed([one.truth for one in found])
+        n = int(np.count_nonzero(state.reporting))
+        noise = summed_noise(
+            self._settings, task.series, start, task.sigma_vector_1024(), n * windows
+        )
+        if windows > 1:
+            steps = self._row_of(task, start, windows, steps, exact)
+        stages = [one.stage_s for one in found]
+        return settled(task, start, state, steps + noise, truth * windows, stages, windows)
+
+    def _row_of(
+        self,
+        task: Task,
+        start: int,
+        windows: int,
+        steps: NDArray[np.int64],
+        exact: NDArray[np.float64],
+    ) -> NDArray[np.int64]:
+        """Give the steps of so many windows from those of one, and from their mean."""
+        seeded = self._settings.noise in {Noise.SEEDED, Noise.NONE}
+        place = (task.series, start)
+        rng = philox(self._settings.seed, "row", *place) if seeded else np.random.default_rng()
+        many = windows * exact + np.sqrt(windows) * (steps - exact)
+        # Down or up to a whole step by chance, so that the mean stays; check words are whole.
+        return np.asarray(np.floor(many + rng.random(many.size)), dtype=np.int64)
+
+    def peak_bytes(self) -> list[int]:
+        """Most memory of each process."""
+        return self._crew.peak_bytes()
+
+    def close(self) -> None:
+        """End the processes."""
+        self._crew.close()

@@ -1,0 +1,114 @@
+"""Settled windows in one SQLite file, so that a run that was cut off goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from aggregator.released import Capacity
+from wire.task import Task
+
+from .engine_port import WindowOutcome
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS run (one INTEGER PRIMARY KEY CHECK (one = 1), fingerprint TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS outcomes (series TEXT, start INTEGER, windows INTEGER NOT NULL,
+    n INTEGER NOT NULL, reporting INTEGER NOT NULL, reason TEXT NOT NULL, refused TEXT NOT NULL,
+    stages TEXT NOT NULL, capacity TEXT, wall_s REAL NOT NULL, released BLOB, truth BLOB NOT NULL,
+    PRIMARY KEY (series, start)) WITHOUT ROWID
+"""
+
+
+class AnotherRun(ValueError):
+    """A checkpoint file is of another scenario, plan, seed or fidelity."""
+
+
+class OutcomeStore:
+    """Outcomes by series and start; each is durable when `keep` returns."""
+
+    def __init__(self, path: Path, fingerprint: str) -> None:
+        """Open or create the file.
+
+        fingerprint     of everything that the outcomes depend on
+        Raises          AnotherRun
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._db = sqlite3.connect(path)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        with self._db:
+            for statement in _SCHEMA.split(";"):
+                self._db.execute(statement)
+            self._db.execute("INSERT OR IGNORE INTO run VALUES (1, ?)", (fingerprint,))
+        kept = self._db.execute("SELECT fingerprint FROM run").fetchone()[0]
+        if kept != fingerprint:
+            self._db.close()
+            raise AnotherRun(
+                f"{path}: expected the checkpoint of this run ({fingerprint[:12]}), got that of "
+                f"another ({kept[:12]}): choose another folder, or delete it"
+            )
+
+    def keep(self, outcome: WindowOutcome, wall_s: float) -> None:
+        """Store one outcome; the same window again replaces it."""
+        capacity = None if outcome.capacity is None else _capacity_text(outcome.capacity)
+        released = None if outcome.released is None else outcome.released.astype("<i8").tobytes()
+        row = (
+            *(outcome.task.series, outcome.start, outcome.windows, outcome.n, outcome.reporting),
+            *(outcome.reason, _text(outcome.refused), _text(outcome.stage_s), capacity, wall_s),
+            *(released, outcome.truth.astype("<i8").tobytes()),
+        )
+        with self._db:
+            self._db.execute(
+                "INSERT OR REPLACE INTO outcomes VALUES (?,?,?,?,?,?,?,?,?,?,?,?)", row
+            )
+
+    def find(self, task: Task, start: int) -> tuple[WindowOutcome, float] | None:
+        """Give a settled window, with the wall seconds that it took; None where there is none."""
+        row = self._db.execute(
+            "SELECT windows, n, reporting, reason, refused, stages, capacity, wall_s, released, "
+            "truth FROM outcomes WHERE series = ? AND start = ?",
+            (task.series, start),
+        ).fetchone()
+        if row is None:
+            return None
+        windows, n, reporting, reason, refused, stages, capacity, wall_s, released, truth = row
+        outcome = WindowOutcome(
+            task,
+            start,
+            None if released is None else np.frombuffer(released, "<i8").astype(np.int64),
+            n,
+            json.loads(refused),
+            reason,
+            json.loads(stages),
+            np.frombuffer(truth, "<i8").astype(np.int64),
+            reporting,
+            windows,
+            None if capacity is None else _capacity_of(capacity),
+        )
+        return outcome, wall_s
+
+    def __len__(self) -> int:
+        count: int = self._db.execute("SELECT count(*) FROM outcomes").fetchone()[0]
+        return count
+
+    def close(self) -> None:
+        """Let the file go."""
+        self._db.close()
+
+
+def _text(numbers: Mapping[str, Any]) -> str:
+    return json.dumps(dict(numbers), sort_keys=True)
+
+
+def _capacity_text(capacity: Capacity) -> str:
+    tables = (capacity.gpus_by_model, capacity.squares_by_model)
+    return json.dumps([*(sorted(one.items()) for one in tables), capacity.squares])
+
+
+def _capacity_of(text: str) -> Capacity:
+    gpus, squares_by_model, squares = json.loads(text)
+    return Capacity(dict(map(tuple, gpus)), dict(map(tuple, squares_by_model)), squares)

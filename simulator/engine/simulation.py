@@ -1,0 +1,196 @@
+"""A scenario from its first window to its last: fleet, rows, engine, checkpoints."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from privacy.plan import Plan
+from simulator.fleet import FleetModel, FleetRows, FleetState
+from simulator.scenario import Scenario
+from wire.catalogue import Catalogue
+from wire.task import Task
+
+from .engine_port import EngineSettings, RowSource, WindowOutcome
+from .exact import ExactEngine
+from .exact_parties import ExactParties
+from .journals import Plays
+from .masked import MaskedEngine
+from .noise_engine import NoiseEngine
+from .outcome_store import OutcomeStore
+from .simulated_tasks import fleet_tasks, windows_within
+from .tampering import HONEST, Tampering
+
+DAY_S: Final = 86_400
+ROW_S: Final = 3600
+"""Beyond a day, windows shorter than this are played as one row an hour."""
+
+CHECKPOINT: Final = "outcomes.sqlite"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Due:
+    """Windows of one series that are settled together.
+
+    end_s       of the last of them, Unix seconds; windows come in the order of their ends
+    window_s    of each: at one end the shorter come first
+    """
+
+    end_s: int
+    window_s: int
+    series: str
+    start_s: int
+    windows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One settled window, or row of windows.
+
+    state       what the hosts did in it; in a row, in the first of its windows
+    wall_s      seconds that it took, by the clock on the wall
+    kept        it was settled before this run was cut off, and comes from the checkpoint
+    """
+
+    due: Due
+    state: FleetState
+    outcome: WindowOutcome
+    wall_s: float
+    kept: bool
+
+
+def fidelity_of(scenario: Scenario) -> str:
+    """Say which engine plays a scenario: what it asks for, or by its length."""
+    if scenario.fidelity != "auto":
+        return scenario.fidelity
+    return "masked" if scenario.duration_s <= DAY_S else "noise"
+
+
+def schedule(tasks: list[Task], span: tuple[int, int], row_s: int) -> Iterator[Due]:
+    """Give every whole window within [first, end), in the order of their ends.
+
+    row_s   windows that divide it are taken in rows that end at its multiples; 0: each alone
+    """
+    return iter(heapq.merge(*(_of_task(task, span, row_s) for task in tasks)))
+
+
+def _of_task(task: Task, span: tuple[int, int], row_s: int) -> Iterator[Due]:
+    starts = windows_within(task.window_s, span)
+    length_s = row_s if row_s > task.window_s and row_s % task.window_s == 0 else task.window_s
+    at = starts.start
+    while at in starts:
+        end_s = min((at // length_s + 1) * length_s, starts[-1] + task.window_s)
+        yield Due(end_s, task.window_s, task.series, at, (end_s - at) // task.window_s)
+        at = end_s
+
+
+@dataclass(slots=True)
+class Simulation:
+    """One scenario under one plan; iterate over `steps`.
+
+    settings    its seed is the scenario's, whatever it says
+    folder      where settled windows are kept; None: nowhere
+    plays       agents' journals that some hosts live through
+    """
+
+    scenario: Scenario
+    plan: Plan
+    catalogue: Catalogue
+    settings: EngineSettings
+    folder: Path | None = None
+    tampering: Tampering = HONEST
+    plays: Plays | None = None
+    fidelity: str = field(init=False)
+    model: FleetModel = field(init=False)
+    tasks: list[Task] = field(init=False)
+    _parties: ExactParties = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.settings = replace(self.settings, seed=self.scenario.seed)
+        self.fidelity = fidelity_of(self.scenario)
+        self.model = FleetModel(self.scenario, self.catalogue)
+        self._parties = ExactParties()
+        self.tasks = fleet_tasks(
+            self.plan, self.catalogue, self.model.inventory, self.span, self._parties.public_keys
+        )
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Unix seconds, [first, end)."""
+        return self.scenario.start_s, self.scenario.end_s
+
+    @property
+    def due(self) -> list[Due]:
+        """Everything that will be settled, in order."""
+        rows = self.fidelity == "noise" and self.scenario.duration_s > DAY_S
+        return list(schedule(self.tasks, self.span, ROW_S if rows else 0))
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of everything that decides what the windows hold."""
+        settings = self.settings
+        parts = (
+            *(self.scenario, self.plan, self.catalogue.hash.hex(), self.fidelity),
+            *(settings.noise.value, settings.block_hosts),
+            *(() if self.plays is None else (self.plays.fingerprint,)),
+        )
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+    def steps(self) -> Iterator[Step]:
+        """Settle window after window; what a checkpoint holds is not played again.
+
+        Raises      AnotherRun, CrewFailed, JournalError
+        """
+        store = None
+        if self.folder is not None:
+            store = OutcomeStore(self.folder / CHECKPOINT, self.fingerprint)
+        engine: ExactEngine | MaskedEngine | NoiseEngine | None = None
+        tasks = {task.series: task for task in self.tasks}
+        rows = {task.series: self._rows(task) for task in self.tasks}
+        try:
+            for due in self.due:
+                task = tasks[due.series]
+                # The fleet is lived through either way: it is cheap, and repeats from its seed.
+                state = self.model.at(due.start_s, task.window_s)
+                found = store.find(task, due.start_s) if store is not None else None
+                if found is not None:
+                    yield Step(due, state, *found, kept=True)
+                    continue
+                engine = engine or self._engine()
+                began = time.perf_counter()
+                if due.windows > 1 and isinstance(engine, NoiseEngine):
+                    outcome = engine.windows(
+                        task, due.start_s, state, rows[due.series], due.windows
+                    )
+                else:
+                    outcome = engine.window(task, due.start_s, state, rows[due.series])
+                wall_s = time.perf_counter() - began
+                if store is not None:
+                    store.keep(outcome, wall_s)
+                yield Step(due, state, outcome, wall_s, kept=False)
+        finally:
+            if engine is not None:
+                engine.close()
+            if store is not None:
+                store.close()
+
+    def _rows(self, task: Task) -> RowSource:
+        drawn = FleetRows(self.catalogue, task, self.model.applications)
+        if self.plays is None:
+            return drawn
+        return self.plays.over(self.catalogue, task, drawn, self.scenario.hosts)
+
+    def _engine(self) -> ExactEngine | MaskedEngine | NoiseEngine:
+        inventory, settings = self.model.inventory, self.settings
+        if self.fidelity == "exact":
+            return ExactEngine(
+                self._parties, self.tasks, inventory, self.span, settings, self.tampering
+            )
+        if self.fidelity == "masked":
+            return MaskedEngine(inventory, settings)
+        return NoiseEngine(inventory, settings)

@@ -1,0 +1,288 @@
+"""One HTML file with everything in it: no network, no script, figures as inline SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any, Final
+
+from .experiment_file import Experiment, ExperimentPart
+from .experiment_plots import OF_KIND, PlotFolder, draw
+from .figures.figure_frame import Row, points, swept
+
+CSS: Final = Path(__file__).with_name("report.css")
+MOST_TABLE_ROWS: Final = 60
+
+_HIDDEN: Final = {
+    "part", "kind", "key", "stages", "cells", "curves", "lies", "faults", "tricks", "guesses",
+    "plan", "scenario", "section", "delta", "refusal", "fidelity", "reports", "gpus", "seed",
+    "windows",
+}  # fmt: skip
+"""Columns that the table below a figure leaves to the Parquet file."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedPart:
+    """One part with its rows and what was drawn of them."""
+
+    part: ExperimentPart
+    rows: Sequence[Row]
+    pictures: PlotFolder | None
+
+
+def show(experiment: Experiment, rows: Sequence[Row]) -> list[ReportedPart]:
+    """Draw every part of which a run is finished."""
+    found = []
+    for part in experiment.parts:
+        own = [row for row in rows if row["part"] == part.name]
+        if own:
+            pictures = draw(part.figure or OF_KIND[part.kind], own)
+            found.append(ReportedPart(part, own, pictures))
+    return found
+
+
+def write_figures(shown: Sequence[ReportedPart], folder: Path) -> list[Path]:
+    """Write each figure as PART.svg and PART.png."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for one in shown:
+        if one.pictures is None:
+            continue
+        svg, png = folder / f"{one.part.name}.svg", folder / f"{one.part.name}.png"
+        svg.write_text(one.pictures.svg)
+        png.write_bytes(one.pictures.png)
+        paths += [svg, png]
+    return paths
+
+
+def report_html(
+    experiment: Experiment, shown: Sequence[ReportedPart], command: str, runs: int
+) -> str:
+    """Write the report.
+
+    command     that makes all of it; one figure's is that with `--part NAME`
+    runs        that the experiment asks for; fewer may be finished
+    """
+    chapters: dict[str, list[ReportedPart]] = {}
+    for one in shown:
+        chapters.setdefault(one.part.chapter or "Results", []).append(one)
+    finished = sum(len(one.rows) for one in shown)
+    part_way = (
+        f"<p><b>{finished} of {runs} runs are finished</b>; the command below goes on.</p>"
+        if finished < runs
+        else ""
+    )
+    links = "".join(f'<a href="#{_anchor(name)}">{escape(name)}</a>' for name in chapters)
+    body = "".join(_chapter(name, parts, command) for name, parts in chapters.items())
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(experiment.title)}</title>
+<style>
+{CSS.read_text()}</style>
+</head>
+<body>
+<header>
+<h1>{escape(experiment.title)}</h1>
+{"".join(f"<p>{escape(text)}</p>" for text in experiment.about.strip().split(chr(10) * 2) if text)}
+{part_way}<nav>{links}</nav>
+</header>
+<main>
+{_tiles(shown)}{body}
+</main>
+<footer>
+<p>{finished} runs. All of it again: <code>{escape(command)}</code>. Every number is in
+<code>rows.parquet</code>, one row a run. Noise is seeded, so the same file gives the same
+releases; its distribution is the production one. CPU times are of the machine that ran it.</p>
+</footer>
+</body>
+</html>
+"""
+
+
+def _anchor(name: str) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in name.lower())
+
+
+def _chapter(name: str, parts: Sequence[ReportedPart], command: str) -> str:
+    figures = "".join(_figure(one, command) for one in parts)
+    head = f'<h2 id="{_anchor(name)}">{escape(name)}</h2>'
+    return f'<section>{head}<div class="figures">{figures}</div></section>\n'
+
+
+def _figure(one: ReportedPart, command: str) -> str:
+    part = one.part
+    wide = ' class="wide"' if part.kind == "seen" else ""
+    plate, sentence = "", "No run of it released anything that could be drawn."
+    if one.pictures is not None:
+        plate = f'<div class="plate">{_named_apart(one.pictures.svg, part.name)}</div>'
+        sentence = one.pictures.sentence
+    note = f'<p class="note">{escape(part.note)}</p>' if part.note else ""
+    return (
+        f'<figure{wide} id="{escape(part.name)}"><h3>{escape(part.title or part.name)}</h3>{plate}'
+        f"<figcaption><p>{escape(sentence)}</p>{note}"
+        f'<p class="note">{escape(origin(one.rows))}</p>'
+        f'<p class="how"><code>{escape(command)} --part {escape(part.name)}</code></p>'
+        f"{_table(one.rows)}</figcaption></figure>\n"
+    )
+
+
+def _named_apart(svg: str, name: str) -> str:
+    """Give the ids of one drawing a name of their own: several share the page."""
+    for quote in ('id="', 'xlink:href="#', "url(#"):
+        svg = svg.replace(quote, f"{quote}{name}-")
+    return svg.replace("<svg ", '<svg role="img" ', 1)
+
+
+def origin(rows: Sequence[Row]) -> str:
+    """Say what the rows rest on: fleet, fidelity, and how much of it is recorded."""
+    first = rows[0]
+    sizes = sorted({row["hosts"] for row in rows})
+    hosts = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
+    said = [f"Scenario {first['scenario']}, plan {first['plan']}, {hosts} hosts"]
+    if first.get("fidelity"):
+        said.append(f"{' and '.join(sorted({r['fidelity'] for r in rows if r.get('fidelity')}))} "
+                    f"fidelity, {first['hours']:g} h each")  # fmt: skip
+    seeds = len({row["seed"] for row in rows})
+    said.append(f"{seeds} seeds" if seeds > 1 else "one seed")
+    text = "; ".join(said) + ". "
+    if first.get("recorded_share") is not None:
+        return text + (
+            f"{100 * first['recorded_share']:.0f} % of the busy GPUs run an application as it was "
+            "recorded, the rest are variants by rule."
+        )
+    if first.get("tables"):
+        known = sum(row["tables"] - row["variants"] for row in rows)
+        return text + (
+            f"{known} of its applications are recordings as they are, the others are variants."
+            if known
+            else "All of its applications are variants of recordings, by rule."
+        )
+    if first.get("recordings") is not None:
+        most = max(rows, key=lambda row: row["tables_met"])
+        return text + (
+            f"Of up to {most['tables_met']} tables that were met {most['recordings']} are "
+            f"recordings and {most['variants']} variants by rule."
+        )
+    return text
+
+
+def _table(rows: Sequence[Row]) -> str:
+    names = [
+        name
+        for name in dict.fromkeys(key for row in rows for key in row)
+        if name not in _HIDDEN and any(row.get(name) not in (None, "") for row in rows)
+        and (name.startswith("axis_") or len({repr(row.get(name)) for row in rows}) > 1
+             or len(rows) == 1)
+    ]  # fmt: skip
+    head = "".join(f"<th>{escape(name.removeprefix('axis_'))}</th>" for name in names)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(_cell(row.get(name)))}</td>" for name in names) + "</tr>"
+        for row in rows[:MOST_TABLE_ROWS]
+    )
+    refused = sorted({str(row["refusal"]) for row in rows if row.get("refusal")})
+    told = "".join(f"<p>refused: {escape(text)}</p>" for text in refused)
+    return (
+        f"<details><summary>{len(rows)} run{'s' * (len(rows) > 1)} as numbers</summary>{told}"
+        f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div></details>'
+    )
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:,.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _tiles(shown: Sequence[ReportedPart]) -> str:
+    tiles = [
+        tile for one in shown for tile in (_tile(one),) if tile is not None
+    ]  # fmt: skip
+    cards = "".join(
+        f'<div class="tile"><b>{escape(big)}</b><span>{escape(small)}</span></div>'
+        for big, small in tiles[:8]
+    )
+    return f'<div class="tiles">{cards}</div>\n' if cards else ""
+
+
+def _tile(one: ReportedPart) -> tuple[str, str] | None:
+    """Give a part's number in large type, and what it is."""
+    rows, part = one.rows, one.part
+    if one.pictures is None:
+        return None
+    figure = part.figure or OF_KIND[part.kind]
+    axes = swept(rows)
+    make = _TILES.get(figure)
+    return None if make is None else make(rows, axes)
+
+
+def _error_tile(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, str] | None:
+    row = next((r for r in rows if r.get("axis_epsilon") == 2 and r["hosts"] >= 10_000), None)
+    if row is None or "epsilon" not in axes or row.get("standard_error_points_day") is None:
+        return None
+    return (
+        f"± {row['standard_error_points_day']:.2g}",
+        f"points: standard error of a share over a day, {row['hosts']:,} hosts, epsilon 2",
+    )
+
+
+def _cost_tile(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, str]:
+    del axes
+    row = max(rows, key=lambda one: one["hosts"])
+    return (
+        f"{row['cpu_us_host_window'] / 1000:.2g} ms",
+        f"CPU for a host and window, agent and aggregators, among {row['hosts']:,} hosts",
+    )
+
+
+def _seen_tile(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, str]:
+    del axes
+    row = min(rows, key=lambda one: abs(one["applications"] - 84))
+    hours = row["hours_to_99"]
+    return (
+        f"{hours:g} h" if hours is not None else f"> {row['days']} d",
+        (
+            f"until 99 % of {row['applications']} applications are seen, {row['gpus']:,} GPUs at "
+            f"{100 * row['busy_share']:.0f} % load"
+        ),
+    )
+
+
+def _dropout_tile(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, str] | None:
+    del axes
+    row = min(rows, key=lambda one: abs(one["axis_dropout"] - 0.15))
+    share = 100 * row["reports_released"] / max(row["reports"], 1)
+    return (
+        f"{share:.0f} %",
+        (
+            "of the reports that come are in a release when "
+            f"{100 * row['axis_dropout']:g} % of the hosts are silent"
+        ),
+    )
+
+
+def _mix_tile(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, str]:
+    del axes
+    row = rows[0]
+    return (
+        f"{row['classes_seen']} of {row['classes_true']}",
+        (
+            f"classes above noise for {row['hosts']:,} hosts of one operator, {row['hours']:g} h, "
+            f"each ± {points(row['standard_error_points_mean'])}"
+        ),
+    )
+
+
+_TILES: Final[Mapping[str, Any]] = {
+    "error": _error_tile,
+    "cost": _cost_tile,
+    "seen": _seen_tile,
+    "dropout": _dropout_tile,
+    "mix": _mix_tile,
+}

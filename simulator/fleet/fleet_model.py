@@ -1,0 +1,165 @@
+"""The fleet over time: closed-loop load, ticks of arrays, rare events beside them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.scenario import Scenario
+from simulator.streams import philox, stream
+from wire.catalogue import Catalogue
+
+from .fleet_events import RareEvents
+from .fleet_faults import incident_rates
+from .floor import Floor
+from .hosts import HostInventory, make_inventory
+from .load import overlap_share
+from .log import gather_bits
+from .queue import PlacementBatch, make_groups
+from .scheduler import Scheduler
+from .state import IDLE, SEEN_WORDS, FleetState
+
+Bits = NDArray[np.uint64]
+
+KEEP_S: Final = 8 * 604_800
+"""How far back the event bits of a state reach: the longest window of the shipped plan."""
+
+
+class FleetModel:
+    """Who runs what, window by window.
+
+    The state at a time depends on the scenario alone, not on which windows were asked for.
+    """
+
+    def __init__(self, scenario: Scenario, catalogue: Catalogue, keep_s: int = KEEP_S) -> None:
+        """Lay out the fleet and fill it with jobs met in the middle of their lives.
+
+        keep_s  seconds of history that windows may reach back over
+        Raises  ScenarioError for names that the catalogue or the tables do not have
+        """
+        self.scenario, self._catalogue, self._keep_s = scenario, catalogue, keep_s
+        self.inventory: HostInventory = make_inventory(scenario, catalogue)
+        self.groups = make_groups(scenario, catalogue)
+        self.applications = self.groups.applications
+        cells = catalogue.section("applications_seen").cells
+        places = np.array([cells.index(one.workload.application) for one in self.applications])
+        self._floor = Floor(self.inventory, places)
+        self._rare = RareEvents(scenario, catalogue, self._floor)
+        self._scheduler = Scheduler(scenario, self.groups, self._floor, self._rare)
+        self._incident_rates = incident_rates(catalogue, scenario.faults.incidents_scale)
+        self._ticks = 0
+        self._scheduler.fill(stream(scenario.seed, "first jobs"))
+
+    @property
+    def now_s(self) -> int:
+        """Up to when the fleet was simulated."""
+        return self.scenario.start_s + self._ticks * self.scenario.step_s
+
+    @property
+    def counts(self) -> Counter[str]:
+        """What has happened so far, by kind: jobs started, slow episodes, faults by cause."""
+        return self._rare.counts + self._scheduler.counts
+
+    @property
+    def started(self) -> tuple[PlacementBatch, ...]:
+        """Jobs that were started of late, in order; without those of the first fill."""
+        return tuple(self._scheduler.started)
+
+    def at(self, start_s: int, window_s: int) -> FleetState:
+        """Simulate up to a window's end and say what every host did in it.
+
+        Jobs, speed and presence are those of its end: of the last tick and the rare events since;
+        the bits are of all of it. Ask in ascending order of ends: a window that ended earlier gets
+        today's jobs. A window that ends within a step gets that whole step.
+        Raises  ValueError for a window before the start or beyond what is kept
+        """
+        end_s = start_s + window_s
+        oldest = max(self.scenario.start_s, self.now_s - self._keep_s)
+        if start_s < oldest or window_s < 1:
+            raise ValueError(f"expected a window from {oldest} on, got {start_s} + {window_s} s")
+        self.advance(end_s)
+        return self._state(start_s, window_s)
+
+    def advance(self, until_s: int) -> None:
+        """Simulate up to a time at least: how a run that was stopped comes back to where it was.
+
+        The model itself is not stored; it is the same again from its scenario.
+        """
+        while self.now_s < until_s:
+            self._tick()
+
+    def recorded_share(self, state: FleetState) -> float:
+        """Share of the busy GPUs that run a recording on the GPU model it was recorded on.
+
+        All the rest are variants by rule: what a result that rests on this state must say.
+        """
+        models = self._catalogue.classes("gpu_model")
+        recorded = np.array(
+            [
+                models.index(a.workload.gpu_model) if a.is_recording else -1
+                for a in self.applications
+            ]
+        )
+        held = state.busy * self.inventory.gpus
+        same = recorded[state.application] == self.inventory.gpu_model
+        whole = float(held.sum())
+        return float(held[same & (state.application != IDLE)].sum()) / whole if whole else 0.0
+
+    def _tick(self) -> None:
+        """Let one step pass: what ended makes room, the load is filled up, incidents strike."""
+        now_s = self.now_s
+        rng = philox(self.scenario.seed, "tick", self._ticks)
+        self._floor.stop_ended(now_s)
+        self._scheduler.start_due(now_s, rng)
+        self._strike_incidents(now_s, rng)
+        self._rare.advance(now_s + self.scenario.step_s)
+        self._ticks += 1
+        if self._ticks % 1024 == 0:
+            for log in (self._floor.runs, self._rare.hardware, self._rare.incidents):
+                log.forget_before(now_s - self._keep_s)
+
+    def _strike_incidents(self, now_s: int, rng: np.random.Generator) -> None:
+        hosts, step_s = self.inventory.hosts, self.scenario.step_s
+        struck = rng.poisson(self._incident_rates * hosts * step_s)
+        codes = np.repeat(np.arange(len(struck)), struck)
+        where = rng.integers(0, hosts, len(codes))
+        times = now_s + rng.random(len(codes)) * step_s
+        self._rare.incidents.add_events(where, codes, times)
+
+    def _state(self, start_s: int, window_s: int) -> FleetState:
+        floor, end_s = self._floor, start_s + window_s
+        scenario, hosts = self.scenario, self.inventory.hosts
+        rng = philox(scenario.seed, "attendance", window_s, start_s)
+        out = (floor.down_until_s >= end_s) | (floor.silent_until_s >= end_s)
+        return FleetState(
+            start_s=start_s,
+            window_s=window_s,
+            inventory=self.inventory,
+            application=floor.application.copy(),
+            job=floor.job.copy(),
+            busy=floor.busy.copy(),
+            speed=self._speed(start_s, window_s),
+            present=~out & (rng.random(hosts) >= scenario.dropout.share),
+            late=rng.random(hosts) < scenario.dropout.late_share,
+            incidents=self._struck(self._rare.incidents.between(start_s, end_s)),
+            hardware=self._struck(self._rare.hardware.between(start_s, end_s)),
+            seen=self._seen(start_s, end_s),
+        )
+
+    def _speed(self, start_s: int, window_s: int) -> NDArray[np.float32]:
+        floor = self._floor
+        part = overlap_share(floor.slow_from_s, floor.slow_until_s, start_s, window_s)
+        return (floor.pace * (1 - part * (1 - 1 / floor.slowdown))).astype(np.float32)
+
+    def _struck(self, events: tuple[NDArray[np.int64], NDArray[np.int64]]) -> Bits:
+        return gather_bits(self.inventory.hosts, 1, *events)[:, 0]
+
+    def _seen(self, start_s: int, end_s: int) -> Bits:
+        floor, hosts = self._floor, self.inventory.hosts
+        seen = gather_bits(hosts, SEEN_WORDS, *floor.runs.between(start_s, end_s))
+        running = np.flatnonzero((floor.job != IDLE) & (floor.since_s < end_s))
+        places = floor.places[floor.application[running]]
+        return np.asarray(seen | gather_bits(hosts, SEEN_WORDS, running, places))
