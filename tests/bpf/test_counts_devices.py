@@ -80,10 +80,17 @@ def test_block_counts_and_bytes_equal_diskstats(either_source: EbpfSource, tmp_p
     device = _disk_of(tmp_path)
     found = bracket(either_source, lambda: diskstats(device), Load("write", 8, cwd=tmp_path))
     row = found.seen.row("device", device)
-    for column in ("reads", "writes", "read_bytes", "write_bytes"):
+    # Others write beside it, and a request is in our count a moment before diskstats has it.
+    running = os.cpu_count() or 1
+    for column, one in (
+        ("reads", 1),
+        ("writes", 1),
+        ("read_bytes", MEGABYTE),
+        ("write_bytes", MEGABYTE),
+    ):
         least = found.inner[1][column] - found.inner[0][column]
         most = found.outer[1][column] - found.outer[0][column]
-        assert least <= row[column] <= most, column
+        assert least - running * one <= row[column] <= most + running * one, column
     assert row["read_bytes"] >= 8 * MEGABYTE
     assert row["write_bytes"] >= 8 * MEGABYTE
     assert row["total_ns"] > 0
