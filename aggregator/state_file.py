@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from transport.state_schema import other_schema, schema_of
+from transport.state_schema import other_schema
 
 BUSY_TIMEOUT_S = 10.0
 SCHEMA_VERSION: Final = 1
@@ -44,7 +44,7 @@ def open_state(path: Path, schema: str) -> sqlite3.Connection:
         path, isolation_level=None, timeout=BUSY_TIMEOUT_S, check_same_thread=False
     )
     try:
-        problem = other_schema(path, schema_of(connection) or SCHEMA_VERSION, SCHEMA_VERSION)
+        problem = other_schema(path, connection, SCHEMA_VERSION, unmarked=SCHEMA_VERSION)
         if problem is not None:
             connection.close()
             raise StateUnusable(problem)

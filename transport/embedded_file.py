@@ -120,11 +120,10 @@ def _initialise(connection: sqlite3.Connection, folder: Path) -> None:
 
 
 def _has_schema(connection: sqlite3.Connection) -> bool:
-    version = schema_of(connection)
-    problem = other_schema(FILE_NAME, version or SCHEMA_VERSION, SCHEMA_VERSION)
+    problem = other_schema(FILE_NAME, connection, SCHEMA_VERSION, unmarked=SCHEMA_VERSION)
     if problem is not None:
         raise sqlite3.OperationalError(problem)
-    return version == SCHEMA_VERSION
+    return schema_of(connection) == SCHEMA_VERSION
 
 
 def _create_schema(connection: sqlite3.Connection) -> None:

@@ -11,12 +11,15 @@ def schema_of(db: sqlite3.Connection) -> int:
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
-def other_schema(path: Path | str, found: int, reads: int) -> str | None:
+def other_schema(
+    path: Path | str, db: sqlite3.Connection, reads: int, *, unmarked: int = 0
+) -> str | None:
     """Say of a sound file that another version wrote it, and the way out; None where it is ours.
 
-    found   the version it is marked with
-    reads   the version that this program reads
+    reads      the version that this program reads
+    unmarked   what a file without a mark counts as
     """
+    found = schema_of(db) or unmarked
     if found == reads:
         return None
     writer = "a newer" if found > reads else "an older"

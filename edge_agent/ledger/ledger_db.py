@@ -97,10 +97,9 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
 
 def _refuse_other_version(db: sqlite3.Connection, path: Path) -> None:
     """Raises LedgerOfOtherVersion, LedgerCorrupt of a file that no agent marked."""
-    found = schema_of(db)
-    if not found:
+    if not schema_of(db):
         raise LedgerCorrupt(f"expected {path} with schema {SCHEMA_VERSION}, found it unmarked")
-    problem = other_schema(path, found, SCHEMA_VERSION)
+    problem = other_schema(path, db, SCHEMA_VERSION)
     if problem is not None:
         raise LedgerOfOtherVersion(problem)
 

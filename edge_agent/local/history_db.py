@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from transport.state_schema import other_schema, schema_of
+from transport.state_schema import other_schema
 
 from .history_tables import BASE, SCHEMA_VERSION, TABLES
 
@@ -57,7 +57,7 @@ def open_readonly(path: Path) -> sqlite3.Connection:
         raise HistoryUnavailable(f"expected a history at {path}, found none; has the agent run?")
     try:
         db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)
-        problem = other_schema(path, schema_of(db), SCHEMA_VERSION)
+        problem = other_schema(path, db, SCHEMA_VERSION)
     except sqlite3.Error as error:
         raise HistoryUnavailable(f"{path}: {error}") from None
     if problem is not None:
@@ -132,7 +132,7 @@ def _make_private(path: Path) -> None:
 def _connect(path: Path, max_bytes: int) -> sqlite3.Connection:
     db = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_S)
     try:
-        problem = other_schema(path, schema_of(db) or SCHEMA_VERSION, SCHEMA_VERSION)
+        problem = other_schema(path, db, SCHEMA_VERSION, unmarked=SCHEMA_VERSION)
         if problem is not None:
             raise HistoryUnavailable(f"{problem}, or move the file away")
         db.execute("PRAGMA journal_mode = WAL").fetchone()

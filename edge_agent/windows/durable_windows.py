@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from transport.closing import Closing
-from transport.state_schema import other_schema, schema_of
+from transport.state_schema import other_schema
 
 from .window_state import WindowState
 
@@ -43,8 +43,7 @@ class DurableAccumulators(Closing):
             if mode & 0o077:
                 raise AccumulatorsUnavailable(f"{path}: expected mode 0600, got {mode:04o}")
             self._db = sqlite3.connect(path, isolation_level=None)
-            found = schema_of(self._db) or SCHEMA_VERSION
-            problem = other_schema(path, found, SCHEMA_VERSION)
+            problem = other_schema(path, self._db, SCHEMA_VERSION, unmarked=SCHEMA_VERSION)
             if problem is not None:
                 self._db.close()
                 raise AccumulatorsUnavailable(problem)
