@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from privacy.signing import SigningKey, verify
 from wire import labels
-from wire.body import NAME
+from wire.bounds import NAME
+from wire.envelope import Signed
 from wire.ids import host_id
 from wire.rejection import Reason, ReportRejected
 from wire.roster import EntryAnswer, JoinRequest, Plan, PlanMembership, Roster, RosterEntry
-from wire.signed import Signed
 
 from .state_file import write_durably
 

@@ -16,11 +16,9 @@ import numpy as np
 from privacy import masks
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey, verify
-from wire.batch import SignedBatch
+from wire.batch import FIRST_PREV, Share, SignedBatch, SignedRelease, SignedShare, vector_hash
 from wire.bounds import Scheme
 from wire.rejection import Reason, ReportRejected
-from wire.release import FIRST_PREV, SignedRelease, vector_hash
-from wire.share import Share, SignedShare
 
 from .admitted_epochs import AdmittedEpochs, Seal
 from .batch_rules import (

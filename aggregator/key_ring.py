@@ -18,8 +18,8 @@ from transport.keyfiles import (
     write_hpke_key,
 )
 from wire.bounds import MAX_EPOCH_S
+from wire.epoch import KeyAnnouncement
 from wire.ids import key_id
-from wire.keys import KeyAnnouncement
 
 DAY_S: Final = 86_400
 OVERLAP_S: Final = 3900

@@ -11,9 +11,8 @@ from collections import Counter
 import numpy as np
 
 from privacy.signing import SigningKey, verify
-from wire.batch import SignedBatch
+from wire.batch import FIRST_PREV, Release, SignedBatch, SignedRelease, vector_hash
 from wire.rejection import Reason, ReportRejected
-from wire.release import FIRST_PREV, Release, SignedRelease, vector_hash
 
 from .directory import Directory
 from .events import (

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from wire.release import SignedRelease
+from wire.batch import SignedRelease
 
 from .events import (
     KeepEpochs,

@@ -9,11 +9,10 @@ from typing import Final
 from privacy.signing import verify
 from transport.port import Producer, Transport
 from wire import labels
-from wire.envelope import Kind, wrap
-from wire.keys import KeyAnnouncement
+from wire.envelope import Kind, Signed, wrap
+from wire.epoch import KeyAnnouncement
 from wire.rejection import Reason, ReportRejected
 from wire.roster import EntryAnswer
-from wire.signed import Signed
 from wire.task import Task
 from wire.topics import (
     ENTRIES,

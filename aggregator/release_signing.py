@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privacy.signing import verify
+from wire.batch import Share, SignedShare
 from wire.bounds import Scheme
 from wire.rejection import Reason, ReportRejected
-from wire.share import Share, SignedShare
 
 from .events import Stopwatch
 from .leader_windows import FrozenWindow

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from wire import labels
 from wire.bounds import MAX_ROSTER_BODY
+from wire.envelope import Signed
 from wire.rejection import ReportRejected
 from wire.roster import Roster
-from wire.signed import Signed
 from wire.task import Task
 
 TASK_SUFFIX = ".task"

@@ -11,10 +11,10 @@ from privacy.errors import ParameterError
 from privacy.signing import SigningKey, verify
 from wire import labels
 from wire.bounds import Scheme
+from wire.envelope import Signed
 from wire.ids import NO_SIGNATURE, task_id
 from wire.rejection import Reason, ReportRejected
 from wire.roster import EntryAnswer, Roster
-from wire.signed import Signed
 from wire.task import DEMO_DOMAIN, Task
 
 from .directory import VerifiedRoster

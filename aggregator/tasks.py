@@ -13,9 +13,9 @@ from privacy.signing import SigningKey
 from wire import labels
 from wire.bounds import MAX_EPOCH_S, Scheme
 from wire.catalogue import Catalogue
+from wire.envelope import Signed
 from wire.ids import NO_SIGNATURE, TaskId, task_id
 from wire.roster import Roster
-from wire.signed import Signed
 from wire.task import DEMO_DOMAIN, SectionKind, SectionSpec, Task
 
 BODY_RETENTION_S: Final = 7 * 86_400

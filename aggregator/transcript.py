@@ -17,9 +17,8 @@ from typing import Any, Final
 import numpy as np
 
 from privacy.signing import verify
-from wire.batch import Batch, SignedBatch
+from wire.batch import FIRST_PREV, Batch, SignedBatch, SignedRelease
 from wire.ids import NO_SIGNATURE
-from wire.release import FIRST_PREV, SignedRelease
 
 from .directory import PinnedParties
 from .state_file import StateUnusable, open_read_only

@@ -32,8 +32,8 @@ from transport.keyfiles import HostKey, host_binding, machine_id, write_host_key
 from transport.privileges import AGENT_USER, ensure_users
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, wrap
+from wire.epoch import KeyAnnouncement
 from wire.ids import host_id
-from wire.keys import KeyAnnouncement
 from wire.roster import PlanMembership, Roster, RosterEntry
 from wire.task import DEMO_DOMAIN, Task
 from wire.topics import KEYS, ROSTERS, TASKS, TOPICS, announcement_key, roster_key, task_key

@@ -27,9 +27,8 @@ from transport.port import Record
 from wire.bounds import Scheme
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, wrap
-from wire.epoch import Epoch
+from wire.epoch import Epoch, KeyAnnouncement
 from wire.ids import TaskId, host_id
-from wire.keys import KeyAnnouncement
 from wire.roster import PlanMembership, Roster, RosterEntry
 from wire.task import Task
 from wire.topics import EPOCHS, REPORTS

@@ -12,10 +12,9 @@ from privacy.signing import verify
 from transport.port import Transport
 from wire import labels
 from wire.catalogue import Catalogue
-from wire.envelope import Kind, unwrap, wrap
+from wire.envelope import Kind, Signed, unwrap, wrap
 from wire.rejection import ReportRejected
 from wire.roster import EntryAnswer, GpuModels, JoinRequest
-from wire.signed import Signed
 from wire.topics import ENTRIES, JOINS, TOPICS, join_key
 
 from .protocol.epochs import Host

@@ -45,13 +45,11 @@ from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey, verify
 from wire import labels
 from wire.bounds import Scheme
-from wire.envelope import Kind, unwrap
-from wire.epoch import Epoch
+from wire.envelope import Kind, Signed, unwrap
+from wire.epoch import Epoch, KeyAnnouncement
 from wire.ids import NO_SIGNATURE, TaskId, host_id, task_id
-from wire.keys import KeyAnnouncement
 from wire.report import Report
 from wire.roster import PlanMembership, Roster, RosterEntry
-from wire.signed import Signed
 from wire.task import SectionKind, SectionSpec, Task
 from wire.topics import EPOCHS
 

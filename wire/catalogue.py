@@ -12,9 +12,16 @@ from typing import Any, Final, Self
 
 from . import labels
 from .bounds import MAX_D
-from .catalogue_rules import CatalogueError, need, need_known, need_names, need_range, need_table
 from .section import Section
-from .section_entry import read_section
+from .section_entry import (
+    CatalogueError,
+    need,
+    need_known,
+    need_names,
+    need_range,
+    need_table,
+    read_section,
+)
 
 MAX_BYTES: Final = 1 << 22
 __all__ = ["Catalogue", "CatalogueError", "Section", "Table"]

@@ -1,4 +1,4 @@
-"""A host's epoch: fresh keys for one hour, sealed to both aggregators."""
+"""A host's epoch, and the parties' keys of the day that its fresh keys are sealed to."""
 
 from __future__ import annotations
 
@@ -8,9 +8,51 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from . import labels
-from .bounds import MAX_COUNTER, MAX_EPOCH_S, MAX_TIME, Scheme, need_label, need_range
-from .ids import NO_KEY, NO_SIGNATURE, EpochId, HostId, KeyId
+from .bounds import MAX_COUNTER, MAX_EPOCH_S, MAX_TIME, Scheme, need_label, need_length, need_range
+from .ids import NO_KEY, NO_SIGNATURE, EpochId, HostId, KeyId, key_id
 from .rejection import Reason, ReportRejected
+
+_ANNOUNCEMENT = struct.Struct(">16s32s1216sQQ")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyAnnouncement:
+    """plst1/hpke-key || party_pk32 || hpke_pk1216 || not_before8 || not_after8 || Ed25519.
+
+    hpke_pk  ML-KEM-768 1184 bytes, then X25519 32 bytes
+    times    seconds, half-open
+    """
+
+    party_pk: bytes
+    hpke_pk: bytes
+    not_before: int
+    not_after: int
+    signature: bytes = NO_SIGNATURE
+
+    @property
+    def key_id(self) -> KeyId:
+        return key_id(self.hpke_pk)
+
+    def unsigned(self) -> bytes:
+        """Return what the party signs."""
+        return _ANNOUNCEMENT.pack(
+            labels.HPKE_KEY, self.party_pk, self.hpke_pk, self.not_before, self.not_after
+        )
+
+    def encode(self) -> bytes:
+        return self.unsigned() + self.signature
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        need_length(data, _ANNOUNCEMENT.size + 64, "a key announcement")
+        got, party_pk, hpke_pk, not_before, not_after = _ANNOUNCEMENT.unpack_from(data)
+        need_label(got, labels.HPKE_KEY)
+        need_range(not_before, 0, MAX_TIME, "not_before")
+        need_range(not_after, 0, MAX_TIME, "not_after")
+        if not_after <= not_before:
+            raise ReportRejected(Reason.KEY_INTERVAL, "not_before < not_after", not_after)
+        return cls(party_pk, hpke_pk, not_before, not_after, data[_ANNOUNCEMENT.size :])
+
 
 SEAL_BYTES: Final = 1168
 _HEADER = struct.Struct(">16s16s16sQQ8s8sQQ")

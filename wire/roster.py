@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from . import body, labels
+from . import bounds, labels
 from .bounds import (
     MAX_COUNTER,
     MAX_HOSTS,
@@ -90,7 +90,7 @@ class Roster:
     @classmethod
     def decode_body(cls, data: bytes) -> Self:
         """Decode a body whose signatures were verified; ReportRejected when out of range."""
-        message = body.parse(pb.RosterBody(), data, MAX_ROSTER_BODY, "a roster body")
+        message = bounds.parse(pb.RosterBody(), data, MAX_ROSTER_BODY, "a roster body")
         need_range(message.version, 1, MAX_COUNTER, "version")
         need_range(message.effective_from, 0, MAX_TIME, "effective_from")
         need_range(len(message.plans), 0, MAX_PLANS, "plans")
@@ -99,7 +99,7 @@ class Roster:
         entries = tuple(_decode_entry(entry, len(plans)) for entry in message.entries)
         _need_rising([entry.host_id for entry in entries])
         machines = {entry.hardware_hash for entry in entries}
-        body.need(len(machines) == len(entries), "each hardware_hash once", "one twice")
+        bounds.need(len(machines) == len(entries), "each hardware_hash once", "one twice")
         return cls(message.version, message.effective_from, plans, entries)
 
 
@@ -147,18 +147,18 @@ class JoinRequest:
         need_label(got, labels.JOIN)
         need_length(data, _HEAD.size + length + 64, "a join request")
         inner = data[_HEAD.size : -64]
-        message = body.parse(pb.JoinBody(), inner, MAX_JOIN_BODY, "a join body")
-        body.need_bytes(message.ed25519_pk, 32, "ed25519_pk")
+        message = bounds.parse(pb.JoinBody(), inner, MAX_JOIN_BODY, "a join body")
+        bounds.need_bytes(message.ed25519_pk, 32, "ed25519_pk")
         need_range(len(message.token), TOKEN_BYTES.start, TOKEN_BYTES.stop - 1, "token bytes")
         names = tuple(message.hardware_ids)
         need_range(len(names), 1, MAX_HARDWARE_IDS, "hardware_ids")
-        body.need(len(set(names)) == len(names), "each hardware id once", "one twice")
+        bounds.need(len(set(names)) == len(names), "each hardware id once", "one twice")
         for name in names:
             need_range(len(name), 1, 128, "characters of a hardware id")
         gpus = _decode_gpus(message.gpu_models)
         request = cls(message.ed25519_pk, names, message.token, gpus, data[-64:])
         # The signature covers the bytes as received; only their canonical form is one request.
-        body.need(request.unsigned() == data[:-64], "a canonical join body", "another encoding")
+        bounds.need(request.unsigned() == data[:-64], "a canonical join body", "another encoding")
         return request
 
 
@@ -189,9 +189,9 @@ class EntryAnswer:
     @classmethod
     def decode_body(cls, data: bytes) -> Self:
         """Decode a body whose signatures were verified; ReportRejected when out of range."""
-        message = body.parse(pb.EntryBody(), data, MAX_JOIN_BODY, "an entry answer")
+        message = bounds.parse(pb.EntryBody(), data, MAX_JOIN_BODY, "an entry answer")
         return cls(
-            body.need_bytes(message.request_hash, 32, "request_hash"),
+            bounds.need_bytes(message.request_hash, 32, "request_hash"),
             need_range(message.roster_version, 1, MAX_COUNTER, "roster_version"),
             need_range(message.effective_from, 0, MAX_TIME, "effective_from"),
             _decode_entry(message.entry, 1),
@@ -214,15 +214,15 @@ def _decode_plan(message: pb.Plan) -> Plan:
     need_range(len(message.memberships), 1, MAX_SERIES, "series of a plan")
     plan = tuple(
         PlanMembership(
-            body.need_name(one.series, "a series"),
+            bounds.need_name(one.series, "a series"),
             one.cohort,
-            need_range(one.weight_millionths, 1, body.MILLION, "weight_millionths"),
+            need_range(one.weight_millionths, 1, bounds.MILLION, "weight_millionths"),
         )
         for one in message.memberships
     )
-    body.need(len({one.series for one in plan}) == len(plan), "each series once", "one twice")
+    bounds.need(len({one.series for one in plan}) == len(plan), "each series once", "one twice")
     total = sum(one.weight_millionths for one in plan)
-    need_range(total, 1, body.MILLION, "the sum of a plan's weight_millionths")
+    need_range(total, 1, bounds.MILLION, "the sum of a plan's weight_millionths")
     return plan
 
 
@@ -252,14 +252,14 @@ def _encode_entry(entry: RosterEntry) -> pb.RosterEntry:
 
 
 def _decode_entry(message: pb.RosterEntry, plans: int) -> RosterEntry:
-    key = body.need_bytes(message.ed25519_pk, 32, "ed25519_pk")
+    key = bounds.need_bytes(message.ed25519_pk, 32, "ed25519_pk")
     return RosterEntry(
         host_id(key),
         key,
-        body.need_name(message.operator, "an operator"),
+        bounds.need_name(message.operator, "an operator"),
         need_range(message.plan, 0, plans - 1, "plan"),
         _decode_gpus(message.gpu_models),
-        body.need_bytes(message.hardware_hash, 32, "hardware_hash"),
+        bounds.need_bytes(message.hardware_hash, 32, "hardware_hash"),
     )
 
 

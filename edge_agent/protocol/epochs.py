@@ -11,9 +11,8 @@ from privacy.sealing import seal
 from privacy.signing import SigningKey
 from wire import labels
 from wire.bounds import MAX_EPOCH_S
-from wire.epoch import Epoch, EpochHeader
+from wire.epoch import Epoch, EpochHeader, KeyAnnouncement
 from wire.ids import NO_KEY, EpochId, HostId, TaskId
-from wire.keys import KeyAnnouncement
 
 EPOCH_PERIOD_S: Final = 3600
 EPOCH_LIFE_S: Final = MAX_EPOCH_S

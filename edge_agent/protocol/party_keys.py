@@ -7,7 +7,7 @@ from typing import Final
 
 from privacy.sealing import SealError, check_public_key
 from privacy.signing import verify
-from wire.keys import KeyAnnouncement
+from wire.epoch import KeyAnnouncement
 from wire.rejection import Reason, ReportRejected
 
 from .epochs import PartyKeys, SealingKeys

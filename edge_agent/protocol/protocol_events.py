@@ -17,8 +17,8 @@ from edge_agent.ledger.ledger_records import (
     KnownSeries,
     SealedRecord,
 )
+from wire.epoch import KeyAnnouncement
 from wire.ids import TaskId
-from wire.keys import KeyAnnouncement
 from wire.rejection import Reason
 from wire.task import Task
 

@@ -15,11 +15,10 @@ from edge_agent.ledger.ledger_records import KnownSeries
 from privacy.signing import verify
 from transport.port import Transport
 from wire import labels
-from wire.envelope import unwrap
+from wire.envelope import Signed, unwrap
+from wire.epoch import KeyAnnouncement
 from wire.ids import HostId
-from wire.keys import KeyAnnouncement
 from wire.rejection import ReportRejected
-from wire.signed import Signed
 from wire.task import Task
 from wire.topics import KEYS, ROSTERS, TASKS, TOPICS
 

@@ -12,10 +12,10 @@ from privacy.budget import WEEK_S, WeightChange, change_start, check_weight_chan
 from privacy.errors import ParameterError
 from privacy.signing import verify
 from wire import labels
+from wire.envelope import Signed
 from wire.ids import HostId
 from wire.rejection import Reason, ReportRejected
 from wire.roster import PlanMembership, Roster
-from wire.signed import Signed
 
 from .epochs import PartyKeys
 from .task_check import Pins

@@ -29,9 +29,9 @@ from privacy.signing import verify
 from wire import labels
 from wire.bounds import Scheme
 from wire.catalogue import Catalogue
+from wire.envelope import Signed
 from wire.ids import NO_SIGNATURE, TaskId, task_id
 from wire.rejection import Reason, ReportRejected
-from wire.signed import Signed
 from wire.task import DEMO_DOMAIN, SectionSpec, Task
 
 FLEET_DOMAIN = "fleet"

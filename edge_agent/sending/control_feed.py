@@ -15,7 +15,7 @@ from edge_agent.protocol.protocol_events import (
 )
 from transport.port import Consumer, Record, Transport
 from wire.envelope import Kind, unwrap
-from wire.keys import KeyAnnouncement
+from wire.epoch import KeyAnnouncement
 from wire.rejection import ReportRejected
 from wire.topics import KEYS, ROSTERS, TASKS, TOPICS
 

@@ -181,7 +181,7 @@ def announce(
     `helper run` to destroy.
     """
     from transport.keyfiles import load_signing_key
-    from wire.keys import KeyAnnouncement
+    from wire.epoch import KeyAnnouncement
 
     start = _day_start(day)
     where = (folder or default_folder()) / party

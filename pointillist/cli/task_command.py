@@ -72,7 +72,7 @@ def build(
     from privacy.errors import ParameterError
     from wire import labels
     from wire.catalogue import Catalogue
-    from wire.signed import Signed
+    from wire.envelope import Signed
 
     if plan is not None:
         need_file(plan, "a plan file", "docs/plan-file.md shows one")
@@ -164,8 +164,8 @@ def sign(
     from aggregator.task_files import check_task_noise, leader_sign, summary
     from privacy.errors import ParameterError
     from wire import labels
+    from wire.envelope import Signed
     from wire.rejection import ReportRejected
-    from wire.signed import Signed
     from wire.task import Task
 
     signing = load_identity(key)

@@ -41,8 +41,8 @@ from privacy.signing import SigningKey
 from simulator.fleet.state import FleetState
 from transport.opening import Side, TransportSettings, open_transport
 from transport.port import Producer, Transport
+from wire.epoch import KeyAnnouncement
 from wire.ids import TaskId, host_id
-from wire.keys import KeyAnnouncement
 from wire.task import CHECK_WORDS, DEMO_DOMAIN, Task
 
 from .blocks import BlockRows, Drawn, Span

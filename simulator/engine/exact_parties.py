@@ -32,8 +32,8 @@ from privacy.masks import mask_into
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
 from transport.port import Consumer, TopicPartition, Transport
+from wire.epoch import KeyAnnouncement
 from wire.ids import TaskId, key_id
-from wire.keys import KeyAnnouncement
 from wire.roster import Roster
 from wire.task import Task
 from wire.topics import EPOCHS, REPORTS, TOPICS

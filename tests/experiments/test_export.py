@@ -28,9 +28,8 @@ from transport.opening import EmbeddedSettings, Side, TransportSettings, open_tr
 from transport.port import Transport
 from wire import labels
 from wire.catalogue import Catalogue
-from wire.envelope import Kind, wrap
+from wire.envelope import Kind, Signed, wrap
 from wire.roster import Roster
-from wire.signed import Signed
 from wire.task import CHECK_WORDS, DEMO_DOMAIN, Task
 from wire.topics import KEYS, ROSTERS, TASKS, announcement_key, roster_key, task_key
 

@@ -21,7 +21,7 @@ from tests.agent_world import T0, calibrated
 from transport.port import Record, TransportUnavailable
 from wire.catalogue import Catalogue
 from wire.envelope import Kind
-from wire.keys import KeyAnnouncement
+from wire.epoch import KeyAnnouncement
 from wire.roster import JoinRequest
 from wire.topics import KEYS, TASKS, announcement_key, task_key
 

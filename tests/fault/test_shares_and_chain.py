@@ -19,8 +19,7 @@ from tests.protocol_kit import (
     open_epochs,
     true_sum,
 )
-from wire.release import SignedRelease
-from wire.share import SignedShare
+from wire.batch import SignedRelease, SignedShare
 
 
 class LyingHelper:

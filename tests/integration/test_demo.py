@@ -23,7 +23,7 @@ from aggregator.transcript import read_transcript
 from tests import recording_slice
 from tests.closed_kit import closed, may_mount
 from tests.conftest import why_not
-from wire.release import vector_hash
+from wire.batch import vector_hash
 
 pytestmark = pytest.mark.slow
 

@@ -23,8 +23,8 @@ from tests.protocol_kit import (
 )
 from transport.keyfiles import write_signing_key
 from wire.bounds import MAX_EPOCH_S
+from wire.epoch import KeyAnnouncement
 from wire.ids import key_id
-from wire.keys import KeyAnnouncement
 
 
 @pytest.fixture

@@ -31,10 +31,9 @@ from tests.protocol_kit import (
     true_sum,
     vector_of,
 )
-from wire.batch import ENTRY, Batch, SignedBatch
+from wire.batch import ENTRY, Batch, Share, SignedBatch, SignedShare
 from wire.ids import TaskId
 from wire.rejection import ReportRejected
-from wire.share import Share, SignedShare
 
 
 class Bench:

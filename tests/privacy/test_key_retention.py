@@ -24,9 +24,8 @@ from transport.embedded import EmbeddedLog
 from transport.keyfiles import write_signing_key
 from wire.bounds import MAX_EPOCH_S
 from wire.envelope import Kind, wrap
-from wire.epoch import Epoch
+from wire.epoch import Epoch, KeyAnnouncement
 from wire.ids import HostId
-from wire.keys import KeyAnnouncement
 from wire.roster import PlanMembership
 from wire.topics import EPOCHS, REPORTS
 

@@ -13,17 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wire import labels
-from wire.batch import SignedBatch
+from wire.batch import SignedBatch, SignedRelease, SignedShare
 from wire.bounds import MAX_JOIN_BODY, MAX_TASK_BODY, Scheme
-from wire.envelope import unwrap
-from wire.epoch import Epoch
-from wire.keys import KeyAnnouncement
+from wire.envelope import Signed, unwrap
+from wire.epoch import Epoch, KeyAnnouncement
 from wire.rejection import Reason, ReportRejected
-from wire.release import SignedRelease
 from wire.report import Report, report_length
 from wire.roster import EntryAnswer, JoinRequest, Roster
-from wire.share import SignedShare
-from wire.signed import Signed
 from wire.task import Task
 
 Decode = Callable[[bytes], Any]

@@ -10,16 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wire import labels
-from wire.batch import ENTRY, Batch, SignedBatch
+from wire.batch import ENTRY, Batch, Share, SignedBatch, SignedShare
 from wire.bounds import MAX_COUNTER, MAX_TIME, Scheme
-from wire.envelope import Kind, unwrap, wrap
+from wire.envelope import Kind, Signed, unwrap, wrap
 from wire.epoch import Epoch, EpochHeader
 from wire.ids import EpochId, HostId, KeyId, ReportId, TaskId, host_id
 from wire.rejection import Reason, ReportRejected
 from wire.report import Report, ReportHeader, box_length
 from wire.roster import JoinRequest, PlanMembership, Roster, RosterEntry
-from wire.share import Share, SignedShare
-from wire.signed import Signed
 from wire.task import SectionKind, SectionSpec, Task
 
 TIMES = st.integers(0, MAX_TIME)

@@ -17,7 +17,7 @@ from pointillist.cli.keys_command import DAY_S, app
 from pointillist.cli.output import CommandError, ExitCode
 from privacy.signing import verify
 from transport.keyfiles import KeyFileRefused
-from wire.keys import KeyAnnouncement
+from wire.epoch import KeyAnnouncement
 
 
 def keys(*arguments: str) -> Result:

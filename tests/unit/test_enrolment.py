@@ -28,10 +28,9 @@ from tests.process_kit import ProcessFleet, leader_config
 from tests.protocol_kit import T0, ListStore, build_world, signing_key
 from transport.embedded import EmbeddedLog
 from wire import labels
-from wire.envelope import Kind, wrap
+from wire.envelope import Kind, Signed, wrap
 from wire.rejection import ReportRejected
 from wire.roster import EntryAnswer, JoinRequest, Roster
-from wire.signed import Signed
 from wire.topics import ENTRIES, JOINS, TOPICS, join_key
 
 LEADER, HELPER = signing_key("leader"), signing_key("helper")

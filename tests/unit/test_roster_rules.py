@@ -14,10 +14,10 @@ from aggregator.tasks import sign_roster, sign_task
 from privacy.budget import WEEK_S
 from tests.protocol_kit import T0, build_world, signing_key, small_task
 from wire import labels
+from wire.envelope import Signed
 from wire.ids import hardware_hash, host_id
 from wire.rejection import ReportRejected
 from wire.roster import PlanMembership, Roster, RosterEntry
-from wire.signed import Signed
 
 LEADER, HELPER = signing_key("leader"), signing_key("helper")
 PARTIES = PinnedParties(LEADER.public_bytes, HELPER.public_bytes)

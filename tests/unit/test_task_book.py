@@ -22,7 +22,7 @@ from edge_agent.protocol.task_check import Bounds, Pins, check_task
 from privacy.budget import Entry, may_spend
 from tests.agent_world import T0, WEEK_S, MemoryShell, World, started
 from wire.catalogue import Catalogue
-from wire.keys import KeyAnnouncement
+from wire.epoch import KeyAnnouncement
 from wire.rejection import Reason, ReportRejected
 
 

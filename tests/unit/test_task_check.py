@@ -13,8 +13,8 @@ from privacy.errors import ParameterError
 from tests.agent_world import T0, Party, World, calibrated, make_section
 from wire import labels
 from wire.bounds import Scheme
+from wire.envelope import Signed
 from wire.rejection import Reason, ReportRejected
-from wire.signed import Signed
 from wire.task import SectionSpec, Task
 
 WORLD = World(1)

@@ -14,8 +14,8 @@ from tests.protocol_kit import T0, signing_key
 from wire import labels
 from wire.bounds import Scheme
 from wire.catalogue import Catalogue
+from wire.envelope import Signed
 from wire.rejection import Reason, ReportRejected
-from wire.signed import Signed
 
 LEADER, HELPER = signing_key("leader"), signing_key("helper")
 PARTIES = PinnedParties(LEADER.public_bytes, HELPER.public_bytes)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from wire import bounds, labels, topics
+from wire.batch import share_length
 from wire.envelope import OVERHEAD_BYTES
 from wire.rejection import Reason
 from wire.report import HEAD_BYTES
-from wire.share import share_length
 
 SPEC = Path(labels.__file__).with_name("SPEC.md").read_text()
 ROWS = [

@@ -13,16 +13,12 @@ import pytest
 
 from scripts import make_vectors
 from wire import ids, labels
-from wire.batch import SignedBatch
-from wire.envelope import Kind, unwrap, wrap
-from wire.epoch import Epoch
-from wire.keys import KeyAnnouncement
+from wire.batch import SignedBatch, SignedRelease, SignedShare, vector_hash
+from wire.envelope import Kind, Signed, unwrap, wrap
+from wire.epoch import Epoch, KeyAnnouncement
 from wire.rejection import ReportRejected
-from wire.release import SignedRelease, vector_hash
 from wire.report import Report
 from wire.roster import EntryAnswer, JoinRequest, Roster
-from wire.share import SignedShare
-from wire.signed import Signed
 from wire.task import Task
 
 Operation = dict[str, Any]
