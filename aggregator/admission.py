@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from privacy.box import BoxError, open_box
+from privacy.masks import BoxError, open_box
 from transport.port import Record
 from wire.bounds import Scheme
 from wire.envelope import OVERHEAD_BYTES, Kind, unwrap

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import structlog
 
-from transport.systemd import Notifier
+from transport.supervision import Notifier
 from wire.rejection import ReportRejected
 
 from .channel import serve

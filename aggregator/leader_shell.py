@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 
 from transport.port import Consumer, Record, TopicPartition, Transport, TransportUnavailable
-from transport.systemd import Notifier
+from transport.supervision import Notifier
 from wire.rejection import ReportRejected
 from wire.topics import EPOCHS, REPORTS
 

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from transport.http_port import HttpPort
+from transport.supervision import HttpPort
 
 from .party_config import HttpAddress
 from .troubles import Trouble, Troubles

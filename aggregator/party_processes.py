@@ -12,7 +12,7 @@ from types import FrameType
 
 from transport.opening import Side, open_transport, prepare_transport
 from transport.privileges import Dropped, drop_to, ensure_users
-from transport.systemd import Notifier
+from transport.supervision import Notifier
 from wire.catalogue import Catalogue
 
 from .channel import prepare_socket_folder

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from privacy.calibrate import SIGMA_UNIT
 from wire.catalogue import Catalogue
 from wire.section import MS_PER_S, Bound, Section
 from wire.task import CHECK_WORDS, SectionKind, SectionSpec, Task
@@ -21,7 +22,6 @@ from wire.task import CHECK_WORDS, SectionKind, SectionSpec, Task
 from .ratios import BELOW_NOISE_ERRORS, Floats, fieller, normal_quantile
 from .released import Capacity
 
-SIGMA_UNIT: Final = 1024
 ROUNDING_VARIANCE: Final = 0.25
 """Most that rounding one host's coordinate adds, in steps^2: f (1 - f) of a fraction f."""
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.stats import chi2
 
 from bench.audit_mechanism import BOUND, CAP, DELTA_SQ, HONEST, SIGMA_1024, WIDTH, Mechanism, Q
-from privacy.noise_seeded import SeededBytes
+from privacy.noise_table import SeededBytes
 
 IDLE: Final = (0, 0, 0)
 WORST: Final = (CAP, CAP, 0)

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from privacy.calibrate import MILLION, honest_hosts, sensitivity_sq_steps, sigma_local_1024
 from privacy.noise import NoiseSampler
-from privacy.noise_seeded import SeededSampler
-from privacy.noise_table import TableSampler
+from privacy.noise_table import SeededSampler, TableSampler
 from privacy.quantise import RandomBytes, clip_rows, round_steps, uniform_below
 
 Q: Final = 10

@@ -26,7 +26,7 @@ from aggregator.releases import windows_without_an_end
 from bench.record import CACHE, Figure, commit, merge_result
 from edge_agent.clock import SystemClock
 from pointillist.broker.local import LocalBroker
-from privacy.noise_opendp import OpenDpSampler
+from privacy.noise import OpenDpSampler
 from tests.kafka_kit import fresh_prefix, plain_settings
 from tests.outage_kit import HOSTS, OutageFleet
 from transport.opening import TransportTable

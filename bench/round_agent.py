@@ -34,9 +34,8 @@ from edge_agent.protocol.protocol_events import (
 )
 from edge_agent.protocol.task_check import Pins
 from edge_agent.windows.encode import encode_rows
-from privacy.box import seal_box
-from privacy.masks import mask_into, tag_and_nonce
-from privacy.noise_opendp import OpenDpSampler
+from privacy.masks import mask_into, seal_box, tag_and_nonce
+from privacy.noise import OpenDpSampler
 from privacy.noise_table import TableSampler
 from wire.envelope import Kind, wrap
 from wire.ids import ReportId

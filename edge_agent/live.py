@@ -22,8 +22,7 @@ from collectors.port import Absence, Source, SourceRegistry
 from collectors.replay.replay_source import ReplayOptions, ReplaySource
 from collectors.steps.steps_source import StepsSource
 from kernels.families import FamilyRules
-from privacy.noise import NoiseSampler
-from privacy.noise_opendp import OpenDpSampler
+from privacy.noise import NoiseSampler, OpenDpSampler
 from transport.keyfiles import host_binding, load_host_key, machine_id, mark_ledger, sweep_leftovers
 from transport.opening import Side, open_transport
 from transport.port import Transport

@@ -11,8 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from .kernel_name import LONGEST_NAME
-from .name_parts import NameParts, name_parts
+from .kernel_name import LONGEST_NAME, NameParts, name_parts
 
 _CACHED_NAMES = 16_384
 _FIELDS = {"id", "priority", "family", "where", "pattern", "match"}

@@ -13,14 +13,15 @@ from privacy.noise_table import TableSampler
 from privacy.plan import Plan, PlannedSection, PlannedTask
 from privacy.planner import (
     NOISE_FLOOR,
+    ExpectedRow,
     SectionFigures,
     SectionShape,
     collusion_epsilons,
+    expected_rows,
     group_epsilons,
     indicator_sigma_hosts,
     section_figures,
 )
-from privacy.published_rates import ExpectedRow, expected_rows
 from wire.bounds import Scheme
 from wire.catalogue import Catalogue
 from wire.epoch import EPOCH_BYTES

@@ -1,4 +1,4 @@
-"""Keys of one host, epoch and task, the tag of a report, and its one-time mask.
+"""Keys of one host, epoch and task, the tag of a report, its one-time mask, and its box.
 
 Keys and masks are values of the caller: nothing here keeps, logs or prints them.
 """
@@ -9,7 +9,9 @@ from hashlib import sha256
 from typing import Final
 
 import numpy as np
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
@@ -116,3 +118,47 @@ def _context(key: bytes, epoch_hash: bytes, task_id: bytes) -> bytes:
         if len(value) != 32:
             raise ValueError(f"{name}: expected 32 bytes, got {len(value)}")
     return epoch_hash + task_id
+
+
+BOX_KEY_BYTES: Final = 16
+REPORT_ID_BYTES: Final = 16
+NONCE_BYTES: Final = 12
+TAG_BYTES: Final = 16
+
+
+class BoxError(ValueError):
+    """A box does not open under its key, report id and aad."""
+
+
+def seal_box(k_box: bytes, report_id: bytes, aad: bytes, plaintext: bytes) -> bytes:
+    """Encrypt one masked vector.
+
+    k_box       16 B
+    report_id   16 B, fresh per sealing; its first 12 are the nonce
+    aad         M || tag_H
+    plaintext   d words of 4 B (scheme `masked`) or 8 B (`local`), little-endian
+    Returns     plaintext length + 16 B
+    """
+    return AESGCM(_key(k_box)).encrypt(_nonce(report_id), plaintext, aad)
+
+
+def open_box(k_box: bytes, report_id: bytes, aad: bytes, box: bytes) -> bytes:
+    """Decrypt one box; raises BoxError when it is altered or belongs to another report."""
+    if len(box) < TAG_BYTES:
+        raise BoxError(f"box: expected at least {TAG_BYTES} bytes, got {len(box)}")
+    try:
+        return AESGCM(_key(k_box)).decrypt(_nonce(report_id), box, aad)
+    except InvalidTag as error:
+        raise BoxError("box does not open under this report's key, id and header") from error
+
+
+def _key(k_box: bytes) -> bytes:
+    if len(k_box) != BOX_KEY_BYTES:
+        raise ValueError(f"box key: expected {BOX_KEY_BYTES} bytes, got {len(k_box)}")
+    return k_box
+
+
+def _nonce(report_id: bytes) -> bytes:
+    if len(report_id) != REPORT_ID_BYTES:
+        raise ValueError(f"report id: expected {REPORT_ID_BYTES} bytes, got {len(report_id)}")
+    return report_id[:NONCE_BYTES]

@@ -1,4 +1,4 @@
-"""A vectorised, exact-table sampler for batches of hosts.
+"""A vectorised, exact-table sampler for batches of hosts, and the same over a seeded stream.
 
 The cumulative distribution is rounded to 2^-128. A draw needs its first 16 bits only, unless they
 share a cell of the guide with a threshold; then 64 bits are searched, and on a tie there, which a
@@ -9,15 +9,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
+from hashlib import sha256
 from math import isqrt
 from typing import Final
 
 import mpmath
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
 
+from .calibrate import SIGMA_UNIT
 from .errors import ParameterError
-from .noise import SIGMA_UNIT, sigma_groups
+from .noise import sigma_groups
 
 RandomBytes = Callable[[int], bytes]
 
@@ -149,3 +154,35 @@ def _guide(high: NDArray[np.uint64], offset: int) -> NDArray[np.int32]:
     below = np.searchsorted(high, cells, side="left")
     above = np.searchsorted(high, last, side="right")
     return np.where(below == above, below + offset, _SEARCH).astype(np.int32)
+
+
+_LABEL: Final = b"plst1/seeded-stream".ljust(32, b"\0")
+
+
+class SeededBytes:
+    """A deterministic byte stream: AES-256-CTR under H(label, seed, name).
+
+    seed        any integer
+    name        tells streams of one seed apart: two purposes, or two windows, share no byte
+    """
+
+    def __init__(self, seed: int, name: str = "") -> None:
+        digest = sha256(_LABEL + f"{seed}/{name}".encode()).digest()
+        self._encryptor = Cipher(AES256(digest), CTR(bytes(16))).encryptor()
+
+    def __call__(self, count: int) -> bytes:
+        """Return the next `count` bytes of the stream."""
+        return self._encryptor.update(bytes(count))
+
+
+class SeededSampler:
+    """The table sampler over a seeded stream."""
+
+    seeded = True
+
+    def __init__(self, seed: int, name: str = "noise") -> None:
+        self._table = TableSampler(SeededBytes(seed, name))
+
+    def sample(self, hosts: int, sigma_1024: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See `NoiseSampler.sample`."""
+        return self._table.sample(hosts, sigma_1024)

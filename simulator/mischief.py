@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from transport.forwarding import ForwardingTransport
-from transport.port import Producer, Transport
+from transport.port import ForwardingTransport, Producer, Transport
 from wire.envelope import Kind, unwrap, wrap
 from wire.topics import REPORTS
 

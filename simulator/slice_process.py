@@ -22,10 +22,8 @@ from edge_agent.protocol.epochs import Host
 from edge_agent.protocol.participant import Participant, ParticipantRules
 from edge_agent.protocol.task_check import Bounds, Pins
 from edge_agent.shell import AgentShell
-from privacy.noise import NoiseSampler
-from privacy.noise_opendp import OpenDpSampler
-from privacy.noise_seeded import SeededBytes, SeededSampler
-from privacy.noise_table import TableSampler
+from privacy.noise import NoiseSampler, OpenDpSampler
+from privacy.noise_table import SeededBytes, SeededSampler, TableSampler
 from privacy.signing import SigningKey
 from transport.opening import Side, open_transport, prepare_transport
 from transport.privileges import AGENT_USER, drop_to

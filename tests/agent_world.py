@@ -36,11 +36,17 @@ from edge_agent.protocol.protocol_events import (
     Withheld,
 )
 from edge_agent.protocol.task_check import Bounds, Pins
-from privacy.box import open_box
 from privacy.calibrate import gdp_mu_1e9, sensitivity_sq_steps, sigma_local_1024, windows_touched
-from privacy.masks import derive_box_key, derive_helper_keys, mask_into, tag_and_nonce, tags_equal
+from privacy.masks import (
+    derive_box_key,
+    derive_helper_keys,
+    mask_into,
+    open_box,
+    tag_and_nonce,
+    tags_equal,
+)
 from privacy.noise import NoiseSampler
-from privacy.noise_seeded import SeededSampler
+from privacy.noise_table import SeededSampler
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey, verify
 from wire import labels

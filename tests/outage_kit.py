@@ -33,7 +33,7 @@ from edge_agent.config import (
 from edge_agent.live import open_agent, this_machine
 from edge_agent.shell import AgentShell
 from privacy.noise import NoiseSampler
-from privacy.noise_seeded import SeededSampler
+from privacy.noise_table import SeededSampler
 from tests.agent_live import SteppedClock
 from tests.agent_world import T0, World
 from transport.keyfiles import HostKey, write_host_key, write_signing_key

@@ -33,8 +33,7 @@ from aggregator.leader_state import LeaderState
 from aggregator.released import MemoryStore, ReleasedWindow
 from aggregator.runners import Checkpoint, HelperRunner, LeaderRunner, no_checkpoint, restore_leader
 from aggregator.tasks import sign_roster, sign_task
-from privacy.box import seal_box
-from privacy.masks import derive_epoch_task_keys, mask_into, tag_and_nonce
+from privacy.masks import derive_epoch_task_keys, mask_into, seal_box, tag_and_nonce
 from privacy.sealing import HpkeKeyPair, seal
 from privacy.signing import SigningKey
 from transport.port import Record, TopicPartition

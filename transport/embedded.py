@@ -15,8 +15,7 @@ from .closing import Closing
 from .embedded_consumer import EmbeddedConsumer
 from .embedded_file import connect, failures, immediate, prepare_folder
 from .embedded_group import Membership
-from .partition import partition_of
-from .port import MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordTooLarge, UnknownTopic
+from .port import MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordTooLarge, UnknownTopic, partition_of
 
 MAX_PARTITIONS = 1024
 DEFAULT_LEASE_S = 30.0

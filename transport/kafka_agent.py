@@ -16,8 +16,7 @@ from kafka.admin import NewTopic
 from .closing import close_within
 from .kafka_agent_client import client_config, ended_on_failure, failures
 from .kafka_agent_consumer import AgentConsumer
-from .kafka_batch import Outgoing
-from .kafka_frame import BatchingProducer, KafkaFrame, may_not_create
+from .kafka_frame import BatchingProducer, KafkaFrame, Outgoing, may_not_create
 from .kafka_settings import RECORD_OVERHEAD_BYTES, SMALL_TOPIC_BYTES
 from .port import RecordTooLarge, TransportUnavailable
 

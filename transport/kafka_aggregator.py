@@ -23,10 +23,8 @@ from .kafka_aggregator_client import (
     failures,
     mapped,
 )
-from .kafka_aggregator_consumer import AggregatorConsumer
-from .kafka_aggregator_leaving import end
-from .kafka_batch import Outgoing
-from .kafka_frame import STEP_S, BatchingProducer, KafkaFrame, may_not_create
+from .kafka_aggregator_consumer import AggregatorConsumer, end
+from .kafka_frame import STEP_S, BatchingProducer, KafkaFrame, Outgoing, may_not_create
 from .kafka_settings import RECORD_OVERHEAD_BYTES, SMALL_TOPIC_BYTES, KafkaSettings
 
 

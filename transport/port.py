@@ -13,10 +13,13 @@ The contract, which `tests/transport/conformance.py` holds for each implementati
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import NewType, Protocol, Self, runtime_checkable
+
+from .closing import Closing
 
 TopicPartition = tuple[str, int]
 """A topic's name and a partition's number, from 0."""
@@ -155,3 +158,31 @@ class Transport(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None: ...
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """The partition of a key: CRC-32 modulo the number of partitions."""
+    return zlib.crc32(key) % partitions
+
+
+class ForwardingTransport(Closing):
+    """Passes every call to `inner`."""
+
+    def __init__(self, inner: Transport) -> None:
+        self.inner = inner
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        """Create a topic of the log."""
+        self.inner.create_topic(name, partitions)
+
+    def producer(self) -> Producer:
+        """Give a producer of the log."""
+        return self.inner.producer()
+
+    def consumer(self, group: str, topics: Sequence[str]) -> Consumer:
+        """Give a consumer of the log."""
+        return self.inner.consumer(group, topics)
+
+    def close(self) -> None:
+        """Close the log."""
+        self.inner.close()

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy.box import seal_box
-from privacy.masks import mask_into, tag_and_nonce
+from privacy.masks import mask_into, seal_box, tag_and_nonce
 from wire.bounds import Scheme
 from wire.ids import NO_TAG, HostId, ReportId, TaskId
 from wire.report import Report, ReportHeader

@@ -32,8 +32,7 @@ from edge_agent.local.log_level import LEVELS, LevelGate
 from edge_agent.local.report_view import report_views
 from edge_agent.shell import AgentShell
 from edge_agent.windows.task_windows import TaskWindows
-from transport.http_port import HttpPort
-from transport.systemd import Notifier
+from transport.supervision import HttpPort, Notifier
 from wire.catalogue import Catalogue
 
 from .reload import reload

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from edge_agent.observer import AgentStatus
-from transport.http_port import HttpPort
+from transport.supervision import HttpPort
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ def run_agent(options: Options, become_agent: Callable[[AgentConfig], None]) -> 
     from edge_agent.service.agent_service import AgentService, Reloading
     from transport.port import TransportUnavailable
     from transport.privileges import take_descriptors
-    from transport.systemd import Notifier
+    from transport.supervision import Notifier
     from wire.catalogue import Catalogue
 
     take_descriptors()

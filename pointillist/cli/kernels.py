@@ -60,7 +60,7 @@ def classify(
     json: JsonFlag = False,
 ) -> None:
     """Show launches and GPU time by family, of a list of names or of a recorded trace."""
-    from kernels.kernel_shares import family_shares
+    from kernels.kernel_mix import family_shares
     from kernels.launches.launch import LaunchesRefused
     from kernels.launches.read import open_launches
 

@@ -15,10 +15,9 @@ from typing import TextIO
 
 from edge_agent.config import load_config
 from edge_agent.live import open_agent
-from privacy.noise_opendp import OpenDpSampler
-from transport.forwarding import ForwardingTransport
+from privacy.noise import OpenDpSampler
 from transport.opening import Side, open_transport, prepare_transport
-from transport.port import Producer, Transport
+from transport.port import ForwardingTransport, Producer, Transport
 from transport.privileges import AGENT_USER, drop_to
 from wire.envelope import unwrap
 from wire.report import Report

@@ -24,7 +24,7 @@ from edge_agent.protocol.epochs import Host, HostEpoch, SealingKeys, open_epoch
 from edge_agent.protocol.seal_report import Sealing, seal_reports
 from edge_agent.windows.encode import encode_rows
 from privacy.calibrate import DELTA_1E12, EPSILON_MILLIONTHS
-from privacy.noise_seeded import SeededBytes, SeededSampler
+from privacy.noise_table import SeededBytes, SeededSampler
 from privacy.signing import SigningKey
 from simulator.engine.exact_parties import ExactParties
 from transport.closing import Closing

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.ratios import Coverage, coverage
+from privacy.calibrate import SIGMA_UNIT
 from privacy.masks import mask_into, tag_and_nonce
 from privacy.noise_table import TableSampler
 from simulator.engine.randomness import OsStream
@@ -24,7 +25,6 @@ from wire.ids import ReportId
 from wire.report import ReportHeader
 from wire.task import CHECK_WORDS, Task
 
-SIGMA_UNIT: Final = 1024
 _CHUNK: Final = 20_000
 _LARGEST_TABLE: Final = 1 << 27
 """Widest noise that the table sampler draws, 1/1024 steps."""

@@ -12,10 +12,8 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
 
-from privacy.noise import NoiseSampler
-from privacy.noise_opendp import OpenDpSampler
-from privacy.noise_seeded import SeededBytes, SeededSampler
-from privacy.noise_table import TableSampler
+from privacy.noise import NoiseSampler, OpenDpSampler
+from privacy.noise_table import SeededBytes, SeededSampler, TableSampler
 from simulator.streams import philox
 
 from .engine_port import EngineSettings, Noise

@@ -16,7 +16,7 @@ from edge_agent.protocol.participant import Participant
 from edge_agent.protocol.participant_rules import ParticipantRules
 from edge_agent.protocol.task_check import Bounds, Pins
 from edge_agent.shell import AgentShell
-from privacy.noise_opendp import OpenDpSampler
+from privacy.noise import OpenDpSampler
 from privacy.noise_table import TableSampler
 from simulator.scenario import Scenario
 from transport.opening import Side, TransportSettings, open_transport, prepare_transport

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy.published_rates import LLAMA3_DAYS, LLAMA3_HOSTS, LLAMA3_INTERRUPTIONS
+from privacy.planner import LLAMA3_DAYS, LLAMA3_HOSTS, LLAMA3_INTERRUPTIONS
 from simulator.scenario import Faults
 from wire.catalogue import Catalogue, Section
 

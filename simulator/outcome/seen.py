@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.ratios import CONFIDENCE, normal_quantile
-from aggregator.statistics import SIGMA_UNIT
+from privacy.calibrate import SIGMA_UNIT
 from simulator.streams import philox
 from wire.task import Task
 

@@ -15,9 +15,8 @@ from simulator.engine.engine_port import EngineSettings, Noise, WindowOutcome
 from simulator.engine.tampering import Tampering
 from simulator.scenario import Dropout
 from tests.engine_kit import SEEDED, SILENT, SmallFleet, errors, plan, scenario, small_fleet
-from transport.forwarding import ForwardingTransport
 from transport.kafka_settings import KafkaSettings
-from transport.port import Producer, Transport
+from transport.port import ForwardingTransport, Producer, Transport
 from wire.topics import REPORTS
 
 pytestmark = pytest.mark.slow

@@ -22,8 +22,8 @@ from edge_agent.protocol.recovery import read_signed_past
 from edge_agent.sending.outbox import Outbox
 from edge_agent.shell import AgentShell
 from edge_agent.windows.durable_windows import DurableAccumulators
-from privacy.noise_opendp import OpenDpSampler
-from privacy.noise_seeded import SeededSampler
+from privacy.noise import OpenDpSampler
+from privacy.noise_table import SeededSampler
 from tests.agent_live import SteppedClock, announce, demo_task, run_until, surroundings
 from tests.agent_world import T0, open_report
 from transport.keyfiles import KeyFileRefused, load_host_key

@@ -27,7 +27,7 @@ from pointillist.cli import root as cli
 from tests.process_kit import ProcessFleet, leader_config, wait_for
 from tests.protocol_kit import T0, WINDOW_S, build_world, honest_reports, open_epochs, start_helper
 from tests.unit.release_kit import CATALOGUE, make_task
-from transport.http_port import HttpPort
+from transport.supervision import HttpPort
 
 pytestmark = pytest.mark.slow
 

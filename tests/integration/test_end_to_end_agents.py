@@ -22,7 +22,7 @@ from edge_agent.protocol.protocol_events import (
     WindowClosed,
 )
 from edge_agent.protocol.task_check import Bounds
-from privacy.noise_seeded import SeededSampler
+from privacy.noise_table import SeededSampler
 from tests import protocol_kit
 from tests.agent_world import T0, MemoryShell, World, counting_bytes, epochs, reports
 from wire.ids import TaskId, task_id

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from aggregator.log_watch import RESEND_S
 from aggregator.transcript import find_report, read_transcript, verify_transcripts
-from privacy.noise_seeded import SeededSampler
+from privacy.noise_table import SeededSampler
 from tests.protocol_kit import (
     T0,
     WINDOW_S,

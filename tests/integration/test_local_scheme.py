@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.tasks import sign_roster, sign_task
-from privacy.box import seal_box
-from privacy.masks import derive_box_key
+from privacy.masks import derive_box_key, seal_box
 from privacy.sealing import seal
 from tests.protocol_kit import (
     T0,

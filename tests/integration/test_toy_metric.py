@@ -12,7 +12,7 @@ from collectors.port import Source, SourceRegistry
 from collectors.records.activity import Observation
 from edge_agent.windows.encode import encode_rows
 from edge_agent.windows.window_accumulator import HostClock, WindowAccumulator
-from privacy.noise_seeded import SeededSampler
+from privacy.noise_table import SeededSampler
 from tests.protocol_kit import T0, WINDOW_S, Fleet, build_world, open_epochs, seal_report
 from wire.catalogue import Catalogue
 from wire.task import Task

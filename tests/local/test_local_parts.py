@@ -30,7 +30,7 @@ from edge_agent.service.reload import reload
 from tests.agent_live import surroundings
 from tests.local_kit import BOOT, S, activity, flattener, one_of_each, ticks
 from transport.config_tree import ConfigError, assignment, overlay
-from transport.systemd import Notifier
+from transport.supervision import Notifier
 
 _ENSURE_USERS = "from transport.privileges import ensure_users; ensure_users()"
 UNITS = sorted(Path("deploy/systemd").glob("*.service"))

@@ -11,7 +11,7 @@ import pytest
 
 from bench.audit_evidence import Evidence, curve_deviation, gaussian_pmf, measured_mu
 from bench.audit_mechanism import PLANTED, SIGMA_1024, TRUE, Mechanism, from_system
-from privacy.noise_opendp import OpenDpSampler
+from privacy.noise import OpenDpSampler
 
 TRIALS = 40_000
 SMALL = [bug for bug in PLANTED if bug.few is not None and bug.few <= TRIALS]

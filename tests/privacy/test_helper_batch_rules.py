@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from aggregator.batch_rules import check_accepted
 from aggregator.helper_port import BatchReply
 from aggregator.helper_state import BatchKey
-from privacy.box import BoxError, open_box
-from privacy.masks import derive_box_key, derive_helper_keys, mask_into
+from privacy.masks import BoxError, derive_box_key, derive_helper_keys, mask_into, open_box
 from tests.protocol_kit import (
     T0,
     WINDOW_S,

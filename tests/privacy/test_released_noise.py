@@ -8,7 +8,7 @@ from scipy.stats import chi2
 
 from privacy.calibrate import gdp_mu_1e9, honest_hosts, sensitivity_sq_steps, sigma_local_1024
 from privacy.masks import mask_into
-from privacy.noise_seeded import SeededBytes, SeededSampler
+from privacy.noise_table import SeededBytes, SeededSampler
 from privacy.quantise import clip_rows, round_steps, uniform_below
 
 HOSTS, N_MIN, CORRUPTED, WIDTH = 50, 40, 5, 6

@@ -11,10 +11,8 @@ import pytest
 from scipy.stats import chi2
 
 from privacy.errors import ParameterError
-from privacy.noise import NoiseSampler
-from privacy.noise_opendp import OpenDpSampler
-from privacy.noise_seeded import SeededBytes, SeededSampler
-from privacy.noise_table import TableSampler, noise_table
+from privacy.noise import NoiseSampler, OpenDpSampler
+from privacy.noise_table import SeededBytes, SeededSampler, TableSampler, noise_table
 
 SAMPLERS: dict[str, Callable[[], NoiseSampler]] = {
     "table": lambda: TableSampler(os.urandom),
@@ -184,10 +182,8 @@ def test_system_noise_never_repeats() -> None:
         assert (make().sample(1, sigmas) != make().sample(1, sigmas)).any()
 
 
-@pytest.mark.parametrize(
-    ("statement", "loaded"), [("", 0), ("privacy.noise_opendp.OpenDpSampler();", 1)]
-)
+@pytest.mark.parametrize(("statement", "loaded"), [("", 0), ("privacy.noise.OpenDpSampler();", 1)])
 def test_opendp_loads_with_its_sampler_and_not_before(statement: str, loaded: int) -> None:
     """Importing the port costs nothing; a sampler is complete before privileges are given up."""
-    code = f"import sys, privacy.noise_opendp; {statement} sys.exit('opendp' in sys.modules)"
+    code = f"import sys, privacy.noise; {statement} sys.exit('opendp' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == loaded

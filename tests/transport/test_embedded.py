@@ -30,8 +30,7 @@ from transport.closing import close_within
 from transport.embedded import EmbeddedLog
 from transport.embedded_file import FILE_NAME
 from transport.embedded_group import Membership, share_out
-from transport.partition import partition_of
-from transport.port import Transport, TransportUnavailable
+from transport.port import Transport, TransportUnavailable, partition_of
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from aggregator.ratios import coverage
 from pointillist.plan_file import default_plan
 from pointillist.plan_report import catalogue_shapes
 from privacy.calibrate import SIGMA_UNIT
-from privacy.noise_seeded import SeededSampler
+from privacy.noise_table import SeededSampler
 from privacy.planner import section_figures
 from simulator.fleet import FleetModel, HostInventory
 from simulator.fleet.fleet_faults import CAUSE_COUNTS, fault_rates, incident_rates, mttf_hours

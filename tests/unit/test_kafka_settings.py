@@ -11,7 +11,7 @@ from aggregator.party_config import load_leader_config
 from edge_agent.config import parse_config
 from pointillist.broker.properties import Ports, server_properties
 from transport.config_tree import ConfigError
-from transport.kafka_batch import BATCH_BYTES, Outbound, Outgoing
+from transport.kafka_frame import BATCH_BYTES, Outbound, Outgoing
 from transport.kafka_settings import KafkaSettings, KafkaSettingsError
 from transport.opening import EmbeddedSettings, Side, TransportTable, open_transport
 from transport.port import RecordTooLarge, TransportRefused, TransportUnavailable

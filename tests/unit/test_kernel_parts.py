@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernels.name_parts import name_parts, words
+from kernels.kernel_name import name_parts, words
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from privacy import box, sealing, signing
+from privacy import masks, sealing, signing
 
 GROUP_ORDER = 2**252 + 27742317777372353535851937790883648493
 PRIME = 2**255 - 19
@@ -74,9 +74,9 @@ def test_secrets_stay_out_of_repr(pair: sealing.HpkeKeyPair) -> None:
 
 def test_box_belongs_to_one_report() -> None:
     key, report_id, aad, plain = bytes(16), bytes(range(16)), b"M" * 48 + b"t" * 16, b"y" * 40
-    sealed = box.seal_box(key, report_id, aad, plain)
-    assert len(sealed) == len(plain) + box.TAG_BYTES
-    assert box.open_box(key, report_id, aad, sealed) == plain
+    sealed = masks.seal_box(key, report_id, aad, plain)
+    assert len(sealed) == len(plain) + masks.TAG_BYTES
+    assert masks.open_box(key, report_id, aad, sealed) == plain
     altered = bytes([sealed[0] ^ 1]) + sealed[1:]
     for wrong in (
         (bytes([1]) * 16, report_id, aad, sealed),
@@ -85,12 +85,12 @@ def test_box_belongs_to_one_report() -> None:
         (key, report_id, aad, altered),
         (key, report_id, aad, sealed[:8]),
     ):
-        with pytest.raises(box.BoxError):
-            box.open_box(*wrong)
+        with pytest.raises(masks.BoxError):
+            masks.open_box(*wrong)
     with pytest.raises(ValueError, match="16 bytes"):
-        box.seal_box(bytes(32), report_id, aad, plain)
+        masks.seal_box(bytes(32), report_id, aad, plain)
     with pytest.raises(ValueError, match="16 bytes"):
-        box.seal_box(key, bytes(12), aad, plain)
+        masks.seal_box(key, bytes(12), aad, plain)
 
 
 def test_signature_is_refused_when_malleable() -> None:

@@ -12,7 +12,7 @@ from edge_agent.protocol.noise_check import noise_fault, zero_bits
 from edge_agent.protocol.protocol_events import Withheld
 from privacy.calibrate import MAX_SIGMA_1024, check_sigma_range, sigma_local_1024
 from privacy.errors import ParameterError
-from privacy.noise_opendp import OpenDpSampler
+from privacy.noise import OpenDpSampler
 from tests.agent_world import T0, World, close_window, make_section, reports, started
 
 

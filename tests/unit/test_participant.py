@@ -32,7 +32,7 @@ from edge_agent.protocol.protocol_events import (
 )
 from edge_agent.protocol.task_check import Pins
 from privacy.budget import Entry
-from privacy.noise_seeded import SeededSampler
+from privacy.noise_table import SeededSampler
 from tests.agent_world import (
     T0,
     WEEK_S,

@@ -14,16 +14,17 @@ from privacy.accountant import GATE_MARGIN, SectionNoise, epsilon_of, gate, sum_
 from privacy.calibrate import ParameterError
 from privacy.plan import LONGEST_EPOCH_S, Plan, PlannedSection
 from privacy.planner import (
+    LLAMA3_INTERRUPTIONS,
     SectionFigures,
     SectionShape,
     collusion_epsilons,
     epsilon_of_mu,
     epsilon_of_share,
     error_percents,
+    expected_rows,
     group_epsilons,
     section_figures,
 )
-from privacy.published_rates import LLAMA3_INTERRUPTIONS, expected_rows
 from tests.unit.test_catalogue_file import TOY
 from wire.bounds import MAX_EPOCH_S
 from wire.catalogue import Catalogue

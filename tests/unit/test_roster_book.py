@@ -18,7 +18,7 @@ from edge_agent.protocol.protocol_events import (
     Withheld,
 )
 from edge_agent.protocol.roster_book import Crowd, RosterBook
-from privacy.noise_opendp import OpenDpSampler
+from privacy.noise import OpenDpSampler
 from tests.agent_world import (
     T0,
     WEEK_S,
@@ -87,7 +87,7 @@ def test_demo_rosters_change_when_they_like() -> None:
 
 
 def test_live_participant_refuses_a_roster_in_the_middle_of_a_week() -> None:
-    from privacy.noise_opendp import OpenDpSampler
+    from privacy.noise import OpenDpSampler
 
     world = World(1)
     live = world.participant(rules=world.rules(domain="live"), sampler=OpenDpSampler())
