@@ -23,8 +23,15 @@ from .cause_reasons import (
     chosen_rates,
     why_as_reported,
 )
-from .correction import Corrected, CorrectionRefused, Rates, Reported, change, correct
-from .crowding import lost_if_independent
+from .correction import (
+    Corrected,
+    CorrectionRefused,
+    Rates,
+    Reported,
+    change,
+    correct,
+    lost_if_independent,
+)
 from .incident_detector import SECTION as INCIDENTS
 from .incident_detector import Detector
 from .ratios import BELOW_NOISE_ERRORS, expected_by_chance, fieller, normal_quantile

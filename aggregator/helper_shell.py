@@ -24,12 +24,10 @@ from .helper import Helper
 from .helper_state import HelperState
 from .key_ring import KeyRing
 from .party_config import HelperConfig
-from .party_health import Health, HealthMetric, told, trouble_measure
-from .presence import Presence
+from .party_health import Health, HealthMetric, Presence, Trouble, Troubles, told, trouble_measure
 from .runners import Checkpoint, HelperRunner, no_checkpoint
-from .signed_folder import TASK_SUFFIX, SignedFolder
 from .state_file import StorageUnavailable, write_durably
-from .troubles import Trouble, Troubles
+from .task_files import TASK_SUFFIX, SignedFolder
 
 STATUS_EVERY_S: Final = 2.0
 FORGET_EVERY_S: Final = 60.0

@@ -25,7 +25,6 @@ from wire.report import Report
 
 from .admission import PARKED_BYTES, PARKED_PER_HOST, Admissible, Admission, Parked
 from .admitted_epochs import AdmittedEpoch, AdmittedEpochs, Seal
-from .close_rule import CloseRule
 from .directory import Directory
 from .events import (
     BatchRefused,
@@ -54,7 +53,7 @@ from .known_epochs import Mark
 from .leader_chains import Chains
 from .leader_windows import FrozenWindow
 from .log_watch import LogWatch
-from .schedule import Schedule
+from .schedule import CloseRule, Schedule
 from .window_sums import OpenWindow
 
 _MAX_EPOCH = max(EPOCH_BYTES.values()) + OVERHEAD_BYTES

@@ -43,13 +43,11 @@ from .leader_state import LeaderState
 from .leader_status import MEASURES, LastWindows
 from .log_publisher import LogPublisher
 from .party_config import LeaderConfig
-from .party_health import Health, told
-from .presence import Presence
+from .party_health import Health, Presence, Trouble, Troubles, told
 from .released import ReleaseStore
 from .runners import Checkpoint, LeaderRunner, Settled, no_checkpoint, restore_leader
-from .signed_folder import ENTRY_SUFFIX, TASK_SUFFIX, SignedFolder
 from .state_file import StorageUnavailable
-from .troubles import Trouble, Troubles
+from .task_files import ENTRY_SUFFIX, TASK_SUFFIX, SignedFolder
 
 GROUP: Final = "leader"
 POLL_RECORDS: Final = 2000

@@ -9,9 +9,8 @@ from typing import Final
 from wire.task import Task
 
 from .events import StoreRelease, StoreSuppressed
-from .party_health import HealthMetric, trouble_measure
+from .party_health import HealthMetric, Trouble, trouble_measure
 from .runners import Settled
-from .troubles import Trouble
 
 MEASURES: Final = (
     trouble_measure(*Trouble),

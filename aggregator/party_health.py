@@ -1,4 +1,4 @@
-"""What both aggregators say of themselves: a status document, two health checks, metrics.
+"""What both aggregators say of themselves: presence, troubles, a status document, metrics.
 
 The loop replaces the document as a whole; whoever asks over HTTP reads the newest one. Nothing in
 it names a host.
@@ -6,22 +6,106 @@ it names a host.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from structlog.typing import FilteringBoundLogger
 
+from transport.closing import Closing
 from transport.supervision import HttpPort
 
 from .party_config import HttpAddress
-from .troubles import Trouble, Troubles
 
-if TYPE_CHECKING:
-    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+class Trouble(StrEnum):
+    """A state that is waited out and left again; its name in logs, status and metrics."""
+
+    LOG_AWAY = "log_away"
+    HELPER_AWAY = "helper_away"
+    STORAGE = "storage"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A trouble that has not ended: since when, unix seconds, and what was said of it."""
+
+    since_s: float
+    detail: str
+
+
+class Troubles:
+    """The troubles of one party."""
+
+    def __init__(self, log: FilteringBoundLogger) -> None:
+        self._log = log
+        self._standing: dict[Trouble, Standing] = {}
+
+    @property
+    def standing(self) -> Mapping[Trouble, Standing]:
+        """What stands now."""
+        return dict(self._standing)
+
+    def begin(self, trouble: Trouble, now_s: float, detail: str) -> None:
+        """Note a trouble; one that stands already is not told again."""
+        if trouble not in self._standing:
+            self._standing[trouble] = Standing(now_s, detail)
+            self._log.warning("trouble", what=trouble.value, detail=detail)
+
+    def end(self, trouble: Trouble, now_s: float) -> None:
+        """Note that a trouble is over, if it stood."""
+        standing = self._standing.pop(trouble, None)
+        if standing is not None:
+            lasted_s = round(now_s - standing.since_s, 1)
+            self._log.warning("trouble over", what=trouble.value, lasted_s=lasted_s)
+
+
+class Presence(Closing):
+    """A shared lock, which the kernel ends with the process, however it ends."""
+
+    def __init__(self, status_file: Path) -> None:
+        """Take it. Raises OSError."""
+        path = _lock_file(status_file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._handle, fcntl.LOCK_SH)
+
+    def close(self) -> None:
+        """Let it go."""
+        os.close(self._handle)
+
+
+def is_present(status_file: Path) -> bool:
+    """Whether some process holds it.
+
+    Raises      PermissionError where the file is another user's
+    """
+    try:
+        handle = os.open(_lock_file(status_file), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(handle)
+
+
+def _lock_file(status_file: Path) -> Path:
+    return status_file.with_name(status_file.name + ".lock")
+
 
 STUCK_S: Final = 60.0
 """A loop that has not gone round for so long is stuck: its turns take less than a second, and what

@@ -20,7 +20,7 @@ def show_status(path: Path, party: str, json: bool) -> None:
     party       `leader` or `helper`
     """
     from aggregator.helper_shell import read_status
-    from aggregator.presence import is_present
+    from aggregator.party_health import is_present
 
     if not path.exists():
         raise usage_error(

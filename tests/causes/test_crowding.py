@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aggregator.crowding import lost_if_independent
+from aggregator.correction import lost_if_independent
 from aggregator.ratios import Floats
 from privacy.quantise import choose_indicators, uniform_words
 

@@ -23,7 +23,7 @@ from aggregator.helper_port import (
 from aggregator.leader_state import LeaderState
 from aggregator.log_watch import RESEND_S
 from aggregator.runners import restore_leader
-from aggregator.signed_folder import SignedFolder
+from aggregator.task_files import SignedFolder
 from aggregator.tasks import sign_roster
 from tests.protocol_kit import (
     T0,

@@ -241,7 +241,7 @@ ROLE = """
 import sys, time
 from pathlib import Path
 from aggregator.helper_shell import write_status
-from aggregator.presence import Presence
+from aggregator.party_health import Presence
 path = Path(sys.argv[1])
 presence = Presence(path)
 write_status(path, {"pid": 1, "version": "0", "started": int(time.time()), "ready": 1,
@@ -405,7 +405,7 @@ def test_port_of_both_configurations_is_checked(tmp_path: Path) -> None:
 
 
 def test_presence_is_one_of_any_thread_and_ends_with_the_process(tmp_path: Path) -> None:
-    from aggregator.presence import Presence, is_present
+    from aggregator.party_health import Presence, is_present
 
     status = tmp_path / "status.json"
     assert not is_present(status)

@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 import pytest
 
-from aggregator.close_rule import HELPER_S
 from aggregator.helper_shell import HelperShell
 from aggregator.key_ring import DAY_S, OVERLAP_S
 from aggregator.leader_shell import LeaderShell
+from aggregator.schedule import HELPER_S
 from aggregator.tasks import sign_roster, sign_task
 from edge_agent.protocol.epochs import EPOCH_LIFE_S, EPOCH_PERIOD_S, SealingKeys, open_epoch
 from edge_agent.protocol.epochs import Host as Identity

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from aggregator.close_rule import CloseRule
 from aggregator.helper_state import BatchKey
 from aggregator.log_watch import LogWatch
+from aggregator.schedule import CloseRule
 from pointillist.demo.demo_plan import RETENTION_S, WINDOW_S
 from tests.protocol_kit import T0, build_world
 
