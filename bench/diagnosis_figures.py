@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.record import RESULTS, ROOT, Figure, commit, write_result
-from diagnosis.detect.cause_ranking import RULES_TITLE
+from diagnosis.detect.model import RULES_TITLE
 from diagnosis.detect.model_file import load_model
 from pointillist.teaching.evaluation import SHIPPED, MethodEvaluation, evaluate
 from pointillist.teaching.figures import alarm_rate, host_part

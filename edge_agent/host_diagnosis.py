@@ -22,9 +22,8 @@ from diagnosis.detect.model_fields import ModelError
 from diagnosis.detect.model_file import load_model
 from diagnosis.detect.trail import Series, SpikeTrails
 from diagnosis.detect.weekly import WeeklyIncidents
-from diagnosis.frames.lacking import lacking
-from diagnosis.frames.of_host import host_framer
-from diagnosis.frames.take_drain import take_drain
+from diagnosis.frames.host_framer import host_framer, take_drain
+from diagnosis.frames.signals import lacking
 
 from .config import AgentConfig, DiagnosisSection
 from .journal import Journal

@@ -44,8 +44,8 @@ from collectors.devices.devices_source import DevicesSource
 from collectors.steps.step_programs import StepProbe
 from collectors.steps.steps_source import StepsSource
 from diagnosis.frames.frame import Frame
+from diagnosis.frames.host_framer import host_framer
 from diagnosis.frames.live_frames import LiveFrames, host_registry
-from diagnosis.frames.of_host import host_framer
 from diagnosis.frames.recording import write_recording
 from pointillist.teaching.recorded_runs import NOTHING_WRONG
 from tests.fake_nvml_kit import FakeDriver

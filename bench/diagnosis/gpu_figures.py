@@ -15,9 +15,8 @@ from typing import Any, Final
 import numpy as np
 
 from bench.record import Figure, write_result
-from diagnosis.detect.cause_ranking import RULES_TITLE
 from diagnosis.detect.findings import Cause
-from diagnosis.detect.model import Model
+from diagnosis.detect.model import RULES_TITLE, Model
 from diagnosis.detect.model_file import load_model
 from diagnosis.frames.recording import read_meta
 from kernels.wilson import wilson_interval

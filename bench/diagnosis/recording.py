@@ -26,8 +26,8 @@ from collectors.boot_clock import boottime_ns
 from collectors.steps.step_programs import StepProbe
 from collectors.steps.steps_source import StepsSource
 from diagnosis.frames.frame import Frame
+from diagnosis.frames.host_framer import host_framer
 from diagnosis.frames.live_frames import LiveFrames, host_registry
-from diagnosis.frames.of_host import host_framer
 from diagnosis.frames.recording import RecordingWriter
 
 FORMAT: Final = 1

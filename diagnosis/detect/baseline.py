@@ -1,12 +1,18 @@
-"""What is usual: of signals by median and spread, of step times by their distribution."""
+"""What is usual: of signals, also in bins of 100 ms, of step times, and of other cgroups."""
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from diagnosis.frames.frame import FINE_BINS, Frame
+from diagnosis.frames.signals import FINE
+
+from .channels import FLOORS, INDEX, OTHER_SIGNALS, ChannelPlace, Readings, related
 
 NORMAL: Final = 1.4826
 """Standard deviations of a normal distribution in one median absolute deviation."""
@@ -110,3 +116,142 @@ def step_bins(duration_ns: NDArray[np.int64]) -> NDArray[np.int64]:
     """Count steps by the bins of `StepBaseline`."""
     places = ((np.log2(np.maximum(duration_ns, 1)) - _FIRST_OCTAVE) * _PER_OCTAVE).astype(np.int64)
     return np.bincount(np.minimum(np.maximum(places, 0), _BINS - 1), minlength=_BINS)
+
+
+NO_LAGS: Final = np.full(len(FINE), np.nan)
+FINE_FRAMES: Final = 30
+REACH_S: Final = 3.0
+"""How far before an onset, and after it, a departure is looked for."""
+_NS_PER_S: Final = 1e9
+_SPREADS: Final = 5.0
+_FEWEST_BINS: Final = 30
+_SHAPE: Final = (len(FINE), FINE_BINS)
+_GAP: Final = np.full(_SHAPE, np.nan, np.float32)
+_FINE_FLOORS: Final = np.array(
+    [
+        2 * FLOORS[INDEX[n]] if (n := f"{ChannelPlace.HOST}.{name}") in INDEX else np.inf
+        for name in FINE
+    ]
+)
+
+
+class FineHistory:
+    """The last half minute in bins of 100 ms, of the whole host."""
+
+    def __init__(self) -> None:
+        self._frames: deque[tuple[int, int, NDArray[np.float32]]] = deque(maxlen=FINE_FRAMES)
+
+    def take(self, frame: Frame) -> None:
+        """Add a frame's bins; one without them leaves a gap."""
+        fits = frame.fine.shape == _SHAPE
+        self._frames.append((frame.boottime_ns, frame.span_ns, frame.fine if fits else _GAP))
+
+    def lags_s(self, onset_ns: int) -> NDArray[np.float64]:
+        """Give float64[FINE]: seconds from each signal's departure to the onset.
+
+        Negative: the signal followed. NaN: it did not leave what was usual, or is not measured.
+        """
+        tenths = np.arange(1, FINE_BINS + 1)
+        ends = [
+            end_ns - span_ns + tenths * span_ns // FINE_BINS for end_ns, span_ns, _ in self._frames
+        ]
+        ends_ns = np.concatenate([np.zeros(0, np.int64), *ends])
+        order = np.argsort(ends_ns, kind="stable")
+        ends_s = (ends_ns[order] - onset_ns) / _NS_PER_S
+        parts = [_GAP[:, :0], *(fine for _, _, fine in self._frames)]
+        bins = np.concatenate(parts, axis=1)[:, order].astype(np.float64)
+        lags = np.full(len(FINE), np.nan)
+        usual = bins[:, ends_s < -REACH_S]
+        near = np.abs(ends_s) <= REACH_S
+        for row in np.flatnonzero(np.count_nonzero(usual == usual, axis=1) >= _FEWEST_BINS):  # noqa: PLR0124
+            known = usual[row][~np.isnan(usual[row])]
+            middle = np.median(known)
+            spread = max(NORMAL * float(np.median(np.abs(known - middle))), _FINE_FLOORS[row])
+            away = np.abs(bins[row, near] - middle) > _SPREADS * spread
+            left = np.flatnonzero(away[:-1] & away[1:])
+            if left.size:
+                lags[row] = -ends_s[near][left[0]]
+        return lags
+
+
+_OTHER_FLOORS: Final = FLOORS[[INDEX[f"{ChannelPlace.OTHER}.{name}"] for name in OTHER_SIGNALS]]
+_LEAST_SHARE: Final = 0.3
+"""Of all that others grew by: below it nobody in particular interferes."""
+_FADE: Final = 1 / 30
+_NS: Final = 1_000_000_000
+
+
+class CgroupNeighbours:
+    """Usual use of each busy cgroup, forgotten when it was idle for long; bounded."""
+
+    def __init__(self, most: int, forget_s: float) -> None:
+        self._most = most
+        self._forget_ns = int(forget_s * 10 * _NS)
+        self._places: dict[str, int] = {}
+        self._usual = np.zeros((most, len(OTHER_SIGNALS)))
+        self._free = list(range(most))
+        self._seen_ns: dict[str, int] = {}
+        self._oldest_ns = 0
+        self._names: tuple[str, ...] = ()
+        self._rows: list[int] = []
+        self._kept: list[int] = []
+
+    def learn(self, readings: Readings) -> None:
+        """Take a usual second of all cgroups."""
+        now_ns = readings.frame.boottime_ns
+        if readings.names != self._names:
+            self._follow(readings)
+        usual = self._usual[self._kept]
+        self._usual[self._kept] = usual + _FADE * (readings.table[self._rows] - usual)
+        self._seen_ns.update(dict.fromkeys(readings.names, now_ns))
+        self._drop(now_ns)
+
+    def _follow(self, readings: Readings) -> None:
+        """Find the place of each cgroup; a new one begins with what it uses now."""
+        for row, name in enumerate(readings.names):
+            if name not in self._places and self._free:
+                place = self._places[name] = self._free.pop()
+                self._usual[place] = readings.table[row]
+        known = [(row, name) for row, name in enumerate(readings.names) if name in self._places]
+        self._rows = [row for row, _ in known]
+        self._kept = [self._places[name] for _, name in known]
+        self._names = readings.names
+
+    def _drop(self, now_ns: int) -> None:
+        crowded = len(self._seen_ns) > 4 * self._most
+        if now_ns - self._oldest_ns <= self._forget_ns and not crowded:
+            return
+        gone = [name for name, at in self._seen_ns.items() if now_ns - at > self._forget_ns]
+        if len(self._seen_ns) - len(gone) > 4 * self._most:
+            gone = [name for name in self._seen_ns if name not in self._places]
+        for name in gone:
+            self._seen_ns.pop(name, None)
+            place = self._places.pop(name, None)
+            if place is not None:
+                self._free.append(place)
+        self._oldest_ns = min(self._seen_ns.values(), default=now_ns)
+        self._names = ()
+
+    def grown(self, readings: Readings, cgroup: str, signal: str) -> str:
+        """Name the cgroup apart from `cgroup` whose `signal` grew most; "" where none stands out.
+
+        signal   any signal; one that cgroups do not have names nobody
+        """
+        if signal not in OTHER_SIGNALS:
+            return ""
+        column = OTHER_SIGNALS.index(signal)
+        growth = {
+            name: float(now) - self._before(name, column)
+            for name, now in zip(readings.names, readings.table[:, column], strict=True)
+            if not related(name, cgroup)
+        }
+        if not growth:
+            return ""
+        most = max(growth, key=lambda name: growth[name])
+        risen = sum(grown for grown in growth.values() if grown > 0)
+        enough = growth[most] >= _OTHER_FLOORS[column] and growth[most] >= _LEAST_SHARE * risen
+        return most if enough else ""
+
+    def _before(self, name: str, column: int) -> float:
+        place = self._places.get(name)
+        return float(self._usual[place, column]) if place is not None else 0.0

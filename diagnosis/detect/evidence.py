@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from diagnosis.frames.signals import FINE, SIGNALS
 
+from .baseline import CgroupNeighbours
 from .channels import CHANNELS, INDEX, Channel, ChannelPlace, Readings
 from .features import SubjectSignals
 from .findings import Cause, Evidence
-from .neighbours import CgroupNeighbours
 from .rule_table import RULES
 
 MOST: Final = 6

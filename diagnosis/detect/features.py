@@ -13,7 +13,7 @@ from diagnosis.frames.signals import FINE, SIGNALS
 from .baseline import SignalBaseline
 from .channels import CHANNEL_NAMES, CHANNELS, FLOORS, INDEX, Floats
 from .detection_settings import DetectionSettings
-from .tail import TailRatios
+from .spike import TailRatios
 
 FEATURES_VERSION: Final = 2
 CAP: Final = 8.0

@@ -1,4 +1,4 @@
-"""The learned model: a data file with a version and a hash, evaluated by numpy alone.
+"""The learned model: a data file evaluated by numpy alone, and causes ranked by it or by rules.
 
 The format is described in docs/diagnosis.md; model_file.py reads it.
 """
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .channels import Floats
+from .findings import Cause
 from .model_parts import Distance, ModelPart
 from .rules import CAUSES, UNKNOWN, RuleVerdict
 
@@ -150,3 +151,47 @@ def _foreign_share(rules: RuleVerdict, classes: NDArray[np.int64]) -> float:
     foreign[classes] = False
     foreign[UNKNOWN] = False
     return float(rules.beliefs[foreign].sum())
+
+
+RULES_TITLE: Final = "hand rules 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """What a spike is put down to.
+
+    ranked       every cause with its share of belief, largest first; they sum to 1
+    confidence   of `cause`
+    """
+
+    cause: Cause
+    confidence: float
+    ranked: tuple[tuple[Cause, float], ...]
+    unlike: float
+    group: str
+    model: str
+
+
+def rank(vector: Floats, rules: RuleVerdict, model: Model | None) -> Ranking:
+    """Rank all causes of float64[FEATURE_NAMES], of which the hand rules say `rules`."""
+    if model is None:
+        unlike = float(1 - min(1.0, rules.strongest))
+        judged = CauseJudgement(rules.beliefs, unlike, int(rules.beliefs.argmax()) == UNKNOWN)
+        return _ranking(judged, RULES_TITLE)
+    return _ranking(model.judge(vector, rules), model.title)
+
+
+def _ranking(judged: CauseJudgement, title: str) -> Ranking:
+    beliefs = judged.beliefs.copy()
+    if judged.rejected:
+        # What is left of the known causes shrinks until `unknown` leads.
+        top = float(np.delete(beliefs, UNKNOWN).max())
+        lead = max(judged.unlike, top, float(beliefs[UNKNOWN]), 0.5)
+        beliefs[UNKNOWN] = 0.0
+        rest = beliefs.sum()
+        beliefs *= (1 - lead) / rest if rest > 0 else 0.0
+        beliefs[UNKNOWN] = 1 - beliefs.sum()
+    order = np.argsort(-beliefs, kind="stable")
+    ranked = tuple((CAUSES[place], float(beliefs[place])) for place in order)
+    cause, confidence = ranked[0]
+    return Ranking(cause, confidence, ranked, judged.unlike, judged.group, title)

@@ -1,14 +1,15 @@
-"""Fields of a model file, read with bounds."""
+"""Fields of a model file, and the classifiers among them, read with bounds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .channels import Floats
-from .model_parts import Places
+from .model_parts import Boost, Forest, Logistic, ModelPart, Places, Trees
 
 _MOST_TEXT: Final = 80
 _MOST_VALUE: Final = 1e12
@@ -82,3 +83,103 @@ def places_of(found: Any, length: int, least: int, below: int, what: str) -> Pla
     if (places != array).any() or places.min() < least or places.max() >= below:
         raise ModelError(f"expected {what}: whole numbers of {least} .. {below - 1}")
     return places
+
+
+_MOST_TREES: Final = 2_000
+_MOST_DEPTH: Final = 64
+_MOST_PARTS: Final = 8
+_LEAF: Final = -2
+
+
+def read_parts(found: Any, inputs: int, classes: int) -> tuple[tuple[ModelPart, ...], float]:
+    parts: list[ModelPart] = []
+    rules_weight = 0.0
+    for row in rows_of(found, "parts", _MOST_PARTS):
+        kind, weight = row.get("kind"), number_of(row.get("weight", 1.0), "weight", 1e-6, 1e6)
+        match kind:
+            case "rules":
+                rules_weight += weight
+            case "logistic":
+                parts.append(_logistic(row, weight, inputs, classes))
+            case "forest":
+                parts.append(_forest(row, weight, inputs, classes))
+            case "boost":
+                parts.append(_boost(row, weight, inputs, classes))
+            case _:
+                raise ModelError(
+                    "expected a part of kind logistic, forest, boost or rules, "
+                    f"got {str(kind)[:20]}"
+                )
+    if not parts and not rules_weight:
+        raise ModelError("expected at least one part, got none")
+    return tuple(parts), rules_weight
+
+
+def _logistic(row: Mapping[str, Any], weight: float, inputs: int, classes: int) -> Logistic:
+    return Logistic(
+        weight,
+        array_of(row.get("mean"), (inputs,), "mean"),
+        positive_of(row.get("scale"), (inputs,), "scale"),
+        array_of(row.get("coef"), (classes, inputs), "coef"),
+        array_of(row.get("intercept"), (classes,), "intercept"),
+    )
+
+
+def _forest(row: Mapping[str, Any], weight: float, inputs: int, classes: int) -> Forest:
+    rows = rows_of(row.get("trees"), "trees", _MOST_TREES)
+    values = [array_of(tree.get("value"), (None, classes), "value") for tree in rows]
+    value = np.concatenate(values)
+    sums = value.sum(axis=1, keepdims=True)
+    if (value < 0).any() or not (sums > 0).all():
+        raise ModelError("expected leaves of shares, got a negative or empty one")
+    return Forest(weight, _trees(rows, [len(one) for one in values], inputs), value / sums)
+
+
+def _boost(row: Mapping[str, Any], weight: float, inputs: int, classes: int) -> Boost:
+    rows = rows_of(row.get("trees"), "trees", _MOST_TREES)
+    values = [array_of(tree.get("value"), (None,), "value") for tree in rows]
+    of_class = [tree.get("class") for tree in rows]
+    if not all(type(one) is int and 0 <= one < classes for one in of_class):
+        raise ModelError(f"expected each tree's class below {classes}")
+    return Boost(
+        weight,
+        _trees(rows, [len(one) for one in values], inputs),
+        np.concatenate(values),
+        np.array(of_class, np.int32),
+        number_of(row.get("rate", 1.0), "rate", 1e-6, 1e3),
+        array_of(row.get("start"), (classes,), "start"),
+    )
+
+
+def _trees(rows: Sequence[Mapping[str, Any]], lengths: Sequence[int], inputs: int) -> Trees:
+    features, thresholds, lefts, rights, roots = [], [], [], [], []
+    depth = start = 0
+    for row, length in zip(rows, lengths, strict=True):
+        feature = places_of(row.get("feature"), length, _LEAF, inputs, "feature")
+        left = places_of(row.get("left"), length, -1, length, "left")
+        right = places_of(row.get("right"), length, -1, length, "right")
+        inner = feature >= 0
+        own = np.arange(length)
+        if not ((left > own) & (right > own))[inner].all():
+            raise ModelError("expected children to stand behind their parent in a tree")
+        depth = max(depth, _depth(left, right, inner))
+        features.append(np.where(inner, feature, -1))
+        thresholds.append(array_of(row.get("threshold"), (length,), "threshold"))
+        lefts.append(left + start)
+        rights.append(right + start)
+        roots.append(start)
+        start += length
+    joined = (np.concatenate(part).astype(np.int32) for part in (features, lefts, rights))
+    feature, left, right = joined
+    return Trees(feature, np.concatenate(thresholds), left, right, np.array(roots, np.int32), depth)
+
+
+def _depth(left: Places, right: Places, inner: NDArray[np.bool_]) -> int:
+    depths = np.zeros(left.size, np.int64)
+    for node in np.flatnonzero(inner).tolist():  # a parent comes before its children
+        below = depths[node] + 1
+        depths[left[node]] = max(depths[left[node]], below)
+        depths[right[node]] = max(depths[right[node]], below)
+    if depths.max() > _MOST_DEPTH:
+        raise ModelError(f"expected trees of depth {_MOST_DEPTH} at most, got {depths.max()}")
+    return int(depths.max())

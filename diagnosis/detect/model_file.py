@@ -20,10 +20,10 @@ from .model_fields import (
     number_of,
     object_of,
     positive_of,
+    read_parts,
     rows_of,
     text_of,
 )
-from .model_learned import read_parts
 from .model_parts import Distance, Mahalanobis, Mixture, NearestNeighbours
 from .rules import CAUSES
 

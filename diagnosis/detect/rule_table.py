@@ -221,7 +221,7 @@ RULES: Final = (
             _up("gpu.pcie_tx_bytes_per_s", 0.8),
             _up("gpu.copy_to_device_bytes_per_s", 0.6),
             _up("gpu.copy_to_host_bytes_per_s", 0.6),
-            # Only of a GPU at work (`gpu_rows.py`): idle, it lowers both by itself.
+            # Only of a GPU at work (`channels.py`): idle, it lowers both by itself.
             _down("gpu.pcie_width_percent", 0.9),
             _down("gpu.pcie_generation_percent", 0.9),
         ),

@@ -22,7 +22,7 @@ from diagnosis.frames.frame import Steps
 from .baseline import StepBaseline, step_bins
 from .detection_settings import DetectionSettings
 from .findings import StepTimes
-from .tail import Tail, TailRatios, TailSecond
+from .spike import Tail, TailRatios, TailSecond
 
 _WINDOWS: Final = (2, 3, 5, 10)
 _NEWEST: Final = 3

@@ -8,11 +8,11 @@ from typing import Final
 
 from diagnosis.frames.frame import Frame
 
+from .baseline import NO_LAGS, FineHistory
 from .channels import Floats, Readings
 from .detection_settings import DetectionSettings
 from .diagnoser import Ruler
 from .features import SubjectSignals, vector_of
-from .fine import NO_LAGS, FineHistory
 from .tail_detector import TailDetector
 
 _NS: Final = 1_000_000_000

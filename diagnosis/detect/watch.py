@@ -8,19 +8,16 @@ from typing import Final
 from collectors.records.activity import StepSource
 from diagnosis.frames.frame import Steps, Subject
 
-from .cause_ranking import Ranking, rank
+from .baseline import NO_LAGS, CgroupNeighbours, FineHistory
 from .channels import INDEX, Floats, Readings
 from .detection_settings import DetectionSettings
 from .early import EarlyWarning
 from .evidence import evidence_for, evidence_of
 from .features import SubjectSignals, vector_of
 from .findings import Cause, Diagnosis, Finding, SpikeBegan, SpikeEnded, StepTimes, Warned
-from .fine import NO_LAGS, FineHistory
-from .model import Model
-from .neighbours import CgroupNeighbours
+from .model import Model, Ranking, rank
 from .rules import CAUSES, RuleVerdict, judge
-from .spike import StandingSpike
-from .tail import Tail
+from .spike import StandingSpike, Tail
 from .tail_detector import TailDetector
 
 _NS: Final = 1_000_000_000

@@ -19,16 +19,15 @@ from collectors.records.activity import (
 )
 from collectors.records.gpu_calls import GpuCalls
 
-from .bins import FineBins
 from .call_signals import CallSignals, on_gpus
-from .cgroup_pressure import CgroupPressure
 from .cgroup_signals import CgroupSignals
+from .cgroups import CgroupPressure, Places
+from .columns import FineBins
 from .frame import Frame
 from .gpu_signals import GpuSignals
 from .host_signals import HostSignals, fault_signals, observed
-from .places import Places
-from .rhythm_book import RhythmBook
 from .signals import SIGNALS, SignalTable
+from .step_book import RhythmBook
 from .subjects import Alive, SubjectBook, SubjectSecond
 
 # How long packets of a watched cgroup take to their peer and back, by acknowledgements: pure.
@@ -170,7 +169,7 @@ class Framer:
         }
 
     def lack(self, signals: Iterable[str]) -> None:
-        """Leave out what this host cannot measure: `lacking.lacking` of the running sources."""
+        """Leave out what this host cannot measure: `signals.lacking` of the running sources."""
         self._lacking = frozenset(signals)
         self._fine.lack(self._lacking)
 

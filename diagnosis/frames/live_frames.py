@@ -16,9 +16,8 @@ from transport.closing import Closing
 
 from .frame import Frame
 from .framer import Framer
-from .lacking import lacking
-from .of_host import host_framer
-from .take_drain import take_drain
+from .host_framer import host_framer, take_drain
+from .signals import lacking
 
 EVERY_NS: Final = 1_000_000_000
 _NS_PER_S: Final = 1e9

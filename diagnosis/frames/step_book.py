@@ -1,4 +1,4 @@
-"""Steps of each process, as they were marked: which mark counts, and what has not ended."""
+"""Steps of each process: as they were marked, what has not ended, and by a rhythm that is known."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from collectors.records.activity import StepSource
+from collectors.records.activity import RhythmMarks, StepSource
 
 from .frame import Steps
+from .rhythm import Rhythms
 
 KEPT_NS: Final = 60_000_000_000
 """Without a step for so long it makes none any more, or hangs, which was told long before."""
@@ -117,3 +118,57 @@ class StepBook:
         if last_ns - known.seen_ns > KEPT_NS:
             return True
         return _EXACT.index(marks.source) < _EXACT.index(known.source)
+
+
+_MOST_PROCESSES: Final = 64
+"""Each holds up to 1.3 MB of marks until its rhythm is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rhythm:
+    """A process whose rhythm is known, and the steps that it made of late by it."""
+
+    pid: int
+    start_ns: int
+    cgroup: str
+    program: str
+    steps: Steps
+
+
+@dataclass(slots=True)
+class _Watched:
+    cgroup: str
+    program: str
+    seen_ns: int
+
+
+class RhythmBook:
+    """Keeps the processes whose rhythm is marked; who is silent for a minute is forgotten."""
+
+    def __init__(self) -> None:
+        self._rhythms = Rhythms()
+        self._watched: dict[tuple[int, int], _Watched] = {}
+
+    def add(self, marks: RhythmMarks) -> None:
+        """Take what one drain handed over of a process; beyond 64 processes nothing is taken."""
+        key = (marks.pid, marks.start_ns)
+        if not len(marks.at_ns) or (
+            key not in self._watched and len(self._watched) >= _MOST_PROCESSES
+        ):
+            return
+        program = marks.program or (self._watched[key].program if key in self._watched else "")
+        self._watched[key] = _Watched(marks.cgroup, program, int(marks.at_ns[-1]))
+        self._rhythms.add(marks)
+
+    def known(self, now_ns: int) -> list[Rhythm]:
+        """Give every process whose rhythm is known, with its steps since the last call."""
+        found: list[Rhythm] = []
+        for (pid, start_ns), one in list(self._watched.items()):
+            if now_ns - one.seen_ns > KEPT_NS:
+                del self._watched[pid, start_ns]
+                self._rhythms.forget(pid, start_ns)
+                continue
+            steps = self._rhythms.steps(pid, start_ns, now_ns)
+            if steps is not None:
+                found.append(Rhythm(pid, start_ns, one.cgroup, one.program, steps))
+        return found

@@ -11,10 +11,9 @@ from typing import Final
 from collectors.devices.device_port import ProcessUse
 
 from .call_signals import Caller, sharing, summed
+from .cgroups import Places
 from .frame import Steps, Subject
-from .places import Places
-from .rhythm_book import Rhythm
-from .step_book import KEPT_NS, StepBook, Stepper
+from .step_book import KEPT_NS, Rhythm, StepBook, Stepper
 
 MOST_SUBJECTS: Final = 16
 _ACTIVE_NS: Final = 5_000_000_000

@@ -19,7 +19,7 @@ from diagnosis.frames.frame import Frame, Signals
 
 from .calls import Calls
 from .judge import Job
-from .operations import OperationKind
+from .trace import OperationKind
 
 
 class SpentOn(StrEnum):

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
-from .operations import Meeting
-from .trace import UNKNOWN, RankTrace
+from .trace import UNKNOWN, Meeting, RankTrace
 
 _TOGETHER_S: Final = 0.001
 """In a recorded 64-GPU job members leave within 0.15 ms; other communicators 1.5 ms or more off."""

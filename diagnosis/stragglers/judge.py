@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .calls import Calls, calls_of
-from .operations import BUSY, OperationKind
 from .peers import (
     Compared,
     PeerRules,
@@ -25,7 +24,7 @@ from .peers import (
     missing_median,
 )
 from .stages import StageWork, compare_stages
-from .trace import RankTrace
+from .trace import BUSY, OperationKind, RankTrace
 from .waits import Transfers, Waits, find_waits
 
 

@@ -13,8 +13,16 @@ import numpy as np
 
 from kernels.launches.kineto import TraceError, open_trace, trace_items
 
-from .operations import Meeting, OperationKind, operation
-from .trace import LONGEST_S, MOST_ROWS, UNKNOWN, RankTrace, TraceRefused
+from .trace import (
+    LONGEST_S,
+    MOST_ROWS,
+    UNKNOWN,
+    Meeting,
+    OperationKind,
+    RankTrace,
+    TraceRefused,
+    operation,
+)
 
 _MOST_FILES: Final = 1_024
 _MOST_ROWS_OF_A_RANK: Final = 2_000_000

@@ -1,9 +1,12 @@
 """Entries of live ranks into collectives, from marks of functions of their libraries; pure.
 
-Some return when the collective is done; others return at once, and a wait for the GPU follows
-(`enqueued.py`). Between two collectives a rank does its own work, so the marks give both sides: who
-worked for how long, and who waited for whom. Ranks are on one host, whose one clock all marks
-share.
+Some return when the collective is done; others return at once, and a wait for the GPU follows.
+Between two collectives a rank does its own work, so the marks give both sides: who worked for how
+long, and who waited for whom. Ranks are on one host, whose one clock all marks share.
+
+NCCL's call gives work to a stream. The host waits later, in a call that waits for the stream, an
+event or the device, and that call cannot return before the last peer has made its own collective
+call. So a meeting has three times: when the host called, when it began to wait, when it went on.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +23,63 @@ from collectors.records.activity import StepMarks
 
 from .calls import Calls
 from .collectives import CallRole, role_of
-from .enqueued import Meetings, meetings, merged, waiting_since
 from .judge import Job
-from .operations import OperationKind
+from .trace import OperationKind
+
+Ns = NDArray[np.int64]
+
+
+class Meetings(NamedTuple):
+    """A rank's meetings, in order of leaving; of a call that blocks `called` is `entered`.
+
+    called          when its host made the collective call, the last before the wait
+    entered, left   when it began to wait and when it went on
+    """
+
+    called: Ns
+    entered: Ns
+    left: Ns
+
+
+def meetings(called: Ns, entered: Ns, left: Ns) -> Meetings:
+    """Join collective calls with the wait that follows them.
+
+    called          of each collective call
+    entered, left   of each wait for the GPU, those nested in others too
+
+    Between two collective calls the longest wait is the meeting's: others are for copies, or for
+    what is done already. Collectives without a wait behind them join the next that has one, and a
+    wait before any collective is for the rank's own GPU.
+    """
+    calls = np.sort(called)
+    group = np.searchsorted(calls, entered, side="right") - 1
+    order = np.lexsort((left - entered, group))
+    order = order[group[order] >= 0]
+    last = np.flatnonzero(np.diff(group[order], append=-1))
+    longest = order[last]
+    longest = longest[np.argsort(left[longest], kind="stable")]
+    return Meetings(calls[group[longest]], entered[longest], left[longest])
+
+
+def merged(one: Meetings, other: Meetings) -> Meetings:
+    """Give both, in order of leaving."""
+    both = [np.concatenate(pair) for pair in zip(one, other, strict=True)]
+    order = np.argsort(both[2], kind="stable")
+    return Meetings(*(column[order] for column in both))
+
+
+def waiting_since(called: Ns, entered: Ns) -> Ns:
+    """Give when ranks came to calls that they met in, both int64[ranks, calls]: int64 likewise.
+
+    Who called last came when it called. A peer that already waits for its GPU waits for that one
+    since it began to wait; one that does not has lost nothing by then.
+    """
+    last = called.argmax(axis=0)
+    latest = called.max(axis=0)
+    came: Ns = np.minimum(entered, latest - 1)
+    came[last, np.arange(called.shape[1])] = latest
+    return came
+
 
 ROUND_NS: Final = 500_000_000
 """Calls are summed into rounds of at least so long: a training step has calls of many sizes, of
@@ -31,8 +88,6 @@ _MOST_CALLS: Final = 100_000
 _NEIGHBOURS: Final = (-1, 0, 1)
 _AROUND: Final = range(-8, 9)
 """How far from a call the calls are whose order decides about it."""
-
-Ns = NDArray[np.int64]
 
 
 @dataclass(slots=True)

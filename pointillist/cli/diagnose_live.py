@@ -16,8 +16,8 @@ from collectors.port import Absence, SourceUnavailable
 from collectors.steps.steps_source import StepsSource
 from diagnosis.detect.findings import SpikeBegan, Warned
 from diagnosis.detect.journal_lines import JournalReader
+from diagnosis.frames.host_framer import host_framer
 from diagnosis.frames.live_frames import LiveFrames, host_registry
-from diagnosis.frames.of_host import host_framer
 from edge_agent.journal import follow_lines
 from edge_agent.local.live_socket import LiveClient
 from edge_agent.local.quantity import counted

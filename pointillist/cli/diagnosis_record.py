@@ -129,8 +129,8 @@ def _run(
     facts: dict[str, Any], spans: list[dict[str, Any]] | None,
 ) -> RecordedSoFar:  # fmt: skip
     from collectors.steps.steps_source import StepsSource
+    from diagnosis.frames.host_framer import host_framer
     from diagnosis.frames.live_frames import host_registry
-    from diagnosis.frames.of_host import host_framer
 
     registry = host_registry()
     if probes:

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from diagnosis.frames.host_framer import host_framer
 from diagnosis.frames.live_frames import LiveFrames, host_registry
-from diagnosis.frames.of_host import host_framer
 from diagnosis.frames.signals import FINE, SIGNALS, Scope, of_scope
 from tests.bpf_kit import Load, cgroup
 

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diagnosis.detect.baseline import SignalBaseline, StepBaseline, step_bins
+from diagnosis.detect.baseline import FineHistory, SignalBaseline, StepBaseline, step_bins
 from diagnosis.detect.channels import CHANNEL_NAMES, CHANNELS, INDEX, read
 from diagnosis.detect.features import FEATURE_GROUPS, FEATURE_INDEX, FEATURE_NAMES
-from diagnosis.detect.fine import FineHistory
 from diagnosis.detect.training import labelled_vectors
 from diagnosis.frames.frame import FINE_BINS, Frame, Subject
 from diagnosis.frames.signals import FINE, SIGNALS, Scope

@@ -6,9 +6,9 @@ from typing import Final
 
 import pytest
 
+from diagnosis.detect.channels import in_use
 from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.detect.findings import Cause
-from diagnosis.detect.gpu_rows import in_use
 from tests.diagnosis_kit import CROWDED, USUAL, Host, Second, diagnoses, run, warm
 
 _AT_WORK: Final = {

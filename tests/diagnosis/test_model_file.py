@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
-from diagnosis.detect.cause_ranking import rank
 from diagnosis.detect.features import FEATURE_NAMES
 from diagnosis.detect.findings import Cause
-from diagnosis.detect.model import Model
+from diagnosis.detect.model import Model, rank
 from diagnosis.detect.model_fields import ModelError
 from diagnosis.detect.model_file import dump_model, load_model, parse_model
 from diagnosis.detect.rules import CAUSES, judge

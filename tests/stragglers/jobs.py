@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from diagnosis.stragglers.calls import Calls
 from diagnosis.stragglers.judge import Job
-from diagnosis.stragglers.operations import OperationKind
+from diagnosis.stragglers.trace import OperationKind
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,8 @@ import pytest
 
 from collectors.records.activity import StepMarks, StepSource
 from diagnosis.stragglers.collectives import CallRole, collective_probes, role_of
-from diagnosis.stragglers.enqueued import meetings, waiting_since
 from diagnosis.stragglers.judge import judge
-from diagnosis.stragglers.marked_calls import MarkedCalls
+from diagnosis.stragglers.marked_calls import MarkedCalls, meetings, waiting_since
 
 MS = 1_000_000
 RANKS = ("/job/rank0", "/job/rank1")

@@ -12,9 +12,8 @@ from collectors.devices.device_port import Field
 from collectors.ebpf import ebpf_layout as layout
 from collectors.port import Absence
 from collectors.records.activity import Observation
-from diagnosis.frames.lacking import lacking
-from diagnosis.frames.link_rates import LinkRate, parse_shapers
-from diagnosis.frames.signals import FINE, SIGNALS, Scope, of_scope
+from diagnosis.frames.host_framer import LinkRate, parse_shapers
+from diagnosis.frames.signals import FINE, SIGNALS, Scope, lacking, of_scope
 from tests.frames_kit import (
     MS,
     T0,

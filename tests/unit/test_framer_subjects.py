@@ -9,9 +9,8 @@ import pytest
 
 from collectors.ebpf import ebpf_layout as layout
 from collectors.records.activity import StepSource
-from diagnosis.frames.cgroup_pressure import CgroupPressure
+from diagnosis.frames.cgroups import CgroupPressure, cpu_cgroup
 from diagnosis.frames.framer import Framer
-from diagnosis.frames.places import cpu_cgroup
 from tests.frames_kit import MS, T0, S, cgroup, cpu, frame_of, framer, marks, sends, table
 
 

@@ -8,10 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from diagnosis.detect.cause_ranking import rank
 from diagnosis.detect.features import FEATURE_NAMES
 from diagnosis.detect.findings import Cause
-from diagnosis.detect.model import Model
+from diagnosis.detect.model import Model, rank
 from diagnosis.detect.model_file import dump_model, parse_model
 from diagnosis.detect.rules import judge
 from pointillist.teaching.account import Account, Said, Spell

@@ -1,12 +1,19 @@
-"""The rate of the slowest link that is up: as its driver says, or as a shaper (tbf) limits it."""
+"""The framer of this host, what it takes of a drain, and the rate of this host's slowest link."""
 
 from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
+
+from collectors.devices.device_port import DeviceReading
+from collectors.records.activity import Record
+from collectors.rounds import Drained
+
+from .cgroups import CgroupPressure
+from .framer import Framer
 
 _LOOK_NS: Final = 10_000_000_000
 """Asking a driver for its speed takes the kernel's lock on all links: not every second."""
@@ -141,3 +148,28 @@ def _text(path: Path) -> str:
 def _number(path: Path) -> int | None:
     text = _text(path)
     return int(text) if text.isdecimal() else None
+
+
+def host_framer(watch: Sequence[str] = (), *, faults: bool = False) -> Framer:
+    """Make a framer that also asks this host for link rates and the pressure of cgroups.
+
+    watch    patterns of cgroups that are subjects whatever they do
+    faults   a source of hardware faults runs
+    """
+    pressure = CgroupPressure.of_host()
+    return Framer(watch=watch, extras=(LinkRate(),), faults=faults, pressure=pressure)
+
+
+class TakesDrains(Protocol):
+    """The side of a `Framer` on which records come in."""
+
+    def take(self, records: Iterable[Record]) -> None: ...
+
+    def look(self, readings: Iterable[DeviceReading]) -> None: ...
+
+
+def take_drain(framer: TakesDrains, drained: Drained) -> None:
+    """Hand a drain on; a stale look is none."""
+    framer.take(drained.records)
+    if drained.look is not None:
+        framer.look(drained.look.devices)
