@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from bench.probes_bpftrace import Bpftrace
 from bench.probes_target import ENTRIES, Target, copy_library, symbol_offset
-from collectors.binaries.entry_class import ENDBR64, EntryClass
+from collectors.binaries.elf_file import ENDBR64, EntryClass
 from collectors.boot_clock import boottime_ns
 from collectors.gpu_calls import programs, programs_bcc
 from collectors.gpu_calls.counts import ProbeDrain

@@ -10,7 +10,7 @@ from typing import TypedDict
 
 from collectors.devices.devices_source import DevicesSource
 from collectors.devices.spawner import Spawner
-from collectors.devices.users import GpuUsers
+from collectors.devices.uses import GpuUsers
 from collectors.ebpf.ebpf_source import EbpfSource
 from collectors.faults.faults_source import FaultsSource
 from collectors.gpu_calls.gpu_places import GpuPlaces

@@ -123,11 +123,10 @@ def check() -> Found:
     from collectors.devices.bandwidth import measure_all
     from collectors.devices.bounded import BoundedReader
     from collectors.devices.device_port import ALL
-    from collectors.devices.machine_types import machine_types
-    from collectors.devices.node_health import check_node
+    from collectors.devices.node_health import check_node, machine_types
     from collectors.devices.nvml import NvmlReader
     from collectors.devices.spawner import Spawner
-    from collectors.kernel_log.kernel_log import kernel_xids
+    from collectors.kernel_log import kernel_xids
     from collectors.records.gap import Gap
 
     spawner = Spawner()

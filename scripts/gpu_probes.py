@@ -159,7 +159,7 @@ class Probes:
     """The agent's probe source, on or off."""
 
     def __init__(self, budget: float) -> None:
-        from collectors.devices.users import GpuUsers
+        from collectors.devices.uses import GpuUsers
         from collectors.gpu_calls.governor import GovernorSettings
         from collectors.gpu_calls.gpu_places import GpuPlaces
         from collectors.gpu_calls.gpu_probes import GpuProbesSource

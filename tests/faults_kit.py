@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from collectors.faults.faults_source import SWEEP_NS, FaultsSource
-from collectors.faults.smart import Smart
+from collectors.faults.nvme import Smart
 from collectors.records.activity import HostEvent, HostTable, Observation
 from collectors.records.gap import Gap, GapKind
 

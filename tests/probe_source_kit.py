@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from collectors.devices.users import GpuUsers
+from collectors.devices.uses import GpuUsers
 from collectors.gpu_calls.governor import GovernorSettings
 from collectors.gpu_calls.gpu_places import GpuPlaces
 from collectors.gpu_calls.gpu_probes import GpuProbesSource

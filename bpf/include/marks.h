@@ -1,7 +1,7 @@
 /* Marks: single moments of single threads, in a ring that user space reads once a second.
  *
  * Every record of a ring has this one length, so that its bytes are a table: mirrored by
- * collectors/bpf/mark_ring.py (a test holds the two together). */
+ * collectors/bpf/bpf_maps.py (a test holds the two together). */
 #ifndef POINTILLIST_MARKS_H
 #define POINTILLIST_MARKS_H
 

@@ -8,8 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from .elf_bytes import ElfBytes, ElfError
-from .elf_layout import ElfSection, Layout
+from .elf_layout import ElfBytes, ElfError, ElfSection, Layout
 
 _SYMBOL: Final = np.dtype(
     [

@@ -1,13 +1,15 @@
-"""What /proc says of one process: when it started, which files' code it has mapped."""
+"""What /proc says of one process: its name, when it started, which files' code it has mapped."""
 
 from __future__ import annotations
 
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from collectors.records.process import ProcessKey
+from transport.printable import printable
 
 _TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _STATE, _START = 0, 19
@@ -155,3 +157,35 @@ def _content(path: str, most: int) -> bytes:
     finally:
         os.close(fd)
     return b"".join(pieces)
+
+
+_MOST_NAMES: Final = 1024
+
+
+class ProgramNames:
+    """Reads a process's name once, and again after `forget`."""
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+        self._names: dict[tuple[int, int], str] = {}
+
+    def name(self, pid: int, start_ns: int) -> str:
+        """Give the name of a process, "" for one that is gone."""
+        key = (pid, start_ns)
+        if key not in self._names:
+            if len(self._names) >= _MOST_NAMES:
+                self._names.clear()
+            self._names[key] = self._read(pid)
+        return self._names[key]
+
+    def alive(self, pid: int, start_ns: int) -> bool:
+        """Tell whether the process is there, and no other of its number."""
+        return process_key(str(self._proc), pid) == coarse(ProcessKey(pid, start_ns))
+
+    def _read(self, pid: int) -> str:
+        try:
+            text = (self._proc / str(pid) / "comm").read_bytes()
+        except OSError:
+            return ""
+        name = text.decode("utf-8", "replace").strip("\n")
+        return printable(name)

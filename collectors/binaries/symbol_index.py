@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from .elf_bytes import ElfBytes, ElfError
 from .elf_file import ElfFile
+from .elf_layout import ElfBytes, ElfError
 from .elf_symbols import MOST_NAME, Columns, all_functions, string_section
 from .mapped_file import MappedFile, open_regular
 

@@ -1,15 +1,26 @@
-"""bpf(2) and perf_event_open(2), which no library of ours wraps."""
+"""bpf(2) and perf_event_open(2), which no library of ours wraps, the running kernel, its clock."""
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
+import re
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from collectors.port import SourceUnavailable
+
+VMLINUX: Final = Path("/sys/kernel/btf/vmlinux")
+
+
+def kernel_version(release: str | None = None) -> tuple[int, int]:
+    """Give (major, minor) of the running kernel."""
+    numbers = re.findall(r"\d+", release or platform.release())
+    return int(numbers[0]), int(numbers[1])
 
 
 class Numbers(NamedTuple):
@@ -88,3 +99,36 @@ def _system_call(name: str) -> tuple[Callable[..., int], int]:
     call: Any = ctypes.CDLL(None, use_errno=True)["syscall"]
     call.restype, call.argtypes = BPF if name == "bpf" else PERF_EVENT_OPEN
     return call, getattr(numbers, name)
+
+
+_ONLINE: Final = Path("/sys/devices/system/cpu/online")
+CPU_CLOCK: Final = 0
+"""PERF_COUNT_SW_CPU_CLOCK"""
+
+
+def cpu_numbers(text: str) -> list[int]:
+    """Read the kernel's list of CPUs, as `0-3,8`."""
+    ranges = [part.split("-") for part in text.strip().split(",") if part]
+    return [cpu for part in ranges for cpu in range(int(part[0]), int(part[-1]) + 1)]
+
+
+def open_cpu_clocks(period_ns: int) -> list[int]:
+    """Open an event on every CPU that is online; give their descriptors, the caller's to close.
+
+    Raises      SourceUnavailable
+    """
+    opened: list[int] = []
+    try:
+        for cpu in cpu_numbers(_ONLINE.read_text(encoding="ascii")):
+            opened.append(_open(cpu, period_ns))  # noqa: PERF401 - closed when a later one fails
+    except OSError as error:
+        for descriptor in opened:
+            os.close(descriptor)
+        wanted = ": expected CAP_PERFMON" if error.errno in {errno.EACCES, errno.EPERM} else ""
+        raise SourceUnavailable(f"cannot open a perf event: {error.strerror}{wanted}") from None
+    return opened
+
+
+def _open(cpu: int, period_ns: int) -> int:
+    clock = PerfEventAttributes(type=SOFTWARE, config=CPU_CLOCK, sample_period=period_ns)
+    return perf_event_open(clock, cpu)

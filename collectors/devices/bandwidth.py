@@ -20,9 +20,8 @@ from typing import Final
 
 from collectors.records.gap import Gap, GapKind
 
-from .answers import AnswerRefused, receive
 from .cuda import Cuda, CudaError, CudaMissing
-from .spawner import Spawner, SpawnerClosed
+from .spawner import AnswerRefused, Spawner, SpawnerClosed, receive
 
 COPY_BYTES: Final = 64 << 20
 """Of pinned host memory and of the GPU's: 1.2 ms of a PCIe 5.0 link, 2,000 times a copy's start."""

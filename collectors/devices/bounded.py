@@ -16,9 +16,8 @@ from typing import Final
 from collectors.boot_clock import boottime_ns
 from collectors.records.gap import Gap, GapKind
 
-from .answers import AnswerRefused, receive
 from .device_port import DeviceReader, DeviceReading, DevicesUnavailable, Field, Inventory, all_gaps
-from .spawner import Child, Spawner, SpawnerClosed
+from .spawner import AnswerRefused, Child, Spawner, SpawnerClosed, receive
 
 QUIET_S: Final = 60.0
 """How long a device that did not answer is left alone: a driver in trouble needs no more calls."""

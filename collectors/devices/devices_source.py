@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, Protocol
 
-from collectors.kernel_log.log_rules import load_rules
+from collectors.kernel_log import load_rules
 from collectors.port import SourceUnavailable
 from collectors.records.activity import GpuCoverage, Observation
 from collectors.records.gap import GapKind
@@ -30,7 +30,7 @@ from .device_port import (
 )
 from .nvml import NvmlReader
 from .spawner import Spawner
-from .users import GpuUsers
+from .uses import GpuUsers
 
 SWEEP_NS: Final = 1_000_000_000
 """NVML's utilisation covers the last 1/6 s to 1 s: asked less often, busy time would be missed."""

@@ -2,16 +2,51 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Final
 
 from collectors.records.gap import Gap, GapKind
+from transport.config_tree import build
 
 from .bandwidth import Bandwidth
 from .device_port import DeviceReading, Field, Inventory
-from .machine_types import MachineType
+
+ANY: Final = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class MachineType:
+    """Limits; `machine_types.toml` says what each means. None: not checked."""
+
+    gpu_count: int | None = None
+    nvlinks: int | None = None
+    pcie_width: int | None = None
+    sm_clock_max_mhz: int | None = None
+    temperature_at_most_celsius: int | None = None
+    ecc_corrected_at_most: int | None = None
+    ecc_uncorrected_at_most: int | None = None
+    rows_uncorrected_at_most: int | None = None
+    throttle_allowed: int | None = None
+    xids: tuple[int, ...] = ()
+    host_gb_per_s: int | None = None
+    host_link_percent: int | None = None
+    peer_gb_per_s: int | None = None
+
+
+def machine_types(text: str | None = None) -> dict[str, MachineType]:
+    """Read the table (None: the shipped one); what a type leaves out is that of `any`.
+
+    Raises      ConfigError
+    """
+    if text is None:
+        text = Path(__file__).with_name("machine_types.toml").read_text(encoding="utf-8")
+    tables = tomllib.loads(text)
+    common = tables.get(ANY, {})
+    return {name: build(MachineType, {**common, **table}) for name, table in tables.items()}
 
 
 class HealthVerdict(StrEnum):

@@ -15,8 +15,7 @@ from collectors.records.gap import Gap
 from .device_port import DeviceReading, DevicesUnavailable, Field, Inventory, Measured
 from .nvml_calls import MOST_DEVICES, Handle, ask, device_uuid, gap_of, processes_of
 from .nvml_fields import GROUPS
-from .nvml_mig import MigInstances
-from .nvml_pcie import PcieThroughput
+from .nvml_gpm import MigInstances, PcieThroughput
 
 MOST_EVENTS: Final = 256
 

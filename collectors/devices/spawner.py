@@ -5,12 +5,16 @@ the replacement would copy its memory, keys and all; forked from here it has wha
 the spawner was made, and none of the agent's capabilities: with them a driver's library could
 read the agent's memory through the kernel. Nothing here executes a file, so it also works after
 the agent has left root and its interpreter's folder is closed to it.
+
+A driver that was taken over must not reach the agent by what its child answers either: a pickle
+that may name any function would give it the agent all the same, so answers are values alone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import os
 import pickle
 import signal
@@ -18,13 +22,55 @@ import socket
 import struct
 import weakref
 from collections.abc import Callable
+from enum import Enum
 from itertools import pairwise
 from multiprocessing.connection import Connection, Pipe
-from typing import Final
+from typing import Any, Final
 
 from transport.code_folders import held_descriptors
 from transport.foreign import libc
 from transport.privileges import give_up_capabilities
+
+MOST_BYTES: Final = 4 << 20
+"""Of one answer: 1,024 processes with their control groups take a fourth of it."""
+_KINDS: Final = {
+    "collectors.devices.device_port": frozenset({
+        "DeviceReading", "DevicesUnavailable", "Field", "Inventory", "Partition", "ProcessUse",
+    }),
+    "collectors.records.gap": frozenset({"Gap", "GapKind"}),
+    "collectors.devices.bandwidth": frozenset({"Bandwidth"}),
+}  # fmt: skip
+
+
+class AnswerRefused(Exception):
+    """A child sent what is no answer: says what was expected and what came."""
+
+
+def receive(connection: Connection) -> object:
+    """Take the next answer. Raises AnswerRefused, EOFError, OSError."""
+    raw = connection.recv_bytes(MOST_BYTES)
+    try:
+        return _Answers(io.BytesIO(raw)).load()
+    except AnswerRefused:
+        raise
+    except Exception as error:  # noqa: BLE001 (unpickling hostile bytes raises anything)
+        raise AnswerRefused(f"expected an answer, got {type(error).__name__}") from None
+
+
+class _Answers(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if name in _KINDS.get(module, ()):
+            return super().find_class(module, name)
+        if (module, name) == ("builtins", "getattr"):
+            return _member  # how some Pythons write a member of an enumeration
+        raise AnswerRefused(f"expected a reading, got {module}.{name}")
+
+
+def _member(kind: object, name: object) -> Enum:
+    if isinstance(kind, type) and issubclass(kind, Enum) and isinstance(name, str):
+        return kind.__members__[name]
+    raise AnswerRefused("expected a member of an enumeration")
+
 
 Task = Callable[[Connection], None]
 """What a child does with its end of the pipe; a function that can be pickled."""

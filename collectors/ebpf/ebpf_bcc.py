@@ -17,8 +17,7 @@ from collectors.bpf.bpf_maps import ArrayView, PerCpuMap, possible_cpus
 from collectors.port import Absence, SourceUnavailable
 
 from . import ebpf_layout as layout
-from .ebpf_limits import Limits
-from .host_programs import HostPrograms
+from .host_programs import HostPrograms, Limits
 from .host_ticks import PerCpuTicks
 
 _SOFTWARE_EVENT, _CPU_CLOCK = 1, 0

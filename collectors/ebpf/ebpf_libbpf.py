@@ -9,17 +9,14 @@ from importlib.resources import files
 from typing import Final
 
 import bpf
-from collectors.bpf.bpf_maps import ArrayView, PerCpuMap, possible_cpus
+from collectors.bpf.bpf_maps import ArrayView, MarkRing, PerCpuMap, possible_cpus
 from collectors.bpf.cgroup_names import hierarchy_of
-from collectors.bpf.kernel import VMLINUX, kernel_version
 from collectors.bpf.libbpf import BpfObject, available, kernel_has_hook
-from collectors.bpf.mark_ring import MarkRing
-from collectors.bpf.perf_clock import open_cpu_clocks
+from collectors.bpf.system_calls import VMLINUX, kernel_version, open_cpu_clocks
 from collectors.port import Absence
 
 from . import ebpf_layout as layout
-from .ebpf_limits import Limits
-from .host_programs import HostPrograms
+from .host_programs import HostPrograms, Limits
 from .host_ticks import PerCpuTicks, Ticks, TimerTicks
 from .rhythm_maps import RhythmMaps
 

@@ -21,10 +21,8 @@ from collectors.records.activity import HostRecord, HostTable
 
 from . import ebpf_bcc, ebpf_libbpf
 from . import ebpf_layout as layout
-from .cgroup_table import CgroupTable
-from .ebpf_limits import Limits
-from .ebpf_tables import GrowingTable, cost_table, cpu_table, device_name, peer_name
-from .host_programs import HostPrograms
+from .ebpf_tables import CgroupTable, GrowingTable, cost_table, cpu_table, device_name, peer_name
+from .host_programs import HostPrograms, Limits
 from .host_ticks import TickState
 from .rhythm_maps import MOST_WATCHED
 

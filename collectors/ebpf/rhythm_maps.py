@@ -8,9 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from collectors.bpf.bpf_maps import PerCpuMap, set_element
-from collectors.bpf.mark_ring import MARK_FIELDS, MarkRing
-from collectors.process_programs import ProgramNames
+from collectors.binaries.proc_maps import ProgramNames
+from collectors.bpf.bpf_maps import MARK_FIELDS, MarkRing, PerCpuMap, set_element
 from collectors.records.activity import RhythmMarks
 
 from . import ebpf_layout as layout

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from collectors.kernel_files import Tree
 from collectors.records.gap import Gap
-
-from .sysfs import Tree
 
 
 @dataclass(frozen=True, slots=True)

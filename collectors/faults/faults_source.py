@@ -14,16 +14,16 @@ from typing import Final
 
 import numpy as np
 
-from collectors.kernel_log.kernel_log import KMSG, log_gap
+from collectors.kernel_files import Tree
+from collectors.kernel_log import KMSG, log_gap
 from collectors.port import SourceUnavailable
 from collectors.records.activity import HostEvent, HostTable, Observation
 from collectors.records.gap import Gap, GapKind
 
 from .fault_findings import Finding, Miss
 from .log_signs import LogSigns
+from .nvme import ReadSmart, read_smart
 from .scan import look
-from .smart import ReadSmart, read_smart
-from .sysfs import Tree
 from .tracker import Cleared, HardwareFault, Tracker
 
 # Looks beside the agent's loop: a sensor behind a slow bus, or a drive that hangs, holds a thread.

@@ -8,12 +8,18 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from collectors.kernel_log.kernel_log import KMSG, KernelLog, LogRecord
-from collectors.kernel_log.log_rules import BY_PCI_CLASS, LogRules, Sign, load_rules
+from collectors.kernel_files import Tree
+from collectors.kernel_log import (
+    BY_PCI_CLASS,
+    KMSG,
+    KernelLog,
+    LogRecord,
+    LogRules,
+    Sign,
+    load_rules,
+)
 
-from .network_faults import FOLDER, switched_on
-from .pcie import ADDRESS, OTHER_CLASS, class_of
-from .sysfs import Tree
+from .links import ADDRESS, INTERFACES, OTHER_CLASS, class_of, switched_on
 from .tracker import Cleared, HardwareFault
 
 # Machine checks in the kernel's log: which were uncorrected, and of memory or of a processor.
@@ -134,7 +140,7 @@ class LogSigns:
 
     def _is_link(self, sign: Sign) -> bool:
         """Tell whether it is a card's link that was lost, and not switched off by hand."""
-        if not self._tree.exists(f"{FOLDER}/{sign.subject}/device"):
+        if not self._tree.exists(f"{INTERFACES}/{sign.subject}/device"):
             return False
         return sign.cell is None or switched_on(self._tree, sign.subject) is not False
 

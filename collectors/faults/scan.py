@@ -6,14 +6,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from collectors.kernel_files import Tree, offered
 from collectors.records.gap import Gap, GapKind
 
 from .fault_findings import UNLISTED, Count, Finding, Miss, Probe, State
-from .network_faults import network
-from .pcie import pcie
-from .smart import ReadSmart, read_smart
-from .storage import storage
-from .sysfs import Tree, offered
+from .links import network, pcie
+from .nvme import ReadSmart, read_smart, storage
 
 SUPPLIES: Final = "sys/class/power_supply"
 CHIPS: Final = "sys/class/hwmon"

@@ -10,7 +10,7 @@ from typing import Final
 
 from collectors.boot_clock import boottime_ns
 from collectors.bpf.bpf_maps import set_element
-from collectors.bpf.uprobe_links import UprobeLink
+from collectors.bpf.uprobes import UprobeLink
 from collectors.port import SourceUnavailable
 from collectors.records.gpu_calls import FileGroup, ProbeGroup
 

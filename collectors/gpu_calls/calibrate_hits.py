@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from collectors.binaries.entry_class import EntryClass
+from collectors.binaries.elf_file import EntryClass
 from collectors.port import SourceUnavailable
 
 CALLS: Final = 2_000

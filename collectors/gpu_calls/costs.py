@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from collectors.binaries.entry_class import EntryClass
+from collectors.binaries.elf_file import EntryClass
 from collectors.port import SourceUnavailable
 from collectors.records.gpu_calls import FileGroup, ProbeGroup
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, NamedTuple, TypeVar
 
-from collectors.binaries.elf_bytes import ElfError
 from collectors.binaries.elf_file import ElfFile
+from collectors.binaries.elf_layout import ElfError
 from collectors.binaries.mapped_file import FileIdentity, MappedFile, open_mapped
 from collectors.binaries.proc_maps import FileKey, Module
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from collectors.devices.users import GpuUsers
+from collectors.devices.uses import GpuUsers
 from collectors.records.process import ProcessKey
 
 

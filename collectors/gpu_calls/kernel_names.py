@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from collectors.binaries.demangle import Demangler
-from collectors.binaries.elf_bytes import ElfError
+from collectors.binaries.elf_layout import ElfError
 from collectors.binaries.mapped_file import open_mapped
 from collectors.binaries.proc_maps import FileKey, Module, Modules
 from collectors.binaries.symbol_cache import SymbolCache

@@ -17,10 +17,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
-from collectors.binaries.elf_bytes import ElfError
-from collectors.binaries.elf_file import ElfFile
-from collectors.binaries.elf_layout import Machine
-from collectors.binaries.entry_class import ENDBR64, EntryClass
+from collectors.binaries.elf_file import ENDBR64, ElfFile, EntryClass
+from collectors.binaries.elf_layout import ElfError, Machine
 from collectors.records.gpu_calls import ProbeGroup
 
 from .probe_table import ProbeTable

@@ -14,9 +14,9 @@ import numpy as np
 
 import bpf
 from collectors.bpf.bpf_maps import PerCpuMap, possible_cpus, set_element
-from collectors.bpf.kernel import VMLINUX, kernel_version
 from collectors.bpf.libbpf import BpfObject, Ring, available
-from collectors.bpf.uprobe_links import UPROBE_MULTI
+from collectors.bpf.system_calls import VMLINUX, kernel_version
+from collectors.bpf.uprobes import UPROBE_MULTI
 from collectors.port import SourceUnavailable
 from collectors.records.gpu_calls import FileGroup
 from collectors.records.process import ProcessKey

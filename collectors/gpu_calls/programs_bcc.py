@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 import bpf
 from collectors.boot_clock import boottime_ns
-from collectors.bpf import bcc, uprobe_events
+from collectors.bpf import bcc, uprobes
 from collectors.bpf.bpf_maps import PerCpuMap, possible_cpus, set_element
 from collectors.port import SourceUnavailable
 from collectors.records.gpu_calls import FileGroup
@@ -85,7 +85,7 @@ class GpuPrograms:
         reason = unavailable()
         if reason:
             raise SourceUnavailable(reason)
-        uprobe_events.remove_stale()
+        uprobes.remove_stale()
         limits = limits or ProbeLimits()
         self._table = table
         self._places: dict[FileGroup, list[_Place]] = {}
@@ -235,13 +235,13 @@ class GpuPrograms:
         if program_fd < 0:
             reason = os.strerror(ctypes.get_errno())
             raise SourceUnavailable(f"cannot load a BCC program: {reason}")
-        event = uprobe_events.event_name(file, offset, returns)
+        event = uprobes.event_name(file, offset, returns)
         event_fd = library.bpf_attach_uprobe(
             program_fd, kind, event.encode(), os.fsencode(path), offset, _EVERY_PROCESS, _NO_COUNTER
         )
         if event_fd < 0:
             os.close(program_fd)
-            uprobe_events.remove([event])
+            uprobes.remove([event])
             raise SourceUnavailable(f"cannot attach to {path} through BCC: see the kernel's log")
         return _Place(program_fd, event_fd, event)
 
@@ -339,7 +339,7 @@ def _close(places: Sequence[_Place]) -> None:
         list(pool.map(os.close, (place.event_fd for place in places)))
     for place in places:
         os.close(place.program_fd)
-    uprobe_events.remove([place.event for place in places])
+    uprobes.remove([place.event for place in places])
 
 
 def _start_ns(tgid: int) -> int | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from collectors.kernel_file import KernelFile
+from collectors.kernel_files import KernelFile
 
 CPU_FIELDS: Final = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 """Guest time is part of user time already."""

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from collectors.kernel_file import KernelFile
+from collectors.kernel_files import KernelFile
 from collectors.port import SourceUnavailable
 from collectors.records.activity import HostTable
 

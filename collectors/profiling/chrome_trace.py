@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Final
 
 from collectors.gpu_calls.meanings import CallKind
 
-from .profiled_calls import NamedCall, ProfiledProcess
+from .profiled import NamedCall, ProfiledProcess
 
 MOST_CALLS: Final = 2_000_000
 """About 700 MB of text, 40 MB compressed; further calls are counted, not written."""

@@ -8,7 +8,7 @@ from typing import BinaryIO, Final
 from collectors.binaries.proc_maps import Module, Modules
 
 from .pprof_pb2 import Profile
-from .profiled_calls import LAUNCHES, NamedCall, ProfiledProcess
+from .profiled import LAUNCHES, NamedCall, ProfiledProcess
 
 MOST_STACKS: Final = 200_000
 """Distinct samples; the calls of others are added up under `REST`."""

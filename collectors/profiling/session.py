@@ -18,8 +18,7 @@ from collectors.gpu_calls.programs import GpuPrograms
 from collectors.records.gpu_calls import ProbeGroup
 from collectors.records.process import ProcessKey
 
-from .profiled_calls import NamedCall, ProfiledProcess
-from .target import NothingToProfile, Target
+from .profiled import NamedCall, NothingToProfile, ProfiledProcess, Target
 
 _LOOK_NS: Final = 1_000_000_000
 _SAMPLES_BYTES: Final = 32 << 20

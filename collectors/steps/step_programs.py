@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import bpf
-from collectors.binaries.elf_bytes import ElfError
 from collectors.binaries.elf_file import ElfFile
-from collectors.bpf.bpf_maps import PerCpuMap
+from collectors.binaries.elf_layout import ElfError
+from collectors.bpf.bpf_maps import MarkRing, PerCpuMap
 from collectors.bpf.libbpf import BpfObject
-from collectors.bpf.mark_ring import MarkRing
-from collectors.bpf.uprobe_links import UPROBE_MULTI, UprobeLink
+from collectors.bpf.uprobes import UPROBE_MULTI, UprobeLink
 from collectors.gpu_calls.programs import unavailable
 from collectors.port import SourceUnavailable
 from collectors.records.activity import RhythmKind

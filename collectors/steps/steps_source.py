@@ -14,10 +14,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from collectors.binaries.proc_maps import ProgramNames
+from collectors.bpf.bpf_maps import MARK_FIELDS
 from collectors.bpf.cgroup_names import CgroupNames, hierarchy_of
-from collectors.bpf.mark_ring import MARK_FIELDS
 from collectors.port import Absence, SourceUnavailable
-from collectors.process_programs import ProgramNames
 from collectors.records.activity import RhythmKind, RhythmMarks, StepMarks, StepSource
 
 from .step_programs import THREAD_FIELDS, StepProbe, StepPrograms

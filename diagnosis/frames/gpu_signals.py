@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from collectors.devices.device_port import DeviceReading, Field, ProcessUse
-from collectors.kernel_log.log_rules import load_rules
+from collectors.kernel_log import load_rules
 from collectors.records.gap import Gap, GapKind
 
 FRESH_NS: Final = 7_500_000_000

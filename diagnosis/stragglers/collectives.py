@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from collectors.binaries.elf_bytes import ElfError
 from collectors.binaries.elf_file import ElfFile
+from collectors.binaries.elf_layout import ElfError
 from collectors.binaries.proc_maps import read_maps
 from collectors.gpu_calls.meanings import CallKind
 from collectors.gpu_calls.probe_table import ProbeRow, ProbeTable

@@ -13,7 +13,6 @@ from typing import Any, Final
 import structlog
 
 from collectors.boot_clock import ClockPoint, read_point
-from collectors.change import Changed, change_sources
 from collectors.port import Absence, SourceRegistry
 from collectors.rounds import Drained
 from edge_agent.clock import Clock, SystemClock, point_of
@@ -30,6 +29,7 @@ from edge_agent.local.live_socket import LiveSocket
 from edge_agent.local.local_rows import EventRow, Flattener, clean_name
 from edge_agent.local.log_level import LEVELS, LevelGate
 from edge_agent.local.report_view import report_views
+from edge_agent.service.reload import Changed, change_sources
 from edge_agent.shell import AgentShell
 from edge_agent.windows.task_windows import TaskWindows
 from transport.supervision import HttpPort, Notifier

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from collectors.faults.fault_findings import Count, Miss, Probe, State
+from collectors.faults.nvme import ReadSmart, read_smart
 from collectors.faults.scan import probes
-from collectors.faults.smart import ReadSmart, read_smart
-from collectors.faults.sysfs import Tree
-from collectors.kernel_log.kernel_log import KMSG, KernelLog, log_gap
+from collectors.kernel_files import Tree
+from collectors.kernel_log import KMSG, KernelLog, log_gap
 from collectors.records.gap import Gap, GapKind
 from edge_agent.local.local_rows import clean_name
 

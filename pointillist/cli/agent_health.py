@@ -16,7 +16,7 @@ from .output import ExitCode, JsonFlag, emit, reported, usage_error
 if TYPE_CHECKING:
     from collectors.devices.bandwidth import Bandwidth
     from collectors.devices.device_port import DeviceReading, Inventory
-    from collectors.devices.machine_types import MachineType
+    from collectors.devices.node_health import MachineType
     from collectors.records.gap import Gap
 
 _NO_DRIVER: Final = "it needs NVIDIA's driver: libnvidia-ml.so.1 and /dev/nvidiactl"
@@ -42,12 +42,11 @@ def health(
 
     Exit code 1 when a row fails. A row that could not be read is unknown, and never passes.
     """
-    from collectors.devices.machine_types import machine_types
-    from collectors.devices.node_health import HealthVerdict, check_node
+    from collectors.devices.node_health import HealthVerdict, check_node, machine_types
     from collectors.faults.host_health import check_host
     from collectors.faults.scan import probes
-    from collectors.faults.sysfs import Tree
-    from collectors.kernel_log.kernel_log import kernel_xids
+    from collectors.kernel_files import Tree
+    from collectors.kernel_log import kernel_xids
 
     types = machine_types()
     if machine not in types:

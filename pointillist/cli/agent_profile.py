@@ -21,7 +21,7 @@ from .amounts import amount
 from .output import CommandError, ExitCode, reported, say, unavailable, usage_error
 
 if TYPE_CHECKING:
-    from collectors.profiling.profiled_calls import ProfileWriter
+    from collectors.profiling.profiled import ProfileWriter
     from collectors.profiling.session import ProfileSession
 
 EPILOG: Final = """Examples:
@@ -70,8 +70,8 @@ def profile(
     seen is written. Nothing leaves this host.
     """
     from collectors.port import SourceUnavailable
+    from collectors.profiling.profiled import NothingToProfile
     from collectors.profiling.session import ProfileSession
-    from collectors.profiling.target import NothingToProfile
 
     chosen = form or _by_suffix(out)
     with (

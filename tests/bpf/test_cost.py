@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from collectors.ebpf.ebpf_layout import PROGRAMS
-from collectors.ebpf.ebpf_limits import Limits
 from collectors.ebpf.ebpf_source import EbpfSource
+from collectors.ebpf.host_programs import Limits
 from tests.bpf_kit import Load, drain
 
 pytestmark = [pytest.mark.root, pytest.mark.kernel]

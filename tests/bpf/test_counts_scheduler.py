@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collectors.ebpf.ebpf_limits import Limits
 from collectors.ebpf.ebpf_source import EbpfSource
 from collectors.ebpf.ebpf_tables import OTHER
+from collectors.ebpf.host_programs import Limits
 from collectors.ebpf.host_ticks import PerCpuTicks
 from collectors.records.activity import HostTicks
 from tests.bpf_kit import Load, cgroup, drain

@@ -16,7 +16,7 @@ import pytest
 from collectors.boot_clock import boottime_ns
 from collectors.devices.device_port import Field
 from collectors.devices.devices_source import DevicesSource
-from collectors.devices.users import GpuUsers
+from collectors.devices.uses import GpuUsers
 from collectors.ebpf.ebpf_source import EbpfSource
 from collectors.faults.faults_source import FaultsSource
 from collectors.gpu_calls.gpu_places import GpuPlaces

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from collectors.binaries import entry_class
-from collectors.binaries.entry_class import EntryClass
+from collectors.binaries import elf_file
+from collectors.binaries.elf_file import EntryClass
 from collectors.gpu_calls.calibrate_hits import _CODE, CalibrationTarget, calibrate
 from collectors.port import SourceUnavailable
 
@@ -29,7 +29,7 @@ class Counter:
 
 @pytest.mark.parametrize("machine", sorted(_CODE))
 def test_calibration_code_is_of_the_classes_it_names(machine: str) -> None:
-    classify = {"x86_64": entry_class.x86_64, "aarch64": entry_class.arm64}[machine]
+    classify = {"x86_64": elf_file.x86_64_entry, "aarch64": elf_file.arm64_entry}[machine]
     for kind, code in _CODE[machine].items():
         if isinstance(kind, EntryClass):
             assert classify(bytes.fromhex(code)) is kind

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.binaries.elf_file import ElfFile
-from collectors.binaries.entry_class import EntryClass
+from collectors.binaries.elf_file import ElfFile, EntryClass
 from collectors.binaries.proc_maps import Modules
 from collectors.gpu_calls.counts import NameEvent
 from collectors.gpu_calls.discovery import Discovery

@@ -17,9 +17,8 @@ from elftools.elf.sections import NoteSection, SymbolTableSection
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.binaries.elf_bytes import ElfError
-from collectors.binaries.elf_file import ElfFile
-from collectors.binaries.entry_class import EntryClass, arm64, x86_64
+from collectors.binaries.elf_file import ElfFile, EntryClass, arm64_entry, x86_64_entry
+from collectors.binaries.elf_layout import ElfError
 from tests.probes import elf_kit
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for x86-64")
@@ -136,7 +135,7 @@ def test_elf_usdt_marks_follow_a_base_that_moved(built: Path, tmp_path: Path) ->
     ],
 )
 def test_entry_class_of_x86_64_is_the_kernels(code: str, expected: EntryClass) -> None:
-    assert x86_64(bytes.fromhex(code)) is expected
+    assert x86_64_entry(bytes.fromhex(code)) is expected
 
 
 @pytest.mark.parametrize(
@@ -154,8 +153,8 @@ def test_entry_class_of_x86_64_is_the_kernels(code: str, expected: EntryClass) -
     ],
 )
 def test_entry_class_of_arm64_is_the_kernels(word: int, expected: EntryClass) -> None:
-    assert arm64(word.to_bytes(4, "little")) is expected
-    assert arm64(b"\x1f\x20") is EntryClass.STEPPED
+    assert arm64_entry(word.to_bytes(4, "little")) is expected
+    assert arm64_entry(b"\x1f\x20") is EntryClass.STEPPED
 
 
 def test_elf_file_tells_stripped_and_static_files(built: Path, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from collectors.binaries.entry_class import EntryClass
-from collectors.devices.users import GpuUsers
+from collectors.binaries.elf_file import EntryClass
+from collectors.devices.uses import GpuUsers
 from collectors.gpu_calls.activity_records import ActivityRecords, Named
 from collectors.gpu_calls.call_records import CallRecords
 from collectors.gpu_calls.costs import ASSUMED, CALIBRATION_FILE, HitCosts

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from collectors.binaries.elf_bytes import ElfError
-from collectors.binaries.elf_file import ElfFile
-from collectors.binaries.entry_class import EntryClass
+from collectors.binaries.elf_file import ElfFile, EntryClass
+from collectors.binaries.elf_layout import ElfError
 from collectors.gpu_calls.probe_plan import FilePlan, plan_file
 from collectors.gpu_calls.probe_table import ProbeRow, ProbeTable
 from collectors.records.gpu_calls import ProbeGroup

@@ -10,7 +10,7 @@ from collectors.gpu_calls.counts import CallSample
 from collectors.gpu_calls.meanings import CallKind
 from collectors.profiling.chrome_trace import ChromeTraceWriter
 from collectors.profiling.pprof import REST, PprofWriter
-from collectors.profiling.profiled_calls import NamedCall, ProfiledProcess
+from collectors.profiling.profiled import NamedCall, ProfiledProcess
 from collectors.records.process import ProcessKey
 from tests.profile_kit import ReadProfile, check_trace, parse
 

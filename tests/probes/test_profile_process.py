@@ -16,10 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from collectors.bpf.kernel import kernel_version
-from collectors.profiling.profiled_calls import NamedCall
+from collectors.bpf.system_calls import kernel_version
+from collectors.profiling.profiled import NamedCall, NothingToProfile
 from collectors.profiling.session import ProfileSession
-from collectors.profiling.target import NothingToProfile
 from pointillist.cli.agent_profile import profile
 from pointillist.cli.output import CommandError, ExitCode
 from tests.closed_kit import closed
@@ -218,7 +217,7 @@ def test_profile_refuses_without_rights_to_look(stubs: Stubs) -> None:
     script = (
         "import sys\n"
         "from collectors.profiling.session import ProfileSession\n"
-        "from collectors.profiling.target import NothingToProfile\n"
+        "from collectors.profiling.profiled import NothingToProfile\n"
         "from transport.privileges import AGENT_USER, drop_to, ensure_users\n"
         "ensure_users(); drop_to(AGENT_USER)\n"
         "try:\n"

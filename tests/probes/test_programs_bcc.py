@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.binaries.entry_class import EntryClass
+from collectors.binaries.elf_file import EntryClass
 from collectors.gpu_calls import programs_bcc
 from collectors.gpu_calls.bcc_code import SENTINEL, at_place
 from collectors.gpu_calls.counts import ProbeDrain

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from collectors.devices.answers import AnswerRefused, receive
 from collectors.devices.bandwidth import Bandwidth
 from collectors.devices.device_port import (
     DeviceReading,
@@ -24,7 +23,7 @@ from collectors.devices.device_port import (
     Partition,
     ProcessUse,
 )
-from collectors.devices.spawner import Spawner
+from collectors.devices.spawner import AnswerRefused, Spawner, receive
 from collectors.records.gap import Gap, GapKind
 
 CAPABILITIES = """

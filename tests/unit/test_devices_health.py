@@ -13,9 +13,8 @@ import pytest
 
 from collectors.devices.bandwidth import Bandwidth
 from collectors.devices.device_port import DeviceReading, Field, Inventory, Measured
-from collectors.devices.machine_types import machine_types
-from collectors.devices.node_health import HealthVerdict, check_node
-from collectors.kernel_log.kernel_log import kernel_xids
+from collectors.devices.node_health import HealthVerdict, check_node, machine_types
+from collectors.kernel_log import kernel_xids
 from collectors.records.gap import Gap, GapKind
 from tests.fake_cuda_kit import FakeCuda
 from tests.fake_nvml_kit import FakeDriver

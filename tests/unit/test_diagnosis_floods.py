@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from collectors.binaries.proc_maps import ProgramNames
 from collectors.bpf.cgroup_names import CgroupNames
-from collectors.process_programs import ProgramNames
 from collectors.records.activity import RhythmKind, RhythmMarks, StepMarks
 from collectors.steps.step_programs import StepProbe
 from collectors.steps.steps_source import StepsSource

@@ -10,11 +10,11 @@ import pytest
 from collectors.devices.node_health import HealthVerdict as Health
 from collectors.faults.fault_findings import Count, Miss, State
 from collectors.faults.host_health import check_host
-from collectors.faults.network_faults import network
+from collectors.faults.links import network
+from collectors.faults.nvme import AdminCommand, Smart, get_smart_page, parse_page, read_smart
 from collectors.faults.scan import probes
-from collectors.faults.smart import AdminCommand, Smart, get_smart_page, parse_page, read_smart
-from collectors.faults.sysfs import Tree
 from collectors.faults.tracker import REPEAT_NS, Tracker
+from collectors.kernel_files import Tree
 from collectors.records.gap import Gap, GapKind
 from edge_agent.service.doctor import CheckVerdict, examine
 from edge_agent.service.doctor_faults import fault_checks

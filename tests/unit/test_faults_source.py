@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from collectors.faults.faults_source import SWEEP_NS, FaultsSource
-from collectors.faults.smart import Smart
-from collectors.kernel_log.kernel_log import KMSG
-from collectors.kernel_log.log_rules import load_rules
+from collectors.faults.nvme import Smart
+from collectors.kernel_log import KMSG, load_rules
 from collectors.port import SourceUnavailable
 from collectors.records.activity import Observation
 from collectors.records.gap import Gap, GapKind

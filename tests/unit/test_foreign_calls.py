@@ -18,19 +18,11 @@ import pynvml
 import pytest
 
 from collectors.binaries import demangle_child, perf_ring
-from collectors.bpf import (
-    bcc,
-    bcc_calls,
-    bpf_maps,
-    bpf_statistics,
-    libbpf,
-    perf_clock,
-    system_calls,
-)
-from collectors.bpf import uprobe_links as links
+from collectors.bpf import bcc, bpf_maps, bpf_statistics, libbpf, system_calls
+from collectors.bpf import uprobes as links
 from collectors.bpf.system_calls import PerfEventAttributes
 from collectors.devices import cuda, spawner
-from collectors.faults import smart
+from collectors.faults import nvme
 from collectors.gpu_calls import programs_bcc
 from edge_agent.service import doctor_host
 from tests.fake_nvml_kit import FakeDriver
@@ -86,7 +78,7 @@ def cuda_headers() -> Headers:
         (foreign.LIBC, LIBC),
         (demangle_child.LIBC, LIBC),
         (libbpf.SIGNATURES, LIBBPF),
-        (bcc_calls.SIGNATURES, BCC),
+        (bcc.SIGNATURES, BCC),
         (cuda.SIGNATURES, None),
         ({"syscall": system_calls.PERF_EVENT_OPEN}, LIBC),
     ],
@@ -127,7 +119,7 @@ def test_callbacks_are_those_of_libbpfs_headers(callback: Any, named: str) -> No
     ],
 )
 def test_wrong_declaration_is_found(name: str, changed: Any, told: str) -> None:
-    result, arguments = bcc_calls.SIGNATURES[name]
+    result, arguments = bcc.SIGNATURES[name]
     if isinstance(changed, slice):
         given = arguments[changed]
     else:
@@ -137,7 +129,7 @@ def test_wrong_declaration_is_found(name: str, changed: Any, told: str) -> None:
 
 
 def test_wrong_result_is_found() -> None:
-    _, arguments = bcc_calls.SIGNATURES["bpf_module_license"]
+    _, arguments = bcc.SIGNATURES["bpf_module_license"]
     (found,) = faults({"bpf_module_license": (ctypes.c_int, arguments)}, BCC)["bpf_module_license"]
     assert found.startswith("gives")
 
@@ -236,13 +228,13 @@ def test_structures_of_the_system_are_those_of_its_headers() -> None:
     run = {name: name for name, _ in libbpf.RunOptions._fields_}
     for structure, fields, kind, headers in (
         (PerfEventAttributes, perf, "struct perf_event_attr", PERF),
-        (smart.AdminCommand, command, "struct nvme_admin_cmd", NVME),
+        (nvme.AdminCommand, command, "struct nvme_admin_cmd", NVME),
         (privileges.CapabilityHeader, head, "struct __user_cap_header_struct", CAPABILITY),
         (privileges.CapabilitySets, sets, "struct __user_cap_data_struct", CAPABILITY),
         (libbpf.RunOptions, run, "struct bpf_test_run_opts", LIBBPF),
     ):
         assert layout_faults(structure, fields, kind, headers) == [], kind
-    assert ctypes.sizeof(smart.AdminCommand) == NVME.number("sizeof(struct nvme_admin_cmd)")
+    assert ctypes.sizeof(nvme.AdminCommand) == NVME.number("sizeof(struct nvme_admin_cmd)")
 
 
 def test_wrong_layout_is_found() -> None:
@@ -265,7 +257,7 @@ def test_wrong_layout_is_found() -> None:
                 "PERF_TYPE_SOFTWARE": system_calls.SOFTWARE,
                 "PERF_FLAG_FD_CLOEXEC": system_calls.CLOSE_ON_EXEC,
                 "PERF_COUNT_SW_DUMMY": perf_ring.DUMMY,
-                "PERF_COUNT_SW_CPU_CLOCK": perf_clock.CPU_CLOCK,
+                "PERF_COUNT_SW_CPU_CLOCK": system_calls.CPU_CLOCK,
                 "PERF_SAMPLE_TIME": perf_ring.SAMPLE_TIME,
             },
         ),
@@ -290,7 +282,7 @@ def test_wrong_layout_is_found() -> None:
             },
         ),
         (LIBBPF, {"BPF_TRACE_RAW_TP": libbpf.TP_BTF}),
-        (NVME, {"NVME_IOCTL_ADMIN_CMD": smart.ADMIN_COMMAND}),
+        (NVME, {"NVME_IOCTL_ADMIN_CMD": nvme.ADMIN_COMMAND}),
     ],
     ids=["perf", "libc", "bcc", "libbpf", "nvme"],
 )

@@ -10,7 +10,7 @@ import pytest
 from collectors.host import host_counters
 from collectors.host.host_counters import CounterFiles, HostCounters, Memory
 from collectors.host.host_source import levels_of
-from collectors.kernel_file import KernelFile
+from collectors.kernel_files import KernelFile
 
 STAT = "cpu  100 20 30 400 5 1 2 3 50 0\ncpu0 1 2\n"
 MEMORY = """MemTotal:       1000 kB

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.faults.log_signs import MachineChecks
-from collectors.kernel_log.kernel_log import (
+from collectors.kernel_log import (
     LONGEST_MESSAGE,
     KernelLog,
     LogRecord,
     kernel_xids,
+    load_rules,
     parse_record,
 )
-from collectors.kernel_log.log_rules import load_rules
 from tests.faults_kit import make_fifo
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from collectors.bpf.mark_ring import MARK_FIELDS
+from collectors.bpf.bpf_maps import MARK_FIELDS
 from collectors.ebpf import ebpf_layout as layout
 from collectors.ebpf.ebpf_source import CHOSEN, BusiestCgroups
 from collectors.records.activity import HostTable, RhythmKind

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from collectors.bpf.mark_ring import MARK_FIELDS
+from collectors.bpf.bpf_maps import MARK_FIELDS
 from collectors.ebpf import ebpf_layout as layout
 from collectors.ebpf.rhythm_maps import RhythmMaps
 from collectors.records.activity import RhythmMarks

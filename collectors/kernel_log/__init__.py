@@ -1,1 +1,0 @@
-"""The kernel's log: records with bounds, and the rules that find broken hardware in it."""
