@@ -24,9 +24,8 @@ from .observer import AgentStatus, Observer, Unobserved
 from .protocol.participant import Participant
 from .protocol.protocol_events import EpochDue, Refuse, WindowClosed
 from .sending.control_feed import ControlFeed
-from .sending.effects import Effects
+from .sending.effects import AgentTally, Effects
 from .sending.outbox import BEAT_MS, Outbox
-from .tally import AgentTally
 from .windows.task_windows import Windows
 
 _ROUND_MS: Final = 5 * BEAT_MS

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from .fence import Fence, FenceMark
 from .ledger_db import connect, transaction, translated
 from .ledger_errors import (
     ClockSetBack,
@@ -23,6 +22,7 @@ from .ledger_errors import (
     LedgerRolledBack,
     WindowSpent,
 )
+from .ledger_loss import Fence, FenceMark, Salvage, read_lost, set_aside
 from .ledger_records import (
     FREEZE_S,
     EpochOpening,
@@ -34,10 +34,15 @@ from .ledger_records import (
     SpooledRecord,
     SpoolLimits,
 )
-from .ledger_rosters import keep_roster
-from .ledger_rows import entry_row, kept_from, ledger_view, read_meta, upsert_series
-from .ledger_salvage import Salvage, read_lost, set_aside
-from .spool import Spool
+from .ledger_rows import (
+    Spool,
+    entry_row,
+    keep_roster,
+    kept_from,
+    ledger_view,
+    read_meta,
+    upsert_series,
+)
 
 CLOCK_TOLERANCE_S: Final = 2
 """A step back within it is a clock being disciplined; windows still only move forward."""

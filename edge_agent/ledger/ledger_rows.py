@@ -1,19 +1,73 @@
-"""The ledger's rows as values, and back."""
+"""The ledger's rows as values, and back: its view, the rosters it keeps, its bounded spool."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from privacy.budget import Entry, keep_from
+from wire.roster import PlanMembership
 
 from .ledger_db import connect_readonly, translated
-from .ledger_errors import LedgerCorrupt, LedgerMissing
-from .ledger_records import HostEntry, HostView, KnownSeries, LedgerView
-from .ledger_rosters import read_rosters
+from .ledger_errors import LedgerCorrupt, LedgerMissing, SpoolFull
+from .ledger_records import (
+    HostEntry,
+    HostView,
+    KnownRoster,
+    KnownSeries,
+    LedgerView,
+    SealedRecord,
+    SpooledRecord,
+    SpoolLimits,
+)
+
+ROSTERS_KEPT: Final = 8
+"""Of each pair of aggregators."""
+
+_ROSTERS: Final = "SELECT * FROM rosters ORDER BY leader_pk, helper_pk, version"
+_FORGET_ROSTERS: Final = """
+DELETE FROM rosters WHERE leader_pk = ?1 AND helper_pk = ?2 AND version NOT IN (SELECT version
+  FROM rosters WHERE leader_pk = ?1 AND helper_pk = ?2 ORDER BY version DESC LIMIT ?3)
+"""
+
+
+def read_rosters(db: sqlite3.Connection) -> tuple[KnownRoster, ...]:
+    """Give what is kept, of each pair of aggregators the oldest version first."""
+    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'rosters'").fetchone():
+        return ()  # a ledger of an earlier agent, read beside it
+    return tuple(_known_roster(*row) for row in db.execute(_ROSTERS))
+
+
+def keep_roster(db: sqlite3.Connection, known: KnownRoster) -> None:
+    """Keep a roster inside the caller's transaction, and the newest of its aggregators."""
+    parties = known.leader_pk, known.helper_pk
+    row = (*parties, known.version, known.effective_from, _roster_content(known))
+    db.execute("INSERT OR IGNORE INTO rosters VALUES (?, ?, ?, ?, ?)", row)
+    db.execute(_FORGET_ROSTERS, (*parties, ROSTERS_KEPT))
+
+
+def _roster_content(known: KnownRoster) -> str:
+    plans = {
+        host.hex(): plan and [[m.series, m.cohort, m.weight_millionths] for m in plan]
+        for host, plan in known.plans.items()
+    }
+    return json.dumps({"plans": plans, "crowds": [[*k, *v] for k, v in known.crowds.items()]})
+
+
+def _known_roster(leader_pk: bytes, helper_pk: bytes, *row: Any) -> KnownRoster:
+    version, effective_from, content = row
+    found = json.loads(content)
+    plans = {
+        bytes.fromhex(host): None if plan is None else tuple(PlanMembership(*m) for m in plan)
+        for host, plan in found["plans"].items()
+    }
+    crowds = {(series, cohort): (n, most) for series, cohort, n, most in found["crowds"]}
+    return KnownRoster(leader_pk, helper_pk, version, effective_from, plans, crowds)
+
 
 IDENTITY = frozenset({"ledger_id", "generation", "binding", "clock_s", "resume_after_s"})
 
@@ -94,3 +148,57 @@ def upsert_series(db: sqlite3.Connection, known: Iterable[KnownSeries]) -> None:
         "task_id = excluded.task_id",
         ((k.series, k.version, k.weight_millionths, k.window_s, k.task_id) for k in known),
     )
+
+
+class Spool:
+    """Sealed records that have not been acknowledged by the transport, oldest first."""
+
+    def __init__(self, db: sqlite3.Connection, limits: SpoolLimits) -> None:
+        self._db = db
+        self._limits = limits
+        self.records = 0
+        self.size_bytes = 0
+        self.recount()
+
+    def recount(self) -> None:
+        """Read the true fill from the file."""
+        row = self._db.execute("SELECT count(*), coalesce(sum(length(value)), 0) FROM spool")
+        self.records, self.size_bytes = row.fetchone()
+
+    def require_room(self, records: Sequence[SealedRecord]) -> None:
+        """Raise SpoolFull when the records would pass a bound."""
+        count = self.records + len(records)
+        size = self.size_bytes + sum(len(record.value) for record in records)
+        if count > self._limits.max_records or size > self._limits.max_bytes:
+            raise SpoolFull(count, size, self._limits.max_records, self._limits.max_bytes)
+
+    def insert(self, records: Sequence[SealedRecord]) -> tuple[int, ...]:
+        """Add records inside the caller's transaction and give their ids, ascending."""
+        row = self._db.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence")
+        first = row.fetchone()[0] + 1
+        ids = tuple(range(first, first + len(records)))
+        self._db.executemany(
+            "INSERT INTO spool VALUES (?, ?, ?, ?, ?, ?)",
+            (
+                (spool_id, r.topic, r.key, r.value, r.publish_at_ms, r.expires_s)
+                for spool_id, r in zip(ids, records, strict=True)
+            ),
+        )
+        return ids
+
+    def oldest(self, limit: int, after_id: int = 0) -> list[SpooledRecord]:
+        """Give up to `limit` records above an id, in the order in which they were sealed."""
+        rows = self._db.execute(
+            "SELECT id, topic, key, value, publish_at_ms, expires_s FROM spool WHERE id > ? "
+            "ORDER BY id LIMIT ?",
+            (after_id, limit),
+        )
+        return [SpooledRecord(row[0], SealedRecord(*row[1:])) for row in rows]
+
+    def delete(self, ids: Sequence[int]) -> None:
+        """Remove acknowledged records inside the caller's transaction."""
+        self._db.executemany("DELETE FROM spool WHERE id = ?", ((i,) for i in ids))
+
+    def delete_expired(self, now_s: int) -> int:
+        """Remove records that nobody accepts any more; give how many."""
+        return self._db.execute("DELETE FROM spool WHERE expires_s <= ?", (now_s,)).rowcount

@@ -26,12 +26,8 @@ from wire.rejection import ReportRejected
 from wire.task import DEMO_DOMAIN, Task
 from wire.topics import EPOCHS, REPORTS, epoch_key, report_key
 
-from .budget_book import BudgetBook
-from .eligibility import draw_offsets_ms, host_readiness, window_entry, window_fault
-from .epochs import EpochBook, Host, HostEpoch, PartyKeys, open_epoch
-from .noise_check import noise_fault
-from .participant_rules import ParticipantRules
-from .party_keys import HpkeDirectory
+from .eligibility import BudgetBook, draw_offsets_ms, host_readiness, window_entry, window_fault
+from .epochs import EpochBook, Host, HostEpoch, HpkeDirectory, PartyKeys, open_epoch
 from .protocol_events import (
     CommitEpochs,
     CommitFailed,
@@ -60,8 +56,9 @@ from .protocol_events import (
     Withheld,
 )
 from .roster_book import RosterBook
-from .seal_report import Sealing, seal_reports
+from .seal_report import Sealing, noise_fault, seal_reports
 from .task_book import Recovering, TaskBook
+from .task_check import ParticipantRules
 
 _FORGET_EVERY_S: Final = 3600
 

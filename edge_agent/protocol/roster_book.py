@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from edge_agent.ledger.ledger_records import KnownRoster
-from edge_agent.ledger.ledger_rosters import ROSTERS_KEPT
+from edge_agent.ledger.ledger_rows import ROSTERS_KEPT
 from privacy.budget import WEEK_S, WeightChange, change_start, check_weight_changes
 from privacy.errors import ParameterError
 from privacy.signing import verify

@@ -12,9 +12,8 @@ from wire.task import Task
 
 from .eligibility import fits_recovery, task_weight
 from .epochs import PartyKeys
-from .participant_rules import ParticipantRules
 from .protocol_events import Withheld
-from .task_check import Accepted, check_task
+from .task_check import Accepted, ParticipantRules, check_task
 
 
 class Recovering(Exception):

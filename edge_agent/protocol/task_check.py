@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from edge_agent.windows.section_match import match_section
+from edge_agent.windows.encode import match_section
 from privacy.accountant import SectionNoise
 from privacy.calibrate import (
     DELTA_1E12,
@@ -234,3 +234,31 @@ def _refusing(reason: Reason) -> Iterator[None]:
         yield
     except ParameterError as error:
         raise ReportRejected(reason, f"{error.bound}: {error.expected}", error.got) from error
+
+
+@dataclass(frozen=True, slots=True)
+class ParticipantRules:
+    """What this process trusts and serves.
+
+    domain     "demo" is passed by the demo alone, and seeded noise is refused without it; any other
+               process serves "fleet" and, from this host's own operator, "operator"
+    gate       the PLD check at acceptance, None where the plan's builder has run it
+    catalogue  what the sections of a task must be found in, None where nothing is measured by it
+    """
+
+    pins: Pins
+    bounds: Bounds = field(default_factory=Bounds)
+    domain: str = "live"
+    gate: Gate | None = None
+    catalogue: Catalogue | None = None
+
+    @property
+    def demo(self) -> bool:
+        """Say whether this is the demo, whose rosters and tasks live for minutes."""
+        return self.domain == DEMO_DOMAIN
+
+    def serves(self, domain: str) -> bool:
+        """Say whether tasks of a domain are taken: a demo takes demo tasks alone."""
+        if self.demo:
+            return domain == DEMO_DOMAIN
+        return domain in {FLEET_DOMAIN, OPERATOR_DOMAIN}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import singledispatchmethod
 from typing import Final
 
@@ -33,11 +35,22 @@ from edge_agent.protocol.protocol_events import (
     TransportUp,
     Withheld,
 )
-from edge_agent.tally import AgentTally
 from edge_agent.windows.task_windows import Windows
 from transport.port import TransportUnavailable
 
 from .outbox import Outbox
+
+
+@dataclass(slots=True)
+class AgentTally:
+    """Names and numbers, nothing measured."""
+
+    published: int = 0
+    sealed: int = 0
+    epochs: int = 0
+    expired: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+
 
 _PROBE_RECORDS: Final = 100
 _PAGE: Final = 1000

@@ -18,7 +18,7 @@ from wire.catalogue import Catalogue
 from wire.task import SectionKind, SectionSpec, Task
 
 from .durable_windows import DurableAccumulators
-from .section_match import UNMEASURABLE, match_section
+from .encode import UNMEASURABLE, match_section
 from .window_rows import OTHER_MODEL, GpuWindow, RowFiller
 from .window_state import WindowState
 

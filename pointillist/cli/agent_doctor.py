@@ -40,9 +40,8 @@ def doctor(
     from edge_agent.live import sources_of
     from edge_agent.service.doctor import CheckVerdict, examine, source_findings, worst
     from edge_agent.service.doctor_agent import agent_checks
-    from edge_agent.service.doctor_faults import fault_checks
+    from edge_agent.service.doctor_collectors import fault_checks, probe_checks
     from edge_agent.service.doctor_host import host_checks
-    from edge_agent.service.doctor_probes import probe_checks
     from wire.catalogue import Catalogue
 
     from . import agent

@@ -13,8 +13,7 @@ from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_records import SpoolLimits
 from edge_agent.protocol.epochs import Host
 from edge_agent.protocol.participant import Participant
-from edge_agent.protocol.participant_rules import ParticipantRules
-from edge_agent.protocol.task_check import Bounds, Pins
+from edge_agent.protocol.task_check import Bounds, ParticipantRules, Pins
 from edge_agent.shell import AgentShell
 from privacy.noise import OpenDpSampler
 from privacy.noise_table import TableSampler

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_records import LedgerView
-from edge_agent.protocol.budget_book import BudgetBook
+from edge_agent.protocol.eligibility import BudgetBook
 from edge_agent.protocol.participant import Participant
 from edge_agent.protocol.protocol_events import (
     EpochDue,

@@ -10,8 +10,8 @@ import pytest
 
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_errors import ClockSetBack
+from edge_agent.ledger.ledger_loss import set_aside
 from edge_agent.ledger.ledger_records import EpochOpening, HostEntry, KnownSeries, SealedRecord
-from edge_agent.ledger.ledger_salvage import set_aside
 from privacy.budget import Entry
 
 NOW = 1_800_000_000

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edge_agent.protocol.noise_check import noise_fault, zero_bits
 from edge_agent.protocol.protocol_events import Withheld
+from edge_agent.protocol.seal_report import noise_fault, zero_bits
 from privacy.calibrate import MAX_SIGMA_1024, check_sigma_range, sigma_local_1024
 from privacy.errors import ParameterError
 from privacy.noise import OpenDpSampler

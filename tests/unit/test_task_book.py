@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from edge_agent.ledger.ledger_records import HostView, KnownSeries, LedgerView
-from edge_agent.protocol.budget_book import BudgetBook
+from edge_agent.protocol.eligibility import BudgetBook
 from edge_agent.protocol.protocol_events import (
     CommitEpochs,
     CommitFailed,
