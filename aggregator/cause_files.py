@@ -77,7 +77,7 @@ CAUSE_MEANINGS: Final[dict[str, tuple[pa.DataType, str]]] = {
 """Column -> Arrow type and meaning, in order."""
 
 CAUSE_SCHEMA: Final = pa.schema([(name, kind) for name, (kind, _) in CAUSE_MEANINGS.items()])
-_ROW: Final = tuple(one.name for one in fields(CauseRow))
+_ROW: Final = tuple(field.name for field in fields(CauseRow))
 _RELEASED: Final = (
     "series", "cohort", "window_start", "window_s", "section", "cell", "value", "standard_error",
     "n_hosts",
@@ -143,18 +143,18 @@ def tables_of(
     released    rows of `releases`, the columns of `RELEASED_COLUMNS` at least
     """
     windows = list(_windows(released))
-    known = {_key(one, one.window_start_s): one for one in windows}
+    known = {_key(window, window.window_start_s): window for window in windows}
     made = []
-    for one in windows:
-        before = known.get(_key(one, one.window_start_s - one.window_s))
-        if before is not None and before.causes != one.causes:
+    for window in windows:
+        before = known.get(_key(window, window.window_start_s - window.window_s))
+        if before is not None and before.causes != window.causes:
             before = None  # the catalogue gained a cause in between
-        made.append(cause_table(one, before, detector, agents_model))
+        made.append(cause_table(window, before, detector, agents_model))
     return made[::-1]
 
 
-def _key(one: CauseWindow, start_s: int) -> tuple[str, int, str, int, int]:
-    return one.series, one.cohort, one.section, one.window_s, start_s
+def _key(window: CauseWindow, start_s: int) -> tuple[str, int, str, int, int]:
+    return window.series, window.cohort, window.section, window.window_s, start_s
 
 
 def _windows(released: Iterable[Record]) -> Iterator[CauseWindow]:

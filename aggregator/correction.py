@@ -224,7 +224,7 @@ def _check(rates: Rates, classes: int) -> None:
             f"got {rates.detection.shape} and {rates.false_alarm.shape}"
         )
     everything = (rates.detection, rates.false_alarm, rates.false_alarm_low, rates.false_alarm_high)
-    if any((one < 0).any() or (one > 1).any() for one in everything):
+    if any((values < 0).any() or (values > 1).any() for values in everything):
         raise ValueError("a detector's rates must be probabilities between 0 and 1")
 
 

@@ -76,7 +76,7 @@ def read_spent(plans_file: Path) -> frozenset[bytes]:
 
 def write_spent(plans_file: Path, spent: Collection[bytes]) -> None:
     """Replace the list of used tokens durably."""
-    lines = "".join(f"{one.hex()}\n" for one in sorted(spent))
+    lines = "".join(f"{digest.hex()}\n" for digest in sorted(spent))
     write_durably(spent_file(plans_file), lines.encode())
 
 
@@ -90,8 +90,8 @@ def load_enrolment(path: Path) -> Enrolment:
     try:
         content = tomllib.loads(path.read_text())
         _only(content, {"plan", "token"}, str(path))
-        plans = {_text(one, "name"): _plan(one) for one in content.get("plan", [])}
-        tokens = {_token_hash(one): _token(one, plans) for one in content.get("token", [])}
+        plans = {_text(entry, "name"): _plan(entry) for entry in content.get("plan", [])}
+        tokens = {_token_hash(entry): _token(entry, plans) for entry in content.get("token", [])}
     except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
         raise EnrolmentError(f"{path}: expected plans and tokens, got: {error}") from error
     if not plans:
@@ -99,19 +99,21 @@ def load_enrolment(path: Path) -> Enrolment:
     return Enrolment(plans, tokens)
 
 
-def _plan(one: Mapping[str, Any]) -> Plan:
-    _only(one, {"name", "series"}, "[[plan]]")
+def _plan(entry: Mapping[str, Any]) -> Plan:
+    _only(entry, {"name", "series"}, "[[plan]]")
     return tuple(
         PlanMembership(series, int(part["cohort"]), int(part["weight_millionths"]))
-        for series, part in one["series"].items()
+        for series, part in entry["series"].items()
     )
 
 
-def _token(one: Mapping[str, Any], plans: Mapping[str, Plan]) -> Token:
-    _only(one, {"sha256", "operator", "plan"}, "[[token]]")
-    if one["plan"] not in plans:
-        raise EnrolmentError(f"token: expected one of the plans {sorted(plans)}, got {one['plan']}")
-    return Token(operator_name(_text(one, "operator")), _text(one, "plan"))
+def _token(entry: Mapping[str, Any], plans: Mapping[str, Plan]) -> Token:
+    _only(entry, {"sha256", "operator", "plan"}, "[[token]]")
+    if entry["plan"] not in plans:
+        raise EnrolmentError(
+            f"token: expected one of the plans {sorted(plans)}, got {entry['plan']}"
+        )
+    return Token(operator_name(_text(entry, "operator")), _text(entry, "plan"))
 
 
 def operator_name(text: str) -> str:
@@ -124,12 +126,12 @@ def operator_name(text: str) -> str:
     return text
 
 
-def _token_hash(one: Mapping[str, Any]) -> bytes:
-    return bytes.fromhex(_text(one, "sha256"))
+def _token_hash(entry: Mapping[str, Any]) -> bytes:
+    return bytes.fromhex(_text(entry, "sha256"))
 
 
-def _text(one: Mapping[str, Any], key: str) -> str:
-    value = one[key]
+def _text(entry: Mapping[str, Any], key: str) -> str:
+    value = entry[key]
     if not isinstance(value, str) or not value:
         raise EnrolmentError(f"expected text for {key}, got {value!r}")
     return value

@@ -147,7 +147,7 @@ def _counts(name: str, raw: Any, shape: tuple[int, ...]) -> Counts:
     flat = raw
     if len(shape) == 2 and isinstance(raw, list):
         ragged = any(not isinstance(row, list) or len(row) != shape[1] for row in raw)
-        flat = None if ragged or len(raw) != shape[0] else [one for row in raw for one in row]
+        flat = None if ragged or len(raw) != shape[0] else [cell for row in raw for cell in row]
     size = int(np.prod(shape))
     if not isinstance(flat, list) or len(flat) != size or not all(map(_count, flat)):
         wanted = " x ".join(map(str, shape))
@@ -173,6 +173,6 @@ def _names(value: Any) -> bool:
     return (
         isinstance(value, list)
         and 0 < len(value) <= MAX_CLASSES
-        and all(isinstance(one, str) and 0 < len(one) <= 64 for one in value)
+        and all(isinstance(item, str) and 0 < len(item) <= 64 for item in value)
         and len(set(value)) == len(value)
     )

@@ -280,7 +280,7 @@ class LeaderState:
 
     def unsigned(self) -> list[StoredRelease]:
         """Releases that the Helper has not countersigned, in window order."""
-        return [one for one in self.releases() if one.vector]
+        return [release for release in self.releases() if release.vector]
 
     def prune(self, now_s: float, epoch_retention_s: int) -> None:
         """Erase batch bodies and shares of settled windows after a week, and past epochs."""

@@ -22,7 +22,7 @@ MEASURES: Final = (
         "last_window_end_seconds",
         "end of the newest settled window, unix time",
         "series",
-        of=lambda last: {series: one["window_end"] for series, one in last.items()},
+        of=lambda last: {series: ended["window_end"] for series, ended in last.items()},
     ),
     HealthMetric("windows_unsettled", "windows_unsettled", "windows open or frozen"),
     HealthMetric("windows_released", "windows_released", "since the start", counter=True),
@@ -67,4 +67,4 @@ class LastWindows:
     @property
     def by_series(self) -> Mapping[str, Mapping[str, object]]:
         """series -> what is told of its newest window."""
-        return {series: asdict(one) for series, one in self._last.items()}
+        return {series: asdict(ended) for series, ended in self._last.items()}

@@ -95,7 +95,7 @@ class ChainState:
     def queue(self, frozen: FrozenWindow) -> None:
         """Keep window order, whatever closed first."""
         self.frozen.append(frozen)
-        self.frozen.sort(key=lambda one: (one.key.window, one.known.task.version))
+        self.frozen.sort(key=lambda window: (window.key.window, window.known.task.version))
 
 
 def freeze_early(window: OpenWindow, before: tuple[int, frozenset[bytes]], start_s: int) -> bool:

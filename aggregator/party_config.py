@@ -206,10 +206,10 @@ class _HelperFile:
 
 def _check_paths(table: Any) -> None:
     """Refuse paths that depend on where a role is started."""
-    for one in fields(table):
-        path = getattr(table, one.name)
+    for field in fields(table):
+        path = getattr(table, field.name)
         if isinstance(path, Path) and not path.is_absolute():
-            raise ValueError(f"{one.name}: expected an absolute path, got {path}")
+            raise ValueError(f"{field.name}: expected an absolute path, got {path}")
 
 
 def _check_key(name: str, key: bytes) -> None:

@@ -138,7 +138,7 @@ def trouble_measure(*possible: Trouble) -> HealthMetric:
         "trouble",
         "1 while the trouble stands",
         "trouble",
-        of=lambda standing: {one.value: one.value in standing for one in possible},
+        of=lambda standing: {trouble.value: trouble.value in standing for trouble in possible},
     )
 
 
@@ -179,7 +179,10 @@ class Health:
         if not self._document:
             return "starting"
         # Details name files and users: they are for the status and the log, which are private.
-        found = [f"{name} since {one['since']}" for name, one in self._document["troubles"].items()]
+        found = [
+            f"{name} since {standing['since']}"
+            for name, standing in self._document["troubles"].items()
+        ]
         if not self._document["ready"] and not found:
             found = ["catching up with the log"]
         return "; ".join(found)
@@ -249,6 +252,6 @@ def _text(start: StartResponse, status: str, body: str) -> list[bytes]:
 def told(troubles: Troubles) -> dict[str, dict[str, object]]:
     """The standing troubles as the document has them."""
     return {
-        trouble.value: {"since": int(one.since_s), "detail": one.detail}
-        for trouble, one in troubles.standing.items()
+        trouble.value: {"since": int(standing.since_s), "detail": standing.detail}
+        for trouble, standing in troubles.standing.items()
     }

@@ -51,10 +51,10 @@ def check_change(roster: Roster, earlier: Sequence[Roster], window_s: Mapping[st
     window_s    series -> seconds of its windows; one that is not named counts as weekly
     Raises      ReportRejected: roster_change
     """
-    rosters = [*sorted(earlier, key=lambda one: one.version), roster]
+    rosters = [*sorted(earlier, key=lambda known: known.version), roster]
     longest_s = max((window_s.get(name, WEEK_S) for name in _series(rosters)), default=WEEK_S)
     for plans in _histories(rosters):
-        starts = [one.effective_from for one in rosters]
+        starts = [known.effective_from for known in rosters]
         changes = _changes(plans, starts, window_s)
         try:
             # The first roster known stands: it was in force before anything here changes.
@@ -92,18 +92,18 @@ def check_census(task: Task, hosts: int, largest_operator: int) -> None:
 
 
 def _series(rosters: Sequence[Roster]) -> set[str]:
-    return {one.series for roster in rosters for plan in roster.plans for one in plan}
+    return {membership.series for roster in rosters for plan in roster.plans for membership in plan}
 
 
 def _histories(rosters: Sequence[Roster]) -> set[Plans]:
     """The distinct rows of plans that machines have had: few, however many the hosts are."""
     by_machine = [{e.hardware_hash: r.plans[e.plan] for e in r.entries} for r in rosters]
     machines = set[bytes]().union(*by_machine)
-    return {tuple(one.get(machine, NOTHING) for one in by_machine) for machine in machines}
+    return {tuple(plans.get(machine, NOTHING) for plans in by_machine) for machine in machines}
 
 
 def _weights(plan: Plan) -> dict[str, int]:
-    return {one.series: one.weight_millionths for one in plan}
+    return {membership.series: membership.weight_millionths for membership in plan}
 
 
 def _changes(

@@ -72,8 +72,8 @@ def restore_leader(leader: Leader, state: LeaderState, now_s: float) -> list[Lea
     chains = leader.chains
     for chain, head in state.heads().items():
         chains.chain(chain).head = head
-    for one in state.unsigned():
-        chains.resume_unsigned(one.key, one.chain, one.entry, one.vector)
+    for unsigned in state.unsigned():
+        chains.resume_unsigned(unsigned.key, unsigned.chain, unsigned.entry, unsigned.vector)
     tasks = leader.directory.tasks
     reach_s = leader.directory.longest_reach_s()
     for key in state.settled(now_s - reach_s - 86_400):

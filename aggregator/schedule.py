@@ -168,10 +168,10 @@ class CloseRule:
         """The shortest window of the tasks that hosts report now; a day where there is none."""
         return min(
             (
-                one.task.window_s
-                for one in self._directory.tasks.values()
-                if one.task.first_window + one.task.window_s <= now_s < one.task.expiry
-                and now_s < one.window_end(one.task.last_window) + one.task.window_s
+                known.task.window_s
+                for known in self._directory.tasks.values()
+                if known.task.first_window + known.task.window_s <= now_s < known.task.expiry
+                and now_s < known.window_end(known.task.last_window) + known.task.window_s
             ),
             default=86_400,
         )

@@ -90,9 +90,9 @@ def released_units(section: Section, spec: SectionSpec) -> list[tuple[str, float
     if spec.kind is SectionKind.INDICATORS:
         return [("hosts", 1 / spec.coordinate_cap)] * spec.length
     if section.coordinates:
-        by_name = {one.name: one for one in section.coordinates}
+        by_name = {coordinate.name: coordinate for coordinate in section.coordinates}
         leaves = [by_name[_leaf(cell)] for cell in section.cells]
-        return [(one.unit, one.full_scale / MEAN_FULL_SCALE) for one in leaves]
+        return [(leaf.unit, leaf.full_scale / MEAN_FULL_SCALE) for leaf in leaves]
     if section.bound is Bound.PER_GPU_MS:
         return [("GPU-s", 1 / MS_PER_S)] * spec.length
     return [(section.unit, 1.0)] * spec.length

@@ -71,8 +71,8 @@ def check_and_countersign(
             raise ReportRejected(Reason.TASK_SIGNATURE, "this Leader and Helper", "others")
     elif label == labels.ROSTER:
         parties = (leader_pk, helper.public_bytes)
-        before = [Roster.decode_body(_body(one, labels.ROSTER, parties)) for one in earlier]
-        served = [Task.decode_body(_body(one, labels.TASK, parties)) for one in tasks]
+        before = [Roster.decode_body(_body(known, labels.ROSTER, parties)) for known in earlier]
+        served = [Task.decode_body(_body(known, labels.TASK, parties)) for known in tasks]
         said = _check_roster(Roster.decode_body(signed.body), before, served, now_s)
     both = countersign(content, label, helper)
     return both, summary(both) | said
@@ -95,7 +95,7 @@ def _check_roster(
     roster: Roster, earlier: Sequence[Roster], tasks: Sequence[Task], now_s: float | None
 ) -> dict[str, int]:
     """What a Helper's operator signs is the difference to what it signed before."""
-    before = max(earlier, key=lambda one: one.version, default=None)
+    before = max(earlier, key=lambda past: past.version, default=None)
     last = 0 if before is None else before.version
     if roster.version != last + 1:
         raise ReportRejected(
@@ -107,7 +107,7 @@ def _check_roster(
         raise ReportRejected(
             Reason.ROSTER_CHANGE, f"a start after now, {int(now_s)}", roster.effective_from
         )
-    others = {one.version: one.effective_from for one in earlier}
+    others = {past.version: past.effective_from for past in earlier}
     check_start(roster.version, roster.effective_from, others, at_once=demo)
     if not demo:
         check_change(roster, earlier, {task.series: task.window_s for task in tasks})
@@ -179,14 +179,14 @@ def _roster_summary(roster: Roster) -> dict[str, Any]:
 def _task_summary(task: Task, identity: bytes) -> dict[str, Any]:
     sections: list[Mapping[str, Any]] = [
         {
-            "name": one.name,
-            "kind": one.kind.value,
-            "length": one.length,
-            "weight": one.weight_millionths / 10**6,
-            "sigma_steps": one.sigma_1024 / 1024,
-            "bound_steps": one.bound_steps,
+            "name": section.name,
+            "kind": section.kind.value,
+            "length": section.length,
+            "weight": section.weight_millionths / 10**6,
+            "sigma_steps": section.sigma_1024 / 1024,
+            "bound_steps": section.bound_steps,
         }
-        for one in task.sections
+        for section in task.sections
     ]
     return {
         "kind": "task",
@@ -229,7 +229,7 @@ class SignedFolder:
     def new_files(self) -> Iterator[tuple[Path, bytes]]:
         """Files that are new or changed, rosters before tasks, by version, then by name."""
         for suffix in self._suffixes:
-            yield from sorted(self._changed(suffix), key=lambda one: (_version(*one), one[0]))
+            yield from sorted(self._changed(suffix), key=lambda found: (_version(*found), found[0]))
 
     def _changed(self, suffix: str) -> Iterator[tuple[Path, bytes]]:
         for path in self._folder.glob(f"*{suffix}"):

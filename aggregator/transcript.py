@@ -150,7 +150,7 @@ def export_transcript(transcript: Transcript, path: Path) -> None:
             "share_hash": link.share_hash.hex(),
             "report_ids": None
             if link.report_ids is None
-            else sorted(one.hex() for one in link.report_ids),
+            else sorted(report_id.hex() for report_id in link.report_ids),
         }
         for link in transcript.links
     ]
@@ -163,21 +163,21 @@ def _from_export(path: Path) -> Transcript:
         body = json.loads(path.read_text())
         if body["format"] != FORMAT:
             raise ValueError(f"format {body['format']!r}")
-        links = tuple(_link(one) for one in body["links"])
+        links = tuple(_link(raw) for raw in body["links"])
         return Transcript(str(body["party"]), links)
     except (ValueError, KeyError, TypeError) as error:
         raise StateUnusable(f"{path}: expected a transcript, got: {error}") from error
 
 
-def _link(one: dict[str, Any]) -> Link:
-    ids = one["report_ids"]
+def _link(raw: dict[str, Any]) -> Link:
+    ids = raw["report_ids"]
     return Link(
-        str(one["series"]),
-        int(one["cohort"]),
-        int(one["window"]),
-        SignedRelease.decode(bytes.fromhex(one["release"])),
-        bytes.fromhex(one["batch_hash"]),
-        bytes.fromhex(one["share_hash"]),
+        str(raw["series"]),
+        int(raw["cohort"]),
+        int(raw["window"]),
+        SignedRelease.decode(bytes.fromhex(raw["release"])),
+        bytes.fromhex(raw["batch_hash"]),
+        bytes.fromhex(raw["share_hash"]),
         None if ids is None else frozenset(bytes.fromhex(text) for text in ids),
     )
 
@@ -253,7 +253,7 @@ def _compare(name: str, ours: list[Link], theirs: list[Link], verdict: Transcrip
 
 def find_report(transcripts: Iterable[Transcript], report_id: bytes) -> dict[str, Link | None]:
     """In which release of each party a report is."""
-    return {one.party: one.contains(report_id) for one in transcripts}
+    return {transcript.party: transcript.contains(report_id) for transcript in transcripts}
 
 
 __all__ = [

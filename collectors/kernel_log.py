@@ -205,7 +205,7 @@ class LogRules:
             found = rule.pattern.match(message)
             if found is not None:
                 named = found.groupdict()
-                kind = next(one for one in _SUBJECTS if named.get(one))
+                kind = next(subject for subject in _SUBJECTS if named.get(subject))
                 return Sign(rule.name, named[kind], rule.cell, interface=kind == "interface")
         return None
 

@@ -31,14 +31,18 @@ class Rounds:
     def __init__(self, sources: Sequence[Source] = ()) -> None:
         self.sources = tuple(sources)
         # Found once: asking a protocol takes 10 us.
-        self._looking = [one if isinstance(one, LooksAtDevices) else None for one in self.sources]
+        self._looking = [
+            source if isinstance(source, LooksAtDevices) else None for source in self.sources
+        ]
         self.failing: dict[str, str] = {}
         """Sources that failed in the last whole round, and why."""
 
     @property
     def lacking(self) -> list[Absence]:
         """Parts that running sources lack on this host."""
-        return [part for one in self.sources if isinstance(one, InParts) for part in one.absent]
+        return [
+            part for source in self.sources if isinstance(source, InParts) for part in source.absent
+        ]
 
     def round(self, now_ns: int) -> Iterator[Drained]:
         """Drain every source once.

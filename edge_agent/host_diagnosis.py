@@ -149,9 +149,9 @@ class HostDiagnosis:
         offset_ns = read_point().offset_ns
         unfit: JournalLineError | None = None
         try:
-            for one in lines:
+            for finding in lines:
                 try:
-                    line = encode(one, offset_ns)
+                    line = encode(finding, offset_ns)
                 except JournalLineError as error:
                     unfit = error
                     continue

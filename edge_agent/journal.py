@@ -75,11 +75,11 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
     Raises      OSError when neither can be read
     """
-    found = [one for one in (older(path), path) if one.exists()]
+    found = [journal for journal in (older(path), path) if journal.exists()]
     if not found:
         path.open("rb").close()
-    for one in found:
-        with one.open("rb") as file:
+    for journal in found:
+        with journal.open("rb") as file:
             while line := file.readline(LONGEST_LINE):
                 if line.endswith(b"\n"):
                     yield line[:-1]

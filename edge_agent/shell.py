@@ -256,13 +256,13 @@ class AgentShell:
     def _drain_sources(self) -> None:
         """Hand each drain to the windows, to diagnosis and to who looks, and what was diagnosed."""
         now_ns, diagnosis = self._clock.boottime_ns(), self._diagnosis
-        for one in self._rounds.round(now_ns):
-            for record in one.records:
+        for drained in self._rounds.round(now_ns):
+            for record in drained.records:
                 self._windows.add(record)
             if diagnosis is not None:
-                diagnosis.take(one)
-            self._warn(one.name, one.failure)
-            self._observer.drained(one, now_ns)
+                diagnosis.take(drained)
+            self._warn(drained.name, drained.failure)
+            self._observer.drained(drained, now_ns)
         if diagnosis is not None:
             found = diagnosis.look(now_ns)
             for incident in found.incidents:

@@ -140,10 +140,10 @@ def family_shares(launches: Iterable[Launch], rules: FamilyRules) -> list[Family
     counts: Counter[str] = Counter()
     times: Counter[str] = Counter()
     timed = True
-    for one in launches:
-        counts[one.name] += one.launches
-        timed = timed and one.gpu_time_ns is not None
-        times[one.name] += one.gpu_time_ns or 0
+    for launch in launches:
+        counts[launch.name] += launch.launches
+        timed = timed and launch.gpu_time_ns is not None
+        times[launch.name] += launch.gpu_time_ns or 0
     weights = times if timed else counts
     groups: dict[str, list[str]] = {}
     for name in counts:

@@ -93,12 +93,12 @@ def evaluate(
 def resampled(launches: int, seed: int) -> _Perturb:
     """Make a variant: what a window of so many launches of the same program would show."""
 
-    def vary(one: Signature) -> Signature:
-        rng = np.random.default_rng([seed, *one.name.encode()])
-        shares = np.array([row.launches for row in one.rows])
+    def vary(profile: Signature) -> Signature:
+        rng = np.random.default_rng([seed, *profile.name.encode()])
+        shares = np.array([row.launches for row in profile.rows])
         counts = rng.multinomial(launches, shares / shares.sum()).tolist()
-        drawn = (_scaled(row, n) for row, n in zip(one.rows, counts, strict=True))
-        return replace(one, rows=tuple(drawn))
+        drawn = (_scaled(row, n) for row, n in zip(profile.rows, counts, strict=True))
+        return replace(profile, rows=tuple(drawn))
 
     return vary
 
@@ -106,11 +106,13 @@ def resampled(launches: int, seed: int) -> _Perturb:
 def jittered(sigma: float, seed: int) -> _Perturb:
     """Make a variant: each operation's share is multiplied by a log-normal factor."""
 
-    def vary(one: Signature) -> Signature:
-        rng = np.random.default_rng([seed, *one.name.encode()])
-        factors = rng.lognormal(0.0, sigma, len(one.rows)).tolist()
-        scaled = (_scaled(row, row.launches * f) for row, f in zip(one.rows, factors, strict=True))
-        return replace(one, rows=tuple(scaled))
+    def vary(profile: Signature) -> Signature:
+        rng = np.random.default_rng([seed, *profile.name.encode()])
+        factors = rng.lognormal(0.0, sigma, len(profile.rows)).tolist()
+        scaled = (
+            _scaled(row, row.launches * f) for row, f in zip(profile.rows, factors, strict=True)
+        )
+        return replace(profile, rows=tuple(scaled))
 
     return vary
 
@@ -120,7 +122,7 @@ def auroc(near: Sequence[float], far: Sequence[float]) -> float | None:
 
     Raises      ValueError for a distance that is NaN, which is neither near nor far
     """
-    if any(isnan(one) for one in (*near, *far)):
+    if any(isnan(value) for value in (*near, *far)):
         raise ValueError("expected distances that are numbers, got NaN")
     if not near or not far:
         return None
@@ -138,14 +140,14 @@ def _match(mix: KernelMix, left: Sequence[Signature], weight: float) -> Match:
     return Signatures.train(left, weight).nearest(mix)
 
 
-def _without(profiles: Sequence[Signature], one: Signature, by_job: bool) -> list[Signature]:
+def _without(profiles: Sequence[Signature], profile: Signature, by_job: bool) -> list[Signature]:
     if by_job:
-        return [other for other in profiles if other.job != one.job]
-    return [other for other in profiles if other.name != one.name]
+        return [other for other in profiles if other.job != profile.job]
+    return [other for other in profiles if other.name != profile.name]
 
 
 def _has(profiles: Iterable[Signature], application: str) -> bool:
-    return any(one.application == application for one in profiles)
+    return any(profile.application == application for profile in profiles)
 
 
 def _rate(hits: Iterable[bool]) -> Rate:
@@ -164,11 +166,11 @@ def _by_candidates(
     if not closed:
         return
     scores: list[tuple[int, int]] = []
-    for one, mix, left in closed:
+    for profile, mix, left in closed:
         own = 2.0
         nearest_of: dict[str, float] = {}
         for far, other in ranking(mix, left, weight):
-            if other.application == one.application:
+            if other.application == profile.application:
                 own = min(own, far)
             else:
                 nearest_of.setdefault(other.application, far)

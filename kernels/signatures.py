@@ -134,7 +134,7 @@ class Signatures:
         limits = {measure: round(limit, 4) for measure, limit in self.thresholds.items()}
         weight = self.operation_weight
         head = {"format": FORMAT, "operation_weight": weight, "thresholds": limits}
-        entries = [json.dumps(_entry(one), ensure_ascii=False) for one in self.known]
+        entries = [json.dumps(_entry(profile), ensure_ascii=False) for profile in self.known]
         listed = ",\n".join(entry.replace("], [", "],\n [") for entry in entries)
         return f'{json.dumps(head)[:-1]}, "signatures": [\n{listed}\n]}}\n'
 
@@ -142,7 +142,7 @@ class Signatures:
         """Find the nearest known profile of a mix."""
         ranked = ranking(mix, self.known, self.operation_weight)
         best_distance, best = ranked[0]
-        second = next((one for one in ranked if one[1].application != best.application), None)
+        second = next((pair for pair in ranked if pair[1].application != best.application), None)
         margin = second[0] - best_distance if second else 1.0
         threshold = self.thresholds[mix.measure]
         known = best_distance <= threshold and margin >= LEAST_MARGIN
@@ -161,7 +161,7 @@ def ranking(
     mix: KernelMix, known: Iterable[Signature], weight: float = OPERATION_WEIGHT
 ) -> list[tuple[float, Signature]]:
     """Known profiles by distance, nearest first."""
-    found = [(distance(mix, one.mix(mix.measure), weight), one) for one in known]
+    found = [(distance(mix, profile.mix(mix.measure), weight), profile) for profile in known]
     return sorted(found, key=lambda pair: (pair[0], pair[1].name))
 
 
@@ -176,30 +176,34 @@ def calibrate(
     """
     same: list[float] = []
     strangers: list[float] = []
-    for one in profiles:
-        for far, other in ranking(one.mix(measure), profiles, weight):
-            if other.application != one.application:
+    for profile in profiles:
+        for far, other in ranking(profile.mix(measure), profiles, weight):
+            if other.application != profile.application:
                 strangers.append(far)
                 break
-        kin = [o for o in profiles if o.application == one.application and o.job != one.job]
+        kin = [o for o in profiles if o.application == profile.application and o.job != profile.job]
         if kin:
-            same.append(ranking(one.mix(measure), kin, weight)[0][0])
+            same.append(ranking(profile.mix(measure), kin, weight)[0][0])
     if not strangers:
         return max(same, default=0.25)
     return (max(same, default=0.0) + min(strangers)) / 2
 
 
-def _entry(one: Signature) -> dict[str, Any]:
-    launches = sum(row.launches for row in one.rows) or 1.0
-    time = sum(row.gpu_time or 0.0 for row in one.rows) or 1.0
+def _entry(profile: Signature) -> dict[str, Any]:
+    launches = sum(row.launches for row in profile.rows) or 1.0
+    time = sum(row.gpu_time or 0.0 for row in profile.rows) or 1.0
     rows: list[list[Any]] = []
-    for row in one.rows:
+    for row in profile.rows:
         count = round(_MILLION * row.launches / launches)
         spent = None if row.gpu_time is None else round(_MILLION * row.gpu_time / time)
         if max(count, spent or 0) >= _LEAST_MILLIONTHS:
             rows.append([row.operation, row.family, count, spent])
-    heads = {"name": one.name, "application": one.application, "gpu_model": one.gpu_model}
-    return {**heads, "source": one.source, "rows": rows[:_MOST_ROWS]}
+    heads = {
+        "name": profile.name,
+        "application": profile.application,
+        "gpu_model": profile.gpu_model,
+    }
+    return {**heads, "source": profile.source, "rows": rows[:_MOST_ROWS]}
 
 
 def _signature(entry: Any) -> Signature:

@@ -45,7 +45,9 @@ def hold_code(uid: int, gid: int) -> None:
     """Hold what Python loads from and a user could not reach; this process loads by it from now."""
     folders = [Path(folder).absolute() for folder in sys.path]
     # Where such a folder's own mode closes it, what was loaded from it is held package by package.
-    closed = {one for one in folders if one.is_dir() and not _may_enter(one.stat(), uid, gid)}
+    closed = {
+        folder for folder in folders if folder.is_dir() and not _may_enter(folder.stat(), uid, gid)
+    }
     roots = [folder for folder in map(Path, _package_folders()) if folder.parent in closed]
     for path in dict.fromkeys((*folders, *roots, _PROGRAM, Path(sys.base_prefix))):
         if path.exists() and not reachable(path, uid, gid):
@@ -78,7 +80,7 @@ def interpreter() -> Interpreter:
         "PYTHONHOME": _within_reach(sys.base_prefix),
         "PYTHONPATH": os.pathsep.join(map(str, folders)),
     }
-    whole = all(os.access(one, os.R_OK | os.X_OK) for one in folders if one.is_dir())
+    whole = all(os.access(folder, os.R_OK | os.X_OK) for folder in folders if folder.is_dir())
     program = _within_reach(str(_PROGRAM))
     return Interpreter(program, environment, tuple(_held.values()), whole)
 

@@ -56,8 +56,10 @@ def build(kind: type[_T], table: Mapping[str, Any], where: str = "") -> _T:
             raise ConfigError(f"{where}{key}: expected one of {', '.join(names)}")
     hints = typing.get_type_hints(kind)
     values = {key: _value(hints[key], value, f"{where}{key}") for key, value in table.items()}
-    for name, one in names.items():
-        unset = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
+    for name, field in names.items():
+        unset = (
+            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        )
         if unset and name not in values:
             raise ConfigError(f"{where}{name}: expected a value, found none")
     try:
@@ -104,7 +106,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         inner = typing.get_args(hint)[0]
         return tuple(_value(inner, item, f"{where}[{i}]") for i, item in enumerate(value))
     if isinstance(hint, types.UnionType):
-        hint = next(one for one in typing.get_args(hint) if one is not types.NoneType)
+        hint = next(choice for choice in typing.get_args(hint) if choice is not types.NoneType)
     if dataclasses.is_dataclass(hint):
         if not isinstance(value, dict):
             raise ConfigError(f"{where}: expected a table, got {_said(value)}")

@@ -90,7 +90,8 @@ class AgentProducer(BatchingProducer):
         self, client: KafkaProducer, records: Sequence[Outgoing]
     ) -> tuple[list[int], Exception | None]:
         futures = [
-            client.send(one.topic, one.value, one.key, partition=one.partition) for one in records
+            client.send(record.topic, record.value, record.key, partition=record.partition)
+            for record in records
         ]
         with suppress(errors.KafkaTimeoutError):
             client.flush(self._settings.timeout_s)

@@ -75,7 +75,7 @@ class AgentConsumer:
     def _read(self, max_records: int, wait_s: float) -> list[Record]:
         found = self._client.poll(timeout_ms=round(wait_s * 1000), max_records=max_records)
         self._polled_s = time.monotonic()
-        return [self._record(one) for some in found.values() for one in some]
+        return [self._record(message) for some in found.values() for message in some]
 
     def _given_up(self, records: list[Record]) -> list[Record]:
         now = time.monotonic()
@@ -120,14 +120,14 @@ class AgentConsumer:
     def _timeout_ms(self) -> int:
         return round(self._settings.timeout_s * 1000)
 
-    def _record(self, one: Any) -> Record:
+    def _record(self, message: Any) -> Record:
         return Record(
-            self._names[one.topic],
-            one.partition,
-            one.offset,
-            one.key or b"",
-            one.value or b"",
-            one.timestamp / 1000,
+            self._names[message.topic],
+            message.partition,
+            message.offset,
+            message.key or b"",
+            message.value or b"",
+            message.timestamp / 1000,
         )
 
     def commit(self, offsets: dict[Slot, int]) -> None:

@@ -124,17 +124,21 @@ class AggregatorProducer(BatchingProducer):
 
         client = self._connected()
         try:
-            for place, one in enumerate(records):
+            for place, record in enumerate(records):
                 client.produce(
-                    one.topic, one.value, one.key, one.partition, on_delivery=settle(place)
+                    record.topic,
+                    record.value,
+                    record.key,
+                    record.partition,
+                    on_delivery=settle(place),
                 )
             client.flush(self._settings.timeout_s)
         except (KafkaException, BufferError) as failure:
-            failed += [one for one in failure.args if isinstance(one, KafkaError)]
+            failed += [refusal for refusal in failure.args if isinstance(refusal, KafkaError)]
         if not left:
             return [], None
         late = KafkaError(KafkaError._TIMED_OUT, f"{len(left)} records not acknowledged in time")
-        told = [one for one in failed if one.code() not in PURGED]
+        told = [refusal for refusal in failed if refusal.code() not in PURGED]
         first = (told or [late])[0]
         places = sorted(left)
         self._drop()

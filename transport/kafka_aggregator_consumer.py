@@ -92,12 +92,12 @@ class AggregatorConsumer:
             return
         timeout_s = self._settings.timeout_s
         placed = []
-        for one in client.committed(slots, timeout=timeout_s):
-            low, high = watermarks(client, one, timeout_s)
-            start = max(one.offset, low)  # what retention removed cannot be read again
-            name = (self._names[one.topic], one.partition)
+        for slot in client.committed(slots, timeout=timeout_s):
+            low, high = watermarks(client, slot, timeout_s)
+            start = max(slot.offset, low)  # what retention removed cannot be read again
+            name = (self._names[slot.topic], slot.partition)
             self._positions[name], self._ends[name] = start, high
-            placed.append(TopicPartition(one.topic, one.partition, start))
+            placed.append(TopicPartition(slot.topic, slot.partition, start))
         client.incremental_assign(placed)
 
     def _revoked(self, client: Consumer, slots: list[TopicPartition]) -> None:
@@ -124,7 +124,7 @@ class AggregatorConsumer:
                 wait_s = STEP_S if self._behind() else max(0.0, timeout_s - spent_s)
                 found = self._read(max_records - len(records), 0.0 if records else wait_s)
                 records += found
-                size += sum(len(one.value) for one in found)
+                size += sum(len(record.value) for record in found)
                 spent_s = time.monotonic() - start_s
                 behind = self._behind()
                 if len(records) >= max_records or size >= POLL_BYTES or (records and not behind):
@@ -145,7 +145,7 @@ class AggregatorConsumer:
         messages = [first]
         if max_records > 1:
             messages += client.consume(max_records - 1, 0.0)
-        return [one for one in map(self._record, messages) if one is not None]
+        return [record for record in map(self._record, messages) if record is not None]
 
     def _record(self, message: Message) -> Record | None:
         error = message.error()
@@ -217,11 +217,11 @@ class AggregatorConsumer:
             return
         client, timeout_s = self._open(), self._settings.timeout_s
         with failures(self._settings, self._last):
-            for one in client.committed(slots, timeout=timeout_s):
-                low, _ = watermarks(client, one, timeout_s)
-                start = max(one.offset, low)
-                self._seek(client, TopicPartition(one.topic, one.partition, start))
-                self._positions[self._names[one.topic], one.partition] = start
+            for slot in client.committed(slots, timeout=timeout_s):
+                low, _ = watermarks(client, slot, timeout_s)
+                start = max(slot.offset, low)
+                self._seek(client, TopicPartition(slot.topic, slot.partition, start))
+                self._positions[self._names[slot.topic], slot.partition] = start
 
     def _seek(self, client: Consumer, slot: TopicPartition) -> None:
         """Seek; a partition that was given to us a moment ago may not be ready for it yet."""

@@ -91,7 +91,7 @@ class Outbound:
             return
         left, failure = self._deliver(self._pending)
         self._pending = [self._pending[place] for place in left]
-        self._pending_bytes = sum(len(one.key) + len(one.value) for one in self._pending)
+        self._pending_bytes = sum(len(record.key) + len(record.value) for record in self._pending)
         if failure is not None:
             raise failure
 

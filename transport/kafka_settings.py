@@ -152,12 +152,12 @@ class KafkaSettings:
 
     def value_limit(self, topic: str) -> int:
         """The longest value of a topic."""
-        known = (one.max_bytes for one in TOPICS if one.name == topic)
+        known = (listed.max_bytes for listed in TOPICS if listed.name == topic)
         return min(next(known, self.max_value_bytes), self.max_value_bytes)
 
     def topic_config(self, topic: str) -> Mapping[str, str]:
         """Retention, longest batch, clean-up; uniformly random vectors do not compress."""
-        compacted = any(one.compacted for one in TOPICS if one.name == topic)
+        compacted = any(listed.compacted for listed in TOPICS if listed.name == topic)
         longest = self.value_limit(topic) + RECORD_OVERHEAD_BYTES
         common = {
             "compression.type": "uncompressed",

@@ -147,7 +147,7 @@ def _check_shape(content: dict[str, Any]) -> None:
     sections = content.get("section", [])
     need(isinstance(sections, list), "section as a list of tables", type(sections).__name__)
     retired = content.get("retired_section_ids", [])
-    whole = isinstance(retired, list) and all(isinstance(one, int) for one in retired)
+    whole = isinstance(retired, list) and all(isinstance(number, int) for number in retired)
     need(whole, "retired_section_ids as a list of integers", retired)
 
 

@@ -44,8 +44,8 @@ def task_id(signed_bytes: bytes) -> TaskId:
 def hardware_hash(hardware_ids: tuple[str, ...]) -> bytes:
     """H("plst1/hardware" || each id sorted, as u16 length || UTF-8): one roster id per machine."""
     digest = hashlib.sha256(labels.HARDWARE)
-    for one in sorted(hardware_ids):
-        encoded = one.encode()
+    for hardware_id in sorted(hardware_ids):
+        encoded = hardware_id.encode()
         digest.update(len(encoded).to_bytes(2, "big") + encoded)
     return digest.digest()
 

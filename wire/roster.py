@@ -203,9 +203,11 @@ def _encode_plan(plan: Plan) -> pb.Plan:
     return pb.Plan(
         memberships=[
             pb.PlanMembership(
-                series=one.series, cohort=one.cohort, weight_millionths=one.weight_millionths
+                series=membership.series,
+                cohort=membership.cohort,
+                weight_millionths=membership.weight_millionths,
             )
-            for one in plan
+            for membership in plan
         ]
     )
 
@@ -214,14 +216,18 @@ def _decode_plan(message: pb.Plan) -> Plan:
     need_range(len(message.memberships), 1, MAX_SERIES, "series of a plan")
     plan = tuple(
         PlanMembership(
-            bounds.need_name(one.series, "a series"),
-            one.cohort,
-            need_range(one.weight_millionths, 1, bounds.MILLION, "weight_millionths"),
+            bounds.need_name(membership.series, "a series"),
+            membership.cohort,
+            need_range(membership.weight_millionths, 1, bounds.MILLION, "weight_millionths"),
         )
-        for one in message.memberships
+        for membership in message.memberships
     )
-    bounds.need(len({one.series for one in plan}) == len(plan), "each series once", "one twice")
-    total = sum(one.weight_millionths for one in plan)
+    bounds.need(
+        len({membership.series for membership in plan}) == len(plan),
+        "each series once",
+        "one twice",
+    )
+    total = sum(membership.weight_millionths for membership in plan)
     need_range(total, 1, bounds.MILLION, "the sum of a plan's weight_millionths")
     return plan
 
@@ -232,7 +238,7 @@ def _encode_gpus(gpu_models: GpuModels) -> list[pb.GpuCount]:
 
 def _decode_gpus(message: Sequence[pb.GpuCount]) -> GpuModels:
     need_range(len(message), 0, MAX_MODELS, "GPU models of a host")
-    gpus = tuple((one.model_index, one.count) for one in message)
+    gpus = tuple((pair.model_index, pair.count) for pair in message)
     last = -1
     for model, count in gpus:
         need_range(model, last + 1, MAX_MODELS - 1, "model_index, rising")

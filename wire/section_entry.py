@@ -46,7 +46,7 @@ def need_known(raw: object, known: Collection[str], where: str) -> None:
 
 def need_names(raw: object, what: str) -> tuple[str, ...]:
     """Return a list of distinct names."""
-    if not isinstance(raw, list) or not all(isinstance(one, str) and one for one in raw):
+    if not isinstance(raw, list) or not all(isinstance(name, str) and name for name in raw):
         raise CatalogueError(f"expected {what} as a list of names, got {raw}")
     need(len(set(raw)) == len(raw), f"{what} each once", "one twice")
     return tuple(raw)
@@ -57,7 +57,7 @@ def member(kinds: type[_Member], value: str, where: str) -> _Member:
     try:
         return kinds(value)
     except ValueError:
-        known = ", ".join(one.value for one in kinds)
+        known = ", ".join(kind.value for kind in kinds)
         raise CatalogueError(f"expected {where} among {known}, got {value}") from None
 
 
@@ -97,12 +97,12 @@ def read_section(raw: dict[str, Any], axes: Mapping[str, tuple[str, ...]]) -> Se
         need(key in raw, f"{where}: the key {key} ({kind.__name__})", "none")
     need_types(raw, _REQUIRED | _OPTIONAL, where)
     bins = _bins(raw["bins"], where) if "bins" in raw else None
-    coordinates = tuple(_coordinate(one, where) for one in raw.get("coordinates", []))
+    coordinates = tuple(_coordinate(entry, where) for entry in raw.get("coordinates", []))
     places = dict(axes)
     if bins is not None:
         places["bins"] = bins.names
     if coordinates:
-        places["coordinates"] = tuple(one.name for one in coordinates)
+        places["coordinates"] = tuple(coordinate.name for coordinate in coordinates)
     section = Section(
         id=raw["id"],
         name=name,

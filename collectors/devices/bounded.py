@@ -104,7 +104,7 @@ class BoundedReader:
         """
         now_ns = self._boottime_ns()
         self._pass_over()
-        wanted = tuple(one for one in indices if self._quiet_until_ns.get(one, 0) <= now_ns)
+        wanted = tuple(index for index in indices if self._quiet_until_ns.get(index, 0) <= now_ns)
         if wanted and self._opened and self._child is not None:
             self._send(wanted, (tuple(fields), processes))
 

@@ -224,7 +224,7 @@ class DevicesSource:
 def _pids(readings: Iterable[DeviceReading]) -> Iterator[tuple[int, list[int]]]:
     for reading in readings:
         if isinstance(reading.processes, tuple):
-            yield reading.index, [one.pid for one in reading.processes]
+            yield reading.index, [process.pid for process in reading.processes]
 
 
 def observations(reading: DeviceReading) -> Iterator[Observation]:

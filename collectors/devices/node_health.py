@@ -140,7 +140,7 @@ def _each(
 def _row(name: str, complaints: Iterable[Complaint], good: str) -> HealthRow:
     said = list(complaints)
     for verdict in (HealthVerdict.FAIL, HealthVerdict.UNKNOWN):
-        reasons = [reason for one, reason in said if one is verdict]
+        reasons = [reason for judged, reason in said if judged is verdict]
         if reasons:
             return HealthRow(name, verdict, "; ".join(reasons))
     return HealthRow(name, HealthVerdict.PASS, good)
@@ -163,8 +163,8 @@ def _xid(
 
 
 _WAYS: Final[dict[str, Callable[[Bandwidth], int]]] = {
-    "bandwidth_host_to_device": lambda one: one.to_device_bytes_per_s,
-    "bandwidth_device_to_host": lambda one: one.to_host_bytes_per_s,
+    "bandwidth_host_to_device": lambda bandwidth: bandwidth.to_device_bytes_per_s,
+    "bandwidth_device_to_host": lambda bandwidth: bandwidth.to_host_bytes_per_s,
 }
 
 
@@ -181,12 +181,14 @@ def _bandwidth(
         return HealthRow(name, HealthVerdict.UNKNOWN, reason)
     complaints: list[Complaint] = []
     measured: list[float] = []
-    for reading, one in zip(readings, bandwidths, strict=True):
-        if isinstance(one, Gap):
-            verdict = HealthVerdict.FAIL if one.kind in _LOST else HealthVerdict.UNKNOWN
-            complaints.append((verdict, f"GPU {reading.index}: {one.kind}, {one.reason}"))
+    for reading, bandwidth in zip(readings, bandwidths, strict=True):
+        if isinstance(bandwidth, Gap):
+            verdict = HealthVerdict.FAIL if bandwidth.kind in _LOST else HealthVerdict.UNKNOWN
+            complaints.append(
+                (verdict, f"GPU {reading.index}: {bandwidth.kind}, {bandwidth.reason}")
+            )
             continue
-        measured.append(_WAYS[name](one) / _GB)
+        measured.append(_WAYS[name](bandwidth) / _GB)
         least = _least_gb_per_s(reading.values, machine)
         said = f"GPU {reading.index}: {measured[-1]:.1f} GB/s"
         if least is None:

@@ -54,6 +54,6 @@ def points(reading: DeviceReading) -> list[dict[str, Any]]:
             "value": value if otel.per_unit == 1 else value / otel.per_unit,
             "attributes": {**device, **otel.attributes},
         }
-        for one, value in sorted(reading.values.items())
-        if (otel := NAMES.get(one)) is not None
+        for kind, value in sorted(reading.values.items())
+        if (otel := NAMES.get(kind)) is not None
     ]

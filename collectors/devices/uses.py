@@ -82,23 +82,23 @@ def uses(reading: DeviceReading) -> list[Use]:
     units: list[tuple[str, tuple[ProcessUse, ...] | Gap | None]]
     units = [(part.id, part.processes) for part in _parts(reading)]
     return [
-        _use(unit, one)
+        _use(unit, process)
         for unit, processes in units or [(reading.id, reading.processes)]
         if isinstance(processes, tuple)
-        for one in processes
+        for process in processes
     ]
 
 
 def by_container(found: Iterable[Use]) -> list[Use]:
     """Add up what each container holds of each unit; with one gap among them the sum is a gap."""
     groups: dict[tuple[str, str], list[Use]] = {}
-    for one in found:
-        if one.container:
-            groups.setdefault((one.unit, one.container), []).append(one)
+    for use in found:
+        if use.container:
+            groups.setdefault((use.unit, use.container), []).append(use)
     return [
         Use(
             unit, 0, "", container,
-            _sum(one.memory_bytes for one in group), _sum(one.sm_percent for one in group),
+            _sum(use.memory_bytes for use in group), _sum(use.sm_percent for use in group),
         )
         for (unit, container), group in groups.items()
     ]  # fmt: skip
@@ -109,7 +109,7 @@ def limits(reading: DeviceReading) -> list[str]:
     if reading.processes is None:
         return []
     found = uses(reading)
-    shares = [one for one in found if not isinstance(one.sm_percent, Gap)]
+    shares = [use for use in found if not isinstance(use.sm_percent, Gap)]
     said = list(_untold(reading))
     if len(shares) > 1 and not _parts(reading):
         said.append(
@@ -118,9 +118,9 @@ def limits(reading: DeviceReading) -> list[str]:
         )
     elif len(shares) < len(found) and not _parts(reading):
         said.append("the driver gives no SM share by process here")
-    if any(isinstance(one.memory_bytes, Gap) for one in found):
+    if any(isinstance(use.memory_bytes, Gap) for use in found):
         said.append("the driver gives no memory by process here")
-    unseen = sum(not one.name for one in found)
+    unseen = sum(not use.name for use in found)
     if unseen:
         said.append(f"{unseen} processes are not visible from here (another PID namespace)")
     return said
@@ -140,14 +140,14 @@ def document(reading: DeviceReading) -> dict[str, Any]:
         "id": reading.id,
         "model": reading.model,
         "processes": [
-            {"on": one.unit, "pid": one.pid, "name": one.name, "container": one.container,
-             "memory_bytes": _plain(one.memory_bytes), "sm_percent": _plain(one.sm_percent)}
-            for one in found
+            {"on": use.unit, "pid": use.pid, "name": use.name, "container": use.container,
+             "memory_bytes": _plain(use.memory_bytes), "sm_percent": _plain(use.sm_percent)}
+            for use in found
         ],
         "containers": [
-            {"on": one.unit, "container": one.container,
-             "memory_bytes": _plain(one.memory_bytes), "sm_percent": _plain(one.sm_percent)}
-            for one in by_container(found)
+            {"on": use.unit, "container": use.container,
+             "memory_bytes": _plain(use.memory_bytes), "sm_percent": _plain(use.sm_percent)}
+            for use in by_container(found)
         ],
         "mig_instances": parts,
         "not_told": limits(reading),
@@ -176,9 +176,16 @@ def _untold(reading: DeviceReading) -> Iterator[str]:
         yield f"no processes: {reading.processes.reason}"
 
 
-def _use(unit: str, one: ProcessUse) -> Use:
-    container = printable(container_of(one.cgroup))
-    return Use(unit, one.pid, printable(one.name), container, one.memory_bytes, one.sm_percent)
+def _use(unit: str, process: ProcessUse) -> Use:
+    container = printable(container_of(process.cgroup))
+    return Use(
+        unit,
+        process.pid,
+        printable(process.name),
+        container,
+        process.memory_bytes,
+        process.sm_percent,
+    )
 
 
 def _sum(values: Iterable[Measured]) -> Measured:

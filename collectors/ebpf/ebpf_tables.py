@@ -248,7 +248,7 @@ class CgroupTable:
         if self._names.cut_short:
             self._table.forget_idle()  # what has no name may be there all the same
         else:
-            self._table.forget(struct.pack("<Q", one) for one in gone)
+            self._table.forget(struct.pack("<Q", cgroup_id) for cgroup_id in gone)
         return table
 
     def _unnamed(self, now: Rows) -> set[int]:

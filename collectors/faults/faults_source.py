@@ -238,8 +238,8 @@ def _told(faults: Iterable[HardwareFault], cleared: Iterable[Cleared], now_ns: i
     for fault in faults:
         yield Observation(SECTION, fault.cell, 1, now_ns)
         yield HostEvent(fault.name, fault.subject, fault.detail, now_ns)
-    for one in cleared:
-        yield HostEvent(f"{one.name}_cleared", one.subject, "", now_ns)
+    for ended in cleared:
+        yield HostEvent(f"{ended.name}_cleared", ended.subject, "", now_ns)
 
 
 def _table(name: str, grown: dict[tuple[str, str], int], begun_ns: int, span_ns: int) -> HostTable:

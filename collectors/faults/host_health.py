@@ -30,17 +30,19 @@ def check_host(found: Mapping[str, Sequence[Finding]]) -> list[HealthRow]:
 
 
 def _row(check: str, found: Sequence[Finding]) -> HealthRow:
-    failed = [reason for one in found if (reason := _complaint(one))]
+    failed = [reason for finding in found if (reason := _complaint(finding))]
     if failed:
         return HealthRow(check, HealthVerdict.FAIL, "; ".join(failed))
-    missed = [one for one in found if isinstance(one, Miss)]
+    missed = [finding for finding in found if isinstance(finding, Miss)]
     if missed:
         return HealthRow(
             check, HealthVerdict.UNKNOWN, f"{missed[0].subject}: {missed[0].gap.reason}"
         )
     if not found:
         return HealthRow(check, HealthVerdict.UNKNOWN, "nothing to read here")
-    return HealthRow(check, HealthVerdict.PASS, f"{len({one.subject for one in found})} devices")
+    return HealthRow(
+        check, HealthVerdict.PASS, f"{len({finding.subject for finding in found})} devices"
+    )
 
 
 def _complaint(found: Finding) -> str | None:

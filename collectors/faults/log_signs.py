@@ -136,7 +136,7 @@ class LogSigns:
         # A code that names the SRAM says where the unspecific one beside it was.
         placed = {sign.subject for sign in found if sign.name == _SRAM}
         vague = {f"xid_{code}" for code in self._rules.anywhere}
-        return [one for one in found if not (one.name in vague and one.subject in placed)]
+        return [fault for fault in found if not (fault.name in vague and fault.subject in placed)]
 
     def _is_link(self, sign: Sign) -> bool:
         """Tell whether it is a card's link that was lost, and not switched off by hand."""

@@ -97,7 +97,7 @@ class Tracker:
     @property
     def standing(self) -> tuple[Key, ...]:
         """The faults that stand now: what, of which device."""
-        return tuple(key for key, one in self._states.items() if one.told_ns is not None)
+        return tuple(key for key, state in self._states.items() if state.told_ns is not None)
 
     def _grown(self, found: Count, now_ns: int) -> int:
         known = self._counters.get((found.name, found.subject))

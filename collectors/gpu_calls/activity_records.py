@@ -101,23 +101,23 @@ class ActivityRecords:
         names   of every (process, kernel) of the drains
         probed  pids with a probed file
         """
-        for one in collected:
-            yield from self._activity(one, names)
-            if one.shares[ProbeGroup.LAUNCH] > 0.0:
-                drain = one.drain
+        for collection in collected:
+            yield from self._activity(collection, names)
+            if collection.shares[ProbeGroup.LAUNCH] > 0.0:
+                drain = collection.drain
                 end_ns = drain.begun_ns + drain.span_ns
                 for gpu in self.places.watched(probed, end_ns):
                     yield GpuCoverage(NAME, gpu, drain.begun_ns, drain.span_ns)
         yield from self._means(collected)
 
     def _activity(
-        self, one: Collected, names: Mapping[tuple[ProcessKey, int], Named]
+        self, collection: Collected, names: Mapping[tuple[ProcessKey, int], Named]
     ) -> Iterator[KernelActivity]:
         for group, work in (
-            (ProbeGroup.LAUNCH, self._launches(one, names)),
-            (ProbeGroup.COPY, self._copies(one)),
+            (ProbeGroup.LAUNCH, self._launches(collection, names)),
+            (ProbeGroup.COPY, self._copies(collection)),
         ):
-            share = one.shares[group]
+            share = collection.shares[group]
             if share <= 0.0:
                 continue
             rate = min(max(round(share * EVERYTHING_MILLIONTHS), 1), EVERYTHING_MILLIONTHS)
@@ -128,39 +128,39 @@ class ActivityRecords:
                     if count:
                         yield KernelActivity(
                             gpu, named.kernel, named.family, application, count, None, (), rate,
-                            one.drain.begun_ns, one.drain.span_ns,
+                            collection.drain.begun_ns, collection.drain.span_ns,
                             tuple((b, n[place]) for b, n in sorted(bins.items()) if n[place]),
                         )  # fmt: skip
 
     def _launches(
-        self, one: Collected, names: Mapping[tuple[ProcessKey, int], Named]
+        self, collection: Collected, names: Mapping[tuple[ProcessKey, int], Named]
     ) -> dict[_Place, _Work]:
         work: dict[_Place, _Work] = defaultdict(_Work)
-        for row in one.drain.launches:
+        for row in collection.drain.launches:
             if row.launches and not self.left_out(row.process):
-                place = self._place(row.process, names[row.process, row.kernel], one)
+                place = self._place(row.process, names[row.process, row.kernel], collection)
                 work[place].count += row.launches
         return work
 
-    def _copies(self, one: Collected) -> dict[_Place, _Work]:
+    def _copies(self, collection: Collected) -> dict[_Place, _Work]:
         """Copies and memsets, as work of their families: a recorded trace lists them alike."""
         work: dict[_Place, _Work] = defaultdict(_Work)
-        for row in one.drain.copies:
+        for row in collection.drain.copies:
             if not self.left_out(row.process):
                 named = Named(_COPY_NAMES[row.direction], "memcpy")
-                done = work[self._place(row.process, named, one)]
+                done = work[self._place(row.process, named, collection)]
                 done.count += row.copies
                 for size_bin, copies in row.log2_bins:
                     done.bins[size_bin] += copies
         memsets = {row.id for row in self.table.rows if row.kind is CallKind.MEMSET}
-        for call in one.drain.calls:
+        for call in collection.drain.calls:
             if call.call in memsets and call.calls and not self.left_out(call.process):
-                place = self._place(call.process, Named("Memset", "memset"), one)
+                place = self._place(call.process, Named("Memset", "memset"), collection)
                 work[place].count += call.calls
         return work
 
-    def _place(self, process: ProcessKey, named: Named, one: Collected) -> _Place:
-        gpus = self.places.of(process, one.drain.begun_ns)
+    def _place(self, process: ProcessKey, named: Named, collection: Collected) -> _Place:
+        gpus = self.places.of(process, collection.drain.begun_ns)
         if len(gpus) > 1:
             # Hundreds of kernels on each GPU, every second, for what is a guess: families will do.
             named = Named(f"({named.family})", named.family)
@@ -172,14 +172,14 @@ class ActivityRecords:
         A value may be above full scale: it is the average over the window that is clipped.
         """
         for section, group in SECTIONS.items():
-            seen = [one for one in collected if one.shares[group] > 0.0]
-            span_ns = sum(one.drain.span_ns for one in seen)
+            seen = [collection for collection in collected if collection.shares[group] > 0.0]
+            span_ns = sum(collection.drain.span_ns for collection in seen)
             if not span_ns:
                 continue
             amounts: dict[str, float] = defaultdict(float)
-            for one in seen:
-                for cell, amount in self._amounts(section, one):
-                    amounts[cell] += amount / one.shares[group]
+            for collection in seen:
+                for cell, amount in self._amounts(section, collection):
+                    amounts[cell] += amount / collection.shares[group]
             middle_ns = seen[0].drain.begun_ns + span_ns // 2
             for coordinate in self.catalogue.section(section).coordinates:
                 # Bytes a second, or percent of the wall time of one thread for each GPU.
@@ -188,25 +188,27 @@ class ActivityRecords:
                 share = level / coordinate.full_scale
                 yield Observation(section, coordinate.name, round(share * _MILLION), middle_ns)
 
-    def _amounts(self, section: str, one: Collected) -> Iterable[tuple[str, float]]:
+    def _amounts(self, section: str, collection: Collected) -> Iterable[tuple[str, float]]:
         if section == "copies":
-            return self._copied(one)
-        return self._collective(one) if section == "collectives" else self._waited(one)
+            return self._copied(collection)
+        return (
+            self._collective(collection) if section == "collectives" else self._waited(collection)
+        )
 
-    def _copied(self, one: Collected) -> Iterable[tuple[str, float]]:
-        for row in one.drain.copies:
+    def _copied(self, collection: Collected) -> Iterable[tuple[str, float]]:
+        for row in collection.drain.copies:
             if not self.left_out(row.process):
                 yield _DIRECTION_CELLS.get(row.direction, "other_direction"), row.bytes
 
-    def _collective(self, one: Collected) -> Iterable[tuple[str, float]]:
-        for row in one.drain.collectives:
+    def _collective(self, collection: Collected) -> Iterable[tuple[str, float]]:
+        for row in collection.drain.collectives:
             if not self.left_out(row.process):
                 kind = row.call.rpartition(".")[2]
                 yield _COLLECTIVE_CELLS.get(kind, "other_collective"), row.bytes
                 yield "time_in_calls", row.duration_ns
 
-    def _waited(self, one: Collected) -> Iterable[tuple[str, float]]:
-        for row in one.drain.calls:
+    def _waited(self, collection: Collected) -> Iterable[tuple[str, float]]:
+        for row in collection.drain.calls:
             cell = _WAIT_CELLS.get(row.call.rpartition(".")[2])
             if cell is not None and not self.left_out(row.process):
                 yield cell, row.wait_ns

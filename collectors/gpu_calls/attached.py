@@ -44,7 +44,7 @@ class Attached:
         """Probe a file for every process. Raises SourceUnavailable; then nothing was attached."""
         if not 1 <= file < _MOST_FILES_EVER:
             raise ValueError(f"expected a file of 1 or more, got {file}")
-        groups = {FileGroup(file, one.group) for one in attachments}
+        groups = {FileGroup(file, attachment.group) for attachment in attachments}
         with self._changing:
             taken = groups & self._links.keys()
             if taken:
@@ -52,8 +52,10 @@ class Attached:
             place = self._place(file)
             try:
                 # Returns first: a call that is entered then is sure to be seen returning.
-                for one in sorted(attachments, key=lambda one: not one.returns):
-                    self._link(FileGroup(file, one.group), place, path, one)
+                for attachment in sorted(
+                    attachments, key=lambda attachment: not attachment.returns
+                ):
+                    self._link(FileGroup(file, attachment.group), place, path, attachment)
             except BaseException:
                 for file_group in groups & self._links.keys():
                     self._unlink(file_group)
@@ -98,23 +100,23 @@ class Attached:
                 with ThreadPoolExecutor(min(len(links), _MOST_CLOSING)) as pool:
                     list(pool.map(UprobeLink.close, links))
 
-    def _link(self, file_group: FileGroup, place: int, path: str, one: Attachment) -> None:
-        name = "gpu_return" if one.returns else _ENTRIES.get(one.group, "gpu_entry")
+    def _link(self, file_group: FileGroup, place: int, path: str, attachment: Attachment) -> None:
+        name = "gpu_return" if attachment.returns else _ENTRIES.get(attachment.group, "gpu_entry")
         begun_ns = boottime_ns()
         link = UprobeLink(
             self._program_fd(name),
             path,
-            one.offsets,
-            [layout.cookie(file_group.file, place, row) for row in one.rows],
-            semaphores=one.semaphores,
-            returns=one.returns,
+            attachment.offsets,
+            [layout.cookie(file_group.file, place, row) for row in attachment.rows],
+            semaphores=attachment.semaphores,
+            returns=attachment.returns,
             pid=self._pid,
         )
         # Its places begin to count one after the other: on average in the middle.
         with self._telling:
             self._duty.attached(file_group, (begun_ns + boottime_ns()) // 2)
         self._links.setdefault(file_group, []).append(link)
-        if one.returns:
+        if attachment.returns:
             self._mark = self._mark % 0xFFFFFFFF + 1
             self._set_mark(file_group, self._mark)
 
@@ -142,5 +144,5 @@ class Attached:
         return self._places[file]
 
     def _leave_place(self, file: int) -> None:
-        if not any(one.file == file for one in self._links):
+        if not any(link.file == file for link in self._links):
             self._places.pop(file, None)

@@ -70,10 +70,10 @@ class CallRecords:
 
     def of(self, collected: Iterable[Collected], names: Names) -> Iterator[GpuCalls]:
         """Add drains; give the records that are whole now."""
-        for one in collected:
-            self._tables.add(one.drain, names, self._waits)
-            if one.ended is not None or not one.period.in_turns:
-                yield self._record(Shares(one))
+        for collection in collected:
+            self._tables.add(collection.drain, names, self._waits)
+            if collection.ended is not None or not collection.period.in_turns:
+                yield self._record(Shares(collection))
                 self._tables = CallTables()
 
     def forget(self, process: ProcessKey) -> None:
@@ -172,14 +172,14 @@ class CallRecords:
         while len(self._histories) > _MOST_HISTORIES:
             self._histories.popitem(last=False)
         # As if all periods had been as long as this one: the estimate compares like with like.
-        whole = corrected(PeriodCount(round(one.calls * span_ns), one.share) for one in history)
+        whole = corrected(PeriodCount(round(past.calls * span_ns), past.share) for past in history)
         return whole.variance / len(history) / (calls / share) ** 2
 
 
 def _total(found: _Found, process: ProcessKey, share: float) -> CountedCalls:
     """Add up a process's rows: they were seen in the same windows, so their errors add up."""
     rows = [counted for _, counted, _ in found.get(process, ())]
-    variance = sum(one.variance**0.5 for one in rows) ** 2 if share > 0.0 else inf
+    variance = sum(row.variance**0.5 for row in rows) ** 2 if share > 0.0 else inf
     return CountedCalls(
-        sum(one.seen for one in rows), sum(one.value for one in rows), variance, share
+        sum(row.seen for row in rows), sum(row.value for row in rows), variance, share
     )

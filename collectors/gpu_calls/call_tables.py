@@ -75,9 +75,16 @@ class CallTables:
         for call in drain.calls:
             if call.call in waits:
                 self.waits.add(call.process, (), call.file, call.calls, call.wait_ns)
-        for one in drain.collectives:
-            what = (one.communicator, one.call.rpartition(".")[2])
-            self.collectives.add(one.process, what, one.file, one.calls, one.bytes, one.duration_ns)
+        for collective in drain.collectives:
+            what = (collective.communicator, collective.call.rpartition(".")[2])
+            self.collectives.add(
+                collective.process,
+                what,
+                collective.file,
+                collective.calls,
+                collective.bytes,
+                collective.duration_ns,
+            )
         for error in drain.errors:
             self.errors.add(error.process, (error.call, error.code), 0, error.failures)
         for memory in drain.memory:

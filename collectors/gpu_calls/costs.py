@@ -74,9 +74,9 @@ class HitCosts:
     def learn(self, file: int, plan: FilePlan) -> None:
         """Remember how the kernel passes each place of a file."""
         order = list(EntryClass)  # the dearest first
-        for one in plan.attachments:
-            for row, entry in zip(one.rows, one.classes, strict=True):
-                key = (file, row, one.returns)
+        for attachment in plan.attachments:
+            for row, entry in zip(attachment.rows, attachment.classes, strict=True):
+                key = (file, row, attachment.returns)
                 known = self._classes.get(key, entry)
                 self._classes[key] = min(known, entry, key=order.index)
 

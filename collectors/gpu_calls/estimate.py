@@ -52,17 +52,17 @@ def corrected(periods: Iterable[PeriodCount]) -> Estimate:
     calls is not known to be zero.
     """
     all_periods = list(periods)
-    watched = [one for one in all_periods if one.share > 0.0]
+    watched = [period for period in all_periods if period.share > 0.0]
     if not watched:
         return Estimate(0.0, float("inf") if all_periods else 0.0, 0.0)
-    values = [one.calls / one.share for one in watched]
-    mean_share = sum(one.share for one in watched) / len(watched)
+    values = [period.calls / period.share for period in watched]
+    mean_share = sum(period.share for period in watched) / len(watched)
     scale = len(all_periods) / len(watched)
     value = sum(values) * scale
     variance = _variance(values, mean_share)
     if scale > 1.0:
         variance = _whole_variance(values, variance) * scale**2
-    return Estimate(value, variance, sum(one.share for one in watched) / len(all_periods))
+    return Estimate(value, variance, sum(period.share for period in watched) / len(all_periods))
 
 
 def _variance(values: list[float], share: float) -> float:
@@ -83,5 +83,5 @@ def _whole_variance(values: list[float], within: float) -> float:
     if periods < 2:
         return max(within, values[0] ** 2)
     mean = sum(values) / periods
-    between = periods * sum((one - mean) ** 2 for one in values) / (periods - 1)
+    between = periods * sum((value - mean) ** 2 for value in values) / (periods - 1)
     return max(within, between)

@@ -260,7 +260,7 @@ class Governor:
         worst = {group: max(load.get(group, 0.0) for load in loads.values()) for group in groups}
         kept = {group for group in groups if group in STEADY_ONLY}
         used = sum(worst[group] for group in kept)
-        for group in sorted(groups - kept, key=lambda one: worst[one]):
+        for group in sorted(groups - kept, key=lambda candidate: worst[candidate]):
             used += worst[group]
             if used > part:
                 break

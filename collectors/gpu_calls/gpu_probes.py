@@ -242,9 +242,9 @@ class RunningProbes:
                 self._gone.append(event.process)
 
     def _states(self, collected: Iterable[Collected]) -> Iterator[Record]:
-        for one in collected:
-            if one.ended is not None:
+        for collection in collected:
+            if collection.ended is not None:
                 following = self.keeper.period
                 yield governor_state(
-                    one.ended, following, self._budget, len(self.board.files), self.loader
+                    collection.ended, following, self._budget, len(self.board.files), self.loader
                 )

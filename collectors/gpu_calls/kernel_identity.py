@@ -44,9 +44,9 @@ class KernelIdentity:
         """Name every kernel of some drains, and let the application classes follow."""
         named: dict[tuple[ProcessKey, int], Named] = {}
         wanted: dict[tuple[ProcessKey, int], None] = {}
-        for one in collected:
-            self.namer.learn(one.drain.names)
-            for row in one.drain.launches:
+        for collection in collected:
+            self.namer.learn(collection.drain.names)
+            for row in collection.drain.launches:
                 key = row.process, row.kernel
                 if not row.kernel:
                     named[key] = _NO_ROOM
@@ -68,9 +68,9 @@ class KernelIdentity:
         self, collected: Sequence[Collected], named: dict[tuple[ProcessKey, int], Named]
     ) -> None:
         launches: defaultdict[tuple[ProcessKey, Named], float] = defaultdict(float)
-        for one in collected:
-            share = one.shares[ProbeGroup.LAUNCH]
-            for row in one.drain.launches if share > 0.0 else ():
+        for collection in collected:
+            share = collection.shares[ProbeGroup.LAUNCH]
+            for row in collection.drain.launches if share > 0.0 else ():
                 name = named[row.process, row.kernel]
                 if name not in (GRAPH, _NO_ROOM):
                     launches[row.process, name] += row.launches / share

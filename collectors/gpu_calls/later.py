@@ -115,5 +115,5 @@ def _since(begun_ns: int, drain: ProbeDrain) -> ProbeDrain:
     if drain.begun_ns == begun_ns:
         return drain
     span_ns = max(1, drain.begun_ns + drain.span_ns - begun_ns)
-    duty = {one: min(1.0, d * drain.span_ns / span_ns) for one, d in drain.duty.items()}
+    duty = {place: min(1.0, d * drain.span_ns / span_ns) for place, d in drain.duty.items()}
     return replace(drain, begun_ns=begun_ns, span_ns=span_ns, duty=duty)

@@ -41,4 +41,4 @@ def other_keys(name: str, table: ProbeTable) -> list[bytes]:
             rest = [(d, size_bin) for d in range(len(layout.DIRECTIONS)) for size_bin in bins]
         case _:
             raise ValueError(f"expected one of {', '.join(GROWING)}, got {name}")
-    return [np.array([(*_NOBODY, *one)], key).tobytes() for one in rest]
+    return [np.array([(*_NOBODY, *tail)], key).tobytes() for tail in rest]

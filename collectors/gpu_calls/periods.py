@@ -75,8 +75,8 @@ class _Book:
 
     def add(self, drain: ProbeDrain, costs: HitCosts) -> None:
         priced = costs.spent(drain)
-        for place, one in priced.items():
-            self.spent.setdefault(place, ProbeCost()).merge(one)
+        for place, cost in priced.items():
+            self.spent.setdefault(place, ProbeCost()).merge(cost)
         for place, duty in drain.duty.items():
             self.attached_ns[place] += round(duty * drain.span_ns)
         for (place, process), hits in drain.hits.items():
@@ -197,7 +197,7 @@ class PeriodKeeper:
     ) -> tuple[ProcessKey, float] | None:
         if not self._book.spent_ns:
             return None
-        process = max(self._book.spent_ns, key=lambda one: self._book.spent_ns[one])
+        process = max(self._book.spent_ns, key=lambda place: self._book.spent_ns[place])
         switched = self._period.in_turns
         stalls = sum(ns for place, ns in places.items() if place.group in switched)
         return process, (self._book.spent_ns[process] + stalls) / length_ns

@@ -144,8 +144,8 @@ def _by_stream(row: ProbeRow, on_stream: str) -> Iterator[ProbeRow]:
 
     In the others' register lies what the caller left there.
     """
-    with_stream = tuple(one for one in row.symbols if re.search(on_stream, one))
-    without = tuple(one for one in row.symbols if one not in with_stream)
+    with_stream = tuple(symbol for symbol in row.symbols if re.search(on_stream, symbol))
+    without = tuple(symbol for symbol in row.symbols if symbol not in with_stream)
     if Meaning.STREAM not in row.arguments or not with_stream or not without:
         yield row
         return

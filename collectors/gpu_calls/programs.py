@@ -168,7 +168,7 @@ class GpuPrograms:
 
     def drain(self, now_ns: int) -> ProbeDrain:
         """Give everything since the last drain. Raises SourceUnavailable."""
-        ended = {one for one in self._processes() if not _lives(*one)}
+        ended = {process for process in self._processes() if not _lives(*process)}
         counted = self._readout.read()
         memory = self._memory.read()
         names = tuple(name_events(self._rings[0].read(), self._table))

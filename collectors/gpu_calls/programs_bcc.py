@@ -115,15 +115,17 @@ class GpuPrograms:
         """
         if not 1 <= file < _MOST_FILES_EVER:
             raise ValueError(f"expected a file of 1 or more, got {file}")
-        groups = {FileGroup(file, one.group) for one in attachments}
+        groups = {FileGroup(file, attachment.group) for attachment in attachments}
         with self._lock:
             taken = groups & self._places.keys()
             if taken:
                 raise ValueError(f"expected groups that are not attached yet, got {sorted(taken)}")
             try:
                 # Returns first: a call that is entered then is sure to be seen returning.
-                for one in sorted(attachments, key=lambda one: not one.returns):
-                    self._attach_all(FileGroup(file, one.group), path, one)
+                for attachment in sorted(
+                    attachments, key=lambda attachment: not attachment.returns
+                ):
+                    self._attach_all(FileGroup(file, attachment.group), path, attachment)
             except BaseException:
                 for file_group in groups & self._places.keys():
                     _close(self._places.pop(file_group))
@@ -164,7 +166,7 @@ class GpuPrograms:
         """Give everything since the last drain. Raises SourceUnavailable."""
         launches, calls, hits = self._read_calls()
         errors = tuple(self._read_errors())
-        ended = {one for one in self._calls.processes() if _start_ns(one[0]) is None}
+        ended = {process for process in self._calls.processes() if _start_ns(process[0]) is None}
         for growing in (self._calls, self._errors):
             growing.forget(ended)
         for pid, _ in ended:
@@ -215,11 +217,13 @@ class GpuPrograms:
             RETURN: program.dump_func(b"on_return"),
         }
 
-    def _attach_all(self, file_group: FileGroup, path: str, one: Attachment) -> None:
-        semaphores = one.semaphores or (0,) * len(one.offsets)
-        for offset, row, semaphore in zip(one.offsets, one.rows, semaphores, strict=True):
+    def _attach_all(self, file_group: FileGroup, path: str, attachment: Attachment) -> None:
+        semaphores = attachment.semaphores or (0,) * len(attachment.offsets)
+        for offset, row, semaphore in zip(
+            attachment.offsets, attachment.rows, semaphores, strict=True
+        ):
             if not semaphore:  # BCC counts up a semaphore in one process only
-                place = self._attach_one(path, offset, file_group.file, row, one.returns)
+                place = self._attach_one(path, offset, file_group.file, row, attachment.returns)
                 self._places.setdefault(file_group, []).append(place)
 
     def _attach_one(self, path: str, offset: int, file: int, row: int, returns: bool) -> _Place:

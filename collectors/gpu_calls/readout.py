@@ -96,12 +96,12 @@ class Readout:
 
     def processes(self) -> set[tuple[int, int]]:
         """Give (tgid, start_ns) of every process that has a row."""
-        return set(chain.from_iterable(one.processes() for one in self._maps.values()))
+        return set(chain.from_iterable(bpf_map.processes() for bpf_map in self._maps.values()))
 
     def forget(self, processes: set[tuple[int, int]]) -> None:
         """Remove what ended processes left, and make room."""
-        for one in self._maps.values():
-            one.forget(processes)
+        for bpf_map in self._maps.values():
+            bpf_map.forget(processes)
 
     def _read_launches(self) -> Iterator[LaunchRow]:
         keys, growth = self._launches.grown()

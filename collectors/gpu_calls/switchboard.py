@@ -40,7 +40,7 @@ class _File:
     attachments: tuple[Attachment, ...]
 
     def groups(self) -> frozenset[ProbeGroup]:
-        return frozenset(one.group for one in self.attachments)
+        return frozenset(attachment.group for attachment in self.attachments)
 
 
 class Switchboard:
@@ -67,9 +67,13 @@ class Switchboard:
         """Detach from a file and forget it."""
         with self._one_at_a_time:
             self._files.pop(file, None)
-            self._links.detach_all([one for one in self._links.attached if one.file == file])
-            self._refused = {one for one in self._refused if one.file != file}
-            self._stalls = {one: ns for one, ns in self._stalls.items() if one.file != file}
+            self._links.detach_all(
+                [file_group for file_group in self._links.attached if file_group.file == file]
+            )
+            self._refused = {file_group for file_group in self._refused if file_group.file != file}
+            self._stalls = {
+                file_group: ns for file_group, ns in self._stalls.items() if file_group.file != file
+            }
 
     def follow(self, wanted: frozenset[ProbeGroup]) -> None:
         """Attach and detach until exactly these groups are attached wherever they can be.
@@ -79,9 +83,9 @@ class Switchboard:
         with self._one_at_a_time:
             self._wanted = wanted
             surplus = [
-                one
-                for one in self._links.attached
-                if one.file in self._files and one.group not in wanted
+                file_group
+                for file_group in self._links.attached
+                if file_group.file in self._files and file_group.group not in wanted
             ]
             if surplus:
                 self._links.detach_all(surplus)
@@ -108,11 +112,11 @@ class Switchboard:
         """Attach the groups that are missing, together: a call's entry and return begin at once."""
         attached = self._links.attached
         missing = [
-            one
-            for one in self._files[file].attachments
-            if one.group in wanted
-            and FileGroup(file, one.group) not in attached
-            and FileGroup(file, one.group) not in self._refused
+            attachment
+            for attachment in self._files[file].attachments
+            if attachment.group in wanted
+            and FileGroup(file, attachment.group) not in attached
+            and FileGroup(file, attachment.group) not in self._refused
         ]
         if not missing:
             return
@@ -120,16 +124,16 @@ class Switchboard:
         try:
             self._links.attach(file, self._files[file].path, missing)
         except SourceUnavailable as error:
-            self._refused |= {FileGroup(file, one.group) for one in missing}
+            self._refused |= {FileGroup(file, attachment.group) for attachment in missing}
             self.failures[str(error).rpartition(": ")[2]] += 1
             return
         self._note_stall(file, missing, self._clock() - begun_ns)
 
     def _note_stall(self, file: int, attached: Sequence[Attachment], took_ns: int) -> None:
-        whole = sum(len(one.offsets) for one in attached)
+        whole = sum(len(attachment.offsets) for attachment in attached)
         taken: Counter[FileGroup] = Counter()
-        for one in attached:
-            taken[FileGroup(file, one.group)] += took_ns * len(one.offsets) // whole
+        for attachment in attached:
+            taken[FileGroup(file, attachment.group)] += took_ns * len(attachment.offsets) // whole
         for place, took in taken.items():
             before = self._stalls.get(place, took)
             self._stalls[place] = round(before + _SMOOTHING * (took - before))

@@ -56,7 +56,7 @@ class TableReader:
     def texts(self, key: str) -> tuple[str, ...]:
         """Take a list of strings that are not empty."""
         value = self.take(key, list, [])
-        if not all(isinstance(one, str) and one for one in value):
+        if not all(isinstance(item, str) and item for item in value):
             raise self.error(f"{key}: expected a list of strings, got {value!r}")
         return tuple(cast("list[str]", value))
 
@@ -72,7 +72,7 @@ class TableReader:
         """Take the sizes of elements."""
         value = self.take(key, list, [])
         if len(value) > MAX_ELEMENT_SIZES or not all(
-            type(one) is int and 0 <= one <= 255 for one in value
+            type(number) is int and 0 <= number <= 255 for number in value
         ):
             raise self.error(
                 f"{key}: expected at most {MAX_ELEMENT_SIZES} numbers of 0 to 255, got {value!r}"

@@ -77,8 +77,8 @@ class _Builder:
         names = [self._named(name) for name in (kernel, call) if name]
         # A return address stands behind its call: one byte before it is in the right line.
         frames = [self._address(at - (number > 0)) for number, at in enumerate(stack)]
-        one = self.profile.samples.add(location_ids=[*names, *frames], values=values)
-        one.labels.add(key=self._thread, num=thread)
+        sample = self.profile.samples.add(location_ids=[*names, *frames], values=values)
+        sample.labels.add(key=self._thread, num=thread)
 
     def _named(self, name: str) -> int:
         """Give the location of a kernel or call: it has a name and no address."""

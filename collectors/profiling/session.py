@@ -112,23 +112,29 @@ class ProfileSession:
 
     def _attach(self, found: FileFound | FileGone) -> None:
         if isinstance(found, FileGone):
-            for one in self._programs.attached:
-                if one.file == found.file:
-                    self._programs.detach(one)
+            for file_group in self._programs.attached:
+                if file_group.file == found.file:
+                    self._programs.detach(file_group)
             return
         if found.plan.remark:
             self._remarks.append(f"{found.path} {found.plan.remark}")
         # Calls that are only counted leave no sample: their probes would cost for nothing.
-        wanted = [one for one in found.plan.attachments if one.group is not ProbeGroup.OTHER]
+        wanted = [
+            attachment
+            for attachment in found.plan.attachments
+            if attachment.group is not ProbeGroup.OTHER
+        ]
         if wanted:
             self._programs.attach(found.file, found.open_path, wanted)
             self.files += 1
 
     def _named(self, drain: ProbeDrain) -> list[NamedCall]:
         self._namer.learn(drain.names)
-        samples = [one for one in drain.samples if one.process.pid == self.target.pid]
+        samples = [sample for sample in drain.samples if sample.process.pid == self.target.pid]
         self.calls += len(samples)
-        names = self._namer.names([(one.process, one.kernel) for one in samples if one.kernel])
+        names = self._namer.names(
+            [(sample.process, sample.kernel) for sample in samples if sample.kernel]
+        )
         return [self._call(sample, names) for sample in samples]
 
     def _call(self, sample: CallSample, names: dict[tuple[ProcessKey, int], str]) -> NamedCall:

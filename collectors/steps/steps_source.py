@@ -131,7 +131,7 @@ class StepsSource:
         groups = _by_owner(marks)
         for owner, rows in groups.items():
             self._cgroup_of[owner] = int(rows[-1, _CGROUP])
-        owners = sorted(groups.keys() | began.keys() | lost.keys(), key=lambda one: one[1])
+        owners = sorted(groups.keys() | began.keys() | lost.keys(), key=lambda pair: pair[1])
         for owner in owners[:_MOST_PROCESSES]:
             rows = groups.get(owner, marks[:0])
             rows = rows[np.argsort(rows[:, _AT], kind="stable")]
@@ -169,7 +169,7 @@ class StepsSource:
             value=rows[:, _VALUE].astype(np.int64),
             socket=np.zeros(len(rows), np.int64),
             round_trip_us=np.zeros(len(rows), np.int64),
-            beyond=tuple(lost if one is kind else 0 for one in RhythmKind),
+            beyond=tuple(lost if rhythm is kind else 0 for rhythm in RhythmKind),
         )
 
     def _leave_storms(self, programs: StepPrograms, numbers: NDArray[np.uint64]) -> None:
@@ -216,7 +216,7 @@ class StepsSource:
             first = self._turn % len(ordered)
             ordered = [*ordered[first:], *ordered[:first]][:_MOST_LOOKS]
             self._turn = first + _MOST_LOOKS
-        return {one for one in ordered if not self._names.alive(*one)}
+        return {process for process in ordered if not self._names.alive(*process)}
 
     def _cgroup_name(self, owner: _Owner) -> str:
         """Name the cgroup of a process, by its last mark."""
@@ -228,7 +228,9 @@ class StepsSource:
             self._scanned = True
             self._cgroups.scan()
             ids = set(self._cgroup_of.values())
-            self._nameless = {one for one in ids if self._cgroups.name(one) is None}
+            self._nameless = {
+                cgroup_id for cgroup_id in ids if self._cgroups.name(cgroup_id) is None
+            }
         return self._cgroups.name(cgroup) or f"gone:{cgroup}"
 
 

@@ -284,11 +284,11 @@ class Readings:
         return np.asarray(np.where(others @ self.known > 0, sums, _NAN))
 
 
-def related(one: str, cgroup: str) -> bool:
+def related(other: str, cgroup: str) -> bool:
     """Whether a cgroup is the subject's own, above or below it."""
-    if one in ("", "/") or one == cgroup:
+    if other in ("", "/") or other == cgroup:
         return True
-    return cgroup.startswith(f"{one}/") or one.startswith(f"{cgroup}/")
+    return cgroup.startswith(f"{other}/") or other.startswith(f"{cgroup}/")
 
 
 def read(frame: Frame, key: str) -> Floats:

@@ -76,8 +76,8 @@ class StepClimb:
         settings = self._settings
         if len(self._seconds) < settings.early_window_s:
             return None
-        seconds = np.array([one.at_s for one in self._seconds])
-        risen = np.array([one.risen_octaves for one in self._seconds])
+        seconds = np.array([second.at_s for second in self._seconds])
+        risen = np.array([second.risen_octaves for second in self._seconds])
         gaps = seconds[-1] - seconds[0] > _MOST_GAPS * settings.early_window_s
         if (
             gaps
@@ -162,7 +162,9 @@ class EarlyWarning:
             return []
         left_s = self.steps.expected_in_s()
         steps = [] if left_s is None else [Approach(None, left_s)]
-        found = sorted([*steps, *self._climbing(signals)], key=lambda one: one.expected_in_s)
+        found = sorted(
+            [*steps, *self._climbing(signals)], key=lambda warning: warning.expected_in_s
+        )
         if found:
             self._silence(at_ns, self._settings.early_silence_s)
         return found

@@ -131,9 +131,9 @@ class JournalReader:
 
 def _plain(value: Any) -> Any:
     if is_dataclass(value):
-        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, StrEnum):
         return value.value
     return value[:LONGEST_NAME] if isinstance(value, str) else value
@@ -152,10 +152,10 @@ def _built(kind: type[Any], raw: Any, where: str) -> Any:
 
 def _value(kind: Any, raw: Any, where: str) -> Any:
     if isinstance(kind, UnionType):
-        one, *rest = (part for part in get_args(kind) if part is not type(None))
+        first, *rest = (part for part in get_args(kind) if part is not type(None))
         if rest:
             raise TypeError(f"{where}: a finding's field is of one type, or none")
-        return None if raw is None else _value(one, raw, where)
+        return None if raw is None else _value(first, raw, where)
     if get_origin(kind) is tuple:
         return _tuple(get_args(kind), raw, where)
     if is_dataclass(kind):
@@ -169,10 +169,10 @@ def _tuple(parts: tuple[Any, ...], raw: Any, where: str) -> tuple[Any, ...]:
     if not isinstance(raw, list) or len(raw) > MAX_ITEMS:
         raise JournalLineError(f"{where}: expected a list of at most {MAX_ITEMS}")
     if parts[-1] is ...:
-        return tuple(_value(parts[0], one, where) for one in raw)
+        return tuple(_value(parts[0], item, where) for item in raw)
     if len(raw) != len(parts):
         raise JournalLineError(f"{where}: expected {len(parts)} values, got {len(raw)}")
-    return tuple(_value(part, one, where) for part, one in zip(parts, raw, strict=True))
+    return tuple(_value(part, item, where) for part, item in zip(parts, raw, strict=True))
 
 
 def _enumerated(kind: type[StrEnum], raw: Any, where: str) -> StrEnum:

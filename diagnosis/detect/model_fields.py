@@ -132,18 +132,18 @@ def _forest(row: Mapping[str, Any], weight: float, inputs: int, classes: int) ->
     sums = value.sum(axis=1, keepdims=True)
     if (value < 0).any() or not (sums > 0).all():
         raise ModelError("expected leaves of shares, got a negative or empty one")
-    return Forest(weight, _trees(rows, [len(one) for one in values], inputs), value / sums)
+    return Forest(weight, _trees(rows, [len(array) for array in values], inputs), value / sums)
 
 
 def _boost(row: Mapping[str, Any], weight: float, inputs: int, classes: int) -> Boost:
     rows = rows_of(row.get("trees"), "trees", _MOST_TREES)
     values = [array_of(tree.get("value"), (None,), "value") for tree in rows]
     of_class = [tree.get("class") for tree in rows]
-    if not all(type(one) is int and 0 <= one < classes for one in of_class):
+    if not all(type(number) is int and 0 <= number < classes for number in of_class):
         raise ModelError(f"expected each tree's class below {classes}")
     return Boost(
         weight,
-        _trees(rows, [len(one) for one in values], inputs),
+        _trees(rows, [len(array) for array in values], inputs),
         np.concatenate(values),
         np.array(of_class, np.int32),
         number_of(row.get("rate", 1.0), "rate", 1e-6, 1e3),

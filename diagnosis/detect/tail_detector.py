@@ -76,7 +76,7 @@ class TailDetector:
         self._recent.append(replace(second, long_ns=(), stalled=False) if settling else second)
         if settling or not self.ready:
             return Tail(False, 0.0, at_ns, settling=settling)
-        if not any(one.long_ns for one in self._recent):
+        if not any(earlier.long_ns for earlier in self._recent):
             return Tail(False, 0.0, at_ns)
         settings = self._settings
         weighed = self._weighed()

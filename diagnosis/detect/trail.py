@@ -73,8 +73,13 @@ class Trail:
         key, onset_ns = standing.subject, standing.onset_ns
         frames = [frame for frame in self._frames if key in frame.subjects]
         found = [frame.subjects[key] for frame in frames]
-        steps = [_times_ms(one.steps if one.steps is not None else one.rhythm) for one in found]
-        signals = list(dict.fromkeys((one.scope, one.signal) for one in standing.evidence))
+        steps = [
+            _times_ms(subject.steps if subject.steps is not None else subject.rhythm)
+            for subject in found
+        ]
+        signals = list(
+            dict.fromkeys((evidence.scope, evidence.signal) for evidence in standing.evidence)
+        )
         return Series(
             key,
             onset_ns,
@@ -82,8 +87,8 @@ class Trail:
             tuple(p50 for p50, _ in steps),
             tuple(longest for _, longest in steps),
             tuple(
-                SignalSeries(*one, tuple(_value(*one, frame, key) for frame in frames))
-                for one in signals[:MOST_SIGNALS]
+                SignalSeries(*signal, tuple(_value(*signal, frame, key) for frame in frames))
+                for signal in signals[:MOST_SIGNALS]
             ),
             round((named_ns - onset_ns) / 1e9, 3),
             None if ended_ns is None else round((ended_ns - onset_ns) / 1e9, 3),
@@ -159,7 +164,9 @@ def _value(scope: str, signal: str, frame: Frame, key: str) -> float | None:
         "own": [subject.signals],
         "host": [frame.host],
         "gpu": [frame.gpus[gpu] for gpu in subject.gpus if gpu in frame.gpus],
-        "other": [one for name, one in frame.cgroups.items() if not related(name, subject.cgroup)],
+        "other": [
+            signals for name, signals in frame.cgroups.items() if not related(name, subject.cgroup)
+        ],
     }
     found = [place[signal] for place in places.get(scope, ()) if signal in place]
     if not found:

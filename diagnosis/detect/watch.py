@@ -177,10 +177,10 @@ class SubjectWatch:
             return []
         shown = tuple(
             evidence_of(
-                one.channel, self._signals, at_ns - _NS, NO_LAGS, readings, subject.cgroup,
+                warning.channel, self._signals, at_ns - _NS, NO_LAGS, readings, subject.cgroup,
                 self._around.neighbours,
             )
-            for one in found if one.channel is not None
+            for warning in found if warning.channel is not None
         )  # fmt: skip
         since_ns = at_ns - 3 * _NS
         if not shown:  # the steps climb: whatever else is away from its baseline

@@ -60,12 +60,14 @@ class WeeklyIncidents:
                 self._stand(finding)
             elif isinstance(finding, SpikeEnded):
                 found += self._end(finding)
-        due = [key for key, one in self._open.items() if now_ns - one.since_ns >= SETTLE_NS]
-        return found + [one for key in due for one in self._count(key)]
+        due = [
+            key for key, incident in self._open.items() if now_ns - incident.since_ns >= SETTLE_NS
+        ]
+        return found + [observation for key in due for observation in self._count(key)]
 
     def flush(self) -> list[Observation]:
         """Count what stands: the agent stops, or the week is about to be sealed."""
-        return [one for key in list(self._open) for one in self._count(key)]
+        return [observation for key in list(self._open) for observation in self._count(key)]
 
     def _stand(self, diagnosis: Diagnosis) -> None:
         key = (diagnosis.subject, diagnosis.onset_ns)
@@ -85,11 +87,11 @@ class WeeklyIncidents:
         return counted
 
     def _count(self, key: tuple[str, int]) -> list[Observation]:
-        one = self._open.pop(key, None)
-        if one is None:
+        incident = self._open.pop(key, None)
+        if incident is None:
             return []
         self._counted[key] = None
         if len(self._counted) > MAX_OPEN:
             del self._counted[next(iter(self._counted))]
-        observation = incident_observation(one.standing)
+        observation = incident_observation(incident.standing)
         return [] if observation is None else [observation]

@@ -219,11 +219,11 @@ def _period(kind: RhythmKind, thread: int, times: Times, span_ns: int) -> tuple[
         return beat.spread, beat
     if not candidates:
         return None
-    lowest, _ = min(candidates, key=lambda one: one[0])
+    lowest, _ = min(candidates, key=lambda candidate: candidate[0])
     single = by_number.get(1)
     if single is not None and lowest > _PATTERN * single[0]:
         return single
-    return next(one for one in candidates if one[0] <= 1.25 * lowest)
+    return next(candidate for candidate in candidates if candidate[0] <= 1.25 * lowest)
 
 
 def _burst(times: Times) -> int:

@@ -41,10 +41,13 @@ class CallSignals:
         if calls.span_ns <= 0:
             return
         self._callers = {
-            one.process.pid: Caller(
-                one.process.pid, one.process.start_ns, one.identity.name, _signals(one, calls)
+            process.process.pid: Caller(
+                process.process.pid,
+                process.process.start_ns,
+                process.identity.name,
+                _signals(process, calls),
             )
-            for one in calls.processes
+            for process in calls.processes
         }
         self._ends_ns = calls.boottime_ns + calls.span_ns
         self._fresh_ns = max(_SHORTEST_FRESH_NS, 2 * calls.span_ns)
@@ -57,8 +60,8 @@ class CallSignals:
 def summed(callers: Iterable[Caller]) -> dict[str, float]:
     """Add the signals of several processes up."""
     found: dict[str, float] = {}
-    for one in callers:
-        for name, value in one.signals.items():
+    for caller in callers:
+        for name, value in caller.signals.items():
             found[name] = found.get(name, 0.0) + value
     return found
 
@@ -94,7 +97,7 @@ def sharing(
         here = users.get(gpu, {})
         for name, mine in (("gpu_own_percent", True), ("gpu_others_percent", False)):
             shares = [share(use) for pid, use in here.items() if (pid in own) is mine]
-            told = [one for one in shares if one is not None]
+            told = [known for known in shares if known is not None]
             if len(told) == len(shares) and (here or mine):
                 found[name] = max(found.get(name, 0.0), sum(told))
         if callers:
@@ -106,26 +109,26 @@ def sharing(
     return found
 
 
-def _signals(one: ProcessCalls, calls: GpuCalls) -> dict[str, float]:
+def _signals(process: ProcessCalls, calls: GpuCalls) -> dict[str, float]:
     """Give one process's rates: what was seen over the share that was seen."""
     per_s = 1e9 / calls.span_ns
-    found = {LAUNCHES: one.launches.value * per_s}
+    found = {LAUNCHES: process.launches.value * per_s}
     if calls.share(ProbeGroup.SYNCHRONISE) > 0:
-        found["gpu_wait_ms_per_s"] = 1e3 * one.wait_share(calls.span_ns)
+        found["gpu_wait_ms_per_s"] = 1e3 * process.wait_share(calls.span_ns)
     copied = calls.share(ProbeGroup.COPY)
     if copied > 0:
         found |= dict.fromkeys(_COPIES.values(), 0.0)
-        for copy in one.copies:
+        for copy in process.copies:
             if copy.direction in _COPIES:
                 found[_COPIES[copy.direction]] += copy.bytes / copied * per_s
     seen = calls.share(ProbeGroup.COLLECTIVE)
     if seen > 0:
-        found["collectives_per_s"] = sum(c.calls.value for c in one.collectives) * per_s
-        found["collective_bytes_per_s"] = sum(c.bytes for c in one.collectives) / seen * per_s
+        found["collectives_per_s"] = sum(c.calls.value for c in process.collectives) * per_s
+        found["collective_bytes_per_s"] = sum(c.bytes for c in process.collectives) / seen * per_s
         found["collective_ms_per_s"] = (
-            sum(c.duration_ns for c in one.collectives) / seen * per_s / 1e6
+            sum(c.duration_ns for c in process.collectives) / seen * per_s / 1e6
         )
-    found["gpu_failed_calls_per_s"] = sum(error.failures for error in one.errors) * per_s
-    if one.memory is not None:
-        found["gpu_memory_live_bytes"] = float(one.memory.live_bytes)
+    found["gpu_failed_calls_per_s"] = sum(error.failures for error in process.errors) * per_s
+    if process.memory is not None:
+        found["gpu_memory_live_bytes"] = float(process.memory.live_bytes)
     return found

@@ -83,9 +83,9 @@ class CgroupSignals:
 
     def __init__(self, table: SignalTable = SIGNALS) -> None:
         self._wanted = [
-            (one.name, one.column, one.minus, one.per_column)
-            for one in table.values()
-            if one.column and one.scopes & {Scope.CGROUP, Scope.SUBJECT}
+            (signal.name, signal.column, signal.minus, signal.per_column)
+            for signal in table.values()
+            if signal.column and signal.scopes & {Scope.CGROUP, Scope.SUBJECT}
         ]
         self._no_cgroup = {
             name for name, signal in table.items() if Scope.CGROUP not in signal.scopes

@@ -106,15 +106,15 @@ class Tables:
 def _sum(tables: Iterable[HostTable]) -> HostTable:
     """Add tables of one name up; those of another layout than the last are left out."""
     *others, last = tables
-    alike = [one for one in others if one.columns == last.columns] + [last]
+    alike = [table for table in others if table.columns == last.columns] + [last]
     rows = {
         name: place for place, name in enumerate(dict.fromkeys(r for t in alike for r in t.rows))
     }
     values = np.zeros((len(rows), len(last.columns)), np.int64)
-    for one in alike:
-        np.add.at(values, [rows[name] for name in one.rows], one.values)
+    for table in alike:
+        np.add.at(values, [rows[name] for name in table.rows], table.values)
     begun_ns = alike[0].boottime_ns
-    span_ns = sum(one.span_ns for one in alike)
+    span_ns = sum(table.span_ns for table in alike)
     return HostTable(last.name, tuple(rows), last.columns, values, begun_ns, span_ns)
 
 

@@ -124,7 +124,7 @@ def _see_silence(device: _Device, reading: DeviceReading) -> None:
 def _see_users(device: _Device, reading: DeviceReading) -> None:
     """Take the list of processes; while the device answers nothing the last one stands."""
     if isinstance(reading.processes, tuple) or isinstance(reading.partitions, tuple):
-        device.processes = {one.pid: one for one in _processes(reading)}
+        device.processes = {process.pid: process for process in _processes(reading)}
         device.processes_ns = device.listed_ns = reading.end_ns
     elif reading.answered:
         if reading.processes is not None:
@@ -132,7 +132,9 @@ def _see_users(device: _Device, reading: DeviceReading) -> None:
     elif reading.end_ns - device.listed_ns <= _KEPT_NS and device.processes:
         gap = Gap(GapKind.UNPLUGGED, "the device does not answer")
         kept = device.processes.values()
-        device.processes = {one.pid: replace(one, memory_bytes=gap, sm_percent=gap) for one in kept}
+        device.processes = {
+            process.pid: replace(process, memory_bytes=gap, sm_percent=gap) for process in kept
+        }
         device.processes_ns = reading.end_ns
 
 
@@ -155,7 +157,7 @@ def _count(device: _Device, reading: DeviceReading) -> None:
     now = reading.values
     for name, counters in _COUNTERS.items():
         grown = [_growth(device, reading, counter) for counter in counters if counter in now]
-        told = [one for one in grown if one is not None]
+        told = [rate for rate in grown if rate is not None]
         if grown and not told:
             device.rates.pop(name, None)
         elif told:
@@ -165,8 +167,8 @@ def _count(device: _Device, reading: DeviceReading) -> None:
         return
     cell = load_rules().xids.get(now.get(Field.XID_LAST, 0), "")
     kind = _XIDS.get(cell, "other")
-    for one in XID_KINDS:
-        device.rates[f"xids_{one}_per_s"] = (xids if one == kind else 0.0, reading.end_ns)
+    for xid_kind in XID_KINDS:
+        device.rates[f"xids_{xid_kind}_per_s"] = (xids if xid_kind == kind else 0.0, reading.end_ns)
 
 
 def _growth(device: _Device, reading: DeviceReading, counter: Field) -> float | None:

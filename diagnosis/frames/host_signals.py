@@ -64,9 +64,9 @@ class HostSignals:
 
     def __init__(self, table: SignalTable = SIGNALS) -> None:
         self._wanted = [
-            (one.name, one.total, one.minus, one.per_column)
-            for one in table.values()
-            if one.total and Scope.HOST in one.scopes
+            (signal.name, signal.total, signal.minus, signal.per_column)
+            for signal in table.values()
+            if signal.total and Scope.HOST in signal.scopes
         ]
         self._layout: tuple[str, ...] | None = None
 
@@ -108,17 +108,17 @@ class HostSignals:
 def observed(observations: Iterable[Observation]) -> dict[str, float]:
     """Give levels that other sources sampled; the last of each counts."""
     return {
-        _LEVELS[one.section, one.cell]: one.value / 10_000
-        for one in observations
-        if (one.section, one.cell) in _LEVELS
+        _LEVELS[observation.section, observation.cell]: observation.value / 10_000
+        for observation in observations
+        if (observation.section, observation.cell) in _LEVELS
     }
 
 
 def fault_signals(observations: Iterable[Observation], span_ns: int) -> dict[str, float]:
     """Give new hardware faults by kind, zeros included: whoever asks has a source of faults."""
     counts = dict.fromkeys(FAULT_KINDS, 0)
-    for one in observations:
-        counts[_FAULTS.get(one.cell, "other")] += 1
+    for observation in observations:
+        counts[_FAULTS.get(observation.cell, "other")] += 1
     return {f"faults_{kind}_per_s": count * 1e9 / span_ns for kind, count in counts.items()}
 
 

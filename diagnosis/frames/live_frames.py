@@ -72,8 +72,8 @@ class LiveFrames(Closing):
         """Drain every source once; the first call sets the base and gives nothing."""
         now_ns = boottime_ns() if now_ns is None else now_ns
         begun_ns = time.thread_time_ns()
-        for one in self._rounds.round(now_ns):
-            take_drain(self.framer, one)
+        for drained in self._rounds.round(now_ns):
+            take_drain(self.framer, drained)
         frame = self.framer.frame(now_ns)
         self.cpu_ns += time.thread_time_ns() - begun_ns
         return frame

@@ -75,52 +75,52 @@ class Rhythms:
         key = (marks.pid, marks.start_ns)
         if key not in self._processes and len(self._processes) >= _MOST_PROCESSES:
             return
-        one = self._processes.setdefault(key, _Learning())
+        learning = self._processes.setdefault(key, _Learning())
         if not len(marks.at_ns):
             return
         latest = int(marks.at_ns[-1])
         kinds = _missing_kinds(marks)
-        if one.beat is None:
-            _keep(one, _own(Marks(marks.at_ns, marks.kind, marks.thread, marks.socket)))
+        if learning.beat is None:
+            _keep(learning, _own(Marks(marks.at_ns, marks.kind, marks.thread, marks.socket)))
             if kinds:
-                one.missing.append((latest, kinds))
-            _forget_old(one, latest)
+                learning.missing.append((latest, kinds))
+            _forget_old(learning, latest)
         else:
-            one.fresh.append(Marks(marks.at_ns, marks.kind, marks.thread, marks.socket))
-            if one.beat.kind in kinds:
-                one.lost += -(-marks.beyond[one.beat.kind] // max(one.beat.marks, 1))
+            learning.fresh.append(Marks(marks.at_ns, marks.kind, marks.thread, marks.socket))
+            if learning.beat.kind in kinds:
+                learning.lost += -(-marks.beyond[learning.beat.kind] // max(learning.beat.marks, 1))
 
     def steps(self, pid: int, start_ns: int, until_ns: int) -> Steps | None:
         """Give the steps that ended since the last call; None before the rhythm is known.
 
         until_ns    CLOCK_BOOTTIME of now: the frame's end
         """
-        one = self._processes.get((pid, start_ns))
-        if one is None:
+        learning = self._processes.get((pid, start_ns))
+        if learning is None:
             return None
-        if one.beat is None:
-            if one.try_at_ns > until_ns:
+        if learning.beat is None:
+            if learning.try_at_ns > until_ns:
                 return None
-            if self._has_turn((pid, start_ns), one, until_ns):
-                self._learnt += max(one.held, _LEAST_LEARNT)
-                _try_to_learn(one, until_ns)
+            if self._has_turn((pid, start_ns), learning, until_ns):
+                self._learnt += max(learning.held, _LEAST_LEARNT)
+                _try_to_learn(learning, until_ns)
             return None
-        ended, durations = _steps_of(one, one.beat)
+        ended, durations = _steps_of(learning, learning.beat)
         if len(ended):
-            one.stepped_ns = int(ended[-1])
-        silent_ns = max(_SILENT_NS, _SILENT_STEPS * one.beat.step_ns)
-        lost, one.lost = one.lost, 0
-        if until_ns - one.stepped_ns > silent_ns:
+            learning.stepped_ns = int(ended[-1])
+        silent_ns = max(_SILENT_NS, _SILENT_STEPS * learning.beat.step_ns)
+        lost, learning.lost = learning.lost, 0
+        if until_ns - learning.stepped_ns > silent_ns:
             self._processes[pid, start_ns] = _Learning()
             return None
-        began_ns = int(one.rest[0]) if one.beat.marks and len(one.rest) else None
+        began_ns = int(learning.rest[0]) if learning.beat.marks and len(learning.rest) else None
         running_ns = None if began_ns is None else max(0, until_ns - began_ns)
         return Steps(self._source, ended, durations, lost, running_ns)
 
     def beat(self, pid: int, start_ns: int) -> Beat | None:
         """Give what a process's steps are taken from; None before it is known."""
-        one = self._processes.get((pid, start_ns))
-        return one.beat if one is not None else None
+        learning = self._processes.get((pid, start_ns))
+        return learning.beat if learning is not None else None
 
     def known(self, pid: int, start_ns: int) -> str:
         """Say to a person what a process's steps are taken from; "" before it is known."""
@@ -133,12 +133,12 @@ class Rhythms:
         if (pid, start_ns) in self._due:
             self._due.remove((pid, start_ns))
 
-    def _has_turn(self, process: _Process, one: _Learning, frame_ns: int) -> bool:
+    def _has_turn(self, process: _Process, learning: _Learning, frame_ns: int) -> bool:
         """Tell whether a process is due, and may be learnt in this frame: first come, first."""
         if frame_ns != self._frame_ns:
             self._frame_ns, self._learnt = frame_ns, 0
         waits = process in self._due
-        if not _is_due(one, frame_ns):
+        if not _is_due(learning, frame_ns):
             if waits:
                 self._due.remove(process)
             return False
@@ -165,67 +165,69 @@ def _own(marks: Marks) -> Marks:
     return Marks(at_ns, kind, marks.thread.copy(), marks.socket.copy())
 
 
-def _keep(one: _Learning, marks: Marks) -> None:
-    one.recent.append(marks)
-    one.held += len(marks.at_ns)
+def _keep(learning: _Learning, marks: Marks) -> None:
+    learning.recent.append(marks)
+    learning.held += len(marks.at_ns)
 
 
-def _forget_old(one: _Learning, latest: int) -> None:
-    while one.recent and (
-        int(one.recent[0].at_ns[-1]) < latest - _WINDOW_NS or one.held > _MOST_MARKS
+def _forget_old(learning: _Learning, latest: int) -> None:
+    while learning.recent and (
+        int(learning.recent[0].at_ns[-1]) < latest - _WINDOW_NS or learning.held > _MOST_MARKS
     ):
-        one.held -= len(one.recent.popleft().at_ns)
-    while one.missing and one.missing[0][0] < latest - _WINDOW_NS:
-        one.missing.popleft()
+        learning.held -= len(learning.recent.popleft().at_ns)
+    while learning.missing and learning.missing[0][0] < latest - _WINDOW_NS:
+        learning.missing.popleft()
 
 
-def _is_due(one: _Learning, now_ns: int) -> bool:
-    if not one.recent:
+def _is_due(learning: _Learning, now_ns: int) -> bool:
+    if not learning.recent:
         return False
-    if not one.try_at_ns:
-        one.try_at_ns = int(one.recent[0].at_ns[0]) + _WARM_UP_NS
-    return now_ns >= one.try_at_ns
+    if not learning.try_at_ns:
+        learning.try_at_ns = int(learning.recent[0].at_ns[0]) + _WARM_UP_NS
+    return now_ns >= learning.try_at_ns
 
 
-def _try_to_learn(one: _Learning, now_ns: int) -> None:
+def _try_to_learn(learning: _Learning, now_ns: int) -> None:
     """Learn what is heard twice, 5 s apart: a start is not the work. Silence doubles the wait."""
-    marks = _joined(list(one.recent))
-    missing = frozenset(kind for _, kinds in one.missing for kind in kinds)
-    before, one.heard = one.heard, learn(marks, now_ns, missing)
-    one.wait_ns = _WARM_UP_NS if one.heard else min(2 * one.wait_ns, _LONGEST_WAIT_NS)
-    one.try_at_ns = now_ns + one.wait_ns
-    if before is None or one.heard is None or not one.heard.same_as(before):
+    marks = _joined(list(learning.recent))
+    missing = frozenset(kind for _, kinds in learning.missing for kind in kinds)
+    before, learning.heard = learning.heard, learn(marks, now_ns, missing)
+    learning.wait_ns = (
+        _WARM_UP_NS if learning.heard else min(2 * learning.wait_ns, _LONGEST_WAIT_NS)
+    )
+    learning.try_at_ns = now_ns + learning.wait_ns
+    if before is None or learning.heard is None or not learning.heard.same_as(before):
         return
-    one.beat = one.heard
-    one.recent.clear()
-    one.held = 0
-    one.missing.clear()
-    one.stepped_ns = now_ns
+    learning.beat = learning.heard
+    learning.recent.clear()
+    learning.held = 0
+    learning.missing.clear()
+    learning.stepped_ns = now_ns
 
 
-def _steps_of(one: _Learning, beat: Beat) -> tuple[Times, Times]:
+def _steps_of(learning: _Learning, beat: Beat) -> tuple[Times, Times]:
     if not beat.marks:
-        return _answers_of(one)
-    fresh, one.fresh = _joined(one.fresh), []
+        return _answers_of(learning)
+    fresh, learning.fresh = _joined(learning.fresh), []
     wanted = fresh.kind == beat.kind
     if beat.thread:
         wanted &= fresh.thread == beat.thread
-    times = np.concatenate([one.rest, fresh.at_ns[wanted]])
+    times = np.concatenate([learning.rest, fresh.at_ns[wanted]])
     ends = times[:: beat.marks]
     if len(ends):
-        one.rest = times[(len(ends) - 1) * beat.marks :]
+        learning.rest = times[(len(ends) - 1) * beat.marks :]
     return ends[1:], np.maximum(np.diff(ends), 1)
 
 
-def _answers_of(one: _Learning) -> tuple[Times, Times]:
+def _answers_of(learning: _Learning) -> tuple[Times, Times]:
     """Answers since the last call; 20 s are looked back, for sockets that ask are told by it."""
-    fresh = _joined(one.fresh)
-    one.fresh = []
-    since = int(one.recent[-1].at_ns[-1]) if one.recent else 0
+    fresh = _joined(learning.fresh)
+    learning.fresh = []
+    since = int(learning.recent[-1].at_ns[-1]) if learning.recent else 0
     if len(fresh.at_ns):
-        _keep(one, fresh.take(np.ones(len(fresh.at_ns), np.bool_)))
-        _forget_old(one, int(fresh.at_ns[-1]))
-    ended, durations = answers(_joined(list(one.recent)))
+        _keep(learning, fresh.take(np.ones(len(fresh.at_ns), np.bool_)))
+        _forget_old(learning, int(fresh.at_ns[-1]))
+    ended, durations = answers(_joined(list(learning.recent)))
     new = ended > since
     return ended[new], durations[new]
 

@@ -76,8 +76,8 @@ def rows_of(frames: Sequence[Frame]) -> Iterator[SeriesRow]:
         ("cgroup", [frame.cgroups for frame in frames]),
         ("gpu", [{str(gpu): s for gpu, s in frame.gpus.items()} for frame in frames]),
     ):
-        for key in sorted({key for one in found for key in one}):
-            at = [place for place, one in enumerate(found) if key in one]
+        for key in sorted({key for table in found for key in table}):
+            at = [place for place, table in enumerate(found) if key in table]
             yield SeriesRow(kind, printable(key), "", integers=np.array(at, np.int64))
             yield from _signal_rows(kind, printable(key), [found[place][key] for place in at])
     for key in sorted({key for frame in frames for key in frame.subjects}):
@@ -126,18 +126,19 @@ def _subject_rows(frames: Sequence[Frame], key: str) -> Iterator[SeriesRow]:
     found = [frames[place].subjects[key] for place in at]
     name = printable(key)
     facts: dict[str, list[int]] = {}
-    for place, one in zip(at, found, strict=True):
+    for place, subject in zip(at, found, strict=True):
         fact = json.dumps(
-            [printable(one.cgroup), printable(one.program), list(one.gpus)], separators=(",", ":")
+            [printable(subject.cgroup), printable(subject.program), list(subject.gpus)],
+            separators=(",", ":"),
         )
         facts.setdefault(fact, []).append(place)
     for fact, places in facts.items():
         yield SeriesRow("subject", name, fact, integers=np.array(places, np.int64))
-    yield from _signal_rows("signal", name, [one.signals for one in found])
+    yield from _signal_rows("signal", name, [subject.signals for subject in found])
     for kind in ("steps", "rhythm"):
         by_source: dict[str, list[tuple[int, Steps]]] = {}
-        for place, one in zip(at, found, strict=True):
-            steps: Steps | None = getattr(one, kind)
+        for place, subject in zip(at, found, strict=True):
+            steps: Steps | None = getattr(subject, kind)
             if steps is not None:
                 by_source.setdefault(str(steps.source), []).append((place, steps))
         for source, placed in by_source.items():
@@ -147,14 +148,14 @@ def _subject_rows(frames: Sequence[Frame], key: str) -> Iterator[SeriesRow]:
 def _step_rows(
     kind: str, key: str, placed: Sequence[tuple[int, Steps]], base_ns: int
 ) -> Iterator[SeriesRow]:
-    steps = [one for _, one in placed]
-    ends = np.concatenate([one.ended_ns for one in steps])
-    lasted = np.concatenate([one.duration_ns for one in steps])
-    running = [-1 if one.running_ns is None else one.running_ns // 1_000 for one in steps]
+    steps = [part for _, part in placed]
+    ends = np.concatenate([part.ended_ns for part in steps])
+    lasted = np.concatenate([part.duration_ns for part in steps])
+    running = [-1 if part.running_ns is None else part.running_ns // 1_000 for part in steps]
     for name, values in (
         ("at", [place for place, _ in placed]),
-        ("count", [len(one.ended_ns) for one in steps]),
-        ("lost", [one.lost for one in steps]),
+        ("count", [len(part.ended_ns) for part in steps]),
+        ("lost", [part.lost for part in steps]),
         ("running_us", running),
     ):
         found = np.array(values, np.int64)
@@ -273,10 +274,10 @@ def _subjects(chunk: _Chunk, count: int, base_ns: int) -> list[dict[str, Subject
             facts.update(dict.fromkeys(chunk.places("subject", key, name, count), fact))
         own = marks.get(key, {})
         signals = chunk.signals("signal", key, len(facts))
-        for place, one in zip(sorted(facts), signals, strict=True):
+        for place, values in zip(sorted(facts), signals, strict=True):
             cgroup, program, gpus = facts[place]
             steps, rhythm = own.get(("steps.", place)), own.get(("rhythm.", place))
-            found[place][key] = Subject(cgroup, program, one, steps, rhythm, gpus)
+            found[place][key] = Subject(cgroup, program, values, steps, rhythm, gpus)
     return found
 
 

@@ -169,9 +169,9 @@ def _signal(name: str, row: Any, where: str) -> Signal:
 
 
 def _scopes(found: Any, where: str) -> frozenset[Scope]:
-    if not isinstance(found, list) or not found or not all(one in set(Scope) for one in found):
+    if not isinstance(found, list) or not found or not all(scope in set(Scope) for scope in found):
         raise SignalTableError(f"{where}: expected scopes of {', '.join(Scope)}, got {found!r}")
-    return frozenset(Scope(one) for one in found)
+    return frozenset(Scope(scope) for scope in found)
 
 
 def _hurts(found: str, where: str) -> Hurts:
@@ -246,7 +246,7 @@ _LOST: Final = {
 
 def lacking(absent: Iterable[Absence], nodes: Path = _NODES) -> frozenset[str]:
     """Give the signals that cannot be measured where running sources lack these parts."""
-    starts = {start for one in absent for start in _LOST.get(one.source, ())}
+    starts = {start for absence in absent for start in _LOST.get(absence.source, ())}
     if not _several(nodes):
         starts.add("numa_")
     return frozenset(name for name in SIGNALS if name.startswith(tuple(starts)))

@@ -63,14 +63,14 @@ class Stepper:
         """Give the steps since the last call."""
         marks, self.waiting = self.waiting, []
         none = np.zeros(0, np.int64)
-        ended = np.concatenate([none, *(one.ended_ns for one in marks)])
-        lasted = np.concatenate([none, *(one.duration_ns for one in marks)])
+        ended = np.concatenate([none, *(mark.ended_ns for mark in marks)])
+        lasted = np.concatenate([none, *(mark.duration_ns for mark in marks)])
         if len(marks) > 1:
             order = np.argsort(ended, kind="stable")
             ended, lasted = ended[order], lasted[order]
         since_ns = self.open_ns if marks else None
         running = None if since_ns is None else max(0, now_ns - since_ns)
-        return Steps(self.source, ended, lasted, sum(one.lost for one in marks), running)
+        return Steps(self.source, ended, lasted, sum(mark.lost for mark in marks), running)
 
 
 class StepBook:
@@ -101,11 +101,11 @@ class StepBook:
 
     def steppers(self, now_ns: int) -> Iterator[Stepper]:
         """Give everyone who made a step lately; forget the others."""
-        for key, one in list(self._steppers.items()):
-            if now_ns - one.seen_ns > KEPT_NS:
+        for key, stepper in list(self._steppers.items()):
+            if now_ns - stepper.seen_ns > KEPT_NS:
                 del self._steppers[key]
             else:
-                yield one
+                yield stepper
 
     def forget(self, pid: int, start_ns: int) -> None:
         """A process ended."""
@@ -163,12 +163,12 @@ class RhythmBook:
     def known(self, now_ns: int) -> list[Rhythm]:
         """Give every process whose rhythm is known, with its steps since the last call."""
         found: list[Rhythm] = []
-        for (pid, start_ns), one in list(self._watched.items()):
-            if now_ns - one.seen_ns > KEPT_NS:
+        for (pid, start_ns), watched in list(self._watched.items()):
+            if now_ns - watched.seen_ns > KEPT_NS:
                 del self._watched[pid, start_ns]
                 self._rhythms.forget(pid, start_ns)
                 continue
             steps = self._rhythms.steps(pid, start_ns, now_ns)
             if steps is not None:
-                found.append(Rhythm(pid, start_ns, one.cgroup, one.program, steps))
+                found.append(Rhythm(pid, start_ns, watched.cgroup, watched.program, steps))
         return found

@@ -75,7 +75,7 @@ class SubjectBook:
         self._add_users(found, second)
         self._add_rhythms(found, second)
         kept = list(found.items())[:MOST_SUBJECTS]
-        return {key: self._subject(one, second) for key, one in kept}
+        return {key: self._subject(subject, second) for key, subject in kept}
 
     def _named(self, second: SubjectSecond) -> list[str]:
         for cgroup in second.active if self._watch else ():
@@ -86,20 +86,20 @@ class SubjectBook:
 
     def _add_steps(self, found: dict[str, _Found], second: SubjectSecond) -> None:
         by_cgroup: dict[str, list[Stepper]] = {}
-        for one in self.steps.steppers(second.now_ns):
-            by_cgroup.setdefault(one.cgroup, []).append(one)
+        for stepper in self.steps.steppers(second.now_ns):
+            by_cgroup.setdefault(stepper.cgroup, []).append(stepper)
         self._split = {c: n for c, n in self._split.items() if c in by_cgroup}
         for cgroup, steppers in by_cgroup.items():
             active = self._active(steppers, second.now_ns)
             if len(active) > 1:
                 self._split[cgroup] = second.now_ns
                 found.pop(cgroup, None)
-            for one in active:
+            for stepper in active:
                 split = cgroup in self._split
-                key = f"{cgroup}#{one.pid}" if split else cgroup
+                key = f"{cgroup}#{stepper.pid}" if split else cgroup
                 subject = found.setdefault(key, _Found(cgroup))
-                subject.program, subject.steps = one.program, one.take(second.now_ns)
-                subject.own.add(one.pid)
+                subject.program, subject.steps = stepper.program, stepper.take(second.now_ns)
+                subject.own.add(stepper.pid)
                 subject.whole = not split
 
     def _active(self, steppers: list[Stepper], now_ns: int) -> list[Stepper]:
@@ -107,14 +107,14 @@ class SubjectBook:
         if len(steppers) == 1:
             return steppers
         alive = [
-            one
-            for one in steppers
-            if now_ns - one.seen_ns <= _ACTIVE_NS or one.waiting or self._alive(one.pid)
+            stepper
+            for stepper in steppers
+            if now_ns - stepper.seen_ns <= _ACTIVE_NS or stepper.waiting or self._alive(stepper.pid)
         ]
-        here = [one for one in alive if self._alive(one.pid)] or alive[-1:]
-        for one in steppers:
-            if one not in here:
-                self.steps.forget(one.pid, one.start_ns)
+        here = [stepper for stepper in alive if self._alive(stepper.pid)] or alive[-1:]
+        for stepper in steppers:
+            if stepper not in here:
+                self.steps.forget(stepper.pid, stepper.start_ns)
         return here
 
     def _add_users(self, found: dict[str, _Found], second: SubjectSecond) -> None:
@@ -130,25 +130,25 @@ class SubjectBook:
 
     def _add_rhythms(self, found: dict[str, _Found], second: SubjectSecond) -> None:
         """A cgroup's rhythm is that of the process that makes its steps, else of its oldest."""
-        for one in sorted(second.rhythms, key=lambda rhythm: (rhythm.start_ns, rhythm.pid)):
-            if one.cgroup in self._split:
-                own = found.get(f"{one.cgroup}#{one.pid}")
+        for rhythm in sorted(second.rhythms, key=lambda rhythm: (rhythm.start_ns, rhythm.pid)):
+            if rhythm.cgroup in self._split:
+                own = found.get(f"{rhythm.cgroup}#{rhythm.pid}")
                 if own is not None:
-                    own.rhythm = one.steps
+                    own.rhythm = rhythm.steps
                 continue
-            if one.cgroup not in found and one.cgroup == ROOT:
+            if rhythm.cgroup not in found and rhythm.cgroup == ROOT:
                 continue
-            subject = found.setdefault(one.cgroup, _Found(one.cgroup))
-            if subject.rhythm is None or (subject.steps is not None and one.pid in subject.own):
-                subject.rhythm = one.steps
-                subject.program = subject.program or one.program
+            subject = found.setdefault(rhythm.cgroup, _Found(rhythm.cgroup))
+            if subject.rhythm is None or (subject.steps is not None and rhythm.pid in subject.own):
+                subject.rhythm = rhythm.steps
+                subject.program = subject.program or rhythm.program
 
-    def _subject(self, one: _Found, second: SubjectSecond) -> Subject:
-        gpus = tuple(gpu for gpu, here in second.users.items() if not one.own.isdisjoint(here))
-        signals = second.signals(one.cgroup, second.now_ns)
-        signals |= summed(second.callers[pid] for pid in sorted(one.own & second.callers.keys()))
-        signals |= sharing(one.own, gpus, second.users, second.callers)
-        return Subject(one.cgroup, one.program, signals, one.steps, one.rhythm, gpus)
+    def _subject(self, found: _Found, second: SubjectSecond) -> Subject:
+        gpus = tuple(gpu for gpu, here in second.users.items() if not found.own.isdisjoint(here))
+        signals = second.signals(found.cgroup, second.now_ns)
+        signals |= summed(second.callers[pid] for pid in sorted(found.own & second.callers.keys()))
+        signals |= sharing(found.own, gpus, second.users, second.callers)
+        return Subject(found.cgroup, found.program, signals, found.steps, found.rhythm, gpus)
 
 
 def _is_alive(pid: int) -> bool:

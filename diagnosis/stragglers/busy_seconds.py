@@ -56,7 +56,7 @@ class BusySeconds:
     def add(self, frame: Frame) -> None:
         """Take one second."""
         by_cgroup = dict(frame.cgroups) | {
-            one.cgroup: one.signals for one in frame.subjects.values()
+            subject.cgroup: subject.signals for subject in frame.subjects.values()
         }
         rows = [_spent(by_cgroup.get(cgroup, {})) for cgroup in self._ranks]
         self._seconds.append(np.array(rows))

@@ -30,8 +30,8 @@ def together(
     """
     group = np.zeros(len(name), dtype=np.int64)
     numbered = 0
-    for one in np.unique(name):
-        mine = np.flatnonzero(name == one)
+    for number in np.unique(name):
+        mine = np.flatnonzero(name == number)
         ranks, place = np.unique(rank[mine], return_inverse=True)
         member = np.arange(len(ranks), dtype=np.int64)
         if len(ranks) <= _MOST_RANKS:
@@ -110,7 +110,9 @@ def calls_of(trace: RankTrace) -> Calls:
     step. Where the trace names no communicator, ranks that always leave together are taken for one.
     What a stage sends is matched with what the next one receives, replica by replica.
     """
-    meetings = np.array([one.meeting for one in trace.operations], dtype=np.int8)[trace.name]
+    meetings = np.array([operation.meeting for operation in trace.operations], dtype=np.int8)[
+        trace.name
+    ]
     rows = np.flatnonzero(meetings != Meeting.NOBODY)
     place = _place(trace, meetings)[rows]
     step, rank = trace.step_index[rows], trace.rank_index[rows]
@@ -134,15 +136,15 @@ def calls_of(trace: RankTrace) -> Calls:
 
 def _place(trace: RankTrace, meetings: NDArray[np.int8]) -> NDArray[np.int64]:
     """Where each row meets: int64[rows, 3], alike for all that meet."""
-    pairs = sorted({one.pair for one in trace.operations})
+    pairs = sorted({operation.pair for operation in trace.operations})
     name = np.arange(len(trace.names), dtype=np.int64)
     ahead = np.zeros(len(trace.names), dtype=np.int64)
-    for number, one in enumerate(trace.operations):
-        if one.meeting is Meeting.NEXT:
-            name[number] = -1 - pairs.index(one.pair)
-            forward = not one.pair.lower().startswith(("backward", "bwd"))
+    for number, operation in enumerate(trace.operations):
+        if operation.meeting is Meeting.NEXT:
+            name[number] = -1 - pairs.index(operation.pair)
+            forward = not operation.pair.lower().startswith(("backward", "bwd"))
             # The boundary between stages s and s + 1 is s: a send forward leaves from s.
-            ahead[number] = 0 if one.sends == forward else -1
+            ahead[number] = 0 if operation.sends == forward else -1
     known = trace.group != UNKNOWN
     guessed = meetings == Meeting.NEXT
     stage = trace.stage.astype(np.int64) + np.where(guessed, ahead[trace.name], 0)

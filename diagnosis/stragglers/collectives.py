@@ -122,15 +122,17 @@ def _rows(table: str, role: CallRole) -> tuple[ProbeRow, ...]:
 
 def _beginning(symbols: tuple[str, ...]) -> _Names:
     wanted = tuple(symbol.encode() for symbol in symbols)
-    return lambda elf: {one.offset: one.name for one in elf.functions(wanted)}.values()
+    return lambda elf: {
+        function.offset: function.name for function in elf.functions(wanted)
+    }.values()
 
 
 def _matching(prefix: bytes, rows: tuple[ProbeRow, ...]) -> _Names:
     def names(elf: ElfFile) -> Iterator[str]:
         offsets = {
-            one.offset: one.name
-            for one in elf.functions((prefix,))
-            if any(row.has_symbol(one.name) for row in rows)
+            function.offset: function.name
+            for function in elf.functions((prefix,))
+            if any(row.has_symbol(function.name) for row in rows)
         }
         yield from offsets.values()
 

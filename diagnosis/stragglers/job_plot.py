@@ -63,7 +63,7 @@ def _work(figure: Figure, axis: Axes, judged: JobJudgement) -> None:
     )
     axis.set_facecolor(UNSEEN)
     figure.colorbar(image, ax=axis, label="own work above the peers', %", aspect=30)
-    stages = [one.stage for one in judged.ranks]
+    stages = [result.stage for result in judged.ranks]
     several = len(set(stages)) > 1
     if stages == sorted(stages):
         for place in np.flatnonzero(np.diff(stages)):
@@ -93,7 +93,7 @@ def _name_steps(axis: Axes, steps: NDArray[np.int64], steps_a_column: int) -> No
         marks = MaxNLocator(_STEPS_NAMED, integer=True, steps=[1, 2, 5, 10]).tick_values(
             first, last
         )
-        named = [int(one) - first for one in marks if first <= one <= last]
+        named = [int(mark) - first for mark in marks if first <= mark <= last]
     else:
         said = f"step ({len(steps):,} of {first:,} to {last:,} were recorded)"
         named = np.linspace(0, len(steps) - 1, min(len(steps), _STEPS_NAMED)).astype(int).tolist()
@@ -104,7 +104,7 @@ def _name_steps(axis: Axes, steps: NDArray[np.int64], steps_a_column: int) -> No
             for place in begins[1:]:
                 axis.axvline(place / steps_a_column - 0.5, color=INK, linewidth=0.6)
     places = np.array(named) / steps_a_column
-    axis.set_xticks(places, [f"{steps[one]:,}" for one in named], fontsize=8)
+    axis.set_xticks(places, [f"{steps[at]:,}" for at in named], fontsize=8)
     axis.set_xlabel(said + (f", medians of {steps_a_column}" if steps_a_column > 1 else ""))
 
 
@@ -127,8 +127,8 @@ def _waits(figure: Figure, axis: Axes, judged: JobJudgement) -> None:
 def _name_ranks(judged: JobJudgement, axis: Axis, with_stage: bool = False, **style: Any) -> None:
     """Name ranks along an axis, as many as can be read, and the slow ones red in any case."""
     every = -(-len(judged.ranks) // _MOST_LABELS)
-    slow = {one.rank for one in judged.slow}
-    slow_at = [place for place, one in enumerate(judged.ranks) if one.rank in slow]
+    slow = {result.rank for result in judged.slow}
+    slow_at = [place for place, result in enumerate(judged.ranks) if result.rank in slow]
     free = [
         place
         for place in range(0, len(judged.ranks), every)
@@ -136,8 +136,11 @@ def _name_ranks(judged: JobJudgement, axis: Axis, with_stage: bool = False, **st
     ]
     shown = sorted([*free, *slow_at])
     named = [judged.ranks[place] for place in shown]
-    labels = [f"{one.rank}  stage {one.stage}" if with_stage else str(one.rank) for one in named]
+    labels = [
+        f"{result.rank}  stage {result.stage}" if with_stage else str(result.rank)
+        for result in named
+    ]
     axis.set_ticks(shown, labels, fontsize=8, **style)
-    for one, label in zip(named, axis.get_ticklabels(), strict=True):
-        if one.rank in slow:
+    for result, label in zip(named, axis.get_ticklabels(), strict=True):
+        if result.rank in slow:
             label.set(color=SLOW, fontweight="bold")

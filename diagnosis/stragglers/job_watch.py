@@ -80,7 +80,7 @@ def find_ranks(pattern: str, root: str | None = None) -> tuple[RankGroup, ...]:
             f"expected 2 to {MOST_RANKS} cgroups with processes that match {pattern!r} under "
             f"{root}, got {len(found)}"
         )
-    return tuple(sorted(found, key=lambda one: _natural(one.cgroup)))
+    return tuple(sorted(found, key=lambda rank: _natural(rank.cgroup)))
 
 
 def _pids(file: Path) -> tuple[int, ...]:
@@ -104,21 +104,21 @@ class JobWatch(Closing):
     """
 
     def __init__(self, ranks: Sequence[RankGroup], stages: Sequence[int] | None = None) -> None:
-        cgroups = [one.cgroup for one in ranks]
+        cgroups = [rank.cgroup for rank in ranks]
         self._calls = MarkedCalls(cgroups, stages)
         self._busy = BusySeconds(cgroups, stages)
-        self.probes = collective_probes(pid for one in ranks for pid in one.pids)
+        self.probes = collective_probes(pid for rank in ranks for pid in rank.pids)
         registry = SourceRegistry()
         registry.register("ebpf", EbpfSource)
         if self.probes:
             registry.register("steps", lambda: StepsSource(self.probes))
-        framer = _CallFramer(self._calls, watch=[_literal(one) for one in cgroups])
+        framer = _CallFramer(self._calls, watch=[_literal(cgroup) for cgroup in cgroups])
         self.live = LiveFrames(registry, framer)
 
     @property
     def by_hosts(self) -> bool:
         """Whether collectives return at once: then waits are for hosts, never for a slow GPU."""
-        return any(role_of(one.title) is CallRole.ENQUEUES for one in self.probes)
+        return any(role_of(probe.title) is CallRole.ENQUEUES for probe in self.probes)
 
     def __enter__(self) -> Self:
         self.live.__enter__()
@@ -141,7 +141,7 @@ class JobWatch(Closing):
         marked, busy = self._calls.job(since_ns), self._busy.job(since_ns)
         by_calls = judge(marked, rules) if marked else None
         by_busy = judge(busy, rules) if busy else None
-        slow = {one.rank for judged in (by_calls, by_busy) if judged for one in judged.slow}
+        slow = {result.rank for judged in (by_calls, by_busy) if judged for result in judged.slow}
         reasons = {rank: self._busy.reason(rank, since_ns) for rank in slow}
         told = {rank: reason for rank, reason in reasons.items() if reason is not None}
         return Watched(by_calls, by_busy, told)

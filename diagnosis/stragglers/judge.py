@@ -66,16 +66,16 @@ def slow_links(
             if row.verdict is PeerVerdict.SLOW
         ]
     worst: dict[tuple[int, ...], SlowLink] = {}
-    for one in found:
-        if one.ranks not in worst or one.compared.excess > worst[one.ranks].compared.excess:
-            worst[one.ranks] = one
+    for link in found:
+        if link.ranks not in worst or link.compared.excess > worst[link.ranks].compared.excess:
+            worst[link.ranks] = link
     return tuple(worst.values())
 
 
 def ranks_of_links(transfers: Transfers, slow: tuple[SlowLink, ...]) -> set[int]:
     """Ranks of which every one of several links is slow, while no neighbour's are: they are it."""
     links = [(int(low), int(high)) for low, high in transfers.links]
-    slow_pairs = {one.ranks for one in slow}
+    slow_pairs = {link.ranks for link in slow}
     of_rank: dict[int, list[tuple[int, int]]] = {}
     for link in links:
         for rank in link:
@@ -185,12 +185,14 @@ class JobJudgement:
 
     def excess(self) -> Times:
         """Own work beside the peers', a share: float64[ranks, steps]; NaN: nothing to compare."""
-        return excess_of(self.busy, np.array([one.stage for one in self.ranks], dtype=np.int32))
+        return excess_of(
+            self.busy, np.array([result.stage for result in self.ranks], dtype=np.int32)
+        )
 
     @property
     def slow(self) -> tuple[RankResult, ...]:
         """The slow ranks."""
-        return tuple(one for one in self.ranks if one.verdict is PeerVerdict.SLOW)
+        return tuple(result for result in self.ranks if result.verdict is PeerVerdict.SLOW)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -221,14 +223,16 @@ def judge(job: Job, rules: PeerRules | None = None) -> JobJudgement:
     waits = find_waits(job.calls, len(job.rank), len(job.steps))
     busy = np.sum([job.times[kind] for kind in BUSY], axis=0)
     windows = _windows(len(job.steps), rules)
-    by_window = [compare(busy[:, one], job.stage, rules) for one in windows]
+    by_window = [compare(busy[:, window], job.stage, rules) for window in windows]
     links = slow_links(job.stage, busy, waits.transfers, windows, rules)
     isolated = ranks_of_links(waits.transfers, links)
     excess = excess_of(busy, job.stage)
     results = []
     for index in range(len(job.rank)):
         own = [found[index] for found in by_window]
-        slow = [number for number, one in enumerate(own) if one.verdict is PeerVerdict.SLOW]
+        slow = [
+            number for number, compared in enumerate(own) if compared.verdict is PeerVerdict.SLOW
+        ]
         at = max(slow or range(len(own)), key=lambda number: _weight(own[number]))
         verdict, slowness = own[at].verdict, _slowness(job, index, [windows[n] for n in slow])
         above = excess[index] - margin_of(int(np.sum(job.stage == job.stage[index])), rules)
@@ -243,8 +247,10 @@ def judge(job: Job, rules: PeerRules | None = None) -> JobJudgement:
                 float(waits.followed[:, index].sum()), float(waits.followed[index].sum()),
             )
         )  # fmt: skip
-    named = tuple(replace(one, ranks=tuple(int(job.rank[r]) for r in one.ranks)) for one in links)
-    accused = np.array([one.verdict is PeerVerdict.SLOW for one in results])
+    named = tuple(
+        replace(link, ranks=tuple(int(job.rank[r]) for r in link.ranks)) for link in links
+    )
+    accused = np.array([result.verdict is PeerVerdict.SLOW for result in results])
     healthy = np.where(accused[:, None], np.nan, busy)
     stages = compare_stages(healthy, job.stage, _spreads(results), rules)
     return JobJudgement(tuple(results), named, waits, busy, job.steps, stages)
@@ -256,9 +262,9 @@ def _windows(steps: int, rules: PeerRules) -> list[slice]:
     return [slice(low, high) for low, high in pairwise(edges)]
 
 
-def _weight(one: Compared) -> tuple[bool, float]:
+def _weight(compared: Compared) -> tuple[bool, float]:
     """Order windows: those that say something first, then by excess."""
-    return one.verdict in {PeerVerdict.SLOW, PeerVerdict.NORMAL}, one.excess
+    return compared.verdict in {PeerVerdict.SLOW, PeerVerdict.NORMAL}, compared.excess
 
 
 def _slowness(job: Job, rank: int, windows: list[slice]) -> Slowness:
@@ -277,6 +283,6 @@ def _slowness(job: Job, rank: int, windows: list[slice]) -> Slowness:
 def _spreads(results: list[RankResult]) -> dict[int, float]:
     """How much the ranks of each stage typically vary from step to step."""
     return {
-        stage: median(one.compared.within for one in results if one.stage == stage)
-        for stage in sorted({one.stage for one in results})
+        stage: median(result.compared.within for result in results if result.stage == stage)
+        for stage in sorted({result.stage for result in results})
     }

@@ -71,7 +71,7 @@ def read_folder(folder: Path) -> RankTrace:
             room -= len(ranks[-1].rows)
     except TraceError as error:
         raise TraceRefused(str(error)) from None
-    numbers = [one.rank for one in ranks]
+    numbers = [member.rank for member in ranks]
     if len(set(numbers)) != len(numbers):
         raise TraceRefused(f"{folder}: expected one trace a rank, got ranks {sorted(numbers)}")
     return _joined(ranks)
@@ -140,11 +140,11 @@ def _joined(ranks: list[_Rank]) -> RankTrace:
     """Sum up work by step, keep each collective; before the first step nothing counts."""
     names: dict[str, int] = {}
     columns: list[tuple[int, int, int, float, float]] = []
-    begin_us = min((row.start_us for one in ranks for row in one.rows), default=0.0)
-    for one in ranks:
-        for step, name, start_us, duration_us in _by_step(one):
+    begin_us = min((row.start_us for member in ranks for row in member.rows), default=0.0)
+    for member in ranks:
+        for step, name, start_us, duration_us in _by_step(member):
             number = names.setdefault(name, len(names))
-            columns.append((one.rank, step, number, start_us - begin_us, duration_us))
+            columns.append((member.rank, step, number, start_us - begin_us, duration_us))
         if len(columns) > MOST_ROWS:
             raise TraceRefused(f"expected at most {MOST_ROWS:,} rows")
     if not columns:
@@ -158,14 +158,14 @@ def _joined(ranks: list[_Rank]) -> RankTrace:
     )  # fmt: skip
 
 
-def _by_step(one: _Rank) -> Iterator[tuple[int, str, float, float]]:
-    starts = [start for start, _ in one.steps]
+def _by_step(rank: _Rank) -> Iterator[tuple[int, str, float, float]]:
+    starts = [start for start, _ in rank.steps]
     sums: dict[tuple[int, str], tuple[float, float]] = {}
-    for row in one.rows:
+    for row in rank.rows:
         place = bisect_right(starts, row.start_us) - 1
         if starts and place < 0:
             continue
-        step = one.steps[place][1] if starts else 0
+        step = rank.steps[place][1] if starts else 0
         if operation(row.name).kind is OperationKind.COMMUNICATION:
             yield step, row.name, row.start_us, row.duration_us
             continue

@@ -61,9 +61,9 @@ def meetings(called: Ns, entered: Ns, left: Ns) -> Meetings:
     return Meetings(calls[group[longest]], entered[longest], left[longest])
 
 
-def merged(one: Meetings, other: Meetings) -> Meetings:
+def merged(first: Meetings, other: Meetings) -> Meetings:
     """Give both, in order of leaving."""
-    both = [np.concatenate(pair) for pair in zip(one, other, strict=True)]
+    both = [np.concatenate(pair) for pair in zip(first, other, strict=True)]
     order = np.argsort(both[2], kind="stable")
     return Meetings(*(column[order] for column in both))
 
@@ -157,13 +157,16 @@ class MarkedCalls:
         if any(rank not in self._entries for rank in ranks):
             return None
         seen = [self._since(rank, since_ns) for rank in ranks]
-        if min(len(one.left) for one in seen) < 2:
+        if min(len(of_rank.left) for of_rank in seen) < 2:
             return None
-        longest = max(seen, key=lambda one: len(one.left))
-        met = np.stack([_partners(longest, one) for one in seen])
+        longest = max(seen, key=lambda of_rank: len(of_rank.left))
+        met = np.stack([_partners(longest, of_rank) for of_rank in seen])
         rounds = _rounds(longest.left)
         own = np.stack(
-            [_own_work(one.entered, one.left, met[r], rounds) for r, one in enumerate(seen)]
+            [
+                _own_work(of_rank.entered, of_rank.left, met[r], rounds)
+                for r, of_rank in enumerate(seen)
+            ]
         )
         return Job(
             np.arange(len(ranks), dtype=np.int32),
@@ -256,9 +259,10 @@ def _calls(seen: Sequence[Meetings], met: Ns, rounds: Ns) -> Calls:
     whole = np.flatnonzero((met >= 0).all(axis=0))
     rank = np.repeat(np.arange(len(met)), len(whole))
     called, entered, left = (
-        np.stack([one[column][met[r, whole]] for r, one in enumerate(seen)]) for column in range(3)
+        np.stack([of_rank[column][met[r, whole]] for r, of_rank in enumerate(seen)])
+        for column in range(3)
     )
-    base = min(int(one.called[0]) for one in seen)
+    base = min(int(of_rank.called[0]) for of_rank in seen)
     return Calls.of(
         np.tile(whole, len(met)), rank, np.tile(rounds[whole], len(met)),
         (waiting_since(called, entered) - base).ravel() / 1e9, (left - base).ravel() / 1e9,

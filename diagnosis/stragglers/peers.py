@@ -125,9 +125,9 @@ def compare(times: Times, stages: NDArray[np.int32], rules: PeerRules) -> list[C
     shared = _shared_spread(groups)
     found: list[Compared | None] = [None] * len(stages)
     for ranks, group in zip(members, groups, strict=True):
-        for rank, one in zip(ranks, group.judge(shared, rules), strict=True):
-            found[rank] = one
-    return [one for one in found if one is not None]
+        for rank, compared in zip(ranks, group.judge(shared, rules), strict=True):
+            found[rank] = compared
+    return [compared for compared in found if compared is not None]
 
 
 @dataclass(frozen=True, slots=True)

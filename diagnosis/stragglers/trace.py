@@ -156,7 +156,7 @@ class RankTrace:
     @cached_property
     def kind(self) -> NDArray[np.int8]:
         """`OperationKind` of each row."""
-        kinds = np.array([one.kind for one in self.operations], dtype=np.int8)
+        kinds = np.array([operation.kind for operation in self.operations], dtype=np.int8)
         return np.asarray(kinds[self.name], dtype=np.int8)
 
     @cached_property

@@ -118,13 +118,13 @@ def read_lost(path: Path, hosts: Iterable[bytes], believe_until_s: int) -> Salva
     """
     found, mine = Salvage(), frozenset(hosts)
     copies = sorted(path.parent.glob(f"{path.name}.lost-*"))
-    for one in (path, *(copy for copy in copies if not copy.name.endswith(_SIDE_FILES[1:]))):
-        if not one.exists():
+    for file in (path, *(copy for copy in copies if not copy.name.endswith(_SIDE_FILES[1:]))):
+        if not file.exists():
             continue
         try:
-            db = connect(one, create=False)
+            db = connect(file, create=False)
         except (LedgerRefused, OSError):
-            _read_damaged(one, found, believe_until_s)
+            _read_damaged(file, found, believe_until_s)
             continue
         with contextlib.closing(db), contextlib.suppress(sqlite3.Error, TypeError):
             _read_whole(db, found, mine)

@@ -188,10 +188,10 @@ def fits_recovery(task: Task, known: Mapping[str, KnownSeries]) -> bool:
     A later version could spread the same weight over fewer windows, and what the lost ledger spent
     of the earlier one is not known: only versions that the recovery saw are taken.
     """
-    one = known.get(task.series)
-    if one is None or task.version > one.version or task.window_s != one.window_s:
+    series = known.get(task.series)
+    if series is None or task.version > series.version or task.window_s != series.window_s:
         return False
-    return task_weight(task) <= one.weight_millionths
+    return task_weight(task) <= series.weight_millionths
 
 
 def draw_offsets_ms(window_s: int, count: int, random_bytes: Callable[[int], bytes]) -> list[int]:

@@ -71,9 +71,9 @@ def read_signed_past(transport: Transport, host: HostId, pins: Pins) -> SignedPa
 def _take_roster(rosters: RosterBook, core: bytes, weights: dict[str, int]) -> None:
     known = rosters.add(core)
     for plan in known.plans.values() if known else ():
-        for one in plan or ():
-            least = weights.get(one.series, one.weight_millionths)
-            weights[one.series] = min(one.weight_millionths, least)
+        for membership in plan or ():
+            least = weights.get(membership.series, membership.weight_millionths)
+            weights[membership.series] = min(membership.weight_millionths, least)
 
 
 def _signed_time(core: bytes, pins: Pins) -> int:

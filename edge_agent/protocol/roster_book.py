@@ -60,12 +60,12 @@ class RosterBook:
 
     def recall(self, known: Iterable[KnownRoster]) -> None:
         """Take over rosters that were verified before a restart, oldest version first."""
-        for one in known:
-            plans = (one.plans.get(host) for host in self.hosts)
+        for roster in known:
+            plans = (roster.plans.get(host) for host in self.hosts)
             memberships = tuple(None if p is None else {m.series: m for m in p} for p in plans)
-            crowds = {key: Crowd(*counts) for key, counts in one.crowds.items()}
-            view = RosterView(one.version, one.effective_from, memberships, crowds)
-            self._rosters.setdefault(PartyKeys(one.leader_pk, one.helper_pk), []).append(view)
+            crowds = {key: Crowd(*counts) for key, counts in roster.crowds.items()}
+            view = RosterView(roster.version, roster.effective_from, memberships, crowds)
+            self._rosters.setdefault(PartyKeys(roster.leader_pk, roster.helper_pk), []).append(view)
 
     def add(self, signed: bytes, windows_s: Mapping[str, int] = {}) -> KnownRoster | None:
         """Verify a roster against the pinned parties and keep what concerns these hosts.
@@ -94,7 +94,10 @@ class RosterBook:
         return self._known(parties, view)
 
     def _known(self, parties: PartyKeys, view: RosterView) -> KnownRoster:
-        plans = (None if one is None else tuple(one.values()) for one in view.memberships)
+        plans = (
+            None if by_series is None else tuple(by_series.values())
+            for by_series in view.memberships
+        )
         return KnownRoster(
             *parties,
             view.version,
@@ -130,8 +133,10 @@ def _crowds(roster: Roster) -> dict[tuple[str, int], Crowd]:
     by_plan = Counter((entry.plan, entry.operator) for entry in roster.entries)
     operators: dict[tuple[str, int], Counter[str]] = {}
     for (plan, operator), hosts in by_plan.items():
-        for one in roster.plans[plan]:
-            operators.setdefault((one.series, one.cohort), Counter())[operator] += hosts
+        for membership in roster.plans[plan]:
+            operators.setdefault((membership.series, membership.cohort), Counter())[operator] += (
+                hosts
+            )
     return {key: Crowd(sum(c.values()), max(c.values())) for key, c in operators.items()}
 
 

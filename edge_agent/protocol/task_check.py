@@ -222,7 +222,7 @@ def _check_section(task: Task, section: SectionSpec, h: int) -> SectionNoise:
 
 
 def _check_weights(task: Task, served: Iterable[Task]) -> None:
-    total = sum(s.weight_millionths for one in (task, *served) for s in one.sections)
+    total = sum(s.weight_millionths for accepted in (task, *served) for s in accepted.sections)
     if total > 1_000_000:
         raise ReportRejected(Reason.WEIGHT, "weights of all tasks up to 1000000", total)
 

@@ -47,8 +47,8 @@ class Outbox:
 
     def add_spooled(self, spooled: Iterable[SpooledRecord], now_ms: int) -> None:
         """Queue what waits in the ledger's spool."""
-        for one in spooled:
-            self.add([one.spool_id], [one.record], now_ms)
+        for waiting in spooled:
+            self.add([waiting.spool_id], [waiting.record], now_ms)
 
     def next_ms(self) -> int | None:
         """Give the beat of the next send, or None when nothing waits."""

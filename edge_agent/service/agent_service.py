@@ -113,8 +113,8 @@ class AgentService:
         self._note_clock()
         running = ", ".join(self._shell.status().sources) or "none"
         self._event("started", detail=f"version {self._version}; sources: {running}")
-        for one in self._absent:
-            self._event("source_absent", one.source, one.reason)
+        for absence in self._absent:
+            self._event("source_absent", absence.source, absence.reason)
         self._notifier.ready(f"sources: {running}")
 
     def drained(self, drained: Drained, now_boottime_ns: int) -> None:
@@ -187,7 +187,7 @@ class AgentService:
         return {
             "agent": {
                 "sources": list(status.sources),
-                "absent": [[one.source, one.reason] for one in self._absent],
+                "absent": [[absence.source, absence.reason] for absence in self._absent],
                 "failing": dict(self._failing),
                 "published": status.published,
                 "sealed": status.sealed,
@@ -214,7 +214,7 @@ class AgentService:
         return SelfStatus(
             agent=self._shell.status(),
             failures=dict(self._failures),
-            absent=tuple(one.source for one in self._absent),
+            absent=tuple(absence.source for absence in self._absent),
             history_dropped=dict(dropped),
             reloads=dict(self._reloads),
             device_gaps=self._devices.gap_counts,
@@ -282,7 +282,7 @@ class AgentService:
         self, sources_of: Callable[[AgentConfig], SourceRegistry], before: AgentConfig
     ) -> Changed:
         old, new = sources_of(before), sources_of(self._config)
-        missing = {one.source for one in self._absent}
+        missing = {absence.source for absence in self._absent}
         names = [name for name in old if name not in missing]
         running = dict(zip(names, self._shell.sources, strict=True))
         changed = change_sources(running, old, new, self._shell.replace_sources)
@@ -290,10 +290,10 @@ class AgentService:
         self._absent = changed.absent
         for name in changed.stopped:
             self._failing.pop(running[name].name if name in running else name, None)
-        for one in changed.absent:
-            self._log.info("source absent", source=one.source, reason=one.reason)
-            if one.source not in missing:
-                self._event("source_absent", one.source, one.reason)
+        for absence in changed.absent:
+            self._log.info("source absent", source=absence.source, reason=absence.reason)
+            if absence.source not in missing:
+                self._event("source_absent", absence.source, absence.reason)
         return changed
 
     def _change_diagnosis(

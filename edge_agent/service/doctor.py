@@ -134,6 +134,6 @@ def _diagnosis_check(settings: DiagnosisSettings) -> Check:
 
 def worst(findings: Iterable[Finding]) -> CheckVerdict:
     """Give the worst verdict."""
-    found = {one.verdict for one in findings}
+    found = {finding.verdict for finding in findings}
     order = (CheckVerdict.BROKEN, CheckVerdict.ABSENT)
     return next((verdict for verdict in order if verdict in found), CheckVerdict.OK)

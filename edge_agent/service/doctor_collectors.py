@@ -57,13 +57,13 @@ def _log(path: Path) -> Finding:
 
 def _part(name: str, probe: Probe, tree: Tree) -> Finding:
     found = list(probe(tree))
-    read = sorted({one.name for one in found if isinstance(one, Count | State)})
-    missed = [one for one in found if isinstance(one, Miss)]
+    read = sorted({finding.name for finding in found if isinstance(finding, Count | State)})
+    missed = [finding for finding in found if isinstance(finding, Miss)]
     if missed:
         return _missed(name, missed, read)
     if not read:
         return Finding(FAULTS, name, CheckVerdict.ABSENT, "nothing to read here", _PARTS[name])
-    subjects = len({one.subject for one in found})
+    subjects = len({finding.subject for finding in found})
     return Finding(FAULTS, name, CheckVerdict.OK, f"{', '.join(read)} of {subjects}")
 
 
@@ -136,7 +136,11 @@ def kernel(release: str | None = None) -> Finding:
 
 
 def _needs(need: _Need, effective: int) -> Finding:
-    missing = [one for one in need.capabilities if not effective >> CAPABILITIES[one] & 1]
+    missing = [
+        capability
+        for capability in need.capabilities
+        if not effective >> CAPABILITIES[capability] & 1
+    ]
     if not missing:
         return Finding(GPU_CALLS, need.name, CheckVerdict.OK, need.with_them)
     names = " and ".join(missing)

@@ -76,8 +76,8 @@ def capabilities(
     if not asked:
         line = "`agent run` keeps none: no configured source asks for one"
         return Finding("host", name, CheckVerdict.OK, line)
-    missing = [one for one in asked if not effective >> CAPABILITIES[one] & 1]
-    kept = ", ".join(one for one in asked if one not in missing)
+    missing = [capability for capability in asked if not effective >> CAPABILITIES[capability] & 1]
+    kept = ", ".join(capability for capability in asked if capability not in missing)
     who = "root" if started_by_root else "this user"
     line = f"`agent run`, started by {who}, has {kept or 'none'}"
     if not missing:

@@ -103,11 +103,11 @@ class SourceFeed(Feed):
         if now_ns < self._next_ns:
             return
         self._next_ns = now_ns + _DRAIN_NS
-        for one in self._rounds.round(now_ns):
+        for drained in self._rounds.round(now_ns):
             if self._diagnosis is not None:
-                self._diagnosis.take(one)
-            rows: list[Row] = list(self._flattener.rows(one.name, one.records))
-            rows += self._devices.rows(one.name, one.look)
+                self._diagnosis.take(drained)
+            rows: list[Row] = list(self._flattener.rows(drained.name, drained.records))
+            rows += self._devices.rows(drained.name, drained.look)
             self._board.add(rows)
             self._board.withdraw(self._devices.withdrawn())
         self._failing = dict(self._rounds.failing)
@@ -122,7 +122,7 @@ class SourceFeed(Feed):
             "agent": {
                 "sources": [source.name for source in self._rounds.sources]
                 + ([] if self._diagnosis is None else [DIAGNOSIS]),
-                "absent": [[one.source, one.reason] for one in self._absent],
+                "absent": [[absence.source, absence.reason] for absence in self._absent],
                 "failing": self._failing,
             },
             "models": dict(self._devices.models),

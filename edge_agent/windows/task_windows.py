@@ -126,9 +126,9 @@ class TaskWindows:
         if type(record) in _LOCAL:
             return
         section = record.section if isinstance(record, Observation) else None
-        for one in self._open:
-            if section is None or section in one.sections:
-                one.windows.add(record)
+        for open_task in self._open:
+            if section is None or section in open_task.sections:
+                open_task.windows.add(record)
 
     def next_end_s(self) -> int | None:
         """Give the end of the window that closes next."""
@@ -137,19 +137,19 @@ class TaskWindows:
     def close_ended(self, now_s: int) -> Iterator[ClosedWindow]:
         """Close every window whose end has passed, oldest first, and drop finished tasks."""
         self._forget_expired(now_s)
-        for one in list(self._open):
+        for open_task in list(self._open):
             # A clock that jumps ahead passes windows that nobody takes any more: leave them out.
-            one.windows.skip_to(now_s - one.task.window_s - one.task.retention_s)
-            while one.windows.next_window + one.task.window_s <= now_s:
-                start_s = one.windows.next_window
-                if one.last_s is not None and start_s > one.last_s:
+            open_task.windows.skip_to(now_s - open_task.task.window_s - open_task.task.retention_s)
+            while open_task.windows.next_window + open_task.task.window_s <= now_s:
+                start_s = open_task.windows.next_window
+                if open_task.last_s is not None and start_s > open_task.last_s:
                     break
-                row = one.windows.close(start_s)
-                if one.task.first_window <= start_s <= one.task.last_window:
+                row = open_task.windows.close(start_s)
+                if open_task.task.first_window <= start_s <= open_task.task.last_window:
                     here = np.ones(1, dtype=np.bool_)
-                    yield ClosedWindow(one.task_id, start_s, row.reshape(1, -1), here)
-                one.windows.forget(start_s)
-        self._open = [one for one in self._open if not _finished(one)]
+                    yield ClosedWindow(open_task.task_id, start_s, row.reshape(1, -1), here)
+                open_task.windows.forget(start_s)
+        self._open = [open_task for open_task in self._open if not _finished(open_task)]
 
     def _forget_expired(self, now_s: int) -> None:
         """Erase what no report can need: also of a series that ended while the agent was down."""
@@ -159,22 +159,22 @@ class TaskWindows:
 
     def open_windows(self) -> Iterator[WindowPreview]:
         """Give every task's open window as it stands; nothing changes by looking."""
-        for one in self._open:
-            start_s = one.windows.next_window
-            yield WindowPreview(one.task, start_s, one.windows.preview(start_s))
+        for open_task in self._open:
+            start_s = open_task.windows.next_window
+            yield WindowPreview(open_task.task, start_s, open_task.windows.preview(start_s))
 
     def follow_clock(self) -> None:
         """Map the boot clock to the wall clock anew: only the wall clock is disciplined."""
         clock = self._host_clock()
-        for one in self._open:
-            one.windows.set_clock(clock)
+        for open_task in self._open:
+            open_task.windows.set_clock(clock)
 
     def persist(self) -> None:
         """Write the open long windows to disk."""
-        for one in self._open:
-            one.windows.persist()
+        for open_task in self._open:
+            open_task.windows.persist()
 
 
-def _finished(one: _Open) -> bool:
-    past = one.task.last_window if one.last_s is None else one.last_s
-    return one.windows.next_window > past
+def _finished(open_task: _Open) -> bool:
+    past = open_task.task.last_window if open_task.last_s is None else open_task.last_s
+    return open_task.windows.next_window > past

@@ -95,7 +95,7 @@ def refuse_other_table(lines: Iterable[str]) -> None:
     for head, below in pairwise(rows):
         balanced = all(map(_is_balanced, head))
         if len(head) == len(below) >= _FEWEST_HEADS and balanced:
-            told = ", ".join(printable(one.strip())[:32] for one in head[:_MOST_TOLD])
+            told = ", ".join(printable(title.strip())[:32] for title in head[:_MOST_TOLD])
             raise LaunchesRefused(f"expected columns of names and GPU times, got {told}", EXPORTS)
 
 
@@ -134,7 +134,7 @@ class _Rows:
         heads = [_bare(head) for head in table.heads]
         self._columns = len(heads)
         self._name = heads.index(self._form.name)
-        self._times = [heads.index(one) for one in self._form.time]
+        self._times = [heads.index(column) for column in self._form.time]
         self._count = heads.index(self._form.count) if self._form.count else None
         unit = _UNIT.search(table.heads[self._times[-1]])
         self._factor = _UNITS.get(unit.group(1) if unit else self._form.unit or "", 0)

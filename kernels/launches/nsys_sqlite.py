@@ -39,7 +39,7 @@ def sqlite_launches(path: Path, skipped: Counter[Skip]) -> Iterator[Launch]:
             if _KERNELS not in tables:
                 raise _refusal(tables)
             columns = _columns(database, _KERNELS)
-            name = next((one for one in _NAMES if one in columns), None)
+            name = next((column for column in _NAMES if column in columns), None)
             if name is None or not {"start", "end"} <= columns or "StringIds" not in tables:
                 raise LaunchesRefused(
                     f"expected start, end and demangledName in {_KERNELS} and a table StringIds",
@@ -80,7 +80,7 @@ def _refusal(tables: set[str]) -> LaunchesRefused:
             f"expected kernels, found launches of graphs alone ({_GRAPHS})",
             "record with nsys profile --cuda-graph-trace=node",
         )
-    told = ", ".join(printable(one)[:64] for one in sorted(tables)[:_MOST_TOLD]) or "none"
+    told = ", ".join(printable(table)[:64] for table in sorted(tables)[:_MOST_TOLD]) or "none"
     more = f" and {len(tables) - _MOST_TOLD} more" if len(tables) > _MOST_TOLD else ""
     return LaunchesRefused(
         f"expected an export of Nsight Systems (table {_KERNELS}), "
