@@ -22,7 +22,7 @@ from .leader_windows import EARLY_CLOSE_PERCENT, Chain, freeze_early
 from .log_watch import RESEND_S, LogWatch
 from .window_sums import OpenWindow
 
-Lane = tuple[bytes, int]
+TaskCohort = tuple[bytes, int]
 """(task_id, cohort): its windows end in their order."""
 
 
@@ -31,24 +31,24 @@ class Schedule:
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
-        self._next: dict[Lane, int] = {}
+        self._next: dict[TaskCohort, int] = {}
 
-    def resume(self, ended: Mapping[Lane, int]) -> None:
-        """Take over the last window of each lane that ended before a restart."""
+    def resume(self, ended: Mapping[TaskCohort, int]) -> None:
+        """Take over the last window of each task and cohort that ended before a restart."""
         for (identity, cohort), window in ended.items():
             if identity in self._directory.tasks:
                 self.ended(BatchKey(identity, cohort, window))
 
     def ended(self, key: BatchKey) -> None:
-        """Note that a window ended, and with it every earlier one of its lane."""
+        """Note that a window ended, and with it every earlier one of its task and cohort."""
         after = self._directory.tasks[key.task_id].window_end(key.window)
-        lane = key.task_id, key.cohort
-        self._next[lane] = max(self._next.get(lane, after), after)
+        pair = key.task_id, key.cohort
+        self._next[pair] = max(self._next.get(pair, after), after)
 
     def forget(self) -> None:
         """Drop what belongs to tasks that are no longer known."""
         known = self._directory.tasks
-        self._next = {lane: at for lane, at in self._next.items() if lane[0] in known}
+        self._next = {pair: at for pair, at in self._next.items() if pair[0] in known}
 
     def over(self, opened: Collection[BatchKey], now_s: float) -> Iterator[Iterator[BatchKey]]:
         """For each chain, the windows that are over and have not ended, in their order, lazily.
@@ -56,7 +56,7 @@ class Schedule:
         opened      windows that hosts have reported
         """
         waiting: dict[Chain, list[Iterator[BatchKey]]] = {}
-        for known, cohort in self._lanes():
+        for known, cohort in self._pairs():
             due = self._due(known, cohort, now_s)
             waiting.setdefault((known.task.series, cohort), []).append(due)
         reported: dict[Chain, list[BatchKey]] = {}
@@ -67,13 +67,13 @@ class Schedule:
             lanes = waiting.get(chain, [])
             yield _once(heapq.merge(reported.get(chain, []), *lanes, key=_in_time))
 
-    def _lanes(self) -> Iterator[tuple[KnownTask, int]]:
+    def _pairs(self) -> Iterator[tuple[KnownTask, int]]:
         for known in self._directory.tasks.values():
             for cohort in self._directory.cohorts(known.task.series):
                 yield known, cohort
 
     def _due(self, known: KnownTask, cohort: int, now_s: float) -> Iterator[BatchKey]:
-        """The windows of a lane that the task names and that are over, oldest first."""
+        """The windows of a cohort that the task names and that are over, oldest first."""
         named, window_s = self.named(known), known.task.window_s
         first = max(named.start, self._next.get((known.task_id, cohort), named.start))
         until = min(named.stop, int(now_s) - window_s + 1)

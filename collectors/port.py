@@ -51,7 +51,7 @@ class Absence:
 
 
 @runtime_checkable
-class InParts(Protocol):
+class ReportsAbsences(Protocol):
     """A source that works also where this host lacks a part of it."""
 
     @property

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .devices.device_port import DeviceLook, LooksAtDevices
-from .port import Absence, InParts, Source, SourceUnavailable, guarded
+from .devices.device_port import DeviceLook, ReportsDevices
+from .port import Absence, ReportsAbsences, Source, SourceUnavailable, guarded
 from .records.activity import Record
 
 
@@ -32,7 +32,7 @@ class Rounds:
         self.sources = tuple(sources)
         # Found once: asking a protocol takes 10 us.
         self._looking = [
-            source if isinstance(source, LooksAtDevices) else None for source in self.sources
+            source if isinstance(source, ReportsDevices) else None for source in self.sources
         ]
         self.failing: dict[str, str] = {}
         """Sources that failed in the last whole round, and why."""
@@ -41,7 +41,10 @@ class Rounds:
     def lacking(self) -> list[Absence]:
         """Parts that running sources lack on this host."""
         return [
-            part for source in self.sources if isinstance(source, InParts) for part in source.absent
+            part
+            for source in self.sources
+            if isinstance(source, ReportsAbsences)
+            for part in source.absent
         ]
 
     def round(self, now_ns: int) -> Iterator[Drained]:

@@ -36,7 +36,7 @@ NAME: Final = "diagnosis"
 class DiagnosisSettings:
     """What diagnosis is made from; other settings make another.
 
-    journal   file of the journal; None: nothing is kept, for who only looks
+    journal   file of the journal; None: nothing is kept, for one look
     faults    a source of hardware faults runs beside it
     """
 
@@ -129,7 +129,7 @@ class HostDiagnosis:
         return Diagnosed(findings, incidents, failure)
 
     def flush(self) -> Sequence[Observation]:
-        """Give the incidents of spikes that stand: who stops now may not be back this week."""
+        """Give the incidents of spikes that stand: a stopped agent may not be back this week."""
         try:
             return list(self._weekly.flush())
         except Exception:  # noqa: BLE001 (as in `take`; the agent is stopping)

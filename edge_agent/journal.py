@@ -1,7 +1,7 @@
 """The journal of diagnoses: one line a finding, on this host alone, bounded.
 
 Two files: the newer is written, and once it is full it takes the older's place. A line that a
-crash cut short is skipped by whoever reads.
+crash cut short is skipped by readers.
 """
 
 from __future__ import annotations

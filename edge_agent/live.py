@@ -49,7 +49,7 @@ LIVE_DOMAIN = "live"
 LOG_RETENTION_S = 30 * 86_400
 """Reports and epochs older than this are purged from the embedded log; nobody takes them."""
 KEPT_TOPICS = frozenset(topic.name for topic in TOPICS) - {EPOCHS, REPORTS}
-"""Read from the oldest record on by whoever starts: never purged."""
+"""Read from the oldest record on by each process that starts: never purged."""
 
 
 def _no_fault(_point: str) -> None:

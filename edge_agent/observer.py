@@ -55,7 +55,7 @@ class Observer(Protocol):
         ...
 
 
-class Unobserved:
+class NullObserver:
     """Nobody looks."""
 
     def started(self) -> None:

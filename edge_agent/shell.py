@@ -20,7 +20,7 @@ from .clock import Clock, SystemClock
 from .host_diagnosis import NAME as DIAGNOSIS
 from .host_diagnosis import HostDiagnosis
 from .ledger.ledger import Ledger
-from .observer import AgentStatus, Observer, Unobserved
+from .observer import AgentStatus, NullObserver, Observer
 from .protocol.participant import Participant
 from .protocol.protocol_events import EpochDue, Refuse, WindowClosed
 from .sending.control_feed import ControlFeed
@@ -87,7 +87,7 @@ class AgentShell:
         )  # fmt: skip
         self._timers = _Timers()
         self._stopping = False
-        self._observer: Observer = Unobserved()
+        self._observer: Observer = NullObserver()
 
     # What others see ----------------------------------------------------------------------------
 
@@ -254,7 +254,7 @@ class AgentShell:
             self._log.warning("control topics away", error=str(error))
 
     def _drain_sources(self) -> None:
-        """Hand each drain to the windows, to diagnosis and to who looks, and what was diagnosed."""
+        """Hand each drain to windows, diagnosis and the observer, and what was diagnosed."""
         now_ns, diagnosis = self._clock.boottime_ns(), self._diagnosis
         for drained in self._rounds.round(now_ns):
             for record in drained.records:

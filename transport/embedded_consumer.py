@@ -137,7 +137,7 @@ class EmbeddedConsumer:
         membership, connection = self._membership, self._connection
         removed = not known and membership.was_removed(connection)
         if removed:
-            self._positions = {}  # whoever took over may have committed: start from there
+            self._positions = {}  # another member may have committed: start from there
         renewed = removed or self._should_renew(known)
         if renewed:
             with immediate(connection):
@@ -157,7 +157,7 @@ class EmbeddedConsumer:
         now = boot_seconds()
         if now >= self._renew_s:
             return True
-        # Who was alone, and nobody has written since, is alone.
+        # A member that was alone still is, if nobody has written since.
         self._membership.alone &= known
         if now < self._look_s or self._membership.alone:
             return False

@@ -98,8 +98,9 @@ class AgentConsumer:
     def _behind(self) -> bool:
         """Whether there is something we have not read yet, or may be.
 
-        Who joined is told its partitions a moment later, and only while it polls: with none, a
-        generation is waited for once. Polls that did not wait joined anew each time, for ever.
+        A member that joined is told its partitions a moment later, and only while it polls: with
+        none, a generation is waited for once. Polls that did not wait joined anew each time, for
+        ever.
         """
         held = self._client.assignment()
         if not held:

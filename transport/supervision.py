@@ -91,7 +91,7 @@ _LEAVE_S: Final = 1.0
 class _Server(ThreadingMixIn, WSGIServer):
     """A thread to a scrape: a slow reader holds nobody up, and many of them do not add up.
 
-    Any user may connect and say nothing: whoever came first makes room for who comes next.
+    Any user may connect and say nothing: the oldest connection makes room for the next.
     """
 
     daemon_threads = True
@@ -167,6 +167,6 @@ class HttpPort:
         self._server.server_close()
 
     def _serve(self) -> None:
-        """Answer who comes; unlike `serve_forever` it does not wake up twice a second to look."""
+        """Answer requests; unlike `serve_forever` it does not wake up twice a second to look."""
         while not self._closing:
             self._server.handle_request()

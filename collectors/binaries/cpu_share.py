@@ -1,4 +1,4 @@
-"""A share of one CPU over time: whoever floods a thread with work makes it late, not the host."""
+"""A share of one CPU over time: a flood of work makes a thread late, not the host."""
 
 from __future__ import annotations
 

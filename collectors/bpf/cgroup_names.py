@@ -78,7 +78,7 @@ class CgroupNames:
         return cgroups - self._names.keys()
 
     def _walk(self) -> Iterator[tuple[int, str]]:
-        # By levels: whoever makes thousands below a directory of his own hides no other's.
+        # By levels: a user with thousands of directories hides no other's.
         waiting = deque([(self._root, _ROOT_NAME)])
         seen, self.cut_short = 0, False
         while waiting and seen < _MOST_DIRECTORIES:

@@ -100,7 +100,7 @@ class BoundedReader:
     ) -> None:
         """Ask for several looks by one question; `read` gives each, if it is called in this order.
 
-        Who is left alone is not asked for, and nobody while the driver is starting.
+        A device that is left alone is not asked, and none is while the driver is starting.
         """
         now_ns = self._boottime_ns()
         self._pass_over()

@@ -199,7 +199,7 @@ class DeviceLook:
 
 
 @runtime_checkable
-class LooksAtDevices(Protocol):
+class ReportsDevices(Protocol):
     """A source that looks at devices."""
 
     def latest(self, now_boottime_ns: int) -> DeviceLook | None:

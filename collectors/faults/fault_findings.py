@@ -45,7 +45,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Miss:
+class FailedReading:
     """A reading that failed: a gap and a count, never a zero."""
 
     name: str
@@ -54,7 +54,7 @@ class Miss:
 
 
 UNLISTED = "folder"
-"""The name of a `Miss` of a whole folder: nothing that is not found is known to be gone."""
+"""The name of a `FailedReading` of a whole folder: what is not found in it may be there."""
 
-Finding = Count | State | Miss
+Finding = Count | State | FailedReading
 Probe = Callable[[Tree], Iterator[Finding]]

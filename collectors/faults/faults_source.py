@@ -20,7 +20,7 @@ from collectors.port import SourceUnavailable
 from collectors.records.activity import HostEvent, HostTable, Observation
 from collectors.records.gap import Gap, GapKind
 
-from .fault_findings import Finding, Miss
+from .fault_findings import FailedReading, Finding
 from .log_signs import LogSigns
 from .nvme import ReadSmart, read_smart
 from .scan import look
@@ -134,7 +134,7 @@ class FaultsSource:
         self._close_log()
         if gap is None:
             return None
-        if any(not isinstance(found, Miss) for found in look(self._tree, self._smart)):
+        if any(not isinstance(found, FailedReading) for found in look(self._tree, self._smart)):
             return None
         return f"faults: {gap.reason}, and sysfs has no counters of errors"
 
@@ -207,7 +207,7 @@ class FaultsSource:
 
     def _looked(self, found: Sequence[Finding], now_ns: int) -> Records:
         for miss in found:
-            if isinstance(miss, Miss):
+            if isinstance(miss, FailedReading):
                 self.gaps[f"{miss.name}/{miss.gap.kind}"] += 1
         news = self._tracker.follow(found, now_ns)
         yield from _told(news.faults, news.cleared, now_ns)

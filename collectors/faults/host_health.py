@@ -7,7 +7,7 @@ from typing import Final
 
 from collectors.devices.node_health import HealthRow, HealthVerdict
 
-from .fault_findings import Count, Finding, Miss, State
+from .fault_findings import Count, FailedReading, Finding, State
 
 _FATAL_COUNTS: Final = frozenset({"memory_uncorrected", "pcie_fatal"})
 """Since boot one of these is one too many. Others count over the life of a device, or come from
@@ -33,7 +33,7 @@ def _row(check: str, found: Sequence[Finding]) -> HealthRow:
     failed = [reason for finding in found if (reason := _complaint(finding))]
     if failed:
         return HealthRow(check, HealthVerdict.FAIL, "; ".join(failed))
-    missed = [finding for finding in found if isinstance(finding, Miss)]
+    missed = [finding for finding in found if isinstance(finding, FailedReading)]
     if missed:
         return HealthRow(
             check, HealthVerdict.UNKNOWN, f"{missed[0].subject}: {missed[0].gap.reason}"

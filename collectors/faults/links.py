@@ -9,7 +9,7 @@ from typing import Final
 from collectors.kernel_files import Tree, offered
 from collectors.records.gap import Gap, GapKind
 
-from .fault_findings import Count, Finding, Miss, State
+from .fault_findings import Count, FailedReading, Finding, State
 
 PCI_DEVICES: Final = "sys/bus/pci/devices"
 ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -39,7 +39,7 @@ def pcie(tree: Tree) -> Iterator[Finding]:
             if not isinstance(value, Gap):
                 yield Count(name, address, value, cell if is_fault else None)
             elif offered(value):
-                yield Miss(name, address, value)
+                yield FailedReading(name, address, value)
 
 
 def class_of(tree: Tree, address: str) -> str:
@@ -93,11 +93,11 @@ def _link(tree: Tree, name: str) -> Iterator[Finding]:
         # A port without a cable is no fault: the link must have been seen up.
         yield State("link_down", name, CELL, carrier == 0, "no carrier", from_start=False)
     elif offered(carrier):
-        yield Miss("link_down", name, carrier)
+        yield FailedReading("link_down", name, carrier)
 
 
 def _count(name: str, subject: str, value: int | Gap) -> Iterator[Finding]:
     if not isinstance(value, Gap):
         yield Count(name, subject, value, CELL)
     elif offered(value):
-        yield Miss(name, subject, value)
+        yield FailedReading(name, subject, value)

@@ -19,7 +19,7 @@ from typing import Final
 from collectors.kernel_files import Tree, offered
 from collectors.records.gap import Gap, GapKind
 
-from .fault_findings import Count, Finding, Miss, Probe, State
+from .fault_findings import Count, FailedReading, Finding, Probe, State
 
 PAGE_BYTES: Final = 512
 _GET_LOG_PAGE: Final = 0x02
@@ -129,16 +129,18 @@ def _drive(tree: Tree, name: str, smart: ReadSmart) -> Iterator[Finding]:
     state = tree.text(f"{FOLDER}/{name}/state")
     if isinstance(state, Gap):
         if offered(state):
-            yield Miss("nvme_dead", name, state)
+            yield FailedReading("nvme_dead", name, state)
         return
     yield State("nvme_dead", name, CELL, state == _DEAD, state[:40])
     if state != _LIVE:  # a command to a controller that resets would wait for it
-        yield Miss("nvme_critical_warning", name, Gap(GapKind.UNPLUGGED, f"{name} is {state[:40]}"))
+        yield FailedReading(
+            "nvme_critical_warning", name, Gap(GapKind.UNPLUGGED, f"{name} is {state[:40]}")
+        )
         return
     page = smart(tree.root / "dev" / name)
     if isinstance(page, Gap):
         if offered(page):
-            yield Miss("nvme_critical_warning", name, page)
+            yield FailedReading("nvme_critical_warning", name, page)
         return
     said = ", ".join(page.warnings) or "no critical warning"
     yield State("nvme_critical_warning", name, CELL, bool(page.warnings), said)

@@ -9,7 +9,7 @@ from typing import Final
 from collectors.kernel_files import Tree, offered
 from collectors.records.gap import Gap, GapKind
 
-from .fault_findings import UNLISTED, Count, Finding, Miss, Probe, State
+from .fault_findings import UNLISTED, Count, FailedReading, Finding, Probe, State
 from .links import network, pcie
 from .nvme import ReadSmart, read_smart, storage
 
@@ -50,7 +50,7 @@ def _read(tree: Tree, path: str, name: str, subject: str) -> Iterator[Finding]:
     found = tree.text(path)
     if isinstance(found, Gap):
         if offered(found):
-            yield Miss(name, subject, found)
+            yield FailedReading(name, subject, found)
         return
     if name == "power_supply_offline":
         yield State(name, subject, "power_supply", found == "0", "offline", from_start=False)
@@ -69,7 +69,7 @@ def _chip(tree: Tree, chip: str) -> Iterator[Finding]:
         subject = f"{chip}/{label}/{file}"
         bad = tree.number(f"{CHIPS}/{chip}/{file}")
         if isinstance(bad, Gap):
-            yield Miss("sensor_fault", subject, bad)
+            yield FailedReading("sensor_fault", subject, bad)
             continue
         cell = "power_supply" if supply else _CELLS.get(label, _BOARD)
         # A header without a fan or diode reports a fault for ever: it must have been seen good.
@@ -96,7 +96,7 @@ def processor(tree: Tree) -> Iterator[Finding]:
                     return
     except OSError as error:
         gap = Gap(GapKind.FAILED, f"{INTERRUPTS}: {error.strerror}")
-        yield Miss("machine_check_exceptions", "cpu", gap)
+        yield FailedReading("machine_check_exceptions", "cpu", gap)
 
 
 FOLDER: Final = "sys/devices/system/edac/mc"
@@ -117,7 +117,7 @@ def memory(tree: Tree) -> Iterator[Finding]:
             if not isinstance(value, Gap):
                 yield Count(name, controller, value, "system_memory", per_day)
             elif offered(value):
-                yield Miss(name, controller, value)
+                yield FailedReading(name, controller, value)
 
 
 MOST_FINDINGS: Final = 16_384
@@ -139,5 +139,5 @@ def look(tree: Tree, smart: ReadSmart = read_smart) -> list[Finding]:
     """Ask every probe; a folder that could not be listed is a reading that failed."""
     tree.closed.clear()
     found = [finding for probe in probes(smart).values() for finding in probe(tree)]
-    closed = [Miss(UNLISTED, folder, gap) for folder, gap in tree.closed.items()]
+    closed = [FailedReading(UNLISTED, folder, gap) for folder, gap in tree.closed.items()]
     return [*closed, *found][:MOST_FINDINGS]

@@ -39,7 +39,7 @@ class Cleared:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class FaultChanges:
     """What one look brought.
 
     growth      counter -> new errors since the look before, only those that grew
@@ -71,7 +71,7 @@ class Tracker:
     _counters: OrderedDict[Key, _Counter] = field(default_factory=OrderedDict)
     _states: OrderedDict[Key, _Standing] = field(default_factory=OrderedDict)
 
-    def follow(self, findings: Iterable[Finding], now_ns: int) -> News:
+    def follow(self, findings: Iterable[Finding], now_ns: int) -> FaultChanges:
         """Compare a look with the one before it; the first value of a counter is its baseline."""
         faults: list[HardwareFault] = []
         cleared: list[Cleared] = []
@@ -92,7 +92,7 @@ class Tracker:
                 whole = False
         if whole:
             cleared += self._gone(looked)
-        return News(tuple(faults), tuple(cleared), growth)
+        return FaultChanges(tuple(faults), tuple(cleared), growth)
 
     @property
     def standing(self) -> tuple[Key, ...]:

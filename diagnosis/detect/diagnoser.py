@@ -32,21 +32,21 @@ class Diagnoser:
         source: Ruler = "measured",
     ) -> None:
         self._settings = settings
-        self._around = HostContext(settings, model)
+        self._host = HostContext(settings, model)
         self._source = source
         self._watches: dict[str, SubjectWatch] = {}
 
     def handle(self, frame: Frame) -> list[Finding]:
         """Take one second of the host; frames come in order of time."""
         readings = Readings.of(frame)
-        self._around.fine.take(frame)
+        self._host.fine.take(frame)
         findings: list[Finding] = []
         for key, subject in frame.subjects.items():
             watch = self._watch(key)
             if watch is not None:
                 findings += watch.handle(subject, self.steps_of(subject), readings)
         if all(watch.calm for watch in self._watches.values()):
-            self._around.neighbours.learn(readings)
+            self._host.neighbours.learn(readings)
         return findings + self._forget(frame.boottime_ns)
 
     @property
@@ -73,7 +73,7 @@ class Diagnoser:
         """Give a subject's state; None where there is no room for one more."""
         watch = self._watches.get(key)
         if watch is None and len(self._watches) < self._settings.subjects:
-            watch = self._watches[key] = SubjectWatch(key, self._around)
+            watch = self._watches[key] = SubjectWatch(key, self._host)
         return watch
 
     def steps_of(self, subject: Subject) -> Steps | None:

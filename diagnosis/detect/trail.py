@@ -55,7 +55,7 @@ class Series:
 
 
 class Trail:
-    """Keeps the frames of the last minute, for whoever wants a picture of them."""
+    """Keeps the frames of the last minute, of which pictures are made."""
 
     def __init__(self) -> None:
         self._frames: deque[Frame] = deque(maxlen=SECONDS)

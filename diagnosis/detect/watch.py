@@ -46,10 +46,10 @@ class HostContext:
 class SubjectWatch:
     """State of one subject."""
 
-    def __init__(self, key: str, around: HostContext) -> None:
-        settings = around.settings
+    def __init__(self, key: str, host: HostContext) -> None:
+        settings = host.settings
         self._key = key
-        self._around = around
+        self._host = host
         self._settings = settings
         self._tail = TailDetector(settings)
         self._signals = SubjectSignals(settings)
@@ -178,7 +178,7 @@ class SubjectWatch:
         shown = tuple(
             evidence_of(
                 warning.channel, self._signals, at_ns - _NS, NO_LAGS, readings, subject.cgroup,
-                self._around.neighbours,
+                self._host.neighbours,
             )
             for warning in found if warning.channel is not None
         )  # fmt: skip
@@ -186,7 +186,7 @@ class SubjectWatch:
         if not shown:  # the steps climb: whatever else is away from its baseline
             shown = evidence_for(
                 Cause.UNKNOWN, self._signals, since_ns, NO_LAGS, readings, subject.cgroup,
-                self._around.neighbours,
+                self._host.neighbours,
             )  # fmt: skip
         steps = self._tail.before(), self._tail.now(since_ns)
         return [Warned(self._key, at_ns, shown, round(found[0].expected_in_s, 1), *steps)]
@@ -233,7 +233,7 @@ class SubjectWatch:
             self.spike = None
             self._new_phase()
             return [SpikeEnded(self._key, spike.onset_ns, frame.boottime_ns, spike.last)]
-        ranking = rank(spike.vector, verdict, self._around.model)
+        ranking = rank(spike.vector, verdict, self._host.model)
         if not self._says(spike, ranking, incident, frame.boottime_ns):
             return []
         spike.last = self._diagnosis(spike, ranking, now, incident, subject, readings)
@@ -273,7 +273,7 @@ class SubjectWatch:
 
     def _lags(self, spike: StandingSpike) -> Floats:
         if spike.lags_s is None or not spike.lags_whole:
-            spike.lags_s = self._around.fine.lags_s(spike.onset_ns)
+            spike.lags_s = self._host.fine.lags_s(spike.onset_ns)
             spike.lags_whole = spike.frames >= 4  # all that they look at is there
         return spike.lags_s
 
@@ -288,7 +288,7 @@ class SubjectWatch:
     ) -> Diagnosis:
         evidence = evidence_for(
             ranking.cause, self._signals, spike.onset_ns, self._lags(spike), readings,
-            subject.cgroup, self._around.neighbours,
+            subject.cgroup, self._host.neighbours,
         )  # fmt: skip
         return Diagnosis(
             subject=self._key,

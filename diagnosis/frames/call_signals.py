@@ -53,7 +53,7 @@ class CallSignals:
         self._fresh_ns = max(_SHORTEST_FRESH_NS, 2 * calls.span_ns)
 
     def callers(self, now_ns: int) -> Mapping[int, Caller]:
-        """Give who called lately, by pid."""
+        """Give the processes that called lately, by pid."""
         return self._callers if now_ns - self._ends_ns <= self._fresh_ns else {}
 
 

@@ -19,7 +19,7 @@ MOST_BUSY: Final = 8
 """Cgroups that are named beside the subjects' own."""
 
 _WATCHED_BY: Final = "sleep_ms_per_s"
-"""A cgroup of which this is zero is not watched: whoever runs sleeps too."""
+"""A cgroup of which this is zero is not watched: a task that runs sleeps too."""
 
 _RANKS: Final = (
     (4, ("cpu_ms_per_s",)),

@@ -29,7 +29,7 @@ Look = Callable[[int], ProcessPlace | None]
 
 
 class Places:
-    """Remembers for some seconds; who is gone keeps its last place while it is asked for."""
+    """Remembers a process for 5 s; one that ended keeps its last place while it is asked for."""
 
     def __init__(self, look: Look | None = None) -> None:
         self._look = look or place_of

@@ -14,7 +14,7 @@ FRESH_NS: Final = 7_500_000_000
 """Most fields are read every 5 s: a value stands until the next look, and not for long after."""
 
 _KEPT_NS: Final = 60_000_000_000
-"""Who was on a GPU that is gone or hangs is remembered so long: nobody else tells whose it was."""
+"""Processes of a GPU that is gone or hangs expire after this: nothing else tells whose it was."""
 _UNSAID: Final = {GapKind.UNPLUGGED: "gpu_lost_count", GapKind.TIMED_OUT: "gpu_silent_count"}
 
 _AS_READ: Final = {

@@ -160,7 +160,7 @@ def host_framer(watch: Sequence[str] = (), *, faults: bool = False) -> Framer:
     return Framer(watch=watch, extras=(LinkRate(),), faults=faults, pressure=pressure)
 
 
-class TakesDrains(Protocol):
+class DrainSink(Protocol):
     """The side of a `Framer` on which records come in."""
 
     def take(self, records: Iterable[Record]) -> None: ...
@@ -168,7 +168,7 @@ class TakesDrains(Protocol):
     def look(self, readings: Iterable[DeviceReading]) -> None: ...
 
 
-def take_drain(framer: TakesDrains, drained: Drained) -> None:
+def take_drain(framer: DrainSink, drained: Drained) -> None:
     """Hand a drain on; a stale look is none."""
     framer.take(drained.records)
     if drained.look is not None:

@@ -115,7 +115,7 @@ def observed(observations: Iterable[Observation]) -> dict[str, float]:
 
 
 def fault_signals(observations: Iterable[Observation], span_ns: int) -> dict[str, float]:
-    """Give new hardware faults by kind, zeros included: whoever asks has a source of faults."""
+    """Give new hardware faults by kind, zeros included; asked where a source of faults runs."""
     counts = dict.fromkeys(FAULT_KINDS, 0)
     for observation in observations:
         counts[_FAULTS.get(observation.cell, "other")] += 1

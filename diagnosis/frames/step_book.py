@@ -100,7 +100,7 @@ class StepBook:
         known.waiting.append(marks)
 
     def steppers(self, now_ns: int) -> Iterator[Stepper]:
-        """Give everyone who made a step lately; forget the others."""
+        """Give the processes that made a step in the last 60 s; forget the others."""
         for key, stepper in list(self._steppers.items()):
             if now_ns - stepper.seen_ns > KEPT_NS:
                 del self._steppers[key]
@@ -143,7 +143,7 @@ class _Watched:
 
 
 class RhythmBook:
-    """Keeps the processes whose rhythm is marked; who is silent for a minute is forgotten."""
+    """Keeps the processes whose rhythm is marked; one without marks expires after 60 s."""
 
     def __init__(self) -> None:
         self._rhythms = Rhythms()

@@ -50,7 +50,7 @@ class SubjectSecond:
 
 
 class SubjectBook:
-    """Finds the subjects of each second; who was one stays one for a minute of silence.
+    """Finds the subjects of each second; a subject expires after 60 s of silence.
 
     watch   patterns of cgroups that are subjects whatever they do
     alive   tells whether a process is there
@@ -67,7 +67,7 @@ class SubjectBook:
         self.steps = StepBook()
 
     def subjects(self, second: SubjectSecond) -> dict[str, Subject]:
-        """Give at most MOST_SUBJECTS: first who is named, makes steps, uses a GPU, has a rhythm."""
+        """Give at most MOST_SUBJECTS: named ones first, then by steps, GPU, rhythm."""
         found: dict[str, _Found] = {}
         for cgroup in self._named(second):
             found[cgroup] = _Found(cgroup)
@@ -103,7 +103,7 @@ class SubjectBook:
                 subject.whole = not split
 
     def _active(self, steppers: list[Stepper], now_ns: int) -> list[Stepper]:
-        """Leave out who ended, when others of its cgroup go on: a job that was started again."""
+        """Leave out processes that ended while others of the cgroup go on: a job started again."""
         if len(steppers) == 1:
             return steppers
         alive = [

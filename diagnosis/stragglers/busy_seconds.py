@@ -22,7 +22,7 @@ from .judge import Job
 from .trace import OperationKind
 
 
-class SpentOn(StrEnum):
+class TimeSpent(StrEnum):
     """What a rank's own time in a second went to; names as the causes of diagnosis have them."""
 
     COMPUTE = "compute"
@@ -32,10 +32,10 @@ class SpentOn(StrEnum):
 
 
 _SIGNALS: Final = {
-    SpentOn.COMPUTE: "cpu_ms_per_s",
-    SpentOn.THROTTLED: "throttled_delay_ms_per_s",
-    SpentOn.CONTENDED: "run_delay_ms_per_s",
-    SpentOn.DISK: "block_wait_ms_per_s",
+    TimeSpent.COMPUTE: "cpu_ms_per_s",
+    TimeSpent.THROTTLED: "throttled_delay_ms_per_s",
+    TimeSpent.CONTENDED: "run_delay_ms_per_s",
+    TimeSpent.DISK: "block_wait_ms_per_s",
 }
 _MOST_SECONDS: Final = 3_600
 _MARGIN: Final = 0.1
@@ -81,7 +81,7 @@ class BusySeconds:
             Calls.of(nothing, nothing, nothing, np.zeros(0), np.zeros(0)),
         )
 
-    def reason(self, rank: int, since_ns: int = 0) -> SpentOn | None:
+    def reason(self, rank: int, since_ns: int = 0) -> TimeSpent | None:
         """Say what a rank's time goes to more than its peers'; None where nothing stands out.
 
         More CPU time than its peers' is more work, whatever else that brings about: under a quota
@@ -93,10 +93,10 @@ class BusySeconds:
             return None
         typical = np.nanmedian(spent, axis=0)
         excess = typical[rank] - np.median(typical[peers], axis=0)
-        kinds = list(SpentOn)
+        kinds = list(TimeSpent)
         usual = float(np.median(typical[peers].sum(axis=1)))
         if excess[0] >= _MARGIN * float(np.median(typical[peers][:, 0])) > 0:
-            return SpentOn.COMPUTE
+            return TimeSpent.COMPUTE
         most = int(np.argmax(excess))
         return kinds[most] if excess[most] >= _MARGIN * usual > 0 else None
 
@@ -105,11 +105,11 @@ class BusySeconds:
         kept = [
             row for row, end in zip(self._seconds, self._ends_ns, strict=True) if end >= since_ns
         ]
-        return np.array(kept).reshape(len(kept), len(self._ranks), len(SpentOn))
+        return np.array(kept).reshape(len(kept), len(self._ranks), len(TimeSpent))
 
 
 def _spent(signals: Signals) -> list[float]:
     """Take what is own time from the signals of a cgroup, NaN where it was not seen."""
-    if _SIGNALS[SpentOn.COMPUTE] not in signals:
-        return [np.nan] * len(SpentOn)
-    return [signals.get(_SIGNALS[kind], 0.0) / 1e3 for kind in SpentOn]
+    if _SIGNALS[TimeSpent.COMPUTE] not in signals:
+        return [np.nan] * len(TimeSpent)
+    return [signals.get(_SIGNALS[kind], 0.0) / 1e3 for kind in TimeSpent]

@@ -21,7 +21,7 @@ from diagnosis.frames.framer import Framer
 from diagnosis.frames.live_frames import LiveFrames
 from transport.closing import Closing
 
-from .busy_seconds import BusySeconds, SpentOn
+from .busy_seconds import BusySeconds, TimeSpent
 from .collectives import CallRole, collective_probes, role_of
 from .judge import JobJudgement, judge
 from .marked_calls import MarkedCalls
@@ -53,7 +53,7 @@ class Watched:
 
     by_calls: JobJudgement | None
     by_busy: JobJudgement | None
-    reasons: dict[int, SpentOn]
+    reasons: dict[int, TimeSpent]
 
     @property
     def best(self) -> JobJudgement | None:
@@ -84,7 +84,7 @@ def find_ranks(pattern: str, root: str | None = None) -> tuple[RankGroup, ...]:
 
 
 def _pids(file: Path) -> tuple[int, ...]:
-    """Read who is in a cgroup; nobody where it was removed meanwhile, or holds threads alone."""
+    """Read the processes of a cgroup; none where it was removed, or holds threads alone."""
     try:
         return tuple(int(pid) for pid in file.read_text().split())
     except OSError:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from collectors.faults.fault_findings import Count, Miss, Probe, State
+from collectors.faults.fault_findings import Count, FailedReading, Probe, State
 from collectors.faults.nvme import ReadSmart, read_smart
 from collectors.faults.scan import probes
 from collectors.gpu_calls.programs import ADVICE, unavailable
@@ -58,7 +58,7 @@ def _log(path: Path) -> Finding:
 def _part(name: str, probe: Probe, tree: Tree) -> Finding:
     found = list(probe(tree))
     read = sorted({finding.name for finding in found if isinstance(finding, Count | State)})
-    missed = [finding for finding in found if isinstance(finding, Miss)]
+    missed = [finding for finding in found if isinstance(finding, FailedReading)]
     if missed:
         return _missed(name, missed, read)
     if not read:
@@ -67,7 +67,7 @@ def _part(name: str, probe: Probe, tree: Tree) -> Finding:
     return Finding(FAULTS, name, CheckVerdict.OK, f"{', '.join(read)} of {subjects}")
 
 
-def _missed(name: str, missed: Sequence[Miss], read: Sequence[str]) -> Finding:
+def _missed(name: str, missed: Sequence[FailedReading], read: Sequence[str]) -> Finding:
     gap: Gap = missed[0].gap
     also = f"; read: {', '.join(read)}" if read else ""
     reason = clean_name(f"{len(missed)} not read, as {gap.reason}{also}")

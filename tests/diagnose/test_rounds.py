@@ -17,7 +17,7 @@ from diagnosis.frames.framer import Framer
 from diagnosis.frames.live_frames import LiveFrames
 from edge_agent.config import DiagnosisSection
 from edge_agent.host_diagnosis import Diagnosed, DiagnosisSettings, HostDiagnosis
-from edge_agent.observer import Unobserved
+from edge_agent.observer import NullObserver
 from edge_agent.service.feed import SourceFeed
 from edge_agent.windows.task_windows import TaskWindows
 from tests.agent_live import SteppedClock, run_until, surroundings
@@ -125,7 +125,7 @@ def test_rounds_that_go_on_with_others_stop_who_left() -> None:
     assert (stays.stopped, leaves.stopped) == (0, 1)
 
 
-class _Kept(Unobserved):
+class _Kept(NullObserver):
     """Notes what an agent shows."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from diagnosis.stragglers.busy_seconds import SpentOn
+from diagnosis.stragglers.busy_seconds import TimeSpent
 from diagnosis.stragglers.job_watch import JobWatch, Watched, find_ranks
 from diagnosis.stragglers.judge import JobJudgement
 from pointillist.cli.stragglers import app
@@ -94,7 +94,7 @@ def test_four_capped_gloo_ranks_show_the_slow_one_and_only_it(
         struck = watched(watch, MOST_WATCHES)
     assert slow(struck.by_calls) == {2}
     assert slow(struck.by_busy) == {2}, "seen from CPU accounting alone, without any mark"
-    assert struck.reasons == {2: SpentOn.COMPUTE}
+    assert struck.reasons == {2: TimeSpent.COMPUTE}
     assert struck.by_calls is not None
     direct = struck.by_calls.waits.direct
     assert struck.by_calls.waits.impossible == 0
@@ -118,7 +118,7 @@ def test_two_gloo_ranks_show_a_small_quota_as_what_makes_one_slow(
                 break
         job.groups[1].cap(None)
     assert told["slow_ranks"] == [1]
-    assert told["ranks"][1]["cause"] == SpentOn.THROTTLED
+    assert told["ranks"][1]["cause"] == TimeSpent.THROTTLED
     assert told["ranks"][1]["name"] == job.groups[1].name
     longest = told["waited_ms_per_step"][0]
     assert (longest["rank"], longest["for"]) == (0, 1)

@@ -13,7 +13,7 @@ import pytest
 from collectors.records.activity import StepMarks, StepSource
 from diagnosis.frames.frame import Frame
 from diagnosis.stragglers import collectives
-from diagnosis.stragglers.busy_seconds import BusySeconds, SpentOn
+from diagnosis.stragglers.busy_seconds import BusySeconds, TimeSpent
 from diagnosis.stragglers.job_watch import NoRanks, find_ranks
 from diagnosis.stragglers.judge import judge
 from diagnosis.stragglers.marked_calls import MarkedCalls
@@ -157,17 +157,17 @@ def frame(second: int, **signals: list[float]) -> Frame:
     ("signals", "reason"),
     [
         ({"cpu_ms_per_s": [200, 400, 200, 200], "throttled_delay_ms_per_s": [0, 500, 0, 0]},
-         SpentOn.COMPUTE),
+         TimeSpent.COMPUTE),
         ({"cpu_ms_per_s": [200, 200, 200, 200], "throttled_delay_ms_per_s": [0, 500, 0, 0]},
-         SpentOn.THROTTLED),
+         TimeSpent.THROTTLED),
         ({"cpu_ms_per_s": [200, 205, 200, 200], "run_delay_ms_per_s": [20, 500, 20, 20]},
-         SpentOn.CONTENDED),
+         TimeSpent.CONTENDED),
         ({"cpu_ms_per_s": [200, 200, 200, 200], "block_wait_ms_per_s": [10, 600, 10, 10]},
-         SpentOn.DISK),
+         TimeSpent.DISK),
     ],
 )  # fmt: skip
 def test_busy_seconds_find_the_slow_rank_and_what_its_time_goes_to(
-    signals: dict[str, list[float]], reason: SpentOn
+    signals: dict[str, list[float]], reason: TimeSpent
 ) -> None:
     busy = BusySeconds(RANKS)
     for second in range(1, 9):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from collectors.devices.node_health import HealthVerdict as Health
-from collectors.faults.fault_findings import Count, Miss, State
+from collectors.faults.fault_findings import Count, FailedReading, State
 from collectors.faults.host_health import check_host
 from collectors.faults.links import network
 from collectors.faults.nvme import AdminCommand, Smart, get_smart_page, parse_page, read_smart
@@ -61,7 +61,9 @@ def test_standing_fault_is_told_again_each_hour_until_it_ends() -> None:
     tracker = Tracker()
     told = [bool(tracker.follow([supply(True)], REPEAT_NS // 2 * at).faults) for at in range(5)]
     assert told == [True, False, True, False, True]
-    assert tracker.follow([Miss("supply", "PSU1", Gap(GapKind.FAILED, "x"))], 0).cleared == ()
+    assert (
+        tracker.follow([FailedReading("supply", "PSU1", Gap(GapKind.FAILED, "x"))], 0).cleared == ()
+    )
     assert len(tracker.follow([supply(False)], HOUR).cleared) == 1
     assert tracker.standing == ()
 
