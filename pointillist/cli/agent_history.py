@@ -16,11 +16,12 @@ import typer
 
 from pointillist.table import Column, table_lines, terminal_columns
 
-from .history_calls_text import calls_schema, kernel_lines, process_lines
+from .history_calls_text import kernel_lines, process_lines
 from .output import ExitCode, JsonFlag, reported, say, usage_error
 
 if TYPE_CHECKING:
     from edge_agent.local.history_read import HistoryReader
+    from edge_agent.local.history_tables import HistoryColumn
 
 EPILOG: Final = """Examples:
 
@@ -64,7 +65,8 @@ def history(
     it each name is summed up in a line. --json gives the rows, of all kinds unless one is named.
     """
     from edge_agent.local.history_db import HistoryUnavailable
-    from edge_agent.local.history_read import KINDS, HistoryReader
+    from edge_agent.local.history_read import HistoryReader
+    from edge_agent.local.history_tables import KINDS
 
     from . import agent
 
@@ -285,16 +287,19 @@ class _ParquetFile:
         return count
 
     def _schema(self) -> Any:
-        """Give the columns' types; log2 bins are (bin, count) pairs."""
-        from edge_agent.local.history_read import COLUMNS
+        from edge_agent.local.history_tables import KINDS, WHEN
 
-        pa, columns = self._pa, COLUMNS[self._kind]
-        if self._kind in {"kernel", "process"}:
-            return calls_schema(pa, columns)
-        bins, whole = pa.list_(pa.list_(pa.int64())), pa.int64()
-        integers = ("span_ns", "gpu", "count", "gpu_time_ns", "sampling_rate_millionths")
-        types = dict.fromkeys(integers, whole)
-        types |= {"value": pa.float64(), "log2_bins": bins, "copy_log2_bins": bins}
-        when = [("unix_ns", whole), ("unix_error_ns", whole), ("boot_id", pa.string()),
-                ("boottime_ns", whole)]  # fmt: skip
-        return pa.schema([*when, *((name, types.get(name, pa.string())) for name in columns)])
+        columns = (*WHEN, *KINDS[self._kind].fields)
+        return self._pa.schema([(one.name, self._type(one)) for one in columns])
+
+    def _type(self, column: HistoryColumn) -> Any:
+        """Give a column's type; a list without members has (bin, count) pairs."""
+        from edge_agent.local.history_tables import Stored
+
+        pa = self._pa
+        if column.stored is Stored.LIST:
+            pair = pa.list_(pa.int64())
+            members = [(one.name, self._type(one)) for one in column.members]
+            return pa.list_(pa.struct(members) if members else pair)
+        plain = {Stored.WHOLE: pa.int64(), Stored.REAL: pa.float64(), Stored.TEXT: pa.string()}
+        return plain[column.stored]

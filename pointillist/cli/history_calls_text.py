@@ -1,4 +1,4 @@
-"""GPU calls in `agent history`: lines for people, columns for Parquet."""
+"""GPU calls in `agent history`: lines for people."""
 
 from __future__ import annotations
 
@@ -109,23 +109,3 @@ def _process_lines(name: str, spans: list[dict[str, Any]]) -> list[str]:
         failures[error["call"], error["code"]] += error["failures"]
     lines += [f"  {call} failed {n:,} times with {code}" for (call, code), n in failures.items()]
     return lines
-
-
-def calls_schema(pa: Any, columns: tuple[str, ...]) -> Any:
-    """Give the columns' types; copies, collectives and errors are lists of structs."""
-    from edge_agent.local.history_calls import DETAILS
-
-    whole, real, text = pa.int64(), pa.float64(), pa.string()
-    texts = {"source", "name", "process", "family", "container", "pod", "slurm_job",
-             "application", "direction", "call", "communicator", "boot_id"}  # fmt: skip
-    reals = {"launches", "copies", "calls", "variance", "share", "wait_share"}
-
-    def field(name: str, inner: bool = False) -> tuple[str, Any]:
-        if name in DETAILS and not inner:
-            return name, pa.list_(pa.struct([field(one, True) for one in DETAILS[name]]))
-        if name == "log2_bins":
-            return name, pa.list_(pa.list_(whole))
-        return name, text if name in texts else real if name in reals else whole
-
-    when = ("unix_ns", "unix_error_ns", "boot_id", "boottime_ns")
-    return pa.schema([field(name) for name in (*when, *columns)])
