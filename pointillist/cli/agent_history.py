@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
 import typer
 
-from pointillist.table import Column, table_lines, terminal_columns
+from pointillist.table import Column, cells_of, table_lines, terminal_columns
 
 from .history_calls_text import kernel_lines, process_lines
 from .output import ExitCode, JsonFlag, reported, say, usage_error
@@ -39,6 +40,8 @@ _NS_PER_S: Final = 1_000_000_000
 _SPANS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _BATCH: Final = 20_000
 _Rows = Callable[[str], Iterator[dict[str, Any]]]
+_MetricSums = tuple[tuple[str, str, str, str], list[float]]
+"""Source, name, key and unit; count, least, sum, most and last value."""
 
 
 def history(
@@ -204,7 +207,6 @@ def _event_lines(rows: _Rows) -> list[str]:
 
 
 def _metric_lines(rows: _Rows) -> list[str]:
-    # (source, name, key, unit) -> count, least, sum, most, last
     found: dict[tuple[str, str, str, str], list[float]] = {}
     for row in rows("metric"):
         value = row["value"]
@@ -213,26 +215,22 @@ def _metric_lines(rows: _Rows) -> list[str]:
         one[:] = [one[0] + 1, min(one[1], value), one[2] + value, max(one[3], value), value]
     if not found:
         return []
-    lines = [
-        (
-            f"{source}/{name}{f'[{key}]' if key else ''}",
-            str(int(count)),
-            *(f"{one:.6g}" for one in (least, total / count, most, last)),
-            unit,
-        )
-        for (source, name, key, unit), (count, least, total, most, last) in sorted(found.items())
-    ]
-    return table_lines(_METRICS, lines, terminal_columns())
+    return table_lines(_METRICS, cells_of(_METRICS, sorted(found.items())), terminal_columns())
+
+
+def _metric_name(row: _MetricSums) -> str:
+    (source, name, key, _), _sums = row
+    return f"{source}/{name}{f'[{key}]' if key else ''}"
 
 
 _METRICS: Final = (
-    Column("metric", folds=True),
-    Column("rows", right=True, leaves=0),
-    Column("least", right=True, leaves=1),
-    Column("mean", right=True),
-    Column("most", right=True),
-    Column("last", right=True),
-    Column("unit", folds=True),
+    Column("metric", _metric_name, folds=True),
+    Column("rows", lambda row: str(int(row[1][0])), right=True, leaves=0),
+    Column("least", lambda row: f"{row[1][1]:.6g}", right=True, leaves=1),
+    Column("mean", lambda row: f"{row[1][2] / row[1][0]:.6g}", right=True),
+    Column("most", lambda row: f"{row[1][3]:.6g}", right=True),
+    Column("last", lambda row: f"{row[1][4]:.6g}", right=True),
+    Column("unit", lambda row: row[0][3], folds=True),
 )
 
 
@@ -244,8 +242,7 @@ def _activity_lines(rows: _Rows) -> list[str]:
     if not found:
         return []
     busiest = sorted(found.items(), key=lambda item: -item[1][1])[:_MOST_KERNELS]
-    lines = [(name, f"{count:.0f}", f"{spent / 1e6:.3f}") for name, (count, spent) in busiest]
-    told = table_lines(_ACTIVITY, lines, terminal_columns())
+    told = table_lines(_ACTIVITY, cells_of(_ACTIVITY, busiest), terminal_columns())
     if len(found) > len(busiest):
         told.append(f"and {len(found) - len(busiest)} more: --kind activity --json has them")
     return told
@@ -253,9 +250,9 @@ def _activity_lines(rows: _Rows) -> list[str]:
 
 _MOST_KERNELS: Final = 30
 _ACTIVITY: Final = (
-    Column("kernel", folds=True),
-    Column("launches", right=True),
-    Column("GPU ms", right=True),
+    Column("kernel", itemgetter(0), folds=True),
+    Column("launches", lambda row: f"{row[1][0]:.0f}", right=True),
+    Column("GPU ms", lambda row: f"{row[1][1] / 1e6:.3f}", right=True),
 )
 
 
