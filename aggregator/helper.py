@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, assert_never
 
 import numpy as np
 
@@ -129,6 +129,8 @@ class Helper:
                 return self._or_refusal(self._on_batch, event)
             case ReleaseGiven():
                 return self._or_refusal(self._on_release, event)
+            case _:
+                assert_never(event)
 
     def _or_refusal(
         self, answer: Callable[[_Event], list[HelperEffect]], event: _Event

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
+from typing import assert_never
 
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
@@ -160,6 +161,8 @@ class Leader:
                 return self.chains.on_release_refused(event)
             case EpochsWanted() | BatchRefused() | HelperAway():
                 return self.chains.on_helper(event)
+            case _:
+                assert_never(event)
 
     def _on_task(self, event: TaskSeen) -> list[LeaderEffect]:
         known = self._directory.add_task(event.signed_bytes, event.now_s, at_start=event.at_start)

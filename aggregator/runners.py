@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import assert_never
 
 from transport.port import TopicPartition
 
@@ -163,6 +164,8 @@ class LeaderRunner:
                 self._state.store_unsigned(effect)
             case CommitOffsets():
                 self._commit(effect.offsets)
+            case _:
+                assert_never(effect)
 
 
 class HelperRunner:
@@ -201,16 +204,21 @@ class HelperRunner:
                 return BatchReply(need_epochs=reply.epochs)
             case ReplyRefused():
                 return BatchReply(refusal=reply.reason, cleared=reply.cleared)
-        raise AssertionError(f"expected an answer to a batch, got {type(reply).__name__}")
+            case _:
+                name = type(reply).__name__
+                raise AssertionError(f"expected an answer to a batch, got {name}")
 
     def submit_release(self, entry: bytes, vector: bytes) -> ReleaseReply:
         """Countersign a release, or refuse it."""
         reply = self._run(ReleaseGiven(entry, vector))
-        if isinstance(reply, ReplyCountersigned):
-            return ReleaseReply(entry=reply.entry)
-        if isinstance(reply, ReplyRefused):
-            return ReleaseReply(refusal=reply.reason)
-        raise AssertionError(f"expected an answer to a release, got {type(reply).__name__}")
+        match reply:
+            case ReplyCountersigned():
+                return ReleaseReply(entry=reply.entry)
+            case ReplyRefused():
+                return ReleaseReply(refusal=reply.reason)
+            case _:
+                name = type(reply).__name__
+                raise AssertionError(f"expected an answer to a release, got {name}")
 
     def status(self) -> HelperStatus:
         """What the Leader may know."""
@@ -262,4 +270,6 @@ class HelperRunner:
                 self._state.keep_release(effect.series, effect.cohort, effect.window, effect.entry)
             case ReplyShare() | ReplyNeedEpochs() | ReplyRefused() | ReplyCountersigned():
                 return effect
+            case _:
+                assert_never(effect)
         return None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Final
 
 from privacy.planner import SectionFigures
 
 from .plan_report import PlanReport, TaskFigures, VisibleRows
-from .table import Column, table_lines
+from .table import Column, cells_of, table_lines
 
 _PERIODS: Final = ("minute", "hour", "day", "week")
 _GROUPS: Final = {
@@ -75,28 +76,19 @@ def _task(task: TaskFigures, width: int) -> Iterator[str]:
         f"{task.weight:g}; {task.coordinates:,} words, {task.report_bytes:,} B a report"
     )
     shown = task.sections[:1] if _all_equal(task) else task.sections
-    one = "each section" if len(shown) < len(task.sections) else None
-    columns = [*_NOISE, *(column for column, told in _ERRORS if any(told(s) for s in shown))]
-    rows = [
-        [
-            one or section.name,
-            f"{section.weight:.4g}",
-            f"{section.sigma_total:,.2f}",
-            f"{section.sigma_local:,.4f}",
-            f"{section.sigma_released:,.2f}",
-            *(told(section) for _, told in _ERRORS if any(told(s) for s in shown)),
-        ]
-        for section in shown
-    ]
-    yield from (f"  {line}" for line in table_lines(columns, rows, width - 2))
+    one = len(shown) < len(task.sections)
+    name = Column("section", (lambda _: "each section") if one else attrgetter("name"))
+    told = [column for column in _ERRORS if any(column.write(section) for section in shown)]
+    columns = [name, *_NOISE, *told]
+    lines = table_lines(columns, cells_of(columns, shown), width - 2)
+    yield from (f"  {line}" for line in lines)
 
 
 _NOISE: Final = (
-    Column("section"),
-    Column("weight", right=True),
-    Column("sigma_total", right=True, leaves=0),
-    Column("sigma_local", right=True, leaves=1),
-    Column("released", right=True, leaves=2),
+    Column("weight", lambda section: f"{section.weight:.4g}", right=True),
+    Column("sigma_total", lambda one: f"{one.sigma_total:,.2f}", right=True, leaves=0),
+    Column("sigma_local", lambda one: f"{one.sigma_local:,.4f}", right=True, leaves=1),
+    Column("released", lambda one: f"{one.sigma_released:,.2f}", right=True, leaves=2),
 )
 
 
@@ -104,12 +96,13 @@ def _period(name: str) -> Callable[[SectionFigures], str]:
     return lambda section: _percent(section.error_percent[name], section.sigma_hosts)
 
 
-_ERRORS: Final[Sequence[tuple[Column, Callable[[SectionFigures], str]]]] = (
-    *((Column(name, right=True), _period(name)) for name in _PERIODS),
-    (
-        Column("hosts a window", right=True),
-        lambda section: "" if section.sigma_hosts is None else f"{section.sigma_hosts:.1f}",
-    ),
+def _hosts_a_window(section: SectionFigures) -> str:
+    return "" if section.sigma_hosts is None else f"{section.sigma_hosts:.1f}"
+
+
+_ERRORS: Final = (
+    *(Column(name, _period(name), right=True) for name in _PERIODS),
+    Column("hosts a window", _hosts_a_window, right=True),
 )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Final
+from typing import Any, Final
 
 from rich.cells import cell_len, chop_cells
 
@@ -24,17 +24,20 @@ _NARROW: Final = 18
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column.
+    """One column of a view: its head, and how it writes its cell of a row.
 
-    right       numbers stand to the right
-    folds       its texts may go over several lines
-    leaves      the order in which columns leave a terminal that is too narrow; None: never
+    right        numbers stand to the right
+    folds        its texts may go over several lines
+    leaves       the order in which columns leave a terminal that is too narrow; None: never
+    from_width   columns of the terminal from which a panel shows it
     """
 
     head: str
+    write: Callable[[Any], str] = str
     right: bool = False
     folds: bool = False
     leaves: int | None = None
+    from_width: int = 0
 
 
 @dataclass(slots=True)
@@ -50,18 +53,40 @@ def terminal_columns() -> int:
     return shutil.get_terminal_size((_PIPE_COLUMNS, 24)).columns
 
 
+def cells_of(columns: Sequence[Column], rows: Iterable[Any]) -> list[list[str]]:
+    """Give what each column writes of each row."""
+    return [[column.write(row) for column in columns] for row in rows]
+
+
 def table_lines(
     columns: Sequence[Column],
     rows: Sequence[Sequence[str]],
     width: int,
     elsewhere: str = "--json has them",
 ) -> list[str]:
-    """Lay out rows under their heads; the last line names what was left out, if anything was.
+    """Lay out cells under their heads; the last line names what was left out, if anything was.
 
     elsewhere   where to find what was left out
     """
+    lines, left_out = laid_out(columns, rows, width)
+    if left_out:
+        note = f"left out, as the terminal is narrow: {', '.join(left_out)}; {elsewhere}"
+        lines += _folded(note, width)
+    return lines
+
+
+def laid_out(
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str]],
+    width: int,
+    *,
+    heads_fold: bool = True,
+) -> tuple[list[str], list[str]]:
+    """Give the lines of a table, and the heads of columns that had no room."""
     texts = [[column.head, *(row[at] for row in rows)] for at, column in enumerate(columns)]
-    widths = [_widths(column, cells) for column, cells in zip(columns, texts, strict=True)]
+    widths = [
+        _widths(column, cells, heads_fold) for column, cells in zip(columns, texts, strict=True)
+    ]
     kept = list(range(len(columns)))
     going = sorted((one.leaves, at) for at, one in enumerate(columns) if one.leaves is not None)
     while going and _total([widths[at].least for at in kept]) > width:
@@ -76,19 +101,16 @@ def table_lines(
                 for at, part in zip(kept, parts, strict=True)
             )
             lines.append(_GAP.join(cells).rstrip())
-    if len(kept) < len(columns):
-        heads = ", ".join(one.head for at, one in enumerate(columns) if at not in kept)
-        note = f"left out, as the terminal is narrow: {heads}; {elsewhere}"
-        lines += _folded(note, width)
-    return lines
+    return lines, [one.head for at, one in enumerate(columns) if at not in kept]
 
 
-def _widths(column: Column, texts: Sequence[str]) -> _Widths:
+def _widths(column: Column, texts: Sequence[str], heads_fold: bool) -> _Widths:
     head, cells = texts[0], texts[1:]
     natural = max(map(cell_len, texts))
     longest = max(map(cell_len, cells), default=0)
     least = min(longest, max(_NARROW, _longest_piece(cells))) if column.folds else longest
-    return _Widths(natural, max(least, max(map(cell_len, head.split()), default=0)))
+    whole = head.split() if heads_fold else [head]
+    return _Widths(natural, max(least, max(map(cell_len, whole), default=0)))
 
 
 def _longest_piece(texts: Sequence[str]) -> int:

@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from collectors.boot_clock import ClockPoint
-from collectors.records.activity import GpuCoverage, KernelActivity, Observation
+from collectors.records.activity import (
+    GpuCoverage,
+    HostTable,
+    HostTicks,
+    KernelActivity,
+    Observation,
+)
 from edge_agent.local.local_rows import Flattener, MetricRow
 from wire.catalogue import Catalogue
 
@@ -29,44 +34,23 @@ class FutureValue:
     boottime_ns: int
 
 
-@dataclass(frozen=True)
-class FutureTicks:
-    """Snapshots of counters, as an eBPF source hands them out."""
-
-    metrics: tuple[str, ...]
-    boottime_ns: NDArray[np.int64]
-    totals: NDArray[np.uint64]
-    missed: int = 0
-    lost: int = 0
-
-
-@dataclass(frozen=True)
-class FutureTable:
-    """What grew in a span, by row."""
-
-    name: str
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    values: NDArray[np.int64]
-    boottime_ns: int
-    span_ns: int
-
-
 def activity(at_ns: int = BOOT, kernel: str = "gemm_kernel", gpu_ns: int = 5_000) -> KernelActivity:
     return KernelActivity(
         0, kernel, "gemm", "llm_training", 3, gpu_ns, ((10, 3),), 1_000_000, at_ns
     )
 
 
-def ticks(at_ns: int = BOOT, count: int = 100, step: int = 7) -> FutureTicks:
+def ticks(at_ns: int = BOOT, count: int = 100, step: int = 7) -> HostTicks:
     times = at_ns + np.arange(count, dtype=np.int64) * (S // 100)
     column = np.arange(count, dtype=np.uint64) * np.uint64(step)
-    return FutureTicks(("run_delay_ns", "switches"), times, np.stack([column, column * 2], axis=1))
+    return HostTicks(
+        ("run_delay_ns", "switches"), times, np.stack([column, column * 2], axis=1), 0, 0
+    )
 
 
-def table(at_ns: int = BOOT) -> FutureTable:
+def table(at_ns: int = BOOT) -> HostTable:
     values = np.array([[10, 0], [20, 4_000]], dtype=np.int64)
-    return FutureTable("cgroup", ("/a", "/b"), ("cpu_ns", "send_bytes"), values, at_ns, S)
+    return HostTable("cgroup", ("/a", "/b"), ("cpu_ns", "send_bytes"), values, at_ns, S)
 
 
 def one_of_each(at_ns: int = BOOT) -> list[object]:

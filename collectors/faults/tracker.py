@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from .fault_findings import UNLISTED, Count, Finding, State
+from .fault_findings import UNLISTED, Count, Finding, Miss, State
 
 MOST_SUBJECTS: Final = 16_384
 """Counters and states that are remembered; the one not seen for longest is forgotten first."""
@@ -80,16 +80,17 @@ class Tracker:
         whole = True
         for found in findings:
             looked.add((found.name, found.subject))
-            if isinstance(found, Count):
-                grown = self._grown(found, now_ns)
-                if grown:
-                    growth[found.name, found.subject] = grown
-                    faults += self._over(found, grown, now_ns)
-            elif isinstance(found, State):
-                faults += self._stands(found, now_ns)
-                cleared += self._ends(found)
-            elif found.name == UNLISTED:
-                whole = False
+            match found:
+                case Count():
+                    grown = self._grown(found, now_ns)
+                    if grown:
+                        growth[found.name, found.subject] = grown
+                        faults += self._over(found, grown, now_ns)
+                case State():
+                    faults += self._stands(found, now_ns)
+                    cleared += self._ends(found)
+                case Miss():
+                    whole = whole and found.name != UNLISTED
         if whole:
             cleared += self._gone(looked)
         return FaultChanges(tuple(faults), tuple(cleared), growth)

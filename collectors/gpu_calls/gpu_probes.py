@@ -217,12 +217,15 @@ class RunningProbes:
         self._undo.close()
 
     def _on_file(self, event: FileFound | FileGone) -> None:
-        if isinstance(event, FileGone):
-            self.board.remove(event.file)
-            self.costs.forget(event.file)
-        elif event.plan:
-            self.costs.learn(event.file, event.plan)
-            self.board.add(event)
+        match event:
+            case FileGone():
+                self.board.remove(event.file)
+                self.costs.forget(event.file)
+            case FileFound() if event.plan:
+                self.costs.learn(event.file, event.plan)
+                self.board.add(event)
+            case FileFound():
+                pass
 
     def _modules(self, process: ProcessKey) -> Modules | None:
         with self.discovery.lock:

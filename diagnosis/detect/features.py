@@ -74,7 +74,6 @@ FEATURE_GROUPS: Final = (
     *("steps" for _ in _STEP_FEATURES),
 )
 FEATURE_INDEX: Final = {name: place for place, name in enumerate(FEATURE_NAMES)}
-_CHANNEL_COUNT: Final = len(CHANNELS)
 
 
 class SubjectSignals:
@@ -180,8 +179,3 @@ def vector_of(
 
 def _share(own: float, other: float) -> float:
     return float(own / (own + other)) if own + other > 0 else float("nan")
-
-
-def channel_z(vector: Floats) -> Floats:
-    """Give the part of a vector that holds the channels' deviations: float64[CHANNELS], octaves."""
-    return vector[:_CHANNEL_COUNT]

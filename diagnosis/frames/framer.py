@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collectors.devices.device_port import DeviceReading
 from collectors.records.activity import (
+    GpuCoverage,
+    HostEvent,
     HostTable,
     HostTicks,
+    KernelActivity,
     Observation,
     Record,
     RhythmMarks,
     StepMarks,
 )
-from collectors.records.gpu_calls import GpuCalls
+from collectors.records.gpu_calls import GovernorState, GpuCalls
 
 from .call_signals import CallSignals, on_gpus
 from .cgroup_signals import CgroupSignals
@@ -159,14 +162,6 @@ class Framer:
         self._faults: list[Observation] = []
         self._lacking: frozenset[str] = frozenset()
         self._ended_ns: int | None = None
-        self._takers: dict[type, Callable[[Any], None]] = {
-            RhythmMarks: self._mark,
-            HostTable: self._tables.add,
-            HostTicks: self._fine.add,
-            StepMarks: self._subjects.steps.add,
-            GpuCalls: self._calls.take,
-            Observation: self._observe,
-        }
 
     def lack(self, signals: Iterable[str]) -> None:
         """Leave out what this host cannot measure: `signals.lacking` of the running sources."""
@@ -176,16 +171,22 @@ class Framer:
     def take(self, records: Iterable[Record]) -> None:
         """Take what a source yielded; what diagnosis does not look at is passed over."""
         for record in records:
-            taker = self._takers.get(type(record))
-            if taker is not None:
-                taker(record)
-
-    def _mark(self, marks: RhythmMarks) -> None:
-        self._rhythms.add(marks)
-        self._round_trips.add(marks)
-
-    def _observe(self, seen: Observation) -> None:
-        (self._faults if seen.section == _FAULTS else self._levels).append(seen)
+            match record:
+                case Observation():
+                    (self._faults if record.section == _FAULTS else self._levels).append(record)
+                case HostTable():
+                    self._tables.add(record)
+                case HostTicks():
+                    self._fine.add(record)
+                case RhythmMarks():
+                    self._rhythms.add(record)
+                    self._round_trips.add(record)
+                case StepMarks():
+                    self._subjects.steps.add(record)
+                case GpuCalls():
+                    self._calls.take(record)
+                case KernelActivity() | GpuCoverage() | HostEvent() | GovernorState():
+                    pass
 
     def look(self, readings: Iterable[DeviceReading]) -> None:
         """Take looks at GPUs; the same look may be shown again."""

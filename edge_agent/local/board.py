@@ -21,7 +21,17 @@ from .diagnosis_words import (
     said,
     steps_said,
 )
-from .local_rows import ActivityRow, EventRow, FindingRow, MetricRow, PackedRow, Row, clean_name
+from .local_rows import (
+    ActivityRow,
+    CallsRow,
+    EventRow,
+    FindingRow,
+    GovernorRow,
+    MetricRow,
+    PackedRow,
+    Row,
+    clean_name,
+)
 
 MOST_SUBJECTS: Final = 64
 WARNING_NS: Final = 30_000_000_000
@@ -139,18 +149,19 @@ class Board:
     def add(self, rows: Iterable[Row]) -> None:
         """Take rows as they come."""
         for row in rows:
-            if isinstance(row, MetricRow):
-                self._wait(row.boottime_ns + row.span_ns, row)
-            elif isinstance(row, PackedRow):
-                self._wait(int(row.boottime_ns[-1]) + row.span_ns, row)
-            elif isinstance(row, ActivityRow):
-                self._activity(row)
-            elif isinstance(row, FindingRow):
-                self._findings.add(row.finding)
-            elif isinstance(row, EventRow):
-                self._events = [*self._events, row][-MOST_EVENTS:]
-            else:
-                self._calls.add(row)
+            match row:
+                case MetricRow():
+                    self._wait(row.boottime_ns + row.span_ns, row)
+                case PackedRow():
+                    self._wait(int(row.boottime_ns[-1]) + row.span_ns, row)
+                case ActivityRow():
+                    self._activity(row)
+                case FindingRow():
+                    self._findings.add(row.finding)
+                case EventRow():
+                    self._events = [*self._events, row][-MOST_EVENTS:]
+                case CallsRow() | GovernorRow():
+                    self._calls.add(row)
 
     def withdraw(self, places: Iterable[tuple[str, str, str]]) -> None:
         """Forget values (source, name, key) that no longer hold, however new they are."""

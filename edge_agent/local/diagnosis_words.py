@@ -81,15 +81,17 @@ _TWINS: Final = (
 
 def said(finding: Finding) -> str:
     """Say one finding in one line, without its subject and time."""
-    if isinstance(finding, Warned):
-        why = "; ".join(map(evidence_said, finding.evidence[:2]))
-        return f"{warning_said(finding)}: {why}" if why else warning_said(finding)
-    if isinstance(finding, SpikeBegan):
-        return spike_said(finding)
-    if isinstance(finding, SpikeEnded):
-        return ended_said(finding)
-    why = f": {evidence_said(finding.evidence[0])}" if finding.evidence else ""
-    return f"{diagnosis_said(finding)}{why}"
+    match finding:
+        case Warned():
+            why = "; ".join(map(evidence_said, finding.evidence[:2]))
+            return f"{warning_said(finding)}: {why}" if why else warning_said(finding)
+        case SpikeBegan():
+            return spike_said(finding)
+        case SpikeEnded():
+            return ended_said(finding)
+        case Diagnosis():
+            why = f": {evidence_said(finding.evidence[0])}" if finding.evidence else ""
+            return f"{diagnosis_said(finding)}{why}"
 
 
 def warning_said(one: Warned) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from .history_tables import (
     ACTIVITY,
     EVENT,
     KERNEL_CALLS,
+    KINDS,
     METRIC,
     PACKED,
     PROCESS_CALLS,
@@ -40,6 +41,8 @@ from .local_rows import (
     ActivityRow,
     CallsRow,
     EventRow,
+    FindingRow,
+    GovernorRow,
     MetricRow,
     PackedRow,
     Row,
@@ -56,7 +59,9 @@ MOST_NAMES: Final = 50_000
 _NAMES_EVERY_NS: Final = 3600 * _NS_PER_S
 _SLICES: Final = 20
 _LONGEST_DETAIL: Final = 1_000
-_NAMED: Final = (METRIC, ACTIVITY, EVENT, KERNEL_CALLS, PROCESS_CALLS)
+_Name = tuple[str, str, str, str]
+"""Source, name, key and unit."""
+_OF_KERNEL: Final = attrgetter(*(column.name for column in ACTIVITY.columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,7 @@ class History:
         self._limits = limits or HistoryLimits()
         self._calls = CallSpans()
         self._seq = self._names_at_ns = 0
+        self._pending: dict[HistoryTable, list[tuple[Any, ...]]] = {}
         self._db = open_file(path, self._limits.max_bytes)
         try:
             self._boot = self._boot_number(boot())
@@ -152,28 +158,41 @@ class History:
         return False
 
     def _write(self, rows: Iterable[Row]) -> None:
-        tables: dict[HistoryTable, list[tuple[Any, ...]]] = {table: [] for table in TABLES}
+        self._pending = {table: [] for table in TABLES}
         with transaction(self._db):
             for row in rows:
-                if isinstance(row, MetricRow):
-                    self._metric(row, tables[METRIC])
-                elif isinstance(row, PackedRow):
-                    self._packed(row, tables[PACKED])
-                elif isinstance(row, ActivityRow):
-                    self._activity(row, tables[ACTIVITY])
-                elif isinstance(row, CallsRow):
-                    self._gpu_calls(row, tables)
-                elif isinstance(row, EventRow):
-                    self._event(row, tables[EVENT])
-            for table, values in tables.items():
+                self._take(row)
+            for table, values in self._pending.items():
                 self._db.executemany(table.insert, values)
+        self._pending = {}
 
-    def _metric(self, row: MetricRow, out: list[tuple[Any, ...]]) -> None:
-        name = self._name(row.source, row.name, row.key, row.unit)
-        if name is not None:
-            out.append((self._boot, row.boottime_ns, name, row.span_ns, row.value))
+    def _take(self, row: Row) -> None:
+        match row:
+            case MetricRow():
+                name = row.source, row.name, row.key, row.unit
+                self._put(METRIC, row.boottime_ns, name, (row.span_ns, row.value))
+            case PackedRow():
+                self._packed(row)
+            case ActivityRow():
+                kernel = row.activity
+                name = row.source, kernel.kernel[:LONGEST_NAME], "", ""
+                self._put(ACTIVITY, kernel.boottime_ns, name, ACTIVITY.write(_OF_KERNEL(kernel)))
+            case EventRow():
+                detail = row.detail[:_LONGEST_DETAIL]
+                self._put(EVENT, row.boottime_ns, (row.source, row.name, row.key, ""), (detail,))
+            case CallsRow():
+                self._gpu_calls(row)
+            case GovernorRow() | FindingRow():
+                pass
 
-    def _packed(self, row: PackedRow, out: list[tuple[Any, ...]]) -> None:
+    def _put(self, table: HistoryTable, at_ns: int, name: _Name, values: Iterable[Any]) -> None:
+        """Add a row to what is written; one whose name finds no place is left out."""
+        number = self._name(*name)
+        if number is not None:
+            seq = () if table is METRIC else (self._next(),)
+            self._pending[table].append((self._boot, at_ns, *seq, number, *values))
+
+    def _packed(self, row: PackedRow) -> None:
         count, cells = row.values.shape
         if count > MOST_SNAPSHOTS or cells > MOST_CELLS:
             self.dropped["oversized"] += 1
@@ -187,40 +206,21 @@ class History:
             return
         numbers = np.array([names[place] for place in known], dtype=np.int64)
         values = row.values if len(known) == cells else row.values[:, known]
-        out.append(
+        self._pending[PACKED].append(
             (self._boot, int(row.boottime_ns[0]), self._next(), pack(numbers), len(known), count,
              row.span_ns, pack(row.boottime_ns), pack(values))
         )  # fmt: skip
 
-    def _activity(self, row: ActivityRow, out: list[tuple[Any, ...]]) -> None:
-        one = row.activity
-        name = self._name(row.source, one.kernel[:LONGEST_NAME], "", "")
-        if name is not None:
-            out.append(
-                (self._boot, one.boottime_ns, self._next(), name, one.gpu, one.family,
-                 one.application, one.count, one.gpu_time_ns, one.sampling_rate_millionths,
-                 one.span_ns, json.dumps(one.log2_bins), json.dumps(one.copy_log2_bins))
-            )  # fmt: skip
-
-    def _gpu_calls(self, row: CallsRow, out: dict[HistoryTable, list[tuple[Any, ...]]]) -> None:
+    def _gpu_calls(self, row: CallsRow) -> None:
         at_ns, span_ns, names = row.calls.boottime_ns, row.calls.span_ns, {}
         for process in row.calls.processes:
             comm = names[process.process] = clean_name(process.identity.name)
-            name = self._name(row.source, comm, "", "")
-            if name is not None:
-                values = process_values(process, span_ns)
-                out[PROCESS_CALLS].append((self._boot, at_ns, self._next(), name, *values))
+            values = PROCESS_CALLS.write(process_values(process, span_ns))
+            self._put(PROCESS_CALLS, at_ns, (row.source, comm, "", ""), values)
         for kernel in row.calls.kernels:
-            name = self._name(row.source, clean_name(kernel.kernel), "", "")
-            if name is not None:
-                values = kernel_values(kernel, names.get(kernel.process, ""), span_ns)
-                out[KERNEL_CALLS].append((self._boot, at_ns, self._next(), name, *values))
-
-    def _event(self, row: EventRow, out: list[tuple[Any, ...]]) -> None:
-        name = self._name(row.source, row.name, row.key, "")
-        if name is not None:
-            detail = row.detail[:_LONGEST_DETAIL]
-            out.append((self._boot, row.boottime_ns, self._next(), name, detail))
+            whose = names.get(kernel.process, "")
+            values = KERNEL_CALLS.write(kernel_values(kernel, whose, span_ns))
+            self._put(KERNEL_CALLS, at_ns, (row.source, clean_name(kernel.kernel), "", ""), values)
 
     def _name(self, source: str, name: str, key: str, unit: str) -> int | None:
         wanted = (source, name, key, unit)
@@ -236,7 +236,7 @@ class History:
             self._names[wanted] = number
         return number
 
-    def _known_names(self) -> dict[tuple[str, str, str, str], int]:
+    def _known_names(self) -> dict[_Name, int]:
         try:
             names = self._db.execute("SELECT source, name, key, unit, id FROM name").fetchall()
         except sqlite3.Error:
@@ -326,7 +326,7 @@ class History:
         """Forget names that no row refers to; a whole scan, so once an hour and when many."""
         used = {
             number
-            for table in _NAMED
+            for table in KINDS.values()
             for (number,) in self._db.execute(f"SELECT DISTINCT name FROM {table.name}")  # noqa: S608
         }
         for names, cells in self._db.execute("SELECT DISTINCT names, cells FROM packed"):

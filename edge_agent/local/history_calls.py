@@ -7,14 +7,14 @@ bytes beside everything else.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from math import isfinite
 from typing import Any, Final
 
 from collectors.records.gpu_calls import CountedCalls, GpuCalls, KernelCalls, ProcessCalls
 
+from .history_tables import bounded
 from .local_rows import CallsRow, GovernorRow, Row, clean_name
 from .merged_calls import keep_busiest, merge
 
@@ -24,25 +24,6 @@ KEPT_DETAILS: Final = 16
 """Collectives and errors of one process in one row: the largest."""
 SPAN_NS: Final = 10_000_000_000
 _MOST_WAITING: Final = 64
-_MOST_INTEGER: Final = (1 << 63) - 1
-
-_COUNTED: Final = ("seen", "launches", "variance", "share")
-KERNEL_COLUMNS: Final = (
-    "pid", "start_ns", "process", "family", "span_ns", *_COUNTED, "blocks", "threads",
-)  # fmt: skip
-PROCESS_COLUMNS: Final = (
-    "pid", "start_ns", "container", "pod", "slurm_job", "application", "span_ns", *_COUNTED,
-    "wait_ns", "wait_share", "live_bytes", "peak_bytes", "allocations", "frees", "oldest_age_ns",
-    "untracked", "copies", "collectives", "errors",
-)  # fmt: skip
-DETAILS: Final[Mapping[str, tuple[str, ...]]] = {
-    "copies": ("direction", "seen", "copies", "variance", "share", "bytes", "log2_bins"),
-    "collectives": (
-        "communicator", "call", "seen", "calls", "variance", "share", "bytes", "duration_ns",
-    ),
-    "errors": ("call", "code", "failures"),
-}  # fmt: skip
-"""Columns that hold lists, and the fields of their members."""
 
 
 class CallSpans:
@@ -81,16 +62,16 @@ class CallSpans:
 
 
 def kernel_values(row: KernelCalls, process: str, span_ns: int) -> tuple[Any, ...]:
-    """Give the values of KERNEL_COLUMNS."""
+    """Give the values of the table's columns."""
     values = (
         *row.process, process, row.family, span_ns, *_counted(row.launches), row.blocks,
         row.threads,
     )  # fmt: skip
-    return tuple(map(_bounded, values))
+    return tuple(map(bounded, values))
 
 
 def process_values(row: ProcessCalls, span_ns: int) -> tuple[Any, ...]:
-    """Give the values of PROCESS_COLUMNS; lists as JSON."""
+    """Give the values of the table's columns; of its lists the largest members."""
     places = row.identity[1:]
     memory = row.memory if row.memory is not None else (None,) * 6
     copies = [(c.direction.value, *_counted(c.copies), c.bytes, c.log2_bins) for c in row.copies]
@@ -99,21 +80,11 @@ def process_values(row: ProcessCalls, span_ns: int) -> tuple[Any, ...]:
         for c in sorted(row.collectives, key=lambda one: -one.bytes)[:KEPT_DETAILS]
     ]
     errors = sorted(row.errors, key=lambda one: -one.failures)[:KEPT_DETAILS]
-    listed: tuple[Sequence[tuple[Any, ...]], ...] = (copies, collectives, errors)
-    details = (
-        [dict(zip(DETAILS[name], map(_bounded, each), strict=True)) for each in values]
-        for name, values in zip(DETAILS, listed, strict=True)
-    )
     values = (
         *row.process, *(clean_name(place) for place in places), span_ns, *_counted(row.launches),
-        row.waits.wait_ns, row.wait_share(span_ns), *memory, *map(json.dumps, details),
+        row.waits.wait_ns, row.wait_share(span_ns), *memory, copies, collectives, errors,
     )  # fmt: skip
-    return tuple(map(_bounded, values))
-
-
-def _bounded(value: Any) -> Any:
-    """Keep what a process may have made up within SQLite's integers."""
-    return min(value, _MOST_INTEGER) if isinstance(value, int) else value
+    return tuple(map(bounded, values))
 
 
 def _counted(counted: CountedCalls) -> tuple[int, float, float | None, float]:

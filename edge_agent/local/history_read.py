@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,31 +14,18 @@ from collectors.boot_clock import ClockPoint
 from transport.closing import Closing
 
 from .clock_map import ClockMap
-from .history_calls import DETAILS, KERNEL_COLUMNS, PROCESS_COLUMNS
 from .history_db import HistoryUnavailable, open_readonly
-from .history_tables import TABLES
+from .history_tables import KINDS, METRIC, PACKED, TABLES, HistoryTable
 from .packing import unpack
 
-KINDS: Final = ("metric", "activity", "event", "kernel", "process")
 _PAGE: Final = 5_000
 """Rows per read transaction: a reader that stays long keeps the writer's log from shrinking."""
 _LONGEST_RECORD_NS: Final = 60_000_000_000
 """Snapshots of one record lie within it."""
 
-_Names = dict[int, tuple[str, str, str, str]]
-
-_ACTIVITY: Final = (
-    "gpu", "family", "application", "count", "gpu_time_ns", "sampling_rate_millionths", "span_ns",
-    "log2_bins", "copy_log2_bins",
-)  # fmt: skip
-COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
-    "metric": ("source", "name", "key", "unit", "span_ns", "value"),
-    "activity": ("source", "name", *_ACTIVITY),
-    "event": ("source", "name", "key", "detail"),
-    "kernel": ("source", "name", *KERNEL_COLUMNS),
-    "process": ("source", "name", *PROCESS_COLUMNS),
-}
-"""Columns of each kind of row after the time: unix_ns, unix_error_ns, boot_id, boottime_ns."""
+_Names = dict[int, dict[str, str]]
+_Row = tuple[int, dict[str, Any]]
+"""Boot time in ns, and the fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +60,11 @@ class HistoryReader(Closing):
         name        a pattern (`host_*`) that the name must match; None: all
         Raises      HistoryUnavailable; ValueError for another kind
         """
-        readers = {
-            "metric": self._metric, "activity": self._activity, "event": self._event,
-            "kernel": self._kernel, "process": self._process,
-        }  # fmt: skip
-        if kind not in readers:
+        if kind not in KINDS:
             raise ValueError(f"expected one of {', '.join(KINDS)}, got {kind!r}")
         try:
             for boot in self._boots(since_ns, until_ns):
-                for row in readers[kind](boot, self._names(name)):
-                    at_ns = row.pop("boottime_ns")
+                for at_ns, row in self._of_boot(KINDS[kind], boot, self._names(name)):
                     unix_ns, error_ns = boot.clock.unix_ns(at_ns)
                     early = since_ns is not None and unix_ns < since_ns
                     if early or (until_ns is not None and unix_ns >= until_ns):
@@ -121,14 +103,14 @@ class HistoryReader(Closing):
                 low_ns, high_ns = clock.boottime_range(since_ns, until_ns)
                 yield _Boot(number, boot, clock, low_ns - _LONGEST_RECORD_NS, high_ns)
 
-    def _pages(self, boot: _Boot, table: str, columns: str, key: str) -> Iterator[tuple[Any, ...]]:
-        """Read a table in pages; at_ns and the key come before the columns."""
-        at_ns, last = boot.low_ns, -1
-        while table in self._tables:
+    def _pages(self, boot: _Boot, table: HistoryTable) -> Iterator[tuple[Any, ...]]:
+        """Read a table in pages: at_ns, what tells rows of one time apart, and the columns."""
+        at_ns, last, key = boot.low_ns, -1, table.key[0]
+        while table.name in self._tables:
             page = self._db.execute(
-                f"SELECT t.at_ns, t.{key}, {columns} FROM {table} t "  # noqa: S608
-                f"WHERE t.boot = ? AND (t.at_ns, t.{key}) > (?, ?) AND t.at_ns <= ? "
-                f"ORDER BY t.at_ns, t.{key} LIMIT {_PAGE}",
+                f"SELECT at_ns, {key}, {table.select} FROM {table.name} "  # noqa: S608
+                f"WHERE boot = ? AND (at_ns, {key}) > (?, ?) AND at_ns <= ? "
+                f"ORDER BY at_ns, {key} LIMIT {_PAGE}",
                 (boot.number, at_ns, last, boot.high_ns),
             ).fetchall()
             yield from page
@@ -139,16 +121,27 @@ class HistoryReader(Closing):
     def _names(self, pattern: str | None) -> _Names:
         found = self._db.execute("SELECT id, source, name, key, unit FROM name").fetchall()
         wanted = "*" if pattern is None else pattern
-        return {row[0]: row[1:] for row in found if fnmatch.fnmatchcase(row[2], wanted)}
+        return {
+            number: {"source": source, "name": name, "key": key, "unit": unit}
+            for number, source, name, key, unit in found
+            if fnmatch.fnmatchcase(name, wanted)
+        }
 
-    def _metric(self, boot: _Boot, names: _Names) -> Iterator[dict[str, Any]]:
-        for at_ns, name, span_ns, value in self._pages(boot, "metric", "span_ns, value", "name"):
-            if name in names:
-                yield _metric_row(at_ns, names[name], span_ns, value)
-        columns = "names, cells, count, span_ns, times, totals"
-        for _, _, listed, cells, count, span_ns, times, totals in self._pages(
-            boot, "packed", columns, "seq"
-        ):
+    def _of_boot(self, table: HistoryTable, boot: _Boot, names: _Names) -> Iterator[_Row]:
+        heads = {
+            number: {part: name[part] for part in table.named} for number, name in names.items()
+        }
+        fields = [column.name for column in table.columns]
+        lists = [fields[place] for place in table.lists]
+        for at_ns, _, number, *values in self._pages(boot, table):
+            if number in heads:
+                row = heads[number] | dict(zip(fields, values, strict=True))
+                yield at_ns, row | {name: json.loads(row[name]) for name in lists}
+        if table is METRIC:
+            yield from self._packed(boot, heads)
+
+    def _packed(self, boot: _Boot, names: _Names) -> Iterator[_Row]:
+        for _, _, listed, cells, count, span_ns, times, totals in self._pages(boot, PACKED):
             numbers = unpack(listed, cells, 1)[:, 0].tolist()
             if not any(number in names for number in numbers):
                 continue
@@ -157,46 +150,4 @@ class HistoryReader(Closing):
             for number, values in zip(numbers, series, strict=True):
                 if number in names:
                     for at_ns, value in zip(at, values, strict=True):
-                        yield _metric_row(at_ns, names[number], span_ns, float(value))
-
-    def _activity(self, boot: _Boot, names: _Names) -> Iterator[dict[str, Any]]:
-        columns = f"name, {', '.join(_ACTIVITY)}"
-        for at_ns, _, number, *values in self._pages(boot, "activity", columns, "seq"):
-            if number in names:
-                source, kernel, _, _ = names[number]
-                row = dict(zip(_ACTIVITY, values, strict=True))
-                for bins in ("log2_bins", "copy_log2_bins"):
-                    row[bins] = json.loads(row[bins])
-                yield {"boottime_ns": at_ns, "source": source, "name": kernel, **row}
-
-    def _event(self, boot: _Boot, names: _Names) -> Iterator[dict[str, Any]]:
-        for at_ns, _, number, detail in self._pages(boot, "event", "name, detail", "seq"):
-            if number in names:
-                source, name, key, _ = names[number]
-                when = {"boottime_ns": at_ns, "source": source}
-                yield {**when, "name": name, "key": key, "detail": detail}
-
-    def _kernel(self, boot: _Boot, names: _Names) -> Iterator[dict[str, Any]]:
-        return self._calls(boot, names, "kernel_calls", KERNEL_COLUMNS)
-
-    def _process(self, boot: _Boot, names: _Names) -> Iterator[dict[str, Any]]:
-        for row in self._calls(boot, names, "process_calls", PROCESS_COLUMNS):
-            yield row | {name: json.loads(row[name]) for name in DETAILS}
-
-    def _calls(
-        self, boot: _Boot, names: _Names, table: str, columns: tuple[str, ...]
-    ) -> Iterator[dict[str, Any]]:
-        listed = f"name, {', '.join(columns)}"
-        for at_ns, _, number, *values in self._pages(boot, table, listed, "seq"):
-            if number in names:
-                source, name, _, _ = names[number]
-                row = dict(zip(columns, values, strict=True))
-                yield {"boottime_ns": at_ns, "source": source, "name": name, **row}
-
-
-def _metric_row(
-    at_ns: int, name: tuple[str, str, str, str], span_ns: int, value: float
-) -> dict[str, Any]:
-    source, metric, key, unit = name
-    return {"boottime_ns": at_ns, "source": source, "name": metric, "key": key, "unit": unit,
-            "span_ns": span_ns, "value": value}  # fmt: skip
+                        yield at_ns, names[number] | {"span_ns": span_ns, "value": float(value)}

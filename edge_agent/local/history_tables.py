@@ -1,4 +1,4 @@
-"""The tables of the local history: a new kind of row is one entry here, a writer and a reader.
+"""The tables of the local history: a new kind of row is one entry here, and one case of the writer.
 
 Every table is clustered by (boot, at_ns, ...): rows are appended at the end, a span is one range,
 and the oldest are dropped from the front. A file made by an older version gets the tables that it
@@ -7,86 +7,182 @@ lacks; a table whose columns changed gets a new name.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from enum import Enum
+from functools import cached_property
+from typing import Any, Final
 
 SCHEMA_VERSION: Final = 1
+_MOST_INTEGER: Final = (1 << 63) - 1
+
+
+class Stored(Enum):
+    """What a column holds; the value is SQLite's type of it, but for lists, which are JSON."""
+
+    WHOLE = "INTEGER"
+    REAL = "REAL"
+    TEXT = "TEXT"
+    BLOB = "BLOB"
+    LIST = "JSON"
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryTable:
-    """One table of rows in time.
+class HistoryColumn:
+    """One column, in the file and in the rows that are read.
 
-    columns   after `boot` and `at_ns`, in order, as SQL
-    key       the columns that tell rows of one time apart
+    members   of the objects of a list; none: its members are pairs of whole numbers
     """
 
     name: str
-    columns: tuple[str, ...]
-    key: tuple[str, ...]
+    stored: Stored
+    optional: bool = False
+    members: tuple[HistoryColumn, ...] = ()
+
+    @property
+    def sql(self) -> str:
+        """Give the column of a CREATE statement."""
+        stored = "TEXT" if self.stored is Stored.LIST else self.stored.value
+        return f"{self.name} {stored}{'' if self.optional else ' NOT NULL'}"
+
+    def listed(self, members: Sequence[Any]) -> str:
+        """Give what the file keeps of a list."""
+        if not self.members:
+            return json.dumps(members)
+        names = [one.name for one in self.members]
+        return json.dumps([dict(zip(names, map(bounded, one), strict=True)) for one in members])
+
+
+def bounded(value: Any) -> Any:
+    """Keep what a process may have made up within SQLite's integers."""
+    return min(value, _MOST_INTEGER) if isinstance(value, int) else value
+
+
+@dataclass(frozen=True, eq=False)
+class HistoryTable:
+    """One table of rows in time; itself alone is equal to it, so that it is looked up fast.
+
+    columns   after `boot`, `at_ns` and those of the key, in order
+    key       the columns that tell rows of one time apart, then the number of the row's name
+    named     which parts of its name a row is read with
+    """
+
+    name: str
+    columns: tuple[HistoryColumn, ...]
+    named: tuple[str, ...]
+    key: tuple[str, ...] = ("seq", "name")
 
     @property
     def create(self) -> str:
         """Give the statement that makes the table where it is missing."""
-        columns = ", ".join(("boot INTEGER NOT NULL", "at_ns INTEGER NOT NULL", *self.columns))
-        key = ", ".join(("boot", "at_ns", *self.key))
-        body = f"({columns}, PRIMARY KEY ({key})) WITHOUT ROWID"
+        heads = (f"{name} INTEGER NOT NULL" for name in ("boot", "at_ns", *self.key))
+        columns = ", ".join((*heads, *(column.sql for column in self.columns)))
+        body = f"({columns}, PRIMARY KEY (boot, at_ns, {self.key[0]})) WITHOUT ROWID"
         return f"CREATE TABLE IF NOT EXISTS {self.name} {body}"
 
     @property
     def insert(self) -> str:
         """Give the statement that adds a row; of two rows with one key the later stands."""
-        marks = ", ".join("?" * (len(self.columns) + 2))
+        marks = ", ".join("?" * (len(self.columns) + len(self.key) + 2))
         return f"INSERT OR REPLACE INTO {self.name} VALUES ({marks})"  # noqa: S608
+
+    @property
+    def select(self) -> str:
+        """Give the columns that are read: the number of the name where it has one, its own."""
+        heads = [name for name in self.key if name == "name"]
+        return ", ".join((*heads, *(column.name for column in self.columns)))
+
+    @property
+    def fields(self) -> tuple[HistoryColumn, ...]:
+        """Give what a row that is read has, after its time."""
+        return (*(_text(name) for name in self.named), *self.columns)
+
+    @cached_property
+    def lists(self) -> tuple[int, ...]:
+        """Give the places of the columns that hold lists."""
+        stored = enumerate(column.stored for column in self.columns)
+        return tuple(place for place, one in stored if one is Stored.LIST)
+
+    def write(self, values: Iterable[Any]) -> list[Any]:
+        """Give what the file keeps of a row's values, in the order of the columns."""
+        kept = list(values)
+        for place in self.lists:
+            kept[place] = self.columns[place].listed(kept[place])
+        return kept
+
+
+def _whole(*names: str, optional: bool = False) -> tuple[HistoryColumn, ...]:
+    return tuple(HistoryColumn(name, Stored.WHOLE, optional) for name in names)
+
+
+def _real(name: str, optional: bool = False) -> HistoryColumn:
+    return HistoryColumn(name, Stored.REAL, optional)
+
+
+def _text(name: str) -> HistoryColumn:
+    return HistoryColumn(name, Stored.TEXT)
+
+
+def _list(name: str, *members: HistoryColumn) -> HistoryColumn:
+    return HistoryColumn(name, Stored.LIST, members=members)
+
+
+def _counted(what: str) -> tuple[HistoryColumn, ...]:
+    """How often a call was seen, its estimate with the variance, and the share that was seen."""
+    return (*_whole("seen"), _real(what), _real("variance", optional=True), _real("share"))
 
 
 METRIC: Final = HistoryTable(
     "metric",
-    ("name INTEGER NOT NULL", "span_ns INTEGER NOT NULL", "value REAL NOT NULL"),
+    (*_whole("span_ns"), _real("value")),
+    ("source", "name", "key", "unit"),
     ("name",),
 )
 PACKED: Final = HistoryTable(
     "packed",
-    ("seq INTEGER NOT NULL", "names BLOB NOT NULL", "cells INTEGER NOT NULL",
-     "count INTEGER NOT NULL", "span_ns INTEGER NOT NULL", "times BLOB NOT NULL",
-     "totals BLOB NOT NULL"),
+    (HistoryColumn("names", Stored.BLOB), *_whole("cells", "count", "span_ns"),
+     HistoryColumn("times", Stored.BLOB), HistoryColumn("totals", Stored.BLOB)),
+    METRIC.named,
     ("seq",),
 )  # fmt: skip
+"""Read back as metrics; each has many names, packed as its numbers are."""
 ACTIVITY: Final = HistoryTable(
     "activity",
-    ("seq INTEGER NOT NULL", "name INTEGER NOT NULL", "gpu INTEGER NOT NULL",
-     "family TEXT NOT NULL", "application TEXT NOT NULL", "count INTEGER NOT NULL",
-     "gpu_time_ns INTEGER", "sampling_rate_millionths INTEGER NOT NULL",
-     "span_ns INTEGER NOT NULL", "log2_bins TEXT NOT NULL", "copy_log2_bins TEXT NOT NULL"),
-    ("seq",),
+    (*_whole("gpu"), _text("family"), _text("application"), *_whole("count"),
+     *_whole("gpu_time_ns", optional=True), *_whole("sampling_rate_millionths", "span_ns"),
+     _list("log2_bins"), _list("copy_log2_bins")),
+    ("source", "name"),
 )  # fmt: skip
-EVENT: Final = HistoryTable(
-    "event",
-    ("seq INTEGER NOT NULL", "name INTEGER NOT NULL", "detail TEXT NOT NULL"),
-    ("seq",),
-)
+EVENT: Final = HistoryTable("event", (_text("detail"),), ("source", "name", "key"))
 KERNEL_CALLS: Final = HistoryTable(
     "kernel_calls",
-    ("seq INTEGER NOT NULL", "name INTEGER NOT NULL", "pid INTEGER NOT NULL",
-     "start_ns INTEGER NOT NULL", "process TEXT NOT NULL", "family TEXT NOT NULL",
-     "span_ns INTEGER NOT NULL", "seen INTEGER NOT NULL", "launches REAL NOT NULL",
-     "variance REAL", "share REAL NOT NULL", "blocks INTEGER NOT NULL",
-     "threads INTEGER NOT NULL"),
-    ("seq",),
+    (*_whole("pid", "start_ns"), _text("process"), _text("family"), *_whole("span_ns"),
+     *_counted("launches"), *_whole("blocks", "threads")),
+    ("source", "name"),
 )  # fmt: skip
 PROCESS_CALLS: Final = HistoryTable(
     "process_calls",
-    ("seq INTEGER NOT NULL", "name INTEGER NOT NULL", "pid INTEGER NOT NULL",
-     "start_ns INTEGER NOT NULL", "container TEXT NOT NULL", "pod TEXT NOT NULL",
-     "slurm_job TEXT NOT NULL", "application TEXT NOT NULL", "span_ns INTEGER NOT NULL",
-     "seen INTEGER NOT NULL", "launches REAL NOT NULL", "variance REAL", "share REAL NOT NULL",
-     "wait_ns INTEGER NOT NULL", "wait_share REAL NOT NULL", "live_bytes INTEGER",
-     "peak_bytes INTEGER", "allocations INTEGER", "frees INTEGER", "oldest_age_ns INTEGER",
-     "untracked INTEGER", "copies TEXT NOT NULL", "collectives TEXT NOT NULL",
-     "errors TEXT NOT NULL"),
-    ("seq",),
+    (*_whole("pid", "start_ns"), _text("container"), _text("pod"), _text("slurm_job"),
+     _text("application"), *_whole("span_ns"), *_counted("launches"), *_whole("wait_ns"),
+     _real("wait_share"),
+     *_whole("live_bytes", "peak_bytes", "allocations", "frees", "oldest_age_ns", "untracked",
+             optional=True),
+     _list("copies", _text("direction"), *_counted("copies"), *_whole("bytes"),
+           _list("log2_bins")),
+     _list("collectives", _text("communicator"), _text("call"), *_counted("calls"),
+           *_whole("bytes", "duration_ns")),
+     _list("errors", _text("call"), *_whole("code", "failures"))),
+    ("source", "name"),
 )  # fmt: skip
 TABLES: Final = (METRIC, PACKED, ACTIVITY, EVENT, KERNEL_CALLS, PROCESS_CALLS)
+KINDS: Final[Mapping[str, HistoryTable]] = {
+    "metric": METRIC, "activity": ACTIVITY, "event": EVENT, "kernel": KERNEL_CALLS,
+    "process": PROCESS_CALLS,
+}  # fmt: skip
+"""What a reader asks for."""
+WHEN: Final = (*_whole("unix_ns", "unix_error_ns"), _text("boot_id"), *_whole("boottime_ns"))
+"""What each row that is read begins with."""
 
 _BOOT: Final = (
     "CREATE TABLE IF NOT EXISTS boot (id INTEGER PRIMARY KEY, boot_id TEXT NOT NULL UNIQUE)"

@@ -1,15 +1,15 @@
 """Records of every source as rows of the local tables; nothing here leaves the host.
 
-A record is recognised by what it offers, not by its class: a source of tomorrow whose records have
-`name`, `value` and `unit`, or the columns of a table, is kept and shown without a change here.
+Each kind of record has its rows; a record of another class is kept and shown too where it is a
+`Reading`: one number with a name and a unit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from collectors.records.activity import (
     GpuCoverage,
     HostEvent,
+    HostTable,
+    HostTicks,
     KernelActivity,
     Observation,
     RhythmMarks,
@@ -128,25 +130,12 @@ Row = MetricRow | PackedRow | ActivityRow | EventRow | CallsRow | GovernorRow | 
 
 
 @runtime_checkable
-class _Ticks(Protocol):
-    metrics: Sequence[str]
-    boottime_ns: NDArray[np.int64]
-    totals: NDArray[np.uint64]
+class Reading(Protocol):
+    """A record with one number of its own, of a class that nothing here knows."""
 
-
-@runtime_checkable
-class _Table(Protocol):
     name: str
-    rows: Sequence[str]
-    columns: Sequence[str]
-    values: NDArray[np.int64]
-    boottime_ns: int
-    span_ns: int
-
-
-@runtime_checkable
-class _Value(Protocol):
-    name: str
+    key: str
+    unit: str
     value: float
     boottime_ns: int
 
@@ -164,53 +153,44 @@ class Flattener:
         self._events = frozenset(indicators)
         self._without: Mapping[ProbeGroup, str] = {}
         self.dropped: dict[str, int] = {}
-        self._kinds: dict[type, type | None] = {}
 
     def rows(self, source: str, records: Iterable[object]) -> Iterator[Row]:
         """Give the rows of what one source handed out."""
         for record in records:
-            if type(record) in NOT_SHOWN:
-                continue
-            if type(record) is Observation:
-                yield self._observed(source, record)
-            else:
-                yield from self._rows(source, record)
+            yield from self._rows(source, record)
 
-    def _rows(self, source: str, record: object) -> Iterator[Row]:
-        if isinstance(record, KernelActivity):
-            shown = printable(record.kernel)
-            named = record if shown is record.kernel else replace(record, kernel=shown)
-            yield ActivityRow(source, named)
-        elif isinstance(record, GpuCoverage):
-            at_ns, span_ns = record.boottime_ns, record.span_ns
-            key = f"gpu{record.gpu}"
-            yield MetricRow(at_ns, span_ns, record.source, "watched", key, "ns", span_ns)
-        elif isinstance(record, HostEvent):
-            key, detail = clean_name(record.key), clean_name(record.detail)
-            yield EventRow(record.boottime_ns, source, clean_name(record.name), key, detail)
-        elif isinstance(record, HostFinding):
-            yield from _found(source, record.finding)
-        elif isinstance(record, GpuCalls):
-            yield CallsRow(source, record)
-        elif isinstance(record, GovernorState):
-            yield from self._governor(source, record)
-        else:
-            yield from self._offered(source, record)
-
-    def _offered(self, source: str, record: Any) -> Iterator[Row]:
-        """Go by what a record offers; asked once a class, because asking costs more than a row."""
-        kind = self._kinds.get(type(record), object)
-        if kind is object:
-            kind = next((k for k in (_Ticks, _Table, _Value) if isinstance(record, k)), None)
-            self._kinds[type(record)] = kind
-        if kind is _Ticks:
-            yield from _ticks(source, record)
-        elif kind is _Table:
-            yield from self._table(source, record)
-        elif kind is _Value:
-            yield _value(source, record)
-        else:
-            self._drop("unknown_record")
+    def _rows(self, source: str, record: object) -> Iterable[Row]:
+        match record:
+            case KernelActivity():
+                shown = printable(record.kernel)
+                named = record if shown is record.kernel else replace(record, kernel=shown)
+                return (ActivityRow(source, named),)
+            case Observation():
+                return (self._observed(source, record),)
+            case HostTicks():
+                return _ticks(source, record)
+            case HostTable():
+                return self._table(source, record)
+            case GpuCoverage():
+                at_ns, span_ns, key = record.boottime_ns, record.span_ns, f"gpu{record.gpu}"
+                return (MetricRow(at_ns, span_ns, record.source, "watched", key, "ns", span_ns),)
+            case HostEvent():
+                key, detail = clean_name(record.key), clean_name(record.detail)
+                name = clean_name(record.name)
+                return (EventRow(record.boottime_ns, source, name, key, detail),)
+            case HostFinding():
+                return _found(source, record.finding)
+            case GpuCalls():
+                return (CallsRow(source, record),)
+            case GovernorState():
+                return self._governor(source, record)
+            case StepMarks() | RhythmMarks():
+                return ()
+            case Reading():
+                return (_reading(source, record),)
+            case _:
+                self._drop("unknown_record")
+                return ()
 
     def _observed(self, source: str, seen: Observation) -> Row:
         if seen.section in self._events:
@@ -219,10 +199,9 @@ class Flattener:
         key = clean_name(seen.cell)
         return MetricRow(seen.boottime_ns, 0, source, seen.section, key, unit, seen.value)
 
-    def _table(self, source: str, table: _Table) -> Iterator[PackedRow]:
+    def _table(self, source: str, table: HostTable) -> Iterator[PackedRow]:
         """Keep the cells that are not zero: in a table of growth a missing cell is a zero."""
-        values = np.asarray(table.values)
-        rows, columns = np.nonzero(values)
+        rows, columns = np.nonzero(table.values)
         self._drop("table_cells", max(0, len(rows) - MOST_TABLE_CELLS))
         rows, columns = rows[:MOST_TABLE_CELLS], columns[:MOST_TABLE_CELLS]
         if not len(rows):
@@ -233,7 +212,7 @@ class Flattener:
             for row, column in zip(rows.tolist(), columns.tolist(), strict=True)
         )
         at = np.array([table.boottime_ns], dtype=np.int64)
-        kept = values[rows, columns].astype(np.int64).reshape(1, -1)
+        kept = table.values[rows, columns].reshape(1, -1)
         yield PackedRow(source, cells, at, kept, table.span_ns)
 
     def _governor(self, source: str, state: GovernorState) -> Iterator[Row]:
@@ -269,12 +248,10 @@ def _found(source: str, finding: Finding) -> Iterator[Row]:
         yield EventRow(at_ns, source, name, clean_name(finding.subject), words)
 
 
-def _ticks(source: str, ticks: _Ticks) -> Iterator[PackedRow]:
-    times = np.asarray(ticks.boottime_ns, dtype=np.int64)
-    if len(times):
-        totals = np.asarray(ticks.totals)
-        signed = totals.view(np.int64) if totals.dtype == np.uint64 else totals.astype(np.int64)
-        yield PackedRow(source, _tick_cells(tuple(ticks.metrics)), times, signed)
+def _ticks(source: str, ticks: HostTicks) -> Iterator[PackedRow]:
+    if len(ticks.boottime_ns):
+        signed = ticks.totals.view(np.int64)
+        yield PackedRow(source, _tick_cells(ticks.metrics), ticks.boottime_ns, signed)
 
 
 @lru_cache(maxsize=16)
@@ -287,13 +264,10 @@ def _table_cell(table: str, column: str, key: str) -> MetricCell:
     return MetricCell(f"{table}.{column}", clean_name(key), unit_of(column))
 
 
-def _value(source: str, record: _Value) -> MetricRow:
-    extra: Any = record
-    key = clean_name(str(getattr(extra, "key", "")))
-    unit = str(getattr(extra, "unit", "")) or unit_of(record.name)
-    span_ns = int(getattr(extra, "span_ns", 0))
-    at_ns, value = int(record.boottime_ns), float(record.value)
-    return MetricRow(at_ns, span_ns, source, clean_name(record.name), key, unit, value)
+def _reading(source: str, record: Reading) -> MetricRow:
+    name, unit = clean_name(record.name), record.unit or unit_of(record.name)
+    value = float(record.value)
+    return MetricRow(record.boottime_ns, 0, source, name, clean_name(record.key), unit, value)
 
 
 def _governor_numbers(state: GovernorState) -> Iterator[tuple[str, str, float]]:

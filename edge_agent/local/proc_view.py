@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
+
+import psutil
+
+from collectors.host.host_counters import CPU_FIELDS, whole_disks
 
 from .local_rows import clean_name
-from .proc_processes import ProcessSample, process_times
 
 _NS_PER_S: Final = 1_000_000_000
-_SECTOR: Final = 512
 _MOST_DEVICES: Final = 64
-_CPU_FIELDS: Final = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
-_LAYERED: Final = ("loop", "ram", "zram", "dm-", "md", "sr", "fd")
+MOST_PROCESSES: Final = 20_000
 MOST_FILE_BYTES: Final = 4 << 20
+_IDLE: Final = slice(CPU_FIELDS.index("idle"), CPU_FIELDS.index("iowait") + 1)
 
-_Counts = Mapping[str, list[int]]
+_Counters = TypeVar("_Counters", bound=tuple[Any, ...])
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,17 @@ class LinkUse:
     receive_bytes_per_s: float
     transmit_bytes_per_s: float
     drops_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSample:
+    """One process: CPU and time ready but not running, as percent of one CPU."""
+
+    pid: int
+    name: str
+    cpu_percent: float
+    wait_percent: float
+    resident_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,26 +83,34 @@ class ProcView:
 
 
 @dataclass(frozen=True, slots=True)
+class _Spent:
+    """What a process has used since it began."""
+
+    name: str
+    cpu_s: float
+    waited_s: float
+    resident_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Sample:
+    """Counters as psutil gives them, the whole host's CPU times before each CPU's."""
+
     at_ns: int
-    stat: _Counts
+    cpus: tuple[Any, ...]
     softirqs: Mapping[str, int]
-    disks: _Counts
-    links: _Counts
-    processes: Mapping[tuple[int, int], tuple[str, int, int, int]]
+    disks: Mapping[str, Any]
+    links: Mapping[str, Any]
+    processes: Mapping[psutil.Process, _Spent]
 
 
 class HostSampler:
-    """Reads /proc; each view covers the time since the one before."""
+    """Reads /proc, or where psutil looks for it; each view covers the time since the one before."""
 
     def __init__(
-        self,
-        proc: Path = Path("/proc"),
-        now_ns: Callable[[], int] = time.monotonic_ns,
-        *,
-        processes: int = 12,
+        self, now_ns: Callable[[], int] = time.monotonic_ns, *, processes: int = 12
     ) -> None:
-        self._proc, self._now_ns, self._processes = proc, now_ns, processes
+        self._now_ns, self._processes = now_ns, processes
         self._before = self._sample()
 
     def view(self) -> ProcView:
@@ -94,16 +118,18 @@ class HostSampler:
         before, now = self._before, self._sample()
         self._before = now
         span_s = max(now.at_ns - before.at_ns, 1) / _NS_PER_S
+        each = zip(before.cpus, now.cpus, strict=False)  # a CPU may come or go
+        spent = [_grown(*times)[: len(CPU_FIELDS)] for times in each]
         return ProcView(
-            cpu_percent=_cpu_kinds(before.stat, now.stat),
-            cpus_percent=_cpus(before.stat, now.stat),
-            run_queue=self._run_queue(now.stat),
-            pressure=self._pressure(),
+            cpu_percent=_cpu_kinds(spent[0]) if spent else {},
+            cpus_percent=tuple(_busy_percent(each) for each in spent[1:]),
+            run_queue=_run_queue(),
+            pressure=_pressure(),
             softirqs_per_s={
                 name: max(0, count - before.softirqs.get(name, count)) / span_s
                 for name, count in now.softirqs.items()
             },
-            memory_bytes=self._memory(),
+            memory_bytes=_memory(),
             disks=_disks(before.disks, now.disks, span_s),
             links=_links(before.links, now.links, span_s),
             processes=self._busiest(before, now, span_s),
@@ -111,72 +137,46 @@ class HostSampler:
         )
 
     def _sample(self) -> _Sample:
-        softirqs = _numbers(self._read("softirqs"), ":")
-        return _Sample(
-            self._now_ns(),
-            _numbers(self._read("stat"), " "),
-            {name: sum(counts) for name, counts in softirqs.items()},
-            _disk_counters(self._read("diskstats")),
-            _numbers(self._read("net/dev"), ":"),
-            process_times(self._proc),
-        )
-
-    def _read(self, name: str) -> str:
-        """Give a file's text; one that is missing or not ours to read is empty."""
-        try:
-            with (self._proc / name).open("rb") as file:
-                return file.read(MOST_FILE_BYTES).decode("utf-8", "replace")
-        except OSError:
-            return ""
-
-    def _run_queue(self, stat: _Counts) -> dict[str, float]:
-        found = {
-            "running": float(stat.get("procs_running", [0])[0]),
-            "blocked": float(stat.get("procs_blocked", [0])[0]),
-        }
-        loads = self._read("loadavg").split()[:3]
-        for name, load in zip(("load_1m", "load_5m", "load_15m"), loads, strict=False):
-            found[name] = float(load)
-        return found
-
-    def _pressure(self) -> dict[str, float]:
-        found = {}
-        for resource in ("cpu", "memory", "io"):
-            for line in self._read(f"pressure/{resource}").splitlines():
-                kind, *fields = line.split()
-                for one in fields:
-                    name, _, value = one.partition("=")
-                    if name == "avg10":
-                        found[f"{resource}_{kind}"] = float(value)
-        return found
-
-    def _memory(self) -> dict[str, int]:
-        read = _numbers(self._read("meminfo"), ":")
-        kib = {name: values[0] for name, values in read.items()}
-        return {
-            "total": kib.get("MemTotal", 0) * 1024,
-            "available": kib.get("MemAvailable", 0) * 1024,
-            "cached": kib.get("Cached", 0) * 1024,
-            "swap_used": (kib.get("SwapTotal", 0) - kib.get("SwapFree", 0)) * 1024,
-        }
+        softirqs = {name: sum(counts) for name, counts in _numbers("softirqs", ":").items()}
+        cpus: tuple[Any, ...] = ()
+        disks: Mapping[str, Any] = {}
+        links: Mapping[str, Any] = {}
+        # A file that is missing, not ours to read or not the kernel's leaves its part out.
+        with suppress(OSError, ValueError):
+            cpus = (psutil.cpu_times(), *psutil.cpu_times(percpu=True))
+        with suppress(OSError, ValueError):
+            disks = _whole(psutil.disk_io_counters(perdisk=True, nowrap=False))
+        with suppress(OSError, ValueError):
+            links = psutil.net_io_counters(pernic=True, nowrap=False)
+        return _Sample(self._now_ns(), cpus, softirqs, disks, links, _processes())
 
     def _busiest(self, before: _Sample, now: _Sample, span_s: float) -> tuple[ProcessSample, ...]:
         uses = []
-        for who, (name, spent_ns, waited_ns, resident) in now.processes.items():
-            old = before.processes.get(who)
+        for process, spent in now.processes.items():
+            old = before.processes.get(process)
             if old is None:
                 continue
-            busy, waited = max(0, spent_ns - old[1]), max(0, waited_ns - old[2])
-            per_s = 100 / (_NS_PER_S * span_s)
-            uses.append(ProcessSample(who[0], name, busy * per_s, waited * per_s, resident))
+            busy = 100 * max(0.0, spent.cpu_s - old.cpu_s) / span_s
+            waited = 100 * max(0.0, spent.waited_s - old.waited_s) / span_s
+            resident = spent.resident_bytes
+            uses.append(ProcessSample(process.pid, spent.name, busy, waited, resident))
         uses.sort(key=lambda use: (-use.cpu_percent, -use.wait_percent, -use.resident_bytes))
         return tuple(uses[: self._processes])
 
 
-def _numbers(text: str, separator: str) -> dict[str, list[int]]:
+def _read(name: str) -> str:
+    """Give the text of a file of /proc; one that is missing or not ours to read is empty."""
+    try:
+        with Path(psutil.PROCFS_PATH, name).open("rb") as file:
+            return file.read(MOST_FILE_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _numbers(file: str, separator: str) -> dict[str, list[int]]:
     """Read `name SEPARATOR number number ...` lines; what is no number ends the line."""
     found: dict[str, list[int]] = {}
-    for line in text.splitlines():
+    for line in _read(file).splitlines():
         name, split, rest = line.strip().partition(separator)
         numbers: list[int] = []
         for word in rest.split() if split else ():
@@ -188,63 +188,102 @@ def _numbers(text: str, separator: str) -> dict[str, list[int]]:
     return found
 
 
-def _disk_counters(text: str) -> dict[str, list[int]]:
-    """Give the counters of whole disks: partitions and layered devices repeat their bytes."""
+def _processes() -> dict[psutil.Process, _Spent]:
+    """Give what every process has used; a process with the number of another is another.
+
+    The wait is the main thread's, from schedstat, 0 where the kernel does not keep it.
+    """
     found = {}
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) >= 14 and not words[2].startswith(_LAYERED):
-            found[clean_name(words[2])] = [int(word) for word in words[3:14] if word.isdecimal()]
-    whole = {
-        name: counters
-        for name, counters in found.items()
-        if not any(name != disk and name.startswith(disk) for disk in found)
+    for process in islice(_listed(), MOST_PROCESSES):
+        with suppress(psutil.Error, OSError), process.oneshot():
+            times, resident = process.cpu_times(), process.memory_info().rss
+            words = _read(f"{process.pid}/schedstat").split()
+            waited_s = int(words[1]) / _NS_PER_S if len(words) > 1 else 0.0
+            name = clean_name(process.name())
+            found[process] = _Spent(name, times.user + times.system, waited_s, resident)
+    return found
+
+
+def _listed() -> Iterator[psutil.Process]:
+    with suppress(OSError, IndexError):  # no /proc, and one without a process
+        yield from psutil.process_iter()
+
+
+def _run_queue() -> dict[str, float]:
+    stat = _numbers("stat", " ")
+    found = {name: float(stat.get(f"procs_{name}", [0])[0]) for name in ("running", "blocked")}
+    with suppress(OSError):
+        loads = (round(load, 2) for load in os.getloadavg())
+        found |= zip(("load_1m", "load_5m", "load_15m"), loads, strict=True)
+    return found
+
+
+def _pressure() -> dict[str, float]:
+    found = {}
+    for resource in ("cpu", "memory", "io"):
+        for line in _read(f"pressure/{resource}").splitlines():
+            kind, *fields = line.split()
+            for one in fields:
+                name, _, value = one.partition("=")
+                if name == "avg10":
+                    found[f"{resource}_{kind}"] = float(value)
+    return found
+
+
+def _memory() -> dict[str, int]:
+    kib = {name: values[0] for name, values in _numbers("meminfo", ":").items()}
+    return {
+        "total": kib.get("MemTotal", 0) * 1024,
+        "available": kib.get("MemAvailable", 0) * 1024,
+        "cached": kib.get("Cached", 0) * 1024,
+        "swap_used": (kib.get("SwapTotal", 0) - kib.get("SwapFree", 0)) * 1024,
     }
-    return dict(list(whole.items())[:_MOST_DEVICES])
 
 
-def _grown(before: list[int] | None, now: list[int]) -> list[int]:
+def _whole(disks: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the counters of whole disks: partitions and layered devices repeat their bytes."""
+    names = list(disks)
+    places = whole_disks(tuple(os.fsencode(name) for name in names))[:_MOST_DEVICES]
+    return {names[place]: disks[names[place]] for place in places}
+
+
+def _grown(before: _Counters | None, now: _Counters) -> Any:
     """Counters that went down belong to a device that came back: they count as nothing."""
-    old = before if before is not None and len(before) == len(now) else now
-    return [max(0, new - was) for new, was in zip(now, old, strict=True)]
+    kind: Any = type(now)
+    old = now if before is None else before
+    return kind(*(max(0, new - was) for new, was in zip(now, old, strict=True)))
 
 
-def _cpu_kinds(before: _Counts, now: _Counts) -> dict[str, float]:
-    spent = _grown(before.get("cpu"), now.get("cpu", []))[: len(_CPU_FIELDS)]
-    whole = sum(spent) or 1
-    percent = {name: 100 * ticks / whole for name, ticks in zip(_CPU_FIELDS, spent, strict=False)}
-    percent["user"] = percent.get("user", 0.0) + percent.pop("nice", 0.0)
+def _cpu_kinds(spent: Iterable[float]) -> dict[str, float]:
+    kinds = dict(zip(CPU_FIELDS, spent, strict=True))
+    whole = sum(kinds.values()) or 1
+    percent = {name: 100 * seconds / whole for name, seconds in kinds.items()}
+    percent["user"] += percent.pop("nice")
     return percent
 
 
-def _cpus(before: _Counts, now: _Counts) -> tuple[float, ...]:
-    busy = []
-    for name, ticks in now.items():
-        if name.startswith("cpu") and name != "cpu":
-            spent = _grown(before.get(name), ticks)[: len(_CPU_FIELDS)]
-            busy.append(100 * (sum(spent) - sum(spent[3:5])) / (sum(spent) or 1))
-    return tuple(busy)
+def _busy_percent(spent: tuple[float, ...]) -> float:
+    return 100 * (sum(spent) - sum(spent[_IDLE])) / (sum(spent) or 1)
 
 
-def _disks(before: _Counts, now: _Counts, span_s: float) -> tuple[DiskUse, ...]:
+def _disks(before: Mapping[str, Any], now: Mapping[str, Any], span_s: float) -> tuple[DiskUse, ...]:
     uses = []
     for name, counters in now.items():
-        if len(counters) < 11:
-            continue
         grown = _grown(before.get(name), counters)
-        requests = grown[0] + grown[4]
-        wait_ms = (grown[3] + grown[7]) / requests if requests else 0.0
-        read, written = grown[2] * _SECTOR / span_s, grown[6] * _SECTOR / span_s
-        uses.append(DiskUse(name, read, written, min(100.0, grown[9] / (10 * span_s)), wait_ms))
+        requests = grown.read_count + grown.write_count
+        wait_ms = (grown.read_time + grown.write_time) / requests if requests else 0.0
+        read, written = grown.read_bytes / span_s, grown.write_bytes / span_s
+        busy = min(100.0, grown.busy_time / (10 * span_s))
+        uses.append(DiskUse(clean_name(name), read, written, busy, wait_ms))
     uses.sort(key=lambda use: -(use.read_bytes_per_s + use.write_bytes_per_s))
     return tuple(uses)
 
 
-def _links(before: _Counts, now: _Counts, span_s: float) -> tuple[LinkUse, ...]:
+def _links(before: Mapping[str, Any], now: Mapping[str, Any], span_s: float) -> tuple[LinkUse, ...]:
     uses = []
-    for name, counters in list(now.items())[:_MOST_DEVICES]:
-        if len(counters) >= 16:
-            grown = [one / span_s for one in _grown(before.get(name), counters)]
-            uses.append(LinkUse(name, grown[0], grown[8], grown[3] + grown[11]))
+    for name, counters in islice(now.items(), _MOST_DEVICES):
+        grown = _grown(before.get(name), counters)
+        moved = (grown.bytes_recv, grown.bytes_sent, grown.dropin + grown.dropout)
+        uses.append(LinkUse(clean_name(name), *(count / span_s for count in moved)))
     uses.sort(key=lambda use: -(use.receive_bytes_per_s + use.transmit_bytes_per_s))
     return tuple(uses)

@@ -94,7 +94,8 @@ def _epsilon(answer: str, most: float) -> float:
             return value
         case ["refused", str(bound), str(expected), str(got)]:
             raise ParameterError(bound, expected, got)
-    raise ParameterError(_WHAT, f"an epsilon of at most {most:g}", "another answer")
+        case _:
+            raise ParameterError(_WHAT, f"an epsilon of at most {most:g}", "another answer")
 
 
 def _begin() -> subprocess.Popen[str]:

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import singledispatchmethod
-from typing import Final
+from typing import Final, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,16 +127,35 @@ class Participant:
 
     def handle(self, event: Event) -> list[Effect]:
         """Take one event and give what the shell must do, in this order."""
-        return self._handle(event)
-
-    @singledispatchmethod
-    def _handle(self, event: Event) -> list[Effect]:
-        raise TypeError(f"expected an event of the participant, got {type(event).__name__}")
+        match event:
+            case TaskReceived():
+                return self._on_task(event)
+            case RosterReceived():
+                return self._on_roster(event)
+            case KeysAnnounced():
+                return self._on_keys(event)
+            case EpochDue():
+                return self._on_epoch_due(event)
+            case WindowClosed():
+                return self._on_window(event)
+            case LedgerCommitted():
+                return self._on_committed(event)
+            case CommitFailed():
+                return self._on_failed(event)
+            case Published():
+                return [Forget(event.spool_ids)] if event.spool_ids else []
+            case TransportDown():
+                self._down = True
+                return []
+            case TransportUp():
+                self._down = False
+                return [DrainSpool()]
+            case _:
+                assert_never(event)
 
     # Tasks, rosters, keys ---------------------------------------------------------------------
 
-    @_handle.register
-    def _(self, event: TaskReceived) -> list[Effect]:
+    def _on_task(self, event: TaskReceived) -> list[Effect]:
         try:
             taken = self._tasks.take(event.signed, event.now_s)
         except ReportRejected as refusal:
@@ -149,16 +167,14 @@ class Participant:
         accepted, known = taken
         return [RememberSeries(known), TaskAccepted(accepted.task_id, accepted.task)]
 
-    @_handle.register
-    def _(self, event: RosterReceived) -> list[Effect]:
+    def _on_roster(self, event: RosterReceived) -> list[Effect]:
         try:
             known = self._rosters.add(event.signed, self._tasks.windows_s)
         except ReportRejected as refusal:
             return [Refuse(refusal.reason, 0, str(refusal))]
         return [] if known is None else [RememberRoster(known)]
 
-    @_handle.register
-    def _(self, event: KeysAnnounced) -> list[Effect]:
+    def _on_keys(self, event: KeysAnnounced) -> list[Effect]:
         effects: list[Effect] = []
         for key in event.announcements:
             try:
@@ -170,8 +186,7 @@ class Participant:
 
     # Epochs -----------------------------------------------------------------------------------
 
-    @_handle.register
-    def _(self, event: EpochDue) -> list[Effect]:
+    def _on_epoch_due(self, event: EpochDue) -> list[Effect]:
         effects: list[Effect] = []
         erased = self._epochs.erase_ended(event.now_s)
         if erased:
@@ -219,8 +234,7 @@ class Participant:
 
     # Windows ----------------------------------------------------------------------------------
 
-    @_handle.register
-    def _(self, event: WindowClosed) -> list[Effect]:
+    def _on_window(self, event: WindowClosed) -> list[Effect]:
         present = [int(host) for host in np.flatnonzero(event.present)]
         task = self._tasks.find(event.task_id)
         if task is None:
@@ -330,8 +344,7 @@ class Participant:
         self._pending[token] = pending
         return token
 
-    @_handle.register
-    def _(self, event: LedgerCommitted) -> list[Effect]:
+    def _on_committed(self, event: LedgerCommitted) -> list[Effect]:
         pending = self._pending.pop(event.token)
         effects: list[Effect] = []
         self._budget.forget_before(pending.keep_from_s)
@@ -343,28 +356,13 @@ class Participant:
             effects.append(Publish(event.spool_ids, pending.records))
         return effects
 
-    @_handle.register
-    def _(self, event: CommitFailed) -> list[Effect]:
+    def _on_failed(self, event: CommitFailed) -> list[Effect]:
         pending = self._pending.pop(event.token)
         for host, entry in pending.spent:
             self._budget.take_back(host, entry)
         if pending.parties is not None:
             self._epochs.take_back(pending.parties, pending.epochs, pending.now_s)
         return [Refuse(event.why, len(pending.records), "the commit was rolled back")]
-
-    @_handle.register
-    def _(self, event: Published) -> list[Effect]:
-        return [Forget(event.spool_ids)] if event.spool_ids else []
-
-    @_handle.register
-    def _(self, event: TransportDown) -> list[Effect]:  # noqa: ARG002  (dispatched on its type)
-        self._down = True
-        return []
-
-    @_handle.register
-    def _(self, event: TransportUp) -> list[Effect]:  # noqa: ARG002  (dispatched on its type)
-        self._down = False
-        return [DrainSpool()]
 
 
 __all__ = ["Participant", "ParticipantRules"]

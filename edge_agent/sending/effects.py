@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import singledispatchmethod
-from typing import Final
+from typing import Final, assert_never
 
 from structlog.typing import FilteringBoundLogger
 
@@ -161,30 +160,53 @@ class Effects:
         for effect in self._participant.handle(event):
             self.carry_out(effect)
 
-    @singledispatchmethod
     def carry_out(self, effect: Effect) -> None:
         """Carry out one effect."""
-        raise TypeError(f"expected an effect, got {type(effect).__name__}")
+        match effect:
+            case CommitEpochs():
+                self._commit_epochs(effect)
+            case CommitSealed():
+                self._commit_sealed(effect)
+            case Publish():
+                self._outbox.add(effect.spool_ids, effect.records, self._clock.unix_ms())
+            case DrainSpool():
+                self.sending.queue_spool(self._clock.unix_ms())
+            case Forget():
+                self._fault_point("shell:before-forget")
+                self._ledger.forget(effect.spool_ids)
+                self._fault_point("shell:forgotten")
+            case RememberSeries():
+                self._ledger.remember_series([effect.known])
+            case RememberRoster():
+                self._ledger.remember_roster(effect.known)
+            case TaskAccepted():
+                self._open_windows(effect)
+            case SignedTimeSeen():
+                self._ledger.note_signed_time(effect.signed_time_s)
+            case EraseKeys():
+                self._log.debug("epoch keys erased", epochs=effect.epochs)
+            case Refuse():
+                self._count_refusal(effect)
+            case _:
+                assert_never(effect)
 
-    @carry_out.register
-    def _(self, effect: CommitEpochs) -> None:
+    def _commit_epochs(self, effect: CommitEpochs) -> None:
         self._fault_point("shell:epoch-sealed")
-        if self._commit(effect, lambda: self._commit_epochs(effect)):
+        if self._commit(
+            effect,
+            lambda: self._ledger.commit_epochs(effect.openings, effect.records, effect.now_s),
+        ):
             self.tally.epochs += len(effect.records)
 
-    @carry_out.register
-    def _(self, effect: CommitSealed) -> None:
+    def _commit_sealed(self, effect: CommitSealed) -> None:
         self._fault_point("shell:report-sealed")
-        if self._commit(effect, lambda: self._commit_sealed(effect)):
+        if self._commit(
+            effect,
+            lambda: self._ledger.commit_sealed(
+                effect.entries, effect.records, effect.now_s, effect.keep_from_s
+            ),
+        ):
             self.tally.sealed += len(effect.records)
-
-    def _commit_epochs(self, effect: CommitEpochs) -> tuple[int, ...]:
-        return self._ledger.commit_epochs(effect.openings, effect.records, effect.now_s)
-
-    def _commit_sealed(self, effect: CommitSealed) -> tuple[int, ...]:
-        return self._ledger.commit_sealed(
-            effect.entries, effect.records, effect.now_s, effect.keep_from_s
-        )
 
     def _commit(
         self, effect: CommitEpochs | CommitSealed, commit: Callable[[], tuple[int, ...]]
@@ -200,30 +222,7 @@ class Effects:
         self.tell(LedgerCommitted(effect.token, spool_ids))
         return True
 
-    @carry_out.register
-    def _(self, effect: Publish) -> None:
-        self._outbox.add(effect.spool_ids, effect.records, self._clock.unix_ms())
-
-    @carry_out.register
-    def _(self, effect: DrainSpool) -> None:  # noqa: ARG002  (dispatched on its type)
-        self.sending.queue_spool(self._clock.unix_ms())
-
-    @carry_out.register
-    def _(self, effect: Forget) -> None:
-        self._fault_point("shell:before-forget")
-        self._ledger.forget(effect.spool_ids)
-        self._fault_point("shell:forgotten")
-
-    @carry_out.register
-    def _(self, effect: RememberSeries) -> None:
-        self._ledger.remember_series([effect.known])
-
-    @carry_out.register
-    def _(self, effect: RememberRoster) -> None:
-        self._ledger.remember_roster(effect.known)
-
-    @carry_out.register
-    def _(self, effect: TaskAccepted) -> None:
+    def _open_windows(self, effect: TaskAccepted) -> None:
         now_s = self._clock.unix_ms() // 1000
         self._windows.open_task(effect.task_id, effect.task, now_s)
         self._log.info(
@@ -234,16 +233,7 @@ class Effects:
             scheme=effect.task.scheme.value,
         )
 
-    @carry_out.register
-    def _(self, effect: SignedTimeSeen) -> None:
-        self._ledger.note_signed_time(effect.signed_time_s)
-
-    @carry_out.register
-    def _(self, effect: EraseKeys) -> None:
-        self._log.debug("epoch keys erased", epochs=effect.epochs)
-
-    @carry_out.register
-    def _(self, effect: Refuse) -> None:
+    def _count_refusal(self, effect: Refuse) -> None:
         first = effect.reason.value not in self.tally.refused
         self.tally.refused[effect.reason.value] += max(1, effect.hosts)
         if first:

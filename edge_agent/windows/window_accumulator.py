@@ -108,12 +108,15 @@ class WindowAccumulator:
 
     def add(self, record: Record) -> None:
         """Count a record in the window of its own time; what is local to the host is not."""
-        if isinstance(record, Observation):
-            self._add_observation(record)
-        elif isinstance(record, GpuCoverage):
-            self._add_coverage(record)
-        elif isinstance(record, KernelActivity):
-            self._add_activity(record)
+        match record:
+            case KernelActivity():
+                self._add_activity(record)
+            case Observation():
+                self._add_observation(record)
+            case GpuCoverage():
+                self._add_coverage(record)
+            case _:
+                pass
 
     def measures(self, window: int) -> bool:
         """Tell whether this host's secret coin lets any section measure in an open window.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pointillist.table import Column, table_lines, terminal_columns
+from pointillist.table import Column, cells_of, table_lines, terminal_columns
 
 from .output import ExitCode, JsonFlag, emit, reported, usage_error
 
@@ -127,10 +128,15 @@ def _gpu(
     return one
 
 
+_CHECKS: Final = (
+    Column("verdict", itemgetter("verdict")),
+    Column("check", itemgetter("check")),
+    Column("reason", itemgetter("reason"), folds=True),
+)
+
+
 def _text(body: dict[str, Any]) -> str:
-    columns = [Column("verdict"), Column("check"), Column("reason", folds=True)]
-    rows = [[one["verdict"], one["check"], one["reason"]] for one in body["checks"]]
-    lines = table_lines(columns, rows, terminal_columns())
+    lines = table_lines(_CHECKS, cells_of(_CHECKS, body["checks"]), terminal_columns())
     for gpu in body["gpus"]:
         for one in gpu["processes"]:
             container = f"  container {one['container'][:12]}" if one["container"] else ""

@@ -9,18 +9,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
 import typer
 
-from pointillist.table import Column, table_lines, terminal_columns
+from pointillist.table import Column, cells_of, table_lines, terminal_columns
 
-from .history_calls_text import calls_schema, kernel_lines, process_lines
+from .history_calls_text import kernel_lines, process_lines
 from .output import ExitCode, JsonFlag, reported, say, usage_error
 
 if TYPE_CHECKING:
     from edge_agent.local.history_read import HistoryReader
+    from edge_agent.local.history_tables import HistoryColumn
 
 EPILOG: Final = """Examples:
 
@@ -38,6 +40,8 @@ _NS_PER_S: Final = 1_000_000_000
 _SPANS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _BATCH: Final = 20_000
 _Rows = Callable[[str], Iterator[dict[str, Any]]]
+_MetricSums = tuple[tuple[str, str, str, str], list[float]]
+"""Source, name, key and unit; count, least, sum, most and last value."""
 
 
 def history(
@@ -64,7 +68,8 @@ def history(
     it each name is summed up in a line. --json gives the rows, of all kinds unless one is named.
     """
     from edge_agent.local.history_db import HistoryUnavailable
-    from edge_agent.local.history_read import KINDS, HistoryReader
+    from edge_agent.local.history_read import HistoryReader
+    from edge_agent.local.history_tables import KINDS
 
     from . import agent
 
@@ -202,7 +207,6 @@ def _event_lines(rows: _Rows) -> list[str]:
 
 
 def _metric_lines(rows: _Rows) -> list[str]:
-    # (source, name, key, unit) -> count, least, sum, most, last
     found: dict[tuple[str, str, str, str], list[float]] = {}
     for row in rows("metric"):
         value = row["value"]
@@ -211,26 +215,22 @@ def _metric_lines(rows: _Rows) -> list[str]:
         one[:] = [one[0] + 1, min(one[1], value), one[2] + value, max(one[3], value), value]
     if not found:
         return []
-    lines = [
-        (
-            f"{source}/{name}{f'[{key}]' if key else ''}",
-            str(int(count)),
-            *(f"{one:.6g}" for one in (least, total / count, most, last)),
-            unit,
-        )
-        for (source, name, key, unit), (count, least, total, most, last) in sorted(found.items())
-    ]
-    return table_lines(_METRICS, lines, terminal_columns())
+    return table_lines(_METRICS, cells_of(_METRICS, sorted(found.items())), terminal_columns())
+
+
+def _metric_name(row: _MetricSums) -> str:
+    (source, name, key, _), _sums = row
+    return f"{source}/{name}{f'[{key}]' if key else ''}"
 
 
 _METRICS: Final = (
-    Column("metric", folds=True),
-    Column("rows", right=True, leaves=0),
-    Column("least", right=True, leaves=1),
-    Column("mean", right=True),
-    Column("most", right=True),
-    Column("last", right=True),
-    Column("unit", folds=True),
+    Column("metric", _metric_name, folds=True),
+    Column("rows", lambda row: str(int(row[1][0])), right=True, leaves=0),
+    Column("least", lambda row: f"{row[1][1]:.6g}", right=True, leaves=1),
+    Column("mean", lambda row: f"{row[1][2] / row[1][0]:.6g}", right=True),
+    Column("most", lambda row: f"{row[1][3]:.6g}", right=True),
+    Column("last", lambda row: f"{row[1][4]:.6g}", right=True),
+    Column("unit", lambda row: row[0][3], folds=True),
 )
 
 
@@ -242,8 +242,7 @@ def _activity_lines(rows: _Rows) -> list[str]:
     if not found:
         return []
     busiest = sorted(found.items(), key=lambda item: -item[1][1])[:_MOST_KERNELS]
-    lines = [(name, f"{count:.0f}", f"{spent / 1e6:.3f}") for name, (count, spent) in busiest]
-    told = table_lines(_ACTIVITY, lines, terminal_columns())
+    told = table_lines(_ACTIVITY, cells_of(_ACTIVITY, busiest), terminal_columns())
     if len(found) > len(busiest):
         told.append(f"and {len(found) - len(busiest)} more: --kind activity --json has them")
     return told
@@ -251,9 +250,9 @@ def _activity_lines(rows: _Rows) -> list[str]:
 
 _MOST_KERNELS: Final = 30
 _ACTIVITY: Final = (
-    Column("kernel", folds=True),
-    Column("launches", right=True),
-    Column("GPU ms", right=True),
+    Column("kernel", itemgetter(0), folds=True),
+    Column("launches", lambda row: f"{row[1][0]:.0f}", right=True),
+    Column("GPU ms", lambda row: f"{row[1][1] / 1e6:.3f}", right=True),
 )
 
 
@@ -285,16 +284,19 @@ class _ParquetFile:
         return count
 
     def _schema(self) -> Any:
-        """Give the columns' types; log2 bins are (bin, count) pairs."""
-        from edge_agent.local.history_read import COLUMNS
+        from edge_agent.local.history_tables import KINDS, WHEN
 
-        pa, columns = self._pa, COLUMNS[self._kind]
-        if self._kind in {"kernel", "process"}:
-            return calls_schema(pa, columns)
-        bins, whole = pa.list_(pa.list_(pa.int64())), pa.int64()
-        integers = ("span_ns", "gpu", "count", "gpu_time_ns", "sampling_rate_millionths")
-        types = dict.fromkeys(integers, whole)
-        types |= {"value": pa.float64(), "log2_bins": bins, "copy_log2_bins": bins}
-        when = [("unix_ns", whole), ("unix_error_ns", whole), ("boot_id", pa.string()),
-                ("boottime_ns", whole)]  # fmt: skip
-        return pa.schema([*when, *((name, types.get(name, pa.string())) for name in columns)])
+        columns = (*WHEN, *KINDS[self._kind].fields)
+        return self._pa.schema([(one.name, self._type(one)) for one in columns])
+
+    def _type(self, column: HistoryColumn) -> Any:
+        """Give a column's type; a list without members has (bin, count) pairs."""
+        from edge_agent.local.history_tables import Stored
+
+        pa = self._pa
+        if column.stored is Stored.LIST:
+            pair = pa.list_(pa.int64())
+            members = [(one.name, self._type(one)) for one in column.members]
+            return pa.list_(pa.struct(members) if members else pair)
+        plain = {Stored.WHOLE: pa.int64(), Stored.REAL: pa.float64(), Stored.TEXT: pa.string()}
+        return plain[column.stored]

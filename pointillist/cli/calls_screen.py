@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from operator import itemgetter
 from typing import Any, Final
 
 from rich.console import ConsoleDimensions, RenderableType
 from rich.layout import Layout
 from rich.text import Text
 
+from pointillist.table import Column
+
 from .amounts import age, rate, short_bytes
-from .parts import panel, plain_table, shortened
+from .parts import grid, panel, shortened
 
 View = Mapping[str, Any]
 _SLIM: Final = 76
@@ -140,43 +144,20 @@ def _governor(calls: View) -> Text:
 
 def _processes(calls: View, width: int, most: int = _MOST_ROWS) -> RenderableType:
     rows = calls.get("processes", ())[:most]
-    columns = [("pid", "r"), ("process", "l"), ("launches/s", "r"), ("±", "r"), ("wait %", "r"),
-               ("live", "r"), ("peak", "r"), ("unfreed", "r"), ("oldest", "r"),
-               ("failed", "r")]  # fmt: skip
-    extra, slim = width >= _WIDE, width < _SLIM
-    if slim:
-        columns = [one for one in columns if one[0] not in {"live", "unfreed", "oldest"}]
-    if extra:
-        columns.insert(2, ("application", "l"))
-    if width >= _VERY_WIDE:
-        columns.append(("container, pod, job", "l"))
-    table = plain_table(*columns, expand=1)
-    for one in rows:
-        cells: list[RenderableType] = [
-            str(one["pid"]), Text(one["name"]), rate(one["launches_per_s"]), _error(one),
-            "-" if one["wait_share"] is None else f"{100 * one['wait_share']:.1f}",
-            *_memory(one["memory"])[_PEAK if slim else _ALL], _failed(one),
-        ]  # fmt: skip
-        if extra:
-            cells.insert(2, Text(one["application"] or "-"))
-        if width >= _VERY_WIDE:
-            cells.append(Text(_place(one)))
-        table.add_row(*cells)
+    table = grid(_PROCESSES, rows, width=width, grows="process")
     return panel(_title("processes", len(rows), calls.get("processes_in_all", 0)), table)
 
 
-_ALL, _PEAK = slice(None), slice(1, 2)
+def _memory(write: Callable[[View], str]) -> Callable[[View], str]:
+    """Write what is known of a process's memory; "-" where nothing is."""
+    return lambda process: "-" if process["memory"] is None else write(process["memory"])
 
 
-def _memory(memory: View | None) -> tuple[str, str, str, str]:
-    """Live and peak bytes, allocations that were never freed, and the age of the oldest."""
-    if memory is None:
-        return "-", "-", "-", "-"
-    at_least = "≥" if memory["untracked"] else ""
-    kept = max(0, memory["allocations"] - memory["frees"])
-    oldest = age(memory["oldest_age_ns"]) if memory["oldest_age_ns"] else "-"
-    live, peak = short_bytes(memory["live_bytes"]), short_bytes(memory["peak_bytes"])
-    return f"{at_least}{live}", f"{at_least}{peak}", f"{kept:,}", oldest
+def _held(when: str) -> Callable[[View], str]:
+    """Live or peak bytes of the GPU's memory."""
+    return _memory(
+        lambda memory: f"{'≥' if memory['untracked'] else ''}{short_bytes(memory[when])}"
+    )
 
 
 def _failed(process: View) -> str:
@@ -192,46 +173,77 @@ def _place(process: View) -> str:
     )
 
 
+def _waits(process: View) -> str:
+    share = process["wait_share"]
+    return "-" if share is None else f"{100 * share:.1f}"
+
+
+def _error(row: View) -> str:
+    """Half of the 95 % interval; nothing where every call was seen."""
+    if row["share"] >= 1:
+        return ""
+    return "?" if row["error_per_s"] is None else rate(row["error_per_s"])
+
+
+_UNFREED: Final = _memory(lambda memory: f"{max(0, memory['allocations'] - memory['frees']):,}")
+_OLDEST: Final = _memory(
+    lambda memory: age(memory["oldest_age_ns"]) if memory["oldest_age_ns"] else "-"
+)
+_LAUNCHES: Final = (
+    Column("launches/s", lambda row: rate(row["launches_per_s"]), right=True),
+    Column("±", _error, right=True),
+)
+_PID: Final = Column("pid", lambda row: str(row["pid"]), right=True)
+_PROCESSES: Final = (
+    _PID,
+    Column("process", itemgetter("name")),
+    Column("application", lambda process: process["application"] or "-", from_width=_WIDE),
+    *_LAUNCHES,
+    Column("wait %", _waits, right=True),
+    Column("live", _held("live_bytes"), right=True, from_width=_SLIM),
+    Column("peak", _held("peak_bytes"), right=True),
+    Column("unfreed", _UNFREED, right=True, from_width=_SLIM),
+    Column("oldest", _OLDEST, right=True, from_width=_SLIM),
+    Column("failed", _failed, right=True),
+    Column("container, pod, job", _place, from_width=_VERY_WIDE),
+)
+_SEEN: Final = Column("seen %", lambda kernel: f"{100 * kernel['share']:.1f}", right=True)
+_OF_KERNEL: Final = (
+    Column("family", itemgetter("family")),
+    _PID,
+    Column("process", itemgetter("process"), from_width=_WIDE),
+    Column("threads", lambda one: rate(one["threads_per_launch"]), right=True, from_width=_WIDE),
+    Column("kernel", itemgetter("kernel")),
+)
+
+
 def _kernels(calls: View, width: int, most: int = _MOST_ROWS) -> RenderableType:
     rows = calls.get("kernels", ())[:most]
-    sampled = any(one["share"] < 1 for one in rows)
-    columns = [("launches/s", "r"), ("±", "r"), ("family", "l"), ("pid", "r"), ("kernel", "l")]
-    if sampled:
-        columns.insert(2, ("seen %", "r"))
-    if width >= _WIDE:
-        columns[-1:] = [("process", "l"), ("threads", "r"), ("kernel", "l")]
-    table = plain_table(*columns, expand=len(columns) - 1)
-    for one in rows:
-        cells: list[RenderableType] = [
-            rate(one["launches_per_s"]),
-            _error(one),
-            Text(one["family"]),
-            str(one["pid"]),
-        ]
-        if sampled:
-            cells.insert(2, f"{100 * one['share']:.1f}")
-        if width >= _WIDE:
-            cells += [Text(one["process"]), rate(one["threads_per_launch"])]
-        table.add_row(*cells, Text(one["kernel"]))
+    sampled = [_SEEN] if any(one["share"] < 1 for one in rows) else []
+    columns = (*_LAUNCHES, *sampled, *_OF_KERNEL)
     title = _title("kernels", len(rows), calls.get("kernels_in_all", 0))
     families = "  ".join(
         f"{one['family'] or 'other'} {rate(one['launches_per_s'])}/s"
         for one in calls.get("families", ())[:5]
     )
-    body = panel(title, table)
+    body = panel(title, grid(columns, rows, width=width, grows="kernel"))
     body.subtitle, body.subtitle_align = Text(families), "left"
     return body
 
 
+_MOVED: Final = Column("bytes/s", lambda row: short_bytes(row["bytes_per_s"]), right=True)
+
+
 def _copies(calls: View, width: int) -> RenderableType:
-    slim = width < _HALF_SLIM
-    columns = [("copies", "l"), ("/s", "r"), ("bytes/s", "r"), ("sizes", "l")]
-    table = plain_table(*columns[: 3 if slim else 4], expand=None if slim else 3)
-    for one in calls.get("copies", ()):
-        numbers = (rate(one["copies_per_s"]), short_bytes(one["bytes_per_s"]))
-        sizes = _sizes(one["log2_bins"], max(1, min(_SIZE_CELLS, width - 34)))
-        table.add_row(_DIRECTIONS[one["direction"]], *numbers, *([] if slim else [sizes]))
-    return panel("copies", table)
+    cells = max(1, min(_SIZE_CELLS, width - 34))
+    columns = (
+        Column("copies", lambda copy: _DIRECTIONS[copy["direction"]]),
+        Column("/s", lambda copy: rate(copy["copies_per_s"]), right=True),
+        _MOVED,
+        Column("sizes", lambda copy: _sizes(copy["log2_bins"], cells), from_width=_HALF_SLIM),
+    )
+    grows = "sizes" if width >= _HALF_SLIM else None
+    return panel("copies", grid(columns, calls.get("copies", ()), width=width, grows=grows))
 
 
 def _sizes(bins: Sequence[Sequence[int]], cells: int) -> str:
@@ -247,25 +259,19 @@ def _sizes(bins: Sequence[Sequence[int]], cells: int) -> str:
     return f"{short_bytes(2**first)} {drawn} {short_bytes(2 ** (last + 1))}"
 
 
+_COLLECTIVES: Final = (
+    Column("collective", itemgetter("call")),
+    Column("/s", lambda call: rate(call["calls_per_s"]), right=True),
+    _MOVED,
+    Column("mean us", lambda call: rate(call["mean_us"]), right=True, from_width=_HALF_SLIM),
+    replace(_PID, from_width=_HALF_SLIM),
+    Column("communicator", itemgetter("communicator"), from_width=_HALF_WIDE),
+)
+
+
 def _collectives(calls: View, width: int) -> RenderableType:
-    shown = 6 if width >= _HALF_WIDE else 5 if width >= _HALF_SLIM else 3
-    columns = [("collective", "l"), ("/s", "r"), ("bytes/s", "r"), ("mean us", "r"), ("pid", "r"),
-               ("communicator", "l")]  # fmt: skip
-    table = plain_table(*columns[:shown], expand=0)
-    for one in calls.get("collectives", ()):
-        cells: list[RenderableType] = [
-            Text(one["call"]), rate(one["calls_per_s"]), short_bytes(one["bytes_per_s"]),
-            rate(one["mean_us"]), str(one["pid"]), one["communicator"],
-        ]  # fmt: skip
-        table.add_row(*cells[:shown])
-    return panel("collectives", table)
-
-
-def _error(row: View) -> str:
-    """Half of the 95 % interval; nothing where every call was seen."""
-    if row["share"] >= 1:
-        return ""
-    return "?" if row["error_per_s"] is None else rate(row["error_per_s"])
+    rows = calls.get("collectives", ())
+    return panel("collectives", grid(_COLLECTIVES, rows, width=width, grows="collective"))
 
 
 def _title(what: str, shown: int, in_all: int) -> str:

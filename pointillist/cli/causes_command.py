@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from pointillist.table import Column, table_lines, terminal_columns
+from pointillist.table import Column, cells_of, table_lines, terminal_columns
 
 from .output import CommandError, ExitCode, JsonFlag, emit, say, usage_error
 from .query import default_folder
@@ -142,36 +143,24 @@ def drawn(table: CauseTable, width: int) -> list[str]:
         f"{table.section.replace('_', ' ').capitalize()} of {table.n:,} hosts, "
         f"from {begin:%Y-%m-%d %H:%M} UTC for {_length(table.window_s)}"
     )
-    columns = list(_COLUMNS if has_trends(table) else _COLUMNS[:-1])
-    rows = [_texts(row)[: len(columns)] for row in table.shown]
-    return [title, *table_lines(columns, rows, width)]
+    columns = _COLUMNS if has_trends(table) else _COLUMNS[:-1]
+    return [title, *table_lines(columns, cells_of(columns, table.shown), width)]
 
 
-_COLUMNS: Final = (
-    Column("component", folds=True, leaves=0),
-    Column("cause", folds=True),
-    Column("hosts", right=True),
-    Column("95 %", right=True),
-    Column("of hosts", right=True, leaves=2),
-    Column("of all", right=True, leaves=1),
-    Column("trend"),
-)
-
-
-def _texts(row: CauseRow) -> list[str]:
-    part = "–" if row.part is None else f"{row.part:.0%}".replace("%", " %")
-    return [
-        row.component,
-        row.cause + ("" if row.as_reported is None else " *"),
-        f"{row.hosts:,.0f} ± {1.96 * row.standard_error:,.0f}",
-        f"{row.low:,.0f} to {row.high:,.0f}",
-        f"{100 * row.share:.2f} %",
-        part,
-        _TRENDS.get(row.trend.value, ""),
-    ]
+def _of_all(row: CauseRow) -> str:
+    return "–" if row.part is None else f"{row.part:.0%}".replace("%", " %")
 
 
 _TRENDS: Final = {"rising": "rising", "falling": "falling", "no change beyond noise": "–"}
+_COLUMNS: Final = (
+    Column("component", attrgetter("component"), folds=True, leaves=0),
+    Column("cause", lambda row: row.cause + ("" if row.as_reported is None else " *"), folds=True),
+    Column("hosts", lambda row: f"{row.hosts:,.0f} ± {1.96 * row.standard_error:,.0f}", right=True),
+    Column("95 %", lambda row: f"{row.low:,.0f} to {row.high:,.0f}", right=True),
+    Column("of hosts", lambda row: f"{100 * row.share:.2f} %", right=True, leaves=2),
+    Column("of all", _of_all, right=True, leaves=1),
+    Column("trend", lambda row: _TRENDS.get(row.trend.value, "")),
+)
 
 
 def has_trends(table: CauseTable) -> bool:

@@ -1,4 +1,4 @@
-"""GPU calls in `agent history`: lines for people, columns for Parquet."""
+"""GPU calls in `agent history`: lines for people."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from math import sqrt
 from typing import Any, Final
 
-from pointillist.table import Column, table_lines, terminal_columns
+from pointillist.table import Column, cells_of, table_lines, terminal_columns
 
 from .amounts import age, amount, rate
 
@@ -18,6 +18,8 @@ MOST_PROCESSES: Final = 20
 UNNAMED: Final = "(unnamed)"
 """A process that had ended before the agent could read its name."""
 _NS_PER_S: Final = 1_000_000_000
+_KernelSums = tuple[tuple[int, str, str, str], dict[str, float]]
+"""Process id, process, kernel and family; sums of its rows."""
 _SUMS: Final = ("launches", "variance", "span_ns", "seen_ns")
 
 
@@ -34,30 +36,28 @@ def kernel_lines(rows: Rows) -> list[str]:
     if not found:
         return []
     busiest = sorted(found.items(), key=lambda item: -item[1]["launches"])
-    shown = [
-        (
-            kernel,
-            family,
-            f"{one['launches']:,.0f}",
-            f"{1.959964 * sqrt(one['variance']):,.0f}",
-            f"{100 * one['seen_ns'] / max(one['span_ns'], 1):.1f}",
-            f"{process or UNNAMED}[{pid}]",
-        )
-        for (pid, process, kernel, family), one in busiest[:MOST_LINES]
-    ]
-    lines = table_lines(_KERNELS, shown, terminal_columns())
+    lines = table_lines(_KERNELS, cells_of(_KERNELS, busiest[:MOST_LINES]), terminal_columns())
     if len(busiest) > MOST_LINES:
         lines.append(f"and {len(busiest) - MOST_LINES} more: --kind kernel --json has them")
     return lines
 
 
+def _process(row: _KernelSums) -> str:
+    (pid, process, _, _), _sums = row
+    return f"{process or UNNAMED}[{pid}]"
+
+
+def _seen(row: _KernelSums) -> str:
+    return f"{100 * row[1]['seen_ns'] / max(row[1]['span_ns'], 1):.1f}"
+
+
 _KERNELS: Final = (
-    Column("GPU kernel", folds=True),
-    Column("family", leaves=0),
-    Column("launches", right=True),
-    Column("±", right=True),
-    Column("seen %", right=True, leaves=1),
-    Column("process", folds=True),
+    Column("GPU kernel", lambda row: row[0][2], folds=True),
+    Column("family", lambda row: row[0][3], leaves=0),
+    Column("launches", lambda row: f"{row[1]['launches']:,.0f}", right=True),
+    Column("±", lambda row: f"{1.959964 * sqrt(row[1]['variance']):,.0f}", right=True),
+    Column("seen %", _seen, right=True, leaves=1),
+    Column("process", _process, folds=True),
 )
 
 
@@ -109,23 +109,3 @@ def _process_lines(name: str, spans: list[dict[str, Any]]) -> list[str]:
         failures[error["call"], error["code"]] += error["failures"]
     lines += [f"  {call} failed {n:,} times with {code}" for (call, code), n in failures.items()]
     return lines
-
-
-def calls_schema(pa: Any, columns: tuple[str, ...]) -> Any:
-    """Give the columns' types; copies, collectives and errors are lists of structs."""
-    from edge_agent.local.history_calls import DETAILS
-
-    whole, real, text = pa.int64(), pa.float64(), pa.string()
-    texts = {"source", "name", "process", "family", "container", "pod", "slurm_job",
-             "application", "direction", "call", "communicator", "boot_id"}  # fmt: skip
-    reals = {"launches", "copies", "calls", "variance", "share", "wait_share"}
-
-    def field(name: str, inner: bool = False) -> tuple[str, Any]:
-        if name in DETAILS and not inner:
-            return name, pa.list_(pa.struct([field(one, True) for one in DETAILS[name]]))
-        if name == "log2_bins":
-            return name, pa.list_(pa.list_(whole))
-        return name, text if name in texts else real if name in reals else whole
-
-    when = ("unix_ns", "unix_error_ns", "boot_id", "boottime_ns")
-    return pa.schema([field(name) for name in (*when, *columns)])

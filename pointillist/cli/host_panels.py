@@ -7,6 +7,7 @@ are cut where they are too long for any; a number never is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter, itemgetter
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -15,9 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from edge_agent.local.proc_view import DiskUse, LinkUse, ProcView
+from pointillist.table import Column
 
 from .amounts import amount, short_bytes
-from .parts import panel, plain_table
+from .parts import grid, panel
 
 _CPU_KINDS: Final = ("user", "system", "iowait", "irq", "softirq", "steal")
 _FRAME_COLUMNS: Final = 4
@@ -95,36 +97,44 @@ def _fold(text: Text, host: ProcView, room: int) -> None:
 
 def processes(host: ProcView, wide: bool, most: int) -> Panel:
     """The busiest processes; where there is little room without their memory."""
-    columns = [("pid", "r"), ("process", "l"), ("CPU %", "r"), ("wait %", "r")]
-    table = plain_table(*columns, *([("RSS", "r")] if wide else []), expand=1)
-    for one in host.processes[:most]:
-        cells = [f"{one.cpu_percent:.1f}", f"{one.wait_percent:.1f}"]
-        if wide:
-            cells.append(amount(one.resident_bytes))
-        table.add_row(str(one.pid), Text(one.name), *cells)
-    return panel("top processes", table)
+    rows = host.processes[:most]
+    return panel("top processes", grid(_PROCESSES[: None if wide else -1], rows, grows="process"))
+
+
+_PROCESSES: Final = (
+    Column("pid", lambda process: str(process.pid), right=True),
+    Column("process", attrgetter("name")),
+    Column("CPU %", lambda process: f"{process.cpu_percent:.1f}", right=True),
+    Column("wait %", lambda process: f"{process.wait_percent:.1f}", right=True),
+    Column("RSS", lambda process: amount(process.resident_bytes), right=True),
+)
 
 
 def waiting(host: ProcView, wide: bool) -> Panel:
     """Run queue, pressure and softirqs."""
     queue = host.run_queue
-    table = plain_table(("run queue", "l"), ("", "r"))
-    now = f"{queue['running']:.0f}, {queue['blocked']:.0f}"
-    table.add_row("running, blocked" if wide else "run, block", now)
     loads = [f"{queue[name]:.2f}" for name in ("load_1m", "load_5m", "load_15m") if name in queue]
-    table.add_row("load", " ".join(loads[: 3 if wide else 1]))
-    percent = "% of 10 s" if wide else "%"
-    table.add_row("pressure", percent if host.pressure else "not kept")
+    now = f"{queue['running']:.0f}, {queue['blocked']:.0f}"
+    rows = [
+        ("running, blocked" if wide else "run, block", now),
+        ("load", " ".join(loads[: 3 if wide else 1])),
+        ("pressure", ("% of 10 s" if wide else "%") if host.pressure else "not kept"),
+    ]
     for name, share in host.pressure.items():
         said = name.replace("_", " ")
         row = (said, f"{share:.1f}") if wide else (said.replace("memory", "mem"), f"{share:.0f}")
-        table.add_row(*row)
-    soft = plain_table(("softirq", "l"), ("per second" if wide else "/s", "r"))
-    busiest = sorted(host.softirqs_per_s.items(), key=lambda item: -item[1])
-    for name, rate in busiest[:_BUSIEST_SOFTIRQS]:
-        soft.add_row(Text(name), f"{rate:,.0f}")
+        rows.append(row)
+    busiest = sorted(host.softirqs_per_s.items(), key=lambda item: -item[1])[:_BUSIEST_SOFTIRQS]
+    soft = [(name, f"{rate:,.0f}") for name, rate in busiest]
+    queues = grid(_pair("run queue", ""), rows)
+    softirqs = grid(_pair("softirq", "per second" if wide else "/s"), soft)
     # Short, so that the panel is not made wider by its own name.
-    return panel("run queue and softirq" if wide else "run queue", Group(table, Text(), soft))
+    title = "run queue and softirq" if wide else "run queue"
+    return panel(title, Group(queues, Text(), softirqs))
+
+
+def _pair(name: str, value: str) -> tuple[Column, Column]:
+    return Column(name, itemgetter(0)), Column(value, itemgetter(1), right=True)
 
 
 def disks_and_links(host: ProcView, wide: bool) -> Panel:
@@ -144,30 +154,25 @@ def disks_beside_links(host: ProcView) -> Panel:
 def _disks(host: ProcView, wide: bool, slim: bool = False) -> Table:
     said = amount if wide else short_bytes
     columns = [
-        ("disk", "l"),
-        ("read/s", "r"),
-        ("write/s", "r"),
-        ("busy" if slim else "busy %", "r"),
+        Column("disk", attrgetter("name")),
+        Column("read/s", lambda disk: said(disk.read_bytes_per_s), right=True),
+        Column("write/s", lambda disk: said(disk.write_bytes_per_s), right=True),
+        Column("busy" if slim else "busy %", lambda disk: f"{disk.busy_percent:.0f}", right=True),
     ]
-    table = plain_table(*columns, *([("ms", "r")] if wide else []), expand=0)
-    for disk in sorted(host.disks, key=_disk_bytes)[:_MOST_DEVICES]:
-        cells = [said(disk.read_bytes_per_s), said(disk.write_bytes_per_s)]
-        cells.append(f"{disk.busy_percent:.0f}")
-        if wide:
-            cells.append(f"{disk.wait_ms:.2f}")
-        table.add_row(Text(disk.name), *cells)
-    return table
+    if wide:
+        columns.append(Column("ms", lambda disk: f"{disk.wait_ms:.2f}", right=True))
+    return grid(columns, sorted(host.disks, key=_disk_bytes)[:_MOST_DEVICES], grows="disk")
 
 
 def _links(host: ProcView, wide: bool, slim: bool = False) -> Table:
-    said = amount if wide else short_bytes
-    names = ("net", "drop") if slim else ("network", "drops/s")
-    columns = ((names[0], "l"), ("in/s", "r"), ("out/s", "r"), (names[1], "r"))
-    table = plain_table(*columns, expand=0)
-    for link in sorted(host.links, key=_link_bytes)[:_MOST_DEVICES]:
-        moved = (said(link.receive_bytes_per_s), said(link.transmit_bytes_per_s))
-        table.add_row(Text(link.name), *moved, f"{link.drops_per_s:.0f}")
-    return table
+    said, name = amount if wide else short_bytes, "net" if slim else "network"
+    columns = (
+        Column(name, attrgetter("name")),
+        Column("in/s", lambda link: said(link.receive_bytes_per_s), right=True),
+        Column("out/s", lambda link: said(link.transmit_bytes_per_s), right=True),
+        Column("drop" if slim else "drops/s", lambda link: f"{link.drops_per_s:.0f}", right=True),
+    )
+    return grid(columns, sorted(host.links, key=_link_bytes)[:_MOST_DEVICES], grows=name)
 
 
 def _disk_bytes(disk: DiskUse) -> float:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import RenderableType
 from rich.panel import Panel
 from rich.table import Table
+from rich.text import Text
+
+from pointillist.table import Column
 
 
 def panel(title: str, body: RenderableType) -> Panel:
@@ -14,19 +18,27 @@ def panel(title: str, body: RenderableType) -> Panel:
     return Panel(body, title=title, title_align="left", padding=(0, 1))
 
 
-def plain_table(*columns: tuple[str, str], expand: int | None = None) -> Table:
-    """Give a table without lines; each column a title and a side, "l" or "r".
+def grid(
+    columns: Sequence[Column], rows: Iterable[Any], *, width: int = 0, grows: str | None = None
+) -> Table:
+    """Lay out rows without lines; what a row tells is shown as text, never as markup.
 
-    expand   index of the column that takes what room is left; None: none
+    width   of the terminal: columns that need more are left out
+    grows   head of the column that takes what room is left; None: none
     """
     table = Table(
         box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim",
-        expand=expand is not None,
+        expand=grows is not None,
     )  # fmt: skip
-    for number, (title, side) in enumerate(columns):
-        justify: Any = "right" if side == "r" else "left"
-        ratio = 1 if number == expand else None
-        table.add_column(title, justify=justify, no_wrap=True, overflow="ellipsis", ratio=ratio)
+    shown = [column for column in columns if column.from_width <= width]
+    for column in shown:
+        justify: Any = "right" if column.right else "left"
+        ratio = 1 if column.head == grows else None
+        table.add_column(
+            column.head, justify=justify, no_wrap=True, overflow="ellipsis", ratio=ratio
+        )
+    for row in rows:
+        table.add_row(*(Text(column.write(row)) for column in shown))
     return table
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -133,21 +134,18 @@ def simulate(
 
 def _list(json: bool) -> None:
     from pointillist.simulate.simulation_farewell import list_scenarios
-    from pointillist.table import Column, table_lines, terminal_columns
+    from pointillist.table import Column, cells_of, table_lines, terminal_columns
 
     found = list_scenarios()
 
     def text(rows: list[dict[str, Any]]) -> str:
-        columns = [
-            Column("scenario"),
-            Column("GPUs", right=True),
-            Column("hours", right=True),
-            Column("what it is", folds=True),
-        ]
-        cells = [
-            [row["name"], f"{row['gpus']:,}", f"{row['hours']:g}", row["about"]] for row in rows
-        ]
-        lines = table_lines(columns, cells, terminal_columns())
+        columns = (
+            Column("scenario", itemgetter("name")),
+            Column("GPUs", lambda row: f"{row['gpus']:,}", right=True),
+            Column("hours", lambda row: f"{row['hours']:g}", right=True),
+            Column("what it is", itemgetter("about"), folds=True),
+        )
+        lines = table_lines(columns, cells_of(columns, rows), terminal_columns())
         more = "\nPlay one: pointillist simulate steady --hours 0.2"
         return "\n".join(["Shipped scenarios:", "", *lines, more])
 

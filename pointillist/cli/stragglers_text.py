@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from pointillist.table import Column, cells_of, laid_out, terminal_columns
 from transport.printable import printable
 
 from .amounts import span
 
 Row = Mapping[str, Any]
-_GAP: Final = "  "
-
-
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """One column.
-
-    leaves   the order in which columns leave a terminal that is too narrow; None: never
-    """
-
-    head: str
-    write: Callable[[Row], str]
-    leaves: int | None = None
-    to_left: bool = False
 
 
 def _verdict(row: Row) -> str:
@@ -44,43 +29,28 @@ def _more(row: Row) -> str:
     return "-" if row["excess_ms_per_step"] is None else span(row["excess_ms_per_step"])
 
 
+def _z(row: Row) -> str:
+    return "-" if row["z"] is None else f"{round(row['z'], 1) + 0.0:.1f}"
+
+
+def _slow_steps(row: Row) -> str:
+    return f"{row['slow_steps']:,} of {row['compared_steps']:,}"
+
+
 _COLUMNS: Final = (
-    _Column("rank", lambda row: str(row["rank"])),
-    _Column("stage", lambda row: str(row["stage"]), 1),
-    _Column("excess", _share),
-    _Column("a step", _more, 3),
-    _Column("z", lambda row: "-" if row["z"] is None else f"{round(row['z'], 1) + 0.0:.1f}", 0),
-    _Column("slow steps", lambda row: f"{row['slow_steps']:,} of {row['compared_steps']:,}", 5),
-    _Column("others waited", lambda row: span(row["others_waited_ms_per_step"]), 4),
-    _Column("it waited", lambda row: span(row["waited_ms_per_step"]), 2),
-    _Column("verdict", _verdict, to_left=True),
+    Column("rank", lambda row: str(row["rank"]), right=True),
+    Column("stage", lambda row: str(row["stage"]), right=True, leaves=1),
+    Column("excess", _share, right=True),
+    Column("a step", _more, right=True, leaves=3),
+    Column("z", _z, right=True, leaves=0),
+    Column("slow steps", _slow_steps, right=True, leaves=5),
+    Column(
+        "others waited", lambda row: span(row["others_waited_ms_per_step"]), right=True, leaves=4
+    ),
+    Column("it waited", lambda row: span(row["waited_ms_per_step"]), right=True, leaves=2),
+    Column("verdict", _verdict),
 )
-_CGROUP: Final = _Column("cgroup", lambda row: printable(str(row["name"])), to_left=True)
-
-
-def table(rows: Sequence[Row], width: int) -> tuple[list[str], list[str]]:
-    """Give the lines of a table, and the heads of columns for which `width` had no room."""
-    columns = list(_COLUMNS)
-    if rows and "name" in rows[0]:
-        columns.append(_CGROUP)
-    cells = {one: [one.head, *map(one.write, rows)] for one in columns}
-    widths = {one: max(map(len, texts)) for one, texts in cells.items()}
-    left_out = []
-    for one in sorted((c for c in columns if c.leaves is not None), key=lambda c: c.leaves or 0):
-        if sum(widths[c] for c in columns) + len(_GAP) * (len(columns) - 1) <= width:
-            break
-        columns.remove(one)
-        left_out.append(one.head)
-    lines = [
-        _GAP.join(
-            cells[one][number].ljust(widths[one])
-            if one.to_left
-            else cells[one][number].rjust(widths[one])
-            for one in columns
-        ).rstrip()
-        for number in range(len(rows) + 1)
-    ]
-    return lines, left_out
+_CGROUP: Final = Column("cgroup", lambda row: printable(str(row["name"])))
 
 
 def words(name: str) -> str:
@@ -94,7 +64,6 @@ if TYPE_CHECKING:
 _MOST_ROWS: Final = 40
 _MOST_TOLD: Final = 8
 _LEAST_SHARE: Final = 0.001
-_PIPE_COLUMNS: Final = 200
 _EXCESS: Final = "excess_percent"
 
 
@@ -134,12 +103,13 @@ def document(
 
 def text(told: Mapping[str, Any], every: bool) -> str:
     """Give the table and what is to be said of it, as wide as the terminal."""
-    width = shutil.get_terminal_size((_PIPE_COLUMNS, 24)).columns
+    width = terminal_columns()
     rows = list(told["ranks"])
     if len(rows) > _MOST_ROWS and not every:
         rows = sorted(rows, key=lambda row: (row["verdict"] != "slow", -(row[_EXCESS] or 0.0)))
         rows = rows[:_MOST_ROWS]
-    lines, left_out = table(rows, width)
+    columns = [*_COLUMNS, _CGROUP] if rows and "name" in rows[0] else _COLUMNS
+    lines, left_out = laid_out(columns, cells_of(columns, rows), width, heads_fold=False)
     if len(rows) < len(told["ranks"]):
         lines.append(f"... and {len(told['ranks']) - len(rows)} more; --all shows them")
     said = [*_remarks(told), "", *_legend(told)]

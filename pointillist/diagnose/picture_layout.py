@@ -9,7 +9,14 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any, Final
 
-from diagnosis.detect.findings import Diagnosis, Evidence, Finding, SpikeEnded, Warned
+from diagnosis.detect.findings import (
+    Diagnosis,
+    Evidence,
+    Finding,
+    SpikeBegan,
+    SpikeEnded,
+    Warned,
+)
 from edge_agent.local.diagnosis_words import (
     ADVICE,
     diagnosis_said,
@@ -69,16 +76,18 @@ def as_object(finding: Finding, clock: BoottimeReader) -> dict[str, Any]:
 
 
 def _head(finding: Finding, clock: BoottimeReader, before: Diagnosis | None) -> str:
-    if isinstance(finding, Warned):
-        return warning_said(finding)
-    if isinstance(finding, Diagnosis):
-        if _is_repeated(finding, before):
+    match finding:
+        case Warned():
+            return warning_said(finding)
+        case Diagnosis() if _is_repeated(finding, before):
             return f"incident: heavy for twenty seconds; still {_cause(finding)}"
-        return diagnosis_said(finding)
-    onset = clock.short(finding.onset_ns)
-    if isinstance(finding, SpikeEnded):
-        return f"{ended_said(finding)} (slow from {onset}; the calm seconds that tell it included)"
-    return f"{spike_said(finding)}, slow since {onset}"
+        case Diagnosis():
+            return diagnosis_said(finding)
+        case SpikeBegan():
+            return f"{spike_said(finding)}, slow since {clock.short(finding.onset_ns)}"
+        case SpikeEnded():
+            slow = f"slow from {clock.short(finding.onset_ns)}"
+            return f"{ended_said(finding)} ({slow}; the calm seconds that tell it included)"
 
 
 def _cause(one: Diagnosis) -> str:

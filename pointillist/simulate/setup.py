@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -22,7 +21,6 @@ PLANS: Final = Path(__file__).parents[1] / "plans"
 SCENARIO_FILE: Final = "scenario.toml"
 PLAN_FILE: Final = "plan.toml"
 RUN_FILE: Final = "run.json"
-MOST_HOURS: Final = 8760.0
 JOURNAL_HOSTS: Final = 130
 """Six standard deviations of a week's count under the shipped plan."""
 
@@ -116,10 +114,6 @@ class Setup:
         each = self.changes.journal_hosts or JOURNAL_HOSTS
         return Plays(load_journals(Path(self.changes.journals)), each, self.scenario.seed)
 
-    def with_scenario(self, change: Callable[[Scenario], Scenario]) -> Self:
-        """The same with another scenario."""
-        return replace(self, scenario=change(self.scenario))
-
 
 def scenario_path(scenario: str) -> Path:
     """Give the file of a shipped scenario, or the path itself."""
@@ -147,8 +141,3 @@ def plan_path(plan: str, beside: Path | None = None) -> Path:
         if base is not None and (base / plan).is_file():
             return base / plan
     raise ScenarioError(f"plan: expected a file or one of {', '.join(plan_names())}, got {plan!r}")
-
-
-def named_plan(plan: str) -> Plan:
-    """Read a plan by name or path. Raises ScenarioError, PlanFileError, ParameterError."""
-    return load_plan(plan_path(plan))

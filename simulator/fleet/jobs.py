@@ -77,10 +77,6 @@ class Durations:
         chances = self.seconds / self.seconds.sum()
         return rng.choice(self.seconds, size=count, p=chances) * rng.random(count)
 
-    def share_below(self, seconds: float) -> float:
-        """Distribution function."""
-        return float(np.searchsorted(self.seconds, seconds) / len(self.seconds))
-
 
 def job_sizes(cluster: str) -> JobSizes:
     """Sizes of a published cluster: a power law over powers of two that has its median and mean.

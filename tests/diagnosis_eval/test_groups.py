@@ -131,6 +131,8 @@ def test_file_of_groups_is_refused_when_it_was_spoilt(tmp_path: Path, spoil: str
             document["groups"][0]["mean"] = [1.0]
         case "scale":
             document["groups"][0]["scale"][0] = 0
+        case _:
+            pass
     path.write_text("[" if spoil == "text" else json.dumps(document))
     with pytest.raises(GroupsRefused):
         load_groups(path)

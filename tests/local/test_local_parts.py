@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from collectors.devices.device_port import DeviceLook, DeviceReading, Field
@@ -41,29 +42,33 @@ def fake_proc(root: Path, *, busy: int, softirqs: int, spent: int, sectors: int)
     (root / "pressure").mkdir(exist_ok=True)
     (root / "77").mkdir(exist_ok=True)
     (root / "stat").write_text(
-        f"cpu {busy} 0 0 {1000 - busy} 0 0 0 0\ncpu0 {busy} 0 0 {1000 - busy} 0 0 0 0\n"
+        f"cpu {busy} 0 0 {1000 - busy}{6 * ' 0'}\ncpu0 {busy} 0 0 {1000 - busy}{6 * ' 0'}\n"
         "procs_running 3\nprocs_blocked 1\n"
     )
     (root / "softirqs").write_text(f"   CPU0 CPU1\nTIMER: {softirqs} {softirqs}\n")
     (root / "diskstats").write_text(
         f"8 0 sda 1 0 {sectors} 5 1 0 0 0 0 50 0\n8 1 sda1 1 0 {sectors} 5 1 0 0 0 0 50 0\n"
     )
-    (root / "net/dev").write_text(f"eth0: {sectors} 1 0 0 0 0 0 0 7 1 0 0 0 0 0 0\n")
+    (root / "net/dev").write_text(f"|\n|\neth0: {sectors} 1 0 0 0 0 0 0 7 1 0 0 0 0 0 0\n")
     (root / "meminfo").write_text("MemTotal: 1000 kB\nMemAvailable: 400 kB\n")
     (root / "loadavg").write_text("0.50 0.25 0.10 1/2 3\n")
     (root / "pressure/cpu").write_text("some avg10=12.50 avg60=1.00 avg300=0.00 total=5\n")
-    fields = " ".join(["S", *["0"] * 10, str(spent), "0", *["0"] * 6, "5", "0", "3"])
+    fields = " ".join(["S", *["0"] * 10, str(spent), "0", *["0"] * 6, "5", *["0"] * 32])
     (root / "77/stat").write_text(f"77 (a) b\x1b[2J) {fields}")
+    (root / "77/statm").write_text("5 3 1 1 0 1 0")
     (root / "77/schedstat").write_text(f"0 {spent * 1_000_000} 1")
 
 
-def test_host_sampler_gives_rates_of_a_known_proc(tmp_path: Path) -> None:
+def test_host_sampler_gives_rates_of_a_known_proc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
     times = iter([0, 2 * S])
     fake_proc(tmp_path, busy=100, softirqs=1_000, spent=100, sectors=1_000)
-    sampler = HostSampler(tmp_path, lambda: next(times))
+    sampler = HostSampler(lambda: next(times))
     fake_proc(tmp_path, busy=250, softirqs=1_500, spent=200, sectors=5_000)
     (tmp_path / "stat").write_text(
-        "cpu 250 0 0 950 0 0 0 0\ncpu0 250 0 0 950 0 0 0 0\nprocs_running 3\nprocs_blocked 1\n"
+        f"cpu 250 0 0 950{6 * ' 0'}\ncpu0 250 0 0 950{6 * ' 0'}\nprocs_running 3\nprocs_blocked 1\n"
     )
     view = sampler.view()
     assert view.cpu_percent["user"] == pytest.approx(75.0)
@@ -81,8 +86,11 @@ def test_host_sampler_gives_rates_of_a_known_proc(tmp_path: Path) -> None:
     assert process.name.startswith("a) b")
 
 
-def test_host_sampler_survives_an_empty_proc(tmp_path: Path) -> None:
-    view = HostSampler(tmp_path).view()
+def test_host_sampler_survives_an_empty_proc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+    view = HostSampler().view()
     assert view.processes == ()
     assert view.pressure == {}
 

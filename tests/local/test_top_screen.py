@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console, ConsoleDimensions
 
-from edge_agent.local.proc_processes import ProcessSample
-from edge_agent.local.proc_view import DiskUse, LinkUse, ProcView
+from edge_agent.local.proc_view import DiskUse, LinkUse, ProcessSample, ProcView
 from pointillist.cli.top_screen import View, screen
 
 _HOST = ProcView(
