@@ -74,7 +74,7 @@ def write_trace(path: Path, at_s: float) -> Path:
 def begin(folder: Path) -> Any:
     """Start the fleet of the tree in the working directory, by that tree's own kit."""
     from edge_agent.config import ReplaySection, SourcesSection
-    from privacy.noise_opendp import OpenDpSampler
+    from privacy.noise import OpenDpSampler
     from tests import outage_kit
 
     kit: Any = outage_kit
