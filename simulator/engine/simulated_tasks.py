@@ -7,14 +7,12 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from aggregator.tasks import TaskPlan, build_task
 from privacy.calibrate import WEEK_S
 from privacy.plan import Plan, PlannedTask
 from simulator.fleet.hosts import HostInventory
 from wire.catalogue import Catalogue
-from wire.rejection import Reason
 from wire.task import DEMO_DOMAIN, Task
 
 LATENESS_S: Final = 30
@@ -92,20 +90,3 @@ def windows_within(window_s: int, span: tuple[int, int]) -> range:
     """Starts of the whole windows within [first, end)."""
     first = -(-span[0] // window_s) * window_s
     return range(first, span[1] - window_s + 1, window_s)
-
-
-def batch_fault(task: Task, operators: NDArray[np.int16]) -> Reason | None:
-    """Say why a batch of accepted hosts may not be released, as both parties' checks do.
-
-    operators   int16[n], operator of each accepted host
-    """
-    if operators.size < task.n_min:
-        return Reason.N_MIN
-    if task.min_operators == 0:
-        return None
-    counts = np.bincount(operators)
-    if np.count_nonzero(counts) < task.min_operators:
-        return Reason.OPERATORS
-    if operators.size - counts.max() < task.h:
-        return Reason.OUTSIDE_LARGEST_OPERATOR
-    return None
