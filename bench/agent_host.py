@@ -20,9 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from aggregator.tasks import build_task, sign_roster, sign_task
+from aggregator.tasks import build_task, sign_roster, sign_task, task_plan, windows_from
 from bench.record import ROOT
-from pointillist.cli.task_command import task_plan
 from pointillist.plan_file import default_plan
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
@@ -110,10 +109,9 @@ def _tasks(leader_pk: bytes, helper_pk: bytes, *, demo: bool) -> list[Task]:
     plans = []
     for one in plan.tasks:
         start = now // one.window_s * one.window_s if demo else (now // DAY_S - 1) * DAY_S
-        made = task_plan(
-            plan, one, parties=(leader_pk, helper_pk), version=1, start=start, weeks=52
-        )
-        plans.append(replace(made, domain=DEMO_DOMAIN) if demo else made)
+        changes = {"domain": DEMO_DOMAIN} if demo else {}
+        windows = windows_from(one, start, weeks=52)
+        plans.append(task_plan(plan, one, windows, (leader_pk, helper_pk), **changes))
     return [build_task(catalogue, one) for one in plans]
 
 
