@@ -25,15 +25,14 @@ from bench.record import ROOT
 from pointillist.plan_file import default_plan
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
+from simulator.simulated_hosts import memberships, roster_of
 from transport.code_folders import reachable
 from transport.embedded import EmbeddedLog
 from transport.keyfiles import HostKey, host_binding, machine_id, write_host_key
 from transport.privileges import AGENT_USER, ensure_users
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, wrap
-from wire.ids import host_id
 from wire.keys import KeyAnnouncement
-from wire.roster import PlanMembership, Roster, RosterEntry
 from wire.task import DEMO_DOMAIN, Task
 from wire.topics import KEYS, ROSTERS, TASKS, TOPICS, announcement_key, roster_key, task_key
 
@@ -124,14 +123,9 @@ def _announcements(leader: SigningKey, helper: SigningKey) -> Iterator[KeyAnnoun
 
 
 def _roster(key: SigningKey, tasks: list[Task], leader: SigningKey, helper: SigningKey) -> bytes:
-    plan = tuple(
-        PlanMembership(one.series, 0, sum(s.weight_millionths for s in one.sections))
-        for one in sorted(tasks, key=lambda one: one.series)
-    )
-    me = host_id(key.public_bytes)
     h100 = Catalogue.load().classes("gpu_model").index("H100")
-    entry = RosterEntry(me, key.public_bytes, "operator-0", 0, ((h100, GPUS),), me + me)
-    return sign_roster(Roster(1, 0, (plan,), (entry,)), leader, helper)
+    plan = memberships(sorted(tasks, key=lambda one: one.series))
+    return sign_roster(roster_of([(key.public_bytes, 0, ((h100, GPUS),))], plan), leader, helper)
 
 
 def _toml(folder: Path, parties: tuple[str, str], *, ebpf: bool, gpus: bool) -> str:

@@ -98,7 +98,6 @@ def demo(
         opendp_hosts=opendp_hosts,
         seed=seed,
         dropout=dropout,
-        late=0.003,
         trace=trace.resolve() if trace else None,
     )
     _play(options, output, json, kafka=kafka)

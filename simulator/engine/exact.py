@@ -17,11 +17,11 @@ from aggregator.events import StoreSuppressed
 from aggregator.released import ReleasedWindow
 from simulator.fleet.hosts import HostInventory
 from simulator.fleet.state import FleetState
+from simulator.simulated_hosts import fleet_members, memberships, roster_of
 from transport.embedded import EmbeddedLog
 from transport.opening import EmbeddedSettings, Side, TransportSettings, open_transport
-from wire.ids import hardware_hash, host_id
 from wire.rejection import Reason
-from wire.roster import PlanMembership, Roster, RosterEntry
+from wire.roster import Roster
 from wire.task import Task
 
 from .blocks import spans
@@ -206,31 +206,8 @@ def _corner(settings: EngineSettings, folder: Path) -> TransportSettings:
 
 
 def make_roster(keys: list[bytes], inventory: HostInventory, tasks: list[Task]) -> Roster:
-    """Enrol every host in every task, in cohort 0.
+    """Enrol every host of an inventory in every task.
 
     keys    public keys, in the fleet's order
     """
-    plan = tuple(
-        PlanMembership(task.series, 0, sum(one.weight_millionths for one in task.sections))
-        for task in tasks
-    )
-    entries = [
-        RosterEntry(
-            host_id(key),
-            key,
-            f"operator-{operator}",
-            0,
-            ((model, gpus),),
-            hardware_hash((f"simulated-host-{number}",)),
-        )
-        for number, (key, operator, model, gpus) in enumerate(
-            zip(
-                keys,
-                inventory.operator.tolist(),
-                inventory.gpu_model.tolist(),
-                inventory.gpus.tolist(),
-                strict=True,
-            )
-        )
-    ]
-    return Roster(1, 0, (plan,), tuple(sorted(entries, key=lambda entry: entry.host_id)))
+    return roster_of(fleet_members(keys, inventory), memberships(tasks))

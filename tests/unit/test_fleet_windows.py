@@ -6,15 +6,18 @@ from collections.abc import Sequence
 
 import pytest
 
+from pointillist.demo.demo_fleet import SCENARIO
 from pointillist.demo.demo_plan import WINDOW_S, DemoPlan
-from simulator.fleet_windows import FleetShape, FleetWindows
-from simulator.workloads import load_workloads
+from simulator.engine.blocks import Span
+from simulator.fleet import SteadyFleet
+from simulator.scenario import Dropout, load
+from simulator.simulated_windows import SimulatedWindows
 from wire.catalogue import Catalogue
 from wire.ids import TaskId
 from wire.task import Task
 
 FIRST = 1_700_000_000
-SHAPE = FleetShape(0, 20, 8, dropout=0.1, late=0.0, seed=7)
+SHAPE = load(SCENARIO).with_(hosts=20, seed=7, dropout=Dropout(share=0.1, late_share=0.0))
 
 
 @pytest.fixture
@@ -25,7 +28,9 @@ def tasks() -> list[Task]:
 
 def closed(tasks: Sequence[Task], looks: Sequence[int]) -> list[tuple[bytes, int, bytes]]:
     """Series, start and rows of each window, in the order in which they are given."""
-    windows = FleetWindows(Catalogue.load(), load_workloads(), SHAPE, lambda _truth: None)
+    catalogue = Catalogue.load()
+    fleet, hosts = SteadyFleet(SHAPE, catalogue), (Span(0, 0, 20),)
+    windows = SimulatedWindows(fleet, catalogue, hosts, lambda _truth: None, block_hosts=20)
     for task in tasks:
         windows.open_task(TaskId(task.series.encode()), task, FIRST - 1)
     found = [one for now_s in looks for one in windows.close_ended(now_s)]
