@@ -146,7 +146,6 @@ def _end(fleet: DemoFleet, tally: DemoTally, folder: Path, json: bool) -> None:
     from rich.console import Console
 
     from pointillist.demo.demo_farewell import tell
-    from pointillist.demo.demo_plan import MIX_SERIES
     from pointillist.demo.keep import keep
     from pointillist.demo.summary import events_of, summarise, write_results
 
@@ -162,8 +161,7 @@ def _end(fleet: DemoFleet, tally: DemoTally, folder: Path, json: bool) -> None:
     if json:
         emit(asdict(shown), json)
     else:
-        mean = tally.running_mean(MIX_SERIES, "kernel_mix")
-        tell(Console(), shown, mean, events_of(fleet, tally))
+        tell(Console(), shown, tally.mean.mean(), events_of(tally))
     if kept.problem is not None:
         raise unavailable(kept.problem)
 

@@ -234,6 +234,11 @@ enabled = false
             write_public(self.folders.signed / f"{task.series}.task", signed)
 
     @property
+    def processes(self) -> int:
+        """Of simulated hosts."""
+        return len(parts_of(self.options.plan.hosts, self.options.processes))
+
+    @property
     def first_window(self) -> int:
         """Start of the first window, unix seconds."""
         return self.tasks[0].first_window
