@@ -1,8 +1,8 @@
-"""One released cell beside its truth, as a share: what screens, charts and scores show."""
+"""What screens, charts and scores show: cells beside their truth, as shares, and counts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -53,3 +53,8 @@ def ranked(views: Sequence[CellView]) -> list[CellView]:
     """Give the cells worth showing, largest by truth or by release first."""
     shown = [view for view in views if view.worth_showing]
     return sorted(shown, key=lambda view: view.rank, reverse=True)
+
+
+def listed(counts: Mapping[str, int]) -> str:
+    """`reason 12, other 3`."""
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))

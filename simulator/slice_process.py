@@ -14,6 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from time import time
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edge_agent.protocol.epochs import Host
 from edge_agent.protocol.participant_rules import ParticipantRules
 from edge_agent.protocol.task_check import Bounds, Pins
@@ -31,11 +34,31 @@ from wire.task import DEMO_DOMAIN
 from .fleet import SteadyFleet
 from .live_fleet import LiveFleet, LiveSettings
 from .mischief import Mischief, MischievousTransport
-from .mixed_noise import MixedSampler
 from .simulated_hosts import new_hosts
 from .simulated_windows import SimulatedWindows, WindowTruth
 from .slice_config import SliceConfig
 from .streams import stream
+
+
+class MixedSampler:
+    """The first hosts of every batch draw as live agents do, the others by the exact table."""
+
+    def __init__(self, first: NoiseSampler, first_hosts: int, rest: NoiseSampler) -> None:
+        self._first = first
+        self._first_hosts = first_hosts
+        self._rest = rest
+
+    @property
+    def seeded(self) -> bool:
+        """True when either can be repeated."""
+        return self._first.seeded or self._rest.seeded
+
+    def sample(self, hosts: int, sigma_1024: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See `NoiseSampler.sample`."""
+        first = min(self._first_hosts, hosts)
+        return np.concatenate(
+            [self._first.sample(first, sigma_1024), self._rest.sample(hosts - first, sigma_1024)]
+        )
 
 
 class LateReports:

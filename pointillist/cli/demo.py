@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import sys
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .output import CommandError, ExitCode, JsonFlag, emit, say, unavailable, usage_error
-from .run_folder import new_run_folder
+from .run_folder import interrupt_on_signals, new_run_folder
 
 if TYPE_CHECKING:
     from pointillist.demo.demo_fleet import DemoFleet, DemoOptions
@@ -113,8 +112,7 @@ def _play(options: DemoOptions, output: Path, json: bool, *, kafka: bool) -> Non
     from pointillist.demo.folders import RunFolders
     from pointillist.demo.role_processes import ChildFailed, Family
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    interrupt_on_signals()
     console = Console(stderr=True)
     folder = new_run_folder(output, "demo", "--output")
     folders = RunFolders.make(embedded=not kafka)
@@ -186,11 +184,6 @@ def _check_trace(trace: Path) -> None:
         raise usage_error(str(error)) from error
     finally:
         source.stop()
-
-
-def _interrupt(number: int, frame: object) -> None:
-    del number, frame
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from pointillist.stage.cell_tables import (
     tell_cells,
     tell_files,
 )
-from simulator.cell_view import CellView, ranked
+from simulator.cell_view import CellView, listed, ranked
 
 from .summary import Summary
 
@@ -102,7 +102,7 @@ def _tell_checks(console: Console, summary: Summary) -> None:
             f"{summary.live_reports_in_helper_transcript} in the Helper's",
         )
     if summary.rejections:
-        refused = ", ".join(f"{name} {count}" for name, count in sorted(summary.rejections.items()))
+        refused = listed(summary.rejections)
         lines.append(f"refused, as the demo's network copies, forges and delays: {refused}")
     console.print("[bold]Checks[/bold]")
     for line in lines:

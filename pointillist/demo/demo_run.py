@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from privacy.planner import epsilon_of_mu
 
 from .demo_fleet import DemoFleet
-from .demo_plan import EVENT_SERIES, MIX_SERIES, WINDOW_S
+from .demo_plan import MIX_SERIES, WINDOW_S
 from .demo_screen import DemoScreen
 from .role_processes import Family
 
@@ -140,8 +140,3 @@ def latencies_s(fleet: DemoFleet) -> list[float]:
     rows = frame[["window_start", "released_at"]].drop_duplicates()
     waits = rows["released_at"] - rows["window_start"]
     return [float(wait) - WINDOW_S for wait in waits.dt.total_seconds()]
-
-
-def event_sections() -> list[str]:
-    """Sections of the event tables, in the order they are shown."""
-    return [section for weights in EVENT_SERIES.values() for section in weights]

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pointillist.stage.cell_tables import PLUS_MINUS, mix_table
-from simulator.cell_view import CellView
+from simulator.cell_view import CellView, listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,5 +76,5 @@ def _progress(frame: DemoScreen) -> Table:
 
 
 def _footer(frame: DemoScreen) -> Text:
-    refused = ", ".join(f"{name} {count}" for name, count in sorted(frame.rejections.items()))
+    refused = listed(frame.rejections)
     return Text(f"refused (planted by the demo): {refused or 'nothing yet'}\n{PLUS_MINUS}", "dim")

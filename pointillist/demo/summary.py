@@ -15,7 +15,8 @@ from pointillist.stage.cell_tables import NORMAL, Z95, Struck
 from simulator.cell_view import CellView, ranked
 
 from .demo_fleet import DemoFleet
-from .demo_run import epsilon_spent, event_sections, latencies_s, live_reports, rejections
+from .demo_plan import EVENT_SERIES
+from .demo_run import epsilon_spent, latencies_s, live_reports, rejections
 from .demo_tally import DemoTally
 
 
@@ -128,7 +129,8 @@ def write_results(fleet: DemoFleet, tally: DemoTally, summary: Summary, output: 
 
 def events_of(tally: DemoTally) -> dict[str, Struck]:
     """Give the release of each event section, in the order they are shown."""
-    return {section: tally.struck(section) for section in event_sections()}
+    sections = (section for weights in EVENT_SERIES.values() for section in weights)
+    return {section: tally.struck(section) for section in sections}
 
 
 def _binomial_bounds(checked: int) -> tuple[float, float]:

@@ -44,10 +44,9 @@ from wire.ids import TaskId
 from wire.keys import KeyAnnouncement
 from wire.task import CHECK_WORDS, DEMO_DOMAIN, Task
 
-from .blocks import BlockRows, Drawn, Span
-from .engine_port import EngineSettings, RowSource
-from .randomness import BlockRandomness
-from .stage_seconds import Laps
+from .blocks import Drawn, Span
+from .crewed import BlockHosts
+from .engine_port import EngineSettings
 
 _SPOOL_BYTES = 4 << 30
 
@@ -93,7 +92,7 @@ class _Block:
     participant: Participant
 
 
-class ExactHosts:
+class ExactHosts(BlockHosts):
     """Makes its hosts' keys, takes papers, closes windows."""
 
     def __init__(
@@ -105,11 +104,9 @@ class ExactHosts:
         transport: TransportSettings,
         tamper: Callable[[Transport], Transport] | None = None,
     ) -> None:
-        self._spans, self._settings, self._folder = spans_, settings, folder / f"hosts-{number}"
+        super().__init__(spans_, settings, "agent.")
+        self._spans, self._folder = spans_, folder / f"hosts-{number}"
         self._hosts = {span.block: new_hosts(span.hi - span.lo) for span in spans_}
-        self._lap = Laps("agent.")
-        self._random = BlockRandomness(settings, self._lap)
-        self._rows = BlockRows(spans_, settings)
         opened = open_transport(transport, Side.AGGREGATOR)
         self._log: Transport = opened if tamper is None else tamper(opened)
         self._producer: Producer | None = None
@@ -120,10 +117,6 @@ class ExactHosts:
     def public_keys(self) -> list[bytes]:
         """Give each host's public key, in order."""
         return [host.signing_key.public_bytes for one in self._hosts.values() for host in one]
-
-    def learn(self, series: str, rows: RowSource) -> None:
-        """Take the source of a series' rows."""
-        self._rows.learn(series, rows)
 
     def take(self, papers: HostPapers) -> None:
         """Open the ledger and begin to serve the tasks."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.statistics import UNMEASURED
-from simulator.cell_view import CellView, views_of
+from simulator.cell_view import CellView, listed, views_of
 from simulator.engine.simulation import Step
 from simulator.outcome import CoverageTally, TruthCell
 from wire.task import SectionKind
@@ -169,8 +169,8 @@ class Scores:
             "reports": self.reports,
             "reports_released": self.reports_released,
             "reports_refused": self.refused.total(),
-            "refused": _listed(self.refused),
-            "kept_back": _listed(self.kept_back),
+            "refused": listed(self.refused),
+            "kept_back": listed(self.kept_back),
             "wall_s": self.wall_s,
             "cpu_s_window": median(self._cpu_s) if self._cpu_s else None,
             "stages": [{"stage": k, "cpu_s": s} for k, s in sorted(self.stages.items())],
@@ -182,7 +182,3 @@ class Scores:
             whole = self.coverage.result()[0].values
             row |= {"intervals_held": whole.hits, "intervals": whole.trials}
         return row
-
-
-def _listed(counts: Counter[str]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
