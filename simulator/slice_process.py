@@ -91,19 +91,11 @@ def _samplers(config: SliceConfig) -> NoiseSampler:
 class Slice:
     """The hosts of one process and the agent loop around them."""
 
-    def __init__(self, config: SliceConfig) -> None:
-        self._config = config
+    def __init__(self, config: SliceConfig, hosts: list[Host]) -> None:
+        self._config, self._hosts = config, hosts
         self._catalogue = Catalogue.load()
         self._fleet = SteadyFleet(config.played, self._catalogue)
-        self._span = config.span
-        self.hosts = new_hosts(self._span.hi - self._span.lo)
         self._stopping = False
-
-    def announce(self) -> None:
-        """Write the public keys to standard output, one line."""
-        keys = [host.signing_key.public_bytes.hex() for host in self.hosts]
-        sys.stdout.write(json.dumps({"name": self._config.name, "hosts": keys}) + "\n")
-        sys.stdout.flush()
 
     def stop(self) -> None:
         """End the loop soon; safe from a signal handler."""
@@ -117,10 +109,10 @@ class Slice:
                 open_transport(self._config.transport, Side.AGGREGATOR),
                 Mischief(),
                 stream(self._config.seed, "mischief", self._config.part),
-                LateReports(windows, self.hosts),
+                LateReports(windows, self._hosts),
                 time,
             )
-            LiveFleet(self.hosts, windows, transport, self._settings()).run(lambda: self._stopping)
+            LiveFleet(self._hosts, windows, transport, self._settings()).run(lambda: self._stopping)
 
     def _windows(self, write: Callable[[str], object]) -> SimulatedWindows:
         def tell(truth: WindowTruth) -> None:
@@ -135,9 +127,9 @@ class Slice:
         return SimulatedWindows(
             self._fleet,
             self._catalogue,
-            (self._span,),
+            (self._config.span,),
             tell,
-            block_hosts=len(self.hosts),
+            block_hosts=len(self._hosts),
             tasks=self._config.tasks,
             sends_late=True,
         )
@@ -161,16 +153,24 @@ class Slice:
         )
 
 
+def announce(name: str, hosts: list[Host]) -> None:
+    """Write the public keys to standard output, one line."""
+    keys = [host.signing_key.public_bytes.hex() for host in hosts]
+    sys.stdout.write(json.dumps({"name": name, "hosts": keys}) + "\n")
+    sys.stdout.flush()
+
+
 def main() -> None:
     """Run one slice until its tasks end or a signal comes."""
     config = SliceConfig.read(Path(sys.argv[1]))
-    fleet = Slice(config)  # its scenario may lie where the agents' user cannot read
+    hosts = new_hosts(config.span.hi - config.span.lo)
+    announce(config.name, hosts)  # they are enrolled while this process prepares
+    fleet = Slice(config, hosts)  # its scenario may lie where the agents' user cannot read
     os.umask(0o027)
     prepare_transport(config.transport, Side.AGGREGATOR)
     drop_to(AGENT_USER)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: fleet.stop())
-    fleet.announce()
     fleet.run()
 
 

@@ -215,8 +215,8 @@ enabled = false
         self, slices: list[SliceConfig], children: list[RoleProcess], live_pk: bytes | None
     ) -> None:
         """Sign the roster of what the processes announce, and the tasks."""
-        keys = [bytes.fromhex(key) for child in children for key in child.message(START_S)["hosts"]]
         inventory = SteadyFleet(slices[0].played, self.catalogue).inventory
+        keys = [bytes.fromhex(key) for child in children for key in child.message(START_S)["hosts"]]
         members = list(fleet_members(keys, inventory))
         if live_pk is not None:
             other = self.catalogue.classes("gpu_model").index("other")
