@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +16,7 @@ from wire.batch import SignedBatch
 from wire.ids import ReportId
 from wire.rejection import Reason, ReportRejected
 from wire.report import ReportHeader
+from wire.task import CHECK_WORDS, Task
 
 from .admitted_epochs import AdmittedEpochs
 from .directory import Directory, KnownTask, VerifiedRoster
@@ -25,8 +26,6 @@ from .known_epochs import KnownEpoch
 
 BLOCK_BYTES: Final = 1 << 20
 """Masks are summed while they are still in the cache: 262 hosts of 1,000 words at a time."""
-
-CHECK_WORDS: Final = 2
 
 MaskInto = Callable[[bytes, bytes, NDArray[np.uint32]], None]
 """(k_mask, nonce, out uint32[d]): a port, so that a test can inject masks with equal sums."""
@@ -216,21 +215,27 @@ def mask_sum_again(
 
 
 def check_accepted(known: KnownTask, roster: VerifiedRoster, hosts: list[bytes]) -> None:
+    """Apply `check_release` to the accepted hosts of a batch."""
+    operators = Counter(roster.entries[host].operator for host in hosts)
+    check_release(known.task, operators.values())
+
+
+def check_release(task: Task, operators: Collection[int]) -> None:
     """The accepted hosts are enough, of enough operators, and enough outside the largest.
 
+    operators   how many hosts were accepted of each operator that has one
     Raises      ReportRejected: n_min, operators, outside_largest_operator
     """
-    task = known.task
-    if len(hosts) < task.n_min:
-        raise ReportRejected(Reason.N_MIN, f"at least {task.n_min} accepted hosts", len(hosts))
+    hosts = sum(operators)
+    if hosts < task.n_min:
+        raise ReportRejected(Reason.N_MIN, f"at least {task.n_min} accepted hosts", hosts)
     if task.min_operators == 0:
         return
-    operators = Counter(roster.entries[host].operator for host in hosts)
     if len(operators) < task.min_operators:
         raise ReportRejected(
             Reason.OPERATORS, f"at least {task.min_operators} operators", len(operators)
         )
-    outside = len(hosts) - max(operators.values())
+    outside = hosts - max(operators)
     if outside < task.h:
         raise ReportRejected(
             Reason.OUTSIDE_LARGEST_OPERATOR, f"at least {task.h} hosts outside it", outside

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,12 +9,11 @@ from privacy.signing import verify
 from wire.batch import Share, SignedShare
 from wire.bounds import Scheme
 from wire.rejection import Reason, ReportRejected
+from wire.task import CHECK_WORDS
 
 from .events import Stopwatch
 from .leader_windows import FrozenWindow
 from .released import Capacity, ReleasedWindow
-
-CHECK_WORDS: Final = 2
 
 
 def verified_share(frozen: FrozenWindow, share_bytes: bytes, helper_pk: bytes) -> Share:

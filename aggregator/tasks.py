@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from privacy import calibrate
-from privacy.calibrate import ParameterError
-from privacy.plan import HELPER_OUTAGE_S
+from privacy.calibrate import WEEK_S, ParameterError
+from privacy.plan import HELPER_OUTAGE_S, Plan, PlannedTask
 from privacy.signing import SigningKey
 from wire import labels
 from wire.bounds import MAX_EPOCH_S, Scheme
@@ -61,6 +61,46 @@ class TaskPlan:
     leader_pk: bytes
     helper_pk: bytes = b""
     expiry: int
+
+
+def task_plan(
+    plan: Plan, task: PlannedTask, windows: range, parties: tuple[bytes, bytes], **changes: Any
+) -> TaskPlan:
+    """Take from a plan what one of its tasks asks for; any field of the answer may be changed.
+
+    windows     starts of its windows, Unix seconds
+    parties     identity keys of Leader and Helper, the second b"" in scheme `local`
+    """
+    last = windows[-1]
+    asked = TaskPlan(
+        series=task.series,
+        scheme=Scheme(plan.scheme),
+        window_s=task.window_s,
+        first_window=windows[0],
+        last_window=last,
+        lateness_s=task.lateness_s,
+        retention_s=task.retention_s,
+        weights={section.name: section.weight_millionths for section in task.sections},
+        rates={section.name: section.rate_millionths for section in task.sections},
+        gpus_per_host=plan.gpus_per_host,
+        epsilon_millionths=plan.epsilon_millionths,
+        delta_1e12=plan.delta_1e12,
+        n_max=plan.hosts,
+        n_min=plan.n_min,
+        t=plan.t,
+        min_operators=plan.min_operators,
+        leader_pk=parties[0],
+        helper_pk=parties[1],
+        expiry=last + task.window_s + task.retention_s,
+    )
+    return replace(asked, **changes)
+
+
+def windows_from(task: PlannedTask, start: int, weeks: int) -> range:
+    """Starts of a planned task's windows from `start` on; of an open-ended one, for so long."""
+    first = -(-start // task.window_s) * task.window_s
+    windows = task.windows or max(1, weeks * WEEK_S // task.window_s)
+    return range(first, first + windows * task.window_s, task.window_s)
 
 
 def build_task(catalogue: Catalogue, plan: TaskPlan) -> Task:

@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from aggregator.tasks import build_task, sign_roster, sign_task
+from aggregator.tasks import build_task, sign_roster, sign_task, task_plan, windows_from
 from bench.record import ROOT
-from pointillist.cli.task_command import task_plan
 from pointillist.plan_file import default_plan
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
+from simulator.simulated_hosts import memberships, roster_of
 from transport.code_folders import reachable
 from transport.embedded import EmbeddedLog
 from transport.keyfiles import HostKey, host_binding, machine_id, write_host_key
@@ -33,8 +33,6 @@ from transport.privileges import AGENT_USER, ensure_users
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, wrap
 from wire.epoch import KeyAnnouncement
-from wire.ids import host_id
-from wire.roster import PlanMembership, Roster, RosterEntry
 from wire.task import DEMO_DOMAIN, Task
 from wire.topics import KEYS, ROSTERS, TASKS, TOPICS, announcement_key, roster_key, task_key
 
@@ -110,10 +108,9 @@ def _tasks(leader_pk: bytes, helper_pk: bytes, *, demo: bool) -> list[Task]:
     plans = []
     for one in plan.tasks:
         start = now // one.window_s * one.window_s if demo else (now // DAY_S - 1) * DAY_S
-        made = task_plan(
-            plan, one, parties=(leader_pk, helper_pk), version=1, start=start, weeks=52
-        )
-        plans.append(replace(made, domain=DEMO_DOMAIN) if demo else made)
+        changes = {"domain": DEMO_DOMAIN} if demo else {}
+        windows = windows_from(one, start, weeks=52)
+        plans.append(task_plan(plan, one, windows, (leader_pk, helper_pk), **changes))
     return [build_task(catalogue, one) for one in plans]
 
 
@@ -126,14 +123,9 @@ def _announcements(leader: SigningKey, helper: SigningKey) -> Iterator[KeyAnnoun
 
 
 def _roster(key: SigningKey, tasks: list[Task], leader: SigningKey, helper: SigningKey) -> bytes:
-    plan = tuple(
-        PlanMembership(one.series, 0, sum(s.weight_millionths for s in one.sections))
-        for one in sorted(tasks, key=lambda one: one.series)
-    )
-    me = host_id(key.public_bytes)
     h100 = Catalogue.load().classes("gpu_model").index("H100")
-    entry = RosterEntry(me, key.public_bytes, "operator-0", 0, ((h100, GPUS),), me + me)
-    return sign_roster(Roster(1, 0, (plan,), (entry,)), leader, helper)
+    plan = memberships(sorted(tasks, key=lambda one: one.series))
+    return sign_roster(roster_of([(key.public_bytes, 0, ((h100, GPUS),))], plan), leader, helper)
 
 
 def _toml(folder: Path, parties: tuple[str, str], *, ebpf: bool, gpus: bool) -> str:

@@ -23,13 +23,14 @@ from edge_agent.protocol.epochs import Host, HostEpoch, SealingKeys, open_epoch
 from edge_agent.protocol.seal_report import Sealing, seal_reports
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
+from simulator.simulated_hosts import host_of, roster_of
 from transport.port import Record
 from wire.bounds import Scheme
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, wrap
 from wire.epoch import Epoch, KeyAnnouncement
-from wire.ids import TaskId, host_id
-from wire.roster import PlanMembership, Roster, RosterEntry
+from wire.ids import TaskId
+from wire.roster import PlanMembership
 from wire.task import Task
 from wire.topics import EPOCHS, REPORTS
 
@@ -119,8 +120,7 @@ def _read_part(fleet: Fleet, start: int, part: dict[str, npt.NDArray[np.uint8]])
 
 
 def _host(index: int) -> Host:
-    key = SigningKey.from_seed_bytes(seed_of(index))
-    return Host(key, host_id(key.public_bytes))
+    return host_of(SigningKey.from_seed_bytes(seed_of(index)))
 
 
 def make_task(n: int, d: int) -> tuple[TaskId, Task, bytes]:
@@ -170,19 +170,10 @@ def make_roster(fleet: Fleet, dimensions: list[int]) -> bytes:
     """A signed roster of the fleet with ten operators."""
     n = len(fleet.hosts)
     plan = tuple(PlanMembership(series(n, d), 0, 400_000) for d in sorted(dimensions))
-    entries = [
-        RosterEntry(
-            host.host_id,
-            host.signing_key.public_bytes,
-            f"operator-{i % 10}",
-            0,
-            ((2, GPUS),),
-            host.host_id + host.host_id,
-        )
-        for i, host in enumerate(fleet.hosts)
-    ]
-    entries.sort(key=lambda entry: entry.host_id)
-    return sign_roster(Roster(1, T0 - 3600, (plan,), tuple(entries)), LEADER, HELPER)
+    members = (
+        (host.signing_key.public_bytes, i % 10, ((2, GPUS),)) for i, host in enumerate(fleet.hosts)
+    )
+    return sign_roster(roster_of(members, plan, T0 - 3600), LEADER, HELPER)
 
 
 def directory(task: bytes, roster: bytes) -> Directory:

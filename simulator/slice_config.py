@@ -3,31 +3,43 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
 from transport.kafka_settings import KafkaSettings
 from transport.opening import TransportSettings, TransportTable
 
+from .engine.blocks import Span, spans
+from .scenario import Scenario, load
+
+
+def parts_of(hosts: int, parts: int) -> list[Span]:
+    """Divide a fleet among processes, one block each; into fewer where there are fewer hosts."""
+    return [block for part in spans(hosts, -(-hosts // parts), parts) for block in part]
+
 
 @dataclass(frozen=True, slots=True)
 class SliceConfig:
     """What one process is told.
 
-    state_dir       its ledger, 0700; truth_file gets one line of JSON per window
+    scenario        its file; hosts, seed and dropout stand in place of the file's
+    part            which of the `parts` of the fleet's hosts it plays
+    repeats         noise and rounding come from the seed too, not from the operating system
     opendp_hosts    of its hosts draw noise by opendp
+    state_dir       its ledger, 0700; truth_file gets one line of JSON per window
     log_dir         the embedded log, or None with kafka: a broker's host:port
     tasks           how many tasks it waits for before it may end
     """
 
     name: str
-    first_host: int
+    scenario: str
     hosts: int
-    gpus_per_host: int
+    seed: int
     dropout: float
-    late: float
-    seed: int | None
+    part: int
+    parts: int
+    repeats: bool
     opendp_hosts: int
     state_dir: str
     log_dir: str | None
@@ -47,6 +59,17 @@ class SliceConfig:
     def write(self, path: Path) -> None:
         """Write it as JSON; it holds no secret."""
         path.write_text(json.dumps(asdict(self)))
+
+    @property
+    def played(self) -> Scenario:
+        """The scenario of the whole fleet. Raises ScenarioError."""
+        scenario = load(Path(self.scenario)).with_(hosts=self.hosts, seed=self.seed)
+        return scenario.with_(dropout=replace(scenario.dropout, share=self.dropout))
+
+    @property
+    def span(self) -> Span:
+        """Its own hosts."""
+        return parts_of(self.hosts, self.parts)[self.part]
 
     @property
     def transport(self) -> TransportSettings:

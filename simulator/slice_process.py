@@ -8,45 +8,60 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from time import time
 
-from edge_agent.clock import SystemClock
-from edge_agent.ledger.ledger import Ledger
-from edge_agent.ledger.ledger_records import SpoolLimits
+import numpy as np
+from numpy.typing import NDArray
+
 from edge_agent.protocol.epochs import Host
-from edge_agent.protocol.participant import Participant, ParticipantRules
-from edge_agent.protocol.task_check import Bounds, Pins
-from edge_agent.shell import AgentShell
+from edge_agent.protocol.task_check import Bounds, ParticipantRules, Pins
 from privacy.noise import NoiseSampler, OpenDpSampler
 from privacy.noise_table import SeededBytes, SeededSampler, TableSampler
-from privacy.signing import SigningKey
 from transport.opening import Side, open_transport, prepare_transport
 from transport.privileges import AGENT_USER, drop_to
 from wire.catalogue import Catalogue
 from wire.envelope import unwrap
-from wire.ids import host_id
 from wire.report import Report
 from wire.task import DEMO_DOMAIN
 
-from .fleet_windows import FleetShape, FleetWindows, Truth
+from .fleet import SteadyFleet
+from .live_fleet import LiveFleet, LiveSettings
 from .mischief import Mischief, MischievousTransport
-from .mixed_noise import MixedSampler
+from .simulated_hosts import new_hosts
+from .simulated_windows import SimulatedWindows, WindowTruth
 from .slice_config import SliceConfig
 from .streams import stream
-from .workloads import load_workloads
 
-_IDLE_MS = 200
+
+class MixedSampler:
+    """The first hosts of every batch draw as live agents do, the others by the exact table."""
+
+    def __init__(self, first: NoiseSampler, first_hosts: int, rest: NoiseSampler) -> None:
+        self._first = first
+        self._first_hosts = first_hosts
+        self._rest = rest
+
+    @property
+    def seeded(self) -> bool:
+        """True when either can be repeated."""
+        return self._first.seeded or self._rest.seeded
+
+    def sample(self, hosts: int, sigma_1024: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See `NoiseSampler.sample`."""
+        first = min(self._first_hosts, hosts)
+        return np.concatenate(
+            [self._first.sample(first, sigma_1024), self._rest.sample(hosts - first, sigma_1024)]
+        )
 
 
 class LateReports:
     """Which reports the network holds back a second too long: those of hosts that windows chose."""
 
-    def __init__(self, windows: FleetWindows, hosts: list[Host]) -> None:
+    def __init__(self, windows: SimulatedWindows, hosts: list[Host]) -> None:
         self._windows = windows
         self._index = {bytes(host.host_id): index for index, host in enumerate(hosts)}
 
@@ -59,42 +74,25 @@ class LateReports:
         return late.closes_s + 1.0
 
 
-def _shape(config: SliceConfig) -> FleetShape:
-    """What the windows need to know."""
-    numbers = config.first_host, config.hosts, config.gpus_per_host
-    return FleetShape(*numbers, config.dropout, config.late, config.seed)
-
-
 def _samplers(config: SliceConfig) -> NoiseSampler:
     rest: NoiseSampler
-    if config.seed is None:
-        rest = TableSampler(os.urandom)
+    if config.repeats:
+        rest = SeededSampler(config.seed, f"noise/{config.part}")
     else:
-        rest = SeededSampler(config.seed, f"noise/{config.first_host}")
+        rest = TableSampler(os.urandom)
     if not config.opendp_hosts:
         return rest
     return MixedSampler(OpenDpSampler(), config.opendp_hosts, rest)
 
 
-def _rounding(config: SliceConfig) -> Callable[[int], bytes] | None:
-    if config.seed is None:
-        return None
-    return SeededBytes(config.seed, f"rounding/{config.first_host}")
-
-
 class Slice:
     """The hosts of one process and the agent loop around them."""
 
-    def __init__(self, config: SliceConfig) -> None:
-        self._config = config
-        self.hosts = [_new_host() for _ in range(config.hosts)]
+    def __init__(self, config: SliceConfig, hosts: list[Host]) -> None:
+        self._config, self._hosts = config, hosts
+        self._catalogue = Catalogue.load()
+        self._fleet = SteadyFleet(config.played, self._catalogue)
         self._stopping = False
-
-    def announce(self) -> None:
-        """Write the public keys to standard output, one line."""
-        keys = [host.signing_key.public_bytes.hex() for host in self.hosts]
-        sys.stdout.write(json.dumps({"name": self._config.name, "hosts": keys}) + "\n")
-        sys.stdout.flush()
 
     def stop(self) -> None:
         """End the loop soon; safe from a signal handler."""
@@ -104,82 +102,72 @@ class Slice:
         """Take part until every task's last window is sent, or until stopped."""
         with Path(self._config.truth_file).open("a", buffering=1) as truths:
             windows = self._windows(truths.write)
-            shell = self._shell(windows)
-            clock = SystemClock()
-            shell.start()
-            try:
-                while not self._stopping and not self._finished(shell, windows):
-                    shell.step()
-                    clock.sleep_ms(min(shell.pause_ms(), _IDLE_MS))
-            finally:
-                shell.close()
+            transport = MischievousTransport(
+                open_transport(self._config.transport, Side.AGGREGATOR),
+                Mischief(),
+                stream(self._config.seed, "mischief", self._config.part),
+                LateReports(windows, self._hosts),
+                time,
+            )
+            LiveFleet(self._hosts, windows, transport, self._settings()).run(lambda: self._stopping)
 
-    def _windows(self, write: Callable[[str], object]) -> FleetWindows:
-        def tell(truth: Truth) -> None:
+    def _windows(self, write: Callable[[str], object]) -> SimulatedWindows:
+        def tell(truth: WindowTruth) -> None:
             line = {
-                "series": truth.task.series,
-                "window": truth.window_start_s,
+                "series": truth.series,
+                "window": truth.start_s,
                 "hosts": truth.hosts,
                 "sums": truth.sums.tolist(),
             }
             write(json.dumps(line) + "\n")
 
-        return FleetWindows(Catalogue.load(), load_workloads(), _shape(self._config), tell)
-
-    def _shell(self, windows: FleetWindows) -> AgentShell:
-        config, ids = self._config, [host.host_id for host in self.hosts]
-        state = Path(config.state_dir)
-        ledger = Ledger.create(
-            state / "ledger.sqlite",
-            state / "fence",
-            hosts=ids,
-            binding=secrets.token_bytes(32),
-            now_s=int(time()),
-            limits=SpoolLimits(max_records=16 * config.hosts),
+        return SimulatedWindows(
+            self._fleet,
+            self._catalogue,
+            (self._config.span,),
+            tell,
+            block_hosts=len(self._hosts),
+            tasks=self._config.tasks,
+            sends_late=True,
         )
+
+    def _settings(self) -> LiveSettings:
+        config = self._config
         pins = Pins(
             frozenset({bytes.fromhex(config.leader_pk)}),
             frozenset({bytes.fromhex(config.helper_pk)}),
         )
         bounds = Bounds(n_min_at_least=config.n_min_at_least)
-        participant = Participant(
-            self.hosts,
-            ledger.view(ids),
-            _samplers(config),
-            os.urandom,
+        return LiveSettings(
+            Path(config.state_dir),
+            config.name,
             ParticipantRules(pins, bounds, DEMO_DOMAIN),
-            rounding_bytes=_rounding(config),
+            _samplers(config),
+            spool_reports=16,
+            rounding=SeededBytes(config.seed, f"rounding/{config.part}")
+            if config.repeats
+            else None,
         )
-        transport = MischievousTransport(
-            open_transport(config.transport, Side.AGGREGATOR),
-            Mischief(),
-            stream(config.seed, "mischief", config.first_host),
-            LateReports(windows, self.hosts),
-            time,
-        )
-        return AgentShell(participant, ledger, transport, windows, (), name=config.name)
-
-    def _finished(self, shell: AgentShell, windows: FleetWindows) -> bool:
-        if windows.opened < self._config.tasks or windows.next_end_s() is not None:
-            return False
-        return shell.tally.published >= shell.tally.sealed + shell.tally.epochs
 
 
-def _new_host() -> Host:
-    key = SigningKey.generate()
-    return Host(key, host_id(key.public_bytes))
+def announce(name: str, hosts: list[Host]) -> None:
+    """Write the public keys to standard output, one line."""
+    keys = [host.signing_key.public_bytes.hex() for host in hosts]
+    sys.stdout.write(json.dumps({"name": name, "hosts": keys}) + "\n")
+    sys.stdout.flush()
 
 
 def main() -> None:
     """Run one slice until its tasks end or a signal comes."""
     config = SliceConfig.read(Path(sys.argv[1]))
+    hosts = new_hosts(config.span.hi - config.span.lo)
+    announce(config.name, hosts)  # they are enrolled while this process prepares
+    fleet = Slice(config, hosts)  # its scenario may lie where the agents' user cannot read
     os.umask(0o027)
     prepare_transport(config.transport, Side.AGGREGATOR)
     drop_to(AGENT_USER)
-    fleet = Slice(config)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: fleet.stop())
-    fleet.announce()
     fleet.run()
 
 

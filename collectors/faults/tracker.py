@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from .fault_findings import UNLISTED, Count, Finding, Miss, State
+from .fault_findings import UNLISTED, Count, FailedReading, Finding, State
 
 MOST_SUBJECTS: Final = 16_384
 """Counters and states that are remembered; the one not seen for longest is forgotten first."""
@@ -89,7 +89,7 @@ class Tracker:
                 case State():
                     faults += self._stands(found, now_ns)
                     cleared += self._ends(found)
-                case Miss():
+                case FailedReading():
                     whole = whole and found.name != UNLISTED
         if whole:
             cleared += self._gone(looked)

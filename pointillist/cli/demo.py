@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import sys
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .output import CommandError, ExitCode, JsonFlag, emit, say, unavailable, usage_error
-from .run_folder import new_run_folder
+from .run_folder import interrupt_on_signals, new_run_folder
 
 if TYPE_CHECKING:
     from pointillist.demo.demo_fleet import DemoFleet, DemoOptions
@@ -98,7 +97,6 @@ def demo(
         opendp_hosts=opendp_hosts,
         seed=seed,
         dropout=dropout,
-        late=0.003,
         trace=trace.resolve() if trace else None,
     )
     _play(options, output, json, kafka=kafka)
@@ -114,8 +112,7 @@ def _play(options: DemoOptions, output: Path, json: bool, *, kafka: bool) -> Non
     from pointillist.demo.folders import RunFolders
     from pointillist.demo.role_processes import ChildFailed, Family
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    interrupt_on_signals()
     console = Console(stderr=True)
     folder = new_run_folder(output, "demo", "--output")
     folders = RunFolders.make(embedded=not kafka)
@@ -147,7 +144,6 @@ def _end(fleet: DemoFleet, tally: DemoTally, folder: Path, json: bool) -> None:
     from rich.console import Console
 
     from pointillist.demo.demo_farewell import tell
-    from pointillist.demo.demo_plan import MIX_SERIES
     from pointillist.demo.keep import keep
     from pointillist.demo.summary import events_of, summarise, write_results
 
@@ -163,8 +159,7 @@ def _end(fleet: DemoFleet, tally: DemoTally, folder: Path, json: bool) -> None:
     if json:
         emit(asdict(shown), json)
     else:
-        mean = tally.running_mean(MIX_SERIES, "kernel_mix")
-        tell(Console(), shown, mean, events_of(fleet, tally))
+        tell(Console(), shown, tally.mean.mean(), events_of(tally))
     if kept.problem is not None:
         raise unavailable(kept.problem)
 
@@ -189,11 +184,6 @@ def _check_trace(trace: Path) -> None:
         raise usage_error(str(error)) from error
     finally:
         source.stop()
-
-
-def _interrupt(number: int, frame: object) -> None:
-    del number, frame
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

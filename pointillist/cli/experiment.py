@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .output import CommandError, ExitCode, JsonFlag, emit, need_file, reported, say, usage_error
-from .run_folder import writable_folder
+from .run_folder import interrupt_on_signals, writable_folder
 
 if TYPE_CHECKING:
     from simulator.experiments.experiment_file import Experiment
@@ -60,8 +59,7 @@ def experiment(
     from simulator.experiments.experiment_plots import FIGURES
     from simulator.experiments.kinds import KINDS
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    interrupt_on_signals()
     need_file(file, "an experiment", "docs/experiments/report.toml is one")
     with reported(ExitCode.USAGE, ExperimentError):
         asked = load(file, KINDS, FIGURES)
@@ -172,8 +170,3 @@ def _report(asked: Experiment, file: Path, folder: Path, *, whole: bool) -> dict
         "files": {name: str(path) for name, path in files.items()},
         "rows": [{k: v for k, v in row.items() if k != "key"} for row in rows],
     }
-
-
-def _interrupt(number: int, frame: object) -> None:
-    del number, frame
-    raise KeyboardInterrupt

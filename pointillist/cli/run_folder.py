@@ -1,10 +1,11 @@
-"""Folders for results: made, or refused with the option that names another."""
+"""Runs that leave results: their folders, and signals that end them as Ctrl-C does."""
 
 from __future__ import annotations
 
 import errno
 import itertools
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,17 @@ from .output import CommandError, ExitCode
 
 _DISK: Final = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
 """What may be over when it is tried again; anything else needs another folder."""
+
+
+def interrupt_on_signals() -> None:
+    """Have SIGTERM and SIGHUP end this process as Ctrl-C does."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    del number, frame
+    raise KeyboardInterrupt
 
 
 def new_run_folder(base: Path, name: str, option: str) -> Path:

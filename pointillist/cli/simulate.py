@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +19,7 @@ from .output import (
     say,
     usage_error,
 )
-from .run_folder import new_run_folder, writable_folder
+from .run_folder import interrupt_on_signals, new_run_folder, writable_folder
 
 _EXAMPLES = """Examples:
 
@@ -115,8 +114,7 @@ def simulate(
             raise usage_error("--export: expected a scenario, got none", "name a scenario")
         _list(json)
         return
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    interrupt_on_signals()
     if journal_hosts is not None and journals is None:
         raise usage_error("--journal-hosts goes with --journals", "--journals FOLDER")
     asked: dict[str, Any] = {"hosts": hosts, "hours": hours, "seed": seed, "fidelity": fidelity}
@@ -268,8 +266,3 @@ def _export(
 def _enrolled(made: dict[str, Any]) -> str:
     head = f"{made['hosts']:,} hosts of {made['operators']} operators have keys and join requests."
     return "\n".join([head, "", "Next:", *made["next"]])
-
-
-def _interrupt(number: int, frame: object) -> None:
-    del number, frame
-    raise KeyboardInterrupt

@@ -12,11 +12,9 @@ from .helper_command import load_identity, public_key
 from .output import ExitCode, JsonFlag, emit, need_file, refused, reported, usage_error
 
 if TYPE_CHECKING:
-    from aggregator.tasks import TaskPlan
     from privacy.plan import Plan, PlannedTask
 
 _BUILT = "`pointillist task build` makes one"
-WEEK_S = 7 * 86_400
 
 _EXAMPLES = """Examples:
 
@@ -67,8 +65,9 @@ def build(
 ) -> None:
     """Resolve a planned task to bounds, steps and noise; every bound is checked."""
     from aggregator.task_files import summary
-    from aggregator.tasks import build_task
+    from aggregator.tasks import build_task, task_plan, windows_from
     from pointillist.plan_file import PlanFileError, default_plan, load_plan
+    from privacy.calibrate import WEEK_S
     from privacy.errors import ParameterError
     from wire import labels
     from wire.catalogue import Catalogue
@@ -83,10 +82,9 @@ def build(
         wanted = task_plan(
             planned,
             chosen,
-            parties=(public_key(leader), public_key(helper) if helper else b""),
+            windows_from(chosen, first, weeks),
+            (public_key(leader), public_key(helper) if helper else b""),
             version=version,
-            start=first,
-            weeks=weeks,
             largest_operator=largest_operator,
         )
         task = build_task(Catalogue.load(), wanted)
@@ -101,48 +99,6 @@ def _chosen(plan: Plan, series: str) -> PlannedTask:
             return task
     there = ", ".join(task.series for task in plan.tasks)
     raise usage_error(f"the plan has no task {series!r}; there are {there}")
-
-
-def task_plan(
-    plan: Plan,
-    task: PlannedTask,
-    *,
-    parties: tuple[bytes, bytes],
-    version: int,
-    start: int,
-    weeks: int,
-    largest_operator: int = 0,
-) -> TaskPlan:
-    """What a plan file says about one task, as the builder takes it; windows start at `start`."""
-    from aggregator.tasks import TaskPlan
-    from wire.bounds import Scheme
-
-    first = -(-start // task.window_s) * task.window_s
-    windows = task.windows or max(1, weeks * WEEK_S // task.window_s)
-    last = first + (windows - 1) * task.window_s
-    return TaskPlan(
-        series=task.series,
-        version=version,
-        scheme=Scheme(plan.scheme),
-        window_s=task.window_s,
-        first_window=first,
-        last_window=last,
-        lateness_s=task.lateness_s,
-        retention_s=task.retention_s,
-        weights={one.name: one.weight_millionths for one in task.sections},
-        rates={one.name: one.rate_millionths for one in task.sections},
-        gpus_per_host=plan.gpus_per_host,
-        epsilon_millionths=plan.epsilon_millionths,
-        delta_1e12=plan.delta_1e12,
-        n_max=plan.hosts,
-        n_min=plan.n_min,
-        t=plan.t,
-        largest_operator=largest_operator,
-        min_operators=plan.min_operators,
-        leader_pk=parties[0],
-        helper_pk=parties[1],
-        expiry=last + task.window_s + task.retention_s,
-    )
 
 
 @app.command(epilog="Example: pointillist task show m.task --json | jq .sections")

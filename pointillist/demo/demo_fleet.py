@@ -4,34 +4,30 @@ from __future__ import annotations
 
 import json
 import math
+import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from aggregator.tasks import sign_roster, sign_task
 from privacy.signing import SigningKey
-from simulator.slice_config import SliceConfig
+from simulator.engine.blocks import Span
+from simulator.fleet import SteadyFleet
+from simulator.simulated_hosts import fleet_members, memberships, roster_of
+from simulator.slice_config import SliceConfig, parts_of
 from transport.keyfiles import HostKey, host_binding, machine_id, write_host_key, write_signing_key
 from transport.privileges import LEADER_USER
 from wire.catalogue import Catalogue
-from wire.ids import hardware_hash, host_id
-from wire.roster import PlanMembership, Roster, RosterEntry
 from wire.task import Task
 
-from .demo_plan import (
-    EVENT_SERIES,
-    GPUS_PER_HOST,
-    MIX_SERIES,
-    MIX_WEIGHTS,
-    OPERATORS,
-    WINDOW_S,
-    DemoPlan,
-    lateness_s,
-)
+from .demo_plan import EVENT_SERIES, WINDOW_S, DemoPlan, lateness_s
 from .folders import RunFolders, write_public
 from .role_processes import Family, RoleProcess
 
+SCENARIO: Final = Path(__file__).with_name("demo.toml")
 START_S: Final = 60.0
 LEAD_S: Final = 6
 """Between signing the tasks and the first window: hosts read them, open epochs, seal keys."""
@@ -50,7 +46,6 @@ class DemoOptions:
     opendp_hosts: int
     seed: int | None
     dropout: float
-    late: float
     trace: Path | None
     kafka: str | None = None
 
@@ -67,7 +62,7 @@ class DemoFleet:
         self._helper_key = SigningKey.generate()
         self.catalogue = Catalogue.load()
         self.tasks: list[Task] = []
-        self.roster: Roster | None = None
+        self._seed = secrets.randbits(63) if options.seed is None else options.seed
 
     @property
     def leader_pk(self) -> bytes:
@@ -99,8 +94,7 @@ class DemoFleet:
         ]
         if live_pk is not None:
             self._start_live()
-        self._enrol(children, live_pk)
-        self._sign_tasks()
+        self._enrol([config for config, _ in slices], children, live_pk)
 
     def _toml(self, role: str) -> str:
         return str(self.folders.base / f"{role}.toml")
@@ -148,42 +142,41 @@ peer_group = "{LEADER_USER if folders.several_users else ""}"
         write_public(folders.base / "helper.toml", helper.encode())
 
     def _write_slices(self) -> list[tuple[SliceConfig, Path]]:
-        options, folders = self.options, self.folders
-        share = math.ceil(options.plan.hosts / options.processes)
         slices = []
-        for number, first in enumerate(range(0, options.plan.hosts, share)):
-            name = f"hosts-{number}"
-            state = folders.agents / name
-            state.mkdir(mode=0o700)
-            config = SliceConfig(
-                name=name,
-                first_host=first,
-                hosts=min(share, options.plan.hosts - first),
-                gpus_per_host=GPUS_PER_HOST,
-                dropout=options.dropout,
-                late=options.late,
-                seed=options.seed,
-                opendp_hosts=self._opendp_share(first, share),
-                state_dir=str(state),
-                log_dir=None if options.kafka else str(folders.log),
-                log_group=None if options.kafka else folders.log_group,
-                kafka=options.kafka,
-                truth_file=str(folders.truth / f"truth-{number}.jsonl"),
-                leader_pk=self.leader_pk.hex(),
-                helper_pk=self.helper_pk.hex(),
-                n_min_at_least=options.plan.n_min,
-                tasks=1 + len(EVENT_SERIES),
-            )
-            path = folders.base / f"{name}.json"
+        parts = parts_of(self.options.plan.hosts, self.options.processes)
+        for part, span in enumerate(parts):
+            config = self._slice(part, span)
+            Path(config.state_dir).mkdir(mode=0o700)
+            path = self.folders.base / f"{config.name}.json"
             config.write(path)
             path.chmod(0o644)
             slices.append((config, path))
         return slices
 
-    def _opendp_share(self, first: int, share: int) -> int:
-        """Spread the hosts that draw by opendp over the processes."""
-        total, hosts = self.options.opendp_hosts, self.options.plan.hosts
-        return total * min(first + share, hosts) // hosts - total * first // hosts
+    def _slice(self, part: int, span: Span) -> SliceConfig:
+        """What the process of one part of the hosts is told."""
+        options, folders = self.options, self.folders
+        name, opendp, hosts = f"hosts-{part}", options.opendp_hosts, options.plan.hosts
+        return SliceConfig(
+            name=name,
+            scenario=str(SCENARIO),
+            hosts=hosts,
+            seed=self._seed,
+            dropout=options.dropout,
+            part=part,
+            parts=options.processes,
+            repeats=options.seed is not None,
+            opendp_hosts=opendp * span.hi // hosts - opendp * span.lo // hosts,
+            state_dir=str(folders.agents / name),
+            log_dir=None if options.kafka else str(folders.log),
+            log_group=None if options.kafka else folders.log_group,
+            kafka=options.kafka,
+            truth_file=str(folders.truth / f"truth-{part}.jsonl"),
+            leader_pk=self.leader_pk.hex(),
+            helper_pk=self.helper_pk.hex(),
+            n_min_at_least=options.plan.n_min,
+            tasks=1 + len(EVENT_SERIES),
+        )
 
     def _write_live(self) -> bytes:
         state = self.folders.agents / "live"
@@ -218,38 +211,32 @@ enabled = false
         notes = self.folders.agents / "live" / "report-ids.jsonl"
         self._family.start("live", "pointillist.demo.live_host", self._toml("live"), str(notes))
 
-    def _enrol(self, slices: list[RoleProcess], live_pk: bytes | None) -> None:
-        keys = [bytes.fromhex(key) for child in slices for key in child.message(START_S)["hosts"]]
-        model = self.catalogue.classes("gpu_model").index("H100")
-        entries = [
-            self._entry(key, number, ((model, GPUS_PER_HOST),)) for number, key in enumerate(keys)
-        ]
+    def _enrol(
+        self, slices: list[SliceConfig], children: list[RoleProcess], live_pk: bytes | None
+    ) -> None:
+        """Sign the roster of what the processes announce, and the tasks."""
+        inventory = SteadyFleet(slices[0].played, self.catalogue).inventory
+        keys = [bytes.fromhex(key) for child in children for key in child.message(START_S)["hosts"]]
+        members = list(fleet_members(keys, inventory))
         if live_pk is not None:
             other = self.catalogue.classes("gpu_model").index("other")
-            gpus = ((other, 1),) if self.options.trace else ()
-            entries.append(self._entry(live_pk, len(keys), gpus))
-        plan = tuple(
-            PlanMembership(series, 0, sum(weights.values()))
-            for series, weights in {MIX_SERIES: MIX_WEIGHTS, **EVENT_SERIES}.items()
-        )
-        self.roster = Roster(1, 0, (plan,), tuple(sorted(entries, key=lambda entry: entry.host_id)))
-        signed = sign_roster(self.roster, self._leader_key, self._helper_key)
-        write_public(self.folders.signed / "demo.roster", signed)
-
-    def _entry(self, key: bytes, number: int, gpus: tuple[tuple[int, int], ...]) -> RosterEntry:
-        operator = f"operator-{number % OPERATORS}"
-        return RosterEntry(
-            host_id(key), key, operator, 0, gpus, hardware_hash((f"demo-host-{number}",))
-        )
-
-    def _sign_tasks(self) -> None:
+            smallest = int(np.bincount(inventory.operator).argmin())
+            members.append((live_pk, smallest, ((other, 1),) if self.options.trace else ()))
         first = math.ceil((time.time() + LEAD_S) / WINDOW_S) * WINDOW_S
         patience_s = lateness_s(time.monotonic() - self._began_s)
         parties = self.leader_pk, self.helper_pk
         self.tasks = self.options.plan.tasks(self.catalogue, first, patience_s, *parties)
+        roster = roster_of(members, memberships(self.tasks))
+        signed = sign_roster(roster, self._leader_key, self._helper_key)
+        write_public(self.folders.signed / "demo.roster", signed)
         for task in self.tasks:
             _, signed = sign_task(task, self._leader_key, self._helper_key)
             write_public(self.folders.signed / f"{task.series}.task", signed)
+
+    @property
+    def processes(self) -> int:
+        """Of simulated hosts."""
+        return len(parts_of(self.options.plan.hosts, self.options.processes))
 
     @property
     def first_window(self) -> int:

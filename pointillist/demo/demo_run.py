@@ -7,18 +7,17 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from aggregator.statistics import released_units
 from privacy.planner import epsilon_of_mu
-from wire.section import Section
-from wire.task import SectionKind, SectionSpec, Task
 
 from .demo_fleet import DemoFleet
-from .demo_plan import EVENT_SERIES, GPUS_PER_HOST, MIX_SERIES, WINDOW_S
+from .demo_plan import MIX_SERIES, WINDOW_S
 from .demo_screen import DemoScreen
-from .demo_tally import DemoTally, read_truths
 from .role_processes import Family
+
+if TYPE_CHECKING:
+    from .demo_tally import DemoTally
 
 POLL_S: Final = 0.5
 GRACE_S: Final = 30.0
@@ -30,7 +29,10 @@ def follow(fleet: DemoFleet, family: Family, show: Callable[[DemoScreen], None])
 
     Raises      ChildFailed, TimeoutError
     """
-    tally = _empty_tally(fleet)
+    # While the hosts prepare: loading pandas then delays nobody.
+    from .demo_tally import DemoTally
+
+    tally = DemoTally(fleet.tasks, fleet.catalogue)
     deadline = fleet.last_window + WINDOW_S + fleet.tasks[0].lateness_s + GRACE_S
     while True:
         family.check()
@@ -45,59 +47,25 @@ def follow(fleet: DemoFleet, family: Family, show: Callable[[DemoScreen], None])
 
 def complete(fleet: DemoFleet, tally: DemoTally) -> bool:
     """Whether the last window of every series has been released and its truth is written."""
-    for task in fleet.tasks:
-        if task.last_window not in tally.windows(task.series):
-            return False
-        if (task.series, task.last_window) not in tally.truths:
-            return False
-    return True
+    return all(task.last_window in tally.windows(task.series) for task in fleet.tasks)
 
 
 def refresh(fleet: DemoFleet, tally: DemoTally) -> None:
     """Read what has been released and what the simulated hosts wrote."""
-    # The first time is while the hosts prepare: loading pandas then delays nobody.
     from aggregator.releases import read_releases
 
-    if any(fleet.folders.releases.rglob("*.parquet")):
-        tally.load_releases(read_releases(fleet.folders.releases))
-    tally.truths = read_truths(fleet.folders.truth, fleet.options.processes)
+    from .demo_tally import read_truths
 
-
-def _empty_tally(fleet: DemoFleet) -> DemoTally:
-    wholes: dict[str, float] = {}
-    layout: dict[str, list[tuple[str, str, float]]] = {}
-    for task in fleet.tasks:
-        layout[task.series] = []
-        for spec in task.sections:
-            section = fleet.catalogue.section(spec.name)
-            units = _units(section, spec)
-            cells = zip(section.cells, units, strict=True)
-            layout[task.series] += [(spec.name, cell, scale) for cell, scale in cells]
-            wholes[spec.name] = _whole(task, spec.kind, units[0], spec.coordinate_cap)
-    return DemoTally(wholes, layout)
-
-
-def _units(section: Section, spec: SectionSpec) -> list[float]:
-    """Released units per unit of a raw row; a set indicator is 1 in a row, and one host."""
-    if spec.kind is SectionKind.INDICATORS:
-        return [1.0] * spec.length
-    return [scale for _, scale in released_units(section, spec)]
-
-
-def _whole(task: Task, kind: SectionKind, scale: float, cap: int) -> float:
-    """What one host can contribute at most, in the released unit."""
-    if kind is SectionKind.INDICATORS:
-        return 1.0
-    if kind is SectionKind.MEAN:
-        return cap * scale
-    return float(GPUS_PER_HOST * task.window_s)
+    folders = fleet.folders
+    if any(folders.releases.rglob("*.parquet")):
+        releases = read_releases(folders.releases)
+        tally.take(releases, read_truths(folders.truth, fleet.processes))
 
 
 def frame(fleet: DemoFleet, tally: DemoTally) -> DemoScreen:
     """What the screen shows now."""
     windows = tally.windows(MIX_SERIES)
     plan = fleet.options.plan
-    latest = tally.section(MIX_SERIES, "kernel_mix", windows[-1]) if windows else []
     return DemoScreen(
         window=len(windows),
         windows=plan.windows,
@@ -107,8 +75,8 @@ def frame(fleet: DemoFleet, tally: DemoTally) -> DemoScreen:
         epsilon=fleet.tasks[0].epsilon_millionths / 1e6,
         epsilon_spent=epsilon_spent(fleet, tally),
         rejections=rejections(fleet),
-        latest=latest,
-        mean=tally.running_mean(MIX_SERIES, "kernel_mix"),
+        latest=tally.mix[-1] if windows else [],
+        mean=tally.mean.mean(),
         stage=_stage(fleet, len(windows)),
     )
 
@@ -172,8 +140,3 @@ def latencies_s(fleet: DemoFleet) -> list[float]:
     rows = frame[["window_start", "released_at"]].drop_duplicates()
     waits = rows["released_at"] - rows["window_start"]
     return [float(wait) - WINDOW_S for wait in waits.dt.total_seconds()]
-
-
-def event_sections() -> list[tuple[str, str]]:
-    """(series, section) of the event tables, in the order they are shown."""
-    return [(series, next(iter(weights))) for series, weights in EVENT_SERIES.items()]

@@ -10,15 +10,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from .demo_tally import PLUS_MINUS, Z95, CellView
-
-ROWS = 14
-SHOWN = 12
-"""Rows of each table and of each part of the chart at a demo's end."""
-REST = frozenset({"idle", "unmeasured"})
-BAR_CELLS = 24
-WIDE = 100
-"""Columns from which there is room for bars."""
+from pointillist.stage.cell_tables import PLUS_MINUS, mix_table
+from simulator.cell_view import CellView, listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,71 +75,6 @@ def _progress(frame: DemoScreen) -> Table:
     return row
 
 
-def mix_table(newest: list[CellView], mean: list[CellView], width: int) -> Table:
-    """The kernel mix; ± is half of the 95 % interval. A narrow screen goes without bars."""
-    table = Table(expand=True, box=None, pad_edge=False)
-    table.add_column("GPU time, %", no_wrap=True)
-    table.add_column("truth", justify="right", style="green", no_wrap=True)
-    table.add_column("this window ±", justify="right", no_wrap=True)
-    table.add_column("mean so far ±", justify="right", no_wrap=True)
-    if width >= WIDE:
-        table.add_column("released mean", min_width=BAR_CELLS, no_wrap=True)
-    latest = {view.cell: view for view in newest}
-    for view in ranked(mean)[:ROWS]:
-        row = _row(view, latest.get(view.cell))
-        table.add_row(*(row if width >= WIDE else row[:-1]))
-    return table
-
-
-def _row(mean: CellView, latest: CellView | None) -> tuple[RenderableType, ...]:
-    return (
-        Text(readable(mean.cell)),
-        "…" if mean.truth is None else share(mean.truth),
-        Text("…") if latest is None else _value(latest),
-        _value(mean),
-        _bar(mean),
-    )
-
-
-def share(value: float) -> str:
-    """A share as percent, without the sign."""
-    return f"{100 * value:.2f}"
-
-
-def _value(view: CellView) -> Text:
-    return Text(f"{with_error(view):>13}", "dim" if view.below_noise else "")
-
-
-def with_error(view: CellView) -> str:
-    """A released share and half of its interval as percent, without the sign."""
-    if view.below_noise:
-        return "below noise"
-    return f"{share(view.released)} ± {share(Z95 * view.standard_error)}"
-
-
-def _bar(view: CellView) -> Text:
-    if view.below_noise:
-        return Text("·", "dim")
-    filled = min(BAR_CELLS, max(1, round(view.released * 2 * BAR_CELLS)))
-    return Text("█" * filled, "cyan")
-
-
 def _footer(frame: DemoScreen) -> Text:
-    refused = ", ".join(f"{name} {count}" for name, count in sorted(frame.rejections.items()))
+    refused = listed(frame.rejections)
     return Text(f"refused (planted by the demo): {refused or 'nothing yet'}\n{PLUS_MINUS}", "dim")
-
-
-def ranked(views: list[CellView]) -> list[CellView]:
-    """Give the cells worth showing, largest by truth or by release first."""
-    shown = [view for view in views if view.worth_showing]
-    return sorted(shown, key=lambda view: view.rank, reverse=True)
-
-
-def families(mean: list[CellView]) -> list[CellView]:
-    """Give the rows of the kernel mix that chart and farewell both show: no idle time."""
-    return [view for view in ranked(mean) if view.cell not in REST][:SHOWN]
-
-
-def readable(cell: str) -> str:
-    """A cell's name as a person says it: gpu_time/gemm -> gemm."""
-    return cell.removeprefix("gpu_time/").replace("_", " ")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from pointillist.live_stage import LiveStage
+from pointillist.stage.cell_tables import families, readable, with_error
+from pointillist.stage.live_stage import LiveStage
 
-from .demo_screen import DemoScreen, families, readable, render, with_error
+from .demo_screen import DemoScreen, render
 
 
 class DemoStage(LiveStage):

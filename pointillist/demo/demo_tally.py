@@ -7,195 +7,98 @@ host's live agent does not, so the truth leaves it out (at most one host in the 
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import NormalDist
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    import pandas as pd
+import numpy as np
+import pandas as pd
 
-NORMAL: Final = NormalDist()
-Z95: Final = NORMAL.inv_cdf(0.975)
-PLUS_MINUS: Final = "± is half of the 95 % interval: 1.96 standard errors"
-"""What ± means wherever the demo writes it, and how long its error bars are to either side."""
+from pointillist.stage.cell_tables import Struck
+from simulator.cell_view import CellView, views_of
+from simulator.engine.engine_port import WindowOutcome
+from simulator.experiments.scores import SectionMean
+from simulator.outcome import CoverageTally, truth_cells, with_release
+from simulator.outcome.coverage import TOTAL
+from wire.catalogue import Catalogue
+from wire.task import SectionKind, Task
 
+from .demo_plan import GPUS_PER_HOST
 
-@dataclass(frozen=True, slots=True)
-class CellView:
-    """One released cell beside its truth; every number is a share of the section's whole.
+MIX: Final = "kernel_mix"
 
-    truth is None while the hosts' own sums have not been written yet.
-    """
-
-    cell: str
-    released: float
-    standard_error: float
-    truth: float | None
-
-    @property
-    def below_noise(self) -> bool:
-        """Whether the released share is under two standard errors."""
-        return self.released < 2 * self.standard_error
-
-    @property
-    def rank(self) -> float:
-        """Where it stands in a list: by the larger of its truth and what was released as a number.
-
-        By the truth alone a false discovery would stand last, and be cut off.
-        """
-        released = 0.0 if self.below_noise else self.released
-        return self.released if self.truth is None else max(self.truth, released)
-
-    @property
-    def worth_showing(self) -> bool:
-        """Whether something truly happened there, or the release says so."""
-        return bool(self.truth) or not self.below_noise
-
-    @property
-    def covered(self) -> bool | None:
-        """Whether the 95 % interval holds the truth."""
-        if self.truth is None:
-            return None
-        return abs(self.released - self.truth) <= Z95 * self.standard_error
+Truths = Mapping[tuple[str, int], tuple[int, list[int]]]
+"""(series, window start) -> (hosts, sums in base units of the task's row), over all processes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Struck:
-    """One release of an event section: its cells as shares of the hosts accepted in its window."""
-
-    hosts: int
-    views: list[CellView]
-
-
-@dataclass(frozen=True, slots=True)
-class ReleasedCell:
-    """One row of the released table: value and standard error in the section's unit."""
-
-    cell: str
-    value: float
-    standard_error: float
-    hosts: int
-
-
-@dataclass(slots=True)
 class DemoTally:
-    """Everything the demo has seen so far.
+    """Every window that was released and whose truth is known.
 
-    wholes     section -> what one host can contribute at most, in the released unit; shares are
-               of n x whole
-    layout     series -> (section, cell, released units per base unit) of every coordinate of a row
-    truths     (series, window start) -> (hosts, sums in base units), over all processes
+    mean        of the kernel mix over its windows
     """
 
-    wholes: dict[str, float]
-    layout: dict[str, list[tuple[str, str, float]]]
-    truths: dict[tuple[str, int], tuple[int, list[int]]] = field(default_factory=dict)
-    released: dict[tuple[str, str, int], list[ReleasedCell]] = field(default_factory=dict)
+    def __init__(self, tasks: Sequence[Task], catalogue: Catalogue) -> None:
+        self._tasks = {task.series: task for task in tasks}
+        self._catalogue = catalogue
+        self._hosts: dict[tuple[str, int], int] = {}
+        self._mix: dict[int, list[CellView]] = {}
+        self._struck: dict[str, Struck] = {}
+        self._coverage = CoverageTally()
+        self.mean = SectionMean(MIX)
 
-    def load_releases(self, frame: pd.DataFrame) -> None:
-        """Index the released table by series, section and window."""
-        columns = [
-            "series",
-            "section",
-            "window_start",
-            "cell",
-            "value",
-            "standard_error",
-            "n_hosts",
-        ]
-        released: defaultdict[tuple[str, str, int], list[ReleasedCell]] = defaultdict(list)
-        for series, section, start, cell, value, error, hosts in frame[columns].itertuples(
-            index=False, name=None
-        ):
-            key = (str(series), str(section), int(start.timestamp()))
-            released[key].append(ReleasedCell(str(cell), float(value), float(error), int(hosts)))
-        self.released = dict(released)
+    def take(self, releases: pd.DataFrame, truths: Truths) -> None:
+        """Add the windows of the released table that were not there before."""
+        windows: Any = releases.groupby(["series", "window_start"])
+        for (series, start), rows in windows:
+            key = series, int(start.timestamp())
+            if key not in self._hosts and key in truths:
+                self._add(key, rows, *truths[key])
+
+    def _add(self, key: tuple[str, int], rows: pd.DataFrame, hosts: int, sums: list[int]) -> None:
+        (series, start), accepted = key, int(rows["n_hosts"].iloc[0])
+        task, truth = self._tasks[series], np.array(sums, dtype=np.int64)
+        bare = WindowOutcome(task, start, None, accepted, {}, "", {}, truth, hosts)
+        cells = with_release(truth_cells(bare, self._catalogue), rows.itertuples())
+        self._coverage.add(cells)
+        self._hosts[key] = accepted
+        for spec in task.sections:
+            own = [cell for cell in cells if cell.section == spec.name]
+            if spec.name == MIX:
+                self._mix[start] = views_of(own, accepted * GPUS_PER_HOST * task.window_s)
+                self.mean.add_views(self._mix[start])
+            elif spec.kind is SectionKind.INDICATORS:
+                self._struck[spec.name] = Struck(accepted, views_of(own, accepted))
 
     def windows(self, series: str) -> list[int]:
-        """Start seconds of the windows of a series that have been released, in order."""
-        return sorted({window for owner, _, window in self.released if owner == series})
+        """Start seconds of the windows of a series so far, in order."""
+        return sorted(start for owner, start in self._hosts if owner == series)
 
     def hosts(self, series: str, window: int) -> int:
-        """Accepted hosts of one released window."""
-        return next(
-            cells[0].hosts
-            for (owner, _, start), cells in self.released.items()
-            if owner == series and start == window
-        )
+        """Accepted hosts of a window."""
+        return self._hosts[series, window]
 
-    def struck(self, series: str, section: str, window: int) -> Struck:
+    @property
+    def mix(self) -> list[list[CellView]]:
+        """The kernel mix of each window, in order, as shares of what its hosts could reach."""
+        return [self._mix[window] for window in sorted(self._mix)]
+
+    def struck(self, section: str) -> Struck:
         """Cells of an event section with the hosts of its own window; nothing before its release.
 
         Windows of the same span have other hosts in each series: their reports are dropped alone.
         """
-        rows = self.released.get((series, section, window), [])
-        return Struck(rows[0].hosts if rows else 0, self.section(series, section, window))
-
-    def section(self, series: str, section: str, window: int) -> list[CellView]:
-        """Cells of one section in one window, as shares of what the accepted hosts could reach."""
-        truth = self._truth(series, section, window)
-        return [
-            _view(row, self.wholes[section] * row.hosts, truth)
-            for row in self.released.get((series, section, window), [])
-        ]
-
-    def running_mean(self, series: str, section: str) -> list[CellView]:
-        """Mean over all released windows; independent noise shrinks with their root."""
-        seen: defaultdict[str, list[CellView]] = defaultdict(list)
-        for window in self.windows(series):
-            for view in self.section(series, section, window):
-                seen[view.cell].append(view)
-        return [_mean(cell, views) for cell, views in seen.items()]
+        return self._struck.get(section, Struck(0, []))
 
     def coverage(self) -> tuple[int, int]:
-        """How many 95 % intervals held the truth, and how many could be checked, of all."""
-        checked = [
-            view
-            for series, section, window in self.released
-            for view in self.section(series, section, window)
-            if view.truth is not None
-        ]
-        return sum(1 for view in checked if view.covered), len(checked)
-
-    def _truth(self, series: str, section: str, window: int) -> dict[str, float] | None:
-        found = self.truths.get((series, window))
-        if found is None:
-            return None
-        rows = zip(self.layout[series], found[1], strict=True)
-        return {cell: value * scale for (owner, cell, scale), value in rows if owner == section}
+        """How many 95 % intervals held the truth, of how many."""
+        if not self._hosts:
+            return 0, 0
+        found = [one.values for one in self._coverage.result() if one.section != TOTAL]
+        return sum(one.hits for one in found), sum(one.trials for one in found)
 
 
-def _view(row: ReleasedCell, whole: float, truth: dict[str, float] | None) -> CellView:
-    known = None if truth is None else truth.get(row.cell, 0.0) / whole
-    return CellView(row.cell, row.value / whole, row.standard_error / whole, known)
-
-
-def _mean(cell: str, views: list[CellView]) -> CellView:
-    count = len(views)
-    truths = [view.truth for view in views if view.truth is not None]
-    return CellView(
-        cell,
-        sum(view.released for view in views) / count,
-        math.sqrt(sum(view.standard_error**2 for view in views)) / count,
-        sum(truths) / len(truths) if len(truths) == count else None,
-    )
-
-
-def expected_above_noise(views: list[CellView]) -> float:
-    """How many cells should stand above two standard errors, from the true mix and the noise."""
-    return float(
-        sum(
-            NORMAL.cdf(view.truth / view.standard_error - 2)
-            for view in views
-            if view.truth is not None and view.standard_error > 0
-        )
-    )
-
-
-def read_truths(folder: Path, processes: int) -> dict[tuple[str, int], tuple[int, list[int]]]:
+def read_truths(folder: Path, processes: int) -> Truths:
     """Add up the sums that the processes wrote; a window counts once every process has written it.
 
     Each line: {"series": str, "window": start second, "hosts": int, "sums": [int, ...]}, base units

@@ -11,12 +11,13 @@ from typing import Any
 
 from aggregator.directory import PinnedParties
 from aggregator.transcript import Transcript, export_transcript, read_transcript, verify_transcripts
+from pointillist.stage.cell_tables import NORMAL, Z95, Struck
+from simulator.cell_view import CellView, ranked
 
 from .demo_fleet import DemoFleet
-from .demo_plan import MIX_SERIES
-from .demo_run import epsilon_spent, event_sections, latencies_s, live_reports, rejections
-from .demo_screen import ranked
-from .demo_tally import Z95, CellView, DemoTally, Struck, expected_above_noise
+from .demo_plan import EVENT_SERIES
+from .demo_run import epsilon_spent, latencies_s, live_reports, rejections
+from .demo_tally import DemoTally
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +63,9 @@ def summarise(fleet: DemoFleet, tally: DemoTally) -> Summary:
 
     Raises      StateUnusable when a party's state cannot be read
     """
-    mean = tally.running_mean(MIX_SERIES, "kernel_mix")
-    by_window = _by_window(tally)
-    events = events_of(fleet, tally)
+    mean = tally.mean.mean()
+    by_window = tally.mix
+    events = events_of(tally)
     covered, checked = tally.coverage()
     low, high = _binomial_bounds(checked)
     waits = sorted(latencies_s(fleet)) or [float("nan")]
@@ -126,13 +127,10 @@ def write_results(fleet: DemoFleet, tally: DemoTally, summary: Summary, output: 
     return summary
 
 
-def events_of(fleet: DemoFleet, tally: DemoTally) -> dict[str, Struck]:
+def events_of(tally: DemoTally) -> dict[str, Struck]:
     """Give the release of each event section, in the order they are shown."""
-    windows = {task.series: task.last_window for task in fleet.tasks}
-    return {
-        section: tally.struck(series, section, windows[series])
-        for series, section in event_sections()
-    }
+    sections = (section for weights in EVENT_SERIES.values() for section in weights)
+    return {section: tally.struck(section) for section in sections}
 
 
 def _binomial_bounds(checked: int) -> tuple[float, float]:
@@ -144,20 +142,17 @@ def _binomial_bounds(checked: int) -> tuple[float, float]:
 
 
 def _draw(fleet: DemoFleet, tally: DemoTally, path: Path) -> None:
-    from .chart import draw  # matplotlib takes seconds to load: not while the fleet starts
+    from pointillist.stage.chart import (
+        draw,  # matplotlib takes seconds to load: not while the fleet starts
+    )
 
-    plan, by_window, events = fleet.options.plan, _by_window(tally), events_of(fleet, tally)
+    plan, by_window, events = fleet.options.plan, tally.mix, events_of(tally)
     title = (
         f"Pointillist demo: {plan.roster:,} hosts, {plan.gpus:,} GPUs, "
         f"{len(by_window)} windows, epsilon {fleet.tasks[0].epsilon_millionths / 1e6:g}"
     )
     shown = {name: events[name] for name in ("incidents", "hardware_faults") if events[name].hosts}
-    draw(path, title, tally.running_mean(MIX_SERIES, "kernel_mix"), by_window, shown)
-
-
-def _by_window(tally: DemoTally) -> list[list[CellView]]:
-    windows = tally.windows(MIX_SERIES)
-    return [tally.section(MIX_SERIES, "kernel_mix", window) for window in windows]
+    draw(path, title, tally.mean.mean(), by_window, shown)
 
 
 def _transcripts(fleet: DemoFleet) -> tuple[Transcript, Transcript]:
@@ -175,6 +170,11 @@ def _compare_transcripts(fleet: DemoFleet) -> tuple[int, int, int, bool]:
     return len(ids), found[0], found[1], verdict.sound
 
 
+def expected_above_noise(views: list[CellView]) -> float:
+    """How many cells should stand above two standard errors, from the true mix and the noise."""
+    return sum(NORMAL.cdf(v.truth / v.standard_error - 2) for v in views if v.standard_error > 0)
+
+
 def _is_family(view: CellView) -> bool:
     return view.cell.startswith("gpu_time/")
 
@@ -188,10 +188,10 @@ def _cell(view: CellView) -> dict[str, Any]:
     half = Z95 * view.standard_error
     return {
         "cell": view.cell,
-        "released_share": None if view.below_noise else round(view.released, 6),
-        "low": round(view.released - half, 6),
-        "high": round(view.released + half, 6),
+        "released_share": None if view.below_noise else round(view.share, 6),
+        "low": round(view.share - half, 6),
+        "high": round(view.share + half, 6),
         "standard_error": round(view.standard_error, 6),
-        "truth": None if view.truth is None else round(view.truth, 6),
+        "truth": round(view.truth, 6),
         "below_noise": view.below_noise,
     }

@@ -11,10 +11,10 @@ from typing import Any
 
 from edge_agent.config import BoundsSection, TrustSection
 from simulator.export.exported_fleet import ExportedFleet, ExportSettings
-from simulator.export.exported_windows import ExportedWindow
 from simulator.export.identities import IdentitiesError, load_identities, make_identities
 from simulator.fleet import make_inventory
 from simulator.scenario import Scenario, load
+from simulator.simulated_windows import WindowTruth
 from transport.config_tree import ConfigError, build
 from transport.opening import TransportTable
 from wire.catalogue import Catalogue
@@ -135,7 +135,7 @@ def export_reports(
     return asdict(fleet.run(stop))
 
 
-def told(window: ExportedWindow) -> str:
+def told(window: WindowTruth) -> str:
     """One line for a person: what is on its way, never what it holds."""
     return f"{window.series} {window.start_s}: {window.hosts:,} reports"
 

@@ -11,9 +11,9 @@ from typing import Any, Final
 import numpy as np
 
 from aggregator.store import Store
-from pointillist.demo.chart import draw
-from pointillist.demo.demo_tally import CellView
+from pointillist.stage.chart import draw
 from simulator.adversaries import CohortPlan, play_scenario
+from simulator.cell_view import CellView
 from simulator.engine.engine_port import EngineSettings, Noise, WindowOutcome
 from simulator.engine.simulation import CHECKPOINT, Simulation, Step
 from simulator.experiments.scores import Scores, SectionMean
@@ -25,7 +25,7 @@ from simulator.scenario import Adversaries, Scenario
 from wire.catalogue import Catalogue
 
 from .setup import Setup
-from .simulation_screen import Moment, as_views, counted
+from .simulation_screen import Moment, counted
 
 CELLS_FILE: Final = "cells.parquet"
 CHART_FILE: Final = "mix.png"
@@ -121,7 +121,7 @@ class Player:
         if self._recorded is None:
             self._recorded = self.simulation.model.recorded_share(step.state)
         if step.due.series == self._series and step.outcome.released is not None:
-            self._course.add(as_views(self.scores.section.latest))
+            self._course.add(self.scores.section.latest)
         counted = {cell.section for cell in cells} & set(SECTIONS)
         if counted and step.outcome.released is not None:
             self._keep_release(step.outcome)
@@ -166,14 +166,14 @@ class Player:
             coverage=coverage,
             refused=dict(scores.refused),
             kept_back=dict(scores.kept_back),
-            latest=as_views(scores.section.latest),
-            mean=as_views(scores.section.mean()),
+            latest=scores.section.latest,
+            mean=scores.section.mean(),
             section=scores.section.section,
         )
 
     def _result(self) -> Result:
         folder, scenario = self.folder, self.setup.scenario
-        mean = as_views(self.scores.section.mean())
+        mean = self.scores.section.mean()
         files = {
             "cells": folder / CELLS_FILE,
             "checkpoint": folder / CHECKPOINT,

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from pointillist.demo.demo_screen import ranked, readable, share
-from pointillist.demo.demo_tally import Z95, CellView
+from pointillist.stage.cell_tables import cells_table, plain_table, readable, share, tell_files
+from simulator.cell_view import CellView, ranked
 from simulator.outcome.coverage import TOTAL
 from simulator.scenario import load, names
 from simulator.scenario.scenario_file import FOLDER
@@ -33,12 +32,7 @@ def tell(console: Console, result: Result, folder: Path) -> None:
     _tell_adversaries(console, summary["adversaries"])
     for line in checks(summary):
         console.print(f"- {line}", highlight=False)
-    console.print("\n[bold]Files[/bold]")
-    for name, path in result.files.items():
-        console.print(f"{name:12} {path}", highlight=False, soft_wrap=True)
-    console.print("\n[bold]Try next[/bold]")
-    for command in next_commands(summary, folder):
-        console.print(command, highlight=False, soft_wrap=True, markup=False)
+    tell_files(console, result.files, next_commands(summary, folder), width=12)
 
 
 def _tell_mix(console: Console, summary: dict[str, Any], mean: list[CellView]) -> None:
@@ -46,23 +40,15 @@ def _tell_mix(console: Console, summary: dict[str, Any], mean: list[CellView]) -
         console.print("\n[bold red]Nothing was released.[/bold red]", end=" ")
         console.print(f"Windows: {summary['kept_back']}\n", highlight=False)
         return
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    title = f"{summary['section'].replace('_', ' ')}, mean of {summary['windows_released']:,}"
-    table.add_column(f"{title} windows", style="bold", min_width=34)
-    for heading in ("released", "±", "truth"):
-        table.add_column(heading, justify="right")
-    for view in ranked(mean)[:ROWS]:
-        shown = "below noise" if view.below_noise else f"{share(view.released)} %"
-        truth = "" if view.truth is None else f"{share(view.truth)} %"
-        reach = f"{share(Z95 * view.standard_error)}"
-        table.add_row(Text(readable(view.cell), "not bold"), shown, reach, Text(truth, "green"))
-    console.print(table)
+    section = summary["section"].replace("_", " ")
+    title = f"{section}, mean of {summary['windows_released']:,} windows"
+    shown = ranked(mean)[:ROWS]
+    console.print(cells_table(title, shown, lambda value: f"{share(value)} %", share))
     console.print("± is half of the 95 % interval, in points.\n", style="dim")
 
 
 def _tell_causes(console: Console, section: str, rows: list[dict[str, Any]]) -> None:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(f"{section.replace('_', ' ')}, hosts", style="bold", min_width=34)
+    table = plain_table(f"{section.replace('_', ' ')}, hosts")
     table.add_column("released", justify="right")
     table.add_column("truth", justify="right")
     for row in rows[:ROWS]:
@@ -75,9 +61,7 @@ def _tell_causes(console: Console, section: str, rows: list[dict[str, Any]]) -> 
 def _tell_adversaries(console: Console, found: dict[str, Any]) -> None:
     if not found:
         return
-    title = f"adversaries, in a cohort of {found['cohort']}"
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(title, style="bold", min_width=34)
+    table = plain_table(f"adversaries, in a cohort of {found['cohort']}")
     table.add_column("what came of it")
     for lie in found["lies"]:
         moved = f"moved {lie['moved_of_bound']:.2f} of its bound; refused: {lie['refused']}"

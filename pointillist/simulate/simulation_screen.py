@@ -11,9 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from pointillist.demo.demo_screen import mix_table
-from pointillist.demo.demo_tally import CellView
-from simulator.experiments.scores import MeanCell
+from pointillist.stage.cell_tables import mix_table
+from simulator.cell_view import CellView
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +42,6 @@ class Moment:
     latest: list[CellView] = field(default_factory=list)
     mean: list[CellView] = field(default_factory=list)
     section: str = "kernel_mix"
-
-
-def as_views(cells: list[MeanCell]) -> list[CellView]:
-    """Give cells as the demo's table and chart take them."""
-    return [CellView(one.cell, one.share, one.standard_error, one.truth) for one in cells]
 
 
 def render(moment: Moment, width: int) -> RenderableType:

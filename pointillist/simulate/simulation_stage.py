@@ -7,7 +7,7 @@ from typing import Final
 
 from rich.console import Console
 
-from pointillist.live_stage import LiveStage
+from pointillist.stage.live_stage import LiveStage
 
 from .simulation_screen import Moment, line, render
 

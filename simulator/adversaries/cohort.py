@@ -20,20 +20,18 @@ from numpy.typing import NDArray
 
 from aggregator.helper_port import HelperPort
 from aggregator.tasks import TaskPlan, build_task
-from edge_agent.protocol.epochs import Host, HostEpoch, SealingKeys, open_epoch
+from edge_agent.protocol.epochs import HostEpoch, SealingKeys, open_epoch
 from edge_agent.protocol.seal_report import Sealing, seal_reports
 from edge_agent.windows.encode import encode_rows
 from privacy.calibrate import DELTA_1E12, EPSILON_MILLIONTHS
 from privacy.noise_table import SeededBytes, SeededSampler
-from privacy.signing import SigningKey
 from simulator.engine.exact_parties import ExactParties
+from simulator.simulated_hosts import memberships, new_hosts, roster_of
 from transport.closing import Closing
 from transport.embedded import EmbeddedLog
 from transport.port import Producer
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, wrap
-from wire.ids import hardware_hash, host_id
-from wire.roster import PlanMembership, Roster, RosterEntry
 from wire.task import CHECK_WORDS, DEMO_DOMAIN, Task
 from wire.topics import EPOCHS, REPORTS, epoch_key, report_key
 
@@ -107,7 +105,7 @@ class Cohort(Closing):
         """
         self.plan, self.catalogue = plan, Catalogue.load()
         self.parties = ExactParties()
-        self.hosts = [_new_host() for _ in range(plan.hosts)]
+        self.hosts = new_hosts(plan.hosts)
         self.task = _make_task(plan, self.catalogue, self.parties.public_keys)
         self._folder = TemporaryDirectory(prefix="pointillist-cohort-")
         self._given_up: dict[int, str] = {}
@@ -115,9 +113,12 @@ class Cohort(Closing):
         self._log = EmbeddedLog(folder / "log")
         between = wrap_helper(self.parties) if wrap_helper else lambda port: port
         span = START_S, START_S + _SPAN_S
-        papers, ids = self.parties.start(
-            [self.task], self._roster(), self._log, folder, span, between
+        members = (
+            (host.signing_key.public_bytes, self.operator(number), ((0, 8),))
+            for number, host in enumerate(self.hosts)
         )
+        roster = roster_of(members, memberships([self.task]))
+        papers, ids = self.parties.start([self.task], roster, self._log, folder, span, between)
         self.task_id = ids[_SERIES]
         leader, helper = papers.announcements
         self._keys = SealingKeys(leader, helper)
@@ -127,22 +128,6 @@ class Cohort(Closing):
         self._sampler = SeededSampler(plan.seed, "noise")
         self._rounding = SeededBytes(plan.seed, "rounding")
         self.restart(range(plan.hosts))
-
-    def _roster(self) -> Roster:
-        weight = sum(self.plan.weights.values())
-        entries = [
-            RosterEntry(
-                host.host_id,
-                host.signing_key.public_bytes,
-                f"operator-{self.operator(number)}",
-                0,
-                ((0, 8),),
-                hardware_hash((f"cohort-host-{number}",)),
-            )
-            for number, host in enumerate(self.hosts)
-        ]
-        plans = ((PlanMembership(_SERIES, 0, weight),),)
-        return Roster(1, 0, plans, tuple(sorted(entries, key=lambda entry: entry.host_id)))
 
     def operator(self, host: int) -> int:
         """Whose a host is."""
@@ -282,8 +267,3 @@ def _make_task(plan: CohortPlan, catalogue: Catalogue, parties: tuple[bytes, byt
             expiry=START_S + 10 * _SPAN_S,
         ),
     )
-
-
-def _new_host() -> Host:
-    key = SigningKey.generate()
-    return Host(key, host_id(key.public_bytes))

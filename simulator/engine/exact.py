@@ -17,15 +17,15 @@ from aggregator.events import StoreSuppressed
 from aggregator.released import ReleasedWindow
 from simulator.fleet.hosts import HostInventory
 from simulator.fleet.state import FleetState
+from simulator.simulated_hosts import fleet_members, memberships, roster_of
 from transport.embedded import EmbeddedLog
 from transport.opening import EmbeddedSettings, Side, TransportSettings, open_transport
-from wire.ids import hardware_hash, host_id
 from wire.rejection import Reason
-from wire.roster import PlanMembership, Roster, RosterEntry
+from wire.roster import Roster
 from wire.task import Task
 
 from .blocks import spans
-from .crew import Crew
+from .crewed import CrewEngine
 from .engine_port import EngineSettings, RowSource, WindowOutcome
 from .exact_hosts import ExactHosts, Sent
 from .exact_parties import ExactParties
@@ -45,7 +45,7 @@ class LogFellShort(RuntimeError):
     """The log delivered fewer records than were sent."""
 
 
-class ExactEngine:
+class ExactEngine(CrewEngine[ExactHosts]):
     """`Fidelity` by the production participants, Leader and Helper over a log.
 
     Hosts work in `processes` processes of their own, the aggregators in this one.
@@ -72,19 +72,17 @@ class ExactEngine:
         transport = _corner(settings, folder)
         parts = spans(inventory.hosts, settings.block_hosts, settings.processes)
         self._log = open_transport(transport, Side.AGGREGATOR)
-        self._crew = Crew(
+        super().__init__(
             [
                 partial(ExactHosts, number, part, settings, folder, transport, tampering.transport)
                 for number, part in enumerate(parts)
-            ],
-            len(parts),
+            ]
         )
         self._parties = parties
         keys = [key for part in self._crew.call("public_keys") for key in part]
         roster = make_roster(keys, inventory, tasks)
         papers, self._ids = parties.start(tasks, roster, self._log, folder, span, tampering.helper)
         self._crew.call("take", papers)
-        self._known: set[str] = set()
         self._faithful = tampering.transport is None
         self._unpurged = 0
 
@@ -92,9 +90,7 @@ class ExactEngine:
         self, task: Task, window_start: int, state: FleetState, rows: RowSource
     ) -> WindowOutcome:
         """See `Fidelity.window`."""
-        if task.series not in self._known:
-            self._crew.call("learn", task.series, rows)
-            self._known.add(task.series)
+        self._learn(task.series, rows)
         before = self._counters()
         end_s = window_start + task.window_s
         self._parties.now_s = float(end_s)
@@ -186,13 +182,9 @@ class ExactEngine:
             self._log.purge(time.time())
             self._unpurged = 0
 
-    def peak_bytes(self) -> list[int]:
-        """Most memory of each process, the aggregators' first."""
-        return self._crew.peak_bytes()
-
     def close(self) -> None:
         """End the processes, and let the files go."""
-        self._crew.close()
+        super().close()
         self._parties.close()
         self._log.close()
         self._scratch.cleanup()
@@ -206,31 +198,8 @@ def _corner(settings: EngineSettings, folder: Path) -> TransportSettings:
 
 
 def make_roster(keys: list[bytes], inventory: HostInventory, tasks: list[Task]) -> Roster:
-    """Enrol every host in every task, in cohort 0.
+    """Enrol every host of an inventory in every task.
 
     keys    public keys, in the fleet's order
     """
-    plan = tuple(
-        PlanMembership(task.series, 0, sum(one.weight_millionths for one in task.sections))
-        for task in tasks
-    )
-    entries = [
-        RosterEntry(
-            host_id(key),
-            key,
-            f"operator-{operator}",
-            0,
-            ((model, gpus),),
-            hardware_hash((f"simulated-host-{number}",)),
-        )
-        for number, (key, operator, model, gpus) in enumerate(
-            zip(
-                keys,
-                inventory.operator.tolist(),
-                inventory.gpu_model.tolist(),
-                inventory.gpus.tolist(),
-                strict=True,
-            )
-        )
-    ]
-    return Roster(1, 0, (plan,), tuple(sorted(entries, key=lambda entry: entry.host_id)))
+    return roster_of(fleet_members(keys, inventory), memberships(tasks))

@@ -5,8 +5,6 @@ Every window is one transaction of the ledger for all of them; a live agent keep
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +16,7 @@ from numpy.typing import NDArray
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_records import SealedRecord, SpoolLimits
 from edge_agent.protocol.epochs import Host
-from edge_agent.protocol.participant import Participant, ParticipantRules
+from edge_agent.protocol.participant import Participant
 from edge_agent.protocol.protocol_events import (
     CommitEpochs,
     CommitSealed,
@@ -36,19 +34,18 @@ from edge_agent.protocol.protocol_events import (
     TaskReceived,
     WindowClosed,
 )
-from edge_agent.protocol.task_check import Bounds, Pins
-from privacy.signing import SigningKey
+from edge_agent.protocol.task_check import Bounds, ParticipantRules, Pins
 from simulator.fleet.state import FleetState
+from simulator.simulated_hosts import hosts_ledger, new_hosts, participant_of
 from transport.opening import Side, TransportSettings, open_transport
 from transport.port import Producer, Transport
 from wire.epoch import KeyAnnouncement
-from wire.ids import TaskId, host_id
+from wire.ids import TaskId
 from wire.task import CHECK_WORDS, DEMO_DOMAIN, Task
 
-from .blocks import BlockRows, Drawn, Span
-from .engine_port import EngineSettings, RowSource
-from .randomness import BlockRandomness
-from .stage_seconds import Laps
+from .blocks import Drawn, Span
+from .crewed import BlockHosts
+from .engine_port import EngineSettings
 
 _SPOOL_BYTES = 4 << 30
 
@@ -94,7 +91,7 @@ class _Block:
     participant: Participant
 
 
-class ExactHosts:
+class ExactHosts(BlockHosts):
     """Makes its hosts' keys, takes papers, closes windows."""
 
     def __init__(
@@ -106,11 +103,9 @@ class ExactHosts:
         transport: TransportSettings,
         tamper: Callable[[Transport], Transport] | None = None,
     ) -> None:
-        self._spans, self._settings, self._folder = spans_, settings, folder / f"hosts-{number}"
-        self._hosts = {one.block: [_new_host() for _ in range(one.lo, one.hi)] for one in spans_}
-        self._lap = Laps("agent.")
-        self._random = BlockRandomness(settings, self._lap)
-        self._rows = BlockRows(spans_, settings)
+        super().__init__(spans_, settings, "agent.")
+        self._spans, self._folder = spans_, folder / f"hosts-{number}"
+        self._hosts = {span.block: new_hosts(span.hi - span.lo) for span in spans_}
         opened = open_transport(transport, Side.AGGREGATOR)
         self._log: Transport = opened if tamper is None else tamper(opened)
         self._producer: Producer | None = None
@@ -122,23 +117,13 @@ class ExactHosts:
         """Give each host's public key, in order."""
         return [host.signing_key.public_bytes for one in self._hosts.values() for host in one]
 
-    def learn(self, series: str, rows: RowSource) -> None:
-        """Take the source of a series' rows."""
-        self._rows.learn(series, rows)
-
     def take(self, papers: HostPapers) -> None:
         """Open the ledger and begin to serve the tasks."""
         self._producer = self._log.producer()
-        ids = [host.host_id for one in self._hosts.values() for host in one]
+        hosts = [host for block in self._hosts.values() for host in block]
         self._folder.mkdir(parents=True, mode=0o700)
-        self._ledger = Ledger.create(
-            self._folder / "ledger.sqlite",
-            self._folder / "fence",
-            hosts=ids,
-            binding=secrets.token_bytes(32),
-            now_s=papers.now_s,
-            limits=SpoolLimits(8 * len(ids), _SPOOL_BYTES),
-        )
+        limits = SpoolLimits(8 * len(hosts), _SPOOL_BYTES)
+        self._ledger = hosts_ledger(self._folder, hosts, papers.now_s, limits)
         pins = Pins(frozenset({papers.leader_pk}), frozenset({papers.helper_pk}))
         most = Bounds().n_max_at_most
         bounds = Bounds(n_min_at_least=papers.n_min, n_max_at_most=max(most, 2 * papers.n_min))
@@ -148,14 +133,7 @@ class ExactHosts:
 
     def _start(self, span: Span, rules: ParticipantRules, papers: HostPapers) -> _Block:
         hosts, random = self._hosts[span.block], self._random
-        participant = Participant(
-            hosts,
-            self._open_ledger.view([host.host_id for host in hosts]),
-            random,
-            os.urandom,
-            rules,
-            rounding_bytes=random.rounding,
-        )
+        participant = participant_of(hosts, self._open_ledger, random, rules, random.rounding)
         block = _Block(span, hosts, participant)
         refused: Counter[str] = Counter()
         for signed in papers.tasks:
@@ -293,8 +271,3 @@ class ExactHosts:
         if self._ledger is not None:
             self._ledger.close()
         self._log.close()
-
-
-def _new_host() -> Host:
-    key = SigningKey.generate()
-    return Host(key, host_id(key.public_bytes))

@@ -25,12 +25,10 @@ from wire.ids import ReportId
 from wire.report import ReportHeader
 from wire.task import CHECK_WORDS, Task
 
-from .blocks import BlockRows, Drawn, Span, spans
-from .crew import Crew
+from .blocks import Drawn, Span, spans
+from .crewed import BlockHosts, CrewEngine
 from .engine_port import EngineSettings, RowSource, WindowOutcome
-from .randomness import BlockRandomness
 from .settle import settled, summed
-from .stage_seconds import Laps
 
 _KEY_BYTES: Final = 32
 _ID_BYTES: Final = 16
@@ -53,18 +51,12 @@ class Masked:
     stage_s: dict[str, float] = field(default_factory=dict)
 
 
-class MaskedHosts:
+class MaskedHosts(BlockHosts):
     """The hosts of one process, and both parties' sums over them."""
 
     def __init__(self, spans_: tuple[Span, ...], settings: EngineSettings) -> None:
-        self._lap = Laps()
-        self._random = BlockRandomness(settings, self._lap)
-        self._blocks = BlockRows(spans_, settings)
+        super().__init__(spans_, settings)
         self._epochs: dict[tuple[str, int], tuple[int, list[HelperKeys]]] = {}
-
-    def learn(self, series: str, rows: RowSource) -> None:
-        """Take the source of a series' rows."""
-        self._blocks.learn(series, rows)
 
     def window(self, task: Task, state: FleetState) -> Masked:
         """Encode, add noise and masks, and sum, block by block."""
@@ -73,7 +65,7 @@ class MaskedHosts:
             np.zeros(k, dtype=np.int64), np.zeros(d, dtype=np.uint32), np.zeros(d, dtype=np.uint32)
         )
         with self._lap:
-            for drawn in self._blocks.draw(task, state, total.truth):
+            for drawn in self._rows.draw(task, state, total.truth):
                 self._lap("rows")
                 self._add(task, state.start_s, drawn, total)
         total.stage_s = self._lap.take()
@@ -138,35 +130,23 @@ class MaskedHosts:
         self._epochs.clear()
 
 
-class MaskedEngine:
+class MaskedEngine(CrewEngine[MaskedHosts]):
     """`Fidelity` without seals and transport."""
 
     name = "masked"
 
     def __init__(self, inventory: HostInventory, settings: EngineSettings) -> None:
         parts = spans(inventory.hosts, settings.block_hosts, settings.processes)
-        self._crew = Crew([partial(MaskedHosts, part, settings) for part in parts], len(parts))
-        self._known: set[str] = set()
+        super().__init__([partial(MaskedHosts, part, settings) for part in parts])
 
     def window(
         self, task: Task, window_start: int, state: FleetState, rows: RowSource
     ) -> WindowOutcome:
         """See `Fidelity.window`."""
-        if task.series not in self._known:
-            self._crew.call("learn", task.series, rows)
-            self._known.add(task.series)
-        found: list[Masked] = self._crew.call("window", task, state)
+        found: list[Masked] = self._call(task.series, rows, "window", task, state)
         vectors = summed([one.vectors for one in found])
         masks = summed([one.masks for one in found])
         # The low 32 bits of a signed sum: lifted back, as the Leader does.
         released = (vectors - masks).view(np.int32).astype(np.int64)
         truth = summed([one.truth for one in found])
         return settled(task, window_start, state, released, truth, [one.stage_s for one in found])
-
-    def peak_bytes(self) -> list[int]:
-        """Most memory of each process."""
-        return self._crew.peak_bytes()
-
-    def close(self) -> None:
-        """End the processes."""
-        self._crew.close()

@@ -20,12 +20,11 @@ from simulator.fleet.state import FleetState
 from simulator.streams import philox
 from wire.task import CHECK_WORDS, SectionKind, Task
 
-from .blocks import BlockRows, Drawn, Span, spans
-from .crew import Crew
+from .blocks import Drawn, spans
+from .crewed import BlockHosts, CrewEngine
 from .engine_port import EngineSettings, Noise, RowSource, WindowOutcome
-from .randomness import BlockRandomness, summed_noise
+from .randomness import summed_noise
 from .settle import settled, summed
-from .stage_seconds import Laps
 
 
 @dataclass(slots=True)
@@ -42,17 +41,8 @@ class Rounded:
     stage_s: dict[str, float] = field(default_factory=dict)
 
 
-class NoiseHosts:
+class NoiseHosts(BlockHosts):
     """The hosts of one process, encoded and summed."""
-
-    def __init__(self, spans_: tuple[Span, ...], settings: EngineSettings) -> None:
-        self._lap = Laps()
-        self._random = BlockRandomness(settings, self._lap)
-        self._blocks = BlockRows(spans_, settings)
-
-    def learn(self, series: str, rows: RowSource) -> None:
-        """Take the source of a series' rows."""
-        self._blocks.learn(series, rows)
 
     def window(self, task: Task, state: FleetState, windows: int) -> Rounded:
         """Clip, round and sum, block by block."""
@@ -62,7 +52,7 @@ class NoiseHosts:
             np.zeros(task.d),
         )
         with self._lap:
-            for drawn in self._blocks.draw(task, state, total.truth):
+            for drawn in self._rows.draw(task, state, total.truth):
                 self._lap("rows")
                 self._add(task, state.start_s, drawn, total, mean=windows > 1)
                 self._lap("encode")
@@ -80,9 +70,6 @@ class NoiseHosts:
         total.steps += (steps if whole else steps[keep]).sum(axis=0)
         if mean:
             total.exact += _mean_steps(task, rows if whole else rows[keep])
-
-    def close(self) -> None:
-        """Hold nothing."""
 
 
 def _mean_steps(task: Task, rows: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -104,7 +91,7 @@ def _mean_steps(task: Task, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     return mean
 
 
-class NoiseEngine:
+class NoiseEngine(CrewEngine[NoiseHosts]):
     """`Fidelity` of the distribution alone."""
 
     name = "noise"
@@ -112,8 +99,7 @@ class NoiseEngine:
     def __init__(self, inventory: HostInventory, settings: EngineSettings) -> None:
         parts = spans(inventory.hosts, settings.block_hosts, settings.processes)
         self._settings = settings
-        self._crew = Crew([partial(NoiseHosts, part, settings) for part in parts], len(parts))
-        self._known: set[str] = set()
+        super().__init__([partial(NoiseHosts, part, settings) for part in parts])
 
     def window(
         self, task: Task, window_start: int, state: FleetState, rows: RowSource
@@ -125,10 +111,7 @@ class NoiseEngine:
         self, task: Task, start: int, state: FleetState, rows: RowSource, windows: int
     ) -> WindowOutcome:
         """Play so many windows in a row as one sum; `state` is that of each of them."""
-        if task.series not in self._known:
-            self._crew.call("learn", task.series, rows)
-            self._known.add(task.series)
-        found: list[Rounded] = self._crew.call("window", task, state, windows)
+        found: list[Rounded] = self._call(task.series, rows, "window", task, state, windows)
         steps = summed([one.steps for one in found])
         exact = summed([one.exact for one in found])
         truth = summed([one.truth for one in found])
@@ -156,11 +139,3 @@ class NoiseEngine:
         many = windows * exact + np.sqrt(windows) * (steps - exact)
         # Down or up to a whole step by chance, so that the mean stays; check words are whole.
         return np.asarray(np.floor(many + rng.random(many.size)), dtype=np.int64)
-
-    def peak_bytes(self) -> list[int]:
-        """Most memory of each process."""
-        return self._crew.peak_bytes()
-
-    def close(self) -> None:
-        """End the processes."""
-        self._crew.close()

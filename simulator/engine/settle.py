@@ -10,14 +10,14 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from aggregator.batch_rules import check_release
 from aggregator.released import Capacity
 from simulator.fleet.hosts import HostInventory
 from simulator.fleet.state import FleetState
-from wire.rejection import Reason
+from wire.rejection import Reason, ReportRejected
 from wire.task import CHECK_WORDS, Task
 
 from .engine_port import WindowOutcome
-from .simulated_tasks import batch_fault
 from .stage_seconds import merged
 
 Number = TypeVar("Number", np.int64, np.uint32, np.float64)
@@ -58,6 +58,19 @@ def settled(
         windows,
         times(capacity_of(state.inventory, in_time), windows) if done else None,
     )
+
+
+def batch_fault(task: Task, operators: NDArray[np.int16]) -> Reason | None:
+    """Say why a batch of accepted hosts may not be released, by the Helper's own check.
+
+    operators   int16[n], operator of each accepted host
+    """
+    counts = np.bincount(operators)
+    try:
+        check_release(task, counts[counts > 0].tolist())
+    except ReportRejected as refusal:
+        return refusal.reason
+    return None
 
 
 def summed(parts: Sequence[NDArray[Number]]) -> NDArray[Number]:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from aggregator.tasks import TaskPlan, build_task
+from aggregator.tasks import build_task, task_plan
 from privacy.calibrate import WEEK_S
 from privacy.plan import Plan, PlannedTask
 from simulator.fleet.hosts import HostInventory
 from wire.catalogue import Catalogue
-from wire.rejection import Reason
 from wire.task import DEMO_DOMAIN, Task
 
 LATENESS_S: Final = 30
@@ -39,73 +37,52 @@ def fleet_tasks(
                 keys and everything under them live no longer than the simulation
     Raises      ParameterError where the fleet breaks a bound: an operator of over 40 % of the hosts
     """
-    hosts = inventory.hosts
-    largest = int(np.bincount(inventory.operator).max())
     several = np.unique(inventory.operator).size >= FEW_OPERATORS
-    n_min = math.ceil(hosts * plan.n_min / plan.hosts)
-    corrupted = max(math.ceil(hosts * plan.t / plan.hosts), math.ceil(hosts / 10))
-    if several:
-        corrupted = max(corrupted, largest)
+    largest = int(np.bincount(inventory.operator).max()) if several else 0
+    sized = _sized(plan, inventory, largest)
     built = []
     for planned in plan.tasks:
-        windows = windows_within(planned.window_s, span)
-        if not windows:
+        within = windows_within(planned.window_s, span)
+        if not within:
             continue
-        built.append(
-            build_task(
-                catalogue,
-                TaskPlan(
-                    series=planned.series,
-                    domain=DEMO_DOMAIN,
-                    window_s=planned.window_s,
-                    first_window=windows[0],
-                    last_window=windows[0] + planned.window_s * (_windows(planned, windows) - 1),
-                    lateness_s=min(LATENESS_S, planned.window_s // 2),
-                    retention_s=RETENTION_S,
-                    weights={one.name: one.weight_millionths for one in planned.sections},
-                    rates={one.name: one.rate_millionths for one in planned.sections},
-                    gpus_per_host=int(inventory.gpus.max()),
-                    epsilon_millionths=plan.epsilon_millionths,
-                    delta_1e12=plan.delta_1e12,
-                    n_max=hosts,
-                    n_min=n_min,
-                    t=corrupted,
-                    largest_operator=largest if several else 0,
-                    min_operators=min(plan.min_operators, FEW_OPERATORS) if several else 0,
-                    leader_pk=parties[0],
-                    helper_pk=parties[1],
-                    expiry=span[1] + 10 * max(WEEK_S, planned.window_s),
-                ),
-            )
+        wanted = task_plan(
+            sized,
+            planned,
+            _windows(planned, within),
+            parties,
+            domain=DEMO_DOMAIN,
+            lateness_s=min(LATENESS_S, planned.window_s // 2),
+            retention_s=RETENTION_S,
+            largest_operator=largest,
+            min_operators=min(plan.min_operators, FEW_OPERATORS) if several else 0,
+            expiry=span[1] + 10 * max(WEEK_S, planned.window_s),
         )
+        built.append(build_task(catalogue, wanted))
     return built
 
 
-def _windows(planned: PlannedTask, within: Sequence[int]) -> int:
+def _sized(plan: Plan, inventory: HostInventory, largest_operator: int) -> Plan:
+    """The plan for as many hosts as the fleet has."""
+    hosts = inventory.hosts
+    corrupted = max(math.ceil(hosts * plan.t / plan.hosts), math.ceil(hosts / 10), largest_operator)
+    return replace(
+        plan,
+        scheme="masked",
+        hosts=hosts,
+        n_min=math.ceil(hosts * plan.n_min / plan.hosts),
+        t=corrupted,
+        gpus_per_host=int(inventory.gpus.max()),
+    )
+
+
+def _windows(planned: PlannedTask, within: range) -> range:
     """Windows of the series: as many as the noise of an endless one counts on."""
-    if planned.windows is not None:
-        return max(planned.windows, len(within))
-    return max(-(-WEEK_S // planned.window_s) + 1, len(within))
+    least = -(-WEEK_S // planned.window_s) + 1 if planned.windows is None else planned.windows
+    count = max(least, len(within))
+    return range(within[0], within[0] + count * planned.window_s, planned.window_s)
 
 
 def windows_within(window_s: int, span: tuple[int, int]) -> range:
     """Starts of the whole windows within [first, end)."""
     first = -(-span[0] // window_s) * window_s
     return range(first, span[1] - window_s + 1, window_s)
-
-
-def batch_fault(task: Task, operators: NDArray[np.int16]) -> Reason | None:
-    """Say why a batch of accepted hosts may not be released, as both parties' checks do.
-
-    operators   int16[n], operator of each accepted host
-    """
-    if operators.size < task.n_min:
-        return Reason.N_MIN
-    if task.min_operators == 0:
-        return None
-    counts = np.bincount(operators)
-    if np.count_nonzero(counts) < task.min_operators:
-        return Reason.OPERATORS
-    if operators.size - counts.max() < task.h:
-        return Reason.OUTSIDE_LARGEST_OPERATOR
-    return None

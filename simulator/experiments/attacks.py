@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +18,7 @@ from simulator.adversaries import (
     move_statistic,
     play_trick,
 )
+from simulator.cell_view import listed
 from simulator.engine.exact_parties import ExactParties
 from simulator.engine.simulated_tasks import fleet_tasks
 from simulator.fleet import make_inventory
@@ -58,9 +58,9 @@ def play_faults(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> Row:
     faults = []
     for fault in FAULTS:
         result = face(fault, SKEW_S if fault == "clock_skew" else share, 4, plan)
-        told = {"refused": _counted(result.refused), "reasons": _counted(result.reasons)}
+        told = {"refused": listed(result.refused), "reasons": listed(result.reasons)}
         faults.append(asdict(result) | told | {"released_percent": result.reports_released_percent})
-    tricks = [asdict(result) | {"cleared": _counted(result.cleared)}
+    tricks = [asdict(result) | {"cleared": listed(result.cleared)}
               for result in (play_trick(trick, plan) for trick in TRICKS)]  # fmt: skip
     return {
         "cohort": plan.hosts,
@@ -116,8 +116,4 @@ def _cohort(run: ExperimentRun) -> CohortPlan:
 
 
 def _movement(found: dict[str, Any]) -> dict[str, Any]:
-    return found | {"refused": _counted(found["refused"])}
-
-
-def _counted(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+    return found | {"refused": listed(found["refused"])}

@@ -11,8 +11,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.ratios import BELOW_NOISE_ERRORS
 from aggregator.statistics import UNMEASURED
+from simulator.cell_view import CellView, listed, views_of
 from simulator.engine.simulation import Step
 from simulator.outcome import CoverageTally, TruthCell
 from wire.task import SectionKind
@@ -26,21 +26,6 @@ SHOWN: Final = 16
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class MeanCell:
-    """One cell's share, mean of the windows so far: 0 .. 1, its standard error and the truth."""
-
-    cell: str
-    share: float
-    standard_error: float
-    truth: float
-
-    @property
-    def below_noise(self) -> bool:
-        """Whether it is under two standard errors: never drawn as a number."""
-        return self.share < BELOW_NOISE_ERRORS * self.standard_error
-
-
 class SectionMean:
     """Shares of one section, window by window; independent noise shrinks with their root.
 
@@ -51,7 +36,7 @@ class SectionMean:
     def __init__(self, section: str) -> None:
         self.section = section
         self.windows = 0
-        self.latest: list[MeanCell] = []
+        self.latest: list[CellView] = []
         self._names: list[str] = []
         self._sums = np.zeros((3, 0))
         self._squares = 0.0
@@ -59,7 +44,10 @@ class SectionMean:
 
     def add(self, cells: Sequence[TruthCell]) -> None:
         """Add one released window."""
-        seen = views([cell for cell in cells if cell.section == self.section])
+        self.add_views(views([cell for cell in cells if cell.section == self.section]))
+
+    def add_views(self, seen: list[CellView]) -> None:
+        """Add one window's cells as shares; nothing where there is none."""
         if not seen:
             return
         if [view.cell for view in seen] != self._names:
@@ -74,7 +62,7 @@ class SectionMean:
         self.windows += 1
         self.latest = seen
 
-    def mean(self) -> list[MeanCell]:
+    def mean(self) -> list[CellView]:
         """Give every cell's mean over the windows so far."""
         if not self.windows:
             return []
@@ -82,7 +70,7 @@ class SectionMean:
         error = np.sqrt(variance) / self.windows
         columns = (share / self.windows, error, truth / self.windows)
         return [
-            MeanCell(name, *map(float, values))
+            CellView(name, *map(float, values))
             for name, *values in zip(self._names, *columns, strict=True)
         ]
 
@@ -101,11 +89,11 @@ class SectionMean:
             "error_points_mean": POINTS * float(np.sqrt(np.mean(off**2))),
             "classes_true": len(present),
             "classes_seen": sum(not view.below_noise for view in present),
-            "cells": [asdict(view) for view in ranked(mean)[:SHOWN]],
+            "cells": [asdict(view) for view in by_truth(mean)[:SHOWN]],
         }
 
 
-def views(cells: Sequence[TruthCell]) -> list[MeanCell]:
+def views(cells: Sequence[TruthCell]) -> list[CellView]:
     """Give the cells of one released section of one window as shares of their true wholes.
 
     A cell without a whole (a GPU model that no host has) is left out.
@@ -118,10 +106,8 @@ def views(cells: Sequence[TruthCell]) -> list[MeanCell]:
     found = []
     for cell in cells:
         whole = wholes.get(_group(cell))
-        if whole is None or cell.released is None or cell.standard_error is None:
-            continue
-        error = cell.standard_error / whole
-        found.append(MeanCell(cell.cell, cell.released / whole, error, cell.truth / whole))
+        if whole is not None:
+            found += views_of([cell], whole)
     return found
 
 
@@ -130,7 +116,7 @@ def _group(cell: TruthCell) -> str:
     return cell.cell if cell.kind == SectionKind.MEAN.value else cell.cell.rpartition("/")[0]
 
 
-def ranked(cells: Sequence[MeanCell]) -> list[MeanCell]:
+def by_truth(cells: Sequence[CellView]) -> list[CellView]:
     """Order cells by what truly happened, the most first."""
     return sorted(cells, key=lambda view: view.truth, reverse=True)
 
@@ -183,8 +169,8 @@ class Scores:
             "reports": self.reports,
             "reports_released": self.reports_released,
             "reports_refused": self.refused.total(),
-            "refused": _listed(self.refused),
-            "kept_back": _listed(self.kept_back),
+            "refused": listed(self.refused),
+            "kept_back": listed(self.kept_back),
             "wall_s": self.wall_s,
             "cpu_s_window": median(self._cpu_s) if self._cpu_s else None,
             "stages": [{"stage": k, "cpu_s": s} for k, s in sorted(self.stages.items())],
@@ -196,7 +182,3 @@ class Scores:
             whole = self.coverage.result()[0].values
             row |= {"intervals_held": whole.hits, "intervals": whole.trials}
         return row
-
-
-def _listed(counts: Counter[str]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from edge_agent.clock import Clock, SystemClock
-from edge_agent.ledger.ledger import Ledger
-from edge_agent.ledger.ledger_records import SpoolLimits
 from edge_agent.protocol.epochs import Host
-from edge_agent.protocol.participant import Participant
 from edge_agent.protocol.task_check import Bounds, ParticipantRules, Pins
-from edge_agent.shell import AgentShell
 from privacy.noise import OpenDpSampler
 from privacy.noise_table import TableSampler
+from simulator.engine.blocks import spans
+from simulator.engine.engine_port import BLOCK_HOSTS
+from simulator.fleet import FleetModel
+from simulator.live_fleet import LiveFleet, LiveSettings
 from simulator.scenario import Scenario
+from simulator.simulated_windows import SimulatedWindows, WindowTruth
 from transport.opening import Side, TransportSettings, open_transport, prepare_transport
 from wire.catalogue import Catalogue
 
-from .exported_windows import ExportedWindow, ScenarioWindows
-
-_IDLE_MS = 200
 _SPOOL_OF_A_HOST = 64
-_LEDGER, _FENCE, _BINDING = "ledger.sqlite", "fence", "binding"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,94 +62,54 @@ class ExportedFleet:
         scenario: Scenario,
         hosts: list[Host],
         settings: ExportSettings,
-        tell: Callable[[ExportedWindow], None],
+        tell: Callable[[WindowTruth], None],
         clock: Clock | None = None,
     ) -> None:
         """Open ledger and log.
 
         Raises      LedgerRefused, TransportUnavailable
         """
-        catalogue = Catalogue.load()
-        self._clock = clock or SystemClock()
-        now_s = self._clock.unix_ms() // 1000
-        self._hosts, self._settings, self._tell = hosts, settings, tell
+        catalogue, clock = Catalogue.load(), clock or SystemClock()
+        self._hosts, self._tell = hosts, tell
         self._windows_seen = 0
-        self.windows = ScenarioWindows(
-            scenario, catalogue, self._count, until_s=now_s + settings.seconds
+        (part,) = spans(len(hosts), BLOCK_HOSTS, processes=1)
+        self._windows = SimulatedWindows(
+            FleetModel(scenario, catalogue),
+            catalogue,
+            part,
+            self._count,
+            block_hosts=BLOCK_HOSTS,
+            until_s=clock.unix_ms() // 1000 + settings.seconds,
         )
         prepare_transport(settings.transport, Side.AGGREGATOR)
-        ledger = self._ledger(now_s)
-        ids = [host.host_id for host in hosts]
-        participant = Participant(
-            hosts,
-            ledger.view(ids),
+        live = LiveSettings(
+            settings.folder,
+            "simulated-fleet",
+            ParticipantRules(settings.pins, settings.bounds, settings.domain, None, catalogue),
             # The table sampler is exact and fed by the operating system; opendp, which live agents
             # use, would take minutes of every window of ten thousand hosts.
             OpenDpSampler() if len(hosts) <= 50 else TableSampler(os.urandom),
-            os.urandom,
-            ParticipantRules(settings.pins, settings.bounds, settings.domain, None, catalogue),
+            spool_reports=_SPOOL_OF_A_HOST,
         )
         transport = open_transport(settings.transport, Side.AGGREGATOR)
-        self.shell = AgentShell(
-            participant,
-            ledger,
-            transport,
-            self.windows,
-            (),
-            clock=self._clock,
-            name="simulated-fleet",
-        )
+        self._live = LiveFleet(hosts, self._windows, transport, live, clock)
 
-    def _count(self, window: ExportedWindow) -> None:
+    def _count(self, window: WindowTruth) -> None:
         self._windows_seen += 1
         self._tell(window)
-
-    def _ledger(self, now_s: int) -> Ledger:
-        """Open the hosts' common ledger: budgets are kept per host, and survive a restart."""
-        folder = self._settings.folder
-        limits = SpoolLimits(max_records=_SPOOL_OF_A_HOST * len(self._hosts))
-        path, fence, binding = folder / _LEDGER, folder / _FENCE, folder / _BINDING
-        if path.exists():
-            return Ledger.open(
-                path, fence, binding=binding.read_bytes(), now_s=now_s, limits=limits
-            )
-        bound = secrets.token_bytes(32)
-        binding.write_bytes(bound)
-        return Ledger.create(
-            path,
-            fence,
-            hosts=[host.host_id for host in self._hosts],
-            binding=bound,
-            now_s=now_s,
-            limits=limits,
-        )
 
     def run(self, stopping: Callable[[], bool] = lambda: False) -> Exported:
         """Report until the time is over and everything is on the log, or until stopped.
 
         Raises      LedgerRefused
         """
-        clock, shell = self._clock, self.shell
-        shell.start()
-        try:
-            while not stopping() and not self._finished():
-                shell.step()
-                clock.sleep_ms(min(shell.pause_ms(), _IDLE_MS))
-        finally:
-            shell.close()
-        tally = shell.tally
+        tally = self._live.run(stopping)
         return Exported(
             len(self._hosts),
-            self.windows.opened,
+            self._windows.opened,
             self._windows_seen,
             tally.epochs,
             tally.sealed,
             tally.published,
             dict(tally.refused),
         )
-
-    def _finished(self) -> bool:
-        if self._clock.unix_ms() / 1000 < self.windows.until_s:
-            return False
-        tally = self.shell.tally
-        return tally.published >= tally.sealed + tally.epochs

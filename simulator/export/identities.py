@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,8 +14,8 @@ from edge_agent.joining import gpu_counts, join_request
 from edge_agent.protocol.epochs import Host
 from privacy.signing import SigningKey
 from simulator.fleet.hosts import HostInventory
+from simulator.simulated_hosts import host_of
 from wire.catalogue import Catalogue
-from wire.ids import host_id
 
 KEYS_FILE: Final = "hosts.keys"
 TOKENS_FILE: Final = "tokens.toml"
@@ -109,17 +108,11 @@ def load_identities(folder: Path) -> list[Host]:
         ) from None
     if not raw or len(raw) % SEED_BYTES:
         raise IdentitiesError(f"{path}: expected keys of {SEED_BYTES} bytes, got {len(raw)} bytes")
-    return hosts_of([raw[at : at + SEED_BYTES] for at in range(0, len(raw), SEED_BYTES)])
-
-
-def hosts_of(seeds: Sequence[bytes]) -> list[Host]:
-    """Give the hosts of these keys."""
-    return [_host(seed) for seed in seeds]
+    return [_host(raw[at : at + SEED_BYTES]) for at in range(0, len(raw), SEED_BYTES)]
 
 
 def _host(seed: bytes) -> Host:
-    key = SigningKey.from_seed_bytes(seed)
-    return Host(key, host_id(key.public_bytes))
+    return host_of(SigningKey.from_seed_bytes(seed))
 
 
 def _write_private(path: Path, content: bytes) -> None:

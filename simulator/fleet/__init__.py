@@ -1,6 +1,7 @@
 """The simulated fleet: hosts, jobs, faults and load; what each host ran, and the rows it measured.
 
-`FleetModel` says who runs what in a window (`FleetState`), `FleetRows` what those hosts measured.
+`FleetModel` says who runs what in a window (`FleetState`), `FleetRows` what those hosts measured;
+`SteadyFleet` is a fleet over minutes, in which nobody changes what it runs.
 Rare events wait in an event queue, what happens everywhere at once is an array tick. Everything
 repeats bit for bit from the scenario's seed. Numbers and their sources: docs/simulator-model.md.
 """
@@ -8,14 +9,17 @@ repeats bit for bit from the scenario's seed. Numbers and their sources: docs/si
 from .fleet_model import FleetModel
 from .fleet_rows import FleetRows, block_rng
 from .hosts import HostInventory, make_inventory
-from .state import IDLE, FleetState
+from .state import IDLE, FleetState, FleetStates
+from .steady_fleet import SteadyFleet
 
 __all__ = [
     "IDLE",
     "FleetModel",
     "FleetRows",
     "FleetState",
+    "FleetStates",
     "HostInventory",
+    "SteadyFleet",
     "block_rng",
     "make_inventory",
 ]

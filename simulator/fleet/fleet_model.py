@@ -20,7 +20,7 @@ from .load import overlap_share
 from .log import gather_bits
 from .queue import PlacementBatch, make_groups
 from .scheduler import Scheduler
-from .state import IDLE, SEEN_WORDS, FleetState
+from .state import IDLE, SEEN_WORDS, FleetState, attendance
 
 Bits = NDArray[np.uint64]
 
@@ -131,8 +131,7 @@ class FleetModel:
 
     def _state(self, start_s: int, window_s: int) -> FleetState:
         floor, end_s = self._floor, start_s + window_s
-        scenario, hosts = self.scenario, self.inventory.hosts
-        rng = philox(scenario.seed, "attendance", window_s, start_s)
+        comes, late = attendance(self.scenario, start_s, window_s)
         out = (floor.down_until_s >= end_s) | (floor.silent_until_s >= end_s)
         return FleetState(
             start_s=start_s,
@@ -142,8 +141,8 @@ class FleetModel:
             job=floor.job.copy(),
             busy=floor.busy.copy(),
             speed=self._speed(start_s, window_s),
-            present=~out & (rng.random(hosts) >= scenario.dropout.share),
-            late=rng.random(hosts) < scenario.dropout.late_share,
+            present=~out & comes,
+            late=late,
             incidents=self._struck(self._rare.incidents.between(start_s, end_s)),
             hardware=self._struck(self._rare.hardware.between(start_s, end_s)),
             seen=self._seen(start_s, end_s),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from simulator.applications import Application
 from simulator.simulated_signals import draw_means, draw_samples
 from simulator.streams import philox
-from simulator.workloads import WorkloadError
+from simulator.workloads import check_classes
 from wire.catalogue import Catalogue, Section
 from wire.task import SectionKind, SectionSpec, Task
 
@@ -123,14 +123,12 @@ class FleetRows:
     def _application_cells(self, catalogue: Catalogue) -> Rows:
         """Place of each application's class; the same in every section that has that axis."""
         known = catalogue.section("applications_seen").cells
-        families = set(catalogue.classes("family"))
-        for one in self.applications:
-            workload = one.workload
-            wrong = [row.family for row in workload.kernels if row.family not in families]
-            wrong += [workload.application] if workload.application not in known else []
-            if wrong:
-                raise WorkloadError(f"workload {workload.name}: classes of the catalogue expected, "
-                                    f"got {wrong[0]}")  # fmt: skip
+        check_classes(
+            [one.workload for one in self.applications],
+            self._families,
+            known,
+            self._models,
+        )
         return np.array([known.index(one.workload.application) for one in self.applications])
 
     def _draw(self, state: FleetState, lo: int, hi: int, rng: np.random.Generator) -> _Drawn:

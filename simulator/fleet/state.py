@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from simulator.applications import Application
+from simulator.scenario import Scenario
+from simulator.streams import philox
 
 from .hosts import HostInventory
 
@@ -54,6 +59,32 @@ class FleetState:
     def reporting(self) -> NDArray[np.bool_]:
         """Hosts whose report arrives in time: the truth is the sum over their rows."""
         return self.present & ~self.late
+
+
+class FleetStates(Protocol):
+    """A fleet over time: its hosts, what they may run, and what they did in a window."""
+
+    @property
+    def scenario(self) -> Scenario: ...
+
+    @property
+    def inventory(self) -> HostInventory: ...
+
+    @property
+    def applications(self) -> Sequence[Application]: ...
+
+    def at(self, start_s: int, window_s: int) -> FleetState:
+        """Say what every host did in a window; ask in ascending order of ends."""
+        ...
+
+
+def attendance(
+    scenario: Scenario, start_s: int, window_s: int
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Draw bool[hosts] twice: whose report of a window comes at all, and whose comes too late."""
+    rng = philox(scenario.seed, "attendance", window_s, start_s)
+    comes = rng.random(scenario.hosts) >= scenario.dropout.share
+    return comes, rng.random(scenario.hosts) < scenario.dropout.late_share
 
 
 def bits(places: NDArray[np.int64], words: int = 1) -> NDArray[np.uint64]:

@@ -5,7 +5,7 @@ docs/simulator-outcomes.md.
 """
 
 from .coverage import CoverageTally, SectionCoverage
-from .truth import TruthCell, TruthWriter, read_truth, truth_cells
+from .truth import TruthCell, TruthWriter, read_truth, truth_cells, with_release
 from .truth_tables import TrueCause, TrueTable, cause_table
 
 __all__ = [
@@ -18,4 +18,5 @@ __all__ = [
     "cause_table",
     "read_truth",
     "truth_cells",
+    "with_release",
 ]

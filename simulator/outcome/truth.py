@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -71,20 +72,32 @@ def truth_cells(outcome: WindowOutcome, catalogue: Catalogue) -> list[TruthCell]
     if outcome.released is None:
         return bare
     cells = estimate(outcome.task, catalogue, outcome.released, outcome.n, outcome.capacity)
-    return [
-        replace(
-            one,
-            released=cell.value,
-            standard_error=cell.standard_error,
-            low=cell.low,
-            high=cell.high,
-            share=cell.share,
-            share_low=cell.share_low,
-            share_high=cell.share_high,
-            below_noise=cell.below_noise,
+    return with_release(bare, cells)
+
+
+def with_release(bare: Iterable[TruthCell], cells: Iterable[Any]) -> list[TruthCell]:
+    """Put beside each cell's truth what was released of it.
+
+    cells       estimated ones, or rows of the released table: each of `bare` is among them
+    """
+    released = {(cell.section, cell.cell): cell for cell in cells}
+    joined = []
+    for one in bare:
+        cell = released[one.section, one.cell]
+        joined.append(
+            replace(
+                one,
+                released=cell.value,
+                standard_error=cell.standard_error,
+                low=cell.low,
+                high=cell.high,
+                share=cell.share,
+                share_low=cell.share_low,
+                share_high=cell.share_high,
+                below_noise=cell.below_noise,
+            )
         )
-        for one, cell in zip(bare, cells, strict=True)
-    ]
+    return joined
 
 
 class TruthWriter(Closing):

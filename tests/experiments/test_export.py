@@ -18,10 +18,10 @@ from pointillist.broker.local import RunningBroker
 from pointillist.simulate.export import ExportConfigError, load_export_config
 from simulator.engine.exact_parties import ExactParties
 from simulator.export.exported_fleet import ExportedFleet, ExportSettings
-from simulator.export.exported_windows import ExportedWindow
 from simulator.export.identities import IdentitiesError, load_identities, make_identities
 from simulator.fleet import make_inventory
 from simulator.scenario import Dropout, Scenario, load
+from simulator.simulated_windows import WindowTruth
 from tests.agent_live import SteppedClock
 from tests.kafka_kit import fresh_prefix, plain_settings
 from transport.opening import EmbeddedSettings, Side, TransportSettings, open_transport
@@ -105,9 +105,9 @@ class Aggregators(SteppedClock):
 
 def export(
     folder: Path, transport: TransportSettings
-) -> tuple[Task, list[ReleasedWindow], list[ExportedWindow]]:
+) -> tuple[Task, list[ReleasedWindow], list[WindowTruth]]:
     """Let the fleet report for three minutes, and the parties release what came."""
-    parties, windows = ExactParties(), list[ExportedWindow]()
+    parties, windows = ExactParties(), list[WindowTruth]()
     task = task_of(parties)
     hosts, roster = enrolled(folder, parties)
     leader, helper = parties.public_keys
@@ -135,7 +135,7 @@ def export(
     return task, clock.released, windows
 
 
-def check(task: Task, released: list[ReleasedWindow], windows: list[ExportedWindow]) -> None:
+def check(task: Task, released: list[ReleasedWindow], windows: list[WindowTruth]) -> None:
     sent = {window.start_s: window for window in windows}
     assert sorted(one.window_start_s for one in released) == sorted(sent)
     spec = task.sections[0]

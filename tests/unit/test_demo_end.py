@@ -19,8 +19,11 @@ from pointillist.demo.demo_fleet import DemoFleet
 from pointillist.demo.demo_plan import lateness_s
 from pointillist.demo.demo_screen import DemoScreen
 from pointillist.demo.demo_stage import DemoStage
-from pointillist.demo.demo_tally import CellView, DemoTally, Struck
+from pointillist.demo.demo_tally import DemoTally
 from pointillist.demo.summary import Summary
+from pointillist.stage.cell_tables import Struck
+from simulator.cell_view import CellView
+from tests.window_kit import CATALOGUE
 
 MIX = [CellView("idle", 0.41, 0.0033, 0.41), CellView("gpu_time/gemm", 0.19, 0.0033, 0.193)]
 WHOLE = Summary(
@@ -97,6 +100,6 @@ def test_demo_that_released_nothing_keeps_its_logs_and_says_why(
     run = tmp_path / "run"
     run.mkdir()
     with pytest.raises(CommandError, match="nothing was released: 5,910 reports") as error:
-        command._end(fleet, DemoTally({}, {}), run, json=False)
+        command._end(fleet, DemoTally([], CATALOGUE), run, json=False)
     assert (run / "logs" / "leader.log").read_text() == "frozen"
     assert str(run / "logs") in str(error.value.hint)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 from rich.console import Console
 
-from pointillist.demo import chart
-from pointillist.demo import demo_farewell as farewell
-from pointillist.demo.demo_screen import SHOWN, families, ranked
-from pointillist.demo.demo_tally import PLUS_MINUS, Z95, CellView, DemoTally, ReleasedCell, Struck
+from pointillist.demo.demo_plan import DemoPlan
+from pointillist.demo.demo_tally import DemoTally
 from pointillist.simulate import simulation_farewell as simulated
+from pointillist.stage import cell_tables as farewell
+from pointillist.stage import chart
+from pointillist.stage.cell_tables import PLUS_MINUS, SHOWN, Z95, Struck, families
+from simulator.cell_view import CellView, ranked
+from tests.window_kit import CATALOGUE
+from wire.task import CHECK_WORDS, Task
 
 WINDOW = 100
 FALSE = CellView("thermal_interface", 0.025, 0.01, 0.0)
@@ -32,31 +37,53 @@ MIX = [CellView("idle", 0.4076, 0.0033, 0.41), CellView("gpu_time/gemm", 0.19, 0
 
 @pytest.fixture
 def tally() -> DemoTally:
-    """The newest key is of another series, with other hosts."""
-    rows = {
-        ("week", "incidents", WINDOW): [ReleasedCell("disk_io", 132.77, 14.8, 1_469)],
-        ("mix", "kernel_mix", WINDOW + 5): [ReleasedCell("idle", 1.0, 0.1, 1_461)],
+    """The newest window is of another series, with other hosts."""
+    tasks = DemoPlan(1_500, 3, live=False).tasks(CATALOGUE, WINDOW, 2, bytes(32), bytes([1]) * 32)
+    mix, _, week, _ = tasks
+    found = DemoTally(tasks, CATALOGUE)
+    cells = CATALOGUE.section("incidents").cells
+    struck = released(week, "incidents", 1_469, {"disk_io": (132.77, 14.8)})
+    busy = [
+        released(mix, spec.name, 1_461, dict.fromkeys(CATALOGUE.section(spec.name).cells, (1, 1)))
+        for spec in mix.sections
+    ]
+    truths = {
+        (week.series, week.last_window): (1_469, [140 * (name == "disk_io") for name in cells]),
+        (mix.series, mix.last_window): (1_461, [0] * (mix.d - CHECK_WORDS)),
     }
-    truths = {("week", WINDOW): (1_469, [140])}
-    layout = {"week": [("incidents", "disk_io", 1.0)], "mix": []}
-    return DemoTally({"incidents": 1.0, "kernel_mix": 40.0}, layout, truths, rows)
+    found.take(pd.concat([struck, *busy]), truths)
+    return found
+
+
+def released(
+    task: Task, section: str, hosts: int, cells: dict[str, tuple[float, float]]
+) -> pd.DataFrame:
+    """The released table of one section of a task's last window; cells: (value, error)."""
+    start = pd.Timestamp(task.last_window, unit="s")
+    fixed = {"series": task.series, "window_start": start, "section": section, "n_hosts": hosts}
+    unread = dict.fromkeys(("low", "high", "share", "share_low", "share_high", "below_noise"), 0.0)
+    rows = []
+    for name in CATALOGUE.section(section).cells:
+        value, error = cells.get(name, (0.0, 15.0))
+        rows.append({"cell": name, "value": value, "standard_error": error, **fixed, **unread})
+    return pd.DataFrame(rows)
 
 
 def told(width: int = 80) -> str:
     console = Console(file=io.StringIO(), width=width)
     shown = ranked(EVENTS.views)[:SHOWN]
-    write = farewell._in_hosts(EVENTS.hosts)
-    farewell._tell_cells(console, "Incidents", shown, EVENTS.views, write)
+    write = farewell.in_hosts(EVENTS.hosts)
+    farewell.tell_cells(console, "Incidents", shown, EVENTS.views, write)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
 def test_demo_counts_hosts_of_the_releases_own_window(tally: DemoTally) -> None:
-    struck = tally.struck("week", "incidents", WINDOW)
-    (view,) = struck.views
-    write = farewell._in_hosts(struck.hosts)
-    assert (write(view.released), write(view.truth or 0)) == ("133", "140")
-    assert tally.struck("week", "incidents", WINDOW + 5) == Struck(0, [])
+    struck = tally.struck("incidents")
+    (view,) = [view for view in struck.views if view.cell == "disk_io"]
+    write = farewell.in_hosts(struck.hosts)
+    assert (write(view.share), write(view.truth or 0)) == ("133", "140")
+    assert tally.struck("hardware_faults") == Struck(0, [])
 
 
 def test_demo_text_and_chart_show_the_same_cells(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +100,7 @@ def test_demo_text_and_chart_show_the_same_cells(monkeypatch: pytest.MonkeyPatch
 def test_demo_shows_a_false_discovery_before_what_is_below_noise() -> None:
     cells = [view.cell for view in ranked(EVENTS.views)]
     assert cells.index(FALSE.cell) == SHOWN - 1
-    assert families([*MIX, replace(FALSE, released=0.5)])[0].cell == FALSE.cell
+    assert families([*MIX, replace(FALSE, share=0.5)])[0].cell == FALSE.cell
 
 
 def test_demo_chart_writes_the_interval_of_the_text() -> None:

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
+from pointillist.demo.demo_fleet import SCENARIO
 from pointillist.demo.demo_plan import WINDOW_S, DemoPlan
-from simulator.fleet_windows import FleetShape, FleetWindows
-from simulator.workloads import load_workloads
+from simulator.engine.blocks import Span
+from simulator.fleet import IDLE, SteadyFleet
+from simulator.scenario import Dropout, load
+from simulator.simulated_windows import SimulatedWindows, WindowTruth
 from wire.catalogue import Catalogue
 from wire.ids import TaskId
 from wire.task import Task
 
+CATALOGUE = Catalogue.load()
 FIRST = 1_700_000_000
-SHAPE = FleetShape(0, 20, 8, dropout=0.1, late=0.0, seed=7)
+SHAPE = load(SCENARIO).with_(hosts=20, seed=7, dropout=Dropout(share=0.1, late_share=0.0))
 
 
 @pytest.fixture
 def tasks() -> list[Task]:
     plan = DemoPlan(20, 2, live=False)
-    return plan.tasks(Catalogue.load(), FIRST, 2, bytes(32), bytes([1]) * 32)
+    return plan.tasks(CATALOGUE, FIRST, 2, bytes(32), bytes([1]) * 32)
 
 
 def closed(tasks: Sequence[Task], looks: Sequence[int]) -> list[tuple[bytes, int, bytes]]:
     """Series, start and rows of each window, in the order in which they are given."""
-    windows = FleetWindows(Catalogue.load(), load_workloads(), SHAPE, lambda _truth: None)
+    fleet, hosts = SteadyFleet(SHAPE, CATALOGUE), (Span(0, 0, 20),)
+    windows = SimulatedWindows(fleet, CATALOGUE, hosts, lambda _truth: None, block_hosts=20)
     for task in tasks:
         windows.open_task(TaskId(task.series.encode()), task, FIRST - 1)
     found = [one for now_s in looks for one in windows.close_ended(now_s)]
@@ -40,7 +46,7 @@ def test_event_sections_have_a_window_each_where_there_are_enough(
     windows: int, of_events: list[int]
 ) -> None:
     plan = DemoPlan(20, windows, live=False)
-    mix, *events = plan.tasks(Catalogue.load(), FIRST, 2, bytes(32), bytes([1]) * 32)
+    mix, *events = plan.tasks(CATALOGUE, FIRST, 2, bytes(32), bytes([1]) * 32)
     assert mix.windows == windows
     assert [(task.first_window - FIRST) // WINDOW_S for task in events] == of_events
     assert {task.windows for task in events} == {1}
@@ -51,3 +57,54 @@ def test_windows_come_in_one_order_however_late_they_are_asked_for(tasks: list[T
     assert [start for _, start, _ in in_time] == [FIRST] * 3 + [FIRST + WINDOW_S] * 2
     assert closed(tasks, [FIRST + 9 * WINDOW_S]) == in_time
     assert closed(tasks[::-1], [FIRST + 9 * WINDOW_S]) == in_time
+
+
+def test_steady_fleet_is_its_scenarios() -> None:
+    """Every busy host runs one recording, on the model it was recorded on, in every window."""
+    scenario = load(SCENARIO).with_(hosts=2_000, seed=3)
+    fleet = SteadyFleet(scenario, CATALOGUE)
+    states = [fleet.at(scenario.start_s + number * WINDOW_S, WINDOW_S) for number in range(2)]
+    first, second = states
+    assert (first.application == second.application).all()
+    assert (first.present != second.present).any()
+    idle = first.application == IDLE
+    assert abs((1 - idle.mean()) - scenario.load.busy_share) < 0.02
+    run = {fleet.applications[place] for place in first.application[~idle]}
+    assert {one.group for one in run} == set(scenario.applications.shares)
+    assert all(one.is_recording for one in run)
+    models = CATALOGUE.classes("gpu_model")
+    for host in np.flatnonzero(~idle)[:50]:
+        recorded = fleet.applications[first.application[host]].workload.gpu_model
+        assert models[fleet.inventory.gpu_model[host]] == recorded
+    for state in states:
+        late = (state.present & state.late).mean()
+        assert 0.97 < state.present.mean() < 0.99
+        assert late < 0.01
+        assert 0.2 < (state.incidents > 0).mean() < 0.7
+
+
+def test_windows_hold_late_reports_back_only_where_the_network_does() -> None:
+    scenario = SHAPE.with_(dropout=Dropout(share=0.1, late_share=0.5))
+    task = DemoPlan(20, 1, live=False).tasks(CATALOGUE, FIRST, 2, bytes(32), bytes([1]) * 32)[0]
+    fleet = SteadyFleet(scenario, CATALOGUE)
+    state = fleet.at(scenario.start_s, WINDOW_S)
+    for sends_late, sent in ((True, state.present), (False, state.reporting)):
+        truths: list[WindowTruth] = []
+        windows = SimulatedWindows(
+            fleet, CATALOGUE, (Span(0, 0, 20),), truths.append, block_hosts=20, tasks=1,
+            sends_late=sends_late,
+        )  # fmt: skip
+        windows.open_task(TaskId(b"mix"), task, FIRST - 1)
+        assert not windows.over(FIRST)
+        (closed,) = windows.close_ended(FIRST + WINDOW_S)
+        assert (closed.present == sent).all()
+        (truth,) = truths
+        assert truth.hosts == state.reporting.sum() < state.present.sum()
+        assert (truth.sums == closed.rows[state.reporting].sum(axis=0)).all()
+        assert windows.over(FIRST + WINDOW_S)
+        held = windows.late_hosts.get(FIRST)
+        assert (held is not None) == sends_late
+        if held is not None:
+            late = np.flatnonzero(state.present & state.late)
+            assert held.hosts == set(late.tolist())
+            assert held.closes_s == FIRST + WINDOW_S + task.lateness_s

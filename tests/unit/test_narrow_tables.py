@@ -24,14 +24,13 @@ from pointillist.cli.agent_history import _metric_lines, _overview
 from pointillist.cli.history_calls_text import kernel_lines
 from pointillist.cli.output import _lines
 from pointillist.cli.parts import shortened
-from pointillist.demo.demo_farewell import _tell_cells
-from pointillist.demo.demo_screen import mix_table
-from pointillist.demo.demo_tally import CellView
 from pointillist.plan_file import default_plan, equal_sections
 from pointillist.plan_report import catalogue_shapes, plan_report
 from pointillist.plan_text import plan_text
 from pointillist.simulate.simulation_farewell import _tell_adversaries, _tell_causes, _tell_mix
+from pointillist.stage.cell_tables import mix_table, tell_cells
 from pointillist.table import Column, table_lines
+from simulator.cell_view import CellView
 from wire.catalogue import Catalogue
 
 WIDTH = 80
@@ -242,7 +241,7 @@ VIEWS = [
 
 def test_demo_and_simulation_end_with_whole_rows() -> None:
     title = "Applications seen, mean of 1,440 windows, of 12,500 hosts"
-    told = shown(lambda console: _tell_cells(console, title, VIEWS, VIEWS, lambda v: f"{v:.2f} %"))
+    told = shown(lambda console: tell_cells(console, title, VIEWS, VIEWS, lambda v: f"{v:.2f} %"))
     assert_whole(told, ["below noise", "0.99 %", "quantize", "communication"])
     mix = shown(lambda console: console.print(mix_table(VIEWS, VIEWS, WIDTH)))
     assert_whole(mix, ["98.77 ±24.19", "communication", "below noise"])

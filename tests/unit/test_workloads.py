@@ -1,5 +1,7 @@
 """Workload tables and the rows drawn from them."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from kernels.families import FamilyRules
-from simulator.workload_rows import IDLE_HOST, WorkloadSampler
+from pointillist.demo.demo_fleet import SCENARIO
+from simulator.applications import Application
+from simulator.fleet import IDLE, FleetRows, SteadyFleet
+from simulator.scenario import load
 from simulator.workloads import (
     Workload,
     WorkloadError,
@@ -26,6 +31,33 @@ MIXES = ("kernel_mix", "kernel_mix_by_model", "application_mix")
 @pytest.fixture(scope="module")
 def workloads() -> tuple[Workload, ...]:
     return load_workloads()
+
+
+def sample_rows(
+    task: Task,
+    workloads: Sequence[Workload],
+    runs: tuple[NDArray[np.int64], NDArray[np.int64]],
+    rng: np.random.Generator,
+    window_s: int = 60,
+    catalogue: Catalogue = CATALOGUE,
+) -> NDArray[np.int64]:
+    """One window of hosts of which each runs a workload (by place, IDLE for none) on its GPUs."""
+    index, gpus = runs
+    fleet = SteadyFleet(load(SCENARIO).scaled(hosts=len(index)), CATALOGUE)
+    models = CATALOGUE.classes("gpu_model")
+    recorded = np.array([models.index(workload.gpu_model) for workload in workloads])
+    state = fleet.at(fleet.scenario.start_s, window_s)
+    inventory = replace(
+        fleet.inventory, gpus=gpus.astype(np.int8), gpu_model=recorded[index].astype(np.int8)
+    )
+    state = replace(
+        state,
+        inventory=inventory,
+        application=index.astype(np.int16),
+        busy=(index != IDLE).astype(np.float32),
+    )
+    drawn = FleetRows(catalogue, task, [Application.recorded(one) for one in workloads])
+    return drawn.block(state, 0, len(index), rng)
 
 
 def sections(task: Task, rows: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
@@ -106,11 +138,10 @@ def test_workload_rows_complete_wall_time_and_stay_in_bounds(
     workloads: tuple[Workload, ...],
 ) -> None:
     task = every_section()
-    sampler = WorkloadSampler(CATALOGUE, task, workloads)
     rng = np.random.default_rng(3)
-    index = rng.integers(IDLE_HOST, len(workloads), 300)
+    index = rng.integers(IDLE, len(workloads), 300)
     gpus = rng.integers(1, 9, 300)
-    rows = sampler.sample_rows(index, gpus, 60, rng)
+    rows = sample_rows(task, workloads, (index, gpus), rng)
     assert rows.shape == (300, task.d - 2)
     assert (rows >= 0).all()
     parts = sections(task, rows)
@@ -123,18 +154,17 @@ def test_workload_rows_complete_wall_time_and_stay_in_bounds(
             assert (parts[spec.name] <= spec.coordinate_cap).all()
             assert (parts[spec.name].sum(axis=1) <= spec.l1_bound).all()
     idle = CATALOGUE.section("kernel_mix").index("idle")
-    assert (parts["kernel_mix"][index == IDLE_HOST][:, idle] == 60_000 * gpus[index < 0]).all()
+    assert (parts["kernel_mix"][index == IDLE][:, idle] == 60_000 * gpus[index < 0]).all()
     assert (parts["gpu_utilisation"].sum(axis=1) == gpus * 12).all()
 
 
 def test_workload_rows_follow_their_table(workloads: tuple[Workload, ...]) -> None:
     task = task_of(["kernel_mix", "application_mix", "kernel_duration"])
-    sampler = WorkloadSampler(CATALOGUE, task, workloads)
     names = [workload.name for workload in workloads]
     qwen = workloads[names.index("qwen1_5_0_5b_h100")]
     hosts = 2_000
     index = np.full(hosts, names.index(qwen.name))
-    rows = sampler.sample_rows(index, np.full(hosts, 8), 60, np.random.default_rng(8))
+    rows = sample_rows(task, workloads, (index, np.full(hosts, 8)), np.random.default_rng(8))
     parts = sections(task, rows)
     mix = parts["kernel_mix"].sum(axis=0) / parts["kernel_mix"].sum()
     whole = sum(row.time_ns_per_step for row in qwen.kernels)
@@ -155,18 +185,19 @@ def test_workload_rows_follow_their_table(workloads: tuple[Workload, ...]) -> No
 
 def test_workload_rows_repeat_with_the_seed(workloads: tuple[Workload, ...]) -> None:
     task = every_section()
-    sampler = WorkloadSampler(CATALOGUE, task, workloads)
     index, gpus = np.arange(50) % len(workloads), np.full(50, 8)
-    draws = [sampler.sample_rows(index, gpus, 5, np.random.default_rng(seed)) for seed in (4, 4, 5)]
+    draws = [
+        sample_rows(task, workloads, (index, gpus), np.random.default_rng(seed), 5)
+        for seed in (4, 4, 5)
+    ]
     assert (draws[0] == draws[1]).all()
     assert (draws[0] != draws[2]).any()
 
 
 def test_workload_rows_of_unmeasured_hosts_are_unmeasured(workloads: tuple[Workload, ...]) -> None:
     task = task_of([*MIXES, "kernel_duration"], rate=250_000)
-    sampler = WorkloadSampler(CATALOGUE, task, workloads)
     index, gpus = np.arange(2_000) % len(workloads), np.full(2_000, 8)
-    parts = sections(task, sampler.sample_rows(index, gpus, 60, np.random.default_rng(4)))
+    parts = sections(task, sample_rows(task, workloads, (index, gpus), np.random.default_rng(4)))
     place = CATALOGUE.section("kernel_mix").index("unmeasured")
     skipped = parts["kernel_mix"][:, place] > 0
     assert abs(skipped.mean() - 0.75) < 0.05
@@ -202,6 +233,11 @@ steps_per_unit = 64
     task = Task(
         **{f: getattr(base, f) for f in Task.__slots__ if f != "sections"}, sections=(spec,)
     )
-    sampler = WorkloadSampler(catalogue, task, workloads)
-    rows = sampler.sample_rows(np.zeros(3, int), np.ones(3, int), 60, np.random.default_rng(1))
+    rows = sample_rows(
+        task,
+        workloads,
+        (np.zeros(3, int), np.ones(3, int)),
+        np.random.default_rng(1),
+        catalogue=catalogue,
+    )
     assert rows.tolist() == [[0] * toy.length] * 3

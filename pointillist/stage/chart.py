@@ -1,4 +1,4 @@
-"""The demo's picture: the fleet's mix with error bars beside the truth, and the events."""
+"""A run's picture: the fleet's mix with error bars beside the truth, and the demo's events."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from .demo_screen import SHOWN, families, ranked, readable
-from .demo_tally import PLUS_MINUS, Z95, CellView, Struck
+from simulator.cell_view import CellView, ranked
+
+from .cell_tables import PLUS_MINUS, SHOWN, Z95, Struck, families, readable
 
 INK, RELEASED, TRUTH = "#22313f", "#1f77b4", "#2ca02c"
 TITLES = {
@@ -51,7 +52,7 @@ def _mix(axis: Axes, mean: list[CellView]) -> None:
     _bars(axis, families(mean), RELEASED, 100)
     axis.set_xlabel("share of GPU wall time, % (mean of all windows)")
     idle = "".join(
-        f"  (idle {100 * v.released:.2f} ± {100 * Z95 * v.standard_error:.2f} %)" for v in rest
+        f"  (idle {100 * v.share:.2f} ± {100 * Z95 * v.standard_error:.2f} %)" for v in rest
     )
     axis.set_title("Kernel mix of the fleet" + idle, fontsize=11)
     axis.legend(loc="lower right", fontsize=8)
@@ -67,7 +68,7 @@ def _bars(axis: Axes, views: list[CellView], colour: str, scale: float) -> None:
     noise = [view for view in views if view.below_noise]
     axis.barh(
         [places[view.cell] for view in clear],
-        [scale * view.released for view in clear],
+        [scale * view.share for view in clear],
         xerr=[scale * Z95 * view.standard_error for view in clear],
         color=colour,
         alpha=0.75,
@@ -84,10 +85,9 @@ def _bars(axis: Axes, views: list[CellView], colour: str, scale: float) -> None:
         linewidth=0,
         label="below noise: under two standard errors" if noise else None,
     )
-    known = [view for view in views if view.truth is not None]
     axis.plot(
-        [scale * (view.truth or 0.0) for view in known],
-        [places[view.cell] for view in known],
+        [scale * view.truth for view in views],
+        [places[view.cell] for view in views],
         "D",
         color=TRUTH,
         markersize=5,
@@ -103,7 +103,7 @@ def _over_time(axis: Axes, mean: list[CellView], by_window: list[list[CellView]]
         series = [next(v for v in views if v.cell == leader.cell) for views in by_window]
         line = axis.errorbar(
             windows,
-            [100 * view.released for view in series],
+            [100 * view.share for view in series],
             yerr=[100 * Z95 * view.standard_error for view in series],
             fmt="o-",
             markersize=3,
@@ -111,15 +111,13 @@ def _over_time(axis: Axes, mean: list[CellView], by_window: list[list[CellView]]
             elinewidth=0.6,
             label=readable(leader.cell),
         )
-        truths = [view.truth for view in series]
-        if all(truth is not None for truth in truths):
-            axis.plot(
-                windows,
-                [100 * (truth or 0.0) for truth in truths],
-                "--",
-                color=line[0].get_color(),
-                alpha=0.7,
-            )
+        axis.plot(
+            windows,
+            [100 * view.truth for view in series],
+            "--",
+            color=line[0].get_color(),
+            alpha=0.7,
+        )
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_xlabel("window (dashed: truth)")
     axis.set_ylabel("share, %")

@@ -1,0 +1,111 @@
+"""How simulated hosts are made: keys, roster, ledger, participant.
+
+Whoever plays hosts takes them from here: a fleet on the wall clock (`live_fleet`), the engine
+`exact`, a cohort of liars. What they measured comes from `simulator.fleet`.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from edge_agent.ledger.ledger import Ledger
+from edge_agent.ledger.ledger_records import SpoolLimits
+from edge_agent.protocol.epochs import Host
+from edge_agent.protocol.participant import Participant
+from edge_agent.protocol.task_check import ParticipantRules
+from privacy.noise import NoiseSampler
+from privacy.signing import SigningKey
+from wire.ids import hardware_hash, host_id
+from wire.roster import PlanMembership, Roster, RosterEntry
+from wire.task import Task
+
+from .fleet.hosts import HostInventory
+
+_LEDGER, _FENCE, _BINDING = "ledger.sqlite", "fence", "binding"
+
+Gpus = tuple[tuple[int, int], ...]
+"""(place in the catalogue's table of GPU models, how many) of one host."""
+
+
+def host_of(key: SigningKey) -> Host:
+    """Give the host of a key."""
+    return Host(key, host_id(key.public_bytes))
+
+
+def new_hosts(count: int) -> list[Host]:
+    """Make so many hosts with fresh keys."""
+    return [host_of(SigningKey.generate()) for _ in range(count)]
+
+
+def fleet_members(
+    keys: Sequence[bytes], inventory: HostInventory
+) -> Iterator[tuple[bytes, int, Gpus]]:
+    """Give what `roster_of` needs of the hosts of an inventory; keys in its order."""
+    models, gpus = inventory.gpu_model.tolist(), inventory.gpus.tolist()
+    for key, operator, *kind in zip(keys, inventory.operator.tolist(), models, gpus, strict=True):
+        yield key, operator, ((kind[0], kind[1]),)
+
+
+def memberships(tasks: Iterable[Task]) -> tuple[PlanMembership, ...]:
+    """Put every host into cohort 0 of each task."""
+    return tuple(
+        PlanMembership(task.series, 0, sum(spec.weight_millionths for spec in task.sections))
+        for task in tasks
+    )
+
+
+def roster_of(
+    hosts: Iterable[tuple[bytes, int, Gpus]],
+    plan: tuple[PlanMembership, ...],
+    valid_from_s: int = 0,
+) -> Roster:
+    """Enrol hosts in one plan.
+
+    hosts   (public key, operator's number, GPUs) of each
+    """
+    entries = [
+        RosterEntry(
+            host_id(key),
+            key,
+            f"operator-{operator}",
+            0,
+            gpus,
+            hardware_hash((f"simulated-host-{number}",)),
+        )
+        for number, (key, operator, gpus) in enumerate(hosts)
+    ]
+    entries.sort(key=lambda entry: entry.host_id)
+    return Roster(1, valid_from_s, (plan,), tuple(entries))
+
+
+def hosts_ledger(folder: Path, hosts: Sequence[Host], now_s: int, limits: SpoolLimits) -> Ledger:
+    """Open the common ledger of some hosts, or make it: budgets are kept per host.
+
+    folder      private to the hosts, with the file that binds the ledger to it
+    Raises      LedgerRefused
+    """
+    path, fence, binding = folder / _LEDGER, folder / _FENCE, folder / _BINDING
+    if path.exists():
+        return Ledger.open(path, fence, binding=binding.read_bytes(), now_s=now_s, limits=limits)
+    bound = secrets.token_bytes(32)
+    binding.write_bytes(bound)
+    ids = [host.host_id for host in hosts]
+    return Ledger.create(path, fence, hosts=ids, binding=bound, now_s=now_s, limits=limits)
+
+
+def participant_of(
+    hosts: Sequence[Host],
+    ledger: Ledger,
+    sampler: NoiseSampler,
+    rules: ParticipantRules,
+    rounding: Callable[[int], bytes] | None = None,
+) -> Participant:
+    """Make the production participant of some hosts of a ledger.
+
+    rounding    a stream that repeats; None: the operating system
+    """
+    view = ledger.view([host.host_id for host in hosts])
+    return Participant(list(hosts), view, sampler, os.urandom, rules, rounding_bytes=rounding)
