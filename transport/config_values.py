@@ -42,7 +42,7 @@ class ConfigError(ValueError):
 class Limits(TypedDict, total=False):
     """What a field may hold beyond its type: metadata of the field.
 
-    Where a field holds several values, all but the last three hold for each of them.
+    Where a field holds several values, all but `fewest`, `most` and `key` hold for each.
 
     low, high     bounds of a number, both included
     choices       all that it may be
@@ -150,16 +150,16 @@ def _unknown(key: str, known: Iterable[str], where: str) -> ConfigError:
 
 
 def _value(hint: Any, limits: Mapping[str, Any], value: Any, where: str) -> Any:
-    if "read" in limits:
-        try:
-            return limits["read"](value)
-        except ValueError as error:
-            raise ConfigError(f"{where}: {error}") from None
     origin = typing.get_origin(hint)
     if origin in {tuple, frozenset}:
         return origin(_items(hint, limits, value, where))
     if origin is Mapping:
         return _mapping(hint, limits, value, where)
+    if "read" in limits:
+        try:
+            return limits["read"](value)
+        except ValueError as error:
+            raise ConfigError(f"{where}: {error}") from None
     if dataclasses.is_dataclass(hint):
         return _build(typing.cast(type[Any], hint), value, f"{where}.")
     return value if hint is Any else _scalar(origin or hint, limits, value, where)

@@ -23,35 +23,30 @@ class ExperimentError(ValueError):
     """An experiment breaks a rule: names the file, the key, what was expected and what came."""
 
 
-def _axes(content: Any) -> Mapping[str, tuple[float, ...]]:
-    """Read the values of each axis. Raises ValueError."""
-    if not isinstance(content, Mapping):
-        raise ValueError(f"expected a table, got {content!r:.80}")
-    for key in content:
-        if key not in AXES:
+def _check_axes(axes: Mapping[str, tuple[Any, ...]]) -> None:
+    """Raise ValueError for an axis that there is not, or values that it cannot have."""
+    for name, values in axes.items():
+        if name not in AXES:
             raise ValueError(
-                f"unknown key {key!r}{did_you_mean(key, AXES)}; expected one of {', '.join(AXES)}"
+                f"axes.{name}: unknown key{did_you_mean(name, AXES)}; "
+                f"expected one of {', '.join(AXES)}"
             )
-    return {name: _values(got, name, AXES[name]) for name, got in content.items()}
+        if not 1 <= len(values) <= MAX_VALUES or len(set(values)) != len(values):
+            raise ValueError(
+                f"axes.{name}: expected an array of 1 to {MAX_VALUES}, each value once, "
+                f"got {values!r:.80}"
+            )
+        for value in values:
+            _check_bounds(value, f"axes.{name}", AXES[name])
 
 
-def _values(got: Any, where: str, axis: Axis) -> tuple[float, ...]:
-    if not isinstance(got, list) or not 1 <= len(got) <= MAX_VALUES:
-        raise ValueError(f"{where}: expected an array of 1 to {MAX_VALUES}, got {got!r:.80}")
-    values = tuple(_bounded(one, where, axis) for one in got)
-    if len(set(values)) != len(values):
-        raise ValueError(f"{where}: expected each value once, got {got!r:.80}")
-    return values
-
-
-def _bounded(got: Any, where: str, axis: Axis) -> float:
+def _check_bounds(got: Any, where: str, axis: Axis) -> None:
     number = isinstance(got, int if axis.whole else int | float) and not isinstance(got, bool)
     if not number or not axis.low <= got <= axis.high:
         what = "an integer" if axis.whole else "a number"
         raise ValueError(
             f"{where}: expected {what} from {axis.low:g} to {axis.high:g}, got {got!r:.80}"
         )
-    return float(got) if isinstance(got, float) else int(got)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +78,11 @@ class ExperimentPart:
     hours: float = limited(0.0, low=1 / 3600, high=8760)
     fidelity: str = limited("noise", choices=FIDELITIES)
     seeds: int = limited(1, low=1, high=1000)
-    axes: Mapping[str, tuple[float, ...]] = field(default_factory=dict, metadata={"read": _axes})
+    axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_axes(self.axes)
 
     @property
     def points(self) -> int:
