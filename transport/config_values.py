@@ -11,7 +11,6 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from decimal import Decimal
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -23,7 +22,6 @@ _WORDS: Final[Mapping[type, str]] = {
     bool: "true or false",
     int: "an integer",
     float: "a number",
-    Decimal: "a number",
     str: "text in quotes",
     bytes: "lower-case hex in quotes",
     Path: "a path in quotes",
@@ -209,7 +207,7 @@ def _scalar(hint: Any, limits: Mapping[str, Any], value: Any, where: str) -> Any
 
 def _made(hint: Any, value: Any) -> Any:
     """Make the value of a type. Raises TypeError or ValueError."""
-    given: Any = {float: int | float, Decimal: int | Decimal, bool: bool, int: int}.get(hint, str)
+    given: Any = {float: int | float, bool: bool, int: int}.get(hint, str)
     # bool is an int to Python; to a reader of a configuration it is not.
     if not isinstance(value, given) or (isinstance(value, bool) and hint is not bool):
         raise TypeError
@@ -232,7 +230,7 @@ def _expected(hint: Any, limits: Mapping[str, Any]) -> str:
     """Say in words what a key may hold."""
     origin = typing.get_origin(hint) or hint
     if origin in {tuple, frozenset}:
-        return f"an array{_bounds(' of', limits.get('fewest'), limits.get('most'))}"
+        return f"an array{_bounds(' of', limits.get('fewest'), limits.get('most'), 'or more')}"
     if origin is Mapping or dataclasses.is_dataclass(origin):
         return "a table"
     choices = limits.get("choices") or (origin if issubclass(origin, StrEnum) else ())
@@ -240,15 +238,15 @@ def _expected(hint: Any, limits: Mapping[str, Any]) -> str:
         return f"one of {', '.join(map(str, choices))}"
     if "form" in limits:
         return f"text like {limits['form']}"
-    return f"{_WORDS[origin]}{_bounds(' from', limits.get('low'), limits.get('high'))}"
+    return f"{_WORDS[origin]}{_bounds(' from', limits.get('low'), limits.get('high'), 'up')}"
 
 
-def _bounds(between: str, low: float | None, high: float | None) -> str:
+def _bounds(between: str, low: float | None, high: float | None, more: str) -> str:
     if low is None:
         return "" if high is None else f"{between} at most {_number(high)}"
     if low == high:
         return f"{between} {_number(low)}"
-    return f"{between} {_number(low)} {'up' if high is None else f'to {_number(high)}'}"
+    return f"{between} {_number(low)} {more if high is None else f'to {_number(high)}'}"
 
 
 def _number(bound: float) -> str:
