@@ -124,7 +124,7 @@ def _build(kind: type[_T], table: Any, where: str) -> _T:
     place = where.removesuffix(".").removesuffix(": ") or "configuration"
     if not isinstance(table, Mapping):
         raise ConfigError(f"{place}: expected a table, got {_said(table)}")
-    keys = _keys_of(kind)
+    keys = _keys_of(typing.cast(Any, kind))
     for key in table:
         if key not in keys:
             raise _unknown(key, keys, where)
