@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.config import load_config, parse_config
+from edge_agent.config import load_config
 from pointillist.cli.agent_run import Options
+from tests.config_kit import parse_config
 from transport.config_tree import ConfigError
 
 SAMPLE = Path("deploy/config/agent.toml")
