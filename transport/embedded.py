@@ -13,10 +13,11 @@ from pathlib import Path
 
 from .closing import Closing
 from .embedded_consumer import EmbeddedConsumer
-from .embedded_file import connect, failures, immediate, prepare_folder
+from .embedded_file import connect, failures, prepare_folder
 from .embedded_group import Membership
 from .partition import partition_of
 from .port import MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordTooLarge, UnknownTopic
+from .sqlite_file import transaction
 
 MAX_PARTITIONS = 1024
 DEFAULT_LEASE_S = 30.0
@@ -62,7 +63,7 @@ class EmbeddedLog(Closing):
             raise ValueError(
                 f"partitions of {name}: expected 1..{MAX_PARTITIONS}, got {partitions}"
             )
-        with failures(self.path), immediate(self._connection):
+        with failures(self.path), transaction(self._connection):
             self._connection.execute(
                 "INSERT OR IGNORE INTO topics (name, partitions) VALUES (?, ?)", (name, partitions)
             )
@@ -85,7 +86,7 @@ class EmbeddedLog(Closing):
         Offsets go on where they were; a group that had not read them goes on at the oldest record
         left. Returns the number of records deleted.
         """
-        with failures(self.path), immediate(self._connection):
+        with failures(self.path), transaction(self._connection):
             names = self._connection.execute("SELECT topic_id, name FROM topics").fetchall()
             purged = [topic_id for topic_id, name in names if name not in self._keep]
             deleted = sum(
@@ -171,7 +172,7 @@ class EmbeddedProducer:
         if not self._pending:
             return
         with failures(self._log.path):
-            with immediate(self._connection):
+            with transaction(self._connection):
                 self._append_pending()
             self._pending.clear()
             self._pending_bytes = 0
