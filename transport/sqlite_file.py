@@ -8,11 +8,9 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Final, Literal
 
-READER_BUSY_S: Final = 5.0
 SIDE_FILES: Final = ("-wal", "-shm", "-journal")
 _PRIMARY_CODE: Final = 0xFF
 
@@ -26,25 +24,6 @@ class OtherSchema(Exception):
     def __init__(self, message: str, found: int) -> None:
         super().__init__(message)
         self.found = found
-
-
-class Trouble(Enum):
-    """What an error of SQLite means to who must go on."""
-
-    FULL = "full"
-    BUSY = "busy"
-    DAMAGED = "damaged"
-    OTHER = "other"
-
-
-_TROUBLES: Final = {
-    sqlite3.SQLITE_FULL: Trouble.FULL,
-    sqlite3.SQLITE_BUSY: Trouble.BUSY,
-    sqlite3.SQLITE_LOCKED: Trouble.BUSY,
-    sqlite3.SQLITE_CORRUPT: Trouble.DAMAGED,
-    sqlite3.SQLITE_NOTADB: Trouble.DAMAGED,
-    sqlite3.SQLITE_ERROR: Trouble.DAMAGED,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,17 +89,32 @@ def connect(path: Path, busy_s: float) -> sqlite3.Connection:
 
 
 def connect_readonly(
-    path: Path, *, busy_s: float = READER_BUSY_S, foreign: bool = False
+    path: Path,
+    *,
+    version: int | None = None,
+    checked: bool = False,
+    foreign: bool = False,
+    busy_s: float = 5.0,
 ) -> sqlite3.Connection:
     """Connect for reading alone, beside the process that writes.
 
+    version     of the tables; None: any
     foreign     another program made the file: nothing that it brings along runs
+    Raises      OtherSchema, sqlite3.Error
     """
     uri = f"{path.resolve().as_uri()}?mode=ro{'&immutable=1' if foreign else ''}"
     db = sqlite3.connect(uri, uri=True, timeout=busy_s)
-    if foreign:
-        db.execute("PRAGMA trusted_schema = OFF")
-        db.execute("PRAGMA query_only = ON")
+    try:
+        if foreign:
+            db.execute("PRAGMA trusted_schema = OFF")
+            db.execute("PRAGMA query_only = ON")
+        if version is not None:
+            refuse_other_schema(path, db, version)
+        if checked:
+            check_sound(db)
+    except BaseException:
+        db.close()
+        raise
     return db
 
 
@@ -137,10 +131,9 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def trouble_of(error: sqlite3.Error) -> Trouble:
-    """Say what an error means; one without a code is of our own finding, and means damage."""
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & _PRIMARY_CODE
-    return _TROUBLES.get(code, Trouble.OTHER)
+def code_of(error: sqlite3.Error) -> int:
+    """Give SQLite's primary code; an error without one is of our own finding, and means damage."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & _PRIMARY_CODE
 
 
 def schema_of(db: sqlite3.Connection) -> int:

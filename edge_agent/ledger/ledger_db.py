@@ -9,14 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from transport import sqlite_file
-from transport.sqlite_file import (
-    OtherSchema,
-    SqliteFile,
-    Trouble,
-    check_sound,
-    refuse_other_schema,
-    trouble_of,
-)
+from transport.sqlite_file import OtherSchema, SqliteFile, code_of
 
 from .ledger_errors import (
     LedgerBusy,
@@ -29,9 +22,12 @@ from .ledger_errors import (
 
 SCHEMA_VERSION: Final = 2
 _REFUSALS: Final = {
-    Trouble.FULL: LedgerFull,
-    Trouble.BUSY: LedgerBusy,
-    Trouble.DAMAGED: LedgerCorrupt,
+    sqlite3.SQLITE_FULL: LedgerFull,
+    sqlite3.SQLITE_BUSY: LedgerBusy,
+    sqlite3.SQLITE_LOCKED: LedgerBusy,
+    sqlite3.SQLITE_CORRUPT: LedgerCorrupt,
+    sqlite3.SQLITE_NOTADB: LedgerCorrupt,
+    sqlite3.SQLITE_ERROR: LedgerCorrupt,
 }
 _SCHEMA: Final = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -78,14 +74,7 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
     """Open the file for `agent ledger show`, beside a running agent."""
     _need(path)
     with translated():
-        db = sqlite_file.connect_readonly(path)
-        try:
-            refuse_other_schema(path, db, SCHEMA_VERSION)
-            check_sound(db)
-        except BaseException:
-            db.close()
-            raise
-    return db
+        return sqlite_file.connect_readonly(path, version=SCHEMA_VERSION, checked=True)
 
 
 def _need(path: Path) -> None:
@@ -108,5 +97,5 @@ def translated() -> Iterator[None]:
     except OtherSchema as problem:
         raise (LedgerOfOtherVersion if problem.found else LedgerCorrupt)(str(problem)) from None
     except sqlite3.Error as error:
-        refusal = _REFUSALS.get(trouble_of(error), LedgerRefused)
+        refusal = _REFUSALS.get(code_of(error), LedgerRefused)
         raise refusal(f"SQLite says: {error}") from error

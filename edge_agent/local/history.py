@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from collectors.boot_clock import ClockPoint
-from transport.sqlite_file import Trouble, transaction, trouble_of
+from transport.sqlite_file import code_of, transaction
 
 from .clock_map import ClockMap, boot_id
 from .history_calls import CallSpans, kernel_values, process_values
@@ -138,7 +138,7 @@ class History:
             try:
                 work()
             except sqlite3.OperationalError as error:
-                full = trouble_of(error) is Trouble.FULL
+                full = code_of(error) == sqlite3.SQLITE_FULL
                 self._names = self._known_names()  # what the undone transaction had added is gone
                 if full and not last and self._make_room():
                     continue

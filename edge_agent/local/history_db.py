@@ -12,7 +12,6 @@ from transport.sqlite_file import (
     OtherSchema,
     SqliteFile,
     connect_readonly,
-    refuse_other_schema,
     remove,
 )
 
@@ -65,16 +64,12 @@ def open_readonly(path: Path) -> sqlite3.Connection:
     """
     if not path.exists():
         raise HistoryUnavailable(f"expected a history at {path}, found none; has the agent run?")
-    db = None
     try:
-        db = connect_readonly(path)
-        refuse_other_schema(path, db, SCHEMA_VERSION)
-    except (sqlite3.Error, OtherSchema) as error:
-        if db is not None:
-            db.close()
-        reason = error if isinstance(error, OtherSchema) else f"{path}: {error}"
-        raise HistoryUnavailable(str(reason)) from None
-    return db
+        return connect_readonly(path, version=SCHEMA_VERSION)
+    except OtherSchema as problem:
+        raise HistoryUnavailable(str(problem)) from None
+    except sqlite3.Error as error:
+        raise HistoryUnavailable(f"{path}: {error}") from None
 
 
 def used_bytes(db: sqlite3.Connection) -> int:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from aggregator.party_config import load_leader_config
-from edge_agent.config import parse_config
 from pointillist.broker.properties import Ports, server_properties
+from tests.config_kit import parse_config
 from transport.config_tree import ConfigError
 from transport.kafka_batch import BATCH_BYTES, Outbound, Outgoing
 from transport.kafka_settings import KafkaSettings, KafkaSettingsError
