@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagnosis.frames.frame import Frame, Subject
-from diagnosis.frames.signals import SIGNALS
+from diagnosis.frames.signals import SIGNALS, Scope, floors_of
 
-from .gpu_rows import GPU_FLOORS, gpu_row
+from .gpu_rows import gpu_row
 
 Floats = NDArray[np.float64]
 
@@ -47,125 +47,24 @@ class Channel:
         return SIGNALS[self.signal].group
 
 
-_OWN: Final = {
-    "run_delay_ms_per_s": 8.0,
-    "cpu_ms_per_s": 20.0,
-    "switches_per_s": 50.0,
-    "switches_involuntary_per_s": 10.0,
-    "throttled_delay_ms_per_s": 5.0,
-    "throttled_ms_per_s": 5.0,
-    "throttled_periods_percent": 5.0,
-    "net_send_bytes_per_s": 2e5,
-    "net_receive_bytes_per_s": 2e5,
-    "block_ios_per_s": 5.0,
-    "block_read_bytes_per_s": 2e5,
-    "block_write_bytes_per_s": 2e5,
-    "page_faults_per_s": 100.0,
-    "reclaim_ms_per_s": 2.0,
-    "sleep_ms_per_s": 40.0,
-    "preempted_ms_per_s": 8.0,
-    "block_wait_ms_per_s": 5.0,
-    "net_send_wait_ms_per_s": 5.0,
-    "net_receive_wait_ms_per_s": 15.0,
-    "round_trip_us": 100.0,
-    "round_trip_least_us": 100.0,
-    "gpu_failed_calls_per_s": 0.2,
-    "gpu_own_percent": 5.0,
-    "gpu_others_percent": 5.0,
-    "gpu_others_launches_per_s": 50.0,
-    "gpu_launches_per_s": 50.0,
-    "gpu_wait_ms_per_s": 20.0,
-    "collectives_per_s": 5.0,
-    "collective_ms_per_s": 10.0,
-    "copy_to_device_bytes_per_s": 1e7,
-    "copy_to_host_bytes_per_s": 1e7,
+_SCOPES: Final = {
+    ChannelPlace.OWN: Scope.SUBJECT,
+    ChannelPlace.HOST: Scope.HOST,
+    ChannelPlace.OTHER: Scope.CGROUP,
+    ChannelPlace.GPU: Scope.GPU,
 }
-_HOST: Final = {
-    "run_delay_ms_per_s": 20.0,
-    "cpu_ms_per_s": 50.0,
-    "switches_per_s": 200.0,
-    "switches_involuntary_per_s": 50.0,
-    "wakeups_per_s": 200.0,
-    "busiest_cpu_ms_per_s": 40.0,
-    "worst_cpu_run_delay_ms_per_s": 20.0,
-    "steal_percent": 1.0,
-    "iowait_percent": 2.0,
-    "throttled_delay_ms_per_s": 5.0,
-    "softirq_net_rx_ms_per_s": 2.0,
-    "softirq_net_tx_ms_per_s": 2.0,
-    "softirq_block_ms_per_s": 1.0,
-    "softirq_sched_ms_per_s": 2.0,
-    "softirqs_net_rx_per_s": 100.0,
-    "softirqs_net_tx_per_s": 50.0,
-    "softirqs_block_per_s": 50.0,
-    "busiest_cpu_softirq_ms_per_s": 3.0,
-    "irqs_per_s": 200.0,
-    "irq_ms_per_s": 2.0,
-    "busiest_cpu_irqs_per_s": 200.0,
-    "net_send_bytes_per_s": 5e5,
-    "net_receive_bytes_per_s": 5e5,
-    "net_sends_per_s": 50.0,
-    "net_receives_per_s": 50.0,
-    "send_queue_bytes": 5e4,
-    "retransmits_per_s": 2.0,
-    "worst_peer_retransmits_per_s": 2.0,
-    "link_bytes_per_s": 1e6,
-    "srtt_us": 300.0,
-    "queue_drops_per_s": 2.0,
-    "net_send_wait_ms_per_s": 10.0,
-    "net_receive_wait_ms_per_s": 30.0,
-    "block_reads_per_s": 10.0,
-    "block_writes_per_s": 10.0,
-    "block_read_bytes_per_s": 1e6,
-    "block_write_bytes_per_s": 1e6,
-    "block_ms_per_s": 15.0,
-    "block_queue_ms_per_s": 10.0,
-    "worst_disk_ms_per_s": 15.0,
-    "worst_disk_latency_ms": 0.5,
-    "worst_disk_latency_p99_ms": 2.0,
-    "block_waits_per_s": 20.0,
-    "numa_migrations_per_s": 5.0,
-    "page_faults_per_s": 500.0,
-    "reclaim_direct_per_s": 2.0,
-    "reclaim_direct_ms_per_s": 2.0,
-    "reclaim_cgroup_per_s": 2.0,
-    "reclaim_cgroup_ms_per_s": 2.0,
-    "memory_used_percent": 2.0,
-    "memory_cached_percent": 2.0,
-    "pressure_cpu_some_ms_per_s": 20.0,
-    "pressure_memory_some_ms_per_s": 5.0,
-    "pressure_memory_full_ms_per_s": 5.0,
-    "pressure_io_some_ms_per_s": 15.0,
-    "pressure_io_full_ms_per_s": 15.0,
-    "pressure_irq_full_ms_per_s": 5.0,
-    "faults_memory_per_s": 0.2,
-    "faults_processor_per_s": 0.2,
-    "faults_disk_per_s": 0.2,
-    "faults_network_per_s": 0.2,
-    "faults_power_per_s": 0.2,
-    "faults_gpu_per_s": 0.2,
-    "faults_other_per_s": 0.2,
-}
-_OTHER: Final = {
-    "run_delay_ms_per_s": 20.0,
-    "cpu_ms_per_s": 50.0,
-    "net_send_bytes_per_s": 5e5,
-    "net_receive_bytes_per_s": 5e5,
-    "block_ios_per_s": 20.0,
-    "block_read_bytes_per_s": 1e6,
-    "block_write_bytes_per_s": 1e6,
-    "page_faults_per_s": 500.0,
-    "reclaim_ms_per_s": 2.0,
-}
+_FLOORS: Final = {place: floors_of(SIGNALS, scope) for place, scope in _SCOPES.items()}
+_OWN: Final = tuple(_FLOORS[ChannelPlace.OWN])
+_HOST: Final = tuple(_FLOORS[ChannelPlace.HOST])
+OTHER_SIGNALS: Final = tuple(_FLOORS[ChannelPlace.OTHER])
 CHANNELS: Final = tuple(
     Channel(place, signal, floor)
-    for place, floors in zip(ChannelPlace, (_OWN, _HOST, _OTHER, GPU_FLOORS), strict=True)
+    for place, floors in _FLOORS.items()
     for signal, floor in floors.items()
 )
 CHANNEL_NAMES: Final = tuple(channel.name for channel in CHANNELS)
 INDEX: Final = {name: place for place, name in enumerate(CHANNEL_NAMES)}
 FLOORS: Final = np.array([channel.floor for channel in CHANNELS])
-OTHER_SIGNALS: Final = tuple(_OTHER)
 _NAN: Final = float("nan")
 
 
@@ -187,8 +86,8 @@ class Readings:
     @classmethod
     def of(cls, frame: Frame) -> Readings:
         """Read what all subjects share."""
-        rows = [[row.get(name, _NAN) for name in _OTHER] for row in frame.cgroups.values()]
-        table = np.array(rows, dtype=np.float64).reshape(len(rows), len(_OTHER))
+        rows = [[row.get(name, _NAN) for name in OTHER_SIGNALS] for row in frame.cgroups.values()]
+        table = np.array(rows, dtype=np.float64).reshape(len(rows), len(OTHER_SIGNALS))
         known = table == table  # noqa: PLR0124
         table[~known] = 0.0
         return cls(frame, tuple(frame.cgroups), table, known)
@@ -219,5 +118,5 @@ def read(frame: Frame, key: str) -> Floats:
     return Readings.of(frame).of_subject(frame.subjects[key])
 
 
-def _values(signals: Mapping[str, float], names: Mapping[str, float]) -> Floats:
+def _values(signals: Mapping[str, float], names: tuple[str, ...]) -> Floats:
     return np.array([signals.get(name, _NAN) for name in names])

@@ -8,47 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagnosis.frames.frame import Frame, Signals
-from diagnosis.frames.signals import SIGNALS
+from diagnosis.frames.signals import SIGNALS, Scope, floors_of
 
-GPU_FLOORS: Final = {
-    "sm_clock_percent": 4.0,
-    "sm_clock_mhz": 60.0,
-    "memory_clock_mhz": 60.0,
-    "throttled_thermal_percent": 10.0,
-    "throttled_power_percent": 10.0,
-    "throttled_hardware_percent": 10.0,
-    "power_watts": 15.0,
-    "power_limit_percent": 5.0,
-    "temperature_celsius": 3.0,
-    "pcie_tx_bytes_per_s": 1e8,
-    "pcie_rx_bytes_per_s": 1e8,
-    "pcie_replays_per_s": 1.0,
-    "pcie_width_percent": 5.0,
-    "pcie_generation_percent": 2.0,
-    "nvlink_errors_per_s": 0.2,
-    "nvlinks_down_count": 0.2,
-    "copy_to_device_bytes_per_s": 1e8,
-    "copy_to_host_bytes_per_s": 1e8,
-    "ecc_corrected_per_s": 0.5,
-    "ecc_uncorrected_per_s": 0.1,
-    "rows_remapped_per_s": 0.1,
-    "row_remap_pending_count": 0.1,
-    "row_remap_failed_count": 0.1,
-    "gpu_lost_count": 0.1,
-    "gpu_silent_count": 0.1,
-    "xids_memory_per_s": 0.1,
-    "xids_processor_per_s": 0.1,
-    "xids_faulty_per_s": 0.1,
-    "xids_power_per_s": 0.1,
-    "xids_other_per_s": 0.1,
-    "gpu_busy_percent": 8.0,
-    "gpu_memory_busy_percent": 8.0,
-    "gpu_memory_used_percent": 5.0,
-    "gpu_processes_count": 0.3,
-}
-"""Signals and the least spread of each that counts, in its unit. A generation of the link halves
-its bandwidth, from 5 to 4 as from 4 to 3: a fall of 20 percent weighs what half of the lanes do."""
-
+_NAMES: Final = tuple(floors_of(SIGNALS, Scope.GPU))
 _LOWERED: Final = frozenset({
     "pcie_width_percent", "pcie_generation_percent", "sm_clock_percent", "sm_clock_mhz",
     "memory_clock_mhz",
@@ -59,19 +21,19 @@ _IN_USE_PERCENT: Final = 10.0
 _AWAKE_PERCENT: Final = 30.0
 """Where nobody tells how busy it is, as under MIG: asleep, an H100 or A100 has 15 to 18 % of its
 clock."""
-_DOWN_IS_WORSE: Final = np.array([SIGNALS[name].hurts == "down" for name in GPU_FLOORS])
+_DOWN_IS_WORSE: Final = np.array([SIGNALS[name].hurts == "down" for name in _NAMES])
 _NAN: Final = float("nan")
 
 Row = NDArray[np.float64]
 
 
 def gpu_row(frame: Frame, indices: tuple[int, ...]) -> Row:
-    """Give float64[GPU_FLOORS]; NaN where a signal was not measured, or says nothing."""
+    """Give float64[signals of GPUs]; NaN where a signal was not measured, or says nothing."""
     rows = [_row(frame.gpus[index]) for index in indices if index in frame.gpus]
     if len(rows) == 1:
         return rows[0]
     if not rows:
-        return np.full(len(GPU_FLOORS), _NAN)
+        return np.full(len(_NAMES), _NAN)
     stacked = np.stack(rows)
     worst = np.where(_DOWN_IS_WORSE, np.fmin.reduce(stacked), np.fmax.reduce(stacked))
     return np.asarray(worst, dtype=np.float64)
@@ -87,4 +49,4 @@ def in_use(gpu: Signals) -> bool:
 
 def _row(gpu: Signals) -> Row:
     hidden = frozenset[str]() if in_use(gpu) else _LOWERED
-    return np.array([_NAN if name in hidden else gpu.get(name, _NAN) for name in GPU_FLOORS])
+    return np.array([_NAN if name in hidden else gpu.get(name, _NAN) for name in _NAMES])

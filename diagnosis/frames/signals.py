@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -16,6 +16,8 @@ MOST_FINE: Final = 24
 """Host signals kept in bins of 100 ms: a recording's largest part."""
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+
+_SAID: Final = r"(?:[^{}]|\{whose\})*\{value\}(?:[^{}]|\{whose\})*"
 
 UNITS: Final = {
     "_ms_per_s": "ms/s",
@@ -56,11 +58,15 @@ class Hurts(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """One signal.
+    """One signal; the head of `signals.toml` says what each key is.
 
+    said      sentence with {whose} and {value}
+    floors    least spread that counts, in its unit, by the scopes in which detection reads it
+    behind    signal whose growth stands behind it, "" where it has an owner itself
     total     column of the host's totals whose growth it is, "" where it is made otherwise
     column    column of the tables by cgroup whose growth it is, ""
     minus     column that is taken off first, ""
+    busiest   start of the columns of which the CPU with most counts, ""
     fine      of the host also in bins of 100 ms
     watched   measured of cgroups whose rhythm is watched alone
     """
@@ -70,15 +76,21 @@ class Signal:
     group: str
     hurts: Hurts
     about: str
+    said: str = limited(form=_SAID)
+    floors: Mapping[Scope, float] = field(default_factory=dict)
+    behind: str = ""
     total: str = ""
     column: str = ""
     minus: str = ""
+    busiest: str = ""
     fine: bool = False
     watched: bool = False
 
     def __post_init__(self) -> None:
         if unit_of(self.name) is None:
             raise ValueError(f"expected a name that ends in one of {', '.join(UNITS)}")
+        if not set(self.floors) <= self.scopes:
+            raise ValueError(f"floors: expected scopes of its own, got {', '.join(self.floors)}")
         if self.fine and not (self.total and Scope.HOST in self.scopes):
             raise ValueError("expected a fine signal to be the host's, with a total")
 
@@ -123,6 +135,13 @@ def unit_of(name: str) -> str | None:
 def fine_of(table: SignalTable) -> tuple[str, ...]:
     """Give the names of the rows of `Frame.fine`, in order."""
     return tuple(signal.name for signal in table.values() if signal.fine)
+
+
+def floors_of(table: SignalTable, scope: Scope) -> dict[str, float]:
+    """Give name -> floor of the signals that detection reads in a scope, in the table's order."""
+    return {
+        signal.name: signal.floors[scope] for signal in table.values() if scope in signal.floors
+    }
 
 
 def of_scope(table: SignalTable, scope: Scope) -> tuple[str, ...]:

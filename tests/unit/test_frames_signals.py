@@ -19,7 +19,9 @@ from diagnosis.frames.signals import (
 )
 
 _PAGE = Path(__file__).parents[2] / "docs" / "diagnosis-signals.md"
-_GOOD = 'scopes = ["host"]\ngroup = "scheduler"\nhurts = "up"\nabout = "x"\n'
+_GOOD = (
+    'scopes = ["host"]\ngroup = "scheduler"\nhurts = "up"\nabout = "x"\nsaid = "it was {value}"\n'
+)
 
 
 def test_signals_columns_are_those_that_the_kernel_programs_count() -> None:
@@ -77,6 +79,9 @@ def test_signals_page_lists_the_table() -> None:
             "one of up, down, either, got .left",
         ),
         (f"[cpu_ms]\n{_GOOD}".replace('"x"', "3"), "about: expected text in quotes, got 3"),
+        (f"[cpu_ms]\n{_GOOD}".replace("{value}", "{0}"), r"cpu_ms\.said: expected text like"),
+        (f"[cpu_ms]\n{_GOOD}floors = {{ gpu = 1 }}", "floors: expected scopes of its own, got gpu"),
+        (f"[cpu_ms]\n{_GOOD}floors = {{ rack = 1 }}", r"cpu_ms\.floors\.rack: unknown key"),
         (f"[cpu_ms]\n{_GOOD}fine = 1", "fine: expected true or false, got 1"),
         (f"[cpu_ms]\n{_GOOD}fine = true", "a fine signal to be the host's, with a total"),
         (
