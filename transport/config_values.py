@@ -113,11 +113,10 @@ def _without_none(hint: Any) -> Any:
 
 
 def _without_format(table: Mapping[str, Any], wanted: int, where: str) -> dict[str, Any]:
-    rest = dict(table)
-    found = rest.pop("format", None)
-    if found != wanted:
-        raise ConfigError(f"{where}format: expected {wanted}, got {_said(found)}")
-    return rest
+    found = _said(table["format"]) if "format" in table else "nothing"
+    if found != str(wanted):
+        raise ConfigError(f"{where}format: expected {wanted}, got {found}")
+    return {key: value for key, value in table.items() if key != "format"}
 
 
 def _build(kind: type[_T], table: Any, where: str) -> _T:
