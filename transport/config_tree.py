@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from .config_values import ConfigError, Limits, build, did_you_mean, limited
+from .config_values import ConfigError, build, did_you_mean, limited
 
 __all__ = [
-    "ConfigError", "Limits", "assignment", "build", "did_you_mean", "limited", "overlay",
+    "ConfigError", "assignment", "build", "did_you_mean", "limited", "overlay",
     "read_table", "read_tree",
 ]  # fmt: skip
 

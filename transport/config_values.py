@@ -37,7 +37,7 @@ class ConfigError(ValueError):
     """A configuration that cannot be used; says where, what was expected and what came."""
 
 
-class Limits(TypedDict, total=False):
+class FieldLimits(TypedDict, total=False):
     """What a field may hold beyond its type: metadata of the field.
 
     Where a field holds several values, all but `fewest`, `most` and `key` hold for each.
@@ -60,7 +60,7 @@ class Limits(TypedDict, total=False):
     read: Callable[[Any], Any]
 
 
-def limited(default: Any = dataclasses.MISSING, **limits: typing.Unpack[Limits]) -> Any:
+def limited(default: Any = dataclasses.MISSING, **limits: typing.Unpack[FieldLimits]) -> Any:
     """Declare a field with what it may hold; without a default it is required."""
     return dataclasses.field(default=default, metadata=limits)
 
