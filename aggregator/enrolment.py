@@ -6,13 +6,13 @@ import hashlib
 import json
 import secrets
 import time
-import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from privacy.signing import SigningKey, verify
+from transport.config_tree import build, limited, read_table
 from wire import labels
 from wire.bounds import NAME
 from wire.envelope import Signed
@@ -33,8 +33,9 @@ class EnrolmentError(ValueError):
 class Token:
     """A one-use token, known by its SHA-256: whom it enrols, and under which plan."""
 
-    operator: str
+    sha256: bytes
     plan: str
+    operator: str = limited(form=NAME.pattern)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,39 @@ def write_spent(plans_file: Path, spent: Collection[bytes]) -> None:
     write_durably(spent_file(plans_file), lines.encode())
 
 
+@dataclass(frozen=True, slots=True)
+class _Membership:
+    cohort: int
+    weight_millionths: int
+
+
+@dataclass(frozen=True, slots=True)
+class _PlanRow:
+    name: str
+    series: Mapping[str, _Membership]
+
+    @property
+    def plan(self) -> Plan:
+        return tuple(
+            PlanMembership(series, part.cohort, part.weight_millionths)
+            for series, part in self.series.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _EnrolmentFile:
+    plans: tuple[_PlanRow, ...] = limited(key="plan", fewest=1)
+    tokens: tuple[Token, ...] = limited((), key="token")
+
+    def __post_init__(self) -> None:
+        plans = sorted(row.name for row in self.plans)
+        for token in self.tokens:
+            if token.plan not in plans:
+                raise ValueError(
+                    f"token: expected one of the plans {', '.join(plans)}, got {token.plan!r}"
+                )
+
+
 def load_enrolment(path: Path) -> Enrolment:
     """Read plans and tokens.
 
@@ -87,33 +121,11 @@ def load_enrolment(path: Path) -> Enrolment:
     [[token]] sha256 (hex of the token's hash), operator, plan
     Raises      EnrolmentError, OSError
     """
-    try:
-        content = tomllib.loads(path.read_text())
-        _only(content, {"plan", "token"}, str(path))
-        plans = {_text(entry, "name"): _plan(entry) for entry in content.get("plan", [])}
-        tokens = {_token_hash(entry): _token(entry, plans) for entry in content.get("token", [])}
-    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
-        raise EnrolmentError(f"{path}: expected plans and tokens, got: {error}") from error
-    if not plans:
-        raise EnrolmentError(f"{path}: expected at least one [[plan]], got none")
-    return Enrolment(plans, tokens)
-
-
-def _plan(entry: Mapping[str, Any]) -> Plan:
-    _only(entry, {"name", "series"}, "[[plan]]")
-    return tuple(
-        PlanMembership(series, int(part["cohort"]), int(part["weight_millionths"]))
-        for series, part in entry["series"].items()
+    table = read_table(path, error=EnrolmentError)
+    file = build(_EnrolmentFile, table, f"{path}: ", error=EnrolmentError)
+    return Enrolment(
+        {row.name: row.plan for row in file.plans}, {token.sha256: token for token in file.tokens}
     )
-
-
-def _token(entry: Mapping[str, Any], plans: Mapping[str, Plan]) -> Token:
-    _only(entry, {"sha256", "operator", "plan"}, "[[token]]")
-    if entry["plan"] not in plans:
-        raise EnrolmentError(
-            f"token: expected one of the plans {sorted(plans)}, got {entry['plan']}"
-        )
-    return Token(operator_name(_text(entry, "operator")), _text(entry, "plan"))
 
 
 def operator_name(text: str) -> str:
@@ -124,23 +136,6 @@ def operator_name(text: str) -> str:
     if NAME.fullmatch(text) is None:
         raise EnrolmentError(f"expected an operator like {NAME.pattern}, got {text!r}")
     return text
-
-
-def _token_hash(entry: Mapping[str, Any]) -> bytes:
-    return bytes.fromhex(_text(entry, "sha256"))
-
-
-def _text(entry: Mapping[str, Any], key: str) -> str:
-    value = entry[key]
-    if not isinstance(value, str) or not value:
-        raise EnrolmentError(f"expected text for {key}, got {value!r}")
-    return value
-
-
-def _only(content: Mapping[str, Any], known: set[str], where: str) -> None:
-    unknown = sorted(set(content) - known)
-    if unknown:
-        raise EnrolmentError(f"{where}: unknown key {unknown[0]!r}; known are {sorted(known)}")
 
 
 def new_token() -> bytes:

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from transport.state_schema import other_schema
+from transport import sqlite_file
+from transport.sqlite_file import OtherSchema, SqliteFile
 
 BUSY_TIMEOUT_S = 10.0
 SCHEMA_VERSION: Final = 1
@@ -37,37 +38,26 @@ def open_state(path: Path, schema: str) -> sqlite3.Connection:
     Raises      StateUnusable when the file is no sound SQLite database, or another version's
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    os.fchmod(descriptor, 0o600)
-    os.close(descriptor)
-    connection = sqlite3.connect(
-        path, isolation_level=None, timeout=BUSY_TIMEOUT_S, check_same_thread=False
+    file = SqliteFile(
+        tables=schema,
+        version=SCHEMA_VERSION,
+        unmarked=SCHEMA_VERSION,
+        busy_s=BUSY_TIMEOUT_S,
+        follows_links=True,
     )
     try:
-        problem = other_schema(path, connection, SCHEMA_VERSION, unmarked=SCHEMA_VERSION)
-        if problem is not None:
-            connection.close()
-            raise StateUnusable(problem)
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
-        for statement in schema.split(";"):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-        (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        return file.open(path)
+    except OtherSchema as problem:
+        raise StateUnusable(str(problem)) from None
     except sqlite3.DatabaseError as error:
-        connection.close()
         raise StateUnusable(f"{path}: expected a sound state file, got: {error}") from error
-    if verdict != "ok":
-        connection.close()
-        raise StateUnusable(f"{path}: expected a sound state file, got: {verdict}")
-    return connection
 
 
 def open_read_only(path: Path) -> sqlite3.Connection:
     """Open a state file for reading, beside the process that writes it."""
     if not path.is_file():
         raise StateUnusable(f"{path}: expected a state file, got nothing")
-    return sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)
+    return sqlite_file.connect_readonly(path, busy_s=BUSY_TIMEOUT_S)
 
 
 @contextmanager
@@ -77,14 +67,8 @@ def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
     Raises      StorageUnavailable when the disk does not take it
     """
     try:
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        with sqlite_file.transaction(connection):
             yield connection
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:  # SQLite itself ends it on a full disk
-                connection.execute("ROLLBACK")
-            raise
     except sqlite3.OperationalError as error:
         (_, _, path) = connection.execute("PRAGMA database_list").fetchone()
         raise StorageUnavailable(path, error) from error

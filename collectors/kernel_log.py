@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
 from collectors.records.gap import Gap, GapKind
+from transport.config_tree import limited, read_tree
 
 KMSG: Final = Path("/dev/kmsg")
 LONGEST_MESSAGE: Final = 1_024
@@ -177,14 +177,25 @@ class Sign:
     interface: bool = False
 
 
+def _ascii_pattern(text: Any) -> re.Pattern[str]:
+    try:
+        return re.compile(text, re.ASCII)
+    except (TypeError, re.error) as error:
+        raise ValueError(f"expected a regular expression, got {text!r}: {error}") from None
+
+
 @dataclass(frozen=True, slots=True)
 class LogRule:
     """A pattern, the fault it shows, and a message that it must fit."""
 
     name: str
-    pattern: re.Pattern[str]
-    cell: str | None
+    pattern: re.Pattern[str] = field(metadata={"read": _ascii_pattern})
     example: str
+    cell: str | None = limited(None, key="class")
+
+    def __post_init__(self) -> None:
+        if self.pattern.match(self.example) is None:
+            raise ValueError(f"expected a pattern that fits the example {self.example!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,20 +221,17 @@ class LogRules:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class _RulesFile:
+    rules: tuple[LogRule, ...] = limited(key="rule")
+    xid: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
 @cache
 def load_rules() -> LogRules:
     """Read the shipped rules. Raises ValueError for a rule that does not fit its own example."""
-    text = resources.files(__package__).joinpath("kernel_log.toml").read_text(encoding="utf-8")
-    table: dict[str, Any] = tomllib.loads(text)
-    xids = dict(table["xid"])
-    anywhere = frozenset(xids.pop("anywhere"))
-    by_code = {code: cell for cell, codes in xids.items() for code in codes}
-    return LogRules(tuple(_rule(entry) for entry in table["rule"]), by_code, anywhere)
-
-
-def _rule(entry: dict[str, Any]) -> LogRule:
-    pattern = re.compile(entry["pattern"], re.ASCII)
-    rule = LogRule(entry["name"], pattern, entry.get("class"), entry["example"])
-    if pattern.match(rule.example) is None:
-        raise ValueError(f"log rule {rule.name}: its pattern does not fit {rule.example!r}")
-    return rule
+    file = read_tree(_RulesFile, Path(__file__).with_name("kernel_log.toml"))
+    codes = dict(file.xid)
+    anywhere = frozenset(codes.pop("anywhere"))
+    by_code = {code: cell for cell, listed in codes.items() for code in listed}
+    return LogRules(file.rules, by_code, anywhere)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, Final
 from collectors.gpu_calls.probe_settings import ProbesSection
 from collectors.steps.step_programs import StepProbe
 from privacy.calibrate import DELTA_1E12, EPSILON_MILLIONTHS
-from transport.config_tree import ConfigError, build, overlay, read_table
+from transport.config_tree import build, overlay, read_table
 from transport.opening import TransportTable
 
 from .journal import LEAST_BYTES as LEAST_JOURNAL_BYTES
@@ -263,18 +262,6 @@ class AgentConfig:
     @property
     def live_socket(self) -> Path:
         return self.host.state_dir / "live.sock"
-
-
-def parse_config(text: str, overrides: Mapping[str, Any] | None = None) -> AgentConfig:
-    """Parse a configuration; overrides, a tree of tables, come from the command line.
-
-    Raises      ConfigError
-    """
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"expected TOML: {error}") from error
-    return build(AgentConfig, overlay(table, overrides or {}))
 
 
 def load_config(path: Path | None, overrides: Mapping[str, Any] | None = None) -> AgentConfig:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
+
+from transport.config_tree import limited, read_tree
 
 from .kernel_name import LONGEST_NAME, NameParts, name_parts
 
 _CACHED_NAMES = 16_384
-_FIELDS = {"id", "priority", "family", "where", "pattern", "match"}
 _SPOKEN = {
     "whole": "the name", "name": "the function's own name", "arguments": "its template arguments",
     "scope": "its namespaces",
@@ -35,13 +34,30 @@ class FamilyRule:
     id: str
     priority: int
     family: str
-    where: str
     pattern: re.Pattern[str]
     match: tuple[str, ...]
+    where: str = limited("whole", choices=tuple(_SPOKEN))
 
     def search(self, parts: NameParts) -> re.Match[str] | None:
         """Look for the pattern in its part of a name."""
         return self.pattern.search(getattr(parts, self.where))
+
+
+@dataclass(frozen=True, slots=True)
+class _RulesFile:
+    rules: tuple[FamilyRule, ...] = limited((), key="rule")
+
+    def __post_init__(self) -> None:
+        for what in ("id", "priority"):
+            values = [str(getattr(rule, what)) for rule in self.rules]
+            twice = sorted({value for value in values if values.count(value) > 1})
+            if twice:
+                raise ValueError(f"family rules share the {what} {', '.join(twice)}")
+
+
+@dataclass(frozen=True, slots=True)
+class _ApplicationsFile:
+    pipeline_tags: Mapping[str, str]
 
 
 class Explanation(NamedTuple):
@@ -77,10 +93,14 @@ class FamilyRules:
         families   the names that a rule may give, None: any
         Raises     ValueError naming the rule at fault
         """
-        source = path if path is not None else resources.files(__package__) / "families.toml"
-        table = tomllib.loads(source.read_text(encoding="utf-8"))
-        rules = [_rule(entry, families) for entry in table.get("rule", [])]
-        _refuse_repeats(rules)
+        source = path or Path(__file__).with_name("families.toml")
+        rules = read_tree(_RulesFile, source).rules
+        for rule in rules:
+            if families is not None and rule.family not in families:
+                raise ValueError(
+                    f"{source}: rule[{rule.id}].family: {rule.family!r} is no family of the "
+                    "catalogue"
+                )
         return cls(tuple(sorted(rules, key=lambda rule: rule.priority)))
 
     def classify(self, kernel_name: str) -> tuple[str, str]:
@@ -111,36 +131,7 @@ class FamilyRules:
 
 
 @lru_cache(maxsize=1)
-def pipeline_applications() -> dict[str, str]:
+def pipeline_applications() -> Mapping[str, str]:
     """Return the packaged table: pipeline tag of a model hub -> application class."""
-    source = resources.files(__package__) / "applications.toml"
-    tags: dict[str, str] = tomllib.loads(source.read_text(encoding="utf-8"))["pipeline_tags"]
-    return tags
-
-
-def _rule(entry: dict[str, Any], families: Collection[str] | None) -> FamilyRule:
-    name = entry.get("id", "without id")
-    entry = {"where": "whole", **entry}
-    if set(entry) != _FIELDS:
-        raise ValueError(
-            f"family rule {name}: expected fields {sorted(_FIELDS)}, got {sorted(entry)}"
-        )
-    if families is not None and entry["family"] not in families:
-        raise ValueError(f"family rule {name}: {entry['family']!r} is no family of the catalogue")
-    if entry["where"] not in _SPOKEN:
-        raise ValueError(f"family rule {name}: where is one of {sorted(_SPOKEN)}")
-    try:
-        pattern = re.compile(entry["pattern"])
-    except re.error as error:
-        raise ValueError(f"family rule {name}: pattern does not compile: {error}") from error
-    return FamilyRule(
-        name, entry["priority"], entry["family"], entry["where"], pattern, tuple(entry["match"])
-    )
-
-
-def _refuse_repeats(rules: list[FamilyRule]) -> None:
-    for what in ("id", "priority"):
-        values = [str(getattr(rule, what)) for rule in rules]
-        twice = sorted({value for value in values if values.count(value) > 1})
-        if twice:
-            raise ValueError(f"family rules share the {what} {', '.join(twice)}")
+    source = Path(__file__).with_name("applications.toml")
+    return read_tree(_ApplicationsFile, source).pipeline_tags

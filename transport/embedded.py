@@ -13,9 +13,10 @@ from pathlib import Path
 
 from .closing import Closing
 from .embedded_consumer import EmbeddedConsumer
-from .embedded_file import connect, failures, immediate, prepare_folder
+from .embedded_file import connect, failures, prepare_folder
 from .embedded_group import Membership
 from .port import MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordTooLarge, UnknownTopic, partition_of
+from .sqlite_file import transaction
 
 MAX_PARTITIONS = 1024
 DEFAULT_LEASE_S = 30.0
@@ -61,7 +62,7 @@ class EmbeddedLog(Closing):
             raise ValueError(
                 f"partitions of {name}: expected 1..{MAX_PARTITIONS}, got {partitions}"
             )
-        with failures(self.path), immediate(self._connection):
+        with failures(self.path), transaction(self._connection):
             self._connection.execute(
                 "INSERT OR IGNORE INTO topics (name, partitions) VALUES (?, ?)", (name, partitions)
             )
@@ -84,7 +85,7 @@ class EmbeddedLog(Closing):
         Offsets go on where they were; a group that had not read them goes on at the oldest record
         left. Returns the number of records deleted.
         """
-        with failures(self.path), immediate(self._connection):
+        with failures(self.path), transaction(self._connection):
             names = self._connection.execute("SELECT topic_id, name FROM topics").fetchall()
             purged = [topic_id for topic_id, name in names if name not in self._keep]
             deleted = sum(
@@ -170,7 +171,7 @@ class EmbeddedProducer:
         if not self._pending:
             return
         with failures(self._log.path):
-            with immediate(self._connection):
+            with transaction(self._connection):
                 self._append_pending()
             self._pending.clear()
             self._pending_bytes = 0

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from .embedded_file import failures, immediate
+from .embedded_file import failures
 from .embedded_group import Membership, Slot, boot_seconds
 from .port import Record, TopicPartition, TransportUnavailable
+from .sqlite_file import transaction
 
 MAX_POLL_BYTES = 64 << 20
 """A poll returns no more than this, however many records were asked for."""
@@ -74,7 +75,7 @@ class EmbeddedConsumer:
             (group, self._ids[topic], partition, next_offset, member)
             for (topic, partition), next_offset in offsets.items()
         ]
-        with failures(self._path), immediate(self._connection):
+        with failures(self._path), transaction(self._connection):
             # Written only where the partition is still ours, in the same transaction: a member that
             # was replaced while it worked cannot move its successor.
             self._connection.executemany(
@@ -119,7 +120,7 @@ class EmbeddedConsumer:
             with (
                 suppress(TransportUnavailable),
                 failures(self._path),
-                immediate(self._connection),
+                transaction(self._connection),
             ):
                 self._membership.leave(self._connection)
         finally:
@@ -140,7 +141,7 @@ class EmbeddedConsumer:
             self._positions = {}  # another member may have committed: start from there
         renewed = removed or self._should_renew(known)
         if renewed:
-            with immediate(connection):
+            with transaction(connection):
                 membership.renew(connection)
             self._renew_s = boot_seconds() + membership.renewal_s
         if known and not renewed:

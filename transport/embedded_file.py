@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from . import sqlite_file
 from .port import TransportUnavailable
-from .state_schema import other_schema, schema_of
+from .sqlite_file import OtherSchema, refuse_other_schema, schema_of, transaction
 
 FILE_NAME = "log.sqlite"
 SCHEMA_VERSION = 1
@@ -58,7 +59,7 @@ def failures(path: Path) -> Iterator[None]:
         yield
     except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
         raise  # our own bug, not the world's failure
-    except (sqlite3.DatabaseError, OSError) as error:
+    except (sqlite3.DatabaseError, OSError, OtherSchema) as error:
         raise TransportUnavailable(f"embedded log {path}: {error}") from error
 
 
@@ -89,9 +90,7 @@ def prepare_folder(folder: Path, group: str | None) -> Path:
 
 def connect(path: Path, busy_timeout_s: float, max_value_bytes: int) -> sqlite3.Connection:
     """Open one connection: manual transactions, WAL, an fsync per commit, bounded values."""
-    connection = sqlite3.connect(
-        path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
-    )
+    connection = sqlite_file.connect(path, busy_timeout_s)
     try:
         # The file may have been written by another user of the group: bound what it makes us load.
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max_value_bytes + (1 << 16))
@@ -120,29 +119,14 @@ def _initialise(connection: sqlite3.Connection, folder: Path) -> None:
 
 
 def _has_schema(connection: sqlite3.Connection) -> bool:
-    problem = other_schema(FILE_NAME, connection, SCHEMA_VERSION, unmarked=SCHEMA_VERSION)
-    if problem is not None:
-        raise sqlite3.OperationalError(problem)
+    refuse_other_schema(FILE_NAME, connection, SCHEMA_VERSION, unmarked=SCHEMA_VERSION)
     return schema_of(connection) == SCHEMA_VERSION
 
 
 def _create_schema(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
     connection.execute("PRAGMA journal_mode=WAL")
-    with immediate(connection):
+    with transaction(connection):
         for statement in _SCHEMA.split(";"):
             connection.execute(statement)
         connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-
-
-@contextmanager
-def immediate(connection: sqlite3.Connection) -> Iterator[None]:
-    """One write transaction; it waits for other writers up to the busy timeout."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise

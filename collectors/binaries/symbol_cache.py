@@ -5,16 +5,15 @@ Holds names of what ran here: the file is 0600, local, bounded, and may be remov
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from transport.sqlite_file import SqliteFile, remove, transaction
+
 _SCHEMA: Final = """
-PRAGMA journal_mode = WAL;
-PRAGMA synchronous = OFF;
 CREATE TABLE IF NOT EXISTS symbols (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     build_id TEXT NOT NULL,
@@ -24,7 +23,9 @@ CREATE TABLE IF NOT EXISTS symbols (
 );
 """
 _MOST_NAME: Final = 4096
-_PAGE: Final = 4096
+_FILE: Final = SqliteFile(
+    tables=_SCHEMA, version=None, synchronous="OFF", busy_s=0.05, checked=False
+)
 
 
 class SymbolCache:
@@ -45,7 +46,8 @@ class SymbolCache:
             except (sqlite3.Error, OSError):
                 self.failures += 1
                 if attempt == 0:
-                    _remove(path)
+                    with suppress(OSError):
+                        remove(path)
 
     def find(self, build_id: str, offsets: Sequence[int]) -> dict[int, str]:
         """Give the names that are known."""
@@ -67,7 +69,7 @@ class SymbolCache:
         if self._db is None or not build_id or not names:
             return
         rows = [(build_id, offset, name[:_MOST_NAME]) for offset, name in names.items()]
-        with self._counted(), self._db:
+        with self._counted(), transaction(self._db):
             self._db.executemany(
                 "INSERT OR REPLACE INTO symbols (build_id, offset, name) VALUES (?, ?, ?)", rows
             )
@@ -99,21 +101,12 @@ class _Counted(suppress):
 
 
 def _open(path: Path, most_bytes: int) -> sqlite3.Connection:
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-    path.chmod(0o600)
-    db = sqlite3.connect(path, timeout=0.05, check_same_thread=False)
+    db = _FILE.open(path)
     try:
-        db.execute(f"PRAGMA page_size = {_PAGE}")
-        db.execute(f"PRAGMA max_page_count = {max(most_bytes // _PAGE, 16)}")
-        db.executescript(_SCHEMA)
+        page = db.execute("PRAGMA page_size").fetchone()[0]
+        db.execute(f"PRAGMA max_page_count = {max(most_bytes // page, 16)}")
         db.execute("SELECT build_id, offset, name FROM symbols LIMIT 1").fetchone()
     except sqlite3.Error:
         db.close()
         raise
     return db
-
-
-def _remove(path: Path) -> None:
-    for name in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
-        with suppress(OSError):
-            name.unlink()

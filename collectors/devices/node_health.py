@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from collectors.records.gap import Gap, GapKind
-from transport.config_tree import build
+from transport.config_tree import build, read_table
 
 from .bandwidth import Bandwidth
 from .device_port import DeviceReading, Field, Inventory
@@ -37,16 +36,18 @@ class MachineType:
     peer_gb_per_s: int | None = None
 
 
-def machine_types(text: str | None = None) -> dict[str, MachineType]:
+def machine_types(path: Path | None = None) -> dict[str, MachineType]:
     """Read the table (None: the shipped one); what a type leaves out is that of `any`.
 
     Raises      ConfigError
     """
-    if text is None:
-        text = Path(__file__).with_name("machine_types.toml").read_text(encoding="utf-8")
-    tables = tomllib.loads(text)
+    path = path or Path(__file__).with_name("machine_types.toml")
+    tables = read_table(path)
     common = tables.get(ANY, {})
-    return {name: build(MachineType, {**common, **table}) for name, table in tables.items()}
+    return {
+        name: build(MachineType, {**common, **table}, f"{path}: {name}.")
+        for name, table in tables.items()
+    }
 
 
 class HealthVerdict(StrEnum):

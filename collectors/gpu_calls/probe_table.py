@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from importlib.resources import files as resources
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from collectors.records.gpu_calls import Direction, ProbeGroup
+from transport.config_tree import limited, read_tree
 
-from .meanings import MAX_ROWS, ArgumentPlace, CallKind, Meaning, ProbeTableError
-from .table_reader import TableReader
+from .meanings import (
+    MAX_ELEMENT_SIZES,
+    MAX_OFFSET,
+    MAX_ROWS,
+    MAX_SLOT,
+    ArgumentPlace,
+    CallKind,
+    Meaning,
+    ProbeTableError,
+)
 
 __all__ = ["ArgumentPlace", "CallKind", "Meaning", "ProbeRow", "ProbeTable", "ProbeTableError"]
 
-_ID: Final = re.compile(r"[a-z][a-z0-9_]*")
-
+_ID: Final = "[a-z][a-z0-9_]*"
 
 _GROUPS: Final = {
     CallKind.COUNT: ProbeGroup.OTHER,
@@ -121,22 +128,12 @@ def shipped_tables() -> tuple[Path, ...]:
 
 
 def _read(path: Path) -> Iterator[ProbeRow]:
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ProbeTableError(f"{path}: expected a TOML table of probes: {error}") from None
-    reader = TableReader(f"{path}", document)
-    name, files = reader.text("name", _ID), reader.texts("files")
-    variants, on_stream = reader.expression("variants"), reader.expression("on_stream")
-    rows = reader.take("row", list, [])
-    reader.done()
-    if not files or not rows:
-        raise ProbeTableError(f"{path}: expected files and at least one [[row]]")
-    for number, row in enumerate(rows):
-        if not isinstance(row, dict):
-            raise ProbeTableError(f"{path}: row {number}: expected a table, got {row!r}")
-        made = _row(TableReader(f"{path}: row {row.get('id', number)}", row), name, files, variants)
-        yield from _by_stream(made, on_stream) if on_stream else [made]
+    table = read_tree(_Table, path, error=ProbeTableError)
+    for row in table.rows:
+        made = row.probe(table)
+        if problem := _problem(made):
+            raise ProbeTableError(f"{path}: row[{row.id}]: {problem}")
+        yield from _by_stream(made, table.on_stream) if table.on_stream else [made]
 
 
 def _by_stream(row: ProbeRow, on_stream: str) -> Iterator[ProbeRow]:
@@ -155,47 +152,92 @@ def _by_stream(row: ProbeRow, on_stream: str) -> Iterator[ProbeRow]:
     yield replace(row, id=f"{row.id}_on_stream", symbols=with_stream)
 
 
-def _row(reader: TableReader, name: str, files: tuple[str, ...], variants: str) -> ProbeRow:
-    kind = reader.member("kind", CallKind, None)
-    row = ProbeRow(
-        id=f"{name}.{reader.text('id', _ID)}",
-        group=reader.member("group", ProbeGroup, _GROUPS[kind]),
-        files=reader.texts("files") or files,
-        symbols=tuple(pattern + variants for pattern in reader.texts("symbols")),
-        usdt=reader.texts("usdt"),
-        kind=kind,
-        arguments=reader.arguments(),
-        returns=reader.take("returns", bool, kind is not CallKind.COUNT),
-        status=reader.take("status", bool, kind is not CallKind.COUNT),
-        direction=reader.member("direction", Direction, Direction.DEFAULT),
-        element_sizes=reader.sizes("element_sizes"),
-        device=reader.take("device", bool, True),
-    )
-    reader.done()
-    _check(row, reader)
-    return row
-
-
-def _check(row: ProbeRow, reader: TableReader) -> None:
+def _problem(row: ProbeRow) -> str:
+    """Say why a row makes no sense; empty where it does."""
     if not row.symbols and not row.usdt:
-        raise reader.error("expected symbols or usdt, got neither")
-    for pattern in row.symbols:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise reader.error(f"symbols: {pattern!r} is no regular expression: {error}") from None
-    for probe in row.usdt:
-        if probe.count(":") != 1:
-            raise reader.error(f"usdt: expected provider:name, got {probe!r}")
+        return "expected symbols or usdt, got neither"
     if row.usdt and (row.returns or row.symbols):
-        raise reader.error("usdt: a static probe has no return and stands in a row of its own")
+        return "usdt: a static probe has no return and stands in a row of its own"
     for choices in _NEEDS.get(row.kind, ()):
         if not choices & row.arguments.keys():
-            wanted = " or ".join(sorted(choices))
-            raise reader.error(f"arguments: a row of kind {row.kind} needs {wanted}")
+            return f"arguments: a row of kind {row.kind} needs {' or '.join(sorted(choices))}"
     if Meaning.OUT in row.arguments and not row.returns:
-        raise reader.error("arguments: out is read at the return, and returns is false")
+        return "arguments: out is read at the return, and returns is false"
     if Meaning.DATATYPE in row.arguments and not row.element_sizes:
-        raise reader.error("arguments: datatype needs element_sizes")
+        return "arguments: datatype needs element_sizes"
     if (row.kind in {CallKind.LAUNCH, CallKind.GRAPH_LAUNCH}) != (row.group is ProbeGroup.LAUNCH):
-        raise reader.error("group: launches, and only they, are in the group launch")
+        return "group: launches, and only they, are in the group launch"
+    return ""
+
+
+def _expression(value: Any) -> str:
+    """Read a regular expression. Raises ValueError."""
+    if not isinstance(value, str):
+        raise ValueError(f"expected text in quotes, got {value!r}")
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"{value!r} is no regular expression: {error}") from None
+    return value
+
+
+def _place(value: Any) -> ArgumentPlace:
+    """Read where an argument lies. Raises ValueError."""
+    parts = value if isinstance(value, list) else [value]
+    if not 1 <= len(parts) <= 2 or not all(type(part) is int for part in parts):
+        raise ValueError(f"expected slot or [slot, offset], got {value!r}")
+    place = ArgumentPlace(*parts)
+    if not 0 <= place.slot <= MAX_SLOT or not 0 <= (place.offset or 0) <= MAX_OFFSET:
+        raise ValueError(
+            f"expected a slot of 0 to {MAX_SLOT} and an offset of 0 to {MAX_OFFSET}, got {value!r}"
+        )
+    return place
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One [[row]]; group, returns and status follow from the kind where the file leaves them."""
+
+    kind: CallKind
+    id: str = limited(form=_ID)
+    group: ProbeGroup | None = None
+    files: tuple[str, ...] = limited((), form=".+")
+    symbols: tuple[str, ...] = limited((), read=_expression)
+    usdt: tuple[str, ...] = limited((), form="[^:]*:[^:]*")
+    arguments: Mapping[Meaning, ArgumentPlace] = field(
+        default_factory=dict, metadata={"read": _place}
+    )
+    returns: bool | None = None
+    status: bool | None = None
+    direction: Direction = Direction.DEFAULT
+    element_sizes: tuple[int, ...] = limited((), low=0, high=255, most=MAX_ELEMENT_SIZES)
+    device: bool = True
+
+    def probe(self, table: _Table) -> ProbeRow:
+        """Make the row that is probed."""
+        counted = self.kind is CallKind.COUNT
+        return ProbeRow(
+            id=f"{table.name}.{self.id}",
+            group=self.group or _GROUPS[self.kind],
+            files=self.files or table.files,
+            symbols=tuple(pattern + table.variants for pattern in self.symbols),
+            usdt=self.usdt,
+            kind=self.kind,
+            arguments=self.arguments,
+            returns=not counted if self.returns is None else self.returns,
+            status=not counted if self.status is None else self.status,
+            direction=self.direction,
+            element_sizes=self.element_sizes,
+            device=self.device,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A file of probes; rows without files of their own have the table's."""
+
+    name: str = limited(form=_ID)
+    files: tuple[str, ...] = limited(form=".+", fewest=1)
+    rows: tuple[_Row, ...] = limited(key="row", fewest=1)
+    variants: str = limited("", read=_expression)
+    on_stream: str = limited("", read=_expression)

@@ -101,32 +101,10 @@ def evidence_of(
     )
 
 
-_WHOSE: Final = {
-    "run_delay_ms_per_s": "cpu_ms_per_s",
-    "switches_involuntary_per_s": "cpu_ms_per_s",
-    "pressure_cpu_some_ms_per_s": "cpu_ms_per_s",
-    "worst_cpu_run_delay_ms_per_s": "cpu_ms_per_s",
-    "busiest_cpu_ms_per_s": "cpu_ms_per_s",
-    "softirq_net_rx_ms_per_s": "net_receive_bytes_per_s",
-    "softirqs_net_rx_per_s": "net_receive_bytes_per_s",
-    "busiest_cpu_softirq_ms_per_s": "net_receive_bytes_per_s",
-    "block_ms_per_s": "block_ios_per_s",
-    "block_queue_ms_per_s": "block_ios_per_s",
-    "worst_disk_ms_per_s": "block_ios_per_s",
-    "worst_disk_latency_ms": "block_ios_per_s",
-    "worst_disk_latency_p99_ms": "block_ios_per_s",
-    "pressure_io_some_ms_per_s": "block_ios_per_s",
-    "iowait_percent": "block_ios_per_s",
-    "reclaim_direct_ms_per_s": "page_faults_per_s",
-    "pressure_memory_some_ms_per_s": "page_faults_per_s",
-    "reclaim_cgroup_ms_per_s": "reclaim_ms_per_s",
-}
-"""Whose growth of what stands behind a signal that has no owner itself."""
-
-
 def _who(channel: Channel, readings: Readings, cgroup: str, neighbours: CgroupNeighbours) -> str:
     if channel.place is ChannelPlace.GPU:
         return ""
-    if channel.place is ChannelPlace.OWN and channel.signal not in _WHOSE:
+    behind = SIGNALS[channel.signal].behind
+    if channel.place is ChannelPlace.OWN and not behind:
         return ""
-    return neighbours.grown(readings, cgroup, _WHOSE.get(channel.signal, channel.signal))
+    return neighbours.grown(readings, cgroup, behind or channel.signal)

@@ -15,15 +15,6 @@ from collectors.records.activity import HostTable, Observation
 from .columns import Columns
 from .signals import SIGNALS, Scope, SignalTable
 
-_PER_CPU: Final = {
-    "busiest_cpu_ms_per_s": (("cpu_ns",), 1e-6),
-    "worst_cpu_run_delay_ms_per_s": (("run_delay_ns",), 1e-6),
-    "busiest_cpu_softirq_ms_per_s": (("softirq_ns_",), 1e-6),
-    "busiest_cpu_irqs_per_s": (("irq_count",), 1.0),
-    "busiest_cpu_irq_ms_per_s": (("irq_ns",), 1e-6),
-}
-"""Signal -> starts of the columns that are added up for each CPU; the largest CPU counts."""
-
 _MEANS: Final = {
     "send_queue_bytes": ("net_send_queue_bytes", "net_sends"),
     "srtt_us": ("net_srtt_us", "net_srtts"),
@@ -68,6 +59,7 @@ class HostSignals:
             for signal in table.values()
             if signal.total and Scope.HOST in signal.scopes
         ]
+        self._busiest = [one for one in table.values() if one.busiest]
         self._layout: tuple[str, ...] | None = None
 
     def of(self, tables: Mapping[str, HostTable]) -> dict[str, float]:
@@ -88,7 +80,7 @@ class HostSignals:
             self._columns = Columns(cpu.columns, self._wanted)
             self._at = {name: place for place, name in enumerate(cpu.columns)}
             self._parts = np.array(
-                [[c.startswith(starts) for starts, _ in _PER_CPU.values()] for c in cpu.columns],
+                [[c.startswith(one.busiest) for one in self._busiest] for c in cpu.columns],
                 np.int64,
             )
         sums = cpu.values.sum(axis=0)
@@ -96,8 +88,8 @@ class HostSignals:
         found = dict(zip(self._columns.names, rates, strict=True))
         per_s = 1e9 / cpu.span_ns
         largest = (cpu.values @ self._parts).max(axis=0).tolist()
-        for (name, (_, factor)), value in zip(_PER_CPU.items(), largest, strict=True):
-            found[name] = float(value) * factor * per_s
+        for one, value in zip(self._busiest, largest, strict=True):
+            found[one.name] = float(value) * one.per_column * per_s
         for name, (column, counted) in _MEANS.items():
             count = int(sums[self._at[counted]]) if counted in self._at else 0
             if count and column in self._at:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
 from collectors.port import Absence
+from transport.config_tree import build, limited, read_table
 
 MOST_FINE: Final = 24
 """Host signals kept in bins of 100 ms: a recording's largest part."""
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+
+_SAID: Final = r"(?:[^{}]|\{whose\})*\{value\}(?:[^{}]|\{whose\})*"
 
 UNITS: Final = {
     "_ms_per_s": "ms/s",
@@ -56,28 +57,48 @@ class Hurts(StrEnum):
     EITHER = "either"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """One signal.
+    """One signal; the head of `signals.toml` says what each key is.
 
+    said      sentence with {whose} and {value}
+    floors    least spread that counts, in its unit, by the scopes in which detection reads it
+    behind    signal whose growth stands behind it, "" where it has an owner itself
     total     column of the host's totals whose growth it is, "" where it is made otherwise
     column    column of the tables by cgroup whose growth it is, ""
     minus     column that is taken off first, ""
+    busiest   start of the columns of which the CPU with most counts, ""
     fine      of the host also in bins of 100 ms
     watched   measured of cgroups whose rhythm is watched alone
     """
 
     name: str
-    unit: str
-    scopes: frozenset[Scope]
+    scopes: frozenset[Scope] = limited(fewest=1)
     group: str
     hurts: Hurts
     about: str
+    said: str = limited(form=_SAID)
+    floors: Mapping[Scope, float] = field(default_factory=dict)
+    behind: str = ""
     total: str = ""
     column: str = ""
     minus: str = ""
+    busiest: str = ""
     fine: bool = False
     watched: bool = False
+
+    def __post_init__(self) -> None:
+        if unit_of(self.name) is None:
+            raise ValueError(f"expected a name that ends in one of {', '.join(UNITS)}")
+        if not set(self.floors) <= self.scopes:
+            raise ValueError(f"floors: expected scopes of its own, got {', '.join(self.floors)}")
+        if self.fine and not (self.total and Scope.HOST in self.scopes):
+            raise ValueError("expected a fine signal to be the host's, with a total")
+
+    @property
+    def unit(self) -> str:
+        """What it is counted in, by the end of its name."""
+        return unit_of(self.name) or ""
 
     @property
     def per_column(self) -> float:
@@ -88,33 +109,22 @@ class Signal:
 SignalTable = Mapping[str, Signal]
 """Signals by name, in the table's order."""
 
-_TEXTS: Final = ("group", "hurts", "about")
-_OPTIONAL: Final = ("total", "column", "minus")
-_FLAGS: Final = ("fine", "watched")
-_KEYS: Final = {"scopes", *_FLAGS, *_TEXTS, *_OPTIONAL}
-
 
 @cache
 def load_signals(path: Path | None = None) -> SignalTable:
-    """Read the packaged table, or a file's. Raises SignalTableError."""
-    if path is None:
-        text = resources.files(__package__).joinpath("signals.toml").read_text(encoding="utf-8")
-        return parse_signals(text)
-    return parse_signals(path.read_text(encoding="utf-8"), str(path))
+    """Read the packaged table, or a file's. Raises SignalTableError, OSError."""
+    path = path or Path(__file__).with_name("signals.toml")
+    return signals_of(read_table(path, error=SignalTableError), f"{path}: ")
 
 
-def parse_signals(text: str, where: str = "signals.toml") -> SignalTable:
-    """Read a table of signals. Raises SignalTableError."""
-    try:
-        rows = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise SignalTableError(f"{where}: {error}") from None
-    table = {name: _signal(name, row, f"{where}: [{name}]") for name, row in rows.items()}
+def signals_of(rows: Mapping[str, Any], where: str = "") -> SignalTable:
+    """Build a table of signals from parsed TOML. Raises SignalTableError."""
+    table = {name: _signal(name, row, where) for name, row in rows.items()}
     fine = sum(signal.fine for signal in table.values())
     if not table:
-        raise SignalTableError(f"{where}: expected at least one signal, got none")
+        raise SignalTableError(f"{where}expected at least one signal, got none")
     if fine > MOST_FINE:
-        raise SignalTableError(f"{where}: expected at most {MOST_FINE} fine signals, got {fine}")
+        raise SignalTableError(f"{where}expected at most {MOST_FINE} fine signals, got {fine}")
     return table
 
 
@@ -128,6 +138,13 @@ def fine_of(table: SignalTable) -> tuple[str, ...]:
     return tuple(signal.name for signal in table.values() if signal.fine)
 
 
+def floors_of(table: SignalTable, scope: Scope) -> dict[str, float]:
+    """Give name -> floor of the signals that detection reads in a scope, in the table's order."""
+    return {
+        signal.name: signal.floors[scope] for signal in table.values() if scope in signal.floors
+    }
+
+
 def of_scope(table: SignalTable, scope: Scope) -> tuple[str, ...]:
     """Give the names of the signals of a scope, in the table's order."""
     return tuple(signal.name for signal in table.values() if scope in signal.scopes)
@@ -135,56 +152,12 @@ def of_scope(table: SignalTable, scope: Scope) -> tuple[str, ...]:
 
 def _signal(name: str, row: Any, where: str) -> Signal:
     if not NAME.fullmatch(name):
-        raise SignalTableError(f"{where}: expected a name of a-z, 0-9 and _, up to 64 characters")
-    unit = unit_of(name)
-    if unit is None:
-        raise SignalTableError(f"{where}: expected a name that ends in one of {', '.join(UNITS)}")
-    if not isinstance(row, dict):
-        raise SignalTableError(f"{where}: expected a table, got {type(row).__name__}")
-    unknown = set(row) - _KEYS
-    missing = {"scopes", *_TEXTS} - set(row)
-    if unknown or missing:
-        wrong = [f"unknown key {key}" for key in sorted(unknown)]
-        wrong += [f"missing key {key}" for key in sorted(missing)]
-        raise SignalTableError(f"{where}: {', '.join(wrong)}")
-    for key in (*_TEXTS, *_OPTIONAL):
-        if not isinstance(row.get(key, ""), str):
-            raise SignalTableError(f"{where}: expected {key} to be a text, got {row[key]!r}")
-    signal = Signal(
-        name=name,
-        unit=unit,
-        scopes=_scopes(row["scopes"], where),
-        group=row["group"],
-        hurts=_hurts(row["hurts"], where),
-        about=row["about"],
-        total=row.get("total", ""),
-        column=row.get("column", ""),
-        minus=row.get("minus", ""),
-        fine=_flag(row, "fine", where),
-        watched=_flag(row, "watched", where),
-    )
-    if signal.fine and not (signal.total and Scope.HOST in signal.scopes):
-        raise SignalTableError(f"{where}: expected a fine signal to be the host's, with a total")
-    return signal
-
-
-def _scopes(found: Any, where: str) -> frozenset[Scope]:
-    if not isinstance(found, list) or not found or not all(scope in set(Scope) for scope in found):
-        raise SignalTableError(f"{where}: expected scopes of {', '.join(Scope)}, got {found!r}")
-    return frozenset(Scope(scope) for scope in found)
-
-
-def _hurts(found: str, where: str) -> Hurts:
-    if found not in set(Hurts):
-        raise SignalTableError(f"{where}: expected hurts of {', '.join(Hurts)}, got {found!r}")
-    return Hurts(found)
-
-
-def _flag(row: dict[str, Any], key: str, where: str) -> bool:
-    found = row.get(key, False)
-    if not isinstance(found, bool):
-        raise SignalTableError(f"{where}: expected {key} to be true or false, got {found!r}")
-    return found
+        raise SignalTableError(
+            f"{where}{name!r}: expected a name of a-z, 0-9 and _, up to 64 characters"
+        )
+    if not isinstance(row, Mapping) or "name" in row:
+        raise SignalTableError(f"{where}{name}: expected a table without a name, got {row!r:.80}")
+    return build(Signal, {"name": name, **row}, f"{where}{name}.", error=SignalTableError)
 
 
 SIGNALS: Final = load_signals()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from transport.state_schema import other_schema, schema_of
+from transport import sqlite_file
+from transport.sqlite_file import OtherSchema, SqliteFile, code_of
 
 from .ledger_errors import (
     LedgerBusy,
@@ -21,7 +21,14 @@ from .ledger_errors import (
 )
 
 SCHEMA_VERSION: Final = 2
-_PRIMARY_CODE: Final = 0xFF
+_REFUSALS: Final = {
+    sqlite3.SQLITE_FULL: LedgerFull,
+    sqlite3.SQLITE_BUSY: LedgerBusy,
+    sqlite3.SQLITE_LOCKED: LedgerBusy,
+    sqlite3.SQLITE_CORRUPT: LedgerCorrupt,
+    sqlite3.SQLITE_NOTADB: LedgerCorrupt,
+    sqlite3.SQLITE_ERROR: LedgerCorrupt,
+}
 _SCHEMA: Final = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE hosts (host BLOB PRIMARY KEY, epoch_ctr INTEGER NOT NULL) WITHOUT ROWID;
@@ -51,77 +58,35 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
 
     Raises      LedgerMissing, LedgerCorrupt, LedgerBusy, LedgerOfOtherVersion
     """
-    if not create and not path.exists():
-        raise LedgerMissing(f"expected a ledger at {path}, found no file")
-    _keep_private(path)
+    if not create:
+        _need(path)
+    file = SqliteFile(
+        tables=(_SCHEMA if create else "") + _ROSTERS,
+        version=SCHEMA_VERSION,
+        unmarked=SCHEMA_VERSION if create else 0,
+        follows_links=True,
+    )
     with translated():
-        db = sqlite3.connect(path, isolation_level=None, timeout=5.0, check_same_thread=False)
-        try:
-            if not create:
-                _refuse_other_version(db, path)
-            db.execute("PRAGMA journal_mode=WAL").fetchone()
-            db.execute("PRAGMA synchronous=FULL")
-            if create:
-                db.executescript(_SCHEMA)
-                db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-            _check(db, path)
-            db.execute(_ROSTERS)
-        except BaseException:
-            db.close()
-            raise
-    return db
-
-
-def _keep_private(path: Path) -> None:
-    """Make the file 0600 before SQLite sees it: its `-wal` and `-shm` take the file's mode."""
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
-    for suffix in ("", "-wal", "-shm"):
-        with contextlib.suppress(FileNotFoundError):
-            Path(f"{path}{suffix}").chmod(0o600)
+        return file.open(path)
 
 
 def connect_readonly(path: Path) -> sqlite3.Connection:
     """Open the file for `agent ledger show`, beside a running agent."""
+    _need(path)
+    with translated():
+        return sqlite_file.connect_readonly(path, version=SCHEMA_VERSION, checked=True)
+
+
+def _need(path: Path) -> None:
     if not path.exists():
         raise LedgerMissing(f"expected a ledger at {path}, found no file")
-    with translated():
-        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)
-        try:
-            _refuse_other_version(db, path)
-            _check(db, path)
-        except BaseException:
-            db.close()
-            raise
-    return db
-
-
-def _refuse_other_version(db: sqlite3.Connection, path: Path) -> None:
-    """Raises LedgerOfOtherVersion, LedgerCorrupt of a file that no agent marked."""
-    if not schema_of(db):
-        raise LedgerCorrupt(f"expected {path} with schema {SCHEMA_VERSION}, found it unmarked")
-    problem = other_schema(path, db, SCHEMA_VERSION)
-    if problem is not None:
-        raise LedgerOfOtherVersion(problem)
-
-
-def _check(db: sqlite3.Connection, path: Path) -> None:
-    verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
-    if verdict != "ok":
-        raise LedgerCorrupt(f"expected {path} to pass quick_check, it did not")
 
 
 @contextlib.contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
     """Run one transaction: durable when the block ends, undone when it raises."""
-    with translated():
-        db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            db.execute("COMMIT")
-        except BaseException:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-            raise
+    with translated(), sqlite_file.transaction(db):
+        yield
 
 
 @contextlib.contextmanager
@@ -129,16 +94,8 @@ def translated() -> Iterator[None]:
     """Turn SQLite's errors into this ledger's refusals."""
     try:
         yield
+    except OtherSchema as problem:
+        raise (LedgerOfOtherVersion if problem.found else LedgerCorrupt)(str(problem)) from None
     except sqlite3.Error as error:
-        raise _meaning(error) from error
-
-
-def _meaning(error: sqlite3.Error) -> Exception:
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & _PRIMARY_CODE
-    if code == sqlite3.SQLITE_FULL:
-        return LedgerFull(f"SQLite says: {error}")
-    if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
-        return LedgerBusy(f"SQLite says: {error}")
-    if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}:
-        return LedgerCorrupt(f"SQLite says: {error}")
-    return LedgerRefused(f"SQLite says: {error}")
+        refusal = _REFUSALS.get(code_of(error), LedgerRefused)
+        raise refusal(f"SQLite says: {error}") from error

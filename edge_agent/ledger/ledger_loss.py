@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
+from transport.sqlite_file import connect_readonly
+
 from .ledger_db import connect
 from .ledger_errors import LedgerBusy, LedgerCorrupt, LedgerMissing, LedgerRefused
 
@@ -165,9 +167,7 @@ def _times(db: sqlite3.Connection) -> tuple[int, int]:
 
 
 def _read_damaged(path: Path, found: Salvage, believe_until_s: int) -> None:
-    uri = f"{path.absolute().as_uri()}?mode=ro"
-    with contextlib.suppress(sqlite3.Error, TypeError, ValueError, OverflowError):
-        db = sqlite3.connect(uri, uri=True)
-        with contextlib.closing(db):
-            times = [time for time in _times(db) if time <= believe_until_s]
-            found.newest_s = max(found.newest_s, *times, 0)
+    unreadable = (sqlite3.Error, TypeError, ValueError, OverflowError)
+    with contextlib.suppress(*unreadable), contextlib.closing(connect_readonly(path)) as db:
+        times = [time for time in _times(db) if time <= believe_until_s]
+        found.newest_s = max(found.newest_s, *times, 0)

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from collectors.boot_clock import ClockPoint
+from transport.sqlite_file import code_of, transaction
 
 from .clock_map import ClockMap, boot_id
 from .history_calls import CallSpans, kernel_values, process_values
@@ -20,7 +21,6 @@ from .history_db import (
     HistoryUnavailable,
     file_bytes,
     open_file,
-    transaction,
     used_bytes,
     wal_bytes,
     wal_limit,
@@ -144,7 +144,7 @@ class History:
             try:
                 work()
             except sqlite3.OperationalError as error:
-                full = error.sqlite_errorcode == sqlite3.SQLITE_FULL
+                full = code_of(error) == sqlite3.SQLITE_FULL
                 self._names = self._known_names()  # what the undone transaction had added is gone
                 if full and not last and self._make_room():
                     continue

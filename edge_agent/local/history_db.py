@@ -5,20 +5,28 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from transport.state_schema import other_schema
+from transport.sqlite_file import (
+    OtherSchema,
+    SqliteFile,
+    connect_readonly,
+    remove,
+)
 
 from .history_tables import BASE, SCHEMA_VERSION, TABLES
 
 LEAST_BYTES: Final = 4 << 20
 _WAL_SHARE: Final = 8
 """One part in 8 of the allowed bytes is left to the write-ahead log."""
-_BUSY_S: Final = 0.05
-"""A reader never holds the writer up in WAL mode; another writer does not exist."""
+_FILE: Final = SqliteFile(
+    tables=";".join((*BASE, *(table.create for table in TABLES))),
+    version=SCHEMA_VERSION,
+    unmarked=SCHEMA_VERSION,
+    synchronous="NORMAL",  # a crash of the agent loses nothing
+    busy_s=0.05,  # no reader holds the writer up in WAL mode, and there is no other writer
+)
 
 
 class HistoryUnavailable(Exception):
@@ -34,15 +42,16 @@ def open_file(path: Path, max_bytes: int) -> sqlite3.Connection:
     if max_bytes < LEAST_BYTES:
         raise HistoryUnavailable(f"expected at least {LEAST_BYTES} bytes, got {max_bytes}")
     try:
-        _make_private(path)
+        _need_own(path)
         try:
             return _connect(path, max_bytes)
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
                 raise
             remove(path)
-            _make_private(path)
             return _connect(path, max_bytes)
+    except OtherSchema as problem:
+        raise HistoryUnavailable(f"{problem}, or move the file away") from None
     except (OSError, sqlite3.Error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise HistoryUnavailable(f"{path}: {reason}; move it away and start again") from None
@@ -56,20 +65,11 @@ def open_readonly(path: Path) -> sqlite3.Connection:
     if not path.exists():
         raise HistoryUnavailable(f"expected a history at {path}, found none; has the agent run?")
     try:
-        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)
-        problem = other_schema(path, db, SCHEMA_VERSION)
+        return connect_readonly(path, version=SCHEMA_VERSION)
+    except OtherSchema as problem:
+        raise HistoryUnavailable(str(problem)) from None
     except sqlite3.Error as error:
         raise HistoryUnavailable(f"{path}: {error}") from None
-    if problem is not None:
-        db.close()
-        raise HistoryUnavailable(problem)
-    return db
-
-
-def remove(path: Path) -> None:
-    """Delete the file and what SQLite keeps beside it."""
-    for suffix in ("", "-wal", "-shm", "-journal"):
-        Path(f"{path}{suffix}").unlink(missing_ok=True)
 
 
 def used_bytes(db: sqlite3.Connection) -> int:
@@ -103,51 +103,20 @@ def wal_limit(max_bytes: int) -> int:
     return max_bytes // _WAL_SHARE
 
 
-@contextlib.contextmanager
-def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """Run one transaction, undone when it raises."""
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
-
-
-def _make_private(path: Path) -> None:
-    """Make the file 0600 before SQLite sees it: `-wal` and `-shm` take the file's mode."""
-    flags = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o600)
-    try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+def _need_own(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if path.lstat().st_uid != os.geteuid():
             raise HistoryUnavailable(f"{path}: expected a regular file of this user")
-        os.fchmod(descriptor, 0o600)
-    finally:
-        os.close(descriptor)
 
 
 def _connect(path: Path, max_bytes: int) -> sqlite3.Connection:
-    db = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_S)
+    db = _FILE.open(path)
     try:
-        problem = other_schema(path, db, SCHEMA_VERSION, unmarked=SCHEMA_VERSION)
-        if problem is not None:
-            raise HistoryUnavailable(f"{problem}, or move the file away")
-        db.execute("PRAGMA journal_mode = WAL").fetchone()
-        # A crash of the machine may lose the last seconds; a crash of the agent loses nothing.
-        db.execute("PRAGMA synchronous = NORMAL")
         size = db.execute("PRAGMA page_size").fetchone()[0]
         limit = wal_limit(max_bytes)
         db.execute(f"PRAGMA max_page_count = {(max_bytes - limit) // size}")
         db.execute(f"PRAGMA journal_size_limit = {limit // 2}")
         db.execute(f"PRAGMA wal_autocheckpoint = {max(16, limit // 4 // size)}")
-        for statement in (*BASE, *(table.create for table in TABLES)):
-            db.execute(statement)
-        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
-            raise sqlite3.DatabaseError("quick_check failed")
     except BaseException:
         db.close()
         raise

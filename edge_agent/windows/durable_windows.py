@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from transport.closing import Closing
-from transport.state_schema import other_schema
+from transport.sqlite_file import OtherSchema, SqliteFile
 
 from .window_state import WindowState
 
-_SCHEMA = """
+_SCHEMA: Final = """
+DROP TABLE IF EXISTS windows;  -- raw totals without an expiry
 CREATE TABLE IF NOT EXISTS open_windows (
     series TEXT NOT NULL, window INTEGER NOT NULL, state BLOB NOT NULL, expires_s INTEGER NOT NULL,
     PRIMARY KEY (series, window)
@@ -22,6 +23,16 @@ CREATE TABLE IF NOT EXISTS open_windows (
 
 SCHEMA_VERSION: Final = 1
 """Files from before it was marked have this table too."""
+
+
+_FILE: Final = SqliteFile(
+    tables=_SCHEMA,
+    version=SCHEMA_VERSION,
+    unmarked=SCHEMA_VERSION,
+    journal="TRUNCATE",
+    erases=True,
+    checked=False,
+)
 
 
 class AccumulatorsUnavailable(Exception):
@@ -37,22 +48,10 @@ class DurableAccumulators(Closing):
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            # Created 0600 before SQLite sees it; an older file with wider rights is refused.
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-            mode = path.stat().st_mode & 0o777
-            if mode & 0o077:
-                raise AccumulatorsUnavailable(f"{path}: expected mode 0600, got {mode:04o}")
-            self._db = sqlite3.connect(path, isolation_level=None)
-            problem = other_schema(path, self._db, SCHEMA_VERSION, unmarked=SCHEMA_VERSION)
-            if problem is not None:
-                self._db.close()
-                raise AccumulatorsUnavailable(problem)
-            self._db.execute("PRAGMA secure_delete = ON")
-            self._db.execute("PRAGMA journal_mode = TRUNCATE")
-            self._db.execute("PRAGMA synchronous = FULL")
-            self._db.execute("DROP TABLE IF EXISTS windows")  # raw totals without an expiry
-            self._db.execute(_SCHEMA)
-            self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            _need_private(path)
+            self._db = _FILE.open(path)
+        except OtherSchema as problem:
+            raise AccumulatorsUnavailable(str(problem)) from None
         except (OSError, sqlite3.Error) as error:
             raise _unavailable(path, error) from None
 
@@ -106,6 +105,14 @@ class DurableAccumulators(Closing):
             return self._db.execute(statement, values).rowcount
         except sqlite3.Error as error:
             raise _unavailable(self._path, error) from None
+
+
+def _need_private(path: Path) -> None:
+    """Refuse an older file with wider rights: others may have read it."""
+    with suppress(FileNotFoundError):
+        mode = path.lstat().st_mode & 0o777
+        if mode & 0o077:
+            raise AccumulatorsUnavailable(f"{path}: expected mode 0600, got {mode:04o}")
 
 
 def _unavailable(path: Path, error: Exception) -> AccumulatorsUnavailable:

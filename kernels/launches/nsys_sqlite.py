@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
 
 from transport.printable import printable
+from transport.sqlite_file import connect_readonly
 
 from .launch import LONGEST_NAME, MOST_ROWS, Launch, LaunchesRefused, Skip, duration
 
@@ -53,12 +53,9 @@ def sqlite_launches(path: Path, skipped: Counter[Skip]) -> Iterator[Launch]:
 
 def _opened(path: Path) -> sqlite3.Connection:
     """Open for reading alone; nothing that the file brings along runs."""
-    location = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
-    database = sqlite3.connect(location, uri=True)
+    database = connect_readonly(path, foreign=True)
     database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_VALUE)
     database.text_factory = lambda raw: raw.decode("utf-8", "replace")
-    database.execute("PRAGMA trusted_schema = OFF")
-    database.execute("PRAGMA query_only = ON")
     return database
 
 

@@ -115,8 +115,7 @@ def load_rules(path: Path | None) -> FamilyRules:
     try:
         return FamilyRules.load(path, families=Catalogue.load().classes("family"))
     except ValueError as error:
-        where = "the packaged rules" if path is None else str(path)
-        raise usage_error(f"{where}: expected rules in TOML: {error}") from error
+        raise usage_error(f"expected family rules: {error}") from error
 
 
 @contextmanager

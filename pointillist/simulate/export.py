@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from simulator.export.identities import IdentitiesError, load_identities, make_i
 from simulator.fleet import make_inventory
 from simulator.scenario import Scenario, load
 from simulator.simulated_windows import WindowTruth
-from transport.config_tree import ConfigError, build
+from transport.config_tree import read_tree
 from transport.opening import TransportTable
 from wire.catalogue import Catalogue
 
@@ -62,12 +61,7 @@ def load_export_config(path: Path, kind: str) -> ExportConfig:
     kind        "kafka" or "log": where the file must say that reports go
     Raises      ExportConfigError
     """
-    try:
-        config = build(ExportConfig, tomllib.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise ExportConfigError(f"{path}: {error.strerror}") from None
-    except (ConfigError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ExportConfigError(f"{path}: {error}") from error
+    config = read_tree(ExportConfig, path, error=ExportConfigError)
     if (config.transport.kafka is not None) != (kind == "kafka"):
         wanted = "[transport.kafka]" if kind == "kafka" else "[transport] folder"
         raise ExportConfigError(f"{path}: --export {kind} expects {wanted}, found the other one")

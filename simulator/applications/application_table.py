@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from simulator.workloads import Workload, WorkloadError, load_workloads
+from transport.config_tree import limited, read_tree
 
 from .variant import Variant, derive
 
 VARIANTS: Final = Path(__file__).with_name("variants.toml")
-_KEYS: Final = {"name", "application", "recording", "stands_for", *(
-    one.name for one in fields(Variant)
-)}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +53,29 @@ class Application:
         return f"variant of {self.recording} by rule, not recorded: {self.variant}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantRow(Variant):
+    """A variant as the file has it: how it differs from `recording`, and what it stands for."""
+
+    name: str
+    application: str
+    recording: str
+    stands_for: str
+
+
+@dataclass(frozen=True, slots=True)
+class VariantTable:
+    """The file of variants."""
+
+    rows: tuple[VariantRow, ...] = limited(key="variant")
+
+
 @cache
 def load_applications() -> tuple[Application, ...]:
     """Every recording by file name, then every variant in order. Raises WorkloadError."""
     recordings = {workload.name: workload for workload in load_workloads()}
-    with VARIANTS.open("rb") as file:
-        content = tomllib.load(file)
-    variants = [_variant(entry, recordings) for entry in content["variant"]]
+    table = read_tree(VariantTable, VARIANTS, error=WorkloadError)
+    variants = [_variant(row, recordings) for row in table.rows]
     return (*map(Application.recorded, recordings.values()), *variants)
 
 
@@ -71,16 +84,11 @@ def real_application_profiles(applications: Iterable[Application]) -> int:
     return sum(one.is_recording for one in applications)
 
 
-def _variant(entry: Mapping[str, Any], recordings: Mapping[str, Workload]) -> Application:
-    unknown = sorted(entry.keys() - _KEYS)
-    if unknown or entry.get("recording") not in recordings:
+def _variant(row: VariantRow, recordings: Mapping[str, Workload]) -> Application:
+    if row.recording not in recordings:
         raise WorkloadError(
-            f"{VARIANTS.name}: known keys and a recording expected, got {unknown} and "
-            f"{entry.get('recording')!r}"
+            f"{VARIANTS.name}: variant[{row.name}].recording: expected one of "
+            f"{', '.join(recordings)}, got {row.recording!r}"
         )
-    rules = {one.name: entry[one.name] for one in fields(Variant) if one.name in entry}
-    variant = Variant(**rules)
-    name, group = entry["name"], entry["application"]
-    recording = recordings[entry["recording"]]
-    workload = derive(recording, variant, name, group)
-    return Application(name, group, workload, recording.name, variant, entry["stands_for"])
+    workload = derive(recordings[row.recording], row, row.name, row.application)
+    return Application(row.name, row.application, workload, row.recording, row, row.stands_for)

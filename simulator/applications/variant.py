@@ -11,6 +11,7 @@ from typing import Final
 
 from edge_agent.windows.window_state import COPY_FAMILIES
 from simulator.workloads import KernelRow, Workload
+from transport.config_tree import limited
 
 _COMPUTE: Final = frozenset({"gemm", "attention", "conv", "moe"})
 _QUADRATIC: Final = frozenset({"attention", "softmax"})
@@ -50,7 +51,7 @@ class Variant:
     sequence: float = 1.0
     training: bool = False
     exchange: bool = False
-    stage: str = ""
+    stage: str = limited("", choices=("", "first", "last"))
     host_gap: float = 1.0
     gpu_model: str = ""
 

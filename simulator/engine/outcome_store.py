@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from aggregator.released import Capacity
+from transport.sqlite_file import SqliteFile
 from wire.task import Task
 
 from .engine_port import WindowOutcome
@@ -22,6 +22,9 @@ CREATE TABLE IF NOT EXISTS outcomes (series TEXT, start INTEGER, windows INTEGER
     stages TEXT NOT NULL, capacity TEXT, wall_s REAL NOT NULL, released BLOB, truth BLOB NOT NULL,
     PRIMARY KEY (series, start)) WITHOUT ROWID
 """
+
+
+_FILE: Final = SqliteFile(tables=_SCHEMA, version=None, private=False, checked=False)
 
 
 class AnotherRun(ValueError):
@@ -38,12 +41,8 @@ class OutcomeStore:
         Raises          AnotherRun
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._db = sqlite3.connect(path)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        with self._db:
-            for statement in _SCHEMA.split(";"):
-                self._db.execute(statement)
-            self._db.execute("INSERT OR IGNORE INTO run VALUES (1, ?)", (fingerprint,))
+        self._db = _FILE.open(path)
+        self._db.execute("INSERT OR IGNORE INTO run VALUES (1, ?)", (fingerprint,))
         kept = self._db.execute("SELECT fingerprint FROM run").fetchone()[0]
         if kept != fingerprint:
             self._db.close()
@@ -61,10 +60,7 @@ class OutcomeStore:
             *(outcome.reason, _text(outcome.refused), _text(outcome.stage_s), capacity, wall_s),
             *(released, outcome.truth.astype("<i8").tobytes()),
         )
-        with self._db:
-            self._db.execute(
-                "INSERT OR REPLACE INTO outcomes VALUES (?,?,?,?,?,?,?,?,?,?,?,?)", row
-            )
+        self._db.execute("INSERT OR REPLACE INTO outcomes VALUES (?,?,?,?,?,?,?,?,?,?,?,?)", row)
 
     def find(self, task: Task, start: int) -> tuple[WindowOutcome, float] | None:
         """Give a settled window, with the wall seconds that it took; None where there is none."""

@@ -81,13 +81,13 @@ def report_html(
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(experiment.title)}</title>
+<title>{escape(experiment.title or experiment.name)}</title>
 <style>
 {CSS.read_text()}</style>
 </head>
 <body>
 <header>
-<h1>{escape(experiment.title)}</h1>
+<h1>{escape(experiment.title or experiment.name)}</h1>
 {"".join(f"<p>{escape(text)}</p>" for text in experiment.about.strip().split(chr(10) * 2) if text)}
 {part_way}<nav>{links}</nav>
 </header>

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.scenario import ScenarioError
+from transport.config_tree import read_table
 
 Floats = NDArray[np.float64]
 
@@ -26,8 +26,7 @@ _POINTS: Final = 1 << 14
 @cache
 def published() -> Mapping[str, Any]:
     """The committed figures."""
-    with PUBLISHED.open("rb") as file:
-        return tomllib.load(file)
+    return read_table(PUBLISHED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,31 +7,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Final, Self
 
+from transport.config_tree import limited
+
 YEAR_S: Final = 31_536_000
+MOST_ITEMS: Final = 1024
+LIES: Final = ("out_of_range", "replay", "forged_id", "poisoned_share")
+LEADER_TRICKS: Final = ("drop_hosts", "alter_share", "replay_batch", "split_batch")
+NAME: Final = "[a-z0-9][a-z0-9_-]{0,63}"
+FIDELITIES: Final = ("auto", "exact", "masked", "noise")
 
 
 class ScenarioError(ValueError):
     """A scenario breaks a rule: names the file, the key, what was expected and what came."""
 
 
+def unix_time(got: Any) -> int:
+    """Read a date of TOML as Unix time. Raises ValueError."""
+    if not isinstance(got, datetime) or got.tzinfo is None:
+        raise ValueError(f"expected a time with its zone (2026-01-05T00:00:00Z), got {got!r}")
+    return int(got.timestamp())
+
+
 def within(default: Any, low: float, high: float) -> Any:
     """Declare a number with its bounds, both included; a default of None makes it required."""
-    bounds = {"low": low, "high": high}
-    if default is None:
-        return field(metadata=bounds)
-    return field(default=default, metadata=bounds)
-
-
-def one_of(default: str, *choices: str) -> Any:
-    """Declare a name out of a few."""
-    return field(default=default, metadata={"choices": choices})
-
-
-def some_of(*choices: str) -> Any:
-    """Declare a list of names out of a few, empty unless given."""
-    return field(default=(), metadata={"choices": choices})
+    return limited(**({} if default is None else {"default": default}), low=low, high=high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +103,7 @@ class Applications:
     numbered    above 0: that many equal applications by number (variants all of them) instead
     """
 
-    shares: Mapping[str, float] = field(default_factory=dict)
+    shares: Mapping[str, float] = field(default_factory=dict, metadata={"low": 0})
     numbered: int = within(0, 0, 250)
     flash_crowd: FlashCrowd = FlashCrowd()
 
@@ -174,8 +176,8 @@ class Adversaries:
     """
 
     lying_share: float = within(0.0, 0.0, 0.5)
-    lies: tuple[str, ...] = some_of("out_of_range", "replay", "forged_id", "poisoned_share")
-    leader: tuple[str, ...] = some_of("drop_hosts", "alter_share", "replay_batch", "split_batch")
+    lies: tuple[str, ...] = limited((), choices=LIES)
+    leader: tuple[str, ...] = limited((), choices=LEADER_TRICKS)
     helper_lost_share: float = within(0.0, 0.0, 1.0)
     duplicate_share: float = within(0.0, 0.0, 1.0)
     reorder_share: float = within(0.0, 0.0, 1.0)
@@ -196,17 +198,19 @@ class Scenario:
     fidelity        exact, masked or noise; auto: masked up to a day, noise beyond
     """
 
-    name: str
+    name: str = limited(form=NAME)
     about: str = ""
     seed: int = within(1, 0, (1 << 63) - 1)
     hosts: int = within(None, 1, 1_000_000)
-    start_s: int = within(1_770_854_400, 0, 1 << 40)
+    start_s: int = limited(1_770_854_400, key="start", low=0, high=1 << 40, read=unix_time)
     duration_s: int = within(None, 1, YEAR_S)
     step_s: int = within(60, 1, 86_400)
     plan: str = "default"
-    fidelity: str = one_of("auto", "auto", "exact", "masked", "noise")
-    operators: tuple[float, ...] = (4.0, 3.0, 2.0, 1.0)
-    shapes: tuple[Shape, ...] = (Shape(gpu_model="H100"),)
+    fidelity: str = limited("auto", choices=FIDELITIES)
+    operators: tuple[float, ...] = limited((4.0, 3.0, 2.0, 1.0), fewest=1, most=MOST_ITEMS)
+    shapes: tuple[Shape, ...] = limited(
+        (Shape(gpu_model="H100"),), key="shape", fewest=1, most=MOST_ITEMS
+    )
     load: FleetLoad = FleetLoad()
     jobs: Jobs = Jobs()
     applications: Applications = Applications()

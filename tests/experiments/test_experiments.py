@@ -68,13 +68,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"axes": {"epsilom": [1]}}, "did you mean 'epsilon'"),
         ({"axes": {"epsilon": [0]}}, "a number from 0.01 to 32, got 0"),
         ({"axes": {"window": [1.5]}}, "an integer from 1 to 3600, got 1.5"),
-        ({"axes": {"epsilon": []}}, "a list of 1 to 100 numbers"),
-        ({"axes": {"epsilon": [1, 1]}}, "each value once"),
+        ({"axes": {"epsilon": []}}, "an array of 1 to 100"),
+        ({"axes": {"epsilon": [1, 1]}}, "each value once, got (1, 1)"),
         ({"kind": "magic"}, "one of windows, seen"),
         ({"hosts": "many"}, "an integer from 1 to"),
         ({"fidelity": "real"}, "one of auto, exact"),
-        ({"name": "Not a name"}, "a-z, 0-9"),
-        ({"seeds": 2000}, "from 1 to 1000"),
+        ({"name": "Not a name"}, "text like [a-z0-9]"),
+        ({"seeds": 2000}, "from 1 to 1,000"),
     ],
 )
 def test_experiment_file_refuses_what_it_does_not_know(part: dict[str, Any], told: str) -> None:

@@ -27,8 +27,8 @@ from collectors.port import SourceUnavailable
 from collectors.records.activity import GpuCoverage, KernelActivity, Observation
 from collectors.records.gpu_calls import Direction, FileGroup, ProbeGroup, ProcessLabels
 from collectors.records.process import ProcessKey
-from edge_agent.config import parse_config
 from edge_agent.live import sources_of
+from tests.config_kit import parse_config
 from transport.config_tree import ConfigError
 from wire.catalogue import Catalogue
 

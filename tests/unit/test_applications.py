@@ -13,9 +13,10 @@ from simulator.applications import (
     numbered_applications,
     real_application_profiles,
 )
-from simulator.applications.application_table import _variant
+from simulator.applications.application_table import VariantRow, _variant
 from simulator.workloads import Workload, WorkloadError, check_classes, load_workloads
 from tests.window_kit import CATALOGUE
+from transport.config_tree import build
 
 RECORDINGS = {workload.name: workload for workload in load_workloads()}
 
@@ -104,8 +105,14 @@ def test_applications_by_number_have_a_place_each_and_are_variants() -> None:
         numbered_applications(CATALOGUE, 251)
 
 
-@pytest.mark.parametrize("change", [{"recording": "none"}, {"batches": 3}])
-def test_variant_table_refuses_what_it_does_not_know(change: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"recording": "none"}, r"variant\[x\]\.recording: expected one of .*, got 'none'"),
+        ({"batches": 3}, r"batches: unknown key \(did you mean 'batch'\?\); expected one of"),
+    ],
+)
+def test_variant_table_refuses_what_it_does_not_know(change: dict[str, object], told: str) -> None:
     entry = {"name": "x", "application": "x", "recording": "bert_small_h100", "stands_for": "x"}
-    with pytest.raises(WorkloadError, match="known keys and a recording expected"):
-        _variant(entry | change, RECORDINGS)
+    with pytest.raises(WorkloadError, match=told):
+        _variant(build(VariantRow, entry | change, error=WorkloadError), RECORDINGS)

@@ -14,12 +14,14 @@ from diagnosis.frames.signals import (
     SIGNALS,
     Scope,
     SignalTableError,
+    load_signals,
     of_scope,
-    parse_signals,
 )
 
 _PAGE = Path(__file__).parents[2] / "docs" / "diagnosis-signals.md"
-_GOOD = 'scopes = ["host"]\ngroup = "scheduler"\nhurts = "up"\nabout = "x"\n'
+_GOOD = (
+    'scopes = ["host"]\ngroup = "scheduler"\nhurts = "up"\nabout = "x"\nsaid = "it was {value}"\n'
+)
 
 
 def test_signals_columns_are_those_that_the_kernel_programs_count() -> None:
@@ -65,13 +67,22 @@ def test_signals_page_lists_the_table() -> None:
         ("[x", "signals.toml"),
         (f"[Cpu_ms]\n{_GOOD}", "a name of a-z"),
         (f"[cpu]\n{_GOOD}", "ends in one of"),
-        ("cpu_ms = 3", "expected a table, got int"),
-        (f"[cpu_ms]\n{_GOOD}color = 1", "unknown key color"),
-        ("[cpu_ms]\nscopes = ['host']", "missing key about, missing key group"),
-        (f"[cpu_ms]\n{_GOOD}".replace("host", "rack"), "scopes of host, subject, cgroup, gpu"),
-        (f"[cpu_ms]\n{_GOOD}".replace('"up"', '"left"'), "hurts of up, down, either, got 'left'"),
-        (f"[cpu_ms]\n{_GOOD}".replace('"x"', "3"), "about to be a text, got 3"),
-        (f"[cpu_ms]\n{_GOOD}fine = 1", "true or false, got 1"),
+        ("cpu_ms = 3", "cpu_ms: expected a table without a name, got 3"),
+        (f"[cpu_ms]\n{_GOOD}color = 1", "cpu_ms.color: unknown key"),
+        ("[cpu_ms]\nscopes = ['host']", "cpu_ms.group: expected text in quotes, got nothing"),
+        (
+            f"[cpu_ms]\n{_GOOD}".replace("host", "rack"),
+            r"scopes\[0\]: expected one of host, subject, ",
+        ),
+        (
+            f"[cpu_ms]\n{_GOOD}".replace('"up"', '"left"'),
+            "one of up, down, either, got .left",
+        ),
+        (f"[cpu_ms]\n{_GOOD}".replace('"x"', "3"), "about: expected text in quotes, got 3"),
+        (f"[cpu_ms]\n{_GOOD}".replace("{value}", "{0}"), r"cpu_ms\.said: expected text like"),
+        (f"[cpu_ms]\n{_GOOD}floors = {{ gpu = 1 }}", "floors: expected scopes of its own, got gpu"),
+        (f"[cpu_ms]\n{_GOOD}floors = {{ rack = 1 }}", r"cpu_ms\.floors\.rack: unknown key"),
+        (f"[cpu_ms]\n{_GOOD}fine = 1", "fine: expected true or false, got 1"),
         (f"[cpu_ms]\n{_GOOD}fine = true", "a fine signal to be the host's, with a total"),
         (
             "".join(f'[a{n}_ms]\n{_GOOD}total = "x"\nfine = true\n' for n in range(25)),
@@ -79,6 +90,8 @@ def test_signals_page_lists_the_table() -> None:
         ),
     ],
 )
-def test_signal_table_that_does_not_fit_is_refused(text: str, words: str) -> None:
+def test_signal_table_that_does_not_fit_is_refused(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "signals.toml"
+    path.write_text(text)
     with pytest.raises(SignalTableError, match=words):
-        parse_signals(text)
+        load_signals(path)

@@ -47,8 +47,8 @@ def test_optional_keys_have_the_protocols_defaults(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("epsilon = 2", "epsilom = 2", "unknown key 'epsilom'"),
-        ("window_s = 60", "window = 60", "unknown key 'window'"),
+        ("epsilon = 2", "epsilom = 2", "epsilom: unknown key"),
+        ("window_s = 60", "window = 60", "window: unknown key"),
         ("format = 1", "format = 2", "expected 1, got 2"),
         ("hosts = 12_500", "hosts = 12.5", "hosts: expected an integer"),
         ("hosts = 12_500", "hosts = true", "hosts: expected an integer"),
@@ -58,9 +58,9 @@ def test_optional_keys_have_the_protocols_defaults(tmp_path: Path) -> None:
         ("epsilon = 2", "epsilon = -1", "above 0"),
         ("kernel_mix = 0.20", "kernel_mix = 0.2000001", "multiple of 1/1000000"),
         ("kernel_mix = 0.20", "kernel_mix = 0", "above 0"),
-        ('series = "minute"', "series = 5", "series: expected text"),
+        ('series = "minute"', "series = 5", "series: expected text like"),
         ("[task.weights]", "weights = 5\n[task.rates]", "expected a table"),
-        ('name = "default"', "name = ", "no TOML"),
+        ('name = "default"', "name = ", "expected TOML"),
         ("kernel_mix = 0.20", "kernel_mix = 1e-9999999999", "multiple|number|TOML"),
     ],
 )

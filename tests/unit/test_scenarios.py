@@ -86,23 +86,26 @@ def test_scenario_least_file_has_defaults_and_scales() -> None:
     ("change", "message"),
     [
         ({"format": 2}, "format: expected 1, got 2"),
-        ({"hots": 3}, r"hots: unknown key \(did you mean 'hosts'\?\); there are name, about"),
-        ({"load": {"busy_shar": 0.5}}, r"\[load\] busy_shar: unknown key \(did you mean 'busy_sha"),
+        ({"hots": 3}, r"hots: unknown key \(did you mean 'hosts'\?\); expected one of name, "),
+        ({"load": {"busy_shar": 0.5}}, r"load\.busy_shar: unknown key \(did you mean 'busy_sha"),
         ({"hosts": 0}, "hosts: expected an integer from 1 to 1,000,000, got 0"),
         ({"hosts": 1.5}, "hosts: expected an integer from 1 to 1,000,000, got 1.5"),
-        ({"hosts": True}, "hosts: expected an integer from 1 to 1,000,000, got True"),
-        ({"name": 3}, "name: expected text, got 3"),
-        ({"name": "a/b"}, "name: expected a-z, 0-9, _ and -, got 'a/b'"),
-        ({"load": {"busy_share": 1.5}}, "load.busy_share: expected a number from 0.0 to 0.98"),
+        ({"hosts": True}, "hosts: expected an integer from 1 to 1,000,000, got true"),
+        ({"name": 3}, "name: expected text like .*, got 3"),
+        ({"name": "a/b"}, r'name: expected text like \[a-z0-9\].*, got "a/b"'),
+        ({"load": {"busy_share": 1.5}}, "load.busy_share: expected a number from 0 to 0.98"),
         ({"load": 3}, "load: expected a table, got 3"),
-        ({"fidelity": "exakt"}, r"expected one of auto, exact, .* got 'exakt' \(did you mean 'ex"),
-        ({"shape": [{"gpus": 8}]}, "shape, entry 1.gpu_model: expected text, got nothing"),
-        ({"shape": []}, "shape, operators: expected at least one each"),
-        ({"operators": [1, -1]}, "operators above 0"),
-        ({"operators": 3}, "operators: expected a list of at most 1024, got 3"),
-        ({"adversaries": {"lies": ["repla"]}}, r"lies, entry 1: .* \(did you mean 'replay'\?\)"),
-        ({"applications": {"shares": {"a": -1}}}, "shares.a: expected a weight from 0 up, got -1"),
-        ({"applications": {"shares": 3}}, "shares: expected a table of weights, got 3"),
+        (
+            {"fidelity": "exakt"},
+            r"expected one of auto, exact, .* got \"exakt\" \(did you mean 'ex",
+        ),
+        ({"shape": [{"gpus": 8}]}, r"shape\[0\]\.gpu_model: expected text in quotes, got nothing"),
+        ({"shape": []}, r"shape: expected an array of 1 to 1,024, got \[\]"),
+        ({"operators": [1, -1]}, "operators: expected shares above 0"),
+        ({"operators": 3}, "operators: expected an array of 1 to 1,024, got 3"),
+        ({"adversaries": {"lies": ["repla"]}}, r"lies\[0\]: .* \(did you mean 'replay'\?\)"),
+        ({"applications": {"shares": {"a": -1}}}, "shares.a: expected a number from 0 up, got -1"),
+        ({"applications": {"shares": 3}}, "shares: expected a table, got 3"),
         ({"fail_slow": {"enabled": 1}}, "fail_slow.enabled: expected true or false, got 1"),
         ({"start": "2026-02-12"}, "start: expected a time with its zone"),
         ({"start": datetime(2026, 2, 12, 0, 0, 1, tzinfo=UTC)}, "multiple of step_s = 60, got 177"),
@@ -122,7 +125,7 @@ def test_scenario_missing_key_and_missing_file_are_told(tmp_path: Path) -> None:
         load(tmp_path / "none.toml")
     broken = tmp_path / "broken.toml"
     broken.write_text("format = ", encoding="utf-8")
-    with pytest.raises(ScenarioError, match=r"broken\.toml: no TOML"):
+    with pytest.raises(ScenarioError, match=r"broken\.toml: expected TOML"):
         load(broken)
     named = tmp_path / "named.toml"
     named.write_text((FOLDER / "steady.toml").read_text().replace("[load]", "[lod]"))

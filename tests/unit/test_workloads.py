@@ -102,11 +102,23 @@ def test_workloads_tail_is_at_most_one_percent(workloads: tuple[Workload, ...]) 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("format = 1", "format = 2", "format = 1 expected, got 2"),
-        ("steps = 1", "stepz = 1", "known keys expected, got .'stepz'."),
-        ("busy_millionths = ", "busy_millionths = 99", "busy_millionths 0 .. 1000000"),
-        ("duration_ns = [", "duration_ns = [9999999999, ", "kernel 1: duration_ns of 4 integers"),
-        ('family = "', "family = 3 #", r"kernel 1: family \(str\) expected, got 3"),
+        ("format = 1", "format = 2", "format: expected 1, got 2"),
+        (
+            "steps = 1",
+            "stepz = 1",
+            r"stepz: unknown key \(did you mean 'steps'\?\); expected one of",
+        ),
+        (
+            "busy_millionths = ",
+            "busy_millionths = 99",
+            "busy_millionths: expected an integer from 0 to 1,000,000",
+        ),
+        (
+            "duration_ns = [",
+            "duration_ns = [9999999999, ",
+            r"kernel\[0\]\.duration_ns: expected an array of 4, got",
+        ),
+        ('family = "', "family = 3 #", r"kernel\[0\]\.family: expected text in quotes, got 3"),
         ("[[kernel]]", "[[kernel", "bert_small"),
     ],
 )

@@ -1,0 +1,259 @@
+"""Build frozen dataclasses from tables of TOML; an unknown key is an error, not a shrug.
+
+A field's type says what its key may hold; `limited` says which of that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, TypedDict, TypeVar
+
+_T = TypeVar("_T")
+
+_WORDS: Final[Mapping[type, str]] = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "text in quotes",
+    bytes: "lower-case hex in quotes",
+    Path: "a path in quotes",
+    re.Pattern: "a regular expression in quotes",
+}
+
+
+_MOST_ITEMS: Final = 1 << 20
+_NAME: Final = re.compile(r"[\w.-]{1,64}", re.ASCII)
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; says where, what was expected and what came."""
+
+
+class FieldLimits(TypedDict, total=False):
+    """What a field may hold beyond its type: metadata of the field.
+
+    Where a field holds several values, all but `fewest`, `most` and `key` hold for each.
+
+    low, high     bounds of a number, both included
+    choices       all that it may be
+    form          regular expression that fits the whole of a text
+    fewest, most  items of an array
+    key           name in the file, where the field has another
+    read          makes the value of what TOML has; a ValueError says what was expected and came
+    """
+
+    low: float
+    high: float
+    choices: tuple[Any, ...]
+    form: str
+    fewest: int
+    most: int
+    key: str
+    read: Callable[[Any], Any]
+
+
+def limited(default: Any = dataclasses.MISSING, **limits: typing.Unpack[FieldLimits]) -> Any:
+    """Declare a field with what it may hold; without a default it is required."""
+    return dataclasses.field(default=default, metadata=limits)
+
+
+def build(
+    kind: type[_T],
+    table: Mapping[str, Any],
+    where: str = "",
+    *,
+    error: type[ValueError] = ConfigError,
+    file_format: int | None = None,
+) -> _T:
+    """Build a dataclass from a table: sections are dataclasses, arrays are tuples or frozen sets.
+
+    where        what stands before each key in a message: `FILE: `, `FILE: section.`
+    file_format  what the key `format` has to say; None: there is no such key
+    Raises       error
+    """
+    try:
+        if file_format is not None:
+            table = _without_format(table, file_format, where)
+        return _build(kind, table, where)
+    except ConfigError as problem:
+        raise error(str(problem)) from problem.__cause__
+
+
+def did_you_mean(got: object, known: Iterable[str]) -> str:
+    """Name the known word that is nearest to what came, in brackets; empty where none is near."""
+    import difflib  # of use to no file that is right
+
+    close = difflib.get_close_matches(got, list(known), n=1) if isinstance(got, str) else []
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+@cache
+def _keys_of(kind: Any) -> Mapping[str, tuple[dataclasses.Field[Any], Any]]:
+    """Give key -> (field, type) of a dataclass."""
+    hints = typing.get_type_hints(kind)
+    return {
+        field.metadata.get("key", field.name): (field, _without_none(hints[field.name]))
+        for field in dataclasses.fields(kind)
+        if field.init
+    }
+
+
+def _without_none(hint: Any) -> Any:
+    if isinstance(hint, types.UnionType):
+        return next(one for one in typing.get_args(hint) if one is not types.NoneType)
+    return hint
+
+
+def _without_format(table: Mapping[str, Any], wanted: int, where: str) -> dict[str, Any]:
+    found = _said(table["format"]) if "format" in table else "nothing"
+    if found != str(wanted):
+        raise ConfigError(f"{where}format: expected {wanted}, got {found}")
+    return {key: value for key, value in table.items() if key != "format"}
+
+
+def _build(kind: type[_T], table: Any, where: str) -> _T:
+    place = where.removesuffix(".").removesuffix(": ") or "configuration"
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{place}: expected a table, got {_said(table)}")
+    keys = _keys_of(typing.cast(Any, kind))
+    for key in table:
+        if key not in keys:
+            raise _unknown(key, keys, where)
+    values = {}
+    for key, (field, hint) in keys.items():
+        if key in table:
+            values[field.name] = _value(hint, field.metadata, table[key], f"{where}{key}")
+        elif field.default is field.default_factory is dataclasses.MISSING:
+            expected = _expected(hint, field.metadata)
+            raise ConfigError(f"{where}{key}: expected {expected}, got nothing")
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise ConfigError(f"{place}: {error}") from error
+
+
+def _unknown(key: str, known: Iterable[str], where: str) -> ConfigError:
+    return ConfigError(
+        f"{where}{key}: unknown key{did_you_mean(key, known)}; expected one of {', '.join(known)}"
+    )
+
+
+def _value(hint: Any, limits: Mapping[str, Any], value: Any, where: str) -> Any:
+    origin = typing.get_origin(hint)
+    if origin in {tuple, frozenset}:
+        return origin(_items(hint, limits, value, where))
+    if origin is Mapping:
+        return _mapping(hint, limits, value, where)
+    if "read" in limits:
+        try:
+            return limits["read"](value)
+        except ValueError as error:
+            raise ConfigError(f"{where}: {error}") from None
+    if dataclasses.is_dataclass(hint):
+        return _build(typing.cast(type[Any], hint), value, f"{where}.")
+    return value if hint is Any else _scalar(origin or hint, limits, value, where)
+
+
+def _items(hint: Any, limits: Mapping[str, Any], value: Any, where: str) -> Iterator[Any]:
+    fewest, most = limits.get("fewest", 0), limits.get("most", _MOST_ITEMS)
+    if not isinstance(value, list) or not fewest <= len(value) <= most:
+        raise ConfigError(f"{where}: expected {_expected(hint, limits)}, got {_said(value)}")
+    inner = typing.get_args(hint)[0]
+    for place, item in enumerate(value):
+        yield _value(inner, limits, item, f"{where}[{_name_of(item) or place}]")
+
+
+def _name_of(row: Any) -> str:
+    """Give the name by which a row of an array of tables is found sooner than by its number."""
+    name = row.get("id", row.get("name")) if isinstance(row, Mapping) else None
+    return name if isinstance(name, str) and _NAME.fullmatch(name) else ""
+
+
+def _mapping(hint: Any, limits: Mapping[str, Any], value: Any, where: str) -> dict[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where}: expected a table, got {_said(value)}")
+    names, inner = typing.get_args(hint)
+    if issubclass(names, StrEnum):
+        for key in value:
+            if key not in set(names):
+                raise _unknown(key, names, f"{where}.")
+    return {names(key): _value(inner, limits, v, f"{where}.{key}") for key, v in value.items()}
+
+
+def _scalar(hint: Any, limits: Mapping[str, Any], value: Any, where: str) -> Any:
+    try:
+        made = _made(hint, value)
+        fits = _fits(made, limits)
+        why = ""
+    except (TypeError, ValueError, re.error) as error:
+        fits, why = False, f" ({error})" if isinstance(error, re.error) else ""
+    if fits:
+        return made
+    if hint is bytes and isinstance(value, str):
+        raise ConfigError(f"{where}: expected {_WORDS[bytes]}, got other text")  # may be a key
+    choices = limits.get("choices") or (hint if issubclass(hint, StrEnum) else ())
+    why = why or did_you_mean(value, map(str, choices))
+    raise ConfigError(f"{where}: expected {_expected(hint, limits)}, got {_said(value)}{why}")
+
+
+def _made(hint: Any, value: Any) -> Any:
+    """Make the value of a type. Raises TypeError or ValueError."""
+    given: Any = {float: int | float, bool: bool, int: int}.get(hint, str)
+    # bool is an int to Python; to a reader of a configuration it is not.
+    if not isinstance(value, given) or (isinstance(value, bool) and hint is not bool):
+        raise TypeError
+    if hint is bytes:
+        return bytes.fromhex(value)
+    return re.compile(value) if hint is re.Pattern else hint(value)
+
+
+def _fits(made: Any, limits: Mapping[str, Any]) -> bool:
+    choices, form = limits.get("choices"), limits.get("form")
+    if choices is not None and made not in choices:
+        return False
+    if form is not None and not re.fullmatch(form, made):
+        return False
+    low, high = limits.get("low"), limits.get("high")
+    return (low is None or low <= made) and (high is None or made <= high)
+
+
+def _expected(hint: Any, limits: Mapping[str, Any]) -> str:
+    """Say in words what a key may hold."""
+    origin = typing.get_origin(hint) or hint
+    if origin in {tuple, frozenset}:
+        return f"an array{_bounds(' of', limits.get('fewest'), limits.get('most'), 'or more')}"
+    if origin is Mapping or dataclasses.is_dataclass(origin):
+        return "a table"
+    choices = limits.get("choices") or (origin if issubclass(origin, StrEnum) else ())
+    if choices:
+        return f"one of {', '.join(map(str, choices))}"
+    if "form" in limits:
+        return f"text like {limits['form']}"
+    return f"{_WORDS[origin]}{_bounds(' from', limits.get('low'), limits.get('high'), 'up')}"
+
+
+def _bounds(between: str, low: float | None, high: float | None, more: str) -> str:
+    if low is None:
+        return "" if high is None else f"{between} at most {_number(high)}"
+    if low == high:
+        return f"{between} {_number(low)}"
+    return f"{between} {_number(low)} {more if high is None else f'to {_number(high)}'}"
+
+
+def _number(bound: float) -> str:
+    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
+
+
+def _said(value: Any) -> str:
+    """Say a value as a TOML file would: no secret stands in a configuration, only paths to them."""
+    if isinstance(value, Mapping):
+        return "a table"
+    return json.dumps(value, default=str)[:80]
