@@ -21,9 +21,9 @@ from diagnosis.detect.model_file import load_model
 from diagnosis.frames.recording import read_meta
 from kernels.wilson import wilson_interval
 from pointillist.teaching.fault_episodes import episodes
-from pointillist.teaching.folder import labelled_paths, read_run
 from pointillist.teaching.outcomes import Judged, judge
 from pointillist.teaching.prepare import account_with
+from pointillist.teaching.recorded_runs import labelled_paths, read_run
 
 NAME: Final = "diagnosis_gpu"
 COMMAND: Final = "make bench-diagnosis-gpu"

@@ -18,9 +18,8 @@ from typing import Any, Final, Self
 
 import psutil
 
-from .certificates import write_certificates
 from .jars import BrokerError, jars
-from .properties import HOST, Ports, server_properties
+from .properties import HOST, Ports, server_properties, write_certificates
 
 START_S: Final = 60.0
 STOP_S: Final = 15.0

@@ -146,8 +146,8 @@ def evaluate(
     """Compare all methods on the runs that teach none of them, and judge one model in full."""
     with _refusals():
         from pointillist.teaching.evaluation import evaluate as run
-        from pointillist.teaching.folder import runs_in
         from pointillist.teaching.learning import KINDS
+        from pointillist.teaching.recorded_runs import runs_in
         from pointillist.teaching.results import results_of
 
         _one_of("--ablate", ablate, ["none", "shipped", *KINDS])
@@ -174,8 +174,8 @@ def groups(
     """
     with _refusals():
         from diagnosis.frames.recording import iterate
-        from pointillist.teaching.folder import run_paths
         from pointillist.teaching.groups import find_groups, save_groups
+        from pointillist.teaching.recorded_runs import run_paths
         from pointillist.teaching.unknowns import spikes_of, unknown
 
         chosen, tell = _load_model(model), _tell(json)

@@ -11,15 +11,12 @@ from numpy.typing import NDArray
 from diagnosis.detect.features import FEATURE_GROUPS, FEATURE_NAMES
 from diagnosis.detect.findings import Cause
 
-from .figures import all_pairs, host_part, macro_f1
-from .intervals import auroc
+from .figures import all_pairs, auroc, host_part, macro_f1
 from .learning import CLOSED, KINDS, TooFewExamples
-from .methods.deviations import Deviations
-from .methods.lagged import LaggedCorrelation
-from .methods.learned import Learned
+from .methods.deviations import Deviations, LaggedCorrelation
+from .methods.learned import HandRules, Learned
 from .methods.method_port import Method, Prepared
 from .methods.normality import Components, FittedMixture, Unlikeness
-from .methods.shipped import HandRules
 from .outcomes import Judged, judge
 from .splits import Split, Why
 

@@ -19,9 +19,8 @@ from .comparison import (
     judged_by,
 )
 from .learning import KINDS
-from .methods.learned import Blinded, Learned
+from .methods.learned import Blinded, HandRules, Learned, Shipped
 from .methods.method_port import Method, Prepared
-from .methods.shipped import HandRules, Shipped
 from .outcomes import Judged
 from .prepare import prepare
 from .recorded_runs import Facts, RecordedRun, RunKind

@@ -21,8 +21,8 @@ from sklearn.mixture import GaussianMixture
 
 from diagnosis.detect.features import FEATURE_NAMES, FEATURES_VERSION
 
+from .learning import filled
 from .splits import SEED
-from .vectors import filled
 
 Table = NDArray[np.float64]
 

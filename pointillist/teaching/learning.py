@@ -23,7 +23,19 @@ from diagnosis.detect.findings import Cause
 from .methods.method_port import Example
 from .open_set import fit_open_set
 from .splits import SEED
-from .vectors import FILLS, filled
+
+FILL: Final = 0.0
+"""A signal at its baseline."""
+LAG_FILL: Final = -4.0
+"""One second below any true lag: the signal did not move."""
+
+FILLS: Final = np.array([LAG_FILL if n.startswith("lag.") else FILL for n in FEATURE_NAMES])
+
+
+def filled(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Fill what is missing in vectors, [..., FEATURE_NAMES]."""
+    return np.where(np.isfinite(vectors), vectors, FILLS)
+
 
 Table = NDArray[np.float64]
 

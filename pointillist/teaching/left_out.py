@@ -15,9 +15,8 @@ from typing import Final
 from .comparison import judged_by
 from .figures import accuracy, all_pairs, macro_f1, single
 from .learning import TooFewExamples
-from .methods.learned import Learned
+from .methods.learned import HandRules, Learned
 from .methods.method_port import Prepared
-from .methods.shipped import HandRules
 from .outcomes import Judged
 
 MOST_FOLDS: Final = 12

@@ -1,14 +1,16 @@
-"""A recorded run and what is known of it: workload, faults, seed."""
+"""A recorded run and what is known of it: workload, faults, seed; and a folder of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final
 
 from diagnosis.detect.findings import Cause
 from diagnosis.frames.frame import Frame
+from diagnosis.frames.recording import read_meta, read_recording
 
 GROWING: Final = "growing"
 INTENSITIES: Final = ("low", "middle", "high", GROWING)
@@ -188,3 +190,47 @@ def _whole(name: str, meta: Mapping[str, Any], key: str) -> int:
     if not isinstance(found, int) or isinstance(found, bool):
         raise RunRefused(f"{name}: {key}: expected a whole number, got {found!r}")
     return found
+
+
+LABELS = frozenset({"workload", "seed", "spans"})
+"""What the facts of a labelled recording name at least."""
+
+
+def run_paths(folder: Path) -> list[Path]:
+    """List a folder's recordings, those below it included.
+
+    Raises      RunRefused where there is none
+    """
+    found = sorted(folder.rglob("*.parquet")) if folder.is_dir() else [folder]
+    if not found:
+        raise RunRefused(f"{folder}: expected recordings (*.parquet), found none")
+    return found
+
+
+def labelled_paths(folder: Path) -> list[Path]:
+    """List the recordings whose facts say what was done.
+
+    Raises      RunRefused where none does
+    """
+    found = [path for path in run_paths(folder) if set(read_meta(path)) >= LABELS]
+    if not found:
+        named = ", ".join(sorted(LABELS))
+        raise RunRefused(f"{folder}: expected recordings that name {named}, found none")
+    return found
+
+
+def read_run(path: Path) -> RecordedRun:
+    """Read a labelled recording.
+
+    Raises      RunRefused, diagnosis.frames.recording.RecordingError
+    """
+    recording = read_recording(path)
+    return RecordedRun(facts_of(path.stem, recording.meta, recording.frames), recording.frames)
+
+
+def runs_in(folder: Path) -> Iterator[RecordedRun]:
+    """Read the labelled runs of a folder, one at a time.
+
+    Raises      RunRefused, diagnosis.frames.recording.RecordingError
+    """
+    yield from map(read_run, labelled_paths(folder))

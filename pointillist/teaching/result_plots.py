@@ -16,9 +16,8 @@ from matplotlib.figure import Figure
 
 from simulator.experiments.figures.figure_frame import COLOURS, INK, STYLE
 
-from .figures import worded
+from .figures import auroc, worded
 from .goals import MACRO_F1_GOAL
-from .intervals import auroc
 
 Tables = Mapping[str, Any]
 BLUES: Final = "Blues"

@@ -17,6 +17,7 @@ from .figures import (
     HOST_CAUSES,
     HOURS_A_DAY,
     HOURS_A_WEEK,
+    IntervalEstimate,
     Pair,
     accuracy_of,
     alarm_rate,
@@ -28,11 +29,11 @@ from .figures import (
     macro_f1,
     macro_f1_of,
     open_set,
+    percentile,
     seconds_of,
     single,
 )
 from .goals import AUROC_GOAL, CAUSE_GOAL_S, DETECT_GOAL_S, MACRO_F1_GOAL
-from .intervals import IntervalEstimate, percentile
 from .result_tables import tables_of
 
 

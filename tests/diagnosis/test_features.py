@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from diagnosis.detect.baseline import FineHistory, SignalBaseline, StepBaseline, step_bins
 from diagnosis.detect.channels import CHANNEL_NAMES, CHANNELS, INDEX, read
 from diagnosis.detect.features import FEATURE_GROUPS, FEATURE_INDEX, FEATURE_NAMES
-from diagnosis.detect.training import labelled_vectors
 from diagnosis.frames.frame import FINE_BINS, Frame, Subject
 from diagnosis.frames.signals import FINE, SIGNALS, Scope
+from pointillist.teaching.prepare import labelled_vectors
 from tests.diagnosis_kit import CROWDED, JOB, NOISE, SECOND_NS, USUAL, Host
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from diagnosis.detect.findings import Cause
 from diagnosis.frames.recording import write_recording
-from pointillist.teaching import intervals
+from pointillist.teaching import figures
 from pointillist.teaching.evaluation import MethodEvaluation, evaluate
 from pointillist.teaching.methods.method_port import Prepared
 from pointillist.teaching.prepare import prepare
@@ -24,7 +24,7 @@ CAUSES = (Cause.CPU_CONTENTION, Cause.DISK_IO, Cause.MEMORY_PRESSURE)
 def few_resamples() -> Iterator[None]:
     """No test here judges how wide an interval is."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(intervals, "RESAMPLES", 40)
+        patched.setattr(figures, "RESAMPLES", 40)
         yield
 
 

@@ -6,8 +6,17 @@ import numpy as np
 import pytest
 
 from diagnosis.detect.findings import Cause
-from pointillist.teaching.figures import AlarmRate, Pair, accuracy, class_rows, confusion, macro_f1
-from pointillist.teaching.intervals import auroc, bootstrap, poisson_upper
+from pointillist.teaching.figures import (
+    AlarmRate,
+    Pair,
+    accuracy,
+    auroc,
+    bootstrap,
+    class_rows,
+    confusion,
+    macro_f1,
+    poisson_upper,
+)
 
 CPU, DISK = Cause.CPU_CONTENTION, Cause.DISK_IO
 

@@ -21,8 +21,8 @@ from pointillist.teaching.groups import (
     rename,
     save_groups,
 )
+from pointillist.teaching.learning import filled
 from pointillist.teaching.unknowns import UnknownSpike, examples_of, kept_as_groups
-from pointillist.teaching.vectors import filled
 
 DRAWN = np.random.default_rng(5)
 CENTRES = np.where(DRAWN.random((2, len(FEATURE_NAMES))) < 0.1, 5.0, 0.0)

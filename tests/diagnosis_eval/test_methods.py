@@ -14,12 +14,10 @@ from pointillist.teaching.account import Account
 from pointillist.teaching.comparison import ablation, all_methods, choose_open_set, judged_by
 from pointillist.teaching.evaluation import MethodEvaluation
 from pointillist.teaching.figures import accuracy, pairs_of, single
-from pointillist.teaching.methods.cause_attribution import cause_of, ranked
-from pointillist.teaching.methods.deviations import Deviations
-from pointillist.teaching.methods.lagged import BINS, strongest
-from pointillist.teaching.methods.learned import Blinded
+from pointillist.teaching.methods.deviations import BINS, Deviations, strongest
+from pointillist.teaching.methods.learned import Blinded, HandRules
 from pointillist.teaching.methods.method_port import Prepared
-from pointillist.teaching.methods.shipped import HandRules
+from pointillist.teaching.methods.spike_attribution import cause_of, ranked
 from pointillist.teaching.outcomes import Judged
 from pointillist.teaching.prepare import prepare
 from pointillist.teaching.recorded_runs import RecordedRun

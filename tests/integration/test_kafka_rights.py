@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pointillist.broker.certificates import write_certificates
 from pointillist.broker.local import RunningBroker
+from pointillist.broker.properties import write_certificates
 from pointillist.broker.rights import KafkaRole, grant
 from tests.kafka_kit import SecurePort, add_users, fresh_prefix, plain_settings, unsigned_token
 from transport.kafka_settings import KafkaSettings

@@ -1,4 +1,4 @@
-"""Learned models on the shipped detector's spikes; what is judged is what the file holds."""
+"""The shipped detector's spikes, by hand rules and by learned models as their file holds them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from diagnosis.detect.model_file import dump_model, parse_model
 from diagnosis.detect.rules import judge
 from pointillist.teaching.account import Account, Said, Spell
 from pointillist.teaching.learning import learn
+from pointillist.teaching.prepare import account_with
 
 from .method_port import Example, Prepared, Seen, Vector
 
@@ -115,3 +116,31 @@ def _live(run: Prepared) -> list[Example]:
         and episode.start_ns <= one.onset_ns
         and one.at_ns <= episode.end_ns
     ]
+
+
+class HandRules:
+    """What an agent says without a model."""
+
+    name = "hand rules"
+
+    def fit(self, runs: Sequence[Prepared]) -> None:
+        """Learn nothing."""
+
+    def account(self, run: Prepared) -> Account:
+        """Return what the pass over the frames already gave."""
+        return run.rules
+
+
+class Shipped:
+    """What an agent says with a given model file."""
+
+    def __init__(self, model: Model, name: str = "shipped model") -> None:
+        self.name = name
+        self._model = model
+
+    def fit(self, runs: Sequence[Prepared]) -> None:
+        """Learn nothing: the file is what it is."""
+
+    def account(self, run: Prepared) -> Account:
+        """Play the run through the diagnoser anew."""
+        return account_with(run.run, self._model, run.rhythm)

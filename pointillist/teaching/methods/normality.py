@@ -18,10 +18,9 @@ from pointillist.teaching.account import Account, Spell
 from pointillist.teaching.splits import SEED
 from pointillist.teaching.tracks import Track
 
-from .cause_attribution import ranked
 from .deviations import deviations
 from .method_port import Prepared, said_from
-from .spells import spells_of
+from .spike_attribution import ranked, spells_of
 
 Table = NDArray[np.float64]
 
