@@ -7,6 +7,8 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edge_agent.local.quantity import counted
+
 if TYPE_CHECKING:
     from pointillist.teaching.groups import SpikeGroup
     from pointillist.teaching.left_out import LeftOut
@@ -51,11 +53,11 @@ def _told(value: float) -> float | None:
 def taught_lines(answer: Row) -> str:
     """What was taught, by what, and how well it does."""
     counts = ", ".join(f"{name} {runs}" for name, runs in answer["runs_by_cause"].items())
-    taught = f"{_count(answer['examples'], 'example')} of {_count(answer['runs'], 'run')}"
-    idle = _count(answer["held_out"], "run") if answer["held_out"] else "no run"
+    taught = f"{counted(answer['examples'], 'example')} of {counted(answer['runs'], 'run')}"
+    idle = counted(answer["held_out"], "run") if answer["held_out"] else "no run"
     use = ": they taught nothing, `evaluate` judges by them" if answer["held_out"] else ""
     lines = [
-        f"{answer['file']}: model {answer['model']}, {_count(answer['bytes'], 'byte')}",
+        f"{answer['file']}: model {answer['model']}, {counted(answer['bytes'], 'byte')}",
         f"taught by {taught}; runs by cause: {counts or 'none'}",
         f"{idle} held out{use}",
     ]
@@ -72,7 +74,7 @@ def _judged_lines(judged: Row) -> list[str]:
             "better than the hand rules, which agents without a model use"
         )
         return [*few, unknown]
-    runs, faults = _count(judged["runs"], "teaching run"), _count(judged["faults"], "fault")
+    runs, faults = counted(judged["runs"], "teaching run"), counted(judged["faults"], "fault")
     rules = _score(judged["rules_macro_f1"], judged["rules_accuracy"])
     lines = [
         *few,
@@ -132,7 +134,7 @@ def group_lines(rows: Sequence[Row]) -> str:
 def _group(row: Row) -> list[str]:
     lines = [
         (
-            f"{row['group']}  {_count(row['spikes'], 'spike')}"
+            f"{row['group']}  {counted(row['spikes'], 'spike')}"
             f"{'' if row['named'] else ', not named yet'}"
         ),
         *(f"  {where}" for where in row["where"]),
@@ -150,7 +152,7 @@ def named_lines(rows: Sequence[Row], old: str, new: str, teaches: bool) -> str:
         if teaches
         else "`train --groups` carries the name into the model; agents tell it with their `unknown`"
     )
-    return f"{old} is now {new!r}: {_count(count, 'spike')}; {meaning}"
+    return f"{old} is now {new!r}: {counted(count, 'spike')}; {meaning}"
 
 
 def summary(answer: Row) -> str:
@@ -166,7 +168,3 @@ def summary(answer: Row) -> str:
         cells = "  ".join("  -  " if one is None else f"{one:5.3f}" for one in told)
         lines.append(f"{row['method']:26} {cells}")
     return "\n".join(lines)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import platformdirs
 import typer
 
+from edge_agent.local.quantity import counted
+
 from .output import CommandError, ExitCode, JsonFlag, emit, refused, reported, say, usage_error
 
 if TYPE_CHECKING:
@@ -164,7 +166,7 @@ def _print_rows(rows: pd.DataFrame, csv: bool, json: bool) -> None:
     width = _width()
     if _columns_needed(rows, names) > width:
         _draw_records(rows, names, width)
-        say(f"{len(rows):,} row{'' if len(rows) == 1 else 's'}, too wide for {width} columns")
+        say(f"{counted(len(rows), 'row')}, too wide for {width} columns")
         return
     numbers = {i for i, kind in enumerate(rows.dtypes) if kind.kind in "iuf"}
     _draw(
@@ -172,7 +174,7 @@ def _print_rows(rows: pd.DataFrame, csv: bool, json: bool) -> None:
         names,
         numbers,
     )
-    say(f"{len(rows):,} row{'' if len(rows) == 1 else 's'}")
+    say(counted(len(rows), "row"))
 
 
 def _width() -> int:

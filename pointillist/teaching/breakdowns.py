@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-import numpy as np
-
 from kernels.wilson import wilson_interval
 
-from .figures import all_pairs, delays, macro_f1, single
+from .figures import all_pairs, delays, known, macro_f1, single
 from .outcomes import Judged
 from .recorded_runs import INTENSITIES, Facts, RunKind
 
@@ -60,10 +58,6 @@ def _row(by: str, cause: str, name: str, judged: Sequence[Judged]) -> Row:
         "right": right,
         "right_interval": [round(end, 4) for end in wilson_interval(right, len(outcomes))],
         "detected": sum(one.detect_s is not None for one in outcomes),
-        "macro_f1": _told(macro_f1(all_pairs(judged))),
-        "cause_p95_s": _told(delays(outcomes, 95, cause=True)),
+        "macro_f1": known(macro_f1(all_pairs(judged))),
+        "cause_p95_s": known(delays(outcomes, 95, cause=True)),
     }
-
-
-def _told(value: float) -> float | None:
-    return None if np.isnan(value) else round(float(value), 4)

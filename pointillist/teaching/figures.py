@@ -269,3 +269,8 @@ def gpu_run(run: Judged) -> bool:
 def worded(name: str) -> str:
     """Write a cause, a group or a rule as people do."""
     return name.replace("_", " ")
+
+
+def known(value: float) -> float | None:
+    """Round a figure for a table; None for NaN, which JSON does not know."""
+    return None if np.isnan(value) else round(float(value), 4)

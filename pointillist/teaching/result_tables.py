@@ -24,6 +24,7 @@ from .figures import (
     delays,
     detected_share,
     host_part,
+    known,
     macro_f1,
     macro_f1_of,
     open_set,
@@ -68,7 +69,7 @@ def tables_of(found: MethodEvaluation) -> dict[str, Any]:
         "ablation": {
             "kind": found.ablated_kind,
             "groups": [
-                {"group": one.group, "without": _told(one.without), "alone": _told(one.alone)}
+                {"group": one.group, "without": known(one.without), "alone": known(one.alone)}
                 for one in found.ablated
             ],
         },
@@ -93,18 +94,18 @@ def _method_row(one: MethodScores) -> Row:
     area, _, _ = open_set(judged)
     return {
         "method": one.name,
-        "macro_f1": _told(score.value),
-        "macro_f1_interval": [_told(score.low), _told(score.high)],
-        "macro_f1_ungated": _told(macro_f1(all_pairs(judged, gated=False))),
-        "macro_f1_by_second": _told(macro_f1([p for run in judged for p in seconds_of(run)])),
-        "accuracy": _told(accuracy_of(judged).value),
-        "detected": _told(detected_share(outcomes)),
-        "detect_p50_s": _told(delays(outcomes, 50)),
-        "detect_p95_s": _told(delays(outcomes, 95)),
-        "cause_p95_s": _told(delays(outcomes, 95, cause=True)),
-        "open_set_auroc": _told(area.value),
+        "macro_f1": known(score.value),
+        "macro_f1_interval": [known(score.low), known(score.high)],
+        "macro_f1_ungated": known(macro_f1(all_pairs(judged, gated=False))),
+        "macro_f1_by_second": known(macro_f1([p for run in judged for p in seconds_of(run)])),
+        "accuracy": known(accuracy_of(judged).value),
+        "detected": known(detected_share(outcomes)),
+        "detect_p50_s": known(delays(outcomes, 50)),
+        "detect_p95_s": known(delays(outcomes, 95)),
+        "cause_p95_s": known(delays(outcomes, 95, cause=True)),
+        "open_set_auroc": known(area.value),
         "false_alarms": alarms.alarms,
-        "false_alarms_per_host_day": _told(alarms.per(HOURS_A_DAY)),
+        "false_alarms_per_host_day": known(alarms.per(HOURS_A_DAY)),
     }
 
 
@@ -112,11 +113,11 @@ def _class_row(row: ClassRow) -> Row:
     return {
         "cause": str(row.cause),
         "faults": row.trials,
-        "precision": _told(row.precision),
-        "precision_interval": [_told(one) for one in row.precision_interval],
-        "recall": _told(row.recall),
-        "recall_interval": [_told(one) for one in row.recall_interval],
-        "f1": _told(row.f1),
+        "precision": known(row.precision),
+        "precision_interval": [known(one) for one in row.precision_interval],
+        "recall": known(row.recall),
+        "recall_interval": [known(one) for one in row.recall_interval],
+        "f1": known(row.f1),
     }
 
 
@@ -128,7 +129,7 @@ def _rule_row(found: MethodEvaluation, why: Why) -> Row:
         "runs": len(judged),
         "faults_with_impact": len(outcomes),
         "right": sum(one.right for one in outcomes),
-        "accuracy": _told(accuracy_of(judged).value) if outcomes else None,
+        "accuracy": known(accuracy_of(judged).value) if outcomes else None,
     }
 
 
@@ -161,7 +162,7 @@ def _by_negative(found: MethodEvaluation) -> list[Row]:
         runs = [run for run in found.shipped_all if run.calm and kind[run.run] == name]
         rows.append({
             "what": name,
-            "worker_hours": _told(sum(run.worker_hours for run in runs)),
+            "worker_hours": known(sum(run.worker_hours for run in runs)),
             "alarms": sum(len(run.alarms) for run in runs),
             "incidents": sum(one.incident is not None for run in runs for one in run.alarms),
             "stolen": sum(one.stolen for run in runs for one in run.alarms),
@@ -171,7 +172,7 @@ def _by_negative(found: MethodEvaluation) -> list[Row]:
 
 def _scores(judged: Sequence[Judged]) -> list[Row]:
     return [
-        {"unknown": one.episode.causes[0] is Cause.UNKNOWN, "unlike": _told(one.unlike)}
+        {"unknown": one.episode.causes[0] is Cause.UNKNOWN, "unlike": known(one.unlike)}
         for one in single(judged)
         if not isnan(one.unlike)
     ]
@@ -194,13 +195,8 @@ def _misses(found: MethodEvaluation, judged: Sequence[Judged]) -> list[Row]:
             "intensity": facts[one.episode.run].intensity,
             "cause": str(one.episode.causes[0]),
             "answer": str(one.answer) if one.answer else "nothing",
-            "rise": _told(one.episode.rise if one.episode.rise is not None else np.nan),
+            "rise": known(one.episode.rise if one.episode.rise is not None else np.nan),
         }
         for one in single(judged)
         if not one.right
     ]
-
-
-def _told(value: float) -> float | None:
-    """JSON knows no NaN."""
-    return None if np.isnan(value) else round(float(value), 4)
