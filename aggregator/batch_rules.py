@@ -240,3 +240,12 @@ def check_release(task: Task, operators: Collection[int]) -> None:
         raise ReportRejected(
             Reason.OUTSIDE_LARGEST_OPERATOR, f"at least {task.h} hosts outside it", outside
         )
+
+
+def check_sum(vector: NDArray[np.int64] | NDArray[np.uint32], n: int) -> None:
+    """The check words of a sum count its hosts.
+
+    Raises      ReportRejected: check_sum
+    """
+    if (vector[:CHECK_WORDS] != n).any():
+        raise ReportRejected(Reason.CHECK_SUM, f"check words of {n}", "others")

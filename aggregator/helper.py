@@ -28,6 +28,7 @@ from .batch_rules import (
     check_accepted,
     check_roster,
     check_signature,
+    check_sum,
     check_time,
     mask_sum_again,
     missing_epochs,
@@ -288,8 +289,7 @@ def _check_vector(vector: bytes, signed: SignedRelease, answered: Answer) -> Non
     accepted = int.from_bytes(answered.bitmap, "little").bit_count()
     if vector_hash(words) != signed.release.vector_hash:
         raise ReportRejected(Reason.RELEASE_VECTOR, "the vector of the release", "another")
-    if words[0] != accepted or words[1] != accepted:
-        raise ReportRejected(Reason.CHECK_SUM, f"check words of {accepted}", "others")
+    check_sum(words, accepted)
 
 
 def _bitmap(accepted: np.typing.NDArray[np.bool_]) -> bytes:

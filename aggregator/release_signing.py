@@ -9,8 +9,8 @@ from privacy.signing import verify
 from wire.batch import Share, SignedShare
 from wire.bounds import Scheme
 from wire.rejection import Reason, ReportRejected
-from wire.task import CHECK_WORDS
 
+from .batch_rules import check_sum
 from .events import Stopwatch
 from .leader_windows import FrozenWindow
 from .released import Capacity, ReleasedWindow
@@ -42,7 +42,9 @@ def unmask(frozen: FrozenWindow, share: Share, lap: Stopwatch) -> NDArray[np.int
     lap("sum")
     words = (total - share.vector).astype(np.uint32)
     lap("unmask")
-    return _checked(words.view(np.int32).astype(np.int64), share.n_accepted)
+    vector = words.view(np.int32).astype(np.int64)
+    check_sum(vector, share.n_accepted)
+    return vector
 
 
 def sum_local(frozen: FrozenWindow, lap: Stopwatch) -> NDArray[np.int64]:
@@ -50,13 +52,8 @@ def sum_local(frozen: FrozenWindow, lap: Stopwatch) -> NDArray[np.int64]:
     accepted = np.ones(frozen.batch.n, dtype=np.bool_)
     total = frozen.window.sum_accepted(frozen.batch.entries, accepted).astype(np.int64)
     lap("sum")
-    return _checked(total, frozen.batch.n)
-
-
-def _checked(vector: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    if (vector[:CHECK_WORDS] != n).any():
-        raise ReportRejected(Reason.CHECK_SUM, f"check words of {n}", "others")
-    return vector
+    check_sum(total, frozen.batch.n)
+    return total
 
 
 def released_window(

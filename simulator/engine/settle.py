@@ -10,12 +10,12 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.batch_rules import check_release
+from aggregator.batch_rules import check_release, check_sum
 from aggregator.released import Capacity
 from simulator.fleet.hosts import HostInventory
 from simulator.fleet.state import FleetState
 from wire.rejection import Reason, ReportRejected
-from wire.task import CHECK_WORDS, Task
+from wire.task import Task
 
 from .engine_port import WindowOutcome
 from .stage_seconds import merged
@@ -41,17 +41,20 @@ def settled(
     n = int(np.count_nonzero(in_time))
     late = int(np.count_nonzero(state.present & state.late))
     refused = {Reason.WINDOW_LATE.value: late * windows} if late else {}
-    fault = batch_fault(task, state.inventory.operator[in_time])
-    if fault is None and (released[:CHECK_WORDS] != n * windows).any():
-        fault = Reason.CHECK_SUM
-    done = fault is None
+    try:
+        check_release(task, by_operator(state.inventory.operator[in_time]))
+        check_sum(released, n * windows)
+        fault = ""
+    except ReportRejected as refusal:
+        fault = refusal.reason.value
+    done = not fault
     return WindowOutcome(
         task,
         start,
         released if done else None,
         n * windows if done else 0,
         refused,
-        "" if fault is None else fault.value,
+        fault,
         merged(list(stages)),
         truth,
         n * windows,
@@ -60,17 +63,13 @@ def settled(
     )
 
 
-def batch_fault(task: Task, operators: NDArray[np.int16]) -> Reason | None:
-    """Say why a batch of accepted hosts may not be released, by the Helper's own check.
+def by_operator(operators: NDArray[np.int16]) -> list[int]:
+    """Count the hosts of each operator that has one.
 
-    operators   int16[n], operator of each accepted host
+    operators   int16[n], operator of each host
     """
     counts = np.bincount(operators)
-    try:
-        check_release(task, counts[counts > 0].tolist())
-    except ReportRejected as refusal:
-        return refusal.reason
-    return None
+    return counts[counts > 0].tolist()  # type: ignore[no-any-return]
 
 
 def summed(parts: Sequence[NDArray[Number]]) -> NDArray[Number]:

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from aggregator.batch_rules import check_accepted
+from aggregator.batch_rules import check_accepted, check_release
 from aggregator.directory import KnownTask, VerifiedRoster
 from edge_agent.ledger.ledger import Ledger
 from privacy.calibrate import ParameterError
@@ -23,11 +24,12 @@ from simulator.engine.crew import Crew, CrewFailed
 from simulator.engine.engine_port import EngineSettings, Noise
 from simulator.engine.exact import make_roster
 from simulator.engine.randomness import OsStream, summed_noise
-from simulator.engine.settle import batch_fault
+from simulator.engine.settle import by_operator
 from simulator.fleet.hosts import HostInventory
 from tests.engine_kit import SEEDED, SmallFleet, plan, scenario, small_fleet
 from wire.ids import TaskId
 from wire.rejection import Reason, ReportRejected
+from wire.task import Task
 
 pytestmark = pytest.mark.slow
 
@@ -56,6 +58,15 @@ def test_tasks_of_one_operator_are_free_of_the_operator_rule() -> None:
 
 
 FLEET = small_fleet(60, 1)
+
+
+def batch_fault(task: Task, operators: NDArray[np.int16]) -> Reason | None:
+    """Why a batch of accepted hosts of these operators may not be released."""
+    try:
+        check_release(task, by_operator(operators))
+    except ReportRejected as refusal:
+        return refusal.reason
+    return None
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.integers(0, 3))
