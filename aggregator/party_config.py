@@ -7,11 +7,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
-from transport.config_tree import ConfigError, build, read_table
+from transport.config_tree import ConfigError, build, limited, read_table
 from transport.kafka_settings import KafkaSettings
 from transport.opening import TransportSettings, TransportTable
 
-_MOST_PORT: Final = 65_535
 _KEY_BYTES: Final = 32
 DEFAULT_MESSAGE_BYTES: Final = 64 << 20
 DEFAULT_TIMEOUT_S: Final = 120.0
@@ -44,12 +43,10 @@ class HelperAddress:
 class HttpAddress:
     """Where /healthz, /readyz and /metrics are served; port 0 takes a free one."""
 
-    port: int
+    port: int = limited(low=0, high=65_535)
     address: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= _MOST_PORT:
-            raise ValueError(f"port: expected 0 to {_MOST_PORT}, got {self.port}")
         ip_address(self.address)
 
 
@@ -138,8 +135,8 @@ class _AddressTable:
     ca_file: Path | None = None
     cert_file: Path | None = None
     key_file: Path | None = None
-    max_message_bytes: int = DEFAULT_MESSAGE_BYTES
-    call_timeout_s: float = DEFAULT_TIMEOUT_S
+    max_message_bytes: int = limited(DEFAULT_MESSAGE_BYTES, low=1)
+    call_timeout_s: float = limited(DEFAULT_TIMEOUT_S, low=0.001)
 
     def __post_init__(self) -> None:
         _check_paths(self)
@@ -147,9 +144,6 @@ class _AddressTable:
         wanted = None not in files if self.address else files == (None, None, None)
         if (self.socket is None) == (not self.address) or not wanted:
             raise ValueError("expected either socket, or address with ca_file, cert_file, key_file")
-        for name in ("max_message_bytes", "call_timeout_s"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name}: expected more than 0, got {getattr(self, name)}")
 
     @property
     def found(self) -> HelperAddress:

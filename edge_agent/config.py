@@ -10,7 +10,7 @@ from typing import Any, Final
 from collectors.gpu_calls.probe_settings import ProbesSection
 from collectors.steps.step_programs import StepProbe
 from privacy.calibrate import DELTA_1E12, EPSILON_MILLIONTHS
-from transport.config_tree import build, overlay, read_table
+from transport.config_tree import build, limited, overlay, read_table
 from transport.opening import TransportTable
 
 from .journal import LEAST_BYTES as LEAST_JOURNAL_BYTES
@@ -137,13 +137,9 @@ class SourcesSection:
     gpus: bool = True
     faults: bool = True
     ebpf: bool = False
-    loader: str = "auto"
+    loader: str = limited("auto", choices=LOADERS)
     probes: ProbesSection = field(default_factory=ProbesSection)
     replay: tuple[ReplaySection, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.loader not in LOADERS:
-            raise ValueError(f"loader: expected one of {', '.join(LOADERS)}, got {self.loader}")
 
     @property
     def capabilities(self) -> tuple[str, ...]:
@@ -168,13 +164,7 @@ class DiagnosisSection:
     watch: tuple[str, ...] = ()
     steps: tuple[StepProbe, ...] = ()
     model: Path | None = None
-    journal_bytes: int = 16 << 20
-
-    def __post_init__(self) -> None:
-        if self.journal_bytes < LEAST_JOURNAL_BYTES:
-            raise ValueError(
-                f"journal_bytes: expected at least {LEAST_JOURNAL_BYTES}, got {self.journal_bytes}"
-            )
+    journal_bytes: int = limited(16 << 20, low=LEAST_JOURNAL_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,14 +172,8 @@ class HistorySection:
     """Raw history on this host: how long, and how many bytes on disk at most."""
 
     enabled: bool = True
-    keep_s: int = 86_400
-    max_bytes: int = 512 << 20
-
-    def __post_init__(self) -> None:
-        if not 60 <= self.keep_s <= _LONGEST_HISTORY_S:
-            raise ValueError(f"keep_s: expected 60 to {_LONGEST_HISTORY_S}, got {self.keep_s}")
-        if self.max_bytes < LEAST_BYTES:
-            raise ValueError(f"max_bytes: expected at least {LEAST_BYTES}, got {self.max_bytes}")
+    keep_s: int = limited(86_400, low=60, high=_LONGEST_HISTORY_S)
+    max_bytes: int = limited(512 << 20, low=LEAST_BYTES)
 
     @property
     def limits(self) -> HistoryLimits:
@@ -202,22 +186,14 @@ class MetricsSection:
     """The agent's own counters for Prometheus, on loopback; port 0 takes a free one."""
 
     enabled: bool = True
-    port: int = 9469
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65_535:
-            raise ValueError(f"port: expected 0 to 65535, got {self.port}")
+    port: int = limited(9469, low=0, high=65_535)
 
 
 @dataclass(frozen=True, slots=True)
 class LogSection:
     """The agent's log on stderr."""
 
-    level: str = "info"
-
-    def __post_init__(self) -> None:
-        if self.level not in LEVELS:
-            raise ValueError(f"level: expected one of {', '.join(LEVELS)}, got {self.level!r}")
+    level: str = limited("info", choices=LEVELS)
 
 
 @dataclass(frozen=True, slots=True)

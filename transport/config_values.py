@@ -11,7 +11,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypedDict, TypeVar
@@ -193,26 +193,34 @@ def _scalar(hint: Any, limits: Mapping[str, Any], value: Any, where: str) -> Any
         made = _made(hint, value)
         fits = _fits(made, limits)
         why = ""
-    except (TypeError, ValueError, re.error) as error:
+    except (KeyError, TypeError, ValueError, re.error) as error:
         fits, why = False, f" ({error})" if isinstance(error, re.error) else ""
     if fits:
         return made
     if hint is bytes and isinstance(value, str):
         raise ConfigError(f"{where}: expected {_WORDS[bytes]}, got other text")  # may be a key
-    choices = limits.get("choices") or (hint if issubclass(hint, StrEnum) else ())
-    why = why or did_you_mean(value, map(str, choices))
+    why = why or did_you_mean(value, _choices(hint, limits))
     raise ConfigError(f"{where}: expected {_expected(hint, limits)}, got {_said(value)}{why}")
 
 
 def _made(hint: Any, value: Any) -> Any:
-    """Make the value of a type. Raises TypeError or ValueError."""
+    """Make the value of a type. Raises KeyError, TypeError, ValueError or re.error."""
     given: Any = {float: int | float, bool: bool, int: int}.get(hint, str)
     # bool is an int to Python; to a reader of a configuration it is not.
     if not isinstance(value, given) or (isinstance(value, bool) and hint is not bool):
         raise TypeError
     if hint is bytes:
         return bytes.fromhex(value)
+    if issubclass(hint, IntEnum):
+        return hint[value.upper()]
     return re.compile(value) if hint is re.Pattern else hint(value)
+
+
+def _choices(hint: Any, limits: Mapping[str, Any]) -> tuple[str, ...]:
+    """Give the words that a key may have: a numbered enum is named by its members."""
+    if issubclass(hint, IntEnum):
+        return tuple(member.name.lower() for member in hint)
+    return tuple(map(str, limits.get("choices") or (hint if issubclass(hint, StrEnum) else ())))
 
 
 def _fits(made: Any, limits: Mapping[str, Any]) -> bool:
@@ -232,9 +240,8 @@ def _expected(hint: Any, limits: Mapping[str, Any]) -> str:
         return f"an array{_bounds(' of', limits.get('fewest'), limits.get('most'), 'or more')}"
     if origin is Mapping or dataclasses.is_dataclass(origin):
         return "a table"
-    choices = limits.get("choices") or (origin if issubclass(origin, StrEnum) else ())
-    if choices:
-        return f"one of {', '.join(map(str, choices))}"
+    if choices := _choices(origin, limits):
+        return f"one of {', '.join(choices)}"
     if "form" in limits:
         return f"text like {limits['form']}"
     return f"{_WORDS[origin]}{_bounds(' from', limits.get('low'), limits.get('high'), 'up')}"

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from transport.config_tree import limited
+
 _MOST_PATTERNS: Final = 64
 
 
@@ -21,15 +23,9 @@ class ProbesSection:
     """
 
     enabled: bool = True
-    budget_percent: float = 0.5
+    budget_percent: float = limited(0.5, low=0.01, high=50)
     tables: tuple[Path, ...] = ()
-    leave_out: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not 0.01 <= self.budget_percent <= 50.0:
-            raise ValueError(f"budget_percent: expected 0.01 to 50, got {self.budget_percent}")
-        if len(self.leave_out) > _MOST_PATTERNS:
-            raise ValueError(f"leave_out: expected at most {_MOST_PATTERNS} patterns")
+    leave_out: tuple[str, ...] = limited((), most=_MOST_PATTERNS)
 
     @property
     def budget(self) -> float:

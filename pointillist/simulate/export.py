@@ -14,7 +14,7 @@ from simulator.export.identities import IdentitiesError, load_identities, make_i
 from simulator.fleet import make_inventory
 from simulator.scenario import Scenario, load
 from simulator.simulated_windows import WindowTruth
-from transport.config_tree import read_tree
+from transport.config_tree import limited, read_tree
 from transport.opening import TransportTable
 from wire.catalogue import Catalogue
 
@@ -38,11 +38,7 @@ class FleetSection:
 
     identities: Path
     plan: str = "fleet"
-    domain: str = "live"
-
-    def __post_init__(self) -> None:
-        if self.domain not in {"live", "demo"}:
-            raise ValueError(f"domain: expected live or demo, got {self.domain!r}")
+    domain: str = limited("live", choices=("live", "demo"))
 
 
 @dataclass(frozen=True, slots=True)

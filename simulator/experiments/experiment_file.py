@@ -31,13 +31,13 @@ def _check_axes(axes: Mapping[str, tuple[Any, ...]]) -> None:
                 f"axes.{name}: unknown key{did_you_mean(name, AXES)}; "
                 f"expected one of {', '.join(AXES)}"
             )
+        for value in values:
+            _check_bounds(value, f"axes.{name}", AXES[name])
         if not 1 <= len(values) <= MAX_VALUES or len(set(values)) != len(values):
             raise ValueError(
                 f"axes.{name}: expected an array of 1 to {MAX_VALUES}, each value once, "
                 f"got {values!r:.80}"
             )
-        for value in values:
-            _check_bounds(value, f"axes.{name}", AXES[name])
 
 
 def _check_bounds(got: Any, where: str, axis: Axis) -> None:
@@ -130,11 +130,12 @@ def parse(
 ) -> Experiment:
     """Build an experiment from parsed TOML. Raises ExperimentError."""
     found = build(Experiment, content, where, error=ExperimentError, file_format=FORMAT)
+    known = {"kind": tuple(kinds), "figure": ("", *figures)}
     for part in found.parts:
-        for key, known in (("kind", tuple(kinds)), ("figure", ("", *figures))):
-            if getattr(part, key) not in known:
+        for key, names in known.items():
+            if getattr(part, key) not in names:
                 raise ExperimentError(
-                    f"{where}part[{part.name}].{key}: expected one of {', '.join(known)}, "
+                    f"{where}part[{part.name}].{key}: expected one of {', '.join(names)}, "
                     f"got {getattr(part, key)!r:.80}"
                 )
     return found

@@ -70,6 +70,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"axes": {"window": [1.5]}}, "an integer from 1 to 3600, got 1.5"),
         ({"axes": {"epsilon": []}}, "an array of 1 to 100"),
         ({"axes": {"epsilon": [1, 1]}}, "each value once, got (1, 1)"),
+        ({"axes": {"epsilon": [[1]]}}, "a number from 0.01 to 32, got [1]"),
+        ({"axes": {"epsilon": 1}}, "axes.epsilon: expected an array, got 1"),
         ({"kind": "magic"}, "one of windows, seen"),
         ({"hosts": "many"}, "an integer from 1 to"),
         ({"fidelity": "real"}, "one of auto, exact"),

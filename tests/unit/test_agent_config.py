@@ -36,7 +36,7 @@ def test_agent_config_sample_parses_into_the_documented_bounds() -> None:
         ),
         (("max_records = 20_000", "max_records = true"), "expected an integer, got true"),
         (("host = true", "host = 1"), r"sources\.host: expected true or false, got 1"),
-        (('loader = "auto"', 'loader = "kprobe"'), r"sources: loader: expected one of auto"),
+        (('loader = "auto"', 'loader = "kprobe"'), r"sources\.loader: expected one of auto"),
         (('user = "pointillist-agent"', "user = 5"), r"host\.user: expected text in quotes, got 5"),
         (('leaders = ["00', 'leaders = ["zz'), r"trust\.leaders\[0\]: expected lower-case hex"),
         (('leaders = ["0011', 'leaders = ["'), "expected keys of 32 bytes"),
@@ -76,5 +76,5 @@ def test_agent_asks_for_no_capability_that_no_source_needs() -> None:
 def test_loader_flag_asks_for_the_ebpf_source() -> None:
     tree = Options(loader="bcc", assignments=("sources.host=false",)).overrides()
     assert tree == {"sources": {"ebpf": True, "loader": "bcc", "host": False}}
-    with pytest.raises(ConfigError, match="expected one of auto, libbpf, bcc, got perf"):
+    with pytest.raises(ConfigError, match='expected one of auto, libbpf, bcc, got "perf"'):
         load_config(SAMPLE, Options(loader="perf").overrides())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,11 @@ from transport.config_tree import ConfigError, build, limited, read_tree
 class Colour(StrEnum):
     RED = "red"
     BLUE = "blue"
+
+
+class Size(IntEnum):
+    SMALL = 0
+    LARGE = 1
 
 
 def _even(value: Any) -> int:
@@ -37,6 +42,7 @@ class Sheet:
     share: float = limited(0.5, low=0, high=1)
     key: bytes = b""
     path: Path | None = None
+    size: Size | None = None
     colours: frozenset[Colour] = frozenset()
     pattern: re.Pattern[str] = field(default=re.compile(""))
     rows: tuple[Row, ...] = limited((), key="row", most=2)
@@ -56,6 +62,7 @@ def test_tree_takes_what_fits() -> None:
             "share": 1,
             "key": "00ff",
             "path": "a/b",
+            "size": "large",
             "colours": ["red"],
             "pattern": "a+",
             "row": [{"size": 3}],
@@ -64,6 +71,7 @@ def test_tree_takes_what_fits() -> None:
         },
     )
     assert (found.share, found.key, found.path) == (1.0, b"\x00\xff", Path("a/b"))
+    assert found.size is Size.LARGE
     assert found.colours == {Colour.RED}
     assert found.pattern.fullmatch("aa")
     assert found.rows == (Row(size=3),)
@@ -83,6 +91,8 @@ def test_tree_takes_what_fits() -> None:
         ({"path": 3}, "FILE: path: expected a path in quotes, got 3"),
         ({"colours": "red"}, 'FILE: colours: expected an array, got "red"'),
         ({"colours": ["rad"]}, 'FILE: colours[0]: expected one of red, blue, got "rad" (did you'),
+        ({"size": 1}, "FILE: size: expected one of small, large, got 1"),
+        ({"size": "lorge"}, 'FILE: size: expected one of small, large, got "lorge" (did you m'),
         ({"pattern": "("}, 'FILE: pattern: expected a regular expression in quotes, got "(" (miss'),
         ({"row": [{"id": "a", "size": 0}]}, "FILE: row[a].size: expected an integer from 1 to 1,0"),
         ({"row": [{"size": 1.0}]}, "FILE: row[0].size: expected an integer from 1 to 1,000"),
