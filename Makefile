@@ -94,10 +94,11 @@ test-long: $(STAMP) tools java
 	@$(PYTHON) -m pytest -m long $(ARGS)
 
 gpu-check:
-	@code=0; for script in gpu_check gpu_probes gpu_pressure; do python3 scripts/$$script.py || code=$$?; done; exit $$code
+	@export LD_LIBRARY_PATH="$(CURDIR)/.tools/gpu/lib:$${LD_LIBRARY_PATH:-}"; \
+	code=0; for script in gpu_check gpu_probes gpu_pressure; do python3 scripts/$$script.py || code=$$?; done; exit $$code
 
-gpu-kit: $(STAMP)
-	@mkdir -p .tools/gpu && cp .venv/lib/python*/site-packages/pynvml.py .tools/gpu/
+gpu-kit:
+	@scripts/gpu_kit.sh
 
 lint: lint-python lint-proto lint-docs
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collectors.devices.device_port import DeviceReading, Inventory
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-KIT: Final = ROOT / ".tools" / "gpu"
+KIT: Final = ROOT / ".tools" / "gpu" / "site"
 OUT: Final = "GPU_CHECK_OUT"
 AS_EXPECTED, DIFFERENT, UNCHECKED, NO_GPU = 0, 1, 2, 77
 TRIES: Final = 10
@@ -95,7 +95,7 @@ class Found:
 
 def main() -> int:
     """Compare, print one line per difference, and write what was found."""
-    sys.path[:0] = [str(ROOT), str(KIT), *(str(wheel) for wheel in KIT.glob("nvidia_ml_py*.whl"))]
+    sys.path[:0] = [str(ROOT), str(KIT)]
     from scripts.gpu_present import nvidia_gpus
 
     if shutil.which("nvidia-smi") is None or not nvidia_gpus():

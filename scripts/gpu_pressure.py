@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from scripts.pressure.cases import Case, Result
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-KIT: Final = ROOT / ".tools" / "gpu"
+KIT: Final = ROOT / ".tools" / "gpu" / "site"
 OUT: Final = "GPU_CHECK_OUT"
 AS_EXPECTED, DIFFERENT, UNCHECKED, NO_GPU = 0, 1, 2, 77
 WARM_UP_S, PRESS_S, REST_S = 20.0, 10.0, 12.0
@@ -42,7 +42,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--press", nargs=3, metavar=("GPU", "INJECTOR", "DUTY"))
     given = parser.parse_args(words)
-    sys.path[:0] = [str(ROOT), str(KIT), *(str(wheel) for wheel in KIT.glob("nvidia_ml_py*.whl"))]
+    sys.path[:0] = [str(ROOT), str(KIT)]
     if given.press:
         from scripts.pressure.copies import press
 

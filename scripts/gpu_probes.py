@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+KIT: Final = ROOT / ".tools" / "gpu" / "site"
 AS_EXPECTED, DIFFERENT, UNCHECKED, NO_GPU = 0, 1, 2, 77
 OUT: Final = "GPU_CHECK_OUT"
 """A folder that gets a copy of the figures."""
@@ -111,10 +112,17 @@ def interleaved(
 class Loop:
     """A running workload."""
 
-    def __init__(self, name: str, command: Sequence[str]) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], more: Mapping[str, str] | None = None
+    ) -> None:
+        """Start it; `more` is added to its environment."""
         self.name = name
         self._child = subprocess.Popen(
-            [*command, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [*command, name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | dict(more or {}),
         )
         if self._child.stdin is None or self._child.stdout is None:
             raise RuntimeError("expected pipes to the loop")
@@ -129,7 +137,12 @@ class Loop:
 
     def profile(self, number: int) -> Counter[str]:
         """Make steps under torch.profiler; give launches by kernel."""
-        return Counter(json.loads(self._ask(f"profile {number}")))
+        return Counter({name: count for name, (count, _) in self.times(number).items()})
+
+    def times(self, number: int) -> dict[str, tuple[int, int]]:
+        """Make steps under torch.profiler; give launches and nanoseconds by kernel."""
+        told = json.loads(self._ask(f"profile {number}"))
+        return {name: (count, ns) for name, (count, ns) in told.items()}
 
     def close(self) -> None:
         """End it."""
@@ -146,9 +159,11 @@ class Loop:
 
 
 @contextmanager
-def running(name: str, command: Sequence[str]) -> Iterator[Loop]:
+def running(
+    name: str, command: Sequence[str], more: Mapping[str, str] | None = None
+) -> Iterator[Loop]:
     """Run a workload for a while."""
-    loop = Loop(name, command)
+    loop = Loop(name, command, more)
     try:
         yield loop
     finally:
@@ -281,7 +296,7 @@ def measure_cost(loop: Loop) -> Slowdown:
 
 def main() -> int:
     """Check, print, and write bench/results/gpu-probes.json where probes can be attached."""
-    sys.path.insert(0, str(ROOT))
+    sys.path[:0] = [str(ROOT), str(KIT)]
     from scripts.gpu_present import nvidia_gpus
 
     if not nvidia_gpus():

@@ -1,7 +1,7 @@
 """A PyTorch loop that gpu_probes.py steers by lines on stdin.
 
 steps N     makes N steps; prints the seconds they took
-profile N   makes N steps under torch.profiler; prints {kernel name: launches} as JSON
+profile N   makes N steps under torch.profiler; prints {kernel name: [launches, ns]} as JSON
 """
 
 from __future__ import annotations
@@ -12,7 +12,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
+
+
+GRAPH: Final = "(graph)"
+"""The name of a graph: its kernels are not launched one by one."""
 
 
 def inference(torch: Any) -> Callable[[], None]:
@@ -79,8 +83,8 @@ def triton(torch: Any) -> Callable[[], None]:
 LOOPS = {f.__name__: f for f in (inference, training, graphs, streams, triton)}
 
 
-def profiled(torch: Any, step: Callable[[], None], steps: int) -> dict[str, int]:
-    """Count kernels by name; what a graph launches counts as one launch of the graph."""
+def profiled(torch: Any, step: Callable[[], None], steps: int) -> dict[str, tuple[int, int]]:
+    """Count and time kernels by name; what a graph launches counts as one launch of the graph."""
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profile:
         for _ in range(steps):
@@ -88,10 +92,15 @@ def profiled(torch: Any, step: Callable[[], None], steps: int) -> dict[str, int]
         torch.cuda.synchronize()
     events = profile.events()
     replays = sum(1 for event in events if event.name == "cudaGraphLaunch")
+    counts, times = Counter[str](), Counter[str]()
+    for event in events:
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            counts[event.name] += 1
+            times[event.name] += round(event.time_range.elapsed_us() * 1_000)
     if replays:
-        return {"(graph)": replays}
-    on_gpu = (event for event in events if event.device_type == torch.autograd.DeviceType.CUDA)
-    return Counter(e.name for e in on_gpu if not e.name.startswith(("Memcpy", "Memset")))
+        return {GRAPH: (replays, sum(times.values()))}
+    kernels = (name for name in counts if not name.startswith(("Memcpy", "Memset")))
+    return {name: (counts[name], times[name]) for name in kernels}
 
 
 def main() -> None:

@@ -10,6 +10,8 @@ A section that is in disorder is as if it were not there: `.functions` of it are
 
 from __future__ import annotations
 
+import re
+import struct
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import BinaryIO, Final, NamedTuple
@@ -86,6 +88,27 @@ def arm64_entry(code: bytes) -> EntryClass:
 
 _TABLES: Final = {SYMBOLS: ".symtab", DYNAMIC_SYMBOLS: ".dynsym"}
 _DEVICE_CODE: Final = (".nv_fatbin", ".nvFatBinSegment", ".hip_fatbin", ".hipFatBinSegment")
+
+_FORWARD_X86_64: Final = re.compile(
+    rb"(?:\xf3\x0f\x1e\xfa)?(?:\x55\x48\x89\xe5\x5d)?\xe9(.{4})", re.DOTALL
+)
+"""endbr64, an empty frame, jmp: how compilers write a function that only calls another last."""
+_FORWARD_ARM64: Final = re.compile(rb"(?:\x5f\x24\x03\xd5)?(.{3}[\x14-\x17])", re.DOTALL)
+
+
+def forward_x86_64(code: bytes) -> int | None:
+    """Give how far from its own start a function jumps that does nothing else, or None."""
+    found = _FORWARD_X86_64.match(code)
+    return None if found is None else found.end() + int(struct.unpack("<i", found[1])[0])
+
+
+def forward_arm64(code: bytes) -> int | None:
+    """Give how far from its own start a function branches that does nothing else, or None."""
+    found = _FORWARD_ARM64.match(code)
+    if found is None:
+        return None
+    words = int(struct.unpack("<I", found[1])[0]) & 0x03FF_FFFF
+    return found.start(1) + 4 * (words - ((words & 0x0200_0000) << 1))
 
 
 class Function(NamedTuple):
@@ -178,6 +201,13 @@ class ElfFile:
         if self.machine is Machine.ARM64:
             return arm64_entry(code)
         return x86_64_entry(code)
+
+    def forward(self, offset: int) -> int | None:
+        """Give the offset at which a function goes on that only jumps there, or None."""
+        code = self.code(offset)
+        arm64 = self.machine is Machine.ARM64
+        far = forward_arm64(code) if arm64 else forward_x86_64(code)
+        return None if far is None else offset + far
 
     def code(self, offset: int) -> bytes:
         """Give up to 16 bytes at an offset of the file."""

@@ -4,6 +4,9 @@
   variant that is there is found (`cuMemAlloc`, `cuMemAlloc_v2`, `cuMemAlloc_v2_ptds`).
 - Names at one offset (ncclAllReduce and pncclAllReduce) are one function: a group probes it once,
   by the first of its rows.
+- A function that only jumps to another of its row (`__cudaLaunchKernel` of CUDA 13 to
+  `cudaLaunchKernel`) is left out: both would count the same call, and the stack pointer, which
+  tells calls inside calls, is the same in both.
 - A function that begins with endbr64 is probed behind it: nothing has changed by then, and the
   instruction behind is often one that the kernel passes without a single step (0.6 us against 3 to
   11 us).
@@ -92,7 +95,7 @@ class PlanBook:
         """
         rows = tuple(i for i, row in enumerate(self._rows) if row.in_file(file_name))
         chosen: _Chosen = {}
-        for offset, row in self._functions(elf, rows):
+        for offset, row in _without_forwards(elf, list(self._functions(elf, rows))):
             at = _behind_endbr(elf, offset) if past_endbr else offset
             _choose(chosen, _Link(self._rows[row].group, False), at, _Place(row, 0))
             if self._rows[row].returns:
@@ -130,6 +133,12 @@ class PlanBook:
 def plan_file(elf: ElfFile, table: ProbeTable, file_name: str, past_endbr: bool = True) -> FilePlan:
     """Plan one file; a `PlanBook` is quicker for many."""
     return PlanBook(table).plan(elf, file_name, past_endbr)
+
+
+def _without_forwards(elf: ElfFile, functions: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Leave out (offset, row) of functions that only jump to another function of their row."""
+    known = set(functions)
+    return [(at, row) for at, row in functions if (elf.forward(at), row) not in known]
 
 
 def _choose(chosen: _Chosen, link: _Link, offset: int, place: _Place) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.binaries.elf_file import ElfFile, EntryClass
+from collectors.binaries.elf_file import ElfFile, EntryClass, forward_arm64, forward_x86_64
 from collectors.binaries.elf_layout import ElfError
 from collectors.gpu_calls.probe_plan import FilePlan, plan_file
 from collectors.gpu_calls.probe_table import ProbeRow, ProbeTable
@@ -171,3 +171,41 @@ def test_plan_of_a_file_with_more_names_than_any_library_is_refused(
     monkeypatch.setattr("collectors.gpu_calls.probe_plan._MOST_NAMES", 2)
     with pytest.raises(ElfError, match="expected at most 2 names"):
         _plan(built, row(ProbeGroup.MEMORY, ("cuMemAlloc" + VARIANTS,)))
+
+
+FORWARDS = """
+volatile int seen;
+__attribute__((noinline)) int cuLaunch(int a) { seen += a; return seen; }
+int cuLaunch_wrapper(int a) { return cuLaunch(a); }
+int cuOther(int a) { return cuLaunch(a); }
+"""
+
+
+def test_plan_leaves_out_what_only_jumps_to_another_function_of_its_row(tmp_path: Path) -> None:
+    path = elf_kit.library(tmp_path / "libcuda.so.1", "-O2", "-Wl,-Bsymbolic", source=FORWARDS)
+    plan = _plan(
+        path, row(ProbeGroup.LAUNCH, ("cuLaunch(_wrapper)?",)), row(ProbeGroup.COPY, ("cuOther",))
+    )
+    assert _placed(path, plan) == {"cuLaunch": 0, "cuOther": 1}
+
+
+@pytest.mark.parametrize(
+    ("code", "far"),
+    [
+        ("e910000000", 0x15),
+        ("554889e55de9fbffffff", 5),
+        ("f30f1efae9f0ffffff", -7),
+        ("554889e54157e900000000", None),
+        ("e910", None),
+    ],
+)
+def test_forward_of_x86_64_is_a_jump_and_nothing_else(code: str, far: int | None) -> None:
+    assert forward_x86_64(bytes.fromhex(code)) == far
+
+
+@pytest.mark.parametrize(
+    ("code", "far"),
+    [("04000014", 16), ("ffffff17", -4), ("5f2403d502000014", 12), ("fd7bbfa9", None)],
+)
+def test_forward_of_arm64_is_a_branch_and_nothing_else(code: str, far: int | None) -> None:
+    assert forward_arm64(bytes.fromhex(code)) == far
