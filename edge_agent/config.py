@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from collectors.gpu_calls.probe_settings import ProbesSection
+from collectors.gpu_time.settings import GpuTimeSection
 from collectors.steps.step_programs import StepProbe
 from privacy.calibrate import DELTA_1E12, EPSILON_MILLIONTHS
 from transport.config_tree import build, limited, overlay, read_table
@@ -131,6 +132,7 @@ class SourcesSection:
     ebpf      kernel-level host metrics for the local view, through `loader`
     loader    of `ebpf` and `probes`: `libbpf`, `bcc`, or `auto`: libbpf where it serves, else BCC
     probes    GPU calls of all processes
+    gpu_time  how long kernels ran, of processes that load the library
     """
 
     host: bool = True
@@ -139,6 +141,7 @@ class SourcesSection:
     ebpf: bool = False
     loader: str = limited("auto", choices=LOADERS)
     probes: ProbesSection = field(default_factory=ProbesSection)
+    gpu_time: GpuTimeSection = field(default_factory=GpuTimeSection)
     replay: tuple[ReplaySection, ...] = ()
 
     @property

@@ -15,6 +15,7 @@ from collectors.ebpf.ebpf_source import EbpfSource
 from collectors.faults.faults_source import FaultsSource
 from collectors.gpu_calls.gpu_places import GpuPlaces
 from collectors.gpu_calls.gpu_probes import GpuProbesSource
+from collectors.gpu_time.gpu_time_source import GpuTimeSource
 from collectors.host.host_source import HostSource
 from collectors.host.pressure import PressureSource
 from collectors.host.rdma import RdmaSource
@@ -129,7 +130,7 @@ def sources_of(
     """List the configured sources.
 
     spawner     where readers of drivers come from; None: from this process, which has no keys
-    users       who uses which GPU: `devices` tells, `probes` asks, over reloads too
+    users       who uses which GPU: `devices` tells, `probes` and `gpu_time` ask, over reloads too
     """
     registry = SourceRegistry()
     users = users or GpuUsers()
@@ -154,6 +155,12 @@ def sources_of(
                 loader=config.sources.loader,
             ),
             (config.sources.probes, config.sources.loader),
+        )
+    if config.sources.gpu_time.enabled:
+        registry.register(
+            "gpu_time",
+            lambda: GpuTimeSource(config.sources.gpu_time, len(config.host.gpus), users),
+            config.sources.gpu_time,
         )
     if config.diagnosis.enabled and config.sources.ebpf and config.diagnosis.steps:
         steps = config.diagnosis.steps

@@ -12,11 +12,13 @@ mkdir -p "$KIT/lib"
     --python-version 3.12 --python-platform x86_64-manylinux_2_28 --constraint requirements/dev.txt \
     nvidia-ml-py protobuf psutil
 for name in libbpf.so.1 libelf.so.1; do
-    path=$(ldconfig -p | awk -v name="$name" '$1 == name && /x86-64/ { print $NF; exit }')
+    path=$(ldconfig -p | awk -v name="$name" '$1 == name && /x86-64/ { path = $NF } END { print path }')
     if [ -z "$path" ]; then
         echo "gpu-kit: expected $name on this x86-64 machine (Debian's libbpf1): GPU calls cannot be probed with this kit" >&2
         continue
     fi
     cp -L "$path" "$KIT/lib/$name"
 done
+gcc -O2 -Wall -Werror -o "$KIT/launches" scripts/gpu_launches.c -ldl
+git rev-parse HEAD >"$KIT/commit"
 du -sh "$KIT"

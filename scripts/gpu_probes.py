@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import random
+import select
 import shutil
 import statistics
 import subprocess
@@ -144,14 +145,23 @@ class Loop:
         told = json.loads(self._ask(f"profile {number}"))
         return {name: (count, ns) for name, (count, ns) in told.items()}
 
+    def ask_for(self, line: str) -> None:
+        """Ask for work without waiting for it."""
+        self._hears.write(line + "\n")
+        self._hears.flush()
+
+    def answered(self) -> bool:
+        """Tell whether the work is done; its answer is then read."""
+        ready, _, _ = select.select([self._says], [], [], 0)
+        return bool(ready and self._answer() is not None)
+
     def close(self) -> None:
         """End it."""
         self._child.kill()
         self._child.communicate()
 
     def _ask(self, line: str) -> str:
-        self._hears.write(line + "\n")
-        self._hears.flush()
+        self.ask_for(line)
         return self._answer()
 
     def _answer(self) -> str:

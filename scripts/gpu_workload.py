@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-
 GRAPH: Final = "(graph)"
 """The name of a graph: its kernels are not launched one by one."""
+NO_KERNELS: Final = ("Memcpy", "Memset", "Optimizer.")
+"""How names on the GPU's line begin that are no kernels; the last is a range of the profiler."""
 
 
 def inference(torch: Any) -> Callable[[], None]:
@@ -99,7 +101,7 @@ def profiled(torch: Any, step: Callable[[], None], steps: int) -> dict[str, tupl
             times[event.name] += round(event.time_range.elapsed_us() * 1_000)
     if replays:
         return {GRAPH: (replays, sum(times.values()))}
-    kernels = (name for name in counts if not name.startswith(("Memcpy", "Memset")))
+    kernels = (name for name in counts if not name.startswith(NO_KERNELS))
     return {name: (counts[name], times[name]) for name in kernels}
 
 
@@ -111,6 +113,8 @@ def main() -> None:
     for _ in range(20):
         step()
     torch.cuda.synchronize()
+    if "GPU_CHECK_CPU" in os.environ:  # this thread alone: others go where they will
+        os.sched_setaffinity(0, {int(os.environ["GPU_CHECK_CPU"])})
     print("ready", flush=True)
     for line in sys.stdin:
         what, number = line.split()

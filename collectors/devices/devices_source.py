@@ -142,6 +142,7 @@ class DevicesSource:
         self._last = DeviceLook(readings, self.gaps)
         if sampling and self._users is not None:
             self._users.see(dict(_pids(readings)), now_boottime_ns)
+            self._users.name(dict(_ids(readings)))
         records: list[Observation | GpuCoverage] = []
         for reading in readings:
             self.gaps.update((name, gap.kind) for name, gap in reading.gaps.items())
@@ -225,6 +226,13 @@ def _pids(readings: Iterable[DeviceReading]) -> Iterator[tuple[int, list[int]]]:
     for reading in readings:
         if isinstance(reading.processes, tuple):
             yield reading.index, [process.pid for process in reading.processes]
+
+
+def _ids(readings: Iterable[DeviceReading]) -> Iterator[tuple[str, int]]:
+    for reading in readings:
+        yield reading.id, reading.index
+        if isinstance(reading.partitions, tuple):
+            yield from ((part.id, reading.index) for part in reading.partitions)
 
 
 def observations(reading: DeviceReading) -> Iterator[Observation]:

@@ -21,12 +21,24 @@ _FRESH_NS: Final = 15_000_000_000
 
 
 class GpuUsers:
-    """Processes by GPU; made once and handed to both sources, so that a reload keeps it."""
+    """Processes by GPU; made once and handed to all sources, so that a reload keeps it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pids: dict[int, frozenset[int]] = {}
         self._seen_ns = 0
+        self._indices: dict[str, int] = {}
+        self.timed: frozenset[ProcessKey] = frozenset()
+        """Processes whose GPU time is measured: no other source counts their kernels and copies."""
+
+    def name(self, ids: Mapping[str, int]) -> None:
+        """Note the index of GPUs and of instances, by `GPU-<uuid>` and `MIG-<uuid>`."""
+        with self._lock:
+            self._indices |= {id_.partition("-")[2].lower(): index for id_, index in ids.items()}
+
+    def index(self, uuid: str) -> int | None:
+        """Give the index of the GPU that has this uuid, or of which an instance has it."""
+        return self._indices.get(uuid.lower())
 
     def see(self, pids: Mapping[int, Iterable[int]], boottime_ns: int) -> None:
         """Note the processes of the GPUs that were asked, by index; others stay as they were."""

@@ -137,7 +137,7 @@ class ActivityRecords:
     ) -> dict[_Place, _Work]:
         work: dict[_Place, _Work] = defaultdict(_Work)
         for row in collection.drain.launches:
-            if row.launches and not self.left_out(row.process):
+            if row.launches and self._counted(row.process):
                 place = self._place(row.process, names[row.process, row.kernel], collection)
                 work[place].count += row.launches
         return work
@@ -146,7 +146,7 @@ class ActivityRecords:
         """Copies and memsets, as work of their families: a recorded trace lists them alike."""
         work: dict[_Place, _Work] = defaultdict(_Work)
         for row in collection.drain.copies:
-            if not self.left_out(row.process):
+            if self._counted(row.process):
                 named = Named(_COPY_NAMES[row.direction], "memcpy")
                 done = work[self._place(row.process, named, collection)]
                 done.count += row.copies
@@ -154,10 +154,14 @@ class ActivityRecords:
                     done.bins[size_bin] += copies
         memsets = {row.id for row in self.table.rows if row.kind is CallKind.MEMSET}
         for call in collection.drain.calls:
-            if call.call in memsets and call.calls and not self.left_out(call.process):
+            if call.call in memsets and call.calls and self._counted(call.process):
                 place = self._place(call.process, Named("Memset", "memset"), collection)
                 work[place].count += call.calls
         return work
+
+    def _counted(self, process: ProcessKey) -> bool:
+        timed_elsewhere = process in self.places.users.timed
+        return not timed_elsewhere and not self.left_out(process)
 
     def _place(self, process: ProcessKey, named: Named, collection: Collected) -> _Place:
         gpus = self.places.of(process, collection.drain.begun_ns)

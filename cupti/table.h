@@ -1,0 +1,32 @@
+/* The shared table: CUPTI's records added up by (name, device, kind). One writer; knows no CUPTI function and no clock. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "include/abi.h"
+#include "include/layout.h"
+
+struct table;
+
+/* Make the shared memory; the descriptor goes to *descriptor (close-on-exec, sealed against growing, shrinking and other
+ * writers). NULL when the system refuses. */
+struct table *table_make(int *descriptor);
+
+struct header *table_header(struct table *table);
+
+/* Begin and end a change that a reader may see only whole. */
+void table_begin(struct table *table);
+void table_end(struct table *table);
+
+/* Add one record. */
+void table_add(struct table *table, const struct abi_record *record);
+
+/* The longest kernel so far. */
+uint64_t table_longest_ns(const struct table *table);
+
+/* Devices of which a record came, a bit for each. */
+uint32_t table_devices(const struct table *table);
+
+/* Add up the intervals that still wait for others to come before them. */
+void table_settle(struct table *table);

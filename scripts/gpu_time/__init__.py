@@ -1,0 +1,1 @@
+"""`make gpu-check`, GPU time: the library of cupti/ beside torch.profiler, and its cost."""

@@ -1,0 +1,94 @@
+"""Run on a GPU machine: `python3 -m scripts.gpu_time [PART...]`; parts are in PARTS.
+
+Needs the machine's python3, numpy and PyTorch, and `make gpu-kit`; no network. With
+GPU_CHECK_OUT=FOLDER each part is written to FOLDER/gpu_time.json as it ends. Exit code 0: as
+expected; 1: not; 2: could not be checked; 77: there is no GPU here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+KIT: Final = ROOT / ".tools" / "gpu"
+OUT: Final = "GPU_CHECK_OUT"
+AS_EXPECTED, DIFFERENT, UNCHECKED, NO_GPU = 0, 1, 2, 77
+PARTS: Final = ("launches", "training", "governed", "inference", "memory", "graphs", "triton")
+PAIRS: Final = {"launches": 400, "training": 200}
+"""Pairs of blocks, of the loops whose cost is measured."""
+_CPU: Final = {"GPU_CHECK_CPU": "5"}
+"""Both loops of a pair work on this one, in turns."""
+
+
+def main() -> int:
+    """Check, print and write."""
+    sys.path[:0] = [str(ROOT), str(KIT / "site")]
+    from scripts.gpu_present import nvidia_gpus
+
+    if not nvidia_gpus():
+        print("gpu-time: this machine has no NVIDIA GPU (no /dev/nvidia0)")
+        return NO_GPU
+    for module in ("torch", "numpy"):
+        if importlib.util.find_spec(module) is None:
+            print(f"gpu-time: expected {module} in {sys.executable}")
+            return UNCHECKED
+    results: dict[str, Any] = {}
+    good = True
+    for part in sys.argv[1:] or PARTS:
+        try:
+            results[part] = _part(part)
+        except (RuntimeError, OSError, ValueError) as error:
+            print(f"gpu-time: {part}: not checked: {type(error).__name__}: {error}")
+            good = False
+        _write(results)
+    return AS_EXPECTED if good else DIFFERENT
+
+
+def _part(part: str) -> dict[str, Any]:
+    from scripts.gpu_probes import running
+
+    from .costs import costs
+    from .governed import governed, memory
+    from .listening import listening
+    from .truth import beside_profiler, switching, truth
+
+    launches = [str(KIT / "launches")]
+    torch = [sys.executable, str(ROOT / "scripts" / "gpu_workload.py")]
+    if part == "governed":
+        return {
+            "steady": governed("launches", launches, "steps"),
+            "bursts": governed("launches", launches, "bursts"),
+        }
+    command = launches if part in ("launches", "memory") else torch
+    with listening() as agent:
+        if part == "memory":
+            return memory(launches, agent)
+        more = agent.environment | _CPU
+        with running(part, command, _CPU) as bare, running(part, command, more) as loop:
+            agent.wait(loop.pid)
+            found: dict[str, Any] = {}
+            if part in PAIRS:
+                found["costs"] = costs(agent, bare, loop, PAIRS[part])
+            if part != "training":
+                found["switching"] = switching(agent, loop)
+            if part != "launches":
+                found["truth"] = truth(agent, bare, loop)
+            if part == "inference":
+                found["beside_profiler"] = beside_profiler(agent, loop)
+    return found
+
+
+def _write(results: dict[str, Any]) -> None:
+    folder = os.environ.get(OUT)
+    if folder:
+        text = json.dumps(results, indent=1, default=int)
+        (Path(folder) / "gpu_time.json").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
