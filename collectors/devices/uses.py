@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from collectors.records.gap import Gap, GapKind
+from collectors.records.process import ProcessKey
 from transport.printable import printable
 
 from .device_port import DeviceReading, Field, Measured, Partition, ProcessUse

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-DEFAULT_SOCKET = Path("/run/pointillist/gpu-time.sock")
+from transport.config_tree import limited
+
+DEFAULT_SOCKET: Final = Path("/run/pointillist/gpu-time.sock")
 """Where libraries look when no environment variable tells them."""
 
 
@@ -20,11 +23,7 @@ class GpuTimeSection:
 
     enabled: bool = False
     socket: Path = DEFAULT_SOCKET
-    budget_percent: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not 0.01 <= self.budget_percent <= 50.0:
-            raise ValueError(f"budget_percent: expected 0.01 to 50, got {self.budget_percent}")
+    budget_percent: float = limited(0.5, low=0.01, high=50)
 
     @property
     def budget(self) -> float:
