@@ -95,7 +95,8 @@ test-long: $(STAMP) tools java
 
 gpu-check:
 	@export LD_LIBRARY_PATH="$(CURDIR)/.tools/gpu/lib:$${LD_LIBRARY_PATH:-}"; \
-	code=0; for script in gpu_check gpu_probes gpu_pressure; do python3 scripts/$$script.py || code=$$?; done; exit $$code
+	code=0; for script in gpu_check gpu_probes gpu_pressure; do python3 scripts/$$script.py || code=$$?; done; \
+	python3 -m scripts.gpu_time $(ARGS) || code=$$?; exit $$code
 
 gpu-kit:
 	@scripts/gpu_kit.sh

@@ -128,8 +128,12 @@ def tell(results: Sequence[Result]) -> int:
     print(f"gpu-pressure: {right} of {len(judged)} held-out cases with impact were named")
     folder = os.environ.get(OUT)
     if folder:
+        from bench.record import commit, device
+
         body = {
             "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "commit": commit(),
+            "device": device(),
             "command": "make gpu-check",
             "figures": list(_figures(judged, right)),
             "cases": [asdict(one) | {"impact": one.impact} for one in results],

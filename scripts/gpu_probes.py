@@ -305,7 +305,7 @@ def measure_cost(loop: Loop) -> Slowdown:
 
 
 def main() -> int:
-    """Check, print, and write bench/results/gpu-probes.json where probes can be attached."""
+    """Check, print, and write bench/results/gpu_probes.json where probes can be attached."""
     sys.path[:0] = [str(ROOT), str(KIT)]
     from scripts.gpu_present import nvidia_gpus
 
@@ -340,7 +340,7 @@ def main() -> int:
         for name in ("inference", "training"):
             with running(name, command) as loop:
                 costs[name] = measure_cost(loop)
-        path = write_result("gpu-probes", "make gpu-check", figures(counts, costs))
+        path = write_result("gpu_probes", "make gpu-check", figures(counts, costs))
         print(f"wrote {path}")
         if os.environ.get(OUT):
             shutil.copy(path, os.environ[OUT])

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from .agent_attach import EPILOG as ATTACH_EPILOG
+from .agent_attach import attach
 from .agent_diagnose import EPILOG as DIAGNOSE_EPILOG
 from .agent_diagnose import diagnose
 from .agent_doctor import EPILOG as DOCTOR_EPILOG
@@ -57,6 +59,8 @@ pointillist agent history --since 10m   raw data of the last day
 
 pointillist agent profile --pid 4711 --out calls.pb.gz   GPU calls of one process, for pprof
 
+pointillist agent attach   what a GPU program needs, to have its kernels timed
+
 pointillist agent ledger show --config agent.toml --json   what this host has spent
 
 pointillist agent ledger recover --config agent.toml   after the ledger was lost"""
@@ -82,6 +86,7 @@ app.command(epilog=TOP_EPILOG)(top)
 app.command(epilog=DIAGNOSE_EPILOG)(diagnose)
 app.command(epilog=HISTORY_EPILOG)(history)
 app.command(epilog=PROFILE_EPILOG)(profile)
+app.command(epilog=ATTACH_EPILOG)(attach)
 app.command(epilog="Example: pointillist agent health --machine nd96isr_h100_v5 --json")(health)
 
 ConfigOption = Annotated[

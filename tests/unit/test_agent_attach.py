@@ -1,0 +1,57 @@
+"""`pointillist agent attach`: what it prints is what starts a GPU program with the library."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from pointillist.cli.agent import app
+
+pytestmark = pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="the library is built for x86-64"
+)
+
+
+def attach(*words: str) -> str:
+    ran = CliRunner().invoke(app, ["attach", *words])
+    assert ran.exit_code == 0, ran.output
+    return ran.output
+
+
+def test_attach_prints_a_library_that_is_there_and_the_agents_user() -> None:
+    told = json.loads(attach("--json", "--user", "nobody"))["environment"]
+    assert Path(told["CUDA_INJECTION64_PATH"]).is_file()
+    assert told["POINTILLIST_AGENT_UID"] == "65534"
+    assert "POINTILLIST_GPU_TIME_SOCKET" not in told  # the library looks there by itself
+
+
+def test_attach_for_a_shell_sets_the_variables() -> None:
+    script = attach("--socket", "/run/other.sock", "--user", "nobody") + "\nenv"
+    ran = subprocess.run(["sh", "-c", script], check=True, capture_output=True, text=True)
+    assert "POINTILLIST_GPU_TIME_SOCKET=/run/other.sock" in ran.stdout
+    assert "CUDA_INJECTION64_PATH=/" in ran.stdout
+
+
+def test_attach_for_a_task_prolog_prints_exports() -> None:
+    ran = subprocess.run(
+        ["sh", "-c", attach("slurm")], check=True, capture_output=True, text=True
+    )
+    assert all(line.startswith("export ") for line in ran.stdout.splitlines())
+    assert "CUDA_INJECTION64_PATH" in ran.stdout
+
+
+def test_attach_for_a_pod_mounts_what_it_names() -> None:
+    (container,) = (spec := yaml.safe_load(attach("kubernetes"))["spec"])["containers"]
+    (library,) = (
+        entry["value"] for entry in container["env"] if entry["name"] == "CUDA_INJECTION64_PATH"
+    )
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
+    assert mounts == volumes
+    assert str(Path(library).parent) in mounts.values()
