@@ -39,9 +39,7 @@ def test_attach_for_a_shell_sets_the_variables() -> None:
 
 
 def test_attach_for_a_task_prolog_prints_exports() -> None:
-    ran = subprocess.run(
-        ["sh", "-c", attach("slurm")], check=True, capture_output=True, text=True
-    )
+    ran = subprocess.run(["sh", "-c", attach("slurm")], check=True, capture_output=True, text=True)
     assert all(line.startswith("export ") for line in ran.stdout.splitlines())
     assert "CUDA_INJECTION64_PATH" in ran.stdout
 
