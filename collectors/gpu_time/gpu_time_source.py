@@ -9,7 +9,7 @@ from typing import Final
 
 from collectors.binaries.demangle import Demangler
 from collectors.binaries.proc_maps import process_key
-from collectors.devices.users import GpuUsers
+from collectors.devices.uses import GpuUsers
 from collectors.port import SourceUnavailable
 from collectors.records.activity import GpuCoverage, KernelActivity, Record
 from collectors.records.process import ProcessKey

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from collectors.boot_clock import boottime_ns
-from collectors.devices.users import GpuUsers
+from collectors.devices.uses import GpuUsers
 from collectors.gpu_time.gpu_time_source import GpuTimeSource
 from collectors.gpu_time.settings import GpuTimeSection
 from collectors.records.activity import KernelActivity
