@@ -17,7 +17,7 @@ import sys
 print("ready", flush=True)
 for line in sys.stdin:
     what, number = line.split()
-    print('{"gemm": 3, "relu": 1}' if what == "profile" else int(number) / 10, flush=True)
+    print('{"gemm": [3, 900], "relu": [1, 50]}' if what == "profile" else int(number) / 10, flush=True)
 """
 
 
