@@ -199,7 +199,7 @@ def test_agent_cli_bad_configuration_is_wrong_usage(
     path.write_text("[hosst]\n", encoding="utf-8")
     code, _, err = call(monkeypatch, capsys, "agent", "run", "-c", str(path))
     assert code == 2
-    assert "hosst: expected one of host" in err
+    assert "hosst: unknown key (did you mean 'host'?); expected one of host" in err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
