@@ -8,27 +8,24 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+#include "descriptor.h"
 
 #define DEFAULT_SOCKET "/run/pointillist/gpu-time.sock"
 
 static int fd = -1;
-static struct stat own;
+static struct file own;
 
-/* Applications close descriptors that they did not open, and open others at the same number. */
-static bool still_ours(void) {
-    struct stat now;
-    return fd >= 0 && fstat(fd, &now) == 0 && now.st_ino == own.st_ino && now.st_dev == own.st_dev && S_ISSOCK(now.st_mode);
-}
+static bool still_ours(void) { return still_is(fd, own); }
 
 static bool trusted(int to) {
     struct ucred peer;
     socklen_t length = sizeof peer;
     if (getsockopt(to, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0)
         return false;
-    const char *user = getenv("POINTILLIST_AGENT_UID");
+    const char *user = secure_getenv("POINTILLIST_AGENT_UID");
     return peer.uid == 0 || peer.uid == geteuid() || (user != NULL && peer.uid == (uid_t)strtoul(user, NULL, 10));
 }
 
@@ -51,15 +48,18 @@ static bool say_hello(int to, int memory, int32_t pid) {
 
 bool link_open(int memory, int32_t pid) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    const char *path = getenv("POINTILLIST_GPU_TIME_SOCKET");
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", path ? path : DEFAULT_SOCKET);
+    const char *path = secure_getenv("POINTILLIST_GPU_TIME_SOCKET");
+    int length = snprintf(address.sun_path, sizeof address.sun_path, "%s", path ? path : DEFAULT_SOCKET);
+    if (length >= (int)sizeof address.sun_path)
+        return false;
     int to = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (to < 0)
         return false;
-    if (connect(to, (struct sockaddr *)&address, sizeof address) != 0 || !trusted(to) || !say_hello(to, memory, pid) || fstat(to, &own) != 0) {
+    if (connect(to, (struct sockaddr *)&address, sizeof address) != 0 || !trusted(to) || !say_hello(to, memory, pid)) {
         close(to);
         return false;
     }
+    own = file_of(to);
     fd = to;
     return true;
 }
@@ -76,9 +76,12 @@ enum link_news link_read(struct lease *lease, int wait_ms) {
         return LINK_ENDED;
     }
     struct pollfd waiting = {.fd = fd, .events = POLLIN};
-    if (wait_ms > 0 && poll(&waiting, 1, wait_ms) > 0 && !still_ours()) {
-        fd = -1;
-        return LINK_ENDED;
+    if (wait_ms > 0) {
+        poll(&waiting, 1, wait_ms);
+        if (!still_ours()) {
+            fd = -1;
+            return LINK_ENDED;
+        }
     }
     struct lease came;
     ssize_t length = recv(fd, &came, sizeof came, MSG_DONTWAIT | MSG_TRUNC);

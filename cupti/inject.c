@@ -24,12 +24,13 @@ enum {
     QUIET_MS = 30,      /* without a record after recording ended: then all have come */
     DRAIN_MS = 2000,    /* the longest that records are awaited */
     REFUSED_MS = 10000, /* between tries after CUPTI refused */
+    MOST_LEASES = 1024, /* of a turn: four times what waits at a process that was stopped */
 };
 
 static struct table *table;
-static int memory = -1;
 static pthread_t thread;
 static atomic_bool stopping, ended;
+static atomic_bool working; /* CUPTI is attached, or about to be */
 
 /* What the thread knows; all times are milliseconds of the monotonic clock. */
 struct session {
@@ -102,6 +103,9 @@ static uint64_t quiet_ms(void) {
 static void switch_on(struct session *session, uint64_t now) {
     if (now < session->refused_until)
         return;
+    atomic_store(&working, true);
+    if (atomic_load(&stopping))
+        return;
     struct header *header = table_header(table);
     int code = recorder_on();
     table_begin(table);
@@ -120,6 +124,7 @@ static void switch_on(struct session *session, uint64_t now) {
     session->flush_at = now + FLUSH_MS;
     if (code != 0)
         session->refused_until = now + REFUSED_MS;
+    atomic_store(&working, code == 0);
 }
 
 static void switch_off(struct session *session, uint64_t now) {
@@ -137,19 +142,20 @@ static void switch_off(struct session *session, uint64_t now) {
     session->flush_at = now;
 }
 
-static void read_link(struct session *session, uint64_t now, int wait_ms) {
+/* Read what the agent asks. One that floods is left, as one that says what is no lease. */
+static void read_link(struct session *session, int wait_ms) {
     struct lease lease;
-    for (;; wait_ms = 0) {
-        enum link_news news = link_read(&lease, wait_ms);
-        if (news == LINK_LEASE) {
-            take_lease(session, &lease, now);
-            continue;
-        }
-        if (news == LINK_ENDED) {
-            session->linked = false;
-            session->try_at = now + CONNECT_MS;
-        }
-        return;
+    enum link_news news = LINK_LEASE;
+    for (int leases = 0; news == LINK_LEASE && leases < MOST_LEASES; leases++, wait_ms = 0) {
+        news = link_read(&lease, wait_ms);
+        if (news == LINK_LEASE)
+            take_lease(session, &lease, now_ms());
+    }
+    if (news == LINK_LEASE)
+        link_close();
+    if (news != LINK_NOTHING) {
+        session->linked = false;
+        session->try_at = now_ms() + CONNECT_MS;
     }
 }
 
@@ -177,6 +183,7 @@ static void drain(struct session *session, uint64_t now) {
     table_settle(table);
     table_end(table);
     session->draining = false;
+    atomic_store(&working, false);
 }
 
 /* How long nothing needs to be done but to listen. */
@@ -200,11 +207,12 @@ static void wait_for_buffers(const struct session *session) {
 static void turn(struct session *session) {
     uint64_t now = now_ms();
     if (!session->linked && now >= session->try_at) {
-        session->linked = link_open(memory, getpid());
+        session->linked = link_open(table_descriptor(table), table_header(table)->pid);
         session->try_at = now + CONNECT_MS;
+        table_forget_numbers(table);
     }
     if (session->linked)
-        read_link(session, now, 0);
+        read_link(session, 0);
     bool want = wanted(session, now);
     if (want && !session->on)
         switch_on(session, now);
@@ -217,7 +225,7 @@ static void turn(struct session *session) {
         drain(session, now);
         buffers_wait(TICK_MS / 4);
     } else if (session->linked) {
-        read_link(session, now_ms(), idle_ms(session, now));
+        read_link(session, idle_ms(session, now));
     } else {
         usleep(CONNECT_MS * 1000);
     }
@@ -232,20 +240,26 @@ static void *run(void *unused) {
     if (session.on)
         switch_off(&session, now_ms());
     if (session.draining) {
-        record(&session, now_ms());
-        recorder_detach();
-        table_settle(table);
+        session.drain_until = 0;
+        drain(&session, now_ms());
     }
     link_close();
     atomic_store(&ended, true);
     return NULL;
 }
 
-/* At exit: the last records are read while CUPTI still stands; no longer than half a second is waited for. */
+/* At exit: the last records are read while CUPTI still stands; no longer than half a second is waited for, and not at
+ * all where it is not attached. */
 static void stop(void) {
     atomic_store(&stopping, true);
-    for (int waited = 0; waited < 500 && !atomic_load(&ended); waited += 5)
-        usleep(5000);
+    for (int waited = 0; waited < 500 && atomic_load(&working) && !atomic_load(&ended); waited += 1)
+        usleep(1000);
+}
+
+/* A child of fork() has no thread of ours: it reports nothing, and has nothing to wait for. */
+static void in_child(void) {
+    link_close();
+    atomic_store(&working, false);
 }
 
 static void start(void) {
@@ -256,8 +270,10 @@ static void start(void) {
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attributes, 256 << 10);
-    if (pthread_create(&thread, &attributes, run, NULL) == 0)
+    if (pthread_create(&thread, &attributes, run, NULL) == 0) {
         atexit(stop);
+        pthread_atfork(NULL, NULL, in_child);
+    }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
@@ -265,13 +281,13 @@ __attribute__((visibility("default"))) int InitializeInjection(void) {
     static atomic_flag begun = ATOMIC_FLAG_INIT;
     if (atomic_flag_test_and_set(&begun))
         return 1;
-    table = table_make(&memory);
+    table = table_make();
     if (table == NULL)
         return 1;
     const char *missing = recorder_open(table);
     if (missing == NULL)
         start();
-    else if (getenv("POINTILLIST_GPU_TIME_DEBUG") != NULL)
+    else if (secure_getenv("POINTILLIST_GPU_TIME_DEBUG") != NULL)
         fprintf(stderr, "pointillist: no GPU time of this process: %s\n", missing);
     return 1;
 }

@@ -13,7 +13,8 @@
 static struct abi_calls cupti;
 static struct table *table;
 static void *subscriber;
-static bool attached, detaching; /* of this library's thread */
+static bool attached; /* of this library's thread */
+static _Thread_local bool detaching; /* in the call that CUPTI may be taken out of; threads of the application make it too */
 static int on_kinds[8];
 static int on_count;
 
@@ -55,7 +56,7 @@ static int beside_runtime(struct dl_phdr_info *info, size_t size, void *found) {
 }
 
 static void *find_cupti(void) {
-    const char *given = getenv("POINTILLIST_CUPTI");
+    const char *given = secure_getenv("POINTILLIST_CUPTI");
     if (given != NULL)
         return dlopen(given, RTLD_LAZY | RTLD_LOCAL);
     for (int name = 0; name < NAMES; name++) {
@@ -121,13 +122,16 @@ static void set(int attribute, size_t value) {
     cupti.cuptiActivitySetAttribute(attribute, &size, &value);
 }
 
+static void take_out(void) {
+    detaching = false;
+    attached = cupti.cuptiFinalize() != ABI_SUCCESS;
+}
+
 /* CUPTI may be taken out where it tells that a call of the driver has ended. */
 static void called(void *unused, int domain, uint32_t function, const struct abi_call_site *call) {
     (void)unused;
-    if (domain == ABI_DRIVER_DOMAIN && function == ABI_DRIVER_GET_VERSION && call->site == ABI_EXIT && detaching) {
-        detaching = false;
-        cupti.cuptiFinalize();
-    }
+    if (domain == ABI_DRIVER_DOMAIN && function == ABI_DRIVER_GET_VERSION && call->site == ABI_EXIT && detaching)
+        take_out();
 }
 
 static int attach(void) {
@@ -188,15 +192,14 @@ void recorder_detach(void) {
     int ignored;
     if (version != NULL && cupti.cuptiEnableCallback(1, subscriber, ABI_DRIVER_DOMAIN, ABI_DRIVER_GET_VERSION) == ABI_SUCCESS)
         version(&ignored);
-    if (detaching) { /* it was not told */
-        detaching = false;
-        cupti.cuptiFinalize();
-    }
+    if (detaching) /* it was not told */
+        take_out();
     if (driver != NULL)
         dlclose(driver);
-    attached = false;
-    buffers_reset();
-    header->detaches++;
+    if (!attached) { /* else it stays for the next window, and keeps its buffers */
+        buffers_reset();
+        header->detaches++;
+    }
     took(&header->detach_ns, &header->detach_longest_ns, begun_ns);
 }
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "busy.h"
+#include "descriptor.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -30,6 +31,8 @@ struct pointer {
 };
 
 struct table {
+    int descriptor;
+    struct file file; /* behind it */
     struct header *header;
     struct row *rows;
     char *names;
@@ -44,7 +47,7 @@ struct table {
 
 static struct table the_table;
 
-static void *shared(int *descriptor) {
+static char *shared(int *descriptor) {
     int fd = memfd_create("pointillist-gpu-time", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return NULL;
@@ -61,14 +64,22 @@ static void *shared(int *descriptor) {
     return memory;
 }
 
-struct table *table_make(int *descriptor) {
-    struct table *table = &the_table;
-    char *memory = shared(descriptor);
+/* Have the table in new memory. */
+static bool lay(struct table *table) {
+    char *memory = shared(&table->descriptor);
     if (memory == NULL)
-        return NULL;
+        return false;
+    table->file = file_of(table->descriptor);
     table->header = (struct header *)memory;
     table->rows = (struct row *)(memory + ROWS_AT);
     table->names = memory + NAMES_AT;
+    return true;
+}
+
+struct table *table_make(void) {
+    struct table *table = &the_table;
+    if (!lay(table))
+        return NULL;
     *table->header = (struct header){
         .magic = LAYOUT_MAGIC, .version = LAYOUT_VERSION, .bytes = SEGMENT_BYTES,
         .rows = ROWS, .row_bytes = sizeof(struct row), .devices = DEVICES, .device_bytes = sizeof(struct device_time),
@@ -78,6 +89,21 @@ struct table *table_make(int *descriptor) {
     table->rows[0].kind = OTHER_ROW;
     return table;
 }
+
+int table_descriptor(struct table *table) {
+    if (still_is(table->descriptor, table->file))
+        return table->descriptor;
+    char *old = (char *)table->header;
+    if (!lay(table))
+        return -1;
+    memcpy(table->header, old, HEADER_BYTES);
+    memcpy(table->rows, old + ROWS_AT, table->header->rows_used * sizeof *table->rows);
+    memcpy(table->names, old + NAMES_AT, table->header->names_used);
+    munmap(old, SEGMENT_BYTES);
+    return table->descriptor;
+}
+
+void table_forget_numbers(struct table *table) { table->contexts_used = 0; }
 
 struct header *table_header(struct table *table) { return table->header; }
 
@@ -110,7 +136,7 @@ static bool is_row(const struct table *table, uint32_t at, const char *name, siz
     if (row->device != device || row->kind != kind)
         return false;
     const char *own = table->names + row->name_at;
-    return memcmp(own, name, length) == 0 && own[length] == 0;
+    return strncmp(own, name, length) == 0 && own[length] == 0;
 }
 
 /* A new row for this name, or OTHER when rows or names are used up. */

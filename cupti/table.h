@@ -9,9 +9,15 @@
 
 struct table;
 
-/* Make the shared memory; the descriptor goes to *descriptor (close-on-exec, sealed against growing, shrinking and other
- * writers). NULL when the system refuses. */
-struct table *table_make(int *descriptor);
+/* Make the shared memory. NULL when the system refuses. */
+struct table *table_make(void);
+
+/* The memory's descriptor (close-on-exec, sealed against growing, shrinking and other writers): that of a copy where the
+ * application has closed it. -1 when the system refuses. */
+int table_descriptor(struct table *table);
+
+/* Number launches anew from the next: those that nobody asked for are not the next window's. */
+void table_forget_numbers(struct table *table);
 
 struct header *table_header(struct table *table);
 

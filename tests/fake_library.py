@@ -12,23 +12,37 @@ from pathlib import Path
 import pytest
 
 
-def built(source: Path, soname: str) -> Path:
-    """Give the library, built by gcc into a cache folder that its source names."""
+def built(source: Path, soname: str, include: Path | None = None) -> Path:
+    """Give the library, built by gcc into a cache folder that its source names.
+
+    include  a folder, the headers in whose include/ it may use
+    """
+    return _compiled(source, soname, ("-shared", "-fPIC", f"-Wl,-soname,{soname}"), include)
+
+
+def built_program(source: Path, include: Path | None = None) -> Path:
+    """Give the program, built in the same way."""
+    return _compiled(source, source.stem, (), include)
+
+
+def _compiled(source: Path, name: str, options: tuple[str, ...], include: Path | None) -> Path:
     if shutil.which("gcc") is None:
-        pytest.skip(f"needs gcc, to build the fake {soname}")
-    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+        pytest.skip(f"needs gcc, to build the fake {name}")
+    headers = sorted(include.rglob("*.[ch]")) if include else []
+    text = b"".join(path.read_bytes() for path in (source, *headers))
+    digest = hashlib.sha256(text).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / f"pointillist-{source.stem}-{os.getuid()}-{digest}"
-    library = folder / soname
-    if not library.exists():
+    made = folder / name
+    if not made.exists():
         folder.mkdir(exist_ok=True, mode=0o755)
         draft = folder / f"draft-{os.getpid()}"
         subprocess.run(
-            ["gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC",
-             f"-Wl,-soname,{soname}", "-o", draft, source],
+            ["gcc", "-O1", "-Wall", "-Wextra", "-Werror", *options,
+             *([f"-I{include}"] if include else []), "-o", draft, source, "-pthread", "-ldl"],
             check=True,
         )  # fmt: skip
-        draft.rename(library)
-    return library
+        draft.rename(made)
+    return made
 
 
 class Scenario:

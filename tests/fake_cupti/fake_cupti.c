@@ -1,7 +1,12 @@
 /* A libcupti without a GPU: it records only what was enabled, fills the client's buffers and gives them back as the real
- * one does. What fails is said in FAKE_CUPTI_FAIL=function[,function...]; each then answers FAKE_CUPTI_CODE (35). */
+ * one does.
+ *
+ *   FAKE_CUPTI_FAIL=function[,function...]  these answer FAKE_CUPTI_CODE (35) and do nothing
+ *   FAKE_CUPTI_VERSION=number               instead of 130001
+ *   FAKE_CUPTI_LOG=file                     a line for each call that subscribes, enables, disables or finalizes */
 #include <pthread.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +20,7 @@ static int enabled[KINDS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint8_t *buffer;
 static size_t size, filled, dropped;
-static int64_t grid;
+static int64_t grids[KINDS]; /* the newest number of each device's one context: kernels of graphs have none */
 
 static int fails(const char *function) {
     const char *list = getenv("FAKE_CUPTI_FAIL");
@@ -25,9 +30,20 @@ static int fails(const char *function) {
     return code ? atoi(code) : 35;
 }
 
+static void note(const char *call, const char *how) {
+    FILE *log = getenv("FAKE_CUPTI_LOG") ? fopen(getenv("FAKE_CUPTI_LOG"), "ae") : NULL;
+    if (log != NULL) {
+        fprintf(log, "%s %s\n", call, how);
+        fclose(log);
+    }
+}
+
 int cuptiGetVersion(uint32_t *version) {
-    *version = 130001;
-    return fails("cuptiGetVersion");
+    const char *given = getenv("FAKE_CUPTI_VERSION");
+    int code = fails("cuptiGetVersion");
+    if (code == SUCCESS)
+        *version = given ? (uint32_t)atoi(given) : 130001;
+    return code;
 }
 
 int cuptiActivityRegisterCallbacks(abi_requested on_request, abi_completed on_complete) {
@@ -43,12 +59,16 @@ int cuptiActivityEnable(int kind) {
     int code = fails("cuptiActivityEnable");
     if (code == SUCCESS)
         enabled[kind % KINDS] = 1;
+    note("enable", "");
     return code;
 }
 
 int cuptiActivityDisable(int kind) {
-    enabled[kind % KINDS] = 0;
-    return fails("cuptiActivityDisable");
+    int code = fails("cuptiActivityDisable");
+    if (code == SUCCESS)
+        enabled[kind % KINDS] = 0;
+    note("disable", "");
+    return code;
 }
 
 int cuptiActivitySetAttribute(int attribute, size_t *bytes, void *value) {
@@ -114,7 +134,7 @@ int cuptiActivityGetNumDroppedRecords(void *context, uint32_t stream, size_t *lo
 /* Room for a record of this kind, or NULL where it is not recorded. Called with the lock held. */
 static void *room(uint32_t kind) {
     size_t bytes = bytes_of(kind);
-    if (!enabled[kind])
+    if (requested == NULL || (kind < KINDS && !enabled[kind]))
         return NULL;
     if (buffer != NULL && filled + bytes > size)
         give_back();
@@ -136,6 +156,19 @@ static void *room(uint32_t kind) {
 
 static abi_callback callback;
 static int wanted;
+static __thread int inside; /* a callback of this thread */
+
+/* A call of the driver, before and behind it. */
+void fake_driver_call(uint32_t function) {
+    static const struct abi_call_site before = {0}, behind = {ABI_EXIT};
+    inside = 1;
+    if (callback != NULL && wanted)
+        callback(NULL, ABI_DRIVER_DOMAIN, function, &before);
+    inside = 2;
+    if (callback != NULL && wanted)
+        callback(NULL, ABI_DRIVER_DOMAIN, function, &behind);
+    inside = 0;
+}
 
 int cuptiSubscribe(void **subscriber, abi_callback on_call, void *unused) {
     (void)unused;
@@ -146,6 +179,7 @@ int cuptiSubscribe(void **subscriber, abi_callback on_call, void *unused) {
         callback = on_call;
         *subscriber = &callback;
     }
+    note("subscribe", code == SUCCESS ? "" : "refused");
     return code;
 }
 
@@ -164,6 +198,10 @@ int cuptiEnableCallback(uint32_t enable, void *subscriber, int domain, uint32_t 
 
 /* Everything is as it was before the first call. */
 int cuptiFinalize(void) {
+    int code = fails("cuptiFinalize");
+    note("finalize", inside == 2 ? "behind a call" : inside == 1 ? "before a call" : "directly");
+    if (code != SUCCESS)
+        return code;
     pthread_mutex_lock(&lock);
     callback = NULL;
     requested = NULL;
@@ -173,13 +211,13 @@ int cuptiFinalize(void) {
     filled = 0;
     memset(enabled, 0, sizeof enabled);
     pthread_mutex_unlock(&lock);
-    return fails("cuptiFinalize");
+    return SUCCESS;
 }
 
 /* What the driver would tell: called by the test's program. */
 void fake_kernel(const char *name, uint32_t device, uint64_t start, uint64_t end, uint32_t graph) {
     pthread_mutex_lock(&lock);
-    grid++;
+    int64_t grid = graph ? 0 : ++grids[device % KINDS];
     if (!(graph && enabled[ABI_GRAPH])) {
         struct abi_kernel *kernel = room(ABI_CONCURRENT_KERNEL);
         if (kernel != NULL) {
@@ -219,5 +257,45 @@ void fake_graph(uint32_t device, uint32_t graph, uint64_t start, uint64_t end) {
         whole->device = device;
         whole->graph = graph;
     }
+    pthread_mutex_unlock(&lock);
+}
+
+void fake_memset(uint64_t bytes, uint32_t device, uint64_t start, uint64_t end) {
+    pthread_mutex_lock(&lock);
+    struct abi_memset *memset = room(ABI_MEMSET);
+    if (memset != NULL) {
+        memset->kind = ABI_MEMSET;
+        memset->bytes = bytes;
+        memset->start = start;
+        memset->end = end;
+        memset->device = device;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void fake_overhead(uint64_t start, uint64_t end) {
+    pthread_mutex_lock(&lock);
+    struct abi_overhead *overhead = room(ABI_OVERHEAD);
+    if (overhead != NULL) {
+        overhead->kind = ABI_OVERHEAD;
+        overhead->start = start;
+        overhead->end = end;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* A record of a kind that nobody knows. */
+void fake_unknown(void) {
+    pthread_mutex_lock(&lock);
+    struct abi_record *record = room(KINDS + 1);
+    if (record != NULL)
+        record->kind = KINDS + 1;
+    pthread_mutex_unlock(&lock);
+}
+
+/* Records that CUPTI itself lost. */
+void fake_lost(uint64_t records) {
+    pthread_mutex_lock(&lock);
+    dropped += records;
     pthread_mutex_unlock(&lock);
 }

@@ -1,0 +1,91 @@
+"""GPU programs without a GPU that load the library of cupti/, and agents for them to meet."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from scripts.gpu_time.listening import injected
+from tests.fake_library import built, built_program
+
+CUPTI: Final = Path(__file__).parents[1] / "cupti"
+FAKES: Final = Path(__file__).parent / "fake_cupti"
+PATIENCE_S: Final = 20.0
+
+
+def until(what: Callable[[], bool]) -> float:
+    """Wait until something holds; give the seconds. Raises AssertionError."""
+    begun_s = time.monotonic()
+    while not what():
+        if time.monotonic() - begun_s > PATIENCE_S:
+            raise AssertionError("expected it to happen, waited in vain")
+        time.sleep(0.002)
+    return time.monotonic() - begun_s
+
+
+class Program:
+    """A process that works by lines, each of which it answers."""
+
+    def __init__(self, agent: Path, *words: str, **environment: str) -> None:
+        self.log = agent.parent / f"cupti-{time.monotonic_ns()}.log"
+        cupti = built(FAKES / "fake_cupti.c", "libcupti.so.13", CUPTI)
+        driver = built(FAKES / "fake_driver.c", "libcuda.so.1", CUPTI)
+        given = {
+            **injected(agent), "POINTILLIST_CUPTI": str(cupti), "FAKE_DRIVER": str(driver),
+            "FAKE_CUPTI_LOG": str(self.log),
+        }  # fmt: skip
+        self._process = subprocess.Popen(
+            [built_program(FAKES / "program.c"), *words],
+            env=os.environ | given | environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.pid = self._process.pid
+        self.said = self._answer()
+
+    def ask(self, line: str) -> str:
+        """Have it do something; give its answer."""
+        self.tell(line)
+        return self._answer()
+
+    def tell(self, line: str) -> None:
+        """Have it do something, without waiting."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    @property
+    def calls(self) -> list[str]:
+        """What it asked of CUPTI that changes something."""
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+    def kill(self) -> None:
+        """End it as the kernel does."""
+        self._process.kill()
+        self._process.wait()
+
+    def end(self) -> int:
+        """Let it come to its end; give its exit code."""
+        self._process.communicate(timeout=PATIENCE_S)
+        return self._process.returncode
+
+
+@contextmanager
+def program(agent: Path, *words: str, **environment: str) -> Iterator[Program]:
+    """Run one for a while."""
+    found = Program(agent, *words, **environment)
+    try:
+        yield found
+    finally:
+        found.kill()
