@@ -19,9 +19,12 @@ us a kernel of a graph."""
 WINDOW_MS: Final = 15
 """What a window costs beside its records: 7 ms to attach, 2 ms to leave, and 30 ms in which nothing
 more came, at a quarter of their time. Measured on the same machine."""
-FIRST: Final = Plan(20, 1_000)
+FIRST: Final = Plan(20, 1_000, 5_000)
 """Asked of a process of which nothing is known."""
 LEAST_ON_MS: Final = 10
+_MOST_PERIOD_MS: Final = 60_000
+LEAST_SHARE: Final = 1.5 * WINDOW_MS / _MOST_PERIOD_MS
+"""Below, one window in the longest period costs more."""
 _MEMORY: Final = 0.5
 """How much of the busiest rate seen is kept from one look to the next."""
 
@@ -30,7 +33,7 @@ _MEMORY: Final = 0.5
 class Budget:
     """Follows one process.
 
-    share  of its time that recording may cost, above 0
+    share  of its time that recording may cost, from LEAST_SHARE on
     """
 
     share: float
@@ -48,14 +51,17 @@ class Budget:
         return self.plan()
 
     def plan(self) -> Plan:
-        """Give the longest windows that the budget allows; a burst ends one early."""
+        """Give the longest windows that the budget allows.
+
+        A burst ends one early: with what attaching costs, its records cost no more than the budget.
+        """
         if not self._before[1]:
             return FIRST
-        period_ms = min(max(round(1.5 * WINDOW_MS / self.share), 1_000), 60_000)
+        period_ms = min(max(round(1.5 * WINDOW_MS / self.share), 1_000), _MOST_PERIOD_MS)
         cost = self.busiest * RECORD_NS / 1e9
         if cost <= self.share / 5:
             on_ms = period_ms
         else:
             on_ms = max(LEAST_ON_MS, min(round(0.5 * WINDOW_MS / cost), period_ms // 2))
-        most = max(1, round(self.share * period_ms * 1e6 / RECORD_NS))
+        most = max(1, int((self.share * period_ms - WINDOW_MS) * 1e6 / RECORD_NS))
         return Plan(on_ms, period_ms, most)

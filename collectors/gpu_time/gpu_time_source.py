@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from collectors.binaries.demangle import Demangler
 from collectors.binaries.proc_maps import process_key
+from collectors.boot_clock import boottime_ns
 from collectors.devices.uses import GpuUsers
 from collectors.port import SourceUnavailable
 from collectors.records.activity import GpuCoverage, KernelActivity, Record
@@ -18,9 +19,9 @@ from kernels.families import FamilyRules
 from kernels.signatures import Signatures
 
 from .budget import Budget
-from .growth import NUMBERED, Work, work
-from .listener import Listener, Plan, Reporter
-from .segment import RowKind, SegmentError, Snapshot
+from .growth import NUMBERED, Growth, Work
+from .listener import MOST_PROCESSES, Listener, Plan, Reporter
+from .segment import RowKind, SegmentError, SegmentUnsettled, Snapshot, State
 from .settings import GpuTimeSection
 
 NAME: Final = "gpu_time"
@@ -34,15 +35,38 @@ _NAMES: Final = {
 }
 
 
-@dataclass(slots=True)
+_MEASURED: Final = frozenset({State.OFF, State.ON})
+_MOST_UNSETTLED: Final = 10
+_MOST_NAMES: Final = 65_536
+
+
+@dataclass(slots=True, eq=False)
 class _Process:
+    """One that reports.
+
+    since_ns   when it was taken in
+    read_ns    when it was last read
+    unsettled  drains in a row that met it writing
+    """
+
     reporter: Reporter
     key: ProcessKey
     budget: Budget
     plan: Plan
-    before: Snapshot | None = None
+    growth: Growth
+    since_ns: int
+    read_ns: int
+    unsettled: int = 0
     gone: bool = False
-    since_ns: int = 0
+
+    def measured(self) -> bool:
+        """Tell whether it records when it is asked to: nothing else has CUPTI, or refuses."""
+        header = self.growth.before.header
+        return header["windows"] > 0 and header["state"] in _MEASURED
+
+
+def _key(pid: int) -> ProcessKey:
+    return process_key("/proc", pid) or ProcessKey(pid, 0)
 
 
 class GpuTimeSource:
@@ -77,7 +101,7 @@ class GpuTimeSource:
             self._listener = Listener(self._settings.socket)
         except OSError as error:
             raise SourceUnavailable(
-                f"GPU time: cannot listen at {self._settings.socket}: {error.strerror}"
+                f"GPU time: cannot listen at {self._settings.socket}: {error.strerror or error}"
             ) from None
         self._ending.clear()
         self._thread = threading.Thread(target=self._serve, name="gpu-time", daemon=True)
@@ -105,37 +129,58 @@ class GpuTimeSource:
         with self._lock:
             processes = list(self._processes)
         for process in processes:
+            # A child may have kept its connection.
+            process.gone = process.gone or _key(process.key.pid) != process.key
+        gone = [process for process in processes if process.gone]
+        for process in processes:
             yield from self._read(process, now_boottime_ns)
         self._classifier.end_round()
         yield from self._coverage(processes, now_boottime_ns)
-        self._forget(processes)
+        self._forget(gone)
 
     def _serve(self) -> None:
         """Take connections and renew leases until the end."""
         while not self._ending.wait(_RENEW_S) and self._listener is not None:
-            for reporter in self._listener.accept():
-                key = process_key("/proc", reporter.pid) or ProcessKey(reporter.pid, 0)
-                budget = Budget(self._settings.budget)
-                with self._lock:
-                    self._processes.append(_Process(reporter, key, budget, budget.plan()))
+            for reporter in self._listener.accept(MOST_PROCESSES - len(self._processes)):
+                self._take(reporter)
             with self._lock:
                 processes = list(self._processes)
             for process in processes:
                 if process.reporter.gone() or not process.reporter.lease(process.plan, LEASE_MS):
                     process.gone = True
 
+    def _take(self, reporter: Reporter) -> None:
+        """Follow a process from what it has recorded before, which was for another connection."""
+        try:
+            before = reporter.segment.read()
+        except (SegmentError, SegmentUnsettled):
+            reporter.close()
+            return
+        now_ns, budget = boottime_ns(), Budget(self._settings.budget)
+        growth = Growth(before, now_ns)
+        process = _Process(
+            reporter, _key(reporter.pid), budget, budget.follow(before), growth, now_ns, now_ns
+        )
+        with self._lock:
+            for other in self._processes:
+                other.gone = other.gone or other.key == process.key
+            self._processes.append(process)
+
     def _read(self, process: _Process, now_ns: int) -> Iterator[KernelActivity]:
         """Yield a process's work; one that writes what no library writes is let go."""
         try:
             after = process.reporter.segment.read()
+        except SegmentUnsettled:
+            process.unsettled += 1
+            process.gone = process.gone or process.unsettled >= _MOST_UNSETTLED
+            return
         except SegmentError:
             process.gone = True
             return
-        before, since_ns = process.before, process.since_ns
-        process.before, process.since_ns = after, now_ns
+        process.unsettled = 0
+        begun_ns, process.read_ns = min(process.read_ns, now_ns), now_ns
         process.plan = process.budget.follow(after)
-        begun_ns = since_ns or now_ns
-        rows = list(work(before, after))
+        rows = list(process.growth.follow(after))
         self._name(rows)
         for row in rows:
             yield self._activity(process.key, after, row, begun_ns, now_ns - begun_ns)
@@ -176,26 +221,34 @@ class GpuTimeSource:
         """Learn names that are new."""
         kernels = {row.name for row in rows if row.kind in (RowKind.KERNEL, RowKind.NODE)}
         new = sorted(kernels - self._named.keys())
+        if len(self._named) + len(new) > _MOST_NAMES:
+            self._named.clear()
+            new = sorted(kernels)
         for mangled, name in zip(new, self._demangler.demangle(new), strict=True):
             self._named[mangled] = name, self._rules.classify(name)[0]
 
     def _coverage(self, processes: Iterable[_Process], now_ns: int) -> Iterator[GpuCoverage]:
-        """Yield the GPUs all of whose processes have reported since the last drain."""
+        """Yield the GPUs all of whose processes were measured since the last drain."""
         begun_ns, self._drained_ns = self._drained_ns, now_ns
-        pids = {process.key.pid for process in processes if process.before is not None}
         if not begun_ns:
             return
+        pids = {
+            process.key.pid
+            for process in processes
+            if process.measured() and process.since_ns <= begun_ns
+        }
         for gpu in range(self._gpus):
             users = self._users.pids(gpu, now_ns)
             if users and users <= pids:
                 yield GpuCoverage(NAME, gpu, begun_ns, now_ns - begun_ns)
 
-    def _forget(self, processes: Iterable[_Process]) -> None:
-        """Drop who is gone, now that the last of it was read; tell who is timed."""
-        gone = [process for process in processes if process.gone]
+    def _forget(self, gone: Collection[_Process]) -> None:
+        """Drop who was gone before the last of it was read; tell who is timed."""
         for process in gone:
             process.reporter.close()
             self._classifier.forget(process.key)
         with self._lock:
             self._processes = [process for process in self._processes if process not in gone]
-            self._users.timed = frozenset(process.key for process in self._processes)
+            self._users.timed = frozenset(
+                process.key for process in self._processes if process.measured()
+            )

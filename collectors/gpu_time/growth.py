@@ -2,12 +2,14 @@
 
 Recording goes in windows at random times. CUPTI numbers all launches of a context, so that of
 launches the exact number is known once the next window has met one: what was recorded is scaled by
-it. Copies and kernels of graphs have no such numbers; they are scaled by time.
+it. Copies and kernels of graphs have no such numbers: a window stands for the time since the one
+before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -16,10 +18,14 @@ from collectors.records.activity import EVERYTHING_MILLIONTHS
 
 from .segment import ROW, RowKind, Snapshot
 
-_NO_ROWS: Final = np.zeros(0, ROW)
 _KINDS: Final = frozenset(map(int, RowKind))
 NUMBERED: Final = frozenset({RowKind.KERNEL})
 """Rows whose launches CUPTI numbers."""
+_MOST_RECORDS: Final = 1 << 40
+_MOST_NS: Final = 1 << 50
+"""Growth of a row between two looks that no GPU reaches: 13 days."""
+_FINE: Final = EVERYTHING_MILLIONTHS // 100
+"""Shares from this on are rounded by less than 0.01 %."""
 
 
 class Work(NamedTuple):
@@ -27,10 +33,11 @@ class Work(NamedTuple):
 
     device   the process's own number of it
     name     as CUPTI has it
-    records  how many were recorded
-    time_ns  their durations, summed
-    bins     (log2 of ns, count)
-    rate     share of what happened that was recorded, in millionths, 1 to 1,000,000
+    records  how many were recorded, times `weight`
+    time_ns  their durations, summed, times `weight`
+    bins     (log2 of ns, count), times `weight`
+    rate     share of what happened that was recorded, times `weight`, in millionths, 1 to 1,000,000
+    weight   1, or a power of ten where too little was recorded to be told in millionths
     """
 
     device: int
@@ -40,48 +47,79 @@ class Work(NamedTuple):
     time_ns: int
     bins: tuple[tuple[int, int], ...]
     rate: int
+    weight: int
 
 
-class Rates(NamedTuple):
-    """Which share was recorded: of launches by their numbers, of time by the clock; millionths."""
+class Share(NamedTuple):
+    """How much was recorded: `part` of `whole`, 1 <= part <= whole."""
 
-    launches: int
-    time: int
+    part: int
+    whole: int
 
-
-def rates(before: Snapshot | None, after: Snapshot) -> Rates:
-    """Give the shares recorded between two states; `before` is None at the first."""
-
-    def grown(name: str) -> int:
-        return max(0, after.header[name] - (before.header[name] if before else 0))
-
-    span_ns = after.header["written_ns"] - before.header["written_ns"] if before else 0
-    by_time = _millionths(grown("on_ns"), span_ns if span_ns > 0 else grown("on_ns"))
-    numbered = grown("numbered")
-    return Rates(_millionths(grown("launches"), numbered) if numbered else by_time, by_time)
+    def rate(self) -> tuple[int, int]:
+        """Give it in millionths, times the weight that makes them fine enough, and this weight."""
+        weight = 1
+        while EVERYTHING_MILLIONTHS * self.part * weight < _FINE * self.whole:
+            weight *= 10
+        return round(EVERYTHING_MILLIONTHS * self.part * weight / self.whole), weight
 
 
-def _millionths(part: int, whole: int) -> int:
-    share = round(EVERYTHING_MILLIONTHS * part / whole) if whole > 0 else EVERYTHING_MILLIONTHS
-    return min(max(share, 1), EVERYTHING_MILLIONTHS)
+EVERYTHING: Final = Share(1, 1)
 
 
-def work(before: Snapshot | None, after: Snapshot) -> Iterator[Work]:
-    """Yield what came since `before`; rows that no library writes give none."""
-    share = rates(before, after)
-    old = before.rows if before is not None else _NO_ROWS
-    counts = after.rows["count"].astype(np.int64)
-    counts[: len(old)] -= old["count"].astype(np.int64)
-    for row in np.flatnonzero(counts > 0).tolist():
-        then = old[row] if row < len(old) else np.zeros(1, ROW)[0]
-        now = after.rows[row]
-        time_ns = int(now["total_ns"]) - int(then["total_ns"])
-        if time_ns < 0 or int(now["kind"]) not in _KINDS:
-            continue
-        kind = RowKind(int(now["kind"]))
-        bins = now["bins"].astype(np.int64) - then["bins"]
-        found = tuple((b, int(bins[b])) for b in np.flatnonzero(bins > 0).tolist())
-        rate = share.launches if kind in NUMBERED else share.time
-        yield Work(
-            int(now["device"]), kind, after.names[row], int(counts[row]), time_ns, found, rate
+@dataclass(slots=True)
+class Growth:
+    """Follows one process.
+
+    before    its newest known state: what is there already was told to somebody else
+    since_ns  until when its time is accounted for, CLOCK_BOOTTIME
+    """
+
+    before: Snapshot
+    since_ns: int
+    launches: Share = EVERYTHING
+    time: Share = EVERYTHING
+
+    def follow(self, after: Snapshot) -> Iterator[Work]:
+        """Yield what came since the last state; rows that no library writes give none."""
+        before, self.before = self.before, after
+        self._shares(before, after)
+        known = before.rows[: len(after.rows)]
+        then = np.zeros(len(after.rows), ROW)
+        then[: len(known)] = known
+        grown = after.rows["count"] - then["count"]
+        for row in np.flatnonzero((grown > 0) & (grown <= _MOST_RECORDS)).tolist():
+            found = self._work(after.rows[row], then[row], after.names[row])
+            if found is not None:
+                yield found
+
+    def _shares(self, before: Snapshot, after: Snapshot) -> None:
+        """Learn which share was recorded; records that come behind a window have that window's."""
+        on_ns, launches, numbered = (
+            after.header[name] - before.header[name] for name in ("on_ns", "launches", "numbered")
         )
+        if on_ns > 0:
+            self.time = _share(on_ns, after.header["written_ns"] - self.since_ns)
+            self.since_ns = after.header["written_ns"]
+        if numbered > 0:
+            self.launches = _share(launches, numbered)
+        elif launches <= 0:
+            self.launches = self.time
+
+    def _work(self, now: np.void, then: np.void, name: str) -> Work | None:
+        records = int(now["count"]) - int(then["count"])
+        time_ns = int(now["total_ns"]) - int(then["total_ns"])
+        if not 0 <= time_ns <= _MOST_NS or int(now["kind"]) not in _KINDS:
+            return None
+        kind = RowKind(int(now["kind"]))
+        rate, weight = (self.launches if kind in NUMBERED else self.time).rate()
+        bins = now["bins"] - then["bins"]  # of 32 bits, which go round
+        found = [(b, int(bins[b])) for b in np.flatnonzero(bins).tolist()]
+        return Work(
+            int(now["device"]), kind, name, records * weight, time_ns * weight,
+            tuple((b, count * weight) for b, count in found if count <= records), rate, weight,
+        )  # fmt: skip
+
+
+def _share(part: int, whole: int) -> Share:
+    return Share(min(max(part, 1), whole), whole) if whole > 0 else EVERYTHING

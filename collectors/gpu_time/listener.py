@@ -6,8 +6,10 @@ import contextlib
 import os
 import socket
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -17,8 +19,21 @@ MAGIC: Final = 0x4C475450
 VERSION: Final = 1
 HELLO: Final = struct.Struct("<IIiI")
 LEASE: Final = struct.Struct("<IIIIII")
-MOST_PROCESSES: Final = 1024
+MOST_PROCESSES: Final = 256
+"""Each takes two descriptors, of which a process may have 1,024 unless it is given more."""
+MOST_CONNECTIONS: Final = 1024
+"""Taken at once; the others wait."""
 _CREDENTIALS: Final = struct.Struct("<iII")
+
+
+class Refusal(StrEnum):
+    """Why a connection is turned away."""
+
+    FULL = "full"
+    HELLO = "hello"
+    VERSION = "version"
+    MEMORY = "memory"
+    SYSTEM = "system"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +42,7 @@ class Plan:
 
     on_ms        0 to period_ms
     period_ms    10 to 60,000
-    most       records of a period after which no more are made in it; 0: without end
+    most         records of a period after which no more are made in it; 0: without end
     """
 
     on_ms: int
@@ -84,15 +99,20 @@ class Listener:
     def __init__(self, path: Path) -> None:
         """Bind. Raises OSError."""
         self._path = path
-        path.unlink(missing_ok=True)
+        if path.is_socket():
+            path.unlink()
         self._socket = socket.socket(
             socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         )
-        self._socket.bind(str(path))
-        path.chmod(0o666)
-        self._socket.listen(64)
-        self.refused: dict[str, int] = {}
-        """Connections that were turned away, by reason."""
+        try:
+            self._socket.bind(str(path))
+            path.chmod(0o666)
+            self._socket.listen(64)
+        except OSError:
+            self._socket.close()
+            raise
+        self.refused: Counter[Refusal] = Counter()
+        """Connections that were turned away."""
 
     def close(self) -> None:
         """Stop listening."""
@@ -100,37 +120,46 @@ class Listener:
         with contextlib.suppress(OSError):
             self._path.unlink()
 
-    def accept(self) -> Iterator[Reporter]:
-        """Take who waits."""
-        for _ in range(MOST_PROCESSES):
+    def accept(self, room: int = MOST_PROCESSES) -> Iterator[Reporter]:
+        """Take who waits; no more than there is room for stay."""
+        for _ in range(MOST_CONNECTIONS):
             try:
                 connection, _ = self._socket.accept()
             except BlockingIOError:
                 return
-            reporter = self._greet(connection)
-            if reporter is not None:
+            except OSError:
+                self.refused[Refusal.SYSTEM] += 1
+                return
+            reporter = _greet(connection) if room > 0 else Refusal.FULL
+            if isinstance(reporter, Refusal):
+                self.refused[reporter] += 1
+                connection.close()
+            else:
+                room -= 1
                 yield reporter
 
-    def _greet(self, connection: socket.socket) -> Reporter | None:
-        """Read the hello, which was sent before the connection was taken."""
-        connection.setblocking(False)
-        descriptors: list[int] = []
-        try:
-            said, descriptors, _, _ = socket.recv_fds(connection, HELLO.size + 1, 4)
-            pid, uid, _ = _CREDENTIALS.unpack(
-                connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            )
-            if len(said) != HELLO.size or len(descriptors) != 1:
-                raise SegmentError("expected a hello with one descriptor")
-            magic, version, _, _ = HELLO.unpack(said)
-            if (magic, version) != (MAGIC, VERSION):
-                raise SegmentError(f"expected a library of version {VERSION}, got {version}")
-            return Reporter(connection, pid, uid, Segment(descriptors[0]))
-        except (OSError, SegmentError, ValueError) as error:
-            reason = str(error) if isinstance(error, SegmentError) else type(error).__name__
-            self.refused[reason] = self.refused.get(reason, 0) + 1
-            connection.close()
-            return None
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
+
+def _greet(connection: socket.socket) -> Reporter | Refusal:
+    """Read the hello; who has not sent it yet tries again later."""
+    connection.setblocking(False)
+    descriptors: list[int] = []
+    try:
+        said, descriptors, _, _ = socket.recv_fds(
+            connection, HELLO.size + 1, 4, socket.MSG_CMSG_CLOEXEC
+        )
+        pid, uid, _ = _CREDENTIALS.unpack(
+            connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        )
+        if len(said) != HELLO.size or len(descriptors) != 1:
+            return Refusal.HELLO
+        magic, version, _, _ = HELLO.unpack(said)
+        if (magic, version) != (MAGIC, VERSION):
+            return Refusal.VERSION
+        return Reporter(connection, pid, uid, Segment(descriptors[0]))
+    except SegmentError:
+        return Refusal.MEMORY
+    except (OSError, ValueError):
+        return Refusal.SYSTEM
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)

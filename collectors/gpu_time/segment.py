@@ -79,6 +79,10 @@ class SegmentError(Exception):
     """A segment is not what the library makes: one line says what was expected and what came."""
 
 
+class SegmentUnsettled(Exception):
+    """A segment was being written at every look."""
+
+
 class RowKind(IntEnum):
     """What a row counts."""
 
@@ -123,8 +127,9 @@ class Segment:
     def __init__(self, descriptor: int) -> None:
         """Map it. Raises SegmentError."""
         try:
-            size = os.fstat(descriptor).st_size
+            # Asked first: only files in memory have seals, and only these surely answer at once.
             seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+            size = os.fstat(descriptor).st_size
         except OSError as error:
             raise SegmentError(f"expected a sealed memory file, got {error.strerror}") from None
         if size != SEGMENT_BYTES:
@@ -141,7 +146,10 @@ class Segment:
         self._memory.close()
 
     def read(self) -> Snapshot:
-        """Copy one whole state. Raises SegmentError where there is none within TRIES."""
+        """Copy one whole state.
+
+        Raises  SegmentError where it is none; SegmentUnsettled where none was met within TRIES
+        """
         for _ in range(TRIES):
             header = np.frombuffer(self._memory[:HEADER_BYTES], HEADER, 1)[0]
             _check(header)
@@ -152,7 +160,7 @@ class Segment:
             after = np.frombuffer(self._memory[:HEADER_BYTES], HEADER, 1)[0]["generation"]
             if header["generation"] == after and after % 2 == 0:
                 return self._snapshot(header, rows)
-        raise SegmentError(f"expected a state at rest within {TRIES} looks, got none")
+        raise SegmentUnsettled(f"expected a state at rest within {TRIES} looks, got none")
 
     def _snapshot(self, header: np.void, rows: NDArray[np.void]) -> Snapshot:
         # A row's name never changes once the row is there.

@@ -23,7 +23,7 @@ class GpuTimeSection:
 
     enabled: bool = False
     socket: Path = DEFAULT_SOCKET
-    budget_percent: float = limited(0.5, low=0.01, high=50)
+    budget_percent: float = limited(0.5, low=0.04, high=50)
 
     @property
     def budget(self) -> float:
