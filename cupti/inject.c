@@ -24,7 +24,7 @@ enum {
     QUIET_MS = 30,      /* without a record after recording ended: then all have come */
     DRAIN_MS = 2000,    /* the longest that records are awaited */
     REFUSED_MS = 10000, /* between tries after CUPTI refused */
-    MOST_LEASES = 1024, /* of a turn: four times what waits at a process that was stopped */
+    MOST_LEASES = 1024, /* in a second: four times what waits at a process that was stopped */
 };
 
 static struct table *table;
@@ -38,6 +38,8 @@ struct session {
     uint64_t try_at;
     struct lease lease;
     uint64_t lease_until;
+    uint64_t second; /* the present one, and the leases that came in it */
+    uint32_t leases;
     uint64_t period_from, on_from, on_until; /* of the present period */
     uint64_t records_before;                 /* it */
     uint64_t flush_at, drain_until, quiet_at, refused_until;
@@ -142,18 +144,28 @@ static void switch_off(struct session *session, uint64_t now) {
     session->flush_at = now;
 }
 
+static bool flooded(struct session *session, uint64_t now) {
+    if (now / 1000 != session->second) {
+        session->second = now / 1000;
+        session->leases = 0;
+    }
+    return ++session->leases > MOST_LEASES;
+}
+
 /* Read what the agent asks. One that floods is left, as one that says what is no lease. */
 static void read_link(struct session *session, int wait_ms) {
     struct lease lease;
-    enum link_news news = LINK_LEASE;
-    for (int leases = 0; news == LINK_LEASE && leases < MOST_LEASES; leases++, wait_ms = 0) {
-        news = link_read(&lease, wait_ms);
-        if (news == LINK_LEASE)
-            take_lease(session, &lease, now_ms());
+    enum link_news news = link_read(&lease, wait_ms);
+    for (; news == LINK_LEASE; news = link_read(&lease, 0)) {
+        uint64_t now = now_ms();
+        if (flooded(session, now)) {
+            link_close();
+            news = LINK_ENDED;
+            break;
+        }
+        take_lease(session, &lease, now);
     }
-    if (news == LINK_LEASE)
-        link_close();
-    if (news != LINK_NOTHING) {
+    if (news == LINK_ENDED) {
         session->linked = false;
         session->try_at = now_ms() + CONNECT_MS;
     }

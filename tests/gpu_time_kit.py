@@ -68,7 +68,8 @@ class Program:
     @property
     def calls(self) -> list[str]:
         """What it asked of CUPTI that changes something."""
-        return self.log.read_text().splitlines() if self.log.exists() else []
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return [line.strip() for line in lines]
 
     def kill(self) -> None:
         """End it as the kernel does."""

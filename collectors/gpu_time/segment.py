@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +29,9 @@ NAME_BYTES: Final = 2048
 NAMES_BYTES: Final = 1 << 21
 NO_NAME: Final = 0xFFFFFFFF
 TRIES: Final = 16
-"""Copies of a segment that is being written; the writer holds it for less than a millisecond."""
+_WAIT_S: Final = 0.0002
+"""Looks at a segment that is being written, and between them: the writer holds it for some 0.1 ms,
+unless the kernel stops it there."""
 
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
@@ -153,12 +156,15 @@ class Segment:
         for _ in range(TRIES):
             header = np.frombuffer(self._memory[:HEADER_BYTES], HEADER, 1)[0]
             _check(header)
+            if header["generation"] % 2:
+                time.sleep(_WAIT_S)
+                continue
             used = int(header["rows_used"])
             rows = np.frombuffer(
                 self._memory[HEADER_BYTES : HEADER_BYTES + used * ROW.itemsize], ROW
             )
             after = np.frombuffer(self._memory[:HEADER_BYTES], HEADER, 1)[0]["generation"]
-            if header["generation"] == after and after % 2 == 0:
+            if header["generation"] == after:
                 return self._snapshot(header, rows)
         raise SegmentUnsettled(f"expected a state at rest within {TRIES} looks, got none")
 

@@ -60,12 +60,24 @@ static void many_names(uint64_t number) {
     }
 }
 
-static void kernels(const char *name, uint64_t number, uint32_t device, uint64_t ns, uint32_t graph) {
+/* Each of 599 characters. */
+static void long_names(uint64_t number) {
+    static char names[4096][600];
+    for (uint64_t i = 0; i < number; i++) {
+        memset(names[i % 4096], 'x', 599);
+        names[i % 4096][snprintf(names[i % 4096], 600, "%llu", (unsigned long long)i)] = 'x';
+        uint64_t start = next(100);
+        kernel(names[i % 4096], 0, start, start + 100, 0);
+    }
+}
+
+static void kernels(const char *name, uint64_t number, uint32_t device, uint64_t ns, uint32_t graph, int paced) {
     name = name_of(name);
     for (uint64_t i = 0; i < number; i++) {
         uint64_t start = next(ns);
         kernel(name, device, start, start + ns, graph);
-        pace(i);
+        if (paced)
+            pace(i);
     }
 }
 
@@ -150,7 +162,11 @@ static void fake(void) {
 
 static void work(const char *what, const char *name, uint64_t n, uint32_t device, uint64_t ns, uint32_t graph) {
     if (strcmp(what, "kernels") == 0)
-        kernels(name, n, device, ns, graph);
+        kernels(name, n, device, ns, graph, 1);
+    else if (strcmp(what, "flat-out") == 0)
+        kernels(name, n, device, ns, graph, 0);
+    else if (strcmp(what, "long-names") == 0)
+        long_names(n);
     else if (strcmp(what, "names") == 0)
         many_names(n);
     else if (strcmp(what, "copies") == 0)

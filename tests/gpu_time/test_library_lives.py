@@ -1,0 +1,354 @@
+"""What happens around the library: agents that die or lie, and what programs do to themselves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from collectors.gpu_time.listener import HELLO, LEASE, MAGIC, VERSION, Listener, Plan, Reporter
+from collectors.gpu_time.segment import Segment, State
+from scripts.gpu_time.listening import OFF, ON, Listening, listening, sums
+from tests.gpu_time_kit import Program, program, until
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def agent() -> Iterator[Listening]:
+    with listening() as found:
+        found.plan(ON)
+        yield found
+
+
+@pytest.fixture
+def recording(agent: Listening) -> Iterator[Program]:
+    """A program all of whose work is recorded."""
+    with program(agent.path) as found:
+        agent.wait(found.pid, State.ON)
+        yield found
+
+
+def detached(one: Program) -> bool:
+    return "finalize behind a call" in one.calls
+
+
+def met(listener: Listener) -> Reporter:
+    """Take the next process that reports."""
+    found: list[Reporter] = []
+
+    def taken() -> bool:
+        found.extend(listener.accept())
+        return bool(found)
+
+    until(taken)
+    return found[0]
+
+
+def state(reporter: Reporter) -> int:
+    return reporter.segment.read().header["state"]
+
+
+@pytest.mark.live
+def test_recording_ends_within_a_second_of_the_agent_and_begins_again_after_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "gpu-time.sock"
+    first = Listener(path)
+    with program(path) as one:
+        reporter = met(first)
+        reporter.lease(ON, 60_000)
+        until(lambda: state(reporter) == State.ON)
+        reporter._connection.close()
+        first.close()
+        assert until(lambda: state(reporter) == State.OFF) < 1
+        assert until(lambda: detached(one)) < 1
+        reporter.segment.close()
+        second = Listener(path)
+        begun_s = time.monotonic()
+        again = met(second)
+        again.lease(ON, 60_000)
+        until(lambda: state(again) == State.ON)
+        assert time.monotonic() - begun_s < 1
+        again.close()
+        second.close()
+        assert one.end() == 0
+
+
+@pytest.mark.live
+def test_recording_ends_with_its_lease(tmp_path: Path) -> None:
+    listener = Listener(tmp_path / "gpu-time.sock")
+    with program(tmp_path / "gpu-time.sock") as one:
+        reporter = met(listener)
+        reporter.lease(ON, 300)
+        until(lambda: state(reporter) == State.ON)
+        assert until(lambda: state(reporter) == State.OFF) < 1
+        assert until(lambda: detached(one)) < 1
+        reporter.lease(ON, 300)
+        assert until(lambda: state(reporter) == State.ON) < 1
+        reporter.close()
+    listener.close()
+
+
+class HostileAgent:
+    """Listens, and says to each connection what it was made with."""
+
+    def __init__(self, path: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.bind(str(path))
+        self.socket.listen(8)
+        self.socket.settimeout(10)
+
+    def meet(self) -> tuple[socket.socket, Segment]:
+        """Take a connection; give it with its memory."""
+        connection, _ = self.socket.accept()
+        said, (descriptor,), _, _ = socket.recv_fds(connection, 64, 4)
+        assert HELLO.unpack(said)[:2] == (MAGIC, VERSION)
+        segment = Segment(descriptor)
+        os.close(descriptor)
+        return connection, segment
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Iterator[HostileAgent]:
+    found = HostileAgent(tmp_path / "gpu-time.sock")
+    yield found
+    found.socket.close()
+
+
+GOOD = (MAGIC, VERSION, 60_000, 1_000, 1_000, 0)
+LIES = {
+    "garbage": b"\xff" * LEASE.size,
+    "nothing": b"",
+    "one byte": b"x",
+    "short": LEASE.pack(*GOOD)[:-1],
+    "long": LEASE.pack(*GOOD) + b"\0",
+    "huge": b"\0" * 100_000,
+    "another version": LEASE.pack(MAGIC, VERSION + 1, *GOOD[2:]),
+    "without a lease": LEASE.pack(*GOOD[:2], 0, *GOOD[3:]),
+    "a lease without end": LEASE.pack(*GOOD[:2], 60_001, *GOOD[3:]),
+    "a period of nothing": LEASE.pack(*GOOD[:3], 0, 0, 0),
+    "longer than its period": LEASE.pack(*GOOD[:3], 1_001, 1_000, 0),
+}
+
+
+def test_an_agent_that_lies_is_left_and_met_again(hostile: HostileAgent, tmp_path: Path) -> None:
+    """All lies, each to a program of its own at the same time."""
+    with ExitStack() as stack:
+        programs = [stack.enter_context(program(tmp_path / "gpu-time.sock")) for _ in LIES]
+        connections = [hostile.meet() for _ in LIES]
+        for (connection, _), lie in zip(connections, LIES.values(), strict=True):
+            connection.send(lie)
+        again = [hostile.meet() for _ in LIES]
+        for connection, segment in connections:
+            connection.settimeout(2)
+            assert connection.recv(1) == b""
+            assert segment.read().header["windows"] == 0
+        for connection, _ in (*connections, *again):
+            connection.close()
+        for one in programs:
+            assert (one.ask("kernels gemm 5 0 10"), one.end()) == ("done 5", 0)
+
+
+def test_an_agent_that_floods_is_left(hostile: HostileAgent, tmp_path: Path) -> None:
+    with program(tmp_path / "gpu-time.sock") as one:
+        connection, segment = hostile.meet()
+        message, sent = LEASE.pack(*GOOD), 0
+        connection.settimeout(5)
+        with suppress(ConnectionError):
+            while True:
+                sent += connection.send(message) > 0
+        assert sent > 1000
+        assert segment.read().header["cpu_ns"] < 1_000_000_000
+        connection.close()
+        assert one.end() == 0
+
+
+def test_descriptors_that_an_agent_sends_are_not_kept(
+    hostile: HostileAgent, tmp_path: Path
+) -> None:
+    with program(tmp_path / "gpu-time.sock") as one:
+        connection, _ = hostile.meet()
+        before = descriptors(one.pid)
+        for _ in range(20):
+            socket.send_fds(connection, [LEASE.pack(*GOOD[:3], 0, 1_000, 0)], [0, 1, 2])
+        time.sleep(0.2)
+        assert descriptors(one.pid) == before
+        connection.close()
+
+
+def descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+@pytest.mark.root
+def test_an_agent_of_another_user_is_told_nothing(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    for folder in tmp_path.parents:
+        if folder.name.startswith("pytest-"):
+            folder.chmod(0o755)
+    path = tmp_path / "gpu-time.sock"
+    lines = (
+        "import os, socket, sys",
+        "os.setgid(65534); os.setuid(65534)",
+        "s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)",
+        "s.bind(sys.argv[1]); os.chmod(sys.argv[1], 0o666); s.listen(8)",
+        "print('listening', flush=True)",
+        "c, _ = s.accept()",
+        "print(socket.recv_fds(c, 100, 4)[:2], flush=True)",
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", "\n".join(lines), path], stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout is not None
+    try:
+        assert other.stdout.readline() == "listening\n"
+        with program(path) as one:
+            assert other.stdout.readline() == "(b'', [])\n"
+            assert one.end() == 0
+    finally:
+        other.kill()
+        other.wait()
+        other.stdout.close()
+
+
+def test_a_child_reports_nothing_and_ends_at_once(agent: Listening, recording: Program) -> None:
+    said, code, milliseconds = recording.ask("fork").split()
+    assert (said, code) == ("child", "3")
+    assert int(milliseconds) < 300
+    recording.ask("kernels gemm 5 0 10")
+    assert agent.settled(recording.pid).header["records"] == 5
+    assert set(agent._reporters) == {recording.pid}
+    assert recording.end() == 0
+
+
+def test_a_child_does_not_keep_its_parent_s_connection(tmp_path: Path) -> None:
+    listener = Listener(tmp_path / "gpu-time.sock")
+    with program(tmp_path / "gpu-time.sock") as one:
+        reporter = met(listener)
+        child = int(one.ask("fork-and-stay").split()[1])
+        one.kill()
+        try:
+            until(reporter.gone)
+        finally:
+            os.kill(child, signal.SIGKILL)
+        reporter.close()
+    listener.close()
+
+
+def test_a_program_that_executes_itself_reports_anew(tmp_path: Path) -> None:
+    listener = Listener(tmp_path / "gpu-time.sock")
+    with program(tmp_path / "gpu-time.sock") as one:
+        first = met(listener)
+        assert one.ask("exec") == "ready"
+        until(first.gone)
+        second = met(listener)
+        assert second.pid == first.pid == one.pid
+        second.lease(ON, 10_000)
+        until(lambda: state(second) == State.ON)
+        assert one.end() == 0
+        first.close()
+        second.close()
+    listener.close()
+
+
+def test_descriptors_that_a_program_opens_at_the_same_numbers_are_its_own(tmp_path: Path) -> None:
+    listener = Listener(tmp_path / "gpu-time.sock")
+    with program(tmp_path / "gpu-time.sock") as one:
+        first = met(listener)
+        first.lease(ON, 60_000)
+        until(lambda: state(first) == State.ON)
+        one.ask("kernels gemm 5 0 10")
+        until(lambda: first.segment.read().header["records"] == 5)
+        assert one.ask("close-all") == "closed"
+        second = met(listener)
+        second.lease(ON, 60_000)
+        until(lambda: state(second) == State.ON)
+        one.ask("kernels gemm 5 0 10")
+        until(lambda: second.segment.read().header["records"] == 10)
+        assert sums(second.segment.read())[0, "gemm"].launches == 10
+        assert listener.refused == {}
+        assert (one.ask("whole"), one.end()) == ("whole 64", 0)
+        first.close()
+        second.close()
+    listener.close()
+
+
+@pytest.mark.parametrize("plan", [OFF, Plan(10, 60_000)])
+def test_a_program_that_closes_everything_while_idle_is_left_alone(
+    agent: Listening, plan: Plan
+) -> None:
+    agent.plan(plan)
+    with program(agent.path) as one:
+        agent.wait(one.pid)
+        time.sleep(0.3)  # it waits for a lease, or for its window
+        one.ask("close-all")
+        time.sleep(0.8)
+        assert (one.ask("whole"), one.end()) == ("whole 64", 0)
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_program_ends_as_fast_as_without_the_library(agent: Listening, listens: bool) -> None:
+    agent.plan(OFF)
+    path = agent.path if listens else agent.path.with_name("nobody.sock")
+    for words in ((), ("not injected",)):
+        with program(path, *words) as one:
+            if listens and not words:
+                agent.wait(one.pid)
+            begun_s = time.monotonic()
+            assert one.end() == 0
+            assert time.monotonic() - begun_s < 0.2
+
+
+def test_the_last_records_are_read_when_a_program_ends_in_a_window(
+    agent: Listening, recording: Program
+) -> None:
+    recording.ask("kernels gemm 100 0 10")
+    recording.tell("exit 5")
+    assert recording.end() == 5
+    header = agent.look(recording.pid).header
+    assert (header["records"], header["state"], header["detaches"]) == (100, State.OFF, 1)
+
+
+def test_a_program_that_ends_before_anything_happened_ends_as_it_was_told(tmp_path: Path) -> None:
+    for _ in range(20):
+        with program(tmp_path / "nobody.sock") as one:
+            one.tell("exit 5")
+            assert one.end() == 5
+
+
+def test_loading_the_library_again_after_it_was_closed_changes_nothing(
+    agent: Listening, recording: Program
+) -> None:
+    assert [recording.ask("inject") for _ in range(3)] == ["injected"] * 3
+    recording.ask("kernels gemm 5 0 10")
+    assert agent.settled(recording.pid).header["records"] == 5
+
+
+def test_a_program_without_cupti_goes_on(agent: Listening) -> None:
+    with program(agent.path, POINTILLIST_CUPTI="/nowhere/libcupti.so", WITHOUT_CUPTI="1") as one:
+        time.sleep(0.3)
+        assert set(agent._reporters) == set()
+        assert one.end() == 0
+
+
+def test_a_socket_s_name_too_long_is_no_other_s(tmp_path: Path) -> None:
+    """The name is not cut: a socket at its beginning is somebody else's."""
+    name = str(tmp_path / "a")
+    name += "a" * (107 - len(name))  # the longest
+    found = HostileAgent(Path(name))
+    found.socket.settimeout(0.7)
+    with program(Path(f"{name}-longer")) as one:
+        with pytest.raises(TimeoutError):
+            found.socket.accept()
+        assert one.end() == 0
+    found.socket.close()
