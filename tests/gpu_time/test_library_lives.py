@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.gpu_time.listener import HELLO, LEASE, MAGIC, VERSION, Listener, Plan, Reporter
+from collectors.gpu_time.listener import HELLO, LEASE, MAGIC, VERSION, Listener, Reporter
 from collectors.gpu_time.segment import Segment, State
 from scripts.gpu_time.listening import OFF, ON, Listening, listening, sums
 from tests.gpu_time_kit import Program, program, until
@@ -282,17 +282,19 @@ def test_descriptors_that_a_program_opens_at_the_same_numbers_are_its_own(tmp_pa
     listener.close()
 
 
-@pytest.mark.parametrize("plan", [OFF, Plan(10, 60_000)])
-def test_a_program_that_closes_everything_while_idle_is_left_alone(
-    agent: Listening, plan: Plan
+def test_a_program_that_closes_everything_while_the_library_waits_is_left_alone(
+    tmp_path: Path,
 ) -> None:
-    agent.plan(plan)
-    with program(agent.path) as one:
-        agent.wait(one.pid)
-        time.sleep(0.3)  # it waits for a lease, or for its window
+    listener = Listener(tmp_path / "gpu-time.sock")
+    with program(tmp_path / "gpu-time.sock") as one:
+        reporter = met(listener)
+        reporter.lease(OFF, 60_000)
+        time.sleep(0.2)  # it waits for another
         one.ask("close-all")
         time.sleep(0.8)
         assert (one.ask("whole"), one.end()) == ("whole 64", 0)
+        reporter.close()
+    listener.close()
 
 
 @pytest.mark.live
