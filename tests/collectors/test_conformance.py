@@ -22,6 +22,8 @@ from collectors.faults.faults_source import FaultsSource
 from collectors.gpu_calls.gpu_places import GpuPlaces
 from collectors.gpu_calls.gpu_probes import GpuProbesSource
 from collectors.gpu_calls.probe_settings import ProbesSection
+from collectors.gpu_time.gpu_time_source import GpuTimeSource
+from collectors.gpu_time.settings import GpuTimeSection
 from collectors.host.host_source import HostSource
 from collectors.host.pressure import PressureSource
 from collectors.host.rdma import RdmaSource
@@ -69,6 +71,10 @@ def _probes(folder: Path) -> Source:
     )
 
 
+def _gpu_time(folder: Path) -> Source:
+    return GpuTimeSource(GpuTimeSection(True, folder / "s.sock"), 1, GpuUsers())
+
+
 IN_THE_KERNEL = (pytest.mark.root, pytest.mark.kernel)
 MADE: dict[str, tuple[Made, tuple[pytest.MarkDecorator, ...]]] = {
     "host": (lambda _: HostSource(), ()),
@@ -77,6 +83,7 @@ MADE: dict[str, tuple[Made, tuple[pytest.MarkDecorator, ...]]] = {
     "devices": (_devices, ()),
     "faults": (_faults, ()),
     "replay": (_replay, ()),
+    "gpu_time": (_gpu_time, ()),
     "steps": (lambda _: StepsSource([StepProbe("/nowhere/libtrain.so", "step")]), IN_THE_KERNEL),
     "ebpf-libbpf": (lambda _: EbpfSource("libbpf"), IN_THE_KERNEL),
     "ebpf-bcc": (lambda _: EbpfSource("bcc"), IN_THE_KERNEL),

@@ -263,6 +263,19 @@ def test_records_carry_the_sampling_rate_and_leave_counts_as_seen() -> None:
     assert {o.kernel for o in one_gpu if isinstance(o, KernelActivity)} == {"a_gemm", "a_norm"}
 
 
+def test_work_of_a_process_whose_gpu_time_is_measured_is_not_counted_again() -> None:
+    users = GpuUsers()
+    copy = CopyRow(P, 1, Direction.HOST_TO_DEVICE, 1, 4096, ((12, 1),))
+    drain = ProbeDrain(7, SECOND, (launches(10),), (call("cudart.memset", 3),), copies=(copy,))
+    counted = records(1, users).of([collected(drain)], NAMES, ())
+    assert sum(one.count for one in counted if isinstance(one, KernelActivity)) == 14
+    users.timed = frozenset({P})
+    timed = list(records(1, users).of([collected(drain)], NAMES, ()))
+    assert not [one for one in timed if isinstance(one, KernelActivity)]
+    # Their bytes are nobody else's to tell.
+    assert any(isinstance(one, Observation) and one.value for one in timed)
+
+
 def test_records_claim_nothing_while_launches_are_not_probed() -> None:
     made = list(records().of([collected(ProbeDrain(7, SECOND, (launches(9),)), 0.0)], NAMES, ()))
     assert made == []

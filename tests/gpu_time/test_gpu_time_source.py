@@ -1,0 +1,346 @@
+"""The collector: what it says of processes that report, and whom it lets go."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from collectors.boot_clock import boottime_ns
+from collectors.devices.users import GpuUsers
+from collectors.gpu_time.gpu_time_source import GpuTimeSource
+from collectors.gpu_time.listener import HELLO, LEASE, MAGIC, VERSION
+from collectors.gpu_time.segment import HEADER, RowKind, State
+from collectors.gpu_time.settings import GpuTimeSection
+from collectors.port import SourceUnavailable
+from collectors.records.activity import GpuCoverage, KernelActivity
+from collectors.records.process import ProcessKey
+from tests.gpu_time_kit import program, until
+from tests.segment_kit import FakeMemory
+
+S = 1_000_000_000
+OTHER_PROCESS = 1
+
+
+class Followed:
+    """A started source, and everything it said."""
+
+    def __init__(self, path: Path, gpus: int = 2) -> None:
+        self.path, self.users = path, GpuUsers()
+        self.source = GpuTimeSource(GpuTimeSection(True, path), gpus, self.users)
+        self.source.start()
+        self.activity: list[KernelActivity] = []
+        self.coverage: list[GpuCoverage] = []
+
+    def drain(self) -> None:
+        """Drain once."""
+        for record in self.source.drain(boottime_ns()):
+            if isinstance(record, KernelActivity):
+                self.activity.append(record)
+            elif isinstance(record, GpuCoverage):
+                self.coverage.append(record)
+
+    def launches(self) -> float:
+        return sum(1e6 * one.count / one.sampling_rate_millionths for one in self.activity)
+
+    def reporting(self) -> int:
+        return len(self.source._processes)
+
+
+class FakeLibrary:
+    """A process's end, written by hand: this process, as the kernel says."""
+
+    def __init__(self, path: Path) -> None:
+        self.memory = FakeMemory()
+        self.header = {"rows_used": 1, "names_used": 0, "state": int(State.OFF)}
+        self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.connection.settimeout(10)
+        self.connection.connect(str(path))
+        hello = HELLO.pack(MAGIC, VERSION, os.getpid(), 0)
+        socket.send_fds(self.connection, [hello], [self.memory.descriptor])
+
+    def lease(self) -> tuple[int, ...]:
+        """Wait for the next lease."""
+        return LEASE.unpack(self.connection.recv(64))
+
+    def head(self, **fields: int) -> None:
+        self.header |= fields
+        self.memory.head(**self.header)
+
+    def launched(self, launches: int, ns: int = 0) -> None:
+        """Write what it has launched until now."""
+        row = {"kind": RowKind.KERNEL, "count": launches, "total_ns": ns}
+        self.memory.rows(("gemm", row))
+        self.head(rows_used=2, names_used=5, launches=launches, numbered=launches,
+                  windows=1, records=launches, on_ns=launches)  # fmt: skip
+
+    def close(self) -> None:
+        self.connection.close()
+        self.memory.close()
+
+
+@pytest.fixture
+def followed(tmp_path: Path) -> Iterator[Followed]:
+    found = Followed(tmp_path / "s.sock")
+    yield found
+    found.source.stop()
+
+
+@pytest.fixture
+def library(followed: Followed) -> Iterator[FakeLibrary]:
+    found = FakeLibrary(followed.path)
+    found.lease()
+    yield found
+    found.close()
+
+
+def test_activity_is_what_a_process_launched_since_it_was_taken_in(
+    followed: Followed, library: FakeLibrary
+) -> None:
+    library.launched(3, 30)
+    before_ns = boottime_ns()
+    followed.drain()
+    (one,) = followed.activity
+    assert (one.gpu, one.kernel, one.family, one.count, one.gpu_time_ns) == (
+        0, "gemm", "gemm", 3, 30,
+    )  # fmt: skip
+    assert 0 < one.boottime_ns < before_ns
+    assert one.boottime_ns + one.span_ns <= boottime_ns()
+    library.launched(5, 60)
+    followed.drain()
+    assert [(one.count, one.gpu_time_ns) for one in followed.activity] == [(3, 30), (2, 30)]
+    assert followed.activity[1].boottime_ns == one.boottime_ns + one.span_ns
+
+
+def test_what_a_process_did_for_another_connection_is_not_told_again(followed: Followed) -> None:
+    library = FakeLibrary(followed.path)
+    library.launched(1_000_000, 5 * S)
+    library.lease()
+    followed.drain()
+    library.launched(1_000_002, 5 * S + 7)
+    followed.drain()
+    assert [(one.count, one.gpu_time_ns) for one in followed.activity] == [(2, 7)]
+    library.close()
+
+
+def test_a_process_that_connects_anew_takes_the_place_of_its_old_connection(
+    followed: Followed, library: FakeLibrary
+) -> None:
+    again = FakeLibrary(followed.path)
+    again.lease()
+    library.launched(2, 9)
+    followed.drain()
+    assert (followed.reporting(), sum(one.count for one in followed.activity)) == (1, 2)
+    again.close()
+
+
+def test_a_process_that_has_gone_is_read_a_last_time(
+    followed: Followed, library: FakeLibrary
+) -> None:
+    followed.drain()
+    library.launched(4, 40)
+    library.connection.close()
+    until(lambda: all(one.gone for one in followed.source._processes))
+    followed.drain()
+    assert [one.count for one in followed.activity] == [4]
+    assert (followed.reporting(), followed.users.timed) == (0, frozenset())
+
+
+def test_devices_are_found_by_their_uuid(followed: Followed, library: FakeLibrary) -> None:
+    uuid = "01020304-0506-0708-090a-0b0c0d0e0f10"
+    followed.users.name({f"GPU-{uuid}": 1})
+    library.launched(1)
+    assert HEADER.fields is not None
+    place = HEADER.fields["uuid"][1]
+    library.memory.memory[place : place + 16] = bytes(range(1, 17))
+    followed.drain()
+    assert [one.gpu for one in followed.activity] == [1]
+
+
+def covered(followed: Followed) -> set[int]:
+    """GPUs that are covered by the next drain alone."""
+    followed.coverage.clear()
+    followed.drain()
+    return {one.gpu for one in followed.coverage}
+
+
+def test_a_gpu_is_covered_once_all_its_processes_were_measured_for_the_whole_time(
+    followed: Followed, library: FakeLibrary
+) -> None:
+    users, own = followed.users, os.getpid()
+    users.see({0: [own], 1: [own, OTHER_PROCESS]}, boottime_ns())
+    assert covered(followed) == set()  # since when?
+    assert covered(followed) == set()  # nothing was recorded yet
+    library.launched(1)
+    assert covered(followed) == {0}
+    (one,) = followed.coverage
+    assert one.boottime_ns + one.span_ns <= boottime_ns()
+    users.see({0: [own, OTHER_PROCESS]}, boottime_ns())
+    assert covered(followed) == set()
+    users.see({0: []}, boottime_ns())
+    assert covered(followed) == set()
+
+
+def test_a_gpu_is_not_covered_by_a_process_that_came_meanwhile(followed: Followed) -> None:
+    followed.users.see({0: [os.getpid()]}, boottime_ns())
+    followed.drain()
+    library = FakeLibrary(followed.path)
+    library.lease()
+    library.launched(1)
+    assert covered(followed) == set()
+    assert covered(followed) == {0}
+    library.close()
+
+
+@pytest.mark.parametrize("state", [State.REFUSED, State.OCCUPIED, 77])
+def test_a_process_that_cannot_be_recorded_is_left_to_other_sources(
+    followed: Followed, library: FakeLibrary, state: int
+) -> None:
+    followed.users.see({0: [os.getpid()]}, boottime_ns())
+    library.launched(1)
+    followed.drain()
+    assert (covered(followed), len(followed.users.timed)) == ({0}, 1)
+    library.head(state=state)
+    assert (covered(followed), followed.users.timed) == (set(), frozenset())
+    library.head(state=State.ON)
+    assert (covered(followed), len(followed.users.timed)) == ({0}, 1)
+
+
+def test_processes_that_are_timed_are_told_to_the_probes_by_the_same_key(
+    followed: Followed, library: FakeLibrary
+) -> None:
+    followed.drain()
+    assert followed.users.timed == frozenset()  # nothing is recorded yet: the probes count
+    library.launched(1)
+    followed.drain()
+    (key,) = followed.users.timed
+    assert key.pid == os.getpid()
+    assert key.start_ns % 10_000_000 == 0  # whole ticks, as the probes' keys
+
+
+def test_a_process_that_writes_nonsense_is_let_go(followed: Followed, library: FakeLibrary) -> None:
+    library.head(rows_used=5000)
+    followed.drain()
+    followed.drain()
+    assert followed.reporting() == 0
+
+
+def test_a_process_met_while_writing_is_read_the_next_time(
+    followed: Followed, library: FakeLibrary
+) -> None:
+    library.launched(3)
+    library.head(generation=5)
+    followed.drain()
+    assert (followed.activity, followed.reporting()) == ([], 1)
+    library.head(generation=6)
+    followed.drain()
+    assert [one.count for one in followed.activity] == [3]
+    library.head(generation=7)
+    for _ in range(20):
+        followed.drain()
+    assert followed.reporting() == 0
+
+
+def test_a_process_whose_child_keeps_the_connection_is_let_go(
+    followed: Followed, library: FakeLibrary
+) -> None:
+    """Its key is no living process's."""
+    (process,) = followed.source._processes
+    process.key = ProcessKey(process.key.pid, process.key.start_ns - S)
+    library.launched(3)
+    followed.drain()
+    assert ([one.count for one in followed.activity], followed.reporting()) == ([3], 0)
+
+
+def test_names_of_strangers_take_bounded_memory(
+    followed: Followed, library: FakeLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("collectors.gpu_time.gpu_time_source._MOST_NAMES", 10)
+    for turn in range(4):
+        rows = {"kind": RowKind.KERNEL, "count": turn + 1}
+        library.memory.rows(*((f"{turn}-{name}", rows) for name in range(8)))
+        library.head(rows_used=9, names_used=64)
+        followed.drain()
+        assert len(followed.source._named) <= 10
+    assert len(followed.activity) == 32
+
+
+def open_things() -> tuple[int, set[str]]:
+    threads = {thread.name for thread in threading.enumerate()}
+    return len(os.listdir("/proc/self/fd")), threads  # noqa: PTH208
+
+
+def test_stop_leaves_no_thread_socket_or_descriptor(tmp_path: Path) -> None:
+    before = open_things()
+    followed = Followed(tmp_path / "s.sock")
+    library = FakeLibrary(followed.path)
+    library.lease()
+    library.launched(1)
+    followed.drain()
+    followed.source.stop()
+    with pytest.raises(SourceUnavailable):
+        followed.drain()
+    while library.connection.recv(64):
+        pass
+    library.close()
+    assert (open_things(), followed.path.exists()) == (before, False)
+    assert followed.users.timed == frozenset()
+
+
+@pytest.mark.parametrize("name", ["nowhere/s.sock", "s" * 200])
+def test_a_socket_that_cannot_be_made_is_said_in_a_line(tmp_path: Path, name: str) -> None:
+    source = GpuTimeSource(GpuTimeSection(True, tmp_path / name), 1, GpuUsers())
+    with pytest.raises(SourceUnavailable, match=r"cannot listen at .*: (?!None)"):
+        source.start()
+
+
+def test_a_flood_of_connections_leaves_leases_alive(
+    followed: Followed, library: FakeLibrary
+) -> None:
+    crowd = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(60)]
+    for one in crowd:
+        one.connect(str(followed.path))
+    begun_s = time.monotonic()
+    for _ in range(4):
+        library.lease()
+    assert time.monotonic() - begun_s < 3
+    followed.drain()
+    assert followed.reporting() == 1
+    for one in crowd:
+        one.close()
+
+
+@pytest.mark.slow
+def test_a_real_program_s_launches_are_counted_exactly(followed: Followed) -> None:
+    followed.users.name({"GPU-01010101-0101-0101-0101-010101010101": 1})
+    with program(followed.path) as one:
+        until(lambda: followed.reporting() == 1)
+        followed.users.see({1: [one.pid]}, boottime_ns())
+        begun_s, launched = time.monotonic(), 0
+        while time.monotonic() - begun_s < 3.5:
+            one.ask("kernels gemm 20 0 1000")
+            launched += 20
+            time.sleep(0.01)
+            if launched % 400 == 0:
+                followed.drain()
+        (process,) = followed.source._processes
+        header = process.growth.before.header
+        assert one.end() == 0
+        until(lambda: process.gone)
+        followed.drain()
+    last = process.growth.before.header
+    assert header["windows"] >= 1
+    assert last["bad_times"] == last["records_lost_cupti"] == 0
+    assert followed.launches() == pytest.approx(last["numbered"], rel=1e-3)
+    assert launched - last["numbered"] < launched / 2  # those before the first window
+    assert {(a.gpu, a.kernel) for a in followed.activity} == {(1, "gemm")}
+    mean_ns = sum(a.gpu_time_ns or 0 for a in followed.activity) / sum(
+        a.count for a in followed.activity
+    )
+    assert mean_ns == 1000
+    assert {one.gpu for one in followed.coverage} == {1}
