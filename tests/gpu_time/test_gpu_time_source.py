@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from collectors.boot_clock import boottime_ns
-from collectors.devices.users import GpuUsers
+from collectors.devices.uses import GpuUsers
 from collectors.gpu_time.gpu_time_source import GpuTimeSource
 from collectors.gpu_time.listener import HELLO, LEASE, MAGIC, VERSION
 from collectors.gpu_time.segment import HEADER, RowKind, State
