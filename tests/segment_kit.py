@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from collectors.gpu_time import segment as layout
-from collectors.gpu_time.segment import HEADER, ROW, RowKind, Segment, Snapshot
+from collectors.gpu_time.segment import HEADER, ROW, ProcessSegment, RowKind, Snapshot
 
 ALL_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
@@ -59,8 +59,8 @@ class FakeMemory:
         self.memory[layout.NAMES_AT : layout.NAMES_AT + len(names)] = names
         self.head(rows_used=1 + len(rows), names_used=len(names))
 
-    def segment(self) -> Segment:
-        return Segment(self.descriptor)
+    def segment(self) -> ProcessSegment:
+        return ProcessSegment(self.descriptor)
 
     def close(self) -> None:
         self.memory.close()

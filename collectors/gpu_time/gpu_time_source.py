@@ -18,11 +18,11 @@ from kernels.application_classifier import ApplicationClassifier
 from kernels.families import FamilyRules
 from kernels.signatures import Signatures
 
-from .budget import Budget
-from .growth import NUMBERED, Growth, Work
-from .listener import MOST_PROCESSES, Listener, Plan, Reporter
-from .segment import RowKind, SegmentError, SegmentUnsettled, Snapshot, State
+from .listener import MOST_PROCESSES, Listener, Reporter, WindowPlan
+from .recorded_work import NUMBERED, Growth, Work
+from .segment import RecordingState, RowKind, SegmentError, SegmentUnsettled, Snapshot
 from .settings import GpuTimeSection
+from .time_budget import Budget
 
 NAME: Final = "gpu_time"
 LEASE_MS: Final = 900
@@ -35,7 +35,7 @@ _NAMES: Final = {
 }
 
 
-_MEASURED: Final = frozenset({State.OFF, State.ON})
+_MEASURED: Final = frozenset({RecordingState.OFF, RecordingState.ON})
 _MOST_UNSETTLED: Final = 10
 _MOST_NAMES: Final = 65_536
 
@@ -52,7 +52,7 @@ class _Process:
     reporter: Reporter
     key: ProcessKey
     budget: Budget
-    plan: Plan
+    plan: WindowPlan
     growth: Growth
     since_ns: int
     read_ns: int

@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from .segment import Segment, SegmentError
+from .segment import ProcessSegment, SegmentError
 
 MAGIC: Final = 0x4C475450
 VERSION: Final = 1
@@ -26,7 +26,7 @@ MOST_CONNECTIONS: Final = 1024
 _CREDENTIALS: Final = struct.Struct("<iII")
 
 
-class Refusal(StrEnum):
+class ConnectionRefusal(StrEnum):
     """Why a connection is turned away."""
 
     FULL = "full"
@@ -37,7 +37,7 @@ class Refusal(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class WindowPlan:
     """What a process is asked to do: record `on_ms` of every `period_ms`.
 
     on_ms        0 to period_ms
@@ -65,10 +65,12 @@ class Reporter:
     pid, uid   as the kernel has them, in this process's namespaces
     """
 
-    def __init__(self, connection: socket.socket, pid: int, uid: int, segment: Segment) -> None:
+    def __init__(
+        self, connection: socket.socket, pid: int, uid: int, segment: ProcessSegment
+    ) -> None:
         self._connection, self.pid, self.uid, self.segment = connection, pid, uid, segment
 
-    def lease(self, plan: Plan, milliseconds: int) -> bool:
+    def lease(self, plan: WindowPlan, milliseconds: int) -> bool:
         """Ask for a plan; False when the process is gone."""
         try:
             self._connection.send(plan.lease(milliseconds))
@@ -111,7 +113,7 @@ class Listener:
         except OSError:
             self._socket.close()
             raise
-        self.refused: Counter[Refusal] = Counter()
+        self.refused: Counter[ConnectionRefusal] = Counter()
         """Connections that were turned away."""
 
     def close(self) -> None:
@@ -128,10 +130,10 @@ class Listener:
             except BlockingIOError:
                 return
             except OSError:
-                self.refused[Refusal.SYSTEM] += 1
+                self.refused[ConnectionRefusal.SYSTEM] += 1
                 return
-            reporter = _greet(connection) if room > 0 else Refusal.FULL
-            if isinstance(reporter, Refusal):
+            reporter = _greet(connection) if room > 0 else ConnectionRefusal.FULL
+            if isinstance(reporter, ConnectionRefusal):
                 self.refused[reporter] += 1
                 connection.close()
             else:
@@ -139,7 +141,7 @@ class Listener:
                 yield reporter
 
 
-def _greet(connection: socket.socket) -> Reporter | Refusal:
+def _greet(connection: socket.socket) -> Reporter | ConnectionRefusal:
     """Read the hello; who has not sent it yet tries again later."""
     connection.setblocking(False)
     descriptors: list[int] = []
@@ -151,15 +153,15 @@ def _greet(connection: socket.socket) -> Reporter | Refusal:
             connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         )
         if len(said) != HELLO.size or len(descriptors) != 1:
-            return Refusal.HELLO
+            return ConnectionRefusal.HELLO
         magic, version, _, _ = HELLO.unpack(said)
         if (magic, version) != (MAGIC, VERSION):
-            return Refusal.VERSION
-        return Reporter(connection, pid, uid, Segment(descriptors[0]))
+            return ConnectionRefusal.VERSION
+        return Reporter(connection, pid, uid, ProcessSegment(descriptors[0]))
     except SegmentError:
-        return Refusal.MEMORY
+        return ConnectionRefusal.MEMORY
     except (OSError, ValueError):
-        return Refusal.SYSTEM
+        return ConnectionRefusal.SYSTEM
     finally:
         for descriptor in descriptors:
             os.close(descriptor)

@@ -97,7 +97,7 @@ class RowKind(IntEnum):
     NODE = 5
 
 
-class State(IntEnum):
+class RecordingState(IntEnum):
     """What the library does."""
 
     OFF = 0
@@ -124,7 +124,7 @@ class Snapshot:
     names: tuple[str, ...]
 
 
-class Segment:
+class ProcessSegment:
     """A mapped segment. The descriptor may be closed once this stands."""
 
     def __init__(self, descriptor: int) -> None:

@@ -7,8 +7,8 @@ import statistics
 import time
 from typing import Any, Final
 
-from collectors.gpu_time.budget import Budget
-from collectors.gpu_time.listener import Plan
+from collectors.gpu_time.listener import WindowPlan
+from collectors.gpu_time.time_budget import Budget
 from scripts.gpu_probes import Loop
 
 from .listening import OFF, ON, Listening
@@ -32,7 +32,7 @@ def costs(agent: Listening, bare: Loop, injected: Loop, pairs: int) -> dict[str,
 
 
 def _mode(
-    agent: Listening, bare: Loop, injected: Loop, steps: int, plan: Plan, pairs: int
+    agent: Listening, bare: Loop, injected: Loop, steps: int, plan: WindowPlan, pairs: int
 ) -> dict[str, Any]:
     agent.plan(plan)
     time.sleep(0.5)

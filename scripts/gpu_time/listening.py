@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from collectors.gpu_time.listener import Listener, Plan, Reporter
-from collectors.gpu_time.segment import Snapshot, State
+from collectors.gpu_time.listener import Listener, Reporter, WindowPlan
+from collectors.gpu_time.segment import RecordingState, Snapshot
 
 LIBRARY: Final = (
     Path(__file__).resolve().parents[2] / "cupti/objects/libpointillist-gpu-time.x86_64.so"
 )
-OFF: Final = Plan(0, 1_000)
-ON: Final = Plan(1_000, 1_000)
+OFF: Final = WindowPlan(0, 1_000)
+ON: Final = WindowPlan(1_000, 1_000)
 _SETTLES_S: Final = 0.5
 """Records of finished kernels are flushed every 0.1 s."""
 
@@ -46,7 +46,7 @@ class Listening:
         """What a program needs to load the library and to find this."""
         return injected(self.path)
 
-    def plan(self, plan: Plan) -> None:
+    def plan(self, plan: WindowPlan) -> None:
         """Ask all for this."""
         self._plan = plan
         self._lease()
@@ -60,7 +60,7 @@ class Listening:
         time.sleep(_SETTLES_S)
         return self.look(pid)
 
-    def wait(self, pid: int, state: State | None = None) -> float:
+    def wait(self, pid: int, state: RecordingState | None = None) -> float:
         """Wait until a process reports, in that state. Gives the seconds; raises RuntimeError."""
         begun_s = time.monotonic()
         while time.monotonic() - begun_s < 10:

@@ -6,7 +6,7 @@ import statistics
 import time
 from typing import Any, Final
 
-from collectors.gpu_time.segment import RowKind, State
+from collectors.gpu_time.segment import RecordingState, RowKind
 from scripts.gpu_probes import Loop
 
 from .listening import OFF, ON, Listening, since
@@ -19,7 +19,7 @@ KERNELS: Final = (RowKind.KERNEL, RowKind.NODE)
 def truth(agent: Listening, bare: Loop, injected: Loop) -> dict[str, Any]:
     """Record everything for some rounds; give both sides' launches and nanoseconds of each."""
     agent.plan(ON)
-    agent.wait(injected.pid, State.ON)
+    agent.wait(injected.pid, RecordingState.ON)
     injected.steps(STEPS // 10)
     rounds = []
     for _ in range(ROUNDS):
@@ -60,10 +60,10 @@ def switching(agent: Listening, loop: Loop, times: int = 8) -> dict[str, Any]:
     on, off = [], []
     for _ in range(times):
         agent.plan(ON)
-        on.append(agent.wait(loop.pid, State.ON))
+        on.append(agent.wait(loop.pid, RecordingState.ON))
         loop.steps(20)
         agent.plan(OFF)
-        off.append(agent.wait(loop.pid, State.OFF))
+        off.append(agent.wait(loop.pid, RecordingState.OFF))
         loop.steps(20)
     header = agent.look(loop.pid).header
     print(
@@ -82,7 +82,7 @@ def beside_profiler(agent: Listening, loop: Loop) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for when, plan in (("during", ON), ("between", OFF)):
         agent.plan(plan)
-        agent.wait(loop.pid, State.ON if plan is ON else State.OFF)
+        agent.wait(loop.pid, RecordingState.ON if plan is ON else RecordingState.OFF)
         loop.steps(STEPS)
         agent.settled(loop.pid)
         found[f"profiler_{when}"] = sum(count for count, _ in loop.times(STEPS).values())
@@ -94,6 +94,6 @@ def beside_profiler(agent: Listening, loop: Loop) -> dict[str, Any]:
     print(
         f"gpu-time: {loop.name}: its own profiler saw {found['profiler_during']} launches while a "
         f"window was open, {found['profiler_between']} between windows; then the library's state "
-        f"was {State(found['header_at_last']['state']).name}"
+        f"was {RecordingState(found['header_at_last']['state']).name}"
     )
     return found

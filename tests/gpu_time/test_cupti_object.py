@@ -90,7 +90,7 @@ def test_layout_constants_are_the_header_s(tmp_path: Path) -> None:
         "NAMES_AT": segment.NAMES_AT, "SEGMENT_BYTES": segment.SEGMENT_BYTES,
         "MESSAGE_MAGIC": listener.MAGIC, "MESSAGE_VERSION": listener.VERSION,
         **{f"{kind.name}_ROW": kind for kind in segment.RowKind},
-        **{f"STATE_{state.name}": state for state in segment.State},
+        **{f"STATE_{state.name}": state for state in segment.RecordingState},
     }  # fmt: skip
     includes = '#include "include/layout.h"\n#include "include/message.h"'
     lines = [f"SAY({name})" for name in same]

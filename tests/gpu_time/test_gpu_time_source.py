@@ -15,7 +15,7 @@ from collectors.boot_clock import boottime_ns
 from collectors.devices.uses import GpuUsers
 from collectors.gpu_time.gpu_time_source import GpuTimeSource
 from collectors.gpu_time.listener import HELLO, LEASE, MAGIC, VERSION
-from collectors.gpu_time.segment import HEADER, RowKind, State
+from collectors.gpu_time.segment import HEADER, RecordingState, RowKind
 from collectors.gpu_time.settings import GpuTimeSection
 from collectors.port import SourceUnavailable
 from collectors.records.activity import GpuCoverage, KernelActivity
@@ -57,7 +57,7 @@ class FakeLibrary:
 
     def __init__(self, path: Path) -> None:
         self.memory = FakeMemory()
-        self.header = {"rows_used": 1, "names_used": 0, "state": int(State.OFF)}
+        self.header = {"rows_used": 1, "names_used": 0, "state": int(RecordingState.OFF)}
         self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.connection.settimeout(10)
         self.connection.connect(str(path))
@@ -197,7 +197,7 @@ def test_a_gpu_is_not_covered_by_a_process_that_came_meanwhile(followed: Followe
     library.close()
 
 
-@pytest.mark.parametrize("state", [State.REFUSED, State.OCCUPIED, 77])
+@pytest.mark.parametrize("state", [RecordingState.REFUSED, RecordingState.OCCUPIED, 77])
 def test_a_process_that_cannot_be_recorded_is_left_to_other_sources(
     followed: Followed, library: FakeLibrary, state: int
 ) -> None:
@@ -207,7 +207,7 @@ def test_a_process_that_cannot_be_recorded_is_left_to_other_sources(
     assert (covered(followed), len(followed.users.timed)) == ({0}, 1)
     library.head(state=state)
     assert (covered(followed), followed.users.timed) == (set(), frozenset())
-    library.head(state=State.ON)
+    library.head(state=RecordingState.ON)
     assert (covered(followed), len(followed.users.timed)) == ({0}, 1)
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from collectors.gpu_time.listener import Plan
-from collectors.gpu_time.segment import ROWS, RowKind, SegmentUnsettled, Snapshot, State
+from collectors.gpu_time.listener import WindowPlan
+from collectors.gpu_time.segment import ROWS, RecordingState, RowKind, SegmentUnsettled, Snapshot
 from scripts.gpu_time.listening import OFF, ON, Listening, Sum, listening, sums
 from tests.gpu_time_kit import Program, program, until
 
@@ -38,7 +38,7 @@ def recording(agent: Listening) -> Iterator[Program]:
     """A program all of whose work is recorded."""
     agent.plan(ON)
     with program(agent.path) as found:
-        agent.wait(found.pid, State.ON)
+        agent.wait(found.pid, RecordingState.ON)
         yield found
 
 
@@ -160,7 +160,7 @@ def test_a_program_goes_on_whichever_call_of_cupti_fails(agent: Listening) -> No
         time.sleep(0.3)
         for call, one in reporting.items():
             header = agent.look(one.pid).header
-            expected = State.REFUSED if call in RECORD_NOTHING else State.ON
+            expected = RecordingState.REFUSED if call in RECORD_NOTHING else RecordingState.ON
             assert (call, header["state"], header["error"]) == (
                 call, expected, 35 if call in RECORD_NOTHING else 0,
             )  # fmt: skip
@@ -169,11 +169,11 @@ def test_a_program_goes_on_whichever_call_of_cupti_fails(agent: Listening) -> No
         agent.plan(OFF)
         for call, one in reporting.items():
             if call not in RECORD_NOTHING:
-                agent.wait(one.pid, State.OFF)
+                agent.wait(one.pid, RecordingState.OFF)
         agent.plan(ON)
         for call, one in reporting.items():
             if call not in RECORD_NOTHING:
-                agent.wait(one.pid, State.ON)
+                agent.wait(one.pid, RecordingState.ON)
         for call, one in programs.items():
             assert (call, one.end()) == (call, 0)
         assert set(agent._reporters) == {one.pid for one in reporting.values()}
@@ -185,7 +185,7 @@ def test_another_subscriber_is_left_alone(agent: Listening) -> None:
         assert profiled.ask("occupy") == "subscribed 0"
         agent.wait(profiled.pid)
         agent.plan(ON)
-        agent.wait(profiled.pid, State.OCCUPIED)
+        agent.wait(profiled.pid, RecordingState.OCCUPIED)
         assert profiled.ask("kernels gemm 5 0 10") == "done 5"
         assert agent.settled(profiled.pid).header["records"] == 0
         assert profiled.calls == ["subscribe", "subscribe refused"]
@@ -205,7 +205,7 @@ def test_a_window_ends_with_cupti_taken_out_behind_a_call_of_the_driver(
     agent: Listening, recording: Program
 ) -> None:
     agent.plan(OFF)
-    agent.wait(recording.pid, State.OFF)
+    agent.wait(recording.pid, RecordingState.OFF)
     recording.ask("kernels gemm 5 0 10")
     until(lambda: "finalize behind a call" in recording.calls)
     enabled = recording.calls.count("enable")
@@ -213,7 +213,7 @@ def test_a_window_ends_with_cupti_taken_out_behind_a_call_of_the_driver(
         "subscribe", *["enable"] * enabled, *["disable"] * enabled, "finalize behind a call",
     ]  # fmt: skip
     agent.plan(ON)
-    agent.wait(recording.pid, State.ON)
+    agent.wait(recording.pid, RecordingState.ON)
     recording.ask("kernels gemm 5 0 10")
     header = agent.settled(recording.pid).header
     assert (header["windows"], header["detaches"], header["launches"]) == (2, 1, 5)
@@ -224,21 +224,21 @@ def test_launches_between_windows_are_numbered(agent: Listening, recording: Prog
     recording.ask("kernels gemm 10 0 10")
     counted(agent, recording.pid, 10)
     agent.plan(OFF)
-    agent.wait(recording.pid, State.OFF)
+    agent.wait(recording.pid, RecordingState.OFF)
     until(lambda: "finalize behind a call" in recording.calls)
     recording.ask("flat-out burst 3000000 0 10")
     agent.plan(ON)
-    agent.wait(recording.pid, State.ON)
+    agent.wait(recording.pid, RecordingState.ON)
     recording.ask("kernels gemm 1 0 10")
     header = counted(agent, recording.pid, 11).header
     assert (header["launches"], header["numbered"]) == (11, 3_000_011)
 
 
 def test_a_window_has_no_more_records_than_it_was_asked_for(agent: Listening) -> None:
-    agent.plan(Plan(60_000, 60_000, 1000))
+    agent.plan(WindowPlan(60_000, 60_000, 1000))
     with program(agent.path) as busy:
-        agent.wait(busy.pid, State.ON)
+        agent.wait(busy.pid, RecordingState.ON)
         busy.ask("kernels gemm 5000 0 10")
-        agent.wait(busy.pid, State.OFF)
+        agent.wait(busy.pid, RecordingState.OFF)
         busy.ask("kernels gemm 5000 0 10")
         assert 1000 <= agent.settled(busy.pid).header["records"] <= 5000

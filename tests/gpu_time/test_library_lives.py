@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from collectors.gpu_time.listener import HELLO, LEASE, MAGIC, VERSION, Listener, Reporter
-from collectors.gpu_time.segment import Segment, State
+from collectors.gpu_time.segment import ProcessSegment, RecordingState
 from scripts.gpu_time.listening import OFF, ON, Listening, listening, sums
 from tests.gpu_time_kit import Program, program, until
 
@@ -33,7 +33,7 @@ def agent() -> Iterator[Listening]:
 def recording(agent: Listening) -> Iterator[Program]:
     """A program all of whose work is recorded."""
     with program(agent.path) as found:
-        agent.wait(found.pid, State.ON)
+        agent.wait(found.pid, RecordingState.ON)
         yield found
 
 
@@ -66,17 +66,17 @@ def test_recording_ends_within_a_second_of_the_agent_and_begins_again_after_it(
     with program(path) as one:
         reporter = met(first)
         reporter.lease(ON, 60_000)
-        until(lambda: state(reporter) == State.ON)
+        until(lambda: state(reporter) == RecordingState.ON)
         reporter._connection.close()
         first.close()
-        assert until(lambda: state(reporter) == State.OFF) < 1
+        assert until(lambda: state(reporter) == RecordingState.OFF) < 1
         assert until(lambda: detached(one)) < 1
         reporter.segment.close()
         second = Listener(path)
         begun_s = time.monotonic()
         again = met(second)
         again.lease(ON, 60_000)
-        until(lambda: state(again) == State.ON)
+        until(lambda: state(again) == RecordingState.ON)
         assert time.monotonic() - begun_s < 1
         again.close()
         second.close()
@@ -89,11 +89,11 @@ def test_recording_ends_with_its_lease(tmp_path: Path) -> None:
     with program(tmp_path / "gpu-time.sock") as one:
         reporter = met(listener)
         reporter.lease(ON, 300)
-        until(lambda: state(reporter) == State.ON)
-        assert until(lambda: state(reporter) == State.OFF) < 1
+        until(lambda: state(reporter) == RecordingState.ON)
+        assert until(lambda: state(reporter) == RecordingState.OFF) < 1
         assert until(lambda: detached(one)) < 1
         reporter.lease(ON, 300)
-        assert until(lambda: state(reporter) == State.ON) < 1
+        assert until(lambda: state(reporter) == RecordingState.ON) < 1
         reporter.close()
     listener.close()
 
@@ -107,12 +107,12 @@ class HostileAgent:
         self.socket.listen(8)
         self.socket.settimeout(10)
 
-    def meet(self) -> tuple[socket.socket, Segment]:
+    def meet(self) -> tuple[socket.socket, ProcessSegment]:
         """Take a connection; give it with its memory."""
         connection, _ = self.socket.accept()
         said, (descriptor,), _, _ = socket.recv_fds(connection, 64, 4)
         assert HELLO.unpack(said)[:2] == (MAGIC, VERSION)
-        segment = Segment(descriptor)
+        segment = ProcessSegment(descriptor)
         os.close(descriptor)
         return connection, segment
 
@@ -253,7 +253,7 @@ def test_a_program_that_executes_itself_reports_anew(tmp_path: Path) -> None:
         second = met(listener)
         assert second.pid == first.pid == one.pid
         second.lease(ON, 10_000)
-        until(lambda: state(second) == State.ON)
+        until(lambda: state(second) == RecordingState.ON)
         assert one.end() == 0
         first.close()
         second.close()
@@ -265,13 +265,13 @@ def test_descriptors_that_a_program_opens_at_the_same_numbers_are_its_own(tmp_pa
     with program(tmp_path / "gpu-time.sock") as one:
         first = met(listener)
         first.lease(ON, 60_000)
-        until(lambda: state(first) == State.ON)
+        until(lambda: state(first) == RecordingState.ON)
         one.ask("kernels gemm 5 0 10")
         until(lambda: first.segment.read().header["records"] == 5)
         assert one.ask("close-all") == "closed"
         second = met(listener)
         second.lease(ON, 60_000)
-        until(lambda: state(second) == State.ON)
+        until(lambda: state(second) == RecordingState.ON)
         one.ask("kernels gemm 5 0 10")
         until(lambda: second.segment.read().header["records"] == 10)
         assert sums(second.segment.read())[0, "gemm"].launches == 10
@@ -318,7 +318,7 @@ def test_the_last_records_are_read_when_a_program_ends_in_a_window(
     recording.tell("exit 5")
     assert recording.end() == 5
     header = agent.look(recording.pid).header
-    assert (header["records"], header["state"], header["detaches"]) == (100, State.OFF, 1)
+    assert (header["records"], header["state"], header["detaches"]) == (100, RecordingState.OFF, 1)
 
 
 def test_a_program_that_ends_before_anything_happened_ends_as_it_was_told(tmp_path: Path) -> None:

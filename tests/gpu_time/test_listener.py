@@ -19,10 +19,11 @@ from collectors.gpu_time.listener import (
     MOST_CONNECTIONS,
     VERSION,
     Listener,
-    Plan,
     Refusal,
     Reporter,
+    WindowPlan,
 )
+from collectors.gpu_time.listener import ConnectionRefusal as Refusal
 from tests.gpu_time_kit import until
 from tests.segment_kit import FakeMemory
 
@@ -61,13 +62,13 @@ def test_a_library_is_taken_with_the_kernel_s_word_for_who_it_is(
         (reporter,) = listener.accept()
         assert (reporter.pid, reporter.uid) == (os.getpid(), os.getuid())
         assert reporter.segment.read().names == ("",)
-        assert reporter.lease(Plan(5, 10, 7), 900)
+        assert reporter.lease(WindowPlan(5, 10, 7), 900)
         assert LEASE.unpack(connection.recv(100)) == (MAGIC, VERSION, 900, 5, 10, 7)
         assert not reporter.gone()
         connection.send(b"more")
         assert not reporter.gone()
     assert reporter.gone()
-    assert not reporter.lease(Plan(5, 10), 900)
+    assert not reporter.lease(WindowPlan(5, 10), 900)
     reporter.close()
     assert reporter.gone()
 
@@ -172,7 +173,7 @@ def test_a_process_out_of_descriptors_listens_on(listener: Listener, memory: Fak
 def test_leases_that_nobody_reads_do_not_hold_up(listener: Listener, memory: FakeMemory) -> None:
     with greeted(listener, GREETING, memory.descriptor):
         (reporter,) = listener.accept()
-        assert all(reporter.lease(Plan(0, 10), 900) for _ in range(2000))
+        assert all(reporter.lease(WindowPlan(0, 10), 900) for _ in range(2000))
         reporter.close()
 
 
@@ -192,7 +193,7 @@ def test_a_socket_left_behind_is_replaced_and_any_other_file_kept(tmp_path: Path
 @pytest.mark.parametrize("plan", [(0, 9), (11, 10), (-1, 10), (0, 60_001), (0, 10, 1 << 32)])
 def test_plan_out_of_bounds_is_refused(plan: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="expected a period"):
-        Plan(*plan)
+        WindowPlan(*plan)
 
 
 def test_reporter_is_gone_when_its_process_is(listener: Listener, memory: FakeMemory) -> None:

@@ -38,7 +38,7 @@ def test_segment_of_another_size_is_refused(size: int) -> None:
     os.ftruncate(descriptor, size)
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     with pytest.raises(SegmentError, match=f"expected {layout.SEGMENT_BYTES} bytes"):
-        layout.Segment(descriptor)
+        layout.ProcessSegment(descriptor)
     os.close(descriptor)
 
 
@@ -60,7 +60,7 @@ def test_segment_that_is_no_memory_is_refused(tmp_path: Path, kind: str) -> None
         else (os.open(tmp_path / "f" if kind == "file" else tmp_path, 0),)
     )
     with pytest.raises(SegmentError, match="sealed memory file"):
-        layout.Segment(opened[0])
+        layout.ProcessSegment(opened[0])
     for descriptor in opened:
         os.close(descriptor)
 

@@ -265,7 +265,7 @@ def test_records_carry_the_sampling_rate_and_leave_counts_as_seen() -> None:
 
 def test_work_of_a_process_whose_gpu_time_is_measured_is_not_counted_again() -> None:
     users = GpuUsers()
-    copy = CopyRow(P, 1, Direction.HOST_TO_DEVICE, 1, 4096, ((12, 1),))
+    copy = CopyRow(P, 1, Direction.HOST_TO_DEVICE, 1, 64_000_000, ((25, 1),))
     drain = ProbeDrain(7, SECOND, (launches(10),), (call("cudart.memset", 3),), copies=(copy,))
     counted = records(1, users).of([collected(drain)], NAMES, ())
     assert sum(one.count for one in counted if isinstance(one, KernelActivity)) == 14

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from .listener import Plan
+from .listener import WindowPlan
 from .segment import Snapshot
 
 RECORD_NS: Final = 1_200
@@ -19,7 +19,7 @@ us a kernel of a graph."""
 WINDOW_MS: Final = 15
 """What a window costs beside its records: 7 ms to attach, 2 ms to leave, and 30 ms in which nothing
 more came, at a quarter of their time. Measured on the same machine."""
-FIRST: Final = Plan(20, 1_000, 5_000)
+FIRST: Final = WindowPlan(20, 1_000, 5_000)
 """Asked of a process of which nothing is known."""
 LEAST_ON_MS: Final = 10
 _MOST_PERIOD_MS: Final = 60_000
@@ -41,7 +41,7 @@ class Budget:
     """Records a second while recording: the highest of late."""
     _before: tuple[int, int] = (0, 0)
 
-    def follow(self, snapshot: Snapshot) -> Plan:
+    def follow(self, snapshot: Snapshot) -> WindowPlan:
         """Look at its newest state and say what to ask of it."""
         now = snapshot.header["records"], snapshot.header["on_ns"]
         records, on_ns = now[0] - self._before[0], now[1] - self._before[1]
@@ -50,7 +50,7 @@ class Budget:
             self._before = now
         return self.plan()
 
-    def plan(self) -> Plan:
+    def plan(self) -> WindowPlan:
         """Give the longest windows that the budget allows.
 
         A burst ends one early: with what attaching costs, its records cost no more than the budget.
@@ -64,4 +64,4 @@ class Budget:
         else:
             on_ms = max(LEAST_ON_MS, min(round(0.5 * WINDOW_MS / cost), period_ms // 2))
         most = max(1, int((self.share * period_ms - WINDOW_MS) * 1e6 / RECORD_NS))
-        return Plan(on_ms, period_ms, most)
+        return WindowPlan(on_ms, period_ms, most)

@@ -50,7 +50,7 @@ class Work(NamedTuple):
     weight: int
 
 
-class Share(NamedTuple):
+class RecordedShare(NamedTuple):
     """How much was recorded: `part` of `whole`, 1 <= part <= whole."""
 
     part: int
@@ -64,7 +64,7 @@ class Share(NamedTuple):
         return round(EVERYTHING_MILLIONTHS * self.part * weight / self.whole), weight
 
 
-EVERYTHING: Final = Share(1, 1)
+EVERYTHING: Final = RecordedShare(1, 1)
 
 
 @dataclass(slots=True)
@@ -77,8 +77,8 @@ class Growth:
 
     before: Snapshot
     since_ns: int
-    launches: Share = EVERYTHING
-    time: Share = EVERYTHING
+    launches: RecordedShare = EVERYTHING
+    time: RecordedShare = EVERYTHING
 
     def follow(self, after: Snapshot) -> Iterator[Work]:
         """Yield what came since the last state; rows that no library writes give none."""
@@ -121,5 +121,5 @@ class Growth:
         )  # fmt: skip
 
 
-def _share(part: int, whole: int) -> Share:
-    return Share(min(max(part, 1), whole), whole) if whole > 0 else EVERYTHING
+def _share(part: int, whole: int) -> RecordedShare:
+    return RecordedShare(min(max(part, 1), whole), whole) if whole > 0 else EVERYTHING

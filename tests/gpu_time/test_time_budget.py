@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.gpu_time.budget import FIRST, LEAST_SHARE, RECORD_NS, WINDOW_MS, Budget
-from collectors.gpu_time.listener import Plan
+from collectors.gpu_time.listener import WindowPlan
 from collectors.gpu_time.settings import GpuTimeSection
+from collectors.gpu_time.time_budget import FIRST, LEAST_SHARE, RECORD_NS, WINDOW_MS, Budget
 from tests.segment_kit import snapshot
 from transport.config_tree import ConfigError, build
 
@@ -16,12 +16,12 @@ S = 1_000_000_000
 DEFAULT = GpuTimeSection().budget
 
 
-def followed(share: float, per_second: float) -> Plan:
+def followed(share: float, per_second: float) -> WindowPlan:
     state = snapshot(records=round(per_second * 100), on_ns=100 * S)
     return Budget(share).follow(state)
 
 
-def cost_ms(plan: Plan, per_second: float) -> float:
+def cost_ms(plan: WindowPlan, per_second: float) -> float:
     """What a period of a plan costs, by the model: windows, and records until there are enough."""
     records = per_second * plan.on_ms / 1e3
     ended_early = plan.most and records > plan.most

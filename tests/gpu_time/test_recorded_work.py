@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.gpu_time.growth import Growth, Share, Work
+from collectors.gpu_time.recorded_work import Growth, RecordedShare, Work
 from collectors.gpu_time.segment import ROW, RowKind, Snapshot
 from tests.segment_kit import snapshot
 
@@ -152,6 +152,6 @@ def test_whatever_a_process_writes_its_work_is_bounded(seed: int) -> None:
 
 @given(st.integers(1, 10**9), st.integers(0, 10**18))
 def test_share_is_told_within_a_ten_thousandth(part: int, more: int) -> None:
-    rate, weight = Share(part, part + more).rate()
+    rate, weight = RecordedShare(part, part + more).rate()
     assert 1 <= rate <= 1_000_000
     assert rate / weight / 1e6 == pytest.approx(part / (part + more), rel=1e-4)
