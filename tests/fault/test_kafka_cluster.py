@@ -10,10 +10,10 @@ from confluent_kafka.admin import AdminClient
 
 from edge_agent.ledger.ledger_rows import read_view
 from edge_agent.shell import AgentShell
-from pointillist.broker.cluster import LocalCluster
 from pointillist.broker.local import BrokerOptions
 from tests.agent_live import SteppedClock, run_until
 from tests.agent_world import T0
+from tests.kafka_cluster import LocalCluster
 from tests.kafka_kit import KafkaSurroundings, kafka_surroundings
 from transport.kafka_settings import KafkaSettings
 from wire.envelope import unwrap

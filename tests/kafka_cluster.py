@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Self
 
-from .jars import jars
-from .local import (
+from pointillist.broker.jars import jars
+from pointillist.broker.local import (
     BrokerOptions,
     ClusterMember,
     LocalBroker,
@@ -17,7 +17,7 @@ from .local import (
     free_ports,
     new_cluster_id,
 )
-from .properties import HOST, Ports
+from pointillist.broker.properties import HOST, Ports
 
 _INTERNAL: Final = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
 
@@ -28,7 +28,7 @@ class LocalCluster:
     def __init__(self, folder: Path, size: int = 3, options: BrokerOptions | None = None) -> None:
         numbers = free_ports(2 * size)
         ports = [Ports(*numbers[at : at + 2]) for at in range(0, 2 * size, 2)]
-        voters = ",".join(f"{n}@{HOST}:{one.controller}" for n, one in enumerate(ports, 1))
+        voters = ",".join(f"{n}@{HOST}:{port.controller}" for n, port in enumerate(ports, 1))
         common = _replicated(size) | {"controller.quorum.voters": voters}
         options, cluster_id = options or BrokerOptions(), new_cluster_id()
         self.brokers = [
@@ -37,12 +37,12 @@ class LocalCluster:
                 replace(
                     options,
                     extra={**common, **options.extra, "node.id": str(node)},
-                    member=ClusterMember(one, cluster_id),
+                    member=ClusterMember(port, cluster_id),
                 ),
             )
-            for node, one in enumerate(ports, 1)
+            for node, port in enumerate(ports, 1)
         ]
-        self.bootstrap = tuple(f"{HOST}:{one.plain}" for one in ports)
+        self.bootstrap = tuple(f"{HOST}:{port.plain}" for port in ports)
 
     def start(self, say: Callable[[str], None] = lambda _line: None) -> list[RunningBroker]:
         """Start those that do not run, at once: none answers before most of them are there.
