@@ -19,11 +19,10 @@ from diagnosis.detect.model import RULES_TITLE
 from diagnosis.detect.model_file import load_model
 from pointillist.teaching.evaluation import SHIPPED, MethodEvaluation, evaluate
 from pointillist.teaching.figures import alarm_rate, host_part
-from pointillist.teaching.incident_rates import incident_rates, write_rates
 from pointillist.teaching.page import page
 from pointillist.teaching.recorded_runs import runs_in
 from pointillist.teaching.result_plots import pictures
-from pointillist.teaching.results import Results, results_of
+from pointillist.teaching.results import Results, incident_rates, results_of, write_rates
 
 NAME: Final = "diagnosis"
 COMMAND: Final = "make bench-diagnosis"

@@ -13,7 +13,7 @@ from .output import ExitCode, reported, say, usage_error
 
 if TYPE_CHECKING:
     from edge_agent.config import AgentConfig
-    from pointillist.diagnose.told import Teller
+    from pointillist.diagnose.finding_printer import Teller
 
     from .diagnose_asked import Asked, Told
 
@@ -84,7 +84,7 @@ def diagnose(
     --rhythm, it runs the sources itself, as root; what these leave open is read from the diagnosis
     section of the file, where there is one.
     """
-    from pointillist.diagnose.told import Teller
+    from pointillist.diagnose.finding_printer import Teller
 
     from .diagnose_asked import Asked
 

@@ -13,7 +13,7 @@ from diagnosis.detect.findings import Finding
 from diagnosis.detect.model_fields import ModelError
 from diagnosis.detect.model_file import load_model
 from diagnosis.detect.trail import Series, SpikeTrails
-from pointillist.diagnose.clocks import BoottimeReader
+from pointillist.diagnose.finding_layout import BoottimeReader
 
 from .output import ExitCode, need_file, reported, usage_error
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collectors.steps.step_programs import StepProbe
     from diagnosis.frames.frame import Frame
     from edge_agent.config import DiagnosisSection
-    from pointillist.diagnose.watching import Watching
+    from pointillist.diagnose.finding_printer import Watching
 
 Told = Callable[[Finding | Series, BoottimeReader], None]
 

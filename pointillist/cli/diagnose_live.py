@@ -21,8 +21,8 @@ from diagnosis.frames.live_frames import LiveFrames, host_registry
 from edge_agent.journal import follow_lines
 from edge_agent.local.live_socket import LiveClient
 from edge_agent.local.quantity import counted
-from pointillist.diagnose.clocks import unix_clock
-from pointillist.diagnose.watching import Watching
+from pointillist.diagnose.finding_layout import unix_clock
+from pointillist.diagnose.finding_printer import Watching
 
 from .diagnose_asked import Asked, Told, found_in
 from .output import ExitCode, reported, say, usage_error

@@ -12,8 +12,8 @@ from diagnosis.frames.frame import Frame
 from diagnosis.frames.recording import RecordingError, iterate, read_meta
 from edge_agent.journal import read_lines
 from edge_agent.local.quantity import counted
-from pointillist.diagnose.clocks import BoottimeReader, recording_clock, unix_clock
-from pointillist.diagnose.watching import Watching
+from pointillist.diagnose.finding_layout import BoottimeReader, recording_clock, unix_clock
+from pointillist.diagnose.finding_printer import Watching
 
 from .diagnose_asked import Asked, Told, found_in
 from .output import CommandError, ExitCode, reported, say, usage_error

@@ -176,7 +176,7 @@ def groups(
         from diagnosis.frames.recording import iterate
         from pointillist.teaching.groups import find_groups, save_groups
         from pointillist.teaching.recorded_runs import run_paths
-        from pointillist.teaching.unknowns import spikes_of, unknown
+        from pointillist.teaching.unknown_spikes import spikes_of, unknown
 
         chosen, tell = _load_model(model), _tell(json)
         spikes = []
@@ -203,7 +203,7 @@ def name(
     """Name a group; `train --groups` then teaches it."""
     with _refusals():
         from pointillist.teaching.groups import rename, save_groups
-        from pointillist.teaching.unknowns import CAUSES
+        from pointillist.teaching.unknown_spikes import CAUSES
 
         renamed = rename(_load_groups(file), group, called)
         save_groups(file, renamed)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from edge_agent.local.quantity import counted
 
 if TYPE_CHECKING:
+    from pointillist.teaching.comparison import LeftOut
     from pointillist.teaching.groups import SpikeGroup
-    from pointillist.teaching.left_out import LeftOut
     from pointillist.teaching.teaching import Taught
 
 Row = Mapping[str, Any]
@@ -98,7 +98,7 @@ def _score(macro_f1: float, accuracy: float) -> str:
 
 def group_document(group: SpikeGroup) -> dict[str, Any]:
     """What `groups` and `name` answer of one group."""
-    from pointillist.teaching.group_words import members_said, steps_said, strays
+    from pointillist.teaching.unknown_spikes import members_said, steps_said, strays
 
     return {
         "group": group.name,

@@ -25,7 +25,7 @@ from edge_agent.local.local_rows import clean_name
 from edge_agent.local.quantity import quantity
 from edge_agent.local.signal_words import title
 
-from .clocks import BoottimeReader
+from .finding_layout import BoottimeReader
 
 _INK: Final = "#27313b"
 _LONGEST, _MEDIAN, _SIGNAL, _MARK, _OVER = "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9"

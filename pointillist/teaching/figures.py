@@ -1,4 +1,4 @@
-"""Figures of a method from its judged runs, each with its interval."""
+"""Figures of a method from its judged runs, each with its interval, and what the design asks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ from diagnosis.detect.findings import Cause
 from kernels.wilson import wilson_interval
 
 from .outcomes import Judged, Outcome
+
+MACRO_F1_GOAL: Final = 0.92
+AUROC_GOAL: Final = 0.95
+DETECT_GOAL_S: Final = 3.0
+CAUSE_GOAL_S: Final = 5.0
+
 
 SEED: Final = 20_261_121
 RESAMPLES = 1000

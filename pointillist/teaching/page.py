@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from .breakdowns import BY
 from .figures import worded
 from .page_tables import breakdown, classes, figures, methods, misses, number, table
+from .result_tables import BY
 
 Document = Mapping[str, Any]
 

@@ -18,9 +18,8 @@ from diagnosis.frames.frame import Frame
 
 from .account import Account, account_of
 from .fault_episodes import Episode, episodes
-from .methods.method_port import Example, Prepared, Seen
+from .methods.method_port import Example, Prepared, Seen, tracks_of
 from .recorded_runs import RecordedRun, RunKind
-from .tracks import tracks_of
 
 _NS: Final = 1_000_000_000
 _RECOVERY_NS: Final = 10 * _NS

@@ -16,8 +16,7 @@ from matplotlib.figure import Figure
 
 from simulator.experiments.figures.figure_frame import COLOURS, INK, STYLE
 
-from .figures import auroc, worded
-from .goals import MACRO_F1_GOAL
+from .figures import MACRO_F1_GOAL, auroc, worded
 
 Tables = Mapping[str, Any]
 BLUES: Final = "Blues"

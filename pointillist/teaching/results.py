@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,10 +16,14 @@ from diagnosis.detect.findings import Cause
 
 from .evaluation import MethodEvaluation, recorded_causes
 from .figures import (
+    AUROC_GOAL,
+    CAUSE_GOAL_S,
+    DETECT_GOAL_S,
     GPU_CAUSES,
     HOST_CAUSES,
     HOURS_A_DAY,
     HOURS_A_WEEK,
+    MACRO_F1_GOAL,
     IntervalEstimate,
     Pair,
     accuracy_of,
@@ -33,7 +40,7 @@ from .figures import (
     seconds_of,
     single,
 )
-from .goals import AUROC_GOAL, CAUSE_GOAL_S, DETECT_GOAL_S, MACRO_F1_GOAL
+from .outcomes import Judged, Outcome
 from .result_tables import tables_of
 
 
@@ -198,3 +205,60 @@ def _alarms(out: _Lines, found: MethodEvaluation) -> None:
     everything = alarm_rate(found.shipped_all)
     out.add("false_alarms_all_runs", everything.alarms, "alarms, training runs included", why)
     out.add("false_alarm_worker_hours_all_runs", everything.worker_hours or np.nan, "hours", why)
+
+
+RATES_FORMAT: Final = 1
+CAUSES: Final = tuple(Cause)
+RATES_SECTION: Final = "incidents"
+_NUMBERS: Final = re.compile(r"\[\s+((?:[\d.]+,?\s+)+)\]")
+
+
+def incident_rates(judged: Iterable[Judged], model: str, about: str) -> dict[str, Any]:
+    """Count which incidents held-out faults became, and those that came without a fault.
+
+    The aggregator reads these counts, of runs of one fault each, and computes rates itself.
+
+    judged   held-out runs
+    model    name, version and hash, as diagnoses carry it
+    about    one line: which recordings
+    """
+    runs = list(judged)
+    told = [one for run in runs if (one := _of_run(run)) is not None]
+    trials = [0] * len(CAUSES)
+    counts = [[0] * len(CAUSES) for _ in CAUSES]
+    for one in told:
+        truth = CAUSES.index(one.episode.causes[0])
+        trials[truth] += 1
+        if one.incident is not None:
+            counts[truth][CAUSES.index(one.incident)] += 1
+    calm = [run for run in runs if run.calm]
+    found = [one.incident for run in calm for one in run.alarms]
+    return {
+        "format": RATES_FORMAT,
+        "model": model,
+        "section": RATES_SECTION,
+        "classes": [str(cause) for cause in CAUSES],
+        "trials": trials,
+        "counts": counts,
+        "worker_hours": round(sum(run.worker_hours for run in calm), 4),
+        "false_incidents": [sum(one is cause for one in found) for cause in CAUSES],
+        "about": about,
+    }
+
+
+def _of_run(run: Judged) -> Outcome | None:
+    """One fault a run: of several subjects that felt it, the one with the largest rise."""
+    felt: Sequence[Outcome] = [
+        one for one in run.outcomes if len(one.episode.causes) == 1 and one.episode.impact
+    ]
+    return max(felt, key=lambda one: one.episode.rise or 0.0, default=None)
+
+
+def write_rates(path: Path, rates: dict[str, Any]) -> None:
+    """Write the counts, a row of the matrix a line."""
+    text = _NUMBERS.sub(_one_line, json.dumps(rates, indent=1))
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def _one_line(found: re.Match[str]) -> str:
+    return f"[{', '.join(found[1].replace(',', ' ').split())}]"

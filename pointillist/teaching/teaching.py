@@ -12,15 +12,15 @@ from diagnosis.detect.findings import Cause
 from diagnosis.detect.model_file import dump_model, parse_model
 from diagnosis.frames.recording import read_recording
 
+from .comparison import LeftOut, left_out
 from .evaluation import both_ways
 from .groups import SpikeGroup
 from .learning import learn
-from .left_out import LeftOut, left_out
 from .methods.learned import training_examples
 from .methods.method_port import Example, Prepared
 from .recorded_runs import labelled_paths, read_run, run_paths
 from .splits import SEED, split
-from .unknowns import examples_of, kept_as_groups, spikes_of
+from .unknown_spikes import examples_of, kept_as_groups, spikes_of
 
 
 @dataclass(frozen=True, slots=True)

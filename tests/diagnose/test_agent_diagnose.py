@@ -37,8 +37,8 @@ from edge_agent.local.local_rows import Flattener
 from pointillist import cli
 from pointillist.cli.diagnosis_panel import diagnosis_panel, height_of
 from pointillist.cli.output import ExitCode
-from pointillist.diagnose.clocks import unix_clock
-from pointillist.diagnose.told import Teller
+from pointillist.diagnose.finding_layout import unix_clock
+from pointillist.diagnose.finding_printer import Teller
 from tests.slow_frames import BOOT, SUBJECT, S, frames_of_contention
 from wire.catalogue import Catalogue
 

@@ -19,7 +19,7 @@ from diagnosis.frames.recording import write_recording
 from pointillist import cli
 from pointillist.cli import diagnose_live
 from pointillist.cli.output import ExitCode
-from pointillist.diagnose.watching import Watching
+from pointillist.diagnose.finding_printer import Watching
 from tests.slow_frames import SUBJECT, S, frames_of_contention
 
 

@@ -18,8 +18,7 @@ from edge_agent.local.diagnosis_words import (
 )
 from edge_agent.local.quantity import counted, quantity
 from edge_agent.local.signal_words import title
-from pointillist.diagnose.clocks import recording_clock, unix_clock
-from pointillist.diagnose.picture_layout import as_lines, as_object
+from pointillist.diagnose.finding_layout import as_lines, as_object, recording_clock, unix_clock
 
 S = 1_000_000_000
 WAITED = Evidence(

@@ -11,7 +11,6 @@ import pytest
 
 from diagnosis.detect.features import FEATURE_INDEX, FEATURE_NAMES
 from diagnosis.detect.findings import Cause
-from pointillist.teaching.group_words import members_said, steps_said, strays
 from pointillist.teaching.groups import (
     GroupsRefused,
     SpikeGroup,
@@ -22,7 +21,14 @@ from pointillist.teaching.groups import (
     save_groups,
 )
 from pointillist.teaching.learning import filled
-from pointillist.teaching.unknowns import UnknownSpike, examples_of, kept_as_groups
+from pointillist.teaching.unknown_spikes import (
+    UnknownSpike,
+    examples_of,
+    kept_as_groups,
+    members_said,
+    steps_said,
+    strays,
+)
 
 DRAWN = np.random.default_rng(5)
 CENTRES = np.where(DRAWN.random((2, len(FEATURE_NAMES))) < 0.1, 5.0, 0.0)

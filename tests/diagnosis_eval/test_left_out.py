@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from pointillist.teaching import left_out as module
-from pointillist.teaching.left_out import left_out, single_causes
+from pointillist.teaching import comparison as module
+from pointillist.teaching.comparison import left_out, single_causes
 from pointillist.teaching.methods.learned import Learned
 from pointillist.teaching.methods.method_port import Prepared
 

@@ -11,12 +11,11 @@ import pytest
 
 from diagnosis.detect.findings import Cause
 from pointillist.teaching.evaluation import MethodEvaluation
-from pointillist.teaching.incident_rates import incident_rates, write_rates
 from pointillist.teaching.outcomes import Alarm
 from pointillist.teaching.page import page
 from pointillist.teaching.page_tables import figures, misses, verdict
 from pointillist.teaching.result_plots import pictures
-from pointillist.teaching.results import Results, results_of
+from pointillist.teaching.results import Results, incident_rates, results_of, write_rates
 from tests.diagnosis_runs_kit import CALM_S
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from diagnosis.detect.channels import CHANNELS
 from diagnosis.frames.signals import FINE
 from pointillist.teaching.account import Account, Spell
-from pointillist.teaching.tracks import Track
+from pointillist.teaching.methods.method_port import Track
 
 from .method_port import Prepared, said_from
 from .spike_attribution import cause_of, ranked, spells_of

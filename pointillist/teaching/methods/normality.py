@@ -15,8 +15,8 @@ from sklearn.decomposition import PCA
 from sklearn.mixture import GaussianMixture
 
 from pointillist.teaching.account import Account, Spell
+from pointillist.teaching.methods.method_port import Track
 from pointillist.teaching.splits import SEED
-from pointillist.teaching.tracks import Track
 
 from .deviations import deviations
 from .method_port import Prepared, said_from
