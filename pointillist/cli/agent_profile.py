@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
 
 import typer
 
-from .amounts import amount
-from .output import CommandError, ExitCode, reported, say, unavailable, usage_error
+from .output import CommandError, ExitCode, amount, reported, say, unavailable, usage_error
 
 if TYPE_CHECKING:
     from collectors.profiling.profiled import ProfileWriter

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from pointillist.table import Column
 
-from .amounts import age, rate, short_bytes
+from .output import age, rate, short_bytes
 from .parts import grid, panel, shortened
 
 View = Mapping[str, Any]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .output import CommandError, ExitCode, JsonFlag, emit, say, unavailable, usage_error
-from .run_folder import interrupt_on_signals, new_run_folder
+from .run_folder import interrupt_on_signals, keep, new_run_folder
 
 if TYPE_CHECKING:
     from pointillist.demo.demo_fleet import DemoFleet, DemoOptions
@@ -108,7 +108,7 @@ def _play(options: DemoOptions, output: Path, json: bool, *, kafka: bool) -> Non
     from pointillist.broker.jars import BrokerError
     from pointillist.demo.demo_fleet import DemoFleet
     from pointillist.demo.demo_run import follow
-    from pointillist.demo.demo_stage import DemoStage
+    from pointillist.demo.demo_screen import DemoStage
     from pointillist.demo.folders import RunFolders
     from pointillist.demo.role_processes import ChildFailed, Family
 
@@ -144,7 +144,6 @@ def _end(fleet: DemoFleet, tally: DemoTally, folder: Path, json: bool) -> None:
     from rich.console import Console
 
     from pointillist.demo.demo_farewell import tell
-    from pointillist.demo.keep import keep
     from pointillist.demo.summary import events_of, summarise, write_results
 
     summary = summarise(fleet, tally)

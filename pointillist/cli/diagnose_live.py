@@ -25,8 +25,8 @@ from pointillist.diagnose.finding_layout import unix_clock
 from pointillist.diagnose.finding_printer import Watching
 
 from .diagnose_asked import Asked, Told, found_in
+from .diagnosis_record import step_probe
 from .output import ExitCode, reported, say, usage_error
-from .step_option import step_probe
 
 if TYPE_CHECKING:
     from edge_agent.config import DiagnosisSection

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from .output import ExitCode, JsonFlag, emit, reported, say, usage_error
-from .step_option import step_probe
+from .output import ExitCode, JsonFlag, emit, need_file, reported, say, usage_error
 
 if TYPE_CHECKING:
     from collectors.port import SourceRegistry
@@ -195,3 +194,18 @@ def _labels(kept: RecordedSoFar, spans: list[dict[str, Any]] | None) -> dict[str
              "end_ns": end_ns}
         )  # fmt: skip
     return {"spans": clocked, "subjects": sorted(kept.subjects), "workers": 1}
+
+
+def step_probe(text: str) -> StepProbe:
+    """Read FILE:FUNCTION, or FILE:FUNCTION() where each call is a step.
+
+    Raises      CommandError
+    """
+    from collectors.steps.step_programs import StepProbe
+
+    path, colon, symbol = text.rpartition(":")
+    name = symbol.removesuffix("()")
+    if not colon or not path or not name:
+        raise usage_error(f"--step: expected FILE:FUNCTION, got {text!r}")
+    file = need_file(Path(path), "a program or library", "--step FILE:FUNCTION")
+    return StepProbe(str(file.absolute()), name, returns=symbol != name)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .output import ExitCode, JsonFlag, emit, log_to_stderr, need_file, reported, say, usage_error
-from .party import show_status
+from .output import ExitCode, JsonFlag, emit, log_to_stderr, need_file, reported, say
+from .party import load_identity, public_key, read_config, show_status
 
 if TYPE_CHECKING:
     from aggregator.party_config import HelperConfig
-    from privacy.signing import SigningKey
-
-_SAMPLE = "deploy/config/helper.toml is a sample"
 
 _EXAMPLES = """Examples:
 
@@ -126,27 +122,5 @@ def status(config: ConfigOption, json: JsonFlag = False) -> None:
 
 def _load(config: Path) -> HelperConfig:
     from aggregator.party_config import load_helper_config
-    from transport.config_tree import ConfigError
 
-    need_file(config, "the Helper's configuration", _SAMPLE)
-    with reported(ExitCode.USAGE, ConfigError, hint=_SAMPLE):
-        return load_helper_config(config)
-
-
-def load_identity(path: Path) -> SigningKey:
-    """An identity key; root may use a role's own file, nobody else another's."""
-    from transport.keyfiles import load_signing_key
-
-    need_file(path, "an identity key", "`pointillist keys generate leader` or `helper` makes one")
-    return load_signing_key(path, owner=path.stat().st_uid if os.geteuid() == 0 else None)
-
-
-def public_key(text: str) -> bytes:
-    """Read an identity key given as hex."""
-    try:
-        value = bytes.fromhex(text)
-    except ValueError:
-        value = b""
-    if len(value) != 32:
-        raise usage_error("an identity key has 32 bytes in hex", "pointillist keys show")
-    return value
+    return read_config(config, "helper", load_helper_config)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pointillist.table import Column, cells_of, table_lines, terminal_columns
 
-from .amounts import age, amount, rate
+from .output import age, amount, rate
 
 Rows = Callable[[str], Iterator[dict[str, Any]]]
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .helper_command import load_identity, public_key
 from .output import (
     CommandError,
     ExitCode,
@@ -20,12 +19,10 @@ from .output import (
     say,
     usage_error,
 )
-from .party import show_status
+from .party import load_identity, public_key, read_config, show_status
 
 if TYPE_CHECKING:
     from aggregator.party_config import LeaderConfig
-
-_SAMPLE = "deploy/config/leader.toml is a sample"
 
 _EXAMPLES = """Examples:
 
@@ -84,11 +81,8 @@ def status(config: ConfigOption, json: JsonFlag = False) -> None:
 
 def _load(config: Path) -> LeaderConfig:
     from aggregator.party_config import load_leader_config
-    from transport.config_tree import ConfigError
 
-    need_file(config, "the Leader's configuration", _SAMPLE)
-    with reported(ExitCode.USAGE, ConfigError, hint=_SAMPLE):
-        return load_leader_config(config)
+    return read_config(config, "leader", load_leader_config)
 
 
 @transcript.command(

@@ -1,16 +1,50 @@
-"""What `leader` and `helper` have in common: how they say whether they run and do their work."""
+"""What `leader`, `helper` and `task` share: identity keys, configuration, and how a party does."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from .output import CommandError, ExitCode, emit, reported, usage_error
+from .output import CommandError, ExitCode, emit, need_file, reported, usage_error
 
+if TYPE_CHECKING:
+    from privacy.signing import SigningKey
+
+T = TypeVar("T")
 STALE_S: Final = 30
 """A party that runs says how it is every two seconds."""
+
+
+def load_identity(path: Path) -> SigningKey:
+    """An identity key; root may use a role's own file, nobody else another's."""
+    from transport.keyfiles import load_signing_key
+
+    need_file(path, "an identity key", "`pointillist keys generate leader` or `helper` makes one")
+    return load_signing_key(path, owner=path.stat().st_uid if os.geteuid() == 0 else None)
+
+
+def public_key(text: str) -> bytes:
+    """Read an identity key given as hex."""
+    try:
+        value = bytes.fromhex(text)
+    except ValueError:
+        value = b""
+    if len(value) != 32:
+        raise usage_error("an identity key has 32 bytes in hex", "pointillist keys show")
+    return value
+
+
+def read_config(path: Path, party: str, read: Callable[[Path], T]) -> T:
+    """Read a party's configuration; `read` raises ConfigError. Raises CommandError."""
+    from transport.config_tree import ConfigError
+
+    sample = f"deploy/config/{party}.toml is a sample"
+    need_file(path, f"the {party.capitalize()}'s configuration", sample)
+    with reported(ExitCode.USAGE, ConfigError, hint=sample):
+        return read(path)
 
 
 def show_status(path: Path, party: str, json: bool) -> None:

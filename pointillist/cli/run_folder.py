@@ -1,14 +1,18 @@
-"""Runs that leave results: their folders, and signals that end them as Ctrl-C does."""
+"""Runs that leave results: their folders, where a disk fails, and signals that end a run."""
 
 from __future__ import annotations
 
 import errno
 import itertools
 import os
+import shutil
 import signal
+import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from .output import CommandError, ExitCode
 
@@ -66,3 +70,42 @@ def _refusal(folder: Path, option: str, why: str | None, number: int | None = No
     code = ExitCode.UNAVAILABLE if number in _DISK else ExitCode.USAGE
     said = f"{option}: expected a folder that results can be written to, got {folder}: {why}"
     return CommandError(code, said)
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFile(Generic[T]):
+    """What was written, None for nothing, and one sentence about what went wrong, if anything."""
+
+    written: T | None
+    problem: str | None
+
+
+def keep(write: Callable[[Path], T], folder: Path) -> KeptFile[T]:
+    """Write results into a folder; where that fails, into a new one among the temporary files.
+
+    write       writes all of them into a folder; raises OSError
+    """
+    try:
+        return KeptFile(write(folder), None)
+    except OSError as error:
+        first = why(error)
+        shutil.rmtree(folder, ignore_errors=True)  # half of the results would only mislead
+    spare = None
+    try:
+        spare = Path(tempfile.mkdtemp(prefix="pointillist-results-"))
+        return KeptFile(write(spare), f"{folder}: {first}; the files are in {spare} instead")
+    except OSError as error:
+        if spare is not None:
+            shutil.rmtree(spare, ignore_errors=True)
+        told = f"{folder}: {first}, and {tempfile.gettempdir()}: {why(error)}"
+        return KeptFile(None, f"{told}; no file was kept")
+
+
+def why(error: OSError) -> str:
+    """Say what the system said, without its number; of a copied tree, what it said first."""
+    if isinstance(error, shutil.Error):
+        return str(error.args[0][0][2]).partition("] ")[2].partition(": '")[0]
+    return error.strerror or str(error)

@@ -178,7 +178,7 @@ def _play(
     from pointillist.simulate.play import Player
     from pointillist.simulate.setup import Changes, NoSuchRun, Setup
     from pointillist.simulate.simulation_farewell import tell
-    from pointillist.simulate.simulation_stage import SimulationStage
+    from pointillist.simulate.simulation_screen import SimulationStage
     from simulator.engine.crew import CrewFailed
     from simulator.engine.outcome_store import AnotherRun
     from simulator.scenario import ScenarioError

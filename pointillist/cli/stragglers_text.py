@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pointillist.table import Column, cells_of, laid_out, terminal_columns
 from transport.printable import printable
 
-from .amounts import span
+from .output import span
 
 Row = Mapping[str, Any]
 

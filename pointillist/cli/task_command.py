@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .helper_command import load_identity, public_key
 from .output import ExitCode, JsonFlag, emit, need_file, refused, reported, usage_error
+from .party import load_identity, public_key
 
 if TYPE_CHECKING:
     from privacy.plan import Plan, PlannedTask

@@ -13,9 +13,16 @@ from rich.text import Text
 from edge_agent.local.proc_view import ProcView
 
 from .calls_screen import calls_panels, calls_rows
-from .diagnosis_panel import diagnosis_panel, height_of
 from .gpu_panel import gpu_panel
-from .host_panels import disks_and_links, disks_beside_links, head, processes, waiting
+from .host_panels import (
+    diagnosis_panel,
+    disks_and_links,
+    disks_beside_links,
+    head,
+    height_of,
+    processes,
+    waiting,
+)
 from .parts import panel
 
 View = Mapping[str, Any]

@@ -6,7 +6,7 @@ from typing import Final
 
 from rich.console import Console
 
-from pointillist.stage.cell_tables import (
+from pointillist.stage.terminal import (
     PLUS_MINUS,
     REST,
     SHOWN,

@@ -11,7 +11,7 @@ from typing import Any
 
 from aggregator.directory import PinnedParties
 from aggregator.transcript import Transcript, export_transcript, read_transcript, verify_transcripts
-from pointillist.stage.cell_tables import NORMAL, Z95, Struck
+from pointillist.stage.terminal import NORMAL, Z95, Struck
 from simulator.cell_view import CellView, ranked
 
 from .demo_fleet import DemoFleet

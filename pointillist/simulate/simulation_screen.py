@@ -1,17 +1,19 @@
-"""The live screen of a simulation: the released mix with error bars beside the truth."""
+"""The live screen of a simulation: the released mix beside the truth; lines elsewhere."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Final
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from pointillist.stage.cell_tables import mix_table
+from pointillist.stage.terminal import LiveStage, mix_table
 from simulator.cell_view import CellView
 
 
@@ -114,3 +116,27 @@ def line(moment: Moment) -> str:
         f"{speed(moment)}"
     )
     return told + (f", not released: {counted(moment.kept_back)}" if moment.kept_back else "")
+
+
+_EVERY_S: Final = 0.25
+_LINE_EVERY_S: Final = 10.0
+
+
+class SimulationStage(LiveStage):
+    """Shows moments until left."""
+
+    def __init__(self, console: Console, *, quiet: bool) -> None:
+        super().__init__(console, quiet=quiet)
+        self._shown_s = 0.0
+
+    def show(self, moment: Moment) -> None:
+        """Show a moment; the last one always, others as often as an eye or a log wants them."""
+        now = time.monotonic()
+        every = _EVERY_S if self._on_screen else _LINE_EVERY_S
+        if self._quiet or (now - self._shown_s < every and moment.settled < moment.due):
+            return
+        self._shown_s = now
+        if self._on_screen:
+            self._live.update(render(moment, self._console.width), refresh=True)
+        else:
+            self._console.print(line(moment), highlight=False, soft_wrap=True)

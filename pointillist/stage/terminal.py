@@ -1,17 +1,47 @@
-"""Tables of released cells beside their truth, for live screens and for a run's end."""
+"""What demos and simulations show in a terminal: a live screen, cells beside their truth."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 from rich.console import Console, RenderableType
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from simulator.cell_view import CellView, ranked
+
+
+class LiveStage:
+    """The frame of a stage; its children say what they show.
+
+    quiet   show nothing at all: a script reads the JSON at the end
+    """
+
+    def __init__(self, console: Console, *, quiet: bool) -> None:
+        self._console = console
+        self._quiet = quiet
+        self._live = Live(console=console, auto_refresh=False)
+        self._on_screen = console.is_terminal and not quiet
+
+    def __enter__(self) -> Self:
+        if self._on_screen:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._on_screen:
+            self._live.stop()
+
 
 NORMAL: Final = NormalDist()
 Z95: Final = NORMAL.inv_cdf(0.975)

@@ -35,7 +35,7 @@ from edge_agent.journal import read_lines
 from edge_agent.local.board import Board
 from edge_agent.local.local_rows import Flattener
 from pointillist import cli
-from pointillist.cli.diagnosis_panel import diagnosis_panel, height_of
+from pointillist.cli.host_panels import diagnosis_panel, height_of
 from pointillist.cli.output import ExitCode
 from pointillist.diagnose.finding_layout import unix_clock
 from pointillist.diagnose.finding_printer import Teller

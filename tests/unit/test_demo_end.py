@@ -17,11 +17,10 @@ from pointillist.demo import demo_farewell as farewell
 from pointillist.demo import summary
 from pointillist.demo.demo_fleet import DemoFleet
 from pointillist.demo.demo_plan import lateness_s
-from pointillist.demo.demo_screen import DemoScreen
-from pointillist.demo.demo_stage import DemoStage
+from pointillist.demo.demo_screen import DemoScreen, DemoStage
 from pointillist.demo.demo_tally import DemoTally
 from pointillist.demo.summary import Summary
-from pointillist.stage.cell_tables import Struck
+from pointillist.stage.terminal import Struck
 from simulator.cell_view import CellView
 from tests.window_kit import CATALOGUE
 

@@ -13,9 +13,9 @@ from rich.console import Console
 from pointillist.demo.demo_plan import DemoPlan
 from pointillist.demo.demo_tally import DemoTally
 from pointillist.simulate import simulation_farewell as simulated
-from pointillist.stage import cell_tables as farewell
 from pointillist.stage import chart
-from pointillist.stage.cell_tables import PLUS_MINUS, SHOWN, Z95, Struck, families
+from pointillist.stage import terminal as farewell
+from pointillist.stage.terminal import PLUS_MINUS, SHOWN, Z95, Struck, families
 from simulator.cell_view import CellView, ranked
 from tests.window_kit import CATALOGUE
 from wire.task import CHECK_WORDS, Task

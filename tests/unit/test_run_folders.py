@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from pointillist.cli.output import CommandError, ExitCode
-from pointillist.cli.run_folder import new_run_folder
+from pointillist.cli.run_folder import keep, new_run_folder
 from pointillist.demo.folders import RunFolders
-from pointillist.demo.keep import keep
 from tests.closed_kit import REPOSITORY, may_mount, mounted
 
 pytestmark = pytest.mark.slow
@@ -26,7 +25,7 @@ _KEEP = """
 import sys
 from pathlib import Path
 from pointillist.demo.folders import RunFolders
-from pointillist.demo.keep import keep
+from pointillist.cli.run_folder import keep
 
 def write(folder):
     (folder / "small").write_bytes(b"x" * 1000)
