@@ -76,8 +76,8 @@ def _task(task: TaskFigures, width: int) -> Iterator[str]:
         f"{task.weight:g}; {task.coordinates:,} words, {task.report_bytes:,} B a report"
     )
     shown = task.sections[:1] if _all_equal(task) else task.sections
-    one = len(shown) < len(task.sections)
-    name = Column("section", (lambda _: "each section") if one else attrgetter("name"))
+    alike = len(shown) < len(task.sections)
+    name = Column("section", (lambda _: "each section") if alike else attrgetter("name"))
     told = [column for column in _ERRORS if any(column.write(section) for section in shown)]
     columns = [name, *_NOISE, *told]
     lines = table_lines(columns, cells_of(columns, shown), width - 2)
@@ -86,9 +86,9 @@ def _task(task: TaskFigures, width: int) -> Iterator[str]:
 
 _NOISE: Final = (
     Column("weight", lambda section: f"{section.weight:.4g}", right=True),
-    Column("sigma_total", lambda one: f"{one.sigma_total:,.2f}", right=True, leaves=0),
-    Column("sigma_local", lambda one: f"{one.sigma_local:,.4f}", right=True, leaves=1),
-    Column("released", lambda one: f"{one.sigma_released:,.2f}", right=True, leaves=2),
+    Column("sigma_total", lambda section: f"{section.sigma_total:,.2f}", right=True, leaves=0),
+    Column("sigma_local", lambda section: f"{section.sigma_local:,.4f}", right=True, leaves=1),
+    Column("released", lambda section: f"{section.sigma_released:,.2f}", right=True, leaves=2),
 )
 
 

@@ -88,7 +88,9 @@ def laid_out(
         _widths(column, cells, heads_fold) for column, cells in zip(columns, texts, strict=True)
     ]
     kept = list(range(len(columns)))
-    going = sorted((one.leaves, at) for at, one in enumerate(columns) if one.leaves is not None)
+    going = sorted(
+        (column.leaves, at) for at, column in enumerate(columns) if column.leaves is not None
+    )
     while going and _total([widths[at].least for at in kept]) > width:
         kept.remove(going.pop(0)[1])
     _shrink([(columns[at], widths[at]) for at in kept], width)
@@ -101,7 +103,7 @@ def laid_out(
                 for at, part in zip(kept, parts, strict=True)
             )
             lines.append(_GAP.join(cells).rstrip())
-    return lines, [one.head for at, one in enumerate(columns) if at not in kept]
+    return lines, [column.head for at, column in enumerate(columns) if at not in kept]
 
 
 def _widths(column: Column, texts: Sequence[str], heads_fold: bool) -> _Widths:
@@ -124,15 +126,15 @@ def _total(widths: Sequence[int]) -> int:
 def _shrink(columns: Sequence[tuple[Column, _Widths]], width: int) -> None:
     """Take columns from the widest that can give, down to a character of a folding one."""
     for hard in (False, True):
-        while _total([one.now for _, one in columns]) > width:
+        while _total([widths.now for _, widths in columns]) > width:
             giving = [
-                one
-                for column, one in columns
-                if one.now > (1 if hard and column.folds else one.least)
+                widths
+                for column, widths in columns
+                if widths.now > (1 if hard and column.folds else widths.least)
             ]
             if not giving:
                 break
-            widest = max(giving, key=lambda one: one.now)
+            widest = max(giving, key=lambda widths: widths.now)
             widest.now -= 1
 
 

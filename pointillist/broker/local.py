@@ -245,12 +245,12 @@ def free_ports(count: int) -> list[int]:
     """Give ports of loopback that nobody listens on now."""
     held = []
     for _ in range(count):
-        one = socket.socket()
-        one.bind((HOST, 0))
-        held.append(one)
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
+        bound = socket.socket()
+        bound.bind((HOST, 0))
+        held.append(bound)
+    ports = [bound.getsockname()[1] for bound in held]
+    for bound in held:
+        bound.close()
     return ports
 
 

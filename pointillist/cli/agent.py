@@ -154,14 +154,16 @@ def show(
         "peak_of_a_week": _millionths(peak(entries)),
         "series": [
             {
-                "series": one.series,
-                "version": one.version,
-                "weight_millionths": one.weight_millionths,
-                "window_s": one.window_s,
-                "windows_kept": counts[one.series],
-                "last_window": max((e.start for e in entries if e.series == one.series), default=0),
+                "series": version.series,
+                "version": version.version,
+                "weight_millionths": version.weight_millionths,
+                "window_s": version.window_s,
+                "windows_kept": counts[version.series],
+                "last_window": max(
+                    (e.start for e in entries if e.series == version.series), default=0
+                ),
             }
-            for one in view.series.values()
+            for version in view.series.values()
         ],
         "frozen_until": view.freeze_until_s if view.freeze_until_s > now_s else None,
     }
@@ -221,7 +223,7 @@ def recover(
     emit(
         {
             "host": host.host_id.hex(),
-            "series": [one.series for one in past.known],
+            "series": [version.series for version in past.known],
             "resumes_after": view.resume_after_s,
             "frozen_until": view.freeze_until_s,
             "set_aside": f"{loaded.ledger_file}.lost-{now_s}",

@@ -92,10 +92,12 @@ def _show(findings: list[Finding]) -> None:
     for title in ("", "", "found", "what to do"):
         table.add_column(title, overflow="fold")
     group = ""
-    for one in findings:
-        if one.group != group:
-            group = one.group
+    for finding in findings:
+        if finding.group != group:
+            group = finding.group
             table.add_row(Text(group, style="bold"))
-        verdict = Text(one.verdict.value, style=_STYLES[one.verdict.value])
-        table.add_row(Text(f"  {one.name}"), verdict, Text(one.found), Text(one.do or ""))
+        verdict = Text(finding.verdict.value, style=_STYLES[finding.verdict.value])
+        table.add_row(
+            Text(f"  {finding.name}"), verdict, Text(finding.found), Text(finding.do or "")
+        )
     Console().print(table)

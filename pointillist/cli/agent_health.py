@@ -62,7 +62,7 @@ def health(
         "checks": [
             {"check": row.check, "verdict": row.verdict, "reason": row.reason} for row in rows
         ],
-        "gpus": [_gpu(one, place, bandwidths) for place, one in enumerate(readings)],
+        "gpus": [_gpu(reading, place, bandwidths) for place, reading in enumerate(readings)],
     }
     emit(body, json, _text)
     if not healthy:
@@ -93,13 +93,17 @@ def _look(
         readings = [
             reader.read(index, REGULAR, processes=True) for index in range(inventory.devices)
         ]
-        if any(isinstance(one.partitions, tuple) and one.partitions for one in readings):
+        if any(
+            isinstance(reading.partitions, tuple) and reading.partitions for reading in readings
+        ):
             time.sleep(_BETWEEN_S)  # how busy a MIG instance is shows between two looks
             readings = [
-                reader.read(one.index, REGULAR, processes=True) if one.partitions else one
-                for one in readings
+                reader.read(reading.index, REGULAR, processes=True)
+                if reading.partitions
+                else reading
+                for reading in readings
             ]
-        bandwidths = measure_all([one.id for one in readings], spawner) if active else None
+        bandwidths = measure_all([reading.id for reading in readings], spawner) if active else None
         return inventory, readings, bandwidths
     finally:
         reader.close()
@@ -114,18 +118,18 @@ def _gpu(
     from collectors.devices.uses import document
     from collectors.records.gap import Gap
 
-    one = document(reading)
-    one["fields"] = {
+    gpu = document(reading)
+    gpu["fields"] = {
         str(name): f"{value.kind}: {value.reason}" if isinstance(value, Gap) else value
         for name, value in sorted(reading.fields.items())
     }
-    one["otel"] = points(reading)
+    gpu["otel"] = points(reading)
     if bandwidths is not None:
         measured = bandwidths[place]
-        one["bandwidth"] = (
+        gpu["bandwidth"] = (
             f"{measured.kind}: {measured.reason}" if isinstance(measured, Gap) else asdict(measured)
         )
-    return one
+    return gpu
 
 
 _CHECKS: Final = (
@@ -138,12 +142,18 @@ _CHECKS: Final = (
 def _text(body: dict[str, Any]) -> str:
     lines = table_lines(_CHECKS, cells_of(_CHECKS, body["checks"]), terminal_columns())
     for gpu in body["gpus"]:
-        for one in gpu["processes"]:
-            container = f"  container {one['container'][:12]}" if one["container"] else ""
-            share = f"{one['sm_percent']} % SM" if isinstance(one["sm_percent"], int) else "SM ?"
-            memory = one["memory_bytes"]
+        for process in gpu["processes"]:
+            container = f"  container {process['container'][:12]}" if process["container"] else ""
+            share = (
+                f"{process['sm_percent']} % SM"
+                if isinstance(process["sm_percent"], int)
+                else "SM ?"
+            )
+            memory = process["memory_bytes"]
             held = f"{memory / _GB:.1f} GB" if isinstance(memory, int) else "memory ?"
-            lines.append(f"{one['on']}: {one['pid']} {one['name']}, {held}, {share}{container}")
+            lines.append(
+                f"{process['on']}: {process['pid']} {process['name']}, {held}, {share}{container}"
+            )
         lines += [f"GPU {gpu['index']}: {said}" for said in gpu["not_told"]]
     said = "healthy" if body["healthy"] else "not healthy"
     return "\n".join([*lines, f"{said}, held against {body['machine']}"])

@@ -90,8 +90,8 @@ def history(
         HistoryReader(loaded.history_file) as reader,
     ):
 
-        def rows(one: str) -> Iterator[dict[str, Any]]:
-            return reader.rows(one, since_ns, until_ns, name)
+        def rows(table: str) -> Iterator[dict[str, Any]]:
+            return reader.rows(table, since_ns, until_ns, name)
 
         if target is not None:
             written = target.write(rows)
@@ -148,7 +148,7 @@ def _print_json(
     kinds: list[str], rows: _Rows, limit: int, span: tuple[int | None, int | None]
 ) -> None:
     """Print one document, row by row: a day of raw data does not fit in memory."""
-    since, until = (json_module.dumps(one) for one in span)
+    since, until = (json_module.dumps(end) for end in span)
     typer.echo(f'{{"since_ns": {since}, "until_ns": {until}', nl=False)
     cut: list[str] = []
     for kind in kinds:
@@ -211,8 +211,8 @@ def _metric_lines(rows: _Rows) -> list[str]:
     for row in rows("metric"):
         value = row["value"]
         place = (row["source"], row["name"], row["key"], row["unit"])
-        one = found.setdefault(place, [0, value, 0, value, value])
-        one[:] = [one[0] + 1, min(one[1], value), one[2] + value, max(one[3], value), value]
+        sums = found.setdefault(place, [0, value, 0, value, value])
+        sums[:] = [sums[0] + 1, min(sums[1], value), sums[2] + value, max(sums[3], value), value]
     if not found:
         return []
     return table_lines(_METRICS, cells_of(_METRICS, sorted(found.items())), terminal_columns())
@@ -237,8 +237,8 @@ _METRICS: Final = (
 def _activity_lines(rows: _Rows) -> list[str]:
     found: dict[str, list[float]] = {}
     for row in rows("activity"):
-        one = found.setdefault(row["name"], [0, 0])
-        one[:] = [one[0] + row["count"], one[1] + (row["gpu_time_ns"] or 0)]
+        sums = found.setdefault(row["name"], [0, 0])
+        sums[:] = [sums[0] + row["count"], sums[1] + (row["gpu_time_ns"] or 0)]
     if not found:
         return []
     busiest = sorted(found.items(), key=lambda item: -item[1][1])[:_MOST_KERNELS]
@@ -287,7 +287,7 @@ class _ParquetFile:
         from edge_agent.local.history_tables import KINDS, WHEN
 
         columns = (*WHEN, *KINDS[self._kind].fields)
-        return self._pa.schema([(one.name, self._type(one)) for one in columns])
+        return self._pa.schema([(column.name, self._type(column)) for column in columns])
 
     def _type(self, column: HistoryColumn) -> Any:
         """Give a column's type; a list without members has (bin, count) pairs."""
@@ -296,7 +296,7 @@ class _ParquetFile:
         pa = self._pa
         if column.stored is Stored.LIST:
             pair = pa.list_(pa.int64())
-            members = [(one.name, self._type(one)) for one in column.members]
+            members = [(member.name, self._type(member)) for member in column.members]
             return pa.list_(pa.struct(members) if members else pair)
         plain = {Stored.WHOLE: pa.int64(), Stored.REAL: pa.float64(), Stored.TEXT: pa.string()}
         return plain[column.stored]

@@ -64,7 +64,9 @@ class Options:
         for name, (section, key) in _FLAGS.items():
             value = getattr(self, name)
             if value:
-                plain = str(value) if isinstance(value, Path) else [str(one) for one in value]
+                plain = (
+                    str(value) if isinstance(value, Path) else [str(element) for element in value]
+                )
                 tree = overlay(tree, {section: {key: plain}})
         if self.loader is not None:
             tree = overlay(tree, {"sources": {"ebpf": True, "loader": self.loader}})

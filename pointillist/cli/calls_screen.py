@@ -93,7 +93,7 @@ def calls_line(view: View | None) -> Text | None:
     calls = _calls(view)
     if not calls:
         return None
-    total = sum(one["launches_per_s"] for one in calls.get("processes", ()))
+    total = sum(process["launches_per_s"] for process in calls.get("processes", ()))
     count = calls.get("processes_in_all", 0)
     text = Text(f"{rate(total)} launches/s of {count} process{'' if count == 1 else 'es'}")
     governor = calls.get("governor")
@@ -212,19 +212,19 @@ _OF_KERNEL: Final = (
     Column("family", itemgetter("family")),
     _PID,
     Column("process", itemgetter("process"), from_width=_WIDE),
-    Column("threads", lambda one: rate(one["threads_per_launch"]), right=True, from_width=_WIDE),
+    Column("threads", lambda row: rate(row["threads_per_launch"]), right=True, from_width=_WIDE),
     Column("kernel", itemgetter("kernel")),
 )
 
 
 def _kernels(calls: View, width: int, most: int = _MOST_ROWS) -> RenderableType:
     rows = calls.get("kernels", ())[:most]
-    sampled = [_SEEN] if any(one["share"] < 1 for one in rows) else []
+    sampled = [_SEEN] if any(row["share"] < 1 for row in rows) else []
     columns = (*_LAUNCHES, *sampled, *_OF_KERNEL)
     title = _title("kernels", len(rows), calls.get("kernels_in_all", 0))
     families = "  ".join(
-        f"{one['family'] or 'other'} {rate(one['launches_per_s'])}/s"
-        for one in calls.get("families", ())[:5]
+        f"{family['family'] or 'other'} {rate(family['launches_per_s'])}/s"
+        for family in calls.get("families", ())[:5]
     )
     body = panel(title, grid(columns, rows, width=width, grows="kernel"))
     body.subtitle, body.subtitle_align = Text(families), "left"

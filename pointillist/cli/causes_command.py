@@ -119,7 +119,9 @@ def _newest(tables: list[CauseTable], section: str, week: datetime | None) -> li
     if week is not None:
         day_s = week.replace(tzinfo=UTC).timestamp()
         own = [
-            one for one in own if one.window_start_s <= day_s < one.window_start_s + one.window_s
+            table
+            for table in own
+            if table.window_start_s <= day_s < table.window_start_s + table.window_s
         ]
     first: dict[tuple[str, int], CauseTable] = {}
     for table in own:

@@ -139,11 +139,13 @@ def _refuse_the_impossible(frames: LiveFrames, asked: Asked) -> None:
 
     asked   of the command line: who names something there expects it to be
     """
-    for one in frames.absent:
-        if one.source in (_NEEDED, "steps"):
+    for absence in frames.absent:
+        if absence.source in (_NEEDED, "steps"):
             root = "run it as root: eBPF needs it" if os.geteuid() else None
-            raise usage_error(f"nothing can be found without {one.source}: {one.reason}", root)
-        say(f"source {one.source} is absent: {one.reason}")
+            raise usage_error(
+                f"nothing can be found without {absence.source}: {absence.reason}", root
+            )
+        say(f"source {absence.source} is absent: {absence.reason}")
     for probe in _unattached(frames):
         if asked.steps:
             raise usage_error(f"--step {probe.source}: {probe.reason}")
@@ -152,7 +154,12 @@ def _refuse_the_impossible(frames: LiveFrames, asked: Asked) -> None:
 
 
 def _unattached(frames: LiveFrames) -> list[Absence]:
-    return [gone for one in frames.running if isinstance(one, StepsSource) for gone in one.absent]
+    return [
+        gone
+        for source in frames.running
+        if isinstance(source, StepsSource)
+        for gone in source.absent
+    ]
 
 
 def _need_cgroups(patterns: Sequence[str]) -> None:

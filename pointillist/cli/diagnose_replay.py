@@ -31,15 +31,15 @@ def replay_all(path: Path, asked: Asked, tell: Told) -> None:
         _replay_one(path, asked, tell)
         return
     with reported(ExitCode.USAGE, OSError):
-        files = sorted(one for one in path.iterdir() if one.suffix in (_JOURNAL, _RECORDING))
+        files = sorted(file for file in path.iterdir() if file.suffix in (_JOURNAL, _RECORDING))
     if not files:
         raise usage_error(f"{path}: the folder holds none", f"expected {_WHAT}")
     failed: list[CommandError] = []
-    for one in files:
+    for file in files:
         try:
-            _replay_one(one, asked, tell)
+            _replay_one(file, asked, tell)
         except CommandError as error:  # the others can be read all the same
-            say(f"{one.name}: {error}")
+            say(f"{file.name}: {error}")
             failed.append(error)
     if len(failed) == len(files):
         raise failed[0]

@@ -186,7 +186,7 @@ def groups(
         known = _load_groups(out) if out.exists() else []
         found = find_groups([o.member for o in spikes], [o.vector for o in spikes], known)
         save_groups(out, found)
-    emit([group_document(one) for one in found], json, text=group_lines)
+    emit([group_document(group) for group in found], json, text=group_lines)
 
 
 @app.command(epilog=_epilog("name"))
@@ -208,7 +208,7 @@ def name(
         renamed = rename(_load_groups(file), group, called)
         save_groups(file, renamed)
         teaches = called in CAUSES
-    rows = [group_document(one) for one in renamed]
+    rows = [group_document(group) for group in renamed]
     emit(rows, json, text=lambda told: named_lines(told, group, called, teaches))
 
 

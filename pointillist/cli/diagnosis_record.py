@@ -101,7 +101,7 @@ def _spans(
     """What is said of faults, in seconds from the beginning; None: nothing is."""
     from diagnosis.detect.findings import Cause
 
-    known = [*(str(one) for one in Cause), QUIET]
+    known = [*(str(cause) for cause in Cause), QUIET]
     if cause is None:
         if fault is not None:
             raise usage_error("--fault: expected --class beside it")
@@ -183,14 +183,14 @@ def _labels(kept: RecordedSoFar, spans: list[dict[str, Any]] | None) -> dict[str
         say("no subject was watched: the recording has no label, and counts for nothing")
         return {}
     clocked = []
-    for one in spans:
-        start_ns = kept.began_ns + round(one["begin_s"] * 1e9)
-        end_ns = min(kept.began_ns + round(one["end_s"] * 1e9), kept.ended_ns)
+    for span in spans:
+        start_ns = kept.began_ns + round(span["begin_s"] * 1e9)
+        end_ns = min(kept.began_ns + round(span["end_s"] * 1e9), kept.ended_ns)
         if end_ns <= start_ns:
-            say(f"ended before second {one['begin_s']:g}: the recording has no fault and no label")
+            say(f"ended before second {span['begin_s']:g}: the recording has no fault and no label")
             return {}
         clocked.append(
-            {"cause": one["cause"], "injector": one["injector"], "start_ns": start_ns,
+            {"cause": span["cause"], "injector": span["injector"], "start_ns": start_ns,
              "end_ns": end_ns}
         )  # fmt: skip
     return {"spans": clocked, "subjects": sorted(kept.subjects), "workers": 1}

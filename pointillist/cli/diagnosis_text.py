@@ -157,7 +157,9 @@ def named_lines(rows: Sequence[Row], old: str, new: str, teaches: bool) -> str:
 
 def summary(answer: Row) -> str:
     """Figures of an evaluation, and its comparison."""
-    lines = [f"{one['name']}  {one['value']:g} {one['unit']}" for one in answer["figures"]]
+    lines = [
+        f"{figure['name']}  {figure['value']:g} {figure['unit']}" for figure in answer["figures"]
+    ]
     lines += [f"{name}  absent: {why}" for name, why in answer["absent"].items()]
     lines += ["", "macro-F1, ungated, accuracy, found; of held-out runs"]
     for row in answer["tables"]["methods"]:
@@ -165,6 +167,6 @@ def summary(answer: Row) -> str:
             lines.append(f"{row['method']:26} not run: {row['skipped']}")
             continue
         told = [row[key] for key in ("macro_f1", "macro_f1_ungated", "accuracy", "detected")]
-        cells = "  ".join("  -  " if one is None else f"{one:5.3f}" for one in told)
+        cells = "  ".join("  -  " if number is None else f"{number:5.3f}" for number in told)
         lines.append(f"{row['method']:26} {cells}")
     return "\n".join(lines)

@@ -82,11 +82,16 @@ def _chosen(asked: Experiment, part: list[str] | None) -> Experiment:
 
     if not part:
         return asked
-    names = [one.name for one in asked.parts]
+    names = [experiment_part.name for experiment_part in asked.parts]
     for name in part:
         if name not in names:
             raise usage_error(f"--part: expected one of {', '.join(names)}, got {name!r}")
-    return replace(asked, parts=tuple(one for one in asked.parts if one.name in part))
+    return replace(
+        asked,
+        parts=tuple(
+            experiment_part for experiment_part in asked.parts if experiment_part.name in part
+        ),
+    )
 
 
 def _runs(asked: Experiment, file: Path) -> list[ExperimentRun]:
@@ -135,10 +140,10 @@ def _sweep(runs: list[ExperimentRun], folder: Path, processes: int, *, quiet: bo
             Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bar,
         ):
             task = bar.add_task("", total=whole)
-            for number, one in enumerate(sweep(runs, folder, processes), 1):
-                bar.update(task, advance=1, description=one.run.label)
-                if not quiet and not console.is_terminal and not one.kept:
-                    say(f"{number} of {whole}: {one.run.label}")
+            for number, sweep_run in enumerate(sweep(runs, folder, processes), 1):
+                bar.update(task, advance=1, description=sweep_run.run.label)
+                if not quiet and not console.is_terminal and not sweep_run.kept:
+                    say(f"{number} of {whole}: {sweep_run.run.label}")
     except KeyboardInterrupt:
         say("cut off; the same command goes on where it stopped")
         raise

@@ -92,7 +92,7 @@ def _gpu_users(view: View | None, narrow: bool) -> list[RenderableType]:
     processes, instances = _by_key(view, PROCESS), _by_key(view, INSTANCE)
     if processes:
         most = sorted(processes.items(), key=lambda item: -item[1].get("memory_bytes", 0))
-        users = [one for one in most[:8] if "not_shown" not in one[1]]
+        users = [process for process in most[:8] if "not_shown" not in process[1]]
         parts.append(grid(_USERS, users, grows="program" if narrow else None))
     if instances:
         parts.append(grid(_INSTANCES, sorted(instances.items())[:8]))
@@ -103,7 +103,7 @@ def _gpu_users(view: View | None, narrow: bool) -> list[RenderableType]:
 
 def _by_key(view: View | None, prefix: str) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
-    for one in (view or {}).get("values", ()):
-        if one["name"].startswith(prefix):
-            found.setdefault(one["key"], {})[one["name"].removeprefix(prefix)] = one["value"]
+    for value in (view or {}).get("values", ()):
+        if value["name"].startswith(prefix):
+            found.setdefault(value["key"], {})[value["name"].removeprefix(prefix)] = value["value"]
     return found

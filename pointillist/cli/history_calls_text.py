@@ -28,11 +28,11 @@ def kernel_lines(rows: Rows) -> list[str]:
     found: dict[tuple[int, str, str, str], dict[str, float]] = {}
     for row in rows("kernel"):
         place = (row["pid"], row["process"], row["name"], row["family"])
-        one = found.setdefault(place, dict.fromkeys(_SUMS, 0.0))
-        one["launches"] += row["launches"]
-        one["variance"] += row["variance"] or 0.0
-        one["span_ns"] += row["span_ns"]
-        one["seen_ns"] += row["span_ns"] * row["share"]
+        sums = found.setdefault(place, dict.fromkeys(_SUMS, 0.0))
+        sums["launches"] += row["launches"]
+        sums["variance"] += row["variance"] or 0.0
+        sums["span_ns"] += row["span_ns"]
+        sums["seen_ns"] += row["span_ns"] * row["share"]
     if not found:
         return []
     busiest = sorted(found.items(), key=lambda item: -item[1]["launches"])
@@ -94,14 +94,19 @@ def _process_lines(name: str, spans: list[dict[str, Any]]) -> list[str]:
         )
     copies: dict[str, list[float]] = {}
     for copy in (copy for row in spans for copy in row["copies"] if copy["share"]):
-        one = copies.setdefault(copy["direction"], [0.0, 0.0])
-        one[:] = [one[0] + copy["copies"], one[1] + copy["bytes"] / copy["share"]]
+        sums = copies.setdefault(copy["direction"], [0.0, 0.0])
+        sums[:] = [sums[0] + copy["copies"], sums[1] + copy["bytes"] / copy["share"]]
     for direction, (count, size) in copies.items():
         lines.append(f"  copies {direction}  {count:,.0f}, {amount(size)}")
     calls: dict[tuple[str, str], list[float]] = {}
-    for each in (each for row in spans for each in row["collectives"] if each["share"]):
-        one = calls.setdefault((each["communicator"], each["call"]), [0.0, 0.0])
-        one[:] = [one[0] + each["calls"], one[1] + each["bytes"] / each["share"]]
+    for collective in (
+        collective for row in spans for collective in row["collectives"] if collective["share"]
+    ):
+        sums = calls.setdefault((collective["communicator"], collective["call"]), [0.0, 0.0])
+        sums[:] = [
+            sums[0] + collective["calls"],
+            sums[1] + collective["bytes"] / collective["share"],
+        ]
     for (communicator, call), (count, size) in calls.items():
         lines.append(f"  {call} on {communicator}  {count:,.0f}, {amount(size)}")
     failures: Counter[tuple[str, int]] = Counter()

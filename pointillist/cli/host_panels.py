@@ -75,7 +75,7 @@ def _cpus(percents: Sequence[float], room: int) -> str:
     per_mark = max(1, -(-len(percents) // max(1, room - len("CPUs, busiest of 64 "))))
     title = "CPUs " if per_mark == 1 else f"CPUs, busiest of {per_mark} "
     marks = (max(percents[at : at + per_mark]) for at in range(0, len(percents), per_mark))
-    return title + "".join(_LEVELS[min(7, int(one / 12.5))] for one in marks)
+    return title + "".join(_LEVELS[min(7, int(percent / 12.5))] for percent in marks)
 
 
 def _fold(text: Text, host: ProcView, room: int) -> None:
@@ -206,17 +206,17 @@ def diagnosis_panel(view: View | None) -> RenderableType | None:
     if not found:
         return None
     lines = Text(no_wrap=True, overflow="ellipsis")
-    for one in found:
-        lines.append(f"{one['subject']}  ", style="bold")
-        lines.append(_head(one), style=_COLOURS.get(one["state"], ""))
+    for finding in found:
+        lines.append(f"{finding['subject']}  ", style="bold")
+        lines.append(_head(finding), style=_COLOURS.get(finding["state"], ""))
         lines.append("\n")
-        if one["cause"]:
-            by = f", by {one['who']}" if one.get("who") else ""
-            lines.append(f"    {one['about']}{by}; {one['steps']}\n")
-        for evidence in one["evidence"][: 2 if len(found) > 1 else 3]:
+        if finding["cause"]:
+            by = f", by {finding['who']}" if finding.get("who") else ""
+            lines.append(f"    {finding['about']}{by}; {finding['steps']}\n")
+        for evidence in finding["evidence"][: 2 if len(found) > 1 else 3]:
             lines.append(f"    {evidence}\n", style="dim")
-        if len(found) == 1 and one.get("advice"):
-            lines.append(f"    next: {one['advice']}\n")
+        if len(found) == 1 and finding.get("advice"):
+            lines.append(f"    next: {finding['advice']}\n")
     lines.rstrip()
     return panel("why was it slow", lines)
 
@@ -225,16 +225,20 @@ def height_of(view: View | None) -> int:
     """Lines that the panel takes, borders included; 0 where there is none."""
     found = findings_of(view)
     most = 2 if len(found) > 1 else 3
-    lines = (1 + bool(one["cause"]) + len(one["evidence"][:most]) for one in found)
+    lines = (1 + bool(finding["cause"]) + len(finding["evidence"][:most]) for finding in found)
     advised = len(found) == 1 and bool(found[0].get("advice"))
     return sum(lines) + advised + 2 if found else 0
 
 
-def _head(one: Mapping[str, Any]) -> str:
-    if one["state"] == "warning" or not one["cause"]:
-        return f"{one['age_s']} s ago: {one['said']}" if one["state"] == "over" else one["said"]
-    age = f"{one['age_s']} s"
-    since = f"over, began {age} ago" if one["state"] == "over" else f"slow for {age}"
-    incident = ", incident" if one.get("incident") else ""
-    sure = f"{100 * one['confidence']:.0f} %{incident}"
-    return f"{since}: {one['cause']}, {sure}"
+def _head(finding: Mapping[str, Any]) -> str:
+    if finding["state"] == "warning" or not finding["cause"]:
+        return (
+            f"{finding['age_s']} s ago: {finding['said']}"
+            if finding["state"] == "over"
+            else finding["said"]
+        )
+    age = f"{finding['age_s']} s"
+    since = f"over, began {age} ago" if finding["state"] == "over" else f"slow for {age}"
+    incident = ", incident" if finding.get("incident") else ""
+    sure = f"{100 * finding['confidence']:.0f} %{incident}"
+    return f"{since}: {finding['cause']}, {sure}"

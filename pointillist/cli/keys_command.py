@@ -153,8 +153,8 @@ def check(
 ) -> None:
     """Check owner, mode and contents of key files; exit code 3 when one must not be used."""
     shown = [show_file(path) for path in _chosen(files, folder)]
-    emit([_without_empty(one) for one in shown], json, _table)
-    bad = [one.file for one in shown if one.error]
+    emit([_without_empty(key_row) for key_row in shown], json, _table)
+    bad = [key_row.file for key_row in shown if key_row.error]
     if bad:
         raise refused(f"{len(bad)} of {len(shown)} key files must not be used: {', '.join(bad)}")
 

@@ -135,7 +135,7 @@ def as_text(name: str, value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.10g}"
     if isinstance(value, list):
-        return ", ".join(as_text("", one) for one in value)
+        return ", ".join(as_text("", element) for element in value)
     return printable(str(value))
 
 
@@ -156,7 +156,11 @@ def _named_lines(plain: Mapping[str, Any], indented: int = 0) -> list[str]:
     for name, value in plain.items():
         if isinstance(value, dict) and value:
             lines += [name, *(f"  {line}" for line in _named_lines(value, deeper))]
-        elif isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+        elif (
+            isinstance(value, list)
+            and value
+            and all(isinstance(element, dict) for element in value)
+        ):
             lines += [name, *(f"  {line}" for line in _columns(value, deeper))]
         else:
             lines.append(f"{name:<{width}}  {as_text(name, value)}")
@@ -169,7 +173,7 @@ def _columns(rows: list[dict[str, Any]], indented: int) -> list[str]:
 
     numbers = {n for n, v in rows[0].items() if isinstance(v, int | float) and n not in _TIMES}
     columns = [Column(name, right=name in numbers, folds=name not in numbers) for name in rows[0]]
-    cells = [[as_text(one.head, row.get(one.head)) for one in columns] for row in rows]
+    cells = [[as_text(column.head, row.get(column.head)) for column in columns] for row in rows]
     return table_lines(columns, cells, terminal_columns() - indented)
 
 

@@ -137,7 +137,7 @@ def _join_lines(command: Any) -> None:
     """Let the terminal break the lines of a docstring's paragraphs, not the source's width."""
     if command.help:
         paragraphs = inspect.cleandoc(command.help).split("\n\n")
-        command.help = "\n\n".join(_SOFT_BREAK.sub(" ", one) for one in paragraphs)
+        command.help = "\n\n".join(_SOFT_BREAK.sub(" ", paragraph) for paragraph in paragraphs)
     for below in getattr(command, "commands", {}).values():
         _join_lines(below)
 

@@ -57,7 +57,7 @@ def train(
     from kernels.signatures import Signatures
 
     found = _read(profiles)
-    nameless = [one.name for one in found if one.application == UNKNOWN_APPLICATION]
+    nameless = [profile.name for profile in found if profile.application == UNKNOWN_APPLICATION]
     if nameless:
         named = ", ".join(nameless)
         raise usage_error(f"{named}: expected a class, got none", "PATH=CLASS names it")
@@ -65,7 +65,7 @@ def train(
     out.write_text(learned.text(), encoding="utf-8")
     answer = {
         "profiles": len(found),
-        "classes": len({one.application for one in found}),
+        "classes": len({profile.application for profile in found}),
         "thresholds": {measure.value: limit for measure, limit in learned.thresholds.items()},
     }
     emit(answer, json)
@@ -88,7 +88,7 @@ def evaluate(
     from kernels.signature_evaluation import evaluate as run
 
     known = _read(profiles) if profiles else list(_load(file).known)
-    if len({one.application for one in known}) < 2:
+    if len({profile.application for profile in known}) < 2:
         raise usage_error("expected profiles of at least 2 classes")
     found = {
         f"{measure.value}, by {by}": run(known, measure, by == "job")
@@ -98,7 +98,11 @@ def evaluate(
     for label, variant in zip(_VARIANTS, _variants(), strict=True):
         for measure in MixMeasure:
             found[f"{measure.value}, variant: {label}"] = run(known, measure, True, variant)
-    emit({name: _plain(one) for name, one in found.items()} if json else found, json, text=_table)
+    emit(
+        {name: _plain(result) for name, result in found.items()} if json else found,
+        json,
+        text=_table,
+    )
 
 
 @app.command(epilog=_EPILOG)
@@ -116,10 +120,10 @@ def explain(
     from kernels.signatures import ranking
 
     loaded = _load(file)
-    (one,) = _read([profile])
+    (measured,) = _read([profile])
     answer: dict[str, Any] = {}
     for measure in MixMeasure:
-        mix = one.mix(measure)
+        mix = measured.mix(measure)
         if not mix.families:
             continue
         ranked = ranking(mix, loaded.known, loaded.operation_weight)
@@ -203,8 +207,12 @@ def _match(match: Match) -> dict[str, Any]:
     }
 
 
-def _plain(one: SignatureEvaluation) -> dict[str, Any]:
-    rates = {"nearest": one.nearest, "answered": one.answered, "false_accepts": one.false_accepts}
+def _plain(result: SignatureEvaluation) -> dict[str, Any]:
+    rates = {
+        "nearest": result.nearest,
+        "answered": result.answered,
+        "false_accepts": result.false_accepts,
+    }
     return {
         **{
             name: {
@@ -215,8 +223,8 @@ def _plain(one: SignatureEvaluation) -> dict[str, Any]:
             }
             for name, rate in rates.items()
         },
-        "auroc": one.auroc,
-        "accuracy_by_candidates": [list(pair) for pair in one.by_candidates],
+        "auroc": result.auroc,
+        "accuracy_by_candidates": [list(pair) for pair in result.by_candidates],
     }
 
 
@@ -224,15 +232,15 @@ def _table(found: Any) -> str:
     width = max(len(name) for name in found)
     heads = ("nearest right", "answered right", "false accepts")
     lines = [f"{'':<{width}}  " + "".join(f"{head:<24}" for head in heads) + "AUROC"]
-    for name, one in found.items():
+    for name, result in found.items():
         rates = "".join(
-            f"{_rate(rate):<24}" for rate in (one.nearest, one.answered, one.false_accepts)
+            f"{_rate(rate):<24}" for rate in (result.nearest, result.answered, result.false_accepts)
         )
-        auroc = "none" if one.auroc is None else f"{one.auroc:.3f}"
+        auroc = "none" if result.auroc is None else f"{result.auroc:.3f}"
         lines.append(f"{name:<{width}}  {rates}{auroc}")
-    for name, one in found.items():
-        if one.by_candidates and "variant" not in name:
-            shares = "  ".join(f"{n}: {100 * share:.0f} %" for n, share in one.by_candidates)
+    for name, result in found.items():
+        if result.by_candidates and "variant" not in name:
+            shares = "  ".join(f"{n}: {100 * share:.0f} %" for n, share in result.by_candidates)
             lines.append(f"{name}: accuracy by number of classes to choose from: {shares}")
     return "\n".join(lines)
 

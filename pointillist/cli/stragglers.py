@@ -129,7 +129,7 @@ def _watched(
         hint = "run as root; `pointillist agent doctor` says what is missing"
         raise CommandError(ExitCode.UNAVAILABLE, message, hint)
     reasons = {rank: str(reason) for rank, reason in found.reasons.items()}
-    told = document(judged, [one.cgroup for one in ranks], reasons)
+    told = document(judged, [judged_rank.cgroup for judged_rank in ranks], reasons)
     return judged, told, pattern
 
 

@@ -76,25 +76,25 @@ def document(
     reasons   what the time of a slow rank goes to, where more is known than the trace tells
     """
     return {
-        "slow_ranks": [one.rank for one in judged.slow],
+        "slow_ranks": [result.rank for result in judged.slow],
         "steps": len(judged.steps),
         "first_step": int(judged.steps[0]),
         "last_step": int(judged.steps[-1]),
-        "ranks": [_row(one, judged, names, reasons or {}) for one in judged.ranks],
+        "ranks": [_row(rank, judged, names, reasons or {}) for rank in judged.ranks],
         "slow_links": [
-            {"ranks": one.ranks, "excess_ms_per_step": 1e3 * one.compared.excess_s}
-            for one in judged.links
+            {"ranks": link.ranks, "excess_ms_per_step": 1e3 * link.compared.excess_s}
+            for link in judged.links
         ],
         "stages": [
             {
-                "stage": one.stage,
-                "work_ms_per_step": 1e3 * one.work_s,
-                "work_over_others": one.over_others,
+                "stage": stage.stage,
+                "work_ms_per_step": 1e3 * stage.work_s,
+                "work_over_others": stage.over_others,
             }
-            for one in judged.stages
+            for stage in judged.stages
         ],
-        "uneven_stages": [one.stage for one in judged.stages if one.uneven],
-        "uneven_input_stages": [one.stage for one in judged.stages if one.uneven_input],
+        "uneven_stages": [stage.stage for stage in judged.stages if stage.uneven],
+        "uneven_input_stages": [stage.stage for stage in judged.stages if stage.uneven_input],
         "calls": judged.waits.calls,
         "calls_out_of_order": judged.waits.impossible,
         "waited_ms_per_step": _waits(judged),
@@ -128,7 +128,7 @@ def verdict(told: Mapping[str, Any]) -> str:
     if slow:
         return "slow: rank " + ", ".join(f"{row['rank']} ({words(row['cause'])})" for row in slow)
     if told["slow_links"]:
-        links = ", ".join(" - ".join(map(str, one["ranks"])) for one in told["slow_links"])
+        links = ", ".join(" - ".join(map(str, link["ranks"])) for link in told["slow_links"])
         return f"no slow rank; slow link: {links}"
     if all(row["verdict"] in {"no_peers", "too_few_steps"} for row in told["ranks"]):
         return f"nothing can be said ({words(told['ranks'][0]['verdict'])})"
@@ -160,10 +160,10 @@ def _remarks(told: Mapping[str, Any]) -> list[str]:
     said = [f"{verdict(told)}; {count}{gaps if steps > told['steps'] else ''}"]
     said += map(_when, [row for row in told["ranks"] if row["from_step"] is not None][:_MOST_TOLD])
     said += [
-        f"stage {one['stage']} has {one['work_over_others']:.2f} times the work of the others: "
+        f"stage {stage['stage']} has {stage['work_over_others']:.2f} times the work of the others: "
         "uneven stages, or all of its ranks are slow"
-        for one in told["stages"]
-        if one["stage"] in told["uneven_stages"]
+        for stage in told["stages"]
+        if stage["stage"] in told["uneven_stages"]
     ]
     if told["uneven_input_stages"]:
         stages = ", ".join(map(str, told["uneven_input_stages"]))
@@ -189,28 +189,28 @@ def _when(row: Mapping[str, Any]) -> str:
 
 
 def _row(
-    one: RankResult, judged: JobJudgement, names: Sequence[str], reasons: Mapping[int, str]
+    result: RankResult, judged: JobJudgement, names: Sequence[str], reasons: Mapping[int, str]
 ) -> dict[str, Any]:
     steps = max(len(judged.steps), 1)
-    name = {"name": names[one.rank]} if names else {}
-    return {"rank": one.rank} | name | {
-        "stage": one.stage,
-        "verdict": one.verdict,
-        "cause": reasons.get(one.rank, one.slowness),
-        "test": one.compared.test,
-        "z": one.compared.z,
-        "excess_percent": 100 * one.compared.excess if one.steps else None,
-        "excess_ms_per_step": 1e3 * one.compared.excess_s if one.steps else None,
-        "window_from_step": one.window[0],
-        "window_to_step": one.window[1],
-        "slow_steps_percent": 100 * one.compared.persistence,
-        "slow_steps": one.slow_steps,
-        "compared_steps": one.steps,
-        "slow_steps_of_run_percent": 100 * one.slow_steps / max(one.steps, 1),
-        "from_step": one.stretch[0] if one.stretch else None,
-        "to_step": one.stretch[1] if one.stretch else None,
-        "others_waited_ms_per_step": 1e3 * one.waited_for_s / steps,
-        "waited_ms_per_step": 1e3 * one.waited_s / steps,
+    name = {"name": names[result.rank]} if names else {}
+    return {"rank": result.rank} | name | {
+        "stage": result.stage,
+        "verdict": result.verdict,
+        "cause": reasons.get(result.rank, result.slowness),
+        "test": result.compared.test,
+        "z": result.compared.z,
+        "excess_percent": 100 * result.compared.excess if result.steps else None,
+        "excess_ms_per_step": 1e3 * result.compared.excess_s if result.steps else None,
+        "window_from_step": result.window[0],
+        "window_to_step": result.window[1],
+        "slow_steps_percent": 100 * result.compared.persistence,
+        "slow_steps": result.slow_steps,
+        "compared_steps": result.steps,
+        "slow_steps_of_run_percent": 100 * result.slow_steps / max(result.steps, 1),
+        "from_step": result.stretch[0] if result.stretch else None,
+        "to_step": result.stretch[1] if result.stretch else None,
+        "others_waited_ms_per_step": 1e3 * result.waited_for_s / steps,
+        "waited_ms_per_step": 1e3 * result.waited_s / steps,
     }  # fmt: skip
 
 
@@ -219,8 +219,8 @@ def _waits(judged: JobJudgement) -> list[dict[str, Any]]:
     per_step = 1e3 * judged.waits.followed / max(len(judged.steps), 1)
     least = _LEAST_SHARE * per_step.sum()
     pairs = [
-        {"rank": one.rank, "for": other.rank, "ms": float(per_step[row, column])}
-        for row, one in enumerate(judged.ranks)
+        {"rank": rank.rank, "for": other.rank, "ms": float(per_step[row, column])}
+        for row, rank in enumerate(judged.ranks)
         for column, other in enumerate(judged.ranks)
         if row != column and per_step[row, column] > least
     ]

@@ -66,7 +66,7 @@ def screen(host: ProcView, view: View | None, note: str, size: ConsoleDimensions
     if gpus is not None:
         room = max(_LEAST_ROWS, height // 4)
         below.append(Layout(gpus, size=min(_rows(gpus, width), room)))
-    left = height - sum(one.size or 0 for one in (*above, *below))
+    left = height - sum(part.size or 0 for part in (*above, *below))
     room = max(_LEAST_ROWS, left - int(_HOST_SHARE * height))
     low = _low(view, width, room, gpus is None)
     middle = _middle(host, width, max(_LEAST_ROWS, left - (low.size or 0)))
@@ -93,7 +93,7 @@ def _middle(host: ProcView, width: int, rows: int) -> Layout:
     if width >= _WIDE:
         queue = waiting(host, wide)
         parts.insert(0, Layout(queue, size=max(_natural(queue), _QUEUE_COLUMNS[wide])))
-    room = width - sum(one.size or 0 for one in parts)
+    room = width - sum(part.size or 0 for part in parts)
     shown = processes(host, wide=room >= _WITH_MEMORY, most=max(1, rows - _FRAME_ROWS))
     middle.split_row(Layout(shown), *parts)
     return middle
@@ -140,7 +140,7 @@ def picture(host: ProcView, view: View | None, note: str, width: int) -> Rendera
         waiting(host, wide), disks_and_links(host, wide), gpus, *calls_panels(view, width),
         reports, _sources(view, reports is None, gpus is None),
     ]  # fmt: skip
-    return Group(*(one for one in parts if one is not None))
+    return Group(*(part for part in parts if part is not None))
 
 
 def _reports(view: View | None) -> RenderableType | None:
@@ -159,7 +159,7 @@ def _reports(view: View | None) -> RenderableType | None:
         lines.append(f"  {report['window_s']} s, closes in {report['ends_in_s']:.0f} s, then ")
         lines.append(f"{report['bytes']:,} bytes, {report['scheme']}\n")
         for section in report["sections"]:
-            cells = [f"{one['cell']} {one['value']:,}" for one in section["cells"][:3]]
+            cells = [f"{cell['cell']} {cell['value']:,}" for cell in section["cells"][:3]]
             lines.append(f"  {section['name']}: {', '.join(cells) or '0'}")
             lines.append(f"  ± {section['noise']:,.0f} {section['unit']} each\n", style="dim")
     if not reports:
@@ -190,13 +190,13 @@ def _sources(view: View | None, no_report: bool, no_gpu: bool) -> RenderableType
 def _largest(values: Iterable[Mapping[str, Any]]) -> list[str]:
     """Of every other metric the largest key: any source that is registered has its lines."""
     best: dict[tuple[str, str], Mapping[str, Any]] = {}
-    for one in values:
-        place = (one["source"], one["name"])
-        if not one["name"].startswith(_OWN_PANELS) and one["value"]:
+    for value in values:
+        place = (value["source"], value["name"])
+        if not value["name"].startswith(_OWN_PANELS) and value["value"]:
             old = best.get(place)
-            if old is None or one["value"] > old["value"]:
-                best[place] = one
+            if old is None or value["value"] > old["value"]:
+                best[place] = value
     return [
-        f"{source} {name} {one['value']:,.4g} {one['unit']} {one['key']}".rstrip()
-        for (source, name), one in sorted(best.items())
+        f"{source} {name} {value['value']:,.4g} {value['unit']} {value['key']}".rstrip()
+        for (source, name), value in sorted(best.items())
     ]

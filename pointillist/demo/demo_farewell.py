@@ -43,14 +43,14 @@ def tell(
     title = f"GPU time by kernel family, mean of {summary.windows_released} windows"
     rest = [view for view in ranked(mean) if view.cell in REST]
     tell_cells(console, title, [*rest, *families(mean)], mean, lambda value: share(value) + " %")
-    for name, one in events.items():
+    for name, event in events.items():
         section = name.replace("_", " ").capitalize()
-        if not one.hosts:
+        if not event.hosts:
             prose(console, f"{section}: the window was not released\n")
             continue
-        title = f"{section}, of {one.hosts:,} hosts"
-        shown, hosts = ranked(one.views)[:SHOWN], one.hosts
-        tell_cells(console, title, shown, one.views, in_hosts(hosts))
+        title = f"{section}, of {event.hosts:,} hosts"
+        shown, hosts = ranked(event.views)[:SHOWN], event.hosts
+        tell_cells(console, title, shown, event.views, in_hosts(hosts))
     _tell_privacy(console, summary)
     _tell_checks(console, summary)
     if summary.files:

@@ -94,8 +94,8 @@ class DemoTally:
         """How many 95 % intervals held the truth, of how many."""
         if not self._hosts:
             return 0, 0
-        found = [one.values for one in self._coverage.result() if one.section != TOTAL]
-        return sum(one.hits for one in found), sum(one.trials for one in found)
+        found = [section.values for section in self._coverage.result() if section.section != TOTAL]
+        return sum(count.hits for count in found), sum(count.trials for count in found)
 
 
 def read_truths(folder: Path, processes: int) -> Truths:

@@ -75,8 +75,8 @@ def main() -> None:
         )
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: shell.stop())
-        for one in absent:
-            sys.stderr.write(f"{one.source}: {one.reason}\n")
+        for absence in absent:
+            sys.stderr.write(f"{absence.source}: {absence.reason}\n")
         shell.run()
 
 

@@ -99,8 +99,10 @@ def summarise(fleet: DemoFleet, tally: DemoTally) -> Summary:
         helper_pk=fleet.helper_pk.hex(),
         log="kafka" if fleet.options.kafka else "embedded",
         mix=[_cell(view) for view in ranked(mean)],
-        events={name: [_cell(view) for view in ranked(one.views)] for name, one in events.items()},
-        event_hosts={name: one.hosts for name, one in events.items()},
+        events={
+            name: [_cell(view) for view in ranked(event.views)] for name, event in events.items()
+        },
+        event_hosts={name: event.hosts for name, event in events.items()},
     )
 
 
@@ -165,8 +167,8 @@ def _compare_transcripts(fleet: DemoFleet) -> tuple[int, int, int, bool]:
     """Look for this host's reports in both transcripts, and whether these agree."""
     leader, helper = _transcripts(fleet)
     verdict = verify_transcripts(leader, helper, PinnedParties(fleet.leader_pk, fleet.helper_pk))
-    ids = [bytes.fromhex(one) for one in live_reports(fleet)]
-    found = [sum(1 for one in ids if party.contains(one)) for party in (leader, helper)]
+    ids = [bytes.fromhex(identity) for identity in live_reports(fleet)]
+    found = [sum(1 for identity in ids if party.contains(identity)) for party in (leader, helper)]
     return len(ids), found[0], found[1], verdict.sound
 
 

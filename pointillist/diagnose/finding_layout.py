@@ -146,12 +146,12 @@ def _head(finding: Finding, clock: BoottimeReader, before: Diagnosis | None) -> 
             return f"{ended_said(finding)} ({slow}; the calm seconds that tell it included)"
 
 
-def _cause(one: Diagnosis) -> str:
-    return f"{one.cause.value} {100 * one.confidence:.0f} %"
+def _cause(diagnosis: Diagnosis) -> str:
+    return f"{diagnosis.cause.value} {100 * diagnosis.confidence:.0f} %"
 
 
-def _is_repeated(one: Diagnosis, before: Diagnosis | None) -> bool:
-    return one.incident and before is not None and before.cause is one.cause
+def _is_repeated(diagnosis: Diagnosis, before: Diagnosis | None) -> bool:
+    return diagnosis.incident and before is not None and before.cause is diagnosis.cause
 
 
 def _below(finding: Finding, before: Diagnosis | None, *, verbose: bool) -> Iterator[str]:
@@ -167,10 +167,10 @@ def _below(finding: Finding, before: Diagnosis | None, *, verbose: bool) -> Iter
 
 
 def _evidence(found: tuple[Evidence, ...], known: str, *, verbose: bool) -> Iterator[str]:
-    for one in found if verbose else most_telling(found, SHOWN):
-        yield evidence_said(one, (known,))
+    for evidence in found if verbose else most_telling(found, SHOWN):
+        yield evidence_said(evidence, (known,))
         if verbose:
-            yield f"  {evidence_in_full(one)}"
+            yield f"  {evidence_in_full(evidence)}"
 
 
 def _wrapped(text: str, first: str, later: str, width: int) -> list[str]:
@@ -185,7 +185,7 @@ def _wrapped(text: str, first: str, later: str, width: int) -> list[str]:
 def _plain(value: Any, clock: BoottimeReader) -> Any:
     """Give JSON's types; what ends in `_ns` is a time, and becomes seconds of the clock."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        pairs = ((one.name, getattr(value, one.name)) for one in dataclasses.fields(value))
+        pairs = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
         return _plain(dict(pairs), clock)
     if isinstance(value, Mapping):
         return {
@@ -195,5 +195,5 @@ def _plain(value: Any, clock: BoottimeReader) -> Any:
             for name, found in value.items()
         }
     if isinstance(value, tuple | list):
-        return [_plain(one, clock) for one in value]
+        return [_plain(element, clock) for element in value]
     return value.value if isinstance(value, Enum) else value

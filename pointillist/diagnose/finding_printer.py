@@ -68,28 +68,28 @@ class Teller:
         for line in as_lines(finding, clock, before, width=self._width, verbose=self._verbose):
             self._show(line)
 
-    def _before(self, one: Diagnosis, clock: BoottimeReader) -> Diagnosis | None:
+    def _before(self, diagnosis: Diagnosis, clock: BoottimeReader) -> Diagnosis | None:
         """Give what was told of the same spike last, and keep this one."""
-        place = (clock.name, one.subject, one.onset_ns)
+        place = (clock.name, diagnosis.subject, diagnosis.onset_ns)
         self.diagnosed += place not in self._standing
-        self._standing[place] = one
+        self._standing[place] = diagnosis
         self._standing.move_to_end(place)
         while len(self._standing) > MOST_OPEN:
             gone, _ = self._standing.popitem(last=False)
             self._told.pop(gone, None)
         before = self._told.get(place)
-        if before is None or not _same(before, one):
-            self._told[place] = one
+        if before is None or not _same(before, diagnosis):
+            self._told[place] = diagnosis
         return before
 
     def _draw(self, series: Series, clock: BoottimeReader) -> None:
-        one = self._standing.get((clock.name, series.subject, series.onset_ns))
-        if self._plots is None or one is None:
+        diagnosis = self._standing.get((clock.name, series.subject, series.onset_ns))
+        if self._plots is None or diagnosis is None:
             return
         from .spike_plot import draw_spike, file_name
 
         self.drawn += 1
-        draw_spike(self._plots / file_name(one, clock), series, one, clock)
+        draw_spike(self._plots / file_name(diagnosis, clock), series, diagnosis, clock)
 
 
 def _same(before: Diagnosis, now: Diagnosis) -> bool:
@@ -152,7 +152,7 @@ class Watching:
     @property
     def known(self) -> int:
         """How many subjects can be judged: what is usual of them is known."""
-        return sum(one.known for one in self._seen.values())
+        return sum(subject.known for subject in self._seen.values())
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -161,11 +161,13 @@ class Watching:
 
     def summary(self, spikes: int, warnings: int) -> str:
         """Say what was watched, and what was found; calm where that is nothing."""
-        steps = sum(one.steps / one.span_s for one in self._seen.values() if one.span_s)
+        steps = sum(
+            subject.steps / subject.span_s for subject in self._seen.values() if subject.span_s
+        )
         known = self.known
         learnt = "" if known == len(self._seen) else f", {known} of them long enough to be judged"
         found = ((spikes, "spike"), (warnings, "early warning"))
-        what = ", ".join(counted(*one) for one in found if one[0]) or "calm"
+        what = ", ".join(counted(*kind) for kind in found if kind[0]) or "calm"
         return (
             f"watched {counted(len(self._seen), 'subject')}{learnt} for {self.span_s:.0f} s, "
             f"{number(steps)} steps a second; {what}"
@@ -178,15 +180,15 @@ class Watching:
         self._tell(f"watching {who}, steps {guessed}; learning what is usual")
 
     def _count(self, key: str, steps: int, span_s: float, diagnoser: Diagnoser) -> None:
-        one = self._seen[key]
-        one.recent.append((steps, span_s))
-        one.steps += steps
-        one.span_s += span_s
+        seen = self._seen[key]
+        seen.recent.append((steps, span_s))
+        seen.steps += steps
+        seen.span_s += span_s
         usual = diagnoser.usual(key)
-        if usual is None or one.known:
+        if usual is None or seen.known:
             return
-        one.known = True
-        rate = sum(count for count, _ in one.recent) / sum(span for _, span in one.recent)
+        seen.known = True
+        rate = sum(count for count, _ in seen.recent) / sum(span for _, span in seen.recent)
         self._tell(
             f"{clean_name(key)}: what is usual is learnt: {number(rate)} steps a second, "
             f"p50 {quantity(usual.p50_ms, 'ms')}, p99 {quantity(usual.p99_ms, 'ms')}; "

@@ -40,17 +40,17 @@ _TITLE_COLUMNS: Final = 88
 _HEADROOM: Final = 1.12
 
 
-def file_name(one: Diagnosis, clock: BoottimeReader) -> str:
+def file_name(diagnosis: Diagnosis, clock: BoottimeReader) -> str:
     """Name the picture of a diagnosis: by recording, onset, cause and subject.
 
     Runs that draw into one folder so leave each other's pictures alone.
     """
-    parts = [clock.name, clock.stamp(one.onset_ns), one.cause.value, one.subject]
+    parts = [clock.name, clock.stamp(diagnosis.onset_ns), diagnosis.cause.value, diagnosis.subject]
     named = [_UNNAMEABLE.sub("_", part).strip("_")[:60] for part in parts if part]
     return f"{'-'.join(part or 'subject' for part in named)}.png"
 
 
-def draw_spike(path: Path, series: Series, one: Diagnosis, clock: BoottimeReader) -> None:
+def draw_spike(path: Path, series: Series, diagnosis: Diagnosis, clock: BoottimeReader) -> None:
     """Draw a picture; the file's ending says which kind: `.png` or `.svg`.
 
     Raises      OSError
@@ -63,41 +63,45 @@ def draw_spike(path: Path, series: Series, one: Diagnosis, clock: BoottimeReader
             height_ratios=[2.0] + [1.0] * len(series.signals),
         )  # fmt: skip
         steps, *below = [row[0] for row in grid]
-        _steps(steps, series, one)
+        _steps(steps, series, diagnosis)
         for axes, signal in zip(below, series.signals, strict=True):
-            _signal(axes, series.seconds, signal, one)
+            _signal(axes, series.seconds, signal, diagnosis)
         for number, axes in enumerate((steps, *below)):
             _moments(axes, series, named=number == 0)
         (below or [steps])[-1].set_xlabel("seconds since the first slow step")
-        figure.suptitle(_headline(one, clock), x=0.01, ha="left", fontsize=10, parse_math=False)
+        figure.suptitle(
+            _headline(diagnosis, clock), x=0.01, ha="left", fontsize=10, parse_math=False
+        )
         _legend(figure, steps, below)
         figure.savefig(path, dpi=120, facecolor="white", metadata=_no_date(path))
         plt.close(figure)
 
 
-def _headline(one: Diagnosis, clock: BoottimeReader) -> str:
-    cause = textwrap.fill(clean_name(diagnosis_said(one)), _TITLE_COLUMNS)
-    subject = textwrap.shorten(clean_name(one.subject), _TITLE_COLUMNS, placeholder=" …")
-    when = f"first slow step at {clock.text(one.onset_ns)}"
+def _headline(diagnosis: Diagnosis, clock: BoottimeReader) -> str:
+    cause = textwrap.fill(clean_name(diagnosis_said(diagnosis)), _TITLE_COLUMNS)
+    subject = textwrap.shorten(clean_name(diagnosis.subject), _TITLE_COLUMNS, placeholder=" …")
+    when = f"first slow step at {clock.text(diagnosis.onset_ns)}"
     if clock.name:
         dated = f", recorded {clock.recorded}" if clock.recorded else ""
         when += f" of {clock.name}{dated}"
-    return "\n".join((cause, subject, clean_name(f"{when}; {one.model}")))
+    return "\n".join((cause, subject, clean_name(f"{when}; {diagnosis.model}")))
 
 
-def _steps(axes: Axes, series: Series, one: Diagnosis) -> None:
+def _steps(axes: Axes, series: Series, diagnosis: Diagnosis) -> None:
     axes.plot(series.seconds, _gaps(series.longest_ms), "-", color=_LONGEST, label="longest step")
     axes.plot(series.seconds, _gaps(series.p50_ms), "-", color=_MEDIAN, label="median step")
-    axes.axhline(one.before.p99_ms, color=_LONGEST, linewidth=0.9, linestyle="--",
+    axes.axhline(diagnosis.before.p99_ms, color=_LONGEST, linewidth=0.9, linestyle="--",
                  label="usual p99 of steps")  # fmt: skip
-    _from_zero(axes, [*_gaps(series.longest_ms), one.before.p99_ms], "ms")
+    _from_zero(axes, [*_gaps(series.longest_ms), diagnosis.before.p99_ms], "ms")
     axes.set_title("steps of each second", loc="left", fontsize=9)
 
 
-def _signal(axes: Axes, seconds: Sequence[float], signal: SignalSeries, one: Diagnosis) -> None:
+def _signal(
+    axes: Axes, seconds: Sequence[float], signal: SignalSeries, diagnosis: Diagnosis
+) -> None:
     axes.plot(seconds, _gaps(signal.values), "-", color=_SIGNAL, label="signal")
     place = (signal.scope, signal.signal)
-    usual = next((e for e in one.evidence if (e.scope, e.signal) == place), None)
+    usual = next((e for e in diagnosis.evidence if (e.scope, e.signal) == place), None)
     shown = _gaps(signal.values)
     if usual is not None:
         low, high = max(0.0, usual.baseline - usual.spread), usual.baseline + usual.spread
@@ -125,7 +129,7 @@ def _legend(figure: Figure, steps: Axes, below: Sequence[Axes]) -> None:
     for axes in (steps, *below):
         found, labels = axes.get_legend_handles_labels()
         handles |= {
-            text: one for text, one in zip(labels, found, strict=True) if text not in handles
+            text: handle for text, handle in zip(labels, found, strict=True) if text not in handles
         }
     figure.legend(
         list(handles.values()), list(handles), loc="outside lower center", ncols=4, frameon=True

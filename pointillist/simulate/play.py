@@ -207,8 +207,8 @@ class Player:
             "section": self.scores.section.section,
             **self.scores.row(),
             "by_section": {
-                one.section: {"held": one.values.hits, "intervals": one.values.trials}
-                for one in (self.scores.coverage.result() if self.scores.released else ())
+                score.section: {"held": score.values.hits, "intervals": score.values.trials}
+                for score in (self.scores.coverage.result() if self.scores.released else ())
             },
             "causes": self._causes,
             "adversaries": adversaries(scenario),
@@ -230,23 +230,26 @@ def adversaries(scenario: Scenario) -> dict[str, Any]:
     played = play_scenario(scenario, plan)
     lies = [
         {
-            "lie": one.lie,
-            "liars": one.liars,
-            "moved_of_bound": one.moved / one.bound if one.bound else 0.0,
-            "bounded": one.bounded,
-            "refused": counted(dict(one.refused)),
+            "lie": lie.lie,
+            "liars": lie.liars,
+            "moved_of_bound": lie.moved / lie.bound if lie.bound else 0.0,
+            "bounded": lie.bounded,
+            "refused": counted(dict(lie.refused)),
         }
-        for one in played.lies
+        for lie in played.lies
     ]
-    tricks = [{"trick": one.trick, "answer": one.answer, "sums": one.sums} for one in played.tricks]
+    tricks = [
+        {"trick": trick.trick, "answer": trick.answer, "sums": trick.sums}
+        for trick in played.tricks
+    ]
     faults = [
         {
-            "fault": one.fault,
-            "size": one.size,
-            "released_percent": one.reports_released_percent,
-            "true_sums": one.true_sums,
-            "refused": counted(dict(one.refused)),
+            "fault": fault.fault,
+            "size": fault.size,
+            "released_percent": fault.reports_released_percent,
+            "true_sums": fault.true_sums,
+            "refused": counted(dict(fault.refused)),
         }
-        for one in played.faults
+        for fault in played.faults
     ]
     return {"cohort": plan.hosts, "lies": lies, "tricks": tricks, "faults": faults}

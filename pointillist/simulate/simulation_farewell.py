@@ -115,8 +115,8 @@ def _of_indicators(by_section: dict[str, Any]) -> list[str]:
     """Say how often intervals of indicators hold the truth, which is that hosts tell m at most."""
     catalogue = Catalogue.load()
     rates = [
-        f"{100 * one['held'] / one['intervals']:.0f} % of {readable(name)}"
-        for name, one in by_section.items()
+        f"{100 * score['held'] / score['intervals']:.0f} % of {readable(name)}"
+        for name, score in by_section.items()
         if name != TOTAL and catalogue.section(name).kind is SectionKind.INDICATORS
     ]
     if not rates:

@@ -46,16 +46,16 @@ class Spell:
         """Return what stood at a moment; None before the first word and after the end."""
         if self.ended_ns is not None and at_ns > self.ended_ns:
             return None
-        before = [one for one in self.said if one.at_ns <= at_ns]
+        before = [word for word in self.said if word.at_ns <= at_ns]
         return before[-1] if before else None
 
     @property
     def incident(self) -> Said | None:
         """What enters the weekly count, if anything: what stood at the end, or a minute in."""
-        first = next((one.at_ns for one in self.said if one.incident), None)
+        first = next((word.at_ns for word in self.said if word.incident), None)
         if first is None:
             return None
-        last = [one for one in self.said if one.at_ns <= first + SETTLE_NS][-1]
+        last = [word for word in self.said if word.at_ns <= first + SETTLE_NS][-1]
         return last if last.incident else None
 
 
@@ -84,27 +84,33 @@ def account_of(findings: Iterable[Finding]) -> Account:
     said: dict[tuple[str, int], list[Said]] = {}
     spells: list[Spell] = []
     warnings: list[Announced] = []
-    for one in findings:
-        match one:
+    for finding in findings:
+        match finding:
             case Warned():
-                warnings.append(Announced(one.subject, one.at_ns))
+                warnings.append(Announced(finding.subject, finding.at_ns))
             case SpikeBegan():
-                open_[one.subject, one.onset_ns] = one
-                said.setdefault((one.subject, one.onset_ns), [])
+                open_[finding.subject, finding.onset_ns] = finding
+                said.setdefault((finding.subject, finding.onset_ns), [])
             case Diagnosis():
-                said.setdefault((one.subject, one.onset_ns), []).append(_said(one))
+                said.setdefault((finding.subject, finding.onset_ns), []).append(_said(finding))
             case SpikeEnded():
-                key = one.subject, one.onset_ns
+                key = finding.subject, finding.onset_ns
                 began = open_.pop(key, None)
                 if began is not None:
-                    spells.append(_spell(began, one.ended_ns, said.pop(key, [])))
+                    spells.append(_spell(began, finding.ended_ns, said.pop(key, [])))
     spells += [_spell(began, None, said.get(key, [])) for key, began in open_.items()]
     return Account(tuple(sorted(spells, key=lambda spell: spell.known_ns)), tuple(warnings))
 
 
-def _said(one: Diagnosis) -> Said:
-    others = [cause for cause, _ in one.ranked if cause != one.cause]
-    return Said(one.at_ns, one.cause, others[0] if others else None, one.unlike, one.incident)
+def _said(diagnosis: Diagnosis) -> Said:
+    others = [cause for cause, _ in diagnosis.ranked if cause != diagnosis.cause]
+    return Said(
+        diagnosis.at_ns,
+        diagnosis.cause,
+        others[0] if others else None,
+        diagnosis.unlike,
+        diagnosis.incident,
+    )
 
 
 def _spell(began: SpikeBegan, ended_ns: int | None, said: list[Said]) -> Spell:

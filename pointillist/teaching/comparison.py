@@ -121,7 +121,7 @@ def choose_open_set(kind: str, kinds: Iterable[str], train: Sequence[Prepared]) 
                 can be told
     """
     named = list(kinds)
-    scores = [_open_set_score(kind, one, train) for one in named]
+    scores = [_open_set_score(kind, open_set, train) for open_set in named]
     told = [score for score in scores if not np.isnan(score)]
     return named[scores.index(max(told))] if told else named[0]
 
@@ -134,12 +134,12 @@ def _open_set_score(kind: str, open_set: str, train: Sequence[Prepared]) -> floa
 
 
 def _causes(train: Sequence[Prepared]) -> list[Cause]:
-    taught = {one.cause for run in train for one in run.examples}
+    taught = {example.cause for run in train for example in run.examples}
     return [cause for cause in Cause if cause in taught]
 
 
 def _area_without(cause: Cause, kind: str, open_set: str, train: Sequence[Prepared]) -> float:
-    strange = [run for run in train if any(one.cause is cause for one in run.examples)]
+    strange = [run for run in train if any(example.cause is cause for example in run.examples)]
     known = [run for run in train if run.examples and run not in strange]
     taught, asked = known[::2], known[1::2]
     method = Learned(kind, open_set)
@@ -151,7 +151,7 @@ def _area_without(cause: Cause, kind: str, open_set: str, train: Sequence[Prepar
 
 
 def _unlike(method: Learned, runs: Iterable[Prepared]) -> NDArray[np.float64]:
-    found = [method.unlike(one.vector) for run in runs for one in run.examples]
+    found = [method.unlike(example.vector) for run in runs for example in run.examples]
     return np.array(found, np.float64)
 
 
@@ -199,7 +199,7 @@ def left_out(
     alone = single_causes(runs)
     able = sorted(
         (run for run in runs if not _taught_causes(run) & set(alone)),
-        key=lambda one: sorted(_taught_causes(one)),
+        key=lambda run: sorted(_taught_causes(run)),
     )
     # By cause, dealt out in turn: no fold takes all runs of a cause.
     folds = [able[first::MOST_FOLDS] for first in range(min(MOST_FOLDS, len(able)))]
@@ -229,4 +229,4 @@ def single_causes(runs: Sequence[Prepared]) -> tuple[str, ...]:
 
 
 def _taught_causes(run: Prepared) -> set[str]:
-    return {str(one.cause) for one in run.examples}
+    return {str(example.cause) for example in run.examples}

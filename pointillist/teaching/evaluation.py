@@ -95,7 +95,7 @@ def evaluate(
     open_set = choose_open_set(LOGISTIC, OPEN_SETS, train)
     tell(f"{len(train)} runs teach, {len(held_out)} judge; open set by {open_set}")
     ours = shipped_method(model)
-    shipped_all = {one.run: one for one in judged_by(ours, prepared)}
+    shipped_all = {run.run: run for run in judged_by(ours, prepared)}
     compared = []
     for method in [*all_methods(open_set), *([] if model is None else [ours])]:
         tell(method.name)
@@ -137,5 +137,5 @@ def both_ways(runs: Iterable[RecordedRun], tell: Tell) -> tuple[list[Prepared], 
 
 def recorded_causes(facts: Sequence[Facts]) -> list[Cause]:
     """Causes of which there is a run with that fault alone."""
-    there = {one.faults[0].cause for one in facts if one.kind is RunKind.FAULT}
+    there = {run.faults[0].cause for run in facts if run.kind is RunKind.FAULT}
     return [cause for cause in Cause if cause in there]

@@ -67,12 +67,16 @@ class TrueSteps:
 def true_steps(run: RecordedRun, subject: str) -> TrueSteps:
     """Collect a subject's steps of a run: the probe's, or its rhythm where no probe marked any."""
     marked = [frame.subjects.get(subject) for frame in run.frames]
-    measured = [one.steps for one in marked if one is not None and one.steps is not None]
-    rhythm = [one.rhythm for one in marked if one is not None and one.rhythm is not None]
+    measured = [
+        subject.steps for subject in marked if subject is not None and subject.steps is not None
+    ]
+    rhythm = [
+        subject.rhythm for subject in marked if subject is not None and subject.rhythm is not None
+    ]
     chosen = measured or rhythm
     nothing = np.empty(0, np.int64)
-    ended = np.concatenate([nothing, *(one.ended_ns for one in chosen)])
-    took = np.concatenate([nothing, *(one.duration_ns for one in chosen)])
+    ended = np.concatenate([nothing, *(steps.ended_ns for steps in chosen)])
+    took = np.concatenate([nothing, *(steps.duration_ns for steps in chosen)])
     order = np.argsort(ended, kind="stable")
     return TrueSteps(ended[order], took[order])
 
@@ -88,8 +92,8 @@ def episodes(run: RecordedRun) -> list[Episode]:
 
 def _overlapping(faults: tuple[InjectedFault, ...]) -> list[tuple[InjectedFault, ...]]:
     groups: list[list[InjectedFault]] = []
-    for fault in sorted(faults, key=lambda one: one.start_ns):
-        if groups and fault.start_ns < max(one.end_ns for one in groups[-1]):
+    for fault in sorted(faults, key=lambda injected: injected.start_ns):
+        if groups and fault.start_ns < max(injected.end_ns for injected in groups[-1]):
             groups[-1].append(fault)
         else:
             groups.append([fault])
@@ -97,7 +101,7 @@ def _overlapping(faults: tuple[InjectedFault, ...]) -> list[tuple[InjectedFault,
 
 
 def _episode(run: RecordedRun, subject: str, faults: tuple[InjectedFault, ...]) -> Episode:
-    start, end = min(one.start_ns for one in faults), max(one.end_ns for one in faults)
+    start, end = min(fault.start_ns for fault in faults), max(fault.end_ns for fault in faults)
     steps = true_steps(run, subject)
     before = _calm_before(run, steps, start)
     within = steps.overlapping(start, end)
@@ -106,7 +110,7 @@ def _episode(run: RecordedRun, subject: str, faults: tuple[InjectedFault, ...]) 
         limit = GATE * float(np.percentile(before.duration_ns, 99))
         rise = GATE * float(np.percentile(within.duration_ns, 99)) / limit
         onset = _onset(within, limit, start) if rise >= GATE else None
-    causes = tuple(dict.fromkeys(one.cause for one in faults))
+    causes = tuple(dict.fromkeys(fault.cause for fault in faults))
     return Episode(run.facts.name, subject, causes, start, end, rise, onset)
 
 

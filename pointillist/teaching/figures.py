@@ -48,12 +48,12 @@ def bootstrap(
     figure      of all of it; a resample whose figure is NaN is left out
     resamples   None: RESAMPLES
     """
-    value = figure([one for group in groups for one in group])
+    value = figure([item for group in groups for item in group])
     if not groups:
         return IntervalEstimate(value, float("nan"), float("nan"))
     size = (RESAMPLES if resamples is None else resamples, len(groups))
     drawn = np.random.default_rng(seed).integers(len(groups), size=size)
-    values = np.array([figure([one for k in row for one in groups[k]]) for row in drawn])
+    values = np.array([figure([item for k in row for item in groups[k]]) for row in drawn])
     told = values[~np.isnan(values)]
     if told.size == 0:
         return IntervalEstimate(value, float("nan"), float("nan"))
@@ -137,10 +137,10 @@ class AlarmRate:
 def single(judged: Iterable[Judged], gated: bool = True) -> list[Outcome]:
     """Outcomes of faults that came alone; gated: of those with impact."""
     return [
-        one
+        outcome
         for run in judged
-        for one in run.outcomes
-        if len(one.episode.causes) == 1 and (one.episode.impact or not gated)
+        for outcome in run.outcomes
+        if len(outcome.episode.causes) == 1 and (outcome.episode.impact or not gated)
     ]
 
 
@@ -150,16 +150,18 @@ def pairs_of(run: Judged, gated: bool = True, quiet: bool = False) -> list[Pair]
     quiet   take alarms of runs in which nothing was done as well. These are a rate (`alarm_rate`):
             there are as many as there were hours, and precision would fall with each
     """
-    faults: list[Pair] = [(one.episode.causes[0], one.answer) for one in single([run], gated)]
-    return faults + [(None, one.cause) for one in run.alarms if quiet or not run.quiet]
+    faults: list[Pair] = [
+        (outcome.episode.causes[0], outcome.answer) for outcome in single([run], gated)
+    ]
+    return faults + [(None, outcome.cause) for outcome in run.alarms if quiet or not run.quiet]
 
 
 def seconds_of(run: Judged) -> list[Pair]:
     """Return truth and answer of every second under impact."""
     return [
-        (one.episode.causes[0], answer)
-        for one in single([run])
-        for answer, count in one.by_second.items()
+        (outcome.episode.causes[0], answer)
+        for outcome in single([run])
+        for answer, count in outcome.by_second.items()
         for _ in range(count)
     ]
 
@@ -218,13 +220,13 @@ def open_set(judged: Sequence[Judged]) -> tuple[IntervalEstimate, int, int]:
     """
     groups = [
         [
-            (one.unlike, one.episode.causes[0] is Cause.UNKNOWN)
-            for one in single([run])
-            if not np.isnan(one.unlike)
+            (outcome.unlike, outcome.episode.causes[0] is Cause.UNKNOWN)
+            for outcome in single([run])
+            if not np.isnan(outcome.unlike)
         ]
         for run in judged
     ]
-    scores = [one for group in groups for one in group]
+    scores = [item for group in groups for item in group]
     unknown = sum(is_unknown for _, is_unknown in scores)
     return bootstrap(groups, _area), unknown, len(scores) - unknown
 
@@ -238,19 +240,23 @@ def _area(scores: Sequence[tuple[float, bool]]) -> float:
 def alarm_rate(judged: Iterable[Judged], incidents: bool = False) -> AlarmRate:
     """Count alarms of runs without a fault; incidents: those heavy enough for the weekly count."""
     calm = [run for run in judged if run.calm]
-    alarms = [one for run in calm for one in run.alarms if not incidents or one.incident]
+    alarms = [alarm for run in calm for alarm in run.alarms if not incidents or alarm.incident]
     return AlarmRate(len(alarms), sum(run.worker_hours for run in calm))
 
 
 def delays(outcomes: Iterable[Outcome], q: float, cause: bool = False) -> float:
     """Percentile of the time from impact to detection, or to the right cause, where it came."""
-    told = [one.cause_s if cause else one.detect_s for one in outcomes]
-    return percentile([one for one in told if one is not None], q)
+    told = [outcome.cause_s if cause else outcome.detect_s for outcome in outcomes]
+    return percentile([delay for delay in told if delay is not None], q)
 
 
 def detected_share(outcomes: Sequence[Outcome]) -> float:
     """Share of faults with impact of which anything was said."""
-    return float(np.mean([one.detect_s is not None for one in outcomes])) if outcomes else np.nan
+    return (
+        float(np.mean([outcome.detect_s is not None for outcome in outcomes]))
+        if outcomes
+        else np.nan
+    )
 
 
 def confusion(pairs: Iterable[Pair], causes: Sequence[Cause] = tuple(Cause)) -> list[list[int]]:
@@ -269,7 +275,7 @@ def host_part(judged: Iterable[Judged]) -> list[Judged]:
 
 
 def gpu_run(run: Judged) -> bool:
-    return any(cause in GPU_CAUSES for one in run.outcomes for cause in one.episode.causes)
+    return any(cause in GPU_CAUSES for outcome in run.outcomes for cause in outcome.episode.causes)
 
 
 def worded(name: str) -> str:

@@ -197,15 +197,15 @@ def _plain(group: SpikeGroup) -> dict[str, Any]:
         "name": group.name,
         "named": group.named,
         "limit": group.limit,
-        "members": [_plain_member(one) for one in group.members],
+        "members": [_plain_member(member) for member in group.members],
         "mean": np.round(group.mean, 4).tolist(),
         "scale": np.round(group.scale, 4).tolist(),
     }
 
 
-def _plain_member(one: SpikeMember) -> list[str | int | float]:
-    plain: list[str | int | float] = [one.recording, one.subject, one.onset_ns]
-    return plain if np.isnan(one.at_s) else [*plain, round(one.at_s, 3)]
+def _plain_member(member: SpikeMember) -> list[str | int | float]:
+    plain: list[str | int | float] = [member.recording, member.subject, member.onset_ns]
+    return plain if np.isnan(member.at_s) else [*plain, round(member.at_s, 3)]
 
 
 def load_groups(path: Path) -> list[SpikeGroup]:
@@ -223,25 +223,25 @@ def load_groups(path: Path) -> list[SpikeGroup]:
                 f"{path}: expected format {FORMAT} and features {FEATURES_VERSION}, got "
                 f"{told[0]!r} and {told[1]!r}"
             )
-        return [_read(one) for one in document["groups"]]
+        return [_read(row) for row in document["groups"]]
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         if isinstance(error, GroupsRefused):
             raise
         raise GroupsRefused(f"{path}: expected a file of groups, got {error}") from None
 
 
-def _read(one: Mapping[str, Any]) -> SpikeGroup:
-    mean, scale = np.array(one["mean"], np.float64), np.array(one["scale"], np.float64)
+def _read(row: Mapping[str, Any]) -> SpikeGroup:
+    mean, scale = np.array(row["mean"], np.float64), np.array(row["scale"], np.float64)
     wide = (len(FEATURE_NAMES),)
     if mean.shape != wide or scale.shape != wide or not np.isfinite(mean).all():
-        raise GroupsRefused(f"group {one['name']!r}: expected {wide[0]} numbers a vector")
+        raise GroupsRefused(f"group {row['name']!r}: expected {wide[0]} numbers a vector")
     if not (scale > 0).all():
-        raise GroupsRefused(f"group {one['name']!r}: expected scales above 0")
+        raise GroupsRefused(f"group {row['name']!r}: expected scales above 0")
     members = tuple(
         SpikeMember(str(r), str(s), int(at), *map(float, rest))
-        for r, s, at, *rest in one["members"]
+        for r, s, at, *rest in row["members"]
     )
-    name = str(one["name"])
+    name = str(row["name"])
     if not NAME.fullmatch(name):
         raise GroupsRefused(f"expected a name of letters, digits, - _ . and spaces, got {name!r}")
-    return SpikeGroup(name, bool(one["named"]), mean, scale, float(one["limit"]), members)
+    return SpikeGroup(name, bool(row["named"]), mean, scale, float(row["limit"]), members)

@@ -88,10 +88,10 @@ def lesson(examples: Sequence[Example], keep: Callable[[str], bool] = bool) -> L
     keep        which features may be used, by name; those that never vary are left out anyway
     Raises      TooFewExamples when fewer than two causes are there
     """
-    classes = tuple(sorted({one.cause for one in examples}, key=list(Cause).index))
+    classes = tuple(sorted({example.cause for example in examples}, key=list(Cause).index))
     if len(classes) < 2:
         raise TooFewExamples(f"expected examples of at least 2 causes, got {len(classes)}")
-    table = filled(np.stack([one.vector for one in examples]))
+    table = filled(np.stack([example.vector for example in examples]))
     allowed = np.array([keep(name) for name in FEATURE_NAMES])
     used = allowed & (table.std(axis=0) > LEAST_VARIED)
     if not used.any():
@@ -101,17 +101,19 @@ def lesson(examples: Sequence[Example], keep: Callable[[str], bool] = bool) -> L
         fill=FILLS[used],
         classes=classes,
         rows=table[:, used],
-        causes=np.array([classes.index(one.cause) for one in examples], np.int64),
+        causes=np.array([classes.index(example.cause) for example in examples], np.int64),
         weights=_weights(examples),
-        runs=np.array([one.run for one in examples]),
-        at_ns=np.array([one.at_ns for one in examples], np.int64),
+        runs=np.array([example.run for example in examples]),
+        at_ns=np.array([example.at_ns for example in examples], np.int64),
     )
 
 
 def _weights(examples: Sequence[Example]) -> Table:
-    seconds = Counter((one.cause, one.run) for one in examples)
+    seconds = Counter((example.cause, example.run) for example in examples)
     runs = Counter(cause for cause, _ in seconds)
-    weights = np.array([1 / (seconds[one.cause, one.run] * runs[one.cause]) for one in examples])
+    weights = np.array(
+        [1 / (seconds[example.cause, example.run] * runs[example.cause]) for example in examples]
+    )
     return np.asarray(weights * len(examples) / weights.sum())
 
 
@@ -135,9 +137,9 @@ def _forest(taught: Lesson) -> dict[str, Any]:
         TREES, max_depth=9, min_samples_leaf=4, max_features="sqrt", random_state=SEED
     )
     fitted.fit(taught.rows, taught.causes, sample_weight=taught.weights)
-    trees = [_tree(one.tree_) for one in fitted.estimators_]
-    for tree, one in zip(trees, fitted.estimators_, strict=True):
-        shares = one.tree_.value[:, 0, :]
+    trees = [_tree(estimator.tree_) for estimator in fitted.estimators_]
+    for tree, estimator in zip(trees, fitted.estimators_, strict=True):
+        shares = estimator.tree_.value[:, 0, :]
         tree["value"] = _plain(shares / shares.sum(axis=1, keepdims=True))
     return {"kind": "forest", "weight": 1.0, "trees": trees}
 
@@ -153,9 +155,9 @@ def _boost(taught: Lesson) -> dict[str, Any]:
     priors = np.log(np.maximum(fitted.init_.class_prior_, 1e-7))
     trees = []
     for stage in fitted.estimators_:
-        for number, one in enumerate(stage):
-            value = _plain(one.tree_.value[:, 0, 0])
-            trees.append({"class": number, **_tree(one.tree_), "value": value})
+        for number, estimator in enumerate(stage):
+            value = _plain(estimator.tree_.value[:, 0, 0])
+            trees.append({"class": number, **_tree(estimator.tree_), "value": value})
     return {
         "kind": "boost", "weight": 1.0, "rate": fitted.learning_rate, "start": _plain(priors),
         "trees": trees,
@@ -164,11 +166,11 @@ def _boost(taught: Lesson) -> dict[str, Any]:
 
 def _tree(tree: Any) -> dict[str, Any]:
     return {
-        "feature": [int(one) for one in tree.feature],
+        "feature": [int(number) for number in tree.feature],
         # scikit-learn compares float32 features: rounding a threshold further could turn a branch.
-        "threshold": [float(one) for one in tree.threshold],
-        "left": [int(one) for one in tree.children_left],
-        "right": [int(one) for one in tree.children_right],
+        "threshold": [float(number) for number in tree.threshold],
+        "left": [int(number) for number in tree.children_left],
+        "right": [int(number) for number in tree.children_right],
     }
 
 

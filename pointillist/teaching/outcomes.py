@@ -112,20 +112,20 @@ def judge(run: RecordedRun, truth: Sequence[Episode], account: Account) -> Judge
         workload=run.facts.workload,
         kind=run.facts.kind,
         worker_hours=run.worker_hours,
-        outcomes=tuple(_outcome(one, account) for one in truth),
+        outcomes=tuple(_outcome(episode, account) for episode in truth),
         alarms=tuple(
             Alarm(
                 run.facts.name,
-                one.subject,
-                one.known_ns,
-                _last(one),
-                _incident(one),
-                _stolen(run, one),
+                spell.subject,
+                spell.known_ns,
+                _last(spell),
+                _incident(spell),
+                _stolen(run, spell),
             )
-            for one in account.spells
-            if one.subject in watched
-            and one.known_ns > run.facts.calm_from_ns
-            and not any(_of(one, episode, RECOVERY_NS) for episode in truth)
+            for spell in account.spells
+            if spell.subject in watched
+            and spell.known_ns > run.facts.calm_from_ns
+            and not any(_of(spell, episode, RECOVERY_NS) for episode in truth)
         ),
         warnings_right=right,
         warnings_wrong=wrong,
@@ -149,13 +149,15 @@ def _of(spell: Spell, episode: Episode, after_ns: int = 0) -> bool:
 
 
 def _outcome(episode: Episode, account: Account) -> Outcome:
-    spells = [one for one in account.spells if _of(one, episode)]
-    said = [one for spell in spells for one in spell.said if one.at_ns <= episode.end_ns]
+    spells = [candidate for candidate in account.spells if _of(candidate, episode)]
+    said = [word for spell in spells for word in spell.said if word.at_ns <= episode.end_ns]
     last = said[-1] if said else None
-    counted = next((one.incident for one in spells if one.incident is not None), None)
-    unlikes = [one.unlike for one in said]
+    counted = next(
+        (candidate.incident for candidate in spells if candidate.incident is not None), None
+    )
+    unlikes = [word.unlike for word in said]
     onset = episode.onset_ns
-    known = min((one.known_ns for one in spells), default=None)
+    known = min((candidate.known_ns for candidate in spells), default=None)
     return Outcome(
         episode=episode,
         answer=last.cause if last else None,
@@ -176,11 +178,11 @@ def _since(onset_ns: int | None, at_ns: int | None) -> float | None:
 
 def _right_since(said: Sequence[Said], episode: Episode) -> int | None:
     since = None
-    for one in said:
-        if one.cause not in episode.causes:
+    for word in said:
+        if word.cause not in episode.causes:
             since = None
         elif since is None:
-            since = one.at_ns
+            since = word.at_ns
     return since
 
 
@@ -188,9 +190,10 @@ def _lead(episode: Episode, account: Account) -> float | None:
     if episode.onset_ns is None:
         return None
     early = [
-        one.at_ns
-        for one in account.warnings
-        if one.subject == episode.subject and episode.start_ns <= one.at_ns < episode.onset_ns
+        warning.at_ns
+        for warning in account.warnings
+        if warning.subject == episode.subject
+        and episode.start_ns <= warning.at_ns < episode.onset_ns
     ]
     return (episode.onset_ns - min(early)) / 1e9 if early else None
 
@@ -200,19 +203,19 @@ def _by_second(episode: Episode, spells: Sequence[Spell]) -> Counter[Cause | Non
     if episode.onset_ns is None:
         return answers
     for at_ns in range(episode.onset_ns + SECOND_NS, episode.end_ns + 1, SECOND_NS):
-        standing = [said for one in spells if (said := one.standing(at_ns)) is not None]
+        standing = [said for spell in spells if (said := spell.standing(at_ns)) is not None]
         answers[standing[-1].cause if standing else None] += 1
     return answers
 
 
 def _warnings(truth: Sequence[Episode], account: Account, watched: set[str]) -> tuple[int, int]:
     right = wrong = 0
-    for one in account.warnings:
-        of = [episode for episode in truth if episode.subject == one.subject]
-        if any(_ahead(episode, one.at_ns) for episode in of):
+    for warning in account.warnings:
+        of = [episode for episode in truth if episode.subject == warning.subject]
+        if any(_ahead(episode, warning.at_ns) for episode in of):
             right += 1
-        elif one.subject in watched and not any(
-            episode.start_ns <= one.at_ns <= episode.end_ns + RECOVERY_NS and episode.impact
+        elif warning.subject in watched and not any(
+            episode.start_ns <= warning.at_ns <= episode.end_ns + RECOVERY_NS and episode.impact
             for episode in of
         ):
             wrong += 1

@@ -121,9 +121,9 @@ def _breakdowns(by: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
 
 def _held_out(rows: Sequence[Mapping[str, Any]]) -> str:
     body = [
-        (worded(one["held_out_by"]), one["runs"], one["faults_with_impact"], one["right"])
-        for one in rows
-        if one["runs"]
+        (worded(row["held_out_by"]), row["runs"], row["faults_with_impact"], row["right"])
+        for row in rows
+        if row["runs"]
     ]
     return table(("held out by", "runs", "faults with impact", "right"), body)
 
@@ -139,7 +139,7 @@ def _overlaps(row: Mapping[str, Any]) -> str:
 
 
 def _unknown(scores: Sequence[Mapping[str, Any]]) -> str:
-    strange = sum(bool(one["unknown"]) for one in scores)
+    strange = sum(bool(score["unknown"]) for score in scores)
     return (
         f"{strange} unknown and {len(scores) - strange} known faults that were detected have a "
         "score.\n"
@@ -155,13 +155,13 @@ def _alarms(rows: Sequence[Mapping[str, Any]]) -> str:
         return "None is recorded.\n"
     body = [
         (
-            worded(one["what"]),
-            number(one["worker_hours"]),
-            one["alarms"],
-            one["stolen"],
-            one["incidents"],
+            worded(row["what"]),
+            number(row["worker_hours"]),
+            row["alarms"],
+            row["stolen"],
+            row["incidents"],
         )
-        for one in rows
+        for row in rows
     ]
     heads = ("what happened", "worker-hours", "alarms", "of them, stolen", "incidents")
     return f"All runs, teaching ones included ({_STOLEN}):\n\n" + table(heads, body)
@@ -169,8 +169,8 @@ def _alarms(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _ablation(found: Mapping[str, Any]) -> str:
     body = [
-        (worded(one["group"]), number(one["without"]), number(one["alone"]))
-        for one in found["groups"]
+        (worded(group["group"]), number(group["without"]), number(group["alone"]))
+        for group in found["groups"]
     ]
     if not body:
         return ""

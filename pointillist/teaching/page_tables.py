@@ -56,11 +56,14 @@ _HARDLY: Final = "nothing is recorded"
 
 def figures(rows: Rows) -> str:
     """What the design asks for, with a verdict; then the rest, a figure a row."""
-    values = {one["name"]: one["value"] for one in rows}
-    told = [one for one in rows if not _is_end(values, one["name"])]
-    asked = [one for one in told if one["goal"] is not None]
-    goals = [(*_figure(one, values), number(one["goal"]), verdict(one, values)) for one in asked]
-    rest = [_figure(one, values) for one in told if one["goal"] is None]
+    values = {row["name"]: row["value"] for row in rows}
+    told = [row for row in rows if not _is_end(values, row["name"])]
+    asked = [figure for figure in told if figure["goal"] is not None]
+    goals = [
+        (*_figure(figure, values), number(figure["goal"]), verdict(figure, values))
+        for figure in asked
+    ]
+    rest = [_figure(figure, values) for figure in told if figure["goal"] is None]
     first = table(("against the goals", "value", "95 %", "goal", "verdict"), goals)
     second = table(("beside them", "value", "95 %"), rest)
     return f"{first}\n{_NOT_PROVEN}\n{second}"
@@ -71,9 +74,9 @@ _NOT_PROVEN: Final = (
 )
 
 
-def _figure(one: Mapping[str, Any], values: Mapping[str, Any]) -> Cells:
-    words = WORDS.get(one["name"], one["name"].replace("_", " "))
-    return words, f"**{number(one['value'])}**", _ends(values, one["name"])
+def _figure(figure: Mapping[str, Any], values: Mapping[str, Any]) -> Cells:
+    words = WORDS.get(figure["name"], figure["name"].replace("_", " "))
+    return words, f"**{number(figure['value'])}**", _ends(values, figure["name"])
 
 
 def verdict(row: Mapping[str, Any], values: Mapping[str, Any]) -> str:
@@ -107,21 +110,22 @@ def _ends(values: Mapping[str, Any], name: str) -> str:
 
 def methods(rows: Rows, shipped: str) -> tuple[str, str]:
     """The comparison as two tables, the best first: how right, and the rest."""
-    told = sorted(rows, key=lambda one: -float(one.get("macro_f1") or 0))
+    told = sorted(rows, key=lambda row: -float(row.get("macro_f1") or 0))
     first: list[Cells] = []
     second: list[Cells] = []
-    for one in told:
-        name = f"**{one['method']}**" if one["method"] == shipped else one["method"]
-        if "skipped" in one:
-            first.append((name, f"not run: {one['skipped']}", "", "", "", ""))
+    for method in told:
+        name = f"**{method['method']}**" if method["method"] == shipped else method["method"]
+        if "skipped" in method:
+            first.append((name, f"not run: {method['skipped']}", "", "", "", ""))
             continue
         first.append((
-            name, number(one["macro_f1"]), interval(one["macro_f1_interval"]),
-            number(one["accuracy"]), number(one["detected"]), one["false_alarms"],
+            name, number(method["macro_f1"]), interval(method["macro_f1_interval"]),
+            number(method["accuracy"]), number(method["detected"]), method["false_alarms"],
         ))  # fmt: skip
         second.append((
-            name, number(one["macro_f1_ungated"]), number(one["macro_f1_by_second"]),
-            number(one["detect_p95_s"]), number(one["cause_p95_s"]), number(one["open_set_auroc"]),
+            name, number(method["macro_f1_ungated"]), number(method["macro_f1_by_second"]),
+            number(method["detect_p95_s"]), number(method["cause_p95_s"]),
+            number(method["open_set_auroc"]),
         ))  # fmt: skip
     return (
         table(("method", "macro-F1", "95 %", "named rightly", "found", "false alarms"), first),
@@ -136,28 +140,28 @@ def classes(rows: Rows) -> str:
     """Precision and recall by cause."""
     body = [
         (
-            f"`{one['cause']}`", one["faults"], f"**{number(one['f1'])}**",
-            number(one["precision"]), interval(one["precision_interval"]),
-            number(one["recall"]), interval(one["recall_interval"]),
+            f"`{row['cause']}`", row["faults"], f"**{number(row['f1'])}**",
+            number(row["precision"]), interval(row["precision_interval"]),
+            number(row["recall"]), interval(row["recall_interval"]),
         )
-        for one in rows
+        for row in rows
     ]  # fmt: skip
     return table(("cause", "faults", "F1", "precision", "95 %", "recall", "95 %"), body)
 
 
 def breakdown(by: str, rows: Rows) -> str:
     """Faults of one division: right ones of those with impact, and macro-F1."""
-    of_cause = any(one["cause"] for one in rows)
+    of_cause = any(row["cause"] for row in rows)
     head = [by, *(["cause"] if of_cause else []), "right", "95 %", "macro-F1", "found",
             "cause p95, s", "without impact"]  # fmt: skip
     body = []
-    for one in rows:
-        cells: list[object] = [f"`{one[by]}`", *([f"`{one['cause']}`"] if of_cause else [])]
+    for row in rows:
+        cells: list[object] = [f"`{row[by]}`", *([f"`{row['cause']}`"] if of_cause else [])]
         cells += [
-            f"{one['right']} of {one['faults']}",
-            interval(one["right_interval"]) if one["faults"] else "-",
-            number(one["macro_f1"]), f"{one['detected']} of {one['faults']}",
-            number(one["cause_p95_s"]), one["without_impact"],
+            f"{row['right']} of {row['faults']}",
+            interval(row["right_interval"]) if row["faults"] else "-",
+            number(row["macro_f1"]), f"{row['detected']} of {row['faults']}",
+            number(row["cause_p95_s"]), row["without_impact"],
         ]  # fmt: skip
         body.append(cells)
     return table(head, body)
@@ -171,13 +175,13 @@ def misses(rows: Rows, of_injector: Mapping[str, int]) -> str:
     if not rows:
         return "None.\n"
     alike: dict[tuple[str, str, str], list[Mapping[str, Any]]] = defaultdict(list)
-    for one in rows:
-        alike[one["cause"], one["injector"], one["answer"]].append(one)
+    for row in rows:
+        alike[row["cause"], row["injector"], row["answer"]].append(row)
     body = [
         (
             f"`{cause}`", f"`{injector}`", answer if answer == "nothing" else f"`{answer}`",
             f"{len(group)} of {of_injector.get(injector, len(group))}",
-            _counted(one["intensity"] or "not said" for one in group), _range(group),
+            _counted(row["intensity"] or "not said" for row in group), _range(group),
         )
         for (cause, injector, answer), group in sorted(
             alike.items(), key=lambda item: (-len(item[1]), item[0])
@@ -197,7 +201,7 @@ def _counted(names: Any) -> str:
 
 
 def _range(rows: Rows) -> str:
-    rises = sorted(one["rise"] for one in rows if one["rise"] is not None)
+    rises = sorted(row["rise"] for row in rows if row["rise"] is not None)
     if not rises:
         return "-"
     ends = [f"{value:.1f}" for value in (rises[0], rises[-1])]

@@ -134,20 +134,24 @@ def _watch(run: RecordedRun, rhythm: bool) -> tuple[list[Finding], list[Seen]]:
 
 
 def _follow(onsets: dict[str, int], found: Iterable[Finding]) -> None:
-    for one in found:
-        if isinstance(one, SpikeBegan):
-            onsets[one.subject] = one.onset_ns
-        elif isinstance(one, SpikeEnded):
-            onsets.pop(one.subject, None)
+    for finding in found:
+        if isinstance(finding, SpikeBegan):
+            onsets[finding.subject] = finding.onset_ns
+        elif isinstance(finding, SpikeEnded):
+            onsets.pop(finding.subject, None)
 
 
 def _examples(run: RecordedRun, truth: Iterable[Episode], rhythm: bool) -> list[Example]:
     """Label seconds under impact: before it, the subject feels nothing that could be learned."""
     if run.facts.kind is not RunKind.FAULT:
         return []
-    spans = [(one.start_ns, one.end_ns) for one in run.facts.faults]
+    spans = [(fault.start_ns, fault.end_ns) for fault in run.facts.faults]
     rows = labelled_vectors(run.frames, spans, source=_source(rhythm))
-    felt = {(one.subject, one.onset_ns, one.end_ns, one.causes[0]) for one in truth if one.impact}
+    felt = {
+        (episode.subject, episode.onset_ns, episode.end_ns, episode.causes[0])
+        for episode in truth
+        if episode.impact
+    }
     return [
         Example(run.facts.name, row.at_ns, cause, row.vector)
         for row in rows

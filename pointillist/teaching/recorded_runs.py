@@ -83,7 +83,7 @@ class RecordedRun:
     def watched_s(self) -> float:
         """Seconds recorded after those in which a detector learns what is usual."""
         ready = self.facts.calm_from_ns + LEARNING_NS
-        return sum(one.span_ns for one in self.frames if one.boottime_ns > ready) / 1e9
+        return sum(frame.span_ns for frame in self.frames if frame.boottime_ns > ready) / 1e9
 
     @property
     def worker_hours(self) -> float:
@@ -96,7 +96,7 @@ class RecordedRun:
 
 
 def _rhythm_only(frame: Frame) -> Frame:
-    bare = {key: replace(one, steps=None) for key, one in frame.subjects.items()}
+    bare = {key: replace(subject, steps=None) for key, subject in frame.subjects.items()}
     return replace(frame, subjects=bare)
 
 
@@ -107,8 +107,8 @@ def facts_of(name: str, meta: Mapping[str, Any], frames: Sequence[Frame]) -> Fac
     """
     if not frames:
         raise RunRefused(f"{name}: expected seconds, got none")
-    spans = [_fault(name, one) for one in _list(name, meta, "spans")]
-    faults = tuple(one for one in spans if one is not None)
+    spans = [_fault(name, span) for span in _list(name, meta, "spans")]
+    faults = tuple(span for span in spans if span is not None)
     quiet = str(meta.get("injector", "")) if spans and not faults else ""
     return Facts(
         name=name,
@@ -120,7 +120,9 @@ def facts_of(name: str, meta: Mapping[str, Any], frames: Sequence[Frame]) -> Fac
         rising=meta.get("intensity") == GROWING or meta.get("ramp") is True,
         faults=faults,
         calm_from_ns=frames[0].boottime_ns - frames[0].span_ns,
-        subjects=_subjects(tuple(str(one) for one in _list(name, meta, "subjects")), frames),
+        subjects=_subjects(
+            tuple(str(subject) for subject in _list(name, meta, "subjects")), frames
+        ),
         workers=max(1, _whole(name, {"workers": meta.get("workers", 1)}, "workers")),
     )
 
@@ -133,7 +135,7 @@ def _subjects(named: tuple[str, ...], frames: Iterable[Frame]) -> tuple[str, ...
     return tuple(
         key
         for key in seen
-        if any(key == one or key.startswith((f"{one}/", f"{one}#")) for one in named)
+        if any(key == name or key.startswith((f"{name}/", f"{name}#")) for name in named)
     )
 
 

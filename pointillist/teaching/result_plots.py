@@ -93,7 +93,7 @@ _DARK: Final = 0.6
 
 
 def _open_set(tables: Tables) -> Figure | None:
-    scores = [(one["unlike"], one["unknown"]) for one in tables["open_set"]]
+    scores = [(row["unlike"], row["unknown"]) for row in tables["open_set"]]
     strange = np.array([value for value, is_unknown in scores if is_unknown])
     known = np.array([value for value, is_unknown in scores if not is_unknown])
     if not strange.size or not known.size:
@@ -114,22 +114,22 @@ def _open_set(tables: Tables) -> Figure | None:
 
 
 def _ablation(tables: Tables) -> Figure | None:
-    groups = [one for one in tables["ablation"]["groups"] if one["without"] is not None]
+    groups = [group for group in tables["ablation"]["groups"] if group["without"] is not None]
     if not groups:
         return None
-    groups.sort(key=lambda one: -one["without"])
+    groups.sort(key=lambda group: -group["without"])
     places = np.arange(len(groups))
     figure, axes = _panel(6.4, 2.2 + 0.32 * len(groups))
-    alone = [one["alone"] or 0.0 for one in groups]
+    alone = [group["alone"] or 0.0 for group in groups]
     axes.barh(
-        places + 0.2, [one["without"] for one in groups], 0.36, color=COLOURS[0],
+        places + 0.2, [group["without"] for group in groups], 0.36, color=COLOURS[0],
         label="without the group",
     )  # fmt: skip
     axes.barh(places - 0.2, alone, 0.36, color=COLOURS[4], label="the group alone")
     whole = _whole(tables)
     if whole is not None:
         axes.axvline(whole, color=INK, linewidth=1, linestyle="--", label=f"all: {whole:.2f}")
-    axes.set_yticks(places, [worded(one["group"]) for one in groups])
+    axes.set_yticks(places, [worded(group["group"]) for group in groups])
     axes.set_xlim(0, 1)
     axes.set_xlabel("macro-F1")
     axes.set_title(f"Groups of signals, on {_faults(tables)} held-out faults", fontsize=10)
@@ -150,16 +150,16 @@ def _faults(tables: Tables) -> int:
 
 def _methods(tables: Tables) -> Figure | None:
     told: Sequence[Mapping[str, Any]] = [
-        one for one in tables["methods"] if one.get("macro_f1") is not None
+        method for method in tables["methods"] if method.get("macro_f1") is not None
     ]
     if not told:
         return None
-    ordered = sorted(told, key=lambda one: float(one["macro_f1"]))
+    ordered = sorted(told, key=lambda method: float(method["macro_f1"]))
     places = np.arange(len(ordered))
-    values = np.array([one["macro_f1"] for one in ordered], float)
+    values = np.array([method["macro_f1"] for method in ordered], float)
     bounds = np.array([
-        [value if end is None else end for end in one["macro_f1_interval"]]
-        for value, one in zip(values, ordered, strict=True)
+        [value if end is None else end for end in method["macro_f1_interval"]]
+        for value, method in zip(values, ordered, strict=True)
     ])  # fmt: skip
     figure, axes = _panel(6.8, 2.0 + 0.3 * len(ordered))
     errors = np.maximum(0, np.abs(bounds - values[:, None]).T)
@@ -170,7 +170,7 @@ def _methods(tables: Tables) -> Figure | None:
         f"goal {MACRO_F1_GOAL:g}", (MACRO_F1_GOAL, 1), xycoords=("data", "axes fraction"),
         xytext=(0, 3), textcoords="offset points", color=COLOURS[1], ha="center", fontsize=9,
     )  # fmt: skip
-    axes.set_yticks(places, [f"{one['method']}  {one['macro_f1']:.2f}" for one in ordered])
+    axes.set_yticks(places, [f"{method['method']}  {method['macro_f1']:.2f}" for method in ordered])
     axes.set_xlim(0, 1.02)
     axes.set_xlabel("macro-F1, 95 % interval by run; green: what speaks")
     axes.set_title(f"Methods on {_faults(tables)} held-out faults", fontsize=10, pad=18)

@@ -50,9 +50,9 @@ def tables_of(found: MethodEvaluation) -> dict[str, Any]:
             "train": list(found.divided.train),
             "held_out": {k: sorted(why) for k, why in sorted(found.divided.held_out.items())},
         },
-        "seeds": {one.name: one.seed for one in found.facts},
+        "seeds": {run.name: run.seed for run in found.facts},
         "runs": dict(_runs_by_kind(found)),
-        "methods": [_method_row(one) for one in found.compared],
+        "methods": [_method_row(scores) for scores in found.compared],
         "classes": [_class_row(row) for row in class_rows(gated)],
         "classes_rhythm_only": [
             _class_row(row) for row in class_rows(all_pairs(host_part(found.rhythm)))
@@ -69,8 +69,8 @@ def tables_of(found: MethodEvaluation) -> dict[str, Any]:
         "ablation": {
             "kind": found.ablated_kind,
             "groups": [
-                {"group": one.group, "without": known(one.without), "alone": known(one.alone)}
-                for one in found.ablated
+                {"group": group.group, "without": known(group.without), "alone": known(group.alone)}
+                for group in found.ablated
             ],
         },
         "open_set": _scores(judged),
@@ -82,18 +82,18 @@ def tables_of(found: MethodEvaluation) -> dict[str, Any]:
 
 def _runs_by_kind(found: MethodEvaluation) -> Iterable[tuple[str, int]]:
     for kind in RunKind:
-        yield str(kind), sum(one.kind is kind for one in found.facts)
+        yield str(kind), sum(run.kind is kind for run in found.facts)
 
 
-def _method_row(one: MethodScores) -> Row:
-    if one.skipped:
-        return {"method": one.name, "skipped": one.skipped}
-    judged = host_part(one.judged)
+def _method_row(scores: MethodScores) -> Row:
+    if scores.skipped:
+        return {"method": scores.name, "skipped": scores.skipped}
+    judged = host_part(scores.judged)
     outcomes, alarms = single(judged), alarm_rate(judged)
     score = macro_f1_of(judged)
     area, _, _ = open_set(judged)
     return {
-        "method": one.name,
+        "method": scores.name,
         "macro_f1": known(score.value),
         "macro_f1_interval": [known(score.low), known(score.high)],
         "macro_f1_ungated": known(macro_f1(all_pairs(judged, gated=False))),
@@ -114,9 +114,9 @@ def _class_row(row: ClassRow) -> Row:
         "cause": str(row.cause),
         "faults": row.trials,
         "precision": known(row.precision),
-        "precision_interval": [known(one) for one in row.precision_interval],
+        "precision_interval": [known(end) for end in row.precision_interval],
         "recall": known(row.recall),
-        "recall_interval": [known(one) for one in row.recall_interval],
+        "recall_interval": [known(end) for end in row.recall_interval],
         "f1": known(row.f1),
     }
 
@@ -128,34 +128,34 @@ def _rule_row(found: MethodEvaluation, why: Why) -> Row:
         "held_out_by": str(why),
         "runs": len(judged),
         "faults_with_impact": len(outcomes),
-        "right": sum(one.right for one in outcomes),
+        "right": sum(outcome.right for outcome in outcomes),
         "accuracy": known(accuracy_of(judged).value) if outcomes else None,
     }
 
 
 def _incident_confusion(judged: Sequence[Judged]) -> list[list[int]]:
-    faults = [(one.episode.causes[0], one.incident) for one in single(judged)]
-    alarms = [(None, one.incident) for run in judged for one in run.alarms if one.incident]
+    faults = [(outcome.episode.causes[0], outcome.incident) for outcome in single(judged)]
+    alarms = [(None, alarm.incident) for run in judged for alarm in run.alarms if alarm.incident]
     return confusion([*faults, *alarms])
 
 
 def _overlaps(judged: Sequence[Judged]) -> Row:
     pairs = [
-        one
+        outcome
         for run in judged
-        for one in run.outcomes
-        if len(one.episode.causes) > 1 and one.episode.impact
+        for outcome in run.outcomes
+        if len(outcome.episode.causes) > 1 and outcome.episode.impact
     ]
-    both = sum({one.answer, one.second} == set(one.episode.causes) for one in pairs)
+    both = sum({pair.answer, pair.second} == set(pair.episode.causes) for pair in pairs)
     return {
         "pairs": len(pairs),
-        "first_is_one_of_them": sum(one.right for one in pairs),
+        "first_is_one_of_them": sum(pair.right for pair in pairs),
         "first_two_are_both": both,
     }
 
 
 def _by_negative(found: MethodEvaluation) -> list[Row]:
-    kind = {one.name: one.negative or str(one.kind) for one in found.facts}
+    kind = {run.name: run.negative or str(run.kind) for run in found.facts}
     names = sorted({kind[run.run] for run in found.shipped_all if run.calm})
     rows = []
     for name in names:
@@ -164,17 +164,17 @@ def _by_negative(found: MethodEvaluation) -> list[Row]:
             "what": name,
             "worker_hours": known(sum(run.worker_hours for run in runs)),
             "alarms": sum(len(run.alarms) for run in runs),
-            "incidents": sum(one.incident is not None for run in runs for one in run.alarms),
-            "stolen": sum(one.stolen for run in runs for one in run.alarms),
+            "incidents": sum(alarm.incident is not None for run in runs for alarm in run.alarms),
+            "stolen": sum(alarm.stolen for run in runs for alarm in run.alarms),
         })  # fmt: skip
     return rows
 
 
 def _scores(judged: Sequence[Judged]) -> list[Row]:
     return [
-        {"unknown": one.episode.causes[0] is Cause.UNKNOWN, "unlike": known(one.unlike)}
-        for one in single(judged)
-        if not isnan(one.unlike)
+        {"unknown": outcome.episode.causes[0] is Cause.UNKNOWN, "unlike": known(outcome.unlike)}
+        for outcome in single(judged)
+        if not isnan(outcome.unlike)
     ]
 
 
@@ -185,20 +185,20 @@ def _calm(judged: Sequence[Judged]) -> Row:
 
 
 def _misses(found: MethodEvaluation, judged: Sequence[Judged]) -> list[Row]:
-    facts = {one.name: one for one in found.facts}
+    facts = {run.name: run for run in found.facts}
     return [
         {
-            "run": one.episode.run,
-            "subject": one.episode.subject,
-            "workload": facts[one.episode.run].workload,
-            "injector": facts[one.episode.run].injectors[0],
-            "intensity": facts[one.episode.run].intensity,
-            "cause": str(one.episode.causes[0]),
-            "answer": str(one.answer) if one.answer else "nothing",
-            "rise": known(one.episode.rise if one.episode.rise is not None else np.nan),
+            "run": outcome.episode.run,
+            "subject": outcome.episode.subject,
+            "workload": facts[outcome.episode.run].workload,
+            "injector": facts[outcome.episode.run].injectors[0],
+            "intensity": facts[outcome.episode.run].intensity,
+            "cause": str(outcome.episode.causes[0]),
+            "answer": str(outcome.answer) if outcome.answer else "nothing",
+            "rise": known(outcome.episode.rise if outcome.episode.rise is not None else np.nan),
         }
-        for one in single(judged)
-        if not one.right
+        for outcome in single(judged)
+        if not outcome.right
     ]
 
 
@@ -207,12 +207,12 @@ BY: Final = ("intensity", "workload", "injector")
 
 def breakdowns(facts: Iterable[Facts], judged: Sequence[Judged]) -> dict[str, list[Row]]:
     """Divide judged runs of single faults three ways; in each, every run is in one part."""
-    known = {one.name: one for one in facts if one.kind is RunKind.FAULT}
+    known = {run.name: run for run in facts if run.kind is RunKind.FAULT}
     runs = [run for run in judged if run.run in known]
     keys: dict[str, Callable[[Facts], tuple[str, str]]] = {
-        "intensity": lambda one: ("", one.intensity or "not said"),
-        "workload": lambda one: ("", one.workload),
-        "injector": lambda one: (str(one.faults[0].cause), one.injectors[0]),
+        "intensity": lambda run: ("", run.intensity or "not said"),
+        "workload": lambda run: ("", run.workload),
+        "injector": lambda run: (str(run.faults[0].cause), run.injectors[0]),
     }
     return {by: _rows(by, known, runs, keys[by]) for by in BY}
 
@@ -237,7 +237,7 @@ def _place(part: tuple[str, str]) -> tuple[int, str, str]:
 
 def _row(by: str, cause: str, name: str, judged: Sequence[Judged]) -> Row:
     outcomes = single(judged)
-    right = sum(one.right for one in outcomes)
+    right = sum(outcome.right for outcome in outcomes)
     return {
         by: name,
         "cause": cause,
@@ -246,7 +246,7 @@ def _row(by: str, cause: str, name: str, judged: Sequence[Judged]) -> Row:
         "without_impact": len(single(judged, gated=False)) - len(outcomes),
         "right": right,
         "right_interval": [round(end, 4) for end in wilson_interval(right, len(outcomes))],
-        "detected": sum(one.detect_s is not None for one in outcomes),
+        "detected": sum(outcome.detect_s is not None for outcome in outcomes),
         "macro_f1": known(macro_f1(all_pairs(judged))),
         "cause_p95_s": known(delays(outcomes, 95, cause=True)),
     }

@@ -129,10 +129,10 @@ def _causes(out: _Lines, found: MethodEvaluation) -> None:
 def _gpu(out: _Lines, found: MethodEvaluation) -> None:
     runs = [run for run in found.shipped if gpu_run(run)]
     faults: list[Pair] = [
-        (one.episode.causes[0], one.answer)
+        (outcome.episode.causes[0], outcome.answer)
         for run in runs
-        for one in single([run], gated=False)
-        if one.episode.causes[0] in GPU_CAUSES
+        for outcome in single([run], gated=False)
+        if outcome.episode.causes[0] in GPU_CAUSES
     ]
     causes = [cause for cause in Cause if any(truth is cause for truth, _ in faults)]
     scores = [_f1(faults, cause) for cause in causes]
@@ -163,14 +163,16 @@ def _times(out: _Lines, found: MethodEvaluation) -> None:
     named = "s from impact, of those whose right cause stood to the end"
     out.add("cause_p50_s", delays(outcomes, 50, cause=True), named, why)
     out.add("cause_p95_s", delays(outcomes, 95, cause=True), named, why, CAUSE_GOAL_S)
-    before = [one.detect_s == 0 for one in outcomes if one.detect_s is not None]
+    before = [outcome.detect_s == 0 for outcome in outcomes if outcome.detect_s is not None]
     ahead = float(np.mean(before)) if before else float("nan")
     out.add("detected_before_impact_share", ahead, "share of those found, counted as 0 s", why)
 
 
 def _early(out: _Lines, found: MethodEvaluation) -> None:
     judged = host_part(found.shipped)
-    leads = [one.lead_s for run in judged for one in run.outcomes if one.lead_s is not None]
+    leads = [
+        outcome.lead_s for run in judged for outcome in run.outcomes if outcome.lead_s is not None
+    ]
     right = sum(run.warnings_right for run in judged)
     wrong = sum(run.warnings_wrong for run in judged)
     value = right / (right + wrong) if right + wrong else float("nan")
@@ -180,9 +182,11 @@ def _early(out: _Lines, found: MethodEvaluation) -> None:
     told = "share of warnings given in a fault, up to 60 s before its impact"
     out.add("early_warning_precision", value, told, why)
     out.add("early_warnings", right + wrong or np.nan, "warnings", why)
-    growing = {one.name for one in found.facts if one.rising}
-    slow = [one for run in judged if run.run in growing for one in single([run])]
-    warned = sum(one.lead_s is not None for one in slow) / len(slow) if slow else float("nan")
+    growing = {run.name for run in found.facts if run.rising}
+    slow = [outcome for run in judged if run.run in growing for outcome in single([run])]
+    warned = (
+        sum(outcome.lead_s is not None for outcome in slow) / len(slow) if slow else float("nan")
+    )
     why = "no held-out fault that grows is recorded"
     out.add("early_warned_share", warned, f"share of {len(slow)} growing faults with impact", why)
 
@@ -196,7 +200,7 @@ def _alarms(out: _Lines, found: MethodEvaluation) -> None:
     out.add("false_alarms_per_host_day_upper", spikes.upper(day), "95 % one-sided bound", why)
     out.add("false_alarm_worker_hours", spikes.worker_hours or np.nan, "hours", why, 12.0)
     out.add("false_alarms", spikes.alarms if spikes.worker_hours else np.nan, "alarms", why, 0.0)
-    stolen = sum(one.stolen for run in found.shipped if run.calm for one in run.alarms)
+    stolen = sum(alarm.stolen for run in found.shipped if run.calm for alarm in run.alarms)
     counted = stolen if spikes.worker_hours else np.nan
     out.add("false_alarms_while_stolen", counted, "alarms as the hypervisor took CPU time", why)
     unit = "incidents a host-week"
@@ -223,16 +227,16 @@ def incident_rates(judged: Iterable[Judged], model: str, about: str) -> dict[str
     about    one line: which recordings
     """
     runs = list(judged)
-    told = [one for run in runs if (one := _of_run(run)) is not None]
+    told = [outcome for run in runs if (outcome := _of_run(run)) is not None]
     trials = [0] * len(CAUSES)
     counts = [[0] * len(CAUSES) for _ in CAUSES]
-    for one in told:
-        truth = CAUSES.index(one.episode.causes[0])
+    for outcome in told:
+        truth = CAUSES.index(outcome.episode.causes[0])
         trials[truth] += 1
-        if one.incident is not None:
-            counts[truth][CAUSES.index(one.incident)] += 1
+        if outcome.incident is not None:
+            counts[truth][CAUSES.index(outcome.incident)] += 1
     calm = [run for run in runs if run.calm]
-    found = [one.incident for run in calm for one in run.alarms]
+    found = [alarm.incident for run in calm for alarm in run.alarms]
     return {
         "format": RATES_FORMAT,
         "model": model,
@@ -241,7 +245,7 @@ def incident_rates(judged: Iterable[Judged], model: str, about: str) -> dict[str
         "trials": trials,
         "counts": counts,
         "worker_hours": round(sum(run.worker_hours for run in calm), 4),
-        "false_incidents": [sum(one is cause for one in found) for cause in CAUSES],
+        "false_incidents": [sum(incident is cause for incident in found) for cause in CAUSES],
         "about": about,
     }
 
@@ -249,9 +253,11 @@ def incident_rates(judged: Iterable[Judged], model: str, about: str) -> dict[str
 def _of_run(run: Judged) -> Outcome | None:
     """One fault a run: of several subjects that felt it, the one with the largest rise."""
     felt: Sequence[Outcome] = [
-        one for one in run.outcomes if len(one.episode.causes) == 1 and one.episode.impact
+        outcome
+        for outcome in run.outcomes
+        if len(outcome.episode.causes) == 1 and outcome.episode.impact
     ]
-    return max(felt, key=lambda one: one.episode.rise or 0.0, default=None)
+    return max(felt, key=lambda outcome: outcome.episode.rise or 0.0, default=None)
 
 
 def write_rates(path: Path, rates: dict[str, Any]) -> None:

@@ -68,14 +68,14 @@ def split(runs: Iterable[Facts]) -> Split:
     A cause of which every run would be held out keeps, for training, those that only the intensity
     holds out: it was recorded at one intensity alone.
     """
-    known = sorted(runs, key=lambda one: one.name)
+    known = sorted(runs, key=lambda run: run.name)
     spare = _held_out_injectors(known)
-    why = {one.name: _rules(one, spare) for one in known}
+    why = {run.name: _rules(run, spare) for run in known}
     _lend_single_intensities(known, why)
     for name in _most_of_calm(known):
         why[name] = frozenset({Why.NO_FAULT})
     return Split(
-        train=tuple(one.name for one in known if not why[one.name]),
+        train=tuple(run.name for run in known if not why[run.name]),
         held_out={name: reasons for name, reasons in why.items() if reasons},
     )
 
@@ -83,9 +83,9 @@ def split(runs: Iterable[Facts]) -> Split:
 def _held_out_injectors(runs: Sequence[Facts]) -> dict[Cause, str]:
     """Of each cause with two injectors, the one that only judges."""
     seen: dict[Cause, set[str]] = defaultdict(set)
-    for one in runs:
-        if one.kind is RunKind.FAULT and one.faults[0].injector not in SEEN_INJECTORS:
-            seen[one.faults[0].cause].add(one.faults[0].injector)
+    for run in runs:
+        if run.kind is RunKind.FAULT and run.faults[0].injector not in SEEN_INJECTORS:
+            seen[run.faults[0].cause].add(run.faults[0].injector)
     spare = {}
     for cause, names in seen.items():
         if HELD_OUT_INJECTORS.isdisjoint(names):
@@ -96,17 +96,17 @@ def _held_out_injectors(runs: Sequence[Facts]) -> dict[Cause, str]:
     return spare
 
 
-def _rules(one: Facts, spare: Mapping[Cause, str]) -> frozenset[Why]:
-    if one.kind is RunKind.OVERLAP:
+def _rules(run: Facts, spare: Mapping[Cause, str]) -> frozenset[Why]:
+    if run.kind is RunKind.OVERLAP:
         return frozenset({Why.OVERLAP})
     why = set()
-    if one.workload == HELD_OUT_WORKLOAD:
+    if run.workload == HELD_OUT_WORKLOAD:
         why.add(Why.WORKLOAD)
-    if one.kind is RunKind.FAULT:
-        fault = one.faults[0]
+    if run.kind is RunKind.FAULT:
+        fault = run.faults[0]
         if fault.cause is Cause.UNKNOWN:
             why.add(Why.FAULT_TYPE)
-        if one.intensity == HELD_OUT_INTENSITY and fault.injector not in SEEN_INJECTORS:
+        if run.intensity == HELD_OUT_INTENSITY and fault.injector not in SEEN_INJECTORS:
             why.add(Why.INTENSITY)
         if spare.get(fault.cause) == fault.injector:
             why.add(Why.INJECTOR)
@@ -116,22 +116,22 @@ def _rules(one: Facts, spare: Mapping[Cause, str]) -> frozenset[Why]:
 def _lend_single_intensities(runs: Sequence[Facts], why: dict[str, frozenset[Why]]) -> None:
     """Runs of (cause, workload) recorded at the middle intensity alone are no test of intensity."""
     levels: dict[tuple[Cause, str], set[str]] = defaultdict(set)
-    for one in runs:
-        if one.kind is RunKind.FAULT:
-            levels[one.faults[0].cause, one.workload].add(one.intensity)
-    for one in runs:
-        if one.kind is RunKind.FAULT and levels[one.faults[0].cause, one.workload] == {
+    for run in runs:
+        if run.kind is RunKind.FAULT:
+            levels[run.faults[0].cause, run.workload].add(run.intensity)
+    for run in runs:
+        if run.kind is RunKind.FAULT and levels[run.faults[0].cause, run.workload] == {
             HELD_OUT_INTENSITY
         }:
-            why[one.name] -= {Why.INTENSITY}
+            why[run.name] -= {Why.INTENSITY}
 
 
 def _most_of_calm(runs: Sequence[Facts]) -> list[str]:
     """Two of three runs without a fault, by a checksum of the name: later runs move none."""
     return [
-        one.name
-        for one in runs
-        if one.kind in {RunKind.FAULT_FREE, RunKind.HARD_NEGATIVE}
-        and one.workload != HELD_OUT_WORKLOAD
-        and zlib.crc32(one.name.encode()) % 3 != 0
+        run.name
+        for run in runs
+        if run.kind in {RunKind.FAULT_FREE, RunKind.HARD_NEGATIVE}
+        and run.workload != HELD_OUT_WORKLOAD
+        and zlib.crc32(run.name.encode()) % 3 != 0
     ]

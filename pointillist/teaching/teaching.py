@@ -65,7 +65,7 @@ def teach(
     measured, rhythm = both_ways(teaching, tell)
     examples = training_examples([*measured, *rhythm])
     named = _named_examples(folder, groups)
-    examples += [one for found in named.values() for one in found]
+    examples += [example for found in named.values() for example in found]
     about: dict[str, Any] = {
         "version": version,
         # A named group's spikes may come from any recording, of held-out runs too.
@@ -90,7 +90,7 @@ def teach(
 
 
 def _runs_by_cause(runs: Sequence[Prepared]) -> dict[str, int]:
-    taught = Counter(cause for run in runs for cause in {one.cause for one in run.examples})
+    taught = Counter(cause for run in runs for cause in {example.cause for example in run.examples})
     return {str(cause): taught[cause] for cause in Cause if cause in taught}
 
 

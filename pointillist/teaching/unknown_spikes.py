@@ -43,13 +43,13 @@ def spikes_of(recording: str, frames: Iterable[Frame], model: Model | None) -> l
     for frame in frames:
         if began_ns is None:
             began_ns = frame.boottime_ns - frame.span_ns
-        for one in diagnoser.handle(frame):
-            if isinstance(one, Diagnosis):
-                at_s = (one.onset_ns - began_ns) / 1e9
-                member = SpikeMember(recording, one.subject, one.onset_ns, at_s)
-                causes[member] = one.cause
-                if one.subject in diagnoser.vectors:
-                    vectors[member].append(diagnoser.vectors[one.subject].copy())
+        for finding in diagnoser.handle(frame):
+            if isinstance(finding, Diagnosis):
+                at_s = (finding.onset_ns - began_ns) / 1e9
+                member = SpikeMember(recording, finding.subject, finding.onset_ns, at_s)
+                causes[member] = finding.cause
+                if finding.subject in diagnoser.vectors:
+                    vectors[member].append(diagnoser.vectors[finding.subject].copy())
     return [
         UnknownSpike(member, cause, _mean(vectors[member]))
         for member, cause in causes.items()
@@ -66,7 +66,7 @@ def _mean(vectors: Sequence[Vector]) -> Vector:
 
 def unknown(spikes: Iterable[UnknownSpike]) -> list[UnknownSpike]:
     """Give those that were put down to nothing known."""
-    return [one for one in spikes if one.cause is Cause.UNKNOWN]
+    return [spike for spike in spikes if spike.cause is Cause.UNKNOWN]
 
 
 def examples_of(groups: Iterable[SpikeGroup], spikes: Iterable[UnknownSpike]) -> list[Example]:
@@ -78,9 +78,9 @@ def examples_of(groups: Iterable[SpikeGroup], spikes: Iterable[UnknownSpike]) ->
         for member in group.members
     }
     return [
-        Example(one.member.recording, one.member.onset_ns, named[one.member], one.vector)
-        for one in spikes
-        if one.member in named
+        Example(spike.member.recording, spike.member.onset_ns, named[spike.member], spike.vector)
+        for spike in spikes
+        if spike.member in named
     ]
 
 
@@ -114,10 +114,10 @@ class Stray:
 
 def strays(group: SpikeGroup, most: int = MOST_SIGNALS) -> list[Stray]:
     """Name the signals that are farthest from usual in a group, the farthest first."""
-    deviations = np.array([group.mean[FEATURE_INDEX[f"{one.name}.z"]] for one in CHANNELS])
+    deviations = np.array([group.mean[FEATURE_INDEX[f"{channel.name}.z"]] for channel in CHANNELS])
     order = np.argsort(-np.abs(deviations), kind="stable")[:most]
     found = [_stray(group, CHANNELS[place], float(deviations[place])) for place in order.tolist()]
-    return [one for one in found if abs(one.spreads) >= LEAST_SPREADS]
+    return [stray for stray in found if abs(stray.spreads) >= LEAST_SPREADS]
 
 
 def _stray(group: SpikeGroup, channel: Channel, octaves: float) -> Stray:
@@ -147,7 +147,8 @@ def steps_said(group: SpikeGroup) -> str:
 def members_said(group: SpikeGroup) -> list[str]:
     """Say where and when a group's spikes were, a recording a line, the first few."""
     lines = [
-        f"{one.recording}{_when(one.at_s)}, {one.subject}" for one in group.members[:MOST_MEMBERS]
+        f"{member.recording}{_when(member.at_s)}, {member.subject}"
+        for member in group.members[:MOST_MEMBERS]
     ]
     more = len(group.members) - len(lines)
     return [*lines, f"and {more} more in the file"] if more > 0 else lines

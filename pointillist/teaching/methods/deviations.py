@@ -144,7 +144,7 @@ def strongest(
     Returns    float64[signals]; a signal that did not move has none: 0
     """
     since = max(0, until - BINS)
-    return np.array([_best(latency[since:until], one[since:until]) for one in signals])
+    return np.array([_best(latency[since:until], signal[since:until]) for signal in signals])
 
 
 def _best(latency: NDArray[np.float64], signal: NDArray[np.float64]) -> float:
@@ -161,13 +161,13 @@ def _shifted(
     return (latency[:lag], signal[-lag:]) if lag else (latency, signal)
 
 
-def _correlation(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    both = np.isfinite(one) & np.isfinite(other)
+def _correlation(latency: NDArray[np.float64], signal: NDArray[np.float64]) -> float:
+    both = np.isfinite(latency) & np.isfinite(signal)
     if both.sum() < BINS // 4:
         return 0.0
-    one, other = one[both] - one[both].mean(), other[both] - other[both].mean()
-    size = float(np.sqrt((one @ one) * (other @ other)))
-    return float(one @ other) / size if size > 0 else 0.0
+    latency, signal = latency[both] - latency[both].mean(), signal[both] - signal[both].mean()
+    size = float(np.sqrt((latency @ latency) * (signal @ signal)))
+    return float(latency @ signal) / size if size > 0 else 0.0
 
 
 def _carried(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -67,7 +67,10 @@ class Blinded:
 
     def account(self, run: Prepared) -> Account:
         """Let it speak of the same seconds with what it may see."""
-        bare = [replace(one, vector=np.where(self._seen, one.vector, np.nan)) for one in run.seen]
+        bare = [
+            replace(second, vector=np.where(self._seen, second.vector, np.nan))
+            for second in run.seen
+        ]
         return rejudged(replace(run, seen=tuple(bare)), self._model)
 
 
@@ -79,8 +82,8 @@ def rejudged(run: Prepared, model: Model | None) -> Account:
     Spikes, their ends and which are heavy enough for an incident are the detector's.
     """
     seen: dict[tuple[str, int], list[Seen]] = defaultdict(list)
-    for one in run.seen:
-        seen[one.subject, one.onset_ns].append(one)
+    for second in run.seen:
+        seen[second.subject, second.onset_ns].append(second)
     spells = [
         replace(spell, said=_said(spell, seen[spell.subject, spell.onset_ns], model))
         for spell in run.rules.spells
@@ -89,32 +92,32 @@ def rejudged(run: Prepared, model: Model | None) -> Account:
 
 
 def _said(spell: Spell, seen: Sequence[Seen], model: Model | None) -> tuple[Said, ...]:
-    return tuple(_word(spell, one, model) for one in seen)
+    return tuple(_word(spell, second, model) for second in seen)
 
 
-def _word(spell: Spell, one: Seen, model: Model | None) -> Said:
-    found = rank(one.vector, judge(one.vector), model)
-    stood = [said for said in spell.said if said.at_ns <= one.at_ns]
+def _word(spell: Spell, seen: Seen, model: Model | None) -> Said:
+    found = rank(seen.vector, judge(seen.vector), model)
+    stood = [said for said in spell.said if said.at_ns <= seen.at_ns]
     incident = bool(stood and stood[-1].incident)
-    return Said(one.at_ns, found.cause, found.ranked[1][0], found.unlike, incident)
+    return Said(seen.at_ns, found.cause, found.ranked[1][0], found.unlike, incident)
 
 
 def training_examples(runs: Sequence[Prepared]) -> list[Example]:
     """Gather labelled vectors of runs: of all seconds under impact, and of what was seen live."""
-    return [one for run in runs for one in (*run.examples, *_live(run))]
+    return [example for run in runs for example in (*run.examples, *_live(run))]
 
 
 def _live(run: Prepared) -> list[Example]:
     return [
-        Example(run.name, one.at_ns, episode.causes[0], one.vector)
+        Example(run.name, second.at_ns, episode.causes[0], second.vector)
         for episode in run.episodes
-        for one in run.seen
+        for second in run.seen
         if episode.onset_ns is not None
         and len(episode.causes) == 1
         and episode.causes[0] is not Cause.UNKNOWN
-        and one.subject == episode.subject
-        and episode.start_ns <= one.onset_ns
-        and one.at_ns <= episode.end_ns
+        and second.subject == episode.subject
+        and episode.start_ns <= second.onset_ns
+        and second.at_ns <= episode.end_ns
     ]
 
 

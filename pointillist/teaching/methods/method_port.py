@@ -63,8 +63,8 @@ def _track(run: RecordedRun, subject: str, rhythm: bool) -> Track:
         subject,
         at_ns,
         np.stack([channels.read(frame, subject) for frame in frames]),
-        np.array([_longest_ms(one) for one in steps]),
-        np.stack([_fine_ms(frame, one) for frame, one in zip(frames, steps, strict=True)]),
+        np.array([_longest_ms(step) for step in steps]),
+        np.stack([_fine_ms(frame, step) for frame, step in zip(frames, steps, strict=True)]),
         np.stack([frame.fine.astype(np.float64) for frame in frames]),
         _calm(run, at_ns),
     )

@@ -79,7 +79,7 @@ def ranked(
     for cause, strength in zip(causes, strengths, strict=True):
         if cause is not None and strength > max(least, strongest.get(cause, 0.0)):
             strongest[cause] = strength
-    return sorted(strongest.items(), key=lambda one: -one[1])
+    return sorted(strongest.items(), key=lambda entry: -entry[1])
 
 
 OF_LAST: Final = (2, 3)
