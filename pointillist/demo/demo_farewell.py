@@ -6,7 +6,7 @@ from typing import Final
 
 from rich.console import Console
 
-from pointillist.stage.terminal import (
+from pointillist.run_terminal import (
     PLUS_MINUS,
     REST,
     SHOWN,

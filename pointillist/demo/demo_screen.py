@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from pointillist.stage.terminal import (
+from pointillist.run_terminal import (
     PLUS_MINUS,
     LiveStage,
     families,

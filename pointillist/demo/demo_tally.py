@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from pointillist.stage.terminal import Struck
+from pointillist.run_terminal import Struck
 from simulator.cell_view import CellView, views_of
 from simulator.engine.engine_port import WindowOutcome
 from simulator.experiments.scores import SectionMean

@@ -11,7 +11,7 @@ from typing import Any
 
 from aggregator.directory import PinnedParties
 from aggregator.transcript import Transcript, export_transcript, read_transcript, verify_transcripts
-from pointillist.stage.terminal import NORMAL, Z95, Struck
+from pointillist.run_terminal import NORMAL, Z95, Struck
 from simulator.cell_view import CellView, ranked
 
 from .demo_fleet import DemoFleet
@@ -144,9 +144,7 @@ def _binomial_bounds(checked: int) -> tuple[float, float]:
 
 
 def _draw(fleet: DemoFleet, tally: DemoTally, path: Path) -> None:
-    from pointillist.stage.chart import (
-        draw,  # matplotlib takes seconds to load: not while the fleet starts
-    )
+    from pointillist.run_chart import draw  # matplotlib loads slowly: not while a fleet starts
 
     plan, by_window, events = fleet.options.plan, tally.mix, events_of(tally)
     title = (

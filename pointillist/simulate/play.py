@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from aggregator.store import Store
-from pointillist.stage.chart import draw
+from pointillist.run_chart import draw
 from simulator.adversaries import CohortPlan, play_scenario
 from simulator.cell_view import CellView
 from simulator.engine.engine_port import EngineSettings, Noise, WindowOutcome

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from pointillist.stage.terminal import cells_table, plain_table, readable, share, tell_files
+from pointillist.run_terminal import cells_table, plain_table, readable, share, tell_files
 from simulator.cell_view import CellView, ranked
 from simulator.outcome.coverage import TOTAL
 from simulator.scenario import load, names

@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from pointillist.stage.terminal import LiveStage, mix_table
+from pointillist.run_terminal import LiveStage, mix_table
 from simulator.cell_view import CellView
 
 

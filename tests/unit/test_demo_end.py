@@ -20,7 +20,7 @@ from pointillist.demo.demo_plan import lateness_s
 from pointillist.demo.demo_screen import DemoScreen, DemoStage
 from pointillist.demo.demo_tally import DemoTally
 from pointillist.demo.summary import Summary
-from pointillist.stage.terminal import Struck
+from pointillist.run_terminal import Struck
 from simulator.cell_view import CellView
 from tests.window_kit import CATALOGUE
 

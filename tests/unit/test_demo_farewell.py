@@ -10,12 +10,12 @@ import pytest
 from matplotlib import pyplot as plt
 from rich.console import Console
 
+from pointillist import run_chart
+from pointillist import run_terminal as farewell
 from pointillist.demo.demo_plan import DemoPlan
 from pointillist.demo.demo_tally import DemoTally
+from pointillist.run_terminal import PLUS_MINUS, SHOWN, Z95, Struck, families
 from pointillist.simulate import simulation_farewell as simulated
-from pointillist.stage import chart
-from pointillist.stage import terminal as farewell
-from pointillist.stage.terminal import PLUS_MINUS, SHOWN, Z95, Struck, families
 from simulator.cell_view import CellView, ranked
 from tests.window_kit import CATALOGUE
 from wire.task import CHECK_WORDS, Task
@@ -89,8 +89,10 @@ def test_demo_counts_hosts_of_the_releases_own_window(tally: DemoTally) -> None:
 def test_demo_text_and_chart_show_the_same_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[str] = []
     figure, axis = plt.subplots()
-    monkeypatch.setattr(chart, "_bars", lambda _, views, *rest: drawn.extend(v.cell for v in views))
-    chart._events(axis, "hardware_faults", EVENTS)
+    monkeypatch.setattr(
+        run_chart, "_bars", lambda _, views, *rest: drawn.extend(v.cell for v in views)
+    )
+    run_chart._events(axis, "hardware_faults", EVENTS)
     plt.close(figure)
     lines = told().splitlines()[1 : 1 + SHOWN]
     assert [line[:34].strip().replace(" ", "_") for line in lines] == drawn
@@ -105,7 +107,7 @@ def test_demo_shows_a_false_discovery_before_what_is_below_noise() -> None:
 
 def test_demo_chart_writes_the_interval_of_the_text() -> None:
     figure, axis = plt.subplots()
-    chart._mix(axis, MIX)
+    run_chart._mix(axis, MIX)
     title = axis.get_title()
     plt.close(figure)
     assert f"± {100 * Z95 * MIX[0].standard_error:.2f} %" in title

@@ -27,8 +27,8 @@ from pointillist.cli.parts import shortened
 from pointillist.plan_file import default_plan, equal_sections
 from pointillist.plan_report import catalogue_shapes, plan_report
 from pointillist.plan_text import plan_text
+from pointillist.run_terminal import mix_table, tell_cells
 from pointillist.simulate.simulation_farewell import _tell_adversaries, _tell_causes, _tell_mix
-from pointillist.stage.terminal import mix_table, tell_cells
 from pointillist.table import Column, table_lines
 from simulator.cell_view import CellView
 from wire.catalogue import Catalogue

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from simulator.cell_view import CellView, ranked
 
-from .terminal import PLUS_MINUS, SHOWN, Z95, Struck, families, readable
+from .run_terminal import PLUS_MINUS, SHOWN, Z95, Struck, families, readable
 
 INK, RELEASED, TRUTH = "#22313f", "#1f77b4", "#2ca02c"
 TITLES = {
