@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from collectors.boot_clock import ClockPoint
+from collectors.boot_clock import ClockMap, ClockPoint
 from transport.closing import Closing
 
-from .clock_map import ClockMap
 from .history_db import HistoryUnavailable, open_readonly
-from .history_tables import KINDS, METRIC, PACKED, TABLES, HistoryTable
-from .packing import unpack
+from .history_tables import KINDS, METRIC, PACKED, TABLES, HistoryTable, unpack
 
 _PAGE: Final = 5_000
 """Rows per read transaction: a reader that stays long keeps the writer's log from shrinking."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from diagnosis.detect.channels import CHANNELS, Channel
 from diagnosis.detect.features import CAP, FEATURE_INDEX
-from edge_agent.local.signal_words import sentence
+from edge_agent.local.diagnosis_words import sentence
 
 from .groups import SpikeGroup
 
