@@ -15,8 +15,7 @@ import numpy as np
 
 from aggregator.events import StoreSuppressed
 from aggregator.released import ReleasedWindow
-from simulator.fleet.hosts import HostInventory
-from simulator.fleet.state import FleetState
+from simulator.fleet.hosts import FleetState, HostInventory
 from simulator.simulated_hosts import fleet_members, memberships, roster_of
 from transport.embedded import EmbeddedLog
 from transport.opening import EmbeddedSettings, Side, TransportSettings, open_transport

@@ -35,7 +35,7 @@ from edge_agent.protocol.protocol_events import (
     WindowClosed,
 )
 from edge_agent.protocol.task_check import Bounds, ParticipantRules, Pins
-from simulator.fleet.state import FleetState
+from simulator.fleet.hosts import FleetState
 from simulator.simulated_hosts import hosts_ledger, new_hosts, participant_of
 from transport.opening import Side, TransportSettings, open_transport
 from transport.port import Producer, Transport

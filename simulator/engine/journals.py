@@ -21,7 +21,7 @@ from diagnosis.detect.journal_lines import MAX_LINE_BYTES, JournalLine, JournalR
 from diagnosis.detect.trail import Series
 from diagnosis.detect.weekly import SECTION, WeeklyIncidents
 from edge_agent.windows.window_accumulator import NS_PER_S, HostClock, WindowAccumulator
-from simulator.fleet.state import FleetState
+from simulator.fleet.hosts import FleetState
 from simulator.streams import philox
 from wire.catalogue import Catalogue
 from wire.task import CHECK_WORDS, Task

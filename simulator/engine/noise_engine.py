@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from edge_agent.windows.encode import encode_rows
 from privacy.quantise import clip_rows
-from simulator.fleet.hosts import HostInventory
-from simulator.fleet.state import FleetState
+from simulator.fleet.hosts import FleetState, HostInventory
 from simulator.streams import philox
 from wire.task import CHECK_WORDS, SectionKind, Task
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from aggregator.batch_rules import check_release, check_sum
 from aggregator.released import Capacity
-from simulator.fleet.hosts import HostInventory
-from simulator.fleet.state import FleetState
+from simulator.fleet.hosts import FleetState, HostInventory
 from wire.rejection import Reason, ReportRejected
 from wire.task import Task
 

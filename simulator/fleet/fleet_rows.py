@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.applications import Application
-from simulator.simulated_signals import draw_means, draw_samples
+from simulator.fleet.measurements import draw_means, draw_samples
 from simulator.streams import philox
 from simulator.workloads import check_classes
 from wire.catalogue import Catalogue, Section
 from wire.task import SectionKind, SectionSpec, Task
 
-from .kernel_tables import KernelTable, KernelTables, Landing
-from .state import IDLE, FleetState, unpack
+from .hosts import IDLE, FleetState, unpack
+from .measurements import KernelTable, KernelTables, Landing
 
 Rows = NDArray[np.int64]
 Floats = NDArray[np.float64]

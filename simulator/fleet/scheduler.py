@@ -13,7 +13,7 @@ from simulator.scenario import Scenario
 
 from .fleet_events import RareEvents, WideJob
 from .floor import Floor
-from .load import busy_target, slow_kind
+from .jobs import busy_target, slow_kind
 from .queue import Groups, JobQueue, PlacementBatch, member_of
 
 Hosts = NDArray[np.int64]

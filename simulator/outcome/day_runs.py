@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.fleet import FleetModel
-from simulator.fleet.state import IDLE, SEEN_WORDS, FleetState, unpack
+from simulator.fleet.hosts import IDLE, SEEN_WORDS, FleetState, unpack
 from wire.catalogue import Catalogue
 
 DAY_S: Final = 86_400
