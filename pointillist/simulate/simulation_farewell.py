@@ -10,7 +10,7 @@ from rich.text import Text
 
 from pointillist.stage.cell_tables import cells_table, plain_table, readable, share, tell_files
 from simulator.cell_view import CellView, ranked
-from simulator.outcome.coverage import TOTAL
+from simulator.outcome.truth import TOTAL
 from simulator.scenario import load, names
 from simulator.scenario.scenario_file import FOLDER
 from wire.catalogue import Catalogue

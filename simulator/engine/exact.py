@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,23 +15,43 @@ from typing import Final
 import numpy as np
 
 from aggregator.events import StoreSuppressed
+from aggregator.helper_port import HelperPort
 from aggregator.released import ReleasedWindow
 from simulator.fleet.hosts import FleetState, HostInventory
 from simulator.simulated_hosts import fleet_members, memberships, roster_of
 from transport.embedded import EmbeddedLog
 from transport.opening import EmbeddedSettings, Side, TransportSettings, open_transport
+from transport.port import Transport
 from wire.rejection import Reason
 from wire.roster import Roster
 from wire.task import Task
 
 from .blocks import spans
-from .crewed import CrewEngine
+from .crew import CrewEngine
 from .engine_port import EngineSettings, RowSource, WindowOutcome
 from .exact_hosts import ExactHosts, Sent
 from .exact_parties import ExactParties
-from .settle import summed
-from .stage_seconds import merged
-from .tampering import HONEST, Tampering
+from .task_rules import merged, summed
+
+
+def _as_it_is(port: HelperPort) -> HelperPort:
+    return port
+
+
+@dataclass(frozen=True, slots=True)
+class Tampering:
+    """Hooks of `exact`; without any, everybody is honest.
+
+    helper      around the Leader's way to its Helper
+    transport   around the hosts' way to the log, in each of their processes: to be pickled
+    """
+
+    helper: Callable[[HelperPort], HelperPort] = _as_it_is
+    transport: Callable[[Transport], Transport] | None = None
+
+
+HONEST: Final = Tampering()
+
 
 _POLL_S: Final = 0.02
 _PURGE_BYTES: Final = 512 << 20

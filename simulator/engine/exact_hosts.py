@@ -44,7 +44,7 @@ from wire.ids import TaskId
 from wire.task import CHECK_WORDS, DEMO_DOMAIN, Task
 
 from .blocks import Drawn, Span
-from .crewed import BlockHosts
+from .crew import BlockHosts
 from .engine_port import EngineSettings
 
 _SPOOL_BYTES = 4 << 30

@@ -38,8 +38,8 @@ from wire.roster import Roster
 from wire.task import Task
 from wire.topics import EPOCHS, REPORTS, TOPICS
 
+from .crew import Laps
 from .exact_hosts import HostPapers
-from .stage_seconds import Laps
 
 _GROUP: Final = "leader"
 _POLL_RECORDS: Final = 2000

@@ -25,9 +25,9 @@ from wire.report import ReportHeader
 from wire.task import CHECK_WORDS, Task
 
 from .blocks import Drawn, Span, spans
-from .crewed import BlockHosts, CrewEngine
+from .crew import BlockHosts, CrewEngine
 from .engine_port import EngineSettings, RowSource, WindowOutcome
-from .settle import settled, summed
+from .task_rules import settled, summed
 
 _KEY_BYTES: Final = 32
 _ID_BYTES: Final = 16

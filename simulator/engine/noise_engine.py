@@ -20,10 +20,10 @@ from simulator.streams import philox
 from wire.task import CHECK_WORDS, SectionKind, Task
 
 from .blocks import Drawn, spans
-from .crewed import BlockHosts, CrewEngine
+from .crew import BlockHosts, CrewEngine
 from .engine_port import EngineSettings, Noise, RowSource, WindowOutcome
 from .randomness import summed_noise
-from .settle import settled, summed
+from .task_rules import settled, summed
 
 
 @dataclass(slots=True)

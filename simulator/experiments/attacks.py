@@ -20,7 +20,7 @@ from simulator.adversaries import (
 )
 from simulator.cell_view import listed
 from simulator.engine.exact_parties import ExactParties
-from simulator.engine.simulated_tasks import fleet_tasks
+from simulator.engine.task_rules import fleet_tasks
 from simulator.fleet import make_inventory
 from wire.catalogue import Catalogue
 

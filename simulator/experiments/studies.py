@@ -9,7 +9,7 @@ from typing import Any
 
 from simulator.applications import Application, load_applications
 from simulator.engine.exact_parties import ExactParties
-from simulator.engine.simulated_tasks import fleet_tasks
+from simulator.engine.task_rules import fleet_tasks
 from simulator.fleet import FleetModel
 from simulator.outcome.attribution import attribute_released
 from simulator.outcome.day_runs import DAY_S, live_days
