@@ -12,8 +12,7 @@ from bench.parts import Measured, Part, Parts
 from bench.record import Figure
 from pointillist.plan_file import default_plan
 from privacy.plan import Plan
-from simulator.applications import Application, load_applications
-from simulator.applications.application_table import real_application_profiles
+from simulator.applications import Application, load_applications, real_application_profiles
 from simulator.engine.engine_port import EngineSettings
 from simulator.engine.simulation import Simulation
 from simulator.engine.task_rules import fleet_tasks

@@ -30,8 +30,7 @@ from simulator.engine.journals import JournalError, JournalRows, PlayedJournal, 
 from simulator.engine.outcome_store import release_of
 from simulator.fleet import FleetRows
 from simulator.outcome import cause_table, truth_cells
-from simulator.scenario import Dropout, Faults
-from simulator.scenario.scenario_tables import FailSlow
+from simulator.scenario import Dropout, FailSlow, Faults
 from tests.causes.causes_kit import CLASSES, MODEL, WEEK_S, K, as_file, detector
 from tests.causes.findings_kit import diagnosis, ended
 from tests.engine_kit import CATALOGUE, SEEDED, SmallFleet, scenario
