@@ -155,7 +155,7 @@ class Crew(Generic[P]):
     def peak_bytes(self) -> list[int]:
         """Most memory that each process has held, this one first."""
         there = self.call("__peak__") if self._there else []
-        return [_peak(), *there]
+        return [peak_bytes(), *there]
 
     def close(self) -> None:
         """End every part; a second call does nothing."""
@@ -192,7 +192,8 @@ class Crew(Generic[P]):
         return CrewFailed(why)
 
 
-def _peak() -> int:
+def peak_bytes() -> int:
+    """Most memory that this process has held."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
@@ -204,7 +205,7 @@ def _serve(pipe: Connection, make: Callable[[], CrewPart]) -> None:
             pipe.send((True, None))
             while (request := pipe.recv()) is not None:
                 method, arguments = request
-                found = _peak() if method == "__peak__" else getattr(part, method)(*arguments)
+                found = peak_bytes() if method == "__peak__" else getattr(part, method)(*arguments)
                 pipe.send((True, found))
     except (EOFError, KeyboardInterrupt, BrokenPipeError):
         return

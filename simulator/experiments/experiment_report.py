@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from .experiment_file import Experiment, ExperimentPart
 from .experiment_plots import OF_KIND, PlotFolder, draw
-from .figures.figure_frame import Row, points, swept
+from .figure_frame import Row, points, swept
 
 CSS: Final = Path(__file__).with_name("report.css")
 MOST_TABLE_ROWS: Final = 60
