@@ -218,7 +218,7 @@ def load_applications() -> tuple[Application, ...]:
 
 def real_application_profiles(applications: Iterable[Application]) -> int:
     """How many of them are recordings."""
-    return sum(one.is_recording for one in applications)
+    return sum(application.is_recording for application in applications)
 
 
 def _variant(row: VariantRow, recordings: Mapping[str, Workload]) -> Application:

@@ -199,10 +199,10 @@ class History:
         if count > MOST_SNAPSHOTS or cells > MOST_CELLS:
             self.dropped["oversized"] += 1
             return
-        wanted = [(row.source, one.name, one.key, one.unit) for one in row.cells]
+        wanted = [(row.source, cell.name, cell.key, cell.unit) for cell in row.cells]
         names = list(map(self._names.get, wanted))
         if None in names:
-            names = [self._name(*one) for one in wanted]
+            names = [self._name(*key) for key in wanted]
         known = [place for place, name in enumerate(names) if name is not None]
         if not known:
             return

@@ -77,9 +77,9 @@ class HistoryReader(Closing):
         times: list[int] = []
         try:
             for boot in self._boots(None, None):
-                for table in (one for one in TABLES if one.name in self._tables):
+                for name in [table.name for table in TABLES if table.name in self._tables]:
                     found = self._db.execute(
-                        f"SELECT min(at_ns), max(at_ns) FROM {table.name} WHERE boot = ?",  # noqa: S608
+                        f"SELECT min(at_ns), max(at_ns) FROM {name} WHERE boot = ?",  # noqa: S608
                         (boot.number,),
                     ).fetchone()
                     times += [boot.clock.unix_ns(t)[0] for t in found if t is not None]

@@ -60,8 +60,10 @@ class HistoryColumn:
         """Give what the file keeps of a list."""
         if not self.members:
             return json.dumps(members)
-        names = [one.name for one in self.members]
-        return json.dumps([dict(zip(names, map(bounded, one), strict=True)) for one in members])
+        names = [member.name for member in self.members]
+        return json.dumps(
+            [dict(zip(names, map(bounded, member), strict=True)) for member in members]
+        )
 
 
 def bounded(value: Any) -> Any:
@@ -112,7 +114,7 @@ class HistoryTable:
     def lists(self) -> tuple[int, ...]:
         """Give the places of the columns that hold lists."""
         stored = enumerate(column.stored for column in self.columns)
-        return tuple(place for place, one in stored if one is Stored.LIST)
+        return tuple(place for place, kind in stored if kind is Stored.LIST)
 
     def write(self, values: Iterable[Any]) -> list[Any]:
         """Give what the file keeps of a row's values, in the order of the columns."""

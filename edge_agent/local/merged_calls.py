@@ -67,11 +67,11 @@ def keep_busiest(calls: GpuCalls, kernels: int, processes: int) -> tuple[GpuCall
 
     What is left out of a kept process's kernels is added up as `REST`.
     """
-    by_use = sorted(calls.processes, key=lambda one: (-one.launches.value, -_live(one)))
-    kept = {one.process for one in by_use[:processes]}
-    own = [one for one in calls.kernels if one.process in kept]
-    own.sort(key=lambda one: -one.launches.value)
-    rest = _by(((calls, one) for one in own[kernels:]), lambda row: row.process)
+    by_use = sorted(calls.processes, key=lambda process: (-process.launches.value, -_live(process)))
+    kept = {process.process for process in by_use[:processes]}
+    own = [kernel for kernel in calls.kernels if kernel.process in kept]
+    own.sort(key=lambda kernel: -kernel.launches.value)
+    rest = _by(((calls, kernel) for kernel in own[kernels:]), lambda row: row.process)
     shown = (*own[:kernels], *(_rest(found) for found in rest))
     left_out = len(by_use) - len(kept)
     return replace(calls, processes=tuple(by_use[:processes]), kernels=shown), left_out
@@ -100,11 +100,11 @@ class _Spans:
         if not watched_ns:
             return CountedCalls(0, 0.0, float("inf"), 0.0)
         scale = self.whole_ns / watched_ns
-        counts = [one for record, one in found if record.share(group) > 0]
+        counts = [count for record, count in found if record.share(group) > 0]
         return CountedCalls(
-            sum(one.seen for one in counts),
-            sum(one.value for one in counts) * scale,
-            sum(one.variance for one in counts) * scale**2,
+            sum(count.seen for count in counts),
+            sum(count.value for count in counts) * scale,
+            sum(count.variance for count in counts) * scale**2,
             self.share(group),
         )
 
@@ -125,38 +125,46 @@ def _live(process: ProcessCalls) -> int:
 
 def _kernel(found: _Found[KernelCalls], spans: _Spans) -> KernelCalls:
     return found[-1][1]._replace(
-        launches=spans.add(ProbeGroup.LAUNCH, ((record, one.launches) for record, one in found)),
-        blocks=sum(one.blocks for _, one in found),
-        threads=sum(one.threads for _, one in found),
+        launches=spans.add(
+            ProbeGroup.LAUNCH, ((record, kernel.launches) for record, kernel in found)
+        ),
+        blocks=sum(kernel.blocks for _, kernel in found),
+        threads=sum(kernel.threads for _, kernel in found),
     )
 
 
 def _rest(found: _Found[KernelCalls]) -> KernelCalls:
     """Add kernels of one process in one record up."""
-    counts = [one.launches for _, one in found]
+    counts = [kernel.launches for _, kernel in found]
     return found[0][1]._replace(
         kernel=REST,
         family="",
         launches=CountedCalls(
-            sum(one.seen for one in counts),
-            sum(one.value for one in counts),
-            sum(one.variance for one in counts),
-            min(one.share for one in counts),
+            sum(count.seen for count in counts),
+            sum(count.value for count in counts),
+            sum(count.variance for count in counts),
+            min(count.share for count in counts),
         ),
-        blocks=sum(one.blocks for _, one in found),
-        threads=sum(one.threads for _, one in found),
+        blocks=sum(kernel.blocks for _, kernel in found),
+        threads=sum(kernel.threads for _, kernel in found),
     )
 
 
 def _process(found: _Found[ProcessCalls], spans: _Spans) -> ProcessCalls:
-    waits = spans.add(ProbeGroup.SYNCHRONISE, ((record, one.waits.calls) for record, one in found))
+    waits = spans.add(
+        ProbeGroup.SYNCHRONISE, ((record, process.waits.calls) for record, process in found)
+    )
     return replace(
         found[-1][1],
-        launches=spans.add(ProbeGroup.LAUNCH, ((record, one.launches) for record, one in found)),
-        waits=WaitCalls(waits, sum(one.waits.wait_ns for _, one in found)),
-        copies=_copies([(r, copy) for r, one in found for copy in one.copies], spans),
-        collectives=_collectives([(r, c) for r, one in found for c in one.collectives], spans),
-        errors=_errors(error for _, one in found for error in one.errors),
+        launches=spans.add(
+            ProbeGroup.LAUNCH, ((record, process.launches) for record, process in found)
+        ),
+        waits=WaitCalls(waits, sum(process.waits.wait_ns for _, process in found)),
+        copies=_copies([(r, copy) for r, process in found for copy in process.copies], spans),
+        collectives=_collectives(
+            [(r, c) for r, process in found for c in process.collectives], spans
+        ),
+        errors=_errors(error for _, process in found for error in process.errors),
     )
 
 
@@ -175,9 +183,11 @@ def _copies(rows: _Found[CopyCalls], spans: _Spans) -> tuple[CopyCalls, ...]:
 def _collectives(rows: _Found[CollectiveCalls], spans: _Spans) -> tuple[CollectiveCalls, ...]:
     return tuple(
         found[0][1]._replace(
-            calls=spans.add(ProbeGroup.COLLECTIVE, ((record, one.calls) for record, one in found)),
-            bytes=sum(one.bytes for _, one in found),
-            duration_ns=sum(one.duration_ns for _, one in found),
+            calls=spans.add(
+                ProbeGroup.COLLECTIVE, ((record, collective.calls) for record, collective in found)
+            ),
+            bytes=sum(collective.bytes for _, collective in found),
+            duration_ns=sum(collective.duration_ns for _, collective in found),
         )
         for found in _by(rows, lambda row: (row.communicator, row.call))
     )
@@ -185,8 +195,10 @@ def _collectives(rows: _Found[CollectiveCalls], spans: _Spans) -> tuple[Collecti
 
 def _errors(found: Iterable[ErrorCalls]) -> tuple[ErrorCalls, ...]:
     failures: dict[tuple[str, int], int] = {}
-    for one in found:
-        failures[one.call, one.code] = failures.get((one.call, one.code), 0) + one.failures
+    for error in found:
+        failures[error.call, error.code] = (
+            failures.get((error.call, error.code), 0) + error.failures
+        )
     return tuple(ErrorCalls(call, code, count) for (call, code), count in failures.items())
 
 
@@ -249,9 +261,9 @@ def process_values(row: ProcessCalls, span_ns: int) -> tuple[Any, ...]:
     copies = [(c.direction.value, *_counted(c.copies), c.bytes, c.log2_bins) for c in row.copies]
     collectives = [
         (f"{c.communicator:#x}", c.call, *_counted(c.calls), c.bytes, c.duration_ns)
-        for c in sorted(row.collectives, key=lambda one: -one.bytes)[:KEPT_DETAILS]
+        for c in sorted(row.collectives, key=lambda collective: -collective.bytes)[:KEPT_DETAILS]
     ]
-    errors = sorted(row.errors, key=lambda one: -one.failures)[:KEPT_DETAILS]
+    errors = sorted(row.errors, key=lambda error: -error.failures)[:KEPT_DETAILS]
     values = (
         *row.process, *(clean_name(place) for place in places), span_ns, *_counted(row.launches),
         row.waits.wait_ns, row.wait_share(span_ns), *memory, copies, collectives, errors,

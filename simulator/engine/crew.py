@@ -100,16 +100,16 @@ class Crew(Generic[P]):
         self._begun: tuple[str, tuple[Any, ...]] | None = None
         self._failure = ""
         if processes <= 1:
-            self._here = [one() for one in make]
+            self._here = [make_part() for make_part in make]
             return
         # A copy of this process would copy its threads' locks and its open files; a server without
         # any makes copies of itself, and imports what they need once.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(_PRELOAD)
-        for number, one in enumerate(make):
+        for number, make_part in enumerate(make):
             ours, theirs = context.Pipe()
             child = context.Process(
-                target=_serve, args=(theirs, one), name=f"hosts-{number}", daemon=True
+                target=_serve, args=(theirs, make_part), name=f"hosts-{number}", daemon=True
             )
             child.start()
             theirs.close()

@@ -117,12 +117,12 @@ class ExactEngine(CrewEngine[ExactHosts]):
         self._crew.start("window", self._ids[task.series], task, state, end_s)
         sent = self._gather()
         released, told = self._parties.settle(end_s + task.lateness_s + _SETTLE_S)
-        if any(one.held for one in sent):
+        if any(part.held for part in sent):
             self._drain(sum(self._crew.call("send_late")))
             # What still waits for an epoch, or is late, is counted now.
             more = self._parties.settle(end_s + task.lateness_s + _SETTLE_S)
             released, told = released + more[0], told + more[1]
-        self._purge(sum(one.sent for one in sent) * 4 * task.d)
+        self._purge(sum(part.sent for part in sent) * 4 * task.d)
         return self._outcome(task, window_start, state, sent, before, (released, told))
 
     def _gather(self) -> list[Sent]:
@@ -131,7 +131,7 @@ class ExactEngine(CrewEngine[ExactHosts]):
         while self._crew.working():
             got += self._parties.read(_POLL_S)
         sent: list[Sent] = self._crew.results()
-        self._drain(sum(one.sent for one in sent) - got)
+        self._drain(sum(part.sent for part in sent) - got)
         return sent
 
     def _drain(self, expected: int) -> None:
@@ -171,15 +171,21 @@ class ExactEngine(CrewEngine[ExactHosts]):
     ) -> WindowOutcome:
         refused = self._counters()
         refused.subtract(before)
-        for one in sent:
-            refused.update(one.withheld)
-        truth = summed([one.truth for one in sent])
+        for part in sent:
+            refused.update(part.withheld)
+        truth = summed([part.truth for part in sent])
         laps = (self._parties.leader_laps, self._parties.helper_laps)
-        stages = merged([*(one.stage_s for one in sent), *(one.take() for one in laps)])
-        released = next((one for one in settled[0] if one.window_start_s == start), None)
+        stages = merged([*(part.stage_s for part in sent), *(lap.take() for lap in laps)])
+        released = next(
+            (release for release in settled[0] if release.window_start_s == start), None
+        )
         series = task.series
         # A window with too few hosts waits for more: it is settled while a later one is played.
-        told = (one.reason for one in settled[1] if (one.series, one.key.window) == (series, start))
+        told = (
+            suppressed.reason
+            for suppressed in settled[1]
+            if (suppressed.series, suppressed.key.window) == (series, start)
+        )
         reason = next(told, Reason.N_MIN.value)
         return WindowOutcome(
             task,

@@ -111,16 +111,16 @@ class NoiseEngine(CrewEngine[NoiseHosts]):
     ) -> WindowOutcome:
         """Play so many windows in a row as one sum; `state` is that of each of them."""
         found: list[Rounded] = self._call(task.series, rows, "window", task, state, windows)
-        steps = summed([one.steps for one in found])
-        exact = summed([one.exact for one in found])
-        truth = summed([one.truth for one in found])
+        steps = summed([part.steps for part in found])
+        exact = summed([part.exact for part in found])
+        truth = summed([part.truth for part in found])
         n = int(np.count_nonzero(state.reporting))
         noise = summed_noise(
             self._settings, task.series, start, task.sigma_vector_1024(), n * windows
         )
         if windows > 1:
             steps = self._row_of(task, start, windows, steps, exact)
-        stages = [one.stage_s for one in found]
+        stages = [part.stage_s for part in found]
         return settled(task, start, state, steps + noise, truth * windows, stages, windows)
 
     def _row_of(

@@ -106,7 +106,7 @@ def _text(numbers: Mapping[str, Any]) -> str:
 
 def _capacity_text(capacity: Capacity) -> str:
     tables = (capacity.gpus_by_model, capacity.squares_by_model)
-    return json.dumps([*(sorted(one.items()) for one in tables), capacity.squares])
+    return json.dumps([*(sorted(table.items()) for table in tables), capacity.squares])
 
 
 def _capacity_of(text: str) -> Capacity:

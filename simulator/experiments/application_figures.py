@@ -26,7 +26,7 @@ def draw_seen(rows: Rows) -> DrawnFigure | None:
         return None
     figure, (over, against) = new_figure(columns=2)
     for colour, row in zip(COLOURS, rows, strict=False):
-        curves = sorted(row["curves"], key=lambda one: one["rate"])
+        curves = sorted(row["curves"], key=lambda curve: curve["rate"])
         full = next(c for c in reversed(curves) if c["sampling"] == "windows")
         name = f"{row['applications']} applications"
         over.step(

@@ -10,7 +10,7 @@ def draw_lies(rows: Rows) -> DrawnFigure | None:
     rows = [row for row in rows if row.get("lies") and row["liars"]]
     if not rows:
         return None
-    row = max(rows, key=lambda one: one["liars"])
+    row = max(rows, key=lambda candidate: candidate["liars"])
     lies = list(reversed(row["lies"]))
     figure, (plot,) = new_figure(height=3.7)
     for place, lie in enumerate(lies):
@@ -50,18 +50,18 @@ def draw_faults(rows: Rows) -> DrawnFigure | None:
         return None
     faults = list(reversed(row["faults"]))
     figure, (plot,) = new_figure(height=3.9)
-    for place, one in enumerate(faults):
-        plot.barh(place, one["released_percent"], color=COLOURS[0], alpha=0.85)
-        parts = [one["refused"] and f"refused: {one['refused']}",
-                 one["reasons"] and f"kept back: {one['reasons']}"]  # fmt: skip
+    for place, fault in enumerate(faults):
+        plot.barh(place, fault["released_percent"], color=COLOURS[0], alpha=0.85)
+        parts = [fault["refused"] and f"refused: {fault['refused']}",
+                 fault["reasons"] and f"kept back: {fault['reasons']}"]  # fmt: skip
         plot.annotate("; ".join(part for part in parts if part), (2, place), va="center",
                       fontsize=8,
-                      color="white" if one["released_percent"] > 60 else INK)  # fmt: skip
-    plot.set_yticks(range(len(faults)), [one["fault"].replace("_", " ") for one in faults])
+                      color="white" if fault["released_percent"] > 60 else INK)  # fmt: skip
+    plot.set_yticks(range(len(faults)), [fault["fault"].replace("_", " ") for fault in faults])
     plot.set_xlim(0, 100)
     plot.set_xlabel("reports in a release, of those that hosts sent, %")
     plot.grid(visible=False, axis="y")
-    true = all(one["true_sums"] for one in row["faults"])
+    true = all(fault["true_sums"] for fault in row["faults"])
     kept = [t["trick"].replace("_", " ") for t in row["tricks"] if t["sums"] > 1]
     return DrawnFigure(
         figure,
@@ -80,23 +80,23 @@ def draw_guess(rows: Rows) -> DrawnFigure | None:
         return None
     guesses = list(reversed(row["guesses"]))
     figure, (plot,) = new_figure(height=2.9)
-    for place, one in enumerate(guesses):
-        middle = one["advantage"]
-        reach = [[max(middle - one["low"], 0)], [max(one["high"] - middle, 0)]]
+    for place, guess in enumerate(guesses):
+        middle = guess["advantage"]
+        reach = [[max(middle - guess["low"], 0)], [max(guess["high"] - middle, 0)]]
         plot.errorbar(middle, place, xerr=reach, fmt="o", color=COLOURS[0], capsize=3,
                       label="measured, 99 % interval" if not place else None)  # fmt: skip
         bounds = (("tight_bound", 2, "bound of the noise"), ("bound", 1, "bound of epsilon, delta"))
         for column, colour, name in bounds:
-            plot.plot(one[column], place, "|", color=COLOURS[colour], markersize=16,
+            plot.plot(guess[column], place, "|", color=COLOURS[colour], markersize=16,
                       markeredgewidth=2.2, label=None if place else name)  # fmt: skip
-    plot.set_yticks(range(len(guesses)), [one["attack"] for one in guesses])
+    plot.set_yticks(range(len(guesses)), [guess["attack"] for guess in guesses])
     plot.set_xlim(-0.1, 1.05)
     plot.margins(y=0.2)
     plot.set_xlabel("advantage over a blind guess (0: none, 1: certain)")
     plot.legend(loc="lower right")
     plot.grid(visible=False, axis="y")
-    holds = all(one["holds"] for one in row["guesses"])
-    most = max(row["guesses"], key=lambda one: one["advantage"])
+    holds = all(guess["holds"] for guess in row["guesses"])
+    most = max(row["guesses"], key=lambda guess: guess["advantage"])
     return DrawnFigure(
         figure,
         f"An attacker with every byte of the broker, one aggregator's view and t hosts, who takes "

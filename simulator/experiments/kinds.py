@@ -64,13 +64,13 @@ def play_seen(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> Row:
         for way in ways
         for rate in options.get("rates", FULL_RATE)
     ]
-    full = next(one for one in curves if one["rate"] == max(c["rate"] for c in curves))
+    full = next(curve for curve in curves if curve["rate"] == max(c["rate"] for c in curves))
     return {
         "gpus": model.inventory.total_gpus,
         "days": longest,
         "lived_days": days,
         "busy_share": lived[0].busy_share,
-        "variants": sum(not one.is_recording for one in model.applications),
+        "variants": sum(not application.is_recording for application in model.applications),
         "tables": len(model.applications),
         "applications": full["applications"],
         "hours_to_99": full["hours_to_99"],
@@ -106,8 +106,8 @@ def play_attribution(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> 
     return asdict(found) | {
         "tables_taught": len(taught),
         "tables_met": len(met),
-        "variants": sum(not one.is_recording for one in met),
-        "recordings": sum(one.is_recording for one in met),
+        "variants": sum(not application.is_recording for application in met),
+        "recordings": sum(application.is_recording for application in met),
     }
 
 
@@ -115,8 +115,8 @@ def _mixed(
     taught: Sequence[Application], others: Sequence[Application], unknown: float
 ) -> list[Application]:
     """Give a mix in which this share was never taught, as far as there are others."""
-    known = {one.workload.application for one in taught}
-    strangers = [one for one in others if one.workload.application not in known]
+    known = {application.workload.application for application in taught}
+    strangers = [other for other in others if other.workload.application not in known]
     many = round(unknown / (1 - unknown) * len(taught)) if unknown < 1 else len(strangers)
     return [*taught, *strangers[:many]]
 

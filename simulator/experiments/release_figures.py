@@ -110,7 +110,7 @@ def draw_cost(rows: Rows) -> DrawnFigure | None:
         return None
     figure, (plot,) = new_figure()
     stages = sorted(
-        {one["stage"] for row in rows for one in row["stages"]},
+        {lap["stage"] for row in rows for lap in row["stages"]},
         key=lambda name: -max(_stage_us(row, name) for row in rows),
     )
     shown, rest = stages[:6], stages[6:]
@@ -141,8 +141,8 @@ def draw_cost(rows: Rows) -> DrawnFigure | None:
 
 def _stage_us(row: Row, stage: str) -> float:
     """CPU microseconds of a stage for one host and window; the median window, not the first."""
-    whole = sum(one["cpu_s"] for one in row["stages"])
-    part = sum(one["cpu_s"] for one in row["stages"] if one["stage"] == stage)
+    whole = sum(lap["cpu_s"] for lap in row["stages"])
+    part = sum(lap["cpu_s"] for lap in row["stages"] if lap["stage"] == stage)
     return float(row["cpu_us_host_window"] * part / whole) if whole else 0.0
 
 
@@ -151,19 +151,21 @@ def draw_mix(rows: Rows) -> DrawnFigure | None:
     row = next((row for row in rows if row.get("cells")), None)
     if row is None:
         return None
-    cells = [one for one in row["cells"] if one["truth"] > 0 and one["cell"] != "unmeasured"][:12]
+    cells = [cell for cell in row["cells"] if cell["truth"] > 0 and cell["cell"] != "unmeasured"][
+        :12
+    ]
     figure, (plot,) = new_figure(height=0.9 + 0.27 * len(cells))
-    for place, one in enumerate(reversed(cells)):
-        below = one["share"] < BELOW_NOISE_ERRORS * one["standard_error"]
-        reach = 100 * Z95 * one["standard_error"]
+    for place, cell in enumerate(reversed(cells)):
+        below = cell["share"] < BELOW_NOISE_ERRORS * cell["standard_error"]
+        reach = 100 * Z95 * cell["standard_error"]
         if below:
-            plot.barh(place, 2 * 100 * one["standard_error"], color="#eceff1", hatch="////",
+            plot.barh(place, 2 * 100 * cell["standard_error"], color="#eceff1", hatch="////",
                       edgecolor="#cfd6db", linewidth=0)  # fmt: skip
         else:
-            plot.barh(place, 100 * one["share"], xerr=reach, color=COLOURS[0], alpha=0.8,
+            plot.barh(place, 100 * cell["share"], xerr=reach, color=COLOURS[0], alpha=0.8,
                       ecolor=INK, capsize=2)  # fmt: skip
-        plot.plot(100 * one["truth"], place, "D", color=COLOURS[1], markersize=4.5)
-    names = [_readable(one["cell"]) for one in reversed(cells)]
+        plot.plot(100 * cell["truth"], place, "D", color=COLOURS[1], markersize=4.5)
+    names = [_readable(cell["cell"]) for cell in reversed(cells)]
     plot.set_yticks(range(len(cells)), names)
     plot.set_xlabel("share of GPU time, % (diamond: truth, hatched: noise)")
     plot.set_xlim(left=0)

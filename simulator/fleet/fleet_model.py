@@ -53,7 +53,9 @@ class FleetModel:
         self.groups = make_groups(scenario, catalogue)
         self.applications = self.groups.applications
         cells = catalogue.section("applications_seen").cells
-        places = np.array([cells.index(one.workload.application) for one in self.applications])
+        places = np.array(
+            [cells.index(application.workload.application) for application in self.applications]
+        )
         self._floor = Floor(self.inventory, places)
         self._rare = RareEvents(scenario, catalogue, self._floor)
         self._scheduler = Scheduler(scenario, self.groups, self._floor, self._rare)
@@ -190,13 +192,17 @@ class SteadyFleet:
         self._runs = _assigned(scenario, groups)
         self._idle = self._runs == IDLE
         models = catalogue.classes("gpu_model")
-        recorded = np.array([models.index(one.workload.gpu_model) for one in self.applications])
+        recorded = np.array(
+            [models.index(application.workload.gpu_model) for application in self.applications]
+        )
         laid_out = make_inventory(scenario, catalogue)
         model = np.where(self._idle, laid_out.gpu_model, recorded[self._runs]).astype(np.int8)
         links = link_speeds(models)[model]
         self.inventory = replace(laid_out, gpu_model=model, link_gbit=links)
         cells = catalogue.section("applications_seen").cells
-        places = np.array([cells.index(one.workload.application) for one in self.applications])
+        places = np.array(
+            [cells.index(application.workload.application) for application in self.applications]
+        )
         self._seen = bits(np.where(self._idle, -1, places[self._runs]), SEEN_WORDS)
         self._incidents = catalogue.section("incidents")
         self._hardware = catalogue.section("hardware_faults")

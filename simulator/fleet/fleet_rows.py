@@ -124,12 +124,14 @@ class FleetRows:
         """Place of each application's class; the same in every section that has that axis."""
         known = catalogue.section("applications_seen").cells
         check_classes(
-            [one.workload for one in self.applications],
+            [application.workload for application in self.applications],
             self._families,
             known,
             self._models,
         )
-        return np.array([known.index(one.workload.application) for one in self.applications])
+        return np.array(
+            [known.index(application.workload.application) for application in self.applications]
+        )
 
     def _draw(self, state: FleetState, lo: int, hi: int, rng: np.random.Generator) -> _Drawn:
         gpus = state.inventory.gpus[lo:hi].astype(np.int64)

@@ -65,7 +65,7 @@ _ARROW: Final = {
     "str": pa.string(), "int": pa.int64(), "float": pa.float64(), "float | None": pa.float64(),
     "bool | None": pa.bool_(),
 }  # fmt: skip
-SCHEMA: Final = pa.schema([(one.name, _ARROW[str(one.type)]) for one in fields(TruthCell)])
+SCHEMA: Final = pa.schema([(column.name, _ARROW[str(column.type)]) for column in fields(TruthCell)])
 
 
 def truth_cells(outcome: WindowOutcome, catalogue: Catalogue) -> list[TruthCell]:
@@ -87,11 +87,11 @@ def with_release(bare: Iterable[TruthCell], cells: Iterable[Any]) -> list[TruthC
     """
     released = {(cell.section, cell.cell): cell for cell in cells}
     joined = []
-    for one in bare:
-        cell = released[one.section, one.cell]
+    for truth in bare:
+        cell = released[truth.section, truth.cell]
         joined.append(
             replace(
-                one,
+                truth,
                 released=cell.value,
                 standard_error=cell.standard_error,
                 low=cell.low,
