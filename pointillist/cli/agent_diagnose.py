@@ -133,7 +133,7 @@ def _folder(plots: Path) -> None:
 
 
 def _farewell(teller: Teller, plots: Path | None) -> None:
-    from edge_agent.local.diagnosis_words import counted
+    from edge_agent.local.quantity import counted
 
     if plots is None:
         return

@@ -19,8 +19,8 @@ from diagnosis.detect.journal_lines import JournalReader
 from diagnosis.frames.host_framer import host_framer
 from diagnosis.frames.live_frames import LiveFrames, host_registry
 from edge_agent.journal import follow_lines
-from edge_agent.local.diagnosis_words import counted
 from edge_agent.local.live_socket import LiveClient
+from edge_agent.local.quantity import counted
 from pointillist.diagnose.clocks import unix_clock
 from pointillist.diagnose.watching import Watching
 

@@ -11,7 +11,7 @@ from diagnosis.detect.journal_lines import JournalReader
 from diagnosis.frames.frame import Frame
 from diagnosis.frames.recording import RecordingError, iterate, read_meta
 from edge_agent.journal import read_lines
-from edge_agent.local.diagnosis_words import counted
+from edge_agent.local.quantity import counted
 from pointillist.diagnose.clocks import BoottimeReader, recording_clock, unix_clock
 from pointillist.diagnose.watching import Watching
 

@@ -7,7 +7,7 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edge_agent.local.diagnosis_words import counted
+from edge_agent.local.quantity import counted
 
 if TYPE_CHECKING:
     from pointillist.teaching.groups import SpikeGroup

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import platformdirs
 import typer
 
-from edge_agent.local.diagnosis_words import counted
+from edge_agent.local.quantity import counted
 
 from .output import CommandError, ExitCode, JsonFlag, emit, refused, reported, say, usage_error
 

@@ -11,8 +11,8 @@ from typing import Final
 from collectors.records.activity import StepSource
 from diagnosis.detect.diagnoser import Diagnoser
 from diagnosis.frames.frame import Frame
-from edge_agent.local.diagnosis_words import counted, number, quantity
 from edge_agent.local.local_rows import clean_name
+from edge_agent.local.quantity import counted, number, quantity
 
 _RATE_FRAMES: Final = 10
 _SILENT_FRAMES: Final = 25

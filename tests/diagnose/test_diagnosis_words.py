@@ -10,15 +10,14 @@ from diagnosis.frames.signals import SIGNALS
 from edge_agent.local.diagnosis_words import (
     ADVICE,
     CAUSES,
-    counted,
     diagnosis_said,
     evidence_in_full,
     evidence_said,
     most_telling,
-    quantity,
     spike_said,
     title,
 )
+from edge_agent.local.quantity import counted, quantity
 from pointillist.diagnose.clocks import recording_clock, unix_clock
 from pointillist.diagnose.picture_layout import as_lines, as_object
 
