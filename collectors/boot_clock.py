@@ -11,6 +11,8 @@ from typing import Final
 
 _TRIES: Final = 5
 
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
 
 def boottime_ns() -> int:
     """Read CLOCK_BOOTTIME."""
@@ -46,9 +48,6 @@ def read_point(
         middle_ns = (before_ns + after_ns) // 2
         points.append(ClockPoint(middle_ns, wall_ns, -(-(after_ns - before_ns) // 2)))
     return min(points, key=lambda point: point.error_ns)
-
-
-BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id(path: Path = BOOT_ID) -> str:

@@ -40,6 +40,9 @@ _DEVICES: Final = {
     "L40S": (362, 864),
 }
 
+MOST: Final = 250
+_SIZES: Final = tuple(product((1.0, 4.0, 16.0, 0.25, 2.0), (1.0, 2.0, 0.5), (False, True)))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
@@ -229,10 +232,6 @@ def _variant(row: VariantRow, recordings: Mapping[str, Workload]) -> Application
         )
     workload = derive(recordings[row.recording], row, row.name, row.application)
     return Application(row.name, row.application, workload, row.recording, row, row.stands_for)
-
-
-MOST: Final = 250
-_SIZES: Final = tuple(product((1.0, 4.0, 16.0, 0.25, 2.0), (1.0, 2.0, 0.5), (False, True)))
 
 
 def numbered_applications(catalogue: Catalogue, count: int) -> tuple[Application, ...]:

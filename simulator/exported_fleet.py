@@ -44,6 +44,8 @@ MAX_HOSTS: Final = 100_000
 HARDWARE: Final = "simulated-host"
 """What a simulated host calls its hardware: in a roster nobody takes it for a machine."""
 
+_SPOOL_OF_A_HOST = 64
+
 
 class IdentitiesError(ValueError):
     """A folder of identities cannot be made or read; says what was expected and what came."""
@@ -139,9 +141,6 @@ def _write_private(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-_SPOOL_OF_A_HOST = 64
 
 
 @dataclass(frozen=True, slots=True)

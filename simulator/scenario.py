@@ -17,6 +17,8 @@ LEADER_TRICKS: Final = ("drop_hosts", "alter_share", "replay_batch", "split_batc
 NAME: Final = "[a-z0-9][a-z0-9_-]{0,63}"
 FIDELITIES: Final = ("auto", "exact", "masked", "noise")
 
+FORMAT: Final = 1
+
 
 class ScenarioError(ValueError):
     """A scenario breaks a rule: names the file, the key, what was expected and what came."""
@@ -239,7 +241,6 @@ class Scenario:
 
 
 FOLDER: Final = Path(__file__).with_name("scenarios")
-FORMAT: Final = 1
 
 
 def names() -> tuple[str, ...]:

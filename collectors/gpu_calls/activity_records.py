@@ -32,35 +32,6 @@ from .meanings import CallKind
 from .periods import Collected
 from .probe_table import ProbeTable
 
-
-class GpuPlaces(NamedTuple):
-    """GPUs of this host, and who uses them.
-
-    gpus   how many there are, by the configuration
-    users  what the driver tells; empty where none does
-    """
-
-    gpus: int
-    users: GpuUsers
-
-    def of(self, process: ProcessKey, boottime_ns: int) -> tuple[int, ...]:
-        """Give the GPUs over which a process's calls are spread; none where the host has none."""
-        told = self.users.gpus(process.pid, boottime_ns)
-        own = tuple(gpu for gpu in told if gpu < self.gpus)
-        return own or tuple(range(self.gpus))
-
-    def watched(self, probed: Collection[int], boottime_ns: int) -> tuple[int, ...]:
-        """Give the GPUs of which all processes are probed.
-
-        probed  pids with at least one probed file
-        """
-        return tuple(
-            gpu
-            for gpu in range(self.gpus)
-            if self.users.pids(gpu, boottime_ns) <= frozenset(probed)
-        )
-
-
 NAME: Final = "probes"
 SECTIONS: Final = {
     "copies": ProbeGroup.COPY,
@@ -92,6 +63,34 @@ _WAIT_CELLS: Final = {
     "device_synchronize": "device", "context_synchronize": "device",
     "stream_synchronize": "stream", "event_synchronize": "event",
 }  # fmt: skip
+
+
+class GpuPlaces(NamedTuple):
+    """GPUs of this host, and who uses them.
+
+    gpus   how many there are, by the configuration
+    users  what the driver tells; empty where none does
+    """
+
+    gpus: int
+    users: GpuUsers
+
+    def of(self, process: ProcessKey, boottime_ns: int) -> tuple[int, ...]:
+        """Give the GPUs over which a process's calls are spread; none where the host has none."""
+        told = self.users.gpus(process.pid, boottime_ns)
+        own = tuple(gpu for gpu in told if gpu < self.gpus)
+        return own or tuple(range(self.gpus))
+
+    def watched(self, probed: Collection[int], boottime_ns: int) -> tuple[int, ...]:
+        """Give the GPUs of which all processes are probed.
+
+        probed  pids with at least one probed file
+        """
+        return tuple(
+            gpu
+            for gpu in range(self.gpus)
+            if self.users.pids(gpu, boottime_ns) <= frozenset(probed)
+        )
 
 
 class Named(NamedTuple):

@@ -17,6 +17,10 @@ from collectors.records.gpu_calls import FileGroup, ProbeGroup
 from . import map_layout as layout
 from .probe_plan import Attachment
 
+_ENTRIES: Final = {ProbeGroup.LAUNCH: "gpu_launch", ProbeGroup.OTHER: "gpu_count"}
+_MOST_FILES_EVER: Final = 1 << 31
+_MOST_CLOSING: Final = 32
+
 
 class DutyClock:
     """Adds up the time for which each group was attached.
@@ -49,11 +53,6 @@ class DutyClock:
     def _spend(self, file_group: FileGroup, since_ns: int, now_ns: int) -> None:
         spent_ns = max(0, now_ns - max(since_ns, self._begun_ns))
         self._spent_ns[file_group] = self._spent_ns.get(file_group, 0) + spent_ns
-
-
-_ENTRIES: Final = {ProbeGroup.LAUNCH: "gpu_launch", ProbeGroup.OTHER: "gpu_count"}
-_MOST_FILES_EVER: Final = 1 << 31
-_MOST_CLOSING: Final = 32
 
 
 class Attached:

@@ -40,6 +40,12 @@ from .meanings import CallKind
 from .periods import Collected
 from .probe_table import ProbeTable
 
+_PERIODS: Final = 8
+_MOST_HISTORIES: Final = 4096
+
+_Found = dict[ProcessKey, list[tuple[What, CountedCalls, list[int]]]]
+"""Rows of one kind by process: what, how many, and the sums."""
+
 
 class PeriodCount(NamedTuple):
     """Calls of one kind in one governor period.
@@ -111,13 +117,6 @@ def _whole_variance(values: list[float], within: float) -> float:
     mean = sum(values) / periods
     between = periods * sum((value - mean) ** 2 for value in values) / (periods - 1)
     return max(within, between)
-
-
-_PERIODS: Final = 8
-_MOST_HISTORIES: Final = 4096
-
-_Found = dict[ProcessKey, list[tuple[What, CountedCalls, list[int]]]]
-"""Rows of one kind by process: what, how many, and the sums."""
 
 
 class _Rate(NamedTuple):

@@ -37,6 +37,10 @@ _MOST_PROCESSES: Final = 4096
 _MOST_OPEN: Final = 8
 _MOST_FUNCTIONS: Final = 2_000_000
 
+GRAPH: Final = Named("(graph)", "other")
+"""A graph's kernels are not seen one by one."""
+_NO_ROOM: Final = Named(OTHER, "other")
+
 
 @dataclass(slots=True)
 class NameCounts:
@@ -194,11 +198,6 @@ class KernelNamer:
             oldest = self._indices.popitem(last=False)[1]
             if oldest is not None:
                 oldest.close()
-
-
-GRAPH: Final = Named("(graph)", "other")
-"""A graph's kernels are not seen one by one."""
-_NO_ROOM: Final = Named(OTHER, "other")
 
 
 @dataclass(slots=True)

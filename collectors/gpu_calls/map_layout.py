@@ -15,30 +15,6 @@ from collectors.records.process import ProcessKey
 from .meanings import MAX_ELEMENT_SIZES, ArgumentPlace, CallKind, Meaning
 from .probe_table import ProbeRow, ProbeTable
 
-
-@dataclass(frozen=True, slots=True)
-class ProbeLimits:
-    """Rows of the bounded maps; what finds no room is counted, and added to OTHER.
-
-    A row of the first five is there once per CPU: 32, 56, 8, 16 and 24 bytes of it.
-    stacks                          user stacks of sampled calls, 1 KiB each
-    names_bytes, samples_bytes      rings; powers of two, whole pages
-    """
-
-    launches: int = 4096
-    calls: int = 4096
-    errors: int = 1024
-    copies: int = 4096
-    collectives: int = 1024
-    memory: int = 1024
-    allocations: int = 65536
-    threads: int = 8192
-    sampled: int = 256
-    stacks: int = 2048
-    names_bytes: int = 2 << 20
-    samples_bytes: int = 2 << 20
-
-
 MAX_FILES: Final = 1024
 GROUPS: Final = tuple(ProbeGroup)
 KINDS: Final = tuple(CallKind)
@@ -86,6 +62,36 @@ LOST: Final = (
 _STATUS, _DEVICE, _RETURNS = 1, 2, 4
 _TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
+GROWING: Final = ("launches", "calls", "errors", "copies", "collectives")
+"""The maps that have rows of OTHER: of no process and no file, for what finds no room."""
+
+_LAUNCHES: Final = frozenset({CallKind.LAUNCH, CallKind.GRAPH_LAUNCH})
+_COLLECTIVES: Final = frozenset({CallKind.COLLECTIVE})
+_NOBODY: Final = (0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeLimits:
+    """Rows of the bounded maps; what finds no room is counted, and added to OTHER.
+
+    A row of the first five is there once per CPU: 32, 56, 8, 16 and 24 bytes of it.
+    stacks                          user stacks of sampled calls, 1 KiB each
+    names_bytes, samples_bytes      rings; powers of two, whole pages
+    """
+
+    launches: int = 4096
+    calls: int = 4096
+    errors: int = 1024
+    copies: int = 4096
+    collectives: int = 1024
+    memory: int = 1024
+    allocations: int = 65536
+    threads: int = 8192
+    sampled: int = 256
+    stacks: int = 2048
+    names_bytes: int = 2 << 20
+    samples_bytes: int = 2 << 20
+
 
 def process_key(tgid: int, start_ns: int) -> ProcessKey:
     """Name a process as /proc/PID/stat does, whose start times are whole clock ticks."""
@@ -121,14 +127,6 @@ def _encode_place(place: ArgumentPlace | None) -> bytes:
     if place is None:
         return bytes(4)
     return struct.pack("<BBH", place.slot + 1, place.offset is not None, place.offset or 0)
-
-
-GROWING: Final = ("launches", "calls", "errors", "copies", "collectives")
-"""The maps that have rows of OTHER: of no process and no file, for what finds no room."""
-
-_LAUNCHES: Final = frozenset({CallKind.LAUNCH, CallKind.GRAPH_LAUNCH})
-_COLLECTIVES: Final = frozenset({CallKind.COLLECTIVE})
-_NOBODY: Final = (0, 0, 0)
 
 
 def other_keys(name: str, table: ProbeTable) -> list[bytes]:

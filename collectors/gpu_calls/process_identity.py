@@ -38,6 +38,8 @@ _VARIABLE: Final = re.compile(
     rb"SLURM_(?:JOB_ID|JOBID|STEP_ID|STEPID|PROCID|ARRAY_JOB_ID|ARRAY_TASK_ID)"
 )
 
+_MOST_PROCESSES: Final = 4096
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
@@ -144,9 +146,6 @@ def _content(path: str) -> bytes:
     finally:
         os.close(fd)
     return b"".join(pieces)
-
-
-_MOST_PROCESSES: Final = 4096
 
 
 class ProcessTable:

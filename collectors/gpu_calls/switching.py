@@ -27,6 +27,9 @@ from .probe_plan import Attachment
 
 _SMOOTHING: Final = 0.5
 
+_SECOND: Final = 1_000_000_000
+_LONGEST_WAIT_S: Final = 15.0
+
 
 class Links(Protocol):
     """The part of `GpuPrograms` that attaches."""
@@ -140,10 +143,6 @@ class Switchboard:
         for place, took in taken.items():
             before = self._stalls.get(place, took)
             self._stalls[place] = round(before + _SMOOTHING * (took - before))
-
-
-_SECOND: Final = 1_000_000_000
-_LONGEST_WAIT_S: Final = 15.0
 
 
 class SwitchingThread:

@@ -28,20 +28,6 @@ _WHOSE: Final = {
     "own": "its", "host": "the host's", "other": "other groups'", "gpu": "its GPU's",
 }  # fmt: skip
 
-
-def sentence(scope: str, signal: str, value: str) -> str:
-    """Say one signal; one of a later version that has no sentence is said by its name."""
-    whose = _WHOSE.get(scope, "the")
-    if signal not in SIGNALS:
-        return f"{whose} {signal} was {value}"
-    return SIGNALS[signal].said.format(whose=whose, value=value)
-
-
-def title(scope: str, signal: str) -> str:
-    """Say a signal without a value, as above a plot: "its threads waited ... for a CPU"."""
-    return sentence(scope, signal, "…")
-
-
 CAUSES: Final = {
     Cause.CPU_CONTENTION: "others wanted the CPUs",
     Cause.CGROUP_THROTTLING: "its CPU quota ran out",
@@ -90,7 +76,6 @@ _DONE_BY_OTHERS: Final = frozenset(
 )
 """Causes that another group on the host brings about: who it was comes first."""
 
-
 _TWINS: Final = (
     frozenset({"worst_disk_ms_per_s", "block_ms_per_s"}),
     frozenset({"throttled_ms_per_s", "throttled_delay_ms_per_s"}),
@@ -99,6 +84,19 @@ _TWINS: Final = (
     frozenset({"block_reads_per_s", "block_waits_per_s", "block_ios_per_s"}),
 )
 """Signals that say the same but for where there are several disks, CPUs or peers."""
+
+
+def sentence(scope: str, signal: str, value: str) -> str:
+    """Say one signal; one of a later version that has no sentence is said by its name."""
+    whose = _WHOSE.get(scope, "the")
+    if signal not in SIGNALS:
+        return f"{whose} {signal} was {value}"
+    return SIGNALS[signal].said.format(whose=whose, value=value)
+
+
+def title(scope: str, signal: str) -> str:
+    """Say a signal without a value, as above a plot: "its threads waited ... for a CPU"."""
+    return sentence(scope, signal, "…")
 
 
 def said(finding: Finding) -> str:

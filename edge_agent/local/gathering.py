@@ -23,6 +23,12 @@ from .local_rows import NOT_SHOWN, Flattener, PackedRow, Row
 
 MOST_ROWS: Final = 20_000
 
+EVERY_MS: Final = 10_000
+"""What a killed agent loses of its raw history; one that stops in order loses nothing."""
+FIRST_MS: Final = 2_000
+"""Whoever has just started an agent looks whether it keeps anything."""
+MOST_RECORDS: Final = 10_000
+
 
 class HistoryBatch:
     """Gathers rows until they are to be written."""
@@ -81,13 +87,6 @@ def _in_time(packs: list[PackedRow]) -> Iterable[PackedRow]:
     times = np.concatenate([pack.boottime_ns for pack in packs])
     values = np.concatenate([pack.values for pack in packs])
     return [PackedRow(first.source, first.cells, times, values)]
-
-
-EVERY_MS: Final = 10_000
-"""What a killed agent loses of its raw history; one that stops in order loses nothing."""
-FIRST_MS: Final = 2_000
-"""Whoever has just started an agent looks whether it keeps anything."""
-MOST_RECORDS: Final = 10_000
 
 
 class Gathering:

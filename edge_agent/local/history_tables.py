@@ -27,6 +27,28 @@ from numpy.typing import NDArray
 SCHEMA_VERSION: Final = 1
 _MOST_INTEGER: Final = (1 << 63) - 1
 
+_BOOT: Final = (
+    "CREATE TABLE IF NOT EXISTS boot (id INTEGER PRIMARY KEY, boot_id TEXT NOT NULL UNIQUE)"
+)
+_CLOCK: Final = """
+CREATE TABLE IF NOT EXISTS clock (boot INTEGER NOT NULL, at_ns INTEGER NOT NULL,
+    unix_ns INTEGER NOT NULL, error_ns INTEGER NOT NULL, PRIMARY KEY (boot, at_ns)) WITHOUT ROWID
+"""
+_NAME: Final = """
+CREATE TABLE IF NOT EXISTS name (id INTEGER PRIMARY KEY, source TEXT NOT NULL,
+    name TEXT NOT NULL, key TEXT NOT NULL, unit TEXT NOT NULL, UNIQUE (source, name, key, unit))
+"""
+BASE: Final = (_BOOT, _CLOCK, _NAME)
+"""Boots, the mapping of their clocks, and names, which rows refer to by number."""
+
+_SMALL: Final = 4_096
+MOST_SNAPSHOTS: Final = 10_000
+MOST_CELLS: Final = 10_000
+_MARK: Final = b"\2"
+"""Before zlib's own bytes; packs of earlier versions have none: 8 bytes a step, the first too."""
+_WIDTHS: Final = np.array([1, 2, 4, 8], np.uint8)
+_LIMITS: Final = np.array([1 << 7, 1 << 15, 1 << 31], np.int64)
+
 
 class Stored(Enum):
     """What a column holds; the value is SQLite's type of it, but for lists, which are JSON."""
@@ -195,29 +217,6 @@ KINDS: Final[Mapping[str, HistoryTable]] = {
 """What a reader asks for."""
 WHEN: Final = (*_whole("unix_ns", "unix_error_ns"), _text("boot_id"), *_whole("boottime_ns"))
 """What each row that is read begins with."""
-
-_BOOT: Final = (
-    "CREATE TABLE IF NOT EXISTS boot (id INTEGER PRIMARY KEY, boot_id TEXT NOT NULL UNIQUE)"
-)
-_CLOCK: Final = """
-CREATE TABLE IF NOT EXISTS clock (boot INTEGER NOT NULL, at_ns INTEGER NOT NULL,
-    unix_ns INTEGER NOT NULL, error_ns INTEGER NOT NULL, PRIMARY KEY (boot, at_ns)) WITHOUT ROWID
-"""
-_NAME: Final = """
-CREATE TABLE IF NOT EXISTS name (id INTEGER PRIMARY KEY, source TEXT NOT NULL,
-    name TEXT NOT NULL, key TEXT NOT NULL, unit TEXT NOT NULL, UNIQUE (source, name, key, unit))
-"""
-BASE: Final = (_BOOT, _CLOCK, _NAME)
-"""Boots, the mapping of their clocks, and names, which rows refer to by number."""
-
-
-_SMALL: Final = 4_096
-MOST_SNAPSHOTS: Final = 10_000
-MOST_CELLS: Final = 10_000
-_MARK: Final = b"\2"
-"""Before zlib's own bytes; packs of earlier versions have none: 8 bytes a step, the first too."""
-_WIDTHS: Final = np.array([1, 2, 4, 8], np.uint8)
-_LIMITS: Final = np.array([1 << 7, 1 << 15, 1 << 31], np.int64)
 
 
 def pack(values: NDArray[np.int64]) -> bytes:

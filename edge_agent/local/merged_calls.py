@@ -35,6 +35,13 @@ REST: Final = "(the rest)"
 _Row = TypeVar("_Row")
 _Found = list[tuple[GpuCalls, _Row]]
 
+KEPT_KERNELS: Final = 50
+KEPT_PROCESSES: Final = 64
+KEPT_DETAILS: Final = 16
+"""Collectives and errors of one process in one row: the largest."""
+SPAN_NS: Final = 10_000_000_000
+_MOST_WAITING: Final = 64
+
 
 def merge(records: Sequence[GpuCalls]) -> GpuCalls:
     """Add records up; the span is the sum of theirs. Raises ValueError for none.
@@ -200,14 +207,6 @@ def _errors(found: Iterable[ErrorCalls]) -> tuple[ErrorCalls, ...]:
             failures.get((error.call, error.code), 0) + error.failures
         )
     return tuple(ErrorCalls(call, code, count) for (call, code), count in failures.items())
-
-
-KEPT_KERNELS: Final = 50
-KEPT_PROCESSES: Final = 64
-KEPT_DETAILS: Final = 16
-"""Collectives and errors of one process in one row: the largest."""
-SPAN_NS: Final = 10_000_000_000
-_MOST_WAITING: Final = 64
 
 
 class CallSpans:

@@ -17,6 +17,13 @@ from .blocks import BlockRows, Span
 from .engine_port import EngineSettings, RowSource
 from .randomness import BlockRandomness
 
+_JOIN_S = 10.0
+_PRELOAD = [
+    "simulator.engine.exact_hosts",
+    "simulator.engine.masked",
+    "simulator.engine.noise_engine",
+]
+
 
 class Laps:
     """Charges the time between two laps to a stage.
@@ -62,14 +69,6 @@ class Laps:
         """Give the seconds so far, and begin at zero."""
         taken, self.stages = self.stages, {}
         return taken
-
-
-_JOIN_S = 10.0
-_PRELOAD = [
-    "simulator.engine.exact_hosts",
-    "simulator.engine.masked",
-    "simulator.engine.noise_engine",
-]
 
 
 class CrewFailed(RuntimeError):

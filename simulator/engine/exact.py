@@ -33,6 +33,13 @@ from .exact_hosts import ExactHosts, Sent
 from .exact_parties import ExactParties
 from .task_rules import merged, summed
 
+_POLL_S: Final = 0.02
+_PURGE_BYTES: Final = 512 << 20
+_SETTLE_S: Final = 1
+_PATIENCE_S: Final = 30.0
+_EMPTY_POLLS: Final = 2
+"""A broker's poll may come back empty while records are under way."""
+
 
 def _as_it_is(port: HelperPort) -> HelperPort:
     return port
@@ -51,14 +58,6 @@ class Tampering:
 
 
 HONEST: Final = Tampering()
-
-
-_POLL_S: Final = 0.02
-_PURGE_BYTES: Final = 512 << 20
-_SETTLE_S: Final = 1
-_PATIENCE_S: Final = 30.0
-_EMPTY_POLLS: Final = 2
-"""A broker's poll may come back empty while records are under way."""
 
 
 class LogFellShort(RuntimeError):

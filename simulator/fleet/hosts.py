@@ -20,6 +20,11 @@ LINK_GBIT: Final = {
 }  # fmt: skip
 """What machines of that generation are commonly sold with; chosen."""
 
+IDLE: Final = -1
+"""Application and job of a host that runs none."""
+
+SEEN_WORDS: Final = 4
+
 
 @dataclass(frozen=True, slots=True)
 class HostInventory:
@@ -96,12 +101,6 @@ def split(whole: int, shares: Sequence[float]) -> list[int]:
     """Split a number by shares: every part is its share rounded up or down, and they sum to it."""
     reached = np.rint(np.cumsum(shares) / np.sum(shares) * whole).astype(np.int64)
     return [int(part) for part in np.diff(reached, prepend=0)]
-
-
-IDLE: Final = -1
-"""Application and job of a host that runs none."""
-
-SEEN_WORDS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,15 @@ LONGEST_S: Final = 30 * 86_400.0
 SHORTEST_S: Final = 1.0
 _POINTS: Final = 1 << 14
 
+_DAY_S: Final = 86_400
+_THURSDAY: Final = 3
+"""1 January 1970."""
+
+FULL: Final = 0.98
+
+LARGE_JOB_GPUS: Final = 512
+"""Fail-slow was counted apart for jobs of this size (Greyhound)."""
+
 
 @cache
 def published() -> Mapping[str, Any]:
@@ -146,16 +155,6 @@ def _of(name: str, key: str, known: Mapping[str, Any]) -> Any:
     if name not in known:
         raise ScenarioError(f"{key}: expected one of {', '.join(known)}, got {name!r}")
     return known[name]
-
-
-_DAY_S: Final = 86_400
-_THURSDAY: Final = 3
-"""1 January 1970."""
-
-FULL: Final = 0.98
-
-LARGE_JOB_GPUS: Final = 512
-"""Fail-slow was counted apart for jobs of this size (Greyhound)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,45 @@ Places = NDArray[np.int64]
 
 _PROBABILITY: Final = (0.0, 0.1, 0.5, 0.9, 0.99, 1.0)
 
+Rows = NDArray[np.int64]
+
+_MILLION = 1_000_000
+
+# (at an idle host, at a fully busy one, spread), in the unit of the section's bins.
+_GAUGES: Final = {
+    "gpu_utilisation": (1.0, 97.0, 6.0),
+    "gpu_memory": (3.0, 80.0, 8.0),
+    "gpu_power": (75.0, 620.0, 40.0),
+    "gpu_temperature": (33.0, 68.0, 4.0),
+}
+
+# Share of full scale: (idle, fully busy).
+_MEANS: Final = {
+    "user": (0.02, 0.35),
+    "system": (0.01, 0.06),
+    "iowait": (0.001, 0.01),
+    "interrupt": (0.001, 0.006),
+    "steal": (0.0, 0.001),
+    "used": (0.08, 0.45),
+    "cached": (0.15, 0.30),
+    "busy": (0.01, 0.20),
+    "read": (0.001, 0.05),
+    "write": (0.001, 0.02),
+    "receive": (0.0005, 0.08),
+    "transmit": (0.0005, 0.08),
+    "host_to_device": (0.0, 0.03),
+    "device_to_host": (0.0, 0.01),
+    "device_to_device": (0.0, 0.02),
+    "all_reduce": (0.0, 0.05),
+    "all_gather": (0.0, 0.02),
+    "reduce_scatter": (0.0, 0.02),
+    "point_to_point": (0.0, 0.01),
+    "time_in_calls": (0.0, 0.04),
+    "device": (0.0, 0.05),
+    "stream": (0.0, 0.15),
+    "event": (0.0, 0.05),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Landing:
@@ -130,46 +169,6 @@ def _copy_shares(section: Section, kernel: KernelRow) -> Floats:
     if section.bins is not None and kernel.copy_bytes:
         shares[section.bins.index(kernel.copy_bytes)] = 1.0
     return shares
-
-
-Rows = NDArray[np.int64]
-
-_MILLION = 1_000_000
-
-# (at an idle host, at a fully busy one, spread), in the unit of the section's bins.
-_GAUGES: Final = {
-    "gpu_utilisation": (1.0, 97.0, 6.0),
-    "gpu_memory": (3.0, 80.0, 8.0),
-    "gpu_power": (75.0, 620.0, 40.0),
-    "gpu_temperature": (33.0, 68.0, 4.0),
-}
-
-# Share of full scale: (idle, fully busy).
-_MEANS: Final = {
-    "user": (0.02, 0.35),
-    "system": (0.01, 0.06),
-    "iowait": (0.001, 0.01),
-    "interrupt": (0.001, 0.006),
-    "steal": (0.0, 0.001),
-    "used": (0.08, 0.45),
-    "cached": (0.15, 0.30),
-    "busy": (0.01, 0.20),
-    "read": (0.001, 0.05),
-    "write": (0.001, 0.02),
-    "receive": (0.0005, 0.08),
-    "transmit": (0.0005, 0.08),
-    "host_to_device": (0.0, 0.03),
-    "device_to_host": (0.0, 0.01),
-    "device_to_device": (0.0, 0.02),
-    "all_reduce": (0.0, 0.05),
-    "all_gather": (0.0, 0.02),
-    "reduce_scatter": (0.0, 0.02),
-    "point_to_point": (0.0, 0.01),
-    "time_in_calls": (0.0, 0.04),
-    "device": (0.0, 0.05),
-    "stream": (0.0, 0.15),
-    "event": (0.0, 0.05),
-}
 
 
 def draw_samples(section: Section, load: Floats, samples: Rows, rng: np.random.Generator) -> Rows:

@@ -28,6 +28,8 @@ from wire.task import CHECK_WORDS, SectionKind, SectionSpec
 _ROWS: Final = 1 << 16
 """Cells that are held before they are written."""
 
+TOTAL: Final = "all sections"
+
 
 @dataclass(frozen=True, slots=True)
 class TruthCell:
@@ -183,9 +185,6 @@ def _shares_of_measured(section: Section, raw: NDArray[np.int64]) -> NDArray[np.
         if wall:
             share[members & hole] = raw[members & hole] / wall
     return share
-
-
-TOTAL: Final = "all sections"
 
 
 @dataclass(frozen=True, slots=True)
