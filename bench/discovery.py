@@ -29,7 +29,7 @@ from collectors.boot_clock import boottime_ns
 from collectors.gpu_calls.discovery import Discovery
 from collectors.gpu_calls.discovery_thread import DiscoveryThread
 from collectors.gpu_calls.found_files import FileFound, FileGone
-from collectors.gpu_calls.later import LaterPrograms, Programs
+from collectors.gpu_calls.loaders import LaterPrograms, Programs
 from collectors.gpu_calls.probe_plan import PlanBook
 from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.gpu_calls.programs import GpuPrograms

@@ -31,8 +31,7 @@ from collectors.gpu_calls.periods import Collected, PeriodKeeper
 from collectors.gpu_calls.probe_plan import plan_file
 from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.gpu_calls.programs import GpuPrograms
-from collectors.gpu_calls.switchboard import Switchboard
-from collectors.gpu_calls.switching import SwitchingThread
+from collectors.gpu_calls.switching import Switchboard, SwitchingThread
 from collectors.records.gpu_calls import FileGroup, ProbeGroup
 
 _FILE: Final = 1

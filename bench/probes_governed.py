@@ -15,7 +15,7 @@ import numpy as np
 
 from bench.probes_agent import Agent
 from bench.probes_target import Slices, Target, copy_library
-from collectors.gpu_calls.estimate import PeriodCount, corrected
+from collectors.gpu_calls.call_records import PeriodCount, corrected
 
 RATES: Final = (1_000, 2_500, 5_000, 20_000, 50_000)
 """At 2,500 all probes can just stay attached: the dearest rate without windows."""

@@ -23,8 +23,8 @@ from simulator.adversaries import (
     play_trick,
 )
 from simulator.engine.engine_port import EngineSettings
-from simulator.engine.simulated_tasks import fleet_tasks
 from simulator.engine.simulation import Simulation
+from simulator.engine.task_rules import fleet_tasks
 from simulator.fleet import FleetModel
 from simulator.scenario import Dropout, load
 from wire.catalogue import Catalogue

@@ -23,8 +23,7 @@ from simulator.engine.exact_parties import ExactParties
 from simulator.engine.masked import MaskedEngine
 from simulator.engine.noise_engine import NoiseEngine
 from simulator.engine.randomness import OsStream
-from simulator.engine.simulated_tasks import fleet_tasks
-from simulator.engine.stage_seconds import merged
+from simulator.engine.task_rules import fleet_tasks, merged
 from simulator.fleet import FleetModel, FleetRows
 from simulator.scenario import load
 from wire.catalogue import Catalogue

@@ -12,17 +12,16 @@ from bench.parts import Measured, Part, Parts
 from bench.record import Figure
 from pointillist.plan_file import default_plan
 from privacy.plan import Plan
-from simulator.applications import Application, load_applications
-from simulator.applications.application_table import real_application_profiles
+from simulator.applications import Application, load_applications, real_application_profiles
 from simulator.engine.engine_port import EngineSettings
-from simulator.engine.simulated_tasks import fleet_tasks
 from simulator.engine.simulation import Simulation
+from simulator.engine.task_rules import fleet_tasks
 from simulator.fleet import FleetModel
 from simulator.outcome import CoverageTally, SectionCoverage, TrueTable, cause_table, truth_cells
 from simulator.outcome.attribution import attribute, attribute_released
-from simulator.outcome.coverage import TOTAL
 from simulator.outcome.day_runs import DAY_S, DayRuns, live_days
 from simulator.outcome.seen import Design, Sampling, SeenCurve, seen_curve
+from simulator.outcome.truth import TOTAL
 from simulator.scenario import Applications, Jobs, Scenario, load
 from wire.catalogue import Catalogue
 

@@ -13,7 +13,7 @@ from collectors.devices.spawner import Spawner
 from collectors.devices.uses import GpuUsers
 from collectors.ebpf.ebpf_source import EbpfSource
 from collectors.faults.faults_source import FaultsSource
-from collectors.gpu_calls.gpu_places import GpuPlaces
+from collectors.gpu_calls.activity_records import GpuPlaces
 from collectors.gpu_calls.gpu_probes import GpuProbesSource
 from collectors.gpu_time.gpu_time_source import GpuTimeSource
 from collectors.host.host_source import HostSource

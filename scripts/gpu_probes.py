@@ -185,8 +185,8 @@ class Probes:
 
     def __init__(self, budget: float) -> None:
         from collectors.devices.uses import GpuUsers
+        from collectors.gpu_calls.activity_records import GpuPlaces
         from collectors.gpu_calls.governor import GovernorSettings
-        from collectors.gpu_calls.gpu_places import GpuPlaces
         from collectors.gpu_calls.gpu_probes import GpuProbesSource
         from collectors.gpu_calls.probe_settings import ProbesSection
         from wire.catalogue import Catalogue

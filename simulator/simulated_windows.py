@@ -95,7 +95,7 @@ class SimulatedWindows:
         """Begin with the first window that has not begun yet."""
         self._rows.learn(task.series, FleetRows(self._catalogue, task, self._fleet.applications))
         first = max(task.first_window, -(-now_s // task.window_s) * task.window_s)
-        self._open = [one for one in self._open if one.task.series != task.series]
+        self._open = [window for window in self._open if window.task.series != task.series]
         self._open.append(_Open(task_id, task, first))
         self.opened += 1
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from collectors.devices.uses import GpuUsers
+from collectors.gpu_calls.activity_records import GpuPlaces
 from collectors.gpu_calls.governor import GovernorSettings
-from collectors.gpu_calls.gpu_places import GpuPlaces
 from collectors.gpu_calls.gpu_probes import GpuProbesSource
 from collectors.gpu_calls.probe_settings import ProbesSection
 from collectors.records.activity import KernelActivity, Record

@@ -16,7 +16,7 @@ import pytest
 
 from collectors.binaries.elf_file import ElfFile
 from collectors.gpu_calls.counts import ProbeDrain
-from collectors.gpu_calls.limits import ProbeLimits
+from collectors.gpu_calls.map_layout import ProbeLimits
 from collectors.gpu_calls.probe_plan import Attachment, plan_file
 from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.gpu_calls.programs import GpuPrograms

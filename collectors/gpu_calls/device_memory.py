@@ -11,7 +11,7 @@ from collectors.bpf.bpf_maps import PerCpuMap
 
 from . import map_layout as layout
 from .counts import MemoryRow
-from .limits import ProbeLimits
+from .map_layout import ProbeLimits
 
 _Process = tuple[int, int]
 

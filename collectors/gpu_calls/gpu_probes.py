@@ -25,24 +25,21 @@ from collectors.records.process import ProcessKey
 from wire.catalogue import Catalogue
 
 from . import loaders
-from .activity_records import NAME, ActivityRecords
+from .activity_records import NAME, ActivityRecords, GpuPlaces
 from .call_records import CallRecords
 from .costs import HitCosts
 from .discovery import Discovery, ProcessGone, ProcessSeen
 from .discovery_thread import DiscoveryThread
 from .found_files import FileFound, FileGone
 from .governor import Governor, GovernorSettings, Period
-from .gpu_places import GpuPlaces
-from .kernel_identity import KernelIdentity
-from .kernel_names import KernelNamer
+from .kernel_names import KernelIdentity, KernelNamer
 from .meanings import ProbeTableError
 from .periods import Collected, PeriodEnd, PeriodKeeper
 from .probe_plan import PlanBook
 from .probe_settings import ProbesSection
 from .probe_table import ProbeTable, shipped_tables
-from .probed_processes import ProcessTable
-from .switchboard import Switchboard
-from .switching import SwitchingThread
+from .process_identity import ProcessTable
+from .switching import Switchboard, SwitchingThread
 
 
 def governor_state(

@@ -1,18 +1,129 @@
-"""Which loader serves on this machine: libbpf where it can, else BCC."""
+"""Which loader serves on this machine, libbpf where it can, else BCC; it loads when needed.
+
+Programs are loaded when the first file is attached: before that there is no map of them. A host
+without a GPU library pays for none of their 21 MiB, nor for reading them. Once loaded they stay:
+the file that called for them stays attached for as long as it exists, and letting go after the last
+one would save nothing but make the next container's first process wait for them again.
+"""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from types import ModuleType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from collectors.boot_clock import boottime_ns
 from collectors.port import SourceUnavailable
+from collectors.records.gpu_calls import FileGroup
 
 from . import programs, programs_bcc
-from .later import LaterPrograms
+from .counts import ProbeDrain
+from .probe_plan import Attachment
 from .probe_table import ProbeTable
+
+
+class Programs(Protocol):
+    """The part of either loader's `GpuPrograms` that the source uses."""
+
+    @property
+    def attached(self) -> frozenset[FileGroup]: ...
+    def attach(self, file: int, path: str, attachments: Sequence[Attachment], /) -> None: ...
+    def detach(self, file_group: FileGroup, /) -> None: ...
+    def detach_all(self, file_groups: Collection[FileGroup], /) -> None: ...
+    def drain(self, now_ns: int, /) -> ProbeDrain: ...
+    def close(self) -> None: ...
+
+
+class LaterPrograms:
+    """Stands for programs before and after they are loaded; from any thread, as they are."""
+
+    def __init__(self, load: Callable[[], Programs], now_ns: int, *, tries: bool) -> None:
+        """Load nothing yet.
+
+        load    loads; raises SourceUnavailable
+        now_ns  CLOCK_BOOTTIME from which on the first drain counts
+        tries   whether loading is cheap enough for `try_out` to do it once in vain
+        """
+        self._load, self._begun_ns, self._tries = load, now_ns, tries
+        self._programs: Programs | None = None
+        self._changing = threading.Lock()
+        self.failure: str | None = None
+        """Why loading failed, for good; None: it did not."""
+
+    def try_out(self) -> None:
+        """Find out now whether loading will work. Raises SourceUnavailable.
+
+        The kernel's verifier and this process's capabilities have their say at the start, as long
+        as somebody reads it; what was loaded for that is let go at once.
+        """
+        if self.failure is None and self._programs is None and self._tries:
+            self._load().close()
+        if self.failure is not None:
+            raise SourceUnavailable(self.failure)
+
+    @property
+    def loaded(self) -> bool:
+        """Tell whether the kernel has the programs and their maps."""
+        return self._programs is not None
+
+    @property
+    def attached(self) -> frozenset[FileGroup]:
+        """What is attached at this moment."""
+        return self._programs.attached if self._programs is not None else frozenset()
+
+    def attach(self, file: int, path: str, attachments: Sequence[Attachment]) -> None:
+        """Probe a file for every process; the first call loads. Raises SourceUnavailable."""
+        self._loaded().attach(file, path, attachments)
+
+    def detach(self, file_group: FileGroup) -> None:
+        """Stop probing one group of a file; one that is not attached is no error."""
+        if self._programs is not None:
+            self._programs.detach(file_group)
+
+    def detach_all(self, file_groups: Collection[FileGroup]) -> None:
+        """Stop probing several groups at once."""
+        if self._programs is not None:
+            self._programs.detach_all(file_groups)
+
+    def drain(self, now_ns: int) -> ProbeDrain:
+        """Give everything since the last drain: nothing was called before the programs came.
+
+        Raises  SourceUnavailable
+        """
+        begun_ns, self._begun_ns = self._begun_ns, now_ns
+        if self._programs is None:
+            return ProbeDrain(begun_ns, max(1, now_ns - begun_ns))
+        return _since(begun_ns, self._programs.drain(now_ns))
+
+    def close(self) -> None:
+        """Detach and unload; a second call does nothing."""
+        if self._programs is not None:
+            self._programs.close()
+
+    def _loaded(self) -> Programs:
+        with self._changing:
+            if self.failure is not None:
+                raise SourceUnavailable(self.failure)
+            if self._programs is None:
+                try:
+                    self._programs = self._load()
+                except SourceUnavailable as error:
+                    self.failure = str(error)
+                    raise
+            return self._programs
+
+
+def _since(begun_ns: int, drain: ProbeDrain) -> ProbeDrain:
+    """Have the first drain of the programs span what was drained without them last."""
+    if drain.begun_ns == begun_ns:
+        return drain
+    span_ns = max(1, drain.begun_ns + drain.span_ns - begun_ns)
+    duty = {place: min(1.0, d * drain.span_ns / span_ns) for place, d in drain.duty.items()}
+    return replace(drain, begun_ns=begun_ns, span_ns=span_ns, duty=duty)
 
 
 class Loader(StrEnum):

@@ -1,10 +1,11 @@
-"""Layouts of the GPU programs' maps and events, as in bpf/include/gpu.h (a test compares)."""
+"""The GPU programs' maps: bounds, and layouts as in bpf/include/gpu.h (a test compares)."""
 
 from __future__ import annotations
 
 import os
 import struct
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from collectors.records.gpu_calls import Direction, ProbeGroup
 from collectors.records.process import ProcessKey
 
 from .meanings import MAX_ELEMENT_SIZES, ArgumentPlace, CallKind, Meaning
-from .probe_table import ProbeRow
+from .probe_table import ProbeRow, ProbeTable
 
 MAX_FILES: Final = 1024
 GROUPS: Final = tuple(ProbeGroup)
@@ -61,6 +62,36 @@ LOST: Final = (
 _STATUS, _DEVICE, _RETURNS = 1, 2, 4
 _TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
+GROWING: Final = ("launches", "calls", "errors", "copies", "collectives")
+"""The maps that have rows of OTHER: of no process and no file, for what finds no room."""
+
+_LAUNCHES: Final = frozenset({CallKind.LAUNCH, CallKind.GRAPH_LAUNCH})
+_COLLECTIVES: Final = frozenset({CallKind.COLLECTIVE})
+_NOBODY: Final = (0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeLimits:
+    """Rows of the bounded maps; what finds no room is counted, and added to OTHER.
+
+    A row of the first five is there once per CPU: 32, 56, 8, 16 and 24 bytes of it.
+    stacks                          user stacks of sampled calls, 1 KiB each
+    names_bytes, samples_bytes      rings; powers of two, whole pages
+    """
+
+    launches: int = 4096
+    calls: int = 4096
+    errors: int = 1024
+    copies: int = 4096
+    collectives: int = 1024
+    memory: int = 1024
+    allocations: int = 65536
+    threads: int = 8192
+    sampled: int = 256
+    stacks: int = 2048
+    names_bytes: int = 2 << 20
+    samples_bytes: int = 2 << 20
+
 
 def process_key(tgid: int, start_ns: int) -> ProcessKey:
     """Name a process as /proc/PID/stat does, whose start times are whole clock ticks."""
@@ -96,3 +127,29 @@ def _encode_place(place: ArgumentPlace | None) -> bytes:
     if place is None:
         return bytes(4)
     return struct.pack("<BBH", place.slot + 1, place.offset is not None, place.offset or 0)
+
+
+def other_keys(name: str, table: ProbeTable) -> list[bytes]:
+    """Give the keys of OTHER in a growing map: one for each row, or direction and bin of sizes."""
+
+    def of(kinds: frozenset[CallKind]) -> list[int]:
+        return [place for place, row in enumerate(table.rows) if row.kind in kinds]
+
+    key: np.dtype[np.void]
+    rest: list[tuple[Any, ...]]
+    match name:
+        case "launches":
+            key, rest = LAUNCH_KEY, [(OTHER, place) for place in of(_LAUNCHES)]
+        case "calls":
+            key, rest = CALL_KEY, [(place,) for place in of(frozenset(CallKind))]
+        case "errors":
+            key, rest = ERROR_KEY, [(place, 0) for place in of(frozenset(CallKind))]
+        case "collectives":
+            key, rest = COLLECTIVE_KEY, [(OTHER, p) for p in of(_COLLECTIVES)]
+        case "copies":
+            bins = range(SIZE_BINS)
+            key = COPY_KEY
+            rest = [(d, size_bin) for d in range(len(DIRECTIONS)) for size_bin in bins]
+        case _:
+            raise ValueError(f"expected one of {', '.join(GROWING)}, got {name}")
+    return [np.array([(*_NOBODY, *tail)], key).tobytes() for tail in rest]

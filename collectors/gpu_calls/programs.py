@@ -25,8 +25,7 @@ from . import map_layout as layout
 from .attached import Attached
 from .counts import CallSample, NameEvent, ProbeDrain
 from .device_memory import DeviceMemory
-from .limits import ProbeLimits
-from .other_rows import GROWING, other_keys
+from .map_layout import GROWING, ProbeLimits, other_keys
 from .probe_plan import Attachment
 from .probe_table import ProbeTable
 from .readout import Readout

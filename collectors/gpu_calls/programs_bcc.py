@@ -29,13 +29,12 @@ from collectors.records.gpu_calls import FileGroup
 from collectors.records.process import ProcessKey
 
 from . import map_layout as layout
+from .attached import DutyClock
 from .bcc_code import SENTINEL, at_place
 from .counts import CallRow, ErrorRow, LaunchRow, ProbeDrain
-from .duty import DutyClock
 from .growth import GrowingMap
-from .limits import ProbeLimits
+from .map_layout import ProbeLimits, other_keys
 from .meanings import CallKind
-from .other_rows import other_keys
 from .probe_plan import Attachment
 from .probe_table import ProbeTable
 

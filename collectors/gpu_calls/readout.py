@@ -17,8 +17,7 @@ from collectors.records.process import ProcessKey  # fmt: skip
 from . import map_layout as layout
 from .counts import CallRow, CollectiveRow, CopyRow, ErrorRow, LaunchRow
 from .growth import GrowingMap
-from .limits import ProbeLimits
-from .other_rows import other_keys
+from .map_layout import ProbeLimits, other_keys
 from .probe_table import ProbeTable
 
 _CallKey = tuple[ProcessKey, int, int]

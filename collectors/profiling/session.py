@@ -10,7 +10,7 @@ from collectors.boot_clock import boottime_ns
 from collectors.gpu_calls.counts import CallSample, ProbeDrain
 from collectors.gpu_calls.found_files import FileFound, FileGone, FoundFiles
 from collectors.gpu_calls.kernel_names import UNKNOWN, KernelNamer
-from collectors.gpu_calls.limits import ProbeLimits
+from collectors.gpu_calls.map_layout import ProbeLimits
 from collectors.gpu_calls.meanings import CallKind, Meaning
 from collectors.gpu_calls.probe_plan import PlanBook
 from collectors.gpu_calls.probe_table import ProbeTable

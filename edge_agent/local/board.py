@@ -60,29 +60,29 @@ class FindingsBoard:
     def view(self, now_ns: int) -> list[dict[str, Any]]:
         """Give what is to be shown as JSON, the newest first."""
         return [
-            _shown(one, now_ns)
-            for one in reversed(self._latest.values())
-            if not _is_old(one, now_ns)
+            _shown(finding, now_ns)
+            for finding in reversed(self._latest.values())
+            if not _is_old(finding, now_ns)
         ]
 
 
-def _is_old(one: Finding, now_ns: int) -> bool:
-    if isinstance(one, Warned):
-        return now_ns - one.at_ns > WARNING_NS
-    return isinstance(one, SpikeEnded) and now_ns - one.ended_ns > OVER_NS
+def _is_old(finding: Finding, now_ns: int) -> bool:
+    if isinstance(finding, Warned):
+        return now_ns - finding.at_ns > WARNING_NS
+    return isinstance(finding, SpikeEnded) and now_ns - finding.ended_ns > OVER_NS
 
 
-def _shown(one: Finding, now_ns: int) -> dict[str, Any]:
-    since_ns = one.at_ns if isinstance(one, Warned) else one.onset_ns
+def _shown(finding: Finding, now_ns: int) -> dict[str, Any]:
+    since_ns = finding.at_ns if isinstance(finding, Warned) else finding.onset_ns
     view: dict[str, Any] = {
-        "subject": clean_name(one.subject),
-        "state": _STATES[type(one)],
+        "subject": clean_name(finding.subject),
+        "state": _STATES[type(finding)],
         "age_s": max(0, now_ns - since_ns) // 1_000_000_000,
         "cause": "",
-        "said": clean_name(said(one)),
+        "said": clean_name(said(finding)),
         "evidence": [],
     }
-    standing = one.last if isinstance(one, SpikeEnded) else one
+    standing = finding.last if isinstance(finding, SpikeEnded) else finding
     if isinstance(standing, Diagnosis):
         view |= {
             "cause": standing.cause.value,
@@ -174,9 +174,9 @@ class Board:
         self._fold()
         oldest_ns = now_ns - FRESH_NS
         values = [
-            {"source": source, "name": name, "key": key, "unit": one.unit, "value": one.value}
-            for (source, name, key), one in self._values.items()
-            if one.at_ns >= oldest_ns
+            {"source": source, "name": name, "key": key, "unit": value.unit, "value": value.value}
+            for (source, name, key), value in self._values.items()
+            if value.at_ns >= oldest_ns
         ]
         events = [
             {"source": e.source, "name": e.name, "key": e.key, "detail": e.detail,
@@ -226,13 +226,13 @@ class Board:
             self._put(row.source, cell.name, cell.key, _Value(last_ns, f"{cell.unit}/s", rate))
 
     def _activity(self, row: ActivityRow) -> None:
-        one = row.activity
-        bucket = self._buckets.setdefault(one.boottime_ns // _BUCKET_NS, {})
-        place = (one.kernel, one.family, one.application)
+        activity = row.activity
+        bucket = self._buckets.setdefault(activity.boottime_ns // _BUCKET_NS, {})
+        place = (activity.kernel, activity.family, activity.application)
         if place in bucket or len(bucket) < MOST_KERNELS:
             kernel = bucket.setdefault(place, _Kernel())
-            kernel.gpu_ns += one.gpu_time_ns or 0
-            kernel.launches += one.count
+            kernel.gpu_ns += activity.gpu_time_ns or 0
+            kernel.launches += activity.count
         oldest = max(self._buckets) - 2 * KERNEL_SPAN_NS // _BUCKET_NS
         for at in [at for at in self._buckets if at < oldest]:
             del self._buckets[at]
@@ -242,14 +242,14 @@ class Board:
         total: dict[tuple[str, str, str], _Kernel] = {}
         for at, bucket in self._buckets.items():
             if first <= at <= now_ns // _BUCKET_NS:
-                for place, one in bucket.items():
+                for place, part in bucket.items():
                     kernel = total.setdefault(place, _Kernel())
-                    kernel.gpu_ns += one.gpu_ns
-                    kernel.launches += one.launches
+                    kernel.gpu_ns += part.gpu_ns
+                    kernel.launches += part.launches
         busiest = sorted(total.items(), key=lambda item: (-item[1].gpu_ns, -item[1].launches))
         span_s = KERNEL_SPAN_NS / 1e9
         return [
             {"kernel": kernel, "family": family, "application": application,
-             "gpu_ms_per_s": one.gpu_ns / 1e6 / span_s, "launches_per_s": one.launches / span_s}
-            for (kernel, family, application), one in busiest[:SHOWN_KERNELS]
+             "gpu_ms_per_s": sums.gpu_ns / 1e6 / span_s, "launches_per_s": sums.launches / span_s}
+            for (kernel, family, application), sums in busiest[:SHOWN_KERNELS]
         ]  # fmt: skip

@@ -53,7 +53,9 @@ class CallsBoard:
         state = self._state
         if state is not None and now_ns > state.boottime_ns + _STALE_SPANS * state.span_ns:
             state = None
-        fresh = [one for one in self._records if now_ns <= _end_ns(one) + _patience_ns(one)]
+        fresh = [
+            record for record in self._records if now_ns <= _end_ns(record) + _patience_ns(record)
+        ]
         view: dict[str, Any] = {"governor": _governor(state) if state else None}
         return view | _rates(merge(fresh)) if fresh else view
 
@@ -68,21 +70,21 @@ def _patience_ns(calls: GpuCalls) -> int:
 
 def _rates(calls: GpuCalls) -> dict[str, Any]:
     span_s = max(calls.span_ns, 1) / _NS_PER_S
-    names = {one.process: clean_name(one.identity.name) for one in calls.processes}
-    kernels = sorted(calls.kernels, key=lambda one: -one.launches.value)
+    names = {process.process: clean_name(process.identity.name) for process in calls.processes}
+    kernels = sorted(calls.kernels, key=lambda kernel: -kernel.launches.value)
     processes = sorted(calls.processes, key=_weight)
     families: dict[str, float] = {}
-    for one in kernels:
-        families[one.family] = families.get(one.family, 0.0) + one.launches.value / span_s
+    for kernel in kernels:
+        families[kernel.family] = families.get(kernel.family, 0.0) + kernel.launches.value / span_s
     return {
         "span_s": span_s,
-        "kernels": [_kernel(one, names, span_s) for one in kernels[:SHOWN_KERNELS]],
+        "kernels": [_kernel(kernel, names, span_s) for kernel in kernels[:SHOWN_KERNELS]],
         "kernels_in_all": len(kernels),
         "families": [
             {"family": family, "launches_per_s": rate}
             for family, rate in sorted(families.items(), key=lambda item: -item[1])
         ],
-        "processes": [_process(one, calls.span_ns) for one in processes[:SHOWN_PROCESSES]],
+        "processes": [_process(process, calls.span_ns) for process in processes[:SHOWN_PROCESSES]],
         "processes_in_all": len(processes),
         "copies": _all_copies(processes, span_s),
         "collectives": _collectives(processes, span_s),
@@ -103,29 +105,29 @@ def _rate(counted: CountedCalls, span_s: float, name: str = "launches") -> dict[
     }
 
 
-def _kernel(one: KernelCalls, names: dict[ProcessKey, str], span_s: float) -> dict[str, Any]:
-    seen = max(one.launches.seen, 1)
+def _kernel(kernel: KernelCalls, names: dict[ProcessKey, str], span_s: float) -> dict[str, Any]:
+    seen = max(kernel.launches.seen, 1)
     return {
-        "pid": one.process.pid,
-        "process": names.get(one.process, ""),
-        "kernel": clean_name(one.kernel),
-        "family": one.family,
-        **_rate(one.launches, span_s),
-        "blocks_per_launch": one.blocks / seen,
-        "threads_per_launch": one.threads / seen,
+        "pid": kernel.process.pid,
+        "process": names.get(kernel.process, ""),
+        "kernel": clean_name(kernel.kernel),
+        "family": kernel.family,
+        **_rate(kernel.launches, span_s),
+        "blocks_per_launch": kernel.blocks / seen,
+        "threads_per_launch": kernel.threads / seen,
     }
 
 
-def _process(one: ProcessCalls, span_ns: int) -> dict[str, Any]:
-    places = {name: clean_name(text) for name, text in one.identity._asdict().items()}
-    errors = sorted(one.errors, key=lambda error: -error.failures)
+def _process(process: ProcessCalls, span_ns: int) -> dict[str, Any]:
+    places = {name: clean_name(text) for name, text in process.identity._asdict().items()}
+    errors = sorted(process.errors, key=lambda error: -error.failures)
     return {
-        "pid": one.process.pid,
+        "pid": process.process.pid,
         **places,
-        **_rate(one.launches, span_ns / _NS_PER_S),
-        "wait_share": one.wait_share(span_ns) if one.waits.calls.share > 0 else None,
-        "memory": one.memory._asdict() if one.memory is not None else None,
-        "copies": [_copy(copy, span_ns / _NS_PER_S) for copy in one.copies],
+        **_rate(process.launches, span_ns / _NS_PER_S),
+        "wait_share": process.wait_share(span_ns) if process.waits.calls.share > 0 else None,
+        "memory": process.memory._asdict() if process.memory is not None else None,
+        "copies": [_copy(copy, span_ns / _NS_PER_S) for copy in process.copies],
         "failures": sum(error.failures for error in errors),
         "errors": [error._asdict() for error in errors[:SHOWN_ERRORS]],
     }
@@ -153,10 +155,10 @@ def _all_copies(processes: list[ProcessCalls], span_s: float) -> list[dict[str, 
             bins[place] = bins.get(place, 0) + count
         counts = [copy.copies for copy in copies]
         added = CountedCalls(
-            sum(one.seen for one in counts),
-            sum(one.value for one in counts),
-            sum(one.variance for one in counts),
-            min(one.share for one in counts),
+            sum(counted.seen for counted in counts),
+            sum(counted.value for counted in counts),
+            sum(counted.variance for counted in counts),
+            min(counted.share for counted in counts),
         )
         whole = CopyCalls(copies[0].direction, added, 0, tuple(sorted(bins.items())))
         total = sum(_scaled(copy.bytes, copy.copies, span_s) for copy in copies)
@@ -169,14 +171,14 @@ def _collectives(processes: list[ProcessCalls], span_s: float) -> list[dict[str,
         {
             "pid": process.process.pid,
             "process": clean_name(process.identity.name),
-            "communicator": f"{one.communicator:#x}",
-            "call": one.call,
-            **_rate(one.calls, span_s, "calls"),
-            "bytes_per_s": _scaled(one.bytes, one.calls, span_s),
-            "mean_us": one.duration_ns / 1000 / max(one.calls.seen, 1),
+            "communicator": f"{collective.communicator:#x}",
+            "call": collective.call,
+            **_rate(collective.calls, span_s, "calls"),
+            "bytes_per_s": _scaled(collective.bytes, collective.calls, span_s),
+            "mean_us": collective.duration_ns / 1000 / max(collective.calls.seen, 1),
         }
         for process in processes
-        for one in process.collectives
+        for collective in process.collectives
     ]
     return sorted(rows, key=lambda row: -row["bytes_per_s"])[:SHOWN_COLLECTIVES]
 

@@ -118,9 +118,9 @@ class DeviceRows:
                 yield EventRow(device.end_ns, source, LIMITS, device.id, clean_name(line))
 
 
-def use_key(one: Use) -> str:
+def use_key(use: Use) -> str:
     """Name a use: its device or instance, process, container and program, one space between."""
-    return f"{one.unit} {one.pid} {one.container or '-'} {clean_name(one.name)}"
+    return f"{use.unit} {use.pid} {use.container or '-'} {clean_name(use.name)}"
 
 
 def read_use_key(key: str) -> tuple[str, str, str, str]:
@@ -129,20 +129,20 @@ def read_use_key(key: str) -> tuple[str, str, str, str]:
     return parts[0], parts[1], parts[2], parts[3]
 
 
-def _memory(one: Use) -> int:
-    return one.memory_bytes if isinstance(one.memory_bytes, int) else 0
+def _memory(use: Use) -> int:
+    return use.memory_bytes if isinstance(use.memory_bytes, int) else 0
 
 
 def _use_rows(
     source: str, device: DeviceReading, prefix: str, found: Iterable[Use]
 ) -> Iterator[MetricRow]:
-    for one in found:
+    for use in found:
         told: tuple[tuple[str, Measured], ...] = (
-            ("memory_bytes", one.memory_bytes), ("sm_percent", one.sm_percent),
+            ("memory_bytes", use.memory_bytes), ("sm_percent", use.sm_percent),
         )  # fmt: skip
         for name, value in told:
             if isinstance(value, int):
-                yield _row(source, device, f"{prefix}{name}", use_key(one), value)
+                yield _row(source, device, f"{prefix}{name}", use_key(use), value)
 
 
 def _row(source: str, device: DeviceReading, name: str, key: str, value: int) -> MetricRow:

@@ -1,4 +1,8 @@
-"""Findings in words: what a person reads in `agent top`, in the journal and on a plot."""
+"""Findings in words: what a person reads in `agent top`, in the journal and on a plot.
+
+A signal is a sentence that goes on with what is usual: "its threads waited 4.2 s/s for a CPU,
+usually 80 ms/s".
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,13 @@ from diagnosis.detect.findings import (
     StepTimes,
     Warned,
 )
+from diagnosis.frames.signals import SIGNALS
 
 from .quantity import quantity
-from .signal_words import sentence
+
+_WHOSE: Final = {
+    "own": "its", "host": "the host's", "other": "other groups'", "gpu": "its GPU's",
+}  # fmt: skip
 
 CAUSES: Final = {
     Cause.CPU_CONTENTION: "others wanted the CPUs",
@@ -68,7 +76,6 @@ _DONE_BY_OTHERS: Final = frozenset(
 )
 """Causes that another group on the host brings about: who it was comes first."""
 
-
 _TWINS: Final = (
     frozenset({"worst_disk_ms_per_s", "block_ms_per_s"}),
     frozenset({"throttled_ms_per_s", "throttled_delay_ms_per_s"}),
@@ -77,6 +84,19 @@ _TWINS: Final = (
     frozenset({"block_reads_per_s", "block_waits_per_s", "block_ios_per_s"}),
 )
 """Signals that say the same but for where there are several disks, CPUs or peers."""
+
+
+def sentence(scope: str, signal: str, value: str) -> str:
+    """Say one signal; one of a later version that has no sentence is said by its name."""
+    whose = _WHOSE.get(scope, "the")
+    if signal not in SIGNALS:
+        return f"{whose} {signal} was {value}"
+    return SIGNALS[signal].said.format(whose=whose, value=value)
+
+
+def title(scope: str, signal: str) -> str:
+    """Say a signal without a value, as above a plot: "its threads waited ... for a CPU"."""
+    return sentence(scope, signal, "…")
 
 
 def said(finding: Finding) -> str:
@@ -94,78 +114,81 @@ def said(finding: Finding) -> str:
             return f"{diagnosis_said(finding)}{why}"
 
 
-def warning_said(one: Warned) -> str:
+def warning_said(warning: Warned) -> str:
     """Say that a spike is on its way, and when."""
-    when = "" if one.expected_in_s is None else f" in about {one.expected_in_s:.0f} s"
-    steps = f" ({steps_said(one.before, one.now)})" if one.before and one.now else ""
+    when = "" if warning.expected_in_s is None else f" in about {warning.expected_in_s:.0f} s"
+    before, now = warning.before, warning.now
+    steps = f" ({steps_said(before, now)})" if before and now else ""
     return f"early warning, a spike{when} if it goes on{steps}"
 
 
-def spike_said(one: SpikeBegan) -> str:
+def spike_said(spike: SpikeBegan) -> str:
     """Say how far the steps are from usual, and where steps are guessed, that they are."""
-    guessed = " (steps guessed from its rhythm)" if one.source is StepSource.RHYTHM else ""
-    return f"spike: {steps_said(one.before, one.now)}{guessed}"
+    guessed = " (steps guessed from its rhythm)" if spike.source is StepSource.RHYTHM else ""
+    return f"spike: {steps_said(spike.before, spike.now)}{guessed}"
 
 
-def ended_said(one: SpikeEnded) -> str:
+def ended_said(spike: SpikeEnded) -> str:
     """Say how long a spike lasted, and what it was put down to."""
-    lasted = max(0, one.ended_ns - one.onset_ns) / 1e9
-    last = one.last.cause.value if one.last else "no cause was found"
+    lasted = max(0, spike.ended_ns - spike.onset_ns) / 1e9
+    last = spike.last.cause.value if spike.last else "no cause was found"
     return f"over after {lasted:.0f} s: {last}"
 
 
-def diagnosis_said(one: Diagnosis) -> str:
+def diagnosis_said(diagnosis: Diagnosis) -> str:
     """Say a cause, how sure it is, and whose doing it was."""
-    group = f" ({one.group})" if one.group else ""
-    marks = ", incident" if one.incident else ""
-    who = interferer(one)
+    group = f" ({diagnosis.group})" if diagnosis.group else ""
+    marks = ", incident" if diagnosis.incident else ""
+    who = interferer(diagnosis)
     by = f", by {who}" if who else ""
-    return f"{one.cause.value}{group} {100 * one.confidence:.0f} %{marks}: {CAUSES[one.cause]}{by}"
+    sure = f"{100 * diagnosis.confidence:.0f} %{marks}"
+    return f"{diagnosis.cause.value}{group} {sure}: {CAUSES[diagnosis.cause]}{by}"
 
 
-def unknown_said(one: Diagnosis) -> str:
+def unknown_said(diagnosis: Diagnosis) -> str:
     """Say what `unknown` means; "" for a cause that is known."""
-    if one.cause is not Cause.UNKNOWN:
+    if diagnosis.cause is not Cause.UNKNOWN:
         return ""
-    moved = "what moved all the same:" if one.evidence else "no signal moved"
-    return f"{100 * one.confidence:.0f} % sure that it is none of the known causes; {moved}"
+    moved = "what moved all the same:" if diagnosis.evidence else "no signal moved"
+    return f"{100 * diagnosis.confidence:.0f} % sure that it is none of the known causes; {moved}"
 
 
-def interferer(one: Diagnosis) -> str:
+def interferer(diagnosis: Diagnosis) -> str:
     """Name the group that brought a spike about, where the cause is the doing of another."""
-    if one.cause not in _DONE_BY_OTHERS:
+    if diagnosis.cause not in _DONE_BY_OTHERS:
         return ""
-    return next((evidence.who for evidence in one.evidence if evidence.who), "")
+    return next((evidence.who for evidence in diagnosis.evidence if evidence.who), "")
 
 
-def evidence_said(one: Evidence, known: Sequence[str] = ()) -> str:
+def evidence_said(evidence: Evidence, known: Sequence[str] = ()) -> str:
     """Say one signal: its value, its usual one, what came first, whose doing it was.
 
     known   who was named already
     """
-    text = sentence(one.scope, one.signal, quantity(one.value, one.unit))
-    text += f", usually {quantity(one.baseline, one.unit) if one.baseline else 'none'}"
-    if one.lag_ms is not None and one.lag_ms > 0:
-        text += f", from {quantity(one.lag_ms, 'ms')} before the first slow step"
-    return f"{text}, most by {one.who}" if one.who and one.who not in known else text
+    text = sentence(evidence.scope, evidence.signal, quantity(evidence.value, evidence.unit))
+    usual = quantity(evidence.baseline, evidence.unit) if evidence.baseline else "none"
+    text += f", usually {usual}"
+    if evidence.lag_ms is not None and evidence.lag_ms > 0:
+        text += f", from {quantity(evidence.lag_ms, 'ms')} before the first slow step"
+    return f"{text}, most by {evidence.who}" if evidence.who and evidence.who not in known else text
 
 
 def most_telling(found: Sequence[Evidence], most: int) -> list[Evidence]:
     """Choose the first signals, of those that say the same thing the first alone."""
     kept: list[Evidence] = []
-    for one in found:
-        pair = next((twins for twins in _TWINS if one.signal in twins), frozenset())
-        if not any(other.signal in pair and other.scope == one.scope for other in kept):
-            kept.append(one)
+    for evidence in found:
+        pair = next((twins for twins in _TWINS if evidence.signal in twins), frozenset())
+        if not any(other.signal in pair and other.scope == evidence.scope for other in kept):
+            kept.append(evidence)
     return kept[:most]
 
 
-def evidence_in_full(one: Evidence) -> str:
+def evidence_in_full(evidence: Evidence) -> str:
     """Give one signal's name and figures as they are in JSON, for `--verbose`."""
-    lag = "" if one.lag_ms is None else f", lag {one.lag_ms:g} ms"
-    scope = f"{one.scope}." if one.scope else ""
-    figures = f"{one.value:.6g}, usual {one.baseline:.6g} ± {one.spread:.3g} {one.unit}".rstrip()
-    return f"{scope}{one.signal} {figures}{lag}"
+    lag = "" if evidence.lag_ms is None else f", lag {evidence.lag_ms:g} ms"
+    scope = f"{evidence.scope}." if evidence.scope else ""
+    usual = f"usual {evidence.baseline:.6g} ± {evidence.spread:.3g} {evidence.unit}".rstrip()
+    return f"{scope}{evidence.signal} {evidence.value:.6g}, {usual}{lag}"
 
 
 def steps_said(before: StepTimes, now: StepTimes) -> str:

@@ -12,11 +12,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from collectors.boot_clock import ClockPoint
+from collectors.boot_clock import ClockMap, ClockPoint, boot_id
 from transport.sqlite_file import code_of, transaction
 
-from .clock_map import ClockMap, boot_id
-from .history_calls import CallSpans, kernel_values, process_values
 from .history_db import (
     HistoryUnavailable,
     file_bytes,
@@ -31,10 +29,14 @@ from .history_tables import (
     KERNEL_CALLS,
     KINDS,
     METRIC,
+    MOST_CELLS,
+    MOST_SNAPSHOTS,
     PACKED,
     PROCESS_CALLS,
     TABLES,
     HistoryTable,
+    pack,
+    unpack,
 )
 from .local_rows import (
     LONGEST_NAME,
@@ -48,7 +50,7 @@ from .local_rows import (
     Row,
     clean_name,
 )
-from .packing import MOST_CELLS, MOST_SNAPSHOTS, pack, unpack
+from .merged_calls import CallSpans, kernel_values, process_values
 
 _NS_PER_S: Final = 1_000_000_000
 _FULL_SHARE: Final = 0.8
@@ -197,10 +199,10 @@ class History:
         if count > MOST_SNAPSHOTS or cells > MOST_CELLS:
             self.dropped["oversized"] += 1
             return
-        wanted = [(row.source, one.name, one.key, one.unit) for one in row.cells]
+        wanted = [(row.source, cell.name, cell.key, cell.unit) for cell in row.cells]
         names = list(map(self._names.get, wanted))
         if None in names:
-            names = [self._name(*one) for one in wanted]
+            names = [self._name(*key) for key in wanted]
         known = [place for place, name in enumerate(names) if name is not None]
         if not known:
             return

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from collectors.boot_clock import ClockPoint
+from collectors.boot_clock import ClockMap, ClockPoint
 from transport.closing import Closing
 
-from .clock_map import ClockMap
 from .history_db import HistoryUnavailable, open_readonly
-from .history_tables import KINDS, METRIC, PACKED, TABLES, HistoryTable
-from .packing import unpack
+from .history_tables import KINDS, METRIC, PACKED, TABLES, HistoryTable, unpack
 
 _PAGE: Final = 5_000
 """Rows per read transaction: a reader that stays long keeps the writer's log from shrinking."""
@@ -79,9 +77,9 @@ class HistoryReader(Closing):
         times: list[int] = []
         try:
             for boot in self._boots(None, None):
-                for table in (one for one in TABLES if one.name in self._tables):
+                for name in [table.name for table in TABLES if table.name in self._tables]:
                     found = self._db.execute(
-                        f"SELECT min(at_ns), max(at_ns) FROM {table.name} WHERE boot = ?",  # noqa: S608
+                        f"SELECT min(at_ns), max(at_ns) FROM {name} WHERE boot = ?",  # noqa: S608
                         (boot.number,),
                     ).fetchone()
                     times += [boot.clock.unix_ns(t)[0] for t in found if t is not None]

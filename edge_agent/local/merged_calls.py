@@ -1,10 +1,18 @@
-"""Records of GPU calls of a short while as one: counts are added, states are the last."""
+"""GPU calls of a short while as one: counts are added, states are the last.
+
+In the local history that is one row per kernel and process for each ten seconds. The busiest 50
+kernels and 64 processes of the host are kept: at most 180 rows in ten seconds, with the rest of
+each process's kernels as one. That is up to 30 kB, of which a day fits in the history's bytes
+beside everything else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from math import isfinite
+from typing import Any, Final, TypeVar
 
 from collectors.records.gpu_calls import (
     CollectiveCalls,
@@ -18,11 +26,21 @@ from collectors.records.gpu_calls import (
     WaitCalls,
 )
 
+from .history_tables import bounded
+from .local_rows import CallsRow, GovernorRow, Row, clean_name
+
 REST: Final = "(the rest)"
 """The kernels of a process that found no place among those kept."""
 
 _Row = TypeVar("_Row")
 _Found = list[tuple[GpuCalls, _Row]]
+
+KEPT_KERNELS: Final = 50
+KEPT_PROCESSES: Final = 64
+KEPT_DETAILS: Final = 16
+"""Collectives and errors of one process in one row: the largest."""
+SPAN_NS: Final = 10_000_000_000
+_MOST_WAITING: Final = 64
 
 
 def merge(records: Sequence[GpuCalls]) -> GpuCalls:
@@ -56,11 +74,11 @@ def keep_busiest(calls: GpuCalls, kernels: int, processes: int) -> tuple[GpuCall
 
     What is left out of a kept process's kernels is added up as `REST`.
     """
-    by_use = sorted(calls.processes, key=lambda one: (-one.launches.value, -_live(one)))
-    kept = {one.process for one in by_use[:processes]}
-    own = [one for one in calls.kernels if one.process in kept]
-    own.sort(key=lambda one: -one.launches.value)
-    rest = _by(((calls, one) for one in own[kernels:]), lambda row: row.process)
+    by_use = sorted(calls.processes, key=lambda process: (-process.launches.value, -_live(process)))
+    kept = {process.process for process in by_use[:processes]}
+    own = [kernel for kernel in calls.kernels if kernel.process in kept]
+    own.sort(key=lambda kernel: -kernel.launches.value)
+    rest = _by(((calls, kernel) for kernel in own[kernels:]), lambda row: row.process)
     shown = (*own[:kernels], *(_rest(found) for found in rest))
     left_out = len(by_use) - len(kept)
     return replace(calls, processes=tuple(by_use[:processes]), kernels=shown), left_out
@@ -89,11 +107,11 @@ class _Spans:
         if not watched_ns:
             return CountedCalls(0, 0.0, float("inf"), 0.0)
         scale = self.whole_ns / watched_ns
-        counts = [one for record, one in found if record.share(group) > 0]
+        counts = [count for record, count in found if record.share(group) > 0]
         return CountedCalls(
-            sum(one.seen for one in counts),
-            sum(one.value for one in counts) * scale,
-            sum(one.variance for one in counts) * scale**2,
+            sum(count.seen for count in counts),
+            sum(count.value for count in counts) * scale,
+            sum(count.variance for count in counts) * scale**2,
             self.share(group),
         )
 
@@ -114,38 +132,46 @@ def _live(process: ProcessCalls) -> int:
 
 def _kernel(found: _Found[KernelCalls], spans: _Spans) -> KernelCalls:
     return found[-1][1]._replace(
-        launches=spans.add(ProbeGroup.LAUNCH, ((record, one.launches) for record, one in found)),
-        blocks=sum(one.blocks for _, one in found),
-        threads=sum(one.threads for _, one in found),
+        launches=spans.add(
+            ProbeGroup.LAUNCH, ((record, kernel.launches) for record, kernel in found)
+        ),
+        blocks=sum(kernel.blocks for _, kernel in found),
+        threads=sum(kernel.threads for _, kernel in found),
     )
 
 
 def _rest(found: _Found[KernelCalls]) -> KernelCalls:
     """Add kernels of one process in one record up."""
-    counts = [one.launches for _, one in found]
+    counts = [kernel.launches for _, kernel in found]
     return found[0][1]._replace(
         kernel=REST,
         family="",
         launches=CountedCalls(
-            sum(one.seen for one in counts),
-            sum(one.value for one in counts),
-            sum(one.variance for one in counts),
-            min(one.share for one in counts),
+            sum(count.seen for count in counts),
+            sum(count.value for count in counts),
+            sum(count.variance for count in counts),
+            min(count.share for count in counts),
         ),
-        blocks=sum(one.blocks for _, one in found),
-        threads=sum(one.threads for _, one in found),
+        blocks=sum(kernel.blocks for _, kernel in found),
+        threads=sum(kernel.threads for _, kernel in found),
     )
 
 
 def _process(found: _Found[ProcessCalls], spans: _Spans) -> ProcessCalls:
-    waits = spans.add(ProbeGroup.SYNCHRONISE, ((record, one.waits.calls) for record, one in found))
+    waits = spans.add(
+        ProbeGroup.SYNCHRONISE, ((record, process.waits.calls) for record, process in found)
+    )
     return replace(
         found[-1][1],
-        launches=spans.add(ProbeGroup.LAUNCH, ((record, one.launches) for record, one in found)),
-        waits=WaitCalls(waits, sum(one.waits.wait_ns for _, one in found)),
-        copies=_copies([(r, copy) for r, one in found for copy in one.copies], spans),
-        collectives=_collectives([(r, c) for r, one in found for c in one.collectives], spans),
-        errors=_errors(error for _, one in found for error in one.errors),
+        launches=spans.add(
+            ProbeGroup.LAUNCH, ((record, process.launches) for record, process in found)
+        ),
+        waits=WaitCalls(waits, sum(process.waits.wait_ns for _, process in found)),
+        copies=_copies([(r, copy) for r, process in found for copy in process.copies], spans),
+        collectives=_collectives(
+            [(r, c) for r, process in found for c in process.collectives], spans
+        ),
+        errors=_errors(error for _, process in found for error in process.errors),
     )
 
 
@@ -164,9 +190,11 @@ def _copies(rows: _Found[CopyCalls], spans: _Spans) -> tuple[CopyCalls, ...]:
 def _collectives(rows: _Found[CollectiveCalls], spans: _Spans) -> tuple[CollectiveCalls, ...]:
     return tuple(
         found[0][1]._replace(
-            calls=spans.add(ProbeGroup.COLLECTIVE, ((record, one.calls) for record, one in found)),
-            bytes=sum(one.bytes for _, one in found),
-            duration_ns=sum(one.duration_ns for _, one in found),
+            calls=spans.add(
+                ProbeGroup.COLLECTIVE, ((record, collective.calls) for record, collective in found)
+            ),
+            bytes=sum(collective.bytes for _, collective in found),
+            duration_ns=sum(collective.duration_ns for _, collective in found),
         )
         for found in _by(rows, lambda row: (row.communicator, row.call))
     )
@@ -174,6 +202,75 @@ def _collectives(rows: _Found[CollectiveCalls], spans: _Spans) -> tuple[Collecti
 
 def _errors(found: Iterable[ErrorCalls]) -> tuple[ErrorCalls, ...]:
     failures: dict[tuple[str, int], int] = {}
-    for one in found:
-        failures[one.call, one.code] = failures.get((one.call, one.code), 0) + one.failures
+    for error in found:
+        failures[error.call, error.code] = (
+            failures.get((error.call, error.code), 0) + error.failures
+        )
     return tuple(ErrorCalls(call, code, count) for (call, code), count in failures.items())
+
+
+class CallSpans:
+    """Adds up records until ten seconds of a source are together."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[GpuCalls]] = {}
+        self.dropped: Counter[str] = Counter()
+
+    def rows(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Pass rows on; of GPU calls those that are complete, of the governor none."""
+        for row in rows:
+            if isinstance(row, CallsRow):
+                yield from self._add(row)
+            elif not isinstance(row, GovernorRow):
+                yield row
+
+    def rest(self) -> Iterator[CallsRow]:
+        """Give what has waited, however short."""
+        for source in list(self._waiting):
+            yield self._take(source)
+
+    def _add(self, row: CallsRow) -> Iterator[CallsRow]:
+        waiting = self._waiting.setdefault(row.source, [])
+        waiting.append(row.calls)
+        spent_ns = sum(calls.span_ns for calls in waiting)
+        if spent_ns >= SPAN_NS or len(waiting) >= _MOST_WAITING:
+            yield self._take(row.source)
+
+    def _take(self, source: str) -> CallsRow:
+        kept, left_out = keep_busiest(
+            merge(self._waiting.pop(source)), KEPT_KERNELS, KEPT_PROCESSES
+        )
+        self.dropped["gpu_processes"] += left_out
+        return CallsRow(source, kept)
+
+
+def kernel_values(row: KernelCalls, process: str, span_ns: int) -> tuple[Any, ...]:
+    """Give the values of the table's columns."""
+    values = (
+        *row.process, process, row.family, span_ns, *_counted(row.launches), row.blocks,
+        row.threads,
+    )  # fmt: skip
+    return tuple(map(bounded, values))
+
+
+def process_values(row: ProcessCalls, span_ns: int) -> tuple[Any, ...]:
+    """Give the values of the table's columns; of its lists the largest members."""
+    places = row.identity[1:]
+    memory = row.memory if row.memory is not None else (None,) * 6
+    copies = [(c.direction.value, *_counted(c.copies), c.bytes, c.log2_bins) for c in row.copies]
+    collectives = [
+        (f"{c.communicator:#x}", c.call, *_counted(c.calls), c.bytes, c.duration_ns)
+        for c in sorted(row.collectives, key=lambda collective: -collective.bytes)[:KEPT_DETAILS]
+    ]
+    errors = sorted(row.errors, key=lambda error: -error.failures)[:KEPT_DETAILS]
+    values = (
+        *row.process, *(clean_name(place) for place in places), span_ns, *_counted(row.launches),
+        row.waits.wait_ns, row.wait_share(span_ns), *memory, copies, collectives, errors,
+    )  # fmt: skip
+    return tuple(map(bounded, values))
+
+
+def _counted(counted: CountedCalls) -> tuple[int, float, float | None, float]:
+    """Give the four numbers; a variance without bound is None."""
+    variance = counted.variance if isfinite(counted.variance) else None
+    return counted.seen, counted.value, variance, counted.share

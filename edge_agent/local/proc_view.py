@@ -223,8 +223,8 @@ def _pressure() -> dict[str, float]:
     for resource in ("cpu", "memory", "io"):
         for line in _read(f"pressure/{resource}").splitlines():
             kind, *fields = line.split()
-            for one in fields:
-                name, _, value = one.partition("=")
+            for field in fields:
+                name, _, value = field.partition("=")
                 if name == "avg10":
                     found[f"{resource}_{kind}"] = float(value)
     return found

@@ -21,9 +21,8 @@ from edge_agent.host_diagnosis import NAME as DIAGNOSIS
 from edge_agent.host_diagnosis import Diagnosed, diagnosis_settings
 from edge_agent.local.board import Board
 from edge_agent.local.devices_view import DeviceRows
-from edge_agent.local.gathering import Gathering
+from edge_agent.local.gathering import Gathering, HistoryBatch
 from edge_agent.local.history import History
-from edge_agent.local.history_batch import HistoryBatch
 from edge_agent.local.history_db import HistoryUnavailable
 from edge_agent.local.live_socket import LiveSocket
 from edge_agent.local.local_rows import EventRow, Flattener, clean_name

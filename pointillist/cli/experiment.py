@@ -96,7 +96,7 @@ def _chosen(asked: Experiment, part: list[str] | None) -> Experiment:
 
 def _runs(asked: Experiment, file: Path) -> list[ExperimentRun]:
     from pointillist.plan_file import PlanFileError
-    from pointillist.simulate.setup import plan_path, scenario_path
+    from pointillist.simulate.setup import plan_path
     from privacy.errors import ParameterError
     from privacy.plan import Plan
     from simulator.experiments.experiment_runs import runs_of
@@ -105,7 +105,7 @@ def _runs(asked: Experiment, file: Path) -> list[ExperimentRun]:
 
     def scenario(name: str) -> Scenario:
         beside = file.parent / name
-        return load(beside if beside.is_file() else scenario_path(name))
+        return load(beside if beside.is_file() else name)
 
     def plan(name: str) -> Plan:
         from pointillist.plan_file import load_plan

@@ -20,7 +20,7 @@ from simulator.cell_view import CellView, views_of
 from simulator.engine.engine_port import WindowOutcome
 from simulator.experiments.scores import SectionMean
 from simulator.outcome import CoverageTally, truth_cells, with_release
-from simulator.outcome.coverage import TOTAL
+from simulator.outcome.truth import TOTAL
 from wire.catalogue import Catalogue
 from wire.task import SectionKind, Task
 

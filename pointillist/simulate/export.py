@@ -9,8 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from edge_agent.config import BoundsSection, TrustSection
-from simulator.export.exported_fleet import ExportedFleet, ExportSettings
-from simulator.export.identities import IdentitiesError, load_identities, make_identities
+from simulator.exported_fleet import (
+    ExportedFleet,
+    ExportSettings,
+    IdentitiesError,
+    load_identities,
+    make_identities,
+)
 from simulator.fleet import make_inventory
 from simulator.scenario import Scenario, load
 from simulator.simulated_windows import WindowTruth
@@ -18,7 +23,7 @@ from transport.config_tree import limited, read_tree
 from transport.opening import TransportTable
 from wire.catalogue import Catalogue
 
-from .setup import Changes, scenario_path
+from .setup import Changes
 
 DEFAULT_HOURS = 1.0
 
@@ -132,7 +137,7 @@ def told(window: WindowTruth) -> str:
 
 def _scenario(scenario: str, asked: Mapping[str, Any]) -> Scenario:
     """The scenario with the size and seed that were asked for; its length is the wall clock's."""
-    loaded = load(scenario_path(scenario))
+    loaded = load(scenario)
     return Changes(hosts=asked.get("hosts"), seed=asked.get("seed")).apply(loaded)
 
 

@@ -14,12 +14,12 @@ from aggregator.store import Store
 from pointillist.run_chart import draw
 from simulator.adversaries import CohortPlan, play_scenario
 from simulator.cell_view import CellView
+from simulator.engine.crew import peak_bytes
 from simulator.engine.engine_port import EngineSettings, Noise, WindowOutcome
+from simulator.engine.outcome_store import release_of
 from simulator.engine.simulation import CHECKPOINT, Simulation, Step
 from simulator.experiments.scores import Scores, SectionMean
-from simulator.experiments.window_kinds import peak_bytes
 from simulator.outcome import TruthCell, TruthWriter, cause_table
-from simulator.outcome.simulated_releases import release_of
 from simulator.outcome.truth_tables import SECTIONS
 from simulator.scenario import Adversaries, Scenario
 from wire.catalogue import Catalogue

@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 from pointillist.plan_file import load_plan
 from privacy.plan import Plan
 from simulator.engine.journals import Plays, load_journals
-from simulator.scenario import Scenario, ScenarioError, scenario_file
+from simulator.scenario import Scenario, ScenarioError, load, path_of
 
 PLANS: Final = Path(__file__).parents[1] / "plans"
 SCENARIO_FILE: Final = "scenario.toml"
@@ -78,8 +78,8 @@ class Setup:
 
         Raises  ScenarioError, PlanFileError, ParameterError, OSError
         """
-        path = scenario_path(scenario)
-        loaded = changes.apply(scenario_file.load(path))
+        path = path_of(scenario)
+        loaded = changes.apply(load(path))
         named = plan_path(plan or loaded.plan, path.parent)
         return cls(loaded, load_plan(named), path, named, changes)
 
@@ -113,16 +113,6 @@ class Setup:
             return None
         each = self.changes.journal_hosts or JOURNAL_HOSTS
         return Plays(load_journals(Path(self.changes.journals)), each, self.scenario.seed)
-
-
-def scenario_path(scenario: str) -> Path:
-    """Give the file of a shipped scenario, or the path itself."""
-    if scenario in scenario_file.names():
-        return scenario_file.FOLDER / f"{scenario}.toml"
-    if Path(scenario).is_file():
-        return Path(scenario)
-    scenario_file.load(scenario)  # it says what was expected and what came
-    return Path(scenario)
 
 
 def plan_names() -> tuple[str, ...]:

@@ -10,9 +10,8 @@ from rich.text import Text
 
 from pointillist.run_terminal import cells_table, plain_table, readable, share, tell_files
 from simulator.cell_view import CellView, ranked
-from simulator.outcome.coverage import TOTAL
-from simulator.scenario import load, names
-from simulator.scenario.scenario_file import FOLDER
+from simulator.outcome.truth import TOTAL
+from simulator.scenario import FOLDER, load, names
 from wire.catalogue import Catalogue
 from wire.task import SectionKind
 

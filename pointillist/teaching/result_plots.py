@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from simulator.experiments.figures.figure_frame import COLOURS, INK, STYLE
+from simulator.experiments.figure_frame import COLOURS, INK, STYLE
 
 from .figures import MACRO_F1_GOAL, auroc, worded
 

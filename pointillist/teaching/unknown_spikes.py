@@ -16,7 +16,7 @@ from diagnosis.detect.features import CAP, FEATURE_INDEX
 from diagnosis.detect.findings import Cause, Diagnosis
 from diagnosis.detect.model import Model
 from diagnosis.frames.frame import Frame
-from edge_agent.local.signal_words import sentence
+from edge_agent.local.diagnosis_words import sentence
 
 from .groups import SpikeGroup, SpikeMember
 from .methods.method_port import Example

@@ -202,16 +202,16 @@ class Cohort(Closing):
         counts = self._refusals()
         counts.subtract(before)
         refused = {reason: count for reason, count in counts.items() if count > 0}
-        own = next((one for one in released if one.window_start_s == window_s), None)
+        own = next((release for release in released if release.window_start_s == window_s), None)
         if own is not None:
             return Settled(window_s, own.n, own.vector, "", refused)
-        self._given_up.update({one.key.window: one.reason for one in told})
+        self._given_up.update({suppressed.key.window: suppressed.reason for suppressed in told})
         return Settled(window_s, 0, None, self._given_up.get(window_s, WAITING), refused)
 
     def given_up(self) -> Mapping[int, str]:
         """Let every window's retention pass; why windows have no release, by their start."""
         _, told = self.parties.settle(self.task.last_window + WINDOW_S + self.task.retention_s)
-        self._given_up.update({one.key.window: one.reason for one in told})
+        self._given_up.update({suppressed.key.window: suppressed.reason for suppressed in told})
         return self._given_up
 
     def _refusals(self) -> Counter[str]:

@@ -121,7 +121,7 @@ def _window(
         reports = [reports[i] for i in rng.permutation(len(reports))]
     cohort.send(reports)
     if fault == "duplicates":
-        cohort.send([one for one in reports if rng.random() < size])
+        cohort.send([report for report in reports if rng.random() < size])
     away.begin_window()
     settled = cohort.settle(window_s)
     if settled.released is None and away.lost:

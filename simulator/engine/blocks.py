@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.fleet.fleet_rows import block_rng
-from simulator.fleet.state import FleetState
+from simulator.fleet.hosts import FleetState
 from wire.task import CHECK_WORDS, Task
 
 from .engine_port import EngineSettings, RowSource

@@ -1,15 +1,21 @@
-"""Parts of a fleet at work: each part in a process of its own, or all in this one."""
+"""Parts of a fleet at work, in processes or all in this one: blocks of hosts, CPU time, memory."""
 
 from __future__ import annotations
 
 import multiprocessing
 import resource
 import sys
+import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from multiprocessing.connection import Connection
 from typing import Any, Generic, Protocol, TypeVar
+
+from .blocks import BlockRows, Span
+from .engine_port import EngineSettings, RowSource
+from .randomness import BlockRandomness
 
 _JOIN_S = 10.0
 _PRELOAD = [
@@ -17,6 +23,52 @@ _PRELOAD = [
     "simulator.engine.masked",
     "simulator.engine.noise_engine",
 ]
+
+
+class Laps:
+    """Charges the time between two laps to a stage.
+
+    A lap reads the wall clock, which costs 40 ns; at `stop` the laps since `start` are scaled to
+    the CPU time that the process used in them, so that neighbours on the machine do not count.
+    """
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
+        self._wall: Counter[str] = Counter()  # nanoseconds
+        self._mark = self._cpu = 0
+        self.stages: dict[str, float] = {}
+
+    def __call__(self, stage: str) -> None:
+        """Charge the time since the last lap."""
+        now = time.perf_counter_ns()
+        self._wall[stage] += now - self._mark
+        self._mark = now
+
+    def start(self) -> None:
+        """Begin to count."""
+        self._wall.clear()
+        self._cpu = time.process_time_ns()
+        self._mark = time.perf_counter_ns()
+
+    def stop(self) -> None:
+        """Charge what is left to "rest", and scale everything since `start`."""
+        self("rest")
+        scale = (time.process_time_ns() - self._cpu) / max(1, self._wall.total())
+        for stage, wall in self._wall.items():
+            name = self._prefix + stage
+            self.stages[name] = self.stages.get(name, 0.0) + wall * scale / 1e9
+
+    def __enter__(self) -> Laps:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def take(self) -> dict[str, float]:
+        """Give the seconds so far, and begin at zero."""
+        taken, self.stages = self.stages, {}
+        return taken
 
 
 class CrewFailed(RuntimeError):
@@ -47,16 +99,16 @@ class Crew(Generic[P]):
         self._begun: tuple[str, tuple[Any, ...]] | None = None
         self._failure = ""
         if processes <= 1:
-            self._here = [one() for one in make]
+            self._here = [make_part() for make_part in make]
             return
         # A copy of this process would copy its threads' locks and its open files; a server without
         # any makes copies of itself, and imports what they need once.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(_PRELOAD)
-        for number, one in enumerate(make):
+        for number, make_part in enumerate(make):
             ours, theirs = context.Pipe()
             child = context.Process(
-                target=_serve, args=(theirs, one), name=f"hosts-{number}", daemon=True
+                target=_serve, args=(theirs, make_part), name=f"hosts-{number}", daemon=True
             )
             child.start()
             theirs.close()
@@ -102,7 +154,7 @@ class Crew(Generic[P]):
     def peak_bytes(self) -> list[int]:
         """Most memory that each process has held, this one first."""
         there = self.call("__peak__") if self._there else []
-        return [_peak(), *there]
+        return [peak_bytes(), *there]
 
     def close(self) -> None:
         """End every part; a second call does nothing."""
@@ -139,7 +191,8 @@ class Crew(Generic[P]):
         return CrewFailed(why)
 
 
-def _peak() -> int:
+def peak_bytes() -> int:
+    """Most memory that this process has held."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
@@ -151,9 +204,51 @@ def _serve(pipe: Connection, make: Callable[[], CrewPart]) -> None:
             pipe.send((True, None))
             while (request := pipe.recv()) is not None:
                 method, arguments = request
-                found = _peak() if method == "__peak__" else getattr(part, method)(*arguments)
+                found = peak_bytes() if method == "__peak__" else getattr(part, method)(*arguments)
                 pipe.send((True, found))
     except (EOFError, KeyboardInterrupt, BrokenPipeError):
         return
     except Exception:  # noqa: BLE001  (whatever it was, the parent must hear of it)
         pipe.send((False, traceback.format_exc()))
+
+
+class BlockHosts:
+    """The hosts of one process: their rows, noise and rounding by block."""
+
+    def __init__(self, spans_: tuple[Span, ...], settings: EngineSettings, stage: str = "") -> None:
+        self._lap = Laps(stage)
+        self._random = BlockRandomness(settings, self._lap)
+        self._rows = BlockRows(spans_, settings)
+
+    def learn(self, series: str, rows: RowSource) -> None:
+        """Take the source of a series' rows."""
+        self._rows.learn(series, rows)
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+class CrewEngine(Generic[P]):
+    """An engine whose parts have the methods of `BlockHosts`."""
+
+    def __init__(self, make: Sequence[Callable[[], P]]) -> None:
+        self._crew = Crew(make, len(make))
+        self._known: set[str] = set()
+
+    def _call(self, series: str, rows: RowSource, method: str, *arguments: Any) -> list[Any]:
+        """Have every part call a method for a series, whose rows it is told once."""
+        self._learn(series, rows)
+        return self._crew.call(method, *arguments)
+
+    def _learn(self, series: str, rows: RowSource) -> None:
+        if series not in self._known:
+            self._crew.call("learn", series, rows)
+            self._known.add(series)
+
+    def peak_bytes(self) -> list[int]:
+        """Most memory of each process, this one first."""
+        return self._crew.peak_bytes()
+
+    def close(self) -> None:
+        """End the processes."""
+        self._crew.close()

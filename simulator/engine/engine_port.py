@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.released import Capacity
-from simulator.fleet.state import FleetState
+from simulator.fleet.hosts import FleetState
 from transport.kafka_settings import KafkaSettings
 from wire.task import Task
 

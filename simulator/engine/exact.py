@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,24 +15,23 @@ from typing import Final
 import numpy as np
 
 from aggregator.events import StoreSuppressed
+from aggregator.helper_port import HelperPort
 from aggregator.released import ReleasedWindow
-from simulator.fleet.hosts import HostInventory
-from simulator.fleet.state import FleetState
+from simulator.fleet.hosts import FleetState, HostInventory
 from simulator.simulated_hosts import fleet_members, memberships, roster_of
 from transport.embedded import EmbeddedLog
 from transport.opening import EmbeddedSettings, Side, TransportSettings, open_transport
+from transport.port import Transport
 from wire.rejection import Reason
 from wire.roster import Roster
 from wire.task import Task
 
 from .blocks import spans
-from .crewed import CrewEngine
+from .crew import CrewEngine
 from .engine_port import EngineSettings, RowSource, WindowOutcome
 from .exact_hosts import ExactHosts, Sent
 from .exact_parties import ExactParties
-from .settle import summed
-from .stage_seconds import merged
-from .tampering import HONEST, Tampering
+from .task_rules import merged, summed
 
 _POLL_S: Final = 0.02
 _PURGE_BYTES: Final = 512 << 20
@@ -39,6 +39,25 @@ _SETTLE_S: Final = 1
 _PATIENCE_S: Final = 30.0
 _EMPTY_POLLS: Final = 2
 """A broker's poll may come back empty while records are under way."""
+
+
+def _as_it_is(port: HelperPort) -> HelperPort:
+    return port
+
+
+@dataclass(frozen=True, slots=True)
+class Tampering:
+    """Hooks of `exact`; without any, everybody is honest.
+
+    helper      around the Leader's way to its Helper
+    transport   around the hosts' way to the log, in each of their processes: to be pickled
+    """
+
+    helper: Callable[[HelperPort], HelperPort] = _as_it_is
+    transport: Callable[[Transport], Transport] | None = None
+
+
+HONEST: Final = Tampering()
 
 
 class LogFellShort(RuntimeError):
@@ -97,12 +116,12 @@ class ExactEngine(CrewEngine[ExactHosts]):
         self._crew.start("window", self._ids[task.series], task, state, end_s)
         sent = self._gather()
         released, told = self._parties.settle(end_s + task.lateness_s + _SETTLE_S)
-        if any(one.held for one in sent):
+        if any(part.held for part in sent):
             self._drain(sum(self._crew.call("send_late")))
             # What still waits for an epoch, or is late, is counted now.
             more = self._parties.settle(end_s + task.lateness_s + _SETTLE_S)
             released, told = released + more[0], told + more[1]
-        self._purge(sum(one.sent for one in sent) * 4 * task.d)
+        self._purge(sum(part.sent for part in sent) * 4 * task.d)
         return self._outcome(task, window_start, state, sent, before, (released, told))
 
     def _gather(self) -> list[Sent]:
@@ -111,7 +130,7 @@ class ExactEngine(CrewEngine[ExactHosts]):
         while self._crew.working():
             got += self._parties.read(_POLL_S)
         sent: list[Sent] = self._crew.results()
-        self._drain(sum(one.sent for one in sent) - got)
+        self._drain(sum(part.sent for part in sent) - got)
         return sent
 
     def _drain(self, expected: int) -> None:
@@ -151,15 +170,21 @@ class ExactEngine(CrewEngine[ExactHosts]):
     ) -> WindowOutcome:
         refused = self._counters()
         refused.subtract(before)
-        for one in sent:
-            refused.update(one.withheld)
-        truth = summed([one.truth for one in sent])
+        for part in sent:
+            refused.update(part.withheld)
+        truth = summed([part.truth for part in sent])
         laps = (self._parties.leader_laps, self._parties.helper_laps)
-        stages = merged([*(one.stage_s for one in sent), *(one.take() for one in laps)])
-        released = next((one for one in settled[0] if one.window_start_s == start), None)
+        stages = merged([*(part.stage_s for part in sent), *(lap.take() for lap in laps)])
+        released = next(
+            (release for release in settled[0] if release.window_start_s == start), None
+        )
         series = task.series
         # A window with too few hosts waits for more: it is settled while a later one is played.
-        told = (one.reason for one in settled[1] if (one.series, one.key.window) == (series, start))
+        told = (
+            suppressed.reason
+            for suppressed in settled[1]
+            if (suppressed.series, suppressed.key.window) == (series, start)
+        )
         reason = next(told, Reason.N_MIN.value)
         return WindowOutcome(
             task,

@@ -35,7 +35,7 @@ from edge_agent.protocol.protocol_events import (
     WindowClosed,
 )
 from edge_agent.protocol.task_check import Bounds, ParticipantRules, Pins
-from simulator.fleet.state import FleetState
+from simulator.fleet.hosts import FleetState
 from simulator.simulated_hosts import hosts_ledger, new_hosts, participant_of
 from transport.opening import Side, TransportSettings, open_transport
 from transport.port import Producer, Transport
@@ -44,7 +44,7 @@ from wire.ids import TaskId
 from wire.task import CHECK_WORDS, DEMO_DOMAIN, Task
 
 from .blocks import Drawn, Span
-from .crewed import BlockHosts
+from .crew import BlockHosts
 from .engine_port import EngineSettings
 
 _SPOOL_BYTES = 4 << 30
@@ -115,7 +115,7 @@ class ExactHosts(BlockHosts):
 
     def public_keys(self) -> list[bytes]:
         """Give each host's public key, in order."""
-        return [host.signing_key.public_bytes for one in self._hosts.values() for host in one]
+        return [host.signing_key.public_bytes for hosts in self._hosts.values() for host in hosts]
 
     def take(self, papers: HostPapers) -> None:
         """Open the ledger and begin to serve the tasks."""
@@ -167,7 +167,9 @@ class ExactHosts(BlockHosts):
                 self._random.begin(task.series, state.start_s, block.span.block)
                 closed = WindowClosed(task_id, state.start_s, drawn.rows, drawn.present, now_s)
                 commits = self._tell(block, closed, refused)
-                sealed += [(block, drawn, one) for one in commits if isinstance(one, CommitSealed)]
+                sealed += [
+                    (block, drawn, commit) for commit in commits if isinstance(commit, CommitSealed)
+                ]
                 self._lap("seal")
             self._spend(sealed, now_s, done)
         done.withheld, done.stage_s = dict(refused), self._lap.take()
@@ -178,15 +180,15 @@ class ExactHosts(BlockHosts):
         due: list[tuple[_Block, CommitEpochs]] = []
         for block in self._blocks:
             effects = self._tell(block, EpochDue(now_s), refused)
-            due += [(block, one) for one in effects if isinstance(one, CommitEpochs)]
+            due += [(block, effect) for effect in effects if isinstance(effect, CommitEpochs)]
         self._lap("epochs")
         if not due:
             return 0
-        records = [record for _, one in due for record in one.records]
-        openings = [opening for _, one in due for opening in one.openings]
+        records = [record for _, commit in due for record in commit.records]
+        openings = [opening for _, commit in due for opening in commit.openings]
         ids = self._open_ledger.commit_epochs(openings, records, now_s)
         self._lap("ledger")
-        committed = self._committed([(block, one) for block, one in due], ids, refused)
+        committed = self._committed([(block, commit) for block, commit in due], ids, refused)
         return self._send(committed)
 
     def _spend(
@@ -196,9 +198,9 @@ class ExactHosts(BlockHosts):
         if not sealed:
             return
         self._lap("seal")
-        entries = [entry for _, _, one in sealed for entry in one.entries]
-        records = [record for _, _, one in sealed for record in one.records]
-        keep_from_s = min(one.keep_from_s for _, _, one in sealed)
+        entries = [entry for _, _, commit in sealed for entry in commit.entries]
+        records = [record for _, _, commit in sealed for record in commit.records]
+        keep_from_s = min(commit.keep_from_s for _, _, commit in sealed)
         ids = self._open_ledger.commit_sealed(entries, records, now_s, keep_from_s)
         self._lap("ledger")
         late = {
@@ -206,11 +208,13 @@ class ExactHosts(BlockHosts):
             for block, drawn, _ in sealed
             for host in np.flatnonzero(drawn.present & drawn.late).tolist()
         }
-        published = self._committed([(block, one) for block, _, one in sealed], ids, Counter())
+        published = self._committed(
+            [(block, commit) for block, _, commit in sealed], ids, Counter()
+        )
         # A report's key is its host's id.
         self._late = [(spool_id, record) for spool_id, record in published if record.key in late]
         done.held = len(self._late)
-        done.sent += self._send([one for one in published if one[1].key not in late])
+        done.sent += self._send([pair for pair in published if pair[1].key not in late])
 
     def _committed(
         self,
@@ -221,10 +225,10 @@ class ExactHosts(BlockHosts):
         """Tell every block that its part of the commit is durable; give what may leave now."""
         leaving: list[tuple[int, SealedRecord]] = []
         at = 0
-        for block, one in commits:
-            own = tuple(ids[at : at + len(one.records)])
+        for block, commit in commits:
+            own = tuple(ids[at : at + len(commit.records)])
             at += len(own)
-            for effect in self._tell(block, LedgerCommitted(one.token, own), refused):
+            for effect in self._tell(block, LedgerCommitted(commit.token, own), refused):
                 if isinstance(effect, Publish):
                     leaving += zip(effect.spool_ids, effect.records, strict=True)
         return leaving

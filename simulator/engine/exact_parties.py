@@ -38,8 +38,8 @@ from wire.roster import Roster
 from wire.task import Task
 from wire.topics import EPOCHS, REPORTS, TOPICS
 
+from .crew import Laps
 from .exact_hosts import HostPapers
-from .stage_seconds import Laps
 
 _GROUP: Final = "leader"
 _POLL_RECORDS: Final = 2000
@@ -122,8 +122,8 @@ class ExactParties:
 
     def _directory(self, tasks: list[bytes], roster: bytes, now_s: int) -> Directory:
         directory = Directory(PinnedParties(*self.public_keys))
-        for one in tasks:
-            directory.add_task(one, now_s)
+        for task in tasks:
+            directory.add_task(task, now_s)
         directory.add_roster(roster)
         return directory
 
@@ -199,9 +199,9 @@ class ExactParties:
     def close(self) -> None:
         """Let files and the log go."""
         for held in ("_consumer", "_state", "_helper_state"):
-            one = getattr(self, held, None)
-            if one is not None:
-                one.close()
+            opened = getattr(self, held, None)
+            if opened is not None:
+                opened.close()
 
 
 class _Timed:

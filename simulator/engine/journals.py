@@ -21,7 +21,7 @@ from diagnosis.detect.journal_lines import MAX_LINE_BYTES, JournalLine, JournalR
 from diagnosis.detect.trail import Series
 from diagnosis.detect.weekly import SECTION, WeeklyIncidents
 from edge_agent.windows.window_accumulator import NS_PER_S, HostClock, WindowAccumulator
-from simulator.fleet.state import FleetState
+from simulator.fleet.hosts import FleetState
 from simulator.streams import philox
 from wire.catalogue import Catalogue
 from wire.task import CHECK_WORDS, Task
@@ -128,7 +128,7 @@ class Plays:
     @property
     def fingerprint(self) -> str:
         """Hash of everything that decides what the hosts live through."""
-        told = [(one.name, one.lines) for one in self.journals]
+        told = [(journal.name, journal.lines) for journal in self.journals]
         return sha256(repr((told, self.hosts_each, self.seed)).encode()).hexdigest()
 
     def over(self, catalogue: Catalogue, task: Task, inner: RowSource, hosts: int) -> RowSource:
@@ -166,7 +166,7 @@ class JournalRows:
         """
         if SECTION not in task.slices():
             raise JournalError(f"expected a task that counts {SECTION}, got {task.series!r}")
-        long = next((one for one in journals if one.span_s > task.window_s), None)
+        long = next((journal for journal in journals if journal.span_s > task.window_s), None)
         if long is not None:
             raise JournalError(
                 f"{long.name}: expected a journal of at most {task.window_s} s, got {long.span_s}"
@@ -207,8 +207,8 @@ class JournalRows:
             gathered.set_clock(HostClock(line.offset_ns + shift_ns))
             if isinstance(line.finding, Series):
                 continue  # a picture for people, of a spike that the other lines tell of
-            for one in weekly.take([line.finding], line.at_ns):
-                gathered.add(one)
-        for one in weekly.flush():
-            gathered.add(one)
+            for observation in weekly.take([line.finding], line.at_ns):
+                gathered.add(observation)
+        for observation in weekly.flush():
+            gathered.add(observation)
         return gathered.close(window)[self._place]

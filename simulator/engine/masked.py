@@ -19,16 +19,15 @@ from numpy.typing import NDArray
 from edge_agent.protocol.epochs import EPOCH_PERIOD_S
 from edge_agent.windows.encode import encode_rows
 from privacy.masks import derive_helper_keys, mask_into, tag_and_nonce
-from simulator.fleet.hosts import HostInventory
-from simulator.fleet.state import FleetState
+from simulator.fleet.hosts import FleetState, HostInventory
 from wire.ids import ReportId
 from wire.report import ReportHeader
 from wire.task import CHECK_WORDS, Task
 
 from .blocks import Drawn, Span, spans
-from .crewed import BlockHosts, CrewEngine
+from .crew import BlockHosts, CrewEngine
 from .engine_port import EngineSettings, RowSource, WindowOutcome
-from .settle import settled, summed
+from .task_rules import settled, summed
 
 _KEY_BYTES: Final = 32
 _ID_BYTES: Final = 16
@@ -121,7 +120,7 @@ class MaskedHosts(BlockHosts):
         name = sha256(task.series.encode()).digest()  # stands for the task's id
         fresh = os.urandom(2 * _KEY_BYTES * (span.hi - span.lo))
         parts = [fresh[at : at + 64] for at in range(0, len(fresh), 64)]
-        keys = [derive_helper_keys(one[:32], one[32:], name) for one in parts]
+        keys = [derive_helper_keys(part[:32], part[32:], name) for part in parts]
         self._epochs[task.series, span.block] = hour, keys
         return keys
 
@@ -144,9 +143,9 @@ class MaskedEngine(CrewEngine[MaskedHosts]):
     ) -> WindowOutcome:
         """See `Fidelity.window`."""
         found: list[Masked] = self._call(task.series, rows, "window", task, state)
-        vectors = summed([one.vectors for one in found])
-        masks = summed([one.masks for one in found])
+        vectors = summed([part.vectors for part in found])
+        masks = summed([part.masks for part in found])
         # The low 32 bits of a signed sum: lifted back, as the Leader does.
         released = (vectors - masks).view(np.int32).astype(np.int64)
-        truth = summed([one.truth for one in found])
-        return settled(task, window_start, state, released, truth, [one.stage_s for one in found])
+        truth = summed([part.truth for part in found])
+        return settled(task, window_start, state, released, truth, [part.stage_s for part in found])

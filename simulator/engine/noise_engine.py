@@ -15,16 +15,15 @@ from numpy.typing import NDArray
 
 from edge_agent.windows.encode import encode_rows
 from privacy.quantise import clip_rows
-from simulator.fleet.hosts import HostInventory
-from simulator.fleet.state import FleetState
+from simulator.fleet.hosts import FleetState, HostInventory
 from simulator.streams import philox
 from wire.task import CHECK_WORDS, SectionKind, Task
 
 from .blocks import Drawn, spans
-from .crewed import BlockHosts, CrewEngine
+from .crew import BlockHosts, CrewEngine
 from .engine_port import EngineSettings, Noise, RowSource, WindowOutcome
 from .randomness import summed_noise
-from .settle import settled, summed
+from .task_rules import settled, summed
 
 
 @dataclass(slots=True)
@@ -112,16 +111,16 @@ class NoiseEngine(CrewEngine[NoiseHosts]):
     ) -> WindowOutcome:
         """Play so many windows in a row as one sum; `state` is that of each of them."""
         found: list[Rounded] = self._call(task.series, rows, "window", task, state, windows)
-        steps = summed([one.steps for one in found])
-        exact = summed([one.exact for one in found])
-        truth = summed([one.truth for one in found])
+        steps = summed([part.steps for part in found])
+        exact = summed([part.exact for part in found])
+        truth = summed([part.truth for part in found])
         n = int(np.count_nonzero(state.reporting))
         noise = summed_noise(
             self._settings, task.series, start, task.sigma_vector_1024(), n * windows
         )
         if windows > 1:
             steps = self._row_of(task, start, windows, steps, exact)
-        stages = [one.stage_s for one in found]
+        stages = [part.stage_s for part in found]
         return settled(task, start, state, steps + noise, truth * windows, stages, windows)
 
     def _row_of(

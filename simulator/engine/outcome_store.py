@@ -1,15 +1,19 @@
-"""Settled windows in one SQLite file, so that a run that was cut off goes on where it was."""
+"""Settled windows in one SQLite file, so that a run that was cut off goes on where it was.
+
+The production store takes them too, so that every reader of releases reads simulated ones.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from aggregator.released import Capacity
+from aggregator.released import Capacity, ReleasedWindow
 from transport.sqlite_file import SqliteFile
 from wire.task import Task
 
@@ -102,9 +106,28 @@ def _text(numbers: Mapping[str, Any]) -> str:
 
 def _capacity_text(capacity: Capacity) -> str:
     tables = (capacity.gpus_by_model, capacity.squares_by_model)
-    return json.dumps([*(sorted(one.items()) for one in tables), capacity.squares])
+    return json.dumps([*(sorted(table.items()) for table in tables), capacity.squares])
 
 
 def _capacity_of(text: str) -> Capacity:
     gpus, squares_by_model, squares = json.loads(text)
     return Capacity(dict(map(tuple, gpus)), dict(map(tuple, squares_by_model)), squares)
+
+
+def release_of(outcome: WindowOutcome) -> ReleasedWindow:
+    """Give what `aggregator.store.Store` takes. Raises ValueError where nothing was released."""
+    if outcome.released is None:
+        raise ValueError(f"expected a released window, got one kept back: {outcome.reason}")
+    end_s = float(outcome.start + outcome.task.window_s + outcome.task.lateness_s)
+    return ReleasedWindow(
+        task_id=sha256(outcome.task.encode_body()).digest(),
+        task=outcome.task,
+        cohort=0,
+        window_start_s=outcome.start,
+        n=outcome.n,
+        vector=outcome.released,
+        rejections=outcome.refused,
+        closed_s=end_s,
+        released_s=end_s,
+        capacity=outcome.capacity,
+    )

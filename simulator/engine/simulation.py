@@ -17,14 +17,13 @@ from wire.catalogue import Catalogue
 from wire.task import Task
 
 from .engine_port import EngineSettings, RowSource, WindowOutcome
-from .exact import ExactEngine
+from .exact import HONEST, ExactEngine, Tampering
 from .exact_parties import ExactParties
 from .journals import Plays
 from .masked import MaskedEngine
 from .noise_engine import NoiseEngine
 from .outcome_store import OutcomeStore
-from .simulated_tasks import fleet_tasks, windows_within
-from .tampering import HONEST, Tampering
+from .task_rules import fleet_tasks, windows_within
 
 DAY_S: Final = 86_400
 ROW_S: Final = 3600

@@ -20,7 +20,7 @@ from simulator.adversaries import (
 )
 from simulator.cell_view import listed
 from simulator.engine.exact_parties import ExactParties
-from simulator.engine.simulated_tasks import fleet_tasks
+from simulator.engine.task_rules import fleet_tasks
 from simulator.fleet import make_inventory
 from wire.catalogue import Catalogue
 
@@ -91,18 +91,18 @@ def play_guess(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> Row:
     return {
         "guesses": [
             {
-                "attack": one.attack,
-                "choices": one.choices,
-                "trials": one.trials,
-                "right": one.right.rate,
-                "advantage": one.advantage,
-                "low": (one.right.low - 1 / one.choices) / (1 - 1 / one.choices),
-                "high": (one.right.high - 1 / one.choices) / (1 - 1 / one.choices),
-                "bound": one.bound,
-                "tight_bound": one.tight_bound,
-                "holds": one.holds,
+                "attack": guess.attack,
+                "choices": guess.choices,
+                "trials": guess.trials,
+                "right": guess.right.rate,
+                "advantage": guess.advantage,
+                "low": (guess.right.low - 1 / guess.choices) / (1 - 1 / guess.choices),
+                "high": (guess.right.high - 1 / guess.choices) / (1 - 1 / guess.choices),
+                "bound": guess.bound,
+                "tight_bound": guess.tight_bound,
+                "holds": guess.holds,
             }
-            for one in guesses
+            for guess in guesses
         ]
     }
 

@@ -78,7 +78,7 @@ def _sampling(setup: Setup, value: float, _: Catalogue) -> Setup:
     rate = max(1, round(value * MILLION))
 
     def sampled(task: PlannedTask) -> PlannedTask:
-        sections = tuple(replace(one, rate_millionths=rate) for one in task.sections)
+        sections = tuple(replace(section, rate_millionths=rate) for section in task.sections)
         return replace(task, sections=sections)
 
     return _short(setup, sampled)
@@ -92,18 +92,19 @@ def _fitted(task: PlannedTask, d: int, catalogue: Catalogue) -> PlannedTask:
     """Keep the first sections that fit into d coordinates; they share the task's whole budget."""
     kept: list[PlannedSection] = []
     left = d - CHECK_WORDS
-    for one in task.sections:
-        length = catalogue.section(one.name).length
+    for section in task.sections:
+        length = catalogue.section(section.name).length
         if length <= left:
-            kept.append(one)
+            kept.append(section)
             left -= length
     if not kept:
         return task
-    whole, part = task.weight_millionths, sum(one.weight_millionths for one in kept)
+    whole, part = task.weight_millionths, sum(section.weight_millionths for section in kept)
     return replace(
         task,
         sections=tuple(
-            replace(one, weight_millionths=one.weight_millionths * whole // part) for one in kept
+            replace(section, weight_millionths=section.weight_millionths * whole // part)
+            for section in kept
         ),
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from simulator.scenario.scenario_tables import FIDELITIES, NAME
+from simulator.scenario import FIDELITIES, NAME
 from transport.config_tree import build, did_you_mean, limited, read_table
 
 from .axes import AXES, Axis

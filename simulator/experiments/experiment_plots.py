@@ -13,13 +13,10 @@ from typing import Final
 
 from matplotlib import pyplot as plt
 
-from .figures import attribution_figure as attribution
-from .figures import cost, dropout, error, mix
-from .figures import faults_figure as faults
-from .figures import guess_figure as guess
-from .figures import lies_figure as lies
-from .figures import seen_figure as seen
-from .figures.figure_frame import STYLE, DrawnFigure, Rows
+from .application_figures import draw_attribution, draw_seen
+from .attack_figures import draw_faults, draw_guess, draw_lies
+from .figure_frame import STYLE, DrawnFigure, Rows
+from .release_figures import draw_cost, draw_dropout, draw_error, draw_mix
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +44,15 @@ def draw(figure: str, rows: Rows) -> PlotFolder | None:
 
 FIGURES: Final[Mapping[str, Callable[[Rows], DrawnFigure | None]]] = MappingProxyType(
     {
-        "error": error.draw,
-        "cost": cost.draw,
-        "dropout": dropout.draw,
-        "mix": mix.draw,
-        "seen": seen.draw,
-        "attribution": attribution.draw,
-        "lies": lies.draw,
-        "faults": faults.draw,
-        "guess": guess.draw,
+        "error": draw_error,
+        "cost": draw_cost,
+        "dropout": draw_dropout,
+        "mix": draw_mix,
+        "seen": draw_seen,
+        "attribution": draw_attribution,
+        "lies": draw_lies,
+        "faults": draw_faults,
+        "guess": draw_guess,
     }
 )
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from .experiment_file import Experiment, ExperimentPart
 from .experiment_plots import OF_KIND, PlotFolder, draw
-from .figures.figure_frame import Row, points, swept
+from .figure_frame import Row, points, swept
 
 CSS: Final = Path(__file__).with_name("report.css")
 MOST_TABLE_ROWS: Final = 60
@@ -47,12 +47,12 @@ def write_figures(shown: Sequence[ReportedPart], folder: Path) -> list[Path]:
     """Write each figure as PART.svg and PART.png."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for one in shown:
-        if one.pictures is None:
+    for reported in shown:
+        if reported.pictures is None:
             continue
-        svg, png = folder / f"{one.part.name}.svg", folder / f"{one.part.name}.png"
-        svg.write_text(one.pictures.svg)
-        png.write_bytes(one.pictures.png)
+        svg, png = folder / f"{reported.part.name}.svg", folder / f"{reported.part.name}.png"
+        svg.write_text(reported.pictures.svg)
+        png.write_bytes(reported.pictures.png)
         paths += [svg, png]
     return paths
 
@@ -66,9 +66,9 @@ def report_html(
     runs        that the experiment asks for; fewer may be finished
     """
     chapters: dict[str, list[ReportedPart]] = {}
-    for one in shown:
-        chapters.setdefault(one.part.chapter or "Results", []).append(one)
-    finished = sum(len(one.rows) for one in shown)
+    for reported in shown:
+        chapters.setdefault(reported.part.chapter or "Results", []).append(reported)
+    finished = sum(len(reported.rows) for reported in shown)
     part_way = (
         f"<p><b>{finished} of {runs} runs are finished</b>; the command below goes on.</p>"
         if finished < runs
@@ -109,25 +109,25 @@ def _anchor(name: str) -> str:
 
 
 def _chapter(name: str, parts: Sequence[ReportedPart], command: str) -> str:
-    figures = "".join(_figure(one, command) for one in parts)
+    figures = "".join(_figure(reported, command) for reported in parts)
     head = f'<h2 id="{_anchor(name)}">{escape(name)}</h2>'
     return f'<section>{head}<div class="figures">{figures}</div></section>\n'
 
 
-def _figure(one: ReportedPart, command: str) -> str:
-    part = one.part
+def _figure(reported: ReportedPart, command: str) -> str:
+    part = reported.part
     wide = ' class="wide"' if part.kind == "seen" else ""
     plate, sentence = "", "No run of it released anything that could be drawn."
-    if one.pictures is not None:
-        plate = f'<div class="plate">{_named_apart(one.pictures.svg, part.name)}</div>'
-        sentence = one.pictures.sentence
+    if reported.pictures is not None:
+        plate = f'<div class="plate">{_named_apart(reported.pictures.svg, part.name)}</div>'
+        sentence = reported.pictures.sentence
     note = f'<p class="note">{escape(part.note)}</p>' if part.note else ""
     return (
         f'<figure{wide} id="{escape(part.name)}"><h3>{escape(part.title or part.name)}</h3>{plate}'
         f"<figcaption><p>{escape(sentence)}</p>{note}"
-        f'<p class="note">{escape(origin(one.rows))}</p>'
+        f'<p class="note">{escape(origin(reported.rows))}</p>'
         f'<p class="how"><code>{escape(command)} --part {escape(part.name)}</code></p>'
-        f"{_table(one.rows)}</figcaption></figure>\n"
+        f"{_table(reported.rows)}</figcaption></figure>\n"
     )
 
 
@@ -202,7 +202,7 @@ def _cell(value: Any) -> str:
 
 def _tiles(shown: Sequence[ReportedPart]) -> str:
     tiles = [
-        tile for one in shown for tile in (_tile(one),) if tile is not None
+        tile for reported in shown for tile in (_tile(reported),) if tile is not None
     ]  # fmt: skip
     cards = "".join(
         f'<div class="tile"><b>{escape(big)}</b><span>{escape(small)}</span></div>'
@@ -211,10 +211,10 @@ def _tiles(shown: Sequence[ReportedPart]) -> str:
     return f'<div class="tiles">{cards}</div>\n' if cards else ""
 
 
-def _tile(one: ReportedPart) -> tuple[str, str] | None:
+def _tile(reported: ReportedPart) -> tuple[str, str] | None:
     """Give a part's number in large type, and what it is."""
-    rows, part = one.rows, one.part
-    if one.pictures is None:
+    rows, part = reported.rows, reported.part
+    if reported.pictures is None:
         return None
     figure = part.figure or OF_KIND[part.kind]
     axes = swept(rows)
@@ -234,7 +234,7 @@ def _error_tile(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, str] | N
 
 def _cost_tile(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, str]:
     del axes
-    row = max(rows, key=lambda one: one["hosts"])
+    row = max(rows, key=lambda candidate: candidate["hosts"])
     return (
         f"{row['cpu_us_host_window'] / 1000:.2g} ms",
         f"CPU for a host and window, agent and aggregators, among {row['hosts']:,} hosts",
@@ -243,7 +243,7 @@ def _cost_tile(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, str]:
 
 def _seen_tile(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, str]:
     del axes
-    row = min(rows, key=lambda one: abs(one["applications"] - 84))
+    row = min(rows, key=lambda candidate: abs(candidate["applications"] - 84))
     hours = row["hours_to_99"]
     return (
         f"{hours:g} h" if hours is not None else f"> {row['days']} d",
@@ -256,7 +256,7 @@ def _seen_tile(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, str]:
 
 def _dropout_tile(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, str] | None:
     del axes
-    row = min(rows, key=lambda one: abs(one["axis_dropout"] - 0.15))
+    row = min(rows, key=lambda candidate: abs(candidate["axis_dropout"] - 0.15))
     share = 100 * row["reports_released"] / max(row["reports"], 1)
     return (
         f"{share:.0f} %",

@@ -2,19 +2,163 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from simulator.applications import Application, load_applications
+from simulator.engine.crew import peak_bytes
+from simulator.engine.engine_port import EngineSettings, Noise
+from simulator.engine.exact_parties import ExactParties
+from simulator.engine.simulation import Simulation
+from simulator.engine.task_rules import fleet_tasks
+from simulator.fleet import FleetModel
+from simulator.outcome import truth_cells
+from simulator.outcome.attribution import attribute_released
+from simulator.outcome.day_runs import live_days
+from simulator.outcome.seen import Design, Sampling, seen_curve
+from wire.bounds import Scheme
 from wire.catalogue import Catalogue
+from wire.report import report_length
 
 from .attacks import play_faults, play_guess, play_lies
 from .experiment_runs import ExperimentRun
-from .studies import play_attribution, play_seen
-from .window_kinds import play_windows
+from .scores import DAY_S, Scores, SectionMean
 
 Row = dict[str, Any]
+
+FULL_RATE = (1.0,)
+
+
+def play_seen(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> Row:
+    """Let a fleet live whole days, and release them again and again at each sampling rate.
+
+    options     rates: of measuring, [1.0]; draws: releases of each, 40; hosts_too: sample hosts as
+                well as windows, true; longest_days: the lived days repeat up to here, for what
+                takes longer
+    """
+    del folder  # one run is a minute: nothing to go on from
+    options = run.options
+    days = max(1, -(-run.scenario.duration_s // DAY_S))
+    scenario = run.scenario.with_(duration_s=days * DAY_S)
+    model = FleetModel(scenario, catalogue)
+    span = (scenario.start_s, scenario.end_s)
+    tasks = fleet_tasks(run.plan, catalogue, model.inventory, span, ExactParties().public_keys)
+    lived = list(live_days(model, catalogue, days))
+    longest = max(days, int(options.get("longest_days", days)))
+    played = [lived[day % days] for day in range(longest)]
+    ways = [Sampling.WINDOWS, *([Sampling.HOSTS] if options.get("hosts_too", True) else [])]
+    curves = [
+        asdict(
+            seen_curve(
+                played,
+                Design.of(tasks),
+                float(rate),
+                way,
+                int(options.get("draws", 40)),
+                scenario.seed,
+            )
+        )
+        for way in ways
+        for rate in options.get("rates", FULL_RATE)
+    ]
+    full = next(curve for curve in curves if curve["rate"] == max(c["rate"] for c in curves))
+    return {
+        "gpus": model.inventory.total_gpus,
+        "days": longest,
+        "lived_days": days,
+        "busy_share": lived[0].busy_share,
+        "variants": sum(not application.is_recording for application in model.applications),
+        "tables": len(model.applications),
+        "applications": full["applications"],
+        "hours_to_99": full["hours_to_99"],
+        "within_a_day": full["within_a_day"],
+        "curves": curves,
+    }
+
+
+def play_attribution(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> Row:
+    """Classify one job of each application of a mix, and release the shares with noise.
+
+    point       candidates (tables taught, recordings first), job_gpus, unknown (share of the mix
+                that nobody taught), epsilon, cohort
+    options     period_hours, 24; weight of the section, 0.10; draws, 50
+    """
+    del folder, catalogue
+    everything = load_applications()
+    point, options = run.point, run.options
+    taught = everything[: int(point.get("candidates", len(everything)))]
+    met = _mixed(taught, everything[len(taught) :], float(point.get("unknown", 0.0)))
+    found = attribute_released(
+        taught,
+        met,
+        int(point.get("job_gpus", 8)),
+        epsilon=run.plan.epsilon_millionths / 1e6,
+        hosts=run.scenario.hosts,
+        weight=float(options.get("weight", 0.10)),
+        period_s=round(float(options.get("period_hours", 24.0)) * 3600),
+        busy_share=run.scenario.load.busy_share,
+        draws=int(options.get("draws", 50)),
+        seed=run.scenario.seed,
+    )
+    return asdict(found) | {
+        "tables_taught": len(taught),
+        "tables_met": len(met),
+        "variants": sum(not application.is_recording for application in met),
+        "recordings": sum(application.is_recording for application in met),
+    }
+
+
+def _mixed(
+    taught: Sequence[Application], others: Sequence[Application], unknown: float
+) -> list[Application]:
+    """Give a mix in which this share was never taught, as far as there are others."""
+    known = {application.workload.application for application in taught}
+    strangers = [other for other in others if other.workload.application not in known]
+    many = round(unknown / (1 - unknown) * len(taught)) if unknown < 1 else len(strangers)
+    return [*taught, *strangers[:many]]
+
+
+def play_windows(run: ExperimentRun, folder: Path, catalogue: Catalogue) -> Row:
+    """Play every window of a run in this process; a run that was cut off goes on in `folder`.
+
+    The noise is seeded, so that the row repeats; its distribution is the production one.
+    Raises  ParameterError where the plan's bounds do not hold for this fleet
+    """
+    settings = EngineSettings(noise=Noise.SEEDED, processes=1)
+    simulation = Simulation(run.scenario, run.plan, catalogue, settings, folder)
+    scores = Scores(SectionMean(run.section), run.scenario.hosts)
+    recorded: list[float] = []
+    for step in simulation.steps():
+        cells = truth_cells(step.outcome, catalogue)
+        scores.add(step, cells)
+        if not recorded:
+            recorded.append(simulation.model.recorded_share(step.state))
+    row = scores.row() | {
+        "gpus": simulation.model.inventory.total_gpus,
+        "fidelity": simulation.fidelity,
+        "recorded_share": recorded[0] if recorded else None,
+        "peak_memory_bytes": peak_bytes(),
+    }
+    spec_task = next(
+        (t for t in simulation.tasks if any(s.name == run.section for s in t.sections)), None
+    )
+    if spec_task is not None:
+        windows_a_day = DAY_S / spec_task.window_s
+        row |= {
+            "section_window_s": spec_task.window_s,
+            "section_d": spec_task.d,
+            "report_bytes": report_length(spec_task.d, Scheme.MASKED),
+            "bytes_host_day": report_length(spec_task.d, Scheme.MASKED) * windows_a_day,
+        }
+        if "standard_error_points" in row and spec_task.window_s <= DAY_S:
+            # The noise of windows is independent: the error of a mean falls with their root.
+            row["standard_error_points_day"] = row["standard_error_points"] / windows_a_day**0.5
+    return row
+
+
 Kind = Callable[[ExperimentRun, Path, Catalogue], Row]
 
 KINDS: Final[Mapping[str, Kind]] = MappingProxyType(

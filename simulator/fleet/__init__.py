@@ -6,11 +6,9 @@ Rare events wait in an event queue, what happens everywhere at once is an array 
 repeats bit for bit from the scenario's seed. Numbers and their sources: docs/simulator-model.md.
 """
 
-from .fleet_model import FleetModel
+from .fleet_model import FleetModel, SteadyFleet
 from .fleet_rows import FleetRows, block_rng
-from .hosts import HostInventory, make_inventory
-from .state import IDLE, FleetState, FleetStates
-from .steady_fleet import SteadyFleet
+from .hosts import IDLE, FleetState, FleetStates, HostInventory, make_inventory
 
 __all__ = [
     "IDLE",

@@ -15,9 +15,8 @@ from simulator.streams import stream
 from wire.catalogue import Catalogue
 
 from .fleet_faults import draw_causes, fault_rates, incident_of_fault, needs_repair
-from .floor import NEVER, Floor
-from .log import HostLog
-from .state import IDLE
+from .floor import NEVER, Floor, HostLog
+from .hosts import IDLE
 
 Hosts = NDArray[np.int64]
 Steps = Generator[simpy.Event, object, None]

@@ -62,7 +62,7 @@ def incident_of_fault(catalogue: Catalogue) -> NDArray[np.int64]:
     names = catalogue.classes("hardware_fault")[: len(CAUSE_COUNTS)]
     incidents = list(catalogue.classes("incident"))
     shown = [_FAULT_INCIDENTS.get(name) for name in names]
-    return np.array([-1 if one is None else incidents.index(one) for one in shown])
+    return np.array([-1 if incident is None else incidents.index(incident) for incident in shown])
 
 
 def incident_rates(catalogue: Catalogue, scale: float) -> Floats:

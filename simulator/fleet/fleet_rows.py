@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.applications import Application
-from simulator.simulated_signals import draw_means, draw_samples
+from simulator.fleet.measurements import draw_means, draw_samples
 from simulator.streams import philox
 from simulator.workloads import check_classes
 from wire.catalogue import Catalogue, Section
 from wire.task import SectionKind, SectionSpec, Task
 
-from .kernel_tables import KernelTable, KernelTables, Landing
-from .state import IDLE, FleetState, unpack
+from .hosts import IDLE, FleetState, unpack
+from .measurements import KernelTable, KernelTables, Landing
 
 Rows = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -124,12 +124,14 @@ class FleetRows:
         """Place of each application's class; the same in every section that has that axis."""
         known = catalogue.section("applications_seen").cells
         check_classes(
-            [one.workload for one in self.applications],
+            [application.workload for application in self.applications],
             self._families,
             known,
             self._models,
         )
-        return np.array([known.index(one.workload.application) for one in self.applications])
+        return np.array(
+            [known.index(application.workload.application) for application in self.applications]
+        )
 
     def _draw(self, state: FleetState, lo: int, hi: int, rng: np.random.Generator) -> _Drawn:
         gpus = state.inventory.gpus[lo:hi].astype(np.int64)

@@ -1,10 +1,11 @@
-"""Sizes and durations of jobs, by published distributions."""
+"""Jobs by published distributions: sizes, durations, how many run by the hour, which are slow."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from math import cos, pi
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Final
@@ -12,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.scenario import ScenarioError
+from simulator.scenario import FleetLoad, ScenarioError
 from transport.config_tree import read_table
 
 Floats = NDArray[np.float64]
@@ -21,6 +22,15 @@ PUBLISHED: Final = Path(__file__).with_name("published.toml")
 LONGEST_S: Final = 30 * 86_400.0
 SHORTEST_S: Final = 1.0
 _POINTS: Final = 1 << 14
+
+_DAY_S: Final = 86_400
+_THURSDAY: Final = 3
+"""1 January 1970."""
+
+FULL: Final = 0.98
+
+LARGE_JOB_GPUS: Final = 512
+"""Fail-slow was counted apart for jobs of this size (Greyhound)."""
 
 
 @cache
@@ -145,3 +155,48 @@ def _of(name: str, key: str, known: Mapping[str, Any]) -> Any:
     if name not in known:
         raise ScenarioError(f"{key}: expected one of {', '.join(known)}, got {name!r}")
     return known[name]
+
+
+@dataclass(frozen=True, slots=True)
+class SlowKind:
+    """How often jobs of one kind meet an episode, and how long it lasts; chances are per job.
+
+    mean_s      of an exponential; 0: as long as the job
+    """
+
+    name: str
+    chance: float
+    mean_s: float
+
+
+# Greyhound (Wu et al., USENIX ATC 2025): computation under 2 % of jobs, 10 minutes in the mean;
+# communication 40 %, 24 minutes; 16 of 27 large jobs, whose completion took 1.34 times as long.
+COMPUTE: Final = SlowKind("compute", 0.015, 600.0)
+COMMUNICATION: Final = SlowKind("communication", 0.40, 1440.0)
+LARGE: Final = SlowKind("large", 16 / 27, 0.0)
+
+
+def slow_kind(hosts: int, gpus: float) -> SlowKind:
+    """Which of them a job of this size is."""
+    if gpus >= LARGE_JOB_GPUS:
+        return LARGE
+    return COMMUNICATION if hosts > 1 else COMPUTE
+
+
+def busy_target(load: FleetLoad, at_s: float) -> float:
+    """Share of GPUs that jobs should hold at a time (Unix seconds); its weekly mean is busy_share.
+
+    Where a peak would pass 98 %, it is cut off, and the mean is below.
+    """
+    hour = at_s % _DAY_S / 3600
+    swing = 1 + load.diurnal_amplitude * cos(2 * pi * (hour - load.peak_hour_utc) / 24)
+    weekday = (int(at_s // _DAY_S) + _THURSDAY) % 7
+    weekend = 1 - load.weekend_drop if weekday >= 5 else 1.0
+    mean = (5 + 2 * (1 - load.weekend_drop)) / 7
+    return min(load.busy_share * swing * weekend / mean, FULL)
+
+
+def overlap_share(begin: Floats, end: Floats, start_s: float, window_s: float) -> Floats:
+    """Which part of a window each episode fills."""
+    inside = np.minimum(end, start_s + window_s) - np.maximum(begin, start_s)
+    return np.asarray(np.clip(inside, 0.0, None) / window_s)

@@ -74,7 +74,7 @@ def make_groups(scenario: Scenario, catalogue: Catalogue) -> Groups:
     shipped = load_applications()
     if wanted.numbered:
         shipped = numbered_applications(catalogue, wanted.numbered)
-    names = tuple(dict.fromkeys(one.group for one in shipped))
+    names = tuple(dict.fromkeys(application.group for application in shipped))
     for name in (*wanted.shares, wanted.flash_crowd.application):
         if name and name not in names:
             raise ScenarioError(
@@ -84,7 +84,8 @@ def make_groups(scenario: Scenario, catalogue: Catalogue) -> Groups:
     if shares.sum() <= 0:
         raise ScenarioError("applications.shares: expected one weight above 0 at least, got none")
     members = tuple(
-        np.array([i for i, one in enumerate(shipped) if one.group == name]) for name in names
+        np.array([i for i, application in enumerate(shipped) if application.group == name])
+        for name in names
     )
     return Groups(shipped, names, members, shares / shares.sum())
 

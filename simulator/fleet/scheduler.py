@@ -13,7 +13,7 @@ from simulator.scenario import Scenario
 
 from .fleet_events import RareEvents, WideJob
 from .floor import Floor
-from .load import busy_target, slow_kind
+from .jobs import busy_target, slow_kind
 from .queue import Groups, JobQueue, PlacementBatch, member_of
 
 Hosts = NDArray[np.int64]
@@ -210,15 +210,15 @@ class Scheduler:
 
     def _restart(self, now_s: float, rng: np.random.Generator) -> None:
         waiting, self._rare.interrupted = self._rare.interrupted, []
-        for one in waiting:
-            lo, hi = self._spans[one.operator]
+        for job in waiting:
+            lo, hi = self._spans[job.operator]
             free = lo + np.flatnonzero(self._floor.free(now_s)[lo:hi])
-            needed = int(np.ceil(one.gpus / self._whole[one.operator]))
+            needed = int(np.ceil(job.gpus / self._whole[job.operator]))
             if len(free) < needed:
-                self._rare.interrupted.append(one)
+                self._rare.interrupted.append(job)
                 continue
             taken = self._of_one_model(rng.permutation(free), needed)
-            self._start_wide(taken, one.group, one.gpus, one.rest_s, now_s, rng)
+            self._start_wide(taken, job.group, job.gpus, job.rest_s, now_s, rng)
             self.counts["jobs restarted"] += 1
 
     def _of_one_model(self, free: Hosts, needed: int) -> Hosts:

@@ -4,8 +4,15 @@ Everything here looks at outcomes and never changes them. Terms: docs/concepts.m
 docs/simulator-outcomes.md.
 """
 
-from .coverage import CoverageTally, SectionCoverage
-from .truth import TruthCell, TruthWriter, read_truth, truth_cells, with_release
+from .truth import (
+    CoverageTally,
+    SectionCoverage,
+    TruthCell,
+    TruthWriter,
+    read_truth,
+    truth_cells,
+    with_release,
+)
 from .truth_tables import TrueCause, TrueTable, cause_table
 
 __all__ = [

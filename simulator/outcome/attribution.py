@@ -64,17 +64,17 @@ def signature_of(workload: Workload) -> Signature:
 
 def teach(applications: Sequence[Application]) -> Signatures:
     """Learn every table of these applications, thresholds included."""
-    return Signatures.train([signature_of(one.workload) for one in applications])
+    return Signatures.train([signature_of(application.workload) for application in applications])
 
 
-def job_tables(one: Application, gpus: int) -> list[tuple[float, Workload]]:
+def job_tables(application: Application, gpus: int) -> list[tuple[float, Workload]]:
     """Say what the ranks of a job of this size run: (share of its GPU time, table).
 
     Above one host they exchange; from 64 GPUs on one rank in eight is of the first stage and one
     of the last. All but the table itself are variants by rule.
     """
-    table = one.workload
-    if gpus <= HOST_GPUS or (one.variant is not None and one.variant.exchange):
+    table = application.workload
+    if gpus <= HOST_GPUS or (application.variant is not None and application.variant.exchange):
         return [(1.0, table)]
 
     def ranked(name: str, **rules: str) -> Workload:
@@ -88,12 +88,12 @@ def job_tables(one: Application, gpus: int) -> list[tuple[float, Workload]]:
 
 
 def answers(
-    signatures: Signatures, one: Application, gpus: int, rng: np.random.Generator
+    signatures: Signatures, application: Application, gpus: int, rng: np.random.Generator
 ) -> Mapping[str, float]:
     """Let every process of a job be classified; give the share of its GPU time by answer."""
     found: Counter[str] = Counter()
     processes = min(max(gpus, 1), _MOST_PROCESSES)
-    tables = job_tables(one, gpus)
+    tables = job_tables(application, gpus)
     for share, table in tables:
         each = max(round(processes * share), 1)
         for process in range(each):
@@ -128,12 +128,12 @@ def attribute(
         raise ValueError("expected candidates, applications that are met and a GPU, got none")
     rng = np.random.default_rng(seed)
     signatures = teach(taught)
-    known = {one.workload.application for one in taught}
+    known = {application.workload.application for application in taught}
     right = wrong = unanswered = 0.0
-    for one in met:
-        truth = one.workload.application
+    for application in met:
+        truth = application.workload.application
         wanted = truth if truth in known else UNKNOWN_APPLICATION
-        for answer, share in answers(signatures, one, gpus, rng).items():
+        for answer, share in answers(signatures, application, gpus, rng).items():
             if answer == wanted:
                 right += share / len(met)
             elif answer == UNKNOWN_APPLICATION:
@@ -215,14 +215,16 @@ def attribute_released(
     """
     rng = np.random.default_rng(seed)
     signatures = teach(taught)
-    known = sorted({one.workload.application for one in taught} - {UNKNOWN_APPLICATION})
+    known = sorted(
+        {application.workload.application for application in taught} - {UNKNOWN_APPLICATION}
+    )
     places = {name: at for at, name in enumerate([*known, UNKNOWN_APPLICATION])}
     truth, said = np.zeros(len(places)), np.zeros(len(places))
     agreed = 0.0
-    for one in met:
-        wanted = places.get(one.workload.application, places[UNKNOWN_APPLICATION])
+    for application in met:
+        wanted = places.get(application.workload.application, places[UNKNOWN_APPLICATION])
         truth[wanted] += busy_share / len(met)
-        for answer, share in answers(signatures, one, gpus, rng).items():
+        for answer, share in answers(signatures, application, gpus, rng).items():
             said[places[answer]] += busy_share * share / len(met)
             agreed += share / len(met) * (places[answer] == wanted)
     error = share_error(epsilon, hosts, weight, period_s)

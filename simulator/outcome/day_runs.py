@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.fleet import FleetModel
-from simulator.fleet.state import IDLE, SEEN_WORDS, FleetState, unpack
+from simulator.fleet.hosts import IDLE, SEEN_WORDS, FleetState, unpack
 from wire.catalogue import Catalogue
 
 DAY_S: Final = 86_400
@@ -53,7 +53,9 @@ def live_days(
     """
     start_s = model.scenario.start_s
     cells = catalogue.section("applications_seen").cells
-    own = np.array([cells.index(one.workload.application) for one in model.applications])
+    own = np.array(
+        [cells.index(application.workload.application) for application in model.applications]
+    )
     places, number = np.unique(own, return_inverse=True)
     for day in range(days):
         yield _day(model, start_s + day * DAY_S, places, number, window_s)
@@ -74,7 +76,7 @@ def _day(
     inventory = model.inventory
     counts = np.zeros((inventory.hosts, len(places)), dtype=np.uint16)
     gpu_s = np.zeros((DAY_S // HOUR_S, len(places)))
-    work = np.array([one.workload.busy_millionths / 1e6 for one in model.applications])
+    work = np.array([table.workload.busy_millionths / 1e6 for table in model.applications])
     held = 0.0
     for at in range(0, DAY_S, window_s):
         state = model.at(start_s + at, window_s)

@@ -1,9 +1,13 @@
-"""The true value beside the released one, cell by cell, in Parquet: only a simulation has both."""
+"""The true value beside the released one, cell by cell, and how often the intervals hold it.
+
+Only a simulation has both. Cells go to Parquet; intervals are those of 95 %.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from aggregator.ratios import Coverage, coverage
 from aggregator.statistics import MODEL_AXIS, RESERVED, UNMEASURED, estimate, released_units
 from simulator.engine.engine_port import WindowOutcome
 from transport.closing import Closing
@@ -22,6 +27,8 @@ from wire.task import CHECK_WORDS, SectionKind, SectionSpec
 
 _ROWS: Final = 1 << 16
 """Cells that are held before they are written."""
+
+TOTAL: Final = "all sections"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +67,7 @@ _ARROW: Final = {
     "str": pa.string(), "int": pa.int64(), "float": pa.float64(), "float | None": pa.float64(),
     "bool | None": pa.bool_(),
 }  # fmt: skip
-SCHEMA: Final = pa.schema([(one.name, _ARROW[str(one.type)]) for one in fields(TruthCell)])
+SCHEMA: Final = pa.schema([(column.name, _ARROW[str(column.type)]) for column in fields(TruthCell)])
 
 
 def truth_cells(outcome: WindowOutcome, catalogue: Catalogue) -> list[TruthCell]:
@@ -82,11 +89,11 @@ def with_release(bare: Iterable[TruthCell], cells: Iterable[Any]) -> list[TruthC
     """
     released = {(cell.section, cell.cell): cell for cell in cells}
     joined = []
-    for one in bare:
-        cell = released[one.section, one.cell]
+    for truth in bare:
+        cell = released[truth.section, truth.cell]
         joined.append(
             replace(
-                one,
+                truth,
                 released=cell.value,
                 standard_error=cell.standard_error,
                 low=cell.low,
@@ -178,3 +185,75 @@ def _shares_of_measured(section: Section, raw: NDArray[np.int64]) -> NDArray[np.
         if wall:
             share[members & hole] = raw[members & hole] / wall
     return share
+
+
+@dataclass(frozen=True, slots=True)
+class SectionCoverage:
+    """Coverage of one section's intervals, with exact binomial bounds (99 %).
+
+    values      every released cell
+    filled      of those, the cells in which something truly happened; None where nothing did
+    shares      intervals of shares that were not suppressed; None where there is none
+    """
+
+    section: str
+    values: Coverage
+    filled: Coverage | None
+    shares: Coverage | None
+
+
+@dataclass(slots=True)
+class CoverageTally:
+    """Counts intervals that hold the truth; noise is independent from cell to cell.
+
+    Indicators are counted apart from the total: a host with more than m set reports m of them, so
+    their cells are low by design where hosts run many things (docs/statistics.md).
+    """
+
+    _hits: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _trials: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def add(self, cells: Iterable[TruthCell]) -> None:
+        """Count one window's cells; those of a window without a release count nothing."""
+        for cell in cells:
+            if cell.released is None or cell.low is None or cell.high is None:
+                continue
+            held = cell.low <= cell.truth <= cell.high
+            names = [cell.section]
+            if cell.kind != SectionKind.INDICATORS.value:
+                names.append(TOTAL)
+            for name in names:
+                self._count(name, "values", held)
+                if cell.truth:
+                    self._count(name, "filled", held)
+                if cell.share_low is None or cell.share_high is None or cell.true_share is None:
+                    continue
+                inside = cell.share_low <= cell.true_share <= cell.share_high
+                self._count(name, "shares", inside)
+
+    def _count(self, name: str, what: str, held: bool) -> None:
+        self._trials[name, what] += 1
+        self._hits[name, what] += held
+
+    def result(self) -> tuple[SectionCoverage, ...]:
+        """Give each section's coverage, and the total first.
+
+        Raises  ValueError when nothing was released
+        """
+        names = list(dict.fromkeys(name for name, _ in self._trials))
+        if not names:
+            raise ValueError("expected at least one released window, got none")
+        names.sort(key=lambda name: name != TOTAL)
+        return tuple(
+            SectionCoverage(
+                name,
+                coverage(self._hits[name, "values"], self._trials[name, "values"]),
+                self._of(name, "filled"),
+                self._of(name, "shares"),
+            )
+            for name in names
+        )
+
+    def _of(self, name: str, what: str) -> Coverage | None:
+        trials = self._trials[name, what]
+        return coverage(self._hits[name, what], trials) if trials else None

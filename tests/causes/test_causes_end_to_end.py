@@ -27,11 +27,10 @@ from pointillist.simulate.setup import PLANS
 from privacy.plan import Plan
 from simulator.engine.engine_port import WindowOutcome
 from simulator.engine.journals import JournalError, JournalRows, PlayedJournal, cast, load_journals
+from simulator.engine.outcome_store import release_of
 from simulator.fleet import FleetRows
 from simulator.outcome import cause_table, truth_cells
-from simulator.outcome.simulated_releases import release_of
-from simulator.scenario import Dropout, Faults
-from simulator.scenario.scenario_tables import FailSlow
+from simulator.scenario import Dropout, FailSlow, Faults
 from tests.causes.causes_kit import CLASSES, MODEL, WEEK_S, K, as_file, detector
 from tests.causes.findings_kit import diagnosis, ended
 from tests.engine_kit import CATALOGUE, SEEDED, SmallFleet, scenario

@@ -15,9 +15,9 @@ from edge_agent.local.diagnosis_words import (
     evidence_said,
     most_telling,
     spike_said,
+    title,
 )
 from edge_agent.local.quantity import counted, quantity
-from edge_agent.local.signal_words import title
 from pointillist.diagnose.finding_layout import as_lines, as_object, recording_clock, unix_clock
 
 S = 1_000_000_000

@@ -24,7 +24,7 @@ from simulator.engine.crew import Crew, CrewFailed
 from simulator.engine.engine_port import EngineSettings, Noise
 from simulator.engine.exact import make_roster
 from simulator.engine.randomness import OsStream, summed_noise
-from simulator.engine.settle import by_operator
+from simulator.engine.task_rules import by_operator
 from simulator.fleet.hosts import HostInventory
 from tests.engine_kit import SEEDED, SmallFleet, plan, scenario, small_fleet
 from wire.ids import TaskId

@@ -17,8 +17,13 @@ from edge_agent.protocol.task_check import Bounds, Pins
 from pointillist.broker.local import RunningBroker
 from pointillist.simulate.export import ExportConfigError, load_export_config
 from simulator.engine.exact_parties import ExactParties
-from simulator.export.exported_fleet import ExportedFleet, ExportSettings
-from simulator.export.identities import IdentitiesError, load_identities, make_identities
+from simulator.exported_fleet import (
+    ExportedFleet,
+    ExportSettings,
+    IdentitiesError,
+    load_identities,
+    make_identities,
+)
 from simulator.fleet import make_inventory
 from simulator.scenario import Dropout, Scenario, load
 from simulator.simulated_windows import WindowTruth

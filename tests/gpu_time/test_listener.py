@@ -19,7 +19,6 @@ from collectors.gpu_time.listener import (
     MOST_CONNECTIONS,
     VERSION,
     Listener,
-    Refusal,
     Reporter,
     WindowPlan,
 )

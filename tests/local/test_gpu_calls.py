@@ -13,10 +13,9 @@ import pytest
 from collectors.records.gpu_calls import CountedCalls, Direction, GpuCalls, ProbeGroup
 from edge_agent.local.board import Board
 from edge_agent.local.history import History, HistoryLimits
-from edge_agent.local.history_calls import KEPT_KERNELS, KEPT_PROCESSES
 from edge_agent.local.history_read import HistoryReader
 from edge_agent.local.local_rows import CallsRow, EventRow, MetricRow
-from edge_agent.local.merged_calls import REST, keep_busiest, merge
+from edge_agent.local.merged_calls import KEPT_KERNELS, KEPT_PROCESSES, REST, keep_busiest, merge
 from tests.calls_kit import (
     GEMM,
     SERVER,

@@ -10,9 +10,15 @@ import pytest
 from collectors.boot_clock import ClockPoint
 from collectors.records.activity import Observation, RhythmMarks
 from edge_agent.local.board import FRESH_NS, Board
-from edge_agent.local.gathering import EVERY_MS, FIRST_MS, MOST_RECORDS, Gathering
+from edge_agent.local.gathering import (
+    EVERY_MS,
+    FIRST_MS,
+    MOST_RECORDS,
+    MOST_ROWS,
+    Gathering,
+    HistoryBatch,
+)
 from edge_agent.local.history import History
-from edge_agent.local.history_batch import MOST_ROWS, HistoryBatch
 from edge_agent.local.history_read import HistoryReader
 from edge_agent.local.local_rows import EventRow, Flattener, MetricCell, MetricRow, PackedRow, Row
 from wire.catalogue import Catalogue

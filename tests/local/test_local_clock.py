@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.boot_clock import ClockPoint, read_point
-from edge_agent.local.clock_map import ClockMap
-from edge_agent.local.packing import pack, unpack
+from collectors.boot_clock import ClockMap, ClockPoint, read_point
+from edge_agent.local.history_tables import pack, unpack
 from tests.local_kit import S
 
 MINUTE = 60 * S

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pointillist.plan_file import default_plan
-from simulator.engine.simulated_tasks import fleet_tasks
+from simulator.engine.task_rules import fleet_tasks
 from simulator.fleet import FleetModel
 from simulator.outcome.day_runs import DayRuns, live_days
 from simulator.outcome.seen import Design, Sampling, seen_curve, simultaneous_quantile, told_hosts

@@ -13,7 +13,7 @@ from aggregator.statistics import estimate
 from simulator.engine.engine_port import EngineSettings, Noise, WindowOutcome
 from simulator.engine.simulation import Simulation
 from simulator.outcome import CoverageTally, TruthWriter, cause_table, read_truth, truth_cells
-from simulator.outcome.coverage import TOTAL
+from simulator.outcome.truth import TOTAL
 from simulator.scenario import Faults
 from tests.engine_kit import CATALOGUE, plan, scenario
 

@@ -6,7 +6,7 @@ from math import sqrt
 
 import pytest
 
-from collectors.gpu_calls.estimate import PeriodCount, corrected
+from collectors.gpu_calls.call_records import PeriodCount, corrected
 from collectors.gpu_calls.governor import (
     DROP_ORDER,
     SECOND,

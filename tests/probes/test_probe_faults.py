@@ -14,8 +14,7 @@ from threading import Event
 import pytest
 
 from collectors.bpf.bpf_maps import PerCpuMap
-from collectors.gpu_calls.limits import ProbeLimits
-from collectors.gpu_calls.map_layout import THREAD_FIELDS
+from collectors.gpu_calls.map_layout import THREAD_FIELDS, ProbeLimits
 from collectors.records.gpu_calls import FileGroup, ProbeGroup
 from collectors.records.process import ProcessKey
 from tests.probes_kit import Probed, Stubs, attachments, probing, run, start_ns, staying

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collectors.gpu_calls.limits import ProbeLimits
+from collectors.gpu_calls.map_layout import ProbeLimits
 from collectors.records.process import ProcessKey
 from tests.probes_kit import Probed, Stubs, begin, now_ns, probing, run, start_ns, waiting
 

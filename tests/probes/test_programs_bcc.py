@@ -14,7 +14,7 @@ from collectors.binaries.elf_file import EntryClass
 from collectors.gpu_calls import programs_bcc
 from collectors.gpu_calls.bcc_code import SENTINEL, at_place
 from collectors.gpu_calls.counts import ProbeDrain
-from collectors.gpu_calls.limits import ProbeLimits
+from collectors.gpu_calls.map_layout import ProbeLimits
 from collectors.gpu_calls.probe_plan import Attachment
 from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.port import SourceUnavailable

@@ -8,12 +8,13 @@ import pytest
 
 from simulator.applications import (
     Variant,
+    VariantRow,
+    _variant,
     derive,
     load_applications,
     numbered_applications,
     real_application_profiles,
 )
-from simulator.applications.application_table import VariantRow, _variant
 from simulator.workloads import Workload, WorkloadError, check_classes, load_workloads
 from tests.window_kit import CATALOGUE
 from transport.config_tree import build

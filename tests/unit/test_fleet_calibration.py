@@ -15,7 +15,7 @@ from privacy.planner import section_figures
 from simulator.fleet import FleetModel, HostInventory
 from simulator.fleet.fleet_faults import CAUSE_COUNTS, fault_rates, incident_rates, mttf_hours
 from simulator.fleet.hosts import make_inventory
-from simulator.fleet.load import COMMUNICATION, COMPUTE, LARGE
+from simulator.fleet.jobs import COMMUNICATION, COMPUTE, LARGE
 from simulator.scenario import Faults, FleetLoad, Jobs, load
 from tests.window_kit import CATALOGUE
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulator.fleet.load import overlap_share
-from simulator.fleet.log import HostLog, gather_bits
-from simulator.fleet.state import bits, unpack
+from simulator.fleet.floor import HostLog, gather_bits
+from simulator.fleet.hosts import bits, unpack
+from simulator.fleet.jobs import overlap_share
 
 
 def ints(*values: int) -> np.ndarray:

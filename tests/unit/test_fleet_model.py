@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from simulator.fleet import IDLE, FleetModel, FleetState
-from simulator.fleet.load import busy_target
+from simulator.fleet.jobs import busy_target
 from simulator.scenario import (
     Adversaries,
     Applications,

@@ -15,6 +15,7 @@ import pytest
 from pointillist.plan_file import load_plan
 from simulator.fleet import FleetModel
 from simulator.scenario import (
+    FOLDER,
     Adversaries,
     Applications,
     Dropout,
@@ -31,7 +32,6 @@ from simulator.scenario import (
     names,
     parse,
 )
-from simulator.scenario.scenario_file import FOLDER
 from tests.window_kit import CATALOGUE
 
 PLANS = Path("pointillist/plans")

@@ -1,17 +1,23 @@
-"""Variants of a recording by stated rules: a table at another size, not a measurement.
+"""What runs on the simulated fleet: real recordings, and variants that say that they are.
 
-Every factor here is chosen from how the kernels work, none is measured (docs/simulator-model.md).
-A result that rests on a variant names it.
+A variant is a recording at another size, by stated rules: a table, not a measurement. Every factor
+here is chosen from how the kernels work, none is measured (docs/simulator-model.md). A result that
+rests on a variant names it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
+from pathlib import Path
 from typing import Final
 
 from edge_agent.windows.window_state import COPY_FAMILIES
-from simulator.workloads import KernelRow, Workload
-from transport.config_tree import limited
+from simulator.workloads import KernelRow, Workload, WorkloadError, load_workloads
+from transport.config_tree import limited, read_tree
+from wire.catalogue import Catalogue
 
 _COMPUTE: Final = frozenset({"gemm", "attention", "conv", "moe"})
 _QUADRATIC: Final = frozenset({"attention", "softmax"})
@@ -33,6 +39,9 @@ _DEVICES: Final = {
     "MI300X": (1307, 5300),
     "L40S": (362, 864),
 }
+
+MOST: Final = 250
+_SIZES: Final = tuple(product((1.0, 4.0, 16.0, 0.25, 2.0), (1.0, 2.0, 0.5), (False, True)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,3 +151,109 @@ def _by_rule(family: str, time_ns: int, typical_ns: int) -> KernelRow:
     places = (typical_ns // 2, typical_ns, 2 * typical_ns, 4 * typical_ns)
     launches = max(round(1000 * time_ns / typical_ns), 1)
     return KernelRow(f"(added by rule: {family})", family, launches, time_ns, places, 0)
+
+
+VARIANTS: Final = Path(__file__).with_name("variants.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """One table of kernel activity that hosts may run.
+
+    name         its own
+    group        what a scenario calls it: ranks and stages of one program share a group
+    workload     the table; its `application` is the class that a report counts it under
+    recording    the recorded table it is or comes from
+    variant      None for a recording
+    stands_for   why this variant is taken for its class; "" for a recording
+    """
+
+    name: str
+    group: str
+    workload: Workload
+    recording: str
+    variant: Variant | None = None
+    stands_for: str = ""
+
+    @classmethod
+    def recorded(cls, workload: Workload) -> Application:
+        """A recording as it is."""
+        return cls(workload.name, workload.application, workload, workload.name)
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether its numbers were recorded on a GPU."""
+        return self.variant is None
+
+    @property
+    def origin(self) -> str:
+        """What a result that rests on it must say."""
+        if self.variant is None:
+            return f"recorded: {self.workload.source} {self.workload.source_file}"
+        return f"variant of {self.recording} by rule, not recorded: {self.variant}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantRow(Variant):
+    """A variant as the file has it: how it differs from `recording`, and what it stands for."""
+
+    name: str
+    application: str
+    recording: str
+    stands_for: str
+
+
+@dataclass(frozen=True, slots=True)
+class VariantTable:
+    """The file of variants."""
+
+    rows: tuple[VariantRow, ...] = limited(key="variant")
+
+
+@cache
+def load_applications() -> tuple[Application, ...]:
+    """Every recording by file name, then every variant in order. Raises WorkloadError."""
+    recordings = {workload.name: workload for workload in load_workloads()}
+    table = read_tree(VariantTable, VARIANTS, error=WorkloadError)
+    variants = [_variant(row, recordings) for row in table.rows]
+    return (*map(Application.recorded, recordings.values()), *variants)
+
+
+def real_application_profiles(applications: Iterable[Application]) -> int:
+    """How many of them are recordings."""
+    return sum(application.is_recording for application in applications)
+
+
+def _variant(row: VariantRow, recordings: Mapping[str, Workload]) -> Application:
+    if row.recording not in recordings:
+        raise WorkloadError(
+            f"{VARIANTS.name}: variant[{row.name}].recording: expected one of "
+            f"{', '.join(recordings)}, got {row.recording!r}"
+        )
+    workload = derive(recordings[row.recording], row, row.name, row.application)
+    return Application(row.name, row.application, workload, row.recording, row, row.stands_for)
+
+
+def numbered_applications(catalogue: Catalogue, count: int) -> tuple[Application, ...]:
+    """Make so many applications, each under its own place of the catalogue's table.
+
+    The first ten are the recordings' numbers unchanged, the rest variants of them; all of them are
+    filed under a class that is not theirs, so all say that they are variants. Place 0, "unknown",
+    stays free.
+
+    count   1 .. 250
+    Raises  ValueError
+    """
+    places = catalogue.section("applications_seen").cells
+    if not 1 <= count <= min(MOST, len(places) - 1):
+        raise ValueError(f"expected 1 to {MOST} applications, got {count}")
+    recordings = load_workloads()
+    made = []
+    for number in range(count):
+        recording = recordings[number % len(recordings)]
+        batch, sequence, training = _SIZES[number // len(recordings) % len(_SIZES)]
+        variant = Variant(batch=batch, sequence=sequence, training=training)
+        name = f"application_{number + 1:03}"
+        workload = derive(recording, variant, name, places[number + 1])
+        made.append(Application(name, name, workload, recording.name, variant, "one of a number"))
+    return tuple(made)

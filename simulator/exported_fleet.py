@@ -1,4 +1,10 @@
-"""Keys, tokens and join requests of simulated hosts, kept in one private folder."""
+"""A simulated fleet before running aggregators: real identities, real enrolment, real transport.
+
+The hosts are enrolled as live ones are: each makes its key and a join request with a one-use token,
+the Leader's operator builds the roster, the Helper's countersigns it. Then one process of the
+production agent's loop plays all of them, window by window on the wall clock; only what they
+measured comes from the fleet model. Docs: docs/simulate.md.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +12,27 @@ import hashlib
 import json
 import os
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from edge_agent.clock import Clock, SystemClock
 from edge_agent.joining import gpu_counts, join_request
 from edge_agent.protocol.epochs import Host
+from edge_agent.protocol.task_check import Bounds, ParticipantRules, Pins
+from privacy.noise import OpenDpSampler
+from privacy.noise_table import TableSampler
 from privacy.signing import SigningKey
+from simulator.engine.blocks import spans
+from simulator.engine.engine_port import BLOCK_HOSTS
+from simulator.fleet import FleetModel
 from simulator.fleet.hosts import HostInventory
+from simulator.live_fleet import LiveFleet, LiveSettings
+from simulator.scenario import Scenario
 from simulator.simulated_hosts import host_of
+from simulator.simulated_windows import SimulatedWindows, WindowTruth
+from transport.opening import Side, TransportSettings, open_transport, prepare_transport
 from wire.catalogue import Catalogue
 
 KEYS_FILE: Final = "hosts.keys"
@@ -25,6 +43,8 @@ MAX_HOSTS: Final = 100_000
 
 HARDWARE: Final = "simulated-host"
 """What a simulated host calls its hardware: in a roster nobody takes it for a machine."""
+
+_SPOOL_OF_A_HOST = 64
 
 
 class IdentitiesError(ValueError):
@@ -121,3 +141,94 @@ def _write_private(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+@dataclass(frozen=True, slots=True)
+class ExportSettings:
+    """Where the reports go and whom the hosts trust.
+
+    folder      identities, ledger and fence, 0700
+    seconds     how long to go on, by the wall clock
+    domain      of the tasks that are taken: "live" (fleet and operator tasks) or "demo"
+    """
+
+    folder: Path
+    transport: TransportSettings
+    pins: Pins
+    bounds: Bounds
+    seconds: float
+    domain: str = "live"
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was sent, by the agents' own count."""
+
+    hosts: int
+    tasks: int
+    windows: int
+    epochs: int
+    sealed: int
+    published: int
+    refused: dict[str, int]
+
+
+class ExportedFleet:
+    """The hosts of a scenario before running aggregators."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        hosts: list[Host],
+        settings: ExportSettings,
+        tell: Callable[[WindowTruth], None],
+        clock: Clock | None = None,
+    ) -> None:
+        """Open ledger and log.
+
+        Raises      LedgerRefused, TransportUnavailable
+        """
+        catalogue, clock = Catalogue.load(), clock or SystemClock()
+        self._hosts, self._tell = hosts, tell
+        self._windows_seen = 0
+        (part,) = spans(len(hosts), BLOCK_HOSTS, processes=1)
+        self._windows = SimulatedWindows(
+            FleetModel(scenario, catalogue),
+            catalogue,
+            part,
+            self._count,
+            block_hosts=BLOCK_HOSTS,
+            until_s=clock.unix_ms() // 1000 + settings.seconds,
+        )
+        prepare_transport(settings.transport, Side.AGGREGATOR)
+        live = LiveSettings(
+            settings.folder,
+            "simulated-fleet",
+            ParticipantRules(settings.pins, settings.bounds, settings.domain, None, catalogue),
+            # The table sampler is exact and fed by the operating system; opendp, which live agents
+            # use, would take minutes of every window of ten thousand hosts.
+            OpenDpSampler() if len(hosts) <= 50 else TableSampler(os.urandom),
+            spool_reports=_SPOOL_OF_A_HOST,
+        )
+        transport = open_transport(settings.transport, Side.AGGREGATOR)
+        self._live = LiveFleet(hosts, self._windows, transport, live, clock)
+
+    def _count(self, window: WindowTruth) -> None:
+        self._windows_seen += 1
+        self._tell(window)
+
+    def run(self, stopping: Callable[[], bool] = lambda: False) -> Exported:
+        """Report until the time is over and everything is on the log, or until stopped.
+
+        Raises      LedgerRefused
+        """
+        tally = self._live.run(stopping)
+        return Exported(
+            len(self._hosts),
+            self._windows.opened,
+            self._windows_seen,
+            tally.epochs,
+            tally.sealed,
+            tally.published,
+            dict(tally.refused),
+        )

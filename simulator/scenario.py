@@ -1,16 +1,14 @@
-"""The tables of a scenario as frozen values; each key's bounds stand beside it.
-
-A share is of 1, a unit ends the name. What a number rests on is said in docs/simulator-model.md.
-"""
+"""What is simulated: one readable TOML file, checked key by key."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final, Self
 
-from transport.config_tree import limited
+from transport.config_tree import build, did_you_mean, limited, read_tree
 
 YEAR_S: Final = 31_536_000
 MOST_ITEMS: Final = 1024
@@ -18,6 +16,8 @@ LIES: Final = ("out_of_range", "replay", "forged_id", "poisoned_share")
 LEADER_TRICKS: Final = ("drop_hosts", "alter_share", "replay_batch", "split_batch")
 NAME: Final = "[a-z0-9][a-z0-9_-]{0,63}"
 FIDELITIES: Final = ("auto", "exact", "masked", "noise")
+
+FORMAT: Final = 1
 
 
 class ScenarioError(ValueError):
@@ -238,3 +238,53 @@ class Scenario:
     def with_(self, **changes: Any) -> Self:
         """The same scenario with some fields changed, for a sweep."""
         return replace(self, **changes)
+
+
+FOLDER: Final = Path(__file__).with_name("scenarios")
+
+
+def names() -> tuple[str, ...]:
+    """Names of the shipped scenarios."""
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
+
+
+def path_of(scenario: str | Path) -> Path:
+    """Give the file of a shipped scenario by its name, or of a path. Raises ScenarioError."""
+    if isinstance(scenario, Path) or "/" in scenario or scenario.endswith(".toml"):
+        return Path(scenario)
+    if scenario in names():
+        return FOLDER / f"{scenario}.toml"
+    if Path(scenario).is_file():
+        return Path(scenario)
+    raise ScenarioError(
+        f"expected a file or one of {', '.join(names())}, got {scenario!r}"
+        f"{did_you_mean(scenario, names())}"
+    )
+
+
+def load(scenario: str | Path) -> Scenario:
+    """Read a scenario: a shipped one by its name, or a file.
+
+    Raises  ScenarioError naming the file, the key, what was expected and what came
+    """
+    path = path_of(scenario)
+    read = read_tree(Scenario, path, error=ScenarioError, file_format=FORMAT)
+    return _checked(read, f"{path}: ")
+
+
+def parse(content: Mapping[str, Any]) -> Scenario:
+    """Build a scenario from parsed TOML. Raises ScenarioError."""
+    return _checked(build(Scenario, content, error=ScenarioError, file_format=FORMAT))
+
+
+def _checked(scenario: Scenario, where: str = "") -> Scenario:
+    if scenario.start_s % scenario.step_s:
+        raise ScenarioError(
+            f"{where}start: expected a multiple of step_s = {scenario.step_s}, "
+            f"got {scenario.start_s}"
+        )
+    if min(scenario.operators) <= 0:
+        raise ScenarioError(
+            f"{where}operators: expected shares above 0, got {list(scenario.operators)}"
+        )
+    return scenario

@@ -1,0 +1,182 @@
+"""Tasks of a simulated fleet by its plan, and what is released of them by both parties' rules."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggregator.batch_rules import check_release, check_sum
+from aggregator.released import Capacity
+from aggregator.tasks import build_task, task_plan
+from privacy.calibrate import WEEK_S
+from privacy.plan import Plan, PlannedTask
+from simulator.fleet.hosts import FleetState, HostInventory
+from wire.catalogue import Catalogue
+from wire.rejection import Reason, ReportRejected
+from wire.task import DEMO_DOMAIN, Task
+
+from .engine_port import WindowOutcome
+
+LATENESS_S: Final = 30
+RETENTION_S: Final = 6 * 3600
+FEW_OPERATORS: Final = 3
+"""With fewer operators the task is an operator's own: the operator rule does not apply."""
+
+
+def fleet_tasks(
+    plan: Plan,
+    catalogue: Catalogue,
+    inventory: HostInventory,
+    span: tuple[int, int],
+    parties: tuple[bytes, bytes],
+) -> list[Task]:
+    """Build every task of a plan that has a whole window within the span.
+
+    plan        for its own number of hosts; n_min and t keep their share of the fleet's, and t
+                covers the largest operator
+    span        Unix seconds, [first, end)
+    parties     identity keys of Leader and Helper; the tasks are of the domain demo, because the
+                keys and everything under them live no longer than the simulation
+    Raises      ParameterError where the fleet breaks a bound: an operator of over 40 % of the hosts
+    """
+    several = np.unique(inventory.operator).size >= FEW_OPERATORS
+    largest = int(np.bincount(inventory.operator).max()) if several else 0
+    sized = _sized(plan, inventory, largest)
+    built = []
+    for planned in plan.tasks:
+        within = windows_within(planned.window_s, span)
+        if not within:
+            continue
+        wanted = task_plan(
+            sized,
+            planned,
+            _windows(planned, within),
+            parties,
+            domain=DEMO_DOMAIN,
+            lateness_s=min(LATENESS_S, planned.window_s // 2),
+            retention_s=RETENTION_S,
+            largest_operator=largest,
+            min_operators=min(plan.min_operators, FEW_OPERATORS) if several else 0,
+            expiry=span[1] + 10 * max(WEEK_S, planned.window_s),
+        )
+        built.append(build_task(catalogue, wanted))
+    return built
+
+
+def _sized(plan: Plan, inventory: HostInventory, largest_operator: int) -> Plan:
+    """The plan for as many hosts as the fleet has."""
+    hosts = inventory.hosts
+    corrupted = max(math.ceil(hosts * plan.t / plan.hosts), math.ceil(hosts / 10), largest_operator)
+    return replace(
+        plan,
+        scheme="masked",
+        hosts=hosts,
+        n_min=math.ceil(hosts * plan.n_min / plan.hosts),
+        t=corrupted,
+        gpus_per_host=int(inventory.gpus.max()),
+    )
+
+
+def _windows(planned: PlannedTask, within: range) -> range:
+    """Windows of the series: as many as the noise of an endless one counts on."""
+    least = -(-WEEK_S // planned.window_s) + 1 if planned.windows is None else planned.windows
+    count = max(least, len(within))
+    return range(within[0], within[0] + count * planned.window_s, planned.window_s)
+
+
+def windows_within(window_s: int, span: tuple[int, int]) -> range:
+    """Starts of the whole windows within [first, end)."""
+    first = -(-span[0] // window_s) * window_s
+    return range(first, span[1] - window_s + 1, window_s)
+
+
+Number = TypeVar("Number", np.int64, np.uint32, np.float64)
+
+
+def settled(
+    task: Task,
+    start: int,
+    state: FleetState,
+    released: NDArray[np.int64],
+    truth: NDArray[np.int64],
+    stages: Sequence[Mapping[str, float]],
+    windows: int = 1,
+) -> WindowOutcome:
+    """Release a sum, or say why not.
+
+    released    int64[d], steps, over the hosts that report in time and all the windows
+    windows     equal ones: the same hosts report in each
+    """
+    in_time = state.reporting
+    n = int(np.count_nonzero(in_time))
+    late = int(np.count_nonzero(state.present & state.late))
+    refused = {Reason.WINDOW_LATE.value: late * windows} if late else {}
+    try:
+        check_release(task, by_operator(state.inventory.operator[in_time]))
+        check_sum(released, n * windows)
+        fault = ""
+    except ReportRejected as refusal:
+        fault = refusal.reason.value
+    done = not fault
+    return WindowOutcome(
+        task,
+        start,
+        released if done else None,
+        n * windows if done else 0,
+        refused,
+        fault,
+        merged(list(stages)),
+        truth,
+        n * windows,
+        windows,
+        times(capacity_of(state.inventory, in_time), windows) if done else None,
+    )
+
+
+def by_operator(operators: NDArray[np.int16]) -> list[int]:
+    """Count the hosts of each operator that has one.
+
+    operators   int16[n], operator of each host
+    """
+    counts = np.bincount(operators)
+    return counts[counts > 0].tolist()  # type: ignore[no-any-return]
+
+
+def summed(parts: Sequence[NDArray[Number]]) -> NDArray[Number]:
+    """Add the processes' vectors, words modulo 2^32 as such."""
+    return reduce(np.add, parts)
+
+
+def capacity_of(inventory: HostInventory, accepted: NDArray[np.bool_]) -> Capacity:
+    """Count the accepted hosts' GPUs by model, as the roster has them."""
+    models = inventory.gpu_model[accepted].tolist()
+    gpus = inventory.gpus[accepted].tolist()
+    kinds = Counter(zip(models, gpus, strict=True))
+    return Capacity.of(
+        ((model, count),) for (model, count), hosts in kinds.items() for _ in range(hosts)
+    )
+
+
+def times(capacity: Capacity, windows: int) -> Capacity:
+    """Capacity of so many equal windows together."""
+    return Capacity(
+        {model: gpus * windows for model, gpus in capacity.gpus_by_model.items()},
+        {model: squares * windows for model, squares in capacity.squares_by_model.items()},
+        capacity.squares * windows,
+    )
+
+
+def merged(parts: list[Mapping[str, float]]) -> dict[str, float]:
+    """Add stages of several processes."""
+    total: dict[str, float] = {}
+    for part in parts:
+        for stage, seconds in part.items():
+            total[stage] = total.get(stage, 0.0) + seconds
+    return total
