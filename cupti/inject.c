@@ -69,11 +69,16 @@ static void next_period(struct session *session, uint64_t now) {
     session->records_before = table_header(table)->records;
 }
 
+/* Whether a plan leaves nothing to be drawn. */
+static bool constant(const struct lease *lease) { return lease->on_ms == 0 || lease->on_ms == lease->period_ms; }
+
+/* Another length of windows counts from the next period on: drawn anew each second, most windows would never come. */
 static void take_lease(struct session *session, const struct lease *lease, uint64_t now) {
-    bool new_plan = now >= session->lease_until || lease->on_ms != session->lease.on_ms || lease->period_ms != session->lease.period_ms;
+    bool changed = lease->on_ms != session->lease.on_ms || lease->period_ms != session->lease.period_ms;
+    bool at_once = now >= session->lease_until || (changed && (constant(lease) || constant(&session->lease)));
     session->lease = *lease;
     session->lease_until = now + lease->lease_ms;
-    if (new_plan)
+    if (at_once)
         next_period(session, now);
 }
 
