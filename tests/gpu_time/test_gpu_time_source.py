@@ -334,6 +334,8 @@ def test_a_real_program_s_launches_are_counted_exactly(followed: Followed) -> No
             time.sleep(0.01)
             if launched % 400 == 0:
                 followed.drain()
+        one.ask("kernels gemm 20 0 1000")
+        launched += 20
         (process,) = followed.source._processes
         header = process.growth.before.header
         assert one.end() == 0
