@@ -111,7 +111,8 @@ const char *recorder_open(struct table *of) {
     TAKE(cuptiEnableCallback)
     TAKE(cuptiFinalize)
 #undef TAKE
-    cupti.cuptiGetVersion(&table_header(table)->cupti_version);
+    if (cupti.cuptiGetVersion(&table_header(table)->cupti_version) != ABI_SUCCESS)
+        return "expected CUPTI to tell its version";
     if (table_header(table)->cupti_version < ABI_DETACHES)
         return "expected CUPTI of CUDA 12.6 or later: before, it cannot leave a process safely";
     return buffers_make() == 0 ? NULL : "expected memory for buffers";

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from collectors.binaries.elf_file import ElfFile
 from collectors.gpu_time import listener, segment
-from tests.gpu_time_kit import CUPTI
+from tests.gpu_time_kit import CUPTI, cupti_folder
 from tests.probes_kit import compile_stub
 
 OBJECT = "libpointillist-gpu-time.x86_64.so"
@@ -136,16 +135,6 @@ NOT_INSTALLED = tuple(
     f"-D__{name}_TYPES_H__" for name in ("DEVICE", "DRIVER", "SURFACE", "TEXTURE", "VECTOR")
 )
 """Headers of the runtime that CUPTI's include and do not use; they need further packages."""
-
-
-def cupti_folder() -> Path:
-    """Give the folder of the installed CUPTI's include/ and lib/; it is in the group `dev`."""
-    spec = find_spec("nvidia")
-    for root in (spec.submodule_search_locations or []) if spec else []:
-        for folder in Path(root).iterdir():
-            if (folder / "include" / "cupti_activity.h").exists():
-                return folder
-    pytest.skip("needs the package nvidia-cuda-cupti, which is for Linux alone")
 
 
 def c_fields(struct: str) -> list[str]:

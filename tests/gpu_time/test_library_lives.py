@@ -17,7 +17,7 @@ import pytest
 from collectors.gpu_time.listener import HELLO, LEASE, MAGIC, VERSION, Listener, Reporter
 from collectors.gpu_time.segment import ProcessSegment, RecordingState
 from scripts.gpu_time.listening import OFF, ON, Listening, listening, sums
-from tests.gpu_time_kit import Program, program, until
+from tests.gpu_time_kit import Program, cupti_folder, program, until
 
 pytestmark = pytest.mark.slow
 
@@ -341,6 +341,13 @@ def test_a_program_without_cupti_goes_on(agent: Listening) -> None:
         time.sleep(0.3)
         assert set(agent._reporters) == set()
         assert one.end() == 0
+
+
+def test_a_program_goes_on_beside_the_real_cupti_without_a_device(agent: Listening) -> None:
+    (real,) = (cupti_folder() / "lib").glob("libcupti.so.*")
+    with program(agent.path, POINTILLIST_CUPTI=str(real), WITHOUT_CUPTI="1") as one:
+        time.sleep(0.5)
+        assert (one.said, one.end()) == ("ready", 0)
 
 
 def test_a_socket_s_name_too_long_is_no_other_s(tmp_path: Path) -> None:

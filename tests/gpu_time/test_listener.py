@@ -81,6 +81,7 @@ def test_a_library_is_taken_with_the_kernel_s_word_for_who_it_is(
         (b"x", 1, Refusal.HELLO), (b"\xff" * HELLO.size, 1, Refusal.VERSION),
         (HELLO.pack(MAGIC, 2, 1, 0), 1, Refusal.VERSION),
     ],
+    ids=["none", "two", "three", "sixty", "short", "long", "huge", "a byte", "garbage", "newer"],
 )  # fmt: skip
 def test_what_is_no_hello_is_turned_away(
     listener: Listener, memory: FakeMemory, said: bytes, descriptors: int, reason: Refusal
