@@ -160,7 +160,9 @@ def test_a_flood_of_connections_does_not_hold_the_listener(
 def test_a_process_out_of_descriptors_listens_on(listener: Listener, memory: FakeMemory) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with greeted(listener, GREETING, memory.descriptor):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (open_descriptors() - 1, hard))
+        lowest_free = os.dup(0)
+        os.close(lowest_free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
         try:
             assert list(listener.accept()) == []
         finally:
