@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from collectors.binaries.proc_maps import process_key
 from collectors.devices.uses import GpuUsers
 from collectors.gpu_calls.activity_records import GpuPlaces
 from collectors.gpu_calls.governor import GovernorSettings
@@ -78,10 +79,20 @@ class Watched:
     def waiting(
         self, program: Path, *words: object, files: int = 1
     ) -> Iterator[subprocess.Popen[str]]:
-        """Run a caller that waits; inside the block so many of its files are attached to."""
+        """Run a caller that waits; inside the block so many of its files are attached to.
+
+        What it has mapped is known by then, too: a file may be attached to for another's sake, and
+        the first kernels would have no names.
+        """
         with waiting(program, *words) as child:
             until(lambda: len(attached_files(self.source, child.pid)) >= files)
+            until(lambda: self.knows(child.pid))
             yield child
+
+    def knows(self, pid: int) -> bool:
+        """Tell whether the source knows what a process has mapped."""
+        key, running = process_key("/proc", pid), self.source.running
+        return key is not None and running._modules(key) is not None
 
     def of(self, kind: type) -> list[Record]:
         """Give the records of a type, over all drains."""
