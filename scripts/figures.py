@@ -5,7 +5,9 @@ python -m scripts.figures --check    exit code 1 where a page differs, or has a 
 
 A page marks what is generated. Within a line, an expression and how it is written:
 
-    <!--= agent.agent_rss_mib:.0f -->134<!--/--> MiB
+    It takes <!--= agent.agent_rss_mib:.0f -->134<!--/--> MiB
+
+never at the beginning of a line, where a comment ends the paragraph,
 
 and for a table or a paragraph a Jinja template, on lines of its own, and what came of it:
 
@@ -78,6 +80,11 @@ def context_of(results: Path) -> Context:
     return context
 
 
+def _before(found: re.Match[str]) -> str:
+    """Give what stands before a mark on its line."""
+    return found.string[found.string.rfind("\n", 0, found.start()) + 1 : found.start()].strip()
+
+
 class Pages:
     """Fills the marks of pages."""
 
@@ -112,6 +119,8 @@ class Pages:
         if found["code"] is not None:
             return found[0]
         if found["expression"] is not None:
+            if not _before(found):
+                raise ValueError("expected text before the mark: a comment there ends a paragraph")
             return f"{found['head']}{self._value(found['expression'])}<!--/-->"
         made = self._jinja.from_string(found["template"]).render(self._context)
         return f"{found['open']}{made.strip()}\n<!-- /figures -->"

@@ -35,7 +35,7 @@ def test_pages_quote_the_committed_results_and_nothing_typed() -> None:
 def test_mark_is_filled_by_an_expression_and_its_style(results: Path) -> None:
     pages = Pages(context_of(results))
     page = (
-        "<!--= round.core_seconds:.1f -->old<!--/--> of <!--= goal.round.core_seconds:g --><!--/-->"
+        "It took <!--= round.core_seconds:.1f -->old<!--/--> of <!--= goal.round.core_seconds:g --><!--/-->"
         ', <!--= 100 * round["governed_2.5k_percent"] / 2:.0f -->1<!--/--> %, '
         "<!--= about.round.date[:10] --><!--/-->"
     )
@@ -50,9 +50,9 @@ def test_mark_is_filled_by_an_expression_and_its_style(results: Path) -> None:
 def test_goal_that_is_missed_is_said_so(results: Path) -> None:
     pages = Pages(context_of(results))
     key = '"governed_2.5k_percent"'
-    missed = pages.fill("page.md", f"<!--= over(round[{key}], goal.round[{key}]) --><!--/-->")
+    missed = pages.fill("page.md", f"a <!--= over(round[{key}], goal.round[{key}]) --><!--/-->")
     assert "-->: **missed**<!--/-->" in missed
-    met = pages.fill("page.md", "<!--= over(round.core_seconds, 10) -->x<!--/-->")
+    met = pages.fill("page.md", "a <!--= over(round.core_seconds, 10) -->x<!--/-->")
     assert "--><!--/-->" in met
 
 
@@ -71,9 +71,10 @@ def test_table_is_made_by_the_template_before_it(results: Path) -> None:
 @pytest.mark.parametrize(
     ("page", "told"),
     [
-        ("\n<!--= round.absent:.1f -->1<!--/-->", "page.md:2: .*absent"),
-        ("<!--= nothing.of_that -->1<!--/-->", "page.md:1: .*nothing"),
-        ("<!--= round.core_seconds:d -->1<!--/-->", "page.md:1: "),
+        ("\na <!--= round.absent:.1f -->1<!--/-->", "page.md:2: .*absent"),
+        ("a <!--= nothing.of_that -->1<!--/-->", "page.md:1: .*nothing"),
+        ("a <!--= round.core_seconds:d -->1<!--/-->", "page.md:1: "),
+        ("a\n  <!--= round.core_seconds -->1<!--/-->", "page.md:2: expected text before the mark"),
         ("<!--= round.core_seconds -->1", "expected a whole mark"),
         ("1<!--/-->", "expected a whole mark"),
         ("<!-- figures\n{{ round.core_seconds }}\n-->\n1\n", "expected a whole mark"),
