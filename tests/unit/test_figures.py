@@ -35,7 +35,8 @@ def test_pages_quote_the_committed_results_and_nothing_typed() -> None:
 def test_mark_is_filled_by_an_expression_and_its_style(results: Path) -> None:
     pages = Pages(context_of(results))
     page = (
-        "It took <!--= round.core_seconds:.1f -->old<!--/--> of <!--= goal.round.core_seconds:g --><!--/-->"
+        "It took <!--= round.core_seconds:.1f -->old<!--/--> "
+        "of <!--= goal.round.core_seconds:g --><!--/-->"
         ', <!--= 100 * round["governed_2.5k_percent"] / 2:.0f -->1<!--/--> %, '
         "<!--= about.round.date[:10] --><!--/-->"
     )
