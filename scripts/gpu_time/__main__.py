@@ -30,6 +30,8 @@ def main() -> int:
     sys.path[:0] = [str(ROOT), str(KIT / "site")]
     from scripts.gpu_present import nvidia_gpus
 
+    from .figures import differences
+
     if not nvidia_gpus():
         print("gpu-time: this machine has no NVIDIA GPU (no /dev/nvidia0)")
         return NO_GPU
@@ -46,6 +48,9 @@ def main() -> int:
             print(f"gpu-time: {part}: not checked: {type(error).__name__}: {error}")
             good = False
         _write(results)
+    for line in differences(results):
+        print(f"gpu-time: {line}")
+        good = False
     return AS_EXPECTED if good else DIFFERENT
 
 

@@ -17,6 +17,8 @@ from bench.record import Figure, write_result
 
 DEVICE: Final = "NVIDIA H100 80GB HBM3, driver 580.159.04, CUPTI 13.0, 16 vCPUs of a shared host"
 _COSTS: Final = {"launches": ("launch_bound", 0.5), "training": ("training", 0.1)}
+TIME_ERROR_GOAL: Final = 1.0
+"""Percent of the profiler's GPU time."""
 _RAW: Final = frozenset({"header", "records", "kernels", "rounds"})
 """What is too long for a result file."""
 
@@ -38,9 +40,9 @@ def figures(parts: Mapping[str, Any]) -> Iterator[Figure]:
     truths = {part: of["truth"] for part, of in parts.items() if "truth" in of}
     if truths:
         errors = {part: abs(of["time_error_percent"]) for part, of in truths.items()}
-        yield Figure("kernel_time_error_percent", max(errors.values()), "%", 1.0)
+        yield Figure("kernel_time_error_percent", max(errors.values()), "%", TIME_ERROR_GOAL)
         for part, error in errors.items():
-            yield Figure(f"kernel_time_error_percent_{part}", error, "%", 1.0)
+            yield Figure(f"kernel_time_error_percent_{part}", error, "%", TIME_ERROR_GOAL)
     if "memory" in parts:
         grown = parts["memory"]["host_mib"] + parts["memory"]["device_mib"]
         yield Figure("memory_growth_mib_10m_launches", grown, "MiB")
@@ -53,6 +55,23 @@ def figures(parts: Mapping[str, Any]) -> Iterator[Figure]:
             yield Figure(f"switch_on_seconds_{part}", max(of["switching"]["on_s"]), "s", 1.0)
             yield Figure(f"switch_off_seconds_{part}", max(of["switching"]["off_s"]), "s", 1.0)
             yield Figure(f"leave_ms_{part}", header["detach_longest_ns"] / 1e6, "ms")
+
+
+def differences(parts: Mapping[str, Any]) -> Iterator[str]:
+    """Name what is not as the profiler has it: counts of launches, and times above the goal."""
+    for part, of in parts.items():
+        truth = of.get("truth")
+        if truth is None:
+            continue
+        if not truth["profiler_counts_graphs"]:
+            for number, counted in enumerate(truth["rounds"], 1):
+                if counted["launches"] != counted["profiler_launches"]:
+                    yield (
+                        f"{part}, round {number}: {counted['launches']} launches, "
+                        f"the profiler has {counted['profiler_launches']}"
+                    )
+        if abs(truth["time_error_percent"]) > TIME_ERROR_GOAL:
+            yield f"{part}: GPU time {truth['time_error_percent']:+.2f} % off the profiler's"
 
 
 def shortened(value: Any) -> Any:

@@ -9,6 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
+
 from collectors.boot_clock import boottime_ns
 from collectors.devices.uses import GpuUsers
 from collectors.gpu_time.gpu_time_source import GpuTimeSource
@@ -16,7 +18,7 @@ from collectors.gpu_time.settings import GpuTimeSection
 from collectors.records.activity import KernelActivity
 from scripts.gpu_probes import Loop
 
-from .listening import OFF, Listening, injected
+from .listening import OFF, ON, Listening, injected
 
 RUN_S: Final = 8.0
 BURST_LAUNCHES: Final = 600_000
@@ -39,7 +41,7 @@ class Followed:
     def drain(self) -> None:
         """Take what came."""
         drained = self.source.drain(boottime_ns())
-        self.records += [one for one in drained if isinstance(one, KernelActivity)]
+        self.records += [record for record in drained if isinstance(record, KernelActivity)]
 
     def follow(self, seconds: float) -> None:
         """Drain for a while."""
@@ -63,12 +65,13 @@ def governed(name: str, command: list[str], asked: str) -> dict[str, Any]:
         finally:
             loop.close()
             followed.source.stop()
-    estimate = sum(one.count * 1e6 / one.sampling_rate_millionths for one in followed.records)
-    recorded = sum(one.count for one in followed.records)
-    timed = sum(one.gpu_time_ns or 0 for one in followed.records)
+    records = followed.records
+    estimate = sum(work.count * 1e6 / work.sampling_rate_millionths for work in records)
+    recorded = sum(work.count for work in records)
+    timed = sum(work.gpu_time_ns or 0 for work in records)
     found = {
         "launched": launched, "estimated": estimate, "recorded": recorded, "recorded_ns": timed,
-        "drains": len(followed.records), "records": [asdict(one) for one in followed.records[:40]],
+        "drains": len(records), "records": [asdict(work) for work in records[:40]],
     }  # fmt: skip
     error = 100 * (estimate / launched - 1) if launched else 0.0
     print(
@@ -108,18 +111,17 @@ def _work(loop: Loop, followed: Followed, asked: str) -> int:
 
 def memory(command: list[str], agent: Listening, launches: int = MEMORY_LAUNCHES) -> dict[str, Any]:
     """Launch millions with everything recorded; give the growth of host and device memory."""
-    from .listening import ON
-
     loop = Loop("launches", command, agent.environment)
     try:
         agent.plan(ON)
         agent.wait(loop.pid)
         loop.steps(200_000)
-        before = _resident(loop.pid), _device_bytes()
+        process = psutil.Process(loop.pid)
+        before = process.memory_info().rss, _device_bytes()
         begun_s = time.monotonic()
         loop.steps(launches)
         seconds = time.monotonic() - begun_s
-        after = _resident(loop.pid), _device_bytes()
+        after = process.memory_info().rss, _device_bytes()
         header = agent.settled(loop.pid).header
     finally:
         loop.close()
@@ -135,13 +137,6 @@ def memory(command: list[str], agent: Listening, launches: int = MEMORY_LAUNCHES
         f"{header['buffers_refused']} buffers refused, {header['bad_times']} bad times"
     )
     return found
-
-
-def _resident(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) << 10
-    raise RuntimeError(f"expected VmRSS of {pid}")
 
 
 def _device_bytes() -> int:

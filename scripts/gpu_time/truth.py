@@ -7,7 +7,7 @@ import time
 from typing import Any, Final
 
 from collectors.gpu_time.segment import RecordingState, RowKind
-from scripts.gpu_probes import Loop
+from scripts.gpu_probes import GRAPH, Loop
 
 from .listening import OFF, ON, Listening, since
 
@@ -40,6 +40,7 @@ def truth(agent: Listening, bare: Loop, injected: Loop) -> dict[str, Any]:
     header = agent.look(injected.pid).header
     found = {
         "rounds": rounds,
+        "profiler_counts_graphs": GRAPH in theirs,
         "time_error_percent": statistics.median(errors),
         "time_errors_percent": errors,
         "header": dict(header),
