@@ -1,29 +1,56 @@
 """The transcript: what both parties signed about every release, and whether the two agree.
 
 Each party keeps the chain in its state file. `export_transcript` writes what the other side may
-see: releases, and the random ids of the reports in each batch. No vector, no host id, no key.
+see: releases, and the random ids of the reports in each batch. No vector, no host id, no key; but
+where the evidence of a window was asked for, its batch and share: they name the hosts of that
+window to whoever gets the file.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable
+import struct
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
-import numpy as np
-
 from privacy.signing import verify
-from wire.batch import FIRST_PREV, Batch, SignedBatch, SignedRelease
+from wire.batch import FIRST_PREV, SignedRelease
 from wire.ids import NO_SIGNATURE
 
 from .directory import PinnedParties
+from .evidence import Evidence, accepted_ids, bitmap_of
 from .state_file import StateUnusable, open_read_only
 
 FORMAT: Final = "pointillist-transcript-1"
+MOST_EXPORT_BYTES: Final = 512 << 20
+"""A week of a minute's ids of 1,000 hosts is 350 MiB; with all of it in memory, a bound of it."""
+_NOT_AN_EXPORT: Final = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
+Place = tuple[str, int, int]
+"""Series, cohort and window start."""
+Windows = Callable[[str, int, int], bool]
+"""Says of a place whether something is wanted of it."""
+
+
+def no_window(_series: str, _cohort: int, _window: int) -> bool:
+    """Want nothing of any window."""
+    return False
+
+
+def every_window(_series: str, _cohort: int, _window: int) -> bool:
+    """Want it of every window."""
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +58,7 @@ class Link:
     """One release as one party keeps it.
 
     report_ids   16 B each, of the accepted hosts; None once the batch's body is a week old
+    evidence     batch and share; None where they were not asked for, or are a week old
     """
 
     series: str
@@ -40,14 +68,24 @@ class Link:
     batch_hash: bytes
     share_hash: bytes
     report_ids: frozenset[bytes] | None
+    evidence: Evidence | None = None
+
+    @property
+    def place(self) -> Place:
+        """Where it stands."""
+        return self.series, self.cohort, self.window
 
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """All chains of one party."""
+    """All chains of one party.
+
+    suppressed   windows that were settled without a release, and why: the Leader's word, unsigned
+    """
 
     party: str
     links: tuple[Link, ...]
+    suppressed: Mapping[Place, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def contains(self, report_id: bytes) -> Link | None:
         """The release that a report went into, as far as bodies are still kept."""
@@ -55,6 +93,10 @@ class Transcript:
             if link.report_ids is not None and report_id in link.report_ids:
                 return link
         return None
+
+    def links_of(self, place: Place) -> list[Link]:
+        """The releases of one window; one, but where a task changed its version in it."""
+        return [link for link in self.links if link.place == place]
 
 
 @dataclass(slots=True)
@@ -72,105 +114,157 @@ class TranscriptVerdict:
         return not self.problems
 
 
-def read_transcript(path: Path) -> Transcript:
-    """Read a party's state file, or what `export_transcript` wrote.
+def read_transcript(
+    path: Path, *, evidence_of: Windows = no_window, ids_of: Windows = every_window
+) -> Transcript:
+    """Read a party's state file, or what `export_transcript` wrote; either may be a stranger's.
 
-    Raises      StateUnusable, ReportRejected, OSError
+    evidence_of   of which windows batch and share are read
+    ids_of        of which windows the ids of the accepted reports are read
+    Raises        StateUnusable, ReportRejected, OSError
     """
     with path.open("rb") as file:
         head = file.read(16)
-    if head.startswith(b"SQLite format 3"):
-        return _from_state(path)
-    return _from_export(path)
+    if not head.startswith(b"SQLite format 3"):
+        return _from_export(path)
+    try:
+        return _from_state(path, evidence_of, ids_of)
+    except (sqlite3.Error, TypeError, ValueError, KeyError, AttributeError, struct.error) as error:
+        raise StateUnusable(f"{path}: expected a party's state, got: {error}") from error
 
 
-def _from_state(path: Path) -> Transcript:
+def transcript_file(path: Path, party: str) -> Path:
+    """Give the transcript of `leader` or `helper` in a folder; a file stands for itself.
+
+    Raises      StateUnusable
+    """
+    if not path.is_dir():
+        return path
+    names = [f"{party}.sqlite", f"{party}-transcript.json", f"{party}.json"]
+    for name in names:
+        if (path / name).is_file():
+            return path / name
+    raise StateUnusable(f"{path}: expected one of {', '.join(names)} in the folder, found none")
+
+
+def _from_state(path: Path, evidence_of: Windows, ids_of: Windows) -> Transcript:
     with closing(open_read_only(path)) as connection:
+        connection.execute("PRAGMA trusted_schema = OFF")
         names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
         if "windows" in names:
-            return Transcript("leader", tuple(_leader_links(connection)))
+            links = tuple(_leader_links(connection, evidence_of, ids_of))
+            return Transcript("leader", links, _suppressed(connection))
         if "chain" in names:
-            return Transcript("helper", tuple(_helper_links(connection)))
+            return Transcript("helper", tuple(_helper_links(connection, evidence_of, ids_of)))
     raise StateUnusable(f"{path}: expected the state of a Leader or Helper, got another file")
 
 
-def _leader_links(connection: sqlite3.Connection) -> Iterable[Link]:
+def _suppressed(connection: sqlite3.Connection) -> dict[Place, str]:
     rows = connection.execute(
-        "SELECT series, cohort, window, entry, batch, share FROM windows "
+        "SELECT series, cohort, window, reason FROM windows WHERE state = 'suppressed'"
+    )
+    return {(series, cohort, window): str(reason) for series, cohort, window, reason in rows}
+
+
+def _leader_links(
+    connection: sqlite3.Connection, evidence_of: Windows, ids_of: Windows
+) -> Iterable[Link]:
+    rows = connection.execute(
+        "SELECT task_id, series, cohort, window, entry FROM windows "
         "WHERE state = 'released' ORDER BY series, cohort, window"
     )
-    for series, cohort, window, entry, batch, share in rows:
+    for task, series, cohort, window, entry in rows:
+        place: Place = series, cohort, window
         release = SignedRelease.decode(entry)
-        ids = None
+        ids, evidence = None, None
         batch_hash, share_hash = release.release.batch_hash, release.release.share_hash
-        if batch is not None:
-            body = SignedBatch.decode(batch).batch
-            batch_hash = body.hash()
-            ids = _accepted_ids(body, _bitmap_of(share, body.n))
-        yield Link(series, cohort, window, release, batch_hash, share_hash, ids)
+        if evidence_of(*place) or ids_of(*place):
+            batch, share = connection.execute(
+                "SELECT batch, share FROM windows WHERE task_id = ? AND cohort = ? AND window = ?",
+                (task, cohort, window),
+            ).fetchone()
+            if batch is not None:
+                kept = Evidence.of_leader(batch, share)
+                body = kept.decoded_batch()
+                batch_hash = body.hash()
+                evidence = kept if evidence_of(*place) else None
+                ids = accepted_ids(kept.batch, bitmap_of(share, body.n))
+        yield Link(*place, release, batch_hash, share_hash, ids, evidence)
 
 
-def _helper_links(connection: sqlite3.Connection) -> Iterable[Link]:
+def _helper_links(
+    connection: sqlite3.Connection, evidence_of: Windows, ids_of: Windows
+) -> Iterable[Link]:
     rows = connection.execute(
-        "SELECT chain.series, chain.cohort, chain.window, entry, batch_hash, share_hash, body, "
-        "bitmap FROM chain JOIN answers ON answers.series = chain.series "
+        "SELECT task_id, chain.series, chain.cohort, chain.window, entry, batch_hash, share_hash "
+        "FROM chain JOIN answers ON answers.series = chain.series "
         "AND answers.cohort = chain.cohort AND answers.window = chain.window "
         "ORDER BY chain.series, chain.cohort, chain.window"
     )
-    for series, cohort, window, entry, batch_hash, share_hash, body, bitmap in rows:
+    for task, series, cohort, window, entry, batch_hash, share_hash in rows:
+        place: Place = series, cohort, window
         release = SignedRelease.decode(entry)
         if release.release.batch_hash != batch_hash:
             continue  # the answer of another version of the task in the same window
-        ids = None if body is None else _accepted_ids(Batch.decode(body), bitmap)
-        yield Link(series, cohort, window, release, batch_hash, share_hash, ids)
-
-
-def _bitmap_of(share: bytes | None, n: int) -> bytes:
-    """The accepted hosts; all of them in scheme `local`, which has no share."""
-    if not share:
-        return b"\xff" * ((n + 7) // 8)
-    return share[52 : 52 + (n + 7) // 8]
-
-
-def _accepted_ids(batch: Batch, bitmap: bytes) -> frozenset[bytes]:
-    bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")[: batch.n]
-    ids: list[bytes] = batch.entries["report_id"][bits.astype(np.bool_)].tolist()
-    return frozenset(ids)
+        ids, evidence = None, None
+        if evidence_of(*place) or ids_of(*place):
+            body, bitmap, reply, cleared = connection.execute(
+                "SELECT body, bitmap, reply, rejections FROM answers "
+                "WHERE task_id = ? AND cohort = ? AND window = ?",
+                (task, cohort, window),
+            ).fetchone()
+            if body is not None:
+                ids = accepted_ids(body, bitmap)
+                kept = Evidence(body, b"", reply or b"", json.loads(cleared))
+                evidence = kept if evidence_of(*place) else None
+        yield Link(*place, release, batch_hash, share_hash, ids, evidence)
 
 
 def export_transcript(transcript: Transcript, path: Path) -> None:
     """Write a transcript for the other party or a host to check."""
-    links = [
-        {
-            "series": link.series,
-            "cohort": link.cohort,
-            "window": link.window,
-            "release": link.release.encode().hex(),
-            "batch_hash": link.batch_hash.hex(),
-            "share_hash": link.share_hash.hex(),
-            "report_ids": None
-            if link.report_ids is None
-            else sorted(report_id.hex() for report_id in link.report_ids),
-        }
-        for link in transcript.links
-    ]
-    body = {"format": FORMAT, "party": transcript.party, "links": links}
+    body = {
+        "format": FORMAT,
+        "party": transcript.party,
+        "links": [_exported(link) for link in transcript.links],
+        "suppressed": [[*place, reason] for place, reason in transcript.suppressed.items()],
+    }
     path.write_text(json.dumps(body, indent=1) + "\n")
 
 
+def _exported(link: Link) -> dict[str, Any]:
+    ids = link.report_ids
+    return {
+        "series": link.series,
+        "cohort": link.cohort,
+        "window": link.window,
+        "release": link.release.encode().hex(),
+        "batch_hash": link.batch_hash.hex(),
+        "share_hash": link.share_hash.hex(),
+        "report_ids": None if ids is None else sorted(report_id.hex() for report_id in ids),
+    } | ({} if link.evidence is None else {"evidence": link.evidence.export()})
+
+
 def _from_export(path: Path) -> Transcript:
+    size = path.stat().st_size
+    if size > MOST_EXPORT_BYTES:
+        raise StateUnusable(f"{path}: expected at most {MOST_EXPORT_BYTES} bytes, got {size}")
     try:
         body = json.loads(path.read_text())
         if body["format"] != FORMAT:
             raise ValueError(f"format {body['format']!r}")
         links = tuple(_link(raw) for raw in body["links"])
-        return Transcript(str(body["party"]), links)
-    except (ValueError, KeyError, TypeError) as error:
-        raise StateUnusable(f"{path}: expected a transcript, got: {error}") from error
+        suppressed = {
+            (str(series), int(cohort), int(window)): str(reason)
+            for series, cohort, window, reason in body.get("suppressed", ())
+        }
+        return Transcript(str(body["party"]), links, suppressed)
+    except _NOT_AN_EXPORT as error:
+        found = str(error) or type(error).__name__
+        raise StateUnusable(f"{path}: expected a transcript, got: {found}") from error
 
 
 def _link(raw: dict[str, Any]) -> Link:
-    ids = raw["report_ids"]
+    ids, evidence = raw["report_ids"], raw.get("evidence")
     return Link(
         str(raw["series"]),
         int(raw["cohort"]),
@@ -179,6 +273,7 @@ def _link(raw: dict[str, Any]) -> Link:
         bytes.fromhex(raw["batch_hash"]),
         bytes.fromhex(raw["share_hash"]),
         None if ids is None else frozenset(bytes.fromhex(text) for text in ids),
+        None if evidence is None else Evidence.of_export(evidence),
     )
 
 

@@ -253,6 +253,7 @@ def open_agent(
         diagnosis=diagnosis,
         clock=clock,
         name=f"agent-{host.host_id.hex()}",
+        log_name=config.transport.settings.place,
         fault_point=fault_point,
     )
     return shell, absent

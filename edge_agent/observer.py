@@ -9,6 +9,7 @@ from typing import Protocol
 from collectors.rounds import Drained
 
 from .host_diagnosis import Diagnosed
+from .windows.task_windows import ClosedWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,10 @@ class Observer(Protocol):
         """Diagnosis looked at all that was drained."""
         ...
 
+    def closed(self, window: ClosedWindow, now_boottime_ns: int) -> None:
+        """A window has ended: what was measured in it, whether it was reported or not."""
+        ...
+
     def stepped(self, now_ms: int) -> None:
         """The loop went round once; about once a second."""
         ...
@@ -65,6 +70,9 @@ class NullObserver:
         return
 
     def diagnosed(self, found: Diagnosed, now_boottime_ns: int) -> None:  # noqa: ARG002
+        return
+
+    def closed(self, window: ClosedWindow, now_boottime_ns: int) -> None:  # noqa: ARG002
         return
 
     def stepped(self, now_ms: int) -> None:  # noqa: ARG002

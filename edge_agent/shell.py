@@ -6,7 +6,7 @@ effects carried out in their order, and stops at once when the ledger can no lon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +15,8 @@ import structlog
 from collectors.port import Source
 from collectors.rounds import Rounds
 from transport.port import Transport, TransportUnavailable
+from wire.ids import TaskId
+from wire.task import Task
 
 from .clock import Clock, SystemClock
 from .host_diagnosis import NAME as DIAGNOSIS
@@ -69,6 +71,7 @@ class AgentShell:
         diagnosis: HostDiagnosis | None = None,
         clock: Clock | None = None,
         name: str = "agent",
+        log_name: str = "",
         fault_point: Callable[[str], None] = _no_fault,
     ) -> None:
         self._ledger = ledger
@@ -83,7 +86,7 @@ class AgentShell:
         self._control = ControlFeed(transport, name)
         self._effects = Effects(
             participant, ledger, self._outbox, windows,
-            clock=self._clock, log=self._log, fault_point=fault_point,
+            clock=self._clock, log=self._log, fault_point=fault_point, log_name=log_name,
         )  # fmt: skip
         self._timers = _Timers()
         self._stopping = False
@@ -104,6 +107,11 @@ class AgentShell:
     def windows(self) -> Windows:
         """The open windows."""
         return self._windows
+
+    @property
+    def tasks(self) -> Mapping[TaskId, Task]:
+        """The tasks in force, by id."""
+        return self._effects.tasks
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -280,6 +288,7 @@ class AgentShell:
             self._effects.tell(
                 WindowClosed(closed.task_id, closed.start_s, closed.rows, closed.present, now_s)
             )
+            self._observer.closed(closed, self._clock.boottime_ns())
 
     def _housekeeping(self, now_s: int) -> None:
         self._outbox.drop_expired(now_s)

@@ -66,6 +66,11 @@ class KafkaSettings:
     idle_read_s: float = 5.0
     max_value_bytes: int = MAX_VALUE_BYTES
 
+    @property
+    def place(self) -> str:
+        """Where the log is, for people."""
+        return f"Kafka at {', '.join(self.bootstrap)}"
+
     def __post_init__(self) -> None:
         """Refuse what cannot work.
 

@@ -19,6 +19,11 @@ class EmbeddedSettings:
     folder: Path
     group: str | None = None
 
+    @property
+    def place(self) -> str:
+        """Where the log is, for people."""
+        return f"embedded log {self.folder}"
+
 
 TransportSettings = EmbeddedSettings | KafkaSettings
 

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Self
 
 from .ledger_db import connect, transaction, translated
 from .ledger_errors import (
     ClockSetBack,
     FenceUnwritable,
-    LedgerCloned,
     LedgerCorrupt,
     LedgerExists,
-    LedgerRolledBack,
     WindowSpent,
 )
-from .ledger_loss import Fence, FenceMark, Salvage, read_lost, set_aside
+from .ledger_loss import Fence, FenceMark, Salvage, proven_mark, read_lost, set_aside
 from .ledger_records import (
     FREEZE_S,
     EpochOpening,
@@ -40,9 +39,9 @@ from .ledger_rows import (
     keep_roster,
     kept_from,
     ledger_view,
-    read_meta,
     upsert_series,
 )
+from .left_reports import Gone, LeftReport, LeftReports
 
 CLOCK_TOLERANCE_S: Final = 2
 """A step back within it is a clock being disciplined; windows still only move forward."""
@@ -72,6 +71,7 @@ class Ledger:
         self._pruned_s = 0
         with translated():
             self._spool = Spool(db, limits)
+            self._left = LeftReports(db)
             self._clock_s: int = self._meta("clock_s")
             rows = db.execute("SELECT host, series, max(window_start) FROM entries GROUP BY 1, 2")
             self._last_start: dict[tuple[bytes, str], int] = {(h, s): w for h, s, w in rows}
@@ -194,7 +194,7 @@ class Ledger:
         try:
             db = connect(path, create=False)
             try:
-                mark = _proven_mark(db, fence, path, binding)
+                mark = proven_mark(db, fence, path, binding)
                 ledger = cls(db, fence, mark, limits or SpoolLimits(), fault_point)
                 ledger.require_clock(now_s)
             except BaseException:
@@ -243,10 +243,12 @@ class Ledger:
         records: Sequence[SealedRecord],
         now_s: int,
         keep_from_s: int = 0,
+        left: Sequence[LeftReport] = (),
     ) -> tuple[int, ...]:
         """Spend windows and spool their sealed reports in one transaction.
 
         keep_from_s     forget entries that ended before it; it never goes back
+        left            what the owner is to read of each record; none of simulated hosts
         Raises      WindowSpent, SpoolFull, LedgerFull: nothing was spent;
                     LedgerRefused: stop, the file can no longer be trusted
         """
@@ -260,7 +262,9 @@ class Ledger:
                 "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", map(entry_row, entries)
             )
             self._forget(keep_from_s)
-            return self._spool.insert(records)
+            spool_ids = self._spool.insert(records)
+            self._left.insert(left, spool_ids[: len(left)])
+            return spool_ids
 
         ids = self._commit(write, records, now_s)
         for spent in entries:
@@ -312,12 +316,19 @@ class Ledger:
         if now_s - self._pruned_s < _PRUNE_EVERY_S:
             return
         self._db.execute("DELETE FROM epochs WHERE opened_s < ?", (now_s - _EPOCH_MEMORY_S,))
+        self._left.prune(now_s)
         self._pruned_s = now_s
 
-    def remember_series(self, known: Sequence[KnownSeries]) -> None:
-        """Record accepted versions and weights, so that no version ever goes back."""
+    def remember_series(
+        self, known: Sequence[KnownSeries], signed: Mapping[bytes, bytes] = MappingProxyType({})
+    ) -> None:
+        """Record accepted versions and weights, so that no version ever goes back.
+
+        signed      task_id -> the signed task, for whoever reads what left
+        """
         with transaction(self._db):
             upsert_series(self._db, known)
+            self._left.keep_tasks(signed)
 
     def remember_roster(self, known: KnownRoster) -> None:
         """Record a verified roster, so that the one in force is known after a restart."""
@@ -336,9 +347,11 @@ class Ledger:
         with translated():
             return self._spool.oldest(limit, after_id)
 
-    def forget(self, ids: Sequence[int]) -> None:
-        """Drop records that the transport holds durably."""
+    def forget(self, ids: Sequence[int], gone: Gone | None = None) -> None:
+        """Drop records that the transport holds durably, or will never take; gone says which."""
         with transaction(self._db):
+            if gone is not None:
+                self._left.settle(ids, gone)
             self._spool.delete(ids)
         with translated():
             self._spool.recount()
@@ -346,6 +359,7 @@ class Ledger:
     def drop_expired(self, now_s: int) -> int:
         """Drop sealed records that no aggregator accepts any more; give how many."""
         with transaction(self._db):
+            self._left.expire(now_s)
             dropped = self._spool.delete_expired(now_s)
         with translated():
             self._spool.recount()
@@ -379,19 +393,3 @@ class Ledger:
 def _require_clock(seen_s: int, now_s: int) -> None:
     if now_s < seen_s - CLOCK_TOLERANCE_S:
         raise ClockSetBack(f"expected a clock at {seen_s} s or later, got {now_s} s")
-
-
-def _proven_mark(db: sqlite3.Connection, fence: Fence, path: Path, binding: bytes) -> FenceMark:
-    meta = read_meta(db, path)
-    if meta["binding"] != binding:
-        raise LedgerCloned(f"expected {path} on the machine and GPUs it was made on, found others")
-    mark, seen = FenceMark(meta["ledger_id"], meta["generation"]), fence.read()
-    if mark.ledger_id != seen.ledger_id:
-        raise LedgerRolledBack(f"expected {path} to be the ledger of its fence, found another one")
-    if mark.generation not in {seen.generation, seen.generation + 1}:
-        raise LedgerRolledBack(
-            f"expected {path} at generation {seen.generation}, found {mark.generation}"
-        )
-    if mark != seen:
-        fence.write(mark)
-    return mark

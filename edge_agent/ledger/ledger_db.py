@@ -52,6 +52,18 @@ CREATE TABLE IF NOT EXISTS rosters (leader_pk BLOB NOT NULL, helper_pk BLOB NOT 
 """
 """Apart: a ledger of an earlier agent lacks it."""
 
+_LEFT: Final = """;
+CREATE TABLE IF NOT EXISTS left_reports (host BLOB NOT NULL, series TEXT NOT NULL,
+  window_start INTEGER NOT NULL, window_end INTEGER NOT NULL, task_id BLOB NOT NULL,
+  cohort INTEGER NOT NULL, epoch_id BLOB NOT NULL, report_id BLOB NOT NULL, tag_h BLOB NOT NULL,
+  bytes INTEGER NOT NULL, sealed_s INTEGER NOT NULL, fate TEXT NOT NULL, fate_s INTEGER,
+  log TEXT NOT NULL, spool_id INTEGER, PRIMARY KEY (host, series, window_start)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS left_by_end ON left_reports (window_end);
+CREATE INDEX IF NOT EXISTS left_by_spool ON left_reports (spool_id) WHERE spool_id IS NOT NULL;
+CREATE TABLE IF NOT EXISTS tasks (task_id BLOB PRIMARY KEY, signed BLOB NOT NULL) WITHOUT ROWID
+"""
+"""What left this host, of which the ledger itself asks nothing; apart, for the same reason."""
+
 
 def connect(path: Path, *, create: bool) -> sqlite3.Connection:
     """Open the file with WAL and synchronous=FULL.
@@ -61,7 +73,7 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
     if not create:
         _need(path)
     file = SqliteFile(
-        tables=(_SCHEMA if create else "") + _ROSTERS,
+        tables=(_SCHEMA if create else "") + _ROSTERS + _LEFT,
         version=SCHEMA_VERSION,
         unmarked=SCHEMA_VERSION if create else 0,
         follows_links=True,

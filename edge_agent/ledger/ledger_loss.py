@@ -20,7 +20,15 @@ from typing import Any, Final, Self
 from transport.sqlite_file import connect_readonly
 
 from .ledger_db import connect
-from .ledger_errors import LedgerBusy, LedgerCorrupt, LedgerMissing, LedgerRefused
+from .ledger_errors import (
+    LedgerBusy,
+    LedgerCloned,
+    LedgerCorrupt,
+    LedgerMissing,
+    LedgerRefused,
+    LedgerRolledBack,
+)
+from .ledger_rows import read_meta
 
 _SLOT: Final = struct.Struct(">16sQ8s")
 # Slots lie a sector apart: a torn sector cannot take both.
@@ -89,6 +97,26 @@ class Fence:
     def close(self) -> None:
         """Release the lock."""
         os.close(self._fd)
+
+
+def proven_mark(db: sqlite3.Connection, fence: Fence, path: Path, binding: bytes) -> FenceMark:
+    """Give a ledger's mark, once it is this machine's and as new as its fence.
+
+    Raises      LedgerCloned, LedgerRolledBack, LedgerCorrupt
+    """
+    meta = read_meta(db, path)
+    if meta["binding"] != binding:
+        raise LedgerCloned(f"expected {path} on the machine and GPUs it was made on, found others")
+    mark, seen = FenceMark(meta["ledger_id"], meta["generation"]), fence.read()
+    if mark.ledger_id != seen.ledger_id:
+        raise LedgerRolledBack(f"expected {path} to be the ledger of its fence, found another one")
+    if mark.generation not in {seen.generation, seen.generation + 1}:
+        raise LedgerRolledBack(
+            f"expected {path} at generation {seen.generation}, found {mark.generation}"
+        )
+    if mark != seen:
+        fence.write(mark)
+    return mark
 
 
 _SIDE_FILES: Final = ("", "-wal", "-shm")

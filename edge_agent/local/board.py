@@ -29,6 +29,7 @@ from .local_rows import (
     GovernorRow,
     MetricRow,
     PackedRow,
+    ReportRow,
     Row,
     clean_name,
 )
@@ -162,6 +163,8 @@ class Board:
                     self._events = [*self._events, row][-MOST_EVENTS:]
                 case CallsRow() | GovernorRow():
                     self._calls.add(row)
+                case ReportRow():
+                    pass  # open windows are shown as they stand
 
     def withdraw(self, places: Iterable[tuple[str, str, str]]) -> None:
         """Forget values (source, name, key) that no longer hold, however new they are."""

@@ -33,6 +33,7 @@ from .history_tables import (
     MOST_SNAPSHOTS,
     PACKED,
     PROCESS_CALLS,
+    REPORT,
     TABLES,
     HistoryTable,
     pack,
@@ -47,6 +48,7 @@ from .local_rows import (
     GovernorRow,
     MetricRow,
     PackedRow,
+    ReportRow,
     Row,
     clean_name,
 )
@@ -184,6 +186,9 @@ class History:
                 self._put(EVENT, row.boottime_ns, (row.source, row.name, row.key, ""), (detail,))
             case CallsRow():
                 self._gpu_calls(row)
+            case ReportRow():
+                values = REPORT.write((row.window_start_s, row.task_id, row.cells))
+                self._put(REPORT, row.boottime_ns, (row.source, row.series, "", ""), values)
             case GovernorRow() | FindingRow():
                 pass
 

@@ -209,10 +209,16 @@ PROCESS_CALLS: Final = HistoryTable(
      _list("errors", _text("call"), *_whole("code", "failures"))),
     ("source", "name"),
 )  # fmt: skip
-TABLES: Final = (METRIC, PACKED, ACTIVITY, EVENT, KERNEL_CALLS, PROCESS_CALLS)
+REPORT: Final = HistoryTable(
+    "report_input",
+    (*_whole("window_start_s"), _text("task_id"), _list("cells")),
+    ("source", "name"),
+)
+"""What a window of a series held before clipping and noise: (place, value) of all but zeros."""
+TABLES: Final = (METRIC, PACKED, ACTIVITY, EVENT, KERNEL_CALLS, PROCESS_CALLS, REPORT)
 KINDS: Final[Mapping[str, HistoryTable]] = {
     "metric": METRIC, "activity": ACTIVITY, "event": EVENT, "kernel": KERNEL_CALLS,
-    "process": PROCESS_CALLS,
+    "process": PROCESS_CALLS, "report": REPORT,
 }  # fmt: skip
 """What a reader asks for."""
 WHEN: Final = (*_whole("unix_ns", "unix_error_ns"), _text("boot_id"), *_whole("boottime_ns"))

@@ -103,6 +103,21 @@ class EventRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportRow:
+    """What a window of a task held: for the host's owner, beside the report made of it.
+
+    cells   (place in the task's sections, value in base units) of all but zeros
+    """
+
+    boottime_ns: int
+    source: str
+    series: str
+    window_start_s: int
+    task_id: str
+    cells: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CallsRow:
     """GPU calls of all processes in a span; names as they came: `clean_name` whoever shows them."""
 
@@ -126,7 +141,9 @@ class FindingRow:
     finding: Finding
 
 
-Row = MetricRow | PackedRow | ActivityRow | EventRow | CallsRow | GovernorRow | FindingRow
+Row = (
+    MetricRow | PackedRow | ActivityRow | EventRow | CallsRow | GovernorRow | FindingRow | ReportRow
+)
 
 
 @runtime_checkable

@@ -143,7 +143,7 @@ class Participant:
             case CommitFailed():
                 return self._on_failed(event)
             case Published():
-                return [Forget(event.spool_ids)] if event.spool_ids else []
+                return [Forget(event.spool_ids, event.taken)] if event.spool_ids else []
             case TransportDown():
                 self._down = True
                 return []
@@ -165,7 +165,7 @@ class Participant:
         if taken is None:
             return []
         accepted, known = taken
-        return [RememberSeries(known), TaskAccepted(accepted.task_id, accepted.task)]
+        return [RememberSeries(known, event.signed), TaskAccepted(accepted.task_id, accepted.task)]
 
     def _on_roster(self, event: RosterReceived) -> list[Effect]:
         try:

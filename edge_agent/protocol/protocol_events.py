@@ -118,9 +118,10 @@ class CommitFailed:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The transport holds these records durably."""
+    """The transport holds these records durably, or (`taken` False) will never take them."""
 
     spool_ids: tuple[int, ...]
+    taken: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,16 +189,21 @@ class DrainSpool:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Drop these records from the spool."""
+    """Drop these records from the spool; `taken` as the transport said."""
 
     spool_ids: tuple[int, ...]
+    taken: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class RememberSeries:
-    """Record the accepted version of a series, so that it never goes back."""
+    """Record the accepted version of a series, so that it never goes back.
+
+    signed   the task as it came, public: the owner reads from it what a report was made of
+    """
 
     known: KnownSeries
+    signed: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

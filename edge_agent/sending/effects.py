@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
@@ -12,6 +12,7 @@ from structlog.typing import FilteringBoundLogger
 from edge_agent.clock import Clock
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_errors import ClockSetBack, LedgerFull, SpoolFull, WindowSpent
+from edge_agent.ledger.left_reports import Fate, Gone, left_report
 from edge_agent.protocol.participant import Participant
 from edge_agent.protocol.protocol_events import (
     CommitEpochs,
@@ -36,6 +37,8 @@ from edge_agent.protocol.protocol_events import (
 )
 from edge_agent.windows.task_windows import Windows
 from transport.port import TransportUnavailable
+from wire.ids import TaskId
+from wire.task import Task
 
 from .outbox import Outbox
 
@@ -91,7 +94,7 @@ class Sending:
         if dropped := self._outbox.take_too_large():
             self._tally.refused["record_too_large"] += len(dropped)
             self._log.error("records longer than the log takes", dropped=len(dropped))
-            self._tell(Published(dropped))
+            self._tell(Published(dropped, taken=False))
         if not sent:
             return
         self._tally.published += len(sent)
@@ -141,7 +144,12 @@ class Effects:
         clock: Clock,
         log: FilteringBoundLogger,
         fault_point: Callable[[str], None],
+        log_name: str = "",
     ) -> None:
+        """Take what the effects need.
+
+        log_name    the log that records go to, as its owner knows it
+        """
         self._participant = participant
         self._ledger = ledger
         self._outbox = outbox
@@ -149,8 +157,14 @@ class Effects:
         self._clock = clock
         self._log = log
         self._fault_point = fault_point
+        self._log_name = log_name
         self.tally = AgentTally()
         self.sending = Sending(outbox, ledger, self.tally, self.tell, log)
+
+    @property
+    def tasks(self) -> Mapping[TaskId, Task]:
+        """The tasks in force, by id."""
+        return self._participant.tasks
 
     def tell(self, event: Event) -> None:
         """Hand an event to the participant and carry the effects out.
@@ -173,10 +187,13 @@ class Effects:
                 self.sending.queue_spool(self._clock.unix_ms())
             case Forget():
                 self._fault_point("shell:before-forget")
-                self._ledger.forget(effect.spool_ids)
+                fate = Fate.SENT if effect.taken else Fate.TOO_LONG
+                now_s = self._clock.unix_ms() // 1000
+                self._ledger.forget(effect.spool_ids, Gone(fate, now_s, self._log_name))
                 self._fault_point("shell:forgotten")
             case RememberSeries():
-                self._ledger.remember_series([effect.known])
+                known = effect.known
+                self._ledger.remember_series([known], {known.task_id: effect.signed})
             case RememberRoster():
                 self._ledger.remember_roster(effect.known)
             case TaskAccepted():
@@ -200,10 +217,12 @@ class Effects:
 
     def _commit_sealed(self, effect: CommitSealed) -> None:
         self._fault_point("shell:report-sealed")
+        sealed = zip(effect.entries, effect.records, strict=True)
+        left = [left_report(entry, record, effect.now_s) for entry, record in sealed]
         if self._commit(
             effect,
             lambda: self._ledger.commit_sealed(
-                effect.entries, effect.records, effect.now_s, effect.keep_from_s
+                effect.entries, effect.records, effect.now_s, effect.keep_from_s, left
             ),
         ):
             self.tally.sealed += len(effect.records)

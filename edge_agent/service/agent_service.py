@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import numpy as np
 import structlog
 
 from collectors.boot_clock import ClockPoint, read_point
@@ -25,12 +26,12 @@ from edge_agent.local.gathering import Gathering, HistoryBatch
 from edge_agent.local.history import History
 from edge_agent.local.history_db import HistoryUnavailable
 from edge_agent.local.live_socket import LiveSocket
-from edge_agent.local.local_rows import EventRow, Flattener, clean_name
+from edge_agent.local.local_rows import EventRow, Flattener, ReportRow, clean_name
 from edge_agent.local.log_level import LEVELS, LevelGate
 from edge_agent.local.report_view import report_views
 from edge_agent.service.reload import Changed, change_sources
 from edge_agent.shell import AgentShell
-from edge_agent.windows.task_windows import TaskWindows
+from edge_agent.windows.task_windows import ClosedWindow, TaskWindows
 from transport.supervision import HttpPort, Notifier
 from wire.catalogue import Catalogue
 
@@ -129,6 +130,18 @@ class AgentService:
         """Keep and show what was found."""
         rows = list(self._failed(DIAGNOSIS, found.failure, now_boottime_ns))
         self._gathering.add(DIAGNOSIS, found.records, rows)
+
+    def closed(self, window: ClosedWindow, now_boottime_ns: int) -> None:
+        """Keep what was measured in a window that ended, for the owner alone."""
+        task = self._shell.tasks.get(window.task_id)
+        if task is None:
+            return
+        row = window.rows[0]
+        cells = tuple((place, int(row[place])) for place in np.flatnonzero(row).tolist())
+        kept = ReportRow(
+            now_boottime_ns, SELF, task.series, window.start_s, window.task_id.hex(), cells
+        )
+        self._gathering.add(SELF, (), [kept])
 
     def _failed(self, name: str, failure: str | None, now_boottime_ns: int) -> Iterator[EventRow]:
         """Count a failure, and give it once for as long as it stays the same."""

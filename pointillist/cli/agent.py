@@ -26,6 +26,8 @@ from .agent_history import history
 from .agent_profile import EPILOG as PROFILE_EPILOG
 from .agent_profile import profile
 from .agent_run import LOG_HINT, Options, run_agent
+from .agent_sent import EPILOG as SENT_EPILOG
+from .agent_sent import sent
 from .agent_top import EPILOG as TOP_EPILOG
 from .agent_top import top
 from .output import (
@@ -57,6 +59,8 @@ pointillist agent diagnose --live   why was it slow
 
 pointillist agent history --since 10m   raw data of the last day
 
+pointillist agent sent   what left this host, report by report
+
 pointillist agent profile --pid 4711 --out calls.pb.gz   GPU calls of one process, for pprof
 
 pointillist agent attach   what a GPU program needs, to have its kernels timed
@@ -85,6 +89,7 @@ app.command(epilog=DOCTOR_EPILOG)(doctor)
 app.command(epilog=TOP_EPILOG)(top)
 app.command(epilog=DIAGNOSE_EPILOG)(diagnose)
 app.command(epilog=HISTORY_EPILOG)(history)
+app.command(epilog=SENT_EPILOG)(sent)
 app.command(epilog=PROFILE_EPILOG)(profile)
 app.command(epilog=ATTACH_EPILOG)(attach)
 app.command(epilog="Example: pointillist agent health --machine nd96isr_h100_v5 --json")(health)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json as json_module
 import os
-import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
@@ -18,6 +16,7 @@ import typer
 from pointillist.table import Column, cells_of, table_lines, terminal_columns
 
 from .history_calls_text import kernel_lines, process_lines
+from .moment import moment
 from .output import ExitCode, JsonFlag, reported, say, usage_error
 
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ pointillist agent history --since 1h --name 'gpu.*' --parquet gpus.parquet
 pointillist agent history --since 1h --kind process   GPU calls, copies, memory by process"""
 
 _NS_PER_S: Final = 1_000_000_000
-_SPANS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _BATCH: Final = 20_000
 _Rows = Callable[[str], Iterator[dict[str, Any]]]
 _MetricSums = tuple[tuple[str, str, str, str], list[float]]
@@ -52,7 +50,9 @@ def history(
     until: Annotated[str | None, typer.Option(help="The same; now without it.")] = None,
     kind: Annotated[
         str | None,
-        typer.Option(help="metric, activity, event, kernel or process; each is counted without."),
+        typer.Option(
+            help="metric, activity, event, kernel, process, report; without, each counted."
+        ),
     ] = None,
     name: Annotated[str | None, typer.Option(help="A pattern for the name, as host_*.")] = None,
     limit: Annotated[int, typer.Option(help="Rows of each kind with --json.", min=1)] = 100_000,
@@ -76,7 +76,7 @@ def history(
     if kind is not None and kind not in KINDS:
         raise usage_error(f"--kind: expected one of {', '.join(KINDS)}, got {kind!r}")
     now_ns = time.time_ns()
-    since_ns, until_ns = _moment(since, now_ns, "--since"), _moment(until, now_ns, "--until")
+    since_ns, until_ns = moment(since, now_ns, "--since"), _until(until, now_ns)
     _check_span(since_ns, until_ns, now_ns)
     if json and parquet is not None:
         raise usage_error("--json prints and --parquet writes a file: name one of them")
@@ -103,6 +103,10 @@ def history(
             typer.echo(told or _nothing(reader))
 
 
+def _until(text: str | None, now_ns: int) -> int | None:
+    return None if text is None else moment(text, now_ns, "--until")
+
+
 def _check_span(since_ns: int | None, until_ns: int | None, now_ns: int) -> None:
     """Refuse a span in which nothing can lie, however the two times were written."""
     if since_ns is None:
@@ -125,23 +129,6 @@ def _nothing(reader: HistoryReader) -> str:
 
 def _shown(unix_ns: int) -> str:
     return f"{datetime.fromtimestamp(unix_ns // _NS_PER_S, UTC):%Y-%m-%d %H:%M:%SZ}"
-
-
-def _moment(text: str | None, now_ns: int, option: str) -> int | None:
-    """Read a time: a span before now, ISO 8601 (UTC unless it says otherwise) or Unix seconds."""
-    if text is None:
-        return None
-    span = re.fullmatch(r"(\d{1,9})([smhd])", text)
-    if span:
-        return now_ns - int(span[1]) * _SPANS[span[2]] * _NS_PER_S
-    if re.fullmatch(r"\d{1,10}(\.\d{1,9})?", text):
-        whole, _, part = text.partition(".")
-        return int(whole) * _NS_PER_S + int((part or "0").ljust(9, "0"))
-    with suppress(ValueError, OverflowError):
-        moment = datetime.fromisoformat(text)
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return round(moment.timestamp() * 1_000_000) * 1_000
-    raise usage_error(f"{option}: expected 10m, 2h, ISO 8601 or Unix seconds, got {text!r}")
 
 
 def _print_json(
@@ -192,7 +179,7 @@ _MORE: Final = "--kind metric, or another of these, sums up each name; --json gi
 def _summary(kind: str, rows: _Rows) -> str:
     lines_of: dict[str, Callable[[_Rows], list[str]]] = {
         "metric": _metric_lines, "activity": _activity_lines, "kernel": kernel_lines,
-        "process": process_lines, "event": _event_lines,
+        "process": process_lines, "event": _event_lines, "report": _report_lines,
     }  # fmt: skip
     return "\n".join(lines_of[kind](rows))
 
@@ -204,6 +191,15 @@ def _event_lines(rows: _Rows) -> list[str]:
         line = f"{when}  {row['source']}  {row['name']} {row['key']}  {row['detail']}"
         lines.append(line.rstrip())
     return lines
+
+
+def _report_lines(rows: _Rows) -> list[str]:
+    lines = [
+        f"{row['name']}  window {_shown(row['window_start_s'] * _NS_PER_S)}  "
+        f"{len(row['cells'])} cells that are not zero"
+        for row in rows("report")
+    ]
+    return [*lines, "", "agent sent --report ID shows them by name"] if lines else []
 
 
 def _metric_lines(rows: _Rows) -> list[str]:

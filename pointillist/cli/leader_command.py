@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .moment import moment
 from .output import (
     CommandError,
     ExitCode,
@@ -138,17 +140,30 @@ def verify(
 def export(
     state_file: Annotated[Path, typer.Argument(help="A party's state file.")],
     out: Annotated[Path, typer.Argument(help="Where to.")],
+    window: Annotated[
+        list[str] | None,
+        typer.Option(help="Start of a window, with batch and share; repeat it."),
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Write releases and report ids, nothing else, for the other side to check."""
+    """Write releases and report ids, nothing else, for the other side to check.
+
+    With --window (ISO 8601 or Unix seconds) also the batch and the share of these windows: a host
+    proves with them that it is in a release. They name every host that took part in the window.
+    """
     from aggregator.state_file import StateUnusable
     from aggregator.transcript import export_transcript, read_transcript
     from wire.rejection import ReportRejected
 
+    now_ns = time.time_ns()
+    wanted = {moment(text, now_ns, "--window") // 1_000_000_000 for text in window or ()}
     with reported(ExitCode.USAGE, StateUnusable, ReportRejected):
-        kept = read_transcript(state_file)
+        kept = read_transcript(state_file, evidence_of=lambda *place: place[2] in wanted)
     export_transcript(kept, out)
-    emit({"file": str(out), "party": kept.party, "releases": len(kept.links)}, json)
+    body = {"file": str(out), "party": kept.party, "releases": len(kept.links)}
+    if wanted:
+        body["with_batch_and_share"] = sum(link.evidence is not None for link in kept.links)
+    emit(body, json)
 
 
 @roster.command(

@@ -1,0 +1,177 @@
+"""What left this host: a row for each report, kept beside the ledger's entry for its owner to read.
+
+A row names the report and tells what became of its bytes; nothing of the vector, of a mask or of a
+key is in it. Rows go after five weeks, or earlier where they are many.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from wire.envelope import unwrap
+from wire.report import Report
+from wire.topics import REPORTS, TOPICS
+
+from .ledger_db import connect_readonly, translated
+from .ledger_records import HostEntry, SealedRecord
+
+KEPT_S: Final = 35 * 86_400
+MOST_REPORTS: Final = 60_000
+"""Five weeks of a minute, an hour, a day and a week are 51,300 rows, some 11 MiB."""
+_LONGEST: Final = next(topic.max_bytes for topic in TOPICS if topic.name == REPORTS)
+
+_COLUMNS: Final = (
+    "host, series, window_start, window_end, task_id, cohort, epoch_id, report_id, tag_h, bytes, "
+    "sealed_s, fate, fate_s, log"
+)
+
+
+class Fate(StrEnum):
+    """What became of a sealed report."""
+
+    WAITS = "waits"
+    SENT = "sent"
+    EXPIRED = "expired"
+    TOO_LONG = "too_long"
+
+
+@dataclass(frozen=True, slots=True)
+class LeftReport:
+    """One report as it was sealed, read off the very bytes that leave.
+
+    tag_h        16 B, with which the Helper knows the report; in clear on the log
+    size_bytes   of the report, without its envelope
+    fate_s       when the log had it durably, or it was given up; None while it waits
+    log          where it went: the log's kind and address; "" while it waits
+    """
+
+    host_id: bytes
+    series: str
+    window_start: int
+    window_end: int
+    task_id: bytes
+    cohort: int
+    epoch_id: bytes
+    report_id: bytes
+    tag_h: bytes
+    size_bytes: int
+    sealed_s: int
+    fate: Fate = Fate.WAITS
+    fate_s: int | None = None
+    log: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Why records left the spool, and when."""
+
+    fate: Fate
+    at_s: int
+    log: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftView:
+    """Everything that is kept of what left, for a reader.
+
+    tasks   task_id -> the signed task, as it came
+    """
+
+    reports: tuple[LeftReport, ...] = ()
+    tasks: Mapping[bytes, bytes] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def left_report(spent: HostEntry, record: SealedRecord, now_s: int) -> LeftReport:
+    """Describe a sealed report. Raises ReportRejected for bytes that are none: our own bug."""
+    _kind, core = unwrap(record.value, _LONGEST)
+    report, entry = Report.decode(core), spent.entry
+    return LeftReport(
+        bytes(report.host_id), entry.series, entry.start, entry.end, bytes(report.task_id),
+        report.header.cohort, bytes(report.epoch_id), bytes(report.header.report_id),
+        bytes(report.tag_h), len(core), now_s,
+    )  # fmt: skip
+
+
+class LeftReports:
+    """The rows, written inside the ledger's own transactions."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def insert(self, reports: Iterable[LeftReport], spool_ids: Sequence[int]) -> None:
+        """Add the reports that were spooled under these ids."""
+        self._db.executemany(
+            f"INSERT OR REPLACE INTO left_reports ({_COLUMNS}, spool_id) "  # noqa: S608
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [(*_row(report), spool) for report, spool in zip(reports, spool_ids, strict=True)],
+        )
+
+    def settle(self, spool_ids: Sequence[int], gone: Gone) -> None:
+        """Note what became of reports; ids of epochs are no report's."""
+        self._db.executemany(
+            "UPDATE left_reports SET fate = ?, fate_s = ?, log = ?, spool_id = NULL "
+            "WHERE spool_id = ?",
+            [(gone.fate.value, gone.at_s, gone.log, spool_id) for spool_id in spool_ids],
+        )
+
+    def expire(self, now_s: int) -> None:
+        """Note the reports that wait past the time at which anybody takes them."""
+        expired = self._db.execute("SELECT id FROM spool WHERE expires_s <= ?", (now_s,))
+        self.settle([row[0] for row in expired.fetchall()], Gone(Fate.EXPIRED, now_s))
+
+    def keep_tasks(self, signed: Mapping[bytes, bytes]) -> None:
+        """Keep the tasks that reports will name."""
+        self._db.executemany("INSERT OR IGNORE INTO tasks VALUES (?, ?)", signed.items())
+
+    def prune(self, now_s: int) -> None:
+        """Forget reports that are old or too many, and tasks that nothing names."""
+        self._db.execute("DELETE FROM left_reports WHERE window_end < ?", (now_s - KEPT_S,))
+        self._db.execute(
+            "DELETE FROM left_reports WHERE window_end < (SELECT window_end FROM left_reports "
+            "ORDER BY window_end DESC LIMIT 1 OFFSET ?)",
+            (MOST_REPORTS - 1,),
+        )
+        self._db.execute(
+            "DELETE FROM tasks WHERE task_id NOT IN (SELECT task_id FROM left_reports) "
+            "AND task_id NOT IN (SELECT task_id FROM series)"
+        )
+
+
+def read_left(path: Path) -> LeftView:
+    """Read what left, beside a running agent; nothing where an earlier agent kept nothing.
+
+    Raises      LedgerRefused
+    """
+    with closing(connect_readonly(path)) as db, translated():
+        if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'left_reports'").fetchone():
+            return LeftView()
+        rows = db.execute(
+            f"SELECT {_COLUMNS} FROM left_reports ORDER BY window_end, series"  # noqa: S608
+        )
+        reports = tuple(_report(*row) for row in rows)
+        return LeftView(reports, dict(db.execute("SELECT task_id, signed FROM tasks")))
+
+
+def _row(report: LeftReport) -> tuple[object, ...]:
+    return (
+        report.host_id, report.series, report.window_start, report.window_end, report.task_id,
+        report.cohort, report.epoch_id, report.report_id, report.tag_h, report.size_bytes,
+        report.sealed_s, report.fate.value, report.fate_s, report.log,
+    )  # fmt: skip
+
+
+def _report(
+    host: bytes, series: str, start: int, end: int, task: bytes, cohort: int, epoch: bytes,
+    report: bytes, tag: bytes, size: int, sealed_s: int, fate: str, fate_s: int | None, log: str,
+) -> LeftReport:  # fmt: skip
+    return LeftReport(
+        host, series, start, end, task, cohort, epoch, report, tag, size, sealed_s, Fate(fate),
+        fate_s, log,
+    )  # fmt: skip

@@ -1,0 +1,203 @@
+"""What left this host, for its owner: each report with what was put in and the noise it carries.
+
+Read beside a running agent, from the ledger and the local history. What went over the wire is not
+here: noise, masks and keys are kept nowhere, and the owner needs none of them to see what left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any, Final
+
+from edge_agent.ledger.ledger_records import LedgerView
+from edge_agent.ledger.left_reports import LeftReport, LeftView
+from privacy.budget import WEEK_S, Entry, spent_at
+from privacy.planner import epsilon_of_share
+from wire import labels
+from wire.catalogue import Catalogue
+from wire.envelope import Signed
+from wire.section import Bound, Section
+from wire.task import SectionKind, SectionSpec, Task
+
+MILLION: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class SentCell:
+    """One number that was put in; `noise` is the host's own standard deviation, in `unit`."""
+
+    cell: str
+    value: float
+    unit: str
+    noise: float
+
+
+@dataclass(frozen=True, slots=True)
+class SentSection:
+    """One section of a report.
+
+    most             a coordinate can be no more than this, whatever was measured
+    noise            standard deviation of this host's share, in `unit`
+    release_noise    of all shares together, in a release of the fewest hosts that are allowed
+    cells            what was put in, but zeros; None where the local history no longer has it
+    """
+
+    name: str
+    about: str
+    unit: str
+    coordinates: int
+    most: float
+    noise: float
+    release_noise: float
+    cells: tuple[SentCell, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class SentBudget:
+    """What the week that ended with a window had cost, that window included.
+
+    share     of the budget of a week, 0 .. 1, rounded up
+    epsilon   what that share amounts to, at `delta`, of `epsilon_most`
+    """
+
+    share: float
+    epsilon: float
+    epsilon_most: float
+    delta: float
+
+
+@dataclass(frozen=True, slots=True)
+class SentReport:
+    """One report that this host sealed.
+
+    left     None where an earlier agent spent the window and kept no more of it
+    task     None where its bytes are not kept
+    budget   None where the ledger no longer holds that week
+    """
+
+    host_id: bytes
+    series: str
+    window_start: int
+    window_end: int
+    left: LeftReport | None
+    task: Task | None
+    budget: SentBudget | None
+
+    @property
+    def report_id(self) -> bytes:
+        """The report's random id; empty where it is not kept."""
+        return b"" if self.left is None else self.left.report_id
+
+
+def sent_reports(ledger: LedgerView, left: LeftView) -> list[SentReport]:
+    """Put entries and rows together, by the end of their windows."""
+    tasks = {task_id: _task(signed) for task_id, signed in left.tasks.items()}
+    rows = {(row.host_id, row.series, row.window_start): row for row in left.reports}
+    found = [_sent(row, tasks.get(row.task_id), ledger) for row in rows.values()]
+    for host in ledger.hosts:
+        for entry in host.entries:
+            if (host.host_id, entry.series, entry.start) not in rows:
+                span = entry.start, entry.end
+                found.append(SentReport(host.host_id, entry.series, *span, None, None, None))
+    return sorted(found, key=lambda report: (report.window_end, report.series))
+
+
+def _sent(row: LeftReport, task: Task | None, ledger: LedgerView) -> SentReport:
+    span = row.window_start, row.window_end
+    budget = None if task is None else _budget(ledger, row, task)
+    return SentReport(row.host_id, row.series, *span, row, task, budget)
+
+
+def _task(signed: bytes) -> Task:
+    """Read a task that this agent verified when it took it."""
+    return Task.decode_body(Signed.decode(signed, labels.TASK).body)
+
+
+def _budget(ledger: LedgerView, row: LeftReport, task: Task) -> SentBudget | None:
+    end_s = row.window_end
+    if end_s - WEEK_S < ledger.kept_from_s:
+        return None
+    entries: Iterable[Entry] = (
+        entry
+        for host in ledger.hosts
+        if host.host_id == row.host_id
+        for entry in host.entries
+        if entry.end <= end_s
+    )
+    cost = spent_at(entries, end_s - WEEK_S)
+    share = float(-(-cost * MILLION // 1)) / MILLION  # up, so that no less is shown than was spent
+    epsilon = epsilon_of_share(task.mu_1e9, min(share, 1.0), task.delta_1e12)
+    return SentBudget(share, epsilon, task.epsilon_millionths / MILLION, task.delta_1e12 / 10**12)
+
+
+def sections_of(
+    task: Task, catalogue: Catalogue, cells: Sequence[Sequence[int]] | None
+) -> list[SentSection]:
+    """Describe a task's sections and what was put into them.
+
+    cells   (place, value) in base units of all but zeros; None where it is not kept
+    """
+    sections, at = [], 0
+    for spec in task.sections:
+        known = _known(catalogue, spec.name)
+        own = [(place - at, value) for place, value in cells or () if 0 <= place - at < spec.length]
+        shown = None if cells is None or known is None else tuple(_cells(spec, known, own))
+        sections.append(_section(task, spec, known, shown))
+        at += spec.length
+    return sections
+
+
+def _known(catalogue: Catalogue, name: str) -> Section | None:
+    """Find a section; None for one that a newer catalogue has retired."""
+    try:
+        return catalogue.section(name)
+    except KeyError:
+        return None
+
+
+def _section(
+    task: Task, spec: SectionSpec, known: Section | None, cells: tuple[SentCell, ...] | None
+) -> SentSection:
+    unit, scale = ("base units", 1.0) if known is None else _unit(known)
+    about = "no longer in the catalogue" if known is None else known.about
+    noise = _noise(spec) * scale
+    most = 1.0 if spec.kind is SectionKind.INDICATORS else spec.coordinate_cap * scale
+    return SentSection(
+        spec.name, about, unit, spec.length, most, noise, noise * sqrt(task.n_min), cells
+    )
+
+
+def _noise(spec: SectionSpec) -> float:
+    """Give one host's standard deviation in base units: a set indicator is worth cap_steps."""
+    per_step = 1 / spec.cap_steps if spec.kind is SectionKind.INDICATORS else spec.q
+    return spec.sigma_1024 / 1024 * per_step
+
+
+def _cells(spec: SectionSpec, known: Section, own: Sequence[tuple[int, int]]) -> Iterable[SentCell]:
+    leaves = {leaf.name: (leaf.unit, leaf.full_scale / MILLION) for leaf in known.coordinates}
+    for place, value in sorted(own, key=lambda cell: -cell[1]):
+        cell = known.cells[place]
+        unit, scale = leaves.get(cell.rpartition("/")[2], _unit(known))
+        yield SentCell(cell, value * scale, unit, _noise(spec) * scale)
+
+
+def _unit(known: Section) -> tuple[str, float]:
+    """Give the unit that people read, and how much of it a base unit is."""
+    if known.coordinates:
+        return "% of full scale", 100 / MILLION
+    if known.bound is Bound.PER_GPU_MS:
+        return "GPU-s", 1 / 1000
+    return known.unit, 1.0
+
+
+def raw_cells(rows: Iterable[Mapping[str, Any]], report: SentReport) -> list[list[int]] | None:
+    """Find in the history's rows of kind `report` what was put into a report."""
+    if report.left is None:
+        return None
+    wanted = report.series, report.window_start, report.left.task_id.hex()
+    for row in rows:
+        if (row["name"], row["window_start_s"], row["task_id"]) == wanted:
+            return list(row["cells"])
+    return None

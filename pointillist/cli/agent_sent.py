@@ -1,0 +1,226 @@
+"""`pointillist agent sent`: what left this host, and the check of one report with both parties."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from .moment import moment
+from .output import CommandError, ExitCode, JsonFlag, emit, reported, usage_error
+from .sent_release import Files, release_body, verdicts_of
+from .sent_text import check_text, report_text, reports_text
+
+if TYPE_CHECKING:
+    from edge_agent.config import AgentConfig
+    from edge_agent.local.sent_view import SentReport
+
+EPILOG: Final = """Examples:
+
+pointillist agent sent   the reports of the last day, a line each
+
+pointillist agent sent --report 3fa1   one in full: what was put in, and the noise it carries
+
+pointillist agent sent --since 7d --series hour --json
+
+pointillist agent sent --check 3fa1 --leader-transcript leader.json \
+--helper-transcript helper.json   is it in the release that both parties signed?
+
+A report's id may be cut short where it is still one report's alone."""
+
+_NS_PER_S: Final = 1_000_000_000
+_LIMIT: Final = 20
+
+
+def sent(
+    config: Annotated[Path, typer.Option("--config", "-c", help="TOML file of the agent.")] = Path(
+        "/etc/pointillist/agent.toml"
+    ),
+    since: Annotated[str, typer.Option(help="10m, 2h, 7d, ISO 8601 or Unix seconds.")] = "1d",
+    series: Annotated[str | None, typer.Option(help="Of one task series alone.")] = None,
+    window: Annotated[
+        str | None, typer.Option(help="One window in full, by its start: ISO 8601 or Unix seconds.")
+    ] = None,
+    report: Annotated[str | None, typer.Option(help="One report in full, by its id.")] = None,
+    check: Annotated[
+        str | None, typer.Option(help="Check this report, by its id, with both transcripts.")
+    ] = None,
+    leader_transcript: Annotated[
+        Path | None, typer.Option(help="The Leader's: its export or state, or the folder of it.")
+    ] = None,
+    helper_transcript: Annotated[
+        Path | None, typer.Option(help="The Helper's: its export or state, or the folder of it.")
+    ] = None,
+    limit: Annotated[int, typer.Option(help="The newest so many, as a table.", min=1)] = _LIMIT,
+    json: JsonFlag = False,
+) -> None:
+    """Show what left this host: each report, what was put in, its noise, where it went.
+
+    The reports of five weeks are kept, what was put into them as long as the local history lasts;
+    noise, masks and keys are kept nowhere. With both parties' transcripts it also says which
+    release a report entered, and --check proves it: exit code 0 only where everything holds, and
+    the report stands in batch and sum of a release under both signatures.
+    """
+    from . import agent
+
+    loaded = agent.load_file(config)
+    now_ns = time.time_ns()
+    since_s = moment(since, now_ns, "--since") // _NS_PER_S
+    window_s = None if window is None else moment(window, now_ns, "--window") // _NS_PER_S
+    files = (leader_transcript, helper_transcript)
+    if check is not None and None in files:
+        raise usage_error(
+            "--check needs --leader-transcript and --helper-transcript",
+            "each party exports its own: leader transcript export STATE OUT --window T",
+        )
+    if None in files and any(files):
+        raise usage_error("a release needs both transcripts: name the other one too")
+    agent.become_agent(loaded)  # SQLite may make files beside the ledger: they are the agent's
+    found = [r for r in _reports(loaded) if series is None or r.series == series]
+    if check is not None:
+        _check(loaded, _one(found, check, "--check"), files, json)
+    elif report is not None:
+        _full([_one(found, report, "--report")], loaded, files, json)
+    elif window_s is not None:
+        chosen = [r for r in found if r.window_start == window_s]
+        if not chosen:
+            raise usage_error(f"--window: expected a window that was reported, got {window!r}")
+        _full(chosen, loaded, files, json)
+    else:
+        shown = [r for r in found if r.window_end >= since_s]
+        _table(shown, limit, loaded, files, json)
+
+
+def _reports(loaded: AgentConfig) -> list[SentReport]:
+    from edge_agent.ledger.ledger_errors import LedgerNone, LedgerRefused
+    from edge_agent.ledger.left_reports import read_left
+    from edge_agent.live import read_ledger
+    from edge_agent.local.sent_view import sent_reports
+
+    with reported(ExitCode.REFUSED, LedgerRefused), reported(ExitCode.USAGE, LedgerNone):
+        ledger = read_ledger(loaded)
+        return sent_reports(ledger, read_left(loaded.ledger_file))
+
+
+def _one(found: list[SentReport], text: str, option: str) -> SentReport:
+    """Find a report by its id, or by the beginning of it."""
+    wanted = text.lower()
+    fit = [r for r in found if r.left is not None and r.report_id.hex().startswith(wanted)]
+    if len(fit) == 1 and len(wanted) >= 4:
+        return fit[0]
+    if not fit:
+        hint = "pointillist agent sent --since 35d lists all that are kept"
+        raise usage_error(f"{option}: no report of this host begins with {text[:40]!r}", hint)
+    raise usage_error(f"{option}: expected a longer id, {text!r} begins {len(fit)} of them")
+
+
+# One report in full ---------------------------------------------------------------------------
+
+
+def _full(chosen: list[SentReport], loaded: AgentConfig, files: Files, json: bool) -> None:
+    verdicts = verdicts_of(chosen, loaded, files)
+    bodies = [
+        _body(report, loaded) | {"release": release_body(verdict)}
+        for report, verdict in zip(chosen, verdicts, strict=True)
+    ]
+    body = bodies[0] if len(bodies) == 1 else bodies
+    emit(body, json, "\n\n".join(report_text(one) for one in bodies))
+
+
+def _body(report: SentReport, loaded: AgentConfig) -> dict[str, Any]:
+    """Give everything of one report, as JSON has it."""
+    from edge_agent.local.sent_view import sections_of
+    from wire.catalogue import Catalogue
+    from wire.topics import REPORTS
+
+    from .keys_command import fingerprint
+
+    body = _brief(report)
+    left, task = report.left, report.task
+    if left is not None:
+        body |= {
+            "host_id": left.host_id, "task_id": left.task_id, "epoch_id": left.epoch_id,
+            "tag_h": left.tag_h, "cohort": left.cohort, "log": left.log, "topic": REPORTS,
+        }  # fmt: skip
+    if task is not None:
+        cells = _raw(loaded, report)
+        body |= {
+            "version": task.version, "scheme": task.scheme.value, "coordinates": task.d,
+            "n_min": task.n_min,
+            "leader": fingerprint(task.leader_pk), "leader_pk": task.leader_pk,
+            "helper": fingerprint(task.helper_pk) if task.helper_pk else None,
+            "helper_pk": task.helper_pk or None,
+            "inputs_kept": cells is not None,
+            "sections": sections_of(task, Catalogue.load(), cells),
+        }  # fmt: skip
+    return body
+
+
+def _raw(loaded: AgentConfig, report: SentReport) -> list[list[int]] | None:
+    """What was put in, where the local history still has it."""
+    from edge_agent.local.history_db import HistoryUnavailable
+    from edge_agent.local.history_read import HistoryReader
+    from edge_agent.local.sent_view import raw_cells
+
+    try:
+        with HistoryReader(loaded.history_file) as reader:
+            return raw_cells(reader.rows("report", name=report.series), report)
+    except HistoryUnavailable:
+        return None
+
+
+def _brief(report: SentReport) -> dict[str, Any]:
+    """Give the line of one report, as JSON has it."""
+    left = report.left
+    return {
+        "series": report.series,
+        "window_start": report.window_start,
+        "window_end": report.window_end,
+        "report_id": None if left is None else left.report_id,
+        "report_bytes": None if left is None else left.size_bytes,
+        "sealed_s": None if left is None else left.sealed_s,
+        "state": "not_kept" if left is None else left.fate,
+        "state_s": None if left is None else left.fate_s,
+        "budget": report.budget,
+    }
+
+
+# Many -----------------------------------------------------------------------------------------
+
+
+def _table(
+    shown: list[SentReport],
+    limit: int,
+    loaded: AgentConfig,
+    files: Files,
+    json: bool,
+) -> None:
+    newest = shown[-limit:]
+    verdicts = verdicts_of(newest, loaded, files)
+    bodies = [
+        _brief(report) | {"release": release_body(verdict)}
+        for report, verdict in zip(newest, verdicts, strict=True)
+    ]
+    left_out = len(shown) - len(newest)
+    emit(
+        {"reports": bodies, "earlier_left_out": left_out},
+        json,
+        lambda _: reports_text(bodies, left_out, all(files)),
+    )
+
+
+def _check(loaded: AgentConfig, report: SentReport, files: Files, json: bool) -> None:
+    from aggregator.report_check import Verdict
+
+    (verdict,) = verdicts_of([report], loaded, files)
+    if verdict is None:
+        raise usage_error(
+            f"the report of {report.series} has no Helper, or its task is no longer kept",
+            "a report of scheme local is protected by its own noise; no second party can be asked",
+        )
+    body = _brief(report) | {"release": release_body(verdict)}
+    emit(body, json, check_text(body))
+    if verdict.verdict is not Verdict.RELEASED:
+        raise CommandError(ExitCode.FAILED, f"the report: {verdict.verdict.value}")

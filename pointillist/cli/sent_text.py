@@ -1,0 +1,275 @@
+"""What `agent sent` prints: a table of reports, one in full, a check in sentences."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from pointillist.table import Column, cells_of, table_lines, terminal_columns
+
+if TYPE_CHECKING:
+    from edge_agent.local.sent_view import SentCell, SentSection
+
+Body = Mapping[str, Any]
+
+_SHOWN_CELLS: Final = 6
+_ID_SHOWN: Final = 8
+_PROSE: Final = 100
+_STATES: Final = {
+    "waits": "waits on this host",
+    "sent": "sent",
+    "expired": "never sent: past the time at which anybody takes it",
+    "too_long": "never sent: longer than the log takes",
+    "not_kept": "spent by an earlier agent, which kept no more",
+}
+_BESIDE: Final = (
+    "Beside these an epoch leaves each hour: 2,500 bytes of keys, sealed to the two parties."
+)
+
+
+# Many -----------------------------------------------------------------------------------------
+
+
+def reports_text(bodies: Sequence[Body], left_out: int, asked: bool) -> str:
+    """Give the table, newest last, and below it what it does not show."""
+    if not bodies:
+        return "no report in this span; --since 35d shows all that are kept"
+    columns = [column for column in _COLUMNS if asked or column.head != "release"]
+    lines = table_lines(columns, cells_of(columns, bodies), terminal_columns())
+    notes = [_BESIDE, "--report ID shows one in full."]
+    if left_out:
+        notes.insert(0, f"{left_out} earlier left out: --limit shows more.")
+    if not asked:
+        notes.append(
+            "Which release each entered is in the parties' transcripts: --leader-transcript FILE "
+            "and --helper-transcript FILE."
+        )
+    return "\n".join([*lines, "", *_folded(notes)])
+
+
+def _left(body: Body) -> str:
+    return f"sent {_time(body['state_s'])}" if body["state"] == "sent" else str(body["state"])
+
+
+def _spent(body: Body) -> str:
+    budget = body["budget"]
+    return "-" if budget is None else f"{100 * budget.share:.3g} %"
+
+
+def _release(body: Body) -> str:
+    release = body["release"]
+    if release is None:
+        return "-"
+    if release["verdict"] == "released":
+        return str(release["release"].hex()[:_ID_SHOWN])
+    return f"{release['verdict']}: {release['why']}" if release["why"] else str(release["verdict"])
+
+
+_COLUMNS: Final = (
+    Column("window (UTC)", lambda body: _moment(body["window_start"])),
+    Column("series", lambda body: body["series"], folds=True),
+    Column("report", lambda body: body["report_id"].hex()[:_ID_SHOWN] if body["report_id"] else ""),
+    Column("bytes", lambda body: f"{body['report_bytes'] or 0:,}", right=True, leaves=1),
+    Column("left", _left, folds=True),
+    Column("release", _release, folds=True),
+    Column("week spent", _spent, right=True, leaves=0),
+)
+
+
+# One in full ----------------------------------------------------------------------------------
+
+
+def report_text(body: Body) -> str:
+    """Give everything of one report."""
+    if body["state"] == "not_kept":
+        return f"{body['series']}, window {_moment(body['window_start'])}: {_STATES['not_kept']}"
+    lines = [
+        *_pairs(_facts(body)),
+        "",
+        *_sections(body),
+        "",
+        *_pairs(_after(body)),
+    ]
+    return "\n".join(lines)
+
+
+def _facts(body: Body) -> Iterable[tuple[str, str]]:
+    yield "report", body["report_id"].hex()
+    if "version" in body:
+        yield "task", f"{body['series']}, version {body['version']}"
+    else:
+        yield "task", f"{body['series']}; what it asked is no longer kept"
+    length_s = body["window_end"] - body["window_start"]
+    span = f"{_moment(body['window_start'])} to {_moment(body['window_end'])}"
+    yield "window", f"{span}, {length_s} s"
+    sealed = f"sealed {_time(body['sealed_s'])}"
+    state = _STATES[body["state"]]
+    yield "left", f"{sealed}, {state}" + (f" {_time(body['state_s'])}" if body["state_s"] else "")
+    if body["log"]:
+        yield "to", f"{body['log']}, topic {body['topic']}"
+    yield "host", f"{body['host_id'].hex()}, cohort {body['cohort']}"
+    yield (
+        "bytes",
+        f"{body['report_bytes']:,}"
+        + (
+            f" for {body['coordinates']:,} numbers, whatever they are"
+            if "coordinates" in body
+            else ""
+        ),
+    )
+    if "leader" in body:
+        yield "Leader", body["leader"]
+        yield "Helper", body["helper"] or "none: the host's own noise protects it"
+
+
+def _sections(body: Body) -> Iterable[str]:
+    if "sections" not in body:
+        return
+    yield from _folded(
+        [
+            "What was put in, before it was clipped and rounded, and the noise that was added, as "
+            "one standard deviation: this host's own, and that of all hosts together in a release "
+            f"of the fewest that are allowed, {body['n_min']:,}."
+            if body["inputs_kept"]
+            else "What was put in is no longer kept here: the local history is shorter, or off. "
+            "The noise that was added, as one standard deviation: this host's own, and that of all "
+            f"hosts together in a release of the fewest that are allowed, {body['n_min']:,}."
+        ]
+    )
+    width = terminal_columns()
+    rows = [row for section in body["sections"] for row in _section_rows(section)]
+    yield from table_lines(_SECTION, rows, width)
+    hidden = sum(max(0, len(s.cells or ()) - _SHOWN_CELLS) for s in body["sections"])
+    if hidden:
+        yield f"{hidden} smaller values left out: --json has them"
+
+
+def _section_rows(section: SentSection) -> Iterable[list[str]]:
+    many = f"{section.name}, {section.coordinates:,} numbers"
+    yield (
+        [many, "", "", ""]
+        if section.cells
+        else [
+            many,
+            "all 0" if section.cells is not None else "",
+            _with_unit(section.noise, section.unit),
+            _with_unit(section.release_noise, section.unit),
+        ]
+    )
+    if not section.cells:
+        return
+    grows = section.release_noise / section.noise
+    for cell in section.cells[:_SHOWN_CELLS]:
+        yield [f"  {cell.cell}", *_numbers(cell, grows)]
+
+
+def _numbers(cell: SentCell, grows: float) -> list[str]:
+    return [_with_unit(value, cell.unit) for value in (cell.value, cell.noise, cell.noise * grows)]
+
+
+def _with_unit(value: float, unit: str) -> str:
+    from edge_agent.local.quantity import quantity
+
+    return quantity(value, unit)
+
+
+_SECTION: Final = (
+    Column("section", folds=True),
+    Column("put in", right=True, folds=True),
+    Column("own noise", right=True, folds=True),
+    Column("noise of all", right=True, folds=True),
+)
+
+
+def _after(body: Body) -> Iterable[tuple[str, str]]:
+    budget = body["budget"]
+    if budget is None:
+        yield "budget", "the ledger no longer holds that week"
+    else:
+        share = f"{100 * budget.share:.3g} % of the week that ended with it was spent"
+        of = f"{budget.epsilon:.2f} of {budget.epsilon_most:g} at delta {_short(budget.delta)}"
+        yield "budget", f"{share}: epsilon {of}"
+    yield "release", _release_sentence(body["release"])
+
+
+def _release_sentence(release: Body | None) -> str:
+    if release is None:
+        return "not looked up: name both parties' transcripts"
+    if release["verdict"] == "released":
+        return f"{release['release'].hex()}, of {release['hosts']} hosts"
+    why = f": {release['why']}" if release["why"] else ""
+    problems = "; ".join(release["failed"] or release["could_not_be_checked"])
+    return f"{release['verdict']}{why}" + (f" ({problems})" if problems else "")
+
+
+# A check --------------------------------------------------------------------------------------
+
+
+def check_text(body: Body) -> str:
+    """Say what holds, what does not and what is open, and what it comes to."""
+    found = body["release"]
+    lines = [f"report {body['report_id'].hex()}"]
+    lines.append(f"of {body['series']}, window {_moment(body['window_start'])}")
+    for head, name in (
+        ("holds", "held"), ("DOES NOT HOLD", "failed"),
+        ("could not be checked", "could_not_be_checked"),
+    ):  # fmt: skip
+        if found[name]:
+            lines += ["", head, *_listed(found[name])]
+    lines += ["", *_folded([_conclusion(found)])]
+    return "\n".join(lines)
+
+
+def _conclusion(found: Body) -> str:
+    release = "" if found["release"] is None else found["release"].hex()
+    conclusions = {
+        "released": f"The report is in release {release}, one of {found['hosts']} hosts.",
+        "does not hold": "Somebody's transcript is wrong: show both files to both parties.",
+        "not in the release": f"The window was released without this report: {found['why']}.",
+        "suppressed": f"The window was not released, and never will be: {found['why']}.",
+        "not yet": "No release of this window yet.",
+        "cannot be told": "What is here does not prove that the report is in the release.",
+    }
+    return conclusions[str(found["verdict"])]
+
+
+# Words ----------------------------------------------------------------------------------------
+
+
+def _moment(unix_s: int) -> str:
+    return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def _short(delta: float) -> str:
+    return f"{delta:g}".replace("e-0", "e-")
+
+
+def _time(unix_s: int) -> str:
+    return f"{datetime.fromtimestamp(unix_s, UTC):%H:%M:%S}"
+
+
+def _pairs(facts: Iterable[tuple[str, str]]) -> list[str]:
+    pairs = list(facts)
+    width = max(len(name) for name, _ in pairs)
+    room = max(20, min(terminal_columns(), _PROSE) - width - 2)
+    lines = []
+    for name, text in pairs:
+        first, *more = textwrap.wrap(text, room) or [""]
+        lines += [f"{name:<{width}}  {first}", *(f"{'':<{width}}  {line}" for line in more)]
+    return lines
+
+
+def _folded(paragraphs: Iterable[str]) -> list[str]:
+    width = min(terminal_columns(), _PROSE)
+    return [line for text in paragraphs for line in textwrap.wrap(text, width)]
+
+
+def _listed(sentences: Iterable[str]) -> list[str]:
+    width = min(terminal_columns(), _PROSE)
+    return [
+        line
+        for text in sentences
+        for line in textwrap.wrap(text, width, initial_indent="- ", subsequent_indent="  ")
+    ]

@@ -1,0 +1,359 @@
+"""`agent sent`: what left, which release it entered, and transcripts that say otherwise."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import sqlite3
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pointillist.cli import main
+from privacy.masks import derive_box_key, open_box, seal_box
+from tests.agent_world import T0, open_report
+from tests.sent_kit import USER_MS, WINDOW_S, SentFleet, sent_fleet
+from wire import labels
+from wire.batch import Batch, SignedRelease
+from wire.envelope import unwrap
+from wire.epoch import Epoch
+from wire.report import Report
+from wire.topics import EPOCHS
+
+pytestmark = pytest.mark.slow
+
+RELEASED, SPOILT, LOST, FEW, LAST = range(5)
+"""Windows: released; check words spoilt on the way; lost on the way; too few hosts; released."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Played:
+    """A fleet that has stopped, the live host's reports by window, and what its keys were."""
+
+    fleet: SentFleet
+    reports: list[Report]
+    secrets: list[bytes]
+
+    def report_id(self, window: int) -> str:
+        return self.reports[window].header.report_id.hex()
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    fleet = sent_fleet(tmp_path_factory.mktemp("sent"))
+    fleet.start()
+    reports = [
+        fleet.window(RELEASED),
+        fleet.window(SPOILT, alter=lambda report: _spoilt(fleet, report)),
+        fleet.window(LOST, alter=lambda _report: None),
+        fleet.window(FEW, others=10),
+        fleet.window(LAST),
+    ]
+    fleet.aggregators.tick(T0 + (LAST + 1) * WINDOW_S + 31)
+    secrets = _secrets(fleet, reports)
+    fleet.stop()
+    return Played(fleet, reports, secrets)
+
+
+def _epoch_of(fleet: SentFleet, report: Report) -> Epoch:
+    cores = [unwrap(record.value, 1 << 16)[1] for record in fleet.made.records(EPOCHS)]
+    return {epoch.header.epoch_id: epoch for epoch in map(Epoch.decode, cores)}[report.epoch_id]
+
+
+def _spoilt(fleet: SentFleet, report: Report) -> Report:
+    """Do what the Leader alone could: other check words in a box that opens."""
+    epoch = _epoch_of(fleet, report)
+    k_l = fleet.world.leader.hpke.open(epoch.seal_l, labels.SEAL_L + epoch.header.encode())
+    k_box = derive_box_key(k_l, epoch.hash(), report.task_id)
+    words = bytearray(open_box(k_box, report.header.report_id, report.aad, report.box))
+    words[0] ^= 1
+    box = seal_box(k_box, report.header.report_id, report.aad, bytes(words))
+    return dataclasses.replace(report, box=box)
+
+
+def _secrets(fleet: SentFleet, reports: list[Report]) -> list[bytes]:
+    """Seed, epoch keys and mask key of the live host; masked and noised words of its reports."""
+    assert fleet.shell is not None
+    seed = fleet.world.signing_keys[0].seed_bytes()
+    found = [seed]
+    for row in fleet.shell._effects._participant._epochs.in_force.values():
+        for epoch in row:
+            if epoch is not None:
+                keys = epoch.keys(fleet.task_id)
+                found += [epoch.k_h, epoch.k_l, keys.k_mask, keys.k_id, keys.k_box]
+    for report in reports:
+        noised = open_report(fleet.world, _epoch_of(fleet, report), report)
+        found += [report.box[:16], noised[2:6].astype("<i8").tobytes()]
+    return found
+
+
+Sent = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def sent(
+    played: Played, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Sent:
+    # The test's own user keeps its files: dropping privileges has tests of its own.
+    monkeypatch.setattr("pointillist.cli.agent._become_agent", lambda _config: None)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def call(*arguments: str | Path) -> tuple[int, str]:
+        command = ["agent", "sent", "--config", played.fleet.config_file, *arguments]
+        monkeypatch.setattr(sys, "argv", ["pointillist", *map(str, command)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        code = ended.value.code
+        return (code if isinstance(code, int) else 0), out or err
+
+    return call
+
+
+def transcripts(leader: Path, helper: Path) -> list[str | Path]:
+    return ["--leader-transcript", leader, "--helper-transcript", helper]
+
+
+@pytest.fixture
+def parties(played: Played) -> list[str | Path]:
+    return transcripts(played.fleet.folder, played.fleet.folder)
+
+
+def test_sent_names_the_release_of_each_report(
+    sent: Sent, played: Played, parties: list[str | Path]
+) -> None:
+    code, out = sent("--since", "2025-01-01", "--json", *parties)
+    assert code == 0
+    rows = json.loads(out)["reports"]
+    assert [row["report_id"] for row in rows] == [played.report_id(n) for n in range(5)]
+    told = [(row["release"]["verdict"], row["release"]["why"]) for row in rows]
+    assert told[RELEASED][0] == told[LAST][0] == "released"
+    assert told[SPOILT] == (
+        "not in the release",
+        "the Helper cleared its bit; reasons and hosts in this batch: check_words of 1",
+    )
+    assert told[LOST][0] == "not in the release"
+    assert "late, was refused, or was left out" in told[LOST][1]
+    assert told[FEW] == ("suppressed", "n_min")
+    assert {row["state"] for row in rows} == {"sent"}
+    chain = sqlite3.connect(played.fleet.leader)
+    (entry,) = chain.execute("SELECT entry FROM windows WHERE window = ?", (T0,)).fetchone()
+    chain.close()
+    assert rows[RELEASED]["release"]["release"] == SignedRelease.decode(entry).release.hash().hex()
+
+
+def test_sent_shows_what_was_put_in_and_its_noise(sent: Sent, played: Played) -> None:
+    code, out = sent("--report", played.report_id(LAST)[:8], "--json")
+    assert code == 0
+    body = json.loads(out)
+    assert body["inputs_kept"]
+    assert body["report_bytes"] == len(played.reports[LAST].encode())
+    assert body["leader_pk"] == played.fleet.world.leader.pk.hex()
+    assert body["log"] == f"embedded log {played.fleet.folder}/log"
+    section = body["sections"][1]
+    (cell,) = section["cells"]
+    spec = played.fleet.made.task.sections[1]
+    assert (section["name"], cell["cell"]) == ("host_cpu", "user")
+    assert cell["value"] == pytest.approx(USER_MS * 100 / 1e6)
+    assert cell["noise"] == pytest.approx(spec.sigma_1024 / 1024 * spec.q * 100 / 1e6)
+    assert section["release_noise"] == pytest.approx(4 * section["noise"])
+    share = 600_000 / 1e6 / 100 * 5
+    assert body["budget"]["share"] == pytest.approx(share, abs=1e-6)
+    assert 0 < body["budget"]["epsilon"] < body["budget"]["epsilon_most"] == 2
+
+
+def test_sent_without_a_local_history_says_that_inputs_are_gone(
+    sent: Sent, played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from edge_agent.local.history_db import HistoryUnavailable
+
+    def gone(_path: Path) -> None:
+        raise HistoryUnavailable("none")
+
+    monkeypatch.setattr("edge_agent.local.history_read.open_readonly", gone)
+    _, out = sent("--window", str(T0), "--json")
+    assert {section["cells"] is None for section in json.loads(out)["sections"]} == {True}
+    _, out = sent("--window", str(T0))
+    assert "no longer kept" in out
+
+
+@pytest.mark.parametrize("asked", ["table", "full", "check"])
+def test_sent_fits_a_terminal_and_shows_no_secret(
+    asked: str, sent: Sent, played: Played, parties: list[str | Path]
+) -> None:
+    report = played.report_id(RELEASED)
+    arguments: dict[str, list[str | Path]] = {
+        "table": ["--since", "2025-01-01", *parties],
+        "full": ["--report", report, *parties],
+        "check": ["--check", report, *parties],
+    }
+    code, text = sent(*arguments[asked])
+    _, document = sent(*arguments[asked], "--json")
+    assert code == 0
+    assert max(map(len, text.splitlines())) <= 80
+    for secret in played.secrets:
+        assert secret.hex() not in text + document
+
+
+def test_stored_rows_hold_no_secret(played: Played) -> None:
+    ledger = sqlite3.connect(played.fleet.made.config.ledger_file)
+    rows = ledger.execute("SELECT * FROM left_reports").fetchall()
+    ledger.close()
+    assert len(rows) == 5
+    kept = b"".join(v if isinstance(v, bytes) else str(v).encode() for row in rows for v in row)
+    for secret in played.secrets:
+        assert secret not in kept
+        assert secret.hex().encode() not in kept
+
+
+# A check with exported transcripts --------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def exported(played: Played, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both exports with the evidence of the first window, as each party's operator makes them."""
+    folder = tmp_path_factory.mktemp("exports")
+    for party in ("leader", "helper"):
+        state = played.fleet.folder / f"{party}.sqlite"
+        with pytest.MonkeyPatch.context() as patch:
+            out = str(folder / f"{party}.json")
+            command = ["leader", "transcript", "export", str(state), out, "--window", str(T0)]
+            patch.setattr(sys, "argv", ["pointillist", *command])
+            with pytest.raises(SystemExit) as ended:
+                main()
+        assert not ended.value.code
+    return folder
+
+
+def altered(
+    exported: Path, folder: Path, party: str, change: Callable[[dict[str, Any]], object]
+) -> list[str | Path]:
+    """Copy both exports and change the first link of one."""
+    shutil.copytree(exported, folder, dirs_exist_ok=True)
+    path = folder / f"{party}.json"
+    body = json.loads(path.read_text())
+    change(body["links"][0])
+    path.write_text(json.dumps(body))
+    return transcripts(folder, folder)
+
+
+def test_check_holds_with_exports(sent: Sent, played: Played, exported: Path) -> None:
+    code, out = sent("--check", played.report_id(RELEASED), *transcripts(exported, exported))
+    assert code == 0
+    assert "The report is in release" in out
+    assert "DOES NOT HOLD" not in out
+
+
+def test_check_without_evidence_proves_nothing(sent: Sent, played: Played, exported: Path) -> None:
+    """The ids that a transcript lists are nobody's signature."""
+    code, out = sent("--check", played.report_id(LAST), *transcripts(exported, exported))
+    assert code == 1
+    assert "lists the report's id, and has neither batch nor share" in " ".join(out.split())
+
+
+def flip(text: str, at: int) -> str:
+    at %= len(text)
+    return text[:at] + f"{int(text[at], 16) ^ 1:x}" + text[at + 1 :]
+
+
+def _other_report(link: dict[str, Any]) -> None:
+    batch = bytearray.fromhex(link["evidence"]["batch"])
+    decoded = Batch.decode(bytes(batch))
+    for place in range(decoded.n):
+        batch[72 + 72 * place + 32] ^= 1  # the first byte of each report id
+    link["evidence"]["batch"] = batch.hex()
+
+
+def _other_bit(link: dict[str, Any]) -> None:
+    share = bytearray.fromhex(link["evidence"]["share"])
+    share[51] -= 8
+    share[52] = 0
+    link["evidence"]["share"] = share.hex()
+
+
+@pytest.mark.parametrize("party", ["leader", "helper"])
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (_other_bit, "the Helper's signature over the {}'s share does not hold"),
+        (_other_report, "the {}'s batch is not the one that the release names"),
+        (
+            lambda link: link["evidence"].update(share=flip(link["evidence"]["share"], -1)),
+            "the Helper's signature over the {}'s share does not hold",
+        ),
+        (
+            lambda link: link.update(release=flip(link["release"], 2 * 150)),
+            "({}): the Leader's signature does not hold",
+        ),
+        (
+            lambda link: link.update(release=flip(link["release"], 2 * 250)),
+            "({}): the Helper's signature does not hold",
+        ),
+        (
+            lambda link: link.update(release=flip(link["release"], 2 * 120)),
+            "the two parties signed different releases",
+        ),
+        (
+            lambda link: link["evidence"].update(batch=link["evidence"]["batch"][:-2]),
+            "the {}'s batch or share cannot be read",
+        ),
+    ],
+)
+def test_forged_transcript_is_refused_with_what_is_wrong(
+    change: Callable[[dict[str, Any]], object],
+    told: str,
+    party: str,
+    sent: Sent,
+    played: Played,
+    exported: Path,
+    tmp_path: Path,
+) -> None:
+    files = altered(exported, tmp_path, party, change)
+    code, out = sent("--check", played.report_id(RELEASED), *files, "--json")
+    assert code == 1
+    failed = json.loads(out)["release"]["failed"]
+    name = party if told.startswith("(") else party.capitalize()
+    assert any(told.format(name) in problem for problem in failed), failed
+
+
+def test_swapped_transcripts_are_named(sent: Sent, played: Played, exported: Path) -> None:
+    files = transcripts(exported / "helper.json", exported / "leader.json")
+    code, out = sent("--check", played.report_id(RELEASED), *files)
+    assert code == 1
+    assert "expected the transcript of the Leader" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[" * 100_000,
+        '{"format": "pointillist-transcript-1", "party": "leader", "links": 7}',
+        '{"format": "pointillist-transcript-1", "party": "leader", "links": [{"report_ids": []}]}',
+        '{"format": "pointillist-transcript-1", "party": "leader", "links": [], "suppressed": [1]}',
+        '{"format": "pointillist-transcript-1", "links": [], "suppressed": [["", 1e999, 1, ""]]}',
+        "SQLite format 3\0 and nothing that follows",
+        "\x00\xff",
+    ],
+)
+def test_file_that_is_no_transcript_is_wrong_usage(
+    content: str, sent: Sent, played: Played, exported: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "leader.json"
+    path.write_text(content, encoding="latin-1")
+    code, out = sent(
+        "--check", played.report_id(RELEASED), *transcripts(path, exported / "helper.json")
+    )
+    assert code == 2
+    assert "expected" in out
+
+
+def test_report_that_is_not_this_hosts_is_wrong_usage(sent: Sent, played: Played) -> None:
+    code, out = sent("--report", "00" * 16)
+    assert code == 2
+    assert "no report of this host begins with" in out
+    assert sent("--check", played.report_id(RELEASED))[0] == 2

@@ -1,0 +1,271 @@
+"""One live agent on disk among a cohort in memory, through Leader and Helper to releases."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from aggregator.tasks import TaskPlan, build_task
+from collectors.gpu_calls.probe_settings import ProbesSection
+from collectors.records.activity import Observation
+from edge_agent.config import (
+    AgentConfig,
+    BoundsSection,
+    HostSection,
+    MetricsSection,
+    SourcesSection,
+    TrustSection,
+)
+from edge_agent.ledger.ledger_records import HostView, LedgerView
+from edge_agent.live import this_machine
+from edge_agent.protocol.epochs import Host
+from edge_agent.protocol.participant import Participant
+from edge_agent.protocol.protocol_events import (
+    EpochDue,
+    KeysAnnounced,
+    RosterReceived,
+    TaskReceived,
+    WindowClosed,
+)
+from edge_agent.protocol.task_check import Bounds
+from edge_agent.service.agent_service import AgentService
+from edge_agent.shell import AgentShell
+from privacy.noise_table import SeededSampler
+from tests import protocol_kit
+from tests.agent_live import SteppedClock, Surroundings, announce, run_until
+from tests.agent_world import T0, MemoryShell, World, counting_bytes, epochs, reports
+from transport.keyfiles import HostKey, write_host_key
+from transport.opening import TransportTable
+from wire.catalogue import Catalogue
+from wire.envelope import unwrap
+from wire.ids import TaskId, host_id, task_id
+from wire.report import Report
+from wire.roster import Roster
+from wire.task import Task
+from wire.topics import EPOCHS, REPORTS, TOPICS
+
+HOSTS, WINDOW_S, SERIES = 20, 60, "minute"
+USER_MS = 13_000
+"""What the live host is seen to spend in user mode, in each window."""
+
+
+class BusyHost:
+    """A source that tells of one busy CPU."""
+
+    name = "busy"
+
+    def __init__(self, clock: SteppedClock) -> None:
+        self._clock, self._window = clock, 0
+
+    def probe(self) -> str | None:
+        return None
+
+    def start(self) -> None:
+        return
+
+    def drain(self, now_boottime_ns: int) -> list[Observation]:
+        window = self._clock.now_ms // 1000 // WINDOW_S
+        if window == self._window:
+            return []
+        self._window = window
+        return [Observation("host_cpu", "user", USER_MS, now_boottime_ns)]
+
+    def stop(self) -> None:
+        return
+
+
+def small_task(world: World, windows: int) -> Task:
+    """A task of two sections of the real catalogue that 16 of 20 hosts release."""
+    plan = TaskPlan(
+        series=SERIES, domain="demo", window_s=WINDOW_S, first_window=T0,
+        last_window=T0 + (windows - 1) * WINDOW_S, lateness_s=30, retention_s=6 * 3600,
+        weights={"kernel_mix": 300_000, "host_cpu": 300_000}, gpus_per_host=2, n_max=HOSTS,
+        n_min=16, leader_pk=world.leader.pk, helper_pk=world.helper.pk,
+        expiry=T0 + windows * WINDOW_S + 86_400,
+    )  # fmt: skip
+    return build_task(Catalogue.load(), plan)
+
+
+def as_it_is(report: Report) -> Report:
+    """Let a report pass."""
+    return report
+
+
+@dataclass
+class SentFleet:
+    """Everything around the live host; `config_file` is what its owner names."""
+
+    folder: Path
+    world: World
+    made: Surroundings
+    signed: tuple[bytes, bytes]
+    aggregators: protocol_kit.Fleet
+    others: list[MemoryShell]
+    clock: SteppedClock = field(default_factory=lambda: SteppedClock(T0))
+    read: set[bytes] = field(default_factory=set)
+    shell: AgentShell | None = None
+
+    @property
+    def task_id(self) -> TaskId:
+        return TaskId(task_id(self.signed[0][:-128]))
+
+    @property
+    def leader(self) -> Path:
+        return self.folder / "leader.sqlite"
+
+    @property
+    def helper(self) -> Path:
+        return self.folder / "helper.sqlite"
+
+    @property
+    def config_file(self) -> Path:
+        return self.folder / "agent.toml"
+
+    def start(self) -> None:
+        """Start the live agent with its local history."""
+        self.shell = self.made.agent(self.clock)
+        self.shell.replace_sources((BusyHost(self.clock),))
+        service = AgentService(self.shell, self.made.config, clock=self.clock)
+        self.shell.observe(service)
+        self.shell.start()
+        for other in self.others:
+            self.aggregators.send_epochs([epoch.encode() for epoch in epochs(other.published)])
+
+    def window(
+        self,
+        number: int,
+        *,
+        alter: Callable[[Report], Report | None] = as_it_is,
+        others: int = HOSTS - 1,
+    ) -> Report:
+        """Play a window through to its release, or not; give the live host's report.
+
+        alter    what reaches the Leader instead of the live host's report
+        others   of so many other hosts the reports arrive
+        """
+        start_s = T0 + number * WINDOW_S
+        end_s = start_s + WINDOW_S
+        assert self.shell is not None
+        run_until(self.shell, self.clock, end_s + 25)
+        mine = self._new_records()
+        assert mine is not None
+        sent = [alter(mine)]
+        for other in self.others[:others]:
+            sent += _closed(other, self.task_id, self.made.task, start_s)
+        self.aggregators.send([report for report in sent if report is not None], at_s=end_s + 26)
+        self.aggregators.tick(end_s + 30)
+        return mine
+
+    def _new_records(self) -> Report | None:
+        report = None
+        for record in self.made.records(EPOCHS, REPORTS):
+            if record.value in self.read:
+                continue
+            self.read.add(record.value)
+            core = unwrap(record.value, 1 << 22)[1]
+            if record.topic == EPOCHS:
+                self.aggregators.send_epochs([core])
+            else:
+                report = Report.decode(core)
+        return report
+
+    def stop(self) -> None:
+        """Stop agent and aggregators; their files stay."""
+        if self.shell is not None:
+            self.shell.close()
+        self.aggregators.state.close()
+        self.aggregators.helper_state.close()
+
+
+def _closed(other: MemoryShell, identity: TaskId, task: Task, start_s: int) -> Iterable[Report]:
+    before = len(other.published)
+    rows = np.zeros((1, task.d - 2), dtype=np.int64)
+    present = np.ones(1, dtype=np.bool_)
+    end_s = start_s + task.window_s
+    other.tell(EpochDue(end_s))
+    other.tell(WindowClosed(identity, start_s, rows, present, end_s))
+    return reports(other.published[before:])
+
+
+def sent_fleet(folder: Path, windows: int = 100) -> SentFleet:
+    """Make the host's files, its cohort, a Leader and a Helper."""
+    world = World(HOSTS)
+    signing = world.signing_keys[0]
+    config = AgentConfig(
+        HostSection(folder / "keys" / "host.key", folder / "state", ("H100", "H100")),
+        TransportTable(folder / "log"),
+        TrustSection((world.leader.pk,), (world.helper.pk,)),
+        BoundsSection(n_min_at_least=10),
+        sources=SourcesSection(host=False, faults=False, probes=ProbesSection(enabled=False)),
+        metrics=MetricsSection(enabled=False),
+    )
+    config.host.key_file.parent.mkdir()
+    write_host_key(config.host.key_file, HostKey(signing, this_machine(config)))
+    world.identities[0] = Host(signing, host_id(signing.public_bytes))
+    task = small_task(world, windows)
+    made = Surroundings(folder, world, config, task)
+    with made.log() as log:
+        for topic in TOPICS:
+            log.create_topic(topic.name, topic.partitions)
+    announce(made, [task])
+    weights = {task.series: sum(section.weight_millionths for section in task.sections)}
+    signed = world.sign_task(task), world.roster(weights)
+    others = [_other(world, number, *signed) for number in range(1, HOSTS)]
+    fleet = SentFleet(
+        folder, world, made, signed, _aggregators(world, task, signed, folder), others
+    )
+    _write_config(fleet)
+    return fleet
+
+
+def _other(world: World, number: int, signed_task: bytes, roster: bytes) -> MemoryShell:
+    identity = world.identities[number]
+    view = LedgerView((HostView(identity.host_id, (), 0, ()),))
+    rules = world.rules(bounds=Bounds(n_min_at_least=10))
+    sampler = SeededSampler(number)
+    shell = MemoryShell(Participant([identity], view, sampler, counting_bytes(number), rules))
+    shell.tell(TaskReceived(signed_task, T0))
+    shell.tell(RosterReceived(roster, T0))
+    shell.tell(KeysAnnounced(world.keys(T0), T0))
+    shell.tell(EpochDue(T0))
+    return shell
+
+
+def _aggregators(
+    world: World, task: Task, signed: tuple[bytes, bytes], folder: Path
+) -> protocol_kit.Fleet:
+    parties = protocol_kit.World(
+        leader_key=world.leader.signing, helper_key=world.helper.signing,
+        leader_hpke=world.leader.hpke, helper_hpke=world.helper.hpke, task=task,
+        task_id=TaskId(task_id(signed[0][:-128])), task_bytes=signed[0],
+        roster=Roster(1, 0, (), ()), roster_bytes=signed[1], hosts=[],
+    )  # fmt: skip
+    made = protocol_kit.Fleet(parties, folder)
+    made.clock.now_s = T0 + 1
+    return made
+
+
+def _write_config(fleet: SentFleet) -> None:
+    config = fleet.made.config
+    fleet.config_file.write_text(
+        f"""
+[host]
+key_file = {json.dumps(str(config.host.key_file))}
+state_dir = {json.dumps(str(config.host.state_dir))}
+gpus = ["H100", "H100"]
+user = "{getpass.getuser()}"
+[transport]
+folder = {json.dumps(str(config.transport.folder))}
+[trust]
+leaders = ["{fleet.world.leader.pk.hex()}"]
+helpers = ["{fleet.world.helper.pk.hex()}"]
+[bounds]
+n_min_at_least = 10
+""",
+        encoding="utf-8",
+    )
