@@ -18,7 +18,7 @@ from wire.rejection import ReportRejected
 
 from .directory import PinnedParties
 from .evidence import Evidence
-from .transcript import Link, Place, Transcript, verify_transcripts
+from .transcript import Link, Place, Transcript, TranscriptVerdict, verify_transcripts
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +88,21 @@ class ReportVerdict:
         return Verdict.RELEASED if self.in_batch and self.in_sum else Verdict.UNKNOWN
 
 
+Chains = dict[tuple[str, int], TranscriptVerdict]
+"""What was found of a chain (series, cohort); reports of one chain share it."""
+
+
 def check_report(
-    own: OwnReport, leader: Transcript, helper: Transcript, parties: PinnedParties
+    own: OwnReport,
+    leader: Transcript,
+    helper: Transcript,
+    parties: PinnedParties,
+    chains: Chains | None = None,
 ) -> ReportVerdict:
     """Look for a report in both transcripts, and check everything on the way to it.
 
     leader, helper   read with the evidence of the report's window
+    chains           of the same transcripts: what is verified already, and where more is kept
     """
     found = ReportVerdict()
     for expected, transcript in (("leader", leader), ("helper", helper)):
@@ -103,7 +112,7 @@ def check_report(
     if found.failed:
         return found
     links = {side.party: _link_of(own, side) for side in (leader, helper)}
-    _check_chain(own, leader, helper, parties, found)
+    _check_chain(own, leader, helper, parties, {} if chains is None else chains, found)
     if links["leader"] is None and links["helper"] is None:
         _say_no_release(own, leader, found)
         return found
@@ -133,14 +142,17 @@ def _check_chain(
     leader: Transcript,
     helper: Transcript,
     parties: PinnedParties,
+    chains: Chains,
     found: ReportVerdict,
 ) -> None:
     chain = own.place[:2]
-    ours, theirs = (
-        replace(side, links=tuple(link for link in side.links if link.place[:2] == chain))
-        for side in (leader, helper)
-    )
-    verdict = verify_transcripts(ours, theirs, parties)
+    if chain not in chains:
+        ours, theirs = (
+            replace(side, links=tuple(link for link in side.links if link.place[:2] == chain))
+            for side in (leader, helper)
+        )
+        chains[chain] = verify_transcripts(ours, theirs, parties)
+    verdict = chains[chain]
     found.failed += verdict.problems
     if verdict.problems or not verdict.releases:
         return

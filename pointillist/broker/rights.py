@@ -34,7 +34,7 @@ _UP: Final = (REPORTS, EPOCHS, JOINS)
 _DOWN: Final = (TASKS, ROSTERS, KEYS)
 
 READS: Final = {
-    KafkaRole.AGENT: (*_DOWN, ENTRIES),
+    KafkaRole.AGENT: (*_DOWN, ENTRIES, RELEASES),
     KafkaRole.LEADER: _UP + _DOWN,
     KafkaRole.HELPER: tuple(topic for topic in _UP + _DOWN if topic != REPORTS),
     KafkaRole.READER: (RELEASES,),

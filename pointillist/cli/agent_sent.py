@@ -214,7 +214,7 @@ def _table(
 def _check(loaded: AgentConfig, report: SentReport, files: Files, json: bool) -> None:
     from aggregator.report_check import Verdict
 
-    (verdict,) = verdicts_of([report], loaded, files)
+    (verdict,) = verdicts_of([report], loaded, files, ask_log=True)
     if verdict is None:
         raise usage_error(
             f"the report of {report.series} has no Helper, or its task is no longer kept",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from .output import ExitCode, refused, reported
 
 if TYPE_CHECKING:
-    from aggregator.report_check import OwnReport, ReportVerdict
+    from aggregator.directory import PinnedParties
+    from aggregator.report_check import Chains, OwnReport, ReportVerdict
     from aggregator.transcript import Transcript, Windows
     from edge_agent.config import AgentConfig
     from edge_agent.local.sent_view import SentReport
@@ -20,21 +22,68 @@ Files = tuple[Path | None, Path | None]
 
 
 def verdicts_of(
-    chosen: Sequence[SentReport], loaded: AgentConfig, files: Files
+    chosen: Sequence[SentReport], loaded: AgentConfig, files: Files, *, ask_log: bool = False
 ) -> list[ReportVerdict | None]:
-    """Check the chosen reports with both transcripts; None each where none were named."""
+    """Check the chosen reports with both transcripts; None each where none were named.
+
+    ask_log   whether the log's own copy of the chain is compared, too
+    """
+    from aggregator.report_check import check_report
+
     own = [own_report(report) for report in chosen]
     if None in files:
         return [None] * len(chosen)
     places = {report.place for report in own if report is not None}
     both = _transcripts(files, lambda *place: place in places)
-    return [
-        None if mine is None or report.task is None else _checked(mine, report.task, both, loaded)
-        for mine, report in zip(own, chosen, strict=True)
-    ]
+    chains: Chains = {}
+    verdicts: list[ReportVerdict | None] = []
+    for mine, report in zip(own, chosen, strict=True):
+        if mine is None or report.task is None:
+            verdicts.append(None)
+            continue
+        parties = _pinned(report.task, loaded)
+        verdict = check_report(mine, *both, parties, chains)
+        if ask_log:
+            _ask_log(mine, both[0], parties, loaded, verdict)
+        verdicts.append(verdict)
+    return verdicts
+
+
+def _pinned(task: Task, loaded: AgentConfig) -> PinnedParties:
+    from aggregator.directory import PinnedParties
+
+    pins = loaded.trust.pins
+    if task.leader_pk not in pins.leaders or task.helper_pk not in pins.helpers:
+        raise refused(
+            f"the parties of {task.series} are no longer those that the configuration pins",
+            "name them in [trust] again to check what went to them",
+        )
+    return PinnedParties(task.leader_pk, task.helper_pk)
+
+
+def _ask_log(
+    own: OwnReport,
+    leader: Transcript,
+    parties: PinnedParties,
+    loaded: AgentConfig,
+    verdict: ReportVerdict,
+) -> None:
+    from aggregator.public_chain import check_public, read_chain
+    from transport.opening import Side, open_transport
+    from transport.port import TransportUnavailable, UnknownTopic
+
+    group = f"agent-{own.host_id.hex()}-{secrets.token_hex(6)}"
+    try:
+        with open_transport(loaded.transport.settings, Side.AGENT) as log:
+            public = read_chain(log, group, own.series, own.cohort)
+    except (TransportUnavailable, UnknownTopic) as error:
+        verdict.open.append(f"the log's own copy of the chain: {error}")
+        return
+    check_public(own, leader, public, parties, verdict)
 
 
 def own_report(report: SentReport) -> OwnReport | None:
+    """Give what a check needs of a report; None where there is no Helper, or no more is kept."""
     from aggregator.report_check import OwnReport
 
     left, task = report.left, report.task
@@ -62,25 +111,6 @@ def _transcripts(files: Files, wanted: Windows) -> tuple[Transcript, Transcript]
             if path is not None
         )
     return leader, helper
-
-
-def _checked(
-    own: OwnReport,
-    task: Task,
-    both: tuple[Transcript, Transcript],
-    loaded: AgentConfig,
-) -> ReportVerdict:
-    from aggregator.directory import PinnedParties
-    from aggregator.report_check import check_report
-
-    parties = PinnedParties(task.leader_pk, task.helper_pk)
-    pins = loaded.trust.pins
-    if parties.leader_pk not in pins.leaders or parties.helper_pk not in pins.helpers:
-        raise refused(
-            f"the parties of {task.series} are no longer those that the configuration pins",
-            "name them in [trust] again to check what went to them",
-        )
-    return check_report(own, *both, parties)
 
 
 def release_body(verdict: ReportVerdict | None) -> dict[str, Any] | None:

@@ -13,16 +13,18 @@ from typing import Any
 
 import pytest
 
+from aggregator.transcript import read_transcript
 from pointillist.cli import main
 from privacy.masks import derive_box_key, open_box, seal_box
 from tests.agent_world import T0, open_report
 from tests.sent_kit import USER_MS, WINDOW_S, SentFleet, sent_fleet
+from transport.embedded import EmbeddedLog
 from wire import labels
 from wire.batch import Batch, SignedRelease
-from wire.envelope import unwrap
+from wire.envelope import Kind, unwrap, wrap
 from wire.epoch import Epoch
 from wire.report import Report
-from wire.topics import EPOCHS
+from wire.topics import EPOCHS, RELEASES, release_key
 
 pytestmark = pytest.mark.slow
 
@@ -103,7 +105,8 @@ def sent(
     monkeypatch.setenv("COLUMNS", "80")
 
     def call(*arguments: str | Path) -> tuple[int, str]:
-        command = ["agent", "sent", "--config", played.fleet.config_file, *arguments]
+        config = [] if "--config" in arguments else ["--config", played.fleet.config_file]
+        command = ["agent", "sent", *config, *arguments]
         monkeypatch.setattr(sys, "argv", ["pointillist", *map(str, command)])
         with pytest.raises(SystemExit) as ended:
             main()
@@ -318,6 +321,39 @@ def test_forged_transcript_is_refused_with_what_is_wrong(
     failed = json.loads(out)["release"]["failed"]
     name = party if told.startswith("(") else party.capitalize()
     assert any(told.format(name) in problem for problem in failed), failed
+
+
+def test_check_compares_with_the_logs_own_copy(
+    sent: Sent, played: Played, parties: list[str | Path], tmp_path: Path
+) -> None:
+    """A Leader that shows this host another chain than everybody else is told by the log."""
+
+    def publish(entry: bytes) -> None:
+        key = release_key("minute", played.reports[0].header.cohort)
+        with EmbeddedLog(tmp_path / "log") as log:
+            log.create_topic(RELEASES, 1)
+            producer = log.producer()
+            producer.send(RELEASES, key, wrap(Kind.RELEASE, entry))
+            producer.close()
+
+    config = tmp_path / "agent.toml"
+    text = played.fleet.config_file.read_text()
+    config.write_text(text.replace(f"{played.fleet.folder}/log", f"{tmp_path}/log"))
+    leader = read_transcript(played.fleet.leader)
+    asked = ["--config", config, "--check", played.report_id(RELEASED), *parties]
+    EmbeddedLog(tmp_path / "log").close()
+    assert "the log's own copy of the chain: " in " ".join(sent(*asked)[1].split())
+    publish(leader.links[0].release.encode())
+    code, out = sent(*asked)
+    assert code == 0
+    assert "the log: its topic of releases has this release" in " ".join(out.split())
+    other = dataclasses.replace(leader.links[1].release.release, vector_hash=bytes(32))
+    key = played.fleet.world.leader.signing
+    for signature in (bytes(64), key.sign(other.unsigned())):
+        publish(SignedRelease(other, signature).encode())
+        code, out = sent(*asked)
+        assert code == int(signature != bytes(64))  # what anybody wrote there tells nothing
+    assert "the Leader told two stories" in " ".join(out.split())
 
 
 def test_swapped_transcripts_are_named(sent: Sent, played: Played, exported: Path) -> None:
