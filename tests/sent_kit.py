@@ -22,7 +22,7 @@ from edge_agent.config import (
     TrustSection,
 )
 from edge_agent.ledger.ledger_records import HostView, LedgerView
-from edge_agent.live import this_machine
+from edge_agent.live import open_agent, this_machine
 from edge_agent.protocol.epochs import Host
 from edge_agent.protocol.participant import Participant
 from edge_agent.protocol.protocol_events import (
@@ -35,6 +35,7 @@ from edge_agent.protocol.protocol_events import (
 from edge_agent.protocol.task_check import Bounds
 from edge_agent.service.agent_service import AgentService
 from edge_agent.shell import AgentShell
+from privacy.noise import NoiseSampler
 from privacy.noise_table import SeededSampler
 from tests import protocol_kit
 from tests.agent_live import SteppedClock, Surroundings, announce, run_until
@@ -126,9 +127,11 @@ class SentFleet:
     def config_file(self) -> Path:
         return self.folder / "agent.toml"
 
-    def start(self) -> None:
+    def start(self, sampler: NoiseSampler | None = None) -> None:
         """Start the live agent with its local history."""
-        self.shell = self.made.agent(self.clock)
+        self.shell, _ = open_agent(
+            self.made.config, domain="demo", sampler=sampler or SeededSampler(0), clock=self.clock
+        )
         self.shell.replace_sources((BusyHost(self.clock),))
         service = AgentService(self.shell, self.made.config, clock=self.clock)
         self.shell.observe(service)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from .moment import moment
-from .output import CommandError, ExitCode, JsonFlag, emit, reported, usage_error
+from .output import CommandError, ExitCode, JsonFlag, emit, jsonable, reported, usage_error
 from .sent_release import Files, release_body, verdicts_of
 from .sent_text import check_text, report_text, reports_text
 
@@ -125,8 +125,8 @@ def _full(chosen: list[SentReport], loaded: AgentConfig, files: Files, json: boo
         _body(report, loaded) | {"release": release_body(verdict)}
         for report, verdict in zip(chosen, verdicts, strict=True)
     ]
-    body = bodies[0] if len(bodies) == 1 else bodies
-    emit(body, json, "\n\n".join(report_text(one) for one in bodies))
+    plain = [jsonable(body) for body in bodies]
+    emit(plain[0] if len(plain) == 1 else plain, json, "\n\n".join(map(report_text, plain)))
 
 
 def _body(report: SentReport, loaded: AgentConfig) -> dict[str, Any]:
@@ -204,11 +204,8 @@ def _table(
         for report, verdict in zip(newest, verdicts, strict=True)
     ]
     left_out = len(shown) - len(newest)
-    emit(
-        {"reports": bodies, "earlier_left_out": left_out},
-        json,
-        lambda _: reports_text(bodies, left_out, all(files)),
-    )
+    plain = jsonable({"reports": bodies, "earlier_left_out": left_out})
+    emit(plain, json, reports_text(plain["reports"], left_out, all(files)))
 
 
 def _check(loaded: AgentConfig, report: SentReport, files: Files, json: bool) -> None:
@@ -221,6 +218,6 @@ def _check(loaded: AgentConfig, report: SentReport, files: Files, json: bool) ->
             "a report of scheme local is protected by its own noise; no second party can be asked",
         )
     body = _brief(report) | {"release": release_body(verdict)}
-    emit(body, json, check_text(body))
+    emit(body, json, check_text(jsonable(body)))
     if verdict.verdict is not Verdict.RELEASED:
         raise CommandError(ExitCode.FAILED, f"the report: {verdict.verdict.value}")

@@ -5,14 +5,12 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pointillist.table import Column, cells_of, table_lines, terminal_columns
 
-if TYPE_CHECKING:
-    from edge_agent.local.sent_view import SentCell, SentSection
-
 Body = Mapping[str, Any]
+"""A report, or a part of it, as `--json` prints it."""
 
 _SHOWN_CELLS: Final = 6
 _ID_SHOWN: Final = 8
@@ -26,6 +24,14 @@ _STATES: Final = {
 }
 _BESIDE: Final = (
     "Beside these an epoch leaves each hour: 2,500 bytes of keys, sealed to the two parties."
+)
+
+
+_KEPT: Final = "What was put in, before it was clipped and rounded."
+_GONE: Final = "What was put in is no longer kept here: the local history is shorter, or off."
+_NOISE: Final = (
+    "The noise as one standard deviation: this host's own, and that of the sum of all hosts "
+    "in a release of the fewest that are allowed, "
 )
 
 
@@ -50,12 +56,16 @@ def reports_text(bodies: Sequence[Body], left_out: int, asked: bool) -> str:
 
 
 def _left(body: Body) -> str:
-    return f"sent {_time(body['state_s'])}" if body["state"] == "sent" else str(body["state"])
+    return (
+        f"sent {_time(body['state_s'], body['window_end'])}"
+        if body["state"] == "sent"
+        else str(body["state"])
+    )
 
 
 def _spent(body: Body) -> str:
     budget = body["budget"]
-    return "-" if budget is None else f"{100 * budget.share:.3g} %"
+    return "-" if budget is None else f"{100 * budget['share']:.3g} %"
 
 
 def _release(body: Body) -> str:
@@ -63,14 +73,14 @@ def _release(body: Body) -> str:
     if release is None:
         return "-"
     if release["verdict"] == "released":
-        return str(release["release"].hex()[:_ID_SHOWN])
+        return str(release["release"])[:_ID_SHOWN]
     return f"{release['verdict']}: {release['why']}" if release["why"] else str(release["verdict"])
 
 
 _COLUMNS: Final = (
     Column("window (UTC)", lambda body: _moment(body["window_start"])),
     Column("series", lambda body: body["series"], folds=True),
-    Column("report", lambda body: body["report_id"].hex()[:_ID_SHOWN] if body["report_id"] else ""),
+    Column("report", lambda body: (body["report_id"] or "")[:_ID_SHOWN]),
     Column("bytes", lambda body: f"{body['report_bytes'] or 0:,}", right=True, leaves=1),
     Column("left", _left, folds=True),
     Column("release", _release, folds=True),
@@ -96,7 +106,7 @@ def report_text(body: Body) -> str:
 
 
 def _facts(body: Body) -> Iterable[tuple[str, str]]:
-    yield "report", body["report_id"].hex()
+    yield "report", body["report_id"]
     if "version" in body:
         yield "task", f"{body['series']}, version {body['version']}"
     else:
@@ -104,21 +114,15 @@ def _facts(body: Body) -> Iterable[tuple[str, str]]:
     length_s = body["window_end"] - body["window_start"]
     span = f"{_moment(body['window_start'])} to {_moment(body['window_end'])}"
     yield "window", f"{span}, {length_s} s"
-    sealed = f"sealed {_time(body['sealed_s'])}"
+    end_s = body["window_end"]
     state = _STATES[body["state"]]
-    yield "left", f"{sealed}, {state}" + (f" {_time(body['state_s'])}" if body["state_s"] else "")
+    at = f" {_time(body['state_s'], end_s)}" if body["state_s"] else ""
+    yield "left", f"sealed {_time(body['sealed_s'], end_s)}, {state}{at}"
     if body["log"]:
         yield "to", f"{body['log']}, topic {body['topic']}"
-    yield "host", f"{body['host_id'].hex()}, cohort {body['cohort']}"
-    yield (
-        "bytes",
-        f"{body['report_bytes']:,}"
-        + (
-            f" for {body['coordinates']:,} numbers, whatever they are"
-            if "coordinates" in body
-            else ""
-        ),
-    )
+    yield "host", f"{body['host_id']}, cohort {body['cohort']}"
+    numbers = f" for {body['coordinates']:,} numbers, whatever they are"
+    yield "bytes", f"{body['report_bytes']:,}{numbers if 'coordinates' in body else ''}"
     if "leader" in body:
         yield "Leader", body["leader"]
         yield "Helper", body["helper"] or "none: the host's own noise protects it"
@@ -127,46 +131,34 @@ def _facts(body: Body) -> Iterable[tuple[str, str]]:
 def _sections(body: Body) -> Iterable[str]:
     if "sections" not in body:
         return
-    yield from _folded(
-        [
-            "What was put in, before it was clipped and rounded, and the noise that was added, as "
-            "one standard deviation: this host's own, and that of all hosts together in a release "
-            f"of the fewest that are allowed, {body['n_min']:,}."
-            if body["inputs_kept"]
-            else "What was put in is no longer kept here: the local history is shorter, or off. "
-            "The noise that was added, as one standard deviation: this host's own, and that of all "
-            f"hosts together in a release of the fewest that are allowed, {body['n_min']:,}."
-        ]
-    )
+    yield from _folded([f"{_KEPT if body['inputs_kept'] else _GONE} {_NOISE}{body['n_min']:,}."])
+    yield ""
     width = terminal_columns()
     rows = [row for section in body["sections"] for row in _section_rows(section)]
     yield from table_lines(_SECTION, rows, width)
-    hidden = sum(max(0, len(s.cells or ()) - _SHOWN_CELLS) for s in body["sections"])
+    hidden = sum(max(0, len(s["cells"] or ()) - _SHOWN_CELLS) for s in body["sections"])
     if hidden:
         yield f"{hidden} smaller values left out: --json has them"
 
 
-def _section_rows(section: SentSection) -> Iterable[list[str]]:
-    many = f"{section.name}, {section.coordinates:,} numbers"
-    yield (
-        [many, "", "", ""]
-        if section.cells
-        else [
-            many,
-            "all 0" if section.cells is not None else "",
-            _with_unit(section.noise, section.unit),
-            _with_unit(section.release_noise, section.unit),
-        ]
-    )
-    if not section.cells:
+def _section_rows(section: Body) -> Iterable[list[str]]:
+    many = f"{section['name']}, {section['coordinates']:,} numbers"
+    if not section["cells"]:
+        put_in = "all 0" if section["cells"] is not None else ""
+        noises = section["noise"], section["release_noise"]
+        yield [many, put_in, *(_with_unit(noise, section["unit"]) for noise in noises)]
         return
-    grows = section.release_noise / section.noise
-    for cell in section.cells[:_SHOWN_CELLS]:
-        yield [f"  {cell.cell}", *_numbers(cell, grows)]
+    yield [many, "", "", ""]
+    grows = section["release_noise"] / section["noise"]
+    for cell in section["cells"][:_SHOWN_CELLS]:
+        yield [f"  {cell['cell']}", *_numbers(cell, grows)]
 
 
-def _numbers(cell: SentCell, grows: float) -> list[str]:
-    return [_with_unit(value, cell.unit) for value in (cell.value, cell.noise, cell.noise * grows)]
+def _numbers(cell: Body, grows: float) -> list[str]:
+    return [
+        _with_unit(value, cell["unit"])
+        for value in (cell["value"], cell["noise"], cell["noise"] * grows)
+    ]
 
 
 def _with_unit(value: float, unit: str) -> str:
@@ -179,7 +171,7 @@ _SECTION: Final = (
     Column("section", folds=True),
     Column("put in", right=True, folds=True),
     Column("own noise", right=True, folds=True),
-    Column("noise of all", right=True, folds=True),
+    Column("noise of sum", right=True, folds=True),
 )
 
 
@@ -188,9 +180,9 @@ def _after(body: Body) -> Iterable[tuple[str, str]]:
     if budget is None:
         yield "budget", "the ledger no longer holds that week"
     else:
-        share = f"{100 * budget.share:.3g} % of the week that ended with it was spent"
-        of = f"{budget.epsilon:.2f} of {budget.epsilon_most:g} at delta {_short(budget.delta)}"
-        yield "budget", f"{share}: epsilon {of}"
+        share = f"{100 * budget['share']:.3g} % of the week that ended with it was spent"
+        of = f"{budget['epsilon']:.2f} of {budget['epsilon_most']:g}"
+        yield "budget", f"{share}: epsilon {of} at delta {_short(budget['delta'])}"
     yield "release", _release_sentence(body["release"])
 
 
@@ -198,7 +190,7 @@ def _release_sentence(release: Body | None) -> str:
     if release is None:
         return "not looked up: name both parties' transcripts"
     if release["verdict"] == "released":
-        return f"{release['release'].hex()}, of {release['hosts']} hosts"
+        return f"{release['release']}, of {release['hosts']} hosts"
     why = f": {release['why']}" if release["why"] else ""
     problems = "; ".join(release["failed"] or release["could_not_be_checked"])
     return f"{release['verdict']}{why}" + (f" ({problems})" if problems else "")
@@ -210,7 +202,7 @@ def _release_sentence(release: Body | None) -> str:
 def check_text(body: Body) -> str:
     """Say what holds, what does not and what is open, and what it comes to."""
     found = body["release"]
-    lines = [f"report {body['report_id'].hex()}"]
+    lines = [f"report {body['report_id']}"]
     lines.append(f"of {body['series']}, window {_moment(body['window_start'])}")
     for head, name in (
         ("holds", "held"), ("DOES NOT HOLD", "failed"),
@@ -223,7 +215,7 @@ def check_text(body: Body) -> str:
 
 
 def _conclusion(found: Body) -> str:
-    release = "" if found["release"] is None else found["release"].hex()
+    release = found["release"]
     conclusions = {
         "released": f"The report is in release {release}, one of {found['hosts']} hosts.",
         "does not hold": "Somebody's transcript is wrong: show both files to both parties.",
@@ -246,8 +238,10 @@ def _short(delta: float) -> str:
     return f"{delta:g}".replace("e-0", "e-")
 
 
-def _time(unix_s: int) -> str:
-    return f"{datetime.fromtimestamp(unix_s, UTC):%H:%M:%S}"
+def _time(unix_s: int, beside_s: int) -> str:
+    """Give the time of day, with the date where it is not that of the other time."""
+    same = unix_s // 86_400 == beside_s // 86_400
+    return f"{datetime.fromtimestamp(unix_s, UTC):%H:%M:%S}" if same else _moment(unix_s)
 
 
 def _pairs(facts: Iterable[tuple[str, str]]) -> list[str]:
