@@ -17,8 +17,8 @@ from wire.ids import NO_SIGNATURE
 from wire.rejection import ReportRejected
 
 from .directory import PinnedParties
-from .evidence import Evidence
 from .transcript import Link, Place, Transcript, TranscriptVerdict, verify_transcripts
+from .window_evidence import WindowEvidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +183,10 @@ def _check_evidence(
     name, evidence = party.capitalize(), link.evidence
     if evidence is None:
         listed = link.report_ids is not None and own.report_id in link.report_ids
-        word = "lists the report's id" if listed else "does not list the report's id"
+        also = "lists the report's id, but " if listed else ""
         found.open.append(
-            f"the {name}'s transcript {word}, and has neither batch nor share of the window to "
-            "prove it: both parties keep them for a week, and export them with --window"
+            f"the {name}'s transcript {also}has neither batch nor share of the window to prove "
+            "it: both parties keep them for a week, and export them with --window"
         )
         return
     try:
@@ -206,7 +206,7 @@ def _checked_batch(
     own: OwnReport,
     name: str,
     link: Link,
-    evidence: Evidence,
+    evidence: WindowEvidence,
     parties: PinnedParties,
     found: ReportVerdict,
 ) -> Batch:
@@ -222,7 +222,7 @@ def _checked_batch(
 
 
 def _own_place(
-    own: OwnReport, name: str, batch: Batch, evidence: Evidence, found: ReportVerdict
+    own: OwnReport, name: str, batch: Batch, evidence: WindowEvidence, found: ReportVerdict
 ) -> int | None:
     """The host's place in the batch, once its entry is what the host sealed."""
     if found.failed:
@@ -257,7 +257,7 @@ def _checked_share(
     own: OwnReport,
     name: str,
     link: Link,
-    evidence: Evidence,
+    evidence: WindowEvidence,
     batch: Batch,
     parties: PinnedParties,
     found: ReportVerdict,
@@ -278,7 +278,7 @@ def _checked_share(
 
 
 def _check_bit(
-    name: str, signed: SignedShare, place: int, evidence: Evidence, found: ReportVerdict
+    name: str, signed: SignedShare, place: int, evidence: WindowEvidence, found: ReportVerdict
 ) -> None:
     share = signed.share
     found.hosts = share.n_accepted

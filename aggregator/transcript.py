@@ -23,8 +23,8 @@ from wire.batch import FIRST_PREV, SignedRelease
 from wire.ids import NO_SIGNATURE
 
 from .directory import PinnedParties
-from .evidence import Evidence, accepted_ids, bitmap_of
 from .state_file import StateUnusable, open_read_only
+from .window_evidence import WindowEvidence, accepted_ids, bitmap_of
 
 FORMAT: Final = "pointillist-transcript-1"
 MOST_EXPORT_BYTES: Final = 512 << 20
@@ -68,7 +68,7 @@ class Link:
     batch_hash: bytes
     share_hash: bytes
     report_ids: frozenset[bytes] | None
-    evidence: Evidence | None = None
+    evidence: WindowEvidence | None = None
 
     @property
     def place(self) -> Place:
@@ -184,7 +184,7 @@ def _leader_links(
                 (task, cohort, window),
             ).fetchone()
             if batch is not None:
-                kept = Evidence.of_leader(batch, share)
+                kept = WindowEvidence.of_leader(batch, share)
                 body = kept.decoded_batch()
                 batch_hash = body.hash()
                 evidence = kept if evidence_of(*place) else None
@@ -215,7 +215,7 @@ def _helper_links(
             ).fetchone()
             if body is not None:
                 ids = accepted_ids(body, bitmap)
-                kept = Evidence(body, b"", reply or b"", json.loads(cleared))
+                kept = WindowEvidence(body, b"", reply or b"", json.loads(cleared))
                 evidence = kept if evidence_of(*place) else None
         yield Link(*place, release, batch_hash, share_hash, ids, evidence)
 
@@ -273,7 +273,7 @@ def _link(raw: dict[str, Any]) -> Link:
         bytes.fromhex(raw["batch_hash"]),
         bytes.fromhex(raw["share_hash"]),
         None if ids is None else frozenset(bytes.fromhex(text) for text in ids),
-        None if evidence is None else Evidence.of_export(evidence),
+        None if evidence is None else WindowEvidence.of_export(evidence),
     )
 
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from aggregator.directory import PinnedParties
+from aggregator.report_check import OwnReport, Verdict, check_report
 from aggregator.transcript import read_transcript
 from pointillist.cli import main
 from privacy.masks import derive_box_key, open_box, seal_box
@@ -255,7 +257,7 @@ def test_check_without_evidence_proves_nothing(sent: Sent, played: Played, expor
     """The ids that a transcript lists are nobody's signature."""
     code, out = sent("--check", played.report_id(LAST), *transcripts(exported, exported))
     assert code == 1
-    assert "lists the report's id, and has neither batch nor share" in " ".join(out.split())
+    assert "lists the report's id, but has neither batch nor share" in " ".join(out.split())
 
 
 def flip(text: str, at: int) -> str:
@@ -356,6 +358,27 @@ def test_check_compares_with_the_logs_own_copy(
     assert "the Leader told two stories" in " ".join(out.split())
 
 
+@pytest.mark.parametrize("name", ["epoch_id", "report_id", "tag_h"])
+def test_another_report_of_this_host_is_not_this_one(name: str, played: Played) -> None:
+    """Both parties may sign a batch with a report that this host did not seal last."""
+    sealed, world = played.reports[RELEASED], played.fleet.world
+    own = OwnReport(
+        sealed.host_id, sealed.epoch_id, sealed.header.report_id, sealed.tag_h, sealed.task_id,
+        "minute", sealed.header.cohort, T0, sealed.header.d,
+    )  # fmt: skip
+    leader, helper = (
+        read_transcript(path, evidence_of=lambda *place: place[2] == T0)
+        for path in (played.fleet.leader, played.fleet.helper)
+    )
+    parties = PinnedParties(world.leader.pk, world.helper.pk)
+    assert check_report(own, leader, helper, parties).verdict is Verdict.RELEASED
+    changes: dict[str, Any] = {name: bytes(16)}
+    other = dataclasses.replace(own, **changes)
+    found = check_report(other, leader, helper, parties)
+    assert found.verdict is Verdict.REFUSED
+    assert f"names this host with another {name}" in found.failed[0]
+
+
 def test_swapped_transcripts_are_named(sent: Sent, played: Played, exported: Path) -> None:
     files = transcripts(exported / "helper.json", exported / "leader.json")
     code, out = sent("--check", played.report_id(RELEASED), *files)
@@ -386,6 +409,23 @@ def test_file_that_is_no_transcript_is_wrong_usage(
     )
     assert code == 2
     assert "expected" in out
+
+
+@pytest.mark.parametrize("value", ["text", None, b"short"])
+@pytest.mark.parametrize("column", ["entry", "batch", "share"])
+def test_state_with_odd_values_is_wrong_usage(
+    column: str, value: object, sent: Sent, played: Played, tmp_path: Path
+) -> None:
+    """Another party's state is a stranger's file."""
+    path = tmp_path / "leader.sqlite"
+    shutil.copy(played.fleet.leader, path)
+    with sqlite3.connect(path) as state:
+        state.execute(f"UPDATE windows SET {column} = ? WHERE window = ?", (value, T0))
+    state.close()
+    files = transcripts(path, played.fleet.helper)
+    code, out = sent("--check", played.report_id(RELEASED), *files)
+    missing = value is None and column != "entry"  # the Helper's evidence proves it alone
+    assert code == (0 if missing else 2), out
 
 
 def test_report_that_is_not_this_hosts_is_wrong_usage(sent: Sent, played: Played) -> None:

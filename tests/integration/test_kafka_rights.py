@@ -29,7 +29,7 @@ WRITES = {
     "stranger": set[str](),
 }
 READS = {
-    "agent": {TASKS, ROSTERS, KEYS, ENTRIES},
+    "agent": {TASKS, ROSTERS, KEYS, ENTRIES, RELEASES},
     "leader": {TASKS, ROSTERS, KEYS, REPORTS, EPOCHS, JOINS},
     "helper": {TASKS, ROSTERS, KEYS, EPOCHS, JOINS},
     "reader": {RELEASES},

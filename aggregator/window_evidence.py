@@ -20,7 +20,7 @@ _SHARE_BITS_AT = 52
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class WindowEvidence:
     """Batch and share of one window, as one party has them.
 
     batch             unsigned batch
@@ -35,7 +35,7 @@ class Evidence:
     cleared: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
     @classmethod
-    def of_leader(cls, signed_batch: bytes, share: bytes | None) -> Evidence:
+    def of_leader(cls, signed_batch: bytes, share: bytes | None) -> WindowEvidence:
         """Take what the Leader's state has."""
         return cls(signed_batch[:-_SIGNATURE_BYTES], signed_batch[-_SIGNATURE_BYTES:], share or b"")
 
@@ -57,7 +57,7 @@ class Evidence:
         }
 
     @classmethod
-    def of_export(cls, raw: Any) -> Evidence:
+    def of_export(cls, raw: Any) -> WindowEvidence:
         """Read it back. Raises ValueError, KeyError, TypeError."""
         cleared = {str(reason): int(hosts) for reason, hosts in raw["cleared"].items()}
         batch, signature = bytes.fromhex(raw["batch"]), bytes.fromhex(raw["batch_signature"])
@@ -65,8 +65,10 @@ class Evidence:
 
 
 def accepted_ids(batch: bytes, bitmap: bytes) -> frozenset[bytes]:
-    """Give the ids of the reports whose bit is set; raises ReportRejected."""
+    """Give the ids of the reports whose bit is set; raises ReportRejected, ValueError."""
     entries = Batch.decode(batch).entries
+    if len(bitmap) != (len(entries) + 7) // 8:
+        raise ValueError(f"expected a bit for each of {len(entries)} hosts, got {len(bitmap)} B")
     bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")[: len(entries)]
     ids: list[bytes] = entries["report_id"][bits.astype(np.bool_)].tolist()
     return frozenset(ids)
