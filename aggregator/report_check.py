@@ -232,6 +232,10 @@ def _own_place(
         found.outside = (
             "this host is not in the batch: its report came late, was refused, or was left out"
         )
+        found.held.append(
+            f"the {name}'s batch: the release names it, and this host is not among its "
+            f"{batch.n} hosts"
+        )
         return None
     place = hosts.index(own.host_id)
     entry: Any = batch.entries[place]

@@ -74,7 +74,8 @@ def _release(body: Body) -> str:
         return "-"
     if release["verdict"] == "released":
         return str(release["release"])[:_ID_SHOWN]
-    return f"{release['verdict']}: {release['why']}" if release["why"] else str(release["verdict"])
+    suppressed = release["verdict"] == "suppressed"  # other reasons are sentences of --report
+    return f"{release['verdict']}: {release['why']}" if suppressed else str(release["verdict"])
 
 
 _COLUMNS: Final = (
@@ -82,7 +83,7 @@ _COLUMNS: Final = (
     Column("series", lambda body: body["series"], folds=True),
     Column("report", lambda body: (body["report_id"] or "")[:_ID_SHOWN]),
     Column("bytes", lambda body: f"{body['report_bytes'] or 0:,}", right=True, leaves=1),
-    Column("left", _left, folds=True),
+    Column("left", _left),
     Column("release", _release, folds=True),
     Column("week spent", _spent, right=True, leaves=0),
 )
