@@ -83,7 +83,7 @@ _COLUMNS: Final = (
     Column("series", lambda body: body["series"], folds=True),
     Column("report", lambda body: (body["report_id"] or "")[:_ID_SHOWN]),
     Column("bytes", lambda body: f"{body['report_bytes'] or 0:,}", right=True, leaves=1),
-    Column("left", _left),
+    Column("left", _left, leaves=2),
     Column("release", _release, folds=True),
     Column("week spent", _spent, right=True, leaves=0),
 )
