@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +16,14 @@ from collectors.gpu_calls.probe_plan import FilePlan, plan_file
 from collectors.gpu_calls.probe_table import ProbeTable
 from tests.probes_kit import STUBS, Probed, compile_stub
 
-LIBRARIES = Path(__file__).parents[2] / ".tools" / "gpu-libraries"
+ROOT = Path(__file__).parents[2]
+LIBRARIES = ROOT / ".tools" / "gpu-libraries"
 NO_DEVICE, NOT_INITIALISED, NO_SUCH_FUNCTION = 100, 3, 400
 CONTROL_NODE = Path("/dev/nvidiactl")
+
+ANSWERS = [NO_DEVICE] + [NO_SUCH_FUNCTION] * 7 + [NOT_INITIALISED] * 5
+"""Of cuInit, seven launches and five allocations on a machine without a GPU."""
+GPU_TIME = ROOT / "cupti" / "objects" / "libpointillist-gpu-time.x86_64.so"
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +48,18 @@ def _plan(driver: Path, moved: bool) -> FilePlan:
         return plan_file(ElfFile.read(file), ProbeTable.load(), "libcuda.so.1", moved)
 
 
+def _said(folder: Path, library: Path, **environment: str) -> list[int]:
+    """What the calls of a program answered; its exit code is 0."""
+    program = folder / "program"
+    compile_stub(STUBS / "driver.c", "-ldl", "-o", program)
+    ended = subprocess.run(
+        [program, library], check=True, capture_output=True, text=True, timeout=30,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    assert not ended.stderr
+    return list(map(int, ended.stdout.split()))
+
+
 def test_every_planned_call_of_the_driver_is_moved_to_its_jump(driver: Path) -> None:
     """Measured on this very version: 149 functions, each a compare of ten bytes and a jump."""
     entries, moved = _plan(driver, moved=False), _plan(driver, moved=True)
@@ -60,16 +79,10 @@ def test_every_planned_call_of_the_driver_is_moved_to_its_jump(driver: Path) -> 
 def test_calls_of_the_real_driver_are_counted_with_arguments_and_results(
     probed: Probed, driver: Path, tmp_path: Path
 ) -> None:
-    program = tmp_path / "program"
-    compile_stub(STUBS / "driver.c", "-ldl", "-o", program)
     library = tmp_path / "libcuda.so.1"
     library.write_bytes(driver.read_bytes())
     probed.attach(library)
-    said = subprocess.run(
-        [program, library], check=True, capture_output=True, text=True, timeout=30
-    ).stdout
-    failed = [NO_SUCH_FUNCTION] * 7 + [NOT_INITIALISED] * 5
-    assert list(map(int, said.split())) == [NO_DEVICE, *failed]
+    assert _said(tmp_path, library) == ANSWERS
     drain = probed.drain()
     calls, failures = probed.calls(), probed.calls("failures")
     assert (calls["cuda.launch"], failures["cuda.launch"]) == (7, 7)
@@ -78,3 +91,25 @@ def test_calls_of_the_real_driver_are_counted_with_arguments_and_results(
     (launch,) = drain.launches
     assert (launch.blocks, launch.threads, launch.shared_bytes) == (42, 42 * 64, 48)
     assert not drain.lost
+
+
+@pytest.mark.root
+def test_a_program_that_is_to_load_the_gpu_time_library_runs_as_before(
+    driver: Path, tmp_path: Path
+) -> None:
+    """The real driver finds no device, so it may or may not load the library: nobody notices."""
+    assert _said(tmp_path, driver, CUDA_INJECTION64_PATH=str(GPU_TIME)) == ANSWERS
+
+
+@pytest.mark.root
+def test_health_beside_the_real_management_library_says_that_there_is_no_driver(
+    driver: Path,
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "pointillist", "agent", "health"],
+        capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "LD_LIBRARY_PATH": str(driver.parent)},
+    )  # fmt: skip
+    assert ended.returncode != 0
+    assert "NVML: Driver Not Loaded" in ended.stderr
+    assert "Traceback" not in ended.stderr
