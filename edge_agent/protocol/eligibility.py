@@ -126,7 +126,7 @@ def window_fault(task: Task, event: WindowClosed, resume_after_s: int) -> Withhe
     end_s = start_s + task.window_s
     if start_s % task.window_s or not task.first_window <= start_s <= task.last_window:
         return Withheld.WINDOW_MISALIGNED
-    if task.expiry <= end_s:
+    if event.now_s >= task.expiry or not task.ends_in_time(start_s):
         return Withheld.TASK_EXPIRED
     if event.now_s < end_s:
         return Withheld.WINDOW_OPEN

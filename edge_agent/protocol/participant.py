@@ -307,7 +307,7 @@ class Participant:
                 report_key(sealing.host_id),
                 wrap(Kind.REPORT, report),
                 end_s * 1000 + offset_ms,
-                end_s + task.retention_s,
+                min(end_s + task.retention_s, task.expiry),
             )
             for sealing, report, offset_ms in zip(sealings, sealed, offsets_ms, strict=True)
         ]
