@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +23,7 @@ from edge_agent.protocol.recovery import read_signed_past
 from edge_agent.sending.outbox import Outbox
 from edge_agent.shell import AgentShell
 from edge_agent.windows.durable_windows import DurableAccumulators
-from privacy.noise import OpenDpSampler
+from privacy.noise_live import LiveSampler
 from privacy.noise_table import SeededSampler
 from tests.agent_live import SteppedClock, announce, demo_task, run_until, surroundings
 from tests.agent_world import T0, open_report
@@ -297,7 +298,7 @@ def test_agent_run_refuses_seeded_noise_and_demo_tasks(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="seeded noise"):
         open_agent(made.config, sampler=SeededSampler(1))
     clock = SteppedClock(T0)
-    shell, _ = open_agent(made.config, sampler=OpenDpSampler(), clock=clock)
+    shell, _ = open_agent(made.config, sampler=LiveSampler(os.urandom), clock=clock)
     run_until(shell, clock, T0 + 10)
     shell.close()
     assert shell.tally.refused["demo_task"] == 1
