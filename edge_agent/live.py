@@ -33,7 +33,7 @@ from wire.ids import host_id
 from wire.task import DEMO_DOMAIN
 from wire.topics import EPOCHS, REPORTS, TOPICS
 
-from .clock import Clock, SystemClock, host_clock_of
+from .clock import Clock, SteadyClock, SystemClock, host_clock_of
 from .config import AgentConfig, ReplaySection
 from .host_diagnosis import diagnosis_settings
 from .ledger.ledger import Ledger
@@ -213,7 +213,7 @@ def open_agent(
     Raises      KeyFileRefused, LedgerRefused, TransportUnavailable, ValueError
     """
     sampler = sampler or noise_sampler()
-    clock = clock or SystemClock()
+    clock = SteadyClock(clock or SystemClock())
     if sampler.seeded and domain != DEMO_DOMAIN:
         raise ValueError("seeded noise protects nobody: it is for the domain demo alone")
     if spawner is None and config.sources.gpus:

@@ -29,6 +29,7 @@ from tests.agent_live import SteppedClock, announce, demo_task, run_until, surro
 from tests.agent_world import T0, open_report
 from transport.keyfiles import KeyFileRefused, load_host_key
 from transport.port import Record, TransportUnavailable
+from wire.bounds import KEY_ANNOUNCED_AHEAD_S
 from wire.envelope import unwrap
 from wire.epoch import Epoch
 from wire.ids import task_id
@@ -256,11 +257,11 @@ def test_agent_refuses_a_rolled_back_ledger(tmp_path: Path) -> None:
         made.agent(SteppedClock(T0 + 20))
 
 
-def test_agent_refuses_a_clock_set_back(tmp_path: Path) -> None:
+def test_agent_refuses_a_clock_behind_what_an_aggregator_has_signed(tmp_path: Path) -> None:
     made = surroundings(tmp_path)
     made.run(T0, T0 + 20)
     with pytest.raises(ClockSetBack):
-        made.agent(SteppedClock(T0 + 5))
+        made.agent(SteppedClock(T0 - KEY_ANNOUNCED_AHEAD_S - 10))
 
 
 def test_agent_with_its_clock_set_back_while_it_runs_publishes_nothing(tmp_path: Path) -> None:
