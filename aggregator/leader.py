@@ -190,7 +190,7 @@ class Leader:
             self._lap("decode")
             known = self._admission.task_of(report)
             key = BatchKey(known.task_id, report.header.cohort, report.header.window)
-            self._admission.check_task(report, known, received_s, key in self.chains.frozen)
+            self._admission.check_task(report, known, received_s)
             roster = self._admission.roster_of(report, known)
             self._admission.check_window(report, known, received_s)
             late = received_s > known.window_end(key.window) + known.task.lateness_s
@@ -355,7 +355,7 @@ class Leader:
         known = self._directory.tasks.get(key.task_id)
         if known is None or key in self.chains.settled:
             return True
-        return known.window_end(key.window) + known.task.retention_s <= now_s
+        return known.over_s(key.window) <= now_s
 
     def _offsets(self) -> list[LeaderEffect]:
         """Commit as far as no unsettled window needs the log again."""

@@ -126,7 +126,10 @@ class Chains:
         """Send the oldest frozen window and the oldest unsigned release, one of each at a time."""
         effects: list[LeaderEffect] = []
         while chain.frozen and chain.frozen[0].give_up_s < now_s:
-            effects += self._settle(chain.frozen[0], Reason.RETENTION, now_s)
+            first = chain.frozen[0]
+            expired = first.give_up_s == first.known.task.expiry - 1
+            reason = Reason.TASK_EXPIRED if expired else Reason.RETENTION
+            effects += self._settle(first, reason, now_s)
         if chain.frozen:
             first = chain.frozen[0]
             if is_local(first) and first.complete:

@@ -20,7 +20,15 @@ from typing import Any, Final, Self
 from transport.sqlite_file import connect_readonly
 
 from .ledger_db import connect
-from .ledger_errors import LedgerBusy, LedgerCorrupt, LedgerMissing, LedgerRefused
+from .ledger_errors import (
+    LedgerBusy,
+    LedgerCloned,
+    LedgerCorrupt,
+    LedgerMissing,
+    LedgerRefused,
+    LedgerRolledBack,
+)
+from .ledger_rows import read_meta
 
 _SLOT: Final = struct.Struct(">16sQ8s")
 # Slots lie a sector apart: a torn sector cannot take both.
@@ -91,6 +99,23 @@ class Fence:
         os.close(self._fd)
 
 
+def proven_mark(db: sqlite3.Connection, fence: Fence, path: Path, binding: bytes) -> FenceMark:
+    """Prove that a ledger is this machine's newest; LedgerCloned or LedgerRolledBack if not."""
+    meta = read_meta(db, path)
+    if meta["binding"] != binding:
+        raise LedgerCloned(f"expected {path} on the machine and GPUs it was made on, found others")
+    mark, seen = FenceMark(meta["ledger_id"], meta["generation"]), fence.read()
+    if mark.ledger_id != seen.ledger_id:
+        raise LedgerRolledBack(f"expected {path} to be the ledger of its fence, found another one")
+    if mark.generation not in {seen.generation, seen.generation + 1}:
+        raise LedgerRolledBack(
+            f"expected {path} at generation {seen.generation}, found {mark.generation}"
+        )
+    if mark != seen:
+        fence.write(mark)
+    return mark
+
+
 _SIDE_FILES: Final = ("", "-wal", "-shm")
 _Row = tuple[Any, ...]
 
@@ -100,12 +125,14 @@ class Salvage:
     """What the old files of a ledger tell of these hosts.
 
     clock_s     latest time of a file that passes its checks; 0 without one
+    signed_s    latest signed time of such a file
     newest_s    latest end of a spent window, and latest clock of a damaged file
     counters    last epoch counter per host
     entries     rows of table `entries`; the same window in two files is one
     """
 
     clock_s: int = 0
+    signed_s: int = 0
     newest_s: int = 0
     counters: dict[bytes, int] = field(default_factory=dict)
     entries: dict[tuple[bytes, str, int], _Row] = field(default_factory=dict)
@@ -145,6 +172,8 @@ def _read_whole(db: sqlite3.Connection, found: Salvage, hosts: frozenset[bytes])
     clock_s, newest_s = _times(db)
     found.clock_s = max(found.clock_s, clock_s)
     found.newest_s = max(found.newest_s, newest_s)
+    signed = db.execute("SELECT max(value) FROM meta WHERE name = 'signed_s'").fetchone()[0]
+    found.signed_s = max(found.signed_s, signed or 0)
     for host, counter in db.execute("SELECT host, epoch_ctr FROM hosts"):
         found.counters[host] = max(counter, found.counters.get(host, 0))
     for row in _rows(db, "entries"):
