@@ -96,7 +96,7 @@ def _beyond_bound(cohort: Cohort, honest: Honest, spec: SectionSpec) -> Told:
 
 
 def _spread(cohort: Cohort, honest: Honest, spec: SectionSpec) -> Told:
-    """A replaced agent hides its lie where no class is yet, up and down, less than noise in each."""
+    """A replaced agent adds what noise may do to a word, up and down, where no class is yet."""
     cells = cohort.catalogue.section(spec.name).cells
     empty = cohort.task.slices()[spec.name].start + np.flatnonzero(list(map(is_reserved, cells)))
     signs = np.where(np.arange(empty.size) % 2, 1, -1)
