@@ -33,6 +33,7 @@ from .events import (
 )
 from .helper_state import BatchKey
 from .leader_windows import Chain, ChainState, FrozenWindow, StoredFrozen, Unsigned, resume_window
+from .period_sums import PeriodSums
 from .possible_sums import SumRules
 from .release_signing import is_local, released_window, sum_local, unmask, verified_share
 from .released import ReleasedWindow
@@ -64,6 +65,7 @@ class Chains:
         """
         self._directory, self._signing_key, self._lap = directory, signing_key, stopwatch
         self._sum_rules, self._rejected = sum_rules, rejected
+        self._period_sums = PeriodSums(sum_rules)
         self.frozen: dict[BatchKey, FrozenWindow] = {}
         self.settled: dict[BatchKey, int] = {}
         self._chains: dict[Chain, ChainState] = {}
@@ -204,6 +206,7 @@ class Chains:
     def _check_possible(self, released: ReleasedWindow) -> None:
         possible = self._sum_rules.of(released.task, released.n, released.capacity)
         possible.check(released.vector)
+        self._period_sums.add(released)
 
     def _release(
         self, frozen: FrozenWindow, released: ReleasedWindow, share_hash: bytes, share: bytes

@@ -22,10 +22,13 @@ from wire.section import MS_PER_S
 from wire.task import CHECK_WORDS, SectionSpec, Task
 
 from .released import Capacity
-from .statistics import UNMEASURED, gpus_of, is_reserved, leaf_of, model_groups
+from .statistics import UNMEASURED, gpus_of, leaf_of, model_groups, reserved_cells
 
 FALSE_SUPPRESSION: Final = 1e-9
-"""At most so many windows of honest hosts are suppressed, by all tests of a window together."""
+"""At most so many sums of honest hosts are refused, by all tests of a sum together.
+
+A window is looked at once by itself, and once in each of its periods.
+"""
 
 Floats = NDArray[np.float64]
 
@@ -149,7 +152,7 @@ class SumRules:
                 for wall in _wall_times(section, spec, words, n, capacity, task.window_s):
                     high[wall.words] = np.minimum(high[wall.words], wall.high)
                     totals.append(wall)
-            high[words[[is_reserved(cell) for cell in section.cells]]] = 0.0
+            high[words[list(reserved_cells(section))]] = 0.0
         deviation = task.sigma_vector_1024() / SIGMA_UNIT * sqrt(n)
         return PossibleSums(n, high, deviation, places, tuple(totals))
 

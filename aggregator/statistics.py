@@ -9,6 +9,7 @@ some hosts measured.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -274,11 +275,12 @@ class _Released:
         return gpus_of(capacity, self.section, group) * self.window_s, squares * self.window_s**2
 
 
-def model_groups(section: Section) -> list[str]:
+@lru_cache(maxsize=256)
+def model_groups(section: Section) -> tuple[str, ...]:
     """Group of each cell: its GPU model where the section is by model, else "" for all."""
     if section.axes[0] != MODEL_AXIS or len(section.axes) == 1:
-        return [""] * section.length
-    return [cell.split("/", 1)[0] for cell in section.cells]
+        return ("",) * section.length
+    return tuple(cell.split("/", 1)[0] for cell in section.cells)
 
 
 def gpus_of(capacity: Capacity, section: Section, group: str) -> int:
@@ -288,6 +290,12 @@ def gpus_of(capacity: Capacity, section: Section, group: str) -> int:
 
 def _model(section: Section, group: str) -> int:
     return list(dict.fromkeys(model_groups(section))).index(group)
+
+
+@lru_cache(maxsize=256)
+def reserved_cells(section: Section) -> tuple[int, ...]:
+    """Indexes of the cells that are kept for later classes."""
+    return tuple(i for i, cell in enumerate(section.cells) if is_reserved(cell))
 
 
 def leaf_of(cell: str) -> str:

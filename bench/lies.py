@@ -54,8 +54,10 @@ def table_of(plan: Plan, catalogue: Catalogue) -> list[Part]:
     """Give a row for each of SECTIONS, in percent of a word's full scale.
 
     before      what one host or party moved it by, whatever was possible
-    beyond      how far a sum may lie beyond its range; a true zero is moved by 100 more at most
-    errors      the same from a true zero, in standard errors of a window, an hour and a week
+    beyond      how far a window's sum may lie beyond its range
+    most        how far a true zero is moved at most
+    errors      the same in standard errors, and that of the sums of an hour and a week
+    held        beyond, of the sums of an hour and a week
     total       how far the section's total may lie beyond its own range, percent of that range
     """
     return [
@@ -71,6 +73,7 @@ def _row(task: Task, spec: SectionSpec, sums: PossibleSums) -> Part:
     error = float(sums.deviation[sums.places[spec.name].start])
     beyond = sums.reach * error
     most = full + beyond
+    total = 100 * beyond * sqrt(spec.length) / (sums.n * spec.bound_steps)
     return {
         "section": spec.name,
         "series": task.series,
@@ -79,13 +82,25 @@ def _row(task: Task, spec: SectionSpec, sums: PossibleSums) -> Part:
         "most": 100 * most / full,
         "error": 100 * error / full,
         "errors_window": most / error,
-        "errors_hour": _over(HOUR_S, task, most / error),
-        "errors_week": _over(WEEK_S, task, most / error),
-        "total": 100 * beyond * sqrt(spec.length) / (sums.n * spec.bound_steps),
+        "errors_hour": _errors(HOUR_S, task, full / error, sums.reach),
+        "errors_week": _errors(WEEK_S, task, full / error, sums.reach),
+        "held_hour": _held(HOUR_S, task, 100 * beyond / full),
+        "held_week": _held(WEEK_S, task, 100 * beyond / full),
+        "total": total,
+        "total_week": _held(WEEK_S, task, total),
     }
 
 
-def _over(period_s: int, task: Task, errors: float) -> float | None:
-    """The same lie in every window of a period: it adds up, noise by its root."""
+def _errors(period_s: int, task: Task, full: float, reach: float) -> float | None:
+    """The most that a period's sum passes with, in its own standard errors.
+
+    full        full scale in standard errors of a window
+    """
     windows = period_s // task.window_s
-    return errors * sqrt(windows) if windows else None
+    return full * sqrt(windows) + reach if windows else None
+
+
+def _held(period_s: int, task: Task, percent: float) -> float | None:
+    """What a sum over a period's windows may lie beyond its range."""
+    windows = period_s // task.window_s
+    return percent / sqrt(windows) if windows else None

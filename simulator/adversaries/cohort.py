@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.helper_port import HelperPort
-from aggregator.statistics import is_reserved
+from aggregator.statistics import reserved_cells
 from aggregator.tasks import TaskPlan, build_task
 from edge_agent.protocol.epochs import HostEpoch, SealingKeys, open_epoch
 from edge_agent.protocol.seal_report import Sealing, seal_reports
@@ -234,8 +234,8 @@ def honest_rows(cohort: Cohort, hosts: int, seed: int) -> NDArray[np.int64]:
     rows = np.zeros((hosts, task.d - CHECK_WORDS), dtype=np.int64)
     for spec, place in zip(task.sections, task.slices().values(), strict=True):
         part = rows[:, place.start - CHECK_WORDS : place.stop - CHECK_WORDS]
-        cells = cohort.catalogue.section(spec.name).cells
-        named = np.flatnonzero([not is_reserved(cell) for cell in cells])
+        section = cohort.catalogue.section(spec.name)
+        named = np.setdiff1d(np.arange(spec.length), reserved_cells(section))
         if spec.m:
             part[np.arange(hosts), rng.choice(named, hosts)] = 1
         else:

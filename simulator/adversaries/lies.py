@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.statistics import is_reserved
+from aggregator.statistics import reserved_cells
 from privacy.calibrate import SIGMA_UNIT
 from wire.task import CHECK_WORDS, SectionSpec
 
@@ -97,8 +97,8 @@ def _beyond_bound(cohort: Cohort, honest: Honest, spec: SectionSpec) -> Told:
 
 def _spread(cohort: Cohort, honest: Honest, spec: SectionSpec) -> Told:
     """A replaced agent adds what noise may do to a word, up and down, where no class is yet."""
-    cells = cohort.catalogue.section(spec.name).cells
-    empty = cohort.task.slices()[spec.name].start + np.flatnonzero(list(map(is_reserved, cells)))
+    section = cohort.catalogue.section(spec.name)
+    empty = cohort.task.slices()[spec.name].start + np.array(reserved_cells(section))
     signs = np.where(np.arange(empty.size) % 2, 1, -1)
     changed = honest.vectors
     noise = spec.sigma_1024 / SIGMA_UNIT * np.sqrt(len(changed))

@@ -179,3 +179,28 @@ def test_transcripts_part_where_the_helper_denies_the_share_that_it_signed(tmp_p
     verdict = verify_transcripts(leader, helper, world.parties)
     assert any("another share" in problem for problem in verdict.problems)
     fleet.state.close()
+
+
+def test_lie_that_hides_in_a_window_shows_when_it_goes_on(tmp_path: Path) -> None:
+    """Below zero by less than noise may be, minute after minute; then honest windows pass again."""
+    world = build_world(HOSTS)
+    fleet = Fleet(world, tmp_path)
+    fleet.send_epochs(open_epochs(world))
+    sums = SumRules().of(world.task, HOSTS)
+    shift = -int(0.7 * sums.reach * sums.deviation[CELL])
+    liars = 6
+    for number in range(9):
+        window = T0 + number * WINDOW_S
+        vectors = [np.where(np.arange(world.task.d) < 2, 1, 0) for _ in world.hosts]
+        vectors[3][CELL] += shift if number < liars else 0
+        reports = [
+            seal_report(world, host, vector, window=window)
+            for host, vector in zip(world.hosts, vectors, strict=True)
+        ]
+        fleet.send(reports, window + WINDOW_S + 1)
+        fleet.close_window(window)
+    lost = [(window.window_start_s - T0) // WINDOW_S for window in fleet.store.suppressed]
+    assert fleet.leader.suppressed == {"impossible_sum": len(lost)}
+    # One alone passes; every third in a row breaks the hour, which then begins anew.
+    assert lost == [2, 5]
+    assert all("over windows of 3600 s" in told.detail for told in fleet.told)

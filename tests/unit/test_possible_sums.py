@@ -9,9 +9,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from aggregator.period_sums import PeriodSums
 from aggregator.possible_sums import FALSE_SUPPRESSION, PossibleSums, SumRules
 from aggregator.released import Capacity
-from tests.unit.release_kit import CATALOGUE, GPUS, capacity, make_task, noise, true_steps
+from tests.unit.release_kit import (
+    CATALOGUE,
+    GPUS,
+    capacity,
+    make_task,
+    noise,
+    true_steps,
+    window,
+)
 from wire.rejection import ReportRejected
 
 N = 12_000
@@ -155,3 +164,25 @@ def test_most_that_one_word_can_hide_is_the_documented_room() -> None:
     assert refused(vector) == ""
     vector[at] = room + 2
     assert refused(vector) != ""
+
+
+def test_honest_windows_are_never_suppressed_over_hours() -> None:
+    rng, periods = np.random.default_rng(11), PeriodSums(SumRules(CATALOGUE))
+    truth = true_steps(TASK, N, IDLE)
+    for minute in range(150):
+        periods.add(window(TASK, truth + noise(TASK, N, rng), N, start=60 * minute))
+
+
+def test_period_begins_anew_with_another_version_and_after_a_refusal() -> None:
+    periods = PeriodSums(SumRules(CATALOGUE))
+    truth, sums = true_steps(TASK, N, IDLE), possible()
+    at = word("gpu_utilisation", CATALOGUE.section("gpu_utilisation").cells[0])
+    truth[at] -= int(0.9 * sums.reach * sums.deviation[at])
+    first = window(TASK, truth, N)
+    periods.add(first)
+    periods.add(replace(first, task_id=bytes([1]) * 32))
+    with pytest.raises(ReportRejected, match="over windows of 3600 s"):
+        periods.add(replace(first, task_id=bytes([1]) * 32))
+    periods.add(replace(first, task_id=bytes([1]) * 32))
+    periods.add(replace(first, cohort=1))
+    periods.add(replace(first, window_start_s=604_800, task_id=bytes([1]) * 32))
