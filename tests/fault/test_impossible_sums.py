@@ -11,7 +11,7 @@ import pytest
 
 from aggregator.helper_port import BatchReply, HelperPort, HelperStatus, ReleaseReply
 from aggregator.possible_sums import SumRules
-from aggregator.transcript import read_transcript, verify_transcripts
+from aggregator.transcript import export_transcript, read_transcript, verify_transcripts
 from tests.protocol_kit import (
     T0,
     WINDOW_S,
@@ -167,6 +167,13 @@ def test_transcripts_show_the_share_under_which_a_window_was_suppressed(tmp_path
     assert (kept.window, kept.reason) == (T0, "impossible_sum")
     verdict = verify_transcripts(leader, helper, world.parties)
     assert (verdict.sound, verdict.unreleased) == (True, 1)
+    for transcript in (leader, helper):
+        export_transcript(transcript, tmp_path / "exported.json")
+        assert read_transcript(tmp_path / "exported.json") == transcript
+    assert [answered.share for answered in helper.unreleased] == [b""]
+    made_up = replace(kept, share=kept.share[:-70] + bytes(70))
+    forged = verify_transcripts(replace(leader, unreleased=(made_up,)), helper, world.parties)
+    assert any("did not sign" in problem for problem in forged.problems)
     fleet.state.close()
 
 
