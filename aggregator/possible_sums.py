@@ -30,6 +30,8 @@ FALSE_SUPPRESSION: Final = 1e-9
 A window is looked at once by itself, and once in each of its periods.
 """
 
+OTHER_MODEL: Final = "other"
+
 Floats = NDArray[np.float64]
 
 
@@ -177,13 +179,16 @@ def _wall_times(
     """Every GPU's wall time is in one cell or another of its partition: the roster says how much.
 
     Rounding moves the total of each host by less than a step. A host above the section's bound is
-    scaled down, so where there may be one the total has no lower end.
+    scaled down, so where there may be one the total has no lower end. GPUs that were enrolled as of
+    another model than the catalogue had by then may have got a class of their own since.
     """
     groups = np.array(model_groups(section))
+    named = dict.fromkeys(groups.tolist())
+    later = gpus_of(capacity, section, OTHER_MODEL) if OTHER_MODEL in named else 0
     clipped = not 0 < capacity.largest * window_s * MS_PER_S <= spec.l1_bound
-    for group in dict.fromkeys(groups.tolist()):
-        gpus = gpus_of(capacity, section, group)
-        steps = gpus * window_s * MS_PER_S / spec.q
-        rounding = float(min(n, gpus))
-        low = 0.0 if clipped else max(steps - rounding, 0.0)
-        yield Total(spec.name, words[groups == group], low, steps + rounding)
+    gpu_steps = window_s * MS_PER_S / spec.q
+    for group in named:
+        own = gpus_of(capacity, section, group)
+        most, least = (own, 0) if group == OTHER_MODEL else (own + later, own)
+        low = 0.0 if clipped else max(least * gpu_steps - min(n, least), 0.0)
+        yield Total(spec.name, words[groups == group], low, most * gpu_steps + min(n, most))

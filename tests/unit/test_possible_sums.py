@@ -121,6 +121,13 @@ def test_model_that_no_host_has_is_noise() -> None:
     assert refused(vector, possible(N, mixed)) == "", "one host of it may do that"
 
 
+def test_gpus_enrolled_before_their_model_had_a_class_may_report_it() -> None:
+    vector = true_steps(TASK, N, IDLE)
+    other = CATALOGUE.classes("gpu_model").index("other")
+    assert refused(vector, possible(N, capacity(N, other))) == ""
+    assert "kernel_mix_by_model" in refused(vector, possible(N, capacity(N, H100 + 1)))
+
+
 def test_total_of_a_partition_is_the_wall_time_of_the_roster() -> None:
     vector = true_steps(TASK, N, IDLE)
     half = vector.copy()
