@@ -1,7 +1,8 @@
 """The transcript: what both parties signed about every release, and whether the two agree.
 
 Each party keeps the chain in its state file. `export_transcript` writes what the other side may
-see: releases, and the random ids of the reports in each batch. No vector, no host id, no key.
+see: releases, the random ids of the reports in each batch, and of suppressed windows the share,
+which is a sum of masks. No host's vector, no host id, no key.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ from wire.ids import NO_SIGNATURE
 
 from .directory import PinnedParties
 from .state_file import StateUnusable, open_read_only
+from .unreleased_shares import (
+    UnreleasedShare,
+    answered_shares,
+    compare_unreleased,
+    suppressed_shares,
+)
 
 FORMAT: Final = "pointillist-transcript-1"
 
@@ -44,10 +51,14 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """All chains of one party."""
+    """All chains of one party.
+
+    unreleased    answered batches without a release; the Leader's, for a week
+    """
 
     party: str
     links: tuple[Link, ...]
+    unreleased: tuple[UnreleasedShare, ...] = ()
 
     def contains(self, report_id: bytes) -> Link | None:
         """The release that a report went into, as far as bodies are still kept."""
@@ -64,6 +75,7 @@ class TranscriptVerdict:
     releases: int = 0
     chains: int = 0
     unsigned: int = 0
+    unreleased: int = 0
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -88,9 +100,13 @@ def _from_state(path: Path) -> Transcript:
     with closing(open_read_only(path)) as connection:
         names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
         if "windows" in names:
-            return Transcript("leader", tuple(_leader_links(connection)))
+            return Transcript(
+                "leader", tuple(_leader_links(connection)), tuple(suppressed_shares(connection))
+            )
         if "chain" in names:
-            return Transcript("helper", tuple(_helper_links(connection)))
+            return Transcript(
+                "helper", tuple(_helper_links(connection)), tuple(answered_shares(connection))
+            )
     raise StateUnusable(f"{path}: expected the state of a Leader or Helper, got another file")
 
 
@@ -154,7 +170,8 @@ def export_transcript(transcript: Transcript, path: Path) -> None:
         }
         for link in transcript.links
     ]
-    body = {"format": FORMAT, "party": transcript.party, "links": links}
+    unreleased = [answered.record() for answered in transcript.unreleased]
+    body = {"format": FORMAT, "party": transcript.party, "links": links, "unreleased": unreleased}
     path.write_text(json.dumps(body, indent=1) + "\n")
 
 
@@ -164,7 +181,8 @@ def _from_export(path: Path) -> Transcript:
         if body["format"] != FORMAT:
             raise ValueError(f"format {body['format']!r}")
         links = tuple(_link(raw) for raw in body["links"])
-        return Transcript(str(body["party"]), links)
+        unreleased = tuple(UnreleasedShare.of_record(raw) for raw in body.get("unreleased", []))
+        return Transcript(str(body["party"]), links, unreleased)
     except (ValueError, KeyError, TypeError) as error:
         raise StateUnusable(f"{path}: expected a transcript, got: {error}") from error
 
@@ -201,6 +219,8 @@ def verify_transcripts(
         _check_chain("helper", name, links, parties, verdict)
         if name not in ours:
             verdict.problems.append(f"{name}: the Helper has a chain that the Leader lacks")
+    verdict.unreleased = len(leader.unreleased)
+    verdict.problems += compare_unreleased(leader.unreleased, helper.unreleased, parties.helper_pk)
     return verdict
 
 

@@ -124,6 +124,7 @@ def verify(
         "releases": verdict.releases,
         "chains": verdict.chains,
         "not_countersigned_yet": verdict.unsigned,
+        "suppressed_shares": verdict.unreleased,
         "problems": verdict.problems,
         "reports": found,
     }
@@ -140,7 +141,7 @@ def export(
     out: Annotated[Path, typer.Argument(help="Where to.")],
     json: JsonFlag = False,
 ) -> None:
-    """Write releases and report ids, nothing else, for the other side to check."""
+    """Write releases, report ids and the shares of suppressed windows, for the other side."""
     from aggregator.state_file import StateUnusable
     from aggregator.transcript import export_transcript, read_transcript
     from wire.rejection import ReportRejected
