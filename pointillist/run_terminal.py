@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from aggregator.discoveries import FALSE_DISCOVERY_RATE
 from simulator.cell_view import CellView, ranked
 
 
@@ -47,6 +48,10 @@ NORMAL: Final = NormalDist()
 Z95: Final = NORMAL.inv_cdf(0.975)
 PLUS_MINUS: Final = "± is half of the 95 % interval: 1.96 standard errors"
 """What ± means wherever the demo writes it, and how long its error bars are to either side."""
+
+LESS: Final = "< : not told from zero, and less than the end of its 95 % interval"
+RATE: Final = f"{100 * FALSE_DISCOVERY_RATE:g} %"
+"""Of rows told from zero, how many are expected to be empty at most."""
 
 ROWS = 14
 SHOWN = 12
@@ -100,18 +105,18 @@ def share(value: float) -> str:
 
 
 def _value(view: CellView) -> Text:
-    return Text(f"{with_error(view):>13}", "dim" if view.below_noise else "")
+    return Text(f"{with_error(view):>13}", "" if view.told else "dim")
 
 
 def with_error(view: CellView) -> str:
-    """A released share and half of its interval as percent, without the sign."""
-    if view.below_noise:
-        return "below noise"
-    return f"{share(view.share)} ± {share(Z95 * view.standard_error)}"
+    """A released share and half of its interval as percent, or what it is less than."""
+    if not view.told:
+        return f"< {share(view.most)}"
+    return f"{share(view.share)} ± {share(view.half)}"
 
 
 def _bar(view: CellView) -> Text:
-    if view.below_noise:
+    if not view.told:
         return Text("·", "dim")
     filled = min(BAR_CELLS, max(1, round(view.share * 2 * BAR_CELLS)))
     return Text("█" * filled, "cyan")
@@ -138,13 +143,14 @@ def prose(console: Console, text: str) -> None:
 
 
 def cells_table(title: str, shown: list[CellView], write: Writer, write_error: Writer) -> Table:
-    """Cells as they were released, half of their intervals, and the truth."""
+    """Cells as they were released or less than what, half of their intervals, and the truth."""
     table = plain_table(title)
     for heading in ("released", "±", "truth"):
         table.add_column(heading, justify="right")
     for view in shown:
-        released = Text("below noise", "dim") if view.below_noise else Text(write(view.share))
-        error = write_error(Z95 * view.standard_error)
+        less = Text(f"< {write(view.most)}", "dim")
+        released = Text(write(view.share)) if view.told else less
+        error = write_error(view.half)
         name = Text(readable(view.cell), style="not bold")
         table.add_row(name, released, error, Text(write(view.truth), "green"))
     return table
@@ -160,21 +166,25 @@ def plain_table(title: str) -> Table:
 def tell_cells(
     console: Console, title: str, shown: list[CellView], views: list[CellView], write: Writer
 ) -> None:
-    """Print some cells, and how many of all are left out, or below noise.
+    """Print some cells, and how many of all are told from zero.
 
     write   a share, as the table's unit
     """
     console.print(cells_table(title, shown, write, write))
-    noise = sum(1 for view in views if view.below_noise)
-    hidden = len(views) - noise - sum(1 for view in shown if not view.below_noise)
-    more = f"{hidden} more above noise; " if hidden else ""
     console.print(
-        f"{more}{noise} of {len(views)} cells below noise; of empty ones "
-        f"{len(views) * NORMAL.cdf(-2):.1f} pass two standard errors by chance\n",
+        f"{_told(shown, views)} told from zero; of such rows at most {RATE} are expected to be "
+        "empty\n",
         style="dim",
         highlight=False,
         soft_wrap=not console.is_terminal,
     )
+
+
+def _told(shown: list[CellView], views: list[CellView]) -> str:
+    """Say how many cells are told from zero, and how many of them had no room."""
+    told = sum(view.told for view in views)
+    hidden = told - sum(view.told for view in shown)
+    return f"{told} of {len(views)} cells" + (f", {hidden} not shown," if hidden else "")
 
 
 def tell_files(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _HELP = """Ask SQL of the released numbers.
 
 The views are [bold]releases[/bold], every released cell of every window,
-[bold]latest[/bold], the newest window of every series, with numbers below noise left empty,
+[bold]latest[/bold], the newest window of every series, with what is not told from zero left empty,
 [bold]windows[/bold], how every window ended: released, or suppressed and why, and
 [bold]causes[/bold], the root-cause tables of `pointillist causes`.
 The query runs in this process over the Leader's released Parquet; it can read that folder and
@@ -41,7 +41,9 @@ pointillist query --check    windows that have no end, which must not be
 
 pointillist query --schema   every column and what it means
 
-Where a row says below_noise, its value is under two standard errors and is no number to quote."""
+q_value is the smallest false-discovery rate at which a row is told from zero, among the cells of
+its section in its release. Above 0.01 it is no number to quote: its interval says how much it can
+be. An average over windows is a test of its own (docs/statistics.md)."""
 
 _NO_FOLDER = "run `pointillist demo` first, or name it with --folder"
 
@@ -137,10 +139,14 @@ def _run(sql: str, folder: Path) -> pd.DataFrame:
 
 def _print_schema(json: bool) -> None:
     from aggregator.cause_files import CAUSE_MEANINGS
-    from aggregator.release_files import MEANINGS
+    from aggregator.release_files import MEANINGS, Q_VALUE
     from aggregator.releases import WINDOW_MEANINGS
 
-    views = {"releases": MEANINGS, "windows": WINDOW_MEANINGS, "causes": CAUSE_MEANINGS}
+    views = {
+        "releases": MEANINGS | Q_VALUE,
+        "windows": WINDOW_MEANINGS,
+        "causes": CAUSE_MEANINGS | Q_VALUE,
+    }
     columns = [
         {"view": view, "column": name, "type": str(kind), "meaning": meaning}
         for view, meanings in views.items()

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pointillist.run_terminal import (
+    LESS,
     PLUS_MINUS,
     LiveStage,
     families,
@@ -84,7 +85,8 @@ def _progress(frame: DemoScreen) -> Table:
 
 def _footer(frame: DemoScreen) -> Text:
     refused = listed(frame.rejections)
-    return Text(f"refused (planted by the demo): {refused or 'nothing yet'}\n{PLUS_MINUS}", "dim")
+    planted = f"refused (planted by the demo): {refused or 'nothing yet'}"
+    return Text(f"{planted}\n{PLUS_MINUS}\n{LESS}", "dim")
 
 
 class DemoStage(LiveStage):
@@ -113,7 +115,7 @@ class DemoStage(LiveStage):
 def _line(frame: DemoScreen) -> str:
     if not frame.window:
         return f"{frame.roster:,} hosts enrolled, {frame.stage}"
-    above = [view for view in families(frame.latest) if not view.below_noise]
+    above = [view for view in families(frame.latest) if view.told]
     numbers = "".join(f"{readable(view.cell)} {with_error(view)} %, " for view in above[:1])
     return (
         f"window {frame.window} of {frame.windows}: {numbers}{frame.hosts:,} of {frame.roster:,} "

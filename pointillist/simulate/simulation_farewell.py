@@ -8,7 +8,15 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from pointillist.run_terminal import cells_table, plain_table, readable, share, tell_files
+from pointillist.run_terminal import (
+    LESS,
+    RATE,
+    cells_table,
+    plain_table,
+    readable,
+    share,
+    tell_files,
+)
 from simulator.cell_view import CellView, ranked
 from simulator.outcome.truth import TOTAL
 from simulator.scenario import FOLDER, load, names
@@ -43,7 +51,8 @@ def _tell_mix(console: Console, summary: dict[str, Any], mean: list[CellView]) -
     title = f"{section}, mean of {summary['windows_released']:,} windows"
     shown = ranked(mean)[:ROWS]
     console.print(cells_table(title, shown, lambda value: f"{share(value)} %", share))
-    console.print("± is half of the 95 % interval, in points.\n", style="dim")
+    console.print(f"± is half of the 95 % interval, in points. {LESS}.")
+    console.print(f"Of rows told from zero at most {RATE} are expected to be empty.\n")
 
 
 def _tell_causes(console: Console, section: str, rows: list[dict[str, Any]]) -> None:
