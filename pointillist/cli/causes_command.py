@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
@@ -136,7 +137,7 @@ def _draw(tables: list[CauseTable]) -> None:
     for table in tables:
         typer.echo("\n".join(drawn(table, width)))
         for line in remarks(table):
-            say(line)
+            say("\n".join(textwrap.wrap(line, width, subsequent_indent="  ")))
         typer.echo()
 
 
@@ -148,7 +149,8 @@ def drawn(table: CauseTable, width: int) -> list[str]:
         f"from {begin:%Y-%m-%d %H:%M} UTC for {_length(table.window_s)}"
     )
     columns = _COLUMNS if has_trends(table) else _COLUMNS[:-1]
-    return [title, *table_lines(columns, cells_of(columns, table.shown), width)]
+    lines = table_lines(columns, cells_of(columns, table.shown), width)
+    return [*textwrap.wrap(title, width, subsequent_indent="  "), *lines]
 
 
 def _of_all(row: CauseRow) -> str:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pointillist.run_terminal import (
+    FRAME,
     LESS,
     PLUS_MINUS,
     LiveStage,
@@ -52,7 +53,7 @@ def render(frame: DemoScreen, width: int) -> RenderableType:
         Group(
             _headline(frame),
             _progress(frame),
-            mix_table(frame.latest, frame.mean, width),
+            mix_table(frame.latest, frame.mean, width - FRAME),
             _footer(frame),
         ),
         title="[bold]Pointillist demo[/bold] · see the fleet, never the machine",

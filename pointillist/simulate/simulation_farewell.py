@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
 
 from pointillist.run_terminal import (
     LESS,
     RATE,
-    cells_table,
-    plain_table,
+    names,
+    print_cells,
+    print_table,
     readable,
     share,
     tell_files,
 )
+from pointillist.table import Column
 from simulator.cell_view import CellView, ranked
 from simulator.outcome.truth import TOTAL
-from simulator.scenario import FOLDER, load, names
+from simulator.scenario import FOLDER, load
+from simulator.scenario import names as scenario_names
 from wire.catalogue import Catalogue
 from wire.task import SectionKind
 
@@ -50,38 +53,41 @@ def _tell_mix(console: Console, summary: dict[str, Any], mean: list[CellView]) -
     section = summary["section"].replace("_", " ")
     title = f"{section}, mean of {summary['windows_released']:,} windows"
     shown = ranked(mean)[:ROWS]
-    console.print(cells_table(title, shown, lambda value: f"{share(value)} %", share))
+    print_cells(console, title, shown, lambda value: f"{share(value)} %", share)
     console.print(f"± is half of the 95 % interval, in points. {LESS}.")
     console.print(f"Of rows told from zero at most {RATE} are expected to be empty.\n")
 
 
 def _tell_causes(console: Console, section: str, rows: list[dict[str, Any]]) -> None:
-    table = plain_table(f"{section.replace('_', ' ')}, hosts")
-    table.add_column("released", justify="right")
-    table.add_column("truth", justify="right")
-    for row in rows[:ROWS]:
-        truth = Text(f"{row['true_hosts']:,}", "green")
-        table.add_row(Text(readable(row["cause"]), "not bold"), row["shown"], truth)
-    console.print(table)
-    console.print()
+    columns = (
+        names(f"{section.replace('_', ' ')}, hosts", lambda row: readable(row["cause"])),
+        Column("released", itemgetter("shown"), right=True),
+        Column("truth", lambda row: f"{row['true_hosts']:,}", right=True, style=lambda _: "green"),
+    )
+    print_table(console, columns, rows[:ROWS])
+    more = len(rows) - ROWS
+    console.print(f"and {more} more: --json has them\n" if more > 0 else "", highlight=False)
 
 
 def _tell_adversaries(console: Console, found: dict[str, Any]) -> None:
     if not found:
         return
-    table = plain_table(f"adversaries, in a cohort of {found['cohort']}")
-    table.add_column("what came of it")
+    rows = []
     for lie in found["lies"]:
         moved = f"moved {lie['moved_of_bound']:.2f} of its bound; refused: {lie['refused']}"
-        table.add_row(Text(f"{lie['liars']} lying: {readable(lie['lie'])}", "not bold"), moved)
+        rows.append((f"{lie['liars']} lying: {readable(lie['lie'])}", moved))
     for trick in found["tricks"]:
         told = f"{trick['answer']}; {trick['sums']} sum of the window"
-        table.add_row(Text(f"Leader: {readable(trick['trick'])}", "not bold"), told)
+        rows.append((f"Leader: {readable(trick['trick'])}", told))
     for fault in found["faults"]:
         sums = "true sums" if fault["true_sums"] else "FALSE SUMS"
         told = f"{fault['released_percent']:.0f} % of the reports released, {sums}"
-        table.add_row(Text(f"{readable(fault['fault'])}, {fault['size']:g}", "not bold"), told)
-    console.print(table)
+        rows.append((f"{readable(fault['fault'])}, {fault['size']:g}", told))
+    columns = (
+        names(f"adversaries, in a cohort of {found['cohort']}", itemgetter(0)),
+        Column("what came of it", itemgetter(1), folds=True),
+    )
+    print_table(console, columns, rows)
     console.print()
 
 
@@ -135,7 +141,7 @@ def _of_indicators(by_section: dict[str, Any]) -> list[str]:
 
 def next_commands(summary: dict[str, Any], folder: Path) -> list[str]:
     """Give commands that work on what the run has left, and one that goes further."""
-    other = next(name for name in names() if name != summary["scenario"])
+    other = next(name for name in scenario_names() if name != summary["scenario"])
     sql = (
         f"import pandas; t = pandas.read_parquet('{folder / 'cells.parquet'}'); "
         "print(t[t.section == 'kernel_mix'].groupby('cell')[['truth', 'released']].sum())"
@@ -152,7 +158,7 @@ def next_commands(summary: dict[str, Any], folder: Path) -> list[str]:
 def list_scenarios() -> list[dict[str, Any]]:
     """Give each shipped scenario with its one line."""
     found = []
-    for name in names():
+    for name in scenario_names():
         scenario = load(name)
         found.append(
             {
