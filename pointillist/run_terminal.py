@@ -144,24 +144,7 @@ def prose(console: Console, text: str) -> None:
     console.print(text, highlight=False, soft_wrap=not console.is_terminal)
 
 
-def print_cells(
-    console: Console, title: str, shown: list[CellView], write: Writer, write_error: Writer
-) -> None:
-    """Print cells as released or less than what, half of their intervals, and the truth."""
-
-    def released(view: CellView) -> str:
-        return write(view.share) if view.told else f"< {write(view.most)}"
-
-    columns = (
-        names(title, lambda view: readable(view.cell)),
-        Column("released", released, right=True, style=_style),
-        Column("±", lambda view: write_error(view.half), right=True),
-        Column("truth", lambda view: write(view.truth), right=True, style=lambda _: "green"),
-    )
-    print_table(console, columns, shown)
-
-
-def names(title: str, write: Callable[[Any], str]) -> Column:
+def name_column(title: str, write: Callable[[Any], str]) -> Column:
     """A table's first column, which its title heads."""
     return Column(title, write, folds=True, at_least=NAMES)
 
@@ -174,11 +157,21 @@ def print_table(console: Console, columns: Sequence[Column], rows: Sequence[Any]
 def tell_cells(
     console: Console, title: str, shown: list[CellView], views: list[CellView], write: Writer
 ) -> None:
-    """Print some cells, and how many of all are told from zero.
+    """Print some cells beside the truth, and how many of all are told from zero.
 
     write   a share, as the table's unit
     """
-    print_cells(console, title, shown, write, write)
+
+    def released(view: CellView) -> str:
+        return write(view.share) if view.told else f"< {write(view.most)}"
+
+    columns = (
+        name_column(title, lambda view: readable(view.cell)),
+        Column("released", released, right=True, style=_style),
+        Column("±", lambda view: write(view.half), right=True),
+        Column("truth", lambda view: write(view.truth), right=True, style=lambda _: "green"),
+    )
+    print_table(console, columns, shown)
     console.print(
         f"{_told(shown, views)} told from zero; of such rows at most {RATE} are expected to be "
         "empty\n",

@@ -10,19 +10,19 @@ from rich.console import Console
 
 from pointillist.run_terminal import (
     LESS,
-    RATE,
-    names,
-    print_cells,
+    PLUS_MINUS,
+    name_column,
     print_table,
+    prose,
     readable,
     share,
+    tell_cells,
     tell_files,
 )
 from pointillist.table import Column
 from simulator.cell_view import CellView, ranked
 from simulator.outcome.truth import TOTAL
-from simulator.scenario import FOLDER, load
-from simulator.scenario import names as scenario_names
+from simulator.scenario import FOLDER, load, names
 from wire.catalogue import Catalogue
 from wire.task import SectionKind
 
@@ -53,14 +53,13 @@ def _tell_mix(console: Console, summary: dict[str, Any], mean: list[CellView]) -
     section = summary["section"].replace("_", " ")
     title = f"{section}, mean of {summary['windows_released']:,} windows"
     shown = ranked(mean)[:ROWS]
-    print_cells(console, title, shown, lambda value: f"{share(value)} %", share)
-    console.print(f"± is half of the 95 % interval, in points. {LESS}.")
-    console.print(f"Of rows told from zero at most {RATE} are expected to be empty.\n")
+    prose(console, f"{PLUS_MINUS}.\n{LESS}.\n")
+    tell_cells(console, title, shown, mean, lambda value: f"{share(value)} %")
 
 
 def _tell_causes(console: Console, section: str, rows: list[dict[str, Any]]) -> None:
     columns = (
-        names(f"{section.replace('_', ' ')}, hosts", lambda row: readable(row["cause"])),
+        name_column(f"{section.replace('_', ' ')}, hosts", lambda row: readable(row["cause"])),
         Column("released", itemgetter("shown"), right=True),
         Column("truth", lambda row: f"{row['true_hosts']:,}", right=True, style=lambda _: "green"),
     )
@@ -84,7 +83,7 @@ def _tell_adversaries(console: Console, found: dict[str, Any]) -> None:
         told = f"{fault['released_percent']:.0f} % of the reports released, {sums}"
         rows.append((f"{readable(fault['fault'])}, {fault['size']:g}", told))
     columns = (
-        names(f"adversaries, in a cohort of {found['cohort']}", itemgetter(0)),
+        name_column(f"adversaries, in a cohort of {found['cohort']}", itemgetter(0)),
         Column("what came of it", itemgetter(1), folds=True),
     )
     print_table(console, columns, rows)
@@ -141,7 +140,7 @@ def _of_indicators(by_section: dict[str, Any]) -> list[str]:
 
 def next_commands(summary: dict[str, Any], folder: Path) -> list[str]:
     """Give commands that work on what the run has left, and one that goes further."""
-    other = next(name for name in scenario_names() if name != summary["scenario"])
+    other = next(name for name in names() if name != summary["scenario"])
     sql = (
         f"import pandas; t = pandas.read_parquet('{folder / 'cells.parquet'}'); "
         "print(t[t.section == 'kernel_mix'].groupby('cell')[['truth', 'released']].sum())"
@@ -158,7 +157,7 @@ def next_commands(summary: dict[str, Any], folder: Path) -> list[str]:
 def list_scenarios() -> list[dict[str, Any]]:
     """Give each shipped scenario with its one line."""
     found = []
-    for name in scenario_names():
+    for name in names():
         scenario = load(name)
         found.append(
             {
