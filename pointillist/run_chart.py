@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 
 matplotlib.use("Agg")
 
@@ -101,7 +102,7 @@ def _over_time(axis: Axes, mean: list[CellView], by_window: list[list[CellView]]
         series = [next(v for v in views if v.cell == leader.cell) for views in by_window]
         line = axis.errorbar(
             windows,
-            [100 * view.share for view in series],
+            [100 * view.share if view.told else np.nan for view in series],
             yerr=[100 * view.half for view in series],
             fmt="o-",
             markersize=3,
@@ -111,13 +112,21 @@ def _over_time(axis: Axes, mean: list[CellView], by_window: list[list[CellView]]
         )
         axis.plot(
             windows,
+            [np.nan if view.told else 100 * view.most for view in series],
+            "v",
+            color=line[0].get_color(),
+            markersize=4,
+            alpha=0.6,
+        )
+        axis.plot(
+            windows,
             [100 * view.truth for view in series],
             "--",
             color=line[0].get_color(),
             alpha=0.7,
         )
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axis.set_xlabel("window (dashed: truth)")
+    axis.set_xlabel("window (dashed: truth; triangle: not told from zero, less than this)")
     axis.set_ylabel("share, %")
     axis.set_title("Largest families, window by window, 95 % intervals", fontsize=11)
     low, high = axis.get_ylim()

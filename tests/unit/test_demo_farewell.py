@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
@@ -117,6 +118,18 @@ def test_demo_chart_writes_the_interval_of_the_text() -> None:
     assert f"± {100 * Z95 * MIX[0].standard_error:.2f} %" in title
     assert "40.76" in title
     assert "1.96" in PLUS_MINUS
+
+
+def test_demo_chart_draws_a_window_that_is_not_told_from_zero_as_less_than() -> None:
+    faint = judged([MIX[0], replace(MIX[1], share=0.001)])
+    figure, axis = plt.subplots()
+    run_chart._over_time(axis, MIX, [MIX, faint])
+    points, limits, truth = (np.asarray(line.get_ydata(), np.float64) for line in axis.lines)
+    plt.close(figure)
+    assert points[0] == pytest.approx(19.0)
+    assert limits[1] == pytest.approx(100 * faint[1].most)
+    assert np.isnan([points[1], limits[0]]).all()
+    assert truth.tolist() == pytest.approx([19.3, 19.3])
 
 
 def test_demo_text_is_not_wrapped_in_a_file() -> None:
