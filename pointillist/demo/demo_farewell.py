@@ -115,7 +115,8 @@ def next_commands(summary: Summary) -> list[str]:
     """Commands that work on what the run has left."""
     files = summary.files
     sql = (
-        "SELECT cell, round(avg(value), 1) AS gpu_seconds FROM releases "
+        "SELECT cell, round(avg(value), 1) AS gpu_seconds, "
+        "round(1.96 * sqrt(sum(standard_error ** 2)) / count(*), 1) AS plus_minus FROM releases "
         "WHERE section = 'kernel_mix' GROUP BY cell ORDER BY 2 DESC LIMIT 8"
     )
     return [
