@@ -50,7 +50,7 @@ Z95: Final = NORMAL.inv_cdf(0.975)
 PLUS_MINUS: Final = "± is half of the 95 % interval: 1.96 standard errors"
 """What ± means wherever the demo writes it, and how long its error bars are to either side."""
 
-LESS: Final = "< : not told from zero, and less than the end of its 95 % interval"
+LESS: Final = "< : not told from zero; what follows is the end of its 95 % interval"
 RATE: Final = f"{100 * FALSE_DISCOVERY_RATE:g} %"
 """Of rows told from zero, how many are expected to be empty at most."""
 

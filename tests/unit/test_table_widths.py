@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from io import StringIO
 from pathlib import Path
@@ -59,8 +60,6 @@ def printed(draw: Callable[[], object]) -> Callable[[], str]:
     """What a function says to stdout."""
 
     def run() -> str:
-        import contextlib
-
         out = StringIO()
         with contextlib.redirect_stdout(out):
             draw()
