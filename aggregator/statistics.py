@@ -43,6 +43,7 @@ class Cell:
                     mix, of measured wall time; histogram, of the section's sum; indicators, of
                     the accepted hosts; mean, of full scale
     below_noise     value is under 2 standard errors: kept for means over windows, never drawn
+                    (discoveries.py says what else is not)
     """
 
     section: str

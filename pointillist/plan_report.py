@@ -66,7 +66,7 @@ class HostCosts:
 
 @dataclass(frozen=True, slots=True)
 class VisibleRows:
-    """Which published causes of interruption rise above noise in one window of events."""
+    """Which published causes of interruption are expected above two errors in one window."""
 
     section: str
     days: float
