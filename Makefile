@@ -15,11 +15,12 @@ SITE := .venv/site
 .PHONY: help setup tools bpf demo test test-quick test-long gpu-check gpu-kit lint lint-python lint-proto lint-docs figures format lock
 .PHONY: kafka java bench-round bench-demo bench-audit bench-timing bench-outages bench-kafka bench-agent clean
 .PHONY: bench-families bench-signatures bench-discovery bench-probes bench-simulator experiments
-.PHONY: bench-diagnosis bench-diagnosis-gpu bench-first-release bench-house bench-suite bench-arithmetic
+.PHONY: bench-diagnosis bench-diagnosis-gpu bench-first-release bench-house bench-suite bench-arithmetic bench-gpu-time gpu-libraries
 
 help:
 	@echo "make setup         .venv with everything, by hash"
 	@echo "make tools         what tests and benches need of the system; as root it is installed"
+	@echo "make gpu-libraries NVIDIA's driver libraries from Debian's non-free, into .tools, for tests"
 	@echo "make bpf           the BPF objects anew"
 	@echo "make demo          a private fleet of 12,000 GPUs on this machine, under three minutes"
 	@echo "make demo KAFKA=1  the same through Apache Kafka"
@@ -44,6 +45,7 @@ help:
 	@echo "make bench-families   GPU time that no rule names, and names the rules never saw"
 	@echo "make bench-signatures application classes on profiles that were not learned from"
 	@echo "make bench-probes      what probing GPU calls costs, beside bpftrace; as root"
+	@echo "make bench-gpu-time    what a launch through the driver's library costs, probed; as root"
 	@echo "make bench-agent   what one agent costs its host; as root, 20 minutes"
 	@echo "make bench-discovery  what the first process of an unseen GPU library misses"
 	@echo "make bench-simulator   what 100,000 simulated GPUs cost, and what they would see"
@@ -82,7 +84,12 @@ experiments: $(STAMP)
 java: $(STAMP)
 	@$(PYTHON) -m pointillist.broker.jars
 
+# NVIDIA's driver library, for tests of probes: unpacked into .tools, never installed.
+gpu-libraries:
+	@scripts/gpu_libraries.sh
+
 test: $(STAMP) tools
+	@scripts/gpu_libraries.sh || true
 	@$(PYTHON) -m scripts.run_tests $(ARGS)
 
 # What needs neither a broker nor this kernel's programs, and no more than seconds each.
@@ -162,6 +169,10 @@ bench-signatures: $(STAMP)
 bench-probes: $(STAMP) tools
 	@scripts/apt.sh "bench-probes" bpftrace gcc libc6-dev binutils
 	@$(PYTHON) -m bench.probes $(ARGS)
+
+bench-gpu-time: $(STAMP) tools
+	@scripts/apt.sh "bench-gpu-time" bpftrace gcc libc6-dev binutils
+	@$(PYTHON) -m bench.gpu_time $(ARGS)
 
 bench-agent: $(STAMP) tools
 	@$(PYTHON) -m bench.agent $(ARGS)

@@ -84,10 +84,9 @@ class Admission:
             raise ReportRejected(Reason.TASK_UNKNOWN, "a known task", report.task_id.hex())
         return known
 
-    def check_task(self, report: Report, known: KnownTask, now_s: float, frozen: bool) -> None:
-        """The task is unexpired, or was when the report's window froze, and of its scheme."""
-        if known.task.expiry <= now_s and not frozen:
-            raise ReportRejected(Reason.TASK_EXPIRED, f"use by {known.task.expiry}", int(now_s))
+    def check_task(self, report: Report, known: KnownTask, now_s: float) -> None:
+        """The task is unexpired and of the report's scheme."""
+        known.require_unexpired(report.header.window, now_s)
         if report.scheme is not known.task.scheme:
             raise ReportRejected(Reason.SCHEME, known.task.scheme.value, report.scheme.value)
 

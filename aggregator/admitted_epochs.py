@@ -173,7 +173,7 @@ class AdmittedEpochs:
         marks = self._marks(header.host_id)
         mark = (header.ledger_ctr, header.not_before)
         at = bisect_left(marks, mark)
-        self._check_order(marks, at, mark)
+        self._check_order(marks, at, mark, now_s)
         times = sorted([header.not_before, *(begun_s for _, begun_s in marks)])
         for first_s, last_s in zip(times, times[EPOCHS_PER_HOUR:], strict=False):
             if last_s - first_s < HOUR_S and first_s <= header.not_before <= last_s:
@@ -181,12 +181,18 @@ class AdmittedEpochs:
                     Reason.EPOCH_RATE, f"at most {EPOCHS_PER_HOUR} begun in an hour", "more"
                 )
 
-    def _check_order(self, marks: list[Mark], at: int, mark: Mark) -> None:
-        """Counters are used once, and rise with time: a ledger rolled back shows here."""
+    def _check_order(self, marks: list[Mark], at: int, mark: Mark, now_s: float) -> None:
+        """Counters are used once, and rise with time: a ledger rolled back shows here.
+
+        An epoch that begins ahead of this party's clock was opened by a clock that was ahead: what
+        was opened after it, once that clock was put right, begins earlier.
+        """
         counter, not_before = mark
         for other, begun_s in marks[max(0, at - 1) : at + 1]:
             earlier, later = sorted([(other, begun_s), (counter, not_before)])
-            if other == counter or earlier[1] > later[1] + CLOCK_STEP_S:
+            ahead = other < counter and begun_s > now_s + CLOCK_STEP_S
+            backward = earlier[1] > later[1] + CLOCK_STEP_S
+            if other == counter or (backward and not ahead):
                 raise ReportRejected(
                     Reason.EPOCH_COUNTER, f"a counter that agrees with {other}", counter
                 )

@@ -67,7 +67,8 @@ def task_of(signed: SignedBatch, directory: Directory) -> KnownTask:
 
 
 def check_time(known: KnownTask, window: int, now_s: float, refuse_before_s: int) -> None:
-    """The window has ended by the Helper's own clock, and is within retention."""
+    """By the Helper's own clock the task is unexpired, the window has ended and is retained."""
+    known.require_unexpired(window, now_s)
     end = known.window_end(window)
     if now_s < end:
         raise ReportRejected(Reason.WINDOW_OPEN, f"a window over by {int(now_s)}", end)

@@ -23,7 +23,7 @@ from .causes import (
     CauseWindow,
     Trend,
     cause_table,
-    ordered,
+    judged,
 )
 from .correction import Reported
 from .incident_detector import Detector
@@ -44,7 +44,7 @@ CAUSE_MEANINGS: Final[dict[str, tuple[pa.DataType, str]]] = {
     "n_hosts": (pa.int32(), "accepted hosts"),
     "corrected": (pa.bool_(), "by the measured rates of the agents' detector"),
     "correction": (pa.string(), "by which rates, or why not"),
-    "by_chance": (pa.float64(), "rows of the table that would pass for numbers by chance"),
+    "by_chance": (pa.float64(), "rows that would pass two standard errors by chance"),
     "scope": (pa.string(), "what hosts and their intervals are about"),
     "lost": (
         pa.float64(),
@@ -67,7 +67,7 @@ CAUSE_MEANINGS: Final[dict[str, tuple[pa.DataType, str]]] = {
     "part_low": (pa.float64(), "lower end of its 95 % interval"),
     "part_high": (pa.float64(), "upper end of its 95 % interval"),
     "false_high": (pa.float64(), "how many of hosts could still be false alarms"),
-    "below_noise": (pa.bool_(), "hosts is under 2 standard errors: do not read it as a number"),
+    "below_noise": (pa.bool_(), "hosts is under 2 standard errors"),
     "as_reported": (pa.string(), "why this cause is not corrected although the table is, or NULL"),
     "trend": (pa.string(), "rising, falling, no change beyond noise, or no window before"),
     "change": (pa.float64(), "hosts more than in the window before, at this window's size"),
@@ -77,7 +77,7 @@ CAUSE_MEANINGS: Final[dict[str, tuple[pa.DataType, str]]] = {
 """Column -> Arrow type and meaning, in order."""
 
 CAUSE_SCHEMA: Final = pa.schema([(name, kind) for name, (kind, _) in CAUSE_MEANINGS.items()])
-_ROW: Final = tuple(field.name for field in fields(CauseRow))
+_ROW: Final = tuple(field.name for field in fields(CauseRow) if field.name in CAUSE_MEANINGS)
 _RELEASED: Final = (
     "series", "cohort", "window_start", "window_s", "section", "cell", "value", "standard_error",
     "n_hosts",
@@ -123,12 +123,13 @@ def tables_read(records: Iterable[Record]) -> list[CauseTable]:
     records = [dict.fromkeys(CAUSE_MEANINGS) | dict(record) for record in records]
     for rows in _grouped(records, ("window_start", "series", "cohort", "section")):
         first = rows[0]
-        made = (CauseRow(**{name: _read(name, row[name]) for name in _ROW}) for row in rows)
+        made = [CauseRow(**{name: _read(name, row[name]) for name in _ROW}) for row in rows]
+        corrected = bool(first["corrected"])
         found.append(
             CauseTable(
                 first["series"], first["cohort"], _seconds(first["window_start"]),
-                first["window_s"], first["section"], first["n_hosts"], bool(first["corrected"]),
-                first["correction"], ordered(made), first["by_chance"],
+                first["window_s"], first["section"], first["n_hosts"], corrected,
+                first["correction"], judged(made, corrected=corrected), first["by_chance"],
                 _read("scope", first["scope"]) or "", _read("lost", first["lost"]) or 0.0,
             )
         )  # fmt: skip

@@ -7,8 +7,8 @@ docs/root-causes.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -32,6 +32,7 @@ from .correction import (
     correct,
     lost_if_independent,
 )
+from .discoveries import q_values, told_from_zero
 from .incident_detector import SECTION as INCIDENTS
 from .incident_detector import Detector
 from .ratios import BELOW_NOISE_ERRORS, expected_by_chance, fieller, normal_quantile
@@ -95,7 +96,9 @@ class CauseRow:
     share ...           of the accepted hosts
     part ...            of all causes of the table together; None where that whole is noise
     false_high          how many of `hosts` false alarms could still account for
-    below_noise         hosts is under 2 standard errors: no number to quote
+    below_noise         hosts is under 2 standard errors
+    q_value             smallest false-discovery rate, among the table's causes, at which hosts is
+                        told from zero
     as_reported         why this cause is not corrected although the table is; None: it is, or
                         nothing is
     change ...          hosts more than in the window before, at this window's size; None without
@@ -121,6 +124,17 @@ class CauseRow:
     change: float | None
     change_low: float | None
     change_high: float | None
+    q_value: float = 1.0
+
+    @property
+    def told(self) -> bool:
+        """Whether hosts is told from zero: else no number to quote."""
+        return told_from_zero(self.q_value)
+
+    @property
+    def most(self) -> float:
+        """Upper end of the interval of hosts; of negative hosts, that of zero."""
+        return self.high - min(self.hosts, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +143,7 @@ class CauseTable:
 
     corrected   by a detector's measured rates
     correction  by which, or why not
-    by_chance   rows that would pass for numbers if no host had been struck
+    by_chance   rows that would pass two standard errors if no host had been struck
     scope       what hosts and their intervals are about, and what is in no interval
     lost        part of all hosts' causes that went unreported because a host reports `MOST_CAUSES`
                 at most, if causes strike independently; more where they come together
@@ -151,7 +165,7 @@ class CauseTable:
     @property
     def shown(self) -> tuple[CauseRow, ...]:
         """The rows that are drawn as numbers."""
-        return tuple(row for row in self.rows if not row.below_noise)
+        return tuple(row for row in self.rows if row.told)
 
 
 def cause_table(
@@ -188,15 +202,23 @@ def cause_table(
     clear = [row.reported / now.reported.hosts for row in rows if not row.below_noise]
     return CauseTable(
         now.series, now.cohort, now.window_start_s, now.window_s, now.section, now.reported.hosts,
-        rates is not None, correction, ordered(rows), expected_by_chance(len(rows)),
+        rates is not None, correction, judged(rows, corrected=rates is not None),
+        expected_by_chance(len(rows)),
         CORRECTED_SCOPE if rates is not None else REPORTED_SCOPE,
         lost_if_independent(np.array(clear), MOST_CAUSES),
     )  # fmt: skip
 
 
-def ordered(rows: Iterable[CauseRow]) -> tuple[CauseRow, ...]:
-    """Put numbers before noise, and the most hosts first."""
-    return tuple(sorted(rows, key=_order))
+def judged(rows: Sequence[CauseRow], *, corrected: bool) -> tuple[CauseRow, ...]:
+    """Tell a table's rows from zero, and put those that are first, by hosts.
+
+    A detector that mistakes one cause for another makes the errors of both go together.
+    """
+    hosts = np.array([row.hosts for row in rows])
+    errors = np.array([row.standard_error for row in rows])
+    found = q_values(hosts, errors, independent=not corrected)
+    told = (replace(row, q_value=float(q)) for row, q in zip(rows, found, strict=True))
+    return tuple(sorted(told, key=_order))
 
 
 def component(cause: str) -> str:
@@ -269,4 +291,4 @@ def _trend(step: tuple[float, float] | None) -> Trend:
 
 
 def _order(row: CauseRow) -> tuple[bool, float, str]:
-    return row.below_noise, 0.0 if row.below_noise else -row.hosts, row.cause
+    return not row.told, -row.hosts if row.told else 0.0, row.cause

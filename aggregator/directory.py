@@ -50,6 +50,23 @@ class KnownTask:
         """The first second after a window."""
         return window + self.task.window_s
 
+    def over_s(self, window: int) -> int:
+        """The last second of its retention or of the task: a report of it is answered by then."""
+        return min(self.window_end(window) + self.task.retention_s, self.task.expiry - 1)
+
+    def require_unexpired(self, window: int, now_s: float) -> None:
+        """Refuse what comes after the task's expiry, and windows that it left no time for.
+
+        Raises      ReportRejected: task_expired
+        """
+        expiry = self.task.expiry
+        if expiry <= now_s:
+            raise ReportRejected(Reason.TASK_EXPIRED, f"use before {expiry}", int(now_s))
+        if not self.task.ends_in_time(window):
+            raise ReportRejected(
+                Reason.TASK_EXPIRED, f"a window whose lateness ends before {expiry}", window
+            )
+
 
 class VerifiedRoster:
     """A roster whose signatures verified, indexed by host."""

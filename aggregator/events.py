@@ -214,7 +214,9 @@ class StoreRelease:
 class StoreSuppressed:
     """Settle a window without a release; `hosts` of at least n_min had reported.
 
-    task    None when the window's task is gone for good
+    task         None when the window's task is gone for good
+    detail       more about the reason, for the log; no measurement
+    share_bytes  the signed share under which the sum came out wrong: evidence for the transcript
     """
 
     key: BatchKey
@@ -223,6 +225,8 @@ class StoreSuppressed:
     reason: str
     now_s: float
     hosts: int
+    detail: str = ""
+    share_bytes: bytes | None = None
 
     def public(self) -> SuppressedWindow:
         """What readers are told of it."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar, assert_never
 
 import numpy as np
+from numpy.typing import NDArray
 
 from privacy import masks
 from privacy.sealing import HpkeKeyPair
@@ -52,8 +53,10 @@ from .helper_events import (
     StoreChainEntry,
     StoreReply,
 )
-from .helper_state import Answer, BatchKey, SeenEpoch
+from .helper_state import HOST_ID_BYTES, Answer, BatchKey, SeenEpoch
 from .known_epochs import KnownEpoch, Mark
+from .possible_sums import SumRules
+from .released import Capacity
 
 _Event = TypeVar("_Event")
 
@@ -87,12 +90,17 @@ class Helper:
         *,
         ledger_counters: dict[bytes, Mark] | None = None,
         seen_epochs: Iterable[SeenEpoch] = (),
+        sum_rules: SumRules | None = None,
         mask_into: MaskInto = masks.mask_into,
         stopwatch: Stopwatch = no_stopwatch,
     ) -> None:
-        """Start from durable records; epochs seen before come without their keys."""
+        """Start from durable records; epochs seen before come without their keys.
+
+        sum_rules   what is never countersigned; None: by the tasks alone
+        """
         self._directory, self._signing_key, self._records = directory, signing_key, records
         self._mask_into, self._lap = mask_into, stopwatch
+        self._sum_rules = sum_rules or SumRules()
         self._book = AdmittedEpochs(directory, Seal.HELPER, hpke_keys, ledger_counters)
         for seen in seen_epochs:
             self._book.remember(_without_key(seen))
@@ -261,10 +269,33 @@ class Helper:
         if before is not None:
             return [self._same_entry(before, signed)]
         self._check_link(signed, answered)
-        _check_vector(event.vector, signed, answered)
+        vector = _vector(event.vector, signed, answered)
+        self._check_possible(vector, answered)
         signature = self._signing_key.sign(release.unsigned())
         entry = SignedRelease(release, signed.sig_leader, signature).encode()
         return [StoreChainEntry(series, cohort, window, entry), ReplyCountersigned(entry)]
+
+    def _check_possible(self, vector: NDArray[np.int64], answered: Answer) -> None:
+        """Hold a release to what its hosts can sum to, as far as task and roster are still known.
+
+        Raises      ReportRejected: release_vector, impossible_sum
+        """
+        known = self._directory.tasks.get(answered.key.task_id)
+        if known is None:
+            return
+        if vector.shape != (known.d,):
+            raise ReportRejected(Reason.RELEASE_VECTOR, f"{known.d} words", len(vector))
+        capacity = self._capacity(answered)
+        self._sum_rules.of(known.task, int(vector[0]), capacity).check(vector)
+
+    def _capacity(self, answered: Answer) -> Capacity | None:
+        """The accepted hosts' GPUs; None once their ids are erased."""
+        roster = self._directory.roster_at(answered.key.window)
+        if roster is None or answered.used is None:
+            return None
+        ids = range(0, len(answered.used), HOST_ID_BYTES)
+        hosts = [roster.entries.get(answered.used[at : at + HOST_ID_BYTES]) for at in ids]
+        return Capacity.of(host.gpu_models for host in hosts if host is not None)
 
     def _same_entry(self, stored: bytes, signed: SignedRelease) -> HelperEffect:
         if SignedRelease.decode(stored).release != signed.release:
@@ -282,7 +313,8 @@ class Helper:
             )
 
 
-def _check_vector(vector: bytes, signed: SignedRelease, answered: Answer) -> None:
+def _vector(vector: bytes, signed: SignedRelease, answered: Answer) -> NDArray[np.int64]:
+    """Return int64[d], steps: the vector that the release names, with its check words."""
     if len(vector) % 4 or len(vector) < 12:
         raise ReportRejected(Reason.RELEASE_VECTOR, "d words of 4 bytes", len(vector))
     words = np.frombuffer(vector, dtype="<u4")
@@ -290,9 +322,10 @@ def _check_vector(vector: bytes, signed: SignedRelease, answered: Answer) -> Non
     if vector_hash(words) != signed.release.vector_hash:
         raise ReportRejected(Reason.RELEASE_VECTOR, "the vector of the release", "another")
     check_sum(words, accepted)
+    return words.view("<i4").astype(np.int64)
 
 
-def _bitmap(accepted: np.typing.NDArray[np.bool_]) -> bytes:
+def _bitmap(accepted: NDArray[np.bool_]) -> bytes:
     return np.packbits(accepted, bitorder="little").tobytes()
 
 

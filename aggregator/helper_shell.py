@@ -15,6 +15,7 @@ from typing import Any, Final
 import structlog
 
 from transport.supervision import Notifier
+from wire.catalogue import Catalogue
 from wire.rejection import ReportRejected
 
 from .channel import serve
@@ -25,6 +26,7 @@ from .helper_state import HelperState
 from .key_ring import KeyRing
 from .party_config import HelperConfig
 from .party_health import Health, HealthMetric, Presence, Trouble, Troubles, told, trouble_measure
+from .possible_sums import SumRules
 from .runners import Checkpoint, HelperRunner, no_checkpoint
 from .state_file import StorageUnavailable, write_durably
 from .task_files import TASK_SUFFIX, SignedFolder
@@ -89,6 +91,7 @@ class HelperShell:
             self._state,
             ledger_counters=self._state.counters(),
             seen_epochs=self._state.epochs(),
+            sum_rules=SumRules(Catalogue.load()),
         )
         self._runner = HelperRunner(
             self._helper,

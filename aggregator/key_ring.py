@@ -17,7 +17,7 @@ from transport.keyfiles import (
     sweep_leftovers,
     write_hpke_key,
 )
-from wire.bounds import MAX_EPOCH_S
+from wire.bounds import KEY_ANNOUNCED_AHEAD_S, MAX_EPOCH_S
 from wire.epoch import KeyAnnouncement
 from wire.ids import key_id
 
@@ -25,7 +25,7 @@ DAY_S: Final = 86_400
 OVERLAP_S: Final = 3900
 """Hosts that have not got the next day's key go on with the last one for so long."""
 
-AHEAD_S: Final = 12 * 3600
+AHEAD_S: Final = KEY_ANNOUNCED_AHEAD_S
 """Tomorrow's key is announced this early: hosts cut off from the log over midnight have it."""
 
 

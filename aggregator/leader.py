@@ -54,6 +54,7 @@ from .known_epochs import Mark
 from .leader_chains import Chains
 from .leader_windows import FrozenWindow
 from .log_watch import LogWatch
+from .possible_sums import SumRules
 from .schedule import CloseRule, Schedule
 from .window_sums import OpenWindow
 
@@ -76,12 +77,14 @@ class Leader:
         ledger_counters: dict[bytes, Mark] | None = None,
         resumed: bool = False,
         raw_epoch: Callable[[bytes], bytes | None] | None = None,
+        sum_rules: SumRules | None = None,
         stopwatch: Stopwatch = no_stopwatch,
     ) -> None:
         """Start empty; `resume_*` bring back what the durable state holds, before any event.
 
         resumed     a Leader has run before on the durable state
         raw_epoch   host_id || epoch_id -> an epoch from the durable state
+        sum_rules   what is never released; None: by the tasks alone
         """
         self._directory, self._signing_key, self._lap = directory, signing_key, stopwatch
         self.watch = LogWatch(resumed=resumed)
@@ -97,7 +100,8 @@ class Leader:
         self._pruned_s = 0.0
         self.rejected: Counter[str] = Counter()
         self.admitted = 0
-        self.chains = Chains(directory, signing_key, self.rejected, stopwatch)
+        rules = sum_rules or SumRules()
+        self.chains = Chains(directory, signing_key, rules, self.rejected, stopwatch)
 
     @property
     def book(self) -> AdmittedEpochs:
@@ -190,7 +194,7 @@ class Leader:
             self._lap("decode")
             known = self._admission.task_of(report)
             key = BatchKey(known.task_id, report.header.cohort, report.header.window)
-            self._admission.check_task(report, known, received_s, key in self.chains.frozen)
+            self._admission.check_task(report, known, received_s)
             roster = self._admission.roster_of(report, known)
             self._admission.check_window(report, known, received_s)
             late = received_s > known.window_end(key.window) + known.task.lateness_s
@@ -355,7 +359,7 @@ class Leader:
         known = self._directory.tasks.get(key.task_id)
         if known is None or key in self.chains.settled:
             return True
-        return known.window_end(key.window) + known.task.retention_s <= now_s
+        return known.over_s(key.window) <= now_s
 
     def _offsets(self) -> list[LeaderEffect]:
         """Commit as far as no unsettled window needs the log again."""

@@ -33,6 +33,8 @@ from .events import (
 )
 from .helper_state import BatchKey
 from .leader_windows import Chain, ChainState, FrozenWindow, StoredFrozen, Unsigned, resume_window
+from .period_sums import PeriodSums
+from .possible_sums import SumRules
 from .release_signing import is_local, released_window, sum_local, unmask, verified_share
 from .released import ReleasedWindow
 
@@ -52,15 +54,18 @@ class Chains:
         self,
         directory: Directory,
         signing_key: SigningKey,
+        sum_rules: SumRules,
         rejected: Counter[str],
         stopwatch: Stopwatch,
     ) -> None:
         """Start empty; `resume_*` bring back what the durable state holds.
 
+        sum_rules   what is never released
         rejected    the Leader's own counter, by reason
         """
         self._directory, self._signing_key, self._lap = directory, signing_key, stopwatch
-        self._rejected = rejected
+        self._sum_rules, self._rejected = sum_rules, rejected
+        self._period_sums = PeriodSums(sum_rules)
         self.frozen: dict[BatchKey, FrozenWindow] = {}
         self.settled: dict[BatchKey, int] = {}
         self._chains: dict[Chain, ChainState] = {}
@@ -126,7 +131,10 @@ class Chains:
         """Send the oldest frozen window and the oldest unsigned release, one of each at a time."""
         effects: list[LeaderEffect] = []
         while chain.frozen and chain.frozen[0].give_up_s < now_s:
-            effects += self._settle(chain.frozen[0], Reason.RETENTION, now_s)
+            first = chain.frozen[0]
+            expired = first.give_up_s == first.known.task.expiry - 1
+            reason = Reason.TASK_EXPIRED if expired else Reason.RETENTION
+            effects += self._settle(first, reason, now_s)
         if chain.frozen:
             first = chain.frozen[0]
             if is_local(first) and first.complete:
@@ -180,19 +188,28 @@ class Chains:
             return []
         try:
             vector = unmask(frozen, share, self._lap)
+            released = released_window(
+                frozen, share.accepted, vector, dict(event.cleared), event.now_s
+            )
+            self._check_possible(released)
         except ReportRejected as refusal:
-            return self._settle(frozen, refusal.reason, event.now_s)
-        released = released_window(frozen, share.accepted, vector, dict(event.cleared), event.now_s)
+            return self._suppress_sum(frozen, refusal, event.now_s, event.share_bytes)
         return self._release(frozen, released, share.hash(), event.share_bytes)
 
     def _release_local(self, frozen: FrozenWindow, now_s: float) -> list[LeaderEffect]:
+        accepted = np.ones(frozen.batch.n, dtype=np.bool_)
         try:
             vector = sum_local(frozen, self._lap)
+            released = released_window(frozen, accepted, vector, {}, now_s)
+            self._check_possible(released)
         except ReportRejected as refusal:
-            return self._settle(frozen, refusal.reason, now_s)
-        accepted = np.ones(frozen.batch.n, dtype=np.bool_)
-        released = released_window(frozen, accepted, vector, {}, now_s)
+            return self._suppress_sum(frozen, refusal, now_s)
         return self._release(frozen, released, _NO_SHARE, b"")
+
+    def _check_possible(self, released: ReleasedWindow) -> None:
+        possible = self._sum_rules.of(released.task, released.n, released.capacity)
+        possible.check(released.vector)
+        self._period_sums.add(released)
 
     def _release(
         self, frozen: FrozenWindow, released: ReleasedWindow, share_hash: bytes, share: bytes
@@ -255,18 +272,37 @@ class Chains:
     # Settling
 
     def suppress(
-        self, key: BatchKey, hosts: int, reason: Reason, now_s: float
+        self,
+        key: BatchKey,
+        hosts: int,
+        reason: Reason,
+        now_s: float,
+        *,
+        detail: str = "",
+        share: bytes | None = None,
     ) -> list[LeaderEffect]:
         """Settle a window, in which so many hosts have reported, without a release."""
         self.suppressed[reason.value] += 1
         known = self._directory.tasks[key.task_id]
         self.settled[key] = known.window_end(key.window) + known.task.retention_s
         task = known.task
-        return [StoreSuppressed(key, task.series, task, reason.value, now_s, hosts)]
+        return [StoreSuppressed(key, task.series, task, reason.value, now_s, hosts, detail, share)]
 
     def _settle(self, frozen: FrozenWindow, reason: Reason, now_s: float) -> list[LeaderEffect]:
         self._drop(frozen)
         return self.suppress(frozen.key, frozen.batch.n, reason, now_s)
+
+    def _suppress_sum(
+        self,
+        frozen: FrozenWindow,
+        refusal: ReportRejected,
+        now_s: float,
+        share: bytes | None = None,
+    ) -> list[LeaderEffect]:
+        """Suppress a window for what its sum is, and keep the share that led to it."""
+        self._drop(frozen)
+        hosts, detail = frozen.batch.n, str(refusal)
+        return self.suppress(frozen.key, hosts, refusal.reason, now_s, detail=detail, share=share)
 
     def _drop(self, frozen: FrozenWindow) -> None:
         """Forget the vectors: the window is settled."""

@@ -18,6 +18,7 @@ import structlog
 
 from transport.port import Consumer, Record, TopicPartition, Transport, TransportUnavailable
 from transport.supervision import Notifier
+from wire.catalogue import Catalogue
 from wire.rejection import ReportRejected
 from wire.topics import EPOCHS, REPORTS
 
@@ -44,6 +45,7 @@ from .leader_status import MEASURES, LastWindows
 from .log_publisher import LogPublisher
 from .party_config import LeaderConfig
 from .party_health import Health, Presence, Trouble, Troubles, told
+from .possible_sums import SumRules
 from .released import ReleaseStore
 from .runners import Checkpoint, LeaderRunner, Settled, no_checkpoint, restore_leader
 from .state_file import StorageUnavailable
@@ -103,6 +105,7 @@ class LeaderShell:
             ledger_counters=self._state.counters(),
             resumed=self._state.resumed,
             raw_epoch=self._state.raw_epoch,
+            sum_rules=SumRules(Catalogue.load(config.catalogue)),
         )
         self._runner = LeaderRunner(
             self._leader,
@@ -249,6 +252,7 @@ class LeaderShell:
             window=effect.key.window,
             reason=effect.reason,
             hosts=f"{effect.hosts} of n_min {n_min}",
+            **({"detail": effect.detail} if effect.detail else {}),
         )
 
     # The Helper, called from a thread of its own

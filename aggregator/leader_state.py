@@ -205,12 +205,13 @@ class LeaderState:
         """Settle a window without a release."""
         with transaction(self._connection) as connection:
             connection.execute(
-                "INSERT INTO windows VALUES (?,?,?,?,?,?,?,'{}',NULL,NULL,NULL,NULL) "
-                "ON CONFLICT DO UPDATE SET state = excluded.state, reason = excluded.reason "
-                "WHERE state = ?",
+                "INSERT INTO windows VALUES (?,?,?,?,?,?,?,'{}',NULL,?,NULL,NULL) "
+                "ON CONFLICT DO UPDATE SET state = excluded.state, reason = excluded.reason, "
+                "share = excluded.share WHERE state = ?",
                 (
                     *(effect.key.task_id, effect.key.cohort, effect.key.window),
-                    *(effect.series, SUPPRESSED, effect.reason, effect.now_s, FROZEN),
+                    *(effect.series, SUPPRESSED, effect.reason, effect.now_s),
+                    *(effect.share_bytes, FROZEN),
                 ),
             )
 

@@ -61,8 +61,8 @@ class FrozenWindow:
 
     @property
     def give_up_s(self) -> int:
-        """When the Helper's retention ends."""
-        return self.known.window_end(self.key.window) + self.known.task.retention_s
+        """The last second in which the Helper answers it."""
+        return self.known.over_s(self.key.window)
 
     def put_off(self, now_s: float) -> None:
         """Try again later, each time after a longer pause."""

@@ -20,7 +20,7 @@ CONFIDENCE = 0.95
 """Of every interval in a release."""
 
 BELOW_NOISE_ERRORS = 2.0
-"""A value under this many standard errors is never drawn as a number."""
+"""A value under this many standard errors is below noise."""
 
 
 @dataclass(frozen=True, slots=True)

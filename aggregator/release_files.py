@@ -8,6 +8,8 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from .discoveries import FALSE_DISCOVERY_RATE
+
 MEANINGS: dict[str, tuple[pa.DataType, str]] = {
     "series": (pa.string(), "task series the release belongs to"),
     "cohort": (pa.int32(), "cohort, a static part of the fleet"),
@@ -36,7 +38,7 @@ MEANINGS: dict[str, tuple[pa.DataType, str]] = {
     ),
     "share_low": (pa.float64(), "lower end of the 95 % interval of share"),
     "share_high": (pa.float64(), "upper end of the 95 % interval of share"),
-    "below_noise": (pa.bool_(), "value is under 2 standard errors: do not read it as a number"),
+    "below_noise": (pa.bool_(), "value is under 2 standard errors"),
     "n_hosts": (pa.int32(), "accepted hosts"),
     "epsilon": (pa.float64(), "epsilon of the task: one host, any 168 hours"),
     "delta": (pa.float64(), "delta of the task"),
@@ -45,6 +47,17 @@ MEANINGS: dict[str, tuple[pa.DataType, str]] = {
     "rejections": (pa.string(), "JSON object: reason -> reports refused for this window"),
 }
 """Column -> Arrow type and meaning, in order."""
+
+Q_VALUE = {
+    "q_value": (
+        pa.float64(),
+        (
+            "smallest false-discovery rate at which the row is told from zero, among the cells of "
+            f"its section in this release; above {FALSE_DISCOVERY_RATE:g}: no number to quote"
+        ),
+    )
+}
+"""What the views `releases`, `latest` and `causes` add to the columns of their files."""
 
 SUPPRESSED_FOLDER = "suppressed"
 """Below the folder of releases: windows that ended without one."""

@@ -20,11 +20,13 @@ class Capacity:
     gpus_by_model       GPU model index -> GPUs of the accepted hosts
     squares_by_model    GPU model index -> sum over the hosts of (their GPUs of this model)^2
     squares             sum over the hosts of (all their GPUs)^2; says how unequal they are
+    largest             GPUs of the host that has most; 0 where that is not known
     """
 
     gpus_by_model: Mapping[int, int]
     squares_by_model: Mapping[int, int]
     squares: int
+    largest: int = 0
 
     @property
     def gpus(self) -> int:
@@ -39,13 +41,15 @@ class Capacity:
         """
         by_model: Counter[int] = Counter()
         squares_by_model: Counter[int] = Counter()
-        squares = 0
+        squares = largest = 0
         for models, count in Counter(hosts).items():
             for model, gpus in models:
                 by_model[model] += gpus * count
                 squares_by_model[model] += gpus * gpus * count
-            squares += sum(gpus for _, gpus in models) ** 2 * count
-        return Capacity(dict(by_model), dict(squares_by_model), squares)
+            gpus_of_host = sum(gpus for _, gpus in models)
+            squares += gpus_of_host**2 * count
+            largest = max(largest, gpus_of_host)
+        return Capacity(dict(by_model), dict(squares_by_model), squares, largest)
 
     def __add__(self, other: Capacity) -> Capacity:
         """Capacity of two windows together."""
@@ -53,6 +57,7 @@ class Capacity:
             dict(Counter(self.gpus_by_model) + Counter(other.gpus_by_model)),
             dict(Counter(self.squares_by_model) + Counter(other.squares_by_model)),
             self.squares + other.squares,
+            max(self.largest, other.largest) if self.largest and other.largest else 0,
         )
 
 

@@ -14,9 +14,11 @@ from pathlib import Path
 import duckdb
 import pandas as pd
 import pyarrow as pa
+from duckdb.func import PythonUDFType
 
 from .cause_files import CAUSE_MEANINGS
 from .cause_files import FOLDER as CAUSES_FOLDER
+from .discoveries import FALSE_DISCOVERY_RATE, p_values
 from .release_files import MEANINGS, SUPPRESSED_FOLDER, SUPPRESSED_MEANINGS
 
 Moment = datetime | date | str | int | float
@@ -24,18 +26,42 @@ Moment = datetime | date | str | int | float
 
 Meanings = Mapping[str, tuple[pa.DataType, str]]
 
-_LATEST = """
-CREATE VIEW latest AS
-SELECT * REPLACE (
-    CASE WHEN below_noise THEN NULL ELSE value END AS value,
-    CASE WHEN below_noise THEN NULL ELSE share END AS share
-)
-FROM releases
+_NEWEST = """
+SELECT * FROM released
 WHERE window_start = (
-    SELECT max(newest.window_start) FROM releases AS newest
-    WHERE newest.series = releases.series AND newest.cohort = releases.cohort
+    SELECT max(newest.window_start) FROM released AS newest
+    WHERE newest.series = released.series AND newest.cohort = released.cohort
 )
 """
+
+_TOLD = f"""
+SELECT * REPLACE (
+    CASE WHEN q_value <= {FALSE_DISCOVERY_RATE} THEN value END AS value,
+    CASE WHEN q_value <= {FALSE_DISCOVERY_RATE} THEN share END AS share
+)
+"""
+
+
+def _judged(source: str, value: str, dependent: str) -> str:
+    """Add `q_value` to rows, as discoveries.q_values does; families of other windows cost nothing.
+
+    source      rows of cells; value: their column in errors of `standard_error`
+    dependent   whether a row's error is correlated with the others of its family
+    """
+    return f"""
+WITH tested AS (
+    SELECT *, upper_tail({value} / standard_error) AS p_value FROM ({source})
+), ordered AS (
+    SELECT *, row_number() OVER (family ORDER BY p_value) AS place, count(*) OVER family AS size
+    FROM tested WINDOW family AS (PARTITION BY series, cohort, window_start, section)
+), judged AS (
+    SELECT *, CASE WHEN {dependent} THEN sum(1 / place) OVER family ELSE 1 END * min(
+        p_value * size / place
+    ) OVER (family ORDER BY place ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS scaled
+    FROM ordered WINDOW family AS (PARTITION BY series, cohort, window_start, section)
+)
+SELECT * EXCLUDE (p_value, place, size, scaled), least(scaled, 1.0) AS q_value FROM judged
+"""  # noqa: S608  (texts of this module)
 
 
 _WINDOWS = """
@@ -135,8 +161,8 @@ def query(sql: str, folder: str | os.PathLike[str]) -> pd.DataFrame:
     """Run one SELECT over the views `releases`, `latest`, `windows` and `causes`.
 
     `releases` has every released cell; `latest` has the newest window of every series and cohort,
-    with value and share NULL where they are below noise; `windows` says how every window ended;
-    `causes` has the root-cause tables.
+    with value and share NULL where they are not told from zero; `windows` says how every window
+    ended; `causes` has the root-cause tables.
     Raises      QueryRefused, QueryForbidden, FileNotFoundError when there is no such folder
     """
     with _open(folder) as database:
@@ -203,12 +229,18 @@ def _open(folder: str | os.PathLike[str]) -> duckdb.DuckDBPyConnection:
         raise FileNotFoundError(f"no folder of releases at {root}")
     database = duckdb.connect(":memory:")
     try:
-        database.execute(f"CREATE VIEW releases AS {_source(root, MEANINGS)}")
+        database.create_function(
+            "upper_tail", _upper_tail, ["DOUBLE"], "DOUBLE", type=PythonUDFType.ARROW
+        )
+        database.execute(f"CREATE VIEW released AS {_source(root, MEANINGS)}")
+        releases = _judged("FROM released", "value", "false")
+        database.execute(f"CREATE VIEW releases AS {releases}")
         causes = _source(root / CAUSES_FOLDER, CAUSE_MEANINGS)
-        database.execute(f"CREATE VIEW causes AS {causes}")
+        database.execute(f"CREATE VIEW causes AS {_judged(causes, 'hosts', 'corrected')}")
         suppressed = _source(root / SUPPRESSED_FOLDER, SUPPRESSED_MEANINGS)
         database.execute(f"CREATE VIEW suppressed AS {suppressed}")
-        database.execute(_LATEST)
+        newest = _judged(_NEWEST, "value", "false")
+        database.execute(f"CREATE VIEW latest AS {_TOLD} FROM ({newest})")
         database.execute(_WINDOWS)
         # DuckDB checks the pattern as written, and the files that it finds.
         allowed = ", ".join(_literal(f"{path}/") for path in (str(root), _escaped(str(root))))
@@ -219,6 +251,10 @@ def _open(folder: str | os.PathLike[str]) -> duckdb.DuckDBPyConnection:
         database.close()
         raise
     return database
+
+
+def _upper_tail(z: pa.ChunkedArray) -> pa.Array:
+    return pa.array(p_values(z.to_numpy()))
 
 
 def _source(root: Path, meanings: Meanings) -> str:

@@ -91,8 +91,9 @@ class Schedule:
             for other in tasks
             if other.task.series == task.series and other.task.version > task.version
         ]
-        # Hosts report no window that ends when the task has expired.
-        until = min(task.last_window + 1, task.expiry - task.window_s, *newer)
+        # Hosts report no window whose lateness ends when the task has expired.
+        in_time = task.expiry - task.window_s - task.lateness_s
+        until = min(task.last_window + 1, in_time, *newer)
         return range(-int(-begin // task.window_s) * task.window_s, int(until), task.window_s)
 
 
@@ -109,7 +110,7 @@ def _in_time(key: BatchKey) -> tuple[int, bytes]:
 
 
 HELPER_S: Final = 120.0
-"""A window closes so long before its retention ends, after which the Helper answers nothing."""
+"""A window closes so long before its retention or its task ends: later the Helper is silent."""
 
 
 class CloseRule:
@@ -138,7 +139,7 @@ class CloseRule:
         enough = hosts >= known.task.n_min
         if window is not None and enough and self._complete(known, key, window, before):
             return True
-        return now_s >= self._until_s(known, end_s, enough, now_s)
+        return now_s >= self._until_s(known, key.window, enough, now_s)
 
     def _complete(
         self,
@@ -154,15 +155,15 @@ class CloseRule:
             return True
         return freeze_early(window, before, key.window - known.task.window_s)
 
-    def _until_s(self, known: KnownTask, end_s: int, enough: bool, now_s: float) -> float:
-        task = known.task
-        due_s = end_s + task.lateness_s
+    def _until_s(self, known: KnownTask, window: int, enough: bool, now_s: float) -> float:
+        task, over_s = known.task, known.over_s(window)
+        due_s = known.window_end(window) + task.lateness_s
         until_s = max(due_s, self._watch.resent_s)
         if not enough:
             silent = self._watch.silent(now_s, self.shortest_s(now_s))
             longer_s = min(RESEND_S, task.window_s)
             until_s = float("inf") if silent else max(until_s, due_s + longer_s)
-        return min(until_s, max(due_s, end_s + task.retention_s - HELPER_S))
+        return min(until_s, max(due_s, over_s - HELPER_S))
 
     def shortest_s(self, now_s: float) -> int:
         """The shortest window of the tasks that hosts report now; a day where there is none."""

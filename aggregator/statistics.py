@@ -9,6 +9,7 @@ some hosts measured.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -42,6 +43,7 @@ class Cell:
                     mix, of measured wall time; histogram, of the section's sum; indicators, of
                     the accepted hosts; mean, of full scale
     below_noise     value is under 2 standard errors: kept for means over windows, never drawn
+                    (discoveries.py says what else is not)
     """
 
     section: str
@@ -91,7 +93,7 @@ def released_units(section: Section, spec: SectionSpec) -> list[tuple[str, float
         return [("hosts", 1 / spec.coordinate_cap)] * spec.length
     if section.coordinates:
         by_name = {coordinate.name: coordinate for coordinate in section.coordinates}
-        leaves = [by_name[_leaf(cell)] for cell in section.cells]
+        leaves = [by_name[leaf_of(cell)] for cell in section.cells]
         return [(leaf.unit, leaf.full_scale / MEAN_FULL_SCALE) for leaf in leaves]
     if section.bound is Bound.PER_GPU_MS:
         return [("GPU-s", 1 / MS_PER_S)] * spec.length
@@ -212,7 +214,7 @@ class _Released:
                 bool(below[i]),
             )
             for i, name in enumerate(self.section.cells)
-            if not _reserved(name)
+            if not is_reserved(name)
         ]
 
     def _whole(self) -> _Whole:
@@ -220,7 +222,7 @@ class _Released:
             return self._exact(self.n * np.ones_like(self.value))
         if self.spec.kind is SectionKind.MEAN:
             return self._exact(self.n * self.spec.coordinate_cap / self.spec.q * self.scale)
-        partition = any(_leaf(cell) == UNMEASURED for cell in self.section.cells)
+        partition = any(leaf_of(cell) == UNMEASURED for cell in self.section.cells)
         if partition and self.capacity is not None:
             return self._measured_wall_time(self.capacity)
         return self._own_sum()
@@ -231,9 +233,9 @@ class _Released:
     def _own_sum(self) -> _Whole:
         """Sum of the named cells, what was not measured left out; it contains the cell itself."""
         counted = np.array(
-            [not _reserved(c) and _leaf(c) != UNMEASURED for c in self.section.cells]
+            [not is_reserved(c) and leaf_of(c) != UNMEASURED for c in self.section.cells]
         )
-        groups = self._groups()
+        groups = model_groups(self.section)
         value, variance = np.full_like(self.value, np.nan), np.zeros_like(self.value)
         for group in set(groups):
             members = np.array([g == group for g in groups])
@@ -251,7 +253,7 @@ class _Released:
         of all wall time, which is exact.
         """
         whole = self._exact(np.full_like(self.value, np.nan))
-        groups = self._groups()
+        groups = model_groups(self.section)
         for group in dict.fromkeys(groups):
             members = np.array([g == group for g in groups])
             hole = self.section.index(f"{group}/{UNMEASURED}" if group else UNMEASURED)
@@ -268,26 +270,41 @@ class _Released:
 
     def _wall(self, capacity: Capacity, group: str) -> tuple[float, float]:
         """Wall time in GPU-s of a group of cells, and the sum over hosts of its square."""
-        if not group:
-            return capacity.gpus * self.window_s, capacity.squares * self.window_s**2
-        models = dict.fromkeys(cell.split("/", 1)[0] for cell in self.section.cells)
-        model = list(models).index(group)
-        gpus = capacity.gpus_by_model.get(model, 0)
-        squares = capacity.squares_by_model.get(model, 0)
-        return gpus * self.window_s, squares * self.window_s**2
-
-    def _groups(self) -> list[str]:
-        """Group of each cell: its GPU model where the section is by model, else one for all."""
-        if self.section.axes[0] != MODEL_AXIS or len(self.section.axes) == 1:
-            return [""] * self.spec.length
-        return [cell.split("/", 1)[0] for cell in self.section.cells]
+        squares = capacity.squares
+        if group:
+            squares = capacity.squares_by_model.get(_model(self.section, group), 0)
+        return gpus_of(capacity, self.section, group) * self.window_s, squares * self.window_s**2
 
 
-def _leaf(cell: str) -> str:
+@lru_cache(maxsize=256)
+def model_groups(section: Section) -> tuple[str, ...]:
+    """Group of each cell: its GPU model where the section is by model, else "" for all."""
+    if section.axes[0] != MODEL_AXIS or len(section.axes) == 1:
+        return ("",) * section.length
+    return tuple(cell.split("/", 1)[0] for cell in section.cells)
+
+
+def gpus_of(capacity: Capacity, section: Section, group: str) -> int:
+    """Count the GPUs of a group of cells."""
+    return capacity.gpus_by_model.get(_model(section, group), 0) if group else capacity.gpus
+
+
+def _model(section: Section, group: str) -> int:
+    return list(dict.fromkeys(model_groups(section))).index(group)
+
+
+@lru_cache(maxsize=256)
+def reserved_cells(section: Section) -> tuple[int, ...]:
+    """Indexes of the cells that are kept for later classes."""
+    return tuple(i for i, cell in enumerate(section.cells) if is_reserved(cell))
+
+
+def leaf_of(cell: str) -> str:
+    """Last part of a cell's name."""
     return cell.rsplit("/", 1)[-1]
 
 
-def _reserved(cell: str) -> bool:
+def is_reserved(cell: str) -> bool:
     """Whether a part of a cell's name is a place kept for a later class: zero, so all noise."""
     return any(part.startswith(RESERVED) for part in cell.split("/"))
 

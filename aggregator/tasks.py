@@ -173,6 +173,11 @@ def _times(plan: TaskPlan) -> tuple[int, int]:
             f"{max(least, lateness_s)} s (epoch, lateness, Helper outage) to 6 days",
             retention_s,
         )
+    over_s = plan.last_window + plan.window_s + retention_s
+    if plan.expiry < over_s:
+        raise ParameterError(
+            "expiry", f"{over_s} (the retention of the last window) or later", plan.expiry
+        )
     return lateness_s, retention_s
 
 

@@ -1,9 +1,9 @@
 """The transcript: what both parties signed about every release, and whether the two agree.
 
 Each party keeps the chain in its state file. `export_transcript` writes what the other side may
-see: releases, and the random ids of the reports in each batch. No vector, no host id, no key; but
-where the evidence of a window was asked for, its batch and share: they name the hosts of that
-window to whoever gets the file.
+see: releases, the random ids of the reports in each batch, and of suppressed windows the share,
+which is a sum of masks. No host's vector, no host id, no key; but where the evidence of a window
+was asked for, its batch and share: they name the hosts of that window to whoever gets the file.
 """
 
 from __future__ import annotations
@@ -24,6 +24,12 @@ from wire.ids import NO_SIGNATURE
 
 from .directory import PinnedParties
 from .state_file import StateUnusable, open_read_only
+from .unreleased_shares import (
+    UnreleasedShare,
+    answered_shares,
+    compare_unreleased,
+    suppressed_shares,
+)
 from .window_evidence import WindowEvidence, accepted_ids, bitmap_of
 
 FORMAT: Final = "pointillist-transcript-1"
@@ -80,11 +86,13 @@ class Link:
 class Transcript:
     """All chains of one party.
 
+    unreleased   answered batches without a release; the Leader's, for a week
     suppressed   windows that were settled without a release, and why: the Leader's word, unsigned
     """
 
     party: str
     links: tuple[Link, ...]
+    unreleased: tuple[UnreleasedShare, ...] = ()
     suppressed: Mapping[Place, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def contains(self, report_id: bytes) -> Link | None:
@@ -106,6 +114,7 @@ class TranscriptVerdict:
     releases: int = 0
     chains: int = 0
     unsigned: int = 0
+    unreleased: int = 0
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -153,9 +162,11 @@ def _from_state(path: Path, evidence_of: Windows, ids_of: Windows) -> Transcript
         names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
         if "windows" in names:
             links = tuple(_leader_links(connection, evidence_of, ids_of))
-            return Transcript("leader", links, _suppressed(connection))
+            shares = tuple(suppressed_shares(connection))
+            return Transcript("leader", links, shares, _suppressed(connection))
         if "chain" in names:
-            return Transcript("helper", tuple(_helper_links(connection, evidence_of, ids_of)))
+            links = tuple(_helper_links(connection, evidence_of, ids_of))
+            return Transcript("helper", links, tuple(answered_shares(connection)))
     raise StateUnusable(f"{path}: expected the state of a Leader or Helper, got another file")
 
 
@@ -226,6 +237,7 @@ def export_transcript(transcript: Transcript, path: Path) -> None:
         "format": FORMAT,
         "party": transcript.party,
         "links": [_exported(link) for link in transcript.links],
+        "unreleased": [answered.record() for answered in transcript.unreleased],
         "suppressed": [[*place, reason] for place, reason in transcript.suppressed.items()],
     }
     path.write_text(json.dumps(body, indent=1) + "\n")
@@ -257,7 +269,8 @@ def _from_export(path: Path) -> Transcript:
             (str(series), int(cohort), int(window)): str(reason)
             for series, cohort, window, reason in body.get("suppressed", ())
         }
-        return Transcript(str(body["party"]), links, suppressed)
+        unreleased = tuple(UnreleasedShare.of_record(raw) for raw in body.get("unreleased", []))
+        return Transcript(str(body["party"]), links, unreleased, suppressed)
     except _NOT_AN_EXPORT as error:
         found = str(error) or type(error).__name__
         raise StateUnusable(f"{path}: expected a transcript, got: {found}") from error
@@ -296,6 +309,8 @@ def verify_transcripts(
         _check_chain("helper", name, links, parties, verdict)
         if name not in ours:
             verdict.problems.append(f"{name}: the Helper has a chain that the Leader lacks")
+    verdict.unreleased = len(leader.unreleased)
+    verdict.problems += compare_unreleased(leader.unreleased, helper.unreleased, parties.helper_pk)
     return verdict
 
 

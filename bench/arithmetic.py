@@ -1,7 +1,8 @@
 """What pages quote that follows from the parameters alone: `make bench-arithmetic`, in seconds.
 
-Noise and epsilons of the shipped plan and of ten equal sections, and how far the measured rates of
-a detector carry. Nothing is drawn or timed: a test holds the result file against this code.
+Noise and epsilons of the shipped plan and of ten equal sections, how far a lie moves a number, and
+how far the measured rates of a detector carry. Nothing is drawn or timed: a test holds the result
+file against this code.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 from aggregator.correction import Corrected, Rates, Reported, change, correct
 from aggregator.incident_detector import Detector
+from bench import lies
 from bench.parts import Measured, Part
 from bench.record import ROOT, Figure, write_result
 from pointillist.plan_file import default_plan, equal_sections
@@ -56,9 +58,9 @@ def main() -> int:
 
 def computed() -> Measured:
     """Give every figure and table."""
-    plan = default_plan()
-    shipped = plan_report(plan, catalogue_shapes(plan, Catalogue.load()))
-    figures = list(_of_plan(shipped))
+    plan, catalogue = default_plan(), Catalogue.load()
+    shipped = plan_report(plan, catalogue_shapes(plan, catalogue))
+    figures = [*_of_plan(shipped), *lies.figures_of(plan, catalogue)]
     for scheme in ("masked", "local"):
         figures += _of_equal_sections(scheme)
     error = shipped.weekly_indicator_hosts
@@ -67,6 +69,7 @@ def computed() -> Measured:
             {"hosts": left, "epsilon": epsilon_of_mu(shipped.mu * sqrt(shipped.h / left), 1e-9)}
             for left in HONEST
         ],
+        "lies": lies.table_of(plan, catalogue),
         "correction": [_with_runs(runs, error) for runs in RUNS],
         "quiet_hours": [_with_quiet_hours(hours, error) for hours in QUIET_HOURS],
     }

@@ -47,7 +47,8 @@ def figures(summary: dict[str, Any]) -> list[Figure]:
             "percent",
             1.57,
         ),
-        Figure("families_above_noise", summary["families_above_noise"], "families"),
+        Figure("rows_told_from_zero", summary["rows_told_from_zero"], "rows"),
+        Figure("rows_told_truly_empty", summary["rows_told_truly_empty"], "rows"),
     ]
 
 

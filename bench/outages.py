@@ -1,7 +1,7 @@
 """How many windows an outage of Kafka costs, with a real broker, real agents and a real clock.
 
-`make bench-outages`. Ten agents with opendp's noise, a Leader with its store and a Helper work on
-one broker, which is killed for 1, 30 and 150 s. Each outage is kept in bench/.cache when it is
+`make bench-outages`. Ten agents, noise included, a Leader with its store and a Helper work on one
+broker, which is killed for 1, 30 and 150 s. Each outage is kept in bench/.cache when it is
 done; a run that was cut off goes on after the last one. ARGS="--fresh" begins anew.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import threading
@@ -26,7 +27,7 @@ from aggregator.releases import windows_without_an_end
 from bench.record import CACHE, Figure, commit, merge_result
 from edge_agent.clock import SystemClock
 from pointillist.broker.local import LocalBroker
-from privacy.noise import OpenDpSampler
+from privacy.noise_live import LiveSampler
 from tests.kafka_kit import fresh_prefix, plain_settings
 from tests.outage_kit import HOSTS, OutageFleet
 from transport.opening import TransportTable
@@ -117,7 +118,7 @@ def measure(folder: Path, outage_s: int) -> Outcome:
             lateness_s=5,
             clock=clock,
             first=int(time.time()) // WINDOW_S * WINDOW_S + 3 * WINDOW_S,
-            sampler=lambda _number: OpenDpSampler(),
+            sampler=lambda _number: LiveSampler(os.urandom),
         )
         with ExitStack() as stack:
             stack.callback(fleet.close)

@@ -152,7 +152,7 @@ def _of_governed(name: str, part: Part, goal: float | None) -> list[Figure]:
     return found
 
 
-def _missing() -> str | None:
+def missing() -> str | None:
     """Say what this machine lacks, or None."""
     if platform.machine() != "x86_64":
         return "expected x86-64: the measured libraries are written for it"
@@ -171,7 +171,7 @@ def main() -> int:
     parser.add_argument("--fresh", action="store_true", help="measure every part again")
     parser.add_argument("--short", action="store_true", help="a tenth as long; writes nothing")
     options = parser.parse_args()
-    reason = _missing()
+    reason = missing()
     if reason:
         print(f"bench-probes: {reason}", file=sys.stderr)
         return 1

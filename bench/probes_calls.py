@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from bench.probes_bpftrace import Bpftrace
-from bench.probes_target import ENTRIES, Target, copy_library, symbol_offset
-from collectors.binaries.elf_file import ENDBR64, EntryClass
+from bench.probes_target import BEHIND, ENTRIES, Target, copy_library, symbol_offset
+from collectors.binaries.elf_file import EntryClass
 from collectors.boot_clock import boottime_ns
 from collectors.gpu_calls import programs, programs_bcc
 from collectors.gpu_calls.counts import ProbeDrain
@@ -25,6 +25,7 @@ from collectors.records.gpu_calls import ProbeGroup
 ROUNDS: Final = 31
 CALLS: Final = 4_000
 THREADS: Final = (1, 4)
+_BEHIND: Final = "_behind"
 _ROW: Final = "cudart.launch"
 _PROBED_NS: Final = 100.0
 _ATTACH_S: Final = 30.0
@@ -33,7 +34,7 @@ _ATTACH_S: Final = 30.0
 class Variant(NamedTuple):
     """One library and who probes it.
 
-    entry    first instruction of its function; endbr64_behind: probed behind it, as plans do
+    entry    first instruction of its function; with _behind: probed behind it, as plans do
     loader   libbpf, bcc, bpftrace, or none
     """
 
@@ -46,27 +47,40 @@ class Variant(NamedTuple):
         """A name of letters and underscores."""
         return f"{self.entry}_{self.loader}{'_return' if self.returns else ''}"
 
+    @property
+    def first(self) -> str:
+        """First instruction of its function."""
+        return self.entry.removesuffix(_BEHIND)
 
-def variants() -> list[Variant]:
-    """Give all that are compared. bpftrace cannot be told to probe behind an endbr64."""
-    found = [Variant(entry, "none", False) for entry in ENTRIES]
-    for entry in (*ENTRIES, "endbr64_behind"):
+    @property
+    def behind(self) -> int:
+        """Bytes behind the entry at which it is probed."""
+        return BEHIND[self.first] if self.entry.endswith(_BEHIND) else 0
+
+
+def variants(entries: Sequence[str] = tuple(ENTRIES)) -> list[Variant]:
+    """Give all that are compared, of some first instructions or of all.
+
+    Debian's bpftrace is built without places behind an entry.
+    """
+    found = [Variant(entry, "none", False) for entry in entries]
+    for entry in (*entries, *(f"{entry}{_BEHIND}" for entry in entries if entry in BEHIND)):
         for loader in ("libbpf", "bcc", "bpftrace"):
-            if (entry, loader) != ("endbr64_behind", "bpftrace"):
+            if loader != "bpftrace" or not entry.endswith(_BEHIND):
                 found += [Variant(entry, loader, False), Variant(entry, loader, True)]
     return found
 
 
-def measure(folder: Path, rounds: int = ROUNDS) -> dict[str, Any]:
+def measure(
+    folder: Path, rounds: int = ROUNDS, entries: Sequence[str] = tuple(ENTRIES)
+) -> dict[str, Any]:
     """Give, for each variant and number of threads, nanoseconds of CPU time per call.
 
+    entries  first instructions that are compared
     Returns  {variant: {threads: {median, low, high}}}; low and high are quartiles
     """
-    chosen = variants()
-    libraries = [
-        copy_library(folder, one.entry.removesuffix("_behind"), one.name).resolve()
-        for one in chosen
-    ]
+    chosen = variants(entries)
+    libraries = [copy_library(folder, one.first, one.name).resolve() for one in chosen]
     table = ProbeTable.load()
     loaders: dict[str, programs.GpuPrograms | programs_bcc.GpuPrograms]
     loaders = {"libbpf": programs.GpuPrograms(table), "bcc": programs_bcc.GpuPrograms(table)}
@@ -99,8 +113,8 @@ def measure(folder: Path, rounds: int = ROUNDS) -> dict[str, Any]:
 
 
 def _attachments(one: Variant, path: Path, table: ProbeTable) -> list[Attachment]:
-    behind = len(ENDBR64) if one.entry == "endbr64_behind" else 0
-    places = ((symbol_offset(path) + behind,), (table.index(_ROW),), (0,), (EntryClass.EMULATED,))
+    at = symbol_offset(path) + one.behind
+    places = ((at,), (table.index(_ROW),), (0,), (EntryClass.EMULATED,))
     found = [Attachment(ProbeGroup.LAUNCH, False, *places)]
     if one.returns:
         found.append(Attachment(ProbeGroup.LAUNCH_RESULT, True, *places))

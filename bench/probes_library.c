@@ -1,10 +1,13 @@
 /* A launch call that does nothing, as a library of its own for each kind of first instruction:
- * ENTRY is 0: push (as in the real libraries), 1: endbr64 and push, 2: a five-byte nop. */
+ * ENTRY is 0: push (as in the real runtimes), 1: endbr64 and push, 2: a five-byte nop, 3: a compare
+ * of memory and a jump that is taken (as in the real driver 535). */
 #if defined(__x86_64__)
 #if ENTRY == 1
 #define FIRST "endbr64\n\t"
 #elif ENTRY == 2
 #define FIRST ".byte 0x0f, 0x1f, 0x44, 0x00, 0x00\n\t"
+#elif ENTRY == 3
+#define FIRST "cmpl $0x321cba00, gate(%rip)\n\tje 1f\n\tjmp *instead(%rip)\n1:\t"
 #else
 #define FIRST ""
 #endif
@@ -13,6 +16,9 @@
 #define FIRST ""
 #define BODY "nop\n\tmov w0, #0\n\tret\n"
 #endif
+
+__attribute__((visibility("hidden"))) unsigned gate = 0x321cba00;
+__attribute__((visibility("hidden"))) void *instead;
 
 __asm__(".text\n\t.balign 64\n\t.globl cudaLaunchKernel\n\t.type cudaLaunchKernel, %function\n"
 	"cudaLaunchKernel:\n\t" FIRST BODY "\t.size cudaLaunchKernel, . - cudaLaunchKernel\n");

@@ -11,8 +11,11 @@ from typing import Final, NamedTuple
 
 from bench.record import ROOT
 
-ENTRIES: Final = {"push": 0, "endbr64": 1, "nop5": 2}
+ENTRIES: Final = {"push": 0, "endbr64": 1, "nop5": 2, "driver": 3}
 """First instruction of the launch function -> ENTRY of probes_library.c."""
+
+BEHIND: Final = {"endbr64": 4, "driver": 10}
+"""First instruction -> bytes behind it at which plans probe the function instead."""
 
 SYMBOL: Final = "cudaLaunchKernel"
 

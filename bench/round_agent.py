@@ -36,6 +36,7 @@ from edge_agent.protocol.task_check import Pins
 from edge_agent.windows.encode import encode_rows
 from privacy.masks import mask_into, seal_box, tag_and_nonce
 from privacy.noise import OpenDpSampler
+from privacy.noise_live import LiveSampler
 from privacy.noise_table import TableSampler
 from wire.envelope import Kind, wrap
 from wire.ids import ReportId
@@ -48,8 +49,9 @@ TABLE_HOSTS = 256
 def agent_costs(fleet: Fleet, d: int) -> dict[str, float]:
     """Median CPU microseconds per report.
 
-    publish     a live agent, batch of one, noise by opendp: a window's raw row to sealed bytes
-    others      its parts; noise_table is the batch sampler's, for a fleet in one process
+    publish     a live agent, batch of one, its noise included: a window's raw row to sealed bytes
+    others      its parts; noise_opendp is what the noise would take by opendp, noise_table the
+                batch sampler's share of a fleet in one process
     """
     one = fleet.first(1)
     # A fleet's task: noise of one host among 100,000, not of a fleet of one.
@@ -57,7 +59,7 @@ def agent_costs(fleet: Fleet, d: int) -> dict[str, float]:
     task_id, task, signed = make_task(n, d)
     rng = np.random.default_rng(1)
     rows = rng.multinomial(GPUS * WINDOW_S * 1000, np.full(d - 2, 1 / (d - 2)), size=1)
-    live, batch = OpenDpSampler(), TableSampler(os.urandom)
+    live, batch, others = LiveSampler(os.urandom), TableSampler(os.urandom), OpenDpSampler()
     sigma = task.sigma_vector_1024()
     steps = encode_rows(task, rows, os.urandom)
     words = steps.astype("<u4")[0]
@@ -80,6 +82,7 @@ def agent_costs(fleet: Fleet, d: int) -> dict[str, float]:
         "publish": _publish(fleet, d, signed, rows),
         "encode": _median(lambda: encode_rows(task, rows, os.urandom)),
         "noise": _median(lambda: live.sample(1, sigma)),
+        "noise_opendp": _median(lambda: others.sample(1, sigma)),
         "noise_table": _median(lambda: batch.sample(TABLE_HOSTS, sigma), 10) / TABLE_HOSTS,
         "mask": _median(mask_it),
         "seal": _median(seal_it),
@@ -90,7 +93,9 @@ def _publish(fleet: Fleet, d: int, signed: bytes, rows: np.typing.NDArray[np.int
     host = fleet.hosts[0]
     pins = Pins(frozenset({PARTIES.leader_pk}), frozenset({PARTIES.helper_pk}))
     view = LedgerView((HostView(host.host_id, (), 0, ()),))
-    participant = Participant([host], view, OpenDpSampler(), os.urandom, ParticipantRules(pins))
+    participant = Participant(
+        [host], view, LiveSampler(os.urandom), os.urandom, ParticipantRules(pins)
+    )
 
     def tell(event: Event) -> None:
         for effect in participant.handle(event):

@@ -159,13 +159,13 @@ def causes_of_eight_weeks() -> Part:
 
 
 def _struck(table: TrueTable) -> list[Part]:
-    """Hosts that each cause struck, and what was released of it; None where it is noise."""
-    rows = [one for one in table.rows if one.true_hosts or not one.below_noise]
+    """Hosts that each cause struck, and what was released of it; None: not told from zero."""
+    rows = [one for one in table.rows if one.true_hosts or one.told]
     return [
         {
             "cause": one.cause,
             "true": one.true_hosts,
-            "released": None if one.row is None or one.below_noise else one.row.hosts,
+            "released": one.row.hosts if one.row is not None and one.told else None,
             "error": None if one.row is None else one.row.standard_error,
         }
         for one in sorted(rows, key=lambda row: -row.true_hosts)
@@ -175,10 +175,10 @@ def _struck(table: TrueTable) -> list[Part]:
 def _causes(part: Part) -> list[Figure]:
     units = {
         "causes_shown": "causes a week, shown as numbers",
-        "causes_missed": "causes a week that struck somebody and are below noise",
+        "causes_missed": "causes a week that struck somebody and are not told from zero",
         "causes_false": "causes a week that are shown and struck nobody",
         "faults_shown": "hardware faults in eight weeks, shown as numbers",
-        "faults_missed": "hardware faults that struck somebody and are below noise",
+        "faults_missed": "hardware faults that struck somebody and are not told from zero",
         "faults_false": "hardware faults that are shown and struck nobody",
     }
     return [Figure(name, part[name], unit) for name, unit in units.items()]

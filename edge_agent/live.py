@@ -23,7 +23,8 @@ from collectors.port import Absence, Source, SourceRegistry
 from collectors.replay.replay_source import ReplayOptions, ReplaySource
 from collectors.steps.steps_source import StepsSource
 from kernels.families import FamilyRules
-from privacy.noise import NoiseSampler, OpenDpSampler
+from privacy.noise import NoiseSampler
+from privacy.noise_live import LiveSampler
 from transport.keyfiles import host_binding, load_host_key, machine_id, mark_ledger, sweep_leftovers
 from transport.opening import Side, open_transport
 from transport.port import Transport
@@ -32,7 +33,7 @@ from wire.ids import host_id
 from wire.task import DEMO_DOMAIN
 from wire.topics import EPOCHS, REPORTS, TOPICS
 
-from .clock import Clock, SystemClock, host_clock_of
+from .clock import Clock, SteadyClock, SystemClock, host_clock_of
 from .config import AgentConfig, ReplaySection
 from .host_diagnosis import diagnosis_settings
 from .ledger.ledger import Ledger
@@ -185,6 +186,11 @@ def _replay(config: AgentConfig, rules: FamilyRules, replay: ReplaySection) -> C
     return make
 
 
+def noise_sampler() -> NoiseSampler:
+    """Give the sampler of a live host: the operating system's generator, asked for each report."""
+    return LiveSampler(secrets.token_bytes)
+
+
 def open_agent(
     config: AgentConfig,
     *,
@@ -206,8 +212,8 @@ def open_agent(
     users       who uses which GPU; hand the same to a reload's `sources_of`
     Raises      KeyFileRefused, LedgerRefused, TransportUnavailable, ValueError
     """
-    sampler = sampler or OpenDpSampler()
-    clock = clock or SystemClock()
+    sampler = sampler or noise_sampler()
+    clock = SteadyClock(clock or SystemClock())
     if sampler.seeded and domain != DEMO_DOMAIN:
         raise ValueError("seeded noise protects nobody: it is for the domain demo alone")
     if spawner is None and config.sources.gpus:

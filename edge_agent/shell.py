@@ -39,6 +39,9 @@ _HOUSEKEEPING_EVERY_MS: Final = 60_000
 _STILL_MS: Final = 500
 """Nothing that takes the longer the busier the host is begins so shortly before a send."""
 
+_SET_BACK_MS: Final = 60_000
+"""After a clock that was set back further nothing may wait for the time that it told."""
+
 _STILL_MOST_MS: Final = 1_000
 """Sends that follow one another hold the sources up no longer than so."""
 
@@ -55,6 +58,7 @@ class _Timers:
     drain_ms: int = 0
     housekeeping_ms: int = 0
     still_since_ms: int = 0
+    stepped_ms: int = 0
 
 
 class AgentShell:
@@ -187,6 +191,9 @@ class AgentShell:
         to measure moves no record.
         """
         now_ms = self._clock.unix_ms()
+        if now_ms < self._timers.stepped_ms - _SET_BACK_MS:
+            self._go_on_from(now_ms)
+        self._timers.stepped_ms = now_ms
         self._effects.sending.send(now_ms)
         if now_ms >= self._timers.control_ms:
             self._timers.control_ms = _next_round(now_ms)
@@ -194,6 +201,19 @@ class AgentShell:
         self._effects.tell(EpochDue(now_ms // 1000))
         if not self._keeps_still():
             self._measure(now_ms)
+
+    def _go_on_from(self, now_ms: int) -> None:
+        """Take up the present after a clock that was ahead: nothing waits for the time it told.
+
+        What was spent ahead stays spent. Control topics are read anew, as a task may have looked
+        expired.
+        """
+        back_s = (self._timers.stepped_ms - now_ms) // 1000
+        self._log.warning("clock set back", seconds=back_s)
+        self._timers = _Timers()
+        self._outbox.requeue()
+        self._control.restart()
+        self._effects.restart_windows(now_ms // 1000)
 
     def _measure(self, now_ms: int) -> None:
         """Do what takes the longer the busier the host is."""

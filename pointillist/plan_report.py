@@ -31,11 +31,11 @@ DAY_S: Final = 86_400
 WEEK_S: Final = 7 * DAY_S
 EPOCHS_PER_DAY: Final = 24
 
-# One core of the machine in bench/results/round.json: opendp's noise 11.6 ms of a report of 1,000
-# words, encoding, mask and box 43 us of it, participant and ledger the other 1.15 ms. An epoch is
-# two seals (74-86 us each) and a signature (22 us): 24 a day hardly count.
-OPENDP_DRAWS_PER_S: Final = 86_000
-REPORT_CPU_S: Final = 1.15e-3
+# One core of a machine as in bench/results/round.json: of a report of 1,000 words in 12 sections
+# noise takes 0.36 ms, encoding, mask and box 43 us, the participant 0.55 ms. An epoch is two seals
+# (74-86 us each) and a signature (22 us): 24 a day hardly count.
+DRAW_CPU_S: Final = 0.36e-6
+REPORT_CPU_S: Final = 0.55e-3
 WORD_CPU_S: Final = 0.043e-6
 EPOCH_CPU_S: Final = 200e-6
 
@@ -57,7 +57,7 @@ class TaskFigures:
 
 @dataclass(frozen=True, slots=True)
 class HostCosts:
-    """What one live agent spends: reports and hourly epochs, noise drawn by opendp."""
+    """What one live agent spends: reports and hourly epochs."""
 
     bytes_per_day: int
     cpu_seconds_per_day: float
@@ -66,7 +66,7 @@ class HostCosts:
 
 @dataclass(frozen=True, slots=True)
 class VisibleRows:
-    """Which published causes of interruption rise above noise in one window of events."""
+    """Which published causes of interruption are expected above two errors in one window."""
 
     section: str
     days: float
@@ -175,13 +175,13 @@ def _costs(plan: Plan, tasks: Iterable[TaskFigures]) -> HostCosts:
     for task in tasks:
         reports = DAY_S / task.window_s
         size += reports * task.report_bytes
-        cpu_s += reports * (task.coordinates * (1 / OPENDP_DRAWS_PER_S + WORD_CPU_S) + REPORT_CPU_S)
+        cpu_s += reports * (task.coordinates * (DRAW_CPU_S + WORD_CPU_S) + REPORT_CPU_S)
     return HostCosts(round(size), cpu_s, 100 * cpu_s / DAY_S)
 
 
 def report_cpu_s(coordinates: int) -> float:
-    """Estimate one report's CPU seconds on a live agent, noise by opendp."""
-    return coordinates * (1 / OPENDP_DRAWS_PER_S + WORD_CPU_S) + REPORT_CPU_S
+    """Estimate one report's CPU seconds on a live agent."""
+    return coordinates * (DRAW_CPU_S + WORD_CPU_S) + REPORT_CPU_S
 
 
 def _indicator_weight(plan: Plan, shapes: Shapes) -> int:

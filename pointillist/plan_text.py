@@ -141,10 +141,11 @@ def _visible(rows: VisibleRows) -> Iterator[str]:
     total = len(rows.above) + rows.below
     yield (
         f"At Llama 3's published rates, {rows.section} over {rows.days:g} days (standard error "
-        f"{rows.standard_error_hosts:.1f} hosts): {len(rows.above)} of {total} causes above noise"
+        f"{rows.standard_error_hosts:.1f} hosts): {len(rows.above)} of {total} causes "
+        "are expected above two standard errors"
     )
     named = ", ".join(f"{row.cause} {row.expected_hosts:.0f}" for row in rows.above)
-    yield f"  {named or 'none'}; the other {rows.below} would read as below noise"
+    yield f"  {named or 'none'}; the other {rows.below} below them, seldom told from zero"
 
 
 def _epsilon(value: float) -> str:

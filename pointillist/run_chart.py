@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 
 matplotlib.use("Agg")
 
@@ -15,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 from simulator.cell_view import CellView, ranked
 
-from .run_terminal import PLUS_MINUS, SHOWN, Z95, Struck, families, readable
+from .run_terminal import PLUS_MINUS, SHOWN, Struck, families, readable
 
 INK, RELEASED, TRUTH = "#22313f", "#1f77b4", "#2ca02c"
 TITLES = {
@@ -51,25 +52,23 @@ def _mix(axis: Axes, mean: list[CellView]) -> None:
     rest = [view for view in mean if view.cell == "idle"]
     _bars(axis, families(mean), RELEASED, 100)
     axis.set_xlabel("share of GPU wall time, % (mean of all windows)")
-    idle = "".join(
-        f"  (idle {100 * v.share:.2f} ± {100 * Z95 * v.standard_error:.2f} %)" for v in rest
-    )
+    idle = "".join(f"  (idle {100 * v.share:.2f} ± {100 * v.half:.2f} %)" for v in rest)
     axis.set_title("Kernel mix of the fleet" + idle, fontsize=11)
     axis.legend(loc="lower right", fontsize=8)
 
 
 def _bars(axis: Axes, views: list[CellView], colour: str, scale: float) -> None:
-    """Bars with 95 % intervals; a cell below noise gets a grey band up to two standard errors.
+    """Bars with 95 % intervals; a cell not told from zero gets a grey band that it is within.
 
     scale   what a share is multiplied by: 100 for percent, or the hosts
     """
     places = {view.cell: place for place, view in enumerate(reversed(views))}
-    clear = [view for view in views if not view.below_noise]
-    noise = [view for view in views if view.below_noise]
+    told = [view for view in views if view.told]
+    others = [view for view in views if not view.told]
     axis.barh(
-        [places[view.cell] for view in clear],
-        [scale * view.share for view in clear],
-        xerr=[scale * Z95 * view.standard_error for view in clear],
+        [places[view.cell] for view in told],
+        [scale * view.share for view in told],
+        xerr=[scale * view.half for view in told],
         color=colour,
         alpha=0.75,
         ecolor=INK,
@@ -77,13 +76,13 @@ def _bars(axis: Axes, views: list[CellView], colour: str, scale: float) -> None:
         label="released, 95 % interval",
     )
     axis.barh(
-        [places[view.cell] for view in noise],
-        [2 * scale * view.standard_error for view in noise],
+        [places[view.cell] for view in others],
+        [scale * view.most for view in others],
         color="#f2f2f2",
         hatch="////",
         edgecolor="#d0d0d0",
         linewidth=0,
-        label="below noise: under two standard errors" if noise else None,
+        label="not told from zero: less than this, 95 % interval" if others else None,
     )
     axis.plot(
         [scale * view.truth for view in views],
@@ -99,17 +98,25 @@ def _bars(axis: Axes, views: list[CellView], colour: str, scale: float) -> None:
 
 def _over_time(axis: Axes, mean: list[CellView], by_window: list[list[CellView]]) -> None:
     windows = range(1, len(by_window) + 1)
-    for leader in families(mean)[:4]:
+    for leader in [view for view in families(mean) if view.told][:4]:
         series = [next(v for v in views if v.cell == leader.cell) for views in by_window]
         line = axis.errorbar(
             windows,
-            [100 * view.share for view in series],
-            yerr=[100 * Z95 * view.standard_error for view in series],
+            [100 * view.share if view.told else np.nan for view in series],
+            yerr=[100 * view.half for view in series],
             fmt="o-",
             markersize=3,
             linewidth=1,
             elinewidth=0.6,
             label=readable(leader.cell),
+        )
+        axis.plot(
+            windows,
+            [np.nan if view.told else 100 * view.most for view in series],
+            "v",
+            color=line[0].get_color(),
+            markersize=4,
+            alpha=0.6,
         )
         axis.plot(
             windows,
@@ -119,12 +126,13 @@ def _over_time(axis: Axes, mean: list[CellView], by_window: list[list[CellView]]
             alpha=0.7,
         )
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axis.set_xlabel("window (dashed: truth)")
+    axis.set_xlabel("window (dashed: truth; triangle: not told from zero, less than this)")
     axis.set_ylabel("share, %")
     axis.set_title("Largest families, window by window, 95 % intervals", fontsize=11)
     low, high = axis.get_ylim()
     axis.set_ylim(low, high + 0.12 * (high - low))  # room for the legend above the lines
-    axis.legend(fontsize=8, loc="upper center", ncols=4)
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend(fontsize=8, loc="upper center", ncols=4)
 
 
 def _events(axis: Axes, name: str, struck: Struck) -> None:

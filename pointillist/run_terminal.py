@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
+from aggregator.discoveries import FALSE_DISCOVERY_RATE
 from simulator.cell_view import CellView, ranked
+
+from .table import Column, table_text
 
 
 class LiveStage:
@@ -48,13 +50,19 @@ Z95: Final = NORMAL.inv_cdf(0.975)
 PLUS_MINUS: Final = "± is half of the 95 % interval: 1.96 standard errors"
 """What ± means wherever the demo writes it, and how long its error bars are to either side."""
 
+LESS: Final = "< : not told from zero; what follows is the end of its 95 % interval"
+RATE: Final = f"{100 * FALSE_DISCOVERY_RATE:g} %"
+"""Of rows told from zero, how many are expected to be empty at most."""
+
 ROWS = 14
 SHOWN = 12
 """Rows of each table and of each part of the chart at a demo's end."""
 REST = frozenset({"idle", "unmeasured"})
 BAR_CELLS = 24
-WIDE = 100
-"""Columns from which there is room for bars."""
+FRAME = 4
+"""Columns of a panel's frame."""
+NAMES = 34
+"""Columns of the names, so that tables below each other align."""
 
 Writer = Callable[[float], str]
 """Writes a share as the table's unit."""
@@ -68,30 +76,11 @@ class Struck:
     views: list[CellView]
 
 
-def mix_table(newest: list[CellView], mean: list[CellView], width: int) -> Table:
+def mix_table(newest: list[CellView], mean: list[CellView], width: int) -> Text:
     """The kernel mix; ± is half of the 95 % interval. A narrow screen goes without bars."""
-    table = Table(expand=True, box=None, pad_edge=False)
-    table.add_column("GPU time, %", no_wrap=True)
-    table.add_column("truth", justify="right", style="green", no_wrap=True)
-    table.add_column("this window ±", justify="right", no_wrap=True)
-    table.add_column("mean so far ±", justify="right", no_wrap=True)
-    if width >= WIDE:
-        table.add_column("released mean", min_width=BAR_CELLS, no_wrap=True)
     latest = {view.cell: view for view in newest}
-    for view in ranked(mean)[:ROWS]:
-        row = _row(view, latest.get(view.cell))
-        table.add_row(*(row if width >= WIDE else row[:-1]))
-    return table
-
-
-def _row(mean: CellView, latest: CellView | None) -> tuple[RenderableType, ...]:
-    return (
-        Text(readable(mean.cell)),
-        share(mean.truth),
-        Text("…") if latest is None else _value(latest),
-        _value(mean),
-        _bar(mean),
-    )
+    rows = [(view, latest.get(view.cell)) for view in ranked(mean)[:ROWS]]
+    return table_text(_MIX, rows, width, "a wider terminal has them")
 
 
 def share(value: float) -> str:
@@ -99,22 +88,40 @@ def share(value: float) -> str:
     return f"{100 * value:.2f}"
 
 
-def _value(view: CellView) -> Text:
-    return Text(f"{with_error(view):>13}", "dim" if view.below_noise else "")
-
-
 def with_error(view: CellView) -> str:
-    """A released share and half of its interval as percent, without the sign."""
-    if view.below_noise:
-        return "below noise"
-    return f"{share(view.share)} ± {share(Z95 * view.standard_error)}"
+    """A released share and half of its interval as percent, or what it is less than."""
+    if not view.told:
+        return f"< {share(view.most)}"
+    return f"{share(view.share)} ± {share(view.half)}"
 
 
-def _bar(view: CellView) -> Text:
-    if view.below_noise:
-        return Text("·", "dim")
+def _bar(view: CellView) -> str:
     filled = min(BAR_CELLS, max(1, round(view.share * 2 * BAR_CELLS)))
-    return Text("█" * filled, "cyan")
+    return ("█" * filled if view.told else "·").ljust(BAR_CELLS)
+
+
+def _style(view: CellView | None) -> str:
+    return "" if view is None or view.told else "dim"
+
+
+_Seen = tuple[CellView, CellView | None]
+"""A cell's mean so far, and its newest window."""
+
+
+def _newest(row: _Seen) -> str:
+    return "…" if row[1] is None else with_error(row[1])
+
+
+_MIX: Final = (
+    Column("GPU time, %", lambda row: readable(row[0].cell), folds=True),
+    Column("truth", lambda row: share(row[0].truth), right=True, style=lambda _: "green"),
+    Column("this window ±", _newest, right=True, style=lambda row: _style(row[1])),
+    Column(
+        "mean so far ±", lambda row: with_error(row[0]), right=True,
+        style=lambda row: _style(row[0]),
+    ),
+    Column("released mean", lambda row: _bar(row[0]), leaves=0, style=lambda _: "cyan"),
+)  # fmt: skip
 
 
 def families(mean: list[CellView]) -> list[CellView]:
@@ -137,44 +144,48 @@ def prose(console: Console, text: str) -> None:
     console.print(text, highlight=False, soft_wrap=not console.is_terminal)
 
 
-def cells_table(title: str, shown: list[CellView], write: Writer, write_error: Writer) -> Table:
-    """Cells as they were released, half of their intervals, and the truth."""
-    table = plain_table(title)
-    for heading in ("released", "±", "truth"):
-        table.add_column(heading, justify="right")
-    for view in shown:
-        released = Text("below noise", "dim") if view.below_noise else Text(write(view.share))
-        error = write_error(Z95 * view.standard_error)
-        name = Text(readable(view.cell), style="not bold")
-        table.add_row(name, released, error, Text(write(view.truth), "green"))
-    return table
+def name_column(title: str, write: Callable[[Any], str]) -> Column:
+    """A table's first column, which its title heads."""
+    return Column(title, write, folds=True, at_least=NAMES)
 
 
-def plain_table(title: str) -> Table:
-    """A table of rows with a name, without lines; the title heads the names."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(title, style="bold", min_width=34)
-    return table
+def print_table(console: Console, columns: Sequence[Column], rows: Sequence[Any]) -> None:
+    """Print a table as wide as the console."""
+    console.print(table_text(columns, rows, console.width, "a wider terminal has them"))
 
 
 def tell_cells(
     console: Console, title: str, shown: list[CellView], views: list[CellView], write: Writer
 ) -> None:
-    """Print some cells, and how many of all are left out, or below noise.
+    """Print some cells beside the truth, and how many of all are told from zero.
 
     write   a share, as the table's unit
     """
-    console.print(cells_table(title, shown, write, write))
-    noise = sum(1 for view in views if view.below_noise)
-    hidden = len(views) - noise - sum(1 for view in shown if not view.below_noise)
-    more = f"{hidden} more above noise; " if hidden else ""
+
+    def released(view: CellView) -> str:
+        return write(view.share) if view.told else f"< {write(view.most)}"
+
+    columns = (
+        name_column(title, lambda view: readable(view.cell)),
+        Column("released", released, right=True, style=_style),
+        Column("±", lambda view: write(view.half), right=True),
+        Column("truth", lambda view: write(view.truth), right=True, style=lambda _: "green"),
+    )
+    print_table(console, columns, shown)
     console.print(
-        f"{more}{noise} of {len(views)} cells below noise; of empty ones "
-        f"{len(views) * NORMAL.cdf(-2):.1f} pass two standard errors by chance\n",
+        f"{_told(shown, views)} told from zero; of such rows at most {RATE} are expected to be "
+        "empty\n",
         style="dim",
         highlight=False,
         soft_wrap=not console.is_terminal,
     )
+
+
+def _told(shown: list[CellView], views: list[CellView]) -> str:
+    """Say how many cells are told from zero, and how many of them had no room."""
+    told = sum(view.told for view in views)
+    hidden = told - sum(view.told for view in shown)
+    return f"{told} of {len(views)} cells" + (f", {hidden} not shown," if hidden else "")
 
 
 def tell_files(

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import shutil
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.cells import cell_len, chop_cells
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 _GAP: Final = "  "
 _PIPE_COLUMNS: Final = 200
@@ -20,6 +24,8 @@ _PIECE: Final = re.compile(r"\S+?[_/,.:;<>-](?=\S)|\S+\s*|\s+")
 
 _NARROW: Final = 18
 """A folded column is not made narrower than this while others can leave."""
+_LEAST: Final = 6
+"""Nor narrower than this at all: below it, each cell has a line of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +35,9 @@ class Column:
     right        numbers stand to the right
     folds        its texts may go over several lines
     leaves       the order in which columns leave a terminal that is too narrow; None: never
+    at_least     columns that it takes where there is room, so that tables below each other align
     from_width   columns of the terminal from which a panel shows it
+    style        of its cell of a row, as rich names it
     """
 
     head: str
@@ -37,7 +45,9 @@ class Column:
     right: bool = False
     folds: bool = False
     leaves: int | None = None
+    at_least: int = 0
     from_width: int = 0
+    style: Callable[[Any], str] | None = None
 
 
 @dataclass(slots=True)
@@ -48,9 +58,13 @@ class _Widths:
     least: int
 
 
-def terminal_columns() -> int:
-    """Columns of the terminal, or of COLUMNS."""
-    return shutil.get_terminal_size((_PIPE_COLUMNS, 24)).columns
+_Parts = list[tuple[int, str]]
+"""A line: places of columns, and what stands there, as wide as the column."""
+
+
+def terminal_columns(pipe: int = _PIPE_COLUMNS) -> int:
+    """Columns of the terminal, or of COLUMNS; `pipe` where there is neither."""
+    return shutil.get_terminal_size((pipe, 24)).columns
 
 
 def cells_of(columns: Sequence[Column], rows: Iterable[Any]) -> list[list[str]]:
@@ -69,10 +83,34 @@ def table_lines(
     elsewhere   where to find what was left out
     """
     lines, left_out = laid_out(columns, rows, width)
-    if left_out:
-        note = f"left out, as the terminal is narrow: {', '.join(left_out)}; {elsewhere}"
-        lines += _folded(note, width)
-    return lines
+    return [*lines, *note_lines(left_out, width, elsewhere)]
+
+
+def table_text(columns: Sequence[Column], rows: Sequence[Any], width: int, elsewhere: str) -> Text:
+    """Give the same of what columns write of rows, for a rich console, heads and cells in style."""
+    from rich.text import Text
+
+    cells, text = cells_of(columns, rows), Text(no_wrap=True)
+    placed, left_out = _placed(columns, cells, width, heads_fold=True)
+    for row, line in placed:
+        for number, (at, part) in enumerate(line):
+            style = columns[at].style
+            drawn = "bold" if row is None else "" if style is None else style(rows[row])
+            text.append(_GAP if number else "").append(part, drawn)
+        text.rstrip()
+        text.append("\n")
+    for note in note_lines(left_out, width, elsewhere):
+        text.append(f"{note}\n", "dim")
+    text.rstrip()
+    return text
+
+
+def note_lines(left_out: Sequence[str], width: int, elsewhere: str) -> list[str]:
+    """Name the columns that had no room, where there are any."""
+    if not left_out:
+        return []
+    note = f"left out, as the terminal is narrow: {', '.join(left_out)}; {elsewhere}"
+    return _folded(note, width)
 
 
 def laid_out(
@@ -83,6 +121,28 @@ def laid_out(
     heads_fold: bool = True,
 ) -> tuple[list[str], list[str]]:
     """Give the lines of a table, and the heads of columns that had no room."""
+    placed, left_out = _placed(columns, rows, width, heads_fold=heads_fold)
+    return [_GAP.join(part for _, part in line).rstrip() for _, line in placed], left_out
+
+
+def value_lines(pairs: Iterable[tuple[str, str]], width: int) -> list[str]:
+    """Give `name  value` lines; values go on below themselves, and no word of them is broken."""
+    pairs = list(pairs)
+    beside = max((cell_len(name) for name, _ in pairs), default=0) + len(_GAP)
+    lines = []
+    for name, value in pairs:
+        first, later = f"{name:<{beside}}", " " * beside
+        lines += textwrap.wrap(
+            value, max(width, beside + _NARROW), initial_indent=first, subsequent_indent=later,
+            break_long_words=False, break_on_hyphens=False,
+        ) or [first.rstrip()]  # fmt: skip
+    return lines
+
+
+def _placed(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int, *, heads_fold: bool
+) -> tuple[list[tuple[int | None, _Parts]], list[str]]:
+    """Give each line with its row, None for the heads, and the heads of what had no room."""
     texts = [[column.head, *(row[at] for row in rows)] for at, column in enumerate(columns)]
     widths = [
         _widths(column, cells, heads_fold) for column, cells in zip(columns, texts, strict=True)
@@ -94,21 +154,41 @@ def laid_out(
     while going and _total([widths[at].least for at in kept]) > width:
         kept.remove(going.pop(0)[1])
     _shrink([(columns[at], widths[at]) for at in kept], width)
-    lines = []
+    left_out = [column.head for at, column in enumerate(columns) if at not in kept]
+    if _total([widths[at].now for at in kept]) > width:
+        return _records([texts[at] for at in kept], kept, width), left_out
+    lines: list[tuple[int | None, _Parts]] = []
     for place in range(len(rows) + 1):
         folded = [_folded(texts[at][place], widths[at].now) for at in kept]
         for parts in zip_longest(*folded, fillvalue=""):
-            cells = (
-                _padded(part, widths[at].now, columns[at].right)
+            cells = [
+                (at, _padded(part, widths[at].now, columns[at].right))
                 for at, part in zip(kept, parts, strict=True)
-            )
-            lines.append(_GAP.join(cells).rstrip())
-    return lines, [column.head for at, column in enumerate(columns) if at not in kept]
+            ]
+            lines.append((place - 1 if place else None, cells))
+    return lines, left_out
+
+
+def _records(
+    texts: Sequence[Sequence[str]], kept: Sequence[int], width: int
+) -> list[tuple[int | None, _Parts]]:
+    """Give a line to each cell, below each other: where not even narrow columns have room."""
+    heads = max(cell_len(cells[0]) for cells in texts)
+    lines: list[tuple[int | None, _Parts]] = []
+    for row in range(len(texts[0]) - 1):
+        if row:
+            lines.append((row, []))
+        for at, cells in zip(kept, texts, strict=True):
+            room = max(width - heads - len(_GAP), 1)
+            for number, part in enumerate(_folded(cells[row + 1], room)):
+                head = _padded("" if number else cells[0], heads, right=False)
+                lines.append((row, [(at, f"{head}{_GAP}{part}")]))
+    return lines
 
 
 def _widths(column: Column, texts: Sequence[str], heads_fold: bool) -> _Widths:
     head, cells = texts[0], texts[1:]
-    natural = max(map(cell_len, texts))
+    natural = max(*map(cell_len, texts), column.at_least)
     longest = max(map(cell_len, cells), default=0)
     least = min(longest, max(_NARROW, _longest_piece(cells))) if column.folds else longest
     whole = head.split() if heads_fold else [head]
@@ -124,13 +204,13 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _shrink(columns: Sequence[tuple[Column, _Widths]], width: int) -> None:
-    """Take columns from the widest that can give, down to a character of a folding one."""
+    """Take columns from the widest that can give, of folding ones below their longest word."""
     for hard in (False, True):
         while _total([widths.now for _, widths in columns]) > width:
             giving = [
                 widths
                 for column, widths in columns
-                if widths.now > (1 if hard and column.folds else widths.least)
+                if widths.now > min(widths.least, _LEAST if hard and column.folds else width)
             ]
             if not giving:
                 break

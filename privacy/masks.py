@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 LABEL_K_MASK: Final = b"plst1/k-mask".ljust(16, b"\0")
 LABEL_K_ID: Final = b"plst1/k-id".ljust(16, b"\0")
 LABEL_K_BOX: Final = b"plst1/k-box".ljust(16, b"\0")
+BOX_KEY_BYTES: Final = 32
 MAX_WORDS: Final = 1 << 20
 """Words of the longest vector: 2^18 cipher blocks, far below the 32-bit block counter."""
 
@@ -66,9 +67,9 @@ def derive_helper_keys(helper_key: bytes, epoch_hash: bytes, task_id: bytes) -> 
 
 
 def derive_box_key(leader_key: bytes, epoch_hash: bytes, task_id: bytes) -> bytes:
-    """Derive k_box (16 B), which the host and the Leader share, from K_L."""
+    """Derive k_box (32 B), which the host and the Leader share, from K_L."""
     context = _context(leader_key, epoch_hash, task_id)
-    return hkdf_expand(leader_key, LABEL_K_BOX + context, 16)
+    return hkdf_expand(leader_key, LABEL_K_BOX + context, BOX_KEY_BYTES)
 
 
 def derive_epoch_task_keys(
@@ -120,7 +121,6 @@ def _context(key: bytes, epoch_hash: bytes, task_id: bytes) -> bytes:
     return epoch_hash + task_id
 
 
-BOX_KEY_BYTES: Final = 16
 REPORT_ID_BYTES: Final = 16
 NONCE_BYTES: Final = 12
 TAG_BYTES: Final = 16
@@ -131,9 +131,9 @@ class BoxError(ValueError):
 
 
 def seal_box(k_box: bytes, report_id: bytes, aad: bytes, plaintext: bytes) -> bytes:
-    """Encrypt one masked vector.
+    """Encrypt one masked vector by AES-256-GCM.
 
-    k_box       16 B
+    k_box       32 B
     report_id   16 B, fresh per sealing; its first 12 are the nonce
     aad         M || tag_H
     plaintext   d words of 4 B (scheme `masked`) or 8 B (`local`), little-endian

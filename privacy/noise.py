@@ -3,7 +3,8 @@
 Every sampler draws the discrete Gaussian over the integers, P(x) proportional to
 exp(-x^2 / (2 sigma^2)), with sigma = sigma_1024 / 1024 steps.
 
-opendp costs 0.4 s and 52 MB to import: this module does not load it, making a sampler does.
+A live host draws by `noise_live`. opendp is the implementation of others that ours are held
+against: it costs 0.4 s and 52 MB to import, which this module does not do, making a sampler does.
 """
 
 from collections.abc import Callable
@@ -45,7 +46,12 @@ def sigma_groups(sigma_1024: NDArray[np.int64]) -> list[tuple[int, NDArray[np.in
 
 
 class OpenDpSampler:
-    """Discrete Gaussian noise by opendp; 85,000 to 100,000 draws a second on one core."""
+    """Discrete Gaussian noise by opendp; 85,000 to 100,000 draws a second on one core.
+
+    Its bits come from OpenSSL's generator, which lives in the process: seeded by the operating
+    system, and again after a fork, but not for each call, so that a restored snapshot of a machine
+    repeats them. It is for simulations and tests.
+    """
 
     seeded = False
 

@@ -8,13 +8,27 @@ that a reader sees what is wrong with it.
 
 from __future__ import annotations
 
+import hmac
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from scripts.vector_bodies import entry_answer, join_request, roster, task
-from scripts.vector_bytes import big, blob, host_id, label, number, pattern, sha, signed, words
+from scripts.vector_bytes import (
+    big,
+    blob,
+    expand,
+    gcm,
+    host_id,
+    key_stream,
+    label,
+    number,
+    pattern,
+    sha,
+    signed,
+    words,
+)
 
 FOLDER = Path(__file__).resolve().parents[1] / "tests" / "vectors"
 Operation = dict[str, Any]
@@ -56,6 +70,31 @@ def ids() -> list[Operation]:
 
 def derive(name: str, output: bytes, data: bytes) -> Operation:
     return {"name": name, "verdict": "derive", "input": data.hex(), "output": output.hex()}
+
+
+def box() -> list[Operation]:
+    """Keys of one host, epoch and task, and one report of five words under them."""
+    k_h, k_l, eh, task_id = (pattern(name, 32) for name in ("k-h", "k-l", "eh", "task-id"))
+    k_mask = expand(k_h, "plst1/k-mask", eh + task_id)
+    k_id = expand(k_h, "plst1/k-id", eh + task_id)
+    k_box = expand(k_l, "plst1/k-box", eh + task_id)
+    report_id = pattern("report-id", 16)
+    m = label("plst1/report") + big(3, 4) + big(5, 4) + big(1_700_000_040, 8) + report_id
+    output = hmac.digest(k_id, m, "sha256")
+    mask = key_stream(k_mask, output[16:28], 20)
+    vector = [1, 1, 0, 2**32 - 5, 77]
+    pads = [int.from_bytes(mask[at : at + 4], "little") for at in range(0, 20, 4)]
+    y = words([(x + pad) % 2**32 for x, pad in zip(vector, pads, strict=True)])
+    sealed = gcm(k_box, report_id[:12], m + output[:16], y)
+    return [
+        derive("k_mask", k_mask, k_h + eh + task_id),
+        derive("k_id", k_id, k_h + eh + task_id),
+        derive("k_box", k_box, k_l + eh + task_id),
+        derive("tag_h and nonce", output[:28], k_id + m),
+        derive("mask of five words", mask, k_mask + output[16:28]),
+        derive("box", sealed, k_box + report_id + m + output[:16] + y),
+        derive("open", y, k_box + report_id + m + output[:16] + sealed),
+    ]
 
 
 def signed_message() -> list[Operation]:
@@ -274,6 +313,7 @@ def envelope() -> list[Operation]:
 
 FILES = {
     "ids": ids,
+    "box": box,
     "signed": signed_message,
     "key_announcement": key_announcement,
     "epoch": epoch,

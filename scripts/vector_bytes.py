@@ -6,6 +6,11 @@ Known-answer vectors made by the encoder under test would agree with any mistake
 from __future__ import annotations
 
 import hashlib
+import hmac
+
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR, GCM
 
 
 def pattern(name: str, length: int) -> bytes:
@@ -25,6 +30,22 @@ def label(text: str) -> bytes:
 
 def big(value: int, width: int) -> bytes:
     return value.to_bytes(width, "big")
+
+
+def expand(key: bytes, name: str, context: bytes) -> bytes:
+    """HKDF-Expand to 32 bytes, which is one HMAC."""
+    return hmac.digest(key, label(name) + context + b"\x01", "sha256")
+
+
+def key_stream(key: bytes, nonce: bytes, length: int) -> bytes:
+    return Cipher(AES256(key), CTR(nonce + bytes(4))).encryptor().update(bytes(length))
+
+
+def gcm(key: bytes, nonce: bytes, aad: bytes, plaintext: bytes) -> bytes:
+    """AES-256-GCM: ciphertext and tag."""
+    encryptor = Cipher(AES256(key), GCM(nonce)).encryptor()
+    encryptor.authenticate_additional_data(aad)
+    return encryptor.update(plaintext) + encryptor.finalize() + encryptor.tag
 
 
 def words(values: list[int]) -> bytes:

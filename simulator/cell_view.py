@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from aggregator.ratios import BELOW_NOISE_ERRORS
+import numpy as np
+
+from aggregator.discoveries import q_values, told_from_zero
+from aggregator.ratios import normal_quantile
 
 if TYPE_CHECKING:  # the demo's screen needs no Parquet before its fleet has started
     from simulator.outcome import TruthCell
@@ -14,17 +17,31 @@ if TYPE_CHECKING:  # the demo's screen needs no Parquet before its fleet has sta
 
 @dataclass(frozen=True, slots=True)
 class CellView:
-    """A cell's released share, 0 .. 1, its standard error and the truth, all of the same whole."""
+    """A cell's released share, 0 .. 1, its standard error and the truth, all of the same whole.
+
+    q_value     see `judged`; before it, nothing is told from zero
+    """
 
     cell: str
     share: float
     standard_error: float
     truth: float
+    q_value: float = 1.0
 
     @property
-    def below_noise(self) -> bool:
-        """Whether it is under two standard errors: never drawn as a number."""
-        return self.share < BELOW_NOISE_ERRORS * self.standard_error
+    def told(self) -> bool:
+        """Whether it is told from zero: else drawn as less than `most`, and as no number."""
+        return told_from_zero(self.q_value)
+
+    @property
+    def half(self) -> float:
+        """Half of its 95 % interval."""
+        return normal_quantile() * self.standard_error
+
+    @property
+    def most(self) -> float:
+        """Upper end of its 95 % interval; of a negative share, that of zero."""
+        return max(self.share, 0.0) + self.half
 
     @property
     def rank(self) -> float:
@@ -32,16 +49,23 @@ class CellView:
 
         By the truth alone a false discovery would stand last, and be cut off.
         """
-        return max(self.truth, 0.0 if self.below_noise else self.share)
+        return max(self.truth, self.share if self.told else 0.0)
 
     @property
     def worth_showing(self) -> bool:
         """Whether something truly happened there, or the release says so."""
-        return bool(self.truth) or not self.below_noise
+        return bool(self.truth) or self.told
+
+
+def judged(family: Sequence[CellView]) -> list[CellView]:
+    """Tell from zero what differs from it among the cells of one section, looked at together."""
+    shares = np.array([view.share for view in family])
+    found = q_values(shares, np.array([view.standard_error for view in family]))
+    return [replace(view, q_value=float(q)) for view, q in zip(family, found, strict=True)]
 
 
 def views_of(cells: Iterable[TruthCell], whole: float) -> list[CellView]:
-    """Give released cells as shares of one whole, which is in the cells' unit."""
+    """Give released cells as shares of one whole, which is in the cells' unit; not judged yet."""
     return [
         CellView(cell.cell, cell.released / whole, cell.standard_error / whole, cell.truth / whole)
         for cell in cells

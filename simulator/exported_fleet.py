@@ -205,8 +205,7 @@ class ExportedFleet:
             settings.folder,
             "simulated-fleet",
             ParticipantRules(settings.pins, settings.bounds, settings.domain, None, catalogue),
-            # The table sampler is exact and fed by the operating system; opendp, which live agents
-            # use, would take minutes of every window of ten thousand hosts.
+            # opendp, made by others, would take minutes of every window of ten thousand hosts.
             OpenDpSampler() if len(hosts) <= 50 else TableSampler(os.urandom),
             spool_reports=_SPOOL_OF_A_HOST,
         )

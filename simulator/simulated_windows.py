@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -127,6 +127,9 @@ class SimulatedWindows:
 
     def follow_clock(self) -> None:
         """Windows follow the wall clock already."""
+
+    def restart(self, tasks: Mapping[TaskId, Task], now_s: int) -> None:
+        """Simulated windows follow the scenario's time, which is never set back."""
 
     def persist(self) -> None:
         """A simulated host that restarts has lost its open windows."""

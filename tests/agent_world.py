@@ -293,12 +293,15 @@ def close_window(
     tid: TaskId,
     start: int,
     rows: NDArray[np.int64] | None = None,
+    *,
+    late_s: int = 0,
 ) -> list[Effect]:
-    """Close one window of all hosts at its end."""
+    """Close one window of all hosts, so long after its end."""
     if rows is None:
         rows = np.zeros((world.hosts, task.d - 2), dtype=np.int64)
     present = np.ones(world.hosts, dtype=np.bool_)
-    return shell.tell(WindowClosed(tid, start, rows, present, start + task.window_s))
+    now_s = start + task.window_s + late_s
+    return shell.tell(WindowClosed(tid, start, rows, present, now_s))
 
 
 def reports(records: Iterable[SealedRecord]) -> list[Report]:

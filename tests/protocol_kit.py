@@ -50,6 +50,7 @@ WINDOW_S = 60
 T0 = 1_700_000_040
 """A window start."""
 SERIES = "minute"
+SIGMA_1024 = 100 * 1024
 
 
 def seeded_bytes(*name: object) -> bytes:
@@ -117,8 +118,8 @@ class World:
 
 
 def small_task(leader: SigningKey, helper: SigningKey, **changes: Any) -> Task:
-    """A task of one mix of four cells: sigma is of no concern to the aggregators."""
-    section = SectionSpec(1, "mix", SectionKind.MIX, 4, 640, 640, 0, 10, 500_000, 10**6, 2048)
+    """A task of one mix of four cells; its noise covers what `vector_of` draws."""
+    section = SectionSpec(1, "mix", SectionKind.MIX, 4, 640, 640, 0, 10, 500_000, 10**6, SIGMA_1024)
     values: dict[str, Any] = {
         "series": SERIES,
         "version": 1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import os
 import socket
 import struct
 import threading
@@ -19,7 +20,7 @@ from edge_agent.live import open_agent
 from edge_agent.protocol.eligibility import draw_offsets_ms
 from edge_agent.shell import AgentShell
 from kernels.families import FamilyRules
-from privacy.noise import OpenDpSampler
+from privacy.noise_live import LiveSampler
 from tests.agent_live import surroundings
 from tests.agent_world import T0, counting_bytes
 from transport.embedded import EmbeddedLog
@@ -142,7 +143,7 @@ def run_host(
     made, clock = surroundings(folder, window_s=window_s), ShiftedClock(shift_ms)
     log = SocketLog(folder / "log", address)
     shell, _ = open_agent(
-        made.config, domain="demo", sampler=OpenDpSampler(), clock=clock, transport=log
+        made.config, domain="demo", sampler=LiveSampler(os.urandom), clock=clock, transport=log
     )
     shell.replace_sources((SaturatedGpus(how.drain_s),))
     _loop(shell, clock, until_ms)

@@ -20,6 +20,8 @@ MAX_TASK_BODY: Final = 1 << 16
 MAX_ROSTER_BODY: Final = 1 << 25
 MAX_JOIN_BODY: Final = 1 << 14
 MAX_EPOCH_S: Final = 3900
+KEY_ANNOUNCED_AHEAD_S: Final = 12 * 3600
+"""An aggregator announces a sealing key no longer before it comes into force."""
 
 
 class Scheme(StrEnum):

@@ -74,6 +74,7 @@ class Reason(StrEnum):
     SHARE_SIGNATURE = "share_signature"
     SHARE_BATCH = "share_batch"
     CHECK_SUM = "check_sum"
+    IMPOSSIBLE_SUM = "impossible_sum"
     RELEASE_SIGNATURE = "release_signature"
     RELEASE_CHAIN = "release_chain"
     RELEASE_VECTOR = "release_vector"

@@ -80,7 +80,7 @@ class Task:
     t              hosts whose data and noise someone may know
     min_operators  0: no operator rule
     helper_pk      empty in scheme `local`
-    expiry         seconds
+    expiry         seconds; from then on nobody reports, admits or answers a window of it
     """
 
     series: str
@@ -119,6 +119,10 @@ class Task:
     def h(self) -> int:
         """Hosts whose noise counts: n_min - t; 1 in scheme `local`."""
         return 1 if self.scheme is Scheme.LOCAL else self.n_min - self.t
+
+    def ends_in_time(self, window: int) -> bool:
+        """Say whether a window's lateness ends before the task expires: no other is reported."""
+        return window + self.window_s + self.lateness_s < self.expiry
 
     def slices(self) -> dict[str, slice]:
         """Return where each section lies in the vector, by name."""

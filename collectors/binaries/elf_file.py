@@ -32,7 +32,6 @@ from .elf_layout import (
 from .elf_symbols import defined_functions, file_offsets, named, string_section, undefined_names
 
 LONGEST_INSTRUCTION: Final = 16
-ENDBR64: Final = bytes.fromhex("f30f1efa")
 _NOP5: Final = bytes.fromhex("0f1f440000")
 
 
@@ -209,9 +208,9 @@ class ElfFile:
         far = forward_arm64(code) if arm64 else forward_x86_64(code)
         return None if far is None else offset + far
 
-    def code(self, offset: int) -> bytes:
-        """Give up to 16 bytes at an offset of the file."""
-        return self._content.read_up_to(offset, LONGEST_INSTRUCTION)
+    def code(self, offset: int, size: int = LONGEST_INSTRUCTION) -> bytes:
+        """Give bytes at an offset of the file, fewer than `size` only where it ends."""
+        return self._content.read_up_to(offset, size)
 
     def _functions(self, section: ElfSection, beginnings: tuple[bytes, ...]) -> Iterator[Function]:
         what = _TABLES[section.kind]

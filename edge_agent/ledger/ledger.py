@@ -19,7 +19,6 @@ from .ledger_errors import (
     FenceUnwritable,
     LedgerCorrupt,
     LedgerExists,
-    WindowSpent,
 )
 from .ledger_loss import Fence, FenceMark, Salvage, proven_mark, read_lost, set_aside
 from .ledger_records import (
@@ -39,12 +38,13 @@ from .ledger_rows import (
     keep_roster,
     kept_from,
     ledger_view,
+    require_unspent,
     upsert_series,
 )
 from .left_reports import Gone, LeftReport, LeftReports
 
 CLOCK_TOLERANCE_S: Final = 2
-"""A step back within it is a clock being disciplined; windows still only move forward."""
+"""A clock is read in whole seconds, and disciplined by less."""
 _EPOCH_MEMORY_S: Final = 2 * 3600
 _PRUNE_EVERY_S: Final = 3600
 
@@ -73,6 +73,7 @@ class Ledger:
             self._spool = Spool(db, limits)
             self._left = LeftReports(db)
             self._clock_s: int = self._meta("clock_s")
+            self._signed_s: int = self._meta("signed_s", 0)
             rows = db.execute("SELECT host, series, max(window_start) FROM entries GROUP BY 1, 2")
             self._last_start: dict[tuple[bytes, str], int] = {(h, s): w for h, s, w in rows}
 
@@ -124,7 +125,7 @@ class Ledger:
             Fence.open(fence_path).close()  # LedgerBusy while an agent runs
         hosts = tuple(hosts)
         old = read_lost(path, hosts, now_s + FREEZE_S)
-        _require_clock(old.clock_s, now_s)
+        _require_clock(max(old.clock_s, old.signed_s), now_s)
         set_aside(path, now_s)
         if fence_path.exists():
             fence_path.rename(f"{fence_path}.lost-{now_s}")
@@ -157,6 +158,7 @@ class Ledger:
             "generation": mark.generation,
             "binding": binding,
             "clock_s": now_s,
+            "signed_s": old.signed_s,
             "kept_from_s": 0,
             "resume_after_s": resume_after_s,
             "freeze_until_s": now_s + FREEZE_S if resume_after_s else 0,
@@ -214,8 +216,8 @@ class Ledger:
             return ledger_view(self._db, hosts)
 
     def require_clock(self, now_s: int) -> None:
-        """Raise ClockSetBack when the clock reads less than a time already seen."""
-        _require_clock(self._clock_s, now_s)
+        """Raise ClockSetBack when the clock reads less than an aggregator has signed."""
+        _require_clock(self._signed_s, now_s)
 
     def commit_epochs(
         self, openings: Sequence[EpochOpening], records: Sequence[SealedRecord], now_s: int
@@ -255,7 +257,7 @@ class Ledger:
         self.require_clock(now_s)
         self._spool.require_room(records)
         for spent in entries:
-            self._require_next(spent)
+            self._require_next(spent, now_s)
 
         def write() -> tuple[int, ...]:
             self._db.executemany(
@@ -268,16 +270,16 @@ class Ledger:
 
         ids = self._commit(write, records, now_s)
         for spent in entries:
-            self._last_start[spent.host_id, spent.entry.series] = spent.entry.start
+            place = spent.host_id, spent.entry.series
+            self._last_start[place] = max(spent.entry.start, self._last_start.get(place, -1))
         return ids
 
-    def _require_next(self, spent: HostEntry) -> None:
-        last = self._last_start.get((spent.host_id, spent.entry.series))
-        if last is not None and spent.entry.start <= last:
-            raise WindowSpent(
-                f"series {spent.entry.series!r}: expected a window after {last}, "
-                f"got {spent.entry.start}"
-            )
+    def _require_next(self, spent: HostEntry, now_s: int) -> None:
+        """Refuse a window that was spent, or that comes before one that is over and was."""
+        place = spent.host_id, spent.entry.series
+        if spent.entry.start <= self._last_start.get(place, -1):
+            with translated():
+                require_unspent(self._db, spent, now_s)
 
     def _commit(
         self, write: Callable[[], tuple[int, ...]], records: Sequence[SealedRecord], now_s: int
@@ -337,10 +339,10 @@ class Ledger:
 
     def note_signed_time(self, signed_time_s: int) -> None:
         """Record a time that an aggregator has signed: the clock is never before it."""
-        if signed_time_s > self._clock_s:
+        if signed_time_s > self._signed_s:
             with transaction(self._db):
-                self._set_meta("clock_s", signed_time_s)
-            self._clock_s = signed_time_s
+                self._set_meta("signed_s", signed_time_s)
+            self._signed_s = signed_time_s
 
     def spooled(self, limit: int = 1000, after_id: int = 0) -> list[SpooledRecord]:
         """Give the oldest sealed records that the transport has not acknowledged."""
@@ -380,8 +382,10 @@ class Ledger:
         self._db.close()
         self._fence.close()
 
-    def _meta(self, name: str) -> int:
+    def _meta(self, name: str, missing: int | None = None) -> int:
         row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        if row is None and missing is not None:
+            return missing  # a ledger of an earlier agent
         if row is None or not isinstance(row[0], int):
             raise LedgerCorrupt(f"expected the ledger's {name}, found none")
         return row[0]
@@ -390,6 +394,6 @@ class Ledger:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 
 
-def _require_clock(seen_s: int, now_s: int) -> None:
-    if now_s < seen_s - CLOCK_TOLERANCE_S:
-        raise ClockSetBack(f"expected a clock at {seen_s} s or later, got {now_s} s")
+def _require_clock(least_s: int, now_s: int) -> None:
+    if now_s < least_s - CLOCK_TOLERANCE_S:
+        raise ClockSetBack(f"expected a clock at {least_s} s or later, got {now_s} s")

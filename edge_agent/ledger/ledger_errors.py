@@ -70,13 +70,10 @@ class LedgerCloned(LedgerRefused):
 
 
 class ClockSetBack(LedgerRefused):
-    """The clock reads less than a time this ledger has already seen."""
+    """The clock is behind what an aggregator has signed, or at a recovery what the ledger saw."""
 
     code = "clock_set_back"
-    recovery = (
-        "set the clock right and start again (the ledger itself is sound); if the earlier time was "
-        "wrong, wait until it has passed or enrol a new identity: " + JOIN
-    )
+    recovery = "set the clock right and start again: the ledger itself is sound"
 
 
 class LedgerBusy(LedgerRefused):

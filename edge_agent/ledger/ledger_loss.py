@@ -128,12 +128,14 @@ class Salvage:
     """What the old files of a ledger tell of these hosts.
 
     clock_s     latest time of a file that passes its checks; 0 without one
+    signed_s    latest signed time of such a file
     newest_s    latest end of a spent window, and latest clock of a damaged file
     counters    last epoch counter per host
     entries     rows of table `entries`; the same window in two files is one
     """
 
     clock_s: int = 0
+    signed_s: int = 0
     newest_s: int = 0
     counters: dict[bytes, int] = field(default_factory=dict)
     entries: dict[tuple[bytes, str, int], _Row] = field(default_factory=dict)
@@ -173,6 +175,8 @@ def _read_whole(db: sqlite3.Connection, found: Salvage, hosts: frozenset[bytes])
     clock_s, newest_s = _times(db)
     found.clock_s = max(found.clock_s, clock_s)
     found.newest_s = max(found.newest_s, newest_s)
+    signed = db.execute("SELECT max(value) FROM meta WHERE name = 'signed_s'").fetchone()[0]
+    found.signed_s = max(found.signed_s, signed or 0)
     for host, counter in db.execute("SELECT host, epoch_ctr FROM hosts"):
         found.counters[host] = max(counter, found.counters.get(host, 0))
     for row in _rows(db, "entries"):

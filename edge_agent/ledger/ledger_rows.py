@@ -13,7 +13,7 @@ from privacy.budget import Entry, keep_from
 from wire.roster import PlanMembership
 
 from .ledger_db import connect_readonly, translated
-from .ledger_errors import LedgerCorrupt, LedgerMissing, SpoolFull
+from .ledger_errors import LedgerCorrupt, LedgerMissing, SpoolFull, WindowSpent
 from .ledger_records import (
     HostEntry,
     HostView,
@@ -138,6 +138,23 @@ def entry_row(spent: HostEntry) -> tuple[bytes, str, int, int, int, int]:
     """Give the row of table `entries`."""
     e = spent.entry
     return spent.host_id, e.series, e.start, e.end, e.weight_millionths, e.T
+
+
+_SPENT: Final = """
+SELECT coalesce(max(CASE WHEN window_end <= ? THEN window_start END), -1),
+  coalesce(max(window_start = ?), 0) FROM entries WHERE host = ? AND series = ?
+"""
+
+
+def require_unspent(db: sqlite3.Connection, spent: HostEntry, now_s: int) -> None:
+    """Raise WindowSpent for a window that was spent, or may have been: it is not after the last.
+
+    Windows that end after now bar themselves alone: a clock that was ahead spent them.
+    """
+    start, series = spent.entry.start, spent.entry.series
+    last, same = db.execute(_SPENT, (now_s, start, spent.host_id, series)).fetchone()
+    if same or start <= last or start < kept_from(db):
+        raise WindowSpent(f"series {series!r}: expected a window after {last}, got {start}")
 
 
 def upsert_series(db: sqlite3.Connection, known: Iterable[KnownSeries]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -40,10 +40,16 @@ class BudgetBook:
                 self._note_length(entry)
             self._hosts.append(series)
 
-    def last_start(self, host: int, series: str) -> int:
-        """Give the start of the last window spent in a series; -1 when there is none."""
+    def spent(self, host: int, series: str, start_s: int, now_s: int) -> bool:
+        """Say whether a host has spent a window of a series, or a later one that is over.
+
+        Those that end after now were spent by a clock that was ahead, and bar themselves alone.
+        """
         entries = self._hosts[host].get(series)
-        return entries[-1].start if entries else -1
+        if not entries or start_s > entries[-1].start:
+            return False
+        place = bisect_left(entries, start_s, key=_start)
+        return entries[place].start == start_s or entries[place].end <= now_s
 
     def remembers(self, start_s: int) -> bool:
         """Say whether every entry that a week around a window from start_s on can meet is here."""
@@ -70,15 +76,18 @@ class BudgetBook:
                 continue
             # Only starts are sure to rise: an early, long entry may end after later, short ones.
             since_s = candidate.start - WEEK_S - self._longest[name]
-            first = bisect_left(entries, since_s, key=lambda e: e.start)
-            last = bisect_left(entries, candidate.end + WEEK_S, key=lambda e: e.start)
+            first = bisect_left(entries, since_s, key=_start)
+            last = bisect_left(entries, candidate.end + WEEK_S, key=_start)
             near += entries[first:last]
         return near
 
     def spend(self, host: int, entry: Entry) -> None:
-        """Add an entry, which must be the latest of its series."""
+        """Add an entry of a window that was not spent."""
         entries = self._hosts[host].setdefault(entry.series, [])
-        entries.append(entry)
+        if entries and entry.start < entries[-1].start:
+            insort(entries, entry, key=_start)
+        else:
+            entries.append(entry)
         self._note_length(entry)
 
     def forget_before(self, kept_from_s: int) -> None:
@@ -88,7 +97,7 @@ class BudgetBook:
         self.kept_from_s = kept_from_s
         for series in self._hosts:
             for entries in series.values():
-                first = bisect_left(entries, kept_from_s, key=lambda e: e.start)
+                first = bisect_left(entries, kept_from_s, key=_start)
                 entries[:first] = [e for e in entries[:first] if e.end >= kept_from_s]
 
     def _note_length(self, entry: Entry) -> None:
@@ -96,8 +105,12 @@ class BudgetBook:
         self._longest[entry.series] = max(length_s, self._longest.get(entry.series, 0))
 
     def take_back(self, host: int, entry: Entry) -> None:
-        """Remove an entry whose commit was rolled back; it is the latest of its series."""
+        """Remove an entry whose commit was rolled back."""
         self._hosts[host][entry.series].remove(entry)
+
+
+def _start(entry: Entry) -> int:
+    return entry.start
 
 
 LEAD_MOST_MS: Final = 2_000
@@ -126,7 +139,7 @@ def window_fault(task: Task, event: WindowClosed, resume_after_s: int) -> Withhe
     end_s = start_s + task.window_s
     if start_s % task.window_s or not task.first_window <= start_s <= task.last_window:
         return Withheld.WINDOW_MISALIGNED
-    if task.expiry <= end_s:
+    if event.now_s >= task.expiry or not task.ends_in_time(start_s):
         return Withheld.TASK_EXPIRED
     if event.now_s < end_s:
         return Withheld.WINDOW_OPEN
@@ -143,13 +156,14 @@ def host_readiness(
     plan: Mapping[str, PlanMembership] | None,
     crowds: Mapping[tuple[str, int], Crowd],
     epoch: HostEpoch | None,
-    last_start_s: int,
+    *,
+    spent: bool,
 ) -> tuple[int, HostEpoch] | Withheld:
     """Give a host's cohort and epoch for a window, or why it may not report it.
 
     plan            the host's memberships by series, None when it is not on the roster
     crowds          the roster's hosts per series and cohort
-    last_start_s    start of the last window of the series that it has spent
+    spent           it has reported the window, or a later one that is over
     """
     membership = plan.get(task.series) if plan else None
     if membership is None or membership.weight_millionths < task_weight(task):
@@ -157,7 +171,7 @@ def host_readiness(
     why = crowd_fault(task, crowds[task.series, membership.cohort])
     if why is not None:
         return why
-    if event.window_start_s <= last_start_s:
+    if spent:
         return Withheld.WINDOW_SPENT
     if epoch is None or epoch.header.not_after <= event.now_s:
         return Withheld.NO_EPOCH

@@ -21,6 +21,8 @@ EPOCH_PERIOD_S: Final = 3600
 EPOCH_LIFE_S: Final = MAX_EPOCH_S
 """The longest the protocol allows: 300 s over the period, so that two epochs overlap."""
 EPOCHS_PER_HOUR: Final = 12
+CLOCK_BACK_S: Final = 60
+"""A clock set back no further goes on with its epoch, as the aggregators bear it too."""
 RETRY_S: Final = 30
 """After a commit that failed (a full disk), so that an agent does not try at every step."""
 
@@ -128,18 +130,25 @@ class EpochBook:
         return row[host] if row else None
 
     def due(self, parties: PartyKeys, now_s: int) -> list[int]:
-        """List the hosts that need an epoch: none yet, or an hour old. None while one pends."""
-        if parties in self.pending or now_s < self.not_before.get(parties, 0):
+        """List the hosts that need an epoch: none yet, an hour old, or begun by a clock ahead.
+
+        None while one pends.
+        """
+        if parties in self.pending or 0 < self.not_before.get(parties, 0) - now_s <= RETRY_S:
             return []
         row = self.in_force.get(parties)
         if row is None:
             return list(range(self.hosts))
-        limit = now_s - EPOCH_PERIOD_S
-        return [i for i, e in enumerate(row) if e is None or e.header.not_before <= limit]
+        return [
+            host
+            for host, epoch in enumerate(row)
+            if epoch is None
+            or not -CLOCK_BACK_S <= now_s - epoch.header.not_before < EPOCH_PERIOD_S
+        ]
 
     def may_open(self, host: int, now_s: int) -> bool:
-        """Hold a host to 12 epochs an hour, over restarts too."""
-        recent = [t for t in self.opened[host] if t > now_s - 3600]
+        """Hold a host to 12 epochs an hour, over restarts too; a clock that was ahead is over."""
+        recent = [t for t in self.opened[host] if abs(now_s - t) < 3600]
         self.opened[host] = recent
         return len(recent) < EPOCHS_PER_HOUR
 

@@ -19,6 +19,7 @@ from edge_agent.ledger.ledger_records import EpochOpening, HostEntry, LedgerView
 from edge_agent.windows.encode import encode_rows
 from privacy.budget import Entry, keep_from
 from privacy.noise import NoiseSampler
+from wire.bounds import KEY_ANNOUNCED_AHEAD_S
 from wire.envelope import Kind, wrap
 from wire.ids import TaskId
 from wire.rejection import ReportRejected
@@ -178,8 +179,9 @@ class Participant:
         effects: list[Effect] = []
         for key in event.announcements:
             try:
-                if self._keys.add(key) and key.not_before <= event.now_s:
-                    effects.append(SignedTimeSeen(key.not_before))
+                signed_s = key.not_before - KEY_ANNOUNCED_AHEAD_S
+                if self._keys.add(key) and signed_s <= event.now_s:
+                    effects.append(SignedTimeSeen(signed_s))
             except ReportRejected as refusal:
                 effects.append(Refuse(refusal.reason, 0, str(refusal)))
         return effects
@@ -276,7 +278,7 @@ class Participant:
                 roster.memberships[host],
                 roster.crowds,
                 self._epochs.epoch(parties, host),
-                self._budget.last_start(host, task.series),
+                spent=self._budget.spent(host, task.series, event.window_start_s, event.now_s),
             )
             if isinstance(found, Withheld):
                 withheld[found] += 1
@@ -307,7 +309,7 @@ class Participant:
                 report_key(sealing.host_id),
                 wrap(Kind.REPORT, report),
                 end_s * 1000 + offset_ms,
-                end_s + task.retention_s,
+                min(end_s + task.retention_s, task.expiry),
             )
             for sealing, report, offset_ms in zip(sealings, sealed, offsets_ms, strict=True)
         ]

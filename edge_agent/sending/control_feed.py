@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Iterator
 from typing import Final
@@ -13,7 +14,7 @@ from edge_agent.protocol.protocol_events import (
     RosterReceived,
     TaskReceived,
 )
-from transport.port import Consumer, Record, Transport
+from transport.port import Consumer, Record, Transport, TransportUnavailable
 from wire.envelope import Kind, unwrap
 from wire.epoch import KeyAnnouncement
 from wire.rejection import ReportRejected
@@ -52,6 +53,13 @@ class ControlFeed:
                     yield event
             if not records:
                 break
+
+    def restart(self) -> None:
+        """Read from the oldest record on again, at the next call."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            with contextlib.suppress(TransportUnavailable):
+                consumer.close()
 
     def close(self) -> None:
         """Let the consumer go. Raises TransportUnavailable."""

@@ -174,6 +174,10 @@ class Effects:
         for effect in self._participant.handle(event):
             self.carry_out(effect)
 
+    def restart_windows(self, now_s: int) -> None:
+        """Gather the present of every task, whatever the windows were at."""
+        self._windows.restart(self._participant.tasks, now_s)
+
     def carry_out(self, effect: Effect) -> None:
         """Carry out one effect."""
         match effect:

@@ -50,6 +50,15 @@ class Outbox:
         for waiting in spooled:
             self.add([waiting.spool_id], [waiting.record], now_ms)
 
+    def requeue(self) -> None:
+        """Hold every record to its own time again, after a clock that was ahead."""
+        self._order()
+        self._not_before_ms = self._pause_ms = 0
+
+    def _order(self) -> None:
+        self._heap = [(r.publish_at_ms, i) for i, r in self._records.items()]
+        heapq.heapify(self._heap)
+
     def next_ms(self) -> int | None:
         """Give the beat of the next send, or None when nothing waits."""
         if not self._heap:
@@ -131,8 +140,7 @@ class Outbox:
         for spool_id in gone:
             del self._records[spool_id]
         if gone:
-            self._heap = [(r.publish_at_ms, i) for i, r in self._records.items()]
-            heapq.heapify(self._heap)
+            self._order()
         return len(gone)
 
     def close(self) -> None:

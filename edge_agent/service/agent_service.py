@@ -162,7 +162,7 @@ class AgentService:
         if self._socket is not None:
             self._socket.serve(self.view)
         self._gathering.step(now_ms)
-        if now_ms >= self._clock_ms:
+        if not 0 < self._clock_ms - now_ms <= _CLOCK_EVERY_MS:
             self._clock_ms = now_ms + _CLOCK_EVERY_MS
             point = self._note_clock()
             if self._history is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -55,6 +55,8 @@ class Windows(Protocol):
     def close_ended(self, now_s: int) -> Iterator[ClosedWindow]: ...
 
     def follow_clock(self) -> None: ...
+
+    def restart(self, tasks: Mapping[TaskId, Task], now_s: int) -> None: ...
 
     def persist(self) -> None: ...
 
@@ -168,6 +170,17 @@ class TaskWindows:
         clock = self._host_clock()
         for open_task in self._open:
             open_task.windows.set_clock(clock)
+
+    def restart(self, tasks: Mapping[TaskId, Task], now_s: int) -> None:
+        """Begin with the windows that hold the present again: the clock was ahead.
+
+        Long windows go on with what the disk holds of them; of short ones the present is lost.
+        """
+        self.persist()
+        self._open.clear()
+        self._erase_at_s = 0
+        for task_id, task in tasks.items():
+            self.open_task(task_id, task, now_s)
 
     def persist(self) -> None:
         """Write the open long windows to disk."""

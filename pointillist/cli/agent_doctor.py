@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+
+from pointillist.table import Column
 
 from .output import CommandError, ExitCode, JsonFlag, emit, say
 
@@ -85,19 +89,29 @@ def _look_as(config: AgentConfig) -> None:
 
 def _show(findings: list[Finding]) -> None:
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("", "", "found", "what to do"):
-        table.add_column(title, overflow="fold")
-    group = ""
-    for finding in findings:
-        if finding.group != group:
-            group = finding.group
-            table.add_row(Text(group, style="bold"))
-        verdict = Text(finding.verdict.value, style=_STYLES[finding.verdict.value])
-        table.add_row(
-            Text(f"  {finding.name}"), verdict, Text(finding.found), Text(finding.do or "")
-        )
-    Console().print(table)
+    from pointillist.table import table_text
+
+    rows: list[tuple[str, Finding | None]] = []
+    for at, finding in enumerate(findings):
+        if not at or findings[at - 1].group != finding.group:
+            rows.append((finding.group, None))
+        rows.append((f"  {finding.name}", finding))
+    console = Console()
+    console.print(table_text(_COLUMNS, rows, console.width, "--json has them"))
+
+
+def _of(write: Callable[[Finding], str]) -> Callable[[tuple[str, Finding | None]], str]:
+    """Write what is of a finding, and nothing beside the name of a group."""
+    return lambda row: "" if row[1] is None else write(row[1])
+
+
+_COLUMNS: Final = (
+    Column("", itemgetter(0), style=lambda row: "bold" if row[1] is None else ""),
+    Column(
+        "", _of(lambda finding: finding.verdict.value),
+        style=_of(lambda finding: _STYLES[finding.verdict.value]),
+    ),
+    Column("found", _of(attrgetter("found")), folds=True),
+    Column("what to do", _of(lambda finding: finding.do or ""), folds=True),
+)  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import os
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -163,7 +164,8 @@ def _overview(kinds: list[str], rows: _Rows) -> str:
         found.append((kind, str(count), str(len(names)), first, last))
     if all(row[-1] == "-" for row in found):
         return ""
-    return "\n".join([*table_lines(_OVERVIEW, found, terminal_columns()), "", _MORE])
+    width = terminal_columns()
+    return "\n".join([*table_lines(_OVERVIEW, found, width), "", *textwrap.wrap(_MORE, width)])
 
 
 _OVERVIEW: Final = (
@@ -185,12 +187,20 @@ def _summary(kind: str, rows: _Rows) -> str:
 
 
 def _event_lines(rows: _Rows) -> list[str]:
-    lines = []
-    for row in rows("event"):
-        when = datetime.fromtimestamp(row["unix_ns"] / 1e9, UTC).isoformat(" ", "milliseconds")
-        line = f"{when}  {row['source']}  {row['name']} {row['key']}  {row['detail']}"
-        lines.append(line.rstrip())
-    return lines
+    found = list(rows("event"))
+    return table_lines(_EVENTS, cells_of(_EVENTS, found), terminal_columns()) if found else []
+
+
+def _event_time(row: dict[str, Any]) -> str:
+    return f"{datetime.fromtimestamp(row['unix_ns'] / 1e9, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + "Z"
+
+
+_EVENTS: Final = (
+    Column("time", _event_time, folds=True),
+    Column("source", itemgetter("source")),
+    Column("event", lambda row: f"{row['name']} {row['key']}".rstrip(), folds=True),
+    Column("detail", itemgetter("detail"), folds=True),
+)
 
 
 def _report_lines(rows: _Rows) -> list[str]:

@@ -14,7 +14,7 @@ from rich.text import Text
 from pointillist.table import Column
 
 from .output import age, rate, short_bytes
-from .parts import grid, panel, shortened
+from .parts import fitting, grid, left_out, panel, shortened
 
 View = Mapping[str, Any]
 _SLIM: Final = 76
@@ -145,7 +145,8 @@ def _governor(calls: View) -> Text:
 def _processes(calls: View, width: int, most: int = _MOST_ROWS) -> RenderableType:
     rows = calls.get("processes", ())[:most]
     table = grid(_PROCESSES, rows, width=width, grows="process")
-    return panel(_title("processes", len(rows), calls.get("processes_in_all", 0)), table)
+    title = _title("processes", len(rows), calls.get("processes_in_all", 0))
+    return panel(title, table, left_out(_PROCESSES, width))
 
 
 def _memory(write: Callable[[View], str]) -> Callable[[View], str]:
@@ -222,13 +223,13 @@ def _kernels(calls: View, width: int, most: int = _MOST_ROWS) -> RenderableType:
     sampled = [_SEEN] if any(row["share"] < 1 for row in rows) else []
     columns = (*_LAUNCHES, *sampled, *_OF_KERNEL)
     title = _title("kernels", len(rows), calls.get("kernels_in_all", 0))
-    families = "  ".join(
+    families = [
         f"{family['family'] or 'other'} {rate(family['launches_per_s'])}/s"
         for family in calls.get("families", ())[:5]
-    )
-    body = panel(title, grid(columns, rows, width=width, grows="kernel"))
-    body.subtitle, body.subtitle_align = Text(families), "left"
-    return body
+    ]
+    table, gone = grid(columns, rows, width=width, grows="kernel"), left_out(columns, width)
+    room = width - len(f"╰─ no room: {', '.join(gone)}; ─╯")
+    return panel(title, table, gone, fitting(families, room).strip())
 
 
 _MOVED: Final = Column("bytes/s", lambda row: short_bytes(row["bytes_per_s"]), right=True)
@@ -243,7 +244,8 @@ def _copies(calls: View, width: int) -> RenderableType:
         Column("sizes", lambda copy: _sizes(copy["log2_bins"], cells), from_width=_HALF_SLIM),
     )
     grows = "sizes" if width >= _HALF_SLIM else None
-    return panel("copies", grid(columns, calls.get("copies", ()), width=width, grows=grows))
+    table = grid(columns, calls.get("copies", ()), width=width, grows=grows)
+    return panel("copies", table, left_out(columns, width))
 
 
 def _sizes(bins: Sequence[Sequence[int]], cells: int) -> str:
@@ -271,7 +273,8 @@ _COLLECTIVES: Final = (
 
 def _collectives(calls: View, width: int) -> RenderableType:
     rows = calls.get("collectives", ())
-    return panel("collectives", grid(_COLLECTIVES, rows, width=width, grows="collective"))
+    table = grid(_COLLECTIVES, rows, width=width, grows="collective")
+    return panel("collectives", table, left_out(_COLLECTIVES, width))
 
 
 def _title(what: str, shown: int, in_all: int) -> str:

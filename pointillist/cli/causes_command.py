@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from aggregator.discoveries import FALSE_DISCOVERY_RATE
 from pointillist.table import Column, cells_of, table_lines, terminal_columns
 
 from .output import CommandError, ExitCode, JsonFlag, emit, say, usage_error
@@ -23,7 +25,8 @@ _HELP = """Show hosts by root cause, as their agents diagnosed them, from what w
 
 For the newest window released (a week of incidents, eight weeks of hardware faults) each cause with
 its hosts, 95 % interval, share of the hosts, part of all causes, and trend against the window
-before. What is under two standard errors is named, and not given a number. Below each table is
+before. A cause that is not told from zero at a false-discovery rate of 1 % is named below the table
+with the hosts that it is less than, and given no number. There is also
 said what its numbers and intervals are about, and whether they are corrected for what the agents'
 detector misses and mistakes. Hosts tell of two causes a week at most, so numbers are low.
 """
@@ -134,7 +137,7 @@ def _draw(tables: list[CauseTable]) -> None:
     for table in tables:
         typer.echo("\n".join(drawn(table, width)))
         for line in remarks(table):
-            say(line)
+            say("\n".join(textwrap.wrap(line, width, subsequent_indent="  ")))
         typer.echo()
 
 
@@ -146,7 +149,8 @@ def drawn(table: CauseTable, width: int) -> list[str]:
         f"from {begin:%Y-%m-%d %H:%M} UTC for {_length(table.window_s)}"
     )
     columns = _COLUMNS if has_trends(table) else _COLUMNS[:-1]
-    return [title, *table_lines(columns, cells_of(columns, table.shown), width)]
+    lines = table_lines(columns, cells_of(columns, table.shown), width)
+    return [*textwrap.wrap(title, width, subsequent_indent="  "), *lines]
 
 
 def _of_all(row: CauseRow) -> str:
@@ -175,12 +179,12 @@ def remarks(table: CauseTable) -> list[str]:
     lines = [table.correction + _HINTS.get(table.correction, "")]
     lines += [table.scope] if table.scope else []
     lines.append(_low(table.lost))
-    noise = [row.cause for row in table.rows if row.below_noise]
-    if noise:
-        lines.append(f"below noise: {', '.join(noise)}")
+    others = [f"{row.cause} < {row.most:,.0f}" for row in table.rows if not row.told]
+    if others:
+        lines.append(f"not told from zero, 95 % intervals end at: {', '.join(others)}")
     lines.append(
-        f"had no cause struck any host, {table.by_chance:.1f} of the {len(table.rows)} would still "
-        "have got a number by chance"
+        f"{len(table.shown)} of {len(table.rows)} causes told from zero; of such rows at most "
+        f"{100 * FALSE_DISCOVERY_RATE:g} % are expected to have struck nobody"
     )
     if not has_trends(table):
         lines.append("no trend: the window before was not released")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isnan
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from edge_agent.local.quantity import counted
+from pointillist.table import Column, cells_of, table_lines, terminal_columns, value_lines
 
 if TYPE_CHECKING:
     from pointillist.teaching.comparison import LeftOut
@@ -157,16 +159,27 @@ def named_lines(rows: Sequence[Row], old: str, new: str, teaches: bool) -> str:
 
 def summary(answer: Row) -> str:
     """Figures of an evaluation, and its comparison."""
-    lines = [
-        f"{figure['name']}  {figure['value']:g} {figure['unit']}" for figure in answer["figures"]
+    width = terminal_columns()
+    figures = [
+        (figure["name"], f"{figure['value']:g} {figure['unit']}") for figure in answer["figures"]
     ]
-    lines += [f"{name}  absent: {why}" for name, why in answer["absent"].items()]
-    lines += ["", "macro-F1, ungated, accuracy, found; of held-out runs"]
-    for row in answer["tables"]["methods"]:
-        if "skipped" in row:
-            lines.append(f"{row['method']:26} not run: {row['skipped']}")
-            continue
-        told = [row[key] for key in ("macro_f1", "macro_f1_ungated", "accuracy", "detected")]
-        cells = "  ".join("  -  " if number is None else f"{number:5.3f}" for number in told)
-        lines.append(f"{row['method']:26} {cells}")
-    return "\n".join(lines)
+    absent = [(name, f"absent: {why}") for name, why in answer["absent"].items()]
+    methods = answer["tables"]["methods"]
+    ran = [row for row in methods if "skipped" not in row]
+    lines = [*value_lines([*figures, *absent], width), "", "of held-out runs:"]
+    lines += table_lines(_METHODS, cells_of(_METHODS, ran), width)
+    skipped = [(row["method"], f"not run: {row['skipped']}") for row in methods if "skipped" in row]
+    return "\n".join([*lines, *value_lines(skipped, width)])
+
+
+def _score_of(name: str) -> Callable[[Row], str]:
+    return lambda row: "-" if row[name] is None else f"{row[name]:.3f}"
+
+
+_METHODS: Final = (
+    Column("method", itemgetter("method"), folds=True),
+    Column("macro-F1", _score_of("macro_f1"), right=True),
+    Column("ungated", _score_of("macro_f1_ungated"), right=True),
+    Column("accuracy", _score_of("accuracy"), right=True),
+    Column("found", _score_of("detected"), right=True),
+)

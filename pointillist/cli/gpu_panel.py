@@ -14,7 +14,7 @@ from edge_agent.local.devices_view import INSTANCE, PREFIX, PROCESS, read_use_ke
 from pointillist.table import Column
 
 from .calls_screen import calls_line
-from .parts import grid, panel, shortened
+from .parts import grid, left_out, panel, shortened
 
 View = Mapping[str, Any]
 _SLIM: Final = 76
@@ -68,12 +68,15 @@ def gpu_panel(view: View | None, width: int) -> RenderableType | None:
     """Devices, who uses them, and kernels; None where no source tells of any."""
     devices, models = _by_key(view, PREFIX), (view or {}).get("models", {})
     parts: list[RenderableType] = []
+    gone: list[str] = []
     if devices:
         names = (
             Column("GPU", lambda device: shortened(device[0], 16)),
             Column("model", lambda device: str(models.get(device[0], "")), from_width=_SLIM),
         )
-        parts.append(grid((*names, *_GPU), sorted(devices.items()), width=width))
+        columns = (*names, *_GPU)
+        parts.append(grid(columns, sorted(devices.items()), width=width))
+        gone = left_out(columns, width)
     narrow = width < _WIDE
     parts += _gpu_users(view, narrow)
     kernels = (view or {}).get("kernels", [])
@@ -83,7 +86,7 @@ def gpu_panel(view: View | None, width: int) -> RenderableType | None:
     if line is None and not parts:
         return None
     body: RenderableType = Columns(parts)
-    return panel("GPU", Group(line, body) if line is not None else body)
+    return panel("GPU", Group(line, body) if line is not None else body, gone)
 
 
 def _gpu_users(view: View | None, narrow: bool) -> list[RenderableType]:

@@ -19,13 +19,14 @@ from edge_agent.local.proc_view import DiskUse, LinkUse, ProcView
 from pointillist.table import Column
 
 from .output import amount, short_bytes
-from .parts import grid, panel
+from .parts import fitting, grid, panel
 
 _CPU_KINDS: Final = ("user", "system", "iowait", "irq", "softirq", "steal")
 _FRAME_COLUMNS: Final = 4
 _SLIM: Final = 76
 _BUSIEST_SOFTIRQS: Final = 6
 _MOST_DEVICES: Final = 6
+_WAIT: Final = "ms"
 _LEVELS: Final = "▁▂▃▄▅▆▇█"
 
 
@@ -57,17 +58,7 @@ def head(host: ProcView, note: str, width: int, folded: bool) -> Panel:
 def _line(text: Text, first: str, parts: Iterable[str], room: int) -> None:
     """Append a line: its beginning, and as many of the parts as there is room for."""
     text.append(first, style="bold")
-    text.append(f"{_fitting(parts, room - len(first))}\n")
-
-
-def _fitting(parts: Iterable[str], room: int) -> str:
-    """Join parts that fit, each after two spaces."""
-    said = ""
-    for part in parts:
-        if len(said) + 2 + len(part) > room:
-            break
-        said += f"  {part}"
-    return said
+    text.append(f"{fitting(parts, room - len(first))}\n")
 
 
 def _cpus(percents: Sequence[float], room: int) -> str:
@@ -92,13 +83,14 @@ def _fold(text: Text, host: ProcView, room: int) -> None:
     _line(text, first, [*parts, *pressure], room)
     busiest = sorted(host.softirqs_per_s.items(), key=lambda item: -item[1])
     said = [f"{name} {rate:,.0f}" for name, rate in busiest[:_BUSIEST_SOFTIRQS]]
-    text.append("softirq/s" + _fitting(said, room - len("softirq/s")))
+    text.append("softirq/s" + fitting(said, room - len("softirq/s")))
 
 
 def processes(host: ProcView, wide: bool, most: int) -> Panel:
     """The busiest processes; where there is little room without their memory."""
-    rows = host.processes[:most]
-    return panel("top processes", grid(_PROCESSES[: None if wide else -1], rows, grows="process"))
+    rows, shown = host.processes[:most], _PROCESSES if wide else _PROCESSES[:-1]
+    gone = [column.head for column in _PROCESSES[len(shown) :]]
+    return panel("top processes", grid(shown, rows, grows="process"), gone)
 
 
 _PROCESSES: Final = (
@@ -139,7 +131,8 @@ def _pair(name: str, value: str) -> tuple[Column, Column]:
 
 def disks_and_links(host: ProcView, wide: bool) -> Panel:
     """Disks above network interfaces, the busiest first."""
-    return panel("disk and network", Group(_disks(host, wide), Text(), _links(host, wide)))
+    body = Group(_disks(host, wide), Text(), _links(host, wide))
+    return panel("disk and network", body, () if wide else (_WAIT,))
 
 
 def disks_beside_links(host: ProcView) -> Panel:
@@ -148,7 +141,7 @@ def disks_beside_links(host: ProcView) -> Panel:
     row.add_column(ratio=1)
     row.add_column(ratio=1)
     row.add_row(_disks(host, wide=False, slim=True), _links(host, wide=False, slim=True))
-    return panel("disk and network", row)
+    return panel("disk and network", row, (_WAIT,))
 
 
 def _disks(host: ProcView, wide: bool, slim: bool = False) -> Table:
@@ -160,7 +153,7 @@ def _disks(host: ProcView, wide: bool, slim: bool = False) -> Table:
         Column("busy" if slim else "busy %", lambda disk: f"{disk.busy_percent:.0f}", right=True),
     ]
     if wide:
-        columns.append(Column("ms", lambda disk: f"{disk.wait_ms:.2f}", right=True))
+        columns.append(Column(_WAIT, lambda disk: f"{disk.wait_ms:.2f}", right=True))
     return grid(columns, sorted(host.disks, key=_disk_bytes)[:_MOST_DEVICES], grows="disk")
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from pointillist.table import Column, cells_of, table_lines, terminal_columns
 from transport.printable import printable
 
 from .output import JsonFlag, emit, need_file, usage_error
@@ -19,8 +20,6 @@ from .output import JsonFlag, emit, need_file, usage_error
 if TYPE_CHECKING:
     from kernels.families import FamilyRules
 
-_PIPE_COLUMNS: Final = 140
-_NARROWEST: Final = 16
 _CHUNK_BYTES: Final = 1 << 20
 _MOST_INPUT_BYTES: Final = 4 << 30
 
@@ -147,15 +146,16 @@ def _skipped(skipped: Mapping[str, int]) -> str:
 
 
 def _table(rows: Any) -> str:
-    width = shutil.get_terminal_size((_PIPE_COLUMNS, 24)).columns
-    timed = rows[0].gpu_time_ns is not None
-    time_head = f"{'GPU time ms':>13} {'%':>6} " if timed else ""
-    lines = [f"{'family':<20} {time_head}{'launches':>10} {'%':>6} {'names':>6}  heaviest"]
-    room = max(width - len(lines[0]) + len("heaviest"), _NARROWEST)
-    for row in rows:
-        time = f"{row.gpu_time_ns / 1e6:>13,.3f} {row.gpu_time_percent:>6.2f} " if timed else ""
-        lines.append(
-            f"{row.family:<20} {time}{row.launches:>10,} {row.launch_percent:>6.2f} "
-            f"{row.kernels:>6}  {printable(row.heaviest)[:room]}"
-        )
-    return "\n".join(lines)
+    columns = _COLUMNS if rows[0].gpu_time_ns is not None else _COLUMNS[:1] + _COLUMNS[3:]
+    return "\n".join(table_lines(columns, cells_of(columns, rows), terminal_columns()))
+
+
+_COLUMNS: Final = (
+    Column("family", attrgetter("family")),
+    Column("GPU time ms", lambda row: f"{row.gpu_time_ns / 1e6:,.3f}", right=True),
+    Column("%", lambda row: f"{row.gpu_time_percent:.2f}", right=True),
+    Column("launches", lambda row: f"{row.launches:,}", right=True),
+    Column("%", lambda row: f"{row.launch_percent:.2f}", right=True),
+    Column("names", lambda row: str(row.kernels), right=True, leaves=0),
+    Column("heaviest", lambda row: printable(row.heaviest), folds=True),
+)

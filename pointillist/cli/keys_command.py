@@ -10,10 +10,12 @@ import time
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import platformdirs
 import typer
+
+from pointillist.table import terminal_columns, value_lines
 
 from .output import CommandError, ExitCode, JsonFlag, as_text, emit, need_file, refused, usage_error
 
@@ -338,4 +340,8 @@ def _row(row: dict[str, Any]) -> list[str]:
     """A file's name and, below it, all that may be said: keys are as long as a line."""
     below = [(name, value) for name, value in row.items() if name not in {"file", "kind"}]
     head = f"{row['file']}  {row.get('kind', 'REFUSED')}"
-    return [head, *(f"  {name:<13} {as_text(name, value)}" for name, value in below)]
+    told = [(name.ljust(_NAMES), as_text(name, value)) for name, value in below]
+    return [head, *(f"  {line}" for line in value_lines(told, terminal_columns() - 2))]
+
+
+_NAMES: Final = 12

@@ -126,6 +126,7 @@ def verify(
         "releases": verdict.releases,
         "chains": verdict.chains,
         "not_countersigned_yet": verdict.unsigned,
+        "suppressed_shares": verdict.unreleased,
         "problems": verdict.problems,
         "reports": found,
     }
@@ -146,7 +147,7 @@ def export(
     ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Write releases and report ids, nothing else, for the other side to check.
+    """Write releases, report ids and the shares of suppressed windows, for the other side.
 
     With --window (ISO 8601 or Unix seconds) also the batch and the share of these windows: a host
     proves with them that it is in a release. They name every host that took part in the window.

@@ -148,8 +148,14 @@ def _lines(obj: Any) -> str:
     return str(plain)
 
 
+_NO_TERMINAL: Final = 1 << 20
+"""Columns of a file: there each value stays on its line, for whoever searches it."""
+
+
 def _named_lines(plain: Mapping[str, Any], indented: int = 0) -> list[str]:
     """`name  value`; a mapping or a list of mappings follows below its name, indented."""
+    from pointillist.table import terminal_columns, value_lines
+
     deeper = indented + 2
     width = max((len(name) for name in plain), default=0)
     lines: list[str] = []
@@ -163,7 +169,8 @@ def _named_lines(plain: Mapping[str, Any], indented: int = 0) -> list[str]:
         ):
             lines += [name, *(f"  {line}" for line in _columns(value, deeper))]
         else:
-            lines.append(f"{name:<{width}}  {as_text(name, value)}")
+            pair = (name.ljust(width), as_text(name, value))
+            lines += value_lines([pair], terminal_columns(_NO_TERMINAL) - indented)
     return lines
 
 

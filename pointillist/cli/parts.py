@@ -13,9 +13,33 @@ from rich.text import Text
 from pointillist.table import Column
 
 
-def panel(title: str, body: RenderableType) -> Panel:
-    """Give a body in a frame."""
-    return Panel(body, title=title, title_align="left", padding=(0, 1))
+def panel(title: str, body: RenderableType, left_out: Sequence[str] = (), below: str = "") -> Panel:
+    """Give a body in a frame.
+
+    left_out   columns that a narrow terminal has no room for: the frame names them
+    below      what else the frame says
+    """
+    said = [f"no room: {', '.join(left_out)}"] if left_out else []
+    subtitle = Text("; ".join([*said, *([below] if below else [])]), overflow="ellipsis")
+    return Panel(
+        body, title=title, title_align="left", padding=(0, 1),
+        subtitle=subtitle or None, subtitle_align="left",
+    )  # fmt: skip
+
+
+def left_out(columns: Iterable[Column], width: int) -> list[str]:
+    """Name the columns that a terminal of this width has no room for."""
+    return [column.head for column in columns if column.from_width > width]
+
+
+def fitting(parts: Iterable[str], room: int) -> str:
+    """Join parts that fit into so many columns, each after two spaces."""
+    said = ""
+    for part in parts:
+        if len(said) + 2 + len(part) > room:
+            break
+        said += f"  {part}"
+    return said
 
 
 def grid(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import platformdirs
 import typer
+from rich.cells import cell_len
 
 from edge_agent.local.quantity import counted
+from pointillist.table import Column, table_lines, terminal_columns, value_lines
 
 from .output import CommandError, ExitCode, JsonFlag, emit, refused, reported, say, usage_error
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _HELP = """Ask SQL of the released numbers.
 
 The views are [bold]releases[/bold], every released cell of every window,
-[bold]latest[/bold], the newest window of every series, with numbers below noise left empty,
+[bold]latest[/bold], the newest window of every series, with what is not told from zero left empty,
 [bold]windows[/bold], how every window ended: released, or suppressed and why, and
 [bold]causes[/bold], the root-cause tables of `pointillist causes`.
 The query runs in this process over the Leader's released Parquet; it can read that folder and
@@ -41,7 +42,9 @@ pointillist query --check    windows that have no end, which must not be
 
 pointillist query --schema   every column and what it means
 
-Where a row says below_noise, its value is under two standard errors and is no number to quote."""
+q_value is the smallest false-discovery rate at which a row is told from zero, among the cells of
+its section in its release. Above 0.01 it is no number to quote: its interval says how much it can
+be. An average over windows is a test of its own (docs/statistics.md)."""
 
 _NO_FOLDER = "run `pointillist demo` first, or name it with --folder"
 
@@ -137,10 +140,14 @@ def _run(sql: str, folder: Path) -> pd.DataFrame:
 
 def _print_schema(json: bool) -> None:
     from aggregator.cause_files import CAUSE_MEANINGS
-    from aggregator.release_files import MEANINGS
+    from aggregator.release_files import MEANINGS, Q_VALUE
     from aggregator.releases import WINDOW_MEANINGS
 
-    views = {"releases": MEANINGS, "windows": WINDOW_MEANINGS, "causes": CAUSE_MEANINGS}
+    views = {
+        "releases": MEANINGS | Q_VALUE,
+        "windows": WINDOW_MEANINGS,
+        "causes": CAUSE_MEANINGS | Q_VALUE,
+    }
     columns = [
         {"view": view, "column": name, "type": str(kind), "meaning": meaning}
         for view, meanings in views.items()
@@ -149,7 +156,7 @@ def _print_schema(json: bool) -> None:
     emit(
         columns,
         json,
-        lambda rows: _draw(
+        lambda rows: _drawn(
             [list(row.values()) for row in rows], ["view", "column", "type", "meaning"], set()
         ),
     )
@@ -163,40 +170,29 @@ def _print_rows(rows: pd.DataFrame, csv: bool, json: bool) -> None:
         emit(_records(rows), json)
         return
     names = [str(name) for name in rows.columns]
-    width = _width()
-    if _columns_needed(rows, names) > width:
-        _draw_records(rows, names, width)
+    cells = [[_text(value) for value in row] for row in rows.itertuples(index=False, name=None)]
+    width = terminal_columns(_PIPE_COLUMNS)
+    if _columns_needed(cells, names) > width:
+        _draw_records(cells, names, width)
         say(f"{counted(len(rows), 'row')}, too wide for {width} columns")
         return
     numbers = {i for i, kind in enumerate(rows.dtypes) if kind.kind in "iuf"}
-    _draw(
-        [[_text(value) for value in row] for row in rows.itertuples(index=False, name=None)],
-        names,
-        numbers,
-    )
+    typer.echo(_drawn(cells, names, numbers))
     say(counted(len(rows), "row"))
 
 
-def _width() -> int:
-    """Columns of the terminal; 80 where there is none."""
-    return shutil.get_terminal_size((80, 24)).columns
-
-
-def _columns_needed(rows: pd.DataFrame, names: list[str]) -> int:
-    texts = ([_text(value) for value in row] for row in rows.itertuples(index=False, name=None))
-    widths = [len(name) for name in names]
-    for row in texts:
-        widths = [max(pair) for pair in zip(widths, map(len, row), strict=True)]
+def _columns_needed(rows: list[list[str]], names: list[str]) -> int:
+    widths = list(map(cell_len, names))
+    for row in rows:
+        widths = [max(pair) for pair in zip(widths, map(cell_len, row), strict=True)]
     return sum(widths) + 2 * max(len(widths) - 1, 0)
 
 
-def _draw_records(rows: pd.DataFrame, names: list[str], width: int) -> None:
+def _draw_records(rows: list[list[str]], names: list[str], width: int) -> None:
     """One line a value: what is too wide for a table stays readable, and loses no column."""
-    longest = max(map(len, names))
-    for number, row in enumerate(rows.itertuples(index=False, name=None), 1):
+    for number, row in enumerate(rows, 1):
         typer.echo(f"-- row {number} ".ljust(min(width, 40), "-"))
-        for name, value in zip(names, row, strict=True):
-            typer.echo(f"{name:<{longest}}  {_text(value)}")
+        typer.echo("\n".join(value_lines(zip(names, row, strict=True), width)))
 
 
 def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
@@ -221,16 +217,12 @@ def _text(value: object) -> str:
     return f"{value:,.6g}" if isinstance(value, float) else str(value)
 
 
-def _draw(rows: list[list[str]], names: list[str], numbers: set[int]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def _drawn(rows: list[list[str]], names: list[str], numbers: set[int]) -> str:
+    columns = [
+        Column(name, right=at in numbers, folds=at not in numbers) for at, name in enumerate(names)
+    ]
+    return "\n".join(table_lines(columns, rows, terminal_columns(_PIPE_COLUMNS)))
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for index, name in enumerate(names):
-        table.add_column(
-            Text(name), justify="right" if index in numbers else "left", overflow="fold"
-        )
-    for row in rows:
-        table.add_row(*(Text(value) for value in row))
-    Console().print(table)
+
+_PIPE_COLUMNS: Final = 80
+"""Where there is no terminal: what is wider is given as records."""

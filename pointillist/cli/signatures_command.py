@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+
+from pointillist.table import Column, cells_of, table_lines, terminal_columns
 
 from .output import ExitCode, JsonFlag, emit, need_file, reported, usage_error
 
@@ -229,22 +233,29 @@ def _plain(result: SignatureEvaluation) -> dict[str, Any]:
 
 
 def _table(found: Any) -> str:
-    width = max(len(name) for name in found)
-    heads = ("nearest right", "answered right", "false accepts")
-    lines = [f"{'':<{width}}  " + "".join(f"{head:<24}" for head in heads) + "AUROC"]
-    for name, result in found.items():
-        rates = "".join(
-            f"{_rate(rate):<24}" for rate in (result.nearest, result.answered, result.false_accepts)
-        )
-        auroc = "none" if result.auroc is None else f"{result.auroc:.3f}"
-        lines.append(f"{name:<{width}}  {rates}{auroc}")
+    width = terminal_columns()
+    lines = table_lines(_COLUMNS, cells_of(_COLUMNS, found.items()), width)
     for name, result in found.items():
         if result.by_candidates and "variant" not in name:
             shares = "  ".join(f"{n}: {100 * share:.0f} %" for n, share in result.by_candidates)
-            lines.append(f"{name}: accuracy by number of classes to choose from: {shares}")
+            told = f"{name}: accuracy by number of classes to choose from: {shares}"
+            lines += textwrap.wrap(told, width, subsequent_indent="  ")
     return "\n".join(lines)
 
 
 def _rate(rate: Rate) -> str:
     low, high = rate.interval
     return f"{rate.hits}/{rate.trials} [{100 * low:.0f}, {100 * high:.0f}] %"
+
+
+def _auroc(result: SignatureEvaluation) -> str:
+    return "none" if result.auroc is None else f"{result.auroc:.3f}"
+
+
+_COLUMNS: Final = (
+    Column("asked", itemgetter(0), folds=True),
+    Column("nearest right", lambda row: _rate(row[1].nearest)),
+    Column("answered right", lambda row: _rate(row[1].answered)),
+    Column("false accepts", lambda row: _rate(row[1].false_accepts)),
+    Column("AUROC", lambda row: _auroc(row[1]), right=True),
+)

@@ -7,7 +7,9 @@ from typing import Final
 from rich.console import Console
 
 from pointillist.run_terminal import (
+    LESS,
     PLUS_MINUS,
+    RATE,
     REST,
     SHOWN,
     Z95,
@@ -39,7 +41,7 @@ def tell(
     """Print the summary: the same rows, numbers and intervals as the chart."""
     console.print()
     console.rule("[bold]What was learned about the fleet, and about no host")
-    prose(console, f"{PLUS_MINUS}. The truth is known because this is a demo.\n")
+    prose(console, f"{PLUS_MINUS}.\n{LESS}.\nThe truth is known because this is a demo.\n")
     title = f"GPU time by kernel family, mean of {summary.windows_released} windows"
     rest = [view for view in ranked(mean) if view.cell in REST]
     tell_cells(console, title, [*rest, *families(mean)], mean, lambda value: share(value) + " %")
@@ -78,8 +80,8 @@ def _tell_checks(console: Console, summary: Summary) -> None:
             f"hold the truth; 95 % expected, {low:.1f} to {high:.1f} % by chance"
         ),
         (
-            f"{summary.families_above_noise} kernel families stand above two standard errors in "
-            f"the mean; {summary.families_above_noise_expected:g} expected from the true mix"
+            f"{summary.rows_told_from_zero} rows told from zero, {summary.rows_told_truly_empty} "
+            f"of them of what no simulated host did; at most {RATE} of each table expected"
         ),
         (
             f"± {Z95 * summary.standard_error_percent_window:.2f} points a window; window "
@@ -113,7 +115,8 @@ def next_commands(summary: Summary) -> list[str]:
     """Commands that work on what the run has left."""
     files = summary.files
     sql = (
-        "SELECT cell, round(avg(value), 1) AS gpu_seconds FROM releases "
+        "SELECT cell, round(avg(value), 1) AS gpu_seconds, "
+        "round(1.96 * sqrt(sum(standard_error ** 2)) / count(*), 1) AS plus_minus FROM releases "
         "WHERE section = 'kernel_mix' GROUP BY cell ORDER BY 2 DESC LIMIT 8"
     )
     return [

@@ -11,6 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from pointillist.run_terminal import (
+    FRAME,
+    LESS,
     PLUS_MINUS,
     LiveStage,
     families,
@@ -51,7 +53,7 @@ def render(frame: DemoScreen, width: int) -> RenderableType:
         Group(
             _headline(frame),
             _progress(frame),
-            mix_table(frame.latest, frame.mean, width),
+            mix_table(frame.latest, frame.mean, width - FRAME),
             _footer(frame),
         ),
         title="[bold]Pointillist demo[/bold] · see the fleet, never the machine",
@@ -84,7 +86,8 @@ def _progress(frame: DemoScreen) -> Table:
 
 def _footer(frame: DemoScreen) -> Text:
     refused = listed(frame.rejections)
-    return Text(f"refused (planted by the demo): {refused or 'nothing yet'}\n{PLUS_MINUS}", "dim")
+    planted = f"refused (planted by the demo): {refused or 'nothing yet'}"
+    return Text(f"{planted}\n{PLUS_MINUS}\n{LESS}", "dim")
 
 
 class DemoStage(LiveStage):
@@ -113,7 +116,7 @@ class DemoStage(LiveStage):
 def _line(frame: DemoScreen) -> str:
     if not frame.window:
         return f"{frame.roster:,} hosts enrolled, {frame.stage}"
-    above = [view for view in families(frame.latest) if not view.below_noise]
+    above = [view for view in families(frame.latest) if view.told]
     numbers = "".join(f"{readable(view.cell)} {with_error(view)} %, " for view in above[:1])
     return (
         f"window {frame.window} of {frame.windows}: {numbers}{frame.hosts:,} of {frame.roster:,} "

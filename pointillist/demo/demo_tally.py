@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from pointillist.run_terminal import Struck
-from simulator.cell_view import CellView, views_of
+from simulator.cell_view import CellView, judged, views_of
 from simulator.engine.engine_port import WindowOutcome
 from simulator.experiments.scores import SectionMean
 from simulator.outcome import CoverageTally, truth_cells, with_release
@@ -65,10 +65,11 @@ class DemoTally:
         for spec in task.sections:
             own = [cell for cell in cells if cell.section == spec.name]
             if spec.name == MIX:
-                self._mix[start] = views_of(own, accepted * GPUS_PER_HOST * task.window_s)
+                whole = accepted * GPUS_PER_HOST * task.window_s
+                self._mix[start] = judged(views_of(own, whole))
                 self.mean.add_views(self._mix[start])
             elif spec.kind is SectionKind.INDICATORS:
-                self._struck[spec.name] = Struck(accepted, views_of(own, accepted))
+                self._struck[spec.name] = Struck(accepted, judged(views_of(own, accepted)))
 
     def windows(self, series: str) -> list[int]:
         """Start seconds of the windows of a series so far, in order."""

@@ -15,7 +15,6 @@ from typing import TextIO
 
 from edge_agent.config import load_config
 from edge_agent.live import open_agent
-from privacy.noise import OpenDpSampler
 from transport.opening import Side, open_transport, prepare_transport
 from transport.port import ForwardingTransport, Producer, Transport
 from transport.privileges import AGENT_USER, drop_to
@@ -64,15 +63,12 @@ class NotedTransport(ForwardingTransport):
 def main() -> None:
     """Run until a signal comes."""
     config, notes = load_config(Path(sys.argv[1])), Path(sys.argv[2])
-    sampler = OpenDpSampler()
     os.umask(0o027)
     prepare_transport(config.transport.settings, Side.AGENT)
     drop_to(AGENT_USER, keep_caps=config.sources.capabilities)
     with notes.open("a", buffering=1) as file:
         log = open_transport(config.transport.settings, Side.AGENT)
-        shell, absent = open_agent(
-            config, domain=DEMO_DOMAIN, sampler=sampler, transport=NotedTransport(log, file)
-        )
+        shell, absent = open_agent(config, domain=DEMO_DOMAIN, transport=NotedTransport(log, file))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: shell.stop())
         for absence in absent:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from aggregator.directory import PinnedParties
+from aggregator.ratios import BELOW_NOISE_ERRORS
 from aggregator.transcript import Transcript, export_transcript, read_transcript, verify_transcripts
-from pointillist.run_terminal import NORMAL, Z95, Struck
+from pointillist.run_terminal import Struck
 from simulator.cell_view import CellView, ranked
 
 from .demo_fleet import DemoFleet
@@ -25,6 +26,8 @@ class Summary:
     """Everything a script may want to know of a run; shares are of GPU wall time or of hosts.
 
     event_hosts   by section, the hosts accepted in its window: what its shares are of
+    rows_told_from_zero     of the mean mix and the event sections; of these rows_told_truly_empty
+                            are of things that no simulated host did
     files         what it is -> path; empty until they are written
     """
 
@@ -36,8 +39,8 @@ class Summary:
     delta: float
     epsilon_spent: float
     standard_error_percent_window: float
-    families_above_noise: int
-    families_above_noise_expected: float
+    rows_told_from_zero: int
+    rows_told_truly_empty: int
     cells_checked: int
     interval_coverage_percent: float
     interval_coverage_binomial_low_percent: float
@@ -66,6 +69,8 @@ def summarise(fleet: DemoFleet, tally: DemoTally) -> Summary:
     mean = tally.mean.mean()
     by_window = tally.mix
     events = events_of(tally)
+    tables = [mean, *(event.views for event in events.values())]
+    told = [view for views in tables for view in views if view.told]
     covered, checked = tally.coverage()
     low, high = _binomial_bounds(checked)
     waits = sorted(latencies_s(fleet)) or [float("nan")]
@@ -80,10 +85,8 @@ def summarise(fleet: DemoFleet, tally: DemoTally) -> Summary:
         delta=task.delta_1e12 / 1e12,
         epsilon_spent=round(epsilon_spent(fleet, tally), 4),
         standard_error_percent_window=_error_percent(by_window),
-        families_above_noise=sum(1 for v in mean if _is_family(v) and not v.below_noise),
-        families_above_noise_expected=round(
-            expected_above_noise([v for v in mean if _is_family(v)]), 1
-        ),
+        rows_told_from_zero=len(told),
+        rows_told_truly_empty=sum(not view.truth for view in told),
         cells_checked=checked,
         interval_coverage_percent=round(100 * covered / max(checked, 1), 2),
         interval_coverage_binomial_low_percent=round(100 * low / max(checked, 1), 2),
@@ -170,28 +173,19 @@ def _compare_transcripts(fleet: DemoFleet) -> tuple[int, int, int, bool]:
     return len(ids), found[0], found[1], verdict.sound
 
 
-def expected_above_noise(views: list[CellView]) -> float:
-    """How many cells should stand above two standard errors, from the true mix and the noise."""
-    return sum(NORMAL.cdf(v.truth / v.standard_error - 2) for v in views if v.standard_error > 0)
-
-
-def _is_family(view: CellView) -> bool:
-    return view.cell.startswith("gpu_time/")
-
-
 def _error_percent(by_window: list[list[CellView]]) -> float:
     errors = [view.standard_error for views in by_window for view in views]
     return round(100 * statistics.median(errors), 3) if errors else float("nan")
 
 
 def _cell(view: CellView) -> dict[str, Any]:
-    half = Z95 * view.standard_error
     return {
         "cell": view.cell,
-        "released_share": None if view.below_noise else round(view.share, 6),
-        "low": round(view.share - half, 6),
-        "high": round(view.share + half, 6),
+        "released_share": round(view.share, 6) if view.told else None,
+        "low": round(view.share - view.half, 6),
+        "high": round(view.share + view.half, 6),
         "standard_error": round(view.standard_error, 6),
         "truth": round(view.truth, 6),
-        "below_noise": view.below_noise,
+        "below_noise": view.share < BELOW_NOISE_ERRORS * view.standard_error,
+        "q_value": float(f"{view.q_value:.3g}"),
     }

@@ -130,7 +130,7 @@ class Player:
             self._causes[section] = [
                 {"cause": row.cause, "true_hosts": row.true_hosts, "shown": row.shown}
                 for row in table.rows
-                if row.true_hosts or not row.below_noise
+                if row.true_hosts or row.told
             ]
 
     def _keep_release(self, outcome: WindowOutcome) -> None:

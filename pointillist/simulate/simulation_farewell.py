@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
 
-from pointillist.run_terminal import cells_table, plain_table, readable, share, tell_files
+from pointillist.run_terminal import (
+    LESS,
+    PLUS_MINUS,
+    name_column,
+    print_table,
+    prose,
+    readable,
+    share,
+    tell_cells,
+    tell_files,
+)
+from pointillist.table import Column
 from simulator.cell_view import CellView, ranked
 from simulator.outcome.truth import TOTAL
 from simulator.scenario import FOLDER, load, names
@@ -42,37 +53,40 @@ def _tell_mix(console: Console, summary: dict[str, Any], mean: list[CellView]) -
     section = summary["section"].replace("_", " ")
     title = f"{section}, mean of {summary['windows_released']:,} windows"
     shown = ranked(mean)[:ROWS]
-    console.print(cells_table(title, shown, lambda value: f"{share(value)} %", share))
-    console.print("± is half of the 95 % interval, in points.\n", style="dim")
+    prose(console, f"{PLUS_MINUS}.\n{LESS}.\n")
+    tell_cells(console, title, shown, mean, lambda value: f"{share(value)} %")
 
 
 def _tell_causes(console: Console, section: str, rows: list[dict[str, Any]]) -> None:
-    table = plain_table(f"{section.replace('_', ' ')}, hosts")
-    table.add_column("released", justify="right")
-    table.add_column("truth", justify="right")
-    for row in rows[:ROWS]:
-        truth = Text(f"{row['true_hosts']:,}", "green")
-        table.add_row(Text(readable(row["cause"]), "not bold"), row["shown"], truth)
-    console.print(table)
-    console.print()
+    columns = (
+        name_column(f"{section.replace('_', ' ')}, hosts", lambda row: readable(row["cause"])),
+        Column("released", itemgetter("shown"), right=True),
+        Column("truth", lambda row: f"{row['true_hosts']:,}", right=True, style=lambda _: "green"),
+    )
+    print_table(console, columns, rows[:ROWS])
+    more = len(rows) - ROWS
+    console.print(f"and {more} more: --json has them\n" if more > 0 else "", highlight=False)
 
 
 def _tell_adversaries(console: Console, found: dict[str, Any]) -> None:
     if not found:
         return
-    table = plain_table(f"adversaries, in a cohort of {found['cohort']}")
-    table.add_column("what came of it")
+    rows = []
     for lie in found["lies"]:
         moved = f"moved {lie['moved_of_bound']:.2f} of its bound; refused: {lie['refused']}"
-        table.add_row(Text(f"{lie['liars']} lying: {readable(lie['lie'])}", "not bold"), moved)
+        rows.append((f"{lie['liars']} lying: {readable(lie['lie'])}", moved))
     for trick in found["tricks"]:
         told = f"{trick['answer']}; {trick['sums']} sum of the window"
-        table.add_row(Text(f"Leader: {readable(trick['trick'])}", "not bold"), told)
+        rows.append((f"Leader: {readable(trick['trick'])}", told))
     for fault in found["faults"]:
         sums = "true sums" if fault["true_sums"] else "FALSE SUMS"
         told = f"{fault['released_percent']:.0f} % of the reports released, {sums}"
-        table.add_row(Text(f"{readable(fault['fault'])}, {fault['size']:g}", "not bold"), told)
-    console.print(table)
+        rows.append((f"{readable(fault['fault'])}, {fault['size']:g}", told))
+    columns = (
+        name_column(f"adversaries, in a cohort of {found['cohort']}", itemgetter(0)),
+        Column("what came of it", itemgetter(1), folds=True),
+    )
+    print_table(console, columns, rows)
     console.print()
 
 

@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from pointillist.run_terminal import LiveStage, mix_table
+from pointillist.run_terminal import FRAME, LESS, LiveStage, mix_table
 from simulator.cell_view import CellView
 
 
@@ -50,7 +50,7 @@ def render(moment: Moment, width: int) -> RenderableType:
     """The whole screen, on a terminal of `width` columns."""
     parts: list[RenderableType] = [_headline(moment), _progress(moment)]
     if moment.mean:
-        parts.append(mix_table(moment.latest, moment.mean, width))
+        parts.append(mix_table(moment.latest, moment.mean, width - FRAME))
     else:
         parts.append(Text("\nnothing released yet\n", "dim"))
     return Panel(
@@ -99,6 +99,8 @@ def _footer(moment: Moment) -> Text:
     if moment.coverage is not None:
         text.append(f"{100 * moment.coverage:.1f} % of the 95 % intervals hold the truth\n")
     text.append(f"refused reports: {counted(moment.refused)}", "dim")
+    if moment.latest:
+        text.append(f"\n{LESS}", "dim")
     if moment.kept_back:
         text.append(f"\nwindows not released: {counted(moment.kept_back)}", "bold red")
     return text

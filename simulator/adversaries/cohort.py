@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.helper_port import HelperPort
+from aggregator.statistics import reserved_cells
 from aggregator.tasks import TaskPlan, build_task
 from edge_agent.protocol.epochs import HostEpoch, SealingKeys, open_epoch
 from edge_agent.protocol.seal_report import Sealing, seal_reports
@@ -226,17 +227,20 @@ class Cohort(Closing):
         self._folder.cleanup()
 
 
-def honest_rows(task: Task, hosts: int, seed: int) -> NDArray[np.int64]:
-    """Draw int64[hosts, k]: plain rows within every bound."""
+def honest_rows(cohort: Cohort, hosts: int, seed: int) -> NDArray[np.int64]:
+    """Draw int64[hosts, k]: plain rows of named cells, within every bound."""
+    task = cohort.task
     rng = np.random.default_rng(seed)
     rows = np.zeros((hosts, task.d - CHECK_WORDS), dtype=np.int64)
     for spec, place in zip(task.sections, task.slices().values(), strict=True):
         part = rows[:, place.start - CHECK_WORDS : place.stop - CHECK_WORDS]
+        section = cohort.catalogue.section(spec.name)
+        named = np.setdiff1d(np.arange(spec.length), reserved_cells(section))
         if spec.m:
-            part[np.arange(hosts), rng.integers(0, spec.length, hosts)] = 1
+            part[np.arange(hosts), rng.choice(named, hosts)] = 1
         else:
-            shares = rng.dirichlet(np.full(spec.length, 0.5), hosts)
-            part[:] = np.floor(shares * (spec.l1_bound // 2))
+            shares = rng.dirichlet(np.full(named.size, 0.5), hosts)
+            part[:, named] = np.floor(shares * (spec.l1_bound // 2))
     return rows
 
 

@@ -9,6 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from aggregator.statistics import reserved_cells
+from privacy.calibrate import SIGMA_UNIT
 from wire.task import CHECK_WORDS, SectionSpec
 
 from .cohort import SMALL, START_S, WINDOW_S, Cohort, CohortPlan, Sealed, Settled, honest_rows
@@ -17,6 +19,10 @@ Vectors = NDArray[np.int64]
 
 _ABSURD: Final = 1_000
 """How many times its bound a lying host claims to have measured."""
+
+_FAR_STEPS: Final = 10**6
+_SPREAD: Final = 2.0
+"""Deviations of a word's noise that one host adds to every place without a class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +95,24 @@ def _beyond_bound(cohort: Cohort, honest: Honest, spec: SectionSpec) -> Told:
     return _all(cohort, changed)
 
 
+def _spread(cohort: Cohort, honest: Honest, spec: SectionSpec) -> Told:
+    """A replaced agent adds what noise may do to a word, up and down, where no class is yet."""
+    section = cohort.catalogue.section(spec.name)
+    empty = cohort.task.slices()[spec.name].start + np.array(reserved_cells(section))
+    signs = np.where(np.arange(empty.size) % 2, 1, -1)
+    changed = honest.vectors
+    noise = spec.sigma_1024 / SIGMA_UNIT * np.sqrt(len(changed))
+    changed[0, empty] += (_SPREAD * signs * noise).astype(np.int64)
+    return _all(cohort, changed)
+
+
+def _far_beyond(cohort: Cohort, honest: Honest, spec: SectionSpec) -> Told:
+    """A replaced agent adds a million steps."""
+    changed = honest.vectors
+    changed[: honest.liars, cohort.task.slices()[spec.name].start] += _FAR_STEPS
+    return _all(cohort, changed)
+
+
 def _poisoned_share(cohort: Cohort, honest: Honest, _spec: SectionSpec) -> Told:
     """Check words that are not 1, to spoil the sum of everybody."""
     changed = honest.vectors
@@ -139,6 +163,8 @@ _WINDOW: Final = START_S + WINDOW_S
 LIES: Final[Mapping[str, Lie]] = {
     "out_of_range": _out_of_range,
     "beyond_bound": _beyond_bound,
+    "far_beyond": _far_beyond,
+    "spread": _spread,
     "replay": _replay,
     "forged_id": _forged_id,
     "poisoned_share": _poisoned_share,
@@ -158,7 +184,7 @@ def move_statistic(lie: str, liars: int, plan: CohortPlan = SMALL) -> Movement:
         raise ValueError(f"expected one of {list(LIES)} by 0 .. {plan.hosts}, got {lie}, {liars}")
     with Cohort(plan) as cohort:
         spec = cohort.task.sections[0]
-        rows = honest_rows(cohort.task, plan.hosts, plan.seed)
+        rows = honest_rows(cohort, plan.hosts, plan.seed)
         honest = Honest(cohort.encode(rows), cohort.noise(plan.hosts), liars)
         # The window before is settled first, so that a replay of it has something to repeat.
         cohort.send(cohort.seal(honest.vectors, START_S))
@@ -185,7 +211,7 @@ def _compare(cohort: Cohort, lie: str, liars: int, settled: Settled, honest: Vec
         spec.name,
         moved,
         float(liars * spec.cap_steps),
-        spec.sigma_1024 / 1024 * float(np.sqrt(max(settled.n, 1))),
+        spec.sigma_1024 / SIGMA_UNIT * float(np.sqrt(max(settled.n, 1))),
         settled.n,
         lie not in UNBOUNDED,
         elsewhere,

@@ -98,7 +98,7 @@ def _window(
     dead    hosts without an epoch that either party takes
     """
     window_s, hosts = START_S + number * WINDOW_S, cohort.plan.hosts
-    vectors = cohort.encode(honest_rows(cohort.task, hosts, cohort.plan.seed + number))
+    vectors = cohort.encode(honest_rows(cohort, hosts, cohort.plan.seed + number))
     vectors += cohort.noise(hosts)
     up = np.ones(hosts, dtype=np.bool_)
     struck = rng.permutation(hosts)[: round(min(size, 1.0) * hosts)]

@@ -58,7 +58,7 @@ def play_trick(trick: str, plan: CohortPlan = SMALL) -> TrickResult:
 
     with Cohort(plan, between) as cohort:
         port[0].colluders = cohort.task.t
-        vectors = cohort.encode(honest_rows(cohort.task, plan.hosts, plan.seed))
+        vectors = cohort.encode(honest_rows(cohort, plan.hosts, plan.seed))
         vectors += cohort.noise(plan.hosts)
         cohort.send(cohort.seal(vectors, START_S))
         settled = cohort.settle(START_S)

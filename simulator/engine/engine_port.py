@@ -25,7 +25,7 @@ class Noise(StrEnum):
     """Who draws a host's noise.
 
     TABLE   the exact table, fed from the operating system
-    OPENDP  opendp's sampler, as live agents do; 9 to 11 core-seconds a window of 12,500 hosts
+    OPENDP  opendp's sampler, made by others; 9 to 11 core-seconds a window of 12,500 hosts
     SEEDED  the exact table over a repeatable stream: a scenario repeats bit for bit
     NONE    nothing at all, so that rounding shows alone; for tests
     """

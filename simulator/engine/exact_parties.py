@@ -25,6 +25,7 @@ from aggregator.helper_port import HelperPort, call_countersign, call_helper
 from aggregator.helper_state import HelperState
 from aggregator.leader import Leader
 from aggregator.leader_state import LeaderState
+from aggregator.possible_sums import SumRules
 from aggregator.released import MemoryStore, ReleasedWindow
 from aggregator.runners import HelperRunner, LeaderRunner, Settled
 from aggregator.tasks import sign_roster, sign_task
@@ -32,6 +33,7 @@ from privacy.masks import mask_into
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
 from transport.port import Consumer, TopicPartition, Transport
+from wire.catalogue import Catalogue
 from wire.epoch import KeyAnnouncement
 from wire.ids import TaskId, key_id
 from wire.roster import Roster
@@ -88,10 +90,12 @@ class ExactParties:
         self._consumer: Consumer = log.consumer(_GROUP, [EPOCHS, REPORTS])
         self._state = LeaderState(folder / "leader.sqlite")
         self._helper_state = HelperState(folder / "helper.sqlite", folder / "helper.fence", span[0])
+        rules = SumRules(Catalogue.load())
         self.leader = Leader(
             self._directory(papers, roster_bytes, span[0]),
             self.leader_key,
             _held(self._leader_box),
+            sum_rules=rules,
             stopwatch=self.leader_laps,
         )
         self._runner = LeaderRunner(
@@ -107,6 +111,7 @@ class ExactParties:
             self.helper_key,
             _held(self._helper_box),
             self._helper_state,
+            sum_rules=rules,
             mask_into=self._timed_mask,
             stopwatch=self.helper_laps,
         )

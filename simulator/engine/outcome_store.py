@@ -106,12 +106,13 @@ def _text(numbers: Mapping[str, Any]) -> str:
 
 def _capacity_text(capacity: Capacity) -> str:
     tables = (capacity.gpus_by_model, capacity.squares_by_model)
-    return json.dumps([*(sorted(table.items()) for table in tables), capacity.squares])
+    counts = capacity.squares, capacity.largest
+    return json.dumps([*(sorted(table.items()) for table in tables), *counts])
 
 
 def _capacity_of(text: str) -> Capacity:
-    gpus, squares_by_model, squares = json.loads(text)
-    return Capacity(dict(map(tuple, gpus)), dict(map(tuple, squares_by_model)), squares)
+    gpus, squares_by_model, *counts = json.loads(text)
+    return Capacity(dict(map(tuple, gpus)), dict(map(tuple, squares_by_model)), *counts)
 
 
 def release_of(outcome: WindowOutcome) -> ReleasedWindow:

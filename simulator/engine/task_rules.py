@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.batch_rules import check_release, check_sum
+from aggregator.possible_sums import SumRules
 from aggregator.released import Capacity
 from aggregator.tasks import build_task, task_plan
 from privacy.calibrate import WEEK_S
@@ -121,6 +122,7 @@ def settled(
     try:
         check_release(task, by_operator(state.inventory.operator[in_time]))
         check_sum(released, n * windows)
+        SumRules().of(task, n * windows).check(released)
         fault = ""
     except ReportRejected as refusal:
         fault = refusal.reason.value
@@ -170,6 +172,7 @@ def times(capacity: Capacity, windows: int) -> Capacity:
         {model: gpus * windows for model, gpus in capacity.gpus_by_model.items()},
         {model: squares * windows for model, squares in capacity.squares_by_model.items()},
         capacity.squares * windows,
+        capacity.largest,
     )
 
 

@@ -17,6 +17,7 @@ def draw_lies(rows: Rows) -> DrawnFigure | None:
         moved = abs(lie["moved"]) / lie["bound"]
         plot.barh(place, moved, color=COLOURS[0 if lie["bounded"] else 1])
         told = f"refused: {lie['refused']}" if lie["refused"] else f"moved by {moved:.1f} bounds"
+        told = f"suppressed: {lie['reason']}" if lie.get("reason") else told
         beside = (max(moved, 1.0), place)
         plot.annotate(told, beside, (5, 0), textcoords="offset points", va="center",
                       fontsize=8.5)  # fmt: skip

@@ -273,7 +273,7 @@ def _mix_tile(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, str]:
     return (
         f"{row['classes_seen']} of {row['classes_true']}",
         (
-            f"classes above noise for {row['hosts']:,} hosts of one operator, {row['hours']:g} h, "
+            f"classes told from zero, {row['hosts']:,} hosts of one operator, {row['hours']:g} h, "
             f"each ± {points(row['standard_error_points_mean'])}"
         ),
     )

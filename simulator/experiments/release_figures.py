@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aggregator.ratios import BELOW_NOISE_ERRORS
+from aggregator.discoveries import told_from_zero
 
 from .figure_frame import (
     COLOURS,
@@ -156,10 +156,10 @@ def draw_mix(rows: Rows) -> DrawnFigure | None:
     ]
     figure, (plot,) = new_figure(height=0.9 + 0.27 * len(cells))
     for place, cell in enumerate(reversed(cells)):
-        below = cell["share"] < BELOW_NOISE_ERRORS * cell["standard_error"]
         reach = 100 * Z95 * cell["standard_error"]
-        if below:
-            plot.barh(place, 2 * 100 * cell["standard_error"], color="#eceff1", hatch="////",
+        if not told_from_zero(cell.get("q_value", 1.0)):
+            most = max(100 * cell["share"], 0.0) + reach
+            plot.barh(place, most, color="#eceff1", hatch="////",
                       edgecolor="#cfd6db", linewidth=0)  # fmt: skip
         else:
             plot.barh(place, 100 * cell["share"], xerr=reach, color=COLOURS[0], alpha=0.8,
@@ -167,7 +167,7 @@ def draw_mix(rows: Rows) -> DrawnFigure | None:
         plot.plot(100 * cell["truth"], place, "D", color=COLOURS[1], markersize=4.5)
     names = [_readable(cell["cell"]) for cell in reversed(cells)]
     plot.set_yticks(range(len(cells)), names)
-    plot.set_xlabel("share of GPU time, % (diamond: truth, hatched: noise)")
+    plot.set_xlabel("share of GPU time, % (diamond: truth, hatched: less than)")
     plot.set_xlim(left=0)
     plot.grid(visible=False, axis="y")
     seen, true = row["classes_seen"], row["classes_true"]
@@ -175,7 +175,7 @@ def draw_mix(rows: Rows) -> DrawnFigure | None:
     windows = round(row["hours"] * 3600 / row["section_window_s"])
     return DrawnFigure(
         figure,
-        f"{row['hosts']:,} hosts see {seen} of {true} classes above noise in the mean of "
+        f"{row['hosts']:,} hosts see {seen} of {true} classes told from zero in the mean of "
         f"{windows} windows ({row['hours']:g} h), each within "
         f"{points(Z95 * error)} at 95 %; a single window has a standard error of "
         f"{points(row['standard_error_points'])}.",

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.statistics import UNMEASURED
-from simulator.cell_view import CellView, listed, views_of
+from simulator.cell_view import CellView, judged, listed, views_of
 from simulator.engine.simulation import Step
 from simulator.outcome import CoverageTally, TruthCell
 from wire.task import SectionKind
@@ -60,7 +60,7 @@ class SectionMean:
         self._squares += float(np.mean((values[0] - values[2]) ** 2))
         self._errors += float(np.mean(np.sqrt(values[1])))
         self.windows += 1
-        self.latest = seen
+        self.latest = judged(seen)
 
     def mean(self) -> list[CellView]:
         """Give every cell's mean over the windows so far."""
@@ -69,10 +69,8 @@ class SectionMean:
         share, variance, truth = self._sums
         error = np.sqrt(variance) / self.windows
         columns = (share / self.windows, error, truth / self.windows)
-        return [
-            CellView(name, *map(float, values))
-            for name, *values in zip(self._names, *columns, strict=True)
-        ]
+        means = zip(self._names, *columns, strict=True)
+        return judged([CellView(name, *map(float, values)) for name, *values in means])
 
     def row(self) -> dict[str, Any]:
         """Give errors in points (hundredths of the whole), of a window and of the mean."""
@@ -88,7 +86,7 @@ class SectionMean:
             * float(np.mean([view.standard_error for view in mean])),
             "error_points_mean": POINTS * float(np.sqrt(np.mean(off**2))),
             "classes_true": len(present),
-            "classes_seen": sum(not view.below_noise for view in present),
+            "classes_seen": sum(view.told for view in present),
             "cells": [asdict(view) for view in by_truth(mean)[:SHOWN]],
         }
 

@@ -16,13 +16,11 @@ from aggregator.causes import CAUSE_SECTIONS, CauseRow, CauseWindow
 from aggregator.causes import cause_table as released_table
 from aggregator.correction import Reported
 from aggregator.incident_detector import Detector
-from aggregator.ratios import expected_by_chance
 from privacy.calibrate import WEEK_S
 
 from .truth import TruthCell
 
 SECTIONS: Final = CAUSE_SECTIONS
-NOISE: Final = "below noise"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +28,7 @@ class TrueCause:
     """One cause: hosts that it truly struck, and what was released of it.
 
     row     of the released table; None where the window was not released
-    shown   what a person is given: a number with its error, or that it is noise
+    shown   what a person is given: a number with half of its 95 % interval, or what it is under
     """
 
     cause: str
@@ -39,17 +37,16 @@ class TrueCause:
     shown: str
 
     @property
-    def below_noise(self) -> bool:
-        """No number is given of it."""
-        return self.row is None or self.row.below_noise
+    def told(self) -> bool:
+        """Whether it is told from zero, and given a number."""
+        return self.row is not None and self.row.told
 
 
 @dataclass(frozen=True, slots=True)
 class TrueTable:
     """One window's causes, the most hosts first.
 
-    by_chance   rows that would pass for numbers if no host had been struck
-    missed      causes that struck somebody and are below noise
+    missed      causes that struck somebody and are not told from zero
     false       causes that are shown and struck nobody
     """
 
@@ -59,7 +56,6 @@ class TrueTable:
     windows: int
     n: int
     rows: tuple[TrueCause, ...]
-    by_chance: float
     missed: int
     false: int
     reason: str
@@ -67,7 +63,7 @@ class TrueTable:
     @property
     def shown(self) -> tuple[TrueCause, ...]:
         """The rows that are drawn as numbers."""
-        return tuple(row for row in self.rows if not row.below_noise)
+        return tuple(row for row in self.rows if row.told)
 
 
 def cause_table(
@@ -100,9 +96,8 @@ def cause_table(
         first.windows,
         first.n,
         tuple(rows),
-        expected_by_chance(len(rows)),
-        sum(row.below_noise and row.true_hosts > 0 for row in rows),
-        sum(not row.below_noise and row.true_hosts == 0 for row in rows),
+        sum(not row.told and row.true_hosts > 0 for row in rows),
+        sum(row.told and row.true_hosts == 0 for row in rows),
         first.reason,
     )
 
@@ -126,4 +121,6 @@ def _window(cells: Sequence[TruthCell]) -> CauseWindow:
 
 
 def _shown(row: CauseRow) -> str:
-    return NOISE if row.below_noise else f"{row.hosts:.0f} ± {1.96 * row.standard_error:.0f}"
+    if not row.told:
+        return f"< {row.most:.0f}"
+    return f"{row.hosts:.0f} ± {1.96 * row.standard_error:.0f}"

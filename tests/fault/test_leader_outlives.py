@@ -148,7 +148,7 @@ def test_reports_parked_for_a_window_that_is_past_are_swept(fleet: Fleet) -> Non
     assert (fleet.leader._parked, fleet.leader._parked_bytes) == ({}, 0)
 
 
-def test_frozen_batch_survives_a_restart_after_the_tasks_expiry(tmp_path: Path) -> None:
+def test_frozen_batch_ends_with_its_task_over_a_restart(tmp_path: Path) -> None:
     world = build_world(10, expiry=T0 + 120)
     fleet = frozen_fleet(world, tmp_path)
     fleet.clock.now_s = T0 + 200
@@ -160,7 +160,10 @@ def test_frozen_batch_survives_a_restart_after_the_tasks_expiry(tmp_path: Path) 
     fleet.restart_leader()
     fleet.port.broken = False  # type: ignore[attr-defined]
     fleet.tick(T0 + 260)
-    assert np.array_equal(fleet.store.written[0].vector, true_sum(world, world.hosts))
+    assert fleet.store.written == []
+    assert [(s.window_start_s, s.reason, s.hosts) for s in fleet.store.suppressed] == [
+        (T0, "task_expired", 10)
+    ]
 
 
 def test_restarted_leader_opens_the_epochs_that_reports_name_and_no_others(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -22,12 +23,13 @@ from edge_agent.protocol.recovery import read_signed_past
 from edge_agent.sending.outbox import Outbox
 from edge_agent.shell import AgentShell
 from edge_agent.windows.durable_windows import DurableAccumulators
-from privacy.noise import OpenDpSampler
+from privacy.noise_live import LiveSampler
 from privacy.noise_table import SeededSampler
 from tests.agent_live import SteppedClock, announce, demo_task, run_until, surroundings
 from tests.agent_world import T0, open_report
 from transport.keyfiles import KeyFileRefused, load_host_key
 from transport.port import Record, TransportUnavailable
+from wire.bounds import KEY_ANNOUNCED_AHEAD_S
 from wire.envelope import unwrap
 from wire.epoch import Epoch
 from wire.ids import task_id
@@ -255,11 +257,11 @@ def test_agent_refuses_a_rolled_back_ledger(tmp_path: Path) -> None:
         made.agent(SteppedClock(T0 + 20))
 
 
-def test_agent_refuses_a_clock_set_back(tmp_path: Path) -> None:
+def test_agent_refuses_a_clock_behind_what_an_aggregator_has_signed(tmp_path: Path) -> None:
     made = surroundings(tmp_path)
     made.run(T0, T0 + 20)
     with pytest.raises(ClockSetBack):
-        made.agent(SteppedClock(T0 + 5))
+        made.agent(SteppedClock(T0 - KEY_ANNOUNCED_AHEAD_S - 10))
 
 
 def test_agent_with_its_clock_set_back_while_it_runs_publishes_nothing(tmp_path: Path) -> None:
@@ -297,7 +299,7 @@ def test_agent_run_refuses_seeded_noise_and_demo_tasks(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="seeded noise"):
         open_agent(made.config, sampler=SeededSampler(1))
     clock = SteppedClock(T0)
-    shell, _ = open_agent(made.config, sampler=OpenDpSampler(), clock=clock)
+    shell, _ = open_agent(made.config, sampler=LiveSampler(os.urandom), clock=clock)
     run_until(shell, clock, T0 + 10)
     shell.close()
     assert shell.tally.refused["demo_task"] == 1

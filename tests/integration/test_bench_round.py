@@ -28,5 +28,13 @@ def test_bench_fleet_is_read_again_as_it_was_made(tmp_path: Path) -> None:
 
 def test_bench_agent_measures_every_part_of_a_report(tmp_path: Path) -> None:
     costs = agent_costs(load_fleet(130, tmp_path, part=130), 50)
-    assert costs.keys() == {"publish", "encode", "noise", "noise_table", "mask", "seal"}
+    assert costs.keys() == {
+        "publish",
+        "encode",
+        "noise",
+        "noise_opendp",
+        "noise_table",
+        "mask",
+        "seal",
+    }
     assert min(costs.values()) > 0

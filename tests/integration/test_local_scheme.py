@@ -30,7 +30,10 @@ from wire.report import Report, ReportHeader
 
 def local_world() -> World:
     world = build_world(9)
-    task = replace(world.task, scheme=Scheme.LOCAL, helper_pk=b"", min_operators=0)
+    wide = replace(world.task.sections[0], sigma_1024=1024 << 40)  # reaches far beyond 2^32
+    task = replace(
+        world.task, scheme=Scheme.LOCAL, helper_pk=b"", min_operators=0, sections=(wide,)
+    )
     identity, signed = sign_task(task, world.leader_key, None)
     roster = sign_roster(world.roster, world.leader_key, None)
     return LocalWorld(

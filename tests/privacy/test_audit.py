@@ -4,6 +4,8 @@
 floats show on the curve and in the shape too.
 """
 
+import os
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +13,8 @@ import pytest
 
 from bench.audit_evidence import Evidence, curve_deviation, gaussian_pmf, measured_mu
 from bench.audit_mechanism import PLANTED, SIGMA_1024, TRUE, Mechanism, from_system
-from privacy.noise import OpenDpSampler
+from privacy.noise import NoiseSampler, OpenDpSampler
+from privacy.noise_live import LiveSampler
 
 TRIALS = 40_000
 SMALL = [bug for bug in PLANTED if bug.few is not None and bug.few <= TRIALS]
@@ -37,8 +40,9 @@ def test_true_mechanism_passes(name: str) -> None:
     assert measured_mu(evidence) == pytest.approx(1.0, abs=0.05)
 
 
-def test_true_mechanism_passes_by_opendp() -> None:
-    mechanism = replace(TRUE, sampler=lambda _seed, _window: OpenDpSampler())
+@pytest.mark.parametrize("make", [OpenDpSampler, lambda: LiveSampler(os.urandom)])
+def test_true_mechanism_passes_by_other_samplers(make: Callable[[], NoiseSampler]) -> None:
+    mechanism = replace(TRUE, sampler=lambda _seed, _window: make())
     assert Evidence().add(mechanism, 5_000, seed=0).verdict() == ()
 
 

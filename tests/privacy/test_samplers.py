@@ -1,4 +1,4 @@
-"""The three samplers draw one distribution, to the bit where a table can be, on the integers."""
+"""All samplers draw one distribution, to the bit where a table can be, on the integers."""
 
 import os
 import subprocess
@@ -8,17 +8,31 @@ from collections.abc import Callable
 import mpmath
 import numpy as np
 import pytest
-from scipy.stats import chi2
+from scipy.stats import chi2, norm
 
 from privacy.errors import ParameterError
 from privacy.noise import NoiseSampler, OpenDpSampler
+from privacy.noise_exact import ExactGaussian
+from privacy.noise_live import TABLE_SIGMA_1024, LiveSampler
 from privacy.noise_table import SeededBytes, SeededSampler, TableSampler, noise_table
+
+
+class Tableless(LiveSampler):
+    """Draws as a host does for a sigma that is too large for a table."""
+
+    def _draw(self, sigma_1024: int, count: int) -> np.ndarray:
+        gaussian = ExactGaussian(sigma_1024, self._random_bytes)
+        return np.array([gaussian.draw() for _ in range(count)])
+
 
 SAMPLERS: dict[str, Callable[[], NoiseSampler]] = {
     "table": lambda: TableSampler(os.urandom),
     "seeded": lambda: SeededSampler(11),
     "opendp": OpenDpSampler,
+    "host": lambda: LiveSampler(os.urandom),
+    "host without a table": lambda: Tableless(os.urandom),
 }
+SLOW = ("opendp", "host without a table")
 
 
 def exact_pmf(sigma_1024: int, values: np.ndarray) -> np.ndarray:
@@ -50,7 +64,7 @@ def chi_square_p(draws: np.ndarray, sigma_1024: int) -> float:
 @pytest.mark.parametrize("name", SAMPLERS)
 @pytest.mark.parametrize("sigma_1024", [700, 2048, 9999])
 def test_sampler_follows_the_exact_pmf(name: str, sigma_1024: int) -> None:
-    count = 6_000 if name == "opendp" else 100_000
+    count = 6_000 if name in SLOW else 100_000
     draws = SAMPLERS[name]().sample(count, np.array([sigma_1024]))
     assert chi_square_p(draws.ravel(), sigma_1024) > 1e-9
 
@@ -167,6 +181,15 @@ def test_seeded_noise_repeats_and_names_tell_streams_apart() -> None:
     assert (again.sample(50, sigmas) != first).any()
 
 
+@pytest.mark.parametrize("sigma_1024", [TABLE_SIGMA_1024 + 1, 60_000 * 1024, 6 * 10**14])
+def test_host_draws_large_sigmas_without_a_table(sigma_1024: int) -> None:
+    """So large that cells of equal probability are those of the normal distribution."""
+    draws = LiveSampler(os.urandom).sample(1, np.full(8_000, sigma_1024))[0]
+    seen = np.histogram(norm.cdf(draws * 1024 / sigma_1024), bins=50, range=(0, 1))[0]
+    assert chi2.sf(((seen - 160) ** 2 / 160).sum(), 49) > 1e-9
+    assert np.unique(draws % 2).size == 2
+
+
 def test_seeded_bytes_are_one_stream() -> None:
     whole = SeededBytes(1, "x")(100)
     parts = SeededBytes(1, "x")
@@ -178,7 +201,7 @@ def test_seeded_bytes_are_one_stream() -> None:
 
 def test_system_noise_never_repeats() -> None:
     sigmas = np.full(50, 9000)
-    for make in (SAMPLERS["table"], SAMPLERS["opendp"]):
+    for make in (make for name, make in SAMPLERS.items() if name != "seeded"):
         assert (make().sample(1, sigmas) != make().sample(1, sigmas)).any()
 
 

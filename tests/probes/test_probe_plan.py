@@ -26,11 +26,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 VARIANTS = "(_v[0-9]+)?(_ptsz|_ptds)?"
 
 
-def _plan(
-    path: Path, *rows: ProbeRow, name: str | None = None, past_endbr: bool = True
-) -> FilePlan:
+def _plan(path: Path, *rows: ProbeRow, name: str | None = None, moved: bool = True) -> FilePlan:
     with path.open("rb") as file:
-        return plan_file(ElfFile.read(file), ProbeTable(rows), name or path.name, past_endbr)
+        return plan_file(ElfFile.read(file), ProbeTable(rows), name or path.name, moved)
 
 
 def _offsets(path: Path) -> dict[str, int]:
@@ -141,7 +139,7 @@ def test_plan_probes_behind_endbr64(tmp_path: Path) -> None:
     wanted = row(ProbeGroup.LAUNCH, ("cudaLaunchKernel",))
     start = _offsets(path)["cudaLaunchKernel"]
     (behind,) = _plan(path, wanted).attachments
-    (before,) = _plan(path, wanted, past_endbr=False).attachments
+    (before,) = _plan(path, wanted, moved=False).attachments
     assert (behind.offsets, behind.classes) == ((start + 4,), (EntryClass.EMULATED,))
     assert (before.offsets, before.classes) == ((start,), (EntryClass.STEPPED,))
 

@@ -229,6 +229,7 @@ def test_signatures_train_needs_a_class_of_the_catalogue(
 def test_signatures_evaluate_packaged_shows_intervals_and_variants(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "140")  # so that no name is folded
     assert run(monkeypatch, "signatures", "evaluate") == ExitCode.OK
     shown = capsys.readouterr().out
     assert "8/8 [68, 100] %" in shown

@@ -21,13 +21,13 @@ from pointillist.demo.demo_screen import DemoScreen, DemoStage
 from pointillist.demo.demo_tally import DemoTally
 from pointillist.demo.summary import Summary
 from pointillist.run_terminal import Struck
-from simulator.cell_view import CellView
+from simulator.cell_view import CellView, judged
 from tests.window_kit import CATALOGUE
 
-MIX = [CellView("idle", 0.41, 0.0033, 0.41), CellView("gpu_time/gemm", 0.19, 0.0033, 0.193)]
+MIX = judged([CellView("idle", 0.41, 0.0033, 0.41), CellView("gpu_time/gemm", 0.19, 0.0033, 0.193)])
 WHOLE = Summary(
     hosts=40, gpus=320, windows=3, windows_released=3, epsilon=2.0, delta=1e-9, epsilon_spent=2.0,
-    standard_error_percent_window=1.0, families_above_noise=1, families_above_noise_expected=1.0,
+    standard_error_percent_window=1.0, rows_told_from_zero=1, rows_told_truly_empty=0,
     cells_checked=10, interval_coverage_percent=95.0, interval_coverage_binomial_low_percent=90.0,
     interval_coverage_binomial_high_percent=100.0, window_end_to_release_p50_s=2.2,
     window_end_to_release_p90_s=2.9, rejections={}, live_reports_sent=0,
@@ -62,8 +62,8 @@ def test_demo_line_of_a_window_has_a_released_number_and_its_error() -> None:
     ]
 
 
-def test_demo_line_of_a_window_shows_no_number_below_noise() -> None:
-    faint = [replace(view, standard_error=1.0) for view in MIX]
+def test_demo_line_of_a_window_shows_no_number_that_is_not_told_from_zero() -> None:
+    faint = judged([replace(view, standard_error=1.0) for view in MIX])
     (line,) = lines_of(replace(FRAME, latest=faint))
     assert line.startswith("window 1 of 3: 1,476 of 1,501 hosts")
 

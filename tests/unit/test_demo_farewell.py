@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
@@ -16,23 +17,27 @@ from pointillist.demo.demo_plan import DemoPlan
 from pointillist.demo.demo_tally import DemoTally
 from pointillist.run_terminal import PLUS_MINUS, SHOWN, Z95, Struck, families
 from pointillist.simulate import simulation_farewell as simulated
-from simulator.cell_view import CellView, ranked
+from simulator.cell_view import CellView, judged, ranked
 from tests.window_kit import CATALOGUE
 from wire.task import CHECK_WORDS, Task
 
 WINDOW = 100
 FALSE = CellView("thermal_interface", 0.025, 0.01, 0.0)
-"""Released above two standard errors, and struck nobody."""
+"""Told from zero, and struck nobody."""
 
 EVENTS = Struck(
     1_469,
-    [
-        *(CellView(f"struck_{n}", 0.09 - 0.002 * n, 0.01, 0.09) for n in range(SHOWN - 1)),
-        *(CellView(f"rare_{n}", 0.001, 0.01, 0.002) for n in range(5)),
-        FALSE,
-    ],
+    judged(
+        [
+            *(CellView(f"struck_{n}", 0.09 - 0.002 * n, 0.01, 0.09) for n in range(SHOWN - 1)),
+            *(CellView(f"rare_{n}", 0.001, 0.01, 0.002) for n in range(5)),
+            FALSE,
+        ]
+    ),
 )
-MIX = [CellView("idle", 0.4076, 0.0033, 0.41), CellView("gpu_time/gemm", 0.19, 0.0033, 0.193)]
+MIX = judged(
+    [CellView("idle", 0.4076, 0.0033, 0.41), CellView("gpu_time/gemm", 0.19, 0.0033, 0.193)]
+)
 
 
 @pytest.fixture
@@ -99,10 +104,10 @@ def test_demo_text_and_chart_show_the_same_cells(monkeypatch: pytest.MonkeyPatch
     assert FALSE.cell in drawn
 
 
-def test_demo_shows_a_false_discovery_before_what_is_below_noise() -> None:
+def test_demo_shows_a_false_discovery_before_what_is_not_told_from_zero() -> None:
     cells = [view.cell for view in ranked(EVENTS.views)]
     assert cells.index(FALSE.cell) == SHOWN - 1
-    assert families([*MIX, replace(FALSE, share=0.5)])[0].cell == FALSE.cell
+    assert families(judged([*MIX, replace(FALSE, share=0.5)]))[0].cell == FALSE.cell
 
 
 def test_demo_chart_writes_the_interval_of_the_text() -> None:
@@ -115,9 +120,21 @@ def test_demo_chart_writes_the_interval_of_the_text() -> None:
     assert "1.96" in PLUS_MINUS
 
 
+def test_demo_chart_draws_a_window_that_is_not_told_from_zero_as_less_than() -> None:
+    faint = judged([MIX[0], replace(MIX[1], share=0.001)])
+    figure, axis = plt.subplots()
+    run_chart._over_time(axis, MIX, [MIX, faint])
+    points, limits, truth = (np.asarray(line.get_ydata(), np.float64) for line in axis.lines)
+    plt.close(figure)
+    assert points[0] == pytest.approx(19.0)
+    assert limits[1] == pytest.approx(100 * faint[1].most)
+    assert np.isnan([points[1], limits[0]]).all()
+    assert truth.tolist() == pytest.approx([19.3, 19.3])
+
+
 def test_demo_text_is_not_wrapped_in_a_file() -> None:
     last = told(width=40).splitlines()[-2]
-    assert last.endswith("pass two standard errors by chance")
+    assert last.endswith("of such rows at most 1 % are expected to be empty")
 
 
 def test_simulation_tells_how_seldom_intervals_of_indicators_hold_the_truth() -> None:

@@ -73,13 +73,13 @@ def test_secrets_stay_out_of_repr(pair: sealing.HpkeKeyPair) -> None:
 
 
 def test_box_belongs_to_one_report() -> None:
-    key, report_id, aad, plain = bytes(16), bytes(range(16)), b"M" * 48 + b"t" * 16, b"y" * 40
+    key, report_id, aad, plain = bytes(32), bytes(range(16)), b"M" * 48 + b"t" * 16, b"y" * 40
     sealed = masks.seal_box(key, report_id, aad, plain)
     assert len(sealed) == len(plain) + masks.TAG_BYTES
     assert masks.open_box(key, report_id, aad, sealed) == plain
     altered = bytes([sealed[0] ^ 1]) + sealed[1:]
     for wrong in (
-        (bytes([1]) * 16, report_id, aad, sealed),
+        (bytes([1]) * 32, report_id, aad, sealed),
         (key, bytes(16), aad, sealed),
         (key, report_id, aad[:-1] + b"u", sealed),
         (key, report_id, aad, altered),
@@ -87,8 +87,8 @@ def test_box_belongs_to_one_report() -> None:
     ):
         with pytest.raises(masks.BoxError):
             masks.open_box(*wrong)
-    with pytest.raises(ValueError, match="16 bytes"):
-        masks.seal_box(bytes(32), report_id, aad, plain)
+    with pytest.raises(ValueError, match="32 bytes"):
+        masks.seal_box(bytes(16), report_id, aad, plain)
     with pytest.raises(ValueError, match="16 bytes"):
         masks.seal_box(key, bytes(12), aad, plain)
 

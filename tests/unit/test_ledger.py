@@ -146,12 +146,13 @@ def test_ledger_spool_ids_are_never_reused(tmp_path: Path) -> None:
     ledger.close()
 
 
-def test_ledger_refuses_a_clock_set_back(tmp_path: Path) -> None:
+def test_ledger_refuses_a_clock_behind_a_signed_time(tmp_path: Path) -> None:
     ledger = create(tmp_path)
-    spend(ledger, NOW - 60)
+    ledger.note_signed_time(NOW)
     with pytest.raises(ClockSetBack, match="set the clock right"):
         spend(ledger, NOW, NOW - CLOCK_TOLERANCE_S - 1)
     ledger.note_signed_time(NOW + 500)
+    ledger.note_signed_time(NOW + 100)
     ledger.close()
     with pytest.raises(ClockSetBack):
         reopen(tmp_path, NOW + 490)

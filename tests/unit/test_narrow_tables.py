@@ -30,7 +30,7 @@ from pointillist.plan_text import plan_text
 from pointillist.run_terminal import mix_table, tell_cells
 from pointillist.simulate.simulation_farewell import _tell_adversaries, _tell_causes, _tell_mix
 from pointillist.table import Column, table_lines
-from simulator.cell_view import CellView
+from simulator.cell_view import CellView, judged
 from wire.catalogue import Catalogue
 
 WIDTH = 80
@@ -106,7 +106,7 @@ def widest_causes() -> CauseTable:
             standard_error=1_234.0, low=120_000.0, high=125_000.0, share=0.98765, share_low=0.9,
             share_high=1.0, part=0.54, part_low=0.5, part_high=0.6, false_high=0.0,
             below_noise=False, as_reported="not enough runs" if number % 2 else None,
-            trend=Trend.RISING, change=0.1, change_low=0.05, change_high=0.15,
+            trend=Trend.RISING, change=0.1, change_low=0.05, change_high=0.15, q_value=0.0,
         )
         for number, cause in enumerate(CAUSES)
     )  # fmt: skip
@@ -133,9 +133,9 @@ def test_query_shows_every_column_of_the_schema_and_of_wide_rows() -> None:
     assert result.exit_code == 0
     assert_whole(result.output, [*CAUSE_MEANINGS, "rejections", "timestamp[us]"])
     frame = pd.DataFrame({"cell": [KERNEL], "share": [1.5], "cause": [LONGEST]})
-    names = list(frame.columns)
-    assert query._columns_needed(frame, names) > WIDTH
-    assert_whole(_said(lambda: query._draw_records(frame, names, WIDTH)), [LONGEST, "1.5"], 200)
+    told = _said(lambda: query._print_rows(frame, csv=False, json=False))
+    assert_whole(told, [LONGEST, "1.5", KERNEL], len("share  " + KERNEL))
+    assert "-- row 1 --" in told
 
 
 def _said(draw: Callable[[], object]) -> str:
@@ -231,20 +231,22 @@ def test_lists_of_mappings_are_folded() -> None:
     assert text.count("z") == 50
 
 
-VIEWS = [
-    CellView(f"gpu_time/{name}", released, standard_error=0.1234, truth=0.98765)
-    for name, released in (
-        ("quantize_activation", 0.01), ("communication", 0.98765), ("triton_fused", 0.5),
-    )
-]  # fmt: skip
+VIEWS = judged(
+    [
+        CellView(f"gpu_time/{name}", released, standard_error=0.1234, truth=0.98765)
+        for name, released in (
+            ("quantize_activation", 0.01), ("communication", 0.98765), ("triton_fused", 0.5),
+        )
+    ]
+)  # fmt: skip
 
 
 def test_demo_and_simulation_end_with_whole_rows() -> None:
     title = "Applications seen, mean of 1,440 windows, of 12,500 hosts"
     told = shown(lambda console: tell_cells(console, title, VIEWS, VIEWS, lambda v: f"{v:.2f} %"))
-    assert_whole(told, ["below noise", "0.99 %", "quantize", "communication"])
+    assert_whole(told, ["< 0.25 %", "0.99 %", "quantize", "communication"])
     mix = shown(lambda console: console.print(mix_table(VIEWS, VIEWS, WIDTH)))
-    assert_whole(mix, ["98.77 ±24.19", "communication", "below noise"])
+    assert_whole(mix, ["98.77 ±24.19", "communication", "< 25.19"])
     summary = {"section": "kernel_mix_by_model", "windows_released": 123_456}
     assert_whole(
         shown(lambda console: _tell_mix(console, summary, VIEWS)), ["98.77 %", "communication"]

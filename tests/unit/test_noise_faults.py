@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,8 +14,11 @@ from edge_agent.protocol.protocol_events import Withheld
 from edge_agent.protocol.seal_report import noise_fault, zero_bits
 from privacy.calibrate import MAX_SIGMA_1024, check_sigma_range, sigma_local_1024
 from privacy.errors import ParameterError
-from privacy.noise import OpenDpSampler
+from privacy.noise import NoiseSampler, OpenDpSampler
+from privacy.noise_live import LiveSampler
 from tests.agent_world import T0, World, close_window, make_section, reports, started
+
+SAMPLERS: list[Callable[[], NoiseSampler]] = [OpenDpSampler, lambda: LiveSampler(os.urandom)]
 
 
 class Constant:
@@ -28,22 +33,26 @@ class Constant:
         return np.where(sigma_1024 > 0, self._value, 0) * np.ones((hosts, 1), dtype=np.int64)
 
 
-def test_opendp_does_not_saturate_at_32_bits() -> None:
+@pytest.mark.parametrize("make", SAMPLERS)
+def test_sampler_does_not_saturate_at_32_bits(make: Callable[[], NoiseSampler]) -> None:
     # Nine tenths of such draws were the ends of int32, and the value under them showed.
     sigma = np.full(200, 18_700_000_000 * 1024, dtype=np.int64)
-    draws = OpenDpSampler().sample(1, sigma)[0]
+    draws = make().sample(1, sigma)[0]
     assert np.unique(draws).size == draws.size
     assert 5e9 < np.abs(draws).mean() < 5e10
 
 
-def test_sigma_beyond_the_type_is_refused_by_calibration_and_sampler() -> None:
+@pytest.mark.parametrize("make", SAMPLERS)
+def test_sigma_beyond_the_type_is_refused_by_calibration_and_sampler(
+    make: Callable[[], NoiseSampler],
+) -> None:
     check_sigma_range(MAX_SIGMA_1024)
     with pytest.raises(ParameterError, match="sigma"):
         check_sigma_range(MAX_SIGMA_1024 + 1)
     with pytest.raises(ParameterError, match="sigma"):
         sigma_local_1024(1 << 64, 10_081, 1, 500_000_000, 1)
     with pytest.raises(ParameterError, match="sigma"):
-        OpenDpSampler().sample(1, np.array([MAX_SIGMA_1024 + 1], dtype=np.int64))
+        make().sample(1, np.array([MAX_SIGMA_1024 + 1], dtype=np.int64))
 
 
 @pytest.mark.parametrize("value", [0, -(1 << 31), (1 << 31) - 1, (1 << 63) - 1, -(1 << 63)])

@@ -131,7 +131,7 @@ def test_participant_never_seals_a_window_twice() -> None:
     shell, (tid,) = started(world, [task])
     close_window(shell, world, task, tid, T0 + 60)
     close_window(shell, world, task, tid, T0 + 60)
-    close_window(shell, world, task, tid, T0)
+    close_window(shell, world, task, tid, T0, late_s=60)
     assert reasons(shell) == ["window_spent", "window_spent"]
     assert len(reports(shell.published)) == 1
 

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from pointillist.plan_file import default_plan, equal_sections
-from pointillist.plan_report import PlanReport, catalogue_shapes, plan_report, report_cpu_s
+from pointillist.plan_report import (
+    DRAW_CPU_S,
+    PlanReport,
+    catalogue_shapes,
+    plan_report,
+    report_cpu_s,
+)
 from privacy.accountant import GATE_MARGIN, SectionNoise, epsilon_of, gate, sum_gap
 from privacy.calibrate import ParameterError
 from privacy.plan import LONGEST_EPOCH_S, Plan, PlannedSection
@@ -289,9 +295,9 @@ def _as_read(page: Path) -> str:
     return re.sub(r"<!--.*?-->", "", page.read_text())
 
 
-def test_cpu_of_a_report_is_what_the_benchmark_measured() -> None:
+def test_cpu_of_a_report_but_its_noise_is_what_the_benchmark_measured() -> None:
     """Within half, as another machine or a busy one may have written the result."""
     path = Path(__file__).parents[2] / "bench" / "results" / "round.json"
     found = {figure["name"]: figure["value"] for figure in json.loads(path.read_text())["figures"]}
-    measured_s = found["publish_us_per_report_d1000"] / 1e6
-    assert report_cpu_s(1000) == pytest.approx(measured_s, rel=0.5)
+    measured_s = (found["agent_publish_us_d1000"] - found["agent_noise_us_d1000"]) / 1e6
+    assert report_cpu_s(1000) - 1000 * DRAW_CPU_S == pytest.approx(measured_s, rel=0.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from edge_agent.protocol.protocol_events import (
     Withheld,
 )
 from edge_agent.protocol.roster_book import Crowd, RosterBook
-from privacy.noise import OpenDpSampler
+from privacy.noise_live import LiveSampler
 from tests.agent_world import (
     T0,
     WEEK_S,
@@ -87,10 +88,8 @@ def test_demo_rosters_change_when_they_like() -> None:
 
 
 def test_live_participant_refuses_a_roster_in_the_middle_of_a_week() -> None:
-    from privacy.noise import OpenDpSampler
-
     world = World(1)
-    live = world.participant(rules=world.rules(domain="live"), sampler=OpenDpSampler())
+    live = world.participant(rules=world.rules(domain="live"), sampler=LiveSampler(os.urandom))
     shell = MemoryShell(live)
     shell.tell(RosterReceived(world.roster({"minute": 100_000}, effective_from=T0), T0))
     late = world.roster({"minute": 900_000}, version=2, effective_from=T0 + 12_345, cohort=8)
@@ -122,7 +121,7 @@ def test_crowd_of_one_operator_beyond_t_is_a_fault_where_operators_count() -> No
 def restarted(world: World, ledger: Ledger, signed: bytes, now_s: int) -> MemoryShell:
     """A live agent that starts on its ledger and is given one task and one roster."""
     rules, view = world.rules(domain="live"), ledger.view(world.host_ids)
-    live = world.participant(view, rules=rules, sampler=OpenDpSampler())
+    live = world.participant(view, rules=rules, sampler=LiveSampler(os.urandom))
     shell = MemoryShell(live, ledger)
     task = world.sign_task(world.task(domain="fleet"))
     for event in (TaskReceived(task, now_s), RosterReceived(signed, now_s)):

@@ -232,7 +232,7 @@ def test_released_units_cover_every_section_of_the_catalogue() -> None:
 
 def test_capacity_counts_gpus_and_squares_by_model() -> None:
     found = Capacity.of([((1, 8),), ((1, 4), (2, 4)), ((1, 8),)])
-    assert found == Capacity({1: 20, 2: 4}, {1: 8 * 8 + 4 * 4 + 8 * 8, 2: 16}, 3 * 64)
+    assert found == Capacity({1: 20, 2: 4}, {1: 8 * 8 + 4 * 4 + 8 * 8, 2: 16}, 3 * 64, 8)
     assert (found + found).gpus == 48
     assert (found + found).squares == 6 * 64
 

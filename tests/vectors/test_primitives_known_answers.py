@@ -100,8 +100,27 @@ def test_derived_keys_follow_the_layout() -> None:
 
     assert keys.k_mask == expected(helper_key, b"plst1/k-mask\0\0\0\0", 32)
     assert keys.k_id == expected(helper_key, b"plst1/k-id\0\0\0\0\0\0", 32)
-    assert keys.k_box == expected(leader_key, b"plst1/k-box\0\0\0\0\0", 16)
+    assert keys.k_box == expected(leader_key, b"plst1/k-box\0\0\0\0\0", 32)
     assert "k_mask" not in repr(keys)
+
+
+def test_box_is_aes_256_gcm() -> None:
+    """Test case 16 of McGrew and Viega's GCM specification, a key of 256 bits."""
+    key = unhex("feffe9928665731c6d6a8f9467308308" * 2)
+    nonce = unhex("cafebabefacedbaddecaf888")
+    plain = unhex(
+        "d9313225f88406e5a55909c5aff5269a86a7a9531534f7da2e4c303d8a318a72"
+        "1c3c0c95956809532fcf0e2449a6b525b16aedf5aa0de657ba637b39"
+    )
+    aad = unhex("feedfacedeadbeeffeedfacedeadbeefabaddad2")
+    box = unhex(
+        "522dc1f099567d07f47f37a32a84427d643a8cdcbfe5c0c97598a2bd2555d1aa"
+        "8cb08e48590dbb3da7b08b1056828838c5f61e6393ba7a0abcc9f66276fc6ece0f4e1768cddf8853bb2d551b"
+    )
+    assert masks.seal_box(key, nonce + b"rest", aad, plain) == box
+    assert masks.open_box(key, nonce + b"rest", aad, box) == plain
+    with pytest.raises(ValueError, match="32 bytes"):
+        masks.seal_box(key[:16], nonce + b"rest", aad, plain)
 
 
 def test_privacy_labels_are_those_of_the_wire() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from privacy import masks
 from scripts import make_vectors
 from wire import ids, labels
 from wire.batch import SignedBatch, SignedRelease, SignedShare, vector_hash
@@ -121,6 +122,21 @@ def _check_accept(op: Operation) -> None:
         assert vector_hash(vector) == value.release.vector_hash
 
 
+def _thirds(data: bytes) -> tuple[bytes, bytes, bytes]:
+    return data[:32], data[32:64], data[64:]
+
+
+def _boxed(data: bytes) -> tuple[bytes, bytes, bytes, bytes]:
+    """k_box, report_id, M || tag_H and what is sealed or opened."""
+    return data[:32], data[32:48], data[48:112], data[112:]
+
+
+def _mask(k_mask: bytes, nonce: bytes) -> np.ndarray[Any, Any]:
+    out = np.empty(5, dtype=np.uint32)
+    masks.mask_into(k_mask, nonce, out)
+    return out
+
+
 def _check_derive(op: Operation) -> None:
     derive: dict[str, Callable[[Any], bytes]] = {
         "host_id": ids.host_id,
@@ -128,6 +144,13 @@ def _check_derive(op: Operation) -> None:
         "task_id": ids.task_id,
         "hardware_hash": ids.hardware_hash,
         "label": lambda data: labels.label(data.decode()),
+        "k_mask": lambda data: masks.derive_helper_keys(*_thirds(data))[0],
+        "k_id": lambda data: masks.derive_helper_keys(*_thirds(data))[1],
+        "k_box": lambda data: masks.derive_box_key(*_thirds(data)),
+        "tag_h and nonce": lambda data: b"".join(masks.tag_and_nonce(data[:32], data[32:])),
+        "mask of five words": lambda data: _mask(data[:32], data[32:]).tobytes(),
+        "box": lambda data: masks.seal_box(*_boxed(data)),
+        "open": lambda data: masks.open_box(*_boxed(data)),
     }
     given = tuple(op["input"]) if isinstance(op["input"], list) else op["bytes"]
     assert derive[op["name"]](given).hex() == op["output"]

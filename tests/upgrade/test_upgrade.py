@@ -1,0 +1,136 @@
+"""Agents, Leader and Helper of the first compatible version and of this tree, side by side.
+
+The old tree is run from the repository's own history, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.upgrade.old_tree import ROOT, first_compatible, unpack
+
+HOSTS = 8
+OLD_HALF, NEW_HALF = list(range(4)), list(range(4, HOSTS))
+EVERYBODY = [*OLD_HALF, *NEW_HALF]
+
+
+class Tree:
+    """A player of one tree; every command waits for its answer."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.upgrade.player"],
+            cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def __call__(self, do: str, **said: Any) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"do": do, **said}) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, f"{self.root}: expected an answer to {do}, the player ended: see stderr"
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+    def close(self) -> None:
+        self._process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def trees(request: pytest.FixtureRequest) -> Iterator[Mapping[str, Tree]]:
+    """The first compatible version and this tree."""
+    commit = first_compatible()
+    if commit is None:
+        note = "CHANGELOG.md names no first compatible version: HEAD stands for it"
+        warnings.warn(note, stacklevel=1)
+    old = unpack(commit or "HEAD", request.config.cache.mkdir("old_trees"))
+    players = {"old": Tree(old), "new": Tree(ROOT)}
+    for name, player in players.items():
+        assert player("tree")["root"] == str(player.root.resolve()), name
+    yield players
+    for player in players.values():
+        player.close()
+
+
+@pytest.fixture
+def fleet(trees: Mapping[str, Tree], tmp_path: Path) -> str:
+    """A fleet whose task, roster, keys and log are of the old tree."""
+    trees["old"]("setup", folder=str(tmp_path), hosts=HOSTS)
+    return str(tmp_path)
+
+
+def release(
+    trees: Mapping[str, Tree],
+    fleet: str,
+    window: int,
+    leader: str,
+    helper: str,
+    *,
+    store: bool = False,
+) -> list[dict[str, Any]]:
+    """Close a window with a Leader and a Helper of these trees."""
+    told = ask(trees, fleet, window, leader, helper, store=store)
+    assert told["suppressed"] == []
+    found: list[dict[str, Any]] = told["released"]
+    return found
+
+
+def ask(
+    trees: Mapping[str, Tree], fleet: str, window: int, leader: str, helper: str, **more: Any
+) -> dict[str, Any]:
+    """What came of a window that a Leader closed with a Helper."""
+    trees[helper]("helper", folder=fleet)
+    told = trees[leader]("leader", folder=fleet, window=window, **more)
+    trees[helper]("stop_helper")
+    return told
+
+
+def is_everybody(released: list[dict[str, Any]]) -> bool:
+    """Whether all hosts were released: check words, and the sum of 1 to 8 steps."""
+    (only,) = released
+    return (only["n"], only["vector"][:3]) == (HOSTS, [HOSTS, HOSTS, HOSTS * (HOSTS + 1) // 2])
+
+
+@pytest.mark.parametrize(
+    ("agents", "leader", "helper"),
+    [("new", "old", "old"), ("old", "old", "new"), ("old", "new", "old")],
+)
+def test_parties_of_two_versions_release_a_window(
+    trees: Mapping[str, Tree], fleet: str, agents: str, leader: str, helper: str
+) -> None:
+    assert trees[agents]("agents", folder=fleet, hosts=EVERYBODY, window=0)["sealed"] == HOSTS
+    assert is_everybody(release(trees, fleet, 0, leader, helper))
+
+
+def test_new_version_goes_on_with_the_old_ones_files(trees: Mapping[str, Tree], fleet: str) -> None:
+    """Ledgers, both parties' states, the log and the store; no window is reported twice."""
+    old, new = trees["old"], trees["new"]
+    old("agents", folder=fleet, hosts=EVERYBODY, window=0)
+    assert is_everybody(release(trees, fleet, 0, "old", "old", store=True))
+    again = new("agents", folder=fleet, hosts=NEW_HALF, window=0)
+    assert again == {"sealed": 0, "refused": ["window_spent"]}
+    old("agents", folder=fleet, hosts=OLD_HALF, window=1)
+    assert new("agents", folder=fleet, hosts=NEW_HALF, window=1)["sealed"] == len(NEW_HALF)
+    assert is_everybody(release(trees, fleet, 1, "new", "new", store=True))
+    second = ask(trees, fleet, 0, "new", "new", store=False, state="other", without=0)
+    assert second == {"released": [], "suppressed": ["answered_otherwise"]}
+    read = new("read", folder=fleet)
+    assert read["windows"] == 2
+    assert read["cells"] > 0
+
+
+def test_new_version_reads_the_old_ones_catalogue(trees: Mapping[str, Tree]) -> None:
+    """Its meaning is bound to its hash: the same file has the same one in every version."""
+    old, new = trees["old"], trees["new"]
+    file = str(old.root / "wire" / "catalogue.toml")
+    assert new("catalogue", file=file)["catalogue"] == old("tree")["catalogue"]
