@@ -147,10 +147,7 @@ def _check_chain(
 ) -> None:
     chain = own.place[:2]
     if chain not in chains:
-        ours, theirs = (
-            replace(side, links=tuple(link for link in side.links if link.place[:2] == chain))
-            for side in (leader, helper)
-        )
+        ours, theirs = (_only(side, chain) for side in (leader, helper))
         chains[chain] = verify_transcripts(ours, theirs, parties)
     verdict = chains[chain]
     found.failed += verdict.problems
@@ -163,6 +160,15 @@ def _check_chain(
     )
     if verdict.unsigned:
         found.open.append(f"{verdict.unsigned} releases at the chain's end await the Helper")
+
+
+def _only(side: Transcript, chain: tuple[str, int]) -> Transcript:
+    """Give what a transcript has of one chain."""
+    return replace(
+        side,
+        links=tuple(link for link in side.links if link.place[:2] == chain),
+        unreleased=tuple(s for s in side.unreleased if (s.series, s.cohort) == chain),
+    )
 
 
 def _say_no_release(own: OwnReport, leader: Transcript, found: ReportVerdict) -> None:
