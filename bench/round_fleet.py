@@ -21,6 +21,7 @@ from aggregator.tasks import TaskPlan, build_task, sign_roster, sign_task
 from bench.record import CACHE
 from edge_agent.protocol.epochs import Host, HostEpoch, SealingKeys, open_epoch
 from edge_agent.protocol.seal_report import Sealing, seal_reports
+from privacy.calibrate import SIGMA_UNIT
 from privacy.sealing import HpkeKeyPair
 from privacy.signing import SigningKey
 from simulator.simulated_hosts import host_of, roster_of
@@ -193,13 +194,14 @@ def sealed_chunks(
     """
     rng = np.random.default_rng(window)
     n, size = len(fleet.hosts), max(1, CHUNK_BYTES // (4 * task.d))
+    most = task.sections[0].sigma_1024 // SIGMA_UNIT  # what is beyond noise is not released
     for start in range(0, n, size):
         stop = min(start + size, n)
         sealings = [
             Sealing(host.host_id, 0, epoch)
             for host, epoch in zip(fleet.hosts[start:stop], fleet.epochs[start:stop], strict=True)
         ]
-        noisy = rng.integers(-2000, 2000, size=(stop - start, task.d), dtype=np.int64)
+        noisy = rng.integers(-most, most + 1, size=(stop - start, task.d), dtype=np.int64)
         noisy[:, :2] = 1
         total += noisy.sum(axis=0)
         sealed = seal_reports(task_id, Scheme.MASKED, window, sealings, noisy, os.urandom)
