@@ -261,7 +261,8 @@ def test_agent_refuses_a_clock_behind_what_an_aggregator_has_signed(tmp_path: Pa
     made = surroundings(tmp_path)
     made.run(T0, T0 + 20)
     with pytest.raises(ClockSetBack):
-        made.agent(SteppedClock(T0 - KEY_ANNOUNCED_AHEAD_S - 10))
+        # Its keys came into force a minute before T0.
+        made.agent(SteppedClock(T0 - 60 - KEY_ANNOUNCED_AHEAD_S - 10))
 
 
 def test_agent_with_its_clock_set_back_while_it_runs_publishes_nothing(tmp_path: Path) -> None:
