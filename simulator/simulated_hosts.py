@@ -18,7 +18,7 @@ from edge_agent.protocol.participant import Participant
 from edge_agent.protocol.task_check import ParticipantRules
 from privacy.noise import NoiseSampler
 from privacy.signing import SigningKey
-from wire.ids import hardware_hash, host_id
+from wire.ids import hardware_id, host_id, voucher_id
 from wire.roster import PlanMembership, Roster, RosterEntry
 from wire.task import Task
 
@@ -62,7 +62,7 @@ def roster_of(
     plan: tuple[PlanMembership, ...],
     valid_from_s: int = 0,
 ) -> Roster:
-    """Enrol hosts in one plan.
+    """Write hosts that nobody vouches for into one plan.
 
     hosts   (public key, operator's number, GPUs) of each
     """
@@ -73,7 +73,8 @@ def roster_of(
             f"operator-{operator}",
             0,
             gpus,
-            hardware_hash((f"simulated-host-{number}",)),
+            hardware_id(key, f"simulated-host-{number}"),
+            voucher_id(key),
         )
         for number, (key, operator, gpus) in enumerate(hosts)
     ]
