@@ -79,8 +79,8 @@ def test_token_on_the_log_enrols_no_other_key(tmp_path: Path) -> None:
         publish(log, JOINS, Kind.JOIN_REQUEST, [moved.encode(), stolen])
         found = fetched(log, tmp_path / "joins", plans_file(tmp_path))
     assert found == {"fetched": 1, "repeated": 1, "join_seal": 1}
-    enrolled = enrol_folder(plans_file(tmp_path), tmp_path / "joins", None, LEADER, now_s=T0)
-    assert enrolled.summary["hosts"] == 1
+    (kept,) = (tmp_path / "joins").glob("*.join")
+    assert kept.read_bytes() == asked.encode()
 
 
 def test_whoever_opens_a_request_cannot_make_another_of_it(tmp_path: Path) -> None:
@@ -93,6 +93,8 @@ def test_whoever_opens_a_request_cannot_make_another_of_it(tmp_path: Path) -> No
         publish(log, JOINS, Kind.JOIN_REQUEST, [sealed(mine), sealed(asked)])
         found = fetched(log, tmp_path / "joins", plans_file(tmp_path))
     assert found == {"fetched": 1, "join_token": 1}
+    (kept,) = (tmp_path / "joins").glob("*.join")
+    assert kept.read_bytes() == asked.encode()
 
 
 def test_sealed_request_tells_nothing_of_the_machine_by_its_length() -> None:
