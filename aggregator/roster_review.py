@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from privacy.signing import verify
@@ -60,7 +62,8 @@ def review_roster(
     Returns     the counts, for the person who signs
     Raises      ReportRejected
     """
-    earlier = [Roster.decode_body(_body(r, labels.ROSTER, parties)) for r in evidence.earlier]
+    bodies = {_body(signed, labels.ROSTER, parties) for signed in evidence.earlier}
+    earlier = [Roster.decode_body(body) for body in bodies]
     tasks = [Task.decode_body(_body(task, labels.TASK, parties)) for task in evidence.tasks]
     demo = bool(tasks) and all(task.domain == DEMO_DOMAIN for task in tasks)
     before = _one_before(roster, earlier, first=evidence.first)
@@ -86,6 +89,23 @@ def review_roster(
         check_change(roster, earlier, {task.series: task.window_s for task in tasks})
     _check_fits(roster, tasks)
     return counts
+
+
+def signed_before(folder: Path, content: bytes, parties: PinnedParties) -> list[bytes]:
+    """Read the rosters of a folder that both parties signed, but for the one that is asked for.
+
+    Whoever hands a roster in may leave one out that came before it; this party's own folder does
+    not. What only one party signed, or is no roster, is passed over.
+    """
+    asked = Signed.decode(content, labels.ROSTER).unsigned()
+    found = []
+    for path in sorted(folder.glob("*.roster")):
+        signed = path.read_bytes()
+        with suppress(ReportRejected):
+            _body(signed, labels.ROSTER, parties)
+            if Signed.decode(signed, labels.ROSTER).unsigned() != asked:
+                found.append(signed)
+    return found
 
 
 def _one_before(roster: Roster, earlier: Sequence[Roster], *, first: bool) -> Roster | None:

@@ -97,7 +97,7 @@ def countersign(
         list[Path] | None,
         typer.Option(
             "--previous",
-            help="The roster before this one, a must from version 2 on; repeat it for older ones.",
+            help="A roster before this one that is not in signed_dir; repeat it.",
         ),
     ] = None,
     first: Annotated[
@@ -120,13 +120,16 @@ def countersign(
     """Check what the Leader signed and put the Helper's signature beside it.
 
     A task is recomputed: noise below what its own numbers ask for is refused. A roster is compared
-    with the one before: it starts with a week to come, gives no machine weight that was not free,
-    has a voucher of a pinned operator for every new host, and changes at most a tenth of its hosts
-    in a week unless you say how many. The counts of hosts added, removed and changed come first:
-    compare them with what you know.
+    with those in signed_dir: it starts with a week to come, gives no machine weight that was not
+    free, has a voucher of a pinned operator for every new host, and changes at most a tenth of its
+    hosts in a week unless you say how many. The counts of hosts added, removed and changed come
+    first: compare them with what you know.
     """
-    from aggregator.task_files import check_and_countersign
+    from aggregator.directory import PinnedParties
+    from aggregator.roster_review import NO_EVIDENCE, signed_before
+    from aggregator.task_files import check_and_countersign, label_of
     from privacy.errors import ParameterError
+    from wire import labels
     from wire.rejection import ReportRejected
 
     settings = None if config is None else _load(config)
@@ -134,13 +137,23 @@ def countersign(
         need_file(
             path, "a signed task, roster or entry", "the Leader's operator makes and signs it"
         )
-    evidence = _evidence(file, settings, vouchers, (previous or [], task or []), accept_change)
+    content, leader_pk = file.read_bytes(), _leader_pk(leader, settings)
+    signing = load_identity(_identity_file(key, settings))
+    parties = PinnedParties(leader_pk, signing.public_bytes)
     with reported(ExitCode.REFUSED, ReportRejected, ParameterError):
+        evidence = NO_EVIDENCE
+        if label_of(content) == labels.ROSTER:
+            pinned = _need(settings, file)
+            evidence = _evidence(file, pinned, vouchers, accept_change)
+            before = signed_before(pinned.signed_dir, content, parties)
+            before += [path.read_bytes() for path in previous or []]
+            served = [path.read_bytes() for path in task or []]
+            evidence = replace(evidence, earlier=before, tasks=served, first=first)
         signed, summary = check_and_countersign(
-            file.read_bytes(),
-            _leader_pk(leader, settings),
-            load_identity(_identity_file(key, settings)),
-            evidence=replace(evidence, first=first),
+            content,
+            leader_pk,
+            signing,
+            evidence=evidence,
             tell=lambda counts: say(", ".join(f"{name} {n}" for name, n in counts.items())),
         )
     target = out or file
@@ -148,34 +161,31 @@ def countersign(
     emit({"file": str(target)} | summary, json)
 
 
-def _evidence(
-    file: Path,
-    settings: HelperConfig | None,
-    vouchers: Path | None,
-    known: tuple[list[Path], list[Path]],
-    accept_change: str | None,
-) -> RosterEvidence:
-    """Read what a roster is held against."""
-    from aggregator.roster_change import accepted_hosts
-    from aggregator.roster_review import RosterEvidence
-
-    if file.suffix == ".roster" and settings is None:
+def _need(settings: HelperConfig | None, file: Path) -> HelperConfig:
+    if settings is None:
         raise usage_error(
             f"{file}: a roster is held against the operators that helper.toml pins",
             "name it: --config helper.toml",
         )
+    return settings
+
+
+def _evidence(
+    file: Path, settings: HelperConfig, vouchers: Path | None, accept_change: str | None
+) -> RosterEvidence:
+    """Read who vouches for a roster's hosts, and what its reader was told of it."""
+    from aggregator.roster_change import accepted_hosts
+    from aggregator.roster_review import RosterEvidence
+
     if accept_change is not None:
         with reported(ExitCode.USAGE, ValueError):
             accepted_hosts(accept_change, 0)
     beside = vouchers or file.with_suffix(".vouchers")
     if vouchers is not None:
         need_file(vouchers, "vouchers of new hosts", "`leader roster build` writes them")
-    earlier, tasks = ([path.read_bytes() for path in paths] for paths in known)
     return RosterEvidence(
-        earlier,
-        tasks,
-        _bounded(beside) if beside.exists() else b"",
-        {} if settings is None else settings.operators,
+        vouchers=_bounded(beside) if beside.exists() else b"",
+        operators=settings.operators,
         accepted_change=accept_change,
     )
 

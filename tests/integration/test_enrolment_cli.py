@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
 import time
 from pathlib import Path
@@ -123,7 +124,10 @@ def test_operator_host_leader_and_helper_enrol_a_host(
     code, out, err = run(*sign, "--first", "--json")
     assert (code, json.loads(out)["signed_by_helper"]) == (0, True)
     assert err.startswith("hosts_added 1, hosts_removed 0")
-    code, _, err = run("helper", "countersign", path("1.roster"), "--key", path("acme.key"))
+    shutil.copy(path("1.roster"), path("helper"))
+    assert run(*sign, "--first")[0] == 0, "the same roster again"
+    options = ("--key", path("acme.key"), "--leader", fleet.leader.pk.hex())
+    code, _, err = run("helper", "countersign", path("1.roster"), *options)
     assert (code, "helper.toml pins" in err) == (2, True)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from aggregator.directory import PinnedParties
 from aggregator.roster_change import accepted_hosts
-from aggregator.roster_review import RosterEvidence
+from aggregator.roster_review import RosterEvidence, signed_before
 from aggregator.task_files import check_and_countersign, leader_sign
 from aggregator.tasks import sign_roster
 from privacy.budget import WEEK_S
@@ -190,6 +192,29 @@ def test_first_roster_needs_its_word() -> None:
     evidence = RosterEvidence(vouchers=vouchers(HONEST), operators=pinned(*OPERATORS))
     with pytest.raises(ReportRejected, match="fleet's first, got neither"):
         check_and_countersign(draft, LEADER.public_bytes, HELPER, evidence=evidence, now_s=NOW)
+
+
+def test_roster_beside_one_that_was_signed_before_is_refused(tmp_path: Path) -> None:
+    """A Leader that hands in the first roster alone, as if the second had never been signed."""
+    members = swapped(2, since=20)
+    parties = PinnedParties(LEADER.public_bytes, HELPER.public_bytes)
+    second = sign_roster(roster(2, WEEK, swapped(2)), LEADER, HELPER)
+    (tmp_path / "a.roster").write_bytes(second)
+    (tmp_path / "b.roster").write_bytes(second[:-64] + bytes(64))
+    (tmp_path / "c.roster").write_bytes(b"no roster")
+    fork = leader_sign(
+        Signed(labels.ROSTER, roster(2, WEEK, members).encode_body()).encode(), LEADER
+    )
+    before = signed_before(tmp_path, fork, parties)
+    assert before == [second]
+    assert signed_before(tmp_path, second, parties) == []
+    evidence = RosterEvidence(
+        earlier=[sign_roster(FIRST, LEADER, HELPER), *before, second],
+        vouchers=vouchers(members),
+        operators=pinned(*OPERATORS),
+    )
+    with pytest.raises(ReportRejected, match="version 3, after the one before, got 2"):
+        check_and_countersign(fork, LEADER.public_bytes, HELPER, evidence=evidence, now_s=NOW)
 
 
 @pytest.mark.parametrize(
