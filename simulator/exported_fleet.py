@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Final
 
 from edge_agent.clock import Clock, SystemClock
-from edge_agent.joining import gpu_counts, join_request
 from edge_agent.protocol.epochs import Host
 from edge_agent.protocol.task_check import Bounds, ParticipantRules, Pins
 from privacy.noise import OpenDpSampler
@@ -30,7 +29,7 @@ from simulator.fleet import FleetModel
 from simulator.fleet.hosts import HostInventory
 from simulator.live_fleet import LiveFleet, LiveSettings
 from simulator.scenario import Scenario
-from simulator.simulated_hosts import host_of
+from simulator.simulated_hosts import gpus_of, host_of, vouched_requests
 from simulator.simulated_windows import SimulatedWindows, WindowTruth
 from transport.join_token import JoinToken
 from transport.opening import Side, TransportSettings, open_transport, prepare_transport
@@ -42,9 +41,6 @@ VOUCHER_S: Final = 30 * 86_400
 JOINS: Final = "joins"
 SEED_BYTES: Final = 32
 MAX_HOSTS: Final = 100_000
-
-HARDWARE: Final = "simulated-host"
-"""What a simulated host calls its hardware: in a roster nobody takes it for a machine."""
 
 _SPOOL_OF_A_HOST = 64
 
@@ -70,7 +66,6 @@ class EnrolmentFiles:
 def make_identities(
     folder: Path,
     inventory: HostInventory,
-    catalogue: Catalogue,
     plan: str,
     leader_pk: bytes,
     now_s: float | None = None,
@@ -91,22 +86,16 @@ def make_identities(
     joins = folder / JOINS
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     joins.mkdir(exist_ok=True)
-    models = catalogue.classes("gpu_model")
     not_after = int(time.time() if now_s is None else now_s) + VOUCHER_S
     operators = {
         f"simulated-{number}": SigningKey.generate() for number in set(inventory.operator.tolist())
     }
-    seeds = []
-    run = secrets.token_hex(8)
-    for number in range(inventory.hosts):
-        seed, name = secrets.token_bytes(SEED_BYTES), f"simulated-{inventory.operator[number]}"
-        token = JoinToken.issue(operators[name], name, plan, leader_pk, not_after)
-        gpus = [models[int(inventory.gpu_model[number])]] * int(inventory.gpus[number])
-        request = join_request(
-            _host(seed), (f"{HARDWARE}-{run}-{number}",), token, gpu_counts(catalogue, gpus)
-        )
+    names = [f"simulated-{number}" for number in inventory.operator.tolist()]
+    tokens = (JoinToken.issue(operators[n], n, plan, leader_pk, not_after) for n in names)
+    seeds = [secrets.token_bytes(SEED_BYTES) for _ in names]
+    requests = vouched_requests(map(_host, seeds), tokens, gpus_of(inventory))
+    for number, request in enumerate(requests):
         (joins / f"{number:06}.join").write_bytes(request.encode())
-        seeds.append(seed)
     operators_file = folder / OPERATORS_FILE
     operators_file.write_text("\n".join(_pin(name, key) for name, key in operators.items()))
     _write_private(folder / KEYS_FILE, b"".join(seeds))

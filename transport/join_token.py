@@ -70,7 +70,15 @@ def read_token(path: Path) -> JoinToken:
     """
     with path.open("rb") as file:
         text = file.read(2 * _MAX_CHARS).strip()
-    expected = f"{path}: expected a token, one line that begins with {_PREFIX}"
+    return parse_token(text, str(path))
+
+
+def parse_token(text: bytes, where: str) -> JoinToken:
+    """Read a token's line; `where` it stands is what a refusal names.
+
+    Raises      TokenUnusable
+    """
+    expected = f"{where}: expected a token, one line that begins with {_PREFIX}"
     if len(text) > _MAX_CHARS or not text.startswith(_PREFIX.encode()):
         raise TokenUnusable(f"{expected}, got {len(text)} other bytes")
     try:

@@ -85,9 +85,7 @@ def enrol_hosts(
             f"{config_path}: trust.leaders: hosts are enrolled with one Leader, got {len(leaders)}"
         )
     try:
-        made = make_identities(
-            config.fleet.identities, inventory, catalogue, config.fleet.plan, leaders[0]
-        )
+        made = make_identities(config.fleet.identities, inventory, config.fleet.plan, leaders[0])
     except IdentitiesError as error:
         raise ExportConfigError(str(error)) from error
     except OSError as error:

@@ -66,7 +66,7 @@ def enrolled(folder: Path, parties: ExactParties) -> tuple[list[Host], Roster]:
     inventory = make_inventory(small(), CATALOGUE)
     leader, helper = parties.leader_key, parties.helper_key
     made = make_identities(
-        folder / "fleet", inventory, CATALOGUE, "fleet", leader.public_bytes, START_S
+        folder / "fleet", inventory, "fleet", leader.public_bytes, START_S
     )
     plans = folder / "plans.toml"
     weight = sum(WEIGHTS.values())
@@ -177,7 +177,7 @@ def test_export_reports_through_a_broker(tmp_path: Path, broker: RunningBroker) 
 @pytest.fixture
 def identities(tmp_path: Path) -> Path:
     inventory = make_inventory(small(), CATALOGUE)
-    make_identities(tmp_path / "fleet", inventory, CATALOGUE, "fleet", bytes(32))
+    make_identities(tmp_path / "fleet", inventory, "fleet", bytes(32))
     return tmp_path / "fleet"
 
 
@@ -185,7 +185,7 @@ def test_export_never_overwrites_identities(identities: Path) -> None:
     before = (identities / "hosts.keys").read_bytes()
     with pytest.raises(IdentitiesError, match="name another folder"):
         make_identities(
-            identities, make_inventory(small(), CATALOGUE), CATALOGUE, "fleet", bytes(32)
+            identities, make_inventory(small(), CATALOGUE), "fleet", bytes(32)
         )
     assert (identities / "hosts.keys").read_bytes() == before
     assert len(load_identities(identities)) == HOSTS
