@@ -231,10 +231,11 @@ enabled = false
         raw = [bytes.fromhex(r) for child in children for r in child.message(START_S)["requests"]]
         if live is not None:
             raw.append(self._live_request(live, self._inventory(slices[0])).encode())
+        patience_s = lateness_s(time.monotonic() - self._began_s)
         # The first window waits for what is below this, so what takes time is above it.
         roster = self._enrolment.roster(raw, self._tasks(0, 0))
         first = math.ceil((time.time() + LEAD_S) / WINDOW_S) * WINDOW_S
-        self.tasks = self._tasks(first, lateness_s(time.monotonic() - self._began_s))
+        self.tasks = self._tasks(first, patience_s)
         write_public(self.folders.signed / "demo.roster", roster)
         for task in self.tasks:
             _, signed = sign_task(task, self._leader_key, self._helper_key)

@@ -65,9 +65,7 @@ def enrolled(folder: Path, parties: ExactParties) -> tuple[list[Host], Roster]:
     """Enrol as the operators do: their keys into both files, requests into a roster, signed."""
     inventory = make_inventory(small(), CATALOGUE)
     leader, helper = parties.leader_key, parties.helper_key
-    made = make_identities(
-        folder / "fleet", inventory, "fleet", leader.public_bytes, START_S
-    )
+    made = make_identities(folder / "fleet", inventory, "fleet", leader.public_bytes, START_S)
     plans = folder / "plans.toml"
     weight = sum(WEIGHTS.values())
     plans.write_text(
@@ -184,9 +182,7 @@ def identities(tmp_path: Path) -> Path:
 def test_export_never_overwrites_identities(identities: Path) -> None:
     before = (identities / "hosts.keys").read_bytes()
     with pytest.raises(IdentitiesError, match="name another folder"):
-        make_identities(
-            identities, make_inventory(small(), CATALOGUE), "fleet", bytes(32)
-        )
+        make_identities(identities, make_inventory(small(), CATALOGUE), "fleet", bytes(32))
     assert (identities / "hosts.keys").read_bytes() == before
     assert len(load_identities(identities)) == HOSTS
 
