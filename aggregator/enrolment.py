@@ -1,25 +1,23 @@
-"""Enrolment: join requests with one-use tokens become roster entries of a coming week."""
+"""Enrolment: join requests under operators' vouchers become roster entries of a coming week."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import secrets
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from privacy.signing import SigningKey, verify
+from privacy.signing import SigningKey
 from transport.config_tree import build, limited, read_table
 from wire import labels
-from wire.bounds import NAME
 from wire.envelope import Signed
-from wire.ids import host_id
+from wire.ids import HardwareId, host_id
+from wire.join import JoinRequest
 from wire.rejection import Reason, ReportRejected
-from wire.roster import EntryAnswer, JoinRequest, Plan, PlanMembership, Roster, RosterEntry
+from wire.roster import EntryAnswer, Plan, PlanMembership, Roster, RosterEntry
 
+from .operators import OperatorKey, OperatorKeys, check_vouched, operator_keys
 from .state_file import write_durably
 
 WEEK_S: Final = 7 * 86_400
@@ -30,39 +28,34 @@ class EnrolmentError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
-    """A one-use token, known by its SHA-256: whom it enrols, and under which plan."""
-
-    sha256: bytes
-    plan: str
-    operator: str = limited(form=NAME.pattern)
-
-
-@dataclass(frozen=True, slots=True)
 class Enrolment:
-    """What the Leader's operator decided: plans by name, tokens by hash."""
+    """What the Leader's operator decided: plans by name, and whose vouchers are taken."""
 
     plans: Mapping[str, Plan]
-    tokens: Mapping[bytes, Token]
+    operators: OperatorKeys
 
 
 @dataclass(frozen=True, slots=True)
 class Enrolled:
-    """A roster and the answers to the requests that it took in, under the Leader's signature."""
+    """A roster and the answers to the requests that it took in, under the Leader's signature.
+
+    vouchers    those requests, one behind the other: what the Helper's tool asks for
+    """
 
     roster: bytes
+    vouchers: bytes
     answers: Mapping[Path, bytes]
     summary: Mapping[str, Any]
     spent: frozenset[bytes]
 
 
 def spent_file(plans_file: Path) -> Path:
-    """Where the hashes of used tokens are kept, beside the plans: a token works once for ever."""
+    """Where ids of used vouchers are kept, beside the plans: a token works once for ever."""
     return plans_file.with_suffix(".spent")
 
 
 def read_spent(plans_file: Path) -> frozenset[bytes]:
-    """The SHA-256 of every token that enrolled a host before.
+    """The id of every voucher that enrolled a host before.
 
     Raises      EnrolmentError, OSError
     """
@@ -72,11 +65,11 @@ def read_spent(plans_file: Path) -> frozenset[bytes]:
     except FileNotFoundError:
         return frozenset()
     except ValueError as error:
-        raise EnrolmentError(f"{path}: expected hashes in hex, got: {error}") from error
+        raise EnrolmentError(f"{path}: expected ids in hex, got: {error}") from error
 
 
 def write_spent(plans_file: Path, spent: Collection[bytes]) -> None:
-    """Replace the list of used tokens durably."""
+    """Replace the list of used vouchers durably."""
     lines = "".join(f"{digest.hex()}\n" for digest in sorted(spent))
     write_durably(spent_file(plans_file), lines.encode())
 
@@ -103,106 +96,110 @@ class _PlanRow:
 @dataclass(frozen=True, slots=True)
 class _EnrolmentFile:
     plans: tuple[_PlanRow, ...] = limited(key="plan", fewest=1)
-    tokens: tuple[Token, ...] = limited((), key="token")
+    operators: tuple[OperatorKey, ...] = limited((), key="operator")
 
     def __post_init__(self) -> None:
-        plans = sorted(row.name for row in self.plans)
-        for token in self.tokens:
-            if token.plan not in plans:
-                raise ValueError(
-                    f"token: expected one of the plans {', '.join(plans)}, got {token.plan!r}"
-                )
+        operator_keys(self.operators)
 
 
 def load_enrolment(path: Path) -> Enrolment:
-    """Read plans and tokens.
+    """Read plans and operators.
 
     [[plan]] name, series = {NAME = {cohort, weight_millionths}}
-    [[token]] sha256 (hex of the token's hash), operator, plan
+    [[operator]] name, key (hex)
     Raises      EnrolmentError, OSError
     """
     table = read_table(path, error=EnrolmentError)
     file = build(_EnrolmentFile, table, f"{path}: ", error=EnrolmentError)
-    return Enrolment(
-        {row.name: row.plan for row in file.plans}, {token.sha256: token for token in file.tokens}
-    )
+    return Enrolment({row.name: row.plan for row in file.plans}, operator_keys(file.operators))
 
 
-def operator_name(text: str) -> str:
-    """A name that a roster can carry.
+def check_request(raw: bytes, enrolment: Enrolment, leader_pk: bytes, now_s: float) -> JoinRequest:
+    """Verify a join request: its signatures, its operator's voucher and the plan that names.
 
-    Raises      EnrolmentError
-    """
-    if NAME.fullmatch(text) is None:
-        raise EnrolmentError(f"expected an operator like {NAME.pattern}, got {text!r}")
-    return text
-
-
-def new_token() -> bytes:
-    """A one-use token: 43 characters that fit a line."""
-    return secrets.token_urlsafe(32).encode()
-
-
-def token_lines(sha256: str, operator: str, plan: str) -> str:
-    """A token's lines of the enrolment file."""
-    names = f'operator = "{operator_name(operator)}"\nplan = {json.dumps(plan)}'
-    return f'\n[[token]]\nsha256 = "{sha256}"\n{names}'
-
-
-def check_request(raw: bytes, enrolment: Enrolment) -> tuple[JoinRequest, Token]:
-    """Verify a join request: its own signature, then its token.
-
-    Raises      ReportRejected: length, version, field, join_signature, join_token
+    Raises      ReportRejected: length, version, field, join_voucher, join_token, join_signature
     """
     request = JoinRequest.decode(raw)
-    if not verify(request.ed25519_pk, raw[:-64], request.signature):
-        raise ReportRejected(Reason.JOIN_SIGNATURE, "the host's signature", "another")
-    token = enrolment.tokens.get(token_hash(request))
-    if token is None:
-        raise ReportRejected(Reason.JOIN_TOKEN, "a token of the enrolment file", "another")
-    return request, token
-
-
-def token_hash(request: JoinRequest) -> bytes:
-    """What a token is known by."""
-    return hashlib.sha256(request.token).digest()
+    check_vouched(request, enrolment.operators, leader_pk, now_s)
+    if request.voucher.plan not in enrolment.plans:
+        plans = ", ".join(sorted(enrolment.plans))
+        raise ReportRejected(Reason.JOIN_VOUCHER, f"one of the plans {plans}", request.voucher.plan)
+    return request
 
 
 def next_roster(
     previous: Roster | None,
     enrolment: Enrolment,
-    requests: Iterable[tuple[JoinRequest, Token]],
+    requests: Mapping[str, JoinRequest],
     effective_from: int,
     spent: Collection[bytes] = (),
+    remove: Collection[bytes] = (),
 ) -> Roster:
-    """Add hosts to a roster: one roster id per machine, one machine per token.
+    """Add hosts to a roster: each part of a machine with one host, one host per voucher.
 
-    spent       hashes of tokens that enrolled a host before
-    Raises      ReportRejected: join_hardware, join_token
+    requests    where each came from -> request; a refusal names it
+    spent       ids of vouchers that enrolled a host before
+    remove      ids of hosts that leave: what they ran on may come back under another key
+    Raises      ReportRejected: join_hardware, join_token; EnrolmentError
     """
     old_plans = () if previous is None else previous.plans
     plans = old_plans + tuple(p for p in enrolment.plans.values() if p not in old_plans)
-    entries = {} if previous is None else {e.hardware_hash: e for e in previous.entries}
+    entries = _staying(previous, remove)
+    owners = {part: entry for entry in entries.values() for part in entry.hardware_ids}
     used: set[bytes] = set(spent)
-    for request, token in requests:
-        if token_hash(request) in used:
-            raise ReportRejected(Reason.JOIN_TOKEN, "a token used once", "one used twice")
-        used.add(token_hash(request))
-        if request.hardware_hash in entries:
-            raise ReportRejected(Reason.JOIN_HARDWARE, "a machine not enrolled yet", "one that is")
-        entries[request.hardware_hash] = RosterEntry(
-            host_id(request.ed25519_pk),
-            request.ed25519_pk,
-            token.operator,
-            plans.index(enrolment.plans[token.plan]),
-            request.gpu_models,
-            request.hardware_hash,
-        )
+    for source, request in requests.items():
+        entry = _entry(request, plans.index(enrolment.plans[request.voucher.plan]))
+        if entry.voucher_id in used:
+            raise ReportRejected(
+                Reason.JOIN_TOKEN, "a token used once", f"one used twice ({source})"
+            )
+        used.add(entry.voucher_id)
+        if entry.host_id in entries:
+            raise ReportRejected(
+                Reason.JOIN_HARDWARE, "a host not enrolled yet", f"{entry.host_id.hex()} ({source})"
+            )
+        _need_free(entry, owners, source)
+        entries[entry.host_id] = entry
+        owners |= dict.fromkeys(entry.hardware_ids, entry)
     if not entries:
         raise EnrolmentError("expected at least one host, from a request or the roster before")
     version = 1 if previous is None else previous.version + 1
-    ordered = tuple(sorted(entries.values(), key=lambda entry: entry.host_id))
-    return Roster(version, effective_from, plans, ordered)
+    return Roster(version, effective_from, plans, tuple(entries[host] for host in sorted(entries)))
+
+
+def _staying(previous: Roster | None, remove: Collection[bytes]) -> dict[bytes, RosterEntry]:
+    entries: dict[bytes, RosterEntry] = {}
+    if previous is not None:
+        entries = {entry.host_id: entry for entry in previous.entries}
+    for host in remove:
+        if entries.pop(host, None) is None:
+            raise EnrolmentError(f"expected a host of the roster before to remove: {host.hex()}")
+    return entries
+
+
+def _entry(request: JoinRequest, plan: int) -> RosterEntry:
+    return RosterEntry(
+        host_id(request.ed25519_pk),
+        request.ed25519_pk,
+        request.voucher.operator,
+        plan,
+        request.gpu_models,
+        request.hardware,
+        request.voucher.voucher_id,
+    )
+
+
+def _need_free(entry: RosterEntry, owners: Mapping[HardwareId, RosterEntry], source: str) -> None:
+    taken = [part for part in entry.hardware_ids if part in owners]
+    if taken:
+        other = owners[taken[0]]
+        raise ReportRejected(
+            Reason.JOIN_HARDWARE,
+            "hardware that is with no other host; one that was installed anew leaves by "
+            f"--remove {other.host_id.hex()}",
+            f"{len(taken)} of {len(entry.hardware_ids)} ids of host {entry.host_id.hex()} that "
+            f"host {other.host_id.hex()} has, first {taken[0].hex()} ({source})",
+        )
 
 
 def enrol_folder(
@@ -212,11 +209,13 @@ def enrol_folder(
     leader: SigningKey,
     *,
     at_once: bool = False,
+    remove: Collection[bytes] = (),
     now_s: float | None = None,
 ) -> Enrolled:
     """Take in every *.join of a folder that has no *.entry yet.
 
     at_once     in force now; otherwise from the next start of a week
+    remove      ids of hosts that leave
     Returns     with `spent`, which the caller writes once roster and answers are on disk
     Raises      EnrolmentError, ReportRejected
     """
@@ -229,37 +228,51 @@ def enrol_folder(
         previous = Roster.decode_body(signed.body)
     joins = sorted(folder.glob("*.join"))
     paths = [path for path in joins if not path.with_suffix(".entry").exists()]
-    before = {token_hash(JoinRequest.decode(p.read_bytes())) for p in joins if p not in paths}
-    spent = read_spent(plans_file) | before
-    requests = [check_request(path.read_bytes(), enrolment) for path in paths]
+    answered = (JoinRequest.decode(path.read_bytes()) for path in joins if path not in set(paths))
+    spent = read_spent(plans_file) | {request.voucher.voucher_id for request in answered}
     now = int(time.time() if now_s is None else now_s)
+    requests = {path: _read(path, enrolment, leader.public_bytes, now) for path in paths}
     effective_from = now if at_once else (now // WEEK_S + 1) * WEEK_S
-    roster = next_roster(previous, enrolment, requests, effective_from, spent)
+    named = {str(path): request for path, request in requests.items()}
+    roster = next_roster(previous, enrolment, named, effective_from, spent, remove)
     answers = {
-        path.with_suffix(".entry"): _answer(request, enrolment.plans[token.plan], roster, leader)
-        for path, (request, token) in zip(paths, requests, strict=True)
+        path.with_suffix(".entry"): _answer(request, enrolment, roster, leader)
+        for path, request in requests.items()
     }
     summary = {
         "version": roster.version,
         "effective_from": effective_from,
         "hosts": len(roster.entries),
         "enrolled": len(requests),
+        "removed": len(remove),
     }
-    now_spent = spent | {token_hash(request) for request, _ in requests}
-    return Enrolled(_sign(labels.ROSTER, roster.encode_body(), leader), answers, summary, now_spent)
-
-
-def _answer(request: JoinRequest, plan: Plan, roster: Roster, leader: SigningKey) -> bytes:
-    entry = RosterEntry(
-        host_id(request.ed25519_pk),
-        request.ed25519_pk,
-        next(e.operator for e in roster.entries if e.ed25519_pk == request.ed25519_pk),
-        0,
-        request.gpu_models,
-        request.hardware_hash,
+    return Enrolled(
+        _sign(labels.ROSTER, roster.encode_body(), leader),
+        b"".join(request.encode() for request in requests.values()),
+        answers,
+        summary,
+        spent | {request.voucher.voucher_id for request in requests.values()},
     )
+
+
+def _read(path: Path, enrolment: Enrolment, leader_pk: bytes, now_s: float) -> JoinRequest:
+    try:
+        return check_request(path.read_bytes(), enrolment, leader_pk, now_s)
+    except ReportRejected as refusal:
+        raise ReportRejected(
+            refusal.reason, refusal.expected, f"{refusal.got} ({path})"
+        ) from refusal
+
+
+def _answer(
+    request: JoinRequest, enrolment: Enrolment, roster: Roster, leader: SigningKey
+) -> bytes:
     body = EntryAnswer(
-        request.hash(), roster.version, roster.effective_from, entry, plan
+        request.hash(),
+        roster.version,
+        roster.effective_from,
+        _entry(request, 0),
+        enrolment.plans[request.voucher.plan],
     ).encode_body()
     return _sign(labels.ENTRY_ANSWER, body, leader)
 

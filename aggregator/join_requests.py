@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from privacy.sealing import HpkeKeyPair, SealError
+from transport.keyfiles import load_hpke_key
 from transport.port import Record, Transport
 from wire.envelope import Kind, unwrap
+from wire.ids import key_id
+from wire.join import PADDED_BYTES, JoinRequest, SealedJoin
 from wire.rejection import Reason, ReportRejected
-from wire.roster import JoinRequest
 from wire.topics import JOINS, TOPICS
 
-from .enrolment import check_request, load_enrolment, read_spent, token_hash
+from .enrolment import check_request, load_enrolment, read_spent
 from .state_file import write_durably
 
 GROUP: Final = "roster-build"
@@ -26,19 +28,37 @@ POLL_S: Final = 0.5
 _TOPIC: Final = next(topic for topic in TOPICS if topic.name == JOINS)
 
 
-def fetch_requests(transport: Transport, plans_file: Path, folder: Path) -> Mapping[str, int]:
-    """Write each sound request of the log as HASH.join; offsets are committed behind them.
+def sealing_pairs(folder: Path, *, owner: int | None = None) -> Mapping[bytes, HpkeKeyPair]:
+    """Read the Leader's daily sealing keys by their id.
 
-    Anyone who may write to the log may write nonsense: a request whose signature or token does not
-    hold, or whose token another request of the folder or an earlier roster used, is counted and
-    left out, and stops nobody else's.
-    Returns     `fetched`, and reason -> requests left out
+    owner       the user whose files they must be; the effective user without it
+    Raises      KeyFileRefused
+    """
+    pairs = [load_hpke_key(path, owner=owner).pair for path in sorted(folder.glob("*.hpke"))]
+    return {key_id(pair.public_bytes): pair for pair in pairs}
+
+
+def fetch_requests(
+    transport: Transport,
+    plans_file: Path,
+    folder: Path,
+    leader_pk: bytes,
+    pairs: Mapping[bytes, HpkeKeyPair],
+    now_s: float,
+) -> Mapping[str, int]:
+    """Open each sound request of the log and write it as HASH.join; offsets are committed behind.
+
+    Anyone who may write to the log may write nonsense: a request that does not open, that no
+    pinned operator stands behind, or whose token another request of the folder or an earlier roster
+    used, is counted and left out, and stops nobody else's.
+    Returns     `fetched`, `repeated` where hosts asked again, and reason -> requests left out
     Raises      EnrolmentError, TransportUnavailable, OSError
     """
     enrolment = load_enrolment(plans_file)
     folder.mkdir(parents=True, exist_ok=True)
-    used = set(read_spent(plans_file))
-    used |= {token_hash(JoinRequest.decode(p.read_bytes())) for p in folder.glob("*.join")}
+    here = [JoinRequest.decode(path.read_bytes()) for path in folder.glob("*.join")]
+    used = set(read_spent(plans_file)) | {request.voucher.voucher_id for request in here}
+    asked = {request.hash() for request in here}
     transport.create_topic(_TOPIC.name, _TOPIC.partitions)
     consumer = transport.consumer(GROUP, [JOINS])
     found: Counter[str] = Counter(fetched=0)
@@ -48,16 +68,19 @@ def fetch_requests(transport: Transport, plans_file: Path, folder: Path) -> Mapp
             read += len(records)
             for record in records:
                 try:
-                    raw = _sound(record)
-                    request, _ = check_request(raw, enrolment)
-                    if token_hash(request) in used:
+                    raw = open_join(_core(record), pairs).encode()
+                    request = check_request(raw, enrolment, leader_pk, now_s)
+                    if request.hash() in asked:
+                        found["repeated"] += 1
+                        continue
+                    if request.voucher.voucher_id in used:
                         raise ReportRejected(Reason.JOIN_TOKEN, "a token not used", "a used one")
                 except ReportRejected as refusal:
                     found[refusal.reason.value] += 1
                     continue
-                used.add(token_hash(request))
-                name = hashlib.sha256(raw).hexdigest()[:32]
-                write_durably(folder / f"{name}.join", raw)
+                used.add(request.voucher.voucher_id)
+                asked.add(request.hash())
+                write_durably(folder / f"{request.hash().hex()[:32]}.join", raw)
                 found["fetched"] += 1
             consumer.commit(consumer.positions())
     finally:
@@ -65,7 +88,28 @@ def fetch_requests(transport: Transport, plans_file: Path, folder: Path) -> Mapp
     return found
 
 
-def _sound(record: Record) -> bytes:
+def open_join(core: bytes, pairs: Mapping[bytes, HpkeKeyPair]) -> JoinRequest:
+    """Open a sealed request.
+
+    pairs       the Leader's keys that are left, by key id
+    Raises      ReportRejected: join_clear, join_seal, length, version, padding, field
+    """
+    sealed = SealedJoin.decode(core)
+    pair = pairs.get(sealed.leader_kid)
+    if pair is None:
+        raise ReportRejected(Reason.JOIN_SEAL, "a key that is held", sealed.leader_kid.hex())
+    try:
+        plain = pair.open_message(sealed.sealed, sealed.info(), PADDED_BYTES)
+    except SealError:
+        expected = "a seal that opens under the host's key and this one"
+        raise ReportRejected(Reason.JOIN_SEAL, expected, "another") from None
+    request = JoinRequest.from_padded(plain)
+    if request.ed25519_pk != sealed.ed25519_pk:
+        raise ReportRejected(Reason.JOIN_SEAL, "the key of the host that sealed it", "another")
+    return request
+
+
+def _core(record: Record) -> bytes:
     kind, core = unwrap(record.value, _TOPIC.max_bytes)
     if kind is not Kind.JOIN_REQUEST:
         raise ReportRejected(Reason.ENVELOPE, "a join request", kind.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
@@ -10,6 +10,8 @@ from typing import Any, Final
 from transport.config_tree import ConfigError, build, limited, read_table
 from transport.kafka_settings import KafkaSettings
 from transport.opening import TransportSettings, TransportTable
+
+from .operators import OperatorKey, OperatorKeys, operator_keys
 
 _KEY_BYTES: Final = 32
 DEFAULT_MESSAGE_BYTES: Final = 64 << 20
@@ -84,6 +86,7 @@ class HelperConfig:
     fence_file  counts answered commits; keep it off whatever backs up state_dir
     leader_pk   the pinned Leader's identity, 32 B
     peer_group  group that may reach the socket: the Leader's own
+    operators   whose vouchers for hosts are believed
     """
 
     key_dir: Path
@@ -96,6 +99,7 @@ class HelperConfig:
     peer_group: str | None
     status_file: Path
     http: HttpAddress | None = None
+    operators: OperatorKeys = field(default_factory=dict)
 
 
 # The files as they are written.
@@ -196,14 +200,18 @@ class _HelperFile:
     helper: _HelperTable
     listen: _ListenTable
     http: HttpAddress | None = None
+    operators: tuple[OperatorKey, ...] = limited((), key="operator")
+
+    def __post_init__(self) -> None:
+        operator_keys(self.operators)
 
 
 def _check_paths(table: Any) -> None:
     """Refuse paths that depend on where a role is started."""
-    for field in fields(table):
-        path = getattr(table, field.name)
+    for key in fields(table):
+        path = getattr(table, key.name)
         if isinstance(path, Path) and not path.is_absolute():
-            raise ValueError(f"{field.name}: expected an absolute path, got {path}")
+            raise ValueError(f"{key.name}: expected an absolute path, got {path}")
 
 
 def _check_key(name: str, key: bytes) -> None:
@@ -260,6 +268,7 @@ def load_helper_config(path: Path) -> HelperConfig:
         peer_group=file.listen.peer_group or None,
         status_file=helper.status_file or helper.state_dir / "status.json",
         http=file.http,
+        operators=operator_keys(file.operators),
     )
 
 

@@ -1,8 +1,8 @@
 """What a roster may change, and which tasks a roster's size fits: the same rules for every party.
 
 Rosters change hosts, cohorts and weights at week starts alone, each after the one before. A series
-takes weight only where it was free for 168 h and the longest window before, counted by machine: a
-new identity key on the same hardware takes no fresh budget.
+takes weight only where it was free for 168 h and the longest window before, counted by every part
+of a machine: a new identity key on any of the same hardware takes no fresh budget.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wire.task import Task
 
 NOTHING: Final[Plan] = ()
 Plans = tuple[Plan, ...]
-"""One machine's plans in a row of rosters; `NOTHING` where it has no entry."""
+"""The plans that one part of a machine had in a row of rosters; `NOTHING` without an entry."""
 
 
 def check_start(
@@ -73,6 +73,7 @@ def difference(roster: Roster, before: Roster | None) -> dict[str, int]:
         "hosts_removed": len(old.keys() - new.keys()),
         "hosts_with_another_plan": sum(was[1] != now[1] for was, now in both),
         "hosts_with_another_operator": sum(was[0].operator != now[0].operator for was, now in both),
+        "hosts_with_other_hardware": sum(was[0].hardware != now[0].hardware for was, now in both),
     }
 
 
@@ -96,10 +97,18 @@ def _series(rosters: Sequence[Roster]) -> set[str]:
 
 
 def _histories(rosters: Sequence[Roster]) -> set[Plans]:
-    """The distinct rows of plans that machines have had: few, however many the hosts are."""
-    by_machine = [{e.hardware_hash: r.plans[e.plan] for e in r.entries} for r in rosters]
-    machines = set[bytes]().union(*by_machine)
-    return {tuple(plans.get(machine, NOTHING) for plans in by_machine) for machine in machines}
+    """The distinct rows of plans that keys and parts have had: few, however many the hosts are."""
+    numbers: dict[Plan, int] = {NOTHING: 0}
+    by_part: list[dict[bytes, int]] = []
+    for roster in rosters:
+        plans = [numbers.setdefault(plan, len(numbers)) for plan in roster.plans]
+        by_part.append(
+            {part: plans[e.plan] for e in roster.entries for part in (e.host_id, *e.hardware_ids)}
+        )
+    parts = set[bytes]().union(*by_part)
+    known = list(numbers)
+    rows = {tuple(plan_of.get(part, 0) for plan_of in by_part) for part in parts}
+    return {tuple(known[number] for number in row) for row in rows}
 
 
 def _weights(plan: Plan) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,10 @@ from wire.envelope import Signed
 from wire.ids import NO_SIGNATURE, task_id
 from wire.rejection import Reason, ReportRejected
 from wire.roster import EntryAnswer, Roster
-from wire.task import DEMO_DOMAIN, Task
+from wire.task import Task
 
-from .directory import VerifiedRoster
-from .roster_rules import check_change, check_start, difference
+from .directory import PinnedParties
+from .roster_review import NO_EVIDENCE, RosterEvidence, review_roster
 from .tasks import countersign
 
 
@@ -46,15 +46,14 @@ def check_and_countersign(
     leader_pk: bytes,
     helper: SigningKey,
     *,
-    earlier: Sequence[bytes] = (),
-    tasks: Sequence[bytes] = (),
+    evidence: RosterEvidence = NO_EVIDENCE,
     now_s: float | None = None,
+    tell: Callable[[Mapping[str, int | float]], None] = lambda _: None,
 ) -> tuple[bytes, dict[str, Any]]:
     """Check the Leader's signature and the contents, then sign.
 
-    earlier     signed rosters before this one: the last is a must from version 2 on, and those of
-                the fortnight before it decide how fast weights may rise
-    tasks       signed tasks that the roster will serve
+    evidence    what a roster is held against
+    tell        is given a roster's counts before anything is signed or refused for them
     Returns     (signed bytes, what was signed, in words)
     Raises      ReportRejected, ParameterError
     """
@@ -70,52 +69,12 @@ def check_and_countersign(
         if (task.leader_pk, task.helper_pk) != (leader_pk, helper.public_bytes):
             raise ReportRejected(Reason.TASK_SIGNATURE, "this Leader and Helper", "others")
     elif label == labels.ROSTER:
-        parties = (leader_pk, helper.public_bytes)
-        before = [Roster.decode_body(_body(known, labels.ROSTER, parties)) for known in earlier]
-        served = [Task.decode_body(_body(known, labels.TASK, parties)) for known in tasks]
-        said = _check_roster(Roster.decode_body(signed.body), before, served, now_s)
+        parties = PinnedParties(leader_pk, helper.public_bytes)
+        now_s = time.time() if now_s is None else now_s
+        roster = Roster.decode_body(signed.body)
+        said |= review_roster(roster, evidence, parties, now_s, tell)
     both = countersign(content, label, helper)
     return both, summary(both) | said
-
-
-def _body(content: bytes, label: bytes, parties: tuple[bytes, bytes]) -> bytes:
-    """The body of a file that this Leader and this Helper both signed before."""
-    signed = Signed.decode(content, label)
-    message = signed.unsigned()
-    if not (
-        verify(parties[0], message, signed.sig_leader)
-        and verify(parties[1], message, signed.sig_helper)
-    ):
-        reason = Reason.TASK_SIGNATURE if label == labels.TASK else Reason.ROSTER_SIGNATURE
-        raise ReportRejected(reason, "both parties' signatures", "others")
-    return signed.body
-
-
-def _check_roster(
-    roster: Roster, earlier: Sequence[Roster], tasks: Sequence[Task], now_s: float | None
-) -> dict[str, int]:
-    """What a Helper's operator signs is the difference to what it signed before."""
-    before = max(earlier, key=lambda past: past.version, default=None)
-    last = 0 if before is None else before.version
-    if roster.version != last + 1:
-        raise ReportRejected(
-            Reason.ROSTER_CHANGE, f"version {last + 1}, after the one before", roster.version
-        )
-    now_s = time.time() if now_s is None else now_s
-    demo = bool(tasks) and all(task.domain == DEMO_DOMAIN for task in tasks)
-    if before is not None and roster.effective_from <= now_s and not demo:
-        raise ReportRejected(
-            Reason.ROSTER_CHANGE, f"a start after now, {int(now_s)}", roster.effective_from
-        )
-    others = {past.version: past.effective_from for past in earlier}
-    check_start(roster.version, roster.effective_from, others, at_once=demo)
-    if not demo:
-        check_change(roster, earlier, {task.series: task.window_s for task in tasks})
-    known = VerifiedRoster(roster)
-    for task in tasks:
-        for cohort in {m.cohort for p in roster.plans for m in p if m.series == task.series}:
-            known.check_fits(task, cohort)
-    return difference(roster, before)
 
 
 def check_task_noise(task: Task) -> None:

@@ -1,4 +1,4 @@
-"""Enrolment: a host asks by a signed request with a one-use token; the answer is countersigned."""
+"""Enrolment: a host asks by a request that its token signs, sealed to the Leader of that token."""
 
 from __future__ import annotations
 
@@ -7,27 +7,46 @@ import hashlib
 import secrets
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
 
+from privacy.sealing import seal_message
 from privacy.signing import verify
+from transport.join_token import JoinToken
 from transport.port import Transport
 from wire import labels
 from wire.catalogue import Catalogue
 from wire.envelope import Kind, Signed, unwrap, wrap
+from wire.epoch import KeyAnnouncement
+from wire.ids import hardware_id
+from wire.join import JoinRequest, SealedJoin
 from wire.rejection import ReportRejected
-from wire.roster import EntryAnswer, GpuModels, JoinRequest
-from wire.topics import ENTRIES, JOINS, TOPICS, join_key
+from wire.roster import MAX_HARDWARE_IDS, EntryAnswer, GpuModels
+from wire.topics import ENTRIES, JOINS, KEYS, TOPICS, join_key
 
-from .protocol.epochs import Host
+from .protocol.epochs import Host, HpkeDirectory, PartyKeys
 from .protocol.task_check import Pins
 
 _MACHINE_LABEL = b"pointillist/machine/1"
-_MAX_ENTRY_BYTES = next(topic.max_bytes for topic in TOPICS if topic.name == ENTRIES)
+_KEYS_WAIT_S: Final = 0.5
+
+_MAX_BYTES = {topic.name: topic.max_bytes for topic in TOPICS}
 
 
-def hardware_ids(machine: str, gpu_uuids: Sequence[str]) -> tuple[str, ...]:
-    """Name this machine's hardware; the machine id leaves as a hash, as its manual asks."""
+class NoSealingKey(Exception):
+    """The log has no key in force of the Leader that a request is for."""
+
+
+def hardware_names(machine: str, gpu_uuids: Sequence[str]) -> tuple[str, ...]:
+    """Name the parts of this machine; the machine id is hashed first, as its manual asks.
+
+    Raises      ValueError where the GPUs are more than a roster holds, or one is named twice
+    """
+    if len(gpu_uuids) >= MAX_HARDWARE_IDS or len(set(gpu_uuids)) != len(gpu_uuids):
+        most = MAX_HARDWARE_IDS - 1
+        raise ValueError(f"expected at most {most} GPU UUIDs, each once, got {len(gpu_uuids)}")
     digest = hashlib.sha256(_MACHINE_LABEL + machine.encode()).hexdigest()[:32]
-    return (f"machine-{digest}", *sorted(gpu_uuids))
+    return (f"machine-{digest}", *gpu_uuids)
 
 
 def gpu_counts(catalogue: Catalogue, models: Sequence[str]) -> GpuModels:
@@ -38,23 +57,62 @@ def gpu_counts(catalogue: Catalogue, models: Sequence[str]) -> GpuModels:
 
 
 def join_request(
-    host: Host, hardware: Sequence[str], token: bytes, gpu_models: GpuModels
+    host: Host, hardware: Sequence[str], token: JoinToken, gpu_models: GpuModels
 ) -> JoinRequest:
-    """Make the signed request; it is the same bytes for the same token."""
-    plain = JoinRequest(host.signing_key.public_bytes, tuple(hardware), token, gpu_models)
-    return dataclasses.replace(plain, signature=host.signing_key.sign(plain.unsigned()))
+    """Make the request, signed by token and host; it is the same bytes for the same token.
+
+    hardware    names of the machine's parts; they leave as hashes
+    """
+    salt = token.voucher.leader_pk
+    parts = b"".join(sorted(hardware_id(salt, name) for name in hardware))
+    public = host.signing_key.public_bytes
+    plain = JoinRequest(public, parts, gpu_models, token.voucher)
+    message = plain.unsigned()
+    return dataclasses.replace(
+        plain,
+        token_signature=token.signing.sign(message),
+        signature=host.signing_key.sign(message),
+    )
 
 
-def send_join(transport: Transport, request: JoinRequest) -> None:
-    """Publish a request durably.
+def seal_join(request: JoinRequest, key: KeyAnnouncement) -> SealedJoin:
+    """Seal a request to an announced key of its Leader."""
+    plain = SealedJoin(request.ed25519_pk, key.key_id, b"")
+    return dataclasses.replace(
+        plain, sealed=seal_message(key.hpke_pk, request.padded(), plain.info())
+    )
 
-    Raises      TransportUnavailable
+
+def send_join(transport: Transport, request: JoinRequest, pins: Pins, now_s: int) -> None:
+    """Publish a request durably, sealed to the key that its Leader has announced.
+
+    Raises      NoSealingKey, TransportUnavailable
     """
     for topic in TOPICS:
         transport.create_topic(topic.name, topic.partitions)
+    sealed = seal_join(request, _leaders_key(transport, request.voucher.leader_pk, pins, now_s))
     producer = transport.producer()
-    producer.send(JOINS, join_key(request.ed25519_pk), wrap(Kind.JOIN_REQUEST, request.encode()))
+    producer.send(JOINS, join_key(request.ed25519_pk), wrap(Kind.JOIN_REQUEST, sealed.encode()))
     producer.close()
+
+
+def _leaders_key(transport: Transport, leader_pk: bytes, pins: Pins, now_s: int) -> KeyAnnouncement:
+    """Find the Leader's key in force; what others write on the topic is passed over."""
+    directory = HpkeDirectory(pins)
+    consumer = transport.consumer(f"join-{secrets.token_hex(6)}", (KEYS,))
+    try:
+        while records := consumer.poll(100, _KEYS_WAIT_S):
+            for record in records:
+                with suppress(ReportRejected):
+                    kind, core = unwrap(record.value, _MAX_BYTES[KEYS])
+                    if kind is Kind.KEY_ANNOUNCEMENT:
+                        directory.add(KeyAnnouncement.decode(core))
+    finally:
+        consumer.close()
+    keys = directory.sealing_keys(PartyKeys(leader_pk, b""), now_s)
+    if keys is None:
+        raise NoSealingKey("expected an announced key of the Leader in force now, found none")
+    return keys.leader
 
 
 def find_answer(
@@ -78,7 +136,7 @@ def find_answer(
 
 def _answer(value: bytes, request: JoinRequest, pins: Pins) -> EntryAnswer | None:
     try:
-        envelope = Signed.decode(unwrap(value, _MAX_ENTRY_BYTES)[1], labels.ENTRY_ANSWER)
+        envelope = Signed.decode(unwrap(value, _MAX_BYTES[ENTRIES])[1], labels.ENTRY_ANSWER)
         message = envelope.unsigned()
         leader = any(verify(pk, message, envelope.sig_leader) for pk in pins.leaders)
         helper = any(verify(pk, message, envelope.sig_helper) for pk in pins.helpers)

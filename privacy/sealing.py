@@ -1,4 +1,4 @@
-"""Seal a fresh 32-byte epoch key to one aggregator: HPKE base mode, KEM ML-KEM-768 + X25519.
+"""Seal epoch keys and join requests to one aggregator: HPKE base mode, ML-KEM-768 + X25519.
 
 The hybrid key has no serialisation in the library, so the protocol fixes one: a key file holds the
 ML-KEM seed (64 B) and the X25519 private key (32 B), an announcement the two public keys in that
@@ -28,8 +28,10 @@ MLKEM_PUBLIC_BYTES: Final = 1184
 SEED_BYTES: Final = MLKEM_SEED_BYTES + 32
 PUBLIC_BYTES: Final = MLKEM_PUBLIC_BYTES + 32
 KEY_BYTES: Final = 32
-SEALED_BYTES: Final = 1168
-"""ML-KEM ciphertext 1088, X25519 share 32, sealed key 32, AES-GCM tag 16."""
+SEAL_OVERHEAD_BYTES: Final = 1136
+"""ML-KEM ciphertext 1088, X25519 share 32, AES-GCM tag 16."""
+
+SEALED_BYTES: Final = KEY_BYTES + SEAL_OVERHEAD_BYTES
 
 _SUITE: Final = Suite(KEM.MLKEM768_X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
 
@@ -71,20 +73,25 @@ class HpkeKeyPair:
         return self._seed
 
     def open(self, sealed: bytes, info: bytes) -> bytes:
-        """Open a seal; one sealed under other information, or altered, does not open.
+        """Open a sealed key; one sealed under other information, or altered, does not open.
 
         Returns     32 B
-        Raises      SealError for another length, a failed opening or a key of another length
+        Raises      SealError for another length or a failed opening
         """
-        if len(sealed) != SEALED_BYTES:
-            raise SealError(f"seal: expected {SEALED_BYTES} bytes, got {len(sealed)}")
+        return self.open_message(sealed, info, KEY_BYTES)
+
+    def open_message(self, sealed: bytes, info: bytes, length: int) -> bytes:
+        """Open a sealed message of so many bytes.
+
+        Raises      SealError for another length or a failed opening
+        """
+        wanted = length + SEAL_OVERHEAD_BYTES
+        if len(sealed) != wanted:
+            raise SealError(f"seal: expected {wanted} bytes, got {len(sealed)}")
         try:
-            key = _SUITE.decrypt(sealed, self._private, info=info)
+            return _SUITE.decrypt(sealed, self._private, info=info)
         except (InvalidTag, ValueError) as error:
-            raise SealError("seal does not open under this key and epoch header") from error
-        if len(key) != KEY_BYTES:
-            raise SealError(f"sealed key: expected {KEY_BYTES} bytes, got {len(key)}")
-        return key
+            raise SealError("seal does not open under this key and header") from error
 
 
 def seal(public_bytes: bytes, key: bytes, info: bytes) -> bytes:
@@ -98,7 +105,17 @@ def seal(public_bytes: bytes, key: bytes, info: bytes) -> bytes:
     """
     if len(key) != KEY_BYTES:
         raise ValueError(f"sealed key: expected {KEY_BYTES} bytes, got {len(key)}")
-    return _SUITE.encrypt(key, _public_key(public_bytes), info=info)
+    return seal_message(public_bytes, key, info)
+
+
+def seal_message(public_bytes: bytes, message: bytes, info: bytes) -> bytes:
+    """Seal a message of any length to an aggregator.
+
+    info        label (16 B) || header
+    Returns     SEAL_OVERHEAD_BYTES more than the message
+    Raises      SealError for a bad public key
+    """
+    return _SUITE.encrypt(message, _public_key(public_bytes), info=info)
 
 
 def check_public_key(public_bytes: bytes) -> None:

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from scripts.vector_bodies import entry_answer, join_request, roster, task
+from scripts.vector_bodies import entry_answer, roster, task
 from scripts.vector_bytes import (
     big,
     blob,
@@ -29,6 +29,7 @@ from scripts.vector_bytes import (
     signed,
     words,
 )
+from scripts.vector_joins import join_request, padded_join, sealed_join, voucher
 
 FOLDER = Path(__file__).resolve().parents[1] / "tests" / "vectors"
 Operation = dict[str, Any]
@@ -52,18 +53,13 @@ def patch(at: int, data: bytes) -> list[Any]:
 def ids() -> list[Operation]:
     pk, hpke = pattern("host-key", 32), pattern("hpke", 1216)
     signed_bytes = pattern("task-bytes", 300)
-    hardware = ["GPU-b", "GPU-a"]
-    ordered = b"".join(big(len(one), 2) + one.encode() for one in sorted(hardware))
+    leader, part = pattern("party", 32), b"GPU-a"
     return [
         derive("host_id", host_id(pk), pk),
         derive("key_id", sha(hpke)[:8], hpke),
         derive("task_id", sha(label("plst1/task") + signed_bytes), signed_bytes),
-        {
-            "name": "hardware_hash",
-            "verdict": "derive",
-            "input": hardware,
-            "output": sha(label("plst1/hardware") + ordered).hex(),
-        },
+        derive("hardware_id", sha(label("plst1/hardware") + leader + part)[:16], leader + part),
+        derive("voucher_id", sha(label("plst1/voucher") + pk)[:16], pk),
         derive("label", label("plst1/k-mask"), b"plst1/k-mask"),
     ]
 
@@ -324,7 +320,10 @@ FILES = {
     "envelope": envelope,
     "task": task,
     "roster": roster,
+    "voucher": voucher,
     "join_request": join_request,
+    "padded_join": padded_join,
+    "sealed_join": sealed_join,
     "entry_answer": entry_answer,
 }
 

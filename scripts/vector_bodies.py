@@ -1,4 +1,4 @@
-"""Vectors of the protobuf bodies: task, roster, join request, entry answer.
+"""Vectors of the protobuf bodies: task, roster, entry answer.
 
 A bad body is given in full: one field of the good one changed.
 """
@@ -8,16 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from scripts.vector_bytes import (
-    big,
     blob,
     host_id,
-    label,
     number,
     numbers,
     pattern,
-    sha,
     text,
-    varint,
 )
 
 Operation = dict[str, Any]
@@ -102,12 +98,12 @@ def _task_bytes(fields: dict[str, Any]) -> bytes:
     return out
 
 
-def _bad(name: str, data: bytes, reason: str = "field") -> Operation:
+def bad(name: str, data: bytes, reason: str = "field") -> Operation:
     return {"name": name, "verdict": "reject", "reason": reason, "input": data.hex()}
 
 
 def _bad_task(name: str, **change: Any) -> Operation:
-    return _bad(name, _task_bytes(_TASK | change))
+    return bad(name, _task_bytes(_TASK | change))
 
 
 def _bad_section(name: str, at: int = 0, **change: Any) -> Operation:
@@ -128,10 +124,10 @@ def task() -> list[Operation]:
             "fields": local,
             "d": 9,
         },
-        _bad("empty", b""),
-        _bad("no protobuf", b"\xff" * 40),
-        _bad("unknown field", good + number(22, 1)),
-        _bad("unknown field of a section", good + blob(10, number(12, 1))),
+        bad("empty", b""),
+        bad("no protobuf", b"\xff" * 40),
+        bad("unknown field", good + number(22, 1)),
+        bad("unknown field of a section", good + blob(10, number(12, 1))),
         _bad_task("series with a slash", series="a/b"),
         _bad_task("series of 64 characters", series="x" * 64),
         _bad_task("no domain", domain=""),
@@ -170,18 +166,24 @@ def task() -> list[Operation]:
     ]
 
 
-_KEYS = sorted((pattern(f"key-{i}", 32) for i in range(3)), key=host_id)
-_GPUS = [[2, 8]]
+KEYS = sorted((pattern(f"key-{i}", 32) for i in range(3)), key=host_id)
+GPUS = [[2, 8]]
 
 
-def _gpu_bytes(field: int, gpus: list[list[int]]) -> bytes:
+def gpu_bytes(field: int, gpus: list[list[int]]) -> bytes:
     return b"".join(blob(field, numbers({1: model, 2: count})) for model, count in gpus)
 
 
-def _entry_bytes(key: bytes, plan: int, operator: str = "op-1", machine: str = "") -> bytes:
-    hardware = pattern(machine or f"hardware-{key.hex()}", 32)
-    middle = text(2, operator) + number(3, plan) + _gpu_bytes(4, _GPUS)
-    return blob(1, key) + middle + blob(5, hardware)
+def _entry_bytes(
+    key: bytes, plan: int, operator: str = "op-1", parts: bytes = b"", voucher: bytes = b""
+) -> bytes:
+    middle = text(2, operator) + number(3, plan) + gpu_bytes(4, GPUS)
+    tail = blob(5, parts or _hardware(key)) + blob(6, voucher or pattern(f"v-{key.hex()}", 16))
+    return blob(1, key) + middle + tail
+
+
+def _hardware(key: bytes) -> bytes:
+    return b"".join(sorted(pattern(f"hardware-{key.hex()}-{part}", 16) for part in range(2)))
 
 
 def _entry_fields(key: bytes, plan: int) -> dict[str, Any]:
@@ -190,8 +192,9 @@ def _entry_fields(key: bytes, plan: int) -> dict[str, Any]:
         "ed25519_pk": key.hex(),
         "operator": "op-1",
         "plan": plan,
-        "gpu_models": _GPUS,
-        "hardware_hash": pattern(f"hardware-{key.hex()}", 32).hex(),
+        "gpu_models": GPUS,
+        "hardware": _hardware(key).hex(),
+        "voucher_id": pattern(f"v-{key.hex()}", 16).hex(),
     }
 
 
@@ -210,70 +213,37 @@ def _roster_bytes(entries: list[bytes], plans: list[Any] | None = None, version:
 
 
 def roster() -> list[Operation]:
-    entries = [_entry_bytes(key, i % 2) for i, key in enumerate(_KEYS)]
+    entries = [_entry_bytes(key, i % 2) for i, key in enumerate(KEYS)]
     good = _roster_bytes(entries)
     fields = {
         "version": 7,
         "effective_from": 1_700_000_000,
         "plans": _PLANS,
-        "entries": [_entry_fields(key, i % 2) for i, key in enumerate(_KEYS)],
+        "entries": [_entry_fields(key, i % 2) for i, key in enumerate(KEYS)],
     }
-    same = [_entry_bytes(key, 0, machine="one") for key in _KEYS]
+    part = _hardware(KEYS[0])[:16]
+    shared = [_entry_bytes(KEYS[0], 0), _entry_bytes(KEYS[1], 0, parts=part)]
+    once = [_entry_bytes(key, 0, voucher=bytes(16)) for key in KEYS[:2]]
+    falling = _hardware(KEYS[0])[16:] + part
     heavy = [[["minute", 1, 600_000], ["week", 1, 400_001]]]
     return [
         {"name": "three hosts", "verdict": "accept", "input": good.hex(), "fields": fields},
-        _bad("falling hosts", _roster_bytes(entries[::-1]), "order"),
-        _bad("one host twice", _roster_bytes([entries[0], entries[0]]), "order"),
-        _bad("one machine twice", _roster_bytes(same)),
-        _bad("version 0", _roster_bytes(entries, version=0)),
-        _bad("plan 2 of 2", _roster_bytes([_entry_bytes(_KEYS[0], 2)])),
-        _bad("short key", _roster_bytes([_entry_bytes(b"\1" * 31, 0)])),
-        _bad("operator with a space", _roster_bytes([_entry_bytes(_KEYS[0], 0, "op 1")])),
-        _bad("weights above 1", _roster_bytes(entries[:1], heavy)),
-        _bad("series twice", _roster_bytes(entries[:1], [[_PLANS[0][0], _PLANS[0][0]]])),
-        _bad("plan of nothing", _roster_bytes(entries[:1], [[]])),
-        _bad("unknown field", good + number(5, 1)),
-        _bad("cut", good[:-1]),
-    ]
-
-
-def _join_body(ids: list[str], token: bytes, gpus: list[list[int]] | None = None) -> bytes:
-    names = b"".join(text(2, one) for one in ids)
-    return blob(1, _KEYS[0]) + names + blob(3, token) + _gpu_bytes(4, gpus or _GPUS)
-
-
-def _join(body: bytes) -> bytes:
-    return label("plst1/join") + big(len(body), 4) + body + pattern("sig", 64)
-
-
-def join_request() -> list[Operation]:
-    ids, token = ["GPU-b", "GPU-a"], pattern("token", 32)
-    body = _join_body(ids, token)
-    good = _join(body)
-    fields = {
-        "ed25519_pk": _KEYS[0].hex(),
-        "hardware_ids": ids,
-        "token": token.hex(),
-        "gpu_models": _GPUS,
-        "signature": pattern("sig", 64).hex(),
-    }
-    more = {"unsigned": good[:-64].hex(), "hash": sha(good).hex()}
-    two_byte_length = label("plst1/join") + big(len(body) + 1, 4)
-    overlong = varint(10) + b"\xa0\x00" + body[2:]
-    return [
-        {"name": "good", "verdict": "accept", "input": good.hex(), "fields": fields, **more},
-        _bad("cut", good[:-1], "length"),
-        _bad("left over", good + b"\0", "length"),
-        _bad("label", label("plst1/task") + good[16:], "version"),
-        _bad("no ids", _join(_join_body([], token))),
-        _bad("id twice", _join(_join_body(["a", "a"], token))),
-        _bad("65 ids", _join(_join_body([f"g{i}" for i in range(65)], token))),
-        _bad("id of 129 characters", _join(_join_body(["x" * 129], token))),
-        _bad("short token", _join(_join_body(ids, b"\1" * 15))),
-        _bad("models falling", _join(_join_body(ids, token, [[3, 1], [2, 1]]))),
-        _bad("no GPUs of a model", _join(_join_body(ids, token, [[3, 0]]))),
-        _bad("overlong varint", two_byte_length + overlong + pattern("sig", 64)),
-        _bad("unknown field", _join(body + number(5, 1))),
+        bad("falling hosts", _roster_bytes(entries[::-1]), "order"),
+        bad("one host twice", _roster_bytes([entries[0], entries[0]]), "order"),
+        bad("one part of two machines", _roster_bytes(shared)),
+        bad("one voucher of two hosts", _roster_bytes(once)),
+        bad("parts falling", _roster_bytes([_entry_bytes(KEYS[0], 0, parts=falling)])),
+        bad("half a part", _roster_bytes([_entry_bytes(KEYS[0], 0, parts=part + part[:8])])),
+        bad("short voucher id", _roster_bytes([_entry_bytes(KEYS[0], 0, voucher=bytes(15))])),
+        bad("version 0", _roster_bytes(entries, version=0)),
+        bad("plan 2 of 2", _roster_bytes([_entry_bytes(KEYS[0], 2)])),
+        bad("short key", _roster_bytes([_entry_bytes(b"\1" * 31, 0)])),
+        bad("operator with a space", _roster_bytes([_entry_bytes(KEYS[0], 0, "op 1")])),
+        bad("weights above 1", _roster_bytes(entries[:1], heavy)),
+        bad("series twice", _roster_bytes(entries[:1], [[_PLANS[0][0], _PLANS[0][0]]])),
+        bad("plan of nothing", _roster_bytes(entries[:1], [[]])),
+        bad("unknown field", good + number(5, 1)),
+        bad("cut", good[:-1]),
     ]
 
 
@@ -283,20 +253,20 @@ def _answer(request: bytes, entry: bytes, plan: list[list[Any]]) -> bytes:
 
 
 def entry_answer() -> list[Operation]:
-    request, entry = pattern("request", 32), _entry_bytes(_KEYS[0], 0)
+    request, entry = pattern("request", 32), _entry_bytes(KEYS[0], 0)
     good = _answer(request, entry, _PLANS[0])
     fields = {
         "request_hash": request.hex(),
         "roster_version": 8,
         "effective_from": 1_700_000_000,
-        "entry": _entry_fields(_KEYS[0], 0),
+        "entry": _entry_fields(KEYS[0], 0),
         "plan": _PLANS[0],
     }
     return [
         {"name": "good", "verdict": "accept", "input": good.hex(), "fields": fields},
-        _bad("short hash", _answer(request[:-1], entry, _PLANS[0])),
-        _bad("plan 1", _answer(request, _entry_bytes(_KEYS[0], 1), _PLANS[0])),
-        _bad("no plan", blob(1, request) + numbers({2: 8}) + blob(4, entry)),
-        _bad("no entry", blob(1, request) + numbers({2: 8}) + blob(5, _plan_bytes(_PLANS[0]))),
-        _bad("unknown field", good + number(6, 1)),
+        bad("short hash", _answer(request[:-1], entry, _PLANS[0])),
+        bad("plan 1", _answer(request, _entry_bytes(KEYS[0], 1), _PLANS[0])),
+        bad("no plan", blob(1, request) + numbers({2: 8}) + blob(4, entry)),
+        bad("no entry", blob(1, request) + numbers({2: 8}) + blob(5, _plan_bytes(_PLANS[0]))),
+        bad("unknown field", good + number(6, 1)),
     ]

@@ -1,24 +1,23 @@
 """A simulated fleet before running aggregators: real identities, real enrolment, real transport.
 
-The hosts are enrolled as live ones are: each makes its key and a join request with a one-use token,
-the Leader's operator builds the roster, the Helper's countersigns it. Then one process of the
-production agent's loop plays all of them, window by window on the wall clock; only what they
-measured comes from the fleet model. Docs: docs/simulate.md.
+The hosts are enrolled as live ones are: operators vouch for them, each makes its key and a join
+request under its one-use token, the Leader's operator builds the roster, the Helper's countersigns
+it. Then one process of the production agent's loop plays all of them, window by window on the wall
+clock; only what they measured comes from the fleet model. Docs: docs/simulate.md.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from edge_agent.clock import Clock, SystemClock
-from edge_agent.joining import gpu_counts, join_request
 from edge_agent.protocol.epochs import Host
 from edge_agent.protocol.task_check import Bounds, ParticipantRules, Pins
 from privacy.noise import OpenDpSampler
@@ -30,19 +29,18 @@ from simulator.fleet import FleetModel
 from simulator.fleet.hosts import HostInventory
 from simulator.live_fleet import LiveFleet, LiveSettings
 from simulator.scenario import Scenario
-from simulator.simulated_hosts import host_of
+from simulator.simulated_hosts import gpus_of, host_of, vouched_requests
 from simulator.simulated_windows import SimulatedWindows, WindowTruth
+from transport.join_token import JoinToken
 from transport.opening import Side, TransportSettings, open_transport, prepare_transport
 from wire.catalogue import Catalogue
 
 KEYS_FILE: Final = "hosts.keys"
-TOKENS_FILE: Final = "tokens.toml"
+OPERATORS_FILE: Final = "operators.toml"
+VOUCHER_S: Final = 30 * 86_400
 JOINS: Final = "joins"
 SEED_BYTES: Final = 32
 MAX_HOSTS: Final = 100_000
-
-HARDWARE: Final = "simulated-host"
-"""What a simulated host calls its hardware: in a roster nobody takes it for a machine."""
 
 _SPOOL_OF_A_HOST = 64
 
@@ -53,22 +51,26 @@ class IdentitiesError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class EnrolmentFiles:
-    """What a Leader's operator needs.
+    """What a Leader's operator needs, and the Helper's.
 
-    tokens_file     [[token]] lines for the plans file
+    operators_file  [[operator]] lines for the Leader's plans file and for helper.toml
     joins           folder of *.join requests, for `leader roster build --requests`
     """
 
     hosts: int
     operators: int
-    tokens_file: Path
+    operators_file: Path
     joins: Path
 
 
 def make_identities(
-    folder: Path, inventory: HostInventory, catalogue: Catalogue, plan: str
+    folder: Path,
+    inventory: HostInventory,
+    plan: str,
+    leader_pk: bytes,
+    now_s: float | None = None,
 ) -> EnrolmentFiles:
-    """Make a key, a token and a join request for every host of a fleet.
+    """Make keys of operators, and a key, a token and a join request for every host of a fleet.
 
     folder      is made, 0700; the keys in it are throw-away ones, and 0600 all the same
     plan        name of the [[plan]] in the Leader's plans file
@@ -84,28 +86,24 @@ def make_identities(
     joins = folder / JOINS
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     joins.mkdir(exist_ok=True)
-    models = catalogue.classes("gpu_model")
-    seeds, tokens = [], []
-    run = secrets.token_hex(8)
-    for number in range(inventory.hosts):
-        seed, token = secrets.token_bytes(SEED_BYTES), secrets.token_urlsafe(32).encode()
-        gpus = [models[int(inventory.gpu_model[number])]] * int(inventory.gpus[number])
-        request = join_request(
-            _host(seed), (f"{HARDWARE}-{run}-{number}",), token, gpu_counts(catalogue, gpus)
-        )
+    not_after = int(time.time() if now_s is None else now_s) + VOUCHER_S
+    operators = {
+        f"simulated-{number}": SigningKey.generate() for number in set(inventory.operator.tolist())
+    }
+    names = [f"simulated-{number}" for number in inventory.operator.tolist()]
+    tokens = (JoinToken.issue(operators[n], n, plan, leader_pk, not_after) for n in names)
+    seeds = [secrets.token_bytes(SEED_BYTES) for _ in names]
+    requests = vouched_requests(map(_host, seeds), tokens, gpus_of(inventory))
+    for number, request in enumerate(requests):
         (joins / f"{number:06}.join").write_bytes(request.encode())
-        seeds.append(seed)
-        tokens.append(
-            f'[[token]]\nsha256 = "{hashlib.sha256(token).hexdigest()}"\n'
-            f'operator = "simulated-{int(inventory.operator[number])}"\n'
-            f"plan = {json.dumps(plan)}\n"
-        )
-    tokens_file = folder / TOKENS_FILE
-    tokens_file.write_text("\n".join(tokens))
+    operators_file = folder / OPERATORS_FILE
+    operators_file.write_text("\n".join(_pin(name, key) for name, key in operators.items()))
     _write_private(folder / KEYS_FILE, b"".join(seeds))
-    return EnrolmentFiles(
-        inventory.hosts, len(set(inventory.operator.tolist())), tokens_file, joins
-    )
+    return EnrolmentFiles(inventory.hosts, len(operators), operators_file, joins)
+
+
+def _pin(name: str, key: SigningKey) -> str:
+    return f'[[operator]]\nname = {json.dumps(name)}\nkey = "{key.public_bytes.hex()}"\n'
 
 
 def load_identities(folder: Path) -> list[Host]:

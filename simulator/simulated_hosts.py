@@ -10,7 +10,9 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
+from edge_agent.joining import join_request
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_records import SpoolLimits
 from edge_agent.protocol.epochs import Host
@@ -18,13 +20,18 @@ from edge_agent.protocol.participant import Participant
 from edge_agent.protocol.task_check import ParticipantRules
 from privacy.noise import NoiseSampler
 from privacy.signing import SigningKey
-from wire.ids import hardware_hash, host_id
+from transport.join_token import JoinToken
+from wire.ids import hardware_id, host_id, voucher_id
+from wire.join import JoinRequest
 from wire.roster import PlanMembership, Roster, RosterEntry
 from wire.task import Task
 
 from .fleet.hosts import HostInventory
 
 _LEDGER, _FENCE, _BINDING = "ledger.sqlite", "fence", "binding"
+
+HARDWARE: Final = "simulated-host"
+"""What a simulated host calls its hardware."""
 
 Gpus = tuple[tuple[int, int], ...]
 """(place in the catalogue's table of GPU models, how many) of one host."""
@@ -40,13 +47,31 @@ def new_hosts(count: int) -> list[Host]:
     return [host_of(SigningKey.generate()) for _ in range(count)]
 
 
+def gpus_of(inventory: HostInventory) -> list[Gpus]:
+    """Give the GPUs of each host of an inventory."""
+    pairs = zip(inventory.gpu_model.tolist(), inventory.gpus.tolist(), strict=True)
+    return [((model, count),) for model, count in pairs]
+
+
 def fleet_members(
     keys: Sequence[bytes], inventory: HostInventory
 ) -> Iterator[tuple[bytes, int, Gpus]]:
     """Give what `roster_of` needs of the hosts of an inventory; keys in its order."""
-    models, gpus = inventory.gpu_model.tolist(), inventory.gpus.tolist()
-    for key, operator, *kind in zip(keys, inventory.operator.tolist(), models, gpus, strict=True):
-        yield key, operator, ((kind[0], kind[1]),)
+    yield from zip(keys, inventory.operator.tolist(), gpus_of(inventory), strict=True)
+
+
+def vouched_requests(
+    hosts: Iterable[Host], tokens: Iterable[JoinToken], gpus: Iterable[Gpus]
+) -> list[JoinRequest]:
+    """Have hosts ask to join, each under a token of its operator.
+
+    Their hardware is made up and says so: in a roster nobody takes them for machines.
+    """
+    run = secrets.token_hex(8)
+    return [
+        join_request(host, (f"{HARDWARE}-{run}-{number}",), token, models)
+        for number, (host, token, models) in enumerate(zip(hosts, tokens, gpus, strict=True))
+    ]
 
 
 def memberships(tasks: Iterable[Task]) -> tuple[PlanMembership, ...]:
@@ -62,7 +87,7 @@ def roster_of(
     plan: tuple[PlanMembership, ...],
     valid_from_s: int = 0,
 ) -> Roster:
-    """Enrol hosts in one plan.
+    """Write hosts that nobody vouches for into one plan.
 
     hosts   (public key, operator's number, GPUs) of each
     """
@@ -73,7 +98,8 @@ def roster_of(
             f"operator-{operator}",
             0,
             gpus,
-            hardware_hash((f"simulated-host-{number}",)),
+            hardware_id(key, f"{HARDWARE}-{number}"),
+            voucher_id(key),
         )
         for number, (key, operator, gpus) in enumerate(hosts)
     ]

@@ -30,6 +30,7 @@ class SliceConfig:
     state_dir       its ledger, 0700; truth_file gets one line of JSON per window
     log_dir         the embedded log, or None with kafka: a broker's host:port
     tasks           how many tasks it waits for before it may end
+    tokens_file     a line with a join token for each of its hosts, 0600
     """
 
     name: str
@@ -50,6 +51,7 @@ class SliceConfig:
     helper_pk: str
     n_min_at_least: int
     tasks: int
+    tokens_file: str
 
     @classmethod
     def read(cls, path: Path) -> Self:

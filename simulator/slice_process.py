@@ -1,7 +1,7 @@
 """One process of a simulated fleet: many hosts through the production agent's loop.
 
 Started as `python -m simulator.slice_process FILE.json`. It makes its hosts' keys itself and prints
-their public parts as one line of JSON; everything else it learns from the log, as any agent does.
+their join requests as one line of JSON; everything else it learns from the log, as any agent does.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from edge_agent.protocol.epochs import Host
 from edge_agent.protocol.task_check import Bounds, ParticipantRules, Pins
 from privacy.noise import NoiseSampler, OpenDpSampler
 from privacy.noise_table import SeededBytes, SeededSampler, TableSampler
+from transport.join_token import parse_token
 from transport.opening import Side, open_transport, prepare_transport
 from transport.privileges import AGENT_USER, drop_to
 from wire.catalogue import Catalogue
@@ -31,7 +32,7 @@ from wire.task import DEMO_DOMAIN
 from .fleet import SteadyFleet
 from .live_fleet import LiveFleet, LiveSettings
 from .mischief import Mischief, MischievousTransport
-from .simulated_hosts import new_hosts
+from .simulated_hosts import gpus_of, new_hosts, vouched_requests
 from .simulated_windows import SimulatedWindows, WindowTruth
 from .slice_config import SliceConfig
 from .streams import stream
@@ -150,10 +151,17 @@ class Slice:
         )
 
 
-def announce(name: str, hosts: list[Host]) -> None:
-    """Write the public keys to standard output, one line."""
-    keys = [host.signing_key.public_bytes.hex() for host in hosts]
-    sys.stdout.write(json.dumps({"name": name, "hosts": keys}) + "\n")
+def announce(config: SliceConfig, hosts: list[Host]) -> None:
+    """Write the hosts' join requests to standard output, one line.
+
+    Raises      TokenUnusable, OSError
+    """
+    lines = Path(config.tokens_file).read_bytes().split()
+    tokens = [parse_token(line, config.tokens_file) for line in lines]
+    span = config.span
+    gpus = gpus_of(SteadyFleet(config.played, Catalogue.load()).inventory)[span.lo : span.hi]
+    requests = [one.encode().hex() for one in vouched_requests(hosts, tokens, gpus)]
+    sys.stdout.write(json.dumps({"name": config.name, "requests": requests}) + "\n")
     sys.stdout.flush()
 
 
@@ -161,7 +169,7 @@ def main() -> None:
     """Run one slice until its tasks end or a signal comes."""
     config = SliceConfig.read(Path(sys.argv[1]))
     hosts = new_hosts(config.span.hi - config.span.lo)
-    announce(config.name, hosts)  # they are enrolled while this process prepares
+    announce(config, hosts)  # they are enrolled while this process prepares
     fleet = Slice(config, hosts)  # its scenario may lie where the agents' user cannot read
     os.umask(0o027)
     prepare_transport(config.transport, Side.AGGREGATOR)

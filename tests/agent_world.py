@@ -53,7 +53,7 @@ from wire import labels
 from wire.bounds import Scheme
 from wire.envelope import Kind, Signed, unwrap
 from wire.epoch import Epoch, KeyAnnouncement
-from wire.ids import NO_SIGNATURE, TaskId, host_id, task_id
+from wire.ids import NO_SIGNATURE, TaskId, host_id, task_id, voucher_id
 from wire.report import Report
 from wire.roster import PlanMembership, Roster, RosterEntry
 from wire.task import SectionKind, SectionSpec, Task
@@ -180,7 +180,13 @@ class World:
         plan = tuple(PlanMembership(name, cohort, w) for name, w in weights.items())
         entries = tuple(
             RosterEntry(
-                h.host_id, k.public_bytes, f"op{i % 10}", 0, ((2, 8),), bytes(h.host_id) * 2
+                h.host_id,
+                k.public_bytes,
+                f"op{i % 10}",
+                0,
+                ((2, 8),),
+                bytes(h.host_id),
+                voucher_id(k.public_bytes),
             )
             for i, (h, k) in enumerate(zip(self.identities, self.signing_keys, strict=True))
         )

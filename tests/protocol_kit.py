@@ -41,7 +41,7 @@ from wire import labels
 from wire.bounds import Scheme
 from wire.envelope import Kind, wrap
 from wire.epoch import Epoch, EpochHeader
-from wire.ids import EpochId, KeyId, ReportId, TaskId, hardware_hash, host_id, key_id
+from wire.ids import EpochId, KeyId, ReportId, TaskId, hardware_id, host_id, key_id, voucher_id
 from wire.report import Report, ReportHeader
 from wire.roster import PlanMembership, Roster, RosterEntry
 from wire.task import SectionKind, SectionSpec, Task
@@ -168,7 +168,8 @@ def build_world(
             host.operator,
             used.index(cohorts(host.number)),
             ((1, 8),),
-            hardware_hash((f"gpu-{host.number}",)),
+            hardware_id(leader.public_bytes, f"gpu-{host.number}"),
+            voucher_id(host.key.public_bytes),
         )
         for host in hosts
     )

@@ -7,7 +7,7 @@ below and no other, each once; values are lower-case hex, decimal numbers or wor
 |---------|-------------------------------------------------------------------------------------|
 | signing | `seed` 32 B: Ed25519 (RFC 8032)                                                      |
 | hpke    | `seed` 96 B: ML-KEM-768 seed 64, X25519 32; `not_before`, `not_after` in seconds      |
-| host    | `seed` 32 B; `binding` 32 B: `host_binding(...)`; `ledger` `yes` once a ledger exists |
+| host    | `seed` 32 B; `hardware` `host_binding(...)`; `ledger` `yes` once a ledger exists      |
 
 A file is refused unless it is a regular file of the effective user that nobody else may read. The
 `ledger` line is what makes the loss of a ledger visible: a host key that had one and finds none
@@ -31,7 +31,8 @@ from privacy.signing import SigningKey
 
 MAX_FILE_BYTES: Final = 4096
 _FIRST_LINE: Final = "pointillist-key 1"
-_BINDING_LABEL: Final = b"pointillist/host-binding/1"
+_BINDING_LABEL: Final = b"pointillist/host-binding/2"
+BINDING_PART_BYTES: Final = 16
 _LEFTOVER: Final = re.compile(r"\..+\.[0-9a-f]{12}")
 MACHINE_ID: Final = Path("/etc/machine-id")
 
@@ -86,12 +87,38 @@ def machine_id(path: Path = MACHINE_ID) -> str:
 
 
 def host_binding(machine: str, gpu_uuids: Sequence[str]) -> bytes:
-    """Hash of what makes this machine this machine; 32 B, the order of GPUs does not matter."""
-    digest = hashlib.sha256(_BINDING_LABEL)
-    for part in (machine, *sorted(gpu_uuids)):
-        encoded = part.encode()
-        digest.update(len(encoded).to_bytes(4, "big") + encoded)
-    return digest.digest()
+    """Hash what makes this machine this machine, part by part; the order of GPUs does not matter.
+
+    Returns     16 B of the machine id, then 16 B of each GPU, rising
+    """
+    gpus = sorted(_part_hash(b"gpu", uuid) for uuid in set(gpu_uuids))
+    return _part_hash(b"machine", machine) + b"".join(gpus)
+
+
+def _part_hash(kind: bytes, name: str) -> bytes:
+    encoded = _BINDING_LABEL + kind + b"\0" + name.encode()
+    return hashlib.sha256(encoded).digest()[:BINDING_PART_BYTES]
+
+
+def what_changed(made_on: bytes, found: bytes) -> str:
+    """Say how the machine that is found differs from the one that a binding was made on.
+
+    made_on, found  two values of `host_binding`
+    """
+    words = []
+    if made_on[:BINDING_PART_BYTES] != found[:BINDING_PART_BYTES]:
+        words.append("another machine id")
+    before, now = (_gpus_of(binding) for binding in (made_on, found))
+    if gone := len(before - now):
+        words.append(f"{gone} of {len(before)} GPUs gone")
+    if new := len(now - before):
+        words.append(f"{new} {'GPU' if new == 1 else 'GPUs'} not known before")
+    return ", ".join(words) or "nothing"
+
+
+def _gpus_of(binding: bytes) -> set[bytes]:
+    starts = range(BINDING_PART_BYTES, len(binding), BINDING_PART_BYTES)
+    return {binding[at : at + BINDING_PART_BYTES] for at in starts}
 
 
 def write_signing_key(path: Path, key: SigningKey) -> None:
@@ -129,7 +156,7 @@ def load_hpke_key(path: Path, *, owner: int | None = None) -> HpkeKeyFile:
 def write_host_key(path: Path, key: HostKey, *, replace_file: bool = False) -> None:
     fields = {
         "seed": key.signing.seed_bytes().hex(),
-        "binding": key.binding.hex(),
+        "hardware": key.binding.hex(),
         "ledger": "yes" if key.ledger_exists else "no",
     }
     write_key(path, "host", fields, replace_file=replace_file)
@@ -144,8 +171,10 @@ def load_host_key(path: Path, binding: bytes) -> HostKey:
     key = read_host_key(path)
     if key.binding != binding:
         raise KeyFileRefused(
-            f"{path}: made on another machine or with other GPUs (a cloned image?); "
-            "make a new identity with `pointillist keys generate host` and enrol it"
+            f"{path}: made on another machine or with other GPUs: "
+            f"{what_changed(key.binding, binding)}; set host.gpu_uuids right, or, where the "
+            "hardware has changed or the disk was copied, make a new identity with "
+            "`pointillist keys generate host` and have it enrolled in place of the old one"
         )
     return key
 
@@ -155,11 +184,13 @@ def read_host_key(path: Path, *, owner: int | None = None) -> HostKey:
 
     Raises      KeyFileRefused
     """
-    fields = _read(path, "host", {"seed", "binding", "ledger"}, owner)
+    fields = _read(path, "host", {"seed", "hardware", "ledger"}, owner)
     if fields["ledger"] not in {"yes", "no"}:
         raise KeyFileRefused(f"{path}: `ledger` should be yes or no")
     signing = SigningKey.from_seed_bytes(_hex(path, fields, "seed", 32))
-    return HostKey(signing, _hex(path, fields, "binding", 32), fields["ledger"] == "yes")
+    parts = len(fields["hardware"]) // (2 * BINDING_PART_BYTES)
+    binding = _hex(path, fields, "hardware", max(parts, 1) * BINDING_PART_BYTES)
+    return HostKey(signing, binding, fields["ledger"] == "yes")
 
 
 def mark_ledger(path: Path, binding: bytes) -> HostKey:

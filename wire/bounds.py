@@ -18,7 +18,9 @@ MAX_TIME: Final = (1 << 48) - 1
 MAX_COUNTER: Final = (1 << 53) - 1
 MAX_TASK_BODY: Final = 1 << 16
 MAX_ROSTER_BODY: Final = 1 << 25
-MAX_JOIN_BODY: Final = 1 << 14
+MAX_JOIN_BODY: Final = 1900
+MAX_VOUCHER_BODY: Final = 256
+MAX_ENTRY_BODY: Final = 1 << 14
 MAX_EPOCH_S: Final = 3900
 KEY_ANNOUNCED_AHEAD_S: Final = 12 * 3600
 """An aggregator announces a sealing key no longer before it comes into force."""

@@ -10,7 +10,7 @@ from typing import Final, Self
 from google.protobuf.message import DecodeError
 
 from . import labels
-from .bounds import MAX_JOIN_BODY, MAX_ROSTER_BODY, MAX_TASK_BODY, need_label, need_length
+from .bounds import MAX_ENTRY_BODY, MAX_ROSTER_BODY, MAX_TASK_BODY, need_label, need_length
 from .ids import NO_SIGNATURE
 from .proto import pointillist_pb2 as pb
 from .rejection import Reason, ReportRejected
@@ -79,7 +79,7 @@ _HEAD = struct.Struct(">16sI")
 _LIMITS = {
     labels.TASK: MAX_TASK_BODY,
     labels.ROSTER: MAX_ROSTER_BODY,
-    labels.ENTRY_ANSWER: MAX_JOIN_BODY,
+    labels.ENTRY_ANSWER: MAX_ENTRY_BODY,
 }
 
 

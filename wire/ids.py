@@ -12,6 +12,8 @@ EpochId = NewType("EpochId", bytes)
 TaskId = NewType("TaskId", bytes)
 ReportId = NewType("ReportId", bytes)
 KeyId = NewType("KeyId", bytes)
+HardwareId = NewType("HardwareId", bytes)
+VoucherId = NewType("VoucherId", bytes)
 
 ED25519_PUBLIC_BYTES: Final = 32
 HPKE_PUBLIC_BYTES: Final = 1216
@@ -41,13 +43,19 @@ def task_id(signed_bytes: bytes) -> TaskId:
     return TaskId(hashlib.sha256(labels.TASK + signed_bytes).digest())
 
 
-def hardware_hash(hardware_ids: tuple[str, ...]) -> bytes:
-    """H("plst1/hardware" || each id sorted, as u16 length || UTF-8): one roster id per machine."""
-    digest = hashlib.sha256(labels.HARDWARE)
-    for hardware_id in sorted(hardware_ids):
-        encoded = hardware_id.encode()
-        digest.update(len(encoded).to_bytes(2, "big") + encoded)
-    return digest.digest()
+def hardware_id(leader_pk: bytes, name: str) -> HardwareId:
+    """H("plst1/hardware" || leader_pk || name)[:16]: one part of a machine, in one fleet.
+
+    The Leader's key is the salt: rosters of two fleets cannot be joined by it.
+    """
+    _need(leader_pk, ED25519_PUBLIC_BYTES, "an Ed25519 public key")
+    return HardwareId(hashlib.sha256(labels.HARDWARE + leader_pk + name.encode()).digest()[:16])
+
+
+def voucher_id(token_pk: bytes) -> VoucherId:
+    """H("plst1/voucher" || token_pk)[:16]: a token's voucher enrols one host."""
+    _need(token_pk, ED25519_PUBLIC_BYTES, "an Ed25519 public key")
+    return VoucherId(hashlib.sha256(labels.VOUCHER + token_pk).digest()[:16])
 
 
 def _need(value: bytes, length: int, what: str) -> None:

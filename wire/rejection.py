@@ -86,6 +86,9 @@ class Reason(StrEnum):
     JOIN_SIGNATURE = "join_signature"
     JOIN_TOKEN = "join_token"  # noqa: S105  (a reason, not a secret)
     JOIN_HARDWARE = "join_hardware"
+    JOIN_CLEAR = "join_clear"
+    JOIN_SEAL = "join_seal"
+    JOIN_VOUCHER = "join_voucher"
 
     # An agent refuses a task
     LEADER_UNPINNED = "leader_unpinned"

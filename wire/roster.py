@@ -1,25 +1,22 @@
-"""Who takes part: the roster, a host's request to join it, and the countersigned answer."""
+"""Who takes part: the roster, and the countersigned answer to a request to join it."""
 
 from __future__ import annotations
 
-import hashlib
-import struct
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Self
 
-from . import bounds, labels
+from . import bounds
 from .bounds import (
     MAX_COUNTER,
+    MAX_ENTRY_BODY,
     MAX_HOSTS,
-    MAX_JOIN_BODY,
     MAX_ROSTER_BODY,
     MAX_TIME,
-    need_label,
-    need_length,
     need_range,
 )
-from .ids import NO_SIGNATURE, HostId, hardware_hash, host_id
+from .ids import HardwareId, HostId, VoucherId, host_id
 from .proto import pointillist_pb2 as pb
 from .rejection import Reason, ReportRejected
 
@@ -28,8 +25,7 @@ MAX_SERIES: Final = 64
 MAX_MODELS: Final = 64
 MAX_GPUS: Final = 1 << 10
 MAX_HARDWARE_IDS: Final = 64
-TOKEN_BYTES: Final = range(16, 65)
-_HEAD = struct.Struct(">16sI")
+HARDWARE_ID_BYTES: Final = 16
 
 GpuModels = tuple[tuple[int, int], ...]
 
@@ -50,9 +46,10 @@ Plan = tuple[PlanMembership, ...]
 class RosterEntry:
     """One host.
 
-    plan           index into the roster's plans
-    gpu_models     (place in the catalogue's gpu_model table, GPUs), places rising
-    hardware_hash  `ids.hardware_hash` of its GPU UUIDs and TPM: one roster id per machine
+    plan        index into the roster's plans
+    gpu_models  (place in the catalogue's gpu_model table, GPUs), places rising
+    hardware    `ids.hardware_id` of its machine id and each GPU UUID, 16 B each, rising
+    voucher_id  of the voucher that enrolled it: no other host has it
     """
 
     host_id: HostId
@@ -60,7 +57,12 @@ class RosterEntry:
     operator: str
     plan: int
     gpu_models: GpuModels
-    hardware_hash: bytes
+    hardware: bytes
+    voucher_id: VoucherId
+
+    @property
+    def hardware_ids(self) -> tuple[HardwareId, ...]:
+        return hardware_ids(self.hardware)
 
     @property
     def gpus(self) -> int:
@@ -98,68 +100,8 @@ class Roster:
         plans = tuple(_decode_plan(plan) for plan in message.plans)
         entries = tuple(_decode_entry(entry, len(plans)) for entry in message.entries)
         _need_rising([entry.host_id for entry in entries])
-        machines = {entry.hardware_hash for entry in entries}
-        bounds.need(len(machines) == len(entries), "each hardware_hash once", "one twice")
+        _need_distinct(entries)
         return cls(message.version, message.effective_from, plans, entries)
-
-
-@dataclass(frozen=True, slots=True)
-class JoinRequest:
-    """A host asks to be enrolled: label16 || u32 len || body || Ed25519 of its own key.
-
-    hardware_ids  GPU UUIDs, TPM; text of 1 to 128 characters
-    token         16 to 64 bytes, one use
-    """
-
-    ed25519_pk: bytes
-    hardware_ids: tuple[str, ...] = field(repr=False)
-    token: bytes = field(repr=False)
-    gpu_models: GpuModels
-    signature: bytes = NO_SIGNATURE
-
-    @property
-    def hardware_hash(self) -> bytes:
-        return hardware_hash(self.hardware_ids)
-
-    def unsigned(self) -> bytes:
-        """Return what the host signs."""
-        message = pb.JoinBody(
-            ed25519_pk=self.ed25519_pk,
-            hardware_ids=self.hardware_ids,
-            token=self.token,
-            gpu_models=_encode_gpus(self.gpu_models),
-        )
-        encoded = message.SerializeToString(deterministic=True)
-        return _HEAD.pack(labels.JOIN, len(encoded)) + encoded
-
-    def encode(self) -> bytes:
-        return self.unsigned() + self.signature
-
-    def hash(self) -> bytes:
-        """Return the SHA-256 of the request as sent, which its answer names."""
-        return hashlib.sha256(self.encode()).digest()
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        if not _HEAD.size + 64 <= len(data) <= _HEAD.size + MAX_JOIN_BODY + 64:
-            raise ReportRejected(Reason.LENGTH, "a join request of at most 16,468 bytes", len(data))
-        got, length = _HEAD.unpack_from(data)
-        need_label(got, labels.JOIN)
-        need_length(data, _HEAD.size + length + 64, "a join request")
-        inner = data[_HEAD.size : -64]
-        message = bounds.parse(pb.JoinBody(), inner, MAX_JOIN_BODY, "a join body")
-        bounds.need_bytes(message.ed25519_pk, 32, "ed25519_pk")
-        need_range(len(message.token), TOKEN_BYTES.start, TOKEN_BYTES.stop - 1, "token bytes")
-        names = tuple(message.hardware_ids)
-        need_range(len(names), 1, MAX_HARDWARE_IDS, "hardware_ids")
-        bounds.need(len(set(names)) == len(names), "each hardware id once", "one twice")
-        for name in names:
-            need_range(len(name), 1, 128, "characters of a hardware id")
-        gpus = _decode_gpus(message.gpu_models)
-        request = cls(message.ed25519_pk, names, message.token, gpus, data[-64:])
-        # The signature covers the bytes as received; only their canonical form is one request.
-        bounds.need(request.unsigned() == data[:-64], "a canonical join body", "another encoding")
-        return request
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +131,7 @@ class EntryAnswer:
     @classmethod
     def decode_body(cls, data: bytes) -> Self:
         """Decode a body whose signatures were verified; ReportRejected when out of range."""
-        message = bounds.parse(pb.EntryBody(), data, MAX_JOIN_BODY, "an entry answer")
+        message = bounds.parse(pb.EntryBody(), data, MAX_ENTRY_BODY, "an entry answer")
         return cls(
             bounds.need_bytes(message.request_hash, 32, "request_hash"),
             need_range(message.roster_version, 1, MAX_COUNTER, "roster_version"),
@@ -232,11 +174,29 @@ def _decode_plan(message: pb.Plan) -> Plan:
     return plan
 
 
-def _encode_gpus(gpu_models: GpuModels) -> list[pb.GpuCount]:
+def hardware_ids(hardware: bytes) -> tuple[HardwareId, ...]:
+    """Split the ids of a machine's parts."""
+    step = HARDWARE_ID_BYTES
+    return tuple(HardwareId(hardware[at : at + step]) for at in range(0, len(hardware), step))
+
+
+def need_hardware(hardware: bytes) -> bytes:
+    """Refuse what is not 1 to 64 rising hardware ids; return it."""
+    count, rest = divmod(len(hardware), HARDWARE_ID_BYTES)
+    bounds.need(rest == 0, f"hardware ids of {HARDWARE_ID_BYTES} bytes", f"{rest} bytes left over")
+    need_range(count, 1, MAX_HARDWARE_IDS, "hardware ids")
+    ids = list(hardware_ids(hardware))
+    bounds.need(ids == sorted(set(ids)), "hardware ids rising", "another order")
+    return hardware
+
+
+def encode_gpus(gpu_models: GpuModels) -> list[pb.GpuCount]:
+    """Give the protobuf messages of a host's GPUs."""
     return [pb.GpuCount(model_index=model, count=count) for model, count in gpu_models]
 
 
-def _decode_gpus(message: Sequence[pb.GpuCount]) -> GpuModels:
+def decode_gpus(message: Sequence[pb.GpuCount]) -> GpuModels:
+    """Read a host's GPUs; ReportRejected when out of range."""
     need_range(len(message), 0, MAX_MODELS, "GPU models of a host")
     gpus = tuple((pair.model_index, pair.count) for pair in message)
     last = -1
@@ -252,8 +212,9 @@ def _encode_entry(entry: RosterEntry) -> pb.RosterEntry:
         ed25519_pk=entry.ed25519_pk,
         operator=entry.operator,
         plan=entry.plan,
-        gpu_models=_encode_gpus(entry.gpu_models),
-        hardware_hash=entry.hardware_hash,
+        gpu_models=encode_gpus(entry.gpu_models),
+        hardware=entry.hardware,
+        voucher_id=entry.voucher_id,
     )
 
 
@@ -264,8 +225,24 @@ def _decode_entry(message: pb.RosterEntry, plans: int) -> RosterEntry:
         key,
         bounds.need_name(message.operator, "an operator"),
         need_range(message.plan, 0, plans - 1, "plan"),
-        _decode_gpus(message.gpu_models),
-        bounds.need_bytes(message.hardware_hash, 32, "hardware_hash"),
+        decode_gpus(message.gpu_models),
+        need_hardware(message.hardware),
+        VoucherId(bounds.need_bytes(message.voucher_id, 16, "voucher_id")),
+    )
+
+
+def _need_distinct(entries: Iterable[RosterEntry]) -> None:
+    """Refuse one part of a machine, or one voucher, with two hosts."""
+    owned = [(part, e.host_id) for e in entries for part in (*e.hardware_ids, e.voucher_id)]
+    times = Counter(part for part, _ in owned)
+    if len(times) == len(owned):
+        return
+    ((twice, _),) = times.most_common(1)
+    hosts = [host.hex() for part, host in owned if part == twice]
+    raise ReportRejected(
+        Reason.FIELD,
+        "each hardware id and voucher once in a roster",
+        f"{twice.hex()} with {hosts[0]} and {hosts[1]}",
     )
 
 

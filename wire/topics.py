@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from .bounds import MAX_D, MAX_JOIN_BODY, MAX_ROSTER_BODY, MAX_TASK_BODY, Scheme
+from .bounds import MAX_D, MAX_ENTRY_BODY, MAX_ROSTER_BODY, MAX_TASK_BODY, Scheme
 from .envelope import OVERHEAD_BYTES, Kind
 from .epoch import EPOCH_BYTES
 from .ids import EpochId, HostId
+from .join import SEALED_JOIN_BYTES
 from .report import report_length
 
 _SIGNED: Final = 16 + 4 + 128
@@ -51,8 +52,8 @@ TOPICS: Final = (
     _topic(EPOCHS, Kind.EPOCH, 4, max(EPOCH_BYTES.values()), compacted=False),
     _topic(REPORTS, Kind.REPORT, 4, report_length(MAX_D, Scheme.LOCAL), compacted=False),
     _topic(RELEASES, Kind.RELEASE, 1, 272, compacted=False),
-    _topic(JOINS, Kind.JOIN_REQUEST, 1, 20 + MAX_JOIN_BODY + 64, compacted=False),
-    _topic(ENTRIES, Kind.ENTRY_ANSWER, 1, MAX_JOIN_BODY + _SIGNED, compacted=False),
+    _topic(JOINS, Kind.JOIN_REQUEST, 1, SEALED_JOIN_BYTES, compacted=False),
+    _topic(ENTRIES, Kind.ENTRY_ANSWER, 1, MAX_ENTRY_BODY + _SIGNED, compacted=False),
 )
 
 

@@ -73,7 +73,8 @@ _NOT_ANSWERED = """Not answered yet. The request waits on the log; enrolment tak
   1. the Leader's operator: pointillist leader roster build ... --log FOLDER
   2. the Helper's operator: pointillist helper countersign, for the roster and the *.entry
   3. the Leader's operator puts both into signed_dir; the Leader publishes them
-Asking again with the same token is harmless, and prints the answer once it is there."""
+Asking again with the same token is harmless, and prints the answer once it is there. Ask again
+where nobody fetched the request within a day: it is sealed to a key that is destroyed then."""
 
 _HINT: Final = "name it with --config; deploy/config/agent.toml is a sample"
 
@@ -239,17 +240,26 @@ def recover(
 
 @app.command(epilog="Example: pointillist agent join --config agent.toml --token-file token")
 def join(
-    token_file: Annotated[Path, typer.Option(help="The one-use token from the Leader.")],
+    token_file: Annotated[Path, typer.Option(help="The one-use token from the operator.")],
     config: ConfigOption = Path("/etc/pointillist/agent.toml"),
     wait_s: Annotated[float, typer.Option(help="How long to wait for the answer.", min=0.0)] = 10.0,
     json: JsonFlag = False,
 ) -> None:
     """Ask to be enrolled; enrolment takes effect at the next week start.
 
-    The request carries the host's public key, a hash of its machine id and its GPUs' UUIDs.
+    The request carries the host's public key, its GPU models, and hashes of its machine id and of
+    each GPU's UUID. It is sealed to the Leader that the token names; the token itself stays here.
     """
-    from edge_agent.joining import find_answer, gpu_counts, hardware_ids, join_request, send_join
+    from edge_agent.joining import (
+        NoSealingKey,
+        find_answer,
+        gpu_counts,
+        hardware_names,
+        join_request,
+        send_join,
+    )
     from edge_agent.live import load_host, this_machine
+    from transport.join_token import TokenUnusable, read_token
     from transport.keyfiles import machine_id
     from transport.opening import Side, open_transport
     from transport.port import TransportUnavailable
@@ -257,23 +267,26 @@ def join(
 
     loaded = _load(config)
     need_file(
-        token_file, "a one-use token from the Leader", "16 to 64 bytes; a last newline is cut"
+        token_file, "a one-use token from this host's operator", "`pointillist operator vouch`"
     )
-    token = token_file.read_bytes().strip()
-    if not 16 <= len(token) <= 64:
-        raise usage_error(f"{token_file}: expected a token of 16 to 64 bytes, got {len(token)}")
+    with reported(ExitCode.USAGE, TokenUnusable):
+        token = read_token(token_file)
+    pins = loaded.trust.pins
+    if token.voucher.leader_pk not in pins.leaders:
+        raise refused(f"{token_file}: expected a token for a Leader of trust.leaders, got another")
     _become_agent(loaded)
     host = load_host(loaded, this_machine(loaded))
-    request = join_request(
-        host,
-        hardware_ids(machine_id(), loaded.host.gpu_uuids),
-        token,
-        gpu_counts(Catalogue.load(), loaded.host.gpus),
-    )
-    with reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=LOG_HINT), ExitStack() as stack:
+    with reported(ExitCode.USAGE, ValueError):
+        hardware = hardware_names(machine_id(), loaded.host.gpu_uuids)
+    request = join_request(host, hardware, token, gpu_counts(Catalogue.load(), loaded.host.gpus))
+    with (
+        reported(ExitCode.UNAVAILABLE, NoSealingKey, hint="start the Leader first"),
+        reported(ExitCode.UNAVAILABLE, TransportUnavailable, hint=LOG_HINT),
+        ExitStack() as stack,
+    ):
         log = stack.enter_context(open_transport(loaded.transport.settings, Side.AGENT))
-        send_join(log, request)
-        answer = find_answer(log, request, loaded.trust.pins, wait_s)
+        send_join(log, request, pins, int(time.time()))
+        answer = find_answer(log, request, pins, wait_s)
     body: dict[str, Any] = {
         "host": host.host_id.hex(),
         "request": request.hash().hex(),

@@ -23,7 +23,12 @@ def load_identity(path: Path) -> SigningKey:
     from transport.keyfiles import load_signing_key
 
     need_file(path, "an identity key", "`pointillist keys generate leader` or `helper` makes one")
-    return load_signing_key(path, owner=path.stat().st_uid if os.geteuid() == 0 else None)
+    return load_signing_key(path, owner=key_owner(path))
+
+
+def key_owner(path: Path) -> int | None:
+    """Whose file a role's key must be: root may use any role's own, others theirs."""
+    return path.stat().st_uid if os.geteuid() == 0 else None
 
 
 def public_key(text: str) -> bytes:

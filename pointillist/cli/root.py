@@ -51,6 +51,11 @@ GROUPS = (
         "helper", "pointillist.cli.helper_command", "The aggregator that holds the masks."
     ),
     CommandGroup(
+        "operator",
+        "pointillist.cli.operator_command",
+        "Who runs hosts: its key, and vouchers for them.",
+    ),
+    CommandGroup(
         "kafka", "pointillist.cli.kafka", "A broker on this machine; topics and rights on any."
     ),
     CommandGroup(

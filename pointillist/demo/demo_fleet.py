@@ -12,19 +12,24 @@ from typing import Final
 
 import numpy as np
 
-from aggregator.tasks import sign_roster, sign_task
+from aggregator.tasks import sign_task
+from edge_agent.joining import hardware_names, join_request
+from edge_agent.protocol.epochs import Host
 from privacy.signing import SigningKey
 from simulator.engine.blocks import Span
 from simulator.fleet import SteadyFleet
-from simulator.simulated_hosts import fleet_members, memberships, roster_of
+from simulator.fleet.hosts import HostInventory
+from simulator.simulated_hosts import host_of
 from simulator.slice_config import SliceConfig, parts_of
 from transport.keyfiles import HostKey, host_binding, machine_id, write_host_key, write_signing_key
 from transport.privileges import LEADER_USER
 from wire.catalogue import Catalogue
+from wire.join import JoinRequest
 from wire.task import Task
 
+from .demo_enrolment import DemoEnrolment
 from .demo_plan import EVENT_SERIES, WINDOW_S, DemoPlan, lateness_s
-from .folders import RunFolders, write_public
+from .folders import RunFolders, write_private, write_public
 from .role_processes import Family, RoleProcess
 
 SCENARIO: Final = Path(__file__).with_name("demo.toml")
@@ -62,6 +67,7 @@ class DemoFleet:
         self._helper_key = SigningKey.generate()
         self.catalogue = Catalogue.load()
         self.tasks: list[Task] = []
+        self._enrolment = DemoEnrolment(self._leader_key, self._helper_key)
         self._seed = secrets.randbits(63) if options.seed is None else options.seed
 
     @property
@@ -78,7 +84,7 @@ class DemoFleet:
         Raises      ChildFailed, KeyFileRefused
         """
         self._began_s = time.monotonic()
-        live_pk = self._write_live() if self.options.plan.live else None
+        live = self._write_live() if self.options.plan.live else None
         self._write_parties()
         slices = self._write_slices()
         self.folders.hand_over()
@@ -92,9 +98,9 @@ class DemoFleet:
             self._family.start(config.name, "simulator.slice_process", str(path))
             for config, path in slices
         ]
-        if live_pk is not None:
+        if live is not None:
             self._start_live()
-        self._enrol([config for config, _ in slices], children, live_pk)
+        self._enrol([config for config, _ in slices], children, live)
 
     def _toml(self, role: str) -> str:
         return str(self.folders.base / f"{role}.toml")
@@ -148,6 +154,9 @@ peer_group = "{LEADER_USER if folders.several_users else ""}"
             config = self._slice(part, span)
             Path(config.state_dir).mkdir(mode=0o700)
             path = self.folders.base / f"{config.name}.json"
+            operators = self._inventory(config).operator[span.lo : span.hi].tolist()
+            lines = "\n".join(self._enrolment.token(operator).text() for operator in operators)
+            write_private(Path(config.tokens_file), lines.encode())
             config.write(path)
             path.chmod(0o644)
             slices.append((config, path))
@@ -176,9 +185,13 @@ peer_group = "{LEADER_USER if folders.several_users else ""}"
             helper_pk=self.helper_pk.hex(),
             n_min_at_least=options.plan.n_min,
             tasks=1 + len(EVENT_SERIES),
+            tokens_file=str(folders.base / f"{name}.tokens"),
         )
 
-    def _write_live(self) -> bytes:
+    def _inventory(self, config: SliceConfig) -> HostInventory:
+        return SteadyFleet(config.played, self.catalogue).inventory
+
+    def _write_live(self) -> Host:
         state = self.folders.agents / "live"
         state.mkdir(mode=0o700)
         key = SigningKey.generate()
@@ -205,33 +218,39 @@ faults = false
 enabled = false
 """
         write_public(self.folders.base / "live.toml", toml.encode())
-        return key.public_bytes
+        return host_of(key)
 
     def _start_live(self) -> None:
         notes = self.folders.agents / "live" / "report-ids.jsonl"
         self._family.start("live", "pointillist.demo.live_host", self._toml("live"), str(notes))
 
     def _enrol(
-        self, slices: list[SliceConfig], children: list[RoleProcess], live_pk: bytes | None
+        self, slices: list[SliceConfig], children: list[RoleProcess], live: Host | None
     ) -> None:
-        """Sign the roster of what the processes announce, and the tasks."""
-        inventory = SteadyFleet(slices[0].played, self.catalogue).inventory
-        keys = [bytes.fromhex(key) for child in children for key in child.message(START_S)["hosts"]]
-        members = list(fleet_members(keys, inventory))
-        if live_pk is not None:
-            other = self.catalogue.classes("gpu_model").index("other")
-            smallest = int(np.bincount(inventory.operator).argmin())
-            members.append((live_pk, smallest, ((other, 1),) if self.options.trace else ()))
-        first = math.ceil((time.time() + LEAD_S) / WINDOW_S) * WINDOW_S
+        """Sign the roster of the hosts that ask to join, and the tasks."""
+        raw = [bytes.fromhex(r) for child in children for r in child.message(START_S)["requests"]]
+        if live is not None:
+            raw.append(self._live_request(live, self._inventory(slices[0])).encode())
         patience_s = lateness_s(time.monotonic() - self._began_s)
-        parties = self.leader_pk, self.helper_pk
-        self.tasks = self.options.plan.tasks(self.catalogue, first, patience_s, *parties)
-        roster = roster_of(members, memberships(self.tasks))
-        signed = sign_roster(roster, self._leader_key, self._helper_key)
-        write_public(self.folders.signed / "demo.roster", signed)
+        # The first window waits for what is below this, so what takes time is above it.
+        roster = self._enrolment.roster(raw, self._tasks(0, 0))
+        first = math.ceil((time.time() + LEAD_S) / WINDOW_S) * WINDOW_S
+        self.tasks = self._tasks(first, patience_s)
+        write_public(self.folders.signed / "demo.roster", roster)
         for task in self.tasks:
             _, signed = sign_task(task, self._leader_key, self._helper_key)
             write_public(self.folders.signed / f"{task.series}.task", signed)
+
+    def _tasks(self, first: int, patience_s: int) -> list[Task]:
+        parties = self.leader_pk, self.helper_pk
+        return self.options.plan.tasks(self.catalogue, first, patience_s, *parties)
+
+    def _live_request(self, live: Host, inventory: HostInventory) -> JoinRequest:
+        """Have this machine ask to join, as a host of the smallest operator."""
+        other = self.catalogue.classes("gpu_model").index("other")
+        token = self._enrolment.token(int(np.bincount(inventory.operator).argmin()))
+        models = ((other, 1),) if self.options.trace else ()
+        return join_request(live, hardware_names(machine_id(), ()), token, models)
 
     @property
     def processes(self) -> int:

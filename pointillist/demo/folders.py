@@ -105,6 +105,12 @@ class RunFolders:
         shutil.rmtree(self.base, ignore_errors=True)
 
 
+def write_private(path: Path, content: bytes) -> None:
+    """Write a new file that only its owner may read."""
+    path.touch(mode=0o600, exist_ok=False)
+    path.write_bytes(content)
+
+
 def write_public(path: Path, content: bytes) -> None:
     """Write a file that every role may read, whole or not at all."""
     draft = path.with_name(f".{path.name}.partial")

@@ -72,27 +72,32 @@ def load_export_config(path: Path, kind: str) -> ExportConfig:
 def enrol_hosts(
     scenario: str, asked: Mapping[str, Any], config_path: Path, kind: str
 ) -> dict[str, Any]:
-    """Make keys, tokens and join requests of a scenario's hosts, and say what comes next.
+    """Make keys, vouchers and join requests of a scenario's hosts, and say what comes next.
 
     Raises      ExportConfigError, ScenarioError
     """
     config = load_export_config(config_path, kind)
     catalogue = Catalogue.load()
     inventory = make_inventory(_scenario(scenario, asked), catalogue)
+    leaders = config.trust.leaders
+    if len(leaders) != 1:
+        raise ExportConfigError(
+            f"{config_path}: trust.leaders: hosts are enrolled with one Leader, got {len(leaders)}"
+        )
     try:
-        made = make_identities(config.fleet.identities, inventory, catalogue, config.fleet.plan)
+        made = make_identities(config.fleet.identities, inventory, config.fleet.plan, leaders[0])
     except IdentitiesError as error:
         raise ExportConfigError(str(error)) from error
     except OSError as error:
         raise ExportConfigError(f"{error.filename}: {error.strerror}") from None
     return asdict(made) | {
         "next": [
-            f"cat {made.tokens_file} >> plans.toml",
+            f"cat {made.operators_file} >> plans.toml; cat {made.operators_file} >> helper.toml",
             (
                 f"pointillist leader roster build --plans plans.toml --requests {made.joins} "
                 "--key LEADER/identity.key --now --out fleet.roster"
             ),
-            "pointillist helper countersign fleet.roster --key HELPER/identity.key --leader ...",
+            "pointillist helper countersign fleet.roster --first --config helper.toml",
             f"pointillist simulate {scenario} --export {kind} --config {config_path}",
         ]
     }

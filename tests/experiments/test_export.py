@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.enrolment import enrol_folder
+from aggregator.enrolment import enrol_folder, load_enrolment
 from aggregator.released import ReleasedWindow
+from aggregator.roster_review import RosterEvidence
+from aggregator.task_files import check_and_countersign
 from aggregator.tasks import TaskPlan, build_task
 from edge_agent.protocol.epochs import Host
 from edge_agent.protocol.task_check import Bounds, Pins
@@ -60,17 +62,24 @@ def task_of(parties: ExactParties) -> Task:
 
 
 def enrolled(folder: Path, parties: ExactParties) -> tuple[list[Host], Roster]:
-    """Enrol as a Leader's operator does: tokens into the plans file, requests into a roster."""
+    """Enrol as the operators do: their keys into both files, requests into a roster, signed."""
     inventory = make_inventory(small(), CATALOGUE)
-    made = make_identities(folder / "fleet", inventory, CATALOGUE, "fleet")
+    leader, helper = parties.leader_key, parties.helper_key
+    made = make_identities(folder / "fleet", inventory, "fleet", leader.public_bytes, START_S)
     plans = folder / "plans.toml"
     weight = sum(WEIGHTS.values())
     plans.write_text(
         f'[[plan]]\nname = "fleet"\nseries = {{ minute = {{ cohort = 0, '
-        f"weight_millionths = {weight} }} }}\n" + made.tokens_file.read_text()
+        f"weight_millionths = {weight} }} }}\n" + made.operators_file.read_text()
     )
-    built = enrol_folder(plans, made.joins, None, parties.leader_key, at_once=True, now_s=START_S)
-    roster = Roster.decode_body(Signed.decode(built.roster, labels.ROSTER).body)
+    built = enrol_folder(plans, made.joins, None, leader, at_once=True, now_s=START_S)
+    pins = load_enrolment(plans).operators
+    evidence = RosterEvidence(vouchers=built.vouchers, operators=pins, first=True)
+    signed, said = check_and_countersign(
+        built.roster, leader.public_bytes, helper, evidence=evidence, now_s=START_S
+    )
+    assert (said["hosts"], said["operators"]) == (HOSTS, made.operators)
+    roster = Roster.decode_body(Signed.decode(signed, labels.ROSTER).body)
     return load_identities(folder / "fleet"), roster
 
 
@@ -166,14 +175,14 @@ def test_export_reports_through_a_broker(tmp_path: Path, broker: RunningBroker) 
 @pytest.fixture
 def identities(tmp_path: Path) -> Path:
     inventory = make_inventory(small(), CATALOGUE)
-    make_identities(tmp_path / "fleet", inventory, CATALOGUE, "fleet")
+    make_identities(tmp_path / "fleet", inventory, "fleet", bytes(32))
     return tmp_path / "fleet"
 
 
 def test_export_never_overwrites_identities(identities: Path) -> None:
     before = (identities / "hosts.keys").read_bytes()
     with pytest.raises(IdentitiesError, match="name another folder"):
-        make_identities(identities, make_inventory(small(), CATALOGUE), CATALOGUE, "fleet")
+        make_identities(identities, make_inventory(small(), CATALOGUE), "fleet", bytes(32))
     assert (identities / "hosts.keys").read_bytes() == before
     assert len(load_identities(identities)) == HOSTS
 

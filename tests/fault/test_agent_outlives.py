@@ -18,11 +18,11 @@ from edge_agent.windows.window_accumulator import HostClock
 from edge_agent.windows.window_state import WindowState
 from tests.agent_live import SteppedClock, Surroundings, demo_task, run_until, surroundings
 from tests.agent_world import T0, calibrated
+from tests.enrolment_kit import request, token
 from transport.port import Record, TransportUnavailable
 from wire.catalogue import Catalogue
 from wire.envelope import Kind
 from wire.epoch import KeyAnnouncement
-from wire.roster import JoinRequest
 from wire.topics import KEYS, TASKS, announcement_key, task_key
 
 HOUR_S = 3600
@@ -157,14 +157,15 @@ def test_raw_totals_of_a_series_that_ended_are_erased(tmp_path: Path) -> None:
         assert store.windows("weekly") == []
 
 
-@pytest.mark.parametrize("secret", ["314159", "xid79", "secret-token-123"])
+@pytest.mark.parametrize("secret", ["314159", "xid79", "hardware="])
 def test_nothing_measured_and_no_token_shows_in_a_repr(secret: str) -> None:
     closed = ClosedWindow(b"", 0, np.array([[314_159]]), np.ones(1, bool))  # type: ignore[arg-type]
     state = WindowState(coin=314_159)
     state.observe("incidents", "xid79", 314_159)
     state.gpu(0).covered_ns["xid79"] = 314_159
-    request = JoinRequest(b"k" * 32, ("g",), b"secret-token-123", ((1, 8),))
-    shown = repr((closed, state, state.gpu(0), request))
+    by = token("secret")
+    shown = repr((closed, state, state.gpu(0), by, request("a", by=by)))
+    assert by.signing.seed_bytes().hex() not in shown
     assert secret not in shown
 
 

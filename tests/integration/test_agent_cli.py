@@ -12,16 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.joining import join_request
+from aggregator.join_requests import open_join
+from edge_agent.joining import hardware_names, join_request
 from edge_agent.ledger.ledger_rows import read_view
 from edge_agent.live import load_host, this_machine
 from pointillist.cli import main
+from privacy.signing import SigningKey
 from tests.agent_live import SteppedClock, Surroundings, run_until, surroundings
 from tests.agent_world import T0
-from wire.envelope import unwrap
-from wire.ids import host_id
-from wire.roster import JoinRequest
-from wire.topics import JOINS
+from transport.join_token import JoinToken, write_token
+from transport.keyfiles import machine_id
+from wire.envelope import Kind, unwrap
+from wire.ids import host_id, key_id
+from wire.topics import JOINS, KEYS, announcement_key
 
 pytestmark = pytest.mark.slow
 
@@ -130,8 +133,10 @@ def test_agent_cli_recover_without_a_terminal_says_what_to_add(
 def test_agent_cli_join_says_who_must_answer(
     made: Surroundings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    announce_now(made)
     token = made.folder / "token"
-    token.write_bytes(b"a token of one use")
+    by = JoinToken.issue(SigningKey.generate(), "acme", "fleet", made.world.leader.pk, T0)
+    write_token(token, by)
     options = ("--token-file", str(token), "--wait-s", "0")
     code, _, err = call(
         monkeypatch, capsys, "agent", "join", "-c", str(write_config(made)), *options
@@ -171,25 +176,64 @@ def test_agent_cli_recover_refuses_while_the_agent_runs(
     assert "only agent" in err
 
 
-def test_agent_cli_join_sends_a_signed_request(
+def test_agent_cli_join_sends_a_sealed_request(
     made: Surroundings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    token = made.folder / "token"
-    token.write_bytes(b"a token of one use\n")
-    options = ("--token-file", str(token), "--wait-s", "0", "--json")
+    announce_now(made)
+    file = made.folder / "token"
+    by = JoinToken.issue(SigningKey.generate(), "acme", "fleet", made.world.leader.pk, T0)
+    write_token(file, by)
+    options = ("--token-file", str(file), "--wait-s", "0", "--json")
     code, out, _ = call(
         monkeypatch, capsys, "agent", "join", "-c", str(write_config(made)), *options
     )
     assert code == 0
     (record,) = made.records(JOINS)
-    request = JoinRequest.decode(unwrap(record.value, 1 << 16)[1])
+    pair = made.world.leader.hpke
+    core = unwrap(record.value, 1 << 16)[1]
+    request = open_join(core, {key_id(pair.public_bytes): pair})
     host = load_host(made.config, this_machine(made.config))
     assert host_id(request.ed25519_pk) == host.host_id
-    assert request.token == b"a token of one use"
-    again = join_request(host, request.hardware_ids, request.token, request.gpu_models)
-    assert request == again
-    assert request.gpu_models == ((2, 2),)
+    names = hardware_names(machine_id(), ())
+    assert request == join_request(host, names, by, ((2, 2),))
     assert json.loads(out)["answered"] is False
+    assert by.voucher.token_pk not in record.value
+
+
+def announce_now(made: Surroundings) -> None:
+    """Publish sealing keys that are in force by the command's own clock."""
+    for key in made.world.keys(int(time.time())):
+        made.publish(
+            KEYS, announcement_key(key.party_pk, key.key_id), Kind.KEY_ANNOUNCEMENT, key.encode()
+        )
+
+
+@pytest.mark.parametrize(
+    ("content", "leader", "code", "words"),
+    [
+        (b"a token of one use\n", None, 2, "expected a token, one line that begins with plst1-"),
+        (None, b"\1" * 32, 3, "a Leader of trust.leaders"),
+        (None, None, 4, "announced key of the Leader in force now"),
+    ],
+)
+def test_agent_cli_join_refuses_a_token_it_cannot_use(
+    made: Surroundings,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    content: bytes | None,
+    leader: bytes | None,
+    code: int,
+    words: str,
+) -> None:
+    file, to = made.folder / "token", leader or made.world.leader.pk
+    by = JoinToken.issue(SigningKey.generate(), "acme", "fleet", to, T0)
+    file.write_bytes(content or by.text().encode())
+    options = ("--token-file", str(file), "--wait-s", "0")
+    got, _, err = call(
+        monkeypatch, capsys, "agent", "join", "-c", str(write_config(made)), *options
+    )
+    assert (got, words in err) == (code, True)
+    assert made.records(JOINS) == []
 
 
 def test_agent_cli_bad_configuration_is_wrong_usage(

@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 
 from wire import labels
 from wire.batch import SignedBatch, SignedRelease, SignedShare
-from wire.bounds import MAX_JOIN_BODY, MAX_TASK_BODY, Scheme
+from wire.bounds import MAX_ENTRY_BODY, MAX_TASK_BODY, Scheme
 from wire.envelope import Signed, unwrap
 from wire.epoch import Epoch, KeyAnnouncement
+from wire.join import JoinRequest, SealedJoin
 from wire.rejection import Reason, ReportRejected
 from wire.report import Report, report_length
-from wire.roster import EntryAnswer, JoinRequest, Roster
+from wire.roster import EntryAnswer, Roster
 from wire.task import Task
+from wire.voucher import Voucher
 
 Decode = Callable[[bytes], Any]
 DECODERS: dict[str, Decode] = {
@@ -34,7 +36,9 @@ DECODERS: dict[str, Decode] = {
     "envelope": lambda data: unwrap(data, 4096),
     "task": Task.decode_body,
     "roster": Roster.decode_body,
+    "voucher": Voucher.decode,
     "join_request": JoinRequest.decode,
+    "sealed_join": SealedJoin.decode,
     "entry_answer": EntryAnswer.decode_body,
 }
 BODIES = {"task", "roster", "entry_answer"}
@@ -113,7 +117,7 @@ def test_announced_lengths_allocate_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("message", "limit"),
-    [("task", MAX_TASK_BODY), ("entry_answer", MAX_JOIN_BODY), ("envelope", 4096)],
+    [("task", MAX_TASK_BODY), ("entry_answer", MAX_ENTRY_BODY), ("envelope", 4096)],
 )
 def test_bytes_above_the_limit_are_refused_by_length(message: str, limit: int) -> None:
     with pytest.raises(ReportRejected) as caught:

@@ -14,11 +14,13 @@ from wire.batch import ENTRY, Batch, Share, SignedBatch, SignedShare
 from wire.bounds import MAX_COUNTER, MAX_TIME, Scheme
 from wire.envelope import Kind, Signed, unwrap, wrap
 from wire.epoch import Epoch, EpochHeader
-from wire.ids import EpochId, HostId, KeyId, ReportId, TaskId, host_id
+from wire.ids import EpochId, HostId, KeyId, ReportId, TaskId, VoucherId, host_id, voucher_id
+from wire.join import SEALED_JOIN_BYTES, JoinRequest, SealedJoin, split_requests
 from wire.rejection import Reason, ReportRejected
 from wire.report import Report, ReportHeader, box_length
-from wire.roster import JoinRequest, PlanMembership, Roster, RosterEntry
+from wire.roster import PlanMembership, Roster, RosterEntry
 from wire.task import SectionKind, SectionSpec, Task
+from wire.voucher import Voucher
 
 TIMES = st.integers(0, MAX_TIME)
 COUNTERS = st.integers(0, MAX_COUNTER)
@@ -175,7 +177,8 @@ def test_task_round_trips(section: SectionSpec, series: str, window_s: int, firs
 @settings(deadline=None)
 def test_roster_round_trips(keys: set[bytes], operator: str, gpus: int) -> None:
     entries = [
-        RosterEntry(host_id(key), key, operator, 0, ((0, 1), (7, gpus)), key) for key in keys
+        RosterEntry(host_id(key), key, operator, 0, ((0, 1), (7, gpus)), key[:16], voucher_id(key))
+        for key in keys
     ]
     plans = ((PlanMembership("minute", 1, 600_000), PlanMembership("week", 0, 400_000)),)
     ordered = tuple(sorted(entries, key=lambda entry: entry.host_id))
@@ -183,10 +186,40 @@ def test_roster_round_trips(keys: set[bytes], operator: str, gpus: int) -> None:
     assert Roster.decode_body(roster.encode_body()) == dataclasses.replace(roster, entries=ordered)
 
 
-@given(ids=st.sets(st.text(min_size=1, max_size=128), min_size=1, max_size=5), token=_bytes(16))
+@given(
+    parts=st.sets(_bytes(16), min_size=1, max_size=64),
+    models=st.dictionaries(st.integers(0, 63), st.integers(1, 1024), max_size=64),
+    operator=NAMES,
+    not_after=st.integers(0, (1 << 48) - 1),
+)
 @settings(deadline=None)
-def test_join_request_round_trips(ids: set[str], token: bytes) -> None:
-    request = JoinRequest(b"p" * 32, tuple(ids), token, ((2, 8),), b"s" * 64)
-    decoded = JoinRequest.decode(request.encode())
+def test_join_request_round_trips(
+    parts: set[bytes], models: dict[int, int], operator: str, not_after: int
+) -> None:
+    """The largest of them too fits what is sealed."""
+    voucher = Voucher(b"l" * 32, b"t" * 32, operator, operator, not_after, b"v" * 64)
+    gpus = tuple(sorted(models.items()))
+    request = JoinRequest(b"p" * 32, b"".join(sorted(parts)), gpus, voucher, b"t" * 64, b"s" * 64)
+    decoded = JoinRequest.from_padded(request.padded())
     assert decoded == request
     assert decoded.hash() == request.hash()
+    assert list(split_requests(request.encode() * 3)) == [request] * 3
+    sealed = SealedJoin(b"p" * 32, KeyId(b"k" * 8), bytes(SEALED_JOIN_BYTES - 56))
+    assert SealedJoin.decode(sealed.encode()) == sealed
+
+
+def test_roster_refuses_a_part_with_two_hosts_by_name() -> None:
+    """In one roster every part of a machine, and every voucher, is with one host."""
+    plan = ((PlanMembership("minute", 0, 1),),)
+    keys = sorted((bytes([i]) * 32 for i in range(3)), key=host_id)
+    own = [RosterEntry(host_id(k), k, "op", 0, (), k[:16], voucher_id(k)) for k in keys]
+    shared = own[1].hardware_ids[0]
+    for wrong in (
+        dataclasses.replace(own[2], hardware=b"".join(sorted((shared, own[2].hardware)))),
+        dataclasses.replace(own[2], voucher_id=own[1].voucher_id),
+        dataclasses.replace(own[2], voucher_id=VoucherId(own[2].hardware)),
+    ):
+        body = Roster(1, 0, plan, (*own[:2], wrong)).encode_body()
+        with pytest.raises(ReportRejected, match="once in a roster") as caught:
+            Roster.decode_body(body)
+        assert own[2].host_id.hex() in str(caught.value)

@@ -146,6 +146,25 @@ def test_host_key_is_refused_on_a_cloned_machine(tmp_path: Path) -> None:
             load_host_key(tmp_path / "k", other)
 
 
+@pytest.mark.parametrize(
+    ("machine", "gpus", "words"),
+    [
+        ("machine-a", ["GPU-1"], "1 of 2 GPUs gone;"),
+        ("machine-a", ["GPU-1", "GPU-3"], "1 of 2 GPUs gone, 1 GPU not known before;"),
+        ("machine-a", ["GPU-1", "GPU-2", "GPU-3"], "GPUs: 1 GPU not known before;"),
+        ("machine-b", ["GPU-1", "GPU-2"], "another machine id;"),
+    ],
+)
+def test_host_key_says_which_part_of_the_hardware_changed(
+    tmp_path: Path, machine: str, gpus: list[str], words: str
+) -> None:
+    home = host_binding("machine-a", ["GPU-1", "GPU-2"])
+    write_host_key(tmp_path / "k", HostKey(SigningKey.generate(), home))
+    with pytest.raises(KeyFileRefused, match=words) as caught:
+        load_host_key(tmp_path / "k", host_binding(machine, gpus))
+    assert "make a new identity" in str(caught.value)
+
+
 def test_host_binding_does_not_mix_its_parts() -> None:
     bindings = {
         host_binding(*arguments)

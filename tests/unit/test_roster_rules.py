@@ -8,16 +8,17 @@ from dataclasses import replace
 import pytest
 
 from aggregator.directory import Directory, PinnedParties
+from aggregator.roster_review import RosterEvidence
 from aggregator.roster_rules import difference
 from aggregator.task_files import check_and_countersign, leader_sign
 from aggregator.tasks import sign_roster, sign_task
 from privacy.budget import WEEK_S
+from tests.enrolment_kit import entry, pinned, request, token, vouchers
 from tests.protocol_kit import T0, build_world, signing_key, small_task
 from wire import labels
 from wire.envelope import Signed
-from wire.ids import hardware_hash, host_id
 from wire.rejection import ReportRejected
-from wire.roster import PlanMembership, Roster, RosterEntry
+from wire.roster import PlanMembership, Roster
 
 LEADER, HELPER = signing_key("leader"), signing_key("helper")
 PARTIES = PinnedParties(LEADER.public_bytes, HELPER.public_bytes)
@@ -28,16 +29,28 @@ NOW = float(WEEK - 1000)
 def roster(version: int, since_s: int, weights: Mapping[str, int], key: str = "host") -> Roster:
     """One machine, whose series have these weights."""
     plan = tuple(PlanMembership(name, 0, weight) for name, weight in sorted(weights.items()))
-    public = signing_key(key).public_bytes
-    entry = RosterEntry(host_id(public), public, "op", 0, ((1, 8),), hardware_hash(("GPU-1",)))
-    return Roster(version, since_s, (plan,), (entry,))
+    return Roster(version, since_s, (plan,), (entry(MACHINE[key]),))
+
+
+MACHINE = {
+    "host": request("host", ("machine-1", "GPU-1", "GPU-2")),
+    "another identity": request("another identity", ("machine-1", "GPU-1", "GPU-2")),
+    "one GPU of it": request("one GPU of it", ("machine-2", "GPU-2")),
+}
+EVIDENCE = RosterEvidence(
+    vouchers=vouchers(MACHINE.values()), operators=pinned("acme"), accepted_change="200%"
+)
 
 
 def countersign(new: Roster, *before: Roster, now_s: float = NOW) -> dict[str, object]:
     draft = Signed(labels.ROSTER, new.encode_body()).encode()
     earlier = [sign_roster(one, LEADER, HELPER) for one in before]
     signed, said = check_and_countersign(
-        leader_sign(draft, LEADER), LEADER.public_bytes, HELPER, earlier=earlier, now_s=now_s
+        leader_sign(draft, LEADER),
+        LEADER.public_bytes,
+        HELPER,
+        evidence=replace(EVIDENCE, earlier=earlier, first=not earlier),
+        now_s=now_s,
     )
     assert Directory(PARTIES).add_roster(signed).version == new.version
     return said
@@ -77,14 +90,18 @@ def test_roster_without_the_one_before_is_not_countersigned() -> None:
     draft = Signed(labels.ROSTER, roster(2, WEEK, {"minute": 1}).encode_body()).encode()
     with pytest.raises(ReportRejected, match="roster_signature"):
         check_and_countersign(
-            leader_sign(draft, LEADER), LEADER.public_bytes, HELPER, earlier=[forged], now_s=NOW
+            leader_sign(draft, LEADER),
+            LEADER.public_bytes,
+            HELPER,
+            evidence=replace(EVIDENCE, earlier=[forged]),
+            now_s=NOW,
         )
 
 
 def test_weight_moves_to_another_series_a_fortnight_after_it_was_given_up() -> None:
-    """By machine: neither another identity nor a week without an entry makes room."""
+    """By machine: neither another identity, nor a part of it, nor a week without makes room."""
     less = roster(2, WEEK, {"minute": 200_000})
-    for key in ("host", "another identity"):
+    for key in MACHINE:
         more = roster(3, WEEK + WEEK_S, {"minute": 200_000, "hour": 800_000}, key)
         with pytest.raises(ReportRejected, match="room"):
             countersign(more, FIRST, less)
@@ -97,18 +114,26 @@ def test_weight_moves_to_another_series_a_fortnight_after_it_was_given_up() -> N
 
 def test_countersigner_compares_with_the_tasks_that_the_roster_serves() -> None:
     _, task = sign_task(small_task(LEADER, HELPER, n_max=11), LEADER, HELPER)
-    first = build_world(11).roster
-    second = replace(build_world(12, roster_version=2).roster, effective_from=WEEK)
-    draft = leader_sign(Signed(labels.ROSTER, second.encode_body()).encode(), LEADER)
-    known = {"earlier": [sign_roster(first, LEADER, HELPER)], "now_s": NOW}
-    check_and_countersign(draft, LEADER.public_bytes, HELPER, **known)  # type: ignore[arg-type]
+    asked = [request(number, by=token(number, f"op-{number // 2}")) for number in range(12)]
+    entries = tuple(sorted(map(entry, asked), key=lambda one: one.host_id))
+    plan = (PlanMembership("minute", 0, 500_000),)
+    first = Roster(1, T0 - 7200, (plan,), entries[:11])
+    draft = leader_sign(
+        Signed(labels.ROSTER, Roster(2, WEEK, (plan,), entries).encode_body()).encode(), LEADER
+    )
+    evidence = RosterEvidence(
+        earlier=[sign_roster(first, LEADER, HELPER)],
+        vouchers=vouchers(asked),
+        operators=pinned(*(f"op-{number}" for number in range(6))),
+    )
+    check_and_countersign(draft, LEADER.public_bytes, HELPER, evidence=evidence, now_s=NOW)
     with pytest.raises(ReportRejected, match="n_max = 11"):
         check_and_countersign(
             draft,
             LEADER.public_bytes,
             HELPER,
-            tasks=[task],
-            **known,  # type: ignore[arg-type]
+            evidence=replace(evidence, tasks=[task]),
+            now_s=NOW,
         )
 
 

@@ -48,7 +48,13 @@ def test_every_topic_has_a_row_with_its_limit(topic: topics.Topic) -> None:
 def test_limits_are_the_written_ones() -> None:
     assert (bounds.MIN_D, bounds.MAX_D, bounds.MAX_HOSTS) == (3, 2**20, 2**20)
     assert (bounds.MAX_TIME, bounds.MAX_COUNTER) == (2**48 - 1, 2**53 - 1)
-    limits = (bounds.MAX_TASK_BODY, bounds.MAX_ROSTER_BODY, bounds.MAX_JOIN_BODY)
+    limits = (
+        bounds.MAX_TASK_BODY,
+        bounds.MAX_ROSTER_BODY,
+        bounds.MAX_JOIN_BODY,
+        bounds.MAX_VOUCHER_BODY,
+        bounds.MAX_ENTRY_BODY,
+    )
     assert "; ".join(f"{limit:,}" for limit in limits) in SPEC
     assert HEAD_BYTES + 16 == 144
     assert share_length(8, 3) == 52 + 1 + 12

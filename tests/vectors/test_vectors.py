@@ -17,10 +17,12 @@ from wire import ids, labels
 from wire.batch import SignedBatch, SignedRelease, SignedShare, vector_hash
 from wire.envelope import Kind, Signed, unwrap, wrap
 from wire.epoch import Epoch, KeyAnnouncement
+from wire.join import JoinRequest, SealedJoin
 from wire.rejection import ReportRejected
 from wire.report import Report
-from wire.roster import EntryAnswer, JoinRequest, Roster
+from wire.roster import EntryAnswer, Roster
 from wire.task import Task
+from wire.voucher import Voucher
 
 Operation = dict[str, Any]
 FOLDER = Path(__file__).parent
@@ -63,7 +65,10 @@ DECODERS: dict[str, Callable[[bytes, Operation], Any]] = {
     "envelope": _unwrap,
     "task": lambda data, _: Task.decode_body(data),
     "roster": lambda data, _: Roster.decode_body(data),
+    "voucher": lambda data, _: Voucher.decode(data),
     "join_request": lambda data, _: JoinRequest.decode(data),
+    "padded_join": lambda data, _: JoinRequest.from_padded(data),
+    "sealed_join": lambda data, _: SealedJoin.decode(data),
     "entry_answer": lambda data, _: EntryAnswer.decode_body(data),
 }
 PARTS = ("header", "batch", "share", "release")
@@ -142,7 +147,8 @@ def _check_derive(op: Operation) -> None:
         "host_id": ids.host_id,
         "key_id": ids.key_id,
         "task_id": ids.task_id,
-        "hardware_hash": ids.hardware_hash,
+        "hardware_id": lambda data: ids.hardware_id(data[:32], data[32:].decode()),
+        "voucher_id": ids.voucher_id,
         "label": lambda data: labels.label(data.decode()),
         "k_mask": lambda data: masks.derive_helper_keys(*_thirds(data))[0],
         "k_id": lambda data: masks.derive_helper_keys(*_thirds(data))[1],
@@ -160,6 +166,10 @@ def _check_derive(op: Operation) -> None:
 def test_vector_gives_expected_verdict(op: Operation) -> None:
     if op["verdict"] == "accept":
         _check_accept(op)
+    elif op["verdict"] == "padded":
+        request = JoinRequest.from_padded(op["bytes"])
+        assert request.encode().hex() == op["request"]
+        assert request.padded() == op["bytes"]
     elif op["verdict"] == "derive":
         _check_derive(op)
     else:

@@ -350,12 +350,16 @@ class RosterEntry(_message.Message):
     OPERATOR_FIELD_NUMBER: _builtins.int
     PLAN_FIELD_NUMBER: _builtins.int
     GPU_MODELS_FIELD_NUMBER: _builtins.int
-    HARDWARE_HASH_FIELD_NUMBER: _builtins.int
+    HARDWARE_FIELD_NUMBER: _builtins.int
+    VOUCHER_ID_FIELD_NUMBER: _builtins.int
     ed25519_pk: _builtins.bytes
     operator: _builtins.str
     plan: _builtins.int
     """Index into RosterBody.plans."""
-    hardware_hash: _builtins.bytes
+    hardware: _builtins.bytes
+    """16 bytes for each hardware id of the machine, rising."""
+    voucher_id: _builtins.bytes
+    """Of the voucher that enrolled it."""
     @_builtins.property
     def gpu_models(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuCount]: ...
     def __init__(
@@ -365,11 +369,12 @@ class RosterEntry(_message.Message):
         operator: _builtins.str = ...,
         plan: _builtins.int = ...,
         gpu_models: _abc.Iterable[Global___GpuCount] | None = ...,
-        hardware_hash: _builtins.bytes = ...,
+        hardware: _builtins.bytes = ...,
+        voucher_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ed25519_pk", b"ed25519_pk", "gpu_models", b"gpu_models", "hardware_hash", b"hardware_hash", "operator", b"operator", "plan", b"plan"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ed25519_pk", b"ed25519_pk", "gpu_models", b"gpu_models", "hardware", b"hardware", "operator", b"operator", "plan", b"plan", "voucher_id", b"voucher_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -414,31 +419,64 @@ class JoinBody(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ED25519_PK_FIELD_NUMBER: _builtins.int
-    HARDWARE_IDS_FIELD_NUMBER: _builtins.int
-    TOKEN_FIELD_NUMBER: _builtins.int
+    HARDWARE_FIELD_NUMBER: _builtins.int
     GPU_MODELS_FIELD_NUMBER: _builtins.int
+    VOUCHER_FIELD_NUMBER: _builtins.int
     ed25519_pk: _builtins.bytes
-    token: _builtins.bytes
-    """One use."""
-    @_builtins.property
-    def hardware_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    hardware: _builtins.bytes
+    """16 bytes for each hardware id of the machine, rising."""
+    voucher: _builtins.bytes
+    """Signed by the host's operator; the token that it names signs the request."""
     @_builtins.property
     def gpu_models(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuCount]: ...
     def __init__(
         self,
         *,
         ed25519_pk: _builtins.bytes = ...,
-        hardware_ids: _abc.Iterable[_builtins.str] | None = ...,
-        token: _builtins.bytes = ...,
+        hardware: _builtins.bytes = ...,
         gpu_models: _abc.Iterable[Global___GpuCount] | None = ...,
+        voucher: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ed25519_pk", b"ed25519_pk", "gpu_models", b"gpu_models", "hardware_ids", b"hardware_ids", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ed25519_pk", b"ed25519_pk", "gpu_models", b"gpu_models", "hardware", b"hardware", "voucher", b"voucher"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JoinBody: _TypeAlias = JoinBody  # noqa: Y015
+
+@_typing.final
+class VoucherBody(_message.Message):
+    """An operator vouches for whoever holds the secret of a one-use token."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEADER_PK_FIELD_NUMBER: _builtins.int
+    TOKEN_PK_FIELD_NUMBER: _builtins.int
+    OPERATOR_FIELD_NUMBER: _builtins.int
+    PLAN_FIELD_NUMBER: _builtins.int
+    NOT_AFTER_FIELD_NUMBER: _builtins.int
+    leader_pk: _builtins.bytes
+    token_pk: _builtins.bytes
+    operator: _builtins.str
+    plan: _builtins.str
+    not_after: _builtins.int
+    def __init__(
+        self,
+        *,
+        leader_pk: _builtins.bytes = ...,
+        token_pk: _builtins.bytes = ...,
+        operator: _builtins.str = ...,
+        plan: _builtins.str = ...,
+        not_after: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader_pk", b"leader_pk", "not_after", b"not_after", "operator", b"operator", "plan", b"plan", "token_pk", b"token_pk"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VoucherBody: _TypeAlias = VoucherBody  # noqa: Y015
 
 @_typing.final
 class EntryBody(_message.Message):
@@ -452,7 +490,7 @@ class EntryBody(_message.Message):
     ENTRY_FIELD_NUMBER: _builtins.int
     PLAN_FIELD_NUMBER: _builtins.int
     request_hash: _builtins.bytes
-    """SHA-256 of the join request as sent."""
+    """SHA-256 of the join request."""
     roster_version: _builtins.int
     effective_from: _builtins.int
     @_builtins.property

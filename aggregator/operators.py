@@ -1,0 +1,138 @@
+"""Operators and the hosts they vouch for: the same checks in the Leader's tool and the Helper's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from privacy.signing import verify
+from transport.config_tree import limited
+from wire.bounds import NAME
+from wire.join import JoinRequest
+from wire.rejection import Reason, ReportRejected
+from wire.roster import Roster, RosterEntry
+
+OperatorKeys = Mapping[str, frozenset[bytes]]
+"""The keys by which each operator may sign, by its name."""
+
+_NAMED = 3
+"""Hosts that a refusal names; it counts the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorKey:
+    """An operator's public key as a configuration pins it: 32 B of Ed25519."""
+
+    key: bytes
+    name: str = limited(form=NAME.pattern)
+
+    def __post_init__(self) -> None:
+        if len(self.key) != 32:
+            raise ValueError(f"key of {self.name}: expected 32 bytes in hex, got {len(self.key)}")
+
+
+def operator_keys(rows: Iterable[OperatorKey]) -> OperatorKeys:
+    """Gather the keys of each operator; one that changes its key has two for a while.
+
+    Raises      ValueError for a key under two names: one operator would count as two
+    """
+    names: dict[bytes, str] = {}
+    for row in rows:
+        other = names.setdefault(row.key, row.name)
+        if other != row.name:
+            raise ValueError(f"operator: expected a key of its own for {row.name}, got {other}'s")
+    return {
+        name: frozenset(key for key, owner in names.items() if owner == name)
+        for name in names.values()
+    }
+
+
+def check_vouched(
+    request: JoinRequest, operators: OperatorKeys, leader_pk: bytes, now_s: float
+) -> None:
+    """Refuse a request that no pinned operator stands behind.
+
+    Raises      ReportRejected: join_voucher, join_token, join_signature
+    """
+    voucher = request.voucher
+    if voucher.leader_pk != leader_pk:
+        raise ReportRejected(Reason.JOIN_VOUCHER, "a voucher for this Leader", "another's")
+    keys = operators.get(voucher.operator)
+    if keys is None:
+        known = ", ".join(sorted(operators)) or "none"
+        raise ReportRejected(
+            Reason.JOIN_VOUCHER, f"an operator whose key is pinned ({known})", voucher.operator
+        )
+    signed = voucher.unsigned()
+    if not any(verify(key, signed, voucher.signature) for key in keys):
+        raise ReportRejected(
+            Reason.JOIN_VOUCHER, f"a voucher signed by the key of {voucher.operator}", "another"
+        )
+    if voucher.not_after < now_s:
+        raise ReportRejected(
+            Reason.JOIN_VOUCHER, f"a voucher in force at {int(now_s)}", voucher.not_after
+        )
+    message = request.unsigned()
+    if not verify(voucher.token_pk, message, request.token_signature):
+        raise ReportRejected(Reason.JOIN_TOKEN, "the token's signature of this host", "another")
+    if not verify(request.ed25519_pk, message, request.signature):
+        raise ReportRejected(Reason.JOIN_SIGNATURE, "the host's signature", "another")
+
+
+def check_hosts_vouched(
+    roster: Roster,
+    before: Roster | None,
+    requests: Iterable[JoinRequest],
+    operators: OperatorKeys,
+    leader_pk: bytes,
+    now_s: float,
+) -> None:
+    """Refuse a roster with a host that its operator did not sign.
+
+    before      the roster that was countersigned last: its hosts were checked then
+    requests    of the hosts that are new, or new with this hardware, operator or voucher
+    Raises      ReportRejected: join_voucher, join_token, join_signature, naming hosts
+    """
+    asked = {request.ed25519_pk: request for request in requests}
+    known = {} if before is None else {entry.host_id: _claim(entry) for entry in before.entries}
+    lacking = []
+    for entry in roster.entries:
+        if entry.operator not in operators:
+            raise ReportRejected(
+                Reason.JOIN_VOUCHER,
+                f"host {entry.host_id.hex()} of an operator whose key is pinned",
+                entry.operator,
+            )
+        if known.get(entry.host_id) == _claim(entry):
+            continue
+        request = asked.get(entry.ed25519_pk)
+        if request is None or _asked(request) != _claim(entry):
+            lacking.append(f"{entry.host_id.hex()} of {entry.operator}")
+            continue
+        try:
+            check_vouched(request, operators, leader_pk, now_s)
+        except ReportRejected as refusal:
+            host = f"host {entry.host_id.hex()}: {refusal.expected}"
+            raise ReportRejected(refusal.reason, host, refusal.got) from refusal
+    if lacking:
+        more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
+        raise ReportRejected(
+            Reason.JOIN_VOUCHER,
+            "every host with a request that its operator's voucher is in",
+            f"none that fits {', '.join(lacking[:_NAMED])}{more}",
+        )
+
+
+_Claim = tuple[bytes, str, bytes, tuple[tuple[int, int], ...], bytes]
+
+
+def _claim(entry: RosterEntry) -> _Claim:
+    """What an operator's signature stands for; the plan is the Leader's."""
+    key, voucher = entry.ed25519_pk, entry.voucher_id
+    return key, entry.operator, entry.hardware, entry.gpu_models, voucher
+
+
+def _asked(request: JoinRequest) -> _Claim:
+    voucher = request.voucher
+    hardware, models = request.hardware, request.gpu_models
+    return request.ed25519_pk, voucher.operator, hardware, models, voucher.voucher_id

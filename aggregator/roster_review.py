@@ -1,0 +1,154 @@
+"""What the Helper's operator signs of a roster: its hosts' vouchers, and the change it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from privacy.signing import verify
+from wire import labels
+from wire.envelope import Signed
+from wire.join import split_requests
+from wire.rejection import Reason, ReportRejected
+from wire.roster import Roster
+from wire.task import DEMO_DOMAIN, Task
+
+from .directory import PinnedParties, VerifiedRoster
+from .operators import OperatorKeys, check_hosts_vouched
+from .roster_change import check_weekly_change, weekly_change
+from .roster_rules import check_change, check_start, difference
+
+Counts = Mapping[str, int | float]
+
+
+@dataclass(frozen=True, slots=True)
+class RosterEvidence:
+    """What a roster is held against.
+
+    earlier     signed rosters before it: the last is a must from version 2 on; those of the week
+                before count as one change with it, those of the fortnight before that decide how
+                fast weights may rise
+    tasks       signed tasks that it will serve
+    vouchers    the join requests of hosts that are new in it, one behind the other
+    operators   the keys that this party pins
+    first       it is the fleet's first: there is none to compare it with
+    accepted_change     how much a person lets it change (`roster_change.accepted_hosts`)
+    """
+
+    earlier: Sequence[bytes] = ()
+    tasks: Sequence[bytes] = ()
+    vouchers: bytes = field(default=b"", repr=False)
+    operators: OperatorKeys = field(default_factory=dict)
+    first: bool = False
+    accepted_change: str | None = None
+
+
+NO_EVIDENCE: Final = RosterEvidence()
+
+
+def review_roster(
+    roster: Roster,
+    evidence: RosterEvidence,
+    parties: PinnedParties,
+    now_s: float,
+    tell: Callable[[Counts], None],
+) -> Counts:
+    """Check a roster that the Leader signed, as a difference to what was signed before.
+
+    tell        is given the counts before anything is refused for them
+    Returns     the counts, for the person who signs
+    Raises      ReportRejected
+    """
+    bodies = {_body(signed, labels.ROSTER, parties) for signed in evidence.earlier}
+    earlier = [Roster.decode_body(body) for body in bodies]
+    tasks = [Task.decode_body(_body(task, labels.TASK, parties)) for task in evidence.tasks]
+    demo = bool(tasks) and all(task.domain == DEMO_DOMAIN for task in tasks)
+    before = _one_before(roster, earlier, first=evidence.first)
+    _check_time(roster, earlier, now_s, demo=demo)
+    counts: dict[str, int | float] = dict(difference(roster, before))
+    change = None if before is None or demo else weekly_change(roster, earlier, now_s)
+    if change is not None:
+        counts["hosts_changed_in_a_week"] = change.hosts
+        counts["percent_changed_in_a_week"] = round(change.percent, 1)
+    tell(counts)
+    check_hosts_vouched(
+        roster,
+        before,
+        split_requests(evidence.vouchers),
+        evidence.operators,
+        parties.leader_pk,
+        now_s,
+    )
+    if change is not None:
+        t = min((task.t for task in tasks), default=None)
+        check_weekly_change(change, evidence.accepted_change, t)
+    if not demo:
+        check_change(roster, earlier, {task.series: task.window_s for task in tasks})
+    _check_fits(roster, tasks)
+    return counts
+
+
+def signed_before(folder: Path, content: bytes, parties: PinnedParties) -> list[bytes]:
+    """Read the rosters of a folder that both parties signed, but for the one that is asked for.
+
+    Whoever hands a roster in may leave one out that came before it; this party's own folder does
+    not. What only one party signed, or is no roster, is passed over.
+    """
+    asked = Signed.decode(content, labels.ROSTER).unsigned()
+    found = []
+    for path in sorted(folder.glob("*.roster")):
+        signed = path.read_bytes()
+        with suppress(ReportRejected):
+            _body(signed, labels.ROSTER, parties)
+            if Signed.decode(signed, labels.ROSTER).unsigned() != asked:
+                found.append(signed)
+    return found
+
+
+def _one_before(roster: Roster, earlier: Sequence[Roster], *, first: bool) -> Roster | None:
+    before = max(earlier, key=lambda past: past.version, default=None)
+    last = 0 if before is None else before.version
+    if roster.version != last + 1:
+        raise ReportRejected(
+            Reason.ROSTER_CHANGE, f"version {last + 1}, after the one before", roster.version
+        )
+    if first != (before is None):
+        # A Leader that starts over with version 1 would have nothing compared.
+        raise ReportRejected(
+            Reason.ROSTER_CHANGE,
+            "either the roster before this one, or the word that it is the fleet's first",
+            "both" if first else "neither",
+        )
+    return before
+
+
+def _check_time(roster: Roster, earlier: Sequence[Roster], now_s: float, *, demo: bool) -> None:
+    if earlier and roster.effective_from <= now_s and not demo:
+        raise ReportRejected(
+            Reason.ROSTER_CHANGE, f"a start after now, {int(now_s)}", roster.effective_from
+        )
+    others = {past.version: past.effective_from for past in earlier}
+    check_start(roster.version, roster.effective_from, others, at_once=demo)
+
+
+def _check_fits(roster: Roster, tasks: Sequence[Task]) -> None:
+    known = VerifiedRoster(roster)
+    for task in tasks:
+        for cohort in {m.cohort for p in roster.plans for m in p if m.series == task.series}:
+            known.check_fits(task, cohort)
+
+
+def _body(content: bytes, label: bytes, parties: PinnedParties) -> bytes:
+    """The body of a file that this Leader and this Helper both signed before."""
+    signed = Signed.decode(content, label)
+    message = signed.unsigned()
+    if not (
+        verify(parties.leader_pk, message, signed.sig_leader)
+        and verify(parties.helper_pk, message, signed.sig_helper)
+    ):
+        reason = Reason.TASK_SIGNATURE if label == labels.TASK else Reason.ROSTER_SIGNATURE
+        raise ReportRejected(reason, "both parties' signatures", "others")
+    return signed.body

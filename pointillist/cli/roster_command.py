@@ -1,0 +1,158 @@
+"""`pointillist leader roster`: fetch join requests, build a roster of them, show one."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .output import ExitCode, JsonFlag, emit, need_file, reported, usage_error
+from .party import key_owner, load_identity
+
+app = typer.Typer(help="Who takes part, from which week on.", no_args_is_help=True)
+
+PlansOption = Annotated[
+    Path, typer.Option("--plans", help="TOML: plans, and the operators whose vouchers are taken.")
+]
+RequestsOption = Annotated[Path, typer.Option("--requests", help="Folder of *.join requests.")]
+LeaderKeyFile = Annotated[
+    Path, typer.Option("--key", help="The Leader's identity.key; its daily keys lie beside it.")
+]
+
+
+@app.command(
+    "fetch",
+    epilog="Example: pointillist leader roster fetch --plans plans.toml --requests joins/ "
+    "--log /var/lib/pointillist/log --key keys/leader/identity.key",
+)
+def fetch(
+    plans: PlansOption,
+    requests: RequestsOption,
+    key: LeaderKeyFile,
+    log: Annotated[Path, typer.Option("--log", help="Folder of the log, or a cluster's TOML.")],
+    json: JsonFlag = False,
+) -> None:
+    """Open join requests of the log into the folder that `roster build` reads.
+
+    Requests are sealed to a day's key and open until that is destroyed, a little over a day after
+    its day: run this daily. A host whose request was missed asks again with the same token.
+    """
+    from aggregator.enrolment import EnrolmentError
+
+    need_file(plans, "plans and operators", "docs/first-fleet.md shows one")
+    with reported(ExitCode.USAGE, EnrolmentError):
+        emit(_fetch(log, plans, requests, key), json)
+
+
+@app.command(
+    "build",
+    epilog="Example: pointillist leader roster build --plans plans.toml --requests joins/ "
+    "--previous fleet.roster --key keys/leader/identity.key --out next.roster",
+)
+def build(
+    plans: PlansOption,
+    requests: RequestsOption,
+    key: LeaderKeyFile,
+    out: Annotated[Path, typer.Option("--out", help="The roster to be countersigned.")],
+    previous: Annotated[
+        Path | None, typer.Option("--previous", help="The roster in force; its hosts stay.")
+    ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option("--log", help="Folder of the log: fetch new join requests from it first."),
+    ] = None,
+    remove: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--remove", help="Id of a host that leaves, or comes back under a new key; repeat it."
+        ),
+    ] = None,
+    now: Annotated[
+        bool, typer.Option("--now", help="In force at once: a fleet's first roster, or a test's.")
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Enrol hosts that an operator vouches for.
+
+    The roster is in force from the next week start (Thursday 00:00 UTC), so that no budget of a
+    running week changes; --now is for a fleet's first roster, when nothing was reported yet. Sign
+    it in time: one that is countersigned after its start is refused, but for the first.
+
+    Writes the roster, the vouchers of its new hosts (*.vouchers) and, beside each request, its
+    signed answer (*.entry); have roster and answers countersigned with `pointillist helper
+    countersign`. Used vouchers are kept beside the plans (*.spent): each enrols one host, once.
+    A machine of which any part is enrolled under another key is refused; one that was installed
+    anew comes back with --remove OLD_HOST_ID.
+    """
+    from aggregator.enrolment import EnrolmentError, enrol_folder, write_spent
+    from wire.rejection import ReportRejected
+
+    need_file(plans, "plans and operators", "docs/first-fleet.md shows one")
+    if out.exists():
+        raise usage_error(f"{out}: exists; a roster is never overwritten", "name a new --out")
+    leaving = [_host_id(text) for text in remove or []]
+    with (
+        reported(ExitCode.REFUSED, ReportRejected),
+        reported(ExitCode.USAGE, EnrolmentError),
+    ):
+        fetched = {} if log is None else _fetch(log, plans, requests, key)
+        result = enrol_folder(
+            plans, requests, previous, load_identity(key), at_once=now, remove=leaving
+        )
+    out.with_suffix(".vouchers").write_bytes(result.vouchers)
+    with out.open("xb") as file:
+        file.write(result.roster)
+    for path, answer in result.answers.items():
+        path.write_bytes(answer)
+    write_spent(plans, result.spent)
+    emit({"file": str(out), **result.summary} | ({"requests": fetched} if fetched else {}), json)
+
+
+def _host_id(text: str) -> bytes:
+    try:
+        value = bytes.fromhex(text)
+    except ValueError:
+        value = b""
+    if len(value) != 16:
+        raise usage_error(f"--remove: expected a host's id, 16 bytes in hex, got {text!r}")
+    return value
+
+
+def _fetch(log: Path, plans: Path, requests: Path, key: Path) -> dict[str, int]:
+    from aggregator.join_requests import fetch_requests, sealing_pairs
+    from aggregator.party_config import load_kafka_table
+    from transport.config_tree import ConfigError
+    from transport.opening import EmbeddedSettings, Side, TransportSettings, open_transport
+    from transport.port import TransportUnavailable
+
+    settings: TransportSettings | None = EmbeddedSettings(log)
+    if log.is_file():  # a configuration that names a cluster
+        with reported(ExitCode.USAGE, ConfigError):
+            settings = load_kafka_table(log)
+    if settings is None:
+        raise usage_error(f"{log}: expected a folder, or TOML with a table [transport.kafka]")
+    leader_pk = load_identity(key).public_bytes
+    pairs = sealing_pairs(key.parent, owner=key_owner(key))
+    with (
+        reported(ExitCode.UNAVAILABLE, TransportUnavailable),
+        open_transport(settings, Side.AGGREGATOR) as opened,
+    ):
+        return dict(fetch_requests(opened, plans, requests, leader_pk, pairs, time.time()))
+
+
+@app.command("show", epilog="Example: pointillist leader roster show fleet.roster --json")
+def show(
+    file: Annotated[Path, typer.Argument(help="A .roster file.")], json: JsonFlag = False
+) -> None:
+    """Show version, hosts and operators of a roster."""
+    from aggregator.task_files import summary
+    from wire.rejection import ReportRejected
+
+    need_file(file, "a roster", "`pointillist leader roster build` makes one")
+    with reported(ExitCode.USAGE, ReportRejected):
+        found = summary(file.read_bytes())
+    if found["kind"] != "roster":
+        raise usage_error(f"{file}: expected a roster, got a {found['kind']}")
+    emit(found, json)
