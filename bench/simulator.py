@@ -19,6 +19,7 @@ COMMAND: Final = "make bench-simulator"
 PARTS: Final = {
     "engine": "simulator",
     "outcome": "simulator_outcome",
+    "coverage": "simulator_coverage",
     "adversaries": "simulator_adversaries",
 }
 """`bench.simulator_<part>` and its result file, in this order."""

@@ -19,9 +19,9 @@ from simulator.engine.task_rules import fleet_tasks
 from simulator.fleet import FleetModel
 from simulator.outcome import CoverageTally, SectionCoverage, TrueTable, cause_table, truth_cells
 from simulator.outcome.attribution import attribute, attribute_released
+from simulator.outcome.coverage import TOTAL
 from simulator.outcome.day_runs import DAY_S, DayRuns, live_days
 from simulator.outcome.seen import Design, Sampling, SeenCurve, seen_curve
-from simulator.outcome.truth import TOTAL
 from simulator.scenario import Applications, Jobs, Scenario, load
 from wire.catalogue import Catalogue
 
@@ -40,8 +40,8 @@ POPULATIONS: Final = (
     ("seren", "seren"), ("pai", "pai"), ("kalos", "kalos"), ("helios", "helios"),
     ("philly", "philly"), ("kalos", "alibaba_2023"),
 )  # fmt: skip
-OPTIONS: Final = tuple((m, w) for m in (2, 4) for w in (0.1, 0.2, 0.3, 0.4))
-SHIPPED_WEIGHT: Final = 0.2
+SHIPPED_WEIGHT: Final = 0.402
+OPTIONS: Final = tuple((m, w) for m in (4, 18) for w in (0.1, 0.2, 0.3, SHIPPED_WEIGHT))
 SIZES: Final = (1, 8, 64, 512, 4096)
 
 
@@ -81,18 +81,25 @@ def coverage() -> Part:
     """Release minutes of a fleet through real encoding, noise and masks; count intervals."""
     scenario = load("steady").scaled(hosts=COVERAGE_HOSTS)
     return _covered(
-        scenario.with_(duration_s=60 * COVERAGE_WINDOWS, fidelity="masked", operators=(1.0,) * 10)
+        scenario.with_(duration_s=60 * COVERAGE_WINDOWS, fidelity="masked", operators=(1.0,) * 10),
+        default_plan(),
     )
 
 
 def coverage_of_weeks() -> Part:
-    """The same for a fortnight of the whole fleet, so that days and weeks are released as well."""
-    return _covered(load("steady").with_(duration_s=3600 * COVERAGE_HOURS, fidelity="noise"))
+    """The same for days and weeks of a fortnight of the whole fleet."""
+    scenario = load("steady").with_(duration_s=3600 * COVERAGE_HOURS, fidelity="noise")
+    return _covered(scenario, events(default_plan(), 3600))
 
 
-def _covered(scenario: Scenario) -> Part:
+def events(plan: Plan, above_s: int) -> Plan:
+    """Give the plan's tasks whose windows are longer."""
+    return replace(plan, tasks=tuple(task for task in plan.tasks if task.window_s > above_s))
+
+
+def _covered(scenario: Scenario, plan: Plan) -> Part:
     catalogue, tally = Catalogue.load(), CoverageTally()
-    simulation = Simulation(scenario, default_plan(), catalogue, EngineSettings(seed=scenario.seed))
+    simulation = Simulation(scenario, plan, catalogue, EngineSettings(seed=scenario.seed))
     for step in simulation.steps():
         tally.add(truth_cells(step.outcome, catalogue))
     return {"sections": {one.section: _rates(one) for one in tally.result()}}
@@ -137,7 +144,7 @@ def causes_of_eight_weeks() -> Part:
         start_s=366 * 8 * 7 * DAY_S, duration_s=8 * 7 * DAY_S, step_s=3600, fidelity="noise"
     )
     catalogue, plan = Catalogue.load(), default_plan()
-    slow = replace(plan, tasks=tuple(one for one in plan.tasks if one.window_s > DAY_S))
+    slow = events(plan, DAY_S)
     simulation = Simulation(scenario, slow, catalogue, EngineSettings(seed=scenario.seed))
     tables = []
     for step in simulation.steps():
