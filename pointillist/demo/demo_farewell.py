@@ -64,8 +64,8 @@ def tell(
 def _tell_bias(console: Console, bias_bound: float) -> None:
     prose(
         console,
-        f"Hosts with more to tell than they may left some out: by {bias_bound:,.0f} hosts at most "
-        "(95 %) each number may be low on average, beyond ±.\n",
+        "Hosts with more to tell than they may leave some out: each number may be low by "
+        f"{bias_bound:,.0f} hosts on average, at most (95 %), beyond ±.\n",
     )
 
 

@@ -52,7 +52,7 @@ def test_shipped_m_keeps_what_is_left_out_below_the_noise_in_every_scenario() ->
         )
         assert error is not None
         assert row.bias_hosts <= BIAS_ERRORS * error
-        assert {"faulty_month"} <= set(counts[row.section].scenarios)
+        assert {"steady", "faulty_month"} <= set(counts[row.section].scenarios)
 
 
 def test_error_by_m_is_the_planners_own() -> None:
