@@ -210,7 +210,7 @@ class _Released:
         bias_bound = 0.0
         if self.spec.kind is SectionKind.INDICATORS:
             left_out = self.section.index(LEFT_OUT)
-            bias_bound = upper_bound(float(self.value[left_out]), float(error[left_out]), self.n)
+            bias_bound = _upper_bound(float(self.value[left_out]), float(error[left_out]), self.n)
         return [
             Cell(
                 self.spec.name,
@@ -301,7 +301,7 @@ def _choice_variance(section: Section, value: Floats) -> float:
     return max(float(value[section.index(LEFT_OUT)]), 0.0)
 
 
-def upper_bound(left_out: float, standard_error: float, n: int) -> float:
+def _upper_bound(left_out: float, standard_error: float, n: int) -> float:
     """Bound from above the mean of a released LEFT_OUT: what any cell beside it may lack.
 
     left_out, standard_error    as released, hosts

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from aggregator.ratios import coverage
 from aggregator.statistics import estimate
 from bench.parts import Measured, Part, Parts
-from bench.record import Figure, merge_result
+from bench.record import Figure
 from bench.simulator_causes import cause_figures, causes_of_eight_weeks
 from bench.simulator_outcome import events
 from edge_agent.windows.encode import encode_rows
@@ -99,8 +99,6 @@ def measure(kept: Parts) -> Measured:
         for name in dict.fromkeys(one.scenario for one in LIVED)
     }
     figures = _figures(sections, [part["bounds"] for part in lived.values()])
-    own = [figure for figure in figures if figure.goal is not None]
-    merge_result("simulator", COMMAND, own)
     tables = {
         "sections": sections,
         "by_scenario": by_scenario,
