@@ -15,6 +15,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from wire.section import LEFT_OUT
+
 from .causes import (
     CAUSE_SECTIONS,
     COMPONENTS,
@@ -46,9 +48,9 @@ CAUSE_MEANINGS: Final[dict[str, tuple[pa.DataType, str]]] = {
     "correction": (pa.string(), "by which rates, or why not"),
     "by_chance": (pa.float64(), "rows that would pass two standard errors by chance"),
     "scope": (pa.string(), "what hosts and their intervals are about"),
-    "lost": (
+    "bias_bound": (
         pa.float64(),
-        "part of all causes lost as a host reports two at most, if causes are independent",
+        "hosts that reported may lack because hosts left causes out, at most (one-sided 95 %)",
     ),
     "cause": (pa.string(), "cause, as the catalogue names it"),
     "component": (pa.string(), "what of a host it is of"),
@@ -80,7 +82,7 @@ CAUSE_SCHEMA: Final = pa.schema([(name, kind) for name, (kind, _) in CAUSE_MEANI
 _ROW: Final = tuple(field.name for field in fields(CauseRow) if field.name in CAUSE_MEANINGS)
 _RELEASED: Final = (
     "series", "cohort", "window_start", "window_s", "section", "cell", "value", "standard_error",
-    "n_hosts",
+    "n_hosts", "bias_bound",
 )  # fmt: skip
 RELEASED_COLUMNS: Final = ", ".join(_RELEASED)
 """What `tables_of` needs of a release, for SQL."""
@@ -105,7 +107,7 @@ def cause_columns(tables: Iterable[CauseTable]) -> pa.Table:
             "correction": table.correction,
             "by_chance": table.by_chance,
             "scope": table.scope,
-            "lost": table.lost,
+            "bias_bound": table.bias_bound,
             **{name: getattr(row, name) for name in _ROW},
         }
         for table in tables
@@ -130,7 +132,7 @@ def tables_read(records: Iterable[Record]) -> list[CauseTable]:
                 first["series"], first["cohort"], _seconds(first["window_start"]),
                 first["window_s"], first["section"], first["n_hosts"], corrected,
                 first["correction"], judged(made, corrected=corrected), first["by_chance"],
-                _read("scope", first["scope"]) or "", _read("lost", first["lost"]) or 0.0,
+                _read("scope", first["scope"]) or "", _read("bias_bound", first["bias_bound"]),
             )
         )  # fmt: skip
     return found[::-1]
@@ -159,7 +161,9 @@ def _key(window: CauseWindow, start_s: int) -> tuple[str, int, str, int, int]:
 
 
 def _windows(released: Iterable[Record]) -> Iterator[CauseWindow]:
-    chosen = (row for row in released if row["section"] in CAUSE_SECTIONS)
+    chosen = (
+        row for row in released if row["section"] in CAUSE_SECTIONS and row["cell"] != LEFT_OUT
+    )
     for rows in _grouped(chosen, ("window_start", "series", "cohort", "section")):
         rows.sort(key=_catalogued)
         first = rows[0]
@@ -171,6 +175,7 @@ def _windows(released: Iterable[Record]) -> Iterator[CauseWindow]:
                 np.array([row["value"] for row in rows], dtype=np.float64),
                 np.array([row["standard_error"] for row in rows], dtype=np.float64),
             ),
+            _read("bias_bound", first.get("bias_bound")),
         )  # fmt: skip
 
 

@@ -8,13 +8,8 @@ from typing import Final
 from .correction import LEAST_TRIALS, Rates, correctable
 from .incident_detector import Detector
 
-MOST_CAUSES: Final = 2
-"""A host reports at most so many causes of a section in a window, as the catalogue has it."""
-
 NOT_DETECTED: Final = "not corrected: faults are read from logs and counters, not detected"
-REPORTED_SCOPE: Final = (
-    f"95 %: for the number of hosts that reported the cause; a host reports {MOST_CAUSES} at most"
-)
+REPORTED_SCOPE: Final = "95 %: for the number of hosts that reported the cause"
 CORRECTED_SCOPE: Final = (
     "95 %: for the number of hosts that had the cause, if hosts have one each and real faults are "
     "found like those of the bench; with *, for the number that reported it"

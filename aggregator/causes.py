@@ -17,7 +17,6 @@ import numpy as np
 
 from .cause_reasons import (
     CORRECTED_SCOPE,
-    MOST_CAUSES,
     NOT_DETECTED,
     REPORTED_SCOPE,
     chosen_rates,
@@ -30,7 +29,6 @@ from .correction import (
     Reported,
     change,
     correct,
-    lost_if_independent,
 )
 from .discoveries import q_values, told_from_zero
 from .incident_detector import SECTION as INCIDENTS
@@ -74,6 +72,7 @@ class CauseWindow:
 
     causes      the section's named cells, in its order
     reported    hosts by cause
+    bias_bound  as `statistics.Cell` has it; None: released before it was known
     """
 
     series: str
@@ -83,6 +82,7 @@ class CauseWindow:
     section: str
     causes: tuple[str, ...]
     reported: Reported
+    bias_bound: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +145,9 @@ class CauseTable:
     correction  by which, or why not
     by_chance   rows that would pass two standard errors if no host had been struck
     scope       what hosts and their intervals are about, and what is in no interval
-    lost        part of all hosts' causes that went unreported because a host reports `MOST_CAUSES`
-                at most, if causes strike independently; more where they come together
+    bias_bound  hosts by which `reported` of any row may be low on average, as hosts with more
+                causes than they may report left some out: upper 95 % bound, in no interval;
+                None: unknown
     """
 
     series: str
@@ -160,7 +161,7 @@ class CauseTable:
     rows: tuple[CauseRow, ...]
     by_chance: float
     scope: str
-    lost: float
+    bias_bound: float | None
 
     @property
     def shown(self) -> tuple[CauseRow, ...]:
@@ -199,13 +200,12 @@ def cause_table(
         rates, correction = None, f"not corrected: {refused}"
         found = correct(now.reported, used)
     rows = _rows(now, before, found, used, why)
-    clear = [row.reported / now.reported.hosts for row in rows if not row.below_noise]
     return CauseTable(
         now.series, now.cohort, now.window_start_s, now.window_s, now.section, now.reported.hosts,
         rates is not None, correction, judged(rows, corrected=rates is not None),
         expected_by_chance(len(rows)),
         CORRECTED_SCOPE if rates is not None else REPORTED_SCOPE,
-        lost_if_independent(np.array(clear), MOST_CAUSES),
+        now.bias_bound,
     )  # fmt: skip
 
 

@@ -22,13 +22,13 @@ MEANINGS: dict[str, tuple[pa.DataType, str]] = {
     "value": (pa.float64(), "sum over the accepted hosts, noise included; may be negative"),
     "standard_error": (
         pa.float64(),
-        "standard error of value: the noise, and the most rounding can add",
+        "standard error of value: the noise, and the most rounding and choice among many can add",
     ),
     "low": (
         pa.float64(),
         (
-            "lower end of the 95 % interval of value, by noise and rounding; of indicators that of "
-            "the hosts that reported it: fewer, where hosts have more to tell than they may"
+            "lower end of the 95 % interval of value; of what hosts reported, which may be less "
+            "than they had by bias_bound at most"
         ),
     ),
     "high": (pa.float64(), "upper end of that interval"),
@@ -39,6 +39,13 @@ MEANINGS: dict[str, tuple[pa.DataType, str]] = {
     "share_low": (pa.float64(), "lower end of the 95 % interval of share"),
     "share_high": (pa.float64(), "upper end of the 95 % interval of share"),
     "below_noise": (pa.bool_(), "value is under 2 standard errors"),
+    "bias_bound": (
+        pa.float64(),
+        (
+            "indicators: hosts that value may lack because hosts left some out, at most (one-sided "
+            "95 %), beyond the interval; NULL: released before this was known"
+        ),
+    ),
     "n_hosts": (pa.int32(), "accepted hosts"),
     "epsilon": (pa.float64(), "epsilon of the task: one host, any 168 hours"),
     "delta": (pa.float64(), "delta of the task"),

@@ -263,7 +263,11 @@ def _source(root: Path, meanings: Meanings) -> str:
     pattern = _literal(f"{_escaped(str(root))}/series=*/date=*/*.parquet")
     types = "{'series': VARCHAR, 'date': DATE}"
     options = f"hive_partitioning = true, hive_types = {types}, union_by_name = true"
-    return f"SELECT * FROM read_parquet({pattern}, {options})"  # noqa: S608  (quoted above)
+    # Files of before a column have it empty, also where no file has it.
+    return (
+        f"SELECT {_typed_nulls(meanings)} WHERE false "  # noqa: S608  (quoted above)
+        f"UNION ALL BY NAME SELECT * FROM read_parquet({pattern}, {options})"
+    )
 
 
 _SQL_TYPES = {

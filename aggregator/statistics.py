@@ -1,9 +1,10 @@
 """From a released vector to cells that people can read: value, error, interval, share.
 
-Docs: docs/statistics.md. Three things separate a released cell from the true sum over the accepted
-hosts: the noise, whose size is known exactly; rounding, at most 1/4 step^2 a host; and clipping,
-which is part of what a section means. What separates a share from the fleet's is, on top, that only
-some hosts measured.
+Docs: docs/statistics.md. Four things separate a released cell from the true sum over the accepted
+hosts: the noise, whose size is known exactly; rounding, at most 1/4 step^2 a host; clipping, which
+is part of what a section means (a mean is that of min(x, full scale)); and indicators that hosts
+left out, of which the release has a bound. What separates a share from the fleet's is, on top,
+that only some hosts measured.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 from privacy.calibrate import SIGMA_UNIT
 from wire.catalogue import Catalogue
-from wire.section import MS_PER_S, Bound, Section
+from wire.section import LEFT_OUT, MS_PER_S, Bound, Section
 from wire.task import CHECK_WORDS, SectionKind, SectionSpec, Task
 
 from .ratios import BELOW_NOISE_ERRORS, Floats, fieller, normal_quantile
@@ -28,6 +29,9 @@ ROUNDING_VARIANCE: Final = 0.25
 
 UNMEASURED: Final = "unmeasured"
 RESERVED: Final = "reserved_"
+BIAS_CONFIDENCE: Final = 0.95
+"""Of the one-sided bound on what indicators lack."""
+
 MODEL_AXIS: Final = "gpu_model"
 MEAN_FULL_SCALE: Final = 1_000_000
 
@@ -44,6 +48,9 @@ class Cell:
                     the accepted hosts; mean, of full scale
     below_noise     value is under 2 standard errors: kept for means over windows, never drawn
                     (discoveries.py says what else is not)
+    bias_bound      how many hosts value may be low by on average, as hosts with more indicators
+                    than they may report left some out: upper 95 % bound, in no interval; 0 for
+                    other kinds
     """
 
     section: str
@@ -58,6 +65,7 @@ class Cell:
     share_low: float | None
     share_high: float | None
     below_noise: bool
+    bias_bound: float
 
 
 def estimate(
@@ -175,7 +183,8 @@ class _Released:
         scale = spec.q * np.array([per_base for _, per_base in units])
         # Whole multiples of a step are never rounded.
         rounding = ROUNDING_VARIANCE * n if spec.q > 1 else 0.0
-        noise = (spec.sigma_1024 / SIGMA_UNIT) ** 2 * n
+        noise = (spec.sigma_1024 / SIGMA_UNIT) ** 2 * n * scale**2
+        value = steps * scale
         return _Released(
             section,
             spec,
@@ -184,8 +193,8 @@ class _Released:
             window_s,
             scale,
             [unit for unit, _ in units],
-            steps * scale,
-            (noise + rounding) * scale**2,
+            value,
+            noise + rounding * scale**2 + _choice_variance(section, value),
             rounding * scale**2,
         )
 
@@ -198,6 +207,10 @@ class _Released:
             self.value, whole.value, self.variance, whole.variance, whole.covariance, whole.sampling
         )
         below = self.value < BELOW_NOISE_ERRORS * error
+        bias_bound = 0.0
+        if self.spec.kind is SectionKind.INDICATORS:
+            left_out = self.section.index(LEFT_OUT)
+            bias_bound = _upper_bound(float(self.value[left_out]), float(error[left_out]), self.n)
         return [
             Cell(
                 self.spec.name,
@@ -212,6 +225,7 @@ class _Released:
                 _known(shares.low[i]),
                 _known(shares.high[i]),
                 bool(below[i]),
+                bias_bound,
             )
             for i, name in enumerate(self.section.cells)
             if not is_reserved(name)
@@ -274,6 +288,27 @@ class _Released:
         if group:
             squares = capacity.squares_by_model.get(_model(self.section, group), 0)
         return gpus_of(capacity, self.section, group) * self.window_s, squares * self.window_s**2
+
+
+def _choice_variance(section: Section, value: Floats) -> float:
+    """Bound what the choice among a host's indicators adds to a cell's variance, in hosts^2.
+
+    A host that leaves each of its own out with probability p adds p (1 - p) <= p, and the p of all
+    hosts are what LEFT_OUT counts on average.
+    """
+    if section.kind is not SectionKind.INDICATORS:
+        return 0.0
+    return max(float(value[section.index(LEFT_OUT)]), 0.0)
+
+
+def _upper_bound(left_out: float, standard_error: float, n: int) -> float:
+    """Bound from above the mean of a released LEFT_OUT: what any cell beside it may lack.
+
+    left_out, standard_error    as released, hosts
+    n                           accepted hosts; no cell lacks more
+    """
+    reach = normal_quantile(2 * BIAS_CONFIDENCE - 1) * standard_error
+    return min(max(left_out + reach, 0.0), float(n))
 
 
 @lru_cache(maxsize=256)

@@ -43,7 +43,8 @@ CREATE TABLE IF NOT EXISTS cells (
     series VARCHAR, cohort INTEGER, window_start TIMESTAMP, window_s INTEGER,
     section VARCHAR, cell VARCHAR,
     unit VARCHAR, kind VARCHAR, value DOUBLE, standard_error DOUBLE, low DOUBLE, high DOUBLE,
-    share DOUBLE, share_low DOUBLE, share_high DOUBLE, below_noise BOOLEAN, n_hosts INTEGER,
+    share DOUBLE, share_low DOUBLE, share_high DOUBLE, below_noise BOOLEAN,
+    bias_bound DOUBLE, n_hosts INTEGER,
     epsilon DOUBLE, delta DOUBLE, domain VARCHAR, released_at TIMESTAMP, rejections VARCHAR,
     PRIMARY KEY (series, cohort, window_start, section, cell)
 );
@@ -52,6 +53,7 @@ CREATE TABLE IF NOT EXISTS suppressed (
     reason VARCHAR, n_hosts INTEGER, n_min INTEGER, settled_at TIMESTAMP,
     UNIQUE (series, cohort, window_start, version)
 );
+ALTER TABLE cells ADD COLUMN IF NOT EXISTS bias_bound DOUBLE;
 """
 
 

@@ -10,15 +10,17 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib
+import json
 from typing import Final
 
 from bench.parts import Part, Parts
-from bench.record import CACHE, ROOT, commit, write_result
+from bench.record import CACHE, RESULTS, ROOT, Figure, commit, merge_result, write_result
 
 COMMAND: Final = "make bench-simulator"
 PARTS: Final = {
     "engine": "simulator",
     "outcome": "simulator_outcome",
+    "coverage": "simulator_coverage",
     "adversaries": "simulator_adversaries",
 }
 """`bench.simulator_<part>` and its result file, in this order."""
@@ -46,6 +48,15 @@ def main() -> None:
             goal = "" if figure.goal is None else f" (goal {figure.goal:g})"
             print(f"  {figure.name:50} {figure.value:10.3f} {figure.unit}{goal}")
         gc.collect()
+    _quote_coverage()
+
+
+def _quote_coverage() -> None:
+    """Put the figures of coverage that have a goal among the simulator's, as they were measured."""
+    path = RESULTS / f"{PARTS['coverage']}.json"
+    if path.exists():
+        found = [Figure(**one) for one in json.loads(path.read_text())["figures"] if one["goal"]]
+        merge_result(PARTS["engine"], f"{COMMAND} ARGS='--part coverage'", found)
 
 
 if __name__ == "__main__":

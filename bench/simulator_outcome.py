@@ -17,11 +17,11 @@ from simulator.engine.engine_port import EngineSettings
 from simulator.engine.simulation import Simulation
 from simulator.engine.task_rules import fleet_tasks
 from simulator.fleet import FleetModel
-from simulator.outcome import CoverageTally, SectionCoverage, TrueTable, cause_table, truth_cells
+from simulator.outcome import CoverageTally, SectionCoverage, truth_cells
 from simulator.outcome.attribution import attribute, attribute_released
+from simulator.outcome.coverage import TOTAL
 from simulator.outcome.day_runs import DAY_S, DayRuns, live_days
 from simulator.outcome.seen import Design, Sampling, SeenCurve, seen_curve
-from simulator.outcome.truth import TOTAL
 from simulator.scenario import Applications, Jobs, Scenario, load
 from wire.catalogue import Catalogue
 
@@ -40,8 +40,8 @@ POPULATIONS: Final = (
     ("seren", "seren"), ("pai", "pai"), ("kalos", "kalos"), ("helios", "helios"),
     ("philly", "philly"), ("kalos", "alibaba_2023"),
 )  # fmt: skip
-OPTIONS: Final = tuple((m, w) for m in (2, 4) for w in (0.1, 0.2, 0.3, 0.4))
-SHIPPED_WEIGHT: Final = 0.2
+SHIPPED_WEIGHT: Final = 0.402
+OPTIONS: Final = tuple((m, w) for m in (4, 18) for w in (0.1, 0.2, 0.3, SHIPPED_WEIGHT))
 SIZES: Final = (1, 8, 64, 512, 4096)
 
 
@@ -49,14 +49,13 @@ def measure(kept: Parts) -> Measured:
     """Measure what is missing; give every figure."""
     held = kept.get("coverage", coverage)
     long = kept.get("coverage_of_weeks", coverage_of_weeks)
-    causes = kept.get("causes", causes_of_eight_weeks)
     curves = {count: kept.get(f"seen_{count}", partial(seen, count)) for count in APPLICATIONS}
     people = {
         names: kept.get(f"seen_{'_'.join(names)}", partial(population, *names))
         for names in POPULATIONS
     }
     right = kept.get("attribution", attribution)
-    figures = _coverage_figures(held["sections"], long["sections"]) + _causes(causes)
+    figures = _coverage_figures(held["sections"], long["sections"])
     for count, part in curves.items():
         figures += _seen_figures(count, part)
     figures.append(_least_rate(curves[ANCHOR_APPLICATIONS]))
@@ -68,8 +67,6 @@ def measure(kept: Parts) -> Measured:
     tables = {
         "coverage": held["sections"],
         "coverage_of_weeks": long["sections"],
-        "first_week": causes["first_week"],
-        "eight_weeks": causes["eight_weeks"],
         "seen": {str(count): part for count, part in curves.items()},
         "populations": {"_".join(names): part for names, part in people.items()},
         "attributed": right["rows"],
@@ -81,18 +78,25 @@ def coverage() -> Part:
     """Release minutes of a fleet through real encoding, noise and masks; count intervals."""
     scenario = load("steady").scaled(hosts=COVERAGE_HOSTS)
     return _covered(
-        scenario.with_(duration_s=60 * COVERAGE_WINDOWS, fidelity="masked", operators=(1.0,) * 10)
+        scenario.with_(duration_s=60 * COVERAGE_WINDOWS, fidelity="masked", operators=(1.0,) * 10),
+        default_plan(),
     )
 
 
 def coverage_of_weeks() -> Part:
-    """The same for a fortnight of the whole fleet, so that days and weeks are released as well."""
-    return _covered(load("steady").with_(duration_s=3600 * COVERAGE_HOURS, fidelity="noise"))
+    """The same for days and weeks of a fortnight of the whole fleet."""
+    scenario = load("steady").with_(duration_s=3600 * COVERAGE_HOURS, fidelity="noise")
+    return _covered(scenario, events(default_plan(), 3600))
 
 
-def _covered(scenario: Scenario) -> Part:
+def events(plan: Plan, above_s: int) -> Plan:
+    """Give the plan's tasks whose windows are longer."""
+    return replace(plan, tasks=tuple(task for task in plan.tasks if task.window_s > above_s))
+
+
+def _covered(scenario: Scenario, plan: Plan) -> Part:
     catalogue, tally = Catalogue.load(), CoverageTally()
-    simulation = Simulation(scenario, default_plan(), catalogue, EngineSettings(seed=scenario.seed))
+    simulation = Simulation(scenario, plan, catalogue, EngineSettings(seed=scenario.seed))
     for step in simulation.steps():
         tally.add(truth_cells(step.outcome, catalogue))
     return {"sections": {one.section: _rates(one) for one in tally.result()}}
@@ -129,59 +133,6 @@ def _coverage_figures(minutes: Part, weeks: Part) -> list[Figure]:
             if section in weeks and weeks[section]["filled"]
         ),
     ]
-
-
-def causes_of_eight_weeks() -> Part:
-    """Weekly causes and the faults of eight weeks, beside what was injected."""
-    scenario = load("faulty_month").with_(
-        start_s=366 * 8 * 7 * DAY_S, duration_s=8 * 7 * DAY_S, step_s=3600, fidelity="noise"
-    )
-    catalogue, plan = Catalogue.load(), default_plan()
-    slow = replace(plan, tasks=tuple(one for one in plan.tasks if one.window_s > DAY_S))
-    simulation = Simulation(scenario, slow, catalogue, EngineSettings(seed=scenario.seed))
-    tables = []
-    for step in simulation.steps():
-        section = "incidents" if step.due.series == "week" else "hardware_faults"
-        tables.append(cause_table(truth_cells(step.outcome, catalogue), section))
-    weekly = [one for one in tables if one.section == "incidents"]
-    (faults,) = [one for one in tables if one.section == "hardware_faults"]
-    return {
-        "weeks": len(weekly),
-        "causes_shown": sum(len(one.shown) for one in weekly) / len(weekly),
-        "causes_missed": sum(one.missed for one in weekly) / len(weekly),
-        "causes_false": sum(one.false for one in weekly) / len(weekly),
-        "faults_shown": len(faults.shown),
-        "faults_missed": faults.missed,
-        "faults_false": faults.false,
-        "first_week": _struck(weekly[0]),
-        "eight_weeks": _struck(faults),
-    }
-
-
-def _struck(table: TrueTable) -> list[Part]:
-    """Hosts that each cause struck, and what was released of it; None: not told from zero."""
-    rows = [one for one in table.rows if one.true_hosts or one.told]
-    return [
-        {
-            "cause": one.cause,
-            "true": one.true_hosts,
-            "released": one.row.hosts if one.row is not None and one.told else None,
-            "error": None if one.row is None else one.row.standard_error,
-        }
-        for one in sorted(rows, key=lambda row: -row.true_hosts)
-    ]
-
-
-def _causes(part: Part) -> list[Figure]:
-    units = {
-        "causes_shown": "causes a week, shown as numbers",
-        "causes_missed": "causes a week that struck somebody and are not told from zero",
-        "causes_false": "causes a week that are shown and struck nobody",
-        "faults_shown": "hardware faults in eight weeks, shown as numbers",
-        "faults_missed": "hardware faults that struck somebody and are not told from zero",
-        "faults_false": "hardware faults that are shown and struck nobody",
-    }
-    return [Figure(name, part[name], unit) for name, unit in units.items()]
 
 
 def anchor(count: int, sizes: str | None = None, durations: str | None = None) -> Scenario:

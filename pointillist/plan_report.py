@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import fsum, sqrt
 from typing import Final
 
+from pointillist.indicator_counts import shipped_counts
 from privacy.accountant import SectionNoise, gate
 from privacy.calibrate import MILLION
+from privacy.indicator_bias import SectionCrowding, crowding
 from privacy.noise_table import TableSampler
 from privacy.plan import Plan, PlannedSection, PlannedTask
 from privacy.planner import (
@@ -30,6 +33,8 @@ from wire.report import report_length
 DAY_S: Final = 86_400
 WEEK_S: Final = 7 * DAY_S
 EPOCHS_PER_DAY: Final = 24
+OTHERWISE_M: Final = 2
+"""Indicators a host, where a plan has none and is asked what they would see."""
 
 # One core of a machine as in bench/results/round.json: of a report of 1,000 words in 12 sections
 # noise takes 0.36 ms, encoding, mask and box 43 us, the participant 0.55 ms. An epoch is two seals
@@ -83,6 +88,7 @@ class PlanReport:
     collusion_epsilon    for one host, if both aggregators pool what they have
     group_epsilon        for several hosts or weeks of one person, at the same noise
     accountant_epsilon   dp-accounting's figure for a week, where it was asked for
+    crowding             what hosts of simulated fleets would leave out, by indicator section
     """
 
     plan: str
@@ -104,6 +110,7 @@ class PlanReport:
     collusion_epsilon: dict[str, float]
     group_epsilon: dict[str, float]
     accountant_epsilon: float | None
+    crowding: tuple[SectionCrowding, ...]
 
 
 def catalogue_shapes(plan: Plan, catalogue: Catalogue) -> dict[str, SectionShape]:
@@ -126,7 +133,7 @@ def plan_report(plan: Plan, shapes: Shapes, accountant: bool = False) -> PlanRep
     tasks = tuple(_task(plan, task, shapes) for task in plan.tasks)
     cap = plan.operator_cap
     masked = plan.scheme == "masked"
-    weight = _indicator_weight(plan, shapes)
+    weekly_error = _weekly_indicator_error(plan, tasks)
     return PlanReport(
         plan=plan.name,
         scheme=plan.scheme,
@@ -142,11 +149,12 @@ def plan_report(plan: Plan, shapes: Shapes, accountant: bool = False) -> PlanRep
         sigma_factor_at_cap=sqrt(plan.h / (plan.n_min - cap)) if masked else 1.0,
         tasks=tasks,
         costs=_costs(plan, tasks),
-        weekly_indicator_hosts=indicator_sigma_hosts(plan, weight, 2, 2),
-        visible=tuple(_visible(plan, tasks, weight)),
+        weekly_indicator_hosts=weekly_error,
+        visible=tuple(_visible(plan, tasks, weekly_error)),
         collusion_epsilon=collusion_epsilons(plan),
         group_epsilon=group_epsilons(plan),
         accountant_epsilon=_accountant(plan, tasks, shapes) if accountant else None,
+        crowding=tuple(_crowding(plan, shapes)),
     )
 
 
@@ -184,16 +192,30 @@ def report_cpu_s(coordinates: int) -> float:
     return coordinates * (DRAW_CPU_S + WORD_CPU_S) + REPORT_CPU_S
 
 
-def _indicator_weight(plan: Plan, shapes: Shapes) -> int:
-    """The weight of the plan's weekly indicators, or of its first section where it has none."""
+def _crowding(plan: Plan, shapes: Shapes) -> Iterable[SectionCrowding]:
+    """Hold each m against simulated fleets, where these have counted windows of that length."""
+    counts = shipped_counts()
     for task in plan.tasks:
         for section in task.sections:
-            if task.window_s == WEEK_S and shapes[section.name].kind == "indicators":
-                return section.weight_millionths
-    return plan.tasks[0].sections[0].weight_millionths
+            found, m = counts.get(section.name), shapes[section.name].m
+            if m and found is not None and found.window_s == task.window_s:
+                error = partial(
+                    indicator_sigma_hosts, plan, section.weight_millionths, windows=task.T
+                )
+                yield crowding(section.name, m, plan.hosts, found.scenarios, error)
 
 
-def _visible(plan: Plan, tasks: Iterable[TaskFigures], weight: int) -> list[VisibleRows]:
+def _weekly_indicator_error(plan: Plan, tasks: Iterable[TaskFigures]) -> float:
+    """Of the plan's weekly indicators; where it has none, of two a host by its first section."""
+    for task in tasks:
+        for section in task.sections:
+            if task.window_s == WEEK_S and section.sigma_hosts is not None:
+                return section.sigma_hosts
+    weight = plan.tasks[0].sections[0].weight_millionths
+    return indicator_sigma_hosts(plan, weight, OTHERWISE_M, 2)
+
+
+def _visible(plan: Plan, tasks: Iterable[TaskFigures], error: float) -> list[VisibleRows]:
     found = [
         _rows(plan, section.name, task.window_s / DAY_S, section.sigma_hosts)
         for task in tasks
@@ -202,8 +224,7 @@ def _visible(plan: Plan, tasks: Iterable[TaskFigures], weight: int) -> list[Visi
     ]
     if found:
         return found
-    error = indicator_sigma_hosts(plan, weight, 2, 2)
-    return [_rows(plan, "indicators, m = 2", days, error) for days in (7, 56)]
+    return [_rows(plan, f"indicators, m = {OTHERWISE_M}", days, error) for days in (7, 56)]
 
 
 def _rows(plan: Plan, section: str, days: float, error: float) -> VisibleRows:

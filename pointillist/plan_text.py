@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Final
 
+from privacy.indicator_bias import BIAS_ERRORS, SectionCrowding
 from privacy.planner import SectionFigures
 
 from .plan_report import PlanReport, TaskFigures, VisibleRows
@@ -48,6 +49,9 @@ def _lines(report: PlanReport, width: int) -> Iterator[str]:
     yield ""
     yield from _costs(report)
     yield ""
+    if report.crowding:
+        yield from _crowding(report, width)
+        yield ""
     if _has_indicators(report):
         for rows in report.visible:
             yield from _visible(rows)
@@ -103,6 +107,7 @@ def _hosts_a_window(section: SectionFigures) -> str:
 _ERRORS: Final = (
     *(Column(name, _period(name), right=True) for name in _PERIODS),
     Column("hosts a window", _hosts_a_window, right=True),
+    Column("m", lambda section: f"{section.m}" if section.m else "", right=True),
 )
 
 
@@ -119,6 +124,31 @@ def _percent(value: float | None, hosts: float | None) -> str:
     return f"{value:.4g}" if value < 10_000 else ">9999"
 
 
+_CROWDING: Final = (
+    Column("section", attrgetter("section")),
+    Column("m", lambda row: f"{row.m}", right=True),
+    Column("least m", lambda row: f"{row.least_m}", right=True),
+    Column("hosts above m", lambda row: f"{100 * row.above_m:.2f} %", right=True),
+    Column("low by", lambda row: f"{row.bias_hosts:.0f}", right=True),
+    Column("bound", lambda row: f"{row.bias_bound_hosts:.0f}", right=True),
+    Column("worst in", attrgetter("scenario"), leaves=0),
+)
+
+
+def _crowding(report: PlanReport, width: int) -> Iterator[str]:
+    """Say what hosts with more than m to tell would leave out."""
+    yield (
+        "Hosts with more than m to tell leave some out. In the worst of the shipped scenarios, at "
+        "this roster: host-windows above m, by how many hosts a cell is low on average if all of "
+        "these hosts have it, the bound that a release would carry (95 %), and the least m that "
+        f"keeps the first under {BIAS_ERRORS:g} standard errors in each."
+    )
+    rows: tuple[SectionCrowding, ...] = report.crowding
+    for line in table_lines(_CROWDING, cells_of(_CROWDING, rows), width - 2):
+        yield f"  {line}"
+    yield "  counted by: make bench-simulator ARGS='--part coverage' (plans/indicator_counts.json)"
+
+
 def _costs(report: PlanReport) -> Iterator[str]:
     costs = report.costs
     yield (
@@ -127,9 +157,7 @@ def _costs(report: PlanReport) -> Iterator[str]:
         f"({costs.cpu_percent_of_one_core:.3f} % of one core) to publish."
     )
     if _has_indicators(report):
-        yield (
-            f"Weekly indicators at m = 2: standard error {report.weekly_indicator_hosts:.1f} hosts."
-        )
+        yield f"Weekly indicators: standard error {report.weekly_indicator_hosts:.1f} hosts."
 
 
 def _has_indicators(report: PlanReport) -> bool:

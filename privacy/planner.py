@@ -50,6 +50,11 @@ class SectionShape:
         """Squared sensitivity, steps^2."""
         return sensitivity_sq_steps(self.a, self.B, self.q)
 
+    @property
+    def m(self) -> int:
+        """Most cells that a host sets, of indicators; 0 for other kinds."""
+        return self.B // self.a if self.kind == "indicators" else 0
+
 
 @dataclass(frozen=True, slots=True)
 class SectionFigures:
@@ -58,6 +63,7 @@ class SectionFigures:
     sigma_*        units of the sensitivity Delta; released at n = all hosts of the roster
     error_percent  of full scale n Delta, per period not shorter than a window; None otherwise
     sigma_hosts    for indicators: standard error of a count of hosts, per window; None otherwise
+    m              for indicators: most cells that a host sets; 0 otherwise
     """
 
     name: str
@@ -71,6 +77,7 @@ class SectionFigures:
     sigma_released: float
     error_percent: dict[str, float | None]
     sigma_hosts: float | None
+    m: int
 
 
 def section_figures(
@@ -102,6 +109,7 @@ def section_figures(
         sigma_released=released,
         error_percent=error_percents(released / plan.hosts, task.window_s),
         sigma_hosts=None if one_host is None else released * one_host,
+        m=shape.m,
     )
 
 

@@ -67,27 +67,46 @@ def round_steps(rows: NDArray[np.int64], q: int, u: NDArray[np.int64]) -> NDArra
 def choose_indicators(
     rows: NDArray[np.int64], m: int, uniform: NDArray[np.uint64]
 ) -> NDArray[np.int64]:
-    """Keep at most m of the set indicators of each host, chosen uniformly at random.
+    """Keep at most m of the set indicators of each host, and count what is left out.
+
+    A host with c > m set reports "left out" with probability p = (c - m) / (c - 1), and beside it
+    m - 1 of its own, else m of them, drawn evenly. So it leaves each of its own out with
+    probability 1 - (m - p) / c, which is p again: hosts that report "left out" are on average as
+    many as any one cell lacks at most, and that many where every crowded host has it.
 
     rows        int64[hosts, k]; anything above 0 is set
-    m           most indicators one host may report
-    uniform     uint64[hosts, k], independent uniform words: the m smallest among the set stay (two
-                equal words, 2^-64 a pair, favour the lower index)
-    Returns     int64[hosts, k] of 0 and 1. A host with c > m set reports each with probability m/c,
-                so totals are low by what such hosts leave out: documented bias
+    m           most cells one host may report, "left out" among them
+    uniform     uint64[hosts, k + 1], independent uniform words: of the set ones the smallest stay
+                (two equal words, 2^-64 a pair, favour the lower index); the last decides on "left
+                out" (its remainder favours small ones by c / 2^64 at most)
+    Returns     int64[hosts, k + 1] of 0 and 1, "left out" last; at most m ones a host
     """
     if m < 1:
         raise ParameterError("indicators m", "m >= 1", m)
-    chosen = (rows > 0).astype(np.int64)
-    crowded = np.flatnonzero(chosen.sum(axis=1) > m)
+    hosts, width = rows.shape
+    chosen = np.zeros((hosts, width + 1), dtype=np.int64)
+    chosen[:, :width] = rows > 0
+    count = chosen.sum(axis=1)
+    crowded = np.flatnonzero(count > m)
     if crowded.size:
-        is_set = chosen[crowded] > 0
+        c = count[crowded].astype(np.uint64)
+        left_out = uniform[crowded, width] % (c - np.uint64(1)) < c - np.uint64(m)
+        is_set = chosen[crowded, :width] > 0
         # Unset ones come last whatever their word: the first key of lexsort's pair is the last.
-        order = np.lexsort((uniform[crowded], ~is_set), axis=1)[:, :m]
-        kept = np.zeros_like(chosen[crowded])
-        np.put_along_axis(kept, order, 1, axis=1)
-        chosen[crowded] = kept
+        order = np.lexsort((uniform[crowded, :width], ~is_set), axis=1)
+        rank = np.argsort(order, axis=1)
+        chosen[crowded, :width] = rank < (m - left_out.astype(np.int64))[:, None]
+        chosen[crowded, width] = left_out
     return chosen
+
+
+def left_out_chance(count: NDArray[np.int64], m: int) -> NDArray[np.float64]:
+    """Return the chance that hosts with so many set indicators leave a given one of them out.
+
+    count       int64[...], indicators set
+    Returns     float64[...], p of `choose_indicators`; 0 for at most m
+    """
+    return np.maximum(count - m, 0) / np.maximum(count - 1, 1)
 
 
 def uniform_below(bound: int, count: int, random_bytes: RandomBytes) -> NDArray[np.int64]:

@@ -11,6 +11,9 @@ from .task import SectionKind
 
 MS_PER_S: Final = 1000
 
+LEFT_OUT: Final = "left_out"
+"""Last cell of every indicator section: what hosts with more than m set did not report."""
+
 
 class Bound(StrEnum):
     """Where a section's L1 bound comes from."""
@@ -73,10 +76,11 @@ class Section:
 
     unit            base unit of raw values
     axes            names of class tables, partitions, "bins" or "coordinates"
-    cells           readable names, the product of the axes, first axis slowest
+    cells           readable names, the product of the axes, first axis slowest; of indicators,
+                    LEFT_OUT after them
     bound           where the L1 bound comes from
     coordinate_cap  base units; 0 unless bound is `fixed`; so l1_bound
-    m               most indicators of a host; 0 for other kinds
+    m               most cells that a host sets, LEFT_OUT among them; 0 for other kinds
     steps_per_unit  steps per section bound; per indicator for an indicator set
     """
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from . import bounds
 from .bounds import MAX_D
-from .section import Bins, Bound, Coordinate, Section
+from .section import LEFT_OUT, Bins, Bound, Coordinate, Section
 from .task import CHECK_WORDS, SectionKind
 
 _Member = TypeVar("_Member", bound=StrEnum)
@@ -103,14 +103,16 @@ def read_section(raw: dict[str, Any], axes: Mapping[str, tuple[str, ...]]) -> Se
         places["bins"] = bins.names
     if coordinates:
         places["coordinates"] = tuple(coordinate.name for coordinate in coordinates)
+    of_kind = member(SectionKind, raw["kind"], where)
+    rest = (LEFT_OUT,) if of_kind is SectionKind.INDICATORS else ()
     section = Section(
         id=raw["id"],
         name=name,
         about=raw.get("about", ""),
-        kind=member(SectionKind, raw["kind"], where),
+        kind=of_kind,
         unit=raw["unit"],
         axes=need_names(raw["axes"], f"{where}: axes"),
-        cells=_cells(raw["axes"], places, where),
+        cells=_cells(raw["axes"], places, rest, where),
         bins=bins,
         coordinates=coordinates,
         bound=member(Bound, raw.get("bound", "indicators"), where),
@@ -133,7 +135,8 @@ def _check_section(section: Section, where: str) -> None:
     need_range(section.id, 1, (1 << 31) - 1, f"{where}: id")
     need_range(section.steps_per_unit, 1, 1 << 20, f"{where}: steps_per_unit")
     indicators = section.kind is SectionKind.INDICATORS
-    need_range(section.m, int(indicators), section.length if indicators else 0, f"{where}: m")
+    most = section.length - 1 if indicators else 0
+    need_range(section.m, int(indicators), most, f"{where}: m")
     same = (section.bound is Bound.INDICATORS) == indicators
     need(same, f"{where}: a bound for other kinds, none for indicators", section.bound.value)
     fixed = section.bound is Bound.FIXED
@@ -163,12 +166,16 @@ def _coordinate(raw: object, where: str) -> Coordinate:
     return Coordinate(str(raw["name"]), raw["full_scale"], str(raw["unit"]))
 
 
-def _cells(wanted: list[str], places: Mapping[str, tuple[str, ...]], where: str) -> tuple[str, ...]:
+def _cells(
+    wanted: list[str], places: Mapping[str, tuple[str, ...]], rest: tuple[str, ...], where: str
+) -> tuple[str, ...]:
     size = 1
     for axis in wanted:
         need(axis in places, f"{where}: an axis among {sorted(places)}", axis)
         size *= len(places[axis])
+    size += len(rest)
     need_range(size, 1, MAX_D - CHECK_WORDS, f"{where}: cells")
-    cells = tuple("/".join(cell) for cell in itertools.product(*(places[a] for a in wanted)))
+    named = ("/".join(cell) for cell in itertools.product(*(places[a] for a in wanted)))
+    cells = (*named, *rest)
     need(len(set(cells)) == size and wanted, f"{where}: each cell once, an axis at least", size)
     return cells

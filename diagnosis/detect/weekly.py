@@ -1,9 +1,9 @@
 """From diagnoses to the fleet's weekly count: one observation an incident, and nothing else.
 
 What may leave the host, under noise, is the name of a cause; evidence, names and times stay here. A
-host that met more causes in a week than the section admits (m, in the signed task) reports m of
-them, drawn at random when the week is sealed (`privacy.quantise.choose_indicators`): which ones
-says nothing about their order or weight.
+host that met more causes in a week than the section admits (m, in the signed task) leaves some out,
+drawn at random when the week is sealed (`privacy.quantise.choose_indicators`): which ones says
+nothing about their order or weight.
 """
 
 from __future__ import annotations

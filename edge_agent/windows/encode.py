@@ -46,7 +46,8 @@ def encode_rows(
     random_bytes  n -> n bytes from the operating system; draws are unbiased (rejection)
     Returns       int64[hosts, d], steps; words 0 and 1 are the check words, always 1. For every
                   host and section: the L1 norm is at most bound_steps and a coordinate at most
-                  cap_steps, whatever was measured; a set indicator is worth cap_steps
+                  cap_steps, whatever was measured; a set indicator is worth cap_steps, and the
+                  last one of a section says that some were left out, whatever the row has there
     Raises        ValueError when the rows do not have the task's length
     """
     hosts = rows.shape[0]
@@ -70,6 +71,6 @@ def _section_steps(
     hosts = raw.shape[0]
     if section.kind is SectionKind.INDICATORS:
         words = uniform_words(hosts, section.length, random_bytes)
-        return choose_indicators(raw, section.m, words) * section.cap_steps
+        return choose_indicators(raw[:, :-1], section.m, words) * section.cap_steps
     clipped = clip_rows(raw, section.coordinate_cap, section.l1_bound)
     return round_steps(clipped, section.q, uniform_below(section.q, hosts, random_bytes))

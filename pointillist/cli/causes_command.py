@@ -28,7 +28,7 @@ its hosts, 95 % interval, share of the hosts, part of all causes, and trend agai
 before. A cause that is not told from zero at a false-discovery rate of 1 % is named below the table
 with the hosts that it is less than, and given no number. There is also
 said what its numbers and intervals are about, and whether they are corrected for what the agents'
-detector misses and mistakes. Hosts tell of two causes a week at most, so numbers are low.
+detector misses and mistakes, and how low they may be as hosts with many causes left some out.
 """
 
 _EPILOG = """Examples:
@@ -178,7 +178,7 @@ def remarks(table: CauseTable) -> list[str]:
     """What a reader must know beside the numbers."""
     lines = [table.correction + _HINTS.get(table.correction, "")]
     lines += [table.scope] if table.scope else []
-    lines.append(_low(table.lost))
+    lines.append(_low(table.bias_bound))
     others = [f"{row.cause} < {row.most:,.0f}" for row in table.rows if not row.told]
     if others:
         lines.append(f"not told from zero, 95 % intervals end at: {', '.join(others)}")
@@ -205,17 +205,14 @@ _HINTS: Final = {
 }
 
 
-def _low(lost: float) -> str:
-    """Say how low numbers are that come from at most two causes a host."""
-    much = f"by {100 * lost:.0f} %" if lost >= _WORTH_SAYING else "by less than 1 %"
+def _low(bias_bound: float | None) -> str:
+    """Say how low numbers may be that come from so many causes a host at most."""
+    if bias_bound is None:
+        return "how low numbers are as hosts left causes out was not released with them"
     return (
-        "a host with more than two causes reports two of them, drawn at random: numbers are low, "
-        f"{much} if causes strike independently, by more where they come together; no interval "
-        "holds that"
+        "a host with more causes than it may report leaves some out, drawn at random: each number "
+        f"may be low by {bias_bound:,.0f} hosts on average, at most (95 %), beyond its interval"
     )
-
-
-_WORTH_SAYING: Final = 0.01
 
 
 def _of_correction(table: CauseTable) -> list[str]:

@@ -22,14 +22,15 @@ from pointillist.run_terminal import (
     tell_files,
 )
 from simulator.cell_view import CellView, listed, ranked
+from simulator.outcome import percents
 
 from .summary import Summary
 
 WEEKLY_HOSTS: Final = 12_500
 """The cohort of the shipped plan, for the line that says what a real fleet would see."""
 
-_AN_HOUR, _A_DAY = 1.5, 0.3
-"""Percentage points: 1.96 of the plan's standard errors, 0.788 and 0.161 (docs/privacy.md)."""
+_AN_HOUR, _A_DAY = 2.0, 0.4
+"""Percentage points: 1.96 of the plan's standard errors, 1.037 and 0.212 (docs/privacy.md)."""
 
 
 def tell(
@@ -53,10 +54,19 @@ def tell(
         title = f"{section}, of {event.hosts:,} hosts"
         shown, hosts = ranked(event.views)[:SHOWN], event.hosts
         tell_cells(console, title, shown, event.views, in_hosts(hosts))
+        _tell_bias(console, summary.event_bias_bounds.get(name, 0.0))
     _tell_privacy(console, summary)
     _tell_checks(console, summary)
     if summary.files:
         tell_files(console, summary.files, next_commands(summary), width=18)
+
+
+def _tell_bias(console: Console, bias_bound: float) -> None:
+    prose(
+        console,
+        "Hosts with more to tell than they may leave some out: each number may be low by "
+        f"{bias_bound:,.0f} hosts on average, at most (95 %), beyond ±.\n",
+    )
 
 
 def _tell_privacy(console: Console, summary: Summary) -> None:
@@ -79,6 +89,7 @@ def _tell_checks(console: Console, summary: Summary) -> None:
             f"{summary.interval_coverage_percent:.1f} % of {summary.cells_checked:,} intervals "
             f"hold the truth; 95 % expected, {low:.1f} to {high:.1f} % by chance"
         ),
+        f"by section, worst first: {percents(summary.coverage)}",
         (
             f"{summary.rows_told_from_zero} rows told from zero, {summary.rows_told_truly_empty} "
             f"of them of what no simulated host did; at most {RATE} of each table expected"

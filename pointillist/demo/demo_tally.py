@@ -19,8 +19,7 @@ from pointillist.run_terminal import Struck
 from simulator.cell_view import CellView, judged, views_of
 from simulator.engine.engine_port import WindowOutcome
 from simulator.experiments.scores import SectionMean
-from simulator.outcome import CoverageTally, truth_cells, with_release
-from simulator.outcome.truth import TOTAL
+from simulator.outcome import CoverageTally, SectionCoverage, truth_cells, with_release
 from wire.catalogue import Catalogue
 from wire.task import SectionKind, Task
 
@@ -36,6 +35,7 @@ class DemoTally:
     """Every window that was released and whose truth is known.
 
     mean        of the kernel mix over its windows
+    bias_bounds of the newest window of each event section: hosts that a cell of it may lack
     """
 
     def __init__(self, tasks: Sequence[Task], catalogue: Catalogue) -> None:
@@ -45,6 +45,7 @@ class DemoTally:
         self._mix: dict[int, list[CellView]] = {}
         self._struck: dict[str, Struck] = {}
         self._coverage = CoverageTally()
+        self.bias_bounds: dict[str, float] = {}
         self.mean = SectionMean(MIX)
 
     def take(self, releases: pd.DataFrame, truths: Truths) -> None:
@@ -70,6 +71,7 @@ class DemoTally:
                 self.mean.add_views(self._mix[start])
             elif spec.kind is SectionKind.INDICATORS:
                 self._struck[spec.name] = Struck(accepted, judged(views_of(own, accepted)))
+                self.bias_bounds[spec.name] = own[0].bias_bound or 0.0
 
     def windows(self, series: str) -> list[int]:
         """Start seconds of the windows of a series so far, in order."""
@@ -91,12 +93,9 @@ class DemoTally:
         """
         return self._struck.get(section, Struck(0, []))
 
-    def coverage(self) -> tuple[int, int]:
-        """How many 95 % intervals held the truth, of how many."""
-        if not self._hosts:
-            return 0, 0
-        found = [section.values for section in self._coverage.result() if section.section != TOTAL]
-        return sum(count.hits for count in found), sum(count.trials for count in found)
+    def coverage(self) -> tuple[SectionCoverage, ...]:
+        """How often 95 % intervals held the truth: all of them, then by section, worst first."""
+        return self._coverage.result() if self._hosts else ()
 
 
 def read_truths(folder: Path, processes: int) -> Truths:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import statistics
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from aggregator.ratios import BELOW_NOISE_ERRORS
 from aggregator.transcript import Transcript, export_transcript, read_transcript, verify_transcripts
 from pointillist.run_terminal import Struck
 from simulator.cell_view import CellView, ranked
+from simulator.outcome import TOTAL, SectionCoverage, coverage_rows
 
 from .demo_fleet import DemoFleet
 from .demo_plan import EVENT_SERIES
@@ -25,9 +27,11 @@ from .demo_tally import DemoTally
 class Summary:
     """Everything a script may want to know of a run; shares are of GPU wall time or of hosts.
 
+    coverage      by section and series, intervals that hold the truth, the worst first
     event_hosts   by section, the hosts accepted in its window: what its shares are of
     rows_told_from_zero     of the mean mix and the event sections; of these rows_told_truly_empty
                             are of things that no simulated host did
+    event_bias_bounds   by section, hosts that its cells may lack, see `aggregator.statistics.Cell`
     files         what it is -> path; empty until they are written
     """
 
@@ -59,6 +63,8 @@ class Summary:
     events: dict[str, list[dict[str, Any]]]
     event_hosts: dict[str, int]
     files: dict[str, str] = field(default_factory=dict)
+    event_bias_bounds: dict[str, float] = field(default_factory=dict)
+    coverage: list[dict[str, Any]] = field(default_factory=list)
 
 
 def summarise(fleet: DemoFleet, tally: DemoTally) -> Summary:
@@ -71,7 +77,8 @@ def summarise(fleet: DemoFleet, tally: DemoTally) -> Summary:
     events = events_of(tally)
     tables = [mean, *(event.views for event in events.values())]
     told = [view for views in tables for view in views if view.told]
-    covered, checked = tally.coverage()
+    coverage = tally.coverage()
+    covered, checked = _counted(coverage)
     low, high = _binomial_bounds(checked)
     waits = sorted(latencies_s(fleet)) or [float("nan")]
     sent, in_leader, in_helper, agree = _compare_transcripts(fleet)
@@ -106,6 +113,8 @@ def summarise(fleet: DemoFleet, tally: DemoTally) -> Summary:
             name: [_cell(view) for view in ranked(event.views)] for name, event in events.items()
         },
         event_hosts={name: event.hosts for name, event in events.items()},
+        event_bias_bounds=tally.bias_bounds,
+        coverage=coverage_rows(coverage),
     )
 
 
@@ -136,6 +145,12 @@ def events_of(tally: DemoTally) -> dict[str, Struck]:
     """Give the release of each event section, in the order they are shown."""
     sections = (section for weights in EVENT_SERIES.values() for section in weights)
     return {section: tally.struck(section) for section in sections}
+
+
+def _counted(coverage: Sequence[SectionCoverage]) -> tuple[int, int]:
+    """How many intervals held the truth, of how many, all sections together."""
+    total = next((one.values for one in coverage if one.section == TOTAL), None)
+    return (total.hits, total.trials) if total else (0, 0)
 
 
 def _binomial_bounds(checked: int) -> tuple[float, float]:

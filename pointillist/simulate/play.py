@@ -19,7 +19,7 @@ from simulator.engine.engine_port import EngineSettings, Noise, WindowOutcome
 from simulator.engine.outcome_store import release_of
 from simulator.engine.simulation import CHECKPOINT, Simulation, Step
 from simulator.experiments.scores import Scores, SectionMean
-from simulator.outcome import TruthCell, TruthWriter, cause_table
+from simulator.outcome import TruthCell, TruthWriter, cause_table, coverage_rows
 from simulator.outcome.truth_tables import SECTIONS
 from simulator.scenario import Adversaries, Scenario
 from wire.catalogue import Catalogue
@@ -100,6 +100,7 @@ class Player:
         self.scores = Scores(SectionMean(section), setup.scenario.hosts)
         self._course = _Course()
         self._causes: dict[str, Any] = {}
+        self._bias_bounds: dict[str, float] = {}
         self._recorded: float | None = None
 
     def play(self, show: Show) -> Result:
@@ -122,6 +123,7 @@ class Player:
             self._recorded = self.simulation.model.recorded_share(step.state)
         if step.due.series == self._series and step.outcome.released is not None:
             self._course.add(self.scores.section.latest)
+        self._bias_bounds |= {cell.section: cell.bias_bound for cell in cells if cell.bias_bound}
         counted = {cell.section for cell in cells} & set(SECTIONS)
         if counted and step.outcome.released is not None:
             self._keep_release(step.outcome)
@@ -150,7 +152,7 @@ class Player:
         scores, state, scenario = self.scores, step.state, self.setup.scenario
         inventory = self.simulation.model.inventory
         busy = float((state.busy * inventory.gpus).sum()) / inventory.total_gpus
-        coverage = scores.coverage.result()[0].values.rate if scores.released else None
+        coverage = scores.coverage.result() if scores.released else ()
         return Moment(
             name=scenario.name,
             fidelity=self.simulation.fidelity,
@@ -206,11 +208,11 @@ class Player:
             "delta": plan.delta_1e12 / 1e12,
             "section": self.scores.section.section,
             **self.scores.row(),
-            "by_section": {
-                score.section: {"held": score.values.hits, "intervals": score.values.trials}
-                for score in (self.scores.coverage.result() if self.scores.released else ())
-            },
+            "coverage": coverage_rows(
+                self.scores.coverage.result() if self.scores.released else ()
+            ),
             "causes": self._causes,
+            "bias_bounds": self._bias_bounds,
             "adversaries": adversaries(scenario),
             "recorded_share_of_busy_gpus": self._recorded,
             "happened": dict(simulation.model.counts),

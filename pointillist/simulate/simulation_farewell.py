@@ -21,10 +21,8 @@ from pointillist.run_terminal import (
 )
 from pointillist.table import Column
 from simulator.cell_view import CellView, ranked
-from simulator.outcome.truth import TOTAL
+from simulator.outcome import percents
 from simulator.scenario import FOLDER, load, names
-from wire.catalogue import Catalogue
-from wire.task import SectionKind
 
 from .play import RELEASES, Result
 
@@ -102,10 +100,15 @@ def checks(summary: dict[str, Any]) -> list[str]:
     if summary.get("intervals"):
         held = 100 * summary["intervals_held"] / summary["intervals"]
         lines.append(
-            f"{held:.1f} % of {summary['intervals']:,} intervals of mixes, histograms and means "
-            "hold the truth; 95 % are meant to"
+            f"{held:.1f} % of {summary['intervals']:,} intervals hold the truth; 95 % are meant to"
         )
-        lines += _of_indicators(summary["by_section"])
+        lines.append(f"by section, worst first: {percents(summary['coverage'])}")
+    if summary["bias_bounds"]:
+        told = ", ".join(f"{readable(k)} {v:,.0f}" for k, v in summary["bias_bounds"].items())
+        lines.append(
+            "beyond their intervals, numbers of hosts may be low on average, as hosts with more "
+            f"to tell than they may left some out: by at most (95 %) {told}"
+        )
     if summary.get("standard_error_points") is not None:
         lines.append(
             f"standard error {summary['standard_error_points']:.2f} points a window, "
@@ -122,20 +125,6 @@ def checks(summary: dict[str, Any]) -> list[str]:
             "rest are variants by rule (docs/simulator-model.md)"
         )
     return lines
-
-
-def _of_indicators(by_section: dict[str, Any]) -> list[str]:
-    """Say how often intervals of indicators hold the truth, which is that hosts tell m at most."""
-    catalogue = Catalogue.load()
-    rates = [
-        f"{100 * score['held'] / score['intervals']:.0f} % of {readable(name)}"
-        for name, score in by_section.items()
-        if name != TOTAL and catalogue.section(name).kind is SectionKind.INDICATORS
-    ]
-    if not rates:
-        return []
-    told = f"of indicators fewer do: {', '.join(rates)}. Theirs are intervals of the hosts that "
-    return [told + "reported it; a host with more to tell than it may leaves some out"]
 
 
 def next_commands(summary: dict[str, Any], folder: Path) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -15,6 +16,7 @@ from rich.text import Text
 
 from pointillist.run_terminal import FRAME, LESS, LiveStage, mix_table
 from simulator.cell_view import CellView
+from simulator.outcome import SectionCoverage, coverage_rows, percents
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Moment:
     busy_share: float
     simulated_s: float
     wall_s: float
-    coverage: float | None
+    coverage: Sequence[SectionCoverage]
     refused: dict[str, int] = field(default_factory=dict)
     kept_back: dict[str, int] = field(default_factory=dict)
     latest: list[CellView] = field(default_factory=list)
@@ -96,8 +98,10 @@ def left(moment: Moment) -> str:
 
 def _footer(moment: Moment) -> Text:
     text = Text()
-    if moment.coverage is not None:
-        text.append(f"{100 * moment.coverage:.1f} % of the 95 % intervals hold the truth\n")
+    for total in moment.coverage[:1]:
+        told = percents(coverage_rows(moment.coverage))
+        text.append(f"{100 * total.values.rate:.1f} % of the 95 % intervals hold the truth")
+        text.append(f"; worst first: {told}\n", "dim")
     text.append(f"refused reports: {counted(moment.refused)}", "dim")
     if moment.latest:
         text.append(f"\n{LESS}", "dim")

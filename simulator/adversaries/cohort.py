@@ -237,7 +237,7 @@ def honest_rows(cohort: Cohort, hosts: int, seed: int) -> NDArray[np.int64]:
         section = cohort.catalogue.section(spec.name)
         named = np.setdiff1d(np.arange(spec.length), reserved_cells(section))
         if spec.m:
-            part[np.arange(hosts), rng.choice(named, hosts)] = 1
+            part[np.arange(hosts), rng.choice(named[:-1], hosts)] = 1  # LEFT_OUT is the last
         else:
             shares = rng.dirichlet(np.full(named.size, 0.5), hosts)
             part[:, named] = np.floor(shares * (spec.l1_bound // 2))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.windows.encode import encode_rows
-from privacy.quantise import clip_rows
+from privacy.quantise import clip_rows, left_out_chance
 from simulator.fleet.hosts import FleetState, HostInventory
 from simulator.streams import philox
 from wire.task import CHECK_WORDS, SectionKind, Task
@@ -74,16 +74,17 @@ class NoiseHosts(BlockHosts):
 def _mean_steps(task: Task, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return float64[d]: the sum over hosts of the mean of their steps.
 
-    Of a host with more than m indicators set, each is chosen with probability m over their number.
+    A host with more than m indicators set leaves out each as likely as it says that it left some.
     """
     mean = np.empty(task.d)
     mean[:CHECK_WORDS] = len(rows)
     for spec, place in zip(task.sections, task.slices().values(), strict=True):
         raw = rows[:, place.start - CHECK_WORDS : place.stop - CHECK_WORDS]
         if spec.kind is SectionKind.INDICATORS:
-            chosen = raw > 0
-            share = np.minimum(1.0, spec.m / np.maximum(chosen.sum(axis=1), 1))
-            mean[place] = spec.cap_steps * (share @ chosen)
+            chosen = raw[:, :-1] > 0
+            left_out = left_out_chance(chosen.sum(axis=1), spec.m)
+            told = np.append((1 - left_out) @ chosen, left_out.sum())
+            mean[place] = spec.cap_steps * told
         else:
             clipped = clip_rows(raw, spec.coordinate_cap, spec.l1_bound)
             mean[place] = clipped.sum(axis=0) / spec.q

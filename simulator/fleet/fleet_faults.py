@@ -48,7 +48,7 @@ INCIDENTS_A_WEEK: Final = {
     "communication_wait": 0.10, "input_starvation": 0.06, "unknown": 0.02,
 }  # fmt: skip
 """Chance that a host meets a cause of tail latency in one week; chosen, for want of published
-rates, and so low that few hosts meet more than the two that a host may report."""
+rates, and so low that few hosts meet more than a host may report."""
 
 
 def needs_repair(catalogue: Catalogue) -> NDArray[np.bool_]:

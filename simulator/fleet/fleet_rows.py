@@ -164,7 +164,7 @@ class FleetRows:
                 row *= np.minimum(links, FULL_LINK_GBIT)
                 row //= FULL_LINK_GBIT
         elif section.name in _EVENTS:
-            row[:] = unpack(_event_words(section.name, drawn), section.length)
+            row[:, :-1] = unpack(_event_words(section.name, drawn), section.length - 1)
         elif section.bins is not None and section.sample_period_s:
             samples = drawn.gpus * max(drawn.state.window_s // section.sample_period_s, 1)
             row[:] = draw_samples(section, drawn.load, samples, rng)

@@ -4,9 +4,8 @@ Everything here looks at outcomes and never changes them. Terms: docs/concepts.m
 docs/simulator-outcomes.md.
 """
 
+from .coverage import TOTAL, CoverageTally, SectionCoverage, coverage_rows, percents
 from .truth import (
-    CoverageTally,
-    SectionCoverage,
     TruthCell,
     TruthWriter,
     read_truth,
@@ -16,6 +15,7 @@ from .truth import (
 from .truth_tables import TrueCause, TrueTable, cause_table
 
 __all__ = [
+    "TOTAL",
     "CoverageTally",
     "SectionCoverage",
     "TrueCause",
@@ -23,6 +23,8 @@ __all__ = [
     "TruthCell",
     "TruthWriter",
     "cause_table",
+    "coverage_rows",
+    "percents",
     "read_truth",
     "truth_cells",
     "with_release",

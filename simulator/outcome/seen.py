@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from aggregator.ratios import CONFIDENCE, normal_quantile
 from privacy.calibrate import SIGMA_UNIT
+from privacy.quantise import left_out_chance
 from simulator.streams import philox
 from wire.task import Task
 
@@ -46,7 +47,7 @@ class Sampling(StrEnum):
 class Design:
     """What a plan's tasks release about applications; None where they release none of it.
 
-    m                   most applications that one host tells of in a day
+    m                   most cells of the daily indicator that one host sets
     indicator_sigma     hosts, one host's noise in a day
     share_sigma         GPU-s, one host's noise in an hour
     """
@@ -162,19 +163,20 @@ def first_seen(
                 _mark(found, share - reach * sqrt(share_variance), day * HOURS_A_DAY + hour + 1)
         if design.indicator_sigma is not None:
             sigma = design.indicator_sigma * sqrt(n)
-            count += told_hosts(runs, design.m, rate, sampling, rng)
-            count += rng.normal(0.0, sigma, applications)
-            variance += sigma**2
+            told, left_out = told_hosts(runs, design.m, rate, sampling, rng)
+            count += told + rng.normal(0.0, sigma, applications)
+            variance += sigma**2 + max(left_out + rng.normal(0.0, sigma), 0.0)
             _mark(found, count - reach * sqrt(variance), (day + 1) * HOURS_A_DAY)
     return found
 
 
 def told_hosts(
     runs: DayRuns, m: int, rate: float, sampling: Sampling, rng: np.random.Generator
-) -> Floats:
-    """Return float64[applications]: hosts that tell of each in a day, at most m by one host.
+) -> tuple[Floats, int]:
+    """Say which hosts tell of what in a day, by the rule of `privacy.quantise.choose_indicators`.
 
     A host knows of an application if it measured one window in which it ran.
+    Returns     (float64[applications], hosts that tell of each; hosts that say they left some out)
     """
     if sampling is Sampling.HOSTS:
         measured = (rng.random(len(runs.reporting)) < rate)[runs.host]
@@ -188,8 +190,11 @@ def told_hosts(
     begins = np.flatnonzero(np.diff(host, prepend=-1))
     lengths = np.diff(begins, append=len(host))
     place = np.arange(len(host)) - np.repeat(begins, lengths)
-    told = runs.application[known[place < m]]
-    return np.bincount(told, minlength=runs.gpu_s.shape[1]).astype(np.float64)
+    left_out = rng.random(len(lengths)) < left_out_chance(lengths, m)
+    most = np.minimum(lengths, m - left_out)
+    told = runs.application[known[place < np.repeat(most, lengths)]]
+    counts = np.bincount(told, minlength=runs.gpu_s.shape[1]).astype(np.float64)
+    return counts, int(left_out.sum())
 
 
 def _mark(found: Floats, low: Floats, hours: float) -> None:

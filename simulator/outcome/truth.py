@@ -1,13 +1,12 @@
-"""The true value beside the released one, cell by cell, and how often the intervals hold it.
+"""The true value beside the released one, cell by cell.
 
 Only a simulation has both. Cells go to Parquet; intervals are those of 95 %.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,18 +16,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from aggregator.ratios import Coverage, coverage
 from aggregator.statistics import MODEL_AXIS, RESERVED, UNMEASURED, estimate, released_units
 from simulator.engine.engine_port import WindowOutcome
 from transport.closing import Closing
 from wire.catalogue import Catalogue
-from wire.section import Section
+from wire.section import LEFT_OUT, Section
 from wire.task import CHECK_WORDS, SectionKind, SectionSpec
 
 _ROWS: Final = 1 << 16
 """Cells that are held before they are written."""
-
-TOTAL: Final = "all sections"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +32,8 @@ class TruthCell:
     """One cell of one window, or of a row of windows.
 
     n                   accepted hosts, 0 without a release
-    truth               sum over the hosts that reported in time, in `unit`, before any clipping
+    truth               sum over the hosts that reported in time, in `unit`, before any clipping; a
+                        mean is that of min(x, full scale), by definition
     true_share          of the same whole as `share`; None where that whole is zero
     released ...        as aggregator.statistics.Cell has them; None without a release
     reason              why nothing was released, "" for a release
@@ -60,6 +57,7 @@ class TruthCell:
     share_low: float | None
     share_high: float | None
     below_noise: bool | None
+    bias_bound: float | None
     reason: str
 
 
@@ -102,6 +100,7 @@ def with_release(bare: Iterable[TruthCell], cells: Iterable[Any]) -> list[TruthC
                 share_low=cell.share_low,
                 share_high=cell.share_high,
                 below_noise=cell.below_noise,
+                bias_bound=cell.bias_bound,
             )
         )
     return joined
@@ -141,16 +140,19 @@ def read_truth(path: Path) -> pd.DataFrame:
 
 
 def _bare_cells(outcome: WindowOutcome, catalogue: Catalogue) -> list[TruthCell]:
-    """Give the truth of every named cell, in the estimator's order, without a release."""
+    """Give the truth of every named cell, in the estimator's order, without a release.
+
+    LEFT_OUT has none: it is of what hosts said, not of what happened on them.
+    """
     found = []
-    task, nothing = outcome.task, (None,) * 8
+    task, nothing = outcome.task, (None,) * 9
     for spec, place in zip(task.sections, task.slices().values(), strict=True):
         section = catalogue.section(spec.name)
         raw = outcome.truth[place.start - CHECK_WORDS : place.stop - CHECK_WORDS]
         value, share = _section_truth(section, spec, raw, outcome.reporting)
         units = released_units(section, spec)
         for at, cell in enumerate(section.cells):
-            if any(part.startswith(RESERVED) for part in cell.split("/")):
+            if cell == LEFT_OUT or any(part.startswith(RESERVED) for part in cell.split("/")):
                 continue
             head = (task.series, outcome.start, outcome.windows, outcome.n)
             what = (spec.name, cell, spec.kind.value, units[at][0])
@@ -185,75 +187,3 @@ def _shares_of_measured(section: Section, raw: NDArray[np.int64]) -> NDArray[np.
         if wall:
             share[members & hole] = raw[members & hole] / wall
     return share
-
-
-@dataclass(frozen=True, slots=True)
-class SectionCoverage:
-    """Coverage of one section's intervals, with exact binomial bounds (99 %).
-
-    values      every released cell
-    filled      of those, the cells in which something truly happened; None where nothing did
-    shares      intervals of shares that were not suppressed; None where there is none
-    """
-
-    section: str
-    values: Coverage
-    filled: Coverage | None
-    shares: Coverage | None
-
-
-@dataclass(slots=True)
-class CoverageTally:
-    """Counts intervals that hold the truth; noise is independent from cell to cell.
-
-    Indicators are counted apart from the total: a host with more than m set reports m of them, so
-    their cells are low by design where hosts run many things (docs/statistics.md).
-    """
-
-    _hits: Counter[tuple[str, str]] = field(default_factory=Counter)
-    _trials: Counter[tuple[str, str]] = field(default_factory=Counter)
-
-    def add(self, cells: Iterable[TruthCell]) -> None:
-        """Count one window's cells; those of a window without a release count nothing."""
-        for cell in cells:
-            if cell.released is None or cell.low is None or cell.high is None:
-                continue
-            held = cell.low <= cell.truth <= cell.high
-            names = [cell.section]
-            if cell.kind != SectionKind.INDICATORS.value:
-                names.append(TOTAL)
-            for name in names:
-                self._count(name, "values", held)
-                if cell.truth:
-                    self._count(name, "filled", held)
-                if cell.share_low is None or cell.share_high is None or cell.true_share is None:
-                    continue
-                inside = cell.share_low <= cell.true_share <= cell.share_high
-                self._count(name, "shares", inside)
-
-    def _count(self, name: str, what: str, held: bool) -> None:
-        self._trials[name, what] += 1
-        self._hits[name, what] += held
-
-    def result(self) -> tuple[SectionCoverage, ...]:
-        """Give each section's coverage, and the total first.
-
-        Raises  ValueError when nothing was released
-        """
-        names = list(dict.fromkeys(name for name, _ in self._trials))
-        if not names:
-            raise ValueError("expected at least one released window, got none")
-        names.sort(key=lambda name: name != TOTAL)
-        return tuple(
-            SectionCoverage(
-                name,
-                coverage(self._hits[name, "values"], self._trials[name, "values"]),
-                self._of(name, "filled"),
-                self._of(name, "shares"),
-            )
-            for name in names
-        )
-
-    def _of(self, name: str, what: str) -> Coverage | None:
-        trials = self._trials[name, what]
-        return coverage(self._hits[name, what], trials) if trials else None

@@ -48,6 +48,7 @@ class TrueTable:
 
     missed      causes that struck somebody and are not told from zero
     false       causes that are shown and struck nobody
+    bias_bound  hosts that what was released may lack, see `aggregator.causes.CauseTable`
     """
 
     section: str
@@ -59,6 +60,7 @@ class TrueTable:
     missed: int
     false: int
     reason: str
+    bias_bound: float | None
 
     @property
     def shown(self) -> tuple[TrueCause, ...]:
@@ -99,6 +101,7 @@ def cause_table(
         sum(not row.told and row.true_hosts > 0 for row in rows),
         sum(row.told and row.true_hosts == 0 for row in rows),
         first.reason,
+        first.bias_bound,
     )
 
 
@@ -117,6 +120,7 @@ def _window(cells: Sequence[TruthCell]) -> CauseWindow:
             np.array([cell.released for cell in cells], dtype=np.float64),
             np.array([cell.standard_error for cell in cells], dtype=np.float64),
         ),
+        first.bias_bound,
     )
 
 

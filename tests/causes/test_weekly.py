@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from aggregator.causes import COMPONENTS
 from collectors.records.activity import Observation
@@ -10,6 +11,7 @@ from diagnosis.detect.findings import Cause, Finding
 from diagnosis.detect.weekly import WeeklyIncidents, incident_observation
 from tests.causes.findings_kit import S, diagnosis, ended, one_of_each
 from wire.catalogue import Catalogue
+from wire.section import LEFT_OUT
 
 
 def observed(cause: Cause = Cause.DISK_IO, at_s: int = 112) -> Observation:
@@ -83,7 +85,7 @@ def test_memory_is_bounded_however_many_spikes_never_end() -> None:
 
 
 def test_row_of_a_week_tells_of_each_cause_once_and_of_m_at_most() -> None:
-    """Three causes on one host: the row has them all, and the sealed one two, drawn evenly."""
+    """Three causes on one host: the row has them all, and the sealed one two words at most."""
     from edge_agent.windows.window_accumulator import HostClock, WindowAccumulator
     from privacy.quantise import choose_indicators, uniform_words
     from tests.engine_kit import CATALOGUE, SmallFleet, plan, scenario
@@ -109,7 +111,8 @@ def test_row_of_a_week_tells_of_each_cause_once_and_of_m_at_most() -> None:
     assert set(row[row > 0].tolist()) == {1}
     rows = np.tile(row, (4_000, 1))
     rng = np.random.default_rng(4)
-    kept = choose_indicators(rows, section.m, uniform_words(len(rows), rows.shape[1], rng.bytes))
+    kept = choose_indicators(rows[:, :-1], 2, uniform_words(len(rows), section.length, rng.bytes))
     assert (kept.sum(axis=1) == 2).all()
-    met = kept.sum(axis=0)[row > 0] / 4_000
-    assert np.allclose(met, 2 / 3, atol=0.04)
+    met = kept.mean(axis=0)
+    assert met[section.index(LEFT_OUT)] == pytest.approx(1 / 2, abs=0.04)
+    assert np.allclose(met[row > 0], 1 / 2, atol=0.04)

@@ -166,7 +166,7 @@ def test_setup_remembers_what_the_command_line_changed(tmp_path: Path) -> None:
 def test_screen_fits_its_terminal(width: int) -> None:
     moment = Moment(
         name="steady", fidelity="noise", due=10, settled=2, time_s=1_770_854_520, reporting=55,
-        hosts=60, gpus=480, busy_share=0.7, simulated_s=120, wall_s=1.5, coverage=0.95,
+        hosts=60, gpus=480, busy_share=0.7, simulated_s=120, wall_s=1.5, coverage=(),
         refused={"window_late": 3}, kept_back={"n_min": 1},
     )  # fmt: skip
     console = Console(width=width, record=True, force_terminal=False)

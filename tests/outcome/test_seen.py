@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pointillist.plan_file import default_plan
+from privacy.quantise import left_out_chance
 from simulator.engine.task_rules import fleet_tasks
 from simulator.fleet import FleetModel
 from simulator.outcome.day_runs import DayRuns, live_days
@@ -70,19 +71,21 @@ def test_what_nobody_ran_is_hardly_ever_seen() -> None:
 def test_host_tells_of_at_most_m_applications() -> None:
     runs = day(applications=20, hosts_each=4_000)
     rng = np.random.default_rng(1)
-    every = told_hosts(runs, 20, 1.0, Sampling.WINDOWS, rng)
-    some = told_hosts(runs, 4, 1.0, Sampling.WINDOWS, rng)
-    assert every.sum() == 20 * 4_000
-    assert some.sum() == 4 * 5_000
+    every, nobody = told_hosts(runs, 20, 1.0, Sampling.WINDOWS, rng)
+    some, left_out = told_hosts(runs, 4, 1.0, Sampling.WINDOWS, rng)
+    assert (every.sum(), nobody) == (20 * 4_000, 0)
+    assert some.sum() + left_out == 4 * 5_000
+    chance = left_out_chance(np.bincount(runs.host), 4)
+    assert left_out == pytest.approx(chance.sum(), abs=5 * (chance * (1 - chance)).sum() ** 0.5)
     # At random, so that no application is always the one left out.
-    assert some.min() > 850
+    assert some.min() > 640
 
 
 def test_sampling_of_windows_loses_less_than_sampling_of_hosts() -> None:
     """An hour is 60 coins: at a rate of 5 % one of them falls right 95 times in 100."""
     rng = np.random.default_rng(2)
-    windows = told_hosts(day(), 20, 0.05, Sampling.WINDOWS, rng).sum() / 6_000
-    hosts = told_hosts(day(), 20, 0.05, Sampling.HOSTS, rng).sum() / 6_000
+    windows = told_hosts(day(), 20, 0.05, Sampling.WINDOWS, rng)[0].sum() / 6_000
+    hosts = told_hosts(day(), 20, 0.05, Sampling.HOSTS, rng)[0].sum() / 6_000
     assert windows == pytest.approx(1 - 0.95**60, abs=0.02)
     assert hosts == pytest.approx(0.05, abs=0.02)
 
@@ -108,12 +111,12 @@ def test_design_of_the_shipped_plan_has_the_planners_noise() -> None:
         (b"L" * 32, b"H" * 32),
     )
     design = Design.of(tasks)
-    assert design.m == 4
+    assert design.m == 18
     assert design.indicator_sigma is not None
-    assert design.indicator_sigma * np.sqrt(12_500) == pytest.approx(43.0, abs=0.1)
+    assert design.indicator_sigma * np.sqrt(12_500) == pytest.approx(64.35, abs=0.1)
     assert design.share_sigma is not None
-    # 1.115 % of 100,000 GPU-hours.
-    expected = 0.01115 * 100_000 * 3600
+    # 1.477 % of 100,000 GPU-hours.
+    expected = 0.01477 * 100_000 * 3600
     assert design.share_sigma * np.sqrt(12_500) == pytest.approx(expected, rel=0.01)
 
 

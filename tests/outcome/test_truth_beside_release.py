@@ -12,10 +12,19 @@ import pytest
 from aggregator.statistics import estimate
 from simulator.engine.engine_port import EngineSettings, Noise, WindowOutcome
 from simulator.engine.simulation import Simulation
-from simulator.outcome import CoverageTally, TruthWriter, cause_table, read_truth, truth_cells
-from simulator.outcome.truth import TOTAL
+from simulator.outcome import (
+    TOTAL,
+    CoverageTally,
+    TruthWriter,
+    cause_table,
+    coverage_rows,
+    percents,
+    read_truth,
+    truth_cells,
+)
 from simulator.scenario import Faults
 from tests.engine_kit import CATALOGUE, plan, scenario
+from wire.section import LEFT_OUT
 
 SECTIONS = {
     "kernel_mix": 300_000, "kernel_mix_by_model": 200_000, "host_cpu": 200_000,
@@ -37,8 +46,10 @@ def test_truth_stands_beside_the_estimate_of_the_same_cell() -> None:
     assert outcome.released is not None
     cells = truth_cells(outcome, CATALOGUE)
     estimates = estimate(outcome.task, CATALOGUE, outcome.released, outcome.n, outcome.capacity)
-    assert [(c.section, c.cell) for c in cells] == [(e.section, e.cell) for e in estimates]
-    assert [c.released for c in cells] == [e.value for e in estimates]
+    of_hosts = [e for e in estimates if e.cell != LEFT_OUT]
+    assert [(c.section, c.cell) for c in cells] == [(e.section, e.cell) for e in of_hosts]
+    assert [c.released for c in cells] == [e.value for e in of_hosts]
+    assert [c.bias_bound for c in cells] == [e.bias_bound for e in of_hosts]
     idle = next(c for c in cells if (c.section, c.cell) == ("kernel_mix", "idle"))
     place = outcome.task.slices()["kernel_mix"].start - 2
     raw = outcome.truth[place + CATALOGUE.section("kernel_mix").index("idle")]
@@ -72,6 +83,25 @@ def test_coverage_of_honest_intervals_contains_95_percent() -> None:
     shares = found["kernel_mix"].shares
     assert shares is not None
     assert shares.high >= 0.95
+
+
+def test_coverage_names_every_section_and_series_worst_first() -> None:
+    tally = CoverageTally()
+    for outcome in outcomes():
+        tally.add(truth_cells(outcome, CATALOGUE))
+    (outcome, *_) = outcomes()
+    low = [replace(cell, low=0.0, high=-1.0) for cell in truth_cells(outcome, CATALOGUE)]
+    tally.add(replace(cell, series="day") for cell in low if cell.section == "incidents")
+    total, worst, *rest = tally.result()
+    assert (total.section, total.series) == (TOTAL, "")
+    assert (worst.section, worst.series, worst.values.hits) == ("incidents", "day", 0)
+    assert {one.section for one in rest} == set(SECTIONS)
+    assert total.values.trials == sum(one.values.trials for one in (worst, *rest))
+    rates = [one.values.rate for one in rest]
+    assert rates == sorted(rates)
+    text = percents(coverage_rows(tally.result()))
+    assert text.startswith("day incidents 0.0 % of 13, ")
+    assert len(text.split(", ")) == 1 + len(SECTIONS)
 
 
 def test_coverage_falls_when_the_noise_is_larger_than_stated() -> None:

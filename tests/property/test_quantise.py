@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from privacy.calibrate import sensitivity_sq_steps
 from privacy.errors import ParameterError
-from privacy.quantise import choose_indicators, clip_rows, round_steps, uniform_below, uniform_words
+from privacy.quantise import (
+    choose_indicators,
+    clip_rows,
+    left_out_chance,
+    round_steps,
+    uniform_below,
+    uniform_words,
+)
 
 READINGS = st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=12)
 
@@ -103,24 +110,32 @@ def test_rounding_refuses_a_uniform_out_of_range(q: int, u: list[int]) -> None:
 )
 def test_indicators_keep_at_most_m_of_those_set(rows: list[list[int]], m: int) -> None:
     given_rows = np.array(rows, dtype=np.int64)
-    chosen = choose_indicators(given_rows, m, uniform_words(len(rows), 7, os.urandom))
+    chosen = choose_indicators(given_rows, m, uniform_words(len(rows), 8, os.urandom))
+    count = (given_rows > 0).sum(axis=1)
     assert set(np.unique(chosen)) <= {0, 1}
-    assert (chosen <= (given_rows > 0)).all()
-    assert (chosen.sum(axis=1) == np.minimum((given_rows > 0).sum(axis=1), m)).all()
+    assert (chosen[:, :-1] <= (given_rows > 0)).all()
+    # The section's sensitivity: m cells, whatever was set, "left out" among them.
+    assert (chosen.sum(axis=1) == np.minimum(count, m)).all()
+    assert not chosen[count <= m, -1].any()
 
 
-def test_indicators_are_chosen_evenly() -> None:
+@pytest.mark.parametrize("m", [1, 2, 3])
+def test_indicators_leave_each_out_as_often_as_hosts_say_that_they_left_some(m: int) -> None:
     rows = np.tile(np.array([1, 0, 1, 1, 1], dtype=np.int64), (40_000, 1))
-    words = uniform_words(40_000, 5, np.random.default_rng(3).bytes)
-    kept = choose_indicators(rows, 2, words).mean(axis=0)
-    # Each of four set ones stays with probability 1/2: five standard errors are 0.0125.
+    words = uniform_words(40_000, 6, np.random.default_rng(3).bytes)
+    kept = choose_indicators(rows, m, words).mean(axis=0)
+    chance = float(left_out_chance(np.array([4]), m)[0])
+    assert chance == pytest.approx((4 - m) / 3)
     assert kept[1] == 0
-    assert np.abs(kept[[0, 2, 3, 4]] - 0.5).max() < 0.0125
+    # Five standard errors of a share are 0.0125 at most.
+    assert np.abs(kept[[0, 2, 3, 4]] - (1 - chance)).max() < 0.0125
+    assert kept[5] == pytest.approx(chance, abs=0.0125)
 
 
 def test_indicators_survive_the_largest_words() -> None:
-    words = np.full((1, 3), 2**64 - 1, dtype=np.uint64)
-    assert choose_indicators(np.array([[0, 1, 1]]), 1, words).tolist() == [[0, 1, 0]]
+    words = np.full((1, 4), 2**64 - 1, dtype=np.uint64)
+    assert choose_indicators(np.array([[1, 1, 1]]), 2, words).tolist() == [[1, 1, 0, 0]]
+    assert choose_indicators(np.array([[0, 1, 1]]), 1, words).tolist() == [[0, 0, 0, 1]]
     with pytest.raises(ParameterError):
         choose_indicators(np.zeros((1, 3), dtype=np.int64), 0, words)
 

@@ -25,9 +25,9 @@ SHIPPED = [
     (11, "host_memory", 2),
     (12, "host_disk", 3),
     (13, "host_network", 2),
-    (14, "applications_seen", 256),
-    (15, "incidents", 64),
-    (16, "hardware_faults", 64),
+    (14, "applications_seen", 257),
+    (15, "incidents", 65),
+    (16, "hardware_faults", 65),
     (17, "copies", 4),
     (18, "collectives", 9),
     (19, "synchronisation_waits", 3),
@@ -88,8 +88,8 @@ def test_kernel_mix_is_a_partition_of_wall_time() -> None:
         ("gpu_utilisation", 8, 1, (8, 8, 1)),  # a window shorter than a period has one sample
         ("host_cpu", 8, 60, (1_000_000, 1_000_000, 15_625)),
         ("host_disk", 1, 60, (1_031_250, 3_000_000, 46_875)),
-        ("applications_seen", 8, 86_400, (64, 256, 1)),
-        ("incidents", 1, 5, (64, 128, 1)),
+        ("applications_seen", 8, 86_400, (64, 1_152, 1)),
+        ("incidents", 1, 5, (64, 320, 1)),
     ],
 )
 def test_bounds_resolve(

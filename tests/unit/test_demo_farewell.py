@@ -66,7 +66,8 @@ def released(
     """The released table of one section of a task's last window; cells: (value, error)."""
     start = pd.Timestamp(task.last_window, unit="s")
     fixed = {"series": task.series, "window_start": start, "section": section, "n_hosts": hosts}
-    unread = dict.fromkeys(("low", "high", "share", "share_low", "share_high", "below_noise"), 0.0)
+    names = ("low", "high", "share", "share_low", "share_high", "below_noise", "bias_bound")
+    unread = dict.fromkeys(names, 0.0)
     rows = []
     for name in CATALOGUE.section(section).cells:
         value, error = cells.get(name, (0.0, 15.0))
@@ -137,20 +138,20 @@ def test_demo_text_is_not_wrapped_in_a_file() -> None:
     assert last.endswith("of such rows at most 1 % are expected to be empty")
 
 
-def test_simulation_tells_how_seldom_intervals_of_indicators_hold_the_truth() -> None:
+def test_simulation_tells_coverage_of_every_section_and_the_bound_of_a_bias() -> None:
     summary = {
         "windows": 2, "windows_released": 2, "reports_released": 10, "epsilon": 2.0, "delta": 1e-9,
         "intervals": 100, "intervals_held": 95, "refused": {}, "kept_back": {},
         "recorded_share_of_busy_gpus": None,
-        "by_section": {
-            "all sections": {"held": 95, "intervals": 100},
-            "kernel_mix": {"held": 95, "intervals": 100},
-            "incidents": {"held": 5, "intervals": 13},
-        },
+        "coverage": [
+            {"series": "week", "section": "incidents", "percent": 38.46, "intervals": 13},
+            {"series": "minute", "section": "kernel_mix", "percent": 95.0, "intervals": 100},
+        ],
+        "bias_bounds": {"incidents": 31.6},
     }  # fmt: skip
     told = "\n".join(simulated.checks(summary))
-    assert "95.0 % of 100 intervals of mixes, histograms and means hold the truth" in told
-    assert "of indicators fewer do: 38 % of incidents." in told
-    assert "kernel mix" not in told
-    summary["by_section"] = {"all sections": {"held": 95, "intervals": 100}}
-    assert "indicators" not in "\n".join(simulated.checks(summary))
+    assert "95.0 % of 100 intervals hold the truth" in told
+    assert "worst first: week incidents 38.5 % of 13, minute kernel mix 95.0 % of 100" in told
+    assert "by at most (95 %) incidents 32" in told
+    summary["bias_bounds"] = {}
+    assert "left some out" not in "\n".join(simulated.checks(summary))

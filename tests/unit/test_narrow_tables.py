@@ -113,7 +113,7 @@ def widest_causes() -> CauseTable:
     return CauseTable(
         series="eight_weeks", cohort=0, window_start_s=1_770_000_000, window_s=4_838_400,
         section="hardware_faults", n=125_000, rows=rows, corrected=True, correction="corrected",
-        by_chance=0.4, scope="hosts", lost=0.1,
+        by_chance=0.4, scope="hosts", bias_bound=71.0,
     )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ def test_default_plan_is_read_exactly() -> None:
     assert (plan.epsilon_millionths, plan.delta_1e12) == (2_000_000, 1_000)
     assert (plan.hosts, plan.n_min, plan.t, plan.h) == (12_500, 10_000, 1_250, 8_750)
     assert [task.T for task in plan.tasks] == [10_081, 8, 2, 2]
-    assert [task.weight_millionths for task in plan.tasks] == [600_000, 200_000, 100_000, 100_000]
+    assert [task.weight_millionths for task in plan.tasks] == [340_000, 402_000, 112_000, 146_000]
 
 
 def test_optional_keys_have_the_protocols_defaults(tmp_path: Path) -> None:
@@ -56,12 +56,12 @@ def test_optional_keys_have_the_protocols_defaults(tmp_path: Path) -> None:
         ("epsilon = 2", 'epsilon = "2"', "epsilon: expected a number"),
         ("epsilon = 2", "epsilon = nan", "epsilon: expected a number"),
         ("epsilon = 2", "epsilon = -1", "above 0"),
-        ("kernel_mix = 0.20", "kernel_mix = 0.2000001", "multiple of 1/1000000"),
-        ("kernel_mix = 0.20", "kernel_mix = 0", "above 0"),
+        ("kernel_mix = 0.1155", "kernel_mix = 0.1155001", "multiple of 1/1000000"),
+        ("kernel_mix = 0.1155", "kernel_mix = 0", "above 0"),
         ('series = "minute"', "series = 5", "series: expected text like"),
         ("[task.weights]", "weights = 5\n[task.rates]", "expected a table"),
         ('name = "default"', "name = ", "expected TOML"),
-        ("kernel_mix = 0.20", "kernel_mix = 1e-9999999999", "multiple|number|TOML"),
+        ("kernel_mix = 0.1155", "kernel_mix = 1e-9999999999", "multiple|number|TOML"),
     ],
 )
 def test_file_that_is_no_plan_is_refused(
@@ -76,7 +76,7 @@ def test_file_that_is_no_plan_is_refused(
 @pytest.mark.parametrize(
     ("old", "new", "bound"),
     [
-        ("kernel_mix = 0.20", "kernel_mix = 0.21", "sum of weights"),
+        ("kernel_mix = 0.1155", "kernel_mix = 0.1165", "sum of weights"),
         ("t = 1_250", "t = 1_000", "corrupted hosts t"),
         ("t = 1_250", "t = 6_000", "honest hosts h"),
         ("n_min = 10_000", "n_min = 13_000", "n_min"),
@@ -85,14 +85,14 @@ def test_file_that_is_no_plan_is_refused(
         ("retention_s = 28_800", "retention_s = 7_300", "retention"),
         ("epsilon = 2", "epsilon = 101", "epsilon"),
         ("delta = 1e-9", "delta = 0.01", "delta"),
-        ("kernel_mix = 0.20\n", "kernel_mix = 0.20\n[task.rates]\nkernel_mix = 1.5\n", "rate"),
+        ("kernel_mix = 0.1155\n", "kernel_mix = 0.1155\n[task.rates]\nkernel_mix = 1.5\n", "rate"),
     ],
 )
 def test_plan_that_breaks_a_bound_names_it(
     plan_with: Callable[[str, str], Path], old: str, new: str, bound: str
 ) -> None:
     if "[task.rates]" in new:
-        old = "synchronisation_waits = 0.01\n"
+        old = "synchronisation_waits = 0.0055\n"
         new = f"{old}[task.rates]\nkernel_mix = 1.5\n"
     with pytest.raises(ParameterError) as caught:
         load_plan(plan_with(old, new))
@@ -107,7 +107,7 @@ def test_plan_without_tasks_is_refused(tmp_path: Path) -> None:
 
 
 def test_rates_of_unknown_sections_are_refused(plan_with: Callable[[str, str], Path]) -> None:
-    last = "synchronisation_waits = 0.01\n"
+    last = "synchronisation_waits = 0.0055\n"
     path = plan_with(last, f"{last}[task.rates]\nother = 0.5\n")
     with pytest.raises(PlanFileError, match="other"):
         load_plan(path)
