@@ -87,6 +87,9 @@ class Reason(StrEnum):
     JOIN_TOKEN = "join_token"  # noqa: S105  (a reason, not a secret)
     JOIN_HARDWARE = "join_hardware"
 
+    # Between a Helper and its witness
+    WITNESS_SIGNATURE = "witness_signature"
+
     # An agent refuses a task
     LEADER_UNPINNED = "leader_unpinned"
     HELPER_UNPINNED = "helper_unpinned"
