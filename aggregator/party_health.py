@@ -1,4 +1,4 @@
-"""What both aggregators say of themselves: presence, troubles, a status document, metrics.
+"""What the parties say of themselves: presence, troubles, a status document, metrics.
 
 The loop replaces the document as a whole; whoever asks over HTTP reads the newest one. Nothing in
 it names a host.
@@ -32,6 +32,7 @@ class Trouble(StrEnum):
 
     LOG_AWAY = "log_away"
     HELPER_AWAY = "helper_away"
+    WITNESS_AWAY = "witness_away"
     STORAGE = "storage"
 
 
@@ -148,7 +149,7 @@ class Health:
     def __init__(self, party: str, measures: Iterable[HealthMetric]) -> None:
         """Say nothing yet.
 
-        party       `leader` or `helper`, part of every metric's name
+        party       `leader`, `helper` or `witness`, part of every metric's name
         """
         self._party, self._measures = party, tuple(measures)
         self._document: Document = {}

@@ -51,6 +51,9 @@ GROUPS = (
         "helper", "pointillist.cli.helper_command", "The aggregator that holds the masks."
     ),
     CommandGroup(
+        "witness", "pointillist.cli.witness_command", "Keeps how far a Helper has answered."
+    ),
+    CommandGroup(
         "kafka", "pointillist.cli.kafka", "A broker on this machine; topics and rights on any."
     ),
     CommandGroup(
