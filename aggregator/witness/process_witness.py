@@ -11,7 +11,7 @@ from aggregator.party_config import HelperAddress
 from privacy.signing import SigningKey, verify
 from transport.rpc.pointillist_pb2_grpc import WitnessStub
 from wire.proto import pointillist_pb2 as pb
-from wire.rejection import ReportRejected
+from wire.rejection import Reason, ReportRejected
 from wire.witness import NONCE_BYTES, ChainHead, ChainLink, WitnessAsk, WitnessHead
 
 from .port import WitnessUnavailable
@@ -29,6 +29,7 @@ class ProcessWitness:
         """
         self._witness_pk, self._identity = witness_pk, identity
         self._timeout_s = address.call_timeout_s
+        self._where = f"witness {address.socket or address.host_port}"
         self._channel = open_channel(address)
         self._stub = WitnessStub(self._channel)
 
@@ -51,25 +52,29 @@ class ProcessWitness:
         try:
             reply = self._stub.Ask(pb.AskRequest(ask=raw), timeout=self._timeout_s)
         except grpc.RpcError as error:
-            raise WitnessUnavailable(f"witness: expected an answer, got {_code(error)}") from error
+            raise WitnessUnavailable(
+                f"{self._where}: expected an answer, got {_code(error)}"
+            ) from error
         if reply.refusal:
             raise WitnessUnavailable(
-                f"witness: expected a signed head, got a refusal: {reply.refusal[:40]!r}"
+                f"{self._where}: expected a signed head, got a refusal: {reply.refusal[:40]!r}"
             )
         try:
             return self._checked(reply.head, nonce)
         except ReportRejected as refusal:
-            raise WitnessUnavailable(f"witness: {refusal}") from refusal
+            raise WitnessUnavailable(f"{self._where}: {refusal}") from refusal
 
     def _checked(self, raw: bytes, nonce: bytes) -> ChainHead:
         signed = WitnessHead.decode(raw)
         if not verify(self._witness_pk, signed.unsigned(), signed.signature):
-            raise WitnessUnavailable(
-                "witness: expected the pinned witness's signature, got another"
+            raise ReportRejected(
+                Reason.WITNESS_SIGNATURE, "the pinned witness's signature", "another"
             )
         asked = (self._witness_pk, self._identity.public_bytes, nonce)
         if (signed.witness_pk, signed.helper_pk, signed.nonce) != asked:
-            raise WitnessUnavailable("witness: expected an answer to this question, got another's")
+            raise ReportRejected(
+                Reason.WITNESS_SIGNATURE, "an answer to this question", "another's"
+            )
         return signed.head
 
 

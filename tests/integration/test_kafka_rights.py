@@ -31,7 +31,7 @@ WRITES = {
 READS = {
     "agent": {TASKS, ROSTERS, KEYS, ENTRIES, RELEASES},
     "leader": {TASKS, ROSTERS, KEYS, REPORTS, EPOCHS, JOINS},
-    "helper": {TASKS, ROSTERS, KEYS, EPOCHS, JOINS},
+    "helper": {TASKS, ROSTERS, KEYS, EPOCHS, JOINS, RELEASES},
     "reader": {RELEASES},
     "stranger": set[str](),
 }

@@ -147,7 +147,10 @@ class Running:
 
     def wait(self) -> BaseException | None:
         self.thread.join(60)
-        assert not self.thread.is_alive()
+        went_on = self.thread.is_alive()
+        self.shell.stop()
+        self.thread.join()
+        assert not went_on
         return self.ended
 
     def stop(self) -> None:
