@@ -42,15 +42,11 @@ def run(config: ConfigOption) -> None:
     """
     from aggregator.party_processes import run_witness
     from aggregator.state_file import StateUnusable
-    from transport.keyfiles import KeyFileRefused
     from transport.privileges import PrivilegeError
 
     settings = _load(config)
     log_to_stderr()
-    with (
-        reported(ExitCode.REFUSED, KeyFileRefused),
-        reported(ExitCode.UNAVAILABLE, StateUnusable, PrivilegeError, OSError),
-    ):
+    with reported(ExitCode.UNAVAILABLE, StateUnusable, PrivilegeError, OSError):
         run_witness(settings, say=say)
 
 

@@ -16,7 +16,6 @@ from tests.privacy.test_helper_batch_rules import Bench
 from tests.protocol_kit import T0, WINDOW_S, Host, World, build_world, open_epochs
 from tests.witness.witness_kit import MemoryStand, ProcessStand, Stand, extend, patiently
 from wire.batch import SignedBatch, SignedShare
-from wire.witness import NO_LINKS
 
 
 class Crash(BaseException):
@@ -162,12 +161,26 @@ def crash_at(step: str) -> Callable[[str], None]:
     return crash
 
 
-def test_nothing_leaves_before_the_witness_has_it(world: World, tmp_path: Path) -> None:
-    """The process ends at every step in turn: what was replied by then is witnessed."""
+def test_reply_leaves_after_the_commit_and_the_witness(world: World, tmp_path: Path) -> None:
     stand = MemoryStand()
-    bench = ready(world, tmp_path / "live", stand)
+    steps: list[tuple[str, int, int]] = []
+
+    def note(step: str) -> None:
+        held = [len(chain) for chain in stand.chains.values()]
+        steps.append((step, bench.state.chain_end().sequence, sum(held)))
+
+    (tmp_path / "live").mkdir()
+    bench = Bench(world, tmp_path / "live", witness=stand.open(), checkpoint=note)
+    give_epochs(bench, world.hosts)
     assert bench.ask(bench.batch(world.hosts)).share
-    assert stand.open().head() == bench.state.chain_end() != NO_LINKS
+    order = [entry for entry in steps if "Reply" in entry[0] or "witness" in entry[0]]
+    assert order == [
+        ("before StoreReply", 1, 0),
+        ("after StoreReply", 1, 0),
+        ("before ReplyShare", 1, 0),
+        ("between commit and witness", 1, 0),
+        ("after ReplyShare", 1, 1),
+    ]
 
 
 def test_witness_that_was_rolled_back_is_said_and_refused(
