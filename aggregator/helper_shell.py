@@ -34,7 +34,7 @@ from .runners import Checkpoint, HelperRunner, no_checkpoint
 from .state_file import StorageUnavailable, write_durably
 from .task_files import TASK_SUFFIX, SignedFolder
 from .witness.chain import Unwitnessed, WitnessedChain
-from .witness.port import Witness, WitnessUnavailable
+from .witness.port import RollbackSeen, Witness, WitnessUnavailable
 from .witness.witness_opening import kind_of_witness, open_witness
 
 STATUS_EVERY_S: Final = 2.0
@@ -43,7 +43,7 @@ PRUNE_EVERY_S: Final = 3600.0
 _GRACE_S: Final = 5.0
 
 MEASURES: Final = (
-    trouble_measure(Trouble.STORAGE, Trouble.LOG_AWAY, Trouble.WITNESS_AWAY),
+    trouble_measure(Trouble.STORAGE, Trouble.LOG_AWAY, Trouble.WITNESS_AWAY, Trouble.ROLLED_BACK),
     HealthMetric("ready", "ready", "1 while nothing keeps it from its work"),
     HealthMetric("leader_seen", "leader_seen_seconds", "when the Leader last asked, unix time"),
     HealthMetric("batches_answered", "batches_answered", "since the start", counter=True),
@@ -138,6 +138,9 @@ class HelperShell:
         try:
             self._serve()
         finally:
+            with self._lock:
+                self._say_status()
+                self._state.close()
             if self._witness is not None:
                 self._witness.close()
             self._presence.close()
@@ -158,9 +161,6 @@ class HelperShell:
         finally:
             self._notifier.stopping()
             server.stop(_GRACE_S).wait()
-            with self._lock:
-                self._say_status()
-                self._state.close()
 
     def _failed(self, error: BaseException) -> bool:
         """Take what ended a call; says whether the Helper must end with it.
@@ -172,6 +172,8 @@ class HelperShell:
         if trouble is not None:
             self._troubles.begin(trouble, self._clock(), str(error))
             return False
+        if isinstance(error, RollbackSeen):
+            self._troubles.begin(Trouble.ROLLED_BACK, self._clock(), str(error))
         self.error = error
         self._log.error("stops", error=type(error).__name__)
         self._stop.set()
@@ -193,8 +195,7 @@ class HelperShell:
             else:
                 self._troubles.end(Trouble.STORAGE, now_s)
                 self._look_outside(now_s)
-            self.health.turned()
-            self._notifier.alive()
+            self._alive()
             self._say_status()
             return Trouble.STORAGE not in self._troubles.standing
 
@@ -212,6 +213,9 @@ class HelperShell:
         except (TransportUnavailable, WitnessUnavailable) as error:
             trouble = _waited_out(error) or Trouble.LOG_AWAY
             self._troubles.begin(trouble, now_s, str(error))
+        except RollbackSeen as error:
+            self._troubles.begin(Trouble.ROLLED_BACK, now_s, str(error))
+            raise
         else:
             self._troubles.end(Trouble.WITNESS_AWAY, now_s)
 
@@ -220,8 +224,12 @@ class HelperShell:
             return
         own_pk = self._keys.identity.public_bytes
         with open_transport(self._config.transport, Side.AGGREGATOR) as log:
-            read = compare_releases(log, own_pk, self._state, self._notifier.alive)
+            read = compare_releases(log, own_pk, self._state, self._alive)
         self._log.info("releases compared", records=read)
+
+    def _alive(self) -> None:
+        self.health.turned()
+        self._notifier.alive()
 
     def _settle(self) -> None:
         """Let nothing out before the state was compared and the witness holds it.

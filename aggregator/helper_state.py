@@ -272,6 +272,15 @@ class HelperState:
         ).fetchone()
         return None if row is None else bytes(row[0])
 
+    def entry_of_batch(self, batch_hash: bytes) -> bytes | None:
+        """The countersigned release of this very batch; bodies of batches are not read for it."""
+        row = self._connection.execute(
+            "SELECT entry FROM answers JOIN chain USING (series, cohort, window) "
+            "WHERE batch_hash = ?",
+            (batch_hash,),
+        ).fetchone()
+        return None if row is None else bytes(row[0])
+
     def chain_head(self, series: str, cohort: int) -> tuple[int, bytes] | None:
         """The last countersigned release of one chain."""
         row = self._connection.execute(

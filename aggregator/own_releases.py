@@ -13,7 +13,6 @@ from wire.envelope import Kind, unwrap
 from wire.rejection import ReportRejected
 from wire.topics import RELEASES, TOPICS
 
-from .helper_state import Answer
 from .witness.port import RollbackSeen
 
 GROUP: Final = "helper-releases"
@@ -32,9 +31,7 @@ class SignedBefore(Protocol):
     @property
     def refuse_before_s(self) -> int: ...
 
-    def answer_of_hash(self, batch_hash: bytes) -> Answer | None: ...
-
-    def chain_entry(self, series: str, cohort: int, window: int) -> bytes | None: ...
+    def entry_of_batch(self, batch_hash: bytes) -> bytes | None: ...
 
 
 def compare_releases(
@@ -97,8 +94,5 @@ def _compare(record: Record, helper_pk: bytes, state: SignedBefore) -> None:
 
 
 def _known(signed: SignedRelease, state: SignedBefore) -> bool:
-    answer = state.answer_of_hash(signed.release.batch_hash)
-    if answer is None:
-        return False
-    entry = state.chain_entry(answer.series, answer.key.cohort, answer.key.window)
+    entry = state.entry_of_batch(signed.release.batch_hash)
     return entry is not None and SignedRelease.decode(entry).release == signed.release

@@ -28,11 +28,15 @@ from .party_config import HttpAddress
 
 
 class Trouble(StrEnum):
-    """A state that is waited out and left again; its name in logs, status and metrics."""
+    """What keeps a party from its work; its name in logs, status and metrics.
+
+    All but ROLLED_BACK, which ends the Helper, are waited out and left again.
+    """
 
     LOG_AWAY = "log_away"
     HELPER_AWAY = "helper_away"
     WITNESS_AWAY = "witness_away"
+    ROLLED_BACK = "rolled_back"
     STORAGE = "storage"
 
 

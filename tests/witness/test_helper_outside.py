@@ -292,9 +292,10 @@ def test_rolled_back_process_ends_and_says_how_to_go_on(
     live.stop()
     shutil.copy(backup, fleet.folder / "helper.sqlite")
     shutil.copy(fence, fleet.folder / "helper.fence")
-    ended = Running(fleet, **witnessed(stand.address)).wait()
+    rolled_back = Running(fleet, **witnessed(stand.address))
+    ended = rolled_back.wait()
     assert isinstance(ended, RollbackSeen)
-    assert "--after-restore" in str(ended)
+    assert "--after-restore" in rolled_back.troubles()["rolled_back"]["detail"]
     config = replace(
         helper_config(fleet.folder, fleet.world.leader_key.public_bytes),
         **witnessed(stand.address),

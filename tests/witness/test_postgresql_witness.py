@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from aggregator.party_config import WitnessSettings
 from aggregator.witness.port import WitnessUnavailable
 from aggregator.witness.postgresql import PostgresqlWitness
 from aggregator.witness.postgresql_settings import PostgresqlSettings
+from aggregator.witness.witness_opening import open_witness
 from tests.integration.test_channel_tls import Authority
 from tests.postgresql_kit import PostgresqlServer
 from tests.witness.conftest import make_stand
@@ -167,6 +170,14 @@ def test_server_is_reached_over_tls_that_names_it(
     password.chmod(0o644)
     with pytest.raises(WitnessUnavailable, match="0644"):
         PostgresqlWitness(settings, HELPER, 5).head()
+
+
+def test_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    monkeypatch.delitem(sys.modules, "aggregator.witness.postgresql", raising=False)
+    settings = WitnessSettings(PostgresqlSettings(host="/run/postgresql"), 5.0)
+    with pytest.raises(WitnessUnavailable, match=r"pointillist\[witness-postgresql\]"):
+        open_witness(settings, HELPER_KEYS[0])
 
 
 @pytest.mark.parametrize(
