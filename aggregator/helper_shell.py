@@ -153,7 +153,9 @@ class HelperShell:
             if self._stop.wait(STATUS_EVERY_S):
                 return
         server = serve(self._runner, self._config.address, self._failed, self._lock)
-        self._log.info("serving", fence=self._state.fence)
+        self._log.info(
+            "serving", fence=self._state.fence, witness=kind_of_witness(self._config.witness)
+        )
         self._notifier.ready("serving")
         try:
             while not self._stop.wait(STATUS_EVERY_S):

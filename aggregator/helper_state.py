@@ -198,8 +198,8 @@ class HelperState:
         """Where the chain of answers and releases stands."""
         return helper_links.newest(self._connection)
 
-    def links_after(self, sequence: int) -> list[ChainLink]:
-        """The links above a sequence, in order."""
+    def links_after(self, sequence: int) -> list[ChainLink | None]:
+        """The links above a sequence, in order; None for one that only the witness ever had."""
         return list(helper_links.after(self._connection, sequence))
 
     def passed_through(self, head: ChainHead) -> bool:

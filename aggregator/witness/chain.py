@@ -24,7 +24,7 @@ class ChainRecords(Protocol):
 
     def chain_end(self) -> ChainHead: ...
 
-    def links_after(self, sequence: int) -> list[ChainLink]: ...
+    def links_after(self, sequence: int) -> list[ChainLink | None]: ...
 
     def passed_through(self, head: ChainHead) -> bool: ...
 
@@ -76,6 +76,12 @@ class WitnessedChain:
         if self._witnessed is None or self._records.chain_end().sequence == self._witnessed:
             return
         for link in self._records.links_after(self._witnessed):
+            if link is None:
+                raise RollbackSeen(
+                    f"witness: expected link {self._witnessed + 1}, which this Helper had from it "
+                    "after a restore, found none: the witness was rolled back; nothing is "
+                    "answered: bring its own records back, or set up a Helper with a new identity"
+                )
             head = self._witness.append(link)
             if head != link.head():
                 raise RollbackSeen(

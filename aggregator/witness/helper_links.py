@@ -39,13 +39,13 @@ def make(
     )
 
 
-def after(connection: sqlite3.Connection, sequence: int) -> Iterator[ChainLink]:
-    """The links above a sequence, in order."""
+def after(connection: sqlite3.Connection, sequence: int) -> Iterator[ChainLink | None]:
+    """The links above a sequence, in order; None for one that only the witness ever had."""
     rows = connection.execute(
         "SELECT link FROM links WHERE sequence > ? ORDER BY sequence", (sequence,)
     ).fetchall()
     for (link,) in rows:
-        yield ChainLink.decode(link)
+        yield None if link is None else ChainLink.decode(link)
 
 
 def holds(connection: sqlite3.Connection, head: ChainHead) -> bool:

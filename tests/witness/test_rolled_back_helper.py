@@ -257,3 +257,22 @@ def test_copy_that_was_left_behind_stays_out_after_the_other_went_on(
     other.state.close()
     other = ready(world, tmp_path / "two", stand)
     assert other.ask(other.batch(world.hosts[:-1])).refusal == "closed_before_restore"
+
+
+def test_witness_that_forgets_what_it_gave_back_after_a_restore_is_refused(
+    world: World, tmp_path: Path
+) -> None:
+    stand = MemoryStand()
+    ready(world, tmp_path / "live", stand).state.close()
+    backup = copy_of(tmp_path / "live", "backup")
+    live = ready(world, tmp_path / "live", stand)
+    assert live.ask(live.batch(world.hosts)).share
+    restored = ready(world, backup, stand)
+    WitnessedChain(restored.state, stand.open()).after_restore(restored.clock())
+    stand.forget(0)
+    for ask in (
+        WitnessedChain(restored.state, stand.open()).settle,
+        partial(WitnessedChain(restored.state, stand.open()).after_restore, restored.clock()),
+    ):
+        with pytest.raises(RollbackSeen, match="new identity"):
+            ask()
