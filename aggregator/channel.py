@@ -31,7 +31,7 @@ from .party_config import HelperAddress, TlsFiles
 
 SOCKET_MODE: Final = 0o2750
 SOCKET_UMASK: Final = 0o007
-MAX_TLS_KEY_BYTES: Final = 1 << 16
+MAX_SECRET_BYTES: Final = 1 << 16
 STATUS_TIMEOUT_S: Final = 10.0
 """Asking whether it is there must not hold the next batch up."""
 
@@ -49,16 +49,8 @@ class ChannelHelper:
 
         Raises      KeyFileRefused, OSError
         """
-        options = _bounds(address.max_message_bytes)
         self._timeout_s = address.call_timeout_s
-        if address.tls is None:
-            self._channel = grpc.insecure_channel(_target(address), options=options)
-        else:
-            tls = address.tls
-            credentials = grpc.ssl_channel_credentials(
-                tls.ca_file.read_bytes(), _private(tls.key_file), tls.cert_file.read_bytes()
-            )
-            self._channel = grpc.secure_channel(_target(address), credentials, options=options)
+        self._channel = open_channel(address)
         self._stub = HelperStub(self._channel)
 
     def submit_epochs(self, epochs: Sequence[bytes]) -> None:
@@ -192,15 +184,39 @@ def serve(
     lock        held while a call is answered
     Raises      KeyFileRefused, OSError
     """
+    service = _Service(port, failed, lock)
+    return start_server(address, lambda server: add_HelperServicer_to_server(service, server))
+
+
+def open_channel(address: HelperAddress) -> grpc.Channel:
+    """Make the calling end of a channel, which connects when it is used.
+
+    Raises      KeyFileRefused, OSError
+    """
+    options = _bounds(address.max_message_bytes)
+    if address.tls is None:
+        return grpc.insecure_channel(_target(address), options=options)
+    tls = address.tls
+    credentials = grpc.ssl_channel_credentials(
+        tls.ca_file.read_bytes(), read_private(tls.key_file), tls.cert_file.read_bytes()
+    )
+    return grpc.secure_channel(_target(address), credentials, options=options)
+
+
+def start_server(address: HelperAddress, add_service: Callable[[grpc.Server], None]) -> grpc.Server:
+    """Serve at an address, one call at a time; the caller stops it.
+
+    Raises      KeyFileRefused, OSError
+    """
     server = grpc.server(
-        ThreadPoolExecutor(max_workers=1, thread_name_prefix="helper"),
+        ThreadPoolExecutor(max_workers=1, thread_name_prefix="channel"),
         options=_bounds(address.max_message_bytes),
         maximum_concurrent_rpcs=_CONCURRENT_CALLS,
     )
-    add_HelperServicer_to_server(_Service(port, failed, lock), server)
+    add_service(server)
     if address.tls is None:
         if address.socket is None:
-            raise ValueError("helper address: expected a socket or TLS files, got neither")
+            raise ValueError("address: expected a socket or TLS files, got neither")
         address.socket.unlink(missing_ok=True)
         before = os.umask(SOCKET_UMASK)
         try:
@@ -226,12 +242,15 @@ def prepare_socket_folder(socket: Path, owner: str | None, peer_group: str | Non
 
 
 def _server_credentials(tls: TlsFiles) -> grpc.ServerCredentials:
-    pair = (_private(tls.key_file), tls.cert_file.read_bytes())
+    pair = (read_private(tls.key_file), tls.cert_file.read_bytes())
     return grpc.ssl_server_credentials([pair], tls.ca_file.read_bytes(), require_client_auth=True)
 
 
-def _private(path: Path) -> bytes:
-    """Read a TLS key that is the process's own and nobody else's to read."""
+def read_private(path: Path) -> bytes:
+    """Read a secret that is the process's own and nobody else's to read.
+
+    Raises      KeyFileRefused, OSError
+    """
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(handle, "rb") as file:
         status = os.fstat(file.fileno())
@@ -241,7 +260,7 @@ def _private(path: Path) -> bytes:
                 f"{path}: expected a file of user {os.geteuid()}, 0600, got one of user "
                 f"{status.st_uid}, {mode:04o}"
             )
-        return file.read(MAX_TLS_KEY_BYTES)
+        return file.read(MAX_SECRET_BYTES)
 
 
 def _target(address: HelperAddress) -> str:

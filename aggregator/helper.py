@@ -217,7 +217,7 @@ class Helper:
             b"".join(hosts),
         )
         self._pending[key] = (batch_hash, verdict)
-        return [CommitAnswer(answer)]
+        return [CommitAnswer(answer, known.window_end(batch.window))]
 
     def _on_committed(self, key: BatchKey) -> list[HelperEffect]:
         batch_hash, verdict = self._pending.pop(key)

@@ -57,9 +57,13 @@ class RememberEpochs:
 
 @dataclass(frozen=True, slots=True)
 class CommitAnswer:
-    """Commit a verdict, fenced and linearizable; then feed `AnswerCommitted` back."""
+    """Commit a verdict, fenced and linearizable; then feed `AnswerCommitted` back.
+
+    closed_s   end of the window
+    """
 
     answer: Answer
+    closed_s: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The Helper's process: keys, state, the channel, and nothing of the shared log."""
+"""The Helper's process: keys, state, the channel, its witness; of the log, releases at a start."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import structlog
 
+from transport.opening import Side, open_transport
+from transport.port import TransportUnavailable
 from transport.supervision import Notifier
 from wire.catalogue import Catalogue
 from wire.rejection import ReportRejected
@@ -24,12 +26,16 @@ from .events import RosterSeen, TaskSeen
 from .helper import Helper
 from .helper_state import HelperState
 from .key_ring import KeyRing
+from .own_releases import compare_releases
 from .party_config import HelperConfig
 from .party_health import Health, HealthMetric, Presence, Trouble, Troubles, told, trouble_measure
 from .possible_sums import SumRules
 from .runners import Checkpoint, HelperRunner, no_checkpoint
 from .state_file import StorageUnavailable, write_durably
 from .task_files import TASK_SUFFIX, SignedFolder
+from .witness.chain import Unwitnessed, WitnessedChain
+from .witness.port import RollbackSeen, Witness, WitnessUnavailable
+from .witness.witness_opening import kind_of_witness, open_witness
 
 STATUS_EVERY_S: Final = 2.0
 FORGET_EVERY_S: Final = 60.0
@@ -37,7 +43,7 @@ PRUNE_EVERY_S: Final = 3600.0
 _GRACE_S: Final = 5.0
 
 MEASURES: Final = (
-    trouble_measure(Trouble.STORAGE),
+    trouble_measure(Trouble.STORAGE, Trouble.LOG_AWAY, Trouble.WITNESS_AWAY, Trouble.ROLLED_BACK),
     HealthMetric("ready", "ready", "1 while nothing keeps it from its work"),
     HealthMetric("leader_seen", "leader_seen_seconds", "when the Leader last asked, unix time"),
     HealthMetric("batches_answered", "batches_answered", "since the start", counter=True),
@@ -64,9 +70,12 @@ class HelperShell:
     ) -> None:
         """Open keys and state; call it after privileges are dropped.
 
-        notifier    tells systemd when it serves, and that it goes on
+        after_restore   the operator knows that the state or machine was rolled back, and that no
+                        other copy of this Helper runs
+        notifier        tells systemd when it serves, and that it goes on
 
-        Raises      KeyFileRefused, StateUnusable, OSError
+        Raises      KeyFileRefused, StateUnusable, OSError; WitnessUnavailable after a restore, or
+                    where its library is lacking
         """
         self._config, self._clock = config, clock
         self._log = structlog.get_logger("helper")
@@ -78,8 +87,16 @@ class HelperShell:
             config.state_dir / "helper.sqlite",
             config.fence_file,
             clock(),
-            after_restore=after_restore,
+            linked_as=None if config.witness is None else self._keys.identity.public_bytes,
         )
+        self._witness: Witness | None = None
+        self._chain: WitnessedChain | Unwitnessed = Unwitnessed()
+        if config.witness is not None:
+            self._witness = open_witness(config.witness, self._keys.identity)
+            self._chain = WitnessedChain(self._state, self._witness)
+        if after_restore:
+            self._chain.after_restore(clock())
+        self._compared = config.transport is None
         self._directory = Directory(
             PinnedParties(config.leader_pk, self._keys.identity.public_bytes)
         )
@@ -99,6 +116,7 @@ class HelperShell:
             clock,
             helper_pk=self._keys.identity.public_bytes,
             announcements=lambda: self._keys.announcements(clock()),
+            settle=self._settle,
             checkpoint=checkpoint,
         )
         self._forgot_s = self._pruned_s = 0.0
@@ -115,13 +133,29 @@ class HelperShell:
     def run(self) -> None:
         """Serve until stopped, or until an error after which nothing may be answered.
 
-        Raises      FencedOut, StateUnusable or what else ended the service
+        Raises      FencedOut, StateUnusable, RollbackSeen or what else ended the service
         """
+        try:
+            self._serve()
+        finally:
+            with self._lock:
+                self._say_status()
+                self._state.close()
+            if self._witness is not None:
+                self._witness.close()
+            self._presence.close()
+            self._log.info("stopped")
+        if self.error is not None:
+            raise self.error
+
+    def _serve(self) -> None:
         while not self._housekeeping(at_start=True):
             if self._stop.wait(STATUS_EVERY_S):
                 return
         server = serve(self._runner, self._config.address, self._failed, self._lock)
-        self._log.info("serving", fence=self._state.fence)
+        self._log.info(
+            "serving", fence=self._state.fence, witness=kind_of_witness(self._config.witness)
+        )
         self._notifier.ready("serving")
         try:
             while not self._stop.wait(STATUS_EVERY_S):
@@ -129,22 +163,19 @@ class HelperShell:
         finally:
             self._notifier.stopping()
             server.stop(_GRACE_S).wait()
-            with self._lock:
-                self._say_status()
-                self._state.close()
-            self._presence.close()
-            self._log.info("stopped")
-        if self.error is not None:
-            raise self.error
 
     def _failed(self, error: BaseException) -> bool:
         """Take what ended a call; says whether the Helper must end with it.
 
-        A disk that takes nothing is waited out: nothing was answered, and the Leader asks again.
+        A disk that takes nothing, a log or a witness that is away is waited out: nothing was
+        answered, and the Leader asks again.
         """
-        if isinstance(error, StorageUnavailable):
-            self._troubles.begin(Trouble.STORAGE, self._clock(), str(error))
+        trouble = _waited_out(error)
+        if trouble is not None:
+            self._troubles.begin(trouble, self._clock(), str(error))
             return False
+        if isinstance(error, RollbackSeen):
+            self._troubles.begin(Trouble.ROLLED_BACK, self._clock(), str(error))
         self.error = error
         self._log.error("stops", error=type(error).__name__)
         self._stop.set()
@@ -165,10 +196,51 @@ class HelperShell:
                 self._troubles.begin(Trouble.STORAGE, now_s, str(error))
             else:
                 self._troubles.end(Trouble.STORAGE, now_s)
-            self.health.turned()
-            self._notifier.alive()
+                self._look_outside(now_s)
+            self._alive()
             self._say_status()
             return Trouble.STORAGE not in self._troubles.standing
+
+    def _look_outside(self, now_s: float) -> None:
+        """Compare the state with the log's releases, once, and with the witness.
+
+        Raises      RollbackSeen, FencedOut
+        """
+        try:
+            if not self._compared:
+                self._compare_releases()
+                self._compared = True
+            self._troubles.end(Trouble.LOG_AWAY, now_s)
+            self._chain.settle()
+        except (TransportUnavailable, WitnessUnavailable) as error:
+            trouble = _waited_out(error) or Trouble.LOG_AWAY
+            self._troubles.begin(trouble, now_s, str(error))
+        except RollbackSeen as error:
+            self._troubles.begin(Trouble.ROLLED_BACK, now_s, str(error))
+            raise
+        else:
+            self._troubles.end(Trouble.WITNESS_AWAY, now_s)
+
+    def _compare_releases(self) -> None:
+        if self._config.transport is None:
+            return
+        own_pk = self._keys.identity.public_bytes
+        with open_transport(self._config.transport, Side.AGGREGATOR) as log:
+            read = compare_releases(log, own_pk, self._state, self._alive)
+        self._log.info("releases compared", records=read)
+
+    def _alive(self) -> None:
+        self.health.turned()
+        self._notifier.alive()
+
+    def _settle(self) -> None:
+        """Let nothing out before the state was compared and the witness holds it.
+
+        Raises      TransportUnavailable, WitnessUnavailable, RollbackSeen
+        """
+        if not self._compared:
+            raise TransportUnavailable("the releases on the log are still to be compared")
+        self._chain.settle()
 
     def _forget(self, now_s: float, retention_s: int) -> None:
         """Drop keys soon, and look through the state file, which holds none, now and then."""
@@ -209,6 +281,9 @@ class HelperShell:
             "leader_seen": int(self._runner.asked_s),
             "fence": self._state.fence,
             "refuses_windows_before": self._state.refuse_before_s,
+            "witness": kind_of_witness(self._config.witness),
+            "links": self._state.chain_end().sequence,
+            "links_witnessed": self._chain.witnessed,
             "tasks": len(self._directory.tasks),
             "roster_version": max(self._directory.rosters, default=0),
             "epochs_open": len(self._helper.book),
@@ -217,6 +292,19 @@ class HelperShell:
             "cleared": dict(self._helper.cleared),
             "stored": self._state.counts(),
         }
+
+
+def _waited_out(error: BaseException) -> Trouble | None:
+    """The trouble that an error begins; None for one that must end the Helper."""
+    match error:
+        case StorageUnavailable():
+            return Trouble.STORAGE
+        case TransportUnavailable():
+            return Trouble.LOG_AWAY
+        case WitnessUnavailable():
+            return Trouble.WITNESS_AWAY
+        case _:
+            return None
 
 
 def write_status(path: Path, status: Mapping[str, object]) -> None:

@@ -4,7 +4,7 @@ One answer per (task, cohort, window) for ever. A commit is one immediate transa
 compares the fence, so of two live Helpers on one state the older cannot answer. A small side file
 counts the commits that were answered: a state restored from a backup is behind it, and then every
 window that had closed by the restore is refused. Two files restored together, as a snapshot of the
-whole machine does, look sound: start that Helper with `after_restore`.
+whole machine does, look sound by themselves: answers and releases make a chain for a witness.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from wire.batch import SignedRelease
+from wire.witness import ChainHead, ChainLink, LinkKind, answer_item
+
 from .state_file import StateUnusable, open_state, transaction, write_durably
+from .witness import helper_links
+from .witness.helper_links import LINK_TABLES
 
 BODY_RETENTION_S: Final = 7 * 86_400
 """Batch bodies are evidence for a week; 12,500 hosts write 1.30 GB a day. Hashes stay for ever."""
@@ -42,7 +47,6 @@ CREATE TABLE IF NOT EXISTS counters (host_id BLOB PRIMARY KEY, ledger_ctr INTEGE
 CREATE TABLE IF NOT EXISTS chain (series TEXT, cohort INTEGER, window INTEGER,
     entry BLOB NOT NULL, PRIMARY KEY (series, cohort, window)) WITHOUT ROWID
 """
-
 
 KEEP_COUNTER: Final = (
     "INSERT INTO counters VALUES (?,?,?) ON CONFLICT DO UPDATE SET "
@@ -104,31 +108,31 @@ class HelperState:
     """The Helper's state file and its fence."""
 
     def __init__(
-        self, path: Path, fence_path: Path, now_s: float, *, after_restore: bool = False
+        self, path: Path, fence_path: Path, now_s: float, *, linked_as: bytes | None = None
     ) -> None:
         """Take the state over from any older Helper.
 
-        now_s          unix seconds; a restore found now refuses windows that ended before it
-        after_restore  the operator knows that the machine was rolled back as a whole
-        Raises         StateUnusable, TransportUnavailable never
+        now_s       unix seconds; a restore found now refuses windows that ended before it
+        linked_as   identity whose answers and releases are chained for a witness; None: no chain
+        Raises      StateUnusable, TransportUnavailable never
         """
-        self._path, self._fence_path = path, fence_path
-        self._connection = open_state(path, _SCHEMA)
-        self.fence, self._refuse_before_s = self._take_over(now_s, after_restore)
+        self._path, self._fence_path, self._linked_as = path, fence_path, linked_as
+        self._connection = open_state(path, _SCHEMA + LINK_TABLES)
+        self.fence, self._refuse_before_s = self._take_over(now_s)
 
     @property
     def refuse_before_s(self) -> int:
         """Windows that ended by then are refused: set at a restore."""
         return self._refuse_before_s
 
-    def _take_over(self, now_s: float, after_restore: bool) -> tuple[int, int]:
+    def _take_over(self, now_s: float) -> tuple[int, int]:
         side = _read_side(self._fence_path)
         with transaction(self._connection) as connection:
             row = connection.execute("SELECT fence, commits, refuse_before_s FROM fence").fetchone()
             fence, commits, refuse_before_s = row or (0, 0, 0)
             fresh = row is None and side is None
             behind = side is not None and commits < side[1]
-            if after_restore or behind or (not fresh and (row is None or side is None)):
+            if behind or (not fresh and (row is None or side is None)):
                 refuse_before_s = max(refuse_before_s, math.ceil(now_s))
             fence = max(fence, side[0] if side else 0) + 1
             commits = max(commits, side[1] if side else 0)
@@ -164,9 +168,10 @@ class HelperState:
             for at in range(0, len(used), HOST_ID_BYTES)
         )
 
-    def commit(self, answer: Answer) -> None:
+    def commit(self, answer: Answer, closed_s: int) -> None:
         """Make a verdict final, in one fenced transaction, then count it beside the state.
 
+        closed_s    end of the window
         Raises      FencedOut when a newer Helper took over, StateUnusable when the window was
                     answered meanwhile
         """
@@ -179,7 +184,44 @@ class HelperState:
             except sqlite3.IntegrityError as error:
                 raise StateUnusable("window answered by another commit; restart") from error
             connection.execute("UPDATE fence SET commits = ?", (commits,))
+            item = answer_item(answer.batch_hash, answer.bitmap)
+            self._link(connection, LinkKind.ANSWER, item, closed_s)
         _write_side(self._fence_path, self.fence, commits)
+
+    def _link(
+        self, connection: sqlite3.Connection, kind: LinkKind, item: bytes, closed_s: int = 0
+    ) -> None:
+        if self._linked_as is not None:
+            helper_links.make(connection, self._linked_as, kind, item, closed_s)
+
+    def chain_end(self) -> ChainHead:
+        """Where the chain of answers and releases stands."""
+        return helper_links.newest(self._connection)
+
+    def links_after(self, sequence: int) -> list[ChainLink | None]:
+        """The links above a sequence, in order; None for one that only the witness ever had."""
+        return list(helper_links.after(self._connection, sequence))
+
+    def passed_through(self, head: ChainHead) -> bool:
+        """Whether the chain of this state once ended so."""
+        return helper_links.holds(self._connection, head)
+
+    def restored(self, now_s: float, head: ChainHead) -> None:
+        """Refuse every window that ended by now or by the witness's word, and go on from its head.
+
+        A chain that the witness's is the beginning of is kept.
+        """
+        with transaction(self._connection) as connection:
+            self._fenced(connection)
+            closed_s = max(
+                head.closed_s, helper_links.newest(connection).closed_s, math.ceil(now_s)
+            )
+            if not helper_links.holds(connection, head):
+                helper_links.go_on_from(connection, head)
+            connection.execute(
+                "UPDATE fence SET refuse_before_s = max(refuse_before_s, ?)", (closed_s,)
+            )
+        self._refuse_before_s = max(self._refuse_before_s, closed_s)
 
     def keep_reply(self, key: BatchKey, reply: bytes, share_hash: bytes) -> None:
         """Store the signed share, so that every later reply has the same bytes."""
@@ -230,6 +272,15 @@ class HelperState:
         ).fetchone()
         return None if row is None else bytes(row[0])
 
+    def entry_of_batch(self, batch_hash: bytes) -> bytes | None:
+        """The countersigned release of this very batch; bodies of batches are not read for it."""
+        row = self._connection.execute(
+            "SELECT entry FROM answers JOIN chain USING (series, cohort, window) "
+            "WHERE batch_hash = ?",
+            (batch_hash,),
+        ).fetchone()
+        return None if row is None else bytes(row[0])
+
     def chain_head(self, series: str, cohort: int) -> tuple[int, bytes] | None:
         """The last countersigned release of one chain."""
         row = self._connection.execute(
@@ -243,9 +294,12 @@ class HelperState:
         """Append a countersigned release to its chain; the first entry of a window stays."""
         with transaction(self._connection) as connection:
             self._fenced(connection)
-            connection.execute(
+            kept = connection.execute(
                 "INSERT OR IGNORE INTO chain VALUES (?,?,?,?)", (series, cohort, window, entry)
             )
+            if kept.rowcount:
+                release = SignedRelease.decode(entry).release
+                self._link(connection, LinkKind.RELEASE, release.hash())
 
     def prune(self, now_s: float, epoch_retention_s: int) -> None:
         """Erase batch bodies after a week and epochs after the longest retention."""

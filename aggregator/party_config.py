@@ -1,4 +1,4 @@
-"""Configuration of both aggregators: TOML read once, unknown keys refused, secrets are paths."""
+"""Configuration of the parties: TOML read once, unknown keys refused, secrets are paths."""
 
 from __future__ import annotations
 
@@ -12,10 +12,16 @@ from transport.kafka_settings import KafkaSettings
 from transport.opening import TransportSettings, TransportTable
 
 from .operators import OperatorKey, OperatorKeys, operator_keys
+from .witness.postgresql_settings import PostgresqlSettings
 
 _KEY_BYTES: Final = 32
 DEFAULT_MESSAGE_BYTES: Final = 64 << 20
 DEFAULT_TIMEOUT_S: Final = 120.0
+WITNESS_MESSAGE_BYTES: Final = 4096
+"""A question and its answer are a few hundred bytes."""
+WITNESS_TIMEOUT_S: Final = 5.0
+MOST_WITNESS_TIMEOUT_S: Final = 30.0
+"""A batch, and the Helper's own loop, may wait for two steps of it; the Leader waits 120 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,22 @@ class HelperAddress:
     tls: TlsFiles | None = None
     max_message_bytes: int = DEFAULT_MESSAGE_BYTES
     call_timeout_s: float = DEFAULT_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True)
+class WitnessProcess:
+    """A witness process: where it listens, and its identity, 32 B."""
+
+    address: HelperAddress
+    witness_pk: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WitnessSettings:
+    """The Helper's witness; timeout_s bounds each step of asking it."""
+
+    witness: WitnessProcess | PostgresqlSettings
+    timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +109,8 @@ class HelperConfig:
     leader_pk   the pinned Leader's identity, 32 B
     peer_group  group that may reach the socket: the Leader's own
     operators   whose vouchers for hosts are believed
+    witness     keeps the chain of what was answered outside this machine; None: nobody does
+    transport   the log whose releases are compared with the state at a start; None: not read
     """
 
     key_dir: Path
@@ -100,6 +124,8 @@ class HelperConfig:
     status_file: Path
     http: HttpAddress | None = None
     operators: OperatorKeys = field(default_factory=dict)
+    witness: WitnessSettings | None = None
+    transport: TransportSettings | None = None
 
 
 # The files as they are written.
@@ -115,9 +141,9 @@ class _LeaderTable:
     status_file: Path | None = None
 
     def __post_init__(self) -> None:
-        _check_paths(self)
+        check_paths(self)
         if self.helper_pk:
-            _check_key("helper_pk", self.helper_pk)
+            check_key("helper_pk", self.helper_pk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,34 +155,42 @@ class _StoreTable:
     agents_model: str | None = None
 
     def __post_init__(self) -> None:
-        _check_paths(self)
+        check_paths(self)
 
 
 @dataclass(frozen=True, slots=True)
-class _AddressTable:
+class ChannelTable:
+    """Where a channel is, as files say it."""
+
     socket: Path | None = None
     address: str = ""
     ca_file: Path | None = None
     cert_file: Path | None = None
     key_file: Path | None = None
-    max_message_bytes: int = limited(DEFAULT_MESSAGE_BYTES, low=1)
-    call_timeout_s: float = limited(DEFAULT_TIMEOUT_S, low=0.001)
 
     def __post_init__(self) -> None:
-        _check_paths(self)
+        check_paths(self)
         files = (self.ca_file, self.cert_file, self.key_file)
         wanted = None not in files if self.address else files == (None, None, None)
         if (self.socket is None) == (not self.address) or not wanted:
             raise ValueError("expected either socket, or address with ca_file, cert_file, key_file")
 
-    @property
-    def found(self) -> HelperAddress:
+    def bounded(self, max_message_bytes: int, call_timeout_s: float) -> HelperAddress:
+        """The address, with bounds that the table does not name."""
         tls = None
         if self.ca_file and self.cert_file and self.key_file:
             tls = TlsFiles(self.ca_file, self.cert_file, self.key_file)
-        return HelperAddress(
-            self.socket, self.address, tls, self.max_message_bytes, self.call_timeout_s
-        )
+        return HelperAddress(self.socket, self.address, tls, max_message_bytes, call_timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _AddressTable(ChannelTable):
+    max_message_bytes: int = limited(DEFAULT_MESSAGE_BYTES, low=1)
+    call_timeout_s: float = limited(DEFAULT_TIMEOUT_S, low=0.001)
+
+    @property
+    def found(self) -> HelperAddress:
+        return self.bounded(self.max_message_bytes, self.call_timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +209,8 @@ class _HelperTable:
     status_file: Path | None = None
 
     def __post_init__(self) -> None:
-        _check_paths(self)
-        _check_key("leader_pk", self.leader_pk)
+        check_paths(self)
+        check_key("leader_pk", self.leader_pk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,25 +222,62 @@ class _LeaderFile:
     http: HttpAddress | None = None
 
     def __post_init__(self) -> None:
-        _check_paths(self.transport)
-        if self.transport.kafka is not None:
-            _check_paths(self.transport.kafka)
+        _check_transport(self.transport)
         if (self.helper is None) != (self.leader.helper_pk == b""):
             raise ValueError("expected both helper_pk and [helper], or neither")
+
+
+@dataclass(frozen=True, slots=True)
+class _WitnessProcessTable(ChannelTable):
+    witness_pk: bytes = b""
+
+    def __post_init__(self) -> None:
+        ChannelTable.__post_init__(self)
+        check_key("witness_pk", self.witness_pk)
+
+
+@dataclass(frozen=True, slots=True)
+class _AskedTable:
+    timeout_s: float = limited(WITNESS_TIMEOUT_S, low=0.1, high=MOST_WITNESS_TIMEOUT_S)
+    process: _WitnessProcessTable | None = None
+    postgresql: PostgresqlSettings | None = None
+
+    def __post_init__(self) -> None:
+        if (self.process is None) == (self.postgresql is None):
+            raise ValueError("expected either [witness.process] or [witness.postgresql]")
+
+    @property
+    def found(self) -> WitnessSettings:
+        if self.process is not None:
+            address = self.process.bounded(WITNESS_MESSAGE_BYTES, self.timeout_s)
+            return WitnessSettings(WitnessProcess(address, self.process.witness_pk), self.timeout_s)
+        if self.postgresql is None:
+            raise AssertionError("__post_init__ saw to it")
+        return WitnessSettings(self.postgresql, self.timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
 class _HelperFile:
     helper: _HelperTable
     listen: _ListenTable
+    witness: _AskedTable | None = None
+    transport: TransportTable | None = None
     http: HttpAddress | None = None
     operators: tuple[OperatorKey, ...] = limited((), key="operator")
 
     def __post_init__(self) -> None:
         operator_keys(self.operators)
+        if self.transport is not None:
+            _check_transport(self.transport)
 
 
-def _check_paths(table: Any) -> None:
+def _check_transport(table: TransportTable) -> None:
+    check_paths(table)
+    if table.kafka is not None:
+        check_paths(table.kafka)
+
+
+def check_paths(table: Any) -> None:
     """Refuse paths that depend on where a role is started."""
     for key in fields(table):
         path = getattr(table, key.name)
@@ -214,7 +285,8 @@ def _check_paths(table: Any) -> None:
             raise ValueError(f"{key.name}: expected an absolute path, got {path}")
 
 
-def _check_key(name: str, key: bytes) -> None:
+def check_key(name: str, key: bytes) -> None:
+    """Refuse a key of another length."""
     if len(key) != _KEY_BYTES:
         raise ValueError(f"{name}: expected {_KEY_BYTES} bytes in hex, got {len(key)}")
 
@@ -269,6 +341,8 @@ def load_helper_config(path: Path) -> HelperConfig:
         status_file=helper.status_file or helper.state_dir / "status.json",
         http=file.http,
         operators=operator_keys(file.operators),
+        witness=None if file.witness is None else file.witness.found,
+        transport=None if file.transport is None else file.transport.settings,
     )
 
 

@@ -1,4 +1,4 @@
-"""What both aggregators say of themselves: presence, troubles, a status document, metrics.
+"""What the parties say of themselves: presence, troubles, a status document, metrics.
 
 The loop replaces the document as a whole; whoever asks over HTTP reads the newest one. Nothing in
 it names a host.
@@ -28,10 +28,15 @@ from .party_config import HttpAddress
 
 
 class Trouble(StrEnum):
-    """A state that is waited out and left again; its name in logs, status and metrics."""
+    """What keeps a party from its work; its name in logs, status and metrics.
+
+    All but ROLLED_BACK, which ends the Helper, are waited out and left again.
+    """
 
     LOG_AWAY = "log_away"
     HELPER_AWAY = "helper_away"
+    WITNESS_AWAY = "witness_away"
+    ROLLED_BACK = "rolled_back"
     STORAGE = "storage"
 
 
@@ -148,7 +153,7 @@ class Health:
     def __init__(self, party: str, measures: Iterable[HealthMetric]) -> None:
         """Say nothing yet.
 
-        party       `leader` or `helper`, part of every metric's name
+        party       `leader`, `helper` or `witness`, part of every metric's name
         """
         self._party, self._measures = party, tuple(measures)
         self._document: Document = {}

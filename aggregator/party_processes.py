@@ -1,4 +1,4 @@
-"""Start either aggregator as a process: privileges first, then keys, then work until a signal."""
+"""Start a party as a process: privileges first, then keys, then work until a signal."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from .party_config import HelperConfig, HttpAddress, LeaderConfig
 from .party_health import Health
 from .runners import Checkpoint, no_checkpoint
 from .store import Store
+from .witness.witness_config import WitnessConfig
+from .witness.witness_shell import WitnessShell
 
 
 def _silent(line: str) -> None:
@@ -76,14 +78,10 @@ def run_helper(
 
     Raises      what `HelperShell` raises; PrivilegeError
     """
-    root = os.geteuid() == 0
-    if config.address.socket is not None:
-        prepare_socket_folder(
-            config.address.socket,
-            config.user if root else None,
-            config.peer_group,
-        )
+    _prepare_socket(config)
     _prepare(config.user, 0o700, config.state_dir, config.fence_file.parent)
+    if config.transport is not None:
+        prepare_transport(config.transport, Side.AGGREGATOR)
     say(_become(config.user, umask=0o077).line)
     shell = HelperShell(
         config,
@@ -94,6 +92,27 @@ def run_helper(
     _on_signals(shell.stop)
     with _served(shell.health, config.http):
         shell.run()
+
+
+def run_witness(config: WitnessConfig, *, say: Callable[[str], None] = _silent) -> None:
+    """Run a witness until SIGTERM or SIGINT.
+
+    Raises      what `WitnessShell` raises; PrivilegeError
+    """
+    _prepare_socket(config)
+    _prepare(config.user, 0o700, config.state_dir)
+    say(_become(config.user, umask=0o077).line)
+    shell = WitnessShell(config, notifier=Notifier.from_environment())
+    _on_signals(shell.stop)
+    with _served(shell.health, config.http):
+        shell.run()
+
+
+def _prepare_socket(config: HelperConfig | WitnessConfig) -> None:
+    """Make the folder of a socket, if that is where the party listens."""
+    if config.address.socket is not None:
+        owner = config.user if os.geteuid() == 0 else None
+        prepare_socket_folder(config.address.socket, owner, config.peer_group)
 
 
 @contextmanager

@@ -168,6 +168,10 @@ class LeaderRunner:
                 assert_never(effect)
 
 
+def _nothing_to_settle() -> None:
+    """Go on: no witness is configured."""
+
+
 class HelperRunner:
     """A Helper with its durable state: the other end of `HelperPort`, in this process."""
 
@@ -179,10 +183,16 @@ class HelperRunner:
         *,
         helper_pk: bytes,
         announcements: Callable[[], Sequence[bytes]] = tuple,
+        settle: Callable[[], None] = _nothing_to_settle,
         checkpoint: Checkpoint = no_checkpoint,
     ) -> None:
-        """Serve one Helper; `clock` is its own, unix seconds."""
+        """Serve one Helper.
+
+        clock       its own, unix seconds
+        settle      has the witness hold all that was committed; raises where it does not
+        """
         self._helper, self._state, self._clock = helper, state, clock
+        self._settle = settle
         self._helper_pk, self._announcements = helper_pk, announcements
         self._checkpoint = checkpoint
         self._owed: RememberEpochs | None = None
@@ -194,7 +204,11 @@ class HelperRunner:
         self._run(EpochsGiven(epochs, self._clock()))
 
     def submit_batch(self, signed_batch: bytes, *, epochs_complete: bool) -> BatchReply:
-        """Answer a batch; FencedOut and StateUnusable must end the process."""
+        """Answer a batch; FencedOut, StateUnusable and RollbackSeen must end the process.
+
+        Raises      WitnessUnavailable: nothing left; the same batch is answered later
+        """
+        self._settle()
         reply = self._run(BatchGiven(signed_batch, epochs_complete, self._clock()))
         match reply:
             case ReplyShare():
@@ -209,7 +223,8 @@ class HelperRunner:
                 raise AssertionError(f"expected an answer to a batch, got {name}")
 
     def submit_release(self, entry: bytes, vector: bytes) -> ReleaseReply:
-        """Countersign a release, or refuse it."""
+        """Countersign a release, or refuse it; raises as `submit_batch` does."""
+        self._settle()
         reply = self._run(ReleaseGiven(entry, vector))
         match reply:
             case ReplyCountersigned():
@@ -261,14 +276,18 @@ class HelperRunner:
                 self._owed = effect
                 self.carry_out_owed()
             case CommitAnswer():
-                self._state.commit(effect.answer)
+                self._state.commit(effect.answer, effect.closed_s)
                 self._checkpoint("between commit and sum")
                 return self._run(AnswerCommitted(effect.answer.key))
             case StoreReply():
                 self._state.keep_reply(effect.key, effect.share_bytes, effect.share_hash)
             case StoreChainEntry():
                 self._state.keep_release(effect.series, effect.cohort, effect.window, effect.entry)
-            case ReplyShare() | ReplyNeedEpochs() | ReplyRefused() | ReplyCountersigned():
+            case ReplyShare() | ReplyCountersigned():
+                self._checkpoint("between commit and witness")
+                self._settle()
+                return effect
+            case ReplyNeedEpochs() | ReplyRefused():
                 return effect
             case _:
                 assert_never(effect)

@@ -292,6 +292,76 @@ def release() -> list[Operation]:
     ]
 
 
+_LINK = label("plst1/link") + pattern("helper", 32) + big(7, 8) + pattern("prev", 32)
+_LINK += big(1_700_000_100, 8) + b"\1" + pattern("item", 32)
+_ASK = pattern("witness", 32) + pattern("helper", 32) + pattern("nonce", 32)
+_LINK_FIELDS = {
+    "helper_pk": pattern("helper", 32).hex(),
+    "sequence": 7,
+    "prev": pattern("prev", 32).hex(),
+    "closed_s": 1_700_000_100,
+    "kind": 1,
+    "item": pattern("item", 32).hex(),
+}
+
+
+def link() -> list[Operation]:
+    first = _LINK[:48] + big(1, 8) + bytes(32) + _LINK[88:96] + b"\2" + _LINK[97:]
+    first_fields = {**_LINK_FIELDS, "sequence": 1, "prev": bytes(32).hex(), "kind": 2}
+    return [
+        accept("an answer", _LINK, _LINK_FIELDS, hash=sha(_LINK).hex()),
+        accept("the first, a release", first, first_fields, hash=sha(first).hex()),
+        reject("cut", "an answer", "length", cut=1),
+        reject("left over", "an answer", "length", append="00"),
+        reject("label", "an answer", "version", patch=patch(0, label("plst1/release"))),
+        reject("sequence 0", "an answer", "field", patch=patch(48, big(0, 8))),
+        reject("huge sequence", "an answer", "field", patch=patch(48, b"\xff" * 8)),
+        reject("no prev", "an answer", "field", patch=patch(56, bytes(32))),
+        reject("a link before the first", "the first, a release", "field", patch=patch(56, b"\1")),
+        reject("huge time", "an answer", "field", patch=patch(88, b"\xff" * 8)),
+        reject("kind 0", "an answer", "field", patch=patch(96, b"\0")),
+        reject("kind 3", "an answer", "field", patch=patch(96, b"\3")),
+    ]
+
+
+def _parties() -> dict[str, Any]:
+    return {f"{name}_pk": pattern(name, 32).hex() for name in ("witness", "helper")} | {
+        "nonce": pattern("nonce", 32).hex()
+    }
+
+
+def witness_ask() -> list[Operation]:
+    bare = label("plst1/ask") + _ASK + SIG_H
+    more = label("plst1/ask") + _ASK + _LINK + SIG_H
+    fields = _parties() | {"signature": SIG_H.hex()}
+    linked = fields | {"link": _LINK_FIELDS}
+    return [
+        accept("for the head", bare, fields, unsigned=bare[:-64].hex()),
+        accept("with a link", more, linked, unsigned=more[:-64].hex()),
+        reject("cut", "for the head", "length", cut=1),
+        reject("left over", "with a link", "length", append="00"),
+        reject("half a link", "with a link", "length", cut=60),
+        reject("label", "for the head", "version", patch=patch(0, label("plst1/head"))),
+        reject("another's link", "with a link", "field", patch=patch(128, b"\0")),
+        reject("no link", "with a link", "version", patch=patch(112, label("plst1/ask"))),
+    ]
+
+
+def witness_head() -> list[Operation]:
+    head = big(7, 8) + pattern("head", 32) + big(1_700_000_100, 8)
+    data = label("plst1/head") + _ASK + head + SIG_L
+    told = {"sequence": 7, "hash": pattern("head", 32).hex(), "closed_s": 1_700_000_100}
+    fields = _parties() | {"head": told, "signature": SIG_L.hex()}
+    return [
+        accept("good", data, fields, unsigned=data[:-64].hex()),
+        reject("cut", "good", "length", cut=1),
+        reject("left over", "good", "length", append="00"),
+        reject("label", "good", "version", patch=patch(0, label("plst1/ask"))),
+        reject("huge sequence", "good", "field", patch=patch(112, b"\xff" * 8)),
+        reject("huge time", "good", "field", patch=patch(152, b"\xff" * 8)),
+    ]
+
+
 def envelope() -> list[Operation]:
     core = pattern("core", 200)
     data = number(1, 6) + blob(2, core)
@@ -317,6 +387,9 @@ FILES = {
     "batch": batch,
     "share": share,
     "release": release,
+    "link": link,
+    "witness_ask": witness_ask,
+    "witness_head": witness_head,
     "envelope": envelope,
     "task": task,
     "roster": roster,

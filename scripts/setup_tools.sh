@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What tests and benches need of the system: libbpf and BCC with kernel headers for the eBPF sources,
-# compilers for the programs that are probed, what the fault bench loads a host with, PyTorch for its
+# compilers for the programs that are probed, PostgreSQL for a witness in it, what the fault bench loads a host with, PyTorch for its
 # workloads (run by the system's Python, never a dependency of the product).
 # What is missing and cannot be installed is said; what needs it is then left out.
 set -euo pipefail
@@ -8,6 +8,7 @@ cd "$(dirname "$0")"
 
 ./apt.sh "Tests of eBPF" libbpf1 libbpf-dev clang llvm make util-linux python3-bpfcc gcc g++ libc6-dev libstdc++6 || true
 ./apt.sh "Comparing calls of C libraries with their headers" libbpfcc-dev libcap-dev bpftool || true
+./apt.sh "Tests of a witness in PostgreSQL" postgresql || true
 ./apt.sh "Tests of the fault bench" stress-ng python3-torch gcc libc6-dev iproute2 util-linux || true
 
 # BCC compiles on the host and looks for headers under the running kernel's release. Without its own

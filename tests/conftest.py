@@ -15,12 +15,13 @@ from hypothesis import settings
 from pointillist.broker.jars import installable, missing_programs
 from pointillist.broker.local import BrokerOptions, LocalBroker, RunningBroker
 from scripts.gpu_present import nvidia_gpus
+from tests.postgresql_kit import server_programs
 
 settings.register_profile("quick", deadline=None, max_examples=50)
 settings.register_profile("deep", deadline=None, max_examples=2000, stateful_step_count=60)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
-MACHINES = ("root", "kafka", "gpu", "browser")
+MACHINES = ("root", "kafka", "postgresql", "gpu", "browser")
 """Markers of tests that need a special machine."""
 
 _runnable_but_skipped: list[str] = []
@@ -88,7 +89,7 @@ def _beside(item: pytest.Item) -> str:
     return str(path.parent if path.parent.name in _SHARING else path)
 
 
-_SHARING = {"diagnosis_eval"}
+_SHARING = {"diagnosis_eval", "witness"}
 """Folders whose files share what takes long to make."""
 
 
@@ -104,6 +105,8 @@ def why_not(marker: str) -> str | None:
         return "needs root"
     if marker == "kafka" and (missing := missing_programs()) and not installable():
         return f"needs {' and '.join(missing)}"
+    if marker == "postgresql" and server_programs() is None:
+        return "needs PostgreSQL"
     if marker == "gpu" and not nvidia_gpus():
         return "needs an NVIDIA GPU"
     if marker == "browser" and not (shutil.which("chromium") or shutil.which("google-chrome")):

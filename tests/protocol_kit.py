@@ -33,6 +33,8 @@ from aggregator.leader_state import LeaderState
 from aggregator.released import MemoryStore, ReleasedWindow
 from aggregator.runners import Checkpoint, HelperRunner, LeaderRunner, no_checkpoint, restore_leader
 from aggregator.tasks import sign_roster, sign_task
+from aggregator.witness.chain import Unwitnessed, WitnessedChain
+from aggregator.witness.port import Witness
 from privacy.masks import derive_epoch_task_keys, mask_into, seal_box, tag_and_nonce
 from privacy.sealing import HpkeKeyPair, seal
 from privacy.signing import SigningKey
@@ -339,13 +341,15 @@ def start_helper(
     *,
     mask_source: MaskInto = mask_into,
     checkpoint: Checkpoint = no_checkpoint,
-    after_restore: bool = False,
+    witness: Witness | None = None,
     name: str = "helper",
 ) -> tuple[Helper, HelperState, HelperRunner]:
     """A Helper on its state in `folder`."""
+    linked_as = None if witness is None else world.helper_key.public_bytes
     state = HelperState(
-        folder / f"{name}.sqlite", folder / f"{name}.fence", clock(), after_restore=after_restore
+        folder / f"{name}.sqlite", folder / f"{name}.fence", clock(), linked_as=linked_as
     )
+    chain = Unwitnessed() if witness is None else WitnessedChain(state, witness)
     pairs = {key_id(world.helper_hpke.public_bytes): world.helper_hpke}
     helper = Helper(
         world.directory(),
@@ -357,7 +361,12 @@ def start_helper(
         mask_into=mask_source,
     )
     runner = HelperRunner(
-        helper, state, clock, helper_pk=world.helper_key.public_bytes, checkpoint=checkpoint
+        helper,
+        state,
+        clock,
+        helper_pk=world.helper_key.public_bytes,
+        settle=chain.settle,
+        checkpoint=checkpoint,
     )
     return helper, state, runner
 

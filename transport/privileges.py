@@ -26,6 +26,7 @@ from .foreign import libc
 
 LEADER_USER: Final = "pointillist-leader"
 HELPER_USER: Final = "pointillist-helper"
+WITNESS_USER: Final = "pointillist-witness"
 AGENT_USER: Final = "pointillist-agent"
 LOG_GROUP: Final = "pointillist"
 """Who may write to the embedded log: Leader and agents. The Helper never touches it."""
@@ -92,7 +93,8 @@ def ensure_users() -> bool:
         return False
     if not _group_exists(LOG_GROUP):
         _admin("groupadd", "--system", LOG_GROUP)
-    for user, groups in ((LEADER_USER, [LOG_GROUP]), (HELPER_USER, []), (AGENT_USER, [LOG_GROUP])):
+    users = {LEADER_USER: [LOG_GROUP], HELPER_USER: [], WITNESS_USER: [], AGENT_USER: [LOG_GROUP]}
+    for user, groups in users.items():
         if not _user_exists(user):
             extra = ["--groups", ",".join(groups)] if groups else []
             shell = shutil.which("nologin", path="/usr/sbin:/sbin:/usr/bin") or "/bin/false"

@@ -90,6 +90,9 @@ class Reason(StrEnum):
     JOIN_SEAL = "join_seal"
     JOIN_VOUCHER = "join_voucher"
 
+    # Between a Helper and its witness
+    WITNESS_SIGNATURE = "witness_signature"
+
     # An agent refuses a task
     LEADER_UNPINNED = "leader_unpinned"
     HELPER_UNPINNED = "helper_unpinned"

@@ -36,7 +36,7 @@ _DOWN: Final = (TASKS, ROSTERS, KEYS)
 READS: Final = {
     KafkaRole.AGENT: (*_DOWN, ENTRIES, RELEASES),
     KafkaRole.LEADER: _UP + _DOWN,
-    KafkaRole.HELPER: tuple(topic for topic in _UP + _DOWN if topic != REPORTS),
+    KafkaRole.HELPER: (*(topic for topic in _UP + _DOWN if topic != REPORTS), RELEASES),
     KafkaRole.READER: (RELEASES,),
 }
 WRITES: Final = {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from .output import (
+    CommandError,
     ExitCode,
     JsonFlag,
     emit,
@@ -53,21 +54,33 @@ def run(
         bool,
         typer.Option(
             "--after-restore",
-            help="The machine was rolled back as a whole: refuse every window that is over now.",
+            help="State or machine came back from a backup: refuse every window that is over by "
+            "now or by the witness's word. Needs the witness, and no other copy may run.",
         ),
     ] = False,
 ) -> None:
-    """Answer the Leader's batches until a signal. It never opens the shared log."""
+    """Answer the Leader's batches until a signal.
+
+    Of the shared log it reads the releases, once, where the configuration names the log. A state
+    that its witness, or such a release, shows to be rolled back answers nothing: exit code 3.
+    """
     from aggregator.helper_state import FencedOut
     from aggregator.party_processes import run_helper
     from aggregator.state_file import StateUnusable
+    from aggregator.witness.chain import NO_WITNESS
+    from aggregator.witness.port import RollbackSeen, WitnessUnavailable
+    from transport.port import TransportUnavailable
     from transport.privileges import PrivilegeError
 
     settings = _load(config)
+    if after_restore and settings.witness is None:
+        raise CommandError(ExitCode.REFUSED, *NO_WITNESS)
     log_to_stderr()
+    unavailable = (StateUnusable, PrivilegeError, OSError, WitnessUnavailable, TransportUnavailable)
     with (
         reported(ExitCode.REFUSED, FencedOut, hint="another Helper runs on this state"),
-        reported(ExitCode.UNAVAILABLE, StateUnusable, PrivilegeError, OSError),
+        reported(ExitCode.REFUSED, RollbackSeen),
+        reported(ExitCode.UNAVAILABLE, *unavailable),
     ):
         run_helper(settings, after_restore=after_restore, say=say)
 

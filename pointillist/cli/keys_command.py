@@ -46,6 +46,7 @@ app = typer.Typer(
 class KeyRole(StrEnum):
     LEADER = "leader"
     HELPER = "helper"
+    WITNESS = "witness"
     HOST = "host"
 
 

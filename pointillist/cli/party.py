@@ -1,4 +1,4 @@
-"""What `leader`, `helper` and `task` share: identity keys, configuration, and how a party does."""
+"""What commands of parties share: identity keys, configuration, and how a party does."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def show_status(path: Path, party: str, json: bool) -> None:
     """Show whether a party runs and what it last said; the exit code says it too.
 
     path        its status file
-    party       `leader` or `helper`
+    party       `leader`, `helper` or `witness`
     """
     from aggregator.helper_shell import read_status
     from aggregator.party_health import is_present

@@ -56,6 +56,9 @@ GROUPS = (
         "Who runs hosts: its key, and vouchers for them.",
     ),
     CommandGroup(
+        "witness", "pointillist.cli.witness_command", "Keeps how far a Helper has answered."
+    ),
+    CommandGroup(
         "kafka", "pointillist.cli.kafka", "A broker on this machine; topics and rights on any."
     ),
     CommandGroup(

@@ -11,6 +11,7 @@ from aggregator.helper_state import BODY_RETENTION_S, BatchKey, FencedOut, Helpe
 from aggregator.state_file import StateUnusable
 from tests.privacy.test_helper_batch_rules import Bench
 from tests.protocol_kit import T0, WINDOW_S, World, build_world, open_epochs
+from wire.witness import NO_LINKS
 
 
 @pytest.fixture
@@ -55,9 +56,10 @@ def test_helper_that_lost_its_state_refuses_windows_closed_before(
     assert again.ask(again.batch(world.hosts)).refusal == "closed_before_restore"
 
 
-def test_operator_can_say_that_the_whole_machine_was_restored(world: World, tmp_path: Path) -> None:
+def test_restore_that_the_operator_told_of_closes_windows(world: World, tmp_path: Path) -> None:
     ready(world, tmp_path).state.close()
-    again = ready(world, tmp_path, after_restore=True)
+    again = ready(world, tmp_path)
+    again.state.restored(again.clock(), NO_LINKS)
     assert again.ask(again.batch(world.hosts)).refusal == "closed_before_restore"
 
 

@@ -38,6 +38,7 @@ STEPS = [
     "helper between commit and sum",
     "helper before StoreReply",
     "helper after StoreReply",
+    "helper between commit and witness",
     "helper after CommitAnswer",
     "leader before StoreRelease",
     "leader between store and transcript",

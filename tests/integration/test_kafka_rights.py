@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from aggregator.own_releases import compare_releases
 from pointillist.broker.local import RunningBroker
 from pointillist.broker.properties import write_certificates
 from pointillist.broker.rights import KafkaRole, grant
 from tests.kafka_kit import SecurePort, add_users, fresh_prefix, plain_settings, unsigned_token
+from tests.protocol_kit import Clock, build_world, start_helper
 from transport.kafka_settings import KafkaSettings
 from transport.opening import Side, open_transport
 from transport.port import Transport, TransportRefused, TransportUnavailable, UnknownTopic
@@ -31,7 +33,7 @@ WRITES = {
 READS = {
     "agent": {TASKS, ROSTERS, KEYS, ENTRIES, RELEASES},
     "leader": {TASKS, ROSTERS, KEYS, REPORTS, EPOCHS, JOINS},
-    "helper": {TASKS, ROSTERS, KEYS, EPOCHS, JOINS},
+    "helper": {TASKS, ROSTERS, KEYS, EPOCHS, JOINS, RELEASES},
     "reader": {RELEASES},
     "stranger": set[str](),
 }
@@ -102,6 +104,19 @@ def test_rights_are_those_of_the_role_and_no_more(port: SecurePort, user: str) -
         seen = {topic for topic in ALL if allowed(partial(read, log, GROUPS[user], topic))}
     assert written == WRITES[user]
     assert seen == READS[user]
+
+
+def test_helper_reads_every_release_at_each_start_by_its_own_rights(
+    port: SecurePort, tmp_path: Path
+) -> None:
+    world = build_world(8)
+    _, state, _ = start_helper(world, tmp_path, Clock())
+    found = []
+    for _ in range(2):
+        with open_transport(port.scram("helper"), Side.AGGREGATOR) as log:
+            found.append(compare_releases(log, world.helper_key.public_bytes, state, lambda: None))
+    assert found[0] == found[1] >= 1
+    state.close()
 
 
 @pytest.mark.parametrize("user", sorted(OFTEN_READ))

@@ -23,6 +23,7 @@ from wire.report import Report, report_length
 from wire.roster import EntryAnswer, Roster
 from wire.task import Task
 from wire.voucher import Voucher
+from wire.witness import ChainLink, WitnessAsk, WitnessHead
 
 Decode = Callable[[bytes], Any]
 DECODERS: dict[str, Decode] = {
@@ -33,6 +34,9 @@ DECODERS: dict[str, Decode] = {
     "batch": SignedBatch.decode,
     "share": lambda data: SignedShare.decode(data, 10, 4),
     "release": SignedRelease.decode,
+    "link": ChainLink.decode,
+    "witness_ask": WitnessAsk.decode,
+    "witness_head": WitnessHead.decode,
     "envelope": lambda data: unwrap(data, 4096),
     "task": Task.decode_body,
     "roster": Roster.decode_body,

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.party_config import load_helper_config, load_leader_config
+from aggregator.party_config import WitnessProcess, load_helper_config, load_leader_config
+from aggregator.witness.postgresql_settings import PostgresqlSettings
+from aggregator.witness.witness_config import load_witness_config
 from transport.config_tree import ConfigError
+from transport.opening import EmbeddedSettings
 
 SAMPLES = Path(__file__).resolve().parents[2] / "deploy" / "config"
 
@@ -49,3 +52,78 @@ def test_file_of_the_other_party_is_recognised() -> None:
         load_helper_config(SAMPLES / "leader.toml")
     with pytest.raises(ConfigError, match="looks like a Helper's file"):
         load_leader_config(SAMPLES / "helper.toml")
+
+
+def helper_with(tables: str, folder: Path) -> Path:
+    """The sample with these of its tables in force: what stands behind `# ` of them."""
+    lines, inside = [], False
+    for line in (SAMPLES / "helper.toml").read_text().splitlines():
+        bare = line.removeprefix("# ")
+        if bare.startswith("["):
+            inside = bare.strip("[]") in tables.split()
+        lines.append(bare if inside and (bare.startswith("[") or " = " in bare) else line)
+    path = folder / "helper.toml"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_witness_and_log_of_the_sample_parse(tmp_path: Path) -> None:
+    assert load_helper_config(SAMPLES / "helper.toml").witness is None
+    config = load_helper_config(helper_with("witness witness.process transport", tmp_path))
+    assert config.witness is not None
+    assert isinstance(config.witness.witness, WitnessProcess)
+    assert config.witness.witness.address.call_timeout_s == config.witness.timeout_s == 5.0
+    assert config.transport == EmbeddedSettings(Path("/var/lib/pointillist/log"), "pointillist")
+    config = load_helper_config(helper_with("witness witness.postgresql", tmp_path))
+    assert config.witness is not None
+    assert isinstance(config.witness.witness, PostgresqlSettings)
+    assert config.witness.witness.host == "db.example.org"
+
+
+@pytest.mark.parametrize(
+    ("tables", "named"),
+    [
+        ("witness", "either .witness.process. or .witness.postgresql."),
+        ("witness.process witness.postgresql", "either .witness.process. or .witness.postgresql."),
+    ],
+)
+def test_helper_has_one_witness_or_none(tables: str, named: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=named):
+        load_helper_config(helper_with(tables, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("timeout_s = 5.0", "timeout_s = 500.0", "timeout_s"),
+        ("timeout_s = 5.0", "timeouts = 5.0", "timeouts"),
+        ('witness_pk = "00', 'witness_pk = "', "witness_pk: expected 32 bytes"),
+        ('witness_pk = "', 'key = "', "key"),
+        ('ca_file = "/etc/pointillist/tls/w', '#"', "with ca_file"),
+    ],
+)
+def test_witness_table_names_what_is_wrong(old: str, new: str, named: str, tmp_path: Path) -> None:
+    path = helper_with("witness witness.process", tmp_path)
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(ConfigError, match=named):
+        load_helper_config(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ('helper_pks = ["0011', 'helper_pks = ["', "helper_pks: expected 32 bytes"),
+        ("[listen]", "[listens]", "listens"),
+        ("[witness]", "[helper]", "an aggregator's file"),
+        ('address = "0', 'adress = "0', "adress"),
+    ],
+)
+def test_witness_config_names_what_is_wrong(old: str, new: str, named: str, tmp_path: Path) -> None:
+    text = (SAMPLES / "witness.toml").read_text()
+    assert old in text
+    path = tmp_path / "witness.toml"
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(ConfigError, match=named):
+        load_witness_config(path)

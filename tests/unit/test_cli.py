@@ -233,6 +233,7 @@ def test_json_of_a_command_that_works_ends_with_zero(
     [
         ("leader", "status", "-c", "no.toml"),
         ("helper", "run", "-c", "no.toml"),
+        ("witness", "run", "-c", "no.toml"),
         ("agent", "run", "-c", "no.toml"),
         ("task", "sign", "no.task", "--key", "no.key"),
         ("task", "show", "no.task"),
@@ -253,6 +254,24 @@ def test_absent_inputs_are_wrong_usage_and_said_in_words(
     said = capsys.readouterr().err
     assert "Errno" not in said
     assert "expected" in said
+
+
+def test_restore_without_a_witness_is_refused_and_says_the_way_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sample = Path(__file__).resolve().parents[2] / "deploy" / "config" / "helper.toml"
+    asked = ("helper", "run", "--config", str(sample), "--after-restore")
+    assert run_main(monkeypatch, *asked) == ExitCode.REFUSED
+    said = capsys.readouterr().err
+    assert "[witness]" in said
+    assert "new identity" in said
+
+
+def test_schema_of_a_witness_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_main(monkeypatch, "witness", "schema") == ExitCode.OK
+    assert "CREATE TABLE pointillist_links" in capsys.readouterr().out
 
 
 def test_text_shows_dates_and_small_tables(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from aggregator.party_config import load_helper_config, load_leader_config
+from aggregator.witness.witness_config import load_witness_config
 from edge_agent.config import load_config
 from wire.rejection import Reason
 
@@ -113,6 +114,7 @@ def test_every_config_sample_is_accepted_by_its_program() -> None:
         "agent.toml": load_config,
         "leader.toml": load_leader_config,
         "helper.toml": load_helper_config,
+        "witness.toml": load_witness_config,
     }
     samples = {path.name: path for path in (REPOSITORY / "deploy" / "config").iterdir()}
     assert samples.keys() == loaders.keys()

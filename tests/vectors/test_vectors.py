@@ -23,6 +23,7 @@ from wire.report import Report
 from wire.roster import EntryAnswer, Roster
 from wire.task import Task
 from wire.voucher import Voucher
+from wire.witness import ChainLink, WitnessAsk, WitnessHead
 
 Operation = dict[str, Any]
 FOLDER = Path(__file__).parent
@@ -62,6 +63,9 @@ DECODERS: dict[str, Callable[[bytes, Operation], Any]] = {
     "batch": lambda data, _: SignedBatch.decode(data),
     "share": lambda data, op: SignedShare.decode(data, op["n"], op["d"]),
     "release": lambda data, _: SignedRelease.decode(data),
+    "link": lambda data, _: ChainLink.decode(data),
+    "witness_ask": lambda data, _: WitnessAsk.decode(data),
+    "witness_head": lambda data, _: WitnessHead.decode(data),
     "envelope": _unwrap,
     "task": lambda data, _: Task.decode_body(data),
     "roster": lambda data, _: Roster.decode_body(data),

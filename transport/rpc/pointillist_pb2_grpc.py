@@ -187,3 +187,79 @@ class Helper:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class WitnessStub:
+    """The direct channel from the Helper to its witness.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Ask = channel.unary_unary(
+                '/pointillist.v1.Witness/Ask',
+                request_serializer=pointillist__pb2.AskRequest.SerializeToString,
+                response_deserializer=pointillist__pb2.AskResponse.FromString,
+                _registered_method=True)
+
+
+class WitnessServicer:
+    """The direct channel from the Helper to its witness.
+    """
+
+    def Ask(self, request, context):
+        """Appends a link, or asks for the head alone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_WitnessServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Ask': grpc.unary_unary_rpc_method_handler(
+                    servicer.Ask,
+                    request_deserializer=pointillist__pb2.AskRequest.FromString,
+                    response_serializer=pointillist__pb2.AskResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'pointillist.v1.Witness', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('pointillist.v1.Witness', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Witness:
+    """The direct channel from the Helper to its witness.
+    """
+
+    @staticmethod
+    def Ask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pointillist.v1.Witness/Ask',
+            pointillist__pb2.AskRequest.SerializeToString,
+            pointillist__pb2.AskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

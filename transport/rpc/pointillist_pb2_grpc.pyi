@@ -84,3 +84,34 @@ class HelperServicer(metaclass=_abc_1.ABCMeta):
         """Says who answers and how far it is."""
 
 def add_HelperServicer_to_server(servicer: HelperServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class WitnessStub:
+    """The direct channel from the Helper to its witness."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> WitnessAsyncStub: ...
+    Ask: _grpc.UnaryUnaryMultiCallable[_pointillist_pb2.AskRequest, _pointillist_pb2.AskResponse]
+    """Appends a link, or asks for the head alone."""
+
+@_typing.type_check_only
+class WitnessAsyncStub(WitnessStub):
+    """The direct channel from the Helper to its witness."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    Ask: _aio.UnaryUnaryMultiCallable[_pointillist_pb2.AskRequest, _pointillist_pb2.AskResponse]  # type: ignore[assignment]
+    """Appends a link, or asks for the head alone."""
+
+class WitnessServicer(metaclass=_abc_1.ABCMeta):
+    """The direct channel from the Helper to its witness."""
+
+    @_abc_1.abstractmethod
+    def Ask(
+        self,
+        request: _pointillist_pb2.AskRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_pointillist_pb2.AskResponse, _abc.Awaitable[_pointillist_pb2.AskResponse]]:
+        """Appends a link, or asks for the head alone."""
+
+def add_WitnessServicer_to_server(servicer: WitnessServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

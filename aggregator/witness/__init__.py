@@ -1,0 +1,1 @@
+"""What a Helper answered, witnessed outside its machine: so a rolled-back copy of it shows."""

@@ -1,0 +1,142 @@
+"""Hold a Helper's chain of answers against its witness; nothing leaves that it has not taken."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from wire.witness import ChainHead, ChainLink
+
+from .port import RollbackSeen, Witness, WitnessUnavailable
+
+GO_ON: Final = (
+    "nothing is answered: if this machine or its state came back from a backup or snapshot, end "
+    "every other copy and start this one once with --after-restore, or set up a Helper with a new "
+    "identity"
+)
+LOST: Final = (
+    "nothing is answered: bring the witness's own records back; where they are lost, or the "
+    "witness is a new one, start once with --after-restore"
+)
+
+
+class ChainRecords(Protocol):
+    """The Helper's own chain, durable."""
+
+    def chain_end(self) -> ChainHead: ...
+
+    def links_after(self, sequence: int) -> list[ChainLink | None]: ...
+
+    def passed_through(self, head: ChainHead) -> bool: ...
+
+    def restored(self, now_s: float, head: ChainHead) -> None: ...
+
+
+class WitnessedChain:
+    """One Helper's chain beside its witness."""
+
+    def __init__(self, records: ChainRecords, witness: Witness) -> None:
+        """Ask nothing yet: the first `settle` does."""
+        self._records, self._witness = records, witness
+        self._witnessed: int | None = None
+        self._contradiction: RollbackSeen | None = None
+
+    @property
+    def witnessed(self) -> int | None:
+        """Links that the witness is known to hold; None before it has answered."""
+        return self._witnessed
+
+    def settle(self) -> None:
+        """Have the witness hold every link; the first time it is asked for its head before.
+
+        Raises      WitnessUnavailable, after which it may be called again; RollbackSeen for good
+        """
+        if self._contradiction is not None:
+            raise self._contradiction
+        try:
+            if self._witnessed is None:
+                self._witnessed = self._compared(self._witness.head())
+            self._append()
+        except RollbackSeen as error:
+            self._contradiction = error
+            raise
+
+    def after_restore(self, now_s: float) -> None:
+        """Go on from the witness's head, with every window closed that it, or the clock, says.
+
+        The operator vouches that no other copy of this Helper runs. Links that the witness lacks
+        are given to it where its chain is the beginning of this one.
+        Raises      WitnessUnavailable, RollbackSeen
+        """
+        head = self._witness.head()
+        self._records.restored(now_s, head)
+        self._witnessed = head.sequence
+        self._append()
+
+    def _append(self) -> None:
+        if self._witnessed is None or self._records.chain_end().sequence == self._witnessed:
+            return
+        for link in self._records.links_after(self._witnessed):
+            if link is None:
+                raise RollbackSeen(
+                    f"witness: expected link {self._witnessed + 1}, which this Helper had from it "
+                    "after a restore, found none: the witness was rolled back; nothing is "
+                    "answered: bring its own records back, or set up a Helper with a new identity"
+                )
+            head = self._witness.append(link)
+            if head != link.head():
+                raise RollbackSeen(
+                    f"witness: expected it to hold link {link.sequence} of this Helper, found "
+                    f"another chain of {head.sequence} links there: another copy of this Helper "
+                    f"has answered; {GO_ON}"
+                )
+            self._witnessed = link.sequence
+
+    def _compared(self, head: ChainHead) -> int:
+        """Judge the head at a start: level, one behind after a crash, or somebody lost links."""
+        own = self._records.chain_end()
+        if head.sequence > own.sequence:
+            raise RollbackSeen(
+                f"state: expected the {head.sequence} links that the witness holds, found "
+                f"{own.sequence}: this Helper was rolled back; {GO_ON}"
+            )
+        if not self._records.passed_through(head):
+            raise RollbackSeen(
+                f"witness: expected link {head.sequence} of this Helper, found another: another "
+                f"copy of this Helper has answered; {GO_ON}"
+            )
+        if head.sequence < own.sequence - 1:
+            raise RollbackSeen(
+                f"witness: expected {own.sequence - 1} links or {own.sequence}, found "
+                f"{head.sequence}: the witness was rolled back; {LOST}"
+            )
+        return head.sequence
+
+
+class Unwitnessed:
+    """In the place of a chain where no witness is configured."""
+
+    witnessed: int | None = None
+
+    def settle(self) -> None:
+        """Let everything pass."""
+
+    def after_restore(self, now_s: float) -> None:
+        """Refuse.
+
+        Raises      WitnessUnavailable
+        """
+        del now_s
+        raise WitnessUnavailable("; ".join(NO_WITNESS))
+
+
+NO_WITNESS: Final = (
+    (
+        "--after-restore: expected a table [witness] in the configuration, got none: without a "
+        "witness nobody knows what this Helper answered before"
+    ),
+    (
+        "set it up anew under a new identity: pointillist keys generate helper, an empty state_dir "
+        "and no fence_file, tasks and rosters countersigned with the new key"
+    ),
+)
+"""What is wrong, and the way out."""

@@ -1,0 +1,84 @@
+"""A witness that is a process of its own, seen from the Helper: signed heads over the channel."""
+
+from __future__ import annotations
+
+import os
+
+import grpc
+
+from aggregator.channel import open_channel
+from aggregator.party_config import HelperAddress
+from privacy.signing import SigningKey, verify
+from transport.rpc.pointillist_pb2_grpc import WitnessStub
+from wire.proto import pointillist_pb2 as pb
+from wire.rejection import Reason, ReportRejected
+from wire.witness import NONCE_BYTES, ChainHead, ChainLink, WitnessAsk, WitnessHead
+
+from .port import WitnessUnavailable
+
+
+class ProcessWitness:
+    """One Helper's chain at a witness process."""
+
+    def __init__(self, address: HelperAddress, witness_pk: bytes, identity: SigningKey) -> None:
+        """Connect lazily.
+
+        witness_pk  the pinned witness's key, 32 B
+        identity    the Helper's
+        Raises      KeyFileRefused, OSError
+        """
+        self._witness_pk, self._identity = witness_pk, identity
+        self._timeout_s = address.call_timeout_s
+        self._where = f"witness {address.socket or address.host_port}"
+        self._channel = open_channel(address)
+        self._stub = WitnessStub(self._channel)
+
+    def head(self) -> ChainHead:
+        """Say where the chain stands."""
+        return self._ask(None)
+
+    def append(self, link: ChainLink) -> ChainHead:
+        """Take a link if it continues the chain; say where the chain stands then."""
+        return self._ask(link)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+    def _ask(self, link: ChainLink | None) -> ChainHead:
+        nonce = os.urandom(NONCE_BYTES)
+        draft = WitnessAsk(self._witness_pk, self._identity.public_bytes, nonce, link)
+        raw = draft.unsigned() + self._identity.sign(draft.unsigned())
+        try:
+            reply = self._stub.Ask(pb.AskRequest(ask=raw), timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            raise WitnessUnavailable(
+                f"{self._where}: expected an answer, got {_code(error)}"
+            ) from error
+        if reply.refusal:
+            raise WitnessUnavailable(
+                f"{self._where}: expected a signed head, got a refusal: {reply.refusal[:40]!r}"
+            )
+        try:
+            return self._checked(reply.head, nonce)
+        except ReportRejected as refusal:
+            raise WitnessUnavailable(f"{self._where}: {refusal}") from refusal
+
+    def _checked(self, raw: bytes, nonce: bytes) -> ChainHead:
+        signed = WitnessHead.decode(raw)
+        if not verify(self._witness_pk, signed.unsigned(), signed.signature):
+            raise ReportRejected(
+                Reason.WITNESS_SIGNATURE, "the pinned witness's signature", "another"
+            )
+        asked = (self._witness_pk, self._identity.public_bytes, nonce)
+        if (signed.witness_pk, signed.helper_pk, signed.nonce) != asked:
+            raise ReportRejected(
+                Reason.WITNESS_SIGNATURE, "an answer to this question", "another's"
+            )
+        return signed.head
+
+
+def _code(error: grpc.RpcError) -> str:
+    """Name what went wrong: the library's own text may quote what the other side sent."""
+    code = getattr(error, "code", None)
+    return str(code().name) if callable(code) else type(error).__name__

@@ -1,0 +1,74 @@
+"""`pointillist witness`: run a witness for Helpers, read its status, print a database's tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .output import ExitCode, JsonFlag, log_to_stderr, reported, say
+from .party import read_config, show_status
+
+if TYPE_CHECKING:
+    from aggregator.witness.witness_config import WitnessConfig
+
+_EXAMPLES = """Examples:
+
+pointillist keys generate witness --folder /var/lib/pointillist/witness/keys   its identity
+
+pointillist witness run --config /etc/pointillist/witness.toml
+
+pointillist witness status --config /etc/pointillist/witness.toml --json | jq .links
+
+pointillist witness schema | psql --dbname pointillist   a witness in PostgreSQL instead"""
+
+app = typer.Typer(
+    help="Keeps, outside a Helper's machine, how far it has answered: run it, status, schema.",
+    epilog=_EXAMPLES,
+    rich_markup_mode="rich",
+    no_args_is_help=True,
+)
+
+ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="witness.toml")]
+
+
+@app.command(epilog="Example: pointillist witness run --config /etc/pointillist/witness.toml")
+def run(config: ConfigOption) -> None:
+    """Take the links of Helpers and sign where their chains stand, until a signal.
+
+    Run it on another machine than the Helper's, one whose backups are not put back with the
+    Helper's. It learns how many answers a Helper gave and when, and hashes; no host and no number.
+    """
+    from aggregator.party_processes import run_witness
+    from aggregator.state_file import StateUnusable
+    from transport.privileges import PrivilegeError
+
+    settings = _load(config)
+    log_to_stderr()
+    with reported(ExitCode.UNAVAILABLE, StateUnusable, PrivilegeError, OSError):
+        run_witness(settings, say=say)
+
+
+@app.command(epilog="Example: pointillist witness status --config witness.toml --json")
+def status(config: ConfigOption, json: JsonFlag = False) -> None:
+    """Show whether the witness runs, and how many links it holds of each Helper.
+
+    Exit code 0 when it runs and does its work, 1 when something keeps it from it, 4 when it does
+    not run.
+    """
+    show_status(_load(config).status_file, "witness", json)
+
+
+@app.command(epilog="Example: pointillist witness schema | psql --dbname pointillist")
+def schema() -> None:
+    """Print the tables and rights of a witness in PostgreSQL, for the database's owner to run."""
+    from aggregator.witness.postgresql_settings import schema_sql
+
+    typer.echo(schema_sql(), nl=False)
+
+
+def _load(config: Path) -> WitnessConfig:
+    from aggregator.witness.witness_config import load_witness_config
+
+    return read_config(config, "witness", load_witness_config)
