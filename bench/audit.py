@@ -24,7 +24,7 @@ CHUNK: Final = 200_000
 SEED: Final = 20_251_121
 TRUE_ONES: Final = (
     replace(TRUE, name="table sampler, seeded"),
-    replace(TRUE, name="table sampler, system", sampler=from_system),
+    replace(TRUE, name="live agent's sampler", sampler=from_system),
 )
 
 

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from privacy.calibrate import MILLION, honest_hosts, sensitivity_sq_steps, sigma_local_1024
 from privacy.noise import NoiseSampler
-from privacy.noise_table import SeededSampler, TableSampler
+from privacy.noise_live import LiveSampler
+from privacy.noise_table import SeededSampler
 from privacy.quantise import RandomBytes, clip_rows, round_steps, uniform_below
 
 Q: Final = 10
@@ -70,9 +71,9 @@ def seeded(seed: int, window: int) -> NoiseSampler:
 
 
 def from_system(seed: int, window: int) -> NoiseSampler:
-    """Noise from the operating system: what batches of real hosts draw."""
+    """Noise from the operating system: what a live agent draws."""
     del seed, window
-    return TableSampler(os.urandom)
+    return LiveSampler(os.urandom)
 
 
 TRUE: Final = Mechanism("no bug", SIGMA_1024, encode, seeded)
