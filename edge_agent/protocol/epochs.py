@@ -147,10 +147,12 @@ class EpochBook:
         ]
 
     def may_open(self, host: int, now_s: int) -> bool:
-        """Hold a host to 12 epochs an hour, over restarts too; a clock that was ahead is over."""
-        recent = [t for t in self.opened[host] if abs(now_s - t) < 3600]
-        self.opened[host] = recent
-        return len(recent) < EPOCHS_PER_HOUR
+        """Hold a host to 12 epochs an hour, over restarts too.
+
+        Those of a clock that was ahead are counted once their hour comes.
+        """
+        self.opened[host] = [t for t in self.opened[host] if t > now_s - 3600]
+        return sum(t < now_s + 3600 for t in self.opened[host]) < EPOCHS_PER_HOUR
 
     def count(self, host: int, now_s: int) -> int:
         """Take the host's next counter."""

@@ -330,6 +330,17 @@ def test_participant_opens_at_most_twelve_epochs_an_hour_over_restarts() -> None
     assert [e.header.ledger_ctr for e in epochs(shell.published)] == [41]
 
 
+def test_participant_counts_epochs_of_a_clock_that_was_ahead_once_their_hour_comes() -> None:
+    world = World(1)
+    ahead_s = T0 + 7200
+    opened = tuple(ahead_s + 60 * k for k in range(12))
+    view = LedgerView((HostView(world.host_ids[0], (), 40, opened),))
+    shell, _ = started(world, [world.task()], participant=world.participant(view))
+    assert [e.header.ledger_ctr for e in epochs(shell.published)] == [41]
+    shell.tell(EpochDue(ahead_s + 3000))
+    assert reasons(shell) == ["epoch_rate"]
+
+
 @pytest.mark.parametrize("rows", ["idle", "busy"])
 def test_participant_offsets_and_sizes_do_not_depend_on_load(rows: str) -> None:
     world = World(400)

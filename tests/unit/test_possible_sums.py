@@ -148,7 +148,7 @@ def test_total_of_a_section_is_bounded_where_each_word_is_possible() -> None:
 def test_sums_under_another_catalogue_are_held_to_the_task_alone() -> None:
     other = replace(TASK, catalogue_hash=bytes(32))
     vector = true_steps(TASK, N, IDLE)
-    at = word("incidents", CATALOGUE.section("incidents").cells[-1])
+    at = word("incidents", CATALOGUE.section("incidents").cells[-2])
     vector[at] += int(20 * possible().deviation[at])
     assert "incidents" in refused(vector)
     assert refused(vector, SumRules(CATALOGUE).of(other, N, capacity(N))) == ""
