@@ -76,7 +76,7 @@ def review_roster(
     tell(counts)
     check_hosts_vouched(
         roster,
-        before,
+        earlier,
         split_requests(evidence.vouchers),
         evidence.operators,
         parties.leader_pk,
