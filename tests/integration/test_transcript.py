@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -72,4 +74,30 @@ def test_other_files_are_no_transcripts(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text("{}")
     with pytest.raises(StateUnusable, match="transcript"):
+        read_transcript(path)
+
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n)"
+NAMES = "task_id, series, cohort, window, state, batch, share, reason, entry"
+LONG = "hex(zeroblob(9999))"
+COLUMNS = "x'00' AS task_id, 'minute' AS series, 0 AS cohort, i AS window, x'00' AS entry"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        f"CREATE VIEW windows AS {ENDLESS} SELECT {COLUMNS}, 'released' AS state FROM n",
+        f"CREATE TABLE chain (entry); CREATE VIEW answers AS {ENDLESS} SELECT {COLUMNS} FROM n",
+        f"CREATE TABLE windows ({NAMES} GENERATED ALWAYS AS (replace({LONG}, '0', {LONG})))",
+    ],
+    ids=["windows", "answers", "column"],
+)
+def test_state_of_a_stranger_that_works_its_rows_out_is_refused(
+    schema: str, tmp_path: Path
+) -> None:
+    """A file of one page would keep its reader busy for ever."""
+    path = tmp_path / "leader.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(schema)
+    with pytest.raises(StateUnusable, match="expected the state of a Leader or Helper"):
         read_transcript(path)
