@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import struct
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -101,3 +102,44 @@ def test_state_of_a_stranger_that_works_its_rows_out_is_refused(
         connection.executescript(schema)
     with pytest.raises(StateUnusable, match="expected the state of a Leader or Helper"):
         read_transcript(path)
+
+
+PAGE_BYTES = 4096
+CELLS = 300
+
+
+def pages_that_name_one(path: Path, levels: int) -> None:
+    """Make a table's tree of pages whose every cell names the same page below: 300^levels rows."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(
+            f"PRAGMA page_size = {PAGE_BYTES}; CREATE TABLE windows ({NAMES}); "
+            "CREATE TABLE room (x); INSERT INTO windows (state) VALUES ('')"
+        )
+        connection.executemany("INSERT INTO room VALUES (zeroblob(4000))", [()] * 2 * levels)
+        connection.commit()
+        root = connection.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = 'windows'"
+        ).fetchone()[0]
+    content = path.read_bytes()
+    pages = [content[at : at + PAGE_BYTES] for at in range(0, len(content), PAGE_BYTES)]
+    below, pages[-1] = len(pages), pages[root - 1]
+    for place in [*range(len(pages) - 1, len(pages) - levels, -1), root]:
+        cells = struct.pack(">IB", below, 1) * CELLS
+        starts = range(PAGE_BYTES - len(cells), PAGE_BYTES, 5)
+        head = struct.pack(">BHHHBI", 5, 0, CELLS, starts[0], 0, below)
+        head += struct.pack(f">{CELLS}H", *starts)
+        pages[place - 1] = head.ljust(PAGE_BYTES - len(cells), b"\0") + cells
+        below = place
+    path.write_bytes(b"".join(pages))
+
+
+def test_state_of_a_stranger_whose_pages_never_end_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages_that_name_one(tmp_path / "leader.sqlite", 2)
+    assert read_transcript(tmp_path / "leader.sqlite").links == ()
+    (tmp_path / "leader.sqlite").unlink()
+    pages_that_name_one(tmp_path / "leader.sqlite", 8)
+    monkeypatch.setattr("aggregator.transcript.MOST_STEPS", 3_000_000)
+    with pytest.raises(StateUnusable, match="interrupted"):
+        read_transcript(tmp_path / "leader.sqlite")
