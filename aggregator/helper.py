@@ -268,12 +268,26 @@ class Helper:
         before = self._records.chain_entry(series, cohort, window)
         if before is not None:
             return [self._same_entry(before, signed)]
+        self._check_kept(answered)
         self._check_link(signed, answered)
         vector = _vector(event.vector, signed, answered)
         self._check_possible(vector, answered)
         signature = self._signing_key.sign(release.unsigned())
         entry = SignedRelease(release, signed.sig_leader, signature).encode()
         return [StoreChainEntry(series, cohort, window, entry), ReplyCountersigned(entry)]
+
+    def _check_kept(self, answered: Answer) -> None:
+        """Sign nothing of windows that a restore closed: which releases were signed is forgotten.
+
+        Raises      ReportRejected: closed_before_restore
+        """
+        window = answered.key.window
+        known = self._directory.tasks.get(answered.key.task_id)
+        end_s = window if known is None else known.window_end(window)
+        closed_s = self._records.refuse_before_s
+        if end_s <= closed_s:
+            expected = f"a window that ended after {closed_s}"
+            raise ReportRejected(Reason.CLOSED_BEFORE_RESTORE, expected, end_s)
 
     def _check_possible(self, vector: NDArray[np.int64], answered: Answer) -> None:
         """Hold a release to what its hosts can sum to, as far as task and roster are still known.

@@ -2,9 +2,9 @@
 
 One answer per (task, cohort, window) for ever. A commit is one immediate transaction that first
 compares the fence, so of two live Helpers on one state the older cannot answer. A small side file
-counts the commits that were answered: a state restored from a backup is behind it, and then every
-window that had closed by the restore is refused. Two files restored together, as a snapshot of the
-whole machine does, look sound by themselves: answers and releases make a chain for a witness.
+counts answers and releases: a state restored from a backup is behind it, and then every window that
+had closed by the restore is refused. Two files restored together, as a snapshot of the whole
+machine does, look sound by themselves: answers and releases make a chain for a witness.
 """
 
 from __future__ import annotations
@@ -291,15 +291,21 @@ class HelperState:
         return None if row is None else (row[0], row[1])
 
     def keep_release(self, series: str, cohort: int, window: int, entry: bytes) -> None:
-        """Append a countersigned release to its chain; the first entry of a window stays."""
+        """Append a countersigned release to its chain, and count it beside the state.
+
+        The first entry of a window stays.
+        """
         with transaction(self._connection) as connection:
-            self._fenced(connection)
+            commits = self._fenced(connection)
             kept = connection.execute(
                 "INSERT OR IGNORE INTO chain VALUES (?,?,?,?)", (series, cohort, window, entry)
             )
             if kept.rowcount:
+                commits += 1
+                connection.execute("UPDATE fence SET commits = ?", (commits,))
                 release = SignedRelease.decode(entry).release
                 self._link(connection, LinkKind.RELEASE, release.hash())
+        _write_side(self._fence_path, self.fence, commits)
 
     def prune(self, now_s: float, epoch_retention_s: int) -> None:
         """Erase batch bodies after a week and epochs after the longest retention."""

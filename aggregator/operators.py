@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from privacy.signing import verify
@@ -81,7 +81,7 @@ def check_vouched(
 
 def check_hosts_vouched(
     roster: Roster,
-    before: Roster | None,
+    earlier: Sequence[Roster],
     requests: Iterable[JoinRequest],
     operators: OperatorKeys,
     leader_pk: bytes,
@@ -89,12 +89,15 @@ def check_hosts_vouched(
 ) -> None:
     """Refuse a roster with a host that its operator did not sign.
 
-    before      the roster that was countersigned last: its hosts were checked then
+    earlier     rosters that were countersigned before: the hosts of the last were checked then, and
+                a voucher of any of them stands for that host alone
     requests    of the hosts that are new, or new with this hardware, operator or voucher
     Raises      ReportRejected: join_voucher, join_token, join_signature, naming hosts
     """
     asked = {request.ed25519_pk: request for request in requests}
+    before = max(earlier, key=lambda past: past.version, default=None)
     known = {} if before is None else {entry.host_id: _claim(entry) for entry in before.entries}
+    used = {entry.voucher_id: _claim(entry) for past in earlier for entry in past.entries}
     lacking = []
     for entry in roster.entries:
         if entry.operator not in operators:
@@ -109,6 +112,9 @@ def check_hosts_vouched(
         if request is None or _asked(request) != _claim(entry):
             lacking.append(f"{entry.host_id.hex()} of {entry.operator}")
             continue
+        if used.get(entry.voucher_id, _claim(entry)) != _claim(entry):
+            expected = f"host {entry.host_id.hex()}: a token that enrolled no host before"
+            raise ReportRejected(Reason.JOIN_TOKEN, expected, "a used one")
         try:
             check_vouched(request, operators, leader_pk, now_s)
         except ReportRejected as refusal:

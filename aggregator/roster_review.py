@@ -31,7 +31,7 @@ class RosterEvidence:
     earlier     signed rosters before it: the last is a must from version 2 on; those of the week
                 before count as one change with it, those of the fortnight before that decide how
                 fast weights may rise
-    tasks       signed tasks that it will serve
+    tasks       signed tasks that it may serve: of each series that it names the newest counts
     vouchers    the join requests of hosts that are new in it, one behind the other
     operators   the keys that this party pins
     first       it is the fleet's first: there is none to compare it with
@@ -64,7 +64,7 @@ def review_roster(
     """
     bodies = {_body(signed, labels.ROSTER, parties) for signed in evidence.earlier}
     earlier = [Roster.decode_body(body) for body in bodies]
-    tasks = [Task.decode_body(_body(task, labels.TASK, parties)) for task in evidence.tasks]
+    tasks = _served(roster, evidence.tasks, parties)
     demo = bool(tasks) and all(task.domain == DEMO_DOMAIN for task in tasks)
     before = _one_before(roster, earlier, first=evidence.first)
     _check_time(roster, earlier, now_s, demo=demo)
@@ -76,7 +76,7 @@ def review_roster(
     tell(counts)
     check_hosts_vouched(
         roster,
-        before,
+        earlier,
         split_requests(evidence.vouchers),
         evidence.operators,
         parties.leader_pk,
@@ -106,6 +106,32 @@ def signed_before(folder: Path, content: bytes, parties: PinnedParties) -> list[
             if Signed.decode(signed, labels.ROSTER).unsigned() != asked:
                 found.append(signed)
     return found
+
+
+def signed_tasks(folder: Path, parties: PinnedParties, now_s: float) -> list[bytes]:
+    """Read the tasks of a folder that both parties signed and that are in use.
+
+    Whoever hands a roster in may name a demo's task alone, whose rosters change as they like.
+    """
+    found = []
+    for path in sorted(folder.glob("*.task")):
+        signed = path.read_bytes()
+        with suppress(ReportRejected):
+            if Task.decode_body(_body(signed, labels.TASK, parties)).expiry > now_s:
+                found.append(signed)
+    return found
+
+
+def _served(roster: Roster, signed: Sequence[bytes], parties: PinnedParties) -> list[Task]:
+    """The newest task of each series that a roster names."""
+    named = {membership.series for plan in roster.plans for membership in plan}
+    newest: dict[str, Task] = {}
+    for task in (Task.decode_body(_body(content, labels.TASK, parties)) for content in signed):
+        if task.series in named:
+            newest[task.series] = max(
+                task, newest.get(task.series, task), key=lambda known: known.version
+            )
+    return list(newest.values())
 
 
 def _one_before(roster: Roster, earlier: Sequence[Roster], *, first: bool) -> Roster | None:

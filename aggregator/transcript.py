@@ -35,6 +35,13 @@ from .window_evidence import WindowEvidence, accepted_ids, bitmap_of
 FORMAT: Final = "pointillist-transcript-1"
 MOST_EXPORT_BYTES: Final = 512 << 20
 """A week of a minute's ids of 1,000 hosts is 350 MiB; with all of it in memory, a bound of it."""
+MOST_VALUE_BYTES: Final = 128 << 20
+"""Of one value in a party's state: a batch of 2^20 hosts is 72 MiB."""
+
+MOST_STEPS: Final = 500_000_000
+"""Of SQLite's machine, to read a party's state; two million releases take less than a fifth."""
+
+_STEPS_AT_ONCE: Final = 1_000_000
 _NOT_AN_EXPORT: Final = (
     ValueError,
     KeyError,
@@ -158,16 +165,37 @@ def transcript_file(path: Path, party: str) -> Path:
 
 def _from_state(path: Path, evidence_of: Windows, ids_of: Windows) -> Transcript:
     with closing(open_read_only(path)) as connection:
-        connection.execute("PRAGMA trusted_schema = OFF")
-        names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
+        _hold_back(connection)
+        names = _stored_tables(connection)
         if "windows" in names:
             links = tuple(_leader_links(connection, evidence_of, ids_of))
             shares = tuple(suppressed_shares(connection))
             return Transcript("leader", links, shares, _suppressed(connection))
-        if "chain" in names:
+        if names >= {"chain", "answers"}:
             links = tuple(_helper_links(connection, evidence_of, ids_of))
             return Transcript("helper", links, tuple(answered_shares(connection)))
     raise StateUnusable(f"{path}: expected the state of a Leader or Helper, got another file")
+
+
+def _hold_back(connection: sqlite3.Connection) -> None:
+    """Bound what reading a stranger's file takes: its pages may name each other in a circle."""
+    left = iter(range(MOST_STEPS // _STEPS_AT_ONCE))
+    connection.set_progress_handler(lambda: next(left, None) is None, _STEPS_AT_ONCE)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE_BYTES)
+    connection.execute("PRAGMA trusted_schema = OFF")
+
+
+def _stored_tables(connection: sqlite3.Connection) -> set[str]:
+    """Name the tables whose rows lie in the file as they are.
+
+    A view, or a column that is worked out, is a program of whoever made the file: 4 KiB of it can
+    run without an end.
+    """
+    rows = connection.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0 AND NOT EXISTS "
+        "(SELECT 1 FROM pragma_table_xinfo(sqlite_master.name) WHERE hidden > 0)"
+    )
+    return {str(name) for (name,) in rows}
 
 
 def _suppressed(connection: sqlite3.Connection) -> dict[Place, str]:

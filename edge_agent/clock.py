@@ -56,17 +56,18 @@ class SteadyClock:
     def __init__(self, inner: Clock) -> None:
         self._inner = inner
         self._offset_ms = inner.unix_ms() - self._boot_ms()
-        self._stepped_ms: int | None = None
+        self._step: tuple[int, int] | None = None
+        """When a step was first seen, by the boot clock, and the offset that it made."""
 
     def unix_ms(self) -> int:
         boot_ms = self._boot_ms()
         offset_ms = self._inner.unix_ms() - boot_ms
         if abs(offset_ms - self._offset_ms) <= STEP_MS:
-            self._offset_ms, self._stepped_ms = offset_ms, None
-        elif self._stepped_ms is None:
-            self._stepped_ms = boot_ms
-        elif boot_ms - self._stepped_ms >= BELIEVED_AFTER_MS:
-            self._offset_ms, self._stepped_ms = offset_ms, None
+            self._offset_ms, self._step = offset_ms, None
+        elif self._step is None or abs(offset_ms - self._step[1]) > STEP_MS:
+            self._step = boot_ms, offset_ms
+        elif boot_ms - self._step[0] >= BELIEVED_AFTER_MS:
+            self._offset_ms, self._step = offset_ms, None
         return boot_ms + self._offset_ms
 
     def boottime_ns(self) -> int:

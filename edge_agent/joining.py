@@ -40,13 +40,15 @@ class NoSealingKey(Exception):
 def hardware_names(machine: str, gpu_uuids: Sequence[str]) -> tuple[str, ...]:
     """Name the parts of this machine; the machine id is hashed first, as its manual asks.
 
+    A GPU has one name however somebody typed it: its UUID in lower case, without spaces around it.
     Raises      ValueError where the GPUs are more than a roster holds, or one is named twice
     """
-    if len(gpu_uuids) >= MAX_HARDWARE_IDS or len(set(gpu_uuids)) != len(gpu_uuids):
+    gpus = [uuid.strip().lower() for uuid in gpu_uuids]
+    if len(gpus) >= MAX_HARDWARE_IDS or len(set(gpus)) != len(gpus):
         most = MAX_HARDWARE_IDS - 1
         raise ValueError(f"expected at most {most} GPU UUIDs, each once, got {len(gpu_uuids)}")
     digest = hashlib.sha256(_MACHINE_LABEL + machine.encode()).hexdigest()[:32]
-    return (f"machine-{digest}", *gpu_uuids)
+    return (f"machine-{digest}", *gpus)
 
 
 def gpu_counts(catalogue: Catalogue, models: Sequence[str]) -> GpuModels:

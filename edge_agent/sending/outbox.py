@@ -69,6 +69,7 @@ class Outbox:
     def send_due(self, now_ms: int) -> tuple[int, ...]:
         """Send every record that is due, durably; give their spool ids.
 
+        One that nobody accepts any more is let go unsent: after a stop it may be the first.
         Raises      TransportUnavailable: they stay queued and are tried again after a pause
         """
         beat_ms = now_ms // BEAT_MS * BEAT_MS
@@ -76,7 +77,13 @@ class Outbox:
             return ()
         due = []
         while self._heap and self._heap[0][0] <= beat_ms:
-            due.append(heapq.heappop(self._heap)[1])
+            spool_id = heapq.heappop(self._heap)[1]
+            if self._records[spool_id].expires_s * 1000 > now_ms:
+                due.append(spool_id)
+            else:
+                del self._records[spool_id]
+        if not due:
+            return ()
         # Epochs were sealed before the reports that need them and have lower ids.
         due.sort()
         try:

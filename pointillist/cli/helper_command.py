@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -118,7 +119,7 @@ def countersign(
     ] = False,
     task: Annotated[
         list[Path] | None,
-        typer.Option("--task", help="A task the roster serves: its n_max and t must cover it."),
+        typer.Option("--task", help="A task that it serves and that is not in signed_dir yet."),
     ] = None,
     vouchers: Annotated[
         Path | None,
@@ -139,7 +140,7 @@ def countersign(
     first: compare them with what you know.
     """
     from aggregator.directory import PinnedParties
-    from aggregator.roster_review import NO_EVIDENCE, signed_before
+    from aggregator.roster_review import NO_EVIDENCE, signed_before, signed_tasks
     from aggregator.task_files import check_and_countersign, label_of
     from privacy.errors import ParameterError
     from wire import labels
@@ -160,7 +161,8 @@ def countersign(
             evidence = _evidence(file, pinned, vouchers, accept_change)
             before = signed_before(pinned.signed_dir, content, parties)
             before += [path.read_bytes() for path in previous or []]
-            served = [path.read_bytes() for path in task or []]
+            served = signed_tasks(pinned.signed_dir, parties, time.time())
+            served += [path.read_bytes() for path in task or []]
             evidence = replace(evidence, earlier=before, tasks=served, first=first)
         signed, summary = check_and_countersign(
             content,

@@ -70,6 +70,21 @@ def test_step_that_stands_for_ten_minutes_is_believed() -> None:
     assert clock.unix_ms() == wall.boot_ms + 1000 * DAY_S
 
 
+def test_step_on_top_of_a_step_stands_for_ten_minutes_of_its_own() -> None:
+    wall = GlitchClock(T0 * 1000)
+    clock = SteadyClock(wall)
+    wall.ahead_ms = 1000 * 3600
+    clock.unix_ms()
+    wall.sleep_ms(BELIEVED_AFTER_MS - 1000)
+    assert clock.unix_ms() == wall.boot_ms
+    wall.ahead_ms = -1000 * DAY_S
+    clock.unix_ms()
+    wall.sleep_ms(BELIEVED_AFTER_MS - 1000)
+    assert clock.unix_ms() == wall.boot_ms
+    wall.sleep_ms(1000)
+    assert clock.unix_ms() == wall.boot_ms - 1000 * DAY_S
+
+
 def test_discipline_is_followed_at_once() -> None:
     wall = GlitchClock(T0 * 1000)
     clock = SteadyClock(wall)

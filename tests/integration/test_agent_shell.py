@@ -135,6 +135,22 @@ def test_agent_spools_while_the_log_is_away_and_drains_the_same_bytes(tmp_path: 
     shell.close()
 
 
+def test_agent_that_starts_after_retention_sends_nothing_of_before(tmp_path: Path) -> None:
+    """Housekeeping drops what is over once a minute: the first send must not come before it."""
+    made = surroundings(tmp_path)
+    clock = SteppedClock(T0)
+    shell = made.agent(clock)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Outbox, "send_due", lambda _self, _now_ms: ())
+        run_until(shell, clock, T0 + 41)
+        assert len(shell._ledger.spooled()) >= 7
+        shell.close()
+    later = T0 + 40 + made.task.retention_s
+    shell = made.run(later, later + 9)
+    assert all(r.header.window >= later - 4 for r in reports_of(made.records()))
+    assert shell.tally.expired >= 7
+
+
 def test_agent_full_spool_publishes_nothing_and_counts(tmp_path: Path) -> None:
     made = surroundings(tmp_path)
     spool = dataclasses.replace(made.config.spool, max_records=3)

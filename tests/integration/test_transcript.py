@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+import struct
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -73,3 +76,70 @@ def test_other_files_are_no_transcripts(tmp_path: Path) -> None:
     path.write_text("{}")
     with pytest.raises(StateUnusable, match="transcript"):
         read_transcript(path)
+
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n)"
+NAMES = "task_id, series, cohort, window, state, batch, share, reason, entry"
+LONG = "hex(zeroblob(9999))"
+COLUMNS = "x'00' AS task_id, 'minute' AS series, 0 AS cohort, i AS window, x'00' AS entry"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        f"CREATE VIEW windows AS {ENDLESS} SELECT {COLUMNS}, 'released' AS state FROM n",
+        f"CREATE TABLE chain (entry); CREATE VIEW answers AS {ENDLESS} SELECT {COLUMNS} FROM n",
+        f"CREATE TABLE windows ({NAMES} GENERATED ALWAYS AS (replace({LONG}, '0', {LONG})))",
+    ],
+    ids=["windows", "answers", "column"],
+)
+def test_state_of_a_stranger_that_works_its_rows_out_is_refused(
+    schema: str, tmp_path: Path
+) -> None:
+    """A file of one page would keep its reader busy for ever."""
+    path = tmp_path / "leader.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(schema)
+    with pytest.raises(StateUnusable, match="expected the state of a Leader or Helper"):
+        read_transcript(path)
+
+
+PAGE_BYTES = 4096
+CELLS = 300
+
+
+def pages_that_name_one(path: Path, levels: int) -> None:
+    """Make a table's tree of pages whose every cell names the same page below: 300^levels rows."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(
+            f"PRAGMA page_size = {PAGE_BYTES}; CREATE TABLE windows ({NAMES}); "
+            "CREATE TABLE room (x); INSERT INTO windows (state) VALUES ('')"
+        )
+        connection.executemany("INSERT INTO room VALUES (zeroblob(4000))", [()] * 2 * levels)
+        connection.commit()
+        root = connection.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = 'windows'"
+        ).fetchone()[0]
+    content = path.read_bytes()
+    pages = [content[at : at + PAGE_BYTES] for at in range(0, len(content), PAGE_BYTES)]
+    below, pages[-1] = len(pages), pages[root - 1]
+    for place in [*range(len(pages) - 1, len(pages) - levels, -1), root]:
+        cells = struct.pack(">IB", below, 1) * CELLS
+        starts = range(PAGE_BYTES - len(cells), PAGE_BYTES, 5)
+        head = struct.pack(">BHHHBI", 5, 0, CELLS, starts[0], 0, below)
+        head += struct.pack(f">{CELLS}H", *starts)
+        pages[place - 1] = head.ljust(PAGE_BYTES - len(cells), b"\0") + cells
+        below = place
+    path.write_bytes(b"".join(pages))
+
+
+def test_state_of_a_stranger_whose_pages_never_end_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages_that_name_one(tmp_path / "leader.sqlite", 2)
+    assert read_transcript(tmp_path / "leader.sqlite").links == ()
+    (tmp_path / "leader.sqlite").unlink()
+    pages_that_name_one(tmp_path / "leader.sqlite", 8)
+    monkeypatch.setattr("aggregator.transcript.MOST_STEPS", 3_000_000)
+    with pytest.raises(StateUnusable, match="interrupted"):
+        read_transcript(tmp_path / "leader.sqlite")

@@ -21,6 +21,7 @@ from aggregator.enrolment import (
 from aggregator.leader_shell import LeaderShell
 from aggregator.roster_review import RosterEvidence
 from aggregator.task_files import check_and_countersign
+from edge_agent.joining import hardware_names
 from pointillist.cli.leader_command import app
 from pointillist.cli.output import CommandError, ExitCode
 from tests.enrolment_kit import LEADER, host, part, pinned, plans_file, request, token
@@ -231,3 +232,14 @@ def test_roster_command_overwrites_nothing(tmp_path: Path) -> None:
     assert isinstance(result.exception, CommandError)
     assert (result.exception.code, "exists" in str(result.exception)) == (ExitCode.USAGE, True)
     assert out.read_bytes() == b"the roster in force"
+
+
+def test_gpu_has_one_name_however_it_is_typed() -> None:
+    """Reinstalled, a machine has another id: its GPUs are what is left to know it by."""
+    (_, *before), (_, *after) = (
+        hardware_names(machine, uuids)
+        for machine, uuids in (("a", ("GPU-0a1b", "GPU-2c3d")), ("b", (" GPU-2C3D", "gpu-0a1b\n")))
+    )
+    assert sorted(before) == sorted(after)
+    with pytest.raises(ValueError, match="each once"):
+        hardware_names("a", ("GPU-0a1b", "GPU-0A1B"))

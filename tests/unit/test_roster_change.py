@@ -175,6 +175,25 @@ def test_voucher_stands_for_key_hardware_models_and_operator() -> None:
             countersign(replace(new, entries=entries), [asked("x")], FIRST)
 
 
+def test_token_of_a_host_that_left_enrols_no_other() -> None:
+    """The Leader keeps its list of used tokens; the Helper does not take its word for it."""
+    one = request("one", ("GPU-1",), token("lent"))
+    other = request("other", ("GPU-2",), token("lent"))
+    two = roster(2, WEEK, [*HONEST, one])
+    three, four = WEEK + WEEK_S, WEEK + 2 * WEEK_S
+    countersign(two, [one], FIRST)
+    gone = roster(3, three, HONEST)
+    countersign(gone, [], FIRST, two, now_s=WEEK + 1)
+    for new, before in (
+        (roster(3, three, [*HONEST, other]), (FIRST, two)),
+        (roster(4, four, [*HONEST, other]), (FIRST, two, gone)),
+    ):
+        with pytest.raises(ReportRejected, match="join_token"):
+            countersign(new, [other], *before, now_s=new.effective_from - 1)
+    back = roster(4, four, [*HONEST, one])
+    countersign(back, [one], FIRST, two, gone, now_s=four - 1)
+
+
 def test_host_of_an_operator_that_is_pinned_no_more_is_refused() -> None:
     evidence = RosterEvidence(
         earlier=[sign_roster(FIRST, LEADER, HELPER)], operators=pinned("acme")

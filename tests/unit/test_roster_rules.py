@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from aggregator.directory import Directory, PinnedParties
-from aggregator.roster_review import RosterEvidence
+from aggregator.roster_review import RosterEvidence, signed_tasks
 from aggregator.roster_rules import difference
 from aggregator.task_files import check_and_countersign, leader_sign
 from aggregator.tasks import sign_roster, sign_task
@@ -134,6 +135,34 @@ def test_countersigner_compares_with_the_tasks_that_the_roster_serves() -> None:
             HELPER,
             evidence=replace(evidence, tasks=[task]),
             now_s=NOW,
+        )
+
+
+def test_demo_beside_a_fleet_loosens_no_rule_of_its_roster(tmp_path: Path) -> None:
+    """The Leader names the task that is served; the Helper's own folder names the others."""
+    fleet, demo, past = (
+        sign_task(small_task(LEADER, HELPER, expiry=int(NOW) + left_s, **values), LEADER, HELPER)[1]
+        for left_s, values in ((1, {}), (1, {"domain": "demo", "series": "show"}), (0, {}))
+    )
+    for name, task in (("fleet", fleet), ("demo", demo), ("past", past)):
+        (tmp_path / f"{name}.task").write_bytes(task)
+    (tmp_path / "other.task").write_bytes(fleet[:-64] + bytes(64))
+    assert signed_tasks(tmp_path, PARTIES, NOW) == [demo, fleet]
+    changed = roster(2, WEEK, {"minute": 400_000, "show": 100_000})
+    draft = leader_sign(Signed(labels.ROSTER, changed.encode_body()).encode(), LEADER)
+    evidence = replace(
+        EVIDENCE, earlier=[sign_roster(FIRST, LEADER, HELPER)], accepted_change=None, tasks=[demo]
+    )
+    arguments = (draft, LEADER.public_bytes, HELPER)
+    check_and_countersign(*arguments, evidence=evidence, now_s=NOW)
+    evidence = replace(evidence, tasks=[demo, *signed_tasks(tmp_path, PARTIES, NOW)])
+    with pytest.raises(ReportRejected, match="at most 0 hosts changed in a week"):
+        check_and_countersign(*arguments, evidence=evidence, now_s=NOW)
+    alone = roster(2, WEEK, {"minute": 400_000})
+    draft = leader_sign(Signed(labels.ROSTER, alone.encode_body()).encode(), LEADER)
+    with pytest.raises(ReportRejected, match="at most 0 hosts changed in a week"):
+        check_and_countersign(
+            draft, LEADER.public_bytes, HELPER, evidence=replace(evidence, tasks=[demo]), now_s=NOW
         )
 
 
