@@ -156,13 +156,18 @@ def next_roster(
         used.add(entry.voucher_id)
         if entry.host_id in entries:
             raise ReportRejected(
-                Reason.JOIN_HARDWARE, "a host not enrolled yet", f"{entry.host_id.hex()} ({source})"
+                Reason.JOIN_HARDWARE,
+                "a host not enrolled yet; remove its request, and it stays as it is",
+                f"{entry.host_id.hex()} ({source})",
             )
         _need_free(entry, owners, source)
         entries[entry.host_id] = entry
         owners |= dict.fromkeys(entry.hardware_ids, entry)
     if not entries:
-        raise EnrolmentError("expected at least one host, from a request or the roster before")
+        raise EnrolmentError(
+            "expected at least one host, from a request that has no answer yet or from the roster "
+            "before (--previous), got none"
+        )
     version = 1 if previous is None else previous.version + 1
     return Roster(version, effective_from, plans, tuple(entries[host] for host in sorted(entries)))
 

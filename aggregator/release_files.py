@@ -66,6 +66,9 @@ Q_VALUE = {
 }
 """What the views `releases`, `latest` and `causes` add to the columns of their files."""
 
+DATE = {"date": (pa.date32(), "day of window_start, UTC: the folder of the file")}
+"""What the views have of where a file lies."""
+
 SUPPRESSED_FOLDER = "suppressed"
 """Below the folder of releases: windows that ended without one."""
 

@@ -68,9 +68,9 @@ def check_weekly_change(change: WeeklyChange, accepted: str | None, t: int | Non
     Raises      ReportRejected: roster_change; ValueError for another word
     """
     allowed = change.of_hosts * CHANGE_PERCENT // 100
-    words = f"{CHANGE_PERCENT} % of {change.of_hosts:,}"
+    words = f"{CHANGE_PERCENT} % of {change.of_hosts:,}; --accept-change allows more"
     if t is not None and t < allowed:
-        allowed, words = t, "t of a task"
+        allowed, words = t, "t of a task; --accept-change allows more"
     if accepted is not None:
         allowed, words = accepted_hosts(accepted, change.of_hosts), f"accepted: {accepted}"
     if change.hosts > allowed:

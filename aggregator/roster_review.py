@@ -145,7 +145,8 @@ def _one_before(roster: Roster, earlier: Sequence[Roster], *, first: bool) -> Ro
         # A Leader that starts over with version 1 would have nothing compared.
         raise ReportRejected(
             Reason.ROSTER_CHANGE,
-            "either the roster before this one, or the word that it is the fleet's first",
+            "either the roster before this one (in signed_dir, or by --previous), or the word that "
+            "it is the fleet's first (--first)",
             "both" if first else "neither",
         )
     return before

@@ -126,7 +126,7 @@ def _over_time(axis: Axes, mean: list[CellView], by_window: list[list[CellView]]
             alpha=0.7,
         )
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axis.set_xlabel("window (dashed: truth; triangle: not told from zero, less than this)")
+    axis.set_xlabel("window (dashed: truth;\ntriangle: not told from zero, less than this)")
     axis.set_ylabel("share, %")
     axis.set_title("Largest families, window by window, 95 % intervals", fontsize=11)
     low, high = axis.get_ylim()

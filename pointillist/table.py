@@ -19,8 +19,11 @@ _GAP: Final = "  "
 _PIPE_COLUMNS: Final = 200
 """Where there is no terminal: a file may be wide."""
 
-_PIECE: Final = re.compile(r"\S+?[_/,.:;<>-](?=\S)|\S+\s*|\s+")
-"""What is left whole when a text is folded, where there is room: words, and parts of names."""
+_PIECE: Final = re.compile(
+    r"--[a-z]\S*\s*|\d{4}-\d\d-\d\d\s*|\d\d:\d\d\S*\s*|\S+?[_/,.:;<>-](?=\S)|\S+\s*|\s+"
+)
+"""What is left whole when a text is folded, where there is room: words, options, dates, times of
+day, and parts of names."""
 
 _NARROW: Final = 18
 """A folded column is not made narrower than this while others can leave."""

@@ -71,10 +71,11 @@ pointillist agent ledger recover --config agent.toml   after the ledger was lost
 
 _NOT_ANSWERED = """Not answered yet. The request waits on the log; enrolment takes people:
   1. the Leader's operator: pointillist leader roster build ... --log FOLDER
-  2. the Helper's operator: pointillist helper countersign, for the roster and the *.entry
+  2. the Helper's operator: pointillist helper countersign, for roster and *.entry
   3. the Leader's operator puts both into signed_dir; the Leader publishes them
-Asking again with the same token is harmless, and prints the answer once it is there. Ask again
-where nobody fetched the request within a day: it is sealed to a key that is destroyed then."""
+Asking again with the same token is harmless, and prints the answer once it is
+there. Ask again where nobody fetched the request within a day: it is sealed to
+a key that is destroyed then."""
 
 _HINT: Final = "name it with --config; deploy/config/agent.toml is a sample"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -169,11 +170,26 @@ def countersign(
             leader_pk,
             signing,
             evidence=evidence,
-            tell=lambda counts: say(", ".join(f"{name} {n}" for name, n in counts.items())),
+            tell=_say_counts,
         )
     target = out or file
     target.write_bytes(signed)
     emit({"file": str(target)} | summary, json)
+
+
+def _say_counts(counts: Mapping[str, float]) -> None:
+    """Tell first, and also of a roster that is refused, what it changes; folded between counts."""
+    from pointillist.table import terminal_columns
+
+    lines = [""]
+    for name, n in counts.items():
+        one = f"{name} {n}"
+        if lines[-1] and len(f"{lines[-1]}, {one},") > terminal_columns():
+            lines[-1] += ","
+            lines.append(one)
+        else:
+            lines[-1] += f"{', ' if lines[-1] else ''}{one}"
+    say("\n".join(lines))
 
 
 def _need(settings: HelperConfig | None, file: Path) -> HelperConfig:

@@ -86,7 +86,7 @@ def status(folder: FolderOption = None, json: JsonFlag = False) -> None:
     epilog="Example: pointillist kafka topics --config admin.toml --agent agent --leader leader"
 )
 def topics(
-    config: Annotated[Path, typer.Option(help="TOML with a table [transport.kafka].")],
+    config: Annotated[Path, typer.Option(help="TOML with a table transport.kafka.")],
     agent: Annotated[str | None, typer.Option(help="User of the agents.")] = None,
     leader: Annotated[str | None, typer.Option(help="User of the Leader.")] = None,
     helper: Annotated[str | None, typer.Option(help="User of the Helper.")] = None,

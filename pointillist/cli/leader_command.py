@@ -15,6 +15,7 @@ from .output import (
     JsonFlag,
     emit,
     log_to_stderr,
+    need_file,
     reported,
     say,
 )
@@ -153,6 +154,9 @@ def export(
     from aggregator.transcript import export_transcript, read_transcript
     from wire.rejection import ReportRejected
 
+    need_file(
+        state_file, "a party's state file", "leader.sqlite or helper.sqlite, in its state_dir"
+    )
     now_ns = time.time_ns()
     wanted = {moment(text, now_ns, "--window") // 1_000_000_000 for text in window or ()}
     with reported(ExitCode.USAGE, StateUnusable, ReportRejected):

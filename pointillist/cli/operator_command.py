@@ -40,9 +40,9 @@ def keygen(
     name: NameOption,
     json: JsonFlag = False,
 ) -> None:
-    """Make an operator's Ed25519 key, and print the [[operator]] lines that pin it.
+    """Make an operator's Ed25519 key, and print the table `operator` that pins it.
 
-    The lines go into the Leader's plans file and, over another way, into the Helper's helper.toml:
+    Its lines go into the Leader's plans file and, over another way, into the Helper's helper.toml:
     the Helper believes no host that a pinned key has not signed for. The key stays with you.
     """
     from privacy.signing import SigningKey
@@ -65,7 +65,7 @@ def vouch(
     files: Annotated[list[Path], typer.Argument(help="Token files to make, one for each host.")],
     key: Annotated[Path, typer.Option("--key", help="The operator's key.")],
     name: NameOption,
-    plan: Annotated[str, typer.Option(help="A [[plan]] of the Leader's plans file.")],
+    plan: Annotated[str, typer.Option(help="Name of a plan in the Leader's plans file.")],
     leader: Annotated[str, typer.Option("--leader", help="The Leader's identity key, hex.")],
     days: Annotated[
         int, typer.Option(help="How long a host may be enrolled with it.", min=1, max=366)

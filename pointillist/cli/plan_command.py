@@ -41,7 +41,7 @@ app = typer.Typer(
 _WIDEST: Final = 100
 
 Hosts = Annotated[int | None, typer.Option(min=10, help="Hosts on the roster.")]
-Window = Annotated[int | None, typer.Option(min=1, help="Window in seconds.  [default: 60]")]
+Window = Annotated[int | None, typer.Option(min=1, help="Window in seconds; 60 without it.")]
 Sections = Annotated[int | None, typer.Option(min=1, max=256, help="Equal sections of one task.")]
 
 

@@ -30,7 +30,7 @@ nothing else, and change nothing.
 
 _EXAMPLES = """Examples:
 
-pointillist query "SELECT cell, share, share_low, share_high FROM latest ORDER BY share DESC"
+pointillist query "SELECT section, cell, share FROM latest ORDER BY share DESC LIMIT 20"
 
 pointillist query "SELECT window_start, share FROM releases WHERE cell = 'gpu_time/gemm'" --csv
 
@@ -42,8 +42,8 @@ pointillist query --check    windows that have no end, which must not be
 
 pointillist query --schema   every column and what it means
 
-q_value is the smallest false-discovery rate at which a row is told from zero, among the cells of
-its section in its release. Above 0.01 it is no number to quote: its interval says how much it can
+q_value is the smallest false-discovery rate at which a row is told from zero, among the cells of \
+its section in its release. Above 0.01 it is no number to quote: its interval says how much it can \
 be. An average over windows is a test of its own (docs/statistics.md)."""
 
 _NO_FOLDER = "run `pointillist demo` first, or name it with --folder"
@@ -140,13 +140,13 @@ def _run(sql: str, folder: Path) -> pd.DataFrame:
 
 def _print_schema(json: bool) -> None:
     from aggregator.cause_files import CAUSE_MEANINGS
-    from aggregator.release_files import MEANINGS, Q_VALUE
+    from aggregator.release_files import DATE, MEANINGS, Q_VALUE
     from aggregator.releases import WINDOW_MEANINGS
 
     views = {
-        "releases": MEANINGS | Q_VALUE,
+        "releases": MEANINGS | DATE | Q_VALUE,
         "windows": WINDOW_MEANINGS,
-        "causes": CAUSE_MEANINGS | Q_VALUE,
+        "causes": CAUSE_MEANINGS | DATE | Q_VALUE,
     }
     columns = [
         {"view": view, "column": name, "type": str(kind), "meaning": meaning}

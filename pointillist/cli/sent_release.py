@@ -101,8 +101,9 @@ def _transcripts(files: Files, wanted: Windows) -> tuple[Transcript, Transcript]
     from wire.rejection import ReportRejected
 
     hint = "the agent's user reads it: expected a file that others may read"
+    export = "a party exports its own: pointillist leader transcript export STATE FILE"
     with (
-        reported(ExitCode.USAGE, StateUnusable, ReportRejected),
+        reported(ExitCode.USAGE, StateUnusable, ReportRejected, hint=export),
         reported(ExitCode.USAGE, OSError, hint=hint),
     ):
         leader, helper = (

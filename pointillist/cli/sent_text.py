@@ -251,14 +251,16 @@ def _pairs(facts: Iterable[tuple[str, str]]) -> list[str]:
     room = max(20, min(terminal_columns(), _PROSE) - width - 2)
     lines = []
     for name, text in pairs:
-        first, *more = textwrap.wrap(text, room) or [""]
+        first, *more = textwrap.wrap(text, room, break_on_hyphens=False) or [""]
         lines += [f"{name:<{width}}  {first}", *(f"{'':<{width}}  {line}" for line in more)]
     return lines
 
 
 def _folded(paragraphs: Iterable[str]) -> list[str]:
     width = min(terminal_columns(), _PROSE)
-    return [line for text in paragraphs for line in textwrap.wrap(text, width)]
+    return [
+        line for text in paragraphs for line in textwrap.wrap(text, width, break_on_hyphens=False)
+    ]
 
 
 def _listed(sentences: Iterable[str]) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Final
 
 from rich.console import Console
 
+from edge_agent.local.quantity import counted
 from pointillist.run_terminal import (
     LESS,
     PLUS_MINUS,
@@ -43,7 +44,7 @@ def tell(
     console.print()
     console.rule("[bold]What was learned about the fleet, and about no host")
     prose(console, f"{PLUS_MINUS}.\n{LESS}.\nThe truth is known because this is a demo.\n")
-    title = f"GPU time by kernel family, mean of {summary.windows_released} windows"
+    title = f"GPU time by kernel family, mean of {counted(summary.windows_released, 'window')}"
     rest = [view for view in ranked(mean) if view.cell in REST]
     tell_cells(console, title, [*rest, *families(mean)], mean, lambda value: share(value) + " %")
     for name, event in events.items():
@@ -64,8 +65,9 @@ def tell(
 def _tell_bias(console: Console, bias_bound: float) -> None:
     prose(
         console,
-        "Hosts with more to tell than they may leave some out: each number may be low by "
-        f"{bias_bound:,.0f} hosts on average, at most (95 %), beyond ±.\n",
+        "A host may report so many and no more; one that has more leaves some out. So each "
+        "number may be low on average, beyond ±: by "
+        f"{counted(round(bias_bound), 'host')} at most (95 %).\n",
     )
 
 

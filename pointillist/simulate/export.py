@@ -98,6 +98,7 @@ def enrol_hosts(
                 "--key LEADER/identity.key --now --out fleet.roster"
             ),
             "pointillist helper countersign fleet.roster --first --config helper.toml",
+            "cp fleet.roster SIGNED_DIR  # the Leader's, and the Helper's",
             f"pointillist simulate {scenario} --export {kind} --config {config_path}",
         ]
     }

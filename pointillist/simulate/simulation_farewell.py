@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from edge_agent.local.quantity import counted
 from pointillist.run_terminal import (
     LESS,
     PLUS_MINUS,
@@ -49,7 +50,7 @@ def _tell_mix(console: Console, summary: dict[str, Any], mean: list[CellView]) -
         console.print(f"Windows: {summary['kept_back']}\n", highlight=False)
         return
     section = summary["section"].replace("_", " ")
-    title = f"{section}, mean of {summary['windows_released']:,} windows"
+    title = f"{section}, mean of {counted(summary['windows_released'], 'window')}"
     shown = ranked(mean)[:ROWS]
     prose(console, f"{PLUS_MINUS}.\n{LESS}.\n")
     tell_cells(console, title, shown, mean, lambda value: f"{share(value)} %")
@@ -92,7 +93,7 @@ def checks(summary: dict[str, Any]) -> list[str]:
     """Say what a reader should know before trusting a figure."""
     lines = [
         (
-            f"{summary['windows_released']:,} of {summary['windows']:,} windows released, "
+            f"{summary['windows_released']:,} of {counted(summary['windows'], 'window')} released, "
             f"{summary['reports_released']:,} reports in them; epsilon {summary['epsilon']:g} at "
             f"delta {summary['delta']:g} a host and week"
         )
@@ -106,8 +107,8 @@ def checks(summary: dict[str, Any]) -> list[str]:
     if summary["bias_bounds"]:
         told = ", ".join(f"{readable(k)} {v:,.0f}" for k, v in summary["bias_bounds"].items())
         lines.append(
-            "beyond their intervals, numbers of hosts may be low on average, as hosts with more "
-            f"to tell than they may left some out: by at most (95 %) {told}"
+            "beyond their intervals, numbers of hosts may be low on average, as a host that has "
+            f"more than it may report left some out: by at most (95 %) {told}"
         )
     if summary.get("standard_error_points") is not None:
         lines.append(

@@ -194,6 +194,7 @@ def test_simulate_enrols_hosts_and_says_what_comes_next(
     assert code == 0, err
     assert "5 hosts" in out
     assert "pointillist leader roster build" in out
+    assert "SIGNED_DIR" in out
     assert len(list((tmp_path / "fleet" / "joins").glob("*.join"))) == 5
     code, _, err = run(monkeypatch, capsys, *asked, "--enrol")
     assert code == 2

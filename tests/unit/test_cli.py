@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -81,6 +82,22 @@ def test_every_command_shows_its_help(
             assert "Usage" in capsys.readouterr().out
             shown.add(path)
     assert {("agent", "run"), ("agent", "profile"), ("agent", "ledger", "show")} <= shown
+
+
+@pytest.mark.slow
+def test_no_help_text_loses_what_stands_in_square_brackets() -> None:
+    """Markup takes `[[operator]]` for a style, and shows `[]`."""
+
+    def texts(command: Any) -> Iterator[str | None]:
+        yield from (command.help, command.epilog, command.short_help)
+        yield from (getattr(option, "help", None) for option in command.params)
+        for one in getattr(command, "commands", {}).values():
+            yield from texts(one)
+
+    for group in cli.GROUPS:
+        for text in texts(cli.LazyGroup(group).load()):
+            styles = re.findall(r"(?<!\\)\[/?([a-z][^\]]*)\]", text or "")
+            assert set(styles) <= {"bold"}, text
 
 
 def test_every_group_is_there_and_shows_its_help(
@@ -240,6 +257,7 @@ def test_json_of_a_command_that_works_ends_with_zero(
         ("keys", "show", "no.key"),
         ("plan", "--plan", "no.toml"),
         ("leader", "roster", "show", "no.roster"),
+        ("leader", "transcript", "export", "no.sqlite", "out.json"),
         ("query", "SELECT 1; SELECT 2"),
     ],
 )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from aggregator.period_sums import PeriodSums
 from aggregator.possible_sums import FALSE_SUPPRESSION, PossibleSums, SumRules
 from aggregator.released import Capacity
+from aggregator.statistics import reserved_cells
 from tests.unit.release_kit import (
     CATALOGUE,
     GPUS,
@@ -148,7 +149,8 @@ def test_total_of_a_section_is_bounded_where_each_word_is_possible() -> None:
 def test_sums_under_another_catalogue_are_held_to_the_task_alone() -> None:
     other = replace(TASK, catalogue_hash=bytes(32))
     vector = true_steps(TASK, N, IDLE)
-    at = word("incidents", CATALOGUE.section("incidents").cells[-2])
+    section = CATALOGUE.section("incidents")
+    at = word("incidents", section.cells[max(reserved_cells(section))])
     vector[at] += int(20 * possible().deviation[at])
     assert "incidents" in refused(vector)
     assert refused(vector, SumRules(CATALOGUE).of(other, N, capacity(N))) == ""

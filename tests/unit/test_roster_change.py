@@ -209,7 +209,7 @@ def test_first_roster_needs_its_word() -> None:
     """A Leader that starts over with hosts that it made up has nothing to be compared with."""
     draft = leader_sign(Signed(labels.ROSTER, FIRST.encode_body()).encode(), LEADER)
     evidence = RosterEvidence(vouchers=vouchers(HONEST), operators=pinned(*OPERATORS))
-    with pytest.raises(ReportRejected, match="fleet's first, got neither"):
+    with pytest.raises(ReportRejected, match=r"fleet's first \(--first\), got neither"):
         check_and_countersign(draft, LEADER.public_bytes, HELPER, evidence=evidence, now_s=NOW)
 
 

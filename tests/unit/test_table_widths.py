@@ -316,3 +316,9 @@ def test_tables_are_laid_out_in_one_place() -> None:
         "cli/host_panels.py", "cli/parts.py", "demo/demo_screen.py",
         "simulate/simulation_screen.py",
     }  # fmt: skip
+
+
+def test_a_fold_leaves_dates_times_and_options_whole() -> None:
+    assert table._folded("2026-11-23 07:29:00Z", 17) == ["2026-11-23", "07:29:00Z"]
+    assert table._folded("of --helper-transcript", 20) == ["of", "--helper-transcript"]
+    assert table._folded("gpu_thermal_or_power", 12) == ["gpu_thermal_", "or_power"]
