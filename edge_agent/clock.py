@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Final, Protocol
+from typing import Protocol
 
 from collectors.boot_clock import ClockPoint, boottime_ns, read_point
+from transport.steady_clock import SteadyOffset
 
 from .windows.window_accumulator import HostClock
 
@@ -39,36 +40,15 @@ class SystemClock:
         time.sleep(span_ms / 1000)
 
 
-STEP_MS: Final = 60_000
-"""A wall clock that moves further against the boot clock was stepped; less is discipline."""
-
-BELIEVED_AFTER_MS: Final = 600_000
-"""NTP mends a glitch within a few polls of 64 s; whoever sets a clock on purpose leaves it so."""
-
-
 class SteadyClock:
-    """A wall clock whose steps are believed once they have stood for ten minutes of boot time.
-
-    Until then it goes on by the boot clock: a glitch that is mended sooner is never seen. What a
-    clock says when it is first read is believed at once.
-    """
+    """A wall clock whose steps are believed once they have stood (`SteadyOffset`)."""
 
     def __init__(self, inner: Clock) -> None:
         self._inner = inner
-        self._offset_ms = inner.unix_ms() - self._boot_ms()
-        self._step: tuple[int, int] | None = None
-        """When a step was first seen, by the boot clock, and the offset that it made."""
+        self._steady = SteadyOffset(inner.unix_ms(), self._boot_ms())
 
     def unix_ms(self) -> int:
-        boot_ms = self._boot_ms()
-        offset_ms = self._inner.unix_ms() - boot_ms
-        if abs(offset_ms - self._offset_ms) <= STEP_MS:
-            self._offset_ms, self._step = offset_ms, None
-        elif self._step is None or abs(offset_ms - self._step[1]) > STEP_MS:
-            self._step = boot_ms, offset_ms
-        elif boot_ms - self._step[0] >= BELIEVED_AFTER_MS:
-            self._offset_ms, self._step = offset_ms, None
-        return boot_ms + self._offset_ms
+        return self._steady.believed_ms(self._inner.unix_ms(), self._boot_ms())
 
     def boottime_ns(self) -> int:
         return self._inner.boottime_ns()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.admitted_epochs import AdmittedEpochs, Seal
-from edge_agent.clock import BELIEVED_AFTER_MS, STEP_MS, SteadyClock
+from edge_agent.clock import SteadyClock
 from edge_agent.ledger.ledger import Ledger
 from edge_agent.ledger.ledger_records import HostEntry
 from edge_agent.protocol.eligibility import window_entry
@@ -18,6 +18,7 @@ from tests.agent_live import Surroundings, surroundings
 from tests.agent_world import T0, World, new_ledger
 from tests.protocol_kit import T0 as EPOCHS_FROM
 from tests.protocol_kit import build_world, hpke_pair, make_epoch
+from transport.steady_clock import BELIEVED_AFTER_MS, STEP_MS
 from wire.envelope import unwrap
 from wire.ids import KeyId, key_id
 from wire.rejection import ReportRejected
