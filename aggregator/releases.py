@@ -10,11 +10,14 @@ import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Final
 
 import duckdb
 import pandas as pd
 import pyarrow as pa
 from duckdb.func import PythonUDFType
+
+from wire.section import LEFT_OUT
 
 from .cause_files import CAUSE_MEANINGS
 from .cause_files import FOLDER as CAUSES_FOLDER
@@ -42,23 +45,29 @@ SELECT * REPLACE (
 """
 
 
-def _judged(source: str, value: str, dependent: str) -> str:
+_FAMILY: Final = "series, cohort, window_start, section"
+_CELLS: Final = f"{_FAMILY}, cell = '{LEFT_OUT}'"
+"""What hosts left out is no class beside the others."""
+
+
+def _judged(source: str, value: str, dependent: str, family: str = _CELLS) -> str:
     """Add `q_value` to rows, as discoveries.q_values does; families of other windows cost nothing.
 
     source      rows of cells; value: their column in errors of `standard_error`
     dependent   whether a row's error is correlated with the others of its family
+    family      columns whose equal rows are judged together
     """
     return f"""
 WITH tested AS (
     SELECT *, upper_tail({value} / standard_error) AS p_value FROM ({source})
 ), ordered AS (
     SELECT *, row_number() OVER (family ORDER BY p_value) AS place, count(*) OVER family AS size
-    FROM tested WINDOW family AS (PARTITION BY series, cohort, window_start, section)
+    FROM tested WINDOW family AS (PARTITION BY {family})
 ), judged AS (
     SELECT *, CASE WHEN {dependent} THEN sum(1 / place) OVER family ELSE 1 END * min(
         p_value * size / place
     ) OVER (family ORDER BY place ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS scaled
-    FROM ordered WINDOW family AS (PARTITION BY series, cohort, window_start, section)
+    FROM ordered WINDOW family AS (PARTITION BY {family})
 )
 SELECT * EXCLUDE (p_value, place, size, scaled), least(scaled, 1.0) AS q_value FROM judged
 """  # noqa: S608  (texts of this module)
@@ -236,7 +245,7 @@ def _open(folder: str | os.PathLike[str]) -> duckdb.DuckDBPyConnection:
         releases = _judged("FROM released", "value", "false")
         database.execute(f"CREATE VIEW releases AS {releases}")
         causes = _source(root / CAUSES_FOLDER, CAUSE_MEANINGS)
-        database.execute(f"CREATE VIEW causes AS {_judged(causes, 'hosts', 'corrected')}")
+        database.execute(f"CREATE VIEW causes AS {_judged(causes, 'hosts', 'corrected', _FAMILY)}")
         suppressed = _source(root / SUPPRESSED_FOLDER, SUPPRESSED_MEANINGS)
         database.execute(f"CREATE VIEW suppressed AS {suppressed}")
         newest = _judged(_NEWEST, "value", "false")

@@ -74,7 +74,7 @@ def crowding(
         worst,
         float(counts[worst][m + 1 :].sum() / counts[worst].sum()),
         bias(worst, m),
-        bias(worst, m) + ONE_SIDED_ERRORS * error_hosts(m),
+        min(bias(worst, m) + ONE_SIDED_ERRORS * error_hosts(m), hosts),
         next(least for least in range(1, most + 1) if fits(least)),
     )
 
