@@ -18,6 +18,10 @@ class NoOldTree(Exception):
     """The history does not hold the commit, and it could not be fetched either."""
 
 
+class NoHistory(Exception):
+    """This tree came without its history, or with a part of it, and nothing could be fetched."""
+
+
 def first_compatible() -> str | None:
     """Give the commit that the changelog names, None while it names none."""
     found = _LINE.search((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
@@ -28,12 +32,14 @@ def unpack(commit: str, into: Path) -> Path:
     """Unpack a commit's tree, once; a shallow clone fetches it.
 
     commit      40 hex digits, or HEAD while no compatible version is named
-    Raises      NoOldTree
+    Raises      NoOldTree, NoHistory
     """
     exact = _git("rev-parse", "--verify", f"{commit}^{{commit}}").decode().strip()
     if not exact:
         _git("fetch", "--quiet", "--depth=1", "origin", commit)
         exact = _git("rev-parse", "--verify", f"{commit}^{{commit}}").decode().strip()
+    if not exact and _git("rev-parse", "--is-shallow-repository").strip() != b"false":
+        raise NoHistory(f"needs {commit} of this repository's history, which {ROOT} has not")
     if not exact:
         raise NoOldTree(
             f"upgrades are tested against the first compatible version: expected {commit} in the "
