@@ -33,13 +33,13 @@ AHEAD_S: Final = KEY_ANNOUNCED_AHEAD_S
 class KeyRing:
     """Keys by id. `rotate` makes today's and tomorrow's, and destroys what no report can need."""
 
-    def __init__(self, folder: Path, boot_clock: Callable[[], float] = boot_s) -> None:
+    def __init__(self, folder: Path, boot_clock: Callable[[], float] | None = None) -> None:
         """Load every key of the folder; wipe what a crash left half written or half destroyed.
 
-        boot_clock  seconds that no one can set: the wall clock is held against it
+        boot_clock  what the wall clock is held against, seconds; None: the machine's boot clock
         Raises      KeyFileRefused when a file is not the party's own, 0600
         """
-        self._folder, self._boot_s = folder, boot_clock
+        self._folder, self._boot_s = folder, boot_clock or boot_s
         self._steady: SteadyOffset | None = None
         sweep_leftovers(folder)
         self.identity: SigningKey = load_signing_key(folder / "identity.key")

@@ -90,9 +90,14 @@ class Watched:
             yield child
 
     def knows(self, pid: int) -> bool:
-        """Tell whether the source knows what a process has mapped."""
+        """Tell whether the source knows what a process has mapped, its own program too.
+
+        Of one that was forked a moment ago it may know what its parent had.
+        """
         key, running = process_key("/proc", pid), self.source.running
-        return key is not None and running._modules(key) is not None
+        modules = None if key is None else running._modules(key)
+        own = Path(f"/proc/{pid}/exe").stat().st_ino
+        return modules is not None and any(inode == own for _, inode in modules.files())
 
     def of(self, kind: type) -> list[Record]:
         """Give the records of a type, over all drains."""
