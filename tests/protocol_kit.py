@@ -60,6 +60,11 @@ def seeded_bytes(*name: object) -> bytes:
     return hashlib.sha256(repr(name).encode()).digest()
 
 
+def altered(data: bytes) -> bytes:
+    """The bytes with one bit of the last one turned: never the same bytes by chance."""
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
 @cache
 def signing_key(*name: object) -> SigningKey:
     """An Ed25519 key that every run of the test shares."""

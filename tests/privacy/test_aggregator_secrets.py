@@ -16,6 +16,7 @@ from tests.protocol_kit import (
     T0,
     WINDOW_S,
     Fleet,
+    altered,
     build_world,
     honest_reports,
     open_epochs,
@@ -53,7 +54,7 @@ def test_logs_and_status_of_a_run_hold_no_secret(
 ) -> None:
     world = fleet.world
     epochs = open_epochs(world)
-    broken = [r.encode()[:-1] + b"\0" for r in honest_reports(world)]
+    broken = [altered(r.encode()) for r in honest_reports(world)]
     fleet.publish(epochs, [*broken, *(r.encode() for r in honest_reports(world))])
     wait_for(lambda: fleet.reports_read() >= 18)
     fleet.clock.set(T0 + WINDOW_S + 31)

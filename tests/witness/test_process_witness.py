@@ -20,7 +20,7 @@ from aggregator.witness.process_witness import ProcessWitness
 from aggregator.witness.witness_service import WitnessBook
 from aggregator.witness.witness_store import WitnessStore
 from tests.integration.test_channel_tls import Authority
-from tests.protocol_kit import signing_key
+from tests.protocol_kit import altered, signing_key
 from tests.witness.witness_kit import (
     HELPER_KEYS,
     TIMEOUT_S,
@@ -80,7 +80,7 @@ def signed(ask: WitnessAsk, key: object = WITNESS_KEY, **changes: object) -> byt
     ("answer", "said"),
     [
         (lambda ask: signed(ask, signing_key("nobody")), "pinned witness's signature"),
-        (lambda ask: signed(ask)[:-1] + b"\0", "pinned witness's signature"),
+        (lambda ask: altered(signed(ask)), "pinned witness's signature"),
         (lambda ask: signed(ask, nonce=bytes(32)), "answer to this question"),
         (lambda ask: signed(ask, helper_pk=HELPER_KEYS[1].public_bytes), "to this question"),
         (lambda ask: signed(ask, witness_pk=bytes(32)), "answer to this question"),
