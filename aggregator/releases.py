@@ -7,7 +7,8 @@ select: no other file, no network, no extension, no write.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Final
@@ -50,8 +51,10 @@ _CELLS: Final = f"{_FAMILY}, cell = '{LEFT_OUT}'"
 """What hosts left out is no class beside the others."""
 
 
-def _judged(source: str, value: str, dependent: str, family: str = _CELLS) -> str:
-    """Add `q_value` to rows, as discoveries.q_values does; families of other windows cost nothing.
+def judged_sql(source: str, value: str, dependent: str, family: str = _CELLS) -> str:
+    """SQL that adds `q_value` to rows, as discoveries.q_values does.
+
+    Families of other windows cost nothing.
 
     source      rows of cells; value: their column in errors of `standard_error`
     dependent   whether a row's error is correlated with the others of its family
@@ -105,6 +108,20 @@ expected AS (
 )
 SELECT expected.* FROM expected ANTI JOIN known USING (series, cohort, window_start) ORDER BY ALL
 """
+
+
+@dataclass(frozen=True, slots=True)
+class MoreViews:
+    """Views that a database has beside those of the releases.
+
+    create      makes them, while the database may still read anything
+    folders     that they read when they are asked
+    alone       nothing else is asked for: the views of the releases are not made
+    """
+
+    create: Callable[[duckdb.DuckDBPyConnection], None]
+    folders: Sequence[Path] = ()
+    alone: bool = False
 
 
 class QueryRefused(ValueError):
@@ -162,19 +179,20 @@ def windows_without_an_end(folder: str | os.PathLike[str]) -> pd.DataFrame:
     Returns         a DataFrame of series, cohort, window_start; empty where every window was
                     released or suppressed
     """
-    with _open(folder) as database:
+    with open_views(folder) as database:
         return database.execute(_ENDLESS).df()
 
 
-def query(sql: str, folder: str | os.PathLike[str]) -> pd.DataFrame:
+def query(sql: str, folder: str | os.PathLike[str], more: MoreViews | None = None) -> pd.DataFrame:
     """Run one SELECT over the views `releases`, `latest`, `windows` and `causes`.
 
     `releases` has every released cell; `latest` has the newest window of every series and cohort,
     with value and share NULL where they are not told from zero; `windows` says how every window
     ended; `causes` has the root-cause tables.
+    more        views beside them
     Raises      QueryRefused, QueryForbidden, FileNotFoundError when there is no such folder
     """
-    with _open(folder) as database:
+    with open_views(folder, more) as database:
         try:
             _must_only_read(database.extract_statements(sql))
             return database.execute(sql).df()
@@ -203,7 +221,7 @@ def _read(
     where = f"WHERE {' AND '.join(text for text, _ in chosen)}" if chosen else ""
     # View and condition are made of texts of this module; what the caller gave is bound.
     sql = f"SELECT * FROM {view} {where} ORDER BY ALL"  # noqa: S608
-    with _open(folder) as database:
+    with open_views(folder) as database:
         return database.execute(sql, [value for _, value in chosen]).df()
 
 
@@ -231,8 +249,13 @@ def _must_only_read(statements: Sequence[duckdb.Statement]) -> None:
         )
 
 
-def _open(folder: str | os.PathLike[str]) -> duckdb.DuckDBPyConnection:
-    """Open an in-memory database that sees the folder and nothing else."""
+def open_views(
+    folder: str | os.PathLike[str], more: MoreViews | None = None
+) -> duckdb.DuckDBPyConnection:
+    """Open an in-memory database that sees the folder and nothing else.
+
+    Raises      FileNotFoundError when there is no such folder
+    """
     root = Path(folder).resolve()
     if not root.is_dir():
         raise FileNotFoundError(f"no folder of releases at {root}")
@@ -241,25 +264,37 @@ def _open(folder: str | os.PathLike[str]) -> duckdb.DuckDBPyConnection:
         database.create_function(
             "upper_tail", _upper_tail, ["DOUBLE"], "DOUBLE", type=PythonUDFType.ARROW
         )
-        database.execute(f"CREATE VIEW released AS {_source(root, MEANINGS)}")
-        releases = _judged("FROM released", "value", "false")
-        database.execute(f"CREATE VIEW releases AS {releases}")
-        causes = _source(root / CAUSES_FOLDER, CAUSE_MEANINGS)
-        database.execute(f"CREATE VIEW causes AS {_judged(causes, 'hosts', 'corrected', _FAMILY)}")
-        suppressed = _source(root / SUPPRESSED_FOLDER, SUPPRESSED_MEANINGS)
-        database.execute(f"CREATE VIEW suppressed AS {suppressed}")
-        newest = _judged(_NEWEST, "value", "false")
-        database.execute(f"CREATE VIEW latest AS {_TOLD} FROM ({newest})")
-        database.execute(_WINDOWS)
-        # DuckDB checks the pattern as written, and the files that it finds.
-        allowed = ", ".join(_literal(f"{path}/") for path in (str(root), _escaped(str(root))))
-        database.execute(f"SET allowed_directories = [{allowed}]")
-        database.execute("SET enable_external_access = false")
-        database.execute("SET lock_configuration = true")
+        if more is None or not more.alone:
+            _create_views(database, root)
+        if more is not None:
+            more.create(database)
+        _close_to_all_but(database, [root, *(more.folders if more is not None else ())])
     except BaseException:
         database.close()
         raise
     return database
+
+
+def _create_views(database: duckdb.DuckDBPyConnection, root: Path) -> None:
+    database.execute(f"CREATE VIEW released AS {_source(root, MEANINGS)}")
+    releases = judged_sql("FROM released", "value", "false")
+    database.execute(f"CREATE VIEW releases AS {releases}")
+    causes = _source(root / CAUSES_FOLDER, CAUSE_MEANINGS)
+    database.execute(f"CREATE VIEW causes AS {judged_sql(causes, 'hosts', 'corrected', _FAMILY)}")
+    suppressed = _source(root / SUPPRESSED_FOLDER, SUPPRESSED_MEANINGS)
+    database.execute(f"CREATE VIEW suppressed AS {suppressed}")
+    newest = judged_sql(_NEWEST, "value", "false")
+    database.execute(f"CREATE VIEW latest AS {_TOLD} FROM ({newest})")
+    database.execute(_WINDOWS)
+
+
+def _close_to_all_but(database: duckdb.DuckDBPyConnection, folders: Sequence[Path]) -> None:
+    # DuckDB checks the pattern as written, and the files that it finds.
+    paths = [path for folder in folders for path in (str(folder), escaped(str(folder)))]
+    allowed = ", ".join(literal(f"{path}/") for path in paths)
+    database.execute(f"SET allowed_directories = [{allowed}]")
+    database.execute("SET enable_external_access = false")
+    database.execute("SET lock_configuration = true")
 
 
 def _upper_tail(z: pa.ChunkedArray) -> pa.Array:
@@ -269,7 +304,7 @@ def _upper_tail(z: pa.ChunkedArray) -> pa.Array:
 def _source(root: Path, meanings: Meanings) -> str:
     if next(root.glob("series=*/date=*/*.parquet"), None) is None:
         return f"SELECT {_typed_nulls(meanings)} WHERE false"
-    pattern = _literal(f"{_escaped(str(root))}/series=*/date=*/*.parquet")
+    pattern = literal(f"{escaped(str(root))}/series=*/date=*/*.parquet")
     types = "{'series': VARCHAR, 'date': DATE}"
     options = f"hive_partitioning = true, hive_types = {types}, union_by_name = true"
     # Files of before a column have it empty, also where no file has it.
@@ -295,10 +330,11 @@ def _typed_nulls(meanings: Meanings) -> str:
     return ", ".join(f"CAST(NULL AS {kind}) AS {name}" for name, kind in columns.items())
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
+    """Quote text for SQL."""
     return "'" + text.replace("'", "''") + "'"
 
 
-def _escaped(path: str) -> str:
-    """A path in which glob's own characters stand for themselves."""
+def escaped(path: str) -> str:
+    """Give a path in which glob's own characters stand for themselves."""
     return "".join(f"[{c}]" if c in "*?[" else c for c in path)

@@ -22,8 +22,12 @@ _HELP = """Ask SQL of the released numbers.
 
 The views are [bold]releases[/bold], every released cell of every window,
 [bold]latest[/bold], the newest window of every series, with what is not told from zero left empty,
-[bold]windows[/bold], how every window ended: released, or suppressed and why, and
-[bold]causes[/bold], the root-cause tables of `pointillist causes`.
+[bold]windows[/bold], how every window ended: released, or suppressed and why,
+[bold]causes[/bold], the root-cause tables of `pointillist causes`; and what is made of them:
+[bold]hours[/bold], [bold]days[/bold], [bold]weeks[/bold], [bold]eight_weeks[/bold], roll-ups with
+their own errors, [bold]outcomes[/bold], windows and refused reports by period and reason,
+[bold]changes[/bold], the newest whole week against the one before, and
+[bold]costs[/bold], causes as hosts, GPU hours lost and money.
 The query runs in this process over the Leader's released Parquet; it can read that folder and
 nothing else, and change nothing.
 """
@@ -37,6 +41,10 @@ pointillist query "SELECT window_start, share FROM releases WHERE cell = 'gpu_ti
 pointillist query "SELECT series, count(DISTINCT window_start) FROM releases GROUP BY 1" --json
 
 pointillist query "SELECT outcome, reason, count(*) AS windows FROM windows GROUP BY ALL"
+
+pointillist query "SELECT name, share, low, high FROM weeks WHERE section = 'kernel_mix' AND told"
+
+pointillist query "SELECT section, name, before, after, q_value FROM changes WHERE told"
 
 pointillist query --check    windows that have no end, which must not be
 
@@ -65,7 +73,7 @@ def query(
     sql: Annotated[
         str | None,
         typer.Argument(
-            metavar="SQL", help="One SELECT over `releases`, `latest`, `windows` or `causes`."
+            metavar="SQL", help="One SELECT over `releases`, `weeks`, `causes` or another view."
         ),
     ] = None,
     folder: Annotated[
@@ -127,11 +135,16 @@ def _check(folder: Path, csv: bool, json: bool) -> None:
 
 def _run(sql: str, folder: Path) -> pd.DataFrame:
     from aggregator.releases import QueryForbidden, QueryRefused
-    from aggregator.releases import query as run
+    from analytics import connect
+    from analytics.rollup_files import RollupsUnavailable
 
     try:
-        with reported(ExitCode.USAGE, FileNotFoundError, hint=_NO_FOLDER):
-            return run(sql, folder)
+        with (
+            reported(ExitCode.USAGE, FileNotFoundError, hint=_NO_FOLDER),
+            reported(ExitCode.FAILED, RollupsUnavailable),
+            connect(folder) as fleet,
+        ):
+            return fleet.sql(sql)
     except QueryForbidden as error:
         raise refused(str(error)) from error
     except QueryRefused as error:
@@ -142,11 +155,13 @@ def _print_schema(json: bool) -> None:
     from aggregator.cause_files import CAUSE_MEANINGS
     from aggregator.release_files import DATE, MEANINGS, Q_VALUE
     from aggregator.releases import WINDOW_MEANINGS
+    from analytics import VIEW_MEANINGS
 
     views = {
         "releases": MEANINGS | DATE | Q_VALUE,
         "windows": WINDOW_MEANINGS,
         "causes": CAUSE_MEANINGS | DATE | Q_VALUE,
+        **VIEW_MEANINGS,
     }
     columns = [
         {"view": view, "column": name, "type": str(kind), "meaning": meaning}

@@ -1,0 +1,143 @@
+"""SQL that reads sums as numbers with errors, and says what was suppressed: rows for people."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+from aggregator.discoveries import FALSE_DISCOVERY_RATE
+from aggregator.ratios import normal_quantile
+from aggregator.releases import Meanings, judged_sql
+from aggregator.statistics import BIAS_CONFIDENCE
+from wire.section import LEFT_OUT
+
+from .sums_sql import model_sql
+
+NOISE_REASON: Final = "whole_is_noise"
+"""Why a share has no number: what it divides by is itself noise."""
+
+CELL_MEANINGS: Final[Meanings] = {
+    "series": (pa.string(), "task series"),
+    "cohort": (pa.int32(), "cohort, a static part of the fleet; NULL: all of them together"),
+    "period_start": (pa.timestamp("us"), "first moment of the hour, day, week or eight weeks, UTC"),
+    "period_s": (pa.int32(), "its length, seconds"),
+    "section": (pa.string(), "catalogue section"),
+    "cell": (pa.string(), "cell of the section, as the catalogue names it"),
+    "model": (pa.string(), "its GPU model, empty where the section is not by model"),
+    "measure": (pa.string(), "its measure, empty where it has none"),
+    "name": (pa.string(), "last part of its name"),
+    "unit": (pa.string(), "unit of value, standard_error, low and high"),
+    "kind": (pa.string(), "mix, histogram, mean or indicators"),
+    "value": (
+        pa.float64(),
+        "sum over hosts and released windows; of a mean, the mean of the hosts in them",
+    ),
+    "standard_error": (pa.float64(), "standard error of value"),
+    "low": (pa.float64(), "lower end of the 95 % interval of value"),
+    "high": (pa.float64(), "upper end of that interval"),
+    "share": (pa.float64(), "value as a fraction of its whole; NULL: the whole is itself noise"),
+    "share_low": (pa.float64(), "lower end of the 95 % interval of share"),
+    "share_high": (pa.float64(), "upper end of the 95 % interval of share"),
+    "bias_bound": (
+        pa.float64(),
+        "indicators: what value may lack because hosts left some out, at most (one-sided 95 %)",
+    ),
+    "q_value": (
+        pa.float64(),
+        "smallest false-discovery rate at which the row is told from zero in its section",
+    ),
+    "told": (pa.bool_(), "whether it is told from zero"),
+    "suppressed": (pa.bool_(), "whether there is no number: nothing released, or a share of noise"),
+    "reason": (pa.string(), "why, or why most of the windows that are missing were suppressed"),
+    "windows": (pa.int64(), "released windows"),
+    "windows_suppressed": (pa.int64(), "suppressed windows"),
+    "coverage": (pa.float64(), "released windows, as a fraction of the period"),
+    "host_windows": (pa.int64(), "accepted hosts, added over the windows"),
+    "hosts": (pa.float64(), "accepted hosts of a window, mean"),
+    "until": (pa.timestamp("us"), "end of the last released window, UTC"),
+    "whole": (pa.float64(), "what share is of, before a mean is divided by its hosts"),
+}
+"""Column -> Arrow type and meaning of `hours`, `days`, `weeks`, `eight_weeks`, and of frames."""
+
+_FAMILY: Final = f"series, cohort, period_start, section, cell = '{LEFT_OUT}'"
+_BIAS_Z: Final = normal_quantile(2 * BIAS_CONFIDENCE - 1)
+
+
+def cells_sql(sums: str, outcomes: str, period_s: int, cohorts: str = "1") -> str:
+    """Rows for people: the columns of CELL_MEANINGS.
+
+    sums        rows of sums, in SQL
+    outcomes    rows of outcomes of the same periods and cohorts
+    cohorts     how many cohorts each row of sums is of, in SQL
+    Returns     SQL; a period in which nothing was released has a row of every cell that is known
+    """
+    numbers = judged_sql(_readable(sums, period_s, cohorts), "value", "false", _FAMILY)
+    columns = ", ".join(CELL_MEANINGS)
+    return f"""
+WITH numbers AS ({numbers}), gone AS (
+    SELECT series, cohort, period_start, CAST(sum(windows) AS BIGINT) AS windows_suppressed,
+        arg_max(reason, windows) AS reason
+    FROM (
+        SELECT series, cohort, period_start, reason, sum(windows) AS windows
+        FROM ({outcomes}) WHERE outcome = 'suppressed' GROUP BY ALL
+    ) GROUP BY ALL
+), lost AS (
+    SELECT known.*, gone.period_start
+    FROM (SELECT DISTINCT series, cohort, section, cell, unit, kind FROM ({sums})) AS known
+    JOIN gone ON gone.series = known.series AND gone.cohort IS NOT DISTINCT FROM known.cohort
+    WHERE NOT EXISTS (
+        FROM ({sums}) AS released WHERE released.series = gone.series
+        AND released.cohort IS NOT DISTINCT FROM gone.cohort
+        AND released.period_start = gone.period_start
+    )
+), rows AS (
+    FROM numbers
+    UNION ALL BY NAME
+    SELECT *, CAST({period_s} AS INTEGER) AS period_s, 0 AS windows, 0 AS coverage FROM lost
+), named AS (
+    SELECT rows.* EXCLUDE (reason), {model_sql()} AS model,
+        CASE WHEN len(string_split(cell, '/')) > 1 + CAST(model != '' AS INTEGER)
+            THEN split_part(cell, '/', -2) ELSE '' END AS measure,
+        split_part(cell, '/', -1) AS name,
+        coalesce(q_value <= {FALSE_DISCOVERY_RATE}, false) AS told,
+        share IS NULL AS suppressed,
+        coalesce(gone.windows_suppressed, 0) AS windows_suppressed,
+        coalesce(
+            gone.reason, CASE WHEN share IS NULL THEN '{NOISE_REASON}' END
+        ) AS reason
+    FROM (SELECT *, NULL AS reason FROM rows) AS rows LEFT JOIN gone ON gone.series = rows.series
+        AND gone.cohort IS NOT DISTINCT FROM rows.cohort
+        AND gone.period_start = rows.period_start
+)
+SELECT {columns} FROM named
+"""  # noqa: S608  (texts of this package)
+
+
+def _readable(source: str, period_s: int, cohorts: str) -> str:
+    """Value, error, interval, share, coverage."""
+    reach = normal_quantile()
+    return f"""
+WITH errors AS (
+    SELECT *, variance + greatest(coalesce(left_out, 0), 0) AS squared_error,
+        CASE kind WHEN 'mean' THEN host_windows ELSE 1 END AS per
+    FROM ({source})
+), ratios AS (
+    SELECT *, sqrt(squared_error) / per AS standard_error,
+        share_of(
+            value, whole, squared_error, whole_variance, covariance, sampling
+        ) AS ratio
+    FROM errors
+)
+SELECT series, cohort, period_start, CAST({period_s} AS INTEGER) AS period_s, section, cell,
+    CASE WHEN kind = 'indicators' AND windows > 1 THEN 'host-windows' ELSE unit END AS unit, kind,
+    value / per AS value, standard_error,
+    value / per - {reach} * standard_error AS low, value / per + {reach} * standard_error AS high,
+    whole, ratio.share AS share, ratio.share_low AS share_low, ratio.share_high AS share_high,
+    CASE WHEN kind = 'indicators' THEN least(host_windows, greatest(
+        left_out + {_BIAS_Z} * sqrt(left_out_variance + greatest(left_out, 0)), 0
+    )) ELSE 0 END AS bias_bound,
+    windows, host_windows, host_windows / windows AS hosts,
+    covered_s / {period_s} / {cohorts} AS coverage, until
+FROM ratios
+"""  # noqa: S608  (texts of this module)

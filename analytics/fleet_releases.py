@@ -1,0 +1,293 @@
+"""What an analyst asks of releases, as pandas frames: `pointillist.connect(folder)`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import pandas as pd
+
+from aggregator.releases import Moment, moment
+from wire.catalogue import Catalogue
+
+from .changes import CHANGE_COLUMNS, changes
+from .incident_costs import FleetGpus, costs, fleet_gpus
+from .price_list import PriceList, load_prices
+from .release_source import FolderSource, ReleaseSource
+from .rollup_periods import RollupPeriod, period_of
+from .spent_budget import SeriesTask, budget, tasks_in
+
+BY: Final = {
+    "family": "kernel_mix",
+    "application": "application_mix",
+    "duration": "kernel_duration",
+    "copy_size": "copy_size",
+    "utilisation": "gpu_utilisation",
+    "memory": "gpu_memory",
+    "power": "gpu_power",
+    "temperature": "gpu_temperature",
+    "seen": "applications_seen",
+    "cause": "incidents",
+    "fault": "hardware_faults",
+}
+"""What people say -> section of the catalogue; any section's own name is taken too."""
+
+MODELLED: Final = {"kernel_mix": "kernel_mix_by_model"}
+"""Section -> the one that has it by GPU model."""
+
+INCIDENTS: Final = "incidents"
+FAULTS: Final = "hardware_faults"
+
+
+class NothingReleased(LookupError):
+    """There is no released number of what was asked for."""
+
+
+class FleetReleases:
+    """Released numbers of one fleet; reading them costs no budget.
+
+    Times are naive UTC; arguments that are times take a datetime, a date, ISO text or unix seconds.
+    Frames of cells have `value`, `standard_error`, `low`, `high` in `unit`; `share`, `share_low`,
+    `share_high` as fractions; `q_value` and `told`, whether the cell is told from zero;
+    `suppressed` and `reason`, where there is no number; `coverage`, the released part of the
+    period, which is all that value and interval are about; `bias_bound`, what indicators may lack
+    beyond the interval. All columns: `analytics.cells_sql.CELL_MEANINGS`.
+    """
+
+    def __init__(
+        self,
+        source: ReleaseSource,
+        prices: PriceList | None = None,
+        tasks: Sequence[SeriesTask] = (),
+    ) -> None:
+        """Read a source by a price list; the shipped one where None is given."""
+        self.source = source
+        self.prices = load_prices() if prices is None else prices
+        self.tasks = tuple(tasks)
+        self._catalogue = Catalogue.load()
+
+    def __enter__(self) -> Self:
+        """Use it in a `with`."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let its files go."""
+        self.close()
+
+    def close(self) -> None:
+        """Let its files go."""
+        if isinstance(self.source, FolderSource):
+            self.source.close()
+
+    def mix(
+        self,
+        by: str = "family",
+        period: str = "week",
+        *,
+        model: str | None = None,
+        by_model: bool = False,
+        series: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        by_cohort: bool = False,
+    ) -> pd.DataFrame:
+        """Return a section by hour, day, week or eight weeks.
+
+        by          one of BY, or a section of the catalogue
+        period      hour, day, week or eight_weeks
+        model       GPUs of this model alone; by_model: of each (families alone have models)
+        series      this one alone; an operator's own task is a series of its own
+        since, until    periods that start in [since, until)
+        by_cohort   a row for each cohort; else cohorts are added up
+        Returns     columns of `cells_sql.CELL_MEANINGS`; in a mix value is in GPU-s and a share is
+                    of measured time
+        Raises      ValueError for a name that is none
+        """
+        rows = self.source.cells(
+            period_of(period),
+            self._section(by, by_model=by_model or bool(model)),
+            series=series,
+            since=since,
+            until=until,
+            by_cohort=by_cohort,
+        )
+        return rows if model is None else rows[rows["model"] == model].reset_index(drop=True)
+
+    def applications(self, period: str = "day", **bounds: Any) -> pd.DataFrame:
+        """Return GPU time by application; arguments and columns as `mix`."""
+        return self.mix("application", period, **bounds)
+
+    def seen(self, period: str = "day", **bounds: Any) -> pd.DataFrame:
+        """Return hosts by application that ran on them; over many days, host days.
+
+        Arguments and columns as `mix`.
+        """
+        return self.mix("seen", period, **bounds)
+
+    def durations(self, period: str = "hour", **bounds: Any) -> pd.DataFrame:
+        """Return GPU time by how long kernels ran; arguments as `mix`, columns as `binned`."""
+        return self.binned("duration", period, **bounds)
+
+    def binned(self, by: str, period: str = "hour", **bounds: Any) -> pd.DataFrame:
+        """Return a histogram as `mix` does, with `bin`: the place of its cell, from 0."""
+        rows = self.mix(by, period, **bounds)
+        cells = self._catalogue.section(self._section(by)).cells
+        places = {cell: place for place, cell in enumerate(cells)}
+        rows["bin"] = rows["cell"].map(places)
+        return rows.sort_values(["period_start", "series", "cohort", "bin"], ignore_index=True)
+
+    def causes(self, since: Moment | None = None, until: Moment | None = None) -> pd.DataFrame:
+        """Return incidents by cause and week: hosts, GPU hours lost and money, with intervals.
+
+        Returns     columns of `incident_costs.COST_COLUMNS`; see there what they do not promise
+        """
+        return self._costs(INCIDENTS, since, until)
+
+    def faults(self, since: Moment | None = None, until: Moment | None = None) -> pd.DataFrame:
+        """Return hardware faults by eight weeks; columns as `causes`."""
+        return self._costs(FAULTS, since, until)
+
+    def change(
+        self,
+        by: str = "family",
+        period: str = "week",
+        *,
+        at: Moment | None = None,
+        against: Moment | None = None,
+        model: str | None = None,
+        by_model: bool = False,
+        series: str | None = None,
+    ) -> pd.DataFrame:
+        """Compare one period with another, cell by cell.
+
+        at          any moment of the later one; None: the newest that has ended
+        against     any moment of the other; None: the period before
+        Returns     columns of `changes.CHANGE_COLUMNS`; of the rows that are `told` at most 1 % are
+                    expected not to have changed
+        Raises      NothingReleased where there is no period to compare; ValueError
+        """
+        length, section = period_of(period), self._section(by, by_model=by_model or bool(model))
+        found = self.source.newest(length, section, series) if at is None else moment(at)
+        if found is None:
+            raise NothingReleased(f"change of {section}: expected a released {period}, got none")
+        after = length.start(found)
+        before = after - length.length if against is None else length.start(moment(against))
+        frames = [
+            self.mix(
+                by, period, model=model, by_model=by_model, series=series,
+                since=start, until=start + length.length,
+            )
+            for start in (before, after)
+        ]  # fmt: skip
+        return changes(*frames)
+
+    def windows(
+        self,
+        series: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+    ) -> pd.DataFrame:
+        """Return how each window ended: series, cohort, window_start, outcome, reason, n_hosts."""
+        return self.source.windows(series=series, since=since, until=until)
+
+    def outcomes(self, period: str = "hour", **bounds: Any) -> pd.DataFrame:
+        """Return how windows ended by period, with coverage, lag and rejections by reason.
+
+        Arguments `series`, `since`, `until`; columns of the view `outcomes`.
+        """
+        return self.source.outcomes(period_of(period), **bounds)
+
+    def budget(self) -> pd.DataFrame:
+        """Return what a host spent of its budget in the newest 168 hours, by series.
+
+        Returns     columns of `spent_budget.BUDGET_COLUMNS`; weights only where tasks are known
+        """
+        return budget([self.source.outcomes(period) for period in RollupPeriod], self.tasks)
+
+    def sql(self, text: str) -> pd.DataFrame:
+        """Run one SELECT: `releases`, `latest`, `windows`, `causes`, `hours`, `days`, `weeks`,
+        `eight_weeks`, `outcomes`, `changes` and `costs`.
+
+        Raises      QueryRefused, QueryForbidden
+        """
+        return self.source.sql(text, {"changes": self._all_changes, "costs": self._all_costs})
+
+    def gpus(self, since: Moment | None = None, until: Moment | None = None) -> FleetGpus:
+        """Return how many GPUs a host has, and of which models, as releases of these weeks tell."""
+        week = RollupPeriod.WEEK
+        mix, by_model = (
+            self.source.cells(week, section, since=since, until=until)
+            for section in next(iter(MODELLED.items()))
+        )
+        return fleet_gpus(mix, by_model)
+
+    def _costs(self, section: str, since: Moment | None, until: Moment | None) -> pd.DataFrame:
+        found = self.source.causes(section, since=since, until=until)
+        return costs(found, self.prices, self.gpus())
+
+    def _section(self, by: str, *, by_model: bool = False) -> str:
+        section = BY.get(by, by)
+        known = {section.name for section in self._catalogue.sections}
+        if section not in known:
+            raise ValueError(f"by: expected one of {', '.join(BY)} or a section, got {by!r}")
+        if by_model and section not in MODELLED:
+            models = ", ".join(name for name, of in BY.items() if of in MODELLED)
+            raise ValueError(f"GPU models: expected by = {models}, got {by!r}")
+        return MODELLED[section] if by_model else section
+
+    def _all_changes(self) -> pd.DataFrame:
+        """Compare the newest whole week of each series with the one before, every section."""
+        week = RollupPeriod.WEEK
+        newest = self.source.newest(week, None)
+        found: list[pd.DataFrame] = []
+        if newest is not None:
+            rows = self.source.cells(week, None, since=newest - 2 * week.length)
+            found = [_newest_change(own, week) for _, own in rows.groupby("series")]
+        told = [rows for rows in found if len(rows)]
+        return pd.concat(told) if told else pd.DataFrame(columns=list(CHANGE_COLUMNS))
+
+    def _all_costs(self) -> pd.DataFrame:
+        return pd.concat([self.causes(), self.faults()], ignore_index=True)
+
+
+def _newest_change(rows: pd.DataFrame, period: RollupPeriod) -> pd.DataFrame:
+    """Compare the newest period of one series that has ended with the one before."""
+    starts = rows["period_start"]
+    ended = starts[starts + period.length <= rows["until"].max()]
+    after = ended.max()
+    return changes(rows[starts == after - period.length], rows[starts == after])
+
+
+def connect(
+    where: str | os.PathLike[str],
+    *,
+    prices: str | os.PathLike[str] | None = None,
+    tasks: str | os.PathLike[str] | None = None,
+    rollups: str | os.PathLike[str] | None = None,
+) -> FleetReleases:
+    """Read releases as frames.
+
+    where       the Leader's folder of released Parquet
+    prices      a price list (TOML); None: the shipped one
+    tasks       the folder of signed tasks (*.task): what windows cost of the budget
+    rollups     where roll-ups are kept; None: beside the releases, else in the user's cache
+    Raises      FileNotFoundError, PriceListError, ReportRejected, NotImplementedError for a URL
+    """
+    text = os.fspath(where)
+    if "://" in text:
+        raise NotImplementedError(
+            f"connect: expected a folder of releases, got {text!r}: no server can be asked yet"
+        )
+    return FleetReleases(
+        FolderSource(text, rollups),
+        load_prices(None if prices is None else Path(prices)),
+        () if tasks is None else tasks_in(Path(tasks)),
+    )

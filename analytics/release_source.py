@@ -1,0 +1,276 @@
+"""Where frames come from: a folder of releases with its roll-ups, or whatever answers the same."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import duckdb
+import pandas as pd
+
+from aggregator.releases import (
+    Moment,
+    MoreViews,
+    moment,
+    open_views,
+    read_causes,
+    read_windows,
+)
+from wire.section import LEFT_OUT
+
+from .analyst_views import Frames, query
+from .cells_sql import cells_sql
+from .outcomes_sql import merged_outcomes_sql
+from .rollup_files import OUTCOMES, SUMS, files_between, rollup_folder, rows_sql
+from .rollup_periods import RollupPeriod
+from .rollups import SCHEMAS, Refreshed, refresh
+from .sums_sql import add_functions, merged_sql
+
+MAX_AGE_S: Final = 30.0
+"""How old roll-ups may be before releases are looked at again."""
+
+_FIRST: Final = datetime(1970, 1, 1)  # noqa: DTZ001
+_LAST: Final = datetime(9000, 1, 1)  # noqa: DTZ001
+
+
+class ReleaseSource(Protocol):
+    """What the analyst's layer asks of releases; every time is naive UTC."""
+
+    def cells(
+        self,
+        period: RollupPeriod,
+        section: str | None,
+        *,
+        series: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        by_cohort: bool = False,
+    ) -> pd.DataFrame:
+        """Return roll-ups of a section, None: of all; columns as the view of the period."""
+        ...
+
+    def outcomes(
+        self,
+        period: RollupPeriod,
+        *,
+        series: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+    ) -> pd.DataFrame:
+        """Return how windows ended, columns as the view `outcomes`."""
+        ...
+
+    def newest(
+        self, period: RollupPeriod, section: str | None, series: str | None = None
+    ) -> datetime | None:
+        """Return the start of the newest period of a section that has ended; else the newest."""
+        ...
+
+    def windows(
+        self,
+        *,
+        series: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+    ) -> pd.DataFrame:
+        """Return each window's end, columns as the view `windows`."""
+        ...
+
+    def causes(
+        self,
+        section: str,
+        *,
+        since: Moment | None = None,
+        until: Moment | None = None,
+    ) -> pd.DataFrame:
+        """Return root-cause tables, columns as the view `causes`."""
+        ...
+
+    def sql(self, text: str, frames: Frames) -> pd.DataFrame:
+        """Run one SELECT over every view, those of `frames` too."""
+        ...
+
+
+class FolderSource:
+    """A folder of released Parquet; one connection serves all threads.
+
+    rollups     where its roll-ups are kept; None: beside the releases, else in the user's cache
+    max_age_s   roll-ups are brought up to date when asked for and older than this
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        rollups: str | os.PathLike[str] | None = None,
+        *,
+        max_age_s: float = MAX_AGE_S,
+    ) -> None:
+        """Open it. Raises FileNotFoundError when there is no such folder."""
+        self.folder = Path(folder).resolve()
+        if not self.folder.is_dir():
+            raise FileNotFoundError(f"no folder of releases at {self.folder}")
+        self.rollups = rollup_folder(self.folder) if rollups is None else Path(rollups).resolve()
+        self._max_age_s = max_age_s
+        self._fresh_until: float | None = None
+        self._lock = threading.Lock()
+        alone = MoreViews(add_functions, [self.rollups], alone=True)
+        self._database: duckdb.DuckDBPyConnection = open_views(self.folder, alone)
+
+    def close(self) -> None:
+        """Let the connection go."""
+        self._database.close()
+
+    def refresh(self) -> Refreshed:
+        """Bring the roll-ups up to date now.
+
+        Raises      RollupsUnavailable, FileNotFoundError
+        """
+        with self._lock:
+            done = refresh(self.folder, self.rollups)
+            self._fresh_until = time.monotonic() + self._max_age_s
+        return done
+
+    def cells(
+        self,
+        period: RollupPeriod,
+        section: str | None,
+        *,
+        series: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        by_cohort: bool = False,
+    ) -> pd.DataFrame:
+        """See `ReleaseSource.cells`."""
+        bounds = _within(series, since, until)
+        chosen = [*_of(section), *bounds]
+        sums = self._text(SUMS, period, since, until)
+        outcomes = f"FROM ({self._text(OUTCOMES, period, since, until)}) {_where(bounds)}"
+        parts = [f"each AS (FROM ({sums}) {_where(chosen)})", f"ends AS ({outcomes})"]
+        values = [value for _, value in (*chosen, *bounds)]
+        names, cohorts = ("FROM each", "FROM ends"), "1"
+        if not by_cohort:
+            every = "NULL::INTEGER"
+            parts += [
+                f"summed AS ({merged_sql('FROM each', cohort=every)})",
+                f"ended AS ({merged_outcomes_sql('FROM ends', cohort=every)})",
+            ]
+            names = ("FROM summed", "FROM ended")
+            cohorts = "(SELECT count(DISTINCT cohort) FROM each)"
+        rows = cells_sql(*names, period.seconds, cohorts)
+        text = f"WITH {', '.join(parts)} FROM ({rows}) WHERE cell != '{LEFT_OUT}' ORDER BY ALL"
+        return self._frame(text, values)
+
+    def outcomes(
+        self,
+        period: RollupPeriod,
+        *,
+        series: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+    ) -> pd.DataFrame:
+        """See `ReleaseSource.outcomes`."""
+        conditions = _within(series, since, until)
+        text = (
+            f"SELECT *, covered_s / {period.seconds} AS coverage "  # noqa: S608
+            f"FROM ({self._text(OUTCOMES, period, since, until)}) {_where(conditions)} ORDER BY ALL"
+        )
+        return self._frame(text, [value for _, value in conditions])
+
+    def newest(
+        self, period: RollupPeriod, section: str | None, series: str | None = None
+    ) -> datetime | None:
+        """See `ReleaseSource.newest`."""
+        conditions = [*_of(section), *_within(series, None, None)]
+        values = [value for _, value in conditions]
+        found: list[tuple[datetime, datetime]] = []
+        # Two files hold the newest two periods, wherever one ends.
+        for file in reversed(self._files(SUMS, period, None, None)):
+            text = (
+                f"SELECT period_start, max(until) FROM ({rows_sql([file], SCHEMAS[SUMS])}) "  # noqa: S608
+                f"{_where(conditions)} GROUP BY ALL"
+            )
+            found += self._rows(text, values)
+            if len(found) > 1:
+                break
+        last = max((until for _, until in found), default=None)
+        ended = [start for start, _ in found if last is not None and start + period.length <= last]
+        return max(ended or [start for start, _ in found], default=None)
+
+    def windows(
+        self,
+        *,
+        series: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+    ) -> pd.DataFrame:
+        """See `ReleaseSource.windows`."""
+        return read_windows(self.folder, series=series, since=since, until=until)
+
+    def causes(
+        self,
+        section: str,
+        *,
+        since: Moment | None = None,
+        until: Moment | None = None,
+    ) -> pd.DataFrame:
+        """See `ReleaseSource.causes`."""
+        return read_causes(self.folder, section=section, since=since, until=until)
+
+    def sql(self, text: str, frames: Frames) -> pd.DataFrame:
+        """See `ReleaseSource.sql`.
+
+        Raises      QueryRefused, QueryForbidden
+        """
+        return query(text, self.folder, self.rollups, frames, self._look)
+
+    def _text(
+        self, kind: str, period: RollupPeriod, since: Moment | None, until: Moment | None
+    ) -> str:
+        return rows_sql(self._files(kind, period, since, until), SCHEMAS[kind])
+
+    def _files(
+        self, kind: str, period: RollupPeriod, since: Moment | None, until: Moment | None
+    ) -> list[Path]:
+        self._look()
+        first = _FIRST if since is None else moment(since)
+        end = _LAST if until is None else moment(until)
+        return files_between(self.rollups, kind, period, first, end)
+
+    def _look(self) -> None:
+        """Bring roll-ups up to date where they are too old."""
+        if self._fresh_until is None or time.monotonic() >= self._fresh_until:
+            self.refresh()
+
+    def _rows(self, text: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        with self._database.cursor() as cursor:
+            rows: list[tuple[Any, ...]] = cursor.execute(text, list(values)).fetchall()
+        return rows
+
+    def _frame(self, text: str, values: Sequence[object]) -> pd.DataFrame:
+        with self._database.cursor() as cursor:
+            frame: pd.DataFrame = cursor.execute(text, list(values)).df()
+        return frame.astype({"cohort": "Int64"})
+
+
+def _of(section: str | None) -> list[tuple[str, object]]:
+    return [] if section is None else [("section = ?", section)]
+
+
+def _within(
+    series: str | None, since: Moment | None, until: Moment | None
+) -> list[tuple[str, object]]:
+    conditions: list[tuple[str, object]] = [
+        ("series = ?", series),
+        ("period_start >= ?", None if since is None else moment(since)),
+        ("period_start < ?", None if until is None else moment(until)),
+    ]
+    return [(text, value) for text, value in conditions if value is not None]
+
+
+def _where(conditions: Sequence[tuple[str, object]]) -> str:
+    return f"WHERE {' AND '.join(text for text, _ in conditions)}" if conditions else ""

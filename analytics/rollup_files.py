@@ -1,0 +1,168 @@
+"""Where roll-ups lie: Parquet beside the releases, and what of those is in them.
+
+FOLDER/sources.json                    files of releases that the roll-ups were made from
+FOLDER/sums/hour/date=2026-11-23/      cells: one file, by the first day of its span
+FOLDER/outcomes/hour/date=2026-11-23/  how windows ended
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import platformdirs
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from aggregator.release_files import SUPPRESSED_FOLDER
+from aggregator.releases import escaped, literal
+
+from .rollup_periods import RollupPeriod
+
+FOLDER: Final = "rollups"
+"""Below the folder of releases, where that can be written."""
+
+FORMAT: Final = 1
+SUMS: Final = "sums"
+OUTCOMES: Final = "outcomes"
+_HOURS: Final = "hours.json"
+_HOUR_FORMAT: Final = "%Y%m%dT%H"
+_HOUR_LETTERS: Final = len("20261123T13")
+"""Of a file's name, which begins with its window's start."""
+_LOCK: Final = ".lock"
+
+
+class RollupsUnavailable(OSError):
+    """Roll-ups that cannot be written or read; the message says where and why."""
+
+
+def rollup_folder(releases: Path) -> Path:
+    """Choose where the roll-ups of a folder lie: in it, or where it is not ours, in our cache."""
+    beside = releases / FOLDER
+    if os.access(beside if beside.is_dir() else releases, os.W_OK):
+        return beside
+    name = hashlib.sha256(str(releases.resolve()).encode()).hexdigest()[:16]
+    return Path(platformdirs.user_cache_dir("pointillist")) / FOLDER / name
+
+
+def file_of(folder: Path, kind: str, period: RollupPeriod, start: datetime) -> Path:
+    """Where the rows of the periods around one lie.
+
+    kind        SUMS or OUTCOMES
+    """
+    first, _ = period.span(start)
+    return folder / kind / period.value / f"date={first:%Y-%m-%d}" / "rows.parquet"
+
+
+def files_between(
+    folder: Path, kind: str, period: RollupPeriod, first: datetime, end: datetime
+) -> list[Path]:
+    """The files that hold periods which start in [first, end), in order."""
+    found, last = [], period.span(end)[0]
+    for path in sorted((folder / kind / period.value).glob("date=*/rows.parquet")):
+        day = datetime.fromisoformat(path.parent.name.removeprefix("date="))
+        if period.span(first)[0] <= day <= last:
+            found.append(path)
+    return found
+
+
+def rows_sql(files: Sequence[Path], schema: pa.Schema) -> str:
+    """Rows of files of roll-ups, in SQL; without a file none, with their columns."""
+    if files:
+        names = ", ".join(literal(escaped(str(path))) for path in files)
+        return f"SELECT {', '.join(schema.names)} FROM read_parquet([{names}])"  # noqa: S608
+    columns = ", ".join(
+        f"CAST(NULL AS {_SQL[str(field.type)]}) AS {field.name}" for field in schema
+    )
+    return f"SELECT {columns} WHERE false"
+
+
+_SQL: Final = {
+    "string": "VARCHAR", "int32": "INTEGER", "int64": "BIGINT", "double": "DOUBLE",
+    "timestamp[us]": "TIMESTAMP",
+}  # fmt: skip
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold the roll-ups, so that two programs do not bring them up to date at once.
+
+    Raises      RollupsUnavailable
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / _LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+    except OSError as error:
+        raise RollupsUnavailable(
+            f"roll-ups at {folder}: {error.strerror or error}; name another folder"
+        ) from error
+
+
+def write_rows(rows: pa.Table, target: Path) -> None:
+    """Write beside the target, then rename: a reader sees the whole file or none."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.partial")
+    pq.write_table(rows, partial, compression="zstd")
+    partial.chmod(0o644)
+    partial.replace(target)
+
+
+@dataclass(frozen=True, slots=True)
+class SettledHours:
+    """How many windows of each hour there are: a release that comes late makes one more.
+
+    counts      folder of the files, series and hour -> windows that begin in it
+    """
+
+    counts: Mapping[str, int]
+
+    @classmethod
+    def of(cls, releases: Path) -> SettledHours:
+        """Count the windows of a folder of releases, suppressed ones too."""
+        counts: Counter[str] = Counter()
+        for part in (".", SUPPRESSED_FOLDER):
+            for path in (releases / part).glob("series=*/date=*/*.parquet"):
+                series, hour = path.parent.parent.name, path.name[:_HOUR_LETTERS]
+                counts[f"{part}/{series}/{hour}"] += 1
+        return cls(counts)
+
+    @classmethod
+    def read(cls, folder: Path) -> SettledHours:
+        """Read what roll-ups were made from; nothing where there are none.
+
+        Raises      RollupsUnavailable for those of a later version
+        """
+        try:
+            content = json.loads((folder / _HOURS).read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return cls({})
+        if content.get("format") != FORMAT:
+            raise RollupsUnavailable(
+                f"roll-ups at {folder}: expected format {FORMAT}, got {content.get('format')!r}"
+            )
+        return cls(content["windows"])
+
+    def write(self, folder: Path) -> None:
+        """Keep what roll-ups were made from."""
+        partial = folder / f".{_HOURS}.partial"
+        partial.write_text(json.dumps({"format": FORMAT, "windows": self.counts}))
+        partial.replace(folder / _HOURS)
+
+    def more_than(self, before: SettledHours) -> set[datetime]:
+        """Give the hours that have more windows than before; one that has fewer lost files."""
+        return {
+            datetime.strptime(key.rsplit("/", 1)[1], _HOUR_FORMAT)  # noqa: DTZ007  (naive UTC)
+            for key, count in self.counts.items()
+            if count > before.counts.get(key, 0)
+        }

@@ -1,0 +1,200 @@
+"""SQL that adds released windows up, and that reads such sums as numbers with errors.
+
+A roll-up keeps what adds up exactly: values, variances and wholes. Shares and intervals are made of
+those when they are read. Formulae: docs/analytics.md.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+from duckdb.func import FunctionNullHandling, PythonUDFType
+
+from aggregator.ratios import Floats, fieller, normal_quantile
+from aggregator.statistics import MODEL_AXIS, UNMEASURED
+from wire.catalogue import Catalogue
+from wire.section import LEFT_OUT
+
+SUM_MEANINGS: Final[dict[str, tuple[pa.DataType, str]]] = {
+    "series": (pa.string(), "task series"),
+    "cohort": (pa.int32(), "cohort, a static part of the fleet"),
+    "section": (pa.string(), "catalogue section"),
+    "cell": (pa.string(), "cell of the section"),
+    "unit": (pa.string(), "unit of one window's value"),
+    "kind": (pa.string(), "mix, histogram, mean or indicators"),
+    "period_start": (pa.timestamp("us"), "first moment of the period, UTC"),
+    "until": (pa.timestamp("us"), "end of its last released window, UTC"),
+    "windows": (pa.int64(), "released windows"),
+    "covered_s": (pa.int64(), "their length together, seconds"),
+    "host_windows": (pa.int64(), "accepted hosts, added over the windows"),
+    "value": (pa.float64(), "sum over hosts and windows"),
+    "variance": (pa.float64(), "of value, without the choice among indicators"),
+    "left_out": (pa.float64(), "the section's cell left_out; NULL: not released"),
+    "left_out_variance": (pa.float64(), "of left_out, without the choice"),
+    "whole": (pa.float64(), "what value is a share of"),
+    "whole_variance": (pa.float64(), "of whole"),
+    "covariance": (pa.float64(), "of value with whole"),
+    "sampling": (pa.float64(), "of measuring some hosts only, as ratios.fieller has it"),
+}
+"""Column -> Arrow type and meaning of a file of sums; all numbers but windows' ends add up."""
+
+SUM_SCHEMA: Final = pa.schema([(name, kind) for name, (kind, _) in SUM_MEANINGS.items()])
+
+_Z2: Final = normal_quantile() ** 2
+_HOLE: Final = f"leaf = '{UNMEASURED}'"
+_NOISE: Final = "greatest(standard_error ** 2 - greatest(coalesce(left_out, 0), 0), 0)"
+
+
+@lru_cache(maxsize=1)
+def _by_model() -> str:
+    """Names of the sections whose cells begin with a GPU model, for SQL."""
+    names = [
+        section.name
+        for section in Catalogue.load().sections
+        if section.axes[0] == MODEL_AXIS and len(section.axes) > 1
+    ]
+    return ", ".join(f"'{name}'" for name in names) or "NULL"
+
+
+def model_sql() -> str:
+    """The GPU model of a cell where its section is by model, else '', for SQL."""
+    return f"CASE WHEN section IN ({_by_model()}) THEN split_part(cell, '/', 1) ELSE '' END"
+
+
+def windows_sql(source: str, period_s: int) -> str:
+    """Add up released windows by the period that they start in.
+
+    source      rows of the view `released`, of windows of at most `period_s` each
+    """
+    return f"""
+WITH cells AS (
+    SELECT *, split_part(cell, '/', -1) AS leaf, {model_sql()} AS model FROM ({source})
+), groups AS (
+    SELECT series, cohort, window_start, section, model,
+        sum(value) FILTER (NOT {_HOLE}) AS own,
+        sum(standard_error ** 2) FILTER (NOT {_HOLE}) AS own_variance,
+        max(value) FILTER ({_HOLE}) AS hole,
+        max(standard_error ** 2) FILTER ({_HOLE}) AS hole_variance,
+        max(share) FILTER ({_HOLE}) AS hole_share,
+        max(value / nullif(share, 0)) FILTER (NOT {_HOLE}) AS by_share,
+        -- The product of Fieller's two ends is c / a: it tells a, and a what sampling adds.
+        arg_max(
+            (value ** 2 - {_Z2} * standard_error ** 2) / (share_low * share_high), share
+        ) FILTER (NOT {_HOLE} AND share_low > 0 AND share_high < 1) AS product_term,
+        max(value) FILTER (cell = '{LEFT_OUT}') AS left_out,
+        max(standard_error ** 2) FILTER (cell = '{LEFT_OUT}') AS left_out_squared_error
+    FROM cells GROUP BY ALL
+), walls AS (
+    SELECT *,
+        bool_or(hole_share IS NOT NULL) OVER (
+            PARTITION BY series, cohort, window_start, section
+        ) AS walled,
+        -- GPUs times seconds are whole; of a model that nobody has, none.
+        nullif(round(
+            CASE WHEN hole_share != 0 THEN hole / hole_share ELSE by_share + hole END
+        ), 0) AS wall
+    FROM groups
+), told AS (
+    SELECT cells.*, walled, left_out, {_HOLE} AS is_hole, wall, hole_variance,
+        {_NOISE} AS noise_variance, own, own_variance,
+        greatest(left_out_squared_error - greatest(left_out, 0), 0) AS left_out_variance,
+        wall - hole AS measured,
+        coalesce(
+            hole_variance - ((wall - hole) ** 2 - product_term) / {_Z2},
+            least(greatest(1 - hole / wall, 0), 1) * least(greatest(hole / wall, 0), 1)
+                * wall ** 2 / n_hosts
+        ) AS coins
+    FROM cells JOIN walls USING (series, cohort, window_start, section, model)
+), wholes AS (
+    SELECT *, kind IN ('mix', 'histogram') AND walled AND NOT is_hole AS of_measured,
+        CASE
+            WHEN kind = 'indicators' THEN n_hosts
+            WHEN kind = 'mean' THEN value / nullif(share, 0) / n_hosts
+            WHEN walled THEN CASE WHEN is_hole THEN wall ELSE measured END
+            WHEN NOT is_hole THEN own
+        END AS whole,
+        kind IN ('mix', 'histogram') AND NOT walled AND NOT is_hole AS of_own
+    FROM told
+)
+SELECT series, cohort, section, cell, any_value(unit) AS unit, any_value(kind) AS kind,
+    time_bucket(to_seconds({period_s}), window_start, TIMESTAMP '1970-01-01') AS period_start,
+    max(window_start + to_seconds(window_s)) AS until,
+    count(*) AS windows, CAST(sum(window_s) AS BIGINT) AS covered_s,
+    CAST(sum(n_hosts) AS BIGINT) AS host_windows,
+    sum(value) AS value, sum(noise_variance) AS variance,
+    CASE WHEN any_value(kind) != 'indicators' THEN 0
+        WHEN count(left_out) = count(*) THEN sum(left_out) END AS left_out,
+    CASE WHEN any_value(kind) != 'indicators' THEN 0
+        WHEN count(left_out) = count(*) THEN sum(left_out_variance) END AS left_out_variance,
+    CASE WHEN any_value(kind) = 'mean' THEN max(whole) * sum(n_hosts) ELSE sum(whole) END AS whole,
+    sum(CASE WHEN of_measured THEN coalesce(hole_variance, 0) WHEN of_own THEN own_variance
+        ELSE 0 END) AS whole_variance,
+    sum(CASE WHEN of_own THEN noise_variance ELSE 0 END) AS covariance,
+    sum(CASE WHEN of_measured THEN greatest(coalesce(coins, 0), 0) ELSE 0 END) AS sampling
+FROM wholes
+GROUP BY series, cohort, section, cell, period_start
+"""  # noqa: S608  (texts of this module)
+
+
+def merged_sql(source: str, *, start: str = "period_start", cohort: str = "cohort") -> str:
+    """Add sums up.
+
+    source      rows of sums
+    start       the longer period of each, in SQL
+    cohort      what they keep of their cohort, in SQL: `NULL::INTEGER` adds cohorts up
+    """
+    return f"""
+SELECT series, {cohort} AS cohort, section, cell, any_value(unit) AS unit, any_value(kind) AS kind,
+    {start} AS period_start, max(until) AS until,
+    CAST(sum(windows) AS BIGINT) AS windows, CAST(sum(covered_s) AS BIGINT) AS covered_s,
+    CAST(sum(host_windows) AS BIGINT) AS host_windows,
+    sum(value) AS value, sum(variance) AS variance,
+    CASE WHEN count(left_out) = count(*) THEN sum(left_out) END AS left_out,
+    CASE WHEN count(left_out) = count(*) THEN sum(left_out_variance) END AS left_out_variance,
+    sum(whole) AS whole, sum(whole_variance) AS whole_variance, sum(covariance) AS covariance,
+    sum(sampling) AS sampling
+FROM ({source})
+GROUP BY ALL
+"""  # noqa: S608  (texts of this module)
+
+
+def add_functions(database: duckdb.DuckDBPyConnection) -> None:
+    """Let SQL call `share_of`, which is ratios.fieller."""
+    ends = duckdb.struct_type(dict.fromkeys(("share", "share_low", "share_high"), "DOUBLE"))
+    database.create_function(
+        "share_of",
+        _share_of,
+        ["DOUBLE"] * 6,
+        ends,
+        type=PythonUDFType.ARROW,
+        null_handling=FunctionNullHandling.SPECIAL,
+    )
+
+
+def _share_of(
+    value: pa.ChunkedArray,
+    whole: pa.ChunkedArray,
+    variance: pa.ChunkedArray,
+    whole_variance: pa.ChunkedArray,
+    covariance: pa.ChunkedArray,
+    sampling: pa.ChunkedArray,
+) -> pa.StructArray:
+    found = fieller(
+        _known(value),
+        _known(whole),
+        _known(variance),
+        _known(whole_variance),
+        _known(covariance),
+        _known(sampling),
+    )
+    ends = [pa.array(part, from_pandas=True) for part in (found.value, found.low, found.high)]
+    return pa.StructArray.from_arrays(ends, names=["share", "share_low", "share_high"])
+
+
+def _known(column: pa.ChunkedArray) -> Floats:
+    """Numbers, 0 where there is none: a whole of 0 gives no share."""
+    return np.nan_to_num(np.asarray(column.to_numpy(), np.float64))

@@ -1,0 +1,176 @@
+"""`pointillist.connect`: frames, SQL over the same views, budget, and the pages' frames."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import pointillist
+from aggregator.releases import QueryForbidden
+from analytics import VIEW_MEANINGS, FleetReleases, NothingReleased, connect
+from analytics.page_frames import (
+    applications_page,
+    causes_page,
+    faults_page,
+    fleet_page,
+    kernels_page,
+    pipeline_page,
+    privacy_page,
+)
+from analytics.spent_budget import series_task, tasks_in
+from pointillist.cli import main
+from tests.analytics.rollup_kit import write_releases, write_suppressed
+from tests.analytics.test_rollups import DAY, HOUR, START, TASK, WEEK, WIDE, minutes, release
+
+SERIES = "every-kind"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two weeks of few windows, a third that has begun."""
+    releases = tmp_path_factory.mktemp("fleet") / "releases"
+    starts = [START, START + DAY, START + WEEK - 60, START + WEEK, START + 2 * WEEK - 60]
+    write_releases(releases, (release(start, task=WIDE) for start in starts))
+    write_releases(releases, [release(START + 2 * WEEK, task=WIDE)])
+    write_suppressed(releases, SERIES, minutes(START + 2 * WEEK + HOUR, 3), "batch_too_small")
+    return releases
+
+
+@pytest.fixture
+def fleet(folder: Path) -> Iterator[FleetReleases]:
+    with connect(folder) as opened:
+        yield opened
+
+
+def test_change_compares_the_newest_whole_week_with_the_one_before(fleet: FleetReleases) -> None:
+    rows = fleet.change("family")
+    assert str(rows["before_start"].iloc[0]) == "1970-01-15 00:00:00"
+    assert str(rows["after_start"].iloc[0]) == "1970-01-22 00:00:00"
+    assert len(rows) == 68
+    assert rows["coverage_before"].iloc[0] == pytest.approx(3 * 60 / WEEK)
+    by_model = fleet.change("family", model="H100")
+    assert set(by_model["model"]) == {"H100"}
+    any_two = fleet.change("family", at=START + 2 * WEEK, against=START)
+    assert str(any_two["after_start"].iloc[0]) == "1970-01-29 00:00:00"
+
+
+def test_names_that_are_none_are_told(fleet: FleetReleases) -> None:
+    with pytest.raises(ValueError, match="by: expected one of family, application"):
+        fleet.mix("colour")
+    with pytest.raises(ValueError, match="period: expected one of hour, day"):
+        fleet.mix(period="fortnight")
+    with pytest.raises(ValueError, match="GPU models: expected by = family"):
+        fleet.mix("duration", by_model=True)
+    with pytest.raises(NothingReleased, match="hardware_faults: expected a released week"):
+        fleet.change("fault")
+
+
+def test_every_view_has_the_columns_that_its_schema_names(fleet: FleetReleases) -> None:
+    for view, meanings in VIEW_MEANINGS.items():
+        rows = fleet.sql(f"SELECT * FROM {view} LIMIT 1")
+        assert list(rows.columns) == list(meanings), view
+    rows = fleet.sql("SELECT r.cell FROM releases r JOIN weeks w USING (series, section, cell)")
+    assert len(rows)
+    assert len(fleet.sql("SELECT section FROM changes")) > 200
+    with pytest.raises(QueryForbidden):
+        fleet.sql("CREATE TABLE hours AS SELECT 1")
+    with pytest.raises(QueryForbidden):
+        fleet.sql("SELECT * FROM hours, read_csv('/etc/passwd')")
+
+
+def test_budget_is_what_the_windows_of_a_week_cost(fleet: FleetReleases) -> None:
+    fleet.tasks = (series_task(TASK),)
+    (row,) = fleet.budget().to_dict("records")
+    assert (row["series"], row["window_s"], row["epsilon"]) == (SERIES, 60, 2.0)
+    # The week up to the last suppressed window: one before it, two at its ends, three suppressed.
+    assert (row["windows_ended"], row["windows_suppressed"]) == (5, 3)
+    assert row["weight"] == pytest.approx(0.4)
+    assert row["spent"] == pytest.approx(0.4 * 5 / 10_081)
+
+
+def test_budget_without_tasks_says_what_ended(fleet: FleetReleases) -> None:
+    (row,) = fleet.budget().to_dict("records")
+    assert row["windows_ended"] == 5
+    assert row["spent"] != row["spent"]
+
+
+def test_tasks_are_read_from_a_folder_of_signed_ones(tmp_path: Path) -> None:
+    from aggregator.tasks import sign_task
+    from privacy.signing import SigningKey
+
+    leader, helper = SigningKey.generate(), SigningKey.generate()
+    for version in (1, 2):
+        signed = sign_task(replace(TASK, version=version), leader, helper)[1]
+        (tmp_path / f"{version}.task").write_bytes(signed)
+    (task,) = tasks_in(tmp_path)
+    assert (task.series, task.windows) == (SERIES, 10_081)
+    with pytest.raises(FileNotFoundError, match="no folder of signed tasks"):
+        tasks_in(tmp_path / "none")
+
+
+def test_every_page_has_its_frames(fleet: FleetReleases) -> None:
+    first = fleet_page(fleet)
+    assert len(first["now"]) == 68
+    assert str(first["now"]["period_start"].iloc[0]) == "1970-01-29 00:00:00"
+    assert len(first["over_time"]) == 3 * 68
+    assert set(first["by_model"]["model"]) >= {"H100", "A100"}
+    assert len(first["changes"]) == 68
+    kernels = kernels_page(fleet, "day")
+    assert kernels["durations"]["bin"].max() == 31
+    privacy = privacy_page(fleet)
+    assert privacy["suppressed"]["reason"].tolist() == ["batch_too_small"]
+    assert privacy["cohorts"]["n_min"].tolist() == [10_000]
+    pipeline = pipeline_page(fleet)
+    assert pipeline["coverage"]["lag_mean_s"].max() == pytest.approx(40.0)
+    assert pipeline["rejections"]["reports"].sum() == 12
+    for page in (applications_page, causes_page, faults_page):
+        assert all(frame.empty for frame in page(fleet).values())
+
+
+def test_pages_of_an_empty_folder_are_empty(tmp_path: Path) -> None:
+    with connect(tmp_path) as fleet:
+        for page in (fleet_page, kernels_page, privacy_page, pipeline_page, causes_page):
+            assert all(frame.empty for frame in page(fleet).values())
+        assert fleet.budget().empty
+
+
+def test_connect_says_what_it_cannot_open(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no folder of releases"):
+        pointillist.connect(tmp_path / "none")
+    with pytest.raises(NotImplementedError, match="no server can be asked yet"):
+        pointillist.connect("https://fleet.example.org")
+
+
+def test_importing_the_command_loads_no_reader() -> None:
+    slow = "{'pandas', 'duckdb', 'analytics'}"
+    code = f"import pointillist, sys; print(sorted({slow} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_query_command_has_the_same_views(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sql = "SELECT count(*) AS cells FROM weeks WHERE section = 'kernel_mix'"
+    monkeypatch.setattr(
+        "sys.argv", ["pointillist", "query", sql, "--folder", str(folder), "--json"]
+    )
+    with pytest.raises(SystemExit):
+        main()
+    assert json.loads(capsys.readouterr().out) == [{"cells": 3 * 68}]
+
+
+def test_roll_ups_of_a_folder_of_others_are_kept_by_the_reader(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("analytics.rollup_files.os.access", lambda *_: False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with connect(folder) as fleet:
+        assert len(fleet.mix(period="week")) == 3 * 68
+    assert list(tmp_path.rglob("hours.json"))

@@ -1,0 +1,224 @@
+"""Roll-ups: the numbers of the sum of their windows, kept true as releases come late and go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aggregator.released import ReleasedWindow
+from aggregator.statistics import RunningSum
+from analytics import connect
+from analytics.rollup_files import OUTCOMES, SUMS, RollupsUnavailable, file_of
+from analytics.rollup_periods import RollupPeriod, utc
+from analytics.rollups import refresh
+from tests.analytics.rollup_kit import write_releases, write_suppressed
+from tests.unit.release_kit import CATALOGUE, GPUS, capacity, make_task, noise, true_steps, window
+from wire.task import Task
+
+HOUR, DAY, WEEK = 3600, 86_400, 604_800
+START = 2 * WEEK
+HOSTS = 12_000
+WIDE = make_task(windows=4 * WEEK // 60, start=START)
+"""Every kind of section."""
+TASK = replace(WIDE, sections=WIDE.sections[:1])
+"""The mix alone, which is quicker."""
+WALL = GPUS * 60_000
+AMOUNTS = {
+    ("kernel_mix", "gpu_time/gemm"): 0.5 * WALL,
+    ("kernel_mix", "gpu_time/attention"): 0.2 * WALL,
+    ("kernel_mix", "idle"): 0.2 * WALL,
+    ("kernel_mix", "unmeasured"): 0.1 * WALL,
+    ("kernel_mix_by_model", "H100/gpu_time/gemm"): 0.5 * WALL,
+    ("kernel_mix_by_model", "H100/unmeasured"): 0.1 * WALL,
+    ("kernel_duration", "2^20..2^21 ns"): 0.7 * WALL,
+    ("host_network", "receive"): 200_000.0,
+    ("incidents", "disk_io"): 3.2,
+    ("incidents", "left_out"): 0.64,
+}
+"""Base units of one host in a window."""
+
+
+def release(start: int, n: int = HOSTS, seed: int = 0, task: Task = TASK) -> ReleasedWindow:
+    """One window of n hosts, noise included."""
+    rng = np.random.default_rng([seed, start])
+    names = {section.name for section in task.sections}
+    sums = {cell: amount * n for cell, amount in AMOUNTS.items() if cell[0] in names}
+    return window(task, true_steps(task, n, sums) + noise(task, n, rng), n, start)
+
+
+def minutes(first: int, count: int) -> list[int]:
+    return [first + 60 * at for at in range(count)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "releases").mkdir()
+    return tmp_path / "releases"
+
+
+def test_hour_has_the_numbers_of_the_sum_of_its_windows(folder: Path) -> None:
+    windows = [release(start, 11_000 + start % 777, task=WIDE) for start in minutes(START, 12)]
+    write_releases(folder, windows)
+    expected = RunningSum(WIDE, CATALOGUE)
+    for one in windows:
+        expected.add(one.vector, one.n, one.capacity)
+    with connect(folder) as fleet:
+        rows = fleet.sql("SELECT * FROM hours")
+    assert (rows["windows"] == 12).all()
+    assert rows["coverage"].to_numpy() == pytest.approx(12 / 60)
+    found = {(row["section"], row["cell"]): row for row in rows.to_dict("records")}
+    cells = expected.estimate()
+    assert len(found) == len(rows) == len(cells)
+    for cell in cells:
+        row = found[cell.section, cell.cell]
+        per = expected.n if cell.kind == "mean" else 1
+        for name in ("value", "standard_error", "low", "high"):
+            assert row[name] * per == pytest.approx(getattr(cell, name), rel=1e-9), (cell, name)
+        assert row["bias_bound"] == pytest.approx(cell.bias_bound, rel=1e-9)
+        # Of a model that nobody has a single window may have a share of noise; a sum has none.
+        nobody = cell.section == "kernel_mix_by_model" and not cell.cell.startswith("H100")
+        if nobody or cell.share is None:
+            assert np.isnan(row["share"])
+        else:
+            for name in ("share", "share_low", "share_high"):
+                assert row[name] == pytest.approx(getattr(cell, name), abs=1e-6), (cell, name)
+
+
+def test_days_and_weeks_are_the_sums_of_their_hours(folder: Path) -> None:
+    starts = [START + at * 5 * HOUR for at in range(40)]
+    write_releases(folder, (release(start) for start in starts))
+    with connect(folder) as fleet:
+        week = fleet.mix(period="week").set_index("cell")
+        days = fleet.mix(period="day")
+        hours = fleet.mix(period="hour")
+    in_week = [start for start in starts if start < START + WEEK]
+    assert len(hours) == len(starts) * 68
+    assert week.loc["idle"].windows.tolist() == [len(in_week), len(starts) - len(in_week)]
+    for frame in (days, hours):
+        idle = frame[(frame.cell == "idle") & (frame.period_start < utc(START + WEEK))]
+        assert idle.value.sum() == pytest.approx(week.loc["idle"].value.iloc[0])
+        squares = (idle.standard_error**2).sum()
+        assert squares**0.5 == pytest.approx(week.loc["idle"].standard_error.iloc[0])
+
+
+def test_nothing_is_done_where_nothing_is_new(folder: Path) -> None:
+    write_releases(folder, [release(START)])
+    rollups = folder / "rollups"
+    assert refresh(folder, rollups).hours == 1
+    before = {path: path.stat().st_ino for path in rollups.rglob("*.parquet")}
+    assert len(before) == 8
+    again = refresh(folder, rollups)
+    assert (again.hours, again.written) == (0, 0)
+    assert {path: path.stat().st_ino for path in rollups.rglob("*.parquet")} == before
+
+
+def test_late_release_is_added_to_its_hour_and_to_no_other(folder: Path) -> None:
+    late = START + 30 * 60
+    starts = [start for start in minutes(START, 60) if start != late]
+    write_releases(folder, (release(start) for start in [*starts, START + DAY]))
+    rollups = folder / "rollups"
+    refresh(folder, rollups)
+    other = file_of(rollups, SUMS, RollupPeriod.HOUR, utc(START + DAY))
+    before = other.stat().st_ino
+    write_releases(folder, [release(late)])
+    refresh(folder, rollups)
+    assert other.stat().st_ino == before
+    with connect(folder) as fleet:
+        hour = fleet.mix(period="hour", until=utc(START + HOUR))
+        week = fleet.mix(period="week")
+    whole = RunningSum(TASK, CATALOGUE)
+    for start in minutes(START, 60):
+        whole.add(release(start).vector, HOSTS, capacity(HOSTS))
+    idle = next(
+        cell for cell in whole.estimate() if (cell.section, cell.cell) == ("kernel_mix", "idle")
+    )
+    assert hour[hour.cell == "idle"].value.iloc[0] == pytest.approx(idle.value)
+    assert (hour.coverage == 1).all()
+    assert (week.windows == 61).all()
+
+
+def test_roll_ups_outlive_the_windows_that_they_are_made_of(folder: Path) -> None:
+    write_releases(folder, (release(start) for start in minutes(START, 4)))
+    rollups = folder / "rollups"
+    refresh(folder, rollups)
+    for path in folder.glob("series=*/date=*/*.parquet"):
+        path.unlink()
+    assert refresh(folder, rollups).hours == 0
+    write_releases(folder, [release(START + 5 * HOUR)])
+    assert refresh(folder, rollups).hours == 1
+    with connect(folder) as fleet:
+        assert sorted(set(fleet.mix(period="hour")["windows"])) == [1, 4]
+        for period in (RollupPeriod.DAY, RollupPeriod.WEEK, RollupPeriod.EIGHT_WEEKS):
+            assert (fleet.mix(period=period)["windows"] == 5).all(), period
+
+
+def test_hour_is_not_made_anew_from_fewer_windows_than_it_has(folder: Path) -> None:
+    write_releases(folder, (release(start) for start in minutes(START, 4)))
+    rollups = folder / "rollups"
+    refresh(folder, rollups)
+    for path in folder.glob("series=*/date=*/*.parquet"):
+        path.unlink()
+    (rollups / "hours.json").unlink()
+    write_releases(folder, [release(START + 180)])
+    assert refresh(folder, rollups).hours == 1
+    with connect(folder) as fleet:
+        for period in RollupPeriod:
+            assert (fleet.mix(period=period)["windows"] == 4).all(), period
+
+
+def test_suppressed_windows_are_counted_with_their_reason(folder: Path) -> None:
+    write_releases(folder, (release(start) for start in minutes(START, 45)))
+    write_suppressed(folder, TASK.series, minutes(START + 45 * 60, 10), "batch_too_small")
+    write_suppressed(folder, TASK.series, minutes(START + 55 * 60, 5), "impossible_sum")
+    write_suppressed(folder, TASK.series, minutes(START + HOUR, 60), "operator_share")
+    with connect(folder) as fleet:
+        rows = fleet.mix(period="hour")
+        outcomes = fleet.outcomes("hour")
+        day = fleet.mix(period="day")
+    first, second = (rows[rows.period_start == utc(START + at)] for at in (0, HOUR))
+    assert len(first) == len(second) == 68
+    assert (first.coverage == 0.75).all()
+    assert (first.windows_suppressed == 15).all()
+    assert (first.reason == "batch_too_small").all()
+    assert not first.suppressed.any()
+    assert second.suppressed.all()
+    assert (second.reason == "operator_share").all()
+    assert second.value.isna().all()
+    assert (second.coverage == 0).all()
+    assert not second.told.any()
+    assert day.windows_suppressed.unique().tolist() == [75]
+    released = outcomes[outcomes.outcome == "released"].iloc[0]
+    assert (released.windows, released.lag_max_s) == (45, 2.5)
+    rejected = outcomes[outcomes.outcome == "rejected"].iloc[0]
+    assert (rejected.reason, rejected.reports) == ("late", 90)
+
+
+def test_cohorts_are_added_up_or_kept_apart(folder: Path) -> None:
+    one, other = release(START), release(START, seed=1)
+    write_releases(folder, [one])
+    write_releases(folder, [window(TASK, other.vector, HOSTS, START, cohort=1)])
+    with connect(folder) as fleet:
+        together = fleet.mix(period="hour").set_index("cell")
+        apart = fleet.mix(period="hour", by_cohort=True)
+    idle = apart[apart.cell == "idle"]
+    assert idle.cohort.tolist() == [0, 1]
+    assert together.loc["idle"].value == pytest.approx(idle.value.sum())
+    assert together.loc["idle"].coverage == pytest.approx(1 / 60)
+
+
+def test_roll_ups_of_a_later_format_are_refused(folder: Path) -> None:
+    write_releases(folder, [release(START)])
+    (folder / "rollups").mkdir()
+    (folder / "rollups" / "hours.json").write_text('{"format": 2}')
+    with connect(folder) as fleet, pytest.raises(RollupsUnavailable, match="expected format 1"):
+        fleet.mix(period="hour")
+
+
+def test_outcomes_have_files_of_their_own(folder: Path) -> None:
+    write_releases(folder, [release(START)])
+    refresh(folder, folder / "rollups")
+    for period in RollupPeriod:
+        assert file_of(folder / "rollups", OUTCOMES, period, utc(START)).exists()
