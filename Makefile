@@ -9,7 +9,7 @@ PYTHON := .venv/bin/python
 ARGS ?=
 KAFKA ?=
 STAMP := .venv/.installed
-PACKAGES := wire privacy transport kernels collectors diagnosis edge_agent aggregator analytics simulator pointillist
+PACKAGES := wire privacy transport kernels collectors diagnosis edge_agent aggregator analytics simulator web pages pointillist
 SITE := .venv/site
 
 .PHONY: help setup tools bpf demo test test-quick test-long gpu-check gpu-kit lint lint-python lint-proto lint-docs figures format lock

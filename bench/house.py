@@ -28,7 +28,7 @@ BEFORE: Final = "991071d"
 """The last commit before collectors, kernels and diagnosis left the agent's package."""
 PACKAGES: Final = (
     "wire", "privacy", "transport", "kernels", "collectors", "diagnosis", "edge_agent",
-    "aggregator", "simulator", "pointillist",
+    "aggregator", "analytics", "simulator", "web", "pages", "pointillist",
 )  # fmt: skip
 SMALL_LINES: Final = 100
 GENERATED: Final = ("_pb2.py", "_pb2_grpc.py")

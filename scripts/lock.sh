@@ -13,7 +13,7 @@ compile() {
 }
 
 compile pyproject.toml --output-file requirements/run.txt "${@}"
-compile pyproject.toml --group dev --extra training --extra witness-postgresql --constraint requirements/run.txt \
+compile pyproject.toml --group dev --extra training --extra web --extra witness-postgresql --constraint requirements/run.txt \
     --output-file requirements/dev.txt "${@}"
 compile --group build --constraint requirements/dev.txt \
     --output-file requirements/build.txt "${@}"

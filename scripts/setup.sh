@@ -28,5 +28,5 @@ PYTHONDONTWRITEBYTECODE='' .venv/bin/python -c \
 
 # As root each role becomes a user of its own, who must read the code whatever root's umask is.
 if [ "$(id -u)" -eq 0 ]; then
-    chmod -R go+rX .venv wire privacy transport kernels collectors diagnosis edge_agent aggregator simulator pointillist bpf cupti
+    chmod -R go+rX .venv wire privacy transport kernels collectors diagnosis edge_agent aggregator analytics simulator web pages pointillist bpf cupti
 fi

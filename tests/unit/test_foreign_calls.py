@@ -34,7 +34,7 @@ from transport.foreign import Signatures
 ROOT = Path(__file__).parents[2]
 PRODUCT = (
     "wire", "privacy", "transport", "kernels", "collectors", "diagnosis", "edge_agent",
-    "aggregator", "simulator", "pointillist",
+    "aggregator", "analytics", "simulator", "web", "pages", "pointillist",
 )  # fmt: skip
 BINDINGS = {
     "transport/foreign.py",

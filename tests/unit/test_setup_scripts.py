@@ -12,7 +12,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDERS = (
     "wire", "privacy", "transport", "kernels", "collectors", "diagnosis", "edge_agent",
-    "aggregator", "simulator", "pointillist", "bpf", "cupti",
+    "aggregator", "analytics", "simulator", "web", "pages", "pointillist", "bpf", "cupti",
 )  # fmt: skip
 NO_NETWORK = """error: Request failed after 3 retries in 3.8s
   cause: error sending request

@@ -1,0 +1,121 @@
+"""Numbers with their intervals, one row each: a dot on a line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from .number import Number, Unit
+from .scale import LinearScale, around, round_numbers
+from .svg import LETTER, NARROW, both_widths, fitted, joined, mark, picture, tag
+from .wording import number_in_full, number_said, value_said
+
+_ROW = 26
+_TALL_ROW = 44
+_HEAD = 24
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalRow:
+    """A named number; `tone` is the colour of its class, 0 to 7, None the accent."""
+
+    name: str
+    number: Number
+    tone: int | None = None
+
+
+def interval_chart(
+    title: str, rows: Sequence[IntervalRow], unit: Unit, *, signed: bool = False
+) -> Markup:
+    """Draw rows over a common axis that holds zero, for both widths.
+
+    signed    differences: zero lies inside, and numbers have a sign
+    """
+    if not rows:
+        return Markup("")
+    return both_widths(lambda width: _drawn(title, rows, unit, width, signed=signed))
+
+
+def _drawn(
+    title: str, rows: Sequence[IntervalRow], unit: Unit, width: int, *, signed: bool
+) -> Markup:
+    narrow = width <= NARROW
+    height = _TALL_ROW if narrow else _ROW
+    numbers = [value_said(row.number, unit, signed=signed) for row in rows]
+    right = 0.0 if narrow else LETTER * max(map(len, numbers)) + 14
+    left = 4.0 if narrow else min(max(len(row.name) for row in rows) * LETTER + 14, 230)
+    low, high = around(end for row in rows for end in row.number.interval)
+    if not signed:
+        low = 0.0
+    scale = LinearScale(low, high if high > low else low + 1, left, width - right - 10)
+    bottom = _HEAD + height * len(rows)
+    drawn = [
+        _row(row, said, unit, scale, _HEAD + height * at, width, signed=signed)
+        for at, (row, said) in enumerate(zip(rows, numbers, strict=True))
+    ]
+    axis = _axis(scale, unit, bottom, 3 if narrow else 5, signed=signed)
+    return picture(width, bottom + 6, f"{title}: {len(rows)} rows", axis, *drawn)
+
+
+def _axis(scale: LinearScale, unit: Unit, bottom: float, most: int, *, signed: bool) -> Markup:
+    numbers = round_numbers(scale.low, scale.high, most)
+    step = (numbers[1] - numbers[0]) * unit.factor if len(numbers) > 1 else 1.0
+    places = 0 if step >= 1 else 1 if step >= 0.1 else 2
+    return joined(
+        tag(
+            "g",
+            tag(
+                "line", x1=scale(number), x2=scale(number), y1=_HEAD - 4, y2=bottom,
+                class_="zero" if number == 0 else "grid",
+            ),
+            tag(
+                "text", number_said(number, unit, places, signed=signed), x=scale(number), y=12,
+                class_="tick", text_anchor="start" if number == scale.low else "middle",
+            ),
+        )
+        for number in numbers
+    )  # fmt: skip
+
+
+def _row(
+    row: IntervalRow,
+    number: str,
+    unit: Unit,
+    scale: LinearScale,
+    top: float,
+    width: int,
+    *,
+    signed: bool,
+) -> Markup:
+    narrow = width <= NARROW
+    height = _TALL_ROW if narrow else _ROW
+    baseline = top + 17
+    middle = top + (32 if narrow else 13)
+    room = width - LETTER * len(number) - 16 if narrow else scale.start - 10
+    number_class = "number" if row.number.known and row.number.told else "number unsure"
+    return mark(
+        row.name,
+        number_in_full(row.name, row.number, unit, signed=signed),
+        tag("rect", x=0, y=top, width=width, height=height, class_="reach"),
+        tag("text", fitted(row.name, room), x=4 if narrow else 0, y=baseline, class_="label"),
+        _interval(row, scale, middle),
+        tag("text", number, x=width - 4, y=baseline, text_anchor="end", class_=number_class),
+    )
+
+
+def _interval(row: IntervalRow, scale: LinearScale, y: float) -> Markup:
+    number = row.number
+    if not number.known or number.value is None:
+        return tag("line", x1=scale.start, x2=scale.end, y1=y, y2=y, class_="gap")
+    low, high = number.interval
+    ends = {"x1": scale(low), "x2": scale(high), "y1": y, "y2": y}
+    tone = "accent" if row.tone is None else f"tone{row.tone}"
+    if not number.told:
+        return tag("line", **ends, class_="noise")
+    return joined([
+        tag("line", x1=scale(0.0), x2=scale(number.value), y1=y, y2=y, class_=f"stem {tone}"),
+        tag("line", **ends, class_=f"interval {tone}"),
+        tag("circle", cx=scale(number.value), cy=y, r=4, class_=f"dot {tone}"),
+    ])  # fmt: skip

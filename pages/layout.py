@@ -1,0 +1,138 @@
+"""Pages of HTML from what was drawn: one template, everything that is not markup is escaped."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any, Final
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+ASSETS: Final = {
+    "page.css": "text/css; charset=utf-8",
+    "page.js": "text/javascript; charset=utf-8",
+    "theme.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+"""Files that pages load, with their types."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableCell:
+    """A cell of a table; `number` is aligned right."""
+
+    said: str | Markup
+    number: bool = False
+    unsure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One view of a page: a heading, a sentence, a drawing, its numbers as a table.
+
+    name      its anchor and its name in addresses
+    words     what it shows, in a sentence or two
+    note      what it does not say, or how it was made
+    heads     of the table, with whether a column holds numbers
+    files     what it can be loaded as: text and address
+    unfolded  the table is what one looks at, not the drawing's numbers
+    more      what is said below a table that was cut off
+    """
+
+    name: str
+    title: str
+    words: str
+    drawing: Markup | None = None
+    note: str = ""
+    heads: Sequence[tuple[str, bool]] = ()
+    rows: Sequence[Sequence[TableCell]] = ()
+    files: Sequence[tuple[str, str]] = ()
+    unfolded: bool = False
+    more: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What a reader must know before the numbers; kind: stale, empty, loading, error, simulated."""
+
+    kind: str
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A choice of what is shown: its name in the address, its label, values with texts."""
+
+    name: str
+    label: str
+    options: Sequence[tuple[str, str]]
+    chosen: str
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """A whole page.
+
+    links      title, address and whether it is this page
+    hidden     what of the address no control shows, so that a choice keeps it
+    status     what the page's foot says of the store, and what is watched for news
+    """
+
+    title: str
+    question: str
+    links: Sequence[tuple[str, str, bool]] = ()
+    panels: Sequence[Panel] = ()
+    notices: Sequence[Notice] = ()
+    controls: Sequence[Control] = ()
+    hidden: Sequence[tuple[str, str]] = ()
+    status: str = ""
+    live: str | None = None
+    refresh_s: int | None = None
+    site: Mapping[str, str] = field(default_factory=dict)
+
+
+def rendered(screen: Screen) -> str:
+    """Give the HTML of a page."""
+    return str(_template().render(screen=screen, asset=asset_address))
+
+
+def asset(name: str) -> bytes:
+    """Give a file that pages load; KeyError where it is none."""
+    if name not in ASSETS:
+        raise KeyError(name)
+    return _asset(name)
+
+
+@cache
+def asset_packed(name: str) -> bytes:
+    """Give it compressed by gzip, the same bytes every time."""
+    return gzip.compress(asset(name), 9, mtime=0)
+
+
+@cache
+def asset_address(name: str) -> str:
+    """Give its address, which changes with its content: it may be kept for ever."""
+    return f"/static/{sha256(asset(name)).hexdigest()[:12]}/{name}"
+
+
+@cache
+def _asset(name: str) -> bytes:
+    return files(__package__).joinpath("assets", name).read_bytes()
+
+
+@cache
+def _template() -> Any:
+    environment = Environment(
+        loader=FunctionLoader(_source), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    return environment.get_template("page.html")
+
+
+def _source(name: str) -> str:
+    return files(__package__).joinpath("templates", name).read_text(encoding="utf-8")

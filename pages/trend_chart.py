@@ -1,0 +1,207 @@
+"""Numbers over time as lines with their intervals as bands; windows without a release are gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from markupsafe import Markup
+
+from .number import Number, Unit
+from .scale import LinearScale, around, length_said, moment_said, round_numbers, round_times
+from .svg import LETTER, NARROW, both_widths, fitted, joined, mark, path, picture, spread, tag
+from .wording import interval_said, number_said, value_said
+
+TONES: Final = 8
+"""Colours that are told apart, also by who sees few: a chart has no more lines."""
+_HEIGHT = 300
+_FOOT = 34
+_TOP = 10
+
+
+@dataclass(frozen=True, slots=True)
+class TrendPoint:
+    """One window or period: its first moment and length, in seconds, and its number."""
+
+    at_s: float
+    length_s: float
+    number: Number
+
+
+@dataclass(frozen=True, slots=True)
+class TrendLine:
+    """A named row of points in their order."""
+
+    name: str
+    points: Sequence[TrendPoint]
+    tone: int
+
+
+def trend_chart(title: str, lines: Sequence[TrendLine], unit: Unit, *, zero: bool = True) -> Markup:
+    """Draw lines over one axis of time, for both widths.
+
+    zero      the axis of numbers begins at zero
+    """
+    shown = [line for line in lines[:TONES] if line.points]
+    if not shown:
+        return Markup("")
+    return both_widths(lambda width: _drawn(title, shown, unit, width, zero=zero))
+
+
+def _drawn(title: str, lines: Sequence[TrendLine], unit: Unit, width: int, *, zero: bool) -> Markup:
+    narrow = width <= NARROW
+    longest = max(len(line.name) for line in lines) * LETTER + 16
+    right = 8.0 if narrow else min(longest, 170.0)
+    times = [point for line in lines for point in line.points]
+    first = min(point.at_s for point in times)
+    last = max(point.at_s + point.length_s for point in times)
+    low, high = around(
+        (end for point in times for end in point.number.interval), zero=zero
+    )  # fmt: skip
+    if zero and all(p.number.value is None or p.number.value >= 0 for p in times):
+        low = 0.0
+    across = LinearScale(first, last, 46, width - right)
+    up = LinearScale(low, high, _HEIGHT, _TOP)
+    legend = _legend(lines, width) if narrow else _names(lines, up, across.end + 8, right)
+    legend_height = 20 * ((len(lines) + 1) // 2) if narrow else 0
+    return picture(
+        width, _HEIGHT + _FOOT + legend_height, f"{title}: {len(lines)} lines over time",
+        _axes(across, up, unit, 4 if narrow else 7),
+        _gaps(lines, across),
+        *(_line(line, across, up) for line in lines),
+        _marks(lines, across, up, unit),
+        legend,
+    )  # fmt: skip
+
+
+def _axes(across: LinearScale, up: LinearScale, unit: Unit, most: int) -> Markup:
+    numbers = round_numbers(up.low, up.high)
+    step = (numbers[1] - numbers[0]) * unit.factor if len(numbers) > 1 else 1.0
+    places = 0 if step >= 1 else 1 if step >= 0.1 else 2
+    bare = Unit(unit.name, unit.factor, "%" if unit.suffix == " %" else "", unit.decimals)
+    lines = [
+        tag(
+            "g",
+            tag("line", x1=across.start, x2=across.end, y1=up(number), y2=up(number),
+                class_="zero" if number == 0 else "grid"),
+            tag("text", number_said(number, bare, places), x=across.start - 8,
+                y=up(number) + 4, class_="tick", text_anchor="end"),
+        )
+        for number in numbers
+    ]  # fmt: skip
+    times = [
+        tag("text", text, x=across(at), y=_HEIGHT + 20, class_="tick", text_anchor="middle")
+        for at, text in round_times(across.low, across.high, most)
+        if across.start + 8 <= across(at) <= across.end - 8
+    ]
+    return joined([*lines, *times])
+
+
+def _gaps(lines: Sequence[TrendLine], across: LinearScale) -> Markup:
+    """Mark below the axis where the first line has no number: something was suppressed there."""
+    return joined(
+        tag("line", x1=across(p.at_s), x2=max(across(p.at_s + p.length_s), across(p.at_s) + 1.5),
+            y1=_HEIGHT + 4, y2=_HEIGHT + 4, class_="gap")
+        for p in lines[0].points
+        if not p.number.known
+    )  # fmt: skip
+
+
+def _line(line: TrendLine, across: LinearScale, up: LinearScale) -> Markup:
+    parts = []
+    for run in _runs(line.points):
+        places = [(across(p.at_s + p.length_s / 2), p.number) for p in run]
+        upper = [(x, up(e.interval[1])) for x, e in places]
+        lower = [(x, up(e.interval[0])) for x, e in places]
+        middle = [(x, up(e.value or 0.0)) for x, e in places]
+        parts.append(tag("path", d=path(upper + lower[::-1], closed=True), class_="band"))
+        if len(run) == 1:
+            x, y = middle[0]
+            parts.append(tag("line", x1=x, x2=x, y1=upper[0][1], y2=lower[0][1], class_="whisker"))
+            parts.append(tag("circle", cx=x, cy=y, r=3, class_="dot"))
+        else:
+            parts.append(tag("path", d=path(middle), class_="line"))
+    return tag("g", *parts, class_=f"trend tone{line.tone}")
+
+
+def _runs(points: Sequence[TrendPoint]) -> Iterator[list[TrendPoint]]:
+    """Cut a row of points where one has no number or a window is lacking."""
+    run: list[TrendPoint] = []
+    for point in points:
+        after = run and point.at_s > run[-1].at_s + 1.5 * run[-1].length_s
+        if run and (after or not point.number.known):
+            yield run
+            run = []
+        if point.number.known:
+            run.append(point)
+    if run:
+        yield run
+
+
+_MOST_MARKS: Final = 60
+
+
+def _marks(lines: Sequence[TrendLine], across: LinearScale, up: LinearScale, unit: Unit) -> Markup:
+    """Moments that can be pointed at, which tell every line; of many, every so many."""
+    at: dict[float, list[tuple[TrendLine, TrendPoint]]] = {}
+    for line in lines:
+        for point in line.points:
+            at.setdefault(point.at_s, []).append((line, point))
+    every = -(-len(at) // _MOST_MARKS)
+    moments = sorted(at)[::-1][::every]
+    wide = (across.end - across.start) / max(len(moments), 1)
+    return joined(
+        _moment(moment, at[moment], across, up, unit, wide) for moment in reversed(moments)
+    )
+
+
+def _moment(
+    at_s: float,
+    points: Sequence[tuple[TrendLine, TrendPoint]],
+    across: LinearScale,
+    up: LinearScale,
+    unit: Unit,
+    wide: float,
+) -> Markup:
+    x = across(at_s + points[0][1].length_s / 2)
+    said = [
+        f"{line.name}: {value_said(point.number, unit)}"
+        + (f" ({interval_said(point.number, unit)})" if point.number.known else "")
+        for line, point in points
+    ]
+    return mark(
+        f"{at_s:.0f}",
+        "; ".join([f"{moment_said(at_s)} UTC, {length_said(points[0][1].length_s)}", *said]),
+        tag("rect", x=x - wide / 2, y=up.end, width=wide, height=up.start - up.end, class_="reach"),
+        tag("line", x1=x, x2=x, y1=up.end, y2=up.start, class_="cursor"),
+    )
+
+
+def _names(lines: Sequence[TrendLine], up: LinearScale, x: float, room: float) -> Markup:
+    ends = [_last(line) for line in lines]
+    places = spread([up(end) for end in ends], 16, _TOP + 4, _HEIGHT)
+    return joined(
+        tag("text", fitted(line.name, room - 8), x=x, y=y + 4, class_=f"name tone{line.tone}")
+        for line, y in zip(lines, places, strict=True)
+    )
+
+
+def _legend(lines: Sequence[TrendLine], width: int) -> Markup:
+    half = width / 2
+    return joined(
+        tag(
+            "g",
+            tag("line", x1=4 + half * (at % 2), x2=20 + half * (at % 2), y1=y - 4, y2=y - 4,
+                class_="line"),
+            tag("text", fitted(line.name, half - 30), x=26 + half * (at % 2), y=y, class_="name"),
+            class_=f"trend tone{line.tone}",
+        )
+        for at, line in enumerate(lines)
+        for y in [_HEIGHT + _FOOT + 12 + 20 * (at // 2)]
+    )  # fmt: skip
+
+
+def _last(line: TrendLine) -> float:
+    known = [p.number.value for p in line.points if p.number.value is not None]
+    return known[-1] if known else 0.0
