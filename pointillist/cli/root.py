@@ -87,6 +87,9 @@ GROUPS = (
     CommandGroup(
         "diagnosis", "pointillist.cli.diagnosis", "Causes of tail latency: teach, judge, group."
     ),
+    CommandGroup(
+        "web", "pointillist.cli.web_command", "Pages and an API over the released numbers."
+    ),
     CommandGroup("query", "pointillist.cli.query", "SQL over the released numbers."),
 )
 

@@ -1,0 +1,262 @@
+"""`pointillist web`: pages and an API over released numbers, and the tokens that open them."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import webbrowser
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import platformdirs
+import typer
+
+from .output import ExitCode, JsonFlag, emit, reported, say, usage_error
+from .query import default_folder
+
+if TYPE_CHECKING:
+    from web.viewers import SeriesOwners
+
+_HELP = """Look at the released numbers in a browser.
+
+Pages and an API over the Leader's folder of released Parquet. Everything is read and nothing is
+changed; looking costs no privacy budget, and needs no network.
+
+On this machine it opens without a login. To be reached from elsewhere it takes TLS and tokens, and
+it refuses to start without both. There is no OIDC: put tokens into a browser's password field, or
+send them as `Authorization: Bearer`.
+"""
+
+_EXAMPLES = """Examples:
+
+pointillist web --open                          the newest demo run here, in a browser
+
+pointillist web --store /srv/pointillist/releases
+
+pointillist web token --name ada --role analyst --expires 30d
+
+pointillist web token --name acme-1 --role operator --operator acme --expires 90d
+
+pointillist web --store DIR --listen 0.0.0.0:8443 --name fleet.example.org --cert-file web.pem \
+--key-file web.key
+
+curl -s http://127.0.0.1:8765/api/v1/pages | jq .   what there is; /api/v1/openapi.json describes it
+"""
+
+app = typer.Typer(
+    help="Pages and an API over released numbers.", epilog=_EXAMPLES, rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
+
+_LIFE: Final = re.compile(r"([1-9][0-9]{0,3})([hdw])")
+_SECONDS: Final = {"h": 3_600, "d": 86_400, "w": 604_800}
+_LONGEST_S: Final = 366 * 86_400
+
+
+def _data_file(name: str) -> Path:
+    return Path(platformdirs.user_data_dir("pointillist")) / "web" / name
+
+
+_TOKEN_FILE: Final = typer.Option(
+    help="Where hashes of tokens are kept; this user's data folder without it.",
+    envvar="POINTILLIST_WEB_TOKENS", show_default=False,
+)  # fmt: skip
+
+
+@app.callback(invoke_without_command=True, help=_HELP, epilog=_EXAMPLES)
+def web(
+    context: typer.Context,
+    store: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of released Parquet; else the newest demo run here, or this user's.",
+            envvar="POINTILLIST_RELEASES",
+            show_default=False,
+        ),
+    ] = None,
+    rollups: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where roll-ups are kept, for others to share; this user's cache without it.",
+            show_default=False,
+        ),
+    ] = None,
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 takes a free one.")
+    ] = "127.0.0.1:8765",
+    name: Annotated[
+        list[str] | None, typer.Option(help="A host name that others reach it by; needs TLS.")
+    ] = None,
+    cert_file: Annotated[Path | None, typer.Option(help="TLS certificate, PEM.")] = None,
+    key_file: Annotated[Path | None, typer.Option(help="Its key, PEM.")] = None,
+    token_file: Annotated[Path | None, _TOKEN_FILE] = None,
+    login: Annotated[
+        bool, typer.Option("--login", help="Ask for tokens on this machine, too.")
+    ] = False,
+    fleet_series: Annotated[
+        list[str] | None,
+        typer.Option(help="A series of fleet tasks, where the store does not say whose it is."),
+    ] = None,
+    operator_series: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OPERATOR=SERIES", help="A series that is one operator's own."),
+    ] = None,
+    record: Annotated[
+        Path | None, typer.Option(help="File that records each query; beside the tokens without.")
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
+) -> None:
+    if context.invoked_subcommand is not None:
+        return
+    _needs_web()
+    from web.access_tokens import TokenFileRefused
+    from web.web_server import serve
+    from web.web_settings import ListenRefused, WebSettings, listen_address
+
+    with reported(ExitCode.USAGE, ListenRefused, TokenFileRefused):
+        host, port = listen_address(listen)
+        folder = (store or default_folder()).resolve()
+        settings = WebSettings(
+            folder, rollups or _cached_rollups(folder), host, port, tuple(name or ()),
+            cert_file, key_file,
+            record_file=record or _data_file("queries.jsonl"),
+            owners=_owners(fleet_series or [], operator_series or []),
+        )  # fmt: skip
+        if login or not settings.loopback:
+            from dataclasses import replace
+
+            settings = replace(settings, token_file=token_file or _data_file("tokens.json"))
+        serve(settings, lambda address: _started(address, settings.store, open_))
+
+
+def _cached_rollups(folder: Path) -> Path:
+    name = sha256(os.fsencode(folder)).hexdigest()[:16]
+    return Path(platformdirs.user_cache_dir("pointillist")) / "rollups" / name
+
+
+def _started(address: str, store: Path, open_: bool) -> None:
+    say(f"{address}   shows {store}; Ctrl-C ends it")
+    if open_:
+        webbrowser.open(address)
+
+
+@app.command("token")
+def token(
+    name: Annotated[str, typer.Option(help="Whose it is: it stands in the record of queries.")],
+    role: Annotated[str, typer.Option(help="analyst, operator or auditor.")],
+    expires: Annotated[str, typer.Option(help="When it ends: 12h, 30d, 4w; a year at most.")],
+    operator: Annotated[
+        str | None, typer.Option(help="With the role operator: whose own series it shows.")
+    ] = None,
+    token_file: Annotated[Path | None, _TOKEN_FILE] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Make a token and print it, once: only its hash is kept."""
+    _needs_web()
+    from web.access_tokens import TokenFileRefused, new_token, read_tokens, write_tokens
+    from web.page_shape import Role
+
+    path = token_file or _data_file("tokens.json")
+    with reported(ExitCode.USAGE, TokenFileRefused):
+        if role not in set(Role) - {Role.LOCAL}:
+            raise usage_error(f"--role: expected analyst, operator or auditor, got {role!r}")
+        expires_s = int(time.time()) + _life_s(expires)
+        made, secret = new_token(name, Role(role), expires_s, operator)
+        known = read_tokens(path)
+        if any(other.name == name for other in known):
+            raise usage_error(
+                f"--name: expected a new one, got {name!r}", "`pointillist web revoke` ends it"
+            )
+        write_tokens(path, [*known, made])
+    emit(
+        {
+            "name": name,
+            "role": role,
+            "operator": operator,
+            "expires": _day(expires_s),
+            "token": secret,
+        },
+        json,
+        lambda row: f"{row['token']}\nin force until {row['expires']}; it is not shown again",
+    )
+
+
+@app.command("tokens")
+def tokens(token_file: Annotated[Path | None, _TOKEN_FILE] = None, json: JsonFlag = False) -> None:
+    """List tokens: name, role, end."""
+    _needs_web()
+    from web.access_tokens import TokenFileRefused, read_tokens
+
+    with reported(ExitCode.USAGE, TokenFileRefused):
+        known = read_tokens(token_file or _data_file("tokens.json"))
+    rows = [
+        {"name": t.name, "role": t.role, "operator": t.operator, "expires": _day(t.expires_s)}
+        for t in known
+    ]
+    emit(rows, json, lambda rows: "\n".join(map(_token_line, rows)) or "no tokens")
+
+
+@app.command("revoke")
+def revoke(
+    name: Annotated[str, typer.Argument(help="The token's name.")],
+    token_file: Annotated[Path | None, _TOKEN_FILE] = None,
+) -> None:
+    """End a token: a running server lets it in no more."""
+    _needs_web()
+    from web.access_tokens import TokenFileRefused, read_tokens, write_tokens
+
+    path = token_file or _data_file("tokens.json")
+    with reported(ExitCode.USAGE, TokenFileRefused):
+        known = read_tokens(path)
+        kept = [token for token in known if token.name != name]
+        if len(kept) == len(known):
+            raise usage_error(f"expected the name of a token, got {name!r}")
+        write_tokens(path, kept)
+    say(f"revoked {name}")
+
+
+def _token_line(row: dict[str, str | None]) -> str:
+    whose = f"operator {row['operator']}" if row["operator"] else row["role"]
+    return f"{row['name']}  {whose}  until {row['expires']}"
+
+
+def _needs_web() -> None:
+    """Say what to install where this installation has no web server."""
+    try:
+        import fastapi  # noqa: F401
+        import jinja2  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise usage_error(
+            f"`pointillist web` needs {error.name}", "pip install 'pointillist[web]'"
+        ) from error
+
+
+def _owners(fleet: list[str], operators: list[str]) -> SeriesOwners:
+    from web.viewers import SeriesOwners
+
+    owned: dict[str, frozenset[str]] = {}
+    for text in operators:
+        operator, separator, series = text.partition("=")
+        if not separator or not operator or not series:
+            raise usage_error(f"--operator-series: expected OPERATOR=SERIES, got {text!r}")
+        owned[operator] = owned.get(operator, frozenset()) | {series}
+    try:
+        return SeriesOwners(frozenset(fleet), owned)
+    except ValueError as error:
+        raise usage_error(str(error)) from error
+
+
+def _life_s(text: str) -> int:
+    found = _LIFE.fullmatch(text)
+    seconds = int(found[1]) * _SECONDS[found[2]] if found else 0
+    if not 0 < seconds <= _LONGEST_S:
+        raise usage_error(f"--expires: expected 1h to 52w, such as 30d, got {text!r}")
+    return seconds
+
+
+def _day(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

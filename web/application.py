@@ -1,0 +1,246 @@
+"""The application: pages as HTML, their views as an API with an OpenAPI description."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from importlib import metadata
+from typing import Annotated, Any, Final
+
+from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import RedirectResponse
+from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from pages.layout import ASSETS, Notice, Screen, asset, asset_address, asset_packed, rendered
+
+from .page_answers import PackedAnswer, PageAnswers, StoreAway, links
+from .page_shape import Page, View
+from .page_state import PageState
+from .view_files import answer_model
+from .viewers import LOCAL, Viewer
+
+_API: Final = "/api/v1"
+_STATE: Final = Annotated[PageState, Query()]
+_HTML: Final = "text/html; charset=utf-8"
+_FILES: Final = {
+    "json": ("", "application/json"),
+    "csv": (".csv", "text/csv; charset=utf-8"),
+    "parquet": (".parquet", "application/vnd.apache.parquet"),
+}
+
+
+class Problem(BaseModel):
+    """Why there is no answer."""
+
+    detail: str
+
+
+class SeriesAnswer(BaseModel):
+    """A series and its newest window, unix seconds."""
+
+    name: str
+    newest_window_s: float
+    window_s: float
+
+
+class StoreAnswer(BaseModel):
+    """How the store stands: loading, empty, error, stale or well; a change has a generation."""
+
+    generation: str
+    state: str
+    detail: str
+    simulated: bool
+    series: list[SeriesAnswer]
+
+
+class PageAnswer(BaseModel):
+    """A page and its views, by name."""
+
+    name: str
+    title: str
+    question: str
+    views: dict[str, str]
+
+
+_PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
+    401: {"model": Problem, "description": "no token that is in force"},
+    403: {"model": Problem, "description": "not for this role"},
+    422: {"model": Problem, "description": "a parameter is unknown or out of its range"},
+    429: {"model": Problem, "description": "too many requests"},
+    503: {"model": Problem, "description": "the store cannot be read now"},
+}
+
+
+def application(answers: PageAnswers) -> FastAPI:
+    """Make the application of a store; `Guard` belongs around it."""
+    app = FastAPI(
+        title="Pointillist",
+        version=metadata.version("pointillist"),
+        description="Released numbers with their errors. Reading costs no privacy budget.",
+        openapi_url=f"{_API}/openapi.json",
+        docs_url=None,  # its page loads scripts from elsewhere
+        redoc_url=None,
+    )
+    _add_frame(app, answers)
+    for page in answers.pages:
+        _add_page(app, answers, page)
+        for view in page.views:
+            for kind in _FILES:
+                _add_view(app, answers, page, view, kind)
+    _add_errors(app, answers)
+    return app
+
+
+def _add_frame(app: FastAPI, answers: PageAnswers) -> None:
+    @app.get("/", include_in_schema=False)
+    def first(request: Request) -> Response:
+        viewer = _viewer(request)
+        page = next(page for page in answers.pages if viewer.role in page.roles)
+        return RedirectResponse(f"/{page.name}", 302)
+
+    @app.get("/static/{tag}/{name}", include_in_schema=False)
+    def static(request: Request, tag: str, name: str) -> Response:
+        if name not in ASSETS or asset_address(name) != f"/static/{tag}/{name}":
+            raise HTTPException(404, "There is no such file.")
+        packed = PackedAnswer(asset(name), asset_packed(name), f'"{tag}"')
+        kept = "public, max-age=31536000, immutable"
+        return _answer(request, packed, ASSETS[name], kept)
+
+    @app.get(f"{_API}/store", summary="How the store stands", responses=_PROBLEMS)
+    def store(request: Request) -> StoreAnswer:
+        standing = answers.watch.standing()
+        visible = answers.visible(standing, _viewer(request))
+        answer = StoreAnswer(
+            generation=standing.generation,
+            state=standing.state.value,
+            detail=standing.detail,
+            simulated=standing.simulated,
+            series=[
+                SeriesAnswer(name=one.name, newest_window_s=one.start_s, window_s=one.window_s)
+                for one in standing.series
+                if visible is None or one.name in visible
+            ],
+        )
+        packed = PackedAnswer.of(answer.model_dump_json().encode())
+        return _answer(request, packed, "application/json")  # type: ignore[return-value]
+
+    @app.get(f"{_API}/pages", summary="Pages and their views", responses=_PROBLEMS)
+    def pages(request: Request) -> list[PageAnswer]:
+        role = _viewer(request).role
+        return [
+            PageAnswer(
+                name=page.name, title=page.title, question=page.question,
+                views={view.name: view.title for view in page.views},
+            )
+            for page in answers.pages
+            if role in page.roles
+        ]  # fmt: skip
+
+
+def _add_page(app: FastAPI, answers: PageAnswers, page: Page) -> None:
+    def serve(request: Request, state: _STATE) -> Response:  # type: ignore[valid-type]
+        viewer = _admitted(request, page)
+        return _answer(request, answers.page(page, state, viewer), _HTML)
+
+    app.get(f"/{page.name}", include_in_schema=False)(serve)
+
+
+def _add_view(app: FastAPI, answers: PageAnswers, page: Page, view: View, kind: str) -> None:
+    ending, media_type = _FILES[kind]
+
+    def serve(request: Request, state: _STATE) -> Response:  # type: ignore[valid-type]
+        viewer = _admitted(request, page)
+        try:
+            packed = answers.file(page, view, state, viewer, kind)
+        except StoreAway as error:
+            raise HTTPException(503, str(error)) from error
+        answer = _answer(request, packed, media_type)
+        if kind != "json":
+            name = f"{page.name}-{view.name}{ending}"
+            answer.headers["content-disposition"] = f'attachment; filename="{name}"'
+        return answer
+
+    described: dict[str, Any] = (
+        {"response_model": answer_model(page, view)}
+        if kind == "json"
+        else {"response_class": Response, "responses": {200: {"content": {media_type: {}}}}}
+    )
+    responses = {**_PROBLEMS, **described.pop("responses", {})}
+    app.get(
+        f"{_API}/pages/{page.name}/{view.name}{ending}",
+        summary=f"{page.title}: {view.title}" + ("" if kind == "json" else f", as {kind}"),
+        description=page.question,
+        operation_id=f"{page.name}_{view.name}_{kind}".replace("-", "_"),
+        responses=responses,
+        **described,
+    )(serve)
+
+
+def _viewer(request: Request) -> Viewer:
+    viewer: Viewer = request.state.viewer
+    return viewer
+
+
+def _admitted(request: Request, page: Page) -> Viewer:
+    viewer = _viewer(request)
+    if viewer.role not in page.roles:
+        raise HTTPException(403, f"{page.title} is not for the role {viewer.role}.")
+    return viewer
+
+
+def _answer(
+    request: Request, packed: PackedAnswer, media_type: str, kept: str = "private, no-cache"
+) -> Response:
+    """Hand out packed bytes, or say that what is held is still right."""
+    headers = {"etag": packed.tag, "cache-control": kept, "vary": "accept-encoding, authorization"}
+    asked = request.headers.get("if-none-match", "")
+    if packed.tag in [one.strip() for one in asked.split(",")]:
+        return Response(status_code=304, headers=headers)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        headers["content-encoding"] = "gzip"
+        return Response(packed.packed, headers=headers, media_type=media_type)
+    return Response(packed.body, headers=headers, media_type=media_type)
+
+
+_TITLES: Final = {403: "Not for this role", 404: "No such page", 422: "Not understood"}
+
+
+def _add_errors(app: FastAPI, answers: PageAnswers) -> None:
+    """Say errors as JSON below the API and as a page elsewhere; none repeats what was asked."""
+
+    def told(request: Request, status: int, said: str) -> Response:
+        headers = {"cache-control": "no-store"}
+        if request.url.path.startswith(f"{_API}/"):
+            return JSONResponse({"detail": said}, status, headers)
+        viewer: Viewer = getattr(request.state, "viewer", LOCAL)
+        screen = Screen(
+            title=_TITLES.get(status, "Something is wrong"),
+            question=said,
+            links=links(answers.pages, viewer, PageState(), None),
+            notices=[Notice("error", f"Answered with {status}.")],
+        )
+        return Response(rendered(screen), status, headers, _HTML)
+
+    def wrong(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)  # noqa: S101  (as it is registered)
+        said = "; ".join(f"{'.'.join(map(str, e['loc'][1:]))}: {e['msg']}" for e in error.errors())
+        return told(request, 422, said)
+
+    def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)  # noqa: S101  (as it is registered)
+        return told(request, error.status_code, str(error.detail))
+
+    async def broken(request: Request, _: Exception) -> Response:
+        said = "Something here is broken; what it is stands in the server's log."
+        return await run_in_threadpool(told, request, 500, said)
+
+    handlers: dict[type[Exception], Callable[..., Response | Awaitable[Response]]] = {
+        RequestValidationError: wrong,
+        HTTPException: refused,
+        Exception: broken,
+    }
+    for kind, handler in handlers.items():
+        app.add_exception_handler(kind, handler)

@@ -1,0 +1,167 @@
+"""What stands before every request: host name, method, size, rate, token; and the headers after it.
+
+Everything that is served is read by GET or HEAD and changes nothing, so there is no request that
+another site could have a viewer's browser make to any effect; other methods are refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .access_tokens import TokenBook, TokenFileRefused
+from .query_record import QueryRecord
+from .rate_limit import RateLimit
+from .viewers import LOCAL, Viewer
+
+HEADERS: Final[Mapping[str, str]] = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=()",
+}
+_TLS_HEADERS: Final = {"strict-transport-security": "max-age=31536000"}
+_MOST_TARGET: Final = 2_048
+_ASK: Final = {"www-authenticate": 'Basic realm="pointillist", charset="UTF-8"'}
+
+
+@dataclass(frozen=True, slots=True)
+class GuardRules:
+    """What the guard holds requests to.
+
+    names      host names that requests may be addressed to, lower case, without ports: another
+               site whose name is made to lead here is none of them
+    book       tokens; None: everybody who reaches this server is at this machine
+    """
+
+    names: frozenset[str]
+    book: TokenBook | None
+    record: QueryRecord
+    requests: RateLimit
+    failures: RateLimit
+    tls: bool = False
+    now: Callable[[], float] = time.time
+
+
+class Guard:
+    """An ASGI application around another; it sets `viewer` in the request's state."""
+
+    def __init__(self, inner: ASGIApp, rules: GuardRules) -> None:
+        self._inner, self._rules = inner, rules
+        self._headers = {**HEADERS, **(_TLS_HEADERS if rules.tls else {})}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "lifespan":
+            await self._inner(scope, receive, send)
+            return
+        if scope["type"] != "http":  # a WebSocket, which nothing here speaks
+            return
+        address = scope["client"][0] if scope.get("client") else ""
+        told: dict[str, Any] = {"viewer": None, "status": 500}
+
+        async def answered(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                told["status"] = message["status"]
+                MutableHeaders(scope=message).update(self._headers)
+            await send(message)
+
+        try:
+            refusal, told["viewer"] = self._judge(scope, address)
+            if refusal is not None:
+                await refusal(scope, receive, answered)
+                return
+            state = {**scope.get("state", {}), "viewer": told["viewer"]}
+            # The server leaves the body of an answer to HEAD away.
+            await self._inner({**scope, "method": "GET", "state": state}, receive, answered)
+        finally:
+            self._rules.record.note(
+                told["viewer"], address, _target(scope), told["status"], self._rules.now()
+            )
+
+    def _judge(self, scope: Scope, address: str) -> tuple[Response | None, Viewer | None]:
+        """Give a refusal, or who asks."""
+        headers = Headers(scope=scope)
+        if _host_name(headers.get("host", "")) not in self._rules.names:
+            return _refused(421, "This server is not known by the name it was asked under."), None
+        if scope["method"] not in {"GET", "HEAD"}:
+            said = f"expected GET or HEAD, got {scope['method']}: nothing here is changed"
+            return _refused(405, said, {"allow": "GET, HEAD"}), None
+        if len(scope.get("raw_path", b"")) + len(scope["query_string"]) > _MOST_TARGET:
+            return _refused(414, f"expected an address of at most {_MOST_TARGET} bytes"), None
+        if headers.get("sec-fetch-site") == "cross-site" and (
+            headers.get("sec-fetch-mode") != "navigate"
+        ):
+            return _refused(403, "Another site's page may link here, and load nothing."), None
+        return self._admitted(headers, address)
+
+    def _admitted(self, headers: Headers, address: str) -> tuple[Response | None, Viewer | None]:
+        rules = self._rules
+        if rules.book is None:
+            viewer: Viewer | None = LOCAL
+        else:
+            if rules.failures.spent(address):
+                return _refused(429, "Too many tokens were refused.", {"retry-after": "60"}), None
+            secret = _secret(headers.get("authorization", ""))
+            try:
+                viewer = rules.book.viewer(secret) if secret else None
+            except (TokenFileRefused, OSError):
+                return _refused(503, "Tokens cannot be read now, so nobody is let in."), None
+            if viewer is None:
+                if secret:
+                    rules.failures.allows(address)
+                said = "A token is needed, and none that is in force came."
+                return _refused(401, said, _ASK), None
+        if viewer is None or not rules.requests.allows(_bucket(viewer, address)):
+            return _refused(429, "Too many requests.", {"retry-after": "1"}), viewer
+        return None, viewer
+
+
+def _bucket(viewer: Viewer, address: str) -> str:
+    return address if viewer is LOCAL else viewer.name
+
+
+def _refused(status: int, said: str, headers: Mapping[str, str] | None = None) -> Response:
+    return PlainTextResponse(f"{said}\n", status, dict(headers or {}))
+
+
+def _target(scope: Scope) -> str:
+    """Path and query as they were asked, cut where they are longer than is served."""
+    query: bytes = scope["query_string"]
+    asked: bytes = scope.get("raw_path") or scope["path"].encode()
+    return (asked + (b"?" + query if query else b""))[:_MOST_TARGET].decode("latin-1")
+
+
+def _host_name(header: str) -> str:
+    """The name of a Host header without its port, lower case; IPv6 in its brackets."""
+    name = header.strip().lower()
+    if name.startswith("["):
+        return name.partition("]")[0] + "]"
+    return name.partition(":")[0]
+
+
+def _secret(header: str) -> str | None:
+    """Read the token of `Authorization`: Bearer's, or the password of Basic, as browsers ask it."""
+    kind, _, rest = header.partition(" ")
+    if kind.lower() == "bearer":
+        return rest.strip() or None
+    if kind.lower() == "basic":
+        try:
+            return base64.b64decode(rest, validate=True).decode().partition(":")[2] or None
+        except (binascii.Error, UnicodeDecodeError):
+            return ""
+    return None

@@ -1,0 +1,185 @@
+"""Views that every mix has: now, over time and what changed, of one section of the catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pandas as pd
+from markupsafe import Markup
+
+from pages.interval_chart import IntervalRow, interval_chart
+from pages.number import POINTS, SHARE
+from pages.scale import length_said, moment_said
+from pages.trend_chart import TrendLine, TrendPoint, trend_chart
+from pages.wording import counted, listed, plain, value_said
+
+from .page_shape import FrameColumn, View, number_of, rows_of
+from .page_state import ALL_MODELS, PageState
+from .store_reading import StoreReading
+
+LINES: Final = 6
+ROWS: Final = 16
+NO_WORK: Final = ("idle", "unmeasured")
+FROM: Final = FrameColumn("period_start", "From", "first moment, UTC")
+SHARE_COLUMN: Final = FrameColumn("share", "Share", "share of measured GPU time", SHARE)
+
+
+@dataclass(frozen=True, slots=True)
+class MixViews:
+    """A mix of GPU time as views.
+
+    by      what `StoreReading` knows it by
+    name    the column that names its cells
+    noun    what a cell is, for sentences
+    models  whether it is released by GPU model, too
+    """
+
+    by: str
+    name: FrameColumn
+    noun: str
+    models: bool = False
+
+    def views(self) -> tuple[View, View, View]:
+        """Give the three views."""
+        columns = (self.name, SHARE_COLUMN)
+        change = FrameColumn("change", "Change", "of the share", POINTS, signed=True)
+        rate = FrameColumn("q_value", "q", "false-discovery rate at which it is told", number=True)
+        return (
+            View("mix", "Now", self.now, columns, self._now_words, self._now_chart, how),
+            View(
+                "trend", "Over time", self.over_time, (FROM, *columns),
+                _trend_words, self._trend_chart, how,
+            ),
+            View(
+                "changes", "What changed", self.changed, (self.name, change, rate),
+                _change_words, self._change_chart, _how_changed,
+                "There are no two whole periods to compare yet.",
+            ),
+        )  # fmt: skip
+
+    def now(self, reading: StoreReading, state: PageState) -> pd.DataFrame:
+        """Return the newest mix, what is told from zero first and by its size."""
+        cells = measured(reading.summary(self.by, state, **self._chosen(state)), state)
+        return cells if cells.empty else largest(cells).head(ROWS)
+
+    def over_time(self, reading: StoreReading, state: PageState) -> pd.DataFrame:
+        """Return the mix of each period, newest first, of the cells that lead in the newest."""
+        leading = self.now(reading, state)
+        if leading.empty:
+            return leading
+        names = leading[leading["told"]]["name"].head(LINES)
+        cells = measured(reading.trend(self.by, state, **self._chosen(state)), state)
+        wanted: pd.DataFrame = cells[cells["name"].isin(names)]
+        return wanted.sort_values(["period_start", "value"], ascending=[False, False])
+
+    def changed(self, reading: StoreReading, state: PageState) -> pd.DataFrame:
+        """Return what the newest whole period has more or less of than the one before."""
+        cells = measured(reading.change(self.by, state, **self._chosen(state)), state)
+        if cells.empty:
+            return cells
+        cells = cells.assign(value=cells["change"], size=cells["change"].abs())
+        found: pd.DataFrame = cells.sort_values(["told", "size"], ascending=False).head(ROWS)
+        return found
+
+    def _chosen(self, state: PageState) -> dict[str, Any]:
+        return {"model": state.model} if self.models and state.model != ALL_MODELS else {}
+
+    def _now_chart(self, frame: pd.DataFrame) -> Markup:
+        return interval_chart(f"Share of GPU time by {self.noun}", interval_rows(frame), SHARE)
+
+    def _trend_chart(self, frame: pd.DataFrame) -> Markup:
+        return trend_chart(f"Share of GPU time by {self.noun}", trend_lines(frame), SHARE)
+
+    def _change_chart(self, frame: pd.DataFrame) -> Markup:
+        rows = interval_rows(frame)
+        return interval_chart(f"Change of share by {self.noun}", rows, POINTS, signed=True)
+
+    def _now_words(self, frame: pd.DataFrame) -> str:
+        told = frame[frame["told"] & ~frame["name"].isin(NO_WORK)]
+        if told.empty:
+            return f"No {self.noun} is told from zero: everything here is mostly noise."
+        leading = [
+            f"{plain(row.name)} ({value_said(number_of(row), SHARE)})"
+            for row in rows_of(told.head(3))
+        ]
+        unsure = len(frame) - int(frame["told"].sum())
+        verb = "is" if unsure == 1 else "are"
+        rest = f" {counted(unsure, 'row')} below {verb} mostly noise." if unsure else ""
+        return f"Most GPU time goes to {listed(leading)}.{rest}"
+
+
+def measured(cells: pd.DataFrame, state: PageState) -> pd.DataFrame:
+    """Leave out the other measure, and time in which nobody looked."""
+    if cells.empty:
+        return cells
+    wanted = cells["measure"].isin([state.measure, ""]) & (cells["name"] != "unmeasured")
+    found: pd.DataFrame = cells[wanted]
+    return found
+
+
+def largest(cells: pd.DataFrame) -> pd.DataFrame:
+    """Order cells: told from zero first, larger first."""
+    found: pd.DataFrame = cells.sort_values(["told", "value"], ascending=False)
+    return found
+
+
+def interval_rows(frame: pd.DataFrame) -> list[IntervalRow]:
+    """Make a row of a chart of each row of a frame."""
+    return [IntervalRow(plain(row.name), number_of(row)) for row in rows_of(frame)]
+
+
+def trend_lines(frame: pd.DataFrame) -> Sequence[TrendLine]:
+    """Make a line of each name of a frame whose newest rows come first; the largest line first."""
+    order = frame.groupby("name")["value"].first().sort_values(ascending=False).index
+    oldest_first = frame.iloc[::-1]
+    return [
+        TrendLine(
+            plain(name),
+            [
+                TrendPoint(row.period_start.timestamp(), float(row.period_s), number_of(row))
+                for row in rows_of(oldest_first[oldest_first["name"] == name])
+            ],
+            tone,
+        )
+        for tone, name in enumerate(order)
+    ]
+
+
+def how(frame: pd.DataFrame) -> str:
+    """Say how the newest numbers of a frame were made."""
+    newest = frame.sort_values("period_start").iloc[-1]
+    at = moment_said(pd.Timestamp(newest["period_start"]).timestamp())
+    return (
+        f"{length_said(float(newest['period_s']))} from {at} UTC, "
+        f"{100 * newest['coverage']:.0f} % of it released, {newest['hosts']:,.0f} hosts a window."
+    )
+
+
+def _trend_words(frame: pd.DataFrame) -> str:
+    length = length_said(float(frame["period_s"].iloc[0]))
+    return (
+        f"Points of {length} with their 95 % intervals. A gap is a time in which every window was "
+        "suppressed."
+    )
+
+
+def _change_words(frame: pd.DataFrame) -> str:
+    told = frame[frame["told"]]
+    if told.empty:
+        return "Nothing is told to have changed: every difference is within its noise."
+    said = [
+        f"{plain(row.name)} {value_said(number_of(row), POINTS, signed=True)}"
+        for row in rows_of(told.head(3))
+    ]
+    before = moment_said(pd.Timestamp(frame["before_start"].iloc[0]).timestamp())
+    return f"Against the period from {before} UTC: {listed(said)}."
+
+
+def _how_changed(frame: pd.DataFrame) -> str:
+    return (
+        f"Released: {100 * frame['coverage_before'].iloc[0]:.0f} % of the period before, "
+        f"{100 * frame['coverage_after'].iloc[0]:.0f} % of this one. Of the changes that are told, "
+        "1 % are expected to be none."
+    )

@@ -1,0 +1,143 @@
+"""Pages as data: a title, the question it answers, and views, each a frame with a chart and words.
+
+A new page is one module with a `PAGE` of this shape, and its line in `page_list`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+import pandas as pd
+from markupsafe import Markup
+
+from pages.number import Number, Unit
+
+from .page_state import PageState
+from .store_reading import StoreReading
+
+
+class Role(StrEnum):
+    """Who looks; LOCAL is whoever sits at this machine, where no token is asked for."""
+
+    LOCAL = "local"
+    ANALYST = "analyst"
+    OPERATOR = "operator"
+    AUDITOR = "auditor"
+
+
+EVERYBODY: Final = frozenset(Role)
+NUMBERS: Final = frozenset({Role.LOCAL, Role.ANALYST, Role.OPERATOR})
+"""Who reads what the fleet does; an auditor sees how it is kept private, and no mix."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameColumn:
+    """A column of a view's frame, as its table and the API's description have it.
+
+    name      in the API, and in the frame where it is no number with an error
+    unit      of a number with an error; None: text, time or a count, as it stands
+    prefix    of a number's columns in the frame: value, standard_error, low, high, told, reason
+              and coverage
+    signed    a difference
+    number    a count or another number without an error
+    say       how a table writes its text
+    """
+
+    name: str
+    head: str
+    meaning: str
+    unit: Unit | None = None
+    prefix: str = ""
+    signed: bool = False
+    number: bool = False
+    say: Callable[[str], str] = str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One picture of a page.
+
+    name       in addresses and anchors
+    frame      what it shows: rows of `columns`, from the released numbers and the page's state
+    words      one or two sentences on what is seen, from the frame
+    chart      the drawing; without one the table is shown at once
+    note       how it was made, shown where a number is pointed at
+    empty      what is said where the frame has no row
+    """
+
+    name: str
+    title: str
+    frame: Callable[[StoreReading, PageState], pd.DataFrame]
+    columns: Sequence[FrameColumn]
+    words: Callable[[pd.DataFrame], str]
+    chart: Callable[[pd.DataFrame], Markup] | None = None
+    note: Callable[[pd.DataFrame], str] | None = None
+    empty: str = "Nothing was released for this yet."
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A control: a name of `PageState`, and its values with texts, also from the store."""
+
+    name: str
+    label: str
+    options: Callable[[StoreReading], Sequence[tuple[str, str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of the application; `question` is what it answers, in one sentence."""
+
+    name: str
+    title: str
+    question: str
+    views: Sequence[View]
+    choices: Sequence[Choice] = ()
+    roles: frozenset[Role] = field(default=NUMBERS)
+
+    def view(self, name: str) -> View | None:
+        """Find a view by its name."""
+        return next((view for view in self.views if view.name == name), None)
+
+
+def rows_of(frame: pd.DataFrame) -> Iterator[Any]:
+    """Go through the rows of a frame by the names of its columns."""
+    return iter(frame.itertuples(index=False))
+
+
+def number_of(row: Any, prefix: str = "") -> Number:
+    """Read a number with its error from a row of a frame; what is missing is None."""
+    return Number(
+        _float(row, f"{prefix}value"),
+        _float(row, f"{prefix}standard_error"),
+        _float(row, f"{prefix}low"),
+        _float(row, f"{prefix}high"),
+        bool(getattr(row, f"{prefix}told", True)),
+        _text(getattr(row, f"{prefix}reason", None)),
+        _float(row, f"{prefix}coverage"),
+    )
+
+
+def _float(row: Any, name: str) -> float | None:
+    value = getattr(row, name, None)
+    return None if value is None or pd.isna(value) else float(value)
+
+
+def _text(value: Hashable) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+SPAN_CHOICE: Final = Choice(
+    "span",
+    "Span",
+    lambda _: (
+        ("auto", "newest"), ("hour", "1 hour"), ("day", "1 day"), ("week", "1 week"),
+        ("eight_weeks", "8 weeks"), ("year", "1 year"),
+    ),
+)  # fmt: skip
+MEASURE_CHOICE: Final = Choice(
+    "measure", "By", lambda _: (("gpu_time", "GPU time"), ("launch_share", "launches"))
+)

@@ -1,0 +1,39 @@
+"""What is looked at: all of it stands in the address, so a link shows the same to others."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+AUTO: Final = "auto"
+ALL_MODELS: Final = "all"
+
+
+class PageState(BaseModel):
+    """The parameters of every page and view; pages use what they have controls for."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    span: Annotated[
+        Literal["auto", "hour", "day", "week", "eight_weeks", "year"],
+        Field(description="length of what is shown as one number; auto: what the store has"),
+    ] = AUTO
+    until: Annotated[
+        date | None, Field(description="the day after the last one, UTC; newest without it")
+    ] = None
+    measure: Annotated[
+        Literal["gpu_time", "launch_share"], Field(description="how hosts know their mix")
+    ] = "gpu_time"
+    model: Annotated[
+        str, Field(description="GPU model, or all", max_length=40, pattern=r"^[\w .+-]+$")
+    ] = ALL_MODELS
+    series: Annotated[
+        str, Field(description="task series; without it that of most hosts", max_length=200)
+    ] = ""
+
+    def written(self) -> dict[str, str]:
+        """Give what differs from the defaults, as an address has it."""
+        kept = self.model_dump(mode="json", exclude_defaults=True)
+        return {name: str(value) for name, value in kept.items()}

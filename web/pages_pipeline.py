@@ -1,0 +1,128 @@
+"""Pipeline: whether the releases come, how late, and what was refused on the way."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pandas as pd
+from markupsafe import Markup
+
+from pages.number import SHARE
+from pages.scale import length_said
+from pages.trend_chart import trend_chart
+from pages.wording import counted
+
+from .mix_views import FROM, trend_lines
+from .page_shape import EVERYBODY, SPAN_CHOICE, FrameColumn, Page, View
+from .page_state import PageState
+from .store_reading import StoreReading
+
+_SERIES: Final = FrameColumn("series", "Series", "task series")
+
+
+def _ends(reading: StoreReading, state: PageState, *outcomes: str) -> pd.DataFrame:
+    found = reading.ends(state)
+    rows: pd.DataFrame = found[found["outcome"].isin(outcomes)] if len(found) else found
+    return rows
+
+
+def contact(reading: StoreReading, state: PageState) -> pd.DataFrame:
+    """Return when each series was heard of last, and how long its windows took to settle."""
+    rows = _ends(reading, state, "released", "suppressed")
+    if rows.empty:
+        return rows
+    found = rows.groupby("series", as_index=False).agg(
+        newest=("until", "max"), settled=("settled_at", "max"), windows=("windows", "sum"),
+        lag=("lag_s", "sum"), longest=("lag_max_s", "max"),
+    )  # fmt: skip
+    return found.assign(lag=found["lag"] / found["windows"])
+
+
+def coverage(reading: StoreReading, state: PageState) -> pd.DataFrame:
+    """Return the released part of each period by series, newest first."""
+    rows = _ends(reading, state, "released", "suppressed")
+    if rows.empty:
+        return rows
+    rows = rows.assign(done=rows["covered_s"].where(rows["outcome"] == "released", 0))
+    found = rows.groupby(["period_start", "series"], as_index=False).agg(
+        done=("done", "sum"), ended=("covered_s", "sum"), period_s=("period_s", "first")
+    )
+    found = found.assign(name=found["series"], value=found["done"] / found["ended"])
+    return found.sort_values(["period_start", "series"], ascending=[False, True])
+
+
+def refused(reading: StoreReading, state: PageState) -> pd.DataFrame:
+    """Return the reports that were refused, by reason, most first."""
+    rows = _ends(reading, state, "rejected")
+    if rows.empty:
+        return rows
+    found = rows.groupby(["series", "reason"], as_index=False).agg(
+        reports=("reports", "sum"), windows=("windows", "sum")
+    )
+    return found.sort_values("reports", ascending=False)
+
+
+def _contact_words(frame: pd.DataFrame) -> str:
+    slowest = frame.sort_values("lag").iloc[-1]
+    return (
+        f"A window of {slowest['series']} is settled {length_said(float(slowest['lag']))} after "
+        "its end, on average; of other series sooner."
+        if len(frame) > 1
+        else f"A window is settled {length_said(float(slowest['lag']))} after its end, on average."
+    )
+
+
+def _coverage_words(frame: pd.DataFrame) -> str:
+    part = frame["done"].sum() / frame["ended"].sum()
+    return (
+        f"{100 * part:.1f} % of the time whose windows ended was released; the rest is suppressed."
+    )
+
+
+def _coverage_chart(frame: pd.DataFrame) -> Markup:
+    return trend_chart("Released part of the time", trend_lines(frame), SHARE)
+
+
+def _refused_words(frame: pd.DataFrame) -> str:
+    total = int(frame["reports"].sum())
+    return f"{counted(total, 'report')} refused, each counted by its reason and left out by name."
+
+
+_CONTACT: Final = (
+    _SERIES,
+    FrameColumn("newest", "Newest window", "its end, UTC"),
+    FrameColumn("settled", "Settled", "when the Leader released or gave it up, UTC"),
+    FrameColumn("windows", "Windows", "that ended in the span", number=True),
+    FrameColumn("lag", "Lag, s", "from windows' ends to their settling, mean", number=True),
+    FrameColumn("longest", "Longest, s", "the longest lag, seconds", number=True),
+)
+_REFUSED: Final = (
+    _SERIES,
+    FrameColumn("reason", "Reason", "a row of the protocol's page"),
+    FrameColumn("reports", "Reports", "that were refused", number=True),
+    FrameColumn("windows", "Windows", "in which some were", number=True),
+)
+
+PAGE: Final = Page(
+    "pipeline",
+    "Pipeline",
+    "Do the releases come, how late, and what is refused on the way?",
+    (
+        View(
+            "contact", "Last contact", contact, _CONTACT,
+            _contact_words,
+        ),
+        View(
+            "coverage", "Coverage", coverage,
+            (FROM, _SERIES, FrameColumn("released", "Released", "part of the time", SHARE)),
+            _coverage_words, _coverage_chart,
+        ),
+        View(
+            "refused", "Refused reports", refused, _REFUSED,
+            _refused_words,
+            empty="No report was refused.",
+        ),
+    ),
+    (SPAN_CHOICE,),
+    EVERYBODY,
+)  # fmt: skip

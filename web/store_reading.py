@@ -1,0 +1,189 @@
+"""What pages read: released numbers, as one viewer may see them, over a page's span."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pandas as pd
+
+from aggregator.discoveries import FALSE_DISCOVERY_RATE
+from aggregator.ratios import normal_quantile
+from aggregator.releases import read_releases
+from analytics import FleetReleases, NothingReleased, RollupPeriod
+from analytics.fleet_releases import BY, MODELLED
+from wire.section import LEFT_OUT
+
+from .page_state import AUTO, PageState
+
+
+@dataclass(frozen=True, slots=True)
+class SpanPeriods:
+    """What a span of time is made of.
+
+    whole    the period that is shown as one number, and compared with the one before
+    part     the periods that a line goes through; None: the windows themselves
+    back     how far back a line goes
+    """
+
+    whole: RollupPeriod
+    part: RollupPeriod | None
+    back: timedelta
+
+
+SPAN_PERIODS: Final = {
+    "hour": SpanPeriods(RollupPeriod.HOUR, None, timedelta(hours=2)),
+    "day": SpanPeriods(RollupPeriod.DAY, RollupPeriod.HOUR, timedelta(days=2)),
+    "week": SpanPeriods(RollupPeriod.WEEK, RollupPeriod.HOUR, timedelta(days=14)),
+    "eight_weeks": SpanPeriods(RollupPeriod.EIGHT_WEEKS, RollupPeriod.DAY, timedelta(days=112)),
+    "year": SpanPeriods(RollupPeriod.EIGHT_WEEKS, RollupPeriod.WEEK, timedelta(days=364)),
+}
+_COVERED: Final = (("week", 604_800.0), ("day", 86_400.0))
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReading:
+    """Released numbers, and the series that the viewer may see.
+
+    series      None: all of them
+    newest_s    unix seconds at which its newest window ended
+    covered_s   seconds that its windows cover: a young store is shown by the hour
+    """
+
+    fleet: FleetReleases
+    folder: Path
+    series: frozenset[str] | None
+    newest_s: float
+    covered_s: float
+
+    def span(self, state: PageState) -> str:
+        """Give the span that is looked at: the asked one, else what the store has enough of."""
+        if state.span != AUTO:
+            return state.span
+        return next((name for name, enough in _COVERED if self.covered_s >= enough), "hour")
+
+    def periods(self, state: PageState) -> SpanPeriods:
+        """Give the periods of the span that is looked at."""
+        return SPAN_PERIODS[self.span(state)]
+
+    def until(self, state: PageState) -> datetime:
+        """Give the moment after the last one that is looked at, naive UTC."""
+        if state.until is not None:
+            return datetime(state.until.year, state.until.month, state.until.day)  # noqa: DTZ001
+        return datetime.fromtimestamp(self.newest_s, UTC).replace(tzinfo=None)
+
+    def summary(self, by: str, state: PageState, **chosen: Any) -> pd.DataFrame:
+        """Return the cells of the newest whole period that has ended, as `FleetReleases.mix`.
+
+        chosen   model, by_model, by_cohort
+        """
+        whole = self.periods(state).whole
+        start = whole.start(self.until(state))
+        found = pd.DataFrame()
+        # A period that has only begun stands in for one that has ended where there is none.
+        for at in (start - whole.length, start):
+            found = self.visible(
+                self.fleet.mix(by, whole.value, since=at, until=at + whole.length, **chosen), state
+            )
+            if not found.empty:
+                break
+        return with_shares(found)
+
+    def trend(self, by: str, state: PageState, **chosen: Any) -> pd.DataFrame:
+        """Return the cells of each part of the span, oldest first, as `FleetReleases.mix`."""
+        periods, until = self.periods(state), self.until(state)
+        since = until - periods.back
+        if periods.part is None:
+            return with_shares(self._windows(by, state, since, until, chosen.get("model")))
+        found = self.fleet.mix(by, periods.part.value, since=since, until=until, **chosen)
+        return with_shares(self.visible(found, state))
+
+    def change(self, by: str, state: PageState, **chosen: Any) -> pd.DataFrame:
+        """Return how the newest whole period differs from the one before.
+
+        Returns     rows as `FleetReleases.change`; none where there are no two periods
+        """
+        whole = self.periods(state).whole
+        start = whole.start(self.until(state)) - whole.length
+        try:
+            found = self.fleet.change(by, whole.value, at=start, **chosen)
+        except NothingReleased:
+            return pd.DataFrame()
+        return self.visible(found, state)
+
+    def ends(self, state: PageState) -> pd.DataFrame:
+        """Return how windows ended in each part of the span, as `FleetReleases.outcomes`.
+
+        Windows that are longer than a part are in the periods of their own length.
+        """
+        periods, until = self.periods(state), self.until(state)
+        since = until - periods.back
+        lengths = [part for part in RollupPeriod if part.seconds >= _part(periods).seconds]
+        parts = [
+            self.visible(self.fleet.outcomes(length.value, since=since, until=until)).assign(
+                period_s=length.seconds
+            )
+            for length in lengths
+        ]
+        seen: set[str] = set()
+        kept = []
+        for rows in parts:
+            kept.append(rows[~rows["series"].isin(seen)])
+            seen |= set(rows["series"])
+        return pd.concat(kept, ignore_index=True)
+
+    def visible(self, frame: pd.DataFrame, state: PageState | None = None) -> pd.DataFrame:
+        """Leave out rows of series that the viewer may not see.
+
+        state    one series alone: the asked one, else that of most hosts
+        """
+        if "series" not in frame or frame.empty:
+            return frame
+        seen = frame if self.series is None else frame[frame["series"].isin(self.series)]
+        if state is None or seen.empty:
+            return seen
+        asked = state.series
+        if not asked:
+            hosts = "hosts" if "hosts" in seen else "hosts_after"
+            asked = str(seen.groupby("series")[hosts].max().idxmax())
+        return seen[seen["series"] == asked]
+
+    def _windows(
+        self, by: str, state: PageState, since: datetime, until: datetime, model: str | None
+    ) -> pd.DataFrame:
+        """Rows of single windows, with the columns of roll-ups that pages need."""
+        section = MODELLED[BY[by]] if model else BY.get(by, by)
+        found = read_releases(self.folder, section=section, since=since, until=until)
+        found = found[found["cell"] != LEFT_OUT]
+        parts = found["cell"].str.split("/")
+        rows = found.assign(
+            name=parts.str[-1],
+            measure=parts.str[-2].fillna(""),
+            model=parts.str[0] if model else "",
+            told=found["q_value"] <= FALSE_DISCOVERY_RATE,
+            hosts=found["n_hosts"],
+            coverage=1.0,
+            reason=None,
+            period_start=found["window_start"],
+            period_s=found["window_s"],
+        )
+        seen = self.visible(rows, state)
+        return seen if model is None else seen[seen["model"] == model]
+
+
+def _part(periods: SpanPeriods) -> RollupPeriod:
+    return periods.part or RollupPeriod.HOUR
+
+
+def with_shares(cells: pd.DataFrame) -> pd.DataFrame:
+    """Give shares as a view's number: value, standard_error, low, high; amounts as `amount_*`."""
+    if cells.empty:
+        return cells
+    amounts = {f"amount_{name}": cells[name] for name in ("value", "standard_error", "low", "high")}
+    half = (cells["share_high"] - cells["share_low"]) / 2
+    return cells.assign(
+        **amounts, value=cells["share"], low=cells["share_low"], high=cells["share_high"],
+        standard_error=half / normal_quantile(),
+    )  # fmt: skip

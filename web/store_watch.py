@@ -1,0 +1,223 @@
+"""How a folder of releases stands: not there, empty, broken, stale or well, and which it is.
+
+Its generation changes with any file that appears or goes; folders alone are looked at, as a file
+that appears or goes changes the time of its folder.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from hashlib import sha256
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Final
+
+import duckdb
+import pandas as pd
+import pyarrow as pa
+
+from aggregator.releases import QueryRefused
+from analytics import FleetReleases, RollupPeriod
+from analytics.release_source import FolderSource
+from pages.scale import length_said, moment_said
+from wire.task import DEMO_DOMAIN
+
+EVERY_S: Final = 1.0
+_DEPTH: Final = 4
+_LATE_WINDOWS: Final = 3
+_LATE_S: Final = 120.0
+
+FAILURES: Final = (QueryRefused, OSError, duckdb.Error, pa.ArrowException)
+"""How a store that is broken or changed beneath a reader shows."""
+
+
+class StoreState(StrEnum):
+    """How a store stands."""
+
+    LOADING = "loading"
+    EMPTY = "empty"
+    BROKEN = "error"
+    STALE = "stale"
+    WELL = "well"
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesState:
+    """A series' newest window: its first moment and length, seconds; whom it is for."""
+
+    name: str
+    domain: str
+    start_s: float
+    window_s: float
+
+    @property
+    def end_s(self) -> float:
+        """The moment after its newest window."""
+        return self.start_s + self.window_s
+
+    @property
+    def late_s(self) -> float:
+        """The moment from which on its next window is overdue."""
+        return self.end_s + _LATE_WINDOWS * self.window_s + _LATE_S
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStanding:
+    """A generation of the store and what is known of it; `detail` says what is wrong.
+
+    covered_s   seconds that the released windows of the shortest series cover
+    """
+
+    generation: str
+    state: StoreState
+    detail: str
+    series: tuple[SeriesState, ...] = ()
+    covered_s: float = 0.0
+
+    @property
+    def newest_s(self) -> float:
+        """When the newest of the shortest windows ended, unix seconds; 0 where there is none."""
+        return max((one.end_s for one in self._shortest), default=0.0)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether its numbers are of a demo or a simulation."""
+        return any(one.domain == DEMO_DOMAIN for one in self.series)
+
+    @property
+    def _shortest(self) -> list[SeriesState]:
+        shortest = min((one.window_s for one in self.series), default=0.0)
+        return [one for one in self.series if one.window_s == shortest]
+
+
+class StoreWatch:
+    """Looks at a folder once a second, and brings its roll-ups up to date where it changed.
+
+    rollups   folder of the roll-ups: the store itself is never written
+    now       the clock, unix seconds
+    """
+
+    def __init__(self, folder: Path, rollups: Path, now: Callable[[], float] = time.time) -> None:
+        self.folder = folder
+        self._rollups = rollups
+        self._now = now
+        self._lock = Lock()
+        self._looked_s: float | None = None
+        self._standing = _LOADING
+        self._source: FolderSource | None = None
+
+    def standing(self) -> StoreStanding:
+        """Say how the store stands; who asks while it is looked at gets what stood before."""
+        due = self._looked_s is None or time.monotonic() - self._looked_s >= EVERY_S
+        if due and self._lock.acquire(blocking=False):
+            try:
+                self._standing = self._look()
+                self._looked_s = time.monotonic()
+            finally:
+                self._lock.release()
+        return self._aged(self._standing)
+
+    def fleet(self) -> FleetReleases:
+        """Give the released numbers.
+
+        Raises      FileNotFoundError where the folder is not there
+        """
+        if self._source is None:
+            raise FileNotFoundError(f"no folder of releases at {self.folder}")
+        return FleetReleases(self._source)
+
+    def follow(self) -> None:
+        """Look by a thread of its own from now on, so that nobody who asks waits for it."""
+        Thread(target=self._following, name="store-watch", daemon=True).start()
+
+    def _following(self) -> None:
+        while True:
+            self.standing()
+            time.sleep(EVERY_S / 2)
+
+    def _look(self) -> StoreStanding:
+        try:
+            generation = _generation(self.folder)
+            if generation == self._standing.generation:
+                return self._standing
+            if self._source is None:
+                self._source = FolderSource(self.folder, self._rollups, max_age_s=math.inf)
+            self._source.refresh()
+            return _read(self._source, generation)
+        except FileNotFoundError:
+            self._source = None
+            detail = f"There is no store at {self.folder} yet: this page shows it once it is there."
+            return StoreStanding("none", StoreState.EMPTY, detail)
+        except FAILURES as error:
+            return StoreStanding("none", StoreState.BROKEN, unreadable(error))
+
+    def _aged(self, standing: StoreStanding) -> StoreStanding:
+        """Tell whether a store that is well is overdue by now."""
+        late = [one for one in standing.series if self._now() > one.late_s]
+        if standing.state is not StoreState.WELL or not late:
+            return standing
+        worst = min(late, key=lambda one: one.window_s)
+        said = (
+            f"The newest window of {worst.name} ended at {moment_said(worst.end_s)} UTC, "
+            f"and one is expected every {length_said(worst.window_s)}."
+        )
+        return replace(standing, state=StoreState.STALE, detail=said)
+
+
+_LOADING: Final = StoreStanding(
+    "loading", StoreState.LOADING, "The store is being read for the first time."
+)
+
+
+def _read(source: FolderSource, generation: str) -> StoreStanding:
+    parts = [source.outcomes(period) for period in (RollupPeriod.WEEK, RollupPeriod.EIGHT_WEEKS)]
+    ended = pd.concat([part[part["outcome"] != "rejected"] for part in parts], ignore_index=True)
+    if ended.empty:
+        said = "The store is there and holds no release yet: the first one appears here."
+        return StoreStanding(generation, StoreState.EMPTY, said)
+    series = tuple(_series(str(name), rows) for name, rows in ended.groupby("series"))
+    shortest = min(series, key=lambda one: one.window_s).name
+    released = parts[-1][parts[-1]["outcome"] == "released"]
+    covered = released[released["series"] == shortest].groupby("cohort")["covered_s"].sum()
+    covered_s = float(covered.max()) if len(covered) else 0.0
+    return StoreStanding(generation, StoreState.WELL, "", series, covered_s)
+
+
+def _series(name: str, rows: pd.DataFrame) -> SeriesState:
+    newest = rows.sort_values("until").iloc[-1]
+    window_s = float(newest["covered_s"] / newest["windows"])
+    domains = [domain for domain in rows["domain"] if isinstance(domain, str)]
+    end_s = pd.Timestamp(newest["until"]).timestamp()
+    return SeriesState(name, domains[-1] if domains else "", end_s - window_s, window_s)
+
+
+def unreadable(error: Exception) -> str:
+    """Say that a store cannot be read, in one line."""
+    first = (str(error).splitlines() or [type(error).__name__])[0][:200]
+    return f"The store cannot be read now ({first}). Numbers come back here once it can."
+
+
+def _generation(folder: Path) -> str:
+    digest = sha256()
+    for path, changed_ns in sorted(_folders(str(folder), 0)):
+        digest.update(f"{path} {changed_ns}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()[:16]
+
+
+def _folders(path: str, depth: int) -> Iterator[tuple[str, int]]:
+    """Folders below one with the time at which each last gained or lost a file.
+
+    A folder of a day holds files alone, so it is not gone into.
+    """
+    yield path, os.stat(path).st_mtime_ns  # noqa: PTH116  (of thousands of folders each second)
+    if depth == _DEPTH or os.path.basename(path).startswith("date="):  # noqa: PTH119
+        return
+    with os.scandir(path) as entries:
+        below = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+    for folder in below:
+        yield from _folders(folder, depth + 1)

@@ -1,0 +1,66 @@
+"""The application behind its guard, served until it is told to stop."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from typing import Final
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from .access_tokens import TokenBook
+from .application import application
+from .guard import Guard, GuardRules
+from .page_answers import PageAnswers
+from .page_list import PAGES
+from .query_record import QueryRecord
+from .rate_limit import RateLimit
+from .store_watch import StoreWatch
+from .web_settings import WebSettings
+
+_TOKEN_PER_S, _TOKEN_BURST = 10.0, 60
+_LOCAL_PER_S, _LOCAL_BURST = 400.0, 1_000
+"""A page is some five requests; at this machine all viewers share one address."""
+_FAILURES_PER_S, _FAILURE_BURST = 1 / 6, 10
+_CONNECTIONS: Final = 2_000
+
+
+def guarded(settings: WebSettings, watch: StoreWatch, record: QueryRecord) -> ASGIApp:
+    """Put the application of some settings behind its guard."""
+    local = settings.token_file is None
+    per_s, burst = (_LOCAL_PER_S, _LOCAL_BURST) if local else (_TOKEN_PER_S, _TOKEN_BURST)
+    rules = GuardRules(
+        settings.host_names,
+        None if settings.token_file is None else TokenBook(settings.token_file, time.time),
+        record,
+        RateLimit(per_s, burst, time.monotonic),
+        RateLimit(_FAILURES_PER_S, _FAILURE_BURST, time.monotonic),
+        tls=settings.tls,
+    )
+    answers = PageAnswers(watch, settings.owners, PAGES)
+    return Guard(application(answers), rules)
+
+
+def serve(settings: WebSettings, ready: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM; `ready` is told the address once it is listened on.
+
+    Raises      ListenRefused, TokenFileRefused, OSError where the address is taken
+    """
+    settings.check(time.time())
+    record = QueryRecord(settings.record_file)
+    watch = StoreWatch(settings.store, settings.rollups)
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.create_server((settings.host, settings.port), family=family, backlog=512) as taken:
+        port = taken.getsockname()[1]
+        config = uvicorn.Config(
+            guarded(settings, watch, record),
+            log_level="warning", access_log=False, server_header=False, proxy_headers=False,
+            ssl_certfile=settings.cert_file, ssl_keyfile=settings.key_file, lifespan="off",
+            limit_concurrency=_CONNECTIONS, timeout_keep_alive=30, ws="none",
+        )  # fmt: skip
+        watch.follow()
+        ready(settings.address.replace(f":{settings.port}/", f":{port}/"))
+        uvicorn.Server(config).run(sockets=[taken])
+    record.close()

@@ -1,0 +1,109 @@
+"""How the application is reached: here without a login, elsewhere with TLS and tokens."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from .access_tokens import read_tokens
+from .viewers import SeriesOwners
+
+_LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+DEFAULT_PORT: Final = 8765
+
+
+class ListenRefused(ValueError):
+    """An address that others would reach without what it takes; says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebSettings:
+    """Where the store is, and how the application is reached.
+
+    rollups     folder of the store's roll-ups, which are made where they are lacking; the store
+                itself is never written
+    host, port  where to listen; port 0 takes a free one
+    names       host names beside the address by which it is asked for, as a certificate has them
+    cert_file, key_file   of TLS, PEM
+    token_file  None: no login
+    record_file who asked what and when; None: nothing is recorded
+    """
+
+    store: Path
+    rollups: Path
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    names: tuple[str, ...] = ()
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    token_file: Path | None = None
+    record_file: Path | None = None
+    owners: SeriesOwners = field(default_factory=SeriesOwners)
+
+    @property
+    def tls(self) -> bool:
+        """Whether it speaks TLS."""
+        return self.cert_file is not None and self.key_file is not None
+
+    @property
+    def loopback(self) -> bool:
+        """Whether this machine alone reaches it, under this machine's names."""
+        return self._loopback_address() and not self.names
+
+    @property
+    def host_names(self) -> frozenset[str]:
+        """Names that requests may be addressed to."""
+        own = f"[{self.host}]" if ":" in self.host else self.host
+        known = _LOOPBACK_NAMES if self._loopback_address() else frozenset({own})
+        return frozenset(name.lower() for name in {*known, *self.names})
+
+    @property
+    def address(self) -> str:
+        """The address to open."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.tls else 'http'}://{(self.names or (host,))[0]}:{self.port}/"
+
+    def check(self, now_s: float) -> None:
+        """Refuse to be reached from elsewhere without TLS and a token.
+
+        Raises      ListenRefused, TokenFileRefused
+        """
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ListenRefused("TLS: expected a certificate and its key, got one of them")
+        if self.loopback:
+            return
+        where = f"{self.host} is reached from other machines" if not self._loopback_address() else (
+            f"the name {self.names[0]} leads others here"
+        )  # fmt: skip
+        if not self.tls:
+            raise ListenRefused(f"{where}: expected TLS (--cert-file, --key-file), got none")
+        if self.token_file is None or not any(
+            token.expires_s > now_s for token in read_tokens(self.token_file)
+        ):
+            raise ListenRefused(f"{where}: expected a token that is in force, got none")
+
+    def _loopback_address(self) -> bool:
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+def listen_address(text: str) -> tuple[str, int]:
+    """Read HOST:PORT, HOST or :PORT; IPv6 stands in brackets.
+
+    Raises      ListenRefused
+    """
+    host, _, port = text.rpartition(":") if ":" in text.removeprefix("[").partition("]")[2] or (
+        ":" in text and "[" not in text
+    ) else (text, "", "")  # fmt: skip
+    host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
+    try:
+        number = int(port) if port else DEFAULT_PORT
+    except ValueError:
+        number = -1
+    if not 0 <= number <= 65_535 or (":" in host and "[" not in text):
+        raise ListenRefused(f"--listen: expected HOST:PORT ([::1]:8765 for IPv6), got {text!r}")
+    return host, number
