@@ -1,0 +1,186 @@
+"""What pages and their API say of a store, in every state that a store can be in."""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from starlette.testclient import TestClient
+
+from tests.web_kit import client, fill
+from web.page_list import PAGES
+
+HOSTILE = "<script>alert(1)</script>\"'&{{7*7}}"
+
+
+@pytest.fixture(autouse=True)
+def _looked_at_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store is looked at once a second."""
+    monkeypatch.setattr("web.store_watch.EVERY_S", 0.0)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fill(tmp_path_factory.mktemp("store"))
+
+
+@pytest.fixture(scope="module")
+def asked(store: Path) -> Iterator[TestClient]:
+    with client(store) as found:
+        yield found
+
+
+@pytest.mark.parametrize("page", [page.name for page in PAGES])
+def test_page_shows_its_question_and_each_view(asked: TestClient, page: str) -> None:
+    described = next(one for one in PAGES if one.name == page)
+    answer = asked.get(f"/{page}")
+    assert answer.status_code == 200
+    text = unescape(answer.text)
+    assert described.question in text
+    assert [view.title in text for view in described.views] == [True] * len(described.views)
+
+
+def test_page_shows_the_numbers_of_the_api(asked: TestClient) -> None:
+    rows = asked.get("/api/v1/pages/fleet/mix").json()["rows"]
+    text = asked.get("/fleet").text
+    leading = {row["name"]: row["share"] for row in rows if row["share"]["told"]}
+    assert set(leading) >= {"gemm", "attention", "idle"}
+    assert leading["gemm"]["low"] <= 0.4 <= leading["gemm"]["high"]
+    assert f"{100 * leading['gemm']['value']:.0f}" in text
+
+
+def test_noise_is_drawn_as_noise_and_never_as_a_number(asked: TestClient) -> None:
+    rows = asked.get("/api/v1/pages/fleet/mix").json()["rows"]
+    text = asked.get("/fleet").text
+    unsure = next(row for row in rows if not row["share"]["told"])
+    said = re.search(rf'data-said="{unsure["name"].replace("_", " ")}: ([^"]*)"', text)
+    assert said
+    assert said[1].startswith("under ")
+    assert "mostly noise" in said[1]
+
+
+def test_store_that_appears_later_is_shown_then(tmp_path: Path) -> None:
+    with client(tmp_path / "releases") as asked:
+        before = asked.get("/fleet")
+        assert (before.status_code, 'class="notice empty"' in before.text) == (200, True)
+        assert asked.get("/api/v1/store").json()["state"] == "empty"
+        assert asked.get("/api/v1/pages/fleet/mix").json()["rows"] == []
+        fill(tmp_path)
+        assert 'class="notice empty"' not in asked.get("/fleet").text
+        assert asked.get("/api/v1/pages/fleet/mix").json()["rows"] != []
+
+
+def test_store_whose_windows_stay_away_is_stale(tmp_path: Path) -> None:
+    store = fill(tmp_path, end_s=int(time.time()) - 3_600)
+    with client(store) as asked:
+        answer = asked.get("/fleet")
+        assert asked.get("/api/v1/store").json()["state"] == "stale"
+    assert "one is expected every 60 s" in answer.text
+
+
+def test_simulated_store_says_so_on_every_page(asked: TestClient) -> None:
+    assert all("These hosts are simulated" in asked.get(f"/{page.name}").text for page in PAGES)
+
+
+def test_broken_store_is_said_and_comes_back(tmp_path: Path) -> None:
+    store = fill(tmp_path)
+    path = next((store / "series=every-kind").rglob("*.parquet"))
+    whole = path.read_bytes()
+    with client(store) as asked:
+        path.unlink()
+        path.write_bytes(b"PAR1 no more")
+        page, api = asked.get("/fleet"), asked.get("/api/v1/pages/fleet/mix")
+        assert (page.status_code, 'class="notice error"' in page.text) == (200, True)
+        assert "Traceback" not in page.text
+        assert (api.status_code, set(api.json())) == (503, {"detail"})
+        path.unlink()
+        path.write_bytes(whole)
+        assert asked.get("/api/v1/pages/fleet/mix").status_code == 200
+
+
+def test_store_that_is_taken_away_is_said(tmp_path: Path) -> None:
+    store = fill(tmp_path)
+    with client(store) as asked:
+        assert asked.get("/fleet").status_code == 200
+        shutil.rmtree(store)
+        assert 'class="notice empty"' in asked.get("/fleet").text
+
+
+def test_answer_is_asked_for_again_by_its_tag_until_the_store_changes(tmp_path: Path) -> None:
+    store = fill(tmp_path)
+    with client(store) as asked:
+        for address in ("/fleet", "/api/v1/store", "/api/v1/pages/fleet/mix"):
+            tag = asked.get(address).headers["etag"]
+            again = asked.get(address, headers={"if-none-match": tag})
+            assert (again.status_code, again.content) == (304, b"")
+        before = asked.get("/api/v1/store").headers["etag"]
+        fill(tmp_path, "another")
+        assert asked.get("/api/v1/store").headers["etag"] != before
+
+
+@pytest.mark.parametrize(
+    "query", ["span=aeon", "unknown=1", "model=%3Cscript%3E", "until=yesterday", "measure="]
+)
+def test_state_that_cannot_be_is_refused_and_not_repeated(asked: TestClient, query: str) -> None:
+    page, api = asked.get(f"/fleet?{query}"), asked.get(f"/api/v1/pages/fleet/mix?{query}")
+    assert (page.status_code, api.status_code) == (422, 422)
+    assert query.partition("=")[0] in api.json()["detail"]
+    assert "<script>" not in page.text
+
+
+def test_link_keeps_what_is_looked_at(asked: TestClient) -> None:
+    text = unescape(asked.get("/fleet?span=day&measure=launch_share").text)
+    assert 'href="/privacy?span=day&measure=launch_share"' in text
+    assert '<option value="day" selected>' in text
+    assert "/api/v1/pages/fleet/models.csv?span=day&measure=launch_share" in text or (
+        "launch_share" in text
+    )
+
+
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    names = {HOSTILE, "=cmd()", "../../etc/passwd", "a\nb"}
+    store = fill(tmp_path, *names)
+    with client(store) as asked:
+        page = asked.get("/privacy")
+        rows = asked.get("/api/v1/pages/privacy/budget").json()["rows"]
+        csv = asked.get("/api/v1/pages/privacy/budget.csv").text
+    assert page.status_code == 200
+    assert "<script>alert" not in page.text
+    assert "{{7*7}}" in page.text
+    assert {row["series"] for row in rows} == names
+    assert not any(line.startswith("=") for line in csv.splitlines())
+
+
+def test_csv_and_parquet_hold_what_json_has(asked: TestClient) -> None:
+    rows = asked.get("/api/v1/pages/fleet/trend").json()["rows"]
+    csv = pd.read_csv(io.StringIO(asked.get("/api/v1/pages/fleet/trend.csv").text))
+    parquet = pd.read_parquet(io.BytesIO(asked.get("/api/v1/pages/fleet/trend.parquet").content))
+    assert len(rows) == len(csv) == len(parquet)
+    values = [row["share"]["value"] for row in rows]
+    assert values == pytest.approx(list(csv["share_value"]))
+    assert values == pytest.approx(list(parquet["share_value"]))
+
+
+def test_static_files_are_kept_for_ever_under_their_content(asked: TestClient) -> None:
+    text = asked.get("/fleet").text
+    for address in re.findall(r'(?:href|src)="(/static/[^"]+)"', text):
+        answer = asked.get(address)
+        assert (answer.status_code, "immutable" in answer.headers["cache-control"]) == (
+            200, True,
+        )  # fmt: skip
+        assert asked.get(address.replace("/static/", "/static/x")).status_code == 404
+
+
+def test_address_that_leads_nowhere_is_a_page_and_below_the_api_a_problem(
+    asked: TestClient,
+) -> None:
+    page, api = asked.get("/nowhere"), asked.get("/api/v1/nowhere")
+    assert (page.status_code, "No such page" in page.text) == (404, True)
+    assert (api.status_code, set(api.json())) == (404, {"detail"})

@@ -1,0 +1,112 @@
+"""Stores for pages to show, and clients that ask for them as a browser does."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from starlette.testclient import TestClient
+
+from aggregator.released import ReleasedWindow, SuppressedWindow
+from aggregator.store import Store
+from tests.unit.release_kit import CATALOGUE, GPUS, make_task, noise, true_steps, window
+from web.access_tokens import new_token, read_tokens, write_tokens
+from web.page_shape import Role
+from web.query_record import QueryRecord
+from web.store_watch import StoreWatch
+from web.viewers import SeriesOwners
+from web.web_server import guarded
+from web.web_settings import WebSettings
+
+HOSTS = 12_500
+WINDOW_S = 60
+BASIC_USER = "anybody"
+
+
+def shares_of_time() -> dict[tuple[str, str], float]:
+    """True amounts of a window: gemm 40 %, attention 20 %, idle 30 % of GPU time, in ms."""
+    wall = HOSTS * GPUS * WINDOW_S * 1000.0
+    mix = {"gpu_time/gemm": 0.4, "gpu_time/attention": 0.2, "idle": 0.3}
+    by_model = {"H100/gpu_time/gemm": 0.4, "H100/gpu_time/attention": 0.2, "H100/idle": 0.3}
+    return {
+        **{("kernel_mix", cell): share * wall for cell, share in mix.items()},
+        **{("kernel_mix_by_model", cell): share * wall for cell, share in by_model.items()},
+        ("incidents", "nic_cross_traffic"): 900.0,
+        ("host_network", "receive"): HOSTS * 400_000.0,
+    }
+
+
+def releases(
+    series: str = "every-kind", *, windows: int = 3, domain: str = "demo", end_s: int | None = None
+) -> Iterator[ReleasedWindow]:
+    """Give minutes that end now, with seeded noise."""
+    last = int(time.time() if end_s is None else end_s) // WINDOW_S * WINDOW_S
+    task = make_task(windows, HOSTS, domain, last - windows * WINDOW_S)
+    task = replace(task, series=series)
+    truth, rng = true_steps(task, HOSTS, shares_of_time()), np.random.default_rng(5)
+    for at in range(windows):
+        vector = truth + noise(task, HOSTS, rng)
+        vector[:2] = HOSTS
+        yield window(task, vector, HOSTS, last - (windows - at) * WINDOW_S)
+
+
+def fill(folder: Path, *series: str, domain: str = "demo", end_s: int | None = None) -> Path:
+    """Write a store of some series with one suppressed window each; give the readers' folder."""
+    with Store(folder / "leader.duckdb", folder / "releases", CATALOGUE) as store:
+        for name in series or ("every-kind",):
+            released = list(releases(name, domain=domain, end_s=end_s))
+            for release in released:
+                store.write(release)
+            first = released[0].window_start_s
+            store.suppress(
+                SuppressedWindow(
+                    name, 0, first - WINDOW_S, WINDOW_S, 1, "n_min", 900, 10_000, float(first)
+                )
+            )
+    return folder / "releases"
+
+
+@contextmanager
+def client(
+    store: Path,
+    *,
+    token_file: Path | None = None,
+    record_file: Path | None = None,
+    owners: SeriesOwners | None = None,
+) -> Iterator[TestClient]:
+    """Ask the application of a store as a browser at this machine does."""
+    settings = WebSettings(
+        store,
+        store.parent / "rollups",
+        token_file=token_file,
+        record_file=record_file,
+        owners=owners or SeriesOwners(),
+    )
+    watch = StoreWatch(store, settings.rollups)
+    record = QueryRecord(record_file)
+    try:
+        yield TestClient(
+            guarded(settings, watch, record), "http://127.0.0.1", raise_server_exceptions=False
+        )
+    finally:
+        record.close()
+
+
+def add_token(
+    path: Path, name: str, role: Role, operator: str | None = None, *, life_s: int = 3_600
+) -> dict[str, str]:
+    """Make a token; give the header that a browser sends for it."""
+    token, secret = new_token(name, role, int(time.time()) + life_s, operator)
+    write_tokens(path, [*read_tokens(path), token])
+    return header_of(secret)
+
+
+def header_of(secret: str) -> dict[str, str]:
+    """The header of a browser whose user put this into the password field."""
+    pair = base64.b64encode(f"{BASIC_USER}:{secret}".encode()).decode()
+    return {"authorization": f"Basic {pair}"}
