@@ -70,6 +70,26 @@ def test_large_changes_are_told_whichever_way_they_go() -> None:
     assert rows.set_index("name")["ratio"]["0"] == pytest.approx(0.35 / 0.2, abs=0.25)
 
 
+def test_interval_of_a_change_takes_over_that_shares_intervals_are_lopsided() -> None:
+    rng = np.random.default_rng(6)
+    before = frame(np.full(1, 0.1), rng).assign(share=0.10, share_low=0.08, share_high=0.15)
+    after = frame(np.full(1, 0.3), rng).assign(share=0.30, share_low=0.26, share_high=0.32)
+    row = changes(before, after).iloc[0]
+    assert row["low"] == pytest.approx(0.2 - np.hypot(0.04, 0.05))
+    assert row["high"] == pytest.approx(0.2 + np.hypot(0.02, 0.02))
+    back = changes(after, before).iloc[0]
+    assert (back["low"], back["high"]) == pytest.approx((-row["high"], -row["low"]))
+    assert back["standard_error"] == pytest.approx(np.hypot(0.04, 0.05) / Z)
+
+
+@pytest.mark.parametrize(("cells", "q_value"), [(1, 0.0455), (2, 0.0455 * (1 + 1 / 2))])
+def test_q_value_is_two_sided_and_holds_under_any_dependence(cells: int, q_value: float) -> None:
+    rng = np.random.default_rng(7)
+    before = frame(np.full(cells, 0.1), rng).assign(share=0.1, share_low=0.1, share_high=0.1)
+    after = before.assign(share=0.12, share_low=0.12 - Z * 0.01, share_high=0.12 + Z * 0.01)
+    assert changes(before, after)["q_value"].to_numpy() == pytest.approx(q_value, abs=1e-3)
+
+
 def test_means_are_compared_in_their_own_unit() -> None:
     rng = np.random.default_rng(4)
     rows = changes(frame(np.full(3, 40.0), rng, "mean"), frame(np.full(3, 60.0), rng, "mean"))

@@ -36,7 +36,7 @@ AMOUNTS = {
     ("kernel_duration", "2^20..2^21 ns"): 0.7 * WALL,
     ("host_network", "receive"): 200_000.0,
     ("incidents", "disk_io"): 3.2,
-    ("incidents", "left_out"): 0.64,
+    ("incidents", "left_out"): 6.4,
 }
 """Base units of one host in a window."""
 
@@ -67,6 +67,8 @@ def test_hour_has_the_numbers_of_the_sum_of_its_windows(folder: Path) -> None:
         expected.add(one.vector, one.n, one.capacity)
     with connect(folder) as fleet:
         rows = fleet.sql("SELECT * FROM hours")
+    left_out = [cell for cell in expected.estimate() if cell.cell == "left_out"]
+    assert left_out[0].value > 0  # and some of its windows are below
     assert (rows["windows"] == 12).all()
     assert rows["coverage"].to_numpy() == pytest.approx(12 / 60)
     found = {(row["section"], row["cell"]): row for row in rows.to_dict("records")}
@@ -85,6 +87,17 @@ def test_hour_has_the_numbers_of_the_sum_of_its_windows(folder: Path) -> None:
         else:
             for name in ("share", "share_low", "share_high"):
                 assert row[name] == pytest.approx(getattr(cell, name), abs=1e-6), (cell, name)
+
+
+def test_model_that_nobody_has_gets_no_share_from_noise(folder: Path) -> None:
+    task = replace(WIDE, sections=WIDE.sections[1:2])
+    sums = {("kernel_mix_by_model", "A100/unmeasured"): -0.5 * HOSTS * WALL}
+    vector = true_steps(task, HOSTS, sums) + noise(task, HOSTS, np.random.default_rng(8))
+    write_releases(folder, (window(task, vector, HOSTS, start) for start in minutes(START, 2)))
+    with connect(folder) as fleet:
+        rows = fleet.mix(period="hour", model="A100")
+    assert rows["share"].isna().all()
+    assert (rows["reason"] == "whole_is_noise").all()
 
 
 def test_days_and_weeks_are_the_sums_of_their_hours(folder: Path) -> None:
