@@ -134,9 +134,10 @@ SELECT series, cohort, period_start, CAST({period_s} AS INTEGER) AS period_s, se
     value / per AS value, standard_error,
     value / per - {reach} * standard_error AS low, value / per + {reach} * standard_error AS high,
     whole, ratio.share AS share, ratio.share_low AS share_low, ratio.share_high AS share_high,
-    CASE WHEN kind = 'indicators' THEN least(host_windows, greatest(
-        left_out + {_BIAS_Z} * sqrt(left_out_variance + greatest(left_out, 0)), 0
-    )) ELSE 0 END AS bias_bound,
+    CASE WHEN kind != 'indicators' THEN 0 WHEN left_out IS NOT NULL THEN least(
+        greatest(left_out + {_BIAS_Z} * sqrt(left_out_variance + greatest(left_out, 0)), 0),
+        host_windows
+    ) END AS bias_bound,
     windows, host_windows, host_windows / windows AS hosts,
     covered_s / {period_s} / {cohorts} AS coverage, until
 FROM ratios

@@ -26,7 +26,7 @@ from wire.section import LEFT_OUT
 from .analyst_views import Frames, query
 from .cells_sql import cells_sql
 from .outcomes_sql import merged_outcomes_sql
-from .rollup_files import OUTCOMES, SUMS, files_between, rollup_folder, rows_sql
+from .rollup_files import OUTCOMES, SUMS, files_between, rollup_folder, rows_sql, version_of
 from .rollup_periods import RollupPeriod
 from .rollups import SCHEMAS, Refreshed, refresh
 from .sums_sql import add_functions, merged_sql
@@ -40,6 +40,10 @@ _LAST: Final = datetime(9000, 1, 1)  # noqa: DTZ001
 
 class ReleaseSource(Protocol):
     """What the analyst's layer asks of releases; every time is naive UTC."""
+
+    def version(self) -> str:
+        """Return a text that is another one once there is more to read: pages keep by it."""
+        ...
 
     def cells(
         self,
@@ -62,7 +66,7 @@ class ReleaseSource(Protocol):
         since: Moment | None = None,
         until: Moment | None = None,
     ) -> pd.DataFrame:
-        """Return how windows ended, columns as the view `outcomes`."""
+        """Return how windows ended, columns as the view `outcomes` but `period`."""
         ...
 
     def newest(
@@ -134,6 +138,11 @@ class FolderSource:
             done = refresh(self.folder, self.rollups)
             self._fresh_until = time.monotonic() + self._max_age_s
         return done
+
+    def version(self) -> str:
+        """See `ReleaseSource.version`."""
+        self._look()
+        return version_of(self.rollups)
 
     def cells(
         self,

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 import platformdirs
 import pyarrow as pa
@@ -92,6 +93,14 @@ _SQL: Final = {
 }  # fmt: skip
 
 
+def version_of(folder: Path) -> str:
+    """A text that is another one whenever roll-ups have changed; "" before there are any."""
+    try:
+        return str((folder / _HOURS).stat().st_mtime_ns)
+    except FileNotFoundError:
+        return ""
+
+
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """Hold the roll-ups, so that two programs do not bring them up to date at once.
@@ -159,10 +168,14 @@ class SettledHours:
         partial.write_text(json.dumps({"format": FORMAT, "windows": self.counts}))
         partial.replace(folder / _HOURS)
 
-    def more_than(self, before: SettledHours) -> set[datetime]:
-        """Give the hours that have more windows than before; one that has fewer lost files."""
+    def more_than(self, before: SettledHours, series: str | None = None) -> set[datetime]:
+        """Give the hours that have more windows than before; one that has fewer lost files.
+
+        series      of this one alone; None: of all
+        """
+        of = None if series is None else f"/series={quote(series, safe='')}/"
         return {
             datetime.strptime(key.rsplit("/", 1)[1], _HOUR_FORMAT)  # noqa: DTZ007  (naive UTC)
             for key, count in self.counts.items()
-            if count > before.counts.get(key, 0)
+            if count > before.counts.get(key, 0) and (of is None or of in key)
         }

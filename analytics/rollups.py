@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,7 @@ from .outcomes_sql import OUTCOME_SCHEMA, merged_outcomes_sql, outcomes_sql
 from .rollup_files import (
     OUTCOMES,
     SUMS,
+    RollupsUnavailable,
     SettledHours,
     alone,
     file_of,
@@ -32,6 +33,7 @@ from .rollup_files import (
 from .rollup_periods import RollupPeriod
 from .sums_sql import SUM_SCHEMA, merged_sql, windows_sql
 
+_ATTEMPTS: Final = 5
 _KEY: Final = "series, cohort, period_start"
 SCHEMAS: Final = {SUMS: SUM_SCHEMA, OUTCOMES: OUTCOME_SCHEMA}
 """Of the files of either kind."""
@@ -62,11 +64,27 @@ def refresh(releases: Path, folder: Path) -> Refreshed:
     if not SettledHours.of(releases).more_than(SettledHours.read(folder)):
         return Refreshed(0, 0)
     with alone(folder):
-        found = SettledHours.of(releases)
-        hours = found.more_than(SettledHours.read(folder))
-        written = _add(releases, folder, hours)
-        found.write(folder)
-        return Refreshed(len(hours), written)
+        for left in reversed(range(_ATTEMPTS)):
+            found = SettledHours.of(releases)
+            hours = found.more_than(SettledHours.read(folder))
+            try:
+                written = _add(releases, folder, hours)
+            except duckdb.IOException as error:  # files that moved meanwhile, or a disk that fails
+                if not left:
+                    raise RollupsUnavailable(f"releases at {releases}: {error}") from error
+                continue
+            found.write(folder)
+            return Refreshed(len(hours), written)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def has_rolled_up(releases: Path, folder: Path, series: str, first: date, last: date) -> bool:
+    """Whether the roll-ups have every window of a series' days: the days may then be removed.
+
+    first, last     UTC, both included
+    """
+    now, then = SettledHours.of(releases), SettledHours.read(folder)
+    return not any(first <= hour.date() <= last for hour in now.more_than(then, series))
 
 
 def _add(releases: Path, folder: Path, hours: Collection[datetime]) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from aggregator.cause_files import cause_columns, cause_path, tables_of
 from aggregator.release_files import (
     MEANINGS,
     SUPPRESSED_SCHEMA,
@@ -36,8 +37,11 @@ def write_releases(folder: Path, windows: Iterable[ReleasedWindow]) -> None:
             "rejections": json.dumps(dict(window.rejections)),
         }  # fmt: skip
         cells = estimate(task, CATALOGUE, window.vector, window.n, window.capacity)
-        rows = pa.Table.from_pylist([asdict(cell) | same for cell in cells], _SCHEMA)
+        found = [asdict(cell) | same for cell in cells]
+        rows = pa.Table.from_pylist(found, _SCHEMA)
         _write(rows, release_path(folder, task.series, window.cohort, start))
+        if causes := tables_of(found, None, None):
+            _write(cause_columns(causes), cause_path(folder, task.series, window.cohort, start))
 
 
 def write_suppressed(folder: Path, series: str, starts: Iterable[int], reason: str) -> None:

@@ -129,7 +129,12 @@ def test_every_page_has_its_frames(fleet: FleetReleases) -> None:
     pipeline = pipeline_page(fleet)
     assert pipeline["coverage"]["lag_mean_s"].max() == pytest.approx(40.0)
     assert pipeline["rejections"]["reports"].sum() == 12
-    for page in (applications_page, causes_page, faults_page):
+    causes = causes_page(fleet)
+    assert len(causes["now"]) == 14  # 13 causes and their sum
+    assert len(causes["over_time"]) == 6 * 14
+    assert causes["now"]["gpus_per_host"].iloc[0] == pytest.approx(8)
+    assert causes["now"]["price"].iloc[0] == pytest.approx(2.5)  # all of them are H100
+    for page in (applications_page, faults_page):
         assert all(frame.empty for frame in page(fleet).values())
 
 

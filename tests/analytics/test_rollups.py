@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from aggregator.released import ReleasedWindow
 from aggregator.statistics import RunningSum
 from analytics import connect
+from analytics.release_source import FolderSource
 from analytics.rollup_files import OUTCOMES, SUMS, RollupsUnavailable, file_of
 from analytics.rollup_periods import RollupPeriod, utc
-from analytics.rollups import refresh
+from analytics.rollups import has_rolled_up, refresh
 from tests.analytics.rollup_kit import write_releases, write_suppressed
 from tests.unit.release_kit import CATALOGUE, GPUS, capacity, make_task, noise, true_steps, window
 from wire.task import Task
@@ -101,7 +105,7 @@ def test_model_that_nobody_has_gets_no_share_from_noise(folder: Path) -> None:
 
 
 def test_days_and_weeks_are_the_sums_of_their_hours(folder: Path) -> None:
-    starts = [START + at * 5 * HOUR for at in range(40)]
+    starts = [START + at * 6 * HOUR for at in range(36)]
     write_releases(folder, (release(start) for start in starts))
     with connect(folder) as fleet:
         week = fleet.mix(period="week").set_index("cell")
@@ -129,8 +133,7 @@ def test_nothing_is_done_where_nothing_is_new(folder: Path) -> None:
 
 
 def test_late_release_is_added_to_its_hour_and_to_no_other(folder: Path) -> None:
-    late = START + 30 * 60
-    starts = [start for start in minutes(START, 60) if start != late]
+    *starts, late = minutes(START, 6)
     write_releases(folder, (release(start) for start in [*starts, START + DAY]))
     rollups = folder / "rollups"
     refresh(folder, rollups)
@@ -143,14 +146,12 @@ def test_late_release_is_added_to_its_hour_and_to_no_other(folder: Path) -> None
         hour = fleet.mix(period="hour", until=utc(START + HOUR))
         week = fleet.mix(period="week")
     whole = RunningSum(TASK, CATALOGUE)
-    for start in minutes(START, 60):
+    for start in minutes(START, 6):
         whole.add(release(start).vector, HOSTS, capacity(HOSTS))
-    idle = next(
-        cell for cell in whole.estimate() if (cell.section, cell.cell) == ("kernel_mix", "idle")
-    )
-    assert hour[hour.cell == "idle"].value.iloc[0] == pytest.approx(idle.value)
-    assert (hour.coverage == 1).all()
-    assert (week.windows == 61).all()
+    idle = next(cell for cell in whole.estimate() if cell.cell == "idle")
+    assert hour[hour["cell"] == "idle"]["value"].iloc[0] == pytest.approx(idle.value)
+    assert (hour["windows"] == 6).all()
+    assert (week["windows"] == 7).all()
 
 
 def test_roll_ups_outlive_the_windows_that_they_are_made_of(folder: Path) -> None:
@@ -166,6 +167,39 @@ def test_roll_ups_outlive_the_windows_that_they_are_made_of(folder: Path) -> Non
         assert sorted(set(fleet.mix(period="hour")["windows"])) == [1, 4]
         for period in (RollupPeriod.DAY, RollupPeriod.WEEK, RollupPeriod.EIGHT_WEEKS):
             assert (fleet.mix(period=period)["windows"] == 5).all(), period
+
+
+def test_days_may_be_removed_once_roll_ups_have_them(folder: Path) -> None:
+    rollups, days = folder / "rollups", (utc(START).date(), utc(START).date())
+    write_releases(folder, [release(START), release(START + DAY)])
+    assert not has_rolled_up(folder, rollups, TASK.series, *days)
+    refresh(folder, rollups)
+    assert has_rolled_up(folder, rollups, TASK.series, *days)
+    write_releases(folder, [release(START + 60)])
+    assert not has_rolled_up(folder, rollups, TASK.series, *days)
+    assert has_rolled_up(folder, rollups, TASK.series, *[day + timedelta(days=1) for day in days])
+    assert has_rolled_up(folder, rollups, "another", *days)
+
+
+def test_version_is_another_one_once_there_is_more_to_read(folder: Path) -> None:
+    write_releases(folder, [release(START)])
+    source = FolderSource(folder, max_age_s=0)
+    first = source.version()
+    assert source.version() == first
+    write_releases(folder, [release(START + 60)])
+    assert source.version() != first
+    source.close()
+
+
+def test_releases_of_before_left_out_was_told_have_no_bias_bound(folder: Path) -> None:
+    write_releases(folder, (release(start, task=WIDE) for start in minutes(START, 2)))
+    (first, _) = sorted(folder.glob("series=*/date=*/*.parquet"))
+    rows = pq.read_table(first, partitioning=None)
+    pq.write_table(rows.filter(pc.not_equal(rows["cell"], "left_out")), first)
+    with connect(folder) as fleet:
+        rows = fleet.mix("cause", "hour")
+    assert rows["bias_bound"].isna().all()
+    assert (rows["standard_error"] > 0).all()
 
 
 def test_hour_is_not_made_anew_from_fewer_windows_than_it_has(folder: Path) -> None:
