@@ -20,7 +20,7 @@ SITE := .venv/site
 help:
 	@echo "make setup         .venv with everything, by hash"
 	@echo "make tools         what tests and benches need of the system; as root it is installed"
-	@echo "make gpu-libraries NVIDIA's driver libraries from Debian's non-free, into .tools, for tests"
+	@echo "make gpu-libraries NVIDIA's driver libraries, compiler and NCCL, into .tools, for tests; 340 MB"
 	@echo "make bpf           the BPF objects anew"
 	@echo "make demo          a private fleet of 12,000 GPUs on this machine, under three minutes"
 	@echo "make demo KAFKA=1  the same through Apache Kafka"
@@ -84,12 +84,14 @@ experiments: $(STAMP)
 java: $(STAMP)
 	@$(PYTHON) -m pointillist.broker.jars
 
-# NVIDIA's driver library, for tests of probes: unpacked into .tools, never installed.
+# NVIDIA's driver libraries, compiler, NCCL and CUPTI, for tests: unpacked into .tools, never installed.
 gpu-libraries:
 	@scripts/gpu_libraries.sh
+	@scripts/cuda_wheels.sh
 
 test: $(STAMP) tools
 	@scripts/gpu_libraries.sh || true
+	@scripts/cuda_wheels.sh || [ $$? -eq 77 ]
 	@$(PYTHON) -m scripts.run_tests $(ARGS)
 
 # What needs neither a broker nor this kernel's programs, and no more than seconds each.

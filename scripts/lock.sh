@@ -17,6 +17,9 @@ compile pyproject.toml --group dev --extra training --extra web --extra witness-
     --output-file requirements/dev.txt "${@}"
 compile --group build --constraint requirements/dev.txt \
     --output-file requirements/build.txt "${@}"
+for group in cuda cuda-12-6; do
+    compile --group "$group" --output-file "requirements/$group.txt" "${@}"
+done
 
 if grep -nE '^(-i|-f|--(extra-)?index-url|--find-links)|https?://' requirements/*.txt; then
     echo "scripts/lock.sh: a requirement file names a host; see the lines above" >&2

@@ -60,6 +60,14 @@ def broker(local_broker: LocalBroker) -> RunningBroker:
     return local_broker.start()
 
 
+@pytest.fixture
+def no_node_is_left() -> Iterator[None]:
+    """Take away the node that NVIDIA's library makes where root calls it: it would pass for a GPU."""
+    yield
+    if not nvidia_gpus():
+        Path("/dev/nvidiactl").unlink(missing_ok=True)
+
+
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say what runs beside what, and give what depends on the machine's own time more tries."""

@@ -7,14 +7,12 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-import pytest
-
 from scripts.gpu_time.listening import injected
 from tests.fake_library import built, built_program
+from tests.real_libraries import cupti_folder as cupti_folder
 
 CUPTI: Final = Path(__file__).parents[1] / "cupti"
 FAKES: Final = Path(__file__).parent / "fake_cupti"
@@ -29,16 +27,6 @@ def until(what: Callable[[], bool]) -> float:
             raise AssertionError("expected it to happen, waited in vain")
         time.sleep(0.002)
     return time.monotonic() - begun_s
-
-
-def cupti_folder() -> Path:
-    """Give the folder of the installed CUPTI's include/ and lib/; it is in the group `dev`."""
-    spec = find_spec("nvidia")
-    for root in (spec.submodule_search_locations or []) if spec else []:
-        for folder in Path(root).iterdir():
-            if (folder / "include" / "cupti_activity.h").exists():
-                return folder
-    pytest.skip("needs the package nvidia-cuda-cupti, which is for Linux alone")
 
 
 class Program:

@@ -13,6 +13,8 @@ from collectors.binaries.elf_file import ElfFile
 from collectors.gpu_time import listener, segment
 from tests.gpu_time_kit import CUPTI, cupti_folder
 from tests.probes_kit import compile_stub
+from tests.real_libraries import CUPTI as CUPTI_RELEASES
+from tests.real_libraries import installed
 
 OBJECT = "libpointillist-gpu-time.x86_64.so"
 HEADERS = {name: (CUPTI / "include" / name).read_text() for name in ("layout.h", "message.h")}
@@ -97,13 +99,13 @@ def test_layout_constants_are_the_header_s(tmp_path: Path) -> None:
 
 
 ABI = {
-    "abi_kernel": ("CUpti_ActivityKernel13", "CUpti_ActivityKernel10", "CUpti_ActivityKernel9"),
-    "abi_copy": ("CUpti_ActivityMemcpy7", "CUpti_ActivityMemcpy6", "CUpti_ActivityMemcpyPtoP4"),
-    "abi_memset": ("CUpti_ActivityMemset5", "CUpti_ActivityMemset4"),
-    "abi_graph": ("CUpti_ActivityGraphTrace2", "CUpti_ActivityGraphTrace"),
-    "abi_overhead": ("CUpti_ActivityOverhead3", "CUpti_ActivityOverhead"),
+    "abi_kernel": {"Kernel": (9, 10, 11, 12, 13)},
+    "abi_copy": {"Memcpy": (5, 6, 7), "MemcpyPtoP": (4,)},
+    "abi_memset": {"Memset": (4, 5)},
+    "abi_graph": {"GraphTrace": (1, 2)},
+    "abi_overhead": {"Overhead": (1, 2, 3)},
 }
-"""Our structures, and CUPTI's by release, the newest first."""
+"""Our structures, and the versions of CUPTI's since CUDA 12.2."""
 NAMES = {
     "device": "deviceId", "context": "contextId", "stream": "streamId", "grid": "gridId",
     "correlation": "correlationId", "graph": "graphId", "graph_node": "graphNodeId",
@@ -137,6 +139,26 @@ NOT_INSTALLED = tuple(
 """Headers of the runtime that CUPTI's include and do not use; they need further packages."""
 
 
+def included(folder: Path) -> tuple[str, ...]:
+    """Give options that find a CUPTI's headers, and the driver's: not every CUPTI brings them."""
+    headers = installed("cuda.h") / "include"
+    return (*NOT_INSTALLED, f"-I{folder / 'include'}", f"-idirafter{headers}")
+
+
+def declared(header: str, kind: str, versions: tuple[int, ...]) -> list[str]:
+    """Name those versions of a record that a header has; its newest, which CUPTI fills, is one."""
+    told = re.findall(rf"^}} CUpti_Activity{kind}(\d*);", header, re.MULTILINE)
+    present = {int(version or 1) for version in told}
+    assert max(present) in versions, kind
+    found = sorted(present & set(versions))
+    return [f"CUpti_Activity{kind}{version if version > 1 else ''}" for version in found]
+
+
+def placed(struct: str, field: str) -> list[str]:
+    """Print where a field lies, and its bytes."""
+    return [f"AT({struct}, {field})", f"SAY(sizeof((({struct} *)0)->{field}))"]
+
+
 def c_fields(struct: str) -> list[str]:
     body = re.search(
         rf"struct {struct} {{(.*?)\n}}", (CUPTI / "include/abi.h").read_text(), re.DOTALL
@@ -147,30 +169,31 @@ def c_fields(struct: str) -> list[str]:
     return [name for name in names if not name.startswith("unread")]
 
 
-def test_records_lie_as_the_real_headers_lay_them(tmp_path: Path) -> None:
-    include = cupti_folder() / "include"
+@pytest.mark.parametrize("cuda", CUPTI_RELEASES)
+def test_records_lie_as_the_real_headers_lay_them(cuda: str, tmp_path: Path) -> None:
+    include = cupti_folder(cuda) / "include"
     text = "".join(path.read_text() for path in include.glob("cupti_activity*.h"))
     ours, theirs = [], []
-    for struct, releases in ABI.items():
-        known = [name for name in releases if f"}} {name};" in text]
-        assert known, struct
-        for release in known:
+    for struct, kinds in ABI.items():
+        for release in (one for kind in kinds.items() for one in declared(text, *kind)):
             for field in c_fields(struct):
-                ours.append(f"AT(struct {struct}, {field})")
-                theirs.append(f"AT({release}, {NAMES.get(field, field)})")
-    said = printed(tmp_path, REAL, theirs, *NOT_INSTALLED, f"-I{include}")
+                ours += placed(f"struct {struct}", field)
+                theirs += placed(release, NAMES.get(field, field))
+    said = printed(tmp_path, REAL, theirs, *included(cupti_folder(cuda)))
     assert printed(tmp_path, '#include "include/abi.h"', ours, f"-I{CUPTI}") == said
 
 
-def test_constants_are_the_real_headers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cuda", CUPTI_RELEASES)
+def test_constants_are_the_real_headers(cuda: str, tmp_path: Path) -> None:
     theirs = [f"SAY({name})" for name in CONSTANTS.values()]
-    said = printed(tmp_path, REAL, theirs, *NOT_INSTALLED, f"-I{cupti_folder() / 'include'}")
+    said = printed(tmp_path, REAL, theirs, *included(cupti_folder(cuda)))
     ours = [f"SAY({name})" for name in CONSTANTS]
     assert printed(tmp_path, '#include "include/abi.h"', ours, f"-I{CUPTI}") == said
 
 
-def test_real_cupti_exports_every_function_that_is_called() -> None:
-    (library,) = (cupti_folder() / "lib").glob("libcupti.so.*")
+@pytest.mark.parametrize("cuda", CUPTI_RELEASES)
+def test_real_cupti_exports_every_function_that_is_called(cuda: str) -> None:
+    (library,) = (cupti_folder(cuda) / "lib").glob("libcupti.so.*")
     with library.open("rb") as file:
         exported = {function.name for function in ElfFile.read(file).functions()}
     calls = set(re.findall(r"\(\*(cupti\w+)\)", (CUPTI / "include/abi.h").read_text()))

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,12 @@ from collectors.binaries.elf_file import ElfFile, EntryClass
 from collectors.gpu_calls.probe_plan import FilePlan, plan_file
 from collectors.gpu_calls.probe_table import ProbeTable
 from tests.probes_kit import STUBS, Probed, compile_stub
+from tests.real_libraries import DRIVER, unpacked
+
+pytestmark = pytest.mark.usefixtures("no_node_is_left")
 
 ROOT = Path(__file__).parents[2]
-LIBRARIES = ROOT / ".tools" / "gpu-libraries"
 NO_DEVICE, NOT_INITIALISED, NO_SUCH_FUNCTION = 100, 3, 400
-CONTROL_NODE = Path("/dev/nvidiactl")
 
 ANSWERS = [NO_DEVICE] + [NO_SUCH_FUNCTION] * 7 + [NOT_INITIALISED] * 5
 """Of cuInit, seven launches and five allocations on a machine without a GPU."""
@@ -28,19 +28,7 @@ GPU_TIME = ROOT / "cupti" / "objects" / "libpointillist-gpu-time.x86_64.so"
 
 @pytest.fixture(scope="module")
 def driver() -> Path:
-    found = sorted(LIBRARIES.glob("libcuda.so.535.*"))
-    if not found:
-        pytest.skip(f"needs NVIDIA's driver library in {LIBRARIES}: make gpu-libraries")
-    return found[0]
-
-
-@pytest.fixture(autouse=True)
-def _no_node_is_left() -> Iterator[None]:
-    """The library makes the node where root calls it, and nobody may take that for a GPU."""
-    before = CONTROL_NODE.exists()
-    yield
-    if not before:
-        CONTROL_NODE.unlink(missing_ok=True)
+    return unpacked(DRIVER)
 
 
 def _plan(driver: Path, moved: bool) -> FilePlan:

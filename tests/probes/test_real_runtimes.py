@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,8 @@ import pytest
 from collectors.binaries.elf_file import ElfFile
 from collectors.gpu_calls.probe_table import ProbeTable
 from tests.probes_kit import STUBS, Probed, compile_stub, run
+from tests.real_libraries import RUNTIMES, shared_runtime, static_runtime
 
-RUNTIMES = ("cuda_runtime", "cu13")
 CALLS = re.compile(
     r"(cudaLaunch|cudaGraphLaunch|cudaMalloc|cudaFree|cudaHostAlloc|cudaMemcpy|cudaMemset"
     r"|cuda\w*Synchronize|cudaStreamWaitEvent|cudaLibraryLoad|__cudaRegisterFunction|__cudaGetKernel).*"
@@ -21,18 +20,10 @@ NO_WORK_OF_A_DEVICE = re.compile(r"cudaLaunchHostFunc(_v2)?(_ptsz)?")
 """Names that begin alike and launch no kernel."""
 
 
-def folder(runtime: str) -> Path:
-    spec = find_spec("nvidia")
-    assert spec is not None
-    assert spec.submodule_search_locations
-    return Path(next(iter(spec.submodule_search_locations))) / runtime / "lib"
-
-
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_table_knows_every_call_of_the_real_runtime(runtime: str) -> None:
     rows = [row for row in ProbeTable.load().rows if row.id.startswith("cudart.")]
-    (path,) = folder(runtime).glob("libcudart.so.*")
-    with path.open("rb") as file:
+    with shared_runtime(runtime).open("rb") as file:
         names = {one.name for one in ElfFile.read(file).functions()}
     calls = {n for n in names if CALLS.fullmatch(n) and not NO_WORK_OF_A_DEVICE.fullmatch(n)}
     assert len(calls) > 80
@@ -47,11 +38,8 @@ def test_table_knows_every_call_of_the_real_runtime(runtime: str) -> None:
 def test_calls_of_the_real_runtime_are_counted(
     probed: Probed, runtime: str, static: bool, tmp_path: Path
 ) -> None:
-    lib, program = folder(runtime), tmp_path / "program"
-    (shared,) = lib.glob("libcudart.so.*")
-    (archive,) = lib.glob("libcudart_static.a")
-    extra: list[str | Path] = [*lib.glob("libculibos.a"), "-ldl", "-lrt", "-lpthread"]
-    with_what: list[str | Path] = [archive, *extra] if static else [shared, f"-Wl,-rpath,{lib}"]
+    shared, program = shared_runtime(runtime), tmp_path / "program"
+    with_what = static_runtime(runtime) if static else [shared, f"-Wl,-rpath,{shared.parent}"]
     compile_stub(STUBS / "real.c", *with_what, "-o", program)
     probed.attach(program if static else shared)
     run(program)
