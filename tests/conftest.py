@@ -62,7 +62,7 @@ def broker(local_broker: LocalBroker) -> RunningBroker:
 
 @pytest.fixture
 def no_node_is_left() -> Iterator[None]:
-    """Take away the node that NVIDIA's library makes where root calls it: it would pass for a GPU."""
+    """Take away what passes for a GPU: the node that NVIDIA's library makes where root calls it."""
     yield
     if not nvidia_gpus():
         Path("/dev/nvidiactl").unlink(missing_ok=True)

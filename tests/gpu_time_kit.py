@@ -12,7 +12,7 @@ from typing import Final
 
 from scripts.gpu_time.listening import injected
 from tests.fake_library import built, built_program
-from tests.real_libraries import cupti_folder as cupti_folder
+from tests.real_libraries import installed
 
 CUPTI: Final = Path(__file__).parents[1] / "cupti"
 FAKES: Final = Path(__file__).parent / "fake_cupti"
@@ -27,6 +27,11 @@ def until(what: Callable[[], bool]) -> float:
             raise AssertionError("expected it to happen, waited in vain")
         time.sleep(0.002)
     return time.monotonic() - begun_s
+
+
+def cupti_folder() -> Path:
+    """Give the folder of the installed CUPTI's include/ and lib/; it is in the group `dev`."""
+    return installed("cupti_activity.h")
 
 
 class Program:

@@ -1,6 +1,6 @@
 """Where each planned symbol of a real library is probed, as lines of a table that is committed.
 
-    python -m tests.places_kit >FILE    writes the table anew; reasons are kept
+python -m tests.places_kit >FILE    writes the table anew; reasons are kept
 """
 
 from __future__ import annotations

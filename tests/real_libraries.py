@@ -1,4 +1,7 @@
-"""NVIDIA's real libraries, as `make gpu-libraries` and `make setup` lay them; without one a test is skipped."""
+"""NVIDIA's real libraries, as `make gpu-libraries` and `make setup` lay them.
+
+A test whose library is not there is skipped.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ DRIVER: Final = "gpu-libraries/libcuda.so.535.*"
 MANAGEMENT: Final = "gpu-libraries/libnvidia-ml.so.535.*"
 NCCL: Final = "cuda/nvidia/nccl/lib/libnccl.so.2"
 NVCC: Final = "cuda/nvidia/cu13/bin/nvcc"
+CUDA13_HEADERS: Final = "cuda/nvidia/cu13/include"
 CUPTI: Final = {
     "12.2": "cuda/nvidia/cuda_cupti",
     "12.6": "cuda-12-6/nvidia/cuda_cupti",
@@ -41,8 +45,8 @@ def installed(header: str) -> Path:
     pytest.skip(f"needs the package that has {header}, which is for Linux alone")
 
 
-def cupti_folder(release: str = "13") -> Path:
-    """Give the folder of a CUPTI's include/ and lib/."""
+def cupti_folder(release: str) -> Path:
+    """Give the folder of include/ and lib/ of the CUPTI of a release."""
     return unpacked(CUPTI[release]) if CUPTI[release] else installed("cupti_activity.h")
 
 

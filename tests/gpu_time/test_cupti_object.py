@@ -11,10 +11,10 @@ import pytest
 
 from collectors.binaries.elf_file import ElfFile
 from collectors.gpu_time import listener, segment
-from tests.gpu_time_kit import CUPTI, cupti_folder
+from tests.gpu_time_kit import CUPTI
 from tests.probes_kit import compile_stub
 from tests.real_libraries import CUPTI as CUPTI_RELEASES
-from tests.real_libraries import installed
+from tests.real_libraries import cupti_folder, installed
 
 OBJECT = "libpointillist-gpu-time.x86_64.so"
 HEADERS = {name: (CUPTI / "include" / name).read_text() for name in ("layout.h", "message.h")}
@@ -98,7 +98,7 @@ def test_layout_constants_are_the_header_s(tmp_path: Path) -> None:
     assert printed(tmp_path, includes, lines, f"-I{CUPTI}") == list(same.values())
 
 
-ABI = {
+ABI: dict[str, dict[str, tuple[int, ...]]] = {
     "abi_kernel": {"Kernel": (9, 10, 11, 12, 13)},
     "abi_copy": {"Memcpy": (5, 6, 7), "MemcpyPtoP": (4,)},
     "abi_memset": {"Memset": (4, 5)},

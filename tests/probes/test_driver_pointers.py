@@ -1,4 +1,4 @@
-"""Pointers to functions of the real driver 535, as runtimes, Triton and JAX hold them: all lead to probed places."""
+"""Pointers into the real driver 535, as runtimes, Triton and JAX hold them: all are probed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -57,9 +57,15 @@ def given(
     folder: Path, driver: Path, exported: dict[int, str], program: Path, *words: str
 ) -> Iterator[Pointer]:
     """Run a program on the real driver; yield each pointer that it was given."""
-    compile_stub("-shared", "-fPIC", STUBS / "asked_driver.c", "-ldl", "-o", folder / "libcuda.so.1")
+    compile_stub(
+        "-shared", "-fPIC", STUBS / "asked_driver.c", "-ldl", "-o", folder / "libcuda.so.1"
+    )
     log = folder / "asked"
-    environment = {"LD_LIBRARY_PATH": str(folder), "REAL_DRIVER": str(driver), "ASKED_LOG": str(log)}
+    environment = {
+        "LD_LIBRARY_PATH": str(folder),
+        "REAL_DRIVER": str(driver),
+        "ASKED_LOG": str(log),
+    }
     subprocess.run(
         [program, *words], env=os.environ | environment, stdout=subprocess.DEVNULL, check=True,
         timeout=30,
@@ -111,7 +117,9 @@ def test_calls_through_pointers_are_counted(probed: Probed, driver: Path, tmp_pa
     library.write_bytes(driver.read_bytes())
     compile_stub(STUBS / "pointers.c", "-ldl", "-o", program)
     probed.attach(library)
-    said = subprocess.run([program, library], check=True, capture_output=True, text=True, timeout=30)
+    said = subprocess.run(
+        [program, library], check=True, capture_output=True, text=True, timeout=30
+    )
     assert set(map(int, said.stdout.split())) == {NOT_INITIALISED}
     drain = probed.drain()
     expected = {"launch": 6, "launch_ex": 9, "copy_on_stream": 12, "graph_launch": 15}

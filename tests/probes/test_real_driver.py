@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -23,6 +24,13 @@ NO_DEVICE, NOT_INITIALISED, NO_SUCH_FUNCTION = 100, 3, 400
 
 ANSWERS = [NO_DEVICE] + [NO_SUCH_FUNCTION] * 7 + [NOT_INITIALISED] * 5
 """Of cuInit, seven launches and five allocations on a machine without a GPU."""
+CALLS = re.compile(
+    r"cu(Launch|GraphLaunch|Mem(Alloc|HostAlloc|Free|Create|Release)|Mem(cpy|set)|\w*Synchronize"
+    r"|StreamWaitEvent|Module(Load|GetFunction)|Library(Load|GetKernel)|KernelGetFunction"
+    r"|(Mipmapped)?Array(3D)?(Create|Destroy)).*"
+)
+NO_WORK_OF_A_DEVICE = "cuLaunchHostFunc"
+"""Begins alike, and launches no kernel."""
 GPU_TIME = ROOT / "cupti" / "objects" / "libpointillist-gpu-time.x86_64.so"
 
 
@@ -60,6 +68,16 @@ def test_every_planned_call_of_the_driver_is_moved_to_its_jump(driver: Path) -> 
         if not was.returns
     ]
     assert Counter(places) == {(10, EntryClass.STEPPED, EntryClass.EMULATED): 149}
+
+
+def test_table_knows_every_call_of_the_real_driver(driver: Path) -> None:
+    rows = [row for row in ProbeTable.load().rows if row.id.startswith("cuda.")]
+    with driver.open("rb") as file:
+        names = {function.name for function in ElfFile.read(file).functions()}
+    calls = {n for n in names if CALLS.fullmatch(n) and not n.startswith(NO_WORK_OF_A_DEVICE)}
+    assert len(calls) == 149
+    for name in sorted(calls):
+        assert sum(row.has_symbol(name) for row in rows) == 1, name
 
 
 @pytest.mark.root
