@@ -1,4 +1,4 @@
-"""The library beside NVIDIA's real driver 535 and CUPTI: whatever they answer, the program runs on."""
+"""The library beside the real driver 535 and CUPTI: whatever they answer, the program runs on."""
 
 from __future__ import annotations
 
