@@ -7,18 +7,44 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import astuple
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pynvml
 
 from collectors.devices.device_port import Field
 from collectors.devices.nvml import NvmlReader
+from tests.fake_nvml_kit import FakeDriver
 from tests.foreign_kit import Kind
 
 Passed = list[tuple[str, int, int]]
+WITH_INSTANCES: Final = (
+    "0 nvmlDeviceGetMigMode value 1 1", "0 mig_instances value 1", "101 gpm value 73",
+)  # fmt: skip
+WITHOUT_GPM: Final = ("* nvmlGpmQueryDeviceSupport value 0",)
+
+
+def recorded(folder: Path) -> dict[str, list[Passed]]:
+    """Run this on the fake library, as GPUs of two kinds; give what was passed in each call."""
+    calls: dict[str, list[Passed]] = {}
+    for generation in (WITH_INSTANCES, WITHOUT_GPM):
+        driver = FakeDriver(folder)
+        driver.play(*generation)
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.nvml_calls"],
+            env={**os.environ, **driver.environment},
+            stdout=subprocess.PIPE,
+            check=True,
+            timeout=60,
+        )
+        for name, variants in json.loads(done.stdout).items():
+            calls.setdefault(name, []).extend(variants)
+    return calls
 
 
 def passed(argument: Any) -> Kind:

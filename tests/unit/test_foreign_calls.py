@@ -5,11 +5,8 @@ from __future__ import annotations
 import ast
 import ctypes
 import inspect
-import json
-import os
 import platform
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,9 +22,8 @@ from collectors.devices import cuda, spawner
 from collectors.faults import nvme
 from collectors.gpu_calls import programs_bcc
 from edge_agent.service import doctor_host
-from tests.fake_nvml_kit import FakeDriver
 from tests.foreign_kit import Headers, Kind, faults, kernel_headers, layout_faults, wheel_headers
-from tests.nvml_calls import Passed
+from tests.nvml_calls import recorded
 from transport import foreign, privileges
 from transport.foreign import Signatures
 
@@ -165,20 +161,7 @@ def functions_of_pynvml() -> set[str]:
 
 
 def test_calls_through_pynvml_pass_what_the_header_declares(tmp_path: Path) -> None:
-    mig = ("0 nvmlDeviceGetMigMode value 1 1", "0 mig_instances value 1", "101 gpm value 73")
-    calls: dict[str, list[Passed]] = {}
-    for generation in (mig, ("* nvmlGpmQueryDeviceSupport value 0",)):
-        driver = FakeDriver(tmp_path)
-        driver.play(*generation)
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.nvml_calls"],
-            env={**os.environ, **driver.environment},
-            stdout=subprocess.PIPE,
-            check=True,
-            timeout=60,
-        )
-        for name, variants in json.loads(done.stdout).items():
-            calls.setdefault(name, []).extend(variants)
+    calls = recorded(tmp_path)
     headers = Headers(("nvml.h",), (wheel_headers("nvml.h"),))
     told = headers.prototypes({name: f"decltype({name})" for name in calls})
     wrong = {
