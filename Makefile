@@ -34,7 +34,7 @@ help:
 	@echo "make format        ruff format and its safe fixes"
 	@echo "make lock          requirement files from pyproject.toml"
 	@echo "make gpu-check     what this machine's GPUs say beside nvidia-smi; no .venv, no network"
-	@echo "make gpu-kit       what gpu-check needs, into .tools/gpu, to be carried to a GPU machine"
+	@echo "make gpu-kit       what gpu-check needs, into .tools/gpu, under 64 MiB, to be carried to a GPU machine"
 	@echo "make bench-round   what 100,000 reports cost both aggregators"
 	@echo "make bench-demo    the demo's figures and the README's picture"
 	@echo "make bench-outages how many windows an outage of Kafka costs; 9 minutes, resumable"
@@ -107,7 +107,7 @@ gpu-check:
 	code=0; for script in gpu_check gpu_probes gpu_pressure; do python3 scripts/$$script.py || code=$$?; done; \
 	python3 -m scripts.gpu_time $(ARGS) || code=$$?; exit $$code
 
-gpu-kit:
+gpu-kit: $(STAMP)
 	@scripts/gpu_kit.sh
 
 lint: lint-python lint-proto lint-docs

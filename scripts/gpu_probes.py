@@ -1,8 +1,10 @@
 """`make gpu-check`, second half: what the GPU probes see beside torch.profiler, and what they cost.
 
-Runs with the machine's own python3, PyTorch and numpy, without a network. The profiler has a run of
-its own. Where the machine refuses bpf(), symbols and names alone are checked, and no slowdown is
-written. Exit code 0: as expected; 1: not; 2: could not be checked; 77: there is no GPU here.
+Runs with the machine's own python3 and what `make gpu-kit` packed, without a network: on programs
+of our own, whose launches are known, and on PyTorch where the machine has it. The profiler has a
+run of its own. Where the machine refuses bpf(), symbols and names alone are checked, and no
+slowdown is written. Exit code 0: as expected; 1: not; 2: could not be checked; 77: there is no GPU
+here.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -30,9 +32,14 @@ AS_EXPECTED, DIFFERENT, UNCHECKED, NO_GPU = 0, 1, 2, 77
 OUT: Final = "GPU_CHECK_OUT"
 """A folder that gets a copy of the figures."""
 LOOPS: Final = ("inference", "training", "graphs", "streams", "triton")
+"""Of PyTorch."""
+COSTS: Final = ("inference", "training")
+COSTS_WITHOUT_TORCH: Final = ("launches",)
+"""Loops whose slowdown is measured."""
 STEPS: Final = 200
 PAIRS, BLOCK_S = 8, 20.0
 LEAST_NAMED: Final = 0.99
+_ATTACHES_S: Final = 20.0
 GRAPH: Final = "(graph)"
 """The name of a graph: its kernels are not launched one by one."""
 _LIBRARIES: Final = ("libcudart.so", "libcuda.so")
@@ -129,8 +136,10 @@ class Loop:
             raise RuntimeError("expected pipes to the loop")
         self._says, self._hears = self._child.stdout, self._child.stdin
         self.pid = self._child.pid
-        if self._answer() != "ready":
-            raise RuntimeError(f"{name}: expected `ready`: the loop does not run here")
+        said = self._answer()
+        if said != "ready":
+            self.close()
+            raise RuntimeError(f"{name}: expected `ready`, got {said!r}: it does not run here")
 
     def steps(self, number: int) -> float:
         """Make steps; give their seconds."""
@@ -281,6 +290,7 @@ def figures(
     from bench.record import Figure
 
     goals = {"inference": ("launch_bound", 0.5), "training": ("training", 0.1)}
+    goals["launches"] = goals["inference"]
     found = []
     for loop, cost in costs.items():
         name, goal = goals[loop]
@@ -304,6 +314,42 @@ def measure_cost(loop: Loop) -> Slowdown:
     return cost
 
 
+def loops(probed: bool) -> dict[str, list[str]]:
+    """Give what runs each loop that this machine can run.
+
+    probed  launches can be counted: otherwise nothing can be said of our own programs' kernels
+    """
+    from scripts.gpu_programs import commands
+
+    found = commands() if probed else {}
+    if importlib.util.find_spec("torch") is None:
+        print(f"gpu-probes: {sys.executable} has no torch: programs of our own alone are checked")
+        return found
+    torch = [sys.executable, str(ROOT / "scripts" / "gpu_workload.py")]
+    return found | dict.fromkeys(LOOPS, torch)
+
+
+@contextmanager
+def attached(probes: Probes | None, name: str, command: Sequence[str]) -> Iterator[None]:
+    """Probe what a program loads before it starts: it tells a kernel's name once, at its beginning.
+
+    Calls between mapping a file for the first time and attaching to it are missed: in a first run.
+    """
+    if probes is None:
+        yield
+        return
+    probes.on()
+    try:
+        with running(name, command) as first:
+            end_s = time.monotonic() + _ATTACHES_S
+            while not probes.launches(first.pid) and time.monotonic() < end_s:
+                first.steps(1)
+                time.sleep(0.05)
+        yield
+    finally:
+        probes.off()
+
+
 def main() -> int:
     """Check, print, and write bench/results/gpu_probes.json where probes can be attached."""
     sys.path[:0] = [str(ROOT), str(KIT)]
@@ -312,33 +358,31 @@ def main() -> int:
     if not nvidia_gpus():
         print("gpu-probes: this machine has no NVIDIA GPU (no /dev/nvidia0)")
         return NO_GPU
-    for module in ("torch", "numpy"):
-        if importlib.util.find_spec(module) is None:
-            print(f"gpu-probes: expected {module} in {sys.executable}")
-            return UNCHECKED
-    command = [sys.executable, str(ROOT / "scripts" / "gpu_workload.py")]
+    if importlib.util.find_spec("numpy") is None:
+        print(f"gpu-probes: expected numpy in {sys.executable} or in {KIT}: make gpu-kit packs it")
+        return UNCHECKED
     reason = refused()
     if reason:
         print(f"gpu-probes: {reason}: symbols and names are checked, costs are not")
     probes = None if reason else Probes(budget=0.99)
+    commands = loops(probed=probes is not None)
     counts: dict[str, tuple[float, float]] = {}
-    for name in LOOPS:
-        with suppress(RuntimeError), running(name, command) as loop:
-            if probes is not None:
-                probes.on()
-            counts[name] = check_counts(loop, probes)
-            if probes is not None:
-                probes.off()
+    for name, command in commands.items():
+        try:
+            with attached(probes, name, command), running(name, command) as loop:
+                counts[name] = check_counts(loop, probes)
+        except RuntimeError as error:
+            print(f"gpu-probes: not checked: {error}")
     if not counts:
-        print("gpu-probes: no loop runs here")
+        print(f"gpu-probes: no loop runs here: expected torch, or what make gpu-kit packs in {KIT}")
         return UNCHECKED
     good = all(error == 0.0 and named >= LEAST_NAMED for error, named in counts.values())
     if probes is not None:
         from bench.record import write_result
 
         costs = {}
-        for name in ("inference", "training"):
-            with running(name, command) as loop:
+        for name in COSTS if "inference" in commands else COSTS_WITHOUT_TORCH:
+            with running(name, commands[name]) as loop:
                 costs[name] = measure_cost(loop)
         path = write_result("gpu_probes", "make gpu-check", figures(counts, costs))
         print(f"wrote {path}")

@@ -17,6 +17,7 @@ MANAGEMENT: Final = "gpu-libraries/libnvidia-ml.so.535.*"
 NCCL: Final = "cuda/nvidia/nccl/lib/libnccl.so.2"
 NVCC: Final = "cuda/nvidia/cu13/bin/nvcc"
 CUDA13_HEADERS: Final = "cuda/nvidia/cu13/include"
+NVRTC: Final = "cuda/nvidia/cuda_nvrtc/lib/libnvrtc.so.12"
 CUPTI: Final = {
     "12.2": "cuda/nvidia/cuda_cupti",
     "12.6": "cuda-12-6/nvidia/cuda_cupti",

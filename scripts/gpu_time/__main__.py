@@ -1,8 +1,9 @@
 """Run on a GPU machine: `python3 -m scripts.gpu_time [PART...]`; parts are in PARTS.
 
-Needs the machine's python3, numpy and PyTorch, and `make gpu-kit`; no network. With
-GPU_CHECK_OUT=FOLDER each part is written to FOLDER/gpu_time.json as it ends. Exit code 0: as
-expected; 1: not; 2: could not be checked; 77: there is no GPU here.
+Needs the machine's python3 and what `make gpu-kit` packed; no network. Where the machine has no
+PyTorch its parts are left out. With GPU_CHECK_OUT=FOLDER each part is written to
+FOLDER/gpu_time.json as it ends. Exit code 0: as expected; 1: not; 2: could not be checked; 77:
+there is no GPU here.
 """
 
 from __future__ import annotations
@@ -16,9 +17,15 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 KIT: Final = ROOT / ".tools" / "gpu"
+CUPTI: Final = KIT / "cupti" / "libcupti.so.12"
 OUT: Final = "GPU_CHECK_OUT"
 AS_EXPECTED, DIFFERENT, UNCHECKED, NO_GPU = 0, 1, 2, 77
-PARTS: Final = ("launches", "training", "governed", "inference", "memory", "graphs", "triton")
+OF_TORCH: Final = ("training", "inference", "graphs", "triton")
+PARTS: Final = (
+    "launches", "cubin", "runtime", "replay", "training", "governed", "inference", "memory",
+    "graphs", "triton",
+)  # fmt: skip
+GIVEN: Final = "POINTILLIST_CUPTI"
 PAIRS: Final = {"launches": 400, "training": 200}
 """Pairs of blocks, of the loops whose cost is measured."""
 _CPU: Final = {"GPU_CHECK_CPU": "5"}
@@ -35,13 +42,16 @@ def main() -> int:
     if not nvidia_gpus():
         print("gpu-time: this machine has no NVIDIA GPU (no /dev/nvidia0)")
         return NO_GPU
-    for module in ("torch", "numpy"):
-        if importlib.util.find_spec(module) is None:
-            print(f"gpu-time: expected {module} in {sys.executable}")
-            return UNCHECKED
+    if importlib.util.find_spec("numpy") is None or not (KIT / "driver").exists():
+        print(f"gpu-time: expected numpy and programs in {KIT}: make gpu-kit packs them")
+        return UNCHECKED
+    has_torch = importlib.util.find_spec("torch") is not None
     results: dict[str, Any] = {}
     good = True
     for part in sys.argv[1:] or PARTS:
+        if part in OF_TORCH and not has_torch:
+            print(f"gpu-time: {part}: left out, as {sys.executable} has no torch")
+            continue
         try:
             results[part] = _part(part)
         except (RuntimeError, OSError, ValueError) as error:
@@ -56,20 +66,25 @@ def main() -> int:
 
 def _part(part: str) -> dict[str, Any]:
     from scripts.gpu_probes import running
+    from scripts.gpu_programs import LAUNCHES, commands
 
     from .costs import costs
     from .governed import governed, memory
     from .listening import listening
     from .truth import beside_profiler, switching, truth
 
-    launches = [str(KIT / "launches")]
+    own = commands()
+    launches = own[LAUNCHES]
+    os.environ.pop(GIVEN, None)  # PyTorch brings its own
+    if part not in OF_TORCH and CUPTI.exists():
+        os.environ[GIVEN] = str(CUPTI)
     torch = [sys.executable, str(ROOT / "scripts" / "gpu_workload.py")]
     if part == "governed":
         return {
             "steady": governed("launches", launches, "steps"),
             "bursts": governed("launches", launches, "bursts"),
         }
-    command = launches if part in ("launches", "memory") else torch
+    command = own.get(part, launches if part == "memory" else torch)
     with listening() as agent:
         if part == "memory":
             return memory(launches, agent)

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from scripts import gpu_probes
-from scripts.gpu_probes import Probes, running
-from tests.probes_kit import Stubs
+from scripts.gpu_probes import Probes, attached, running
+from tests.fake_cuda_kit import FakeCuda
+from tests.probes_kit import Stubs, compile_stub
 
+ROOT = Path(__file__).parents[2]
 LOOP = """
 import ctypes, sys
 class Dim3(ctypes.Structure):
@@ -39,3 +41,19 @@ def test_gpu_check_counts_the_steps_of_a_loop_exactly(stubs: Stubs, tmp_path: Pa
         finally:
             probes.off()
     assert (error, named) == (0.0, 0.0)
+
+
+@pytest.mark.root
+@pytest.mark.kernel
+def test_gpu_check_counts_the_kit_s_own_program_by_kernel(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On a fake driver; what it loads is probed by the time that it runs a second time."""
+    program = tmp_path / "driver"
+    compile_stub(ROOT / "scripts" / "gpu_programs" / "driver.c", "-ldl", "-o", program)
+    (tmp_path / "kernels.ptx").touch()
+    for name, value in FakeCuda(tmp_path).environment.items():
+        monkeypatch.setenv(name, value)
+    probes, command = Probes(budget=0.99), [str(program)]
+    with attached(probes, "cubin", command), running("cubin", command) as loop:
+        assert gpu_probes.check_counts(loop, probes) == (0.0, 1.0)

@@ -72,7 +72,7 @@ def test_loop_is_steered_by_lines(command: list[str]) -> None:
     with running("inference", command) as loop:
         assert loop.steps(20) == 2.0
         assert loop.profile(3) == {"gemm": 3, "relu": 1}
-    with pytest.raises(RuntimeError, match="does not run here"):
+    with pytest.raises(RuntimeError, match="expected `ready`, got ''"):
         Loop("training", [sys.executable, "-c", ""])
 
 
