@@ -388,6 +388,8 @@ def main() -> int:
         print(f"wrote {path}")
         if os.environ.get(OUT):
             shutil.copy(path, os.environ[OUT])
+    if good and len(counts) < len(commands):
+        return UNCHECKED
     return AS_EXPECTED if good else DIFFERENT
 
 

@@ -120,3 +120,64 @@ def test_make_installs_tools_for_tests_and_not_for_the_demo(target: str, expecte
         ["make", "--dry-run", target], cwd=REPOSITORY, capture_output=True, text=True, check=True
     )
     assert ("setup_tools" in done.stdout) == expected
+
+
+UNPACKS = """while [ $# -gt 0 ]; do [ "$1" = --target ] && mkdir -p "$2"; shift; done"""
+"""What a stub of uv does with the folder it is given."""
+
+
+def test_wheels_are_unpacked_by_hash_and_once(checkout: Path) -> None:
+    stub(checkout, "uv", UNPACKS)
+    for _ in range(2):
+        assert run(checkout, "scripts/cuda_wheels.sh").returncode == 0
+    made = calls(checkout, "uv")
+    assert [("cuda.txt" in call, "cuda-12-6.txt" in call) for call in made] == [
+        (True, False),
+        (False, True),
+    ]
+    assert all("--require-hashes" in call and "--target .tools/cuda" in call for call in made)
+
+
+def test_wheels_are_unpacked_anew_when_their_versions_change(checkout: Path) -> None:
+    stub(checkout, "uv", UNPACKS)
+    run(checkout, "scripts/cuda_wheels.sh")
+    with (checkout / "requirements" / "cuda-12-6.txt").open("a") as requirements:
+        requirements.write("# another\n")
+    assert run(checkout, "scripts/cuda_wheels.sh").returncode == 0
+    assert len(calls(checkout, "uv")) == 3
+
+
+@pytest.mark.parametrize(
+    ("said", "ci", "code"),
+    [(NO_NETWORK, "", 77), (NO_NETWORK, "true", 1), ("error: Hash mismatch for nccl", "", 1)],
+    ids=["no network", "no network under CI", "another hash"],
+)
+def test_wheels_that_cannot_be_fetched_skip_tests_only_without_a_network(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, said: str, ci: str, code: int
+) -> None:
+    monkeypatch.setenv("CI", ci)
+    stub(checkout, "uv", f"echo '{said}' >&2; exit 2")
+    done = run(checkout, "scripts/cuda_wheels.sh")
+    assert done.returncode == code
+    assert done.stderr.startswith("NVIDIA's wheels could not be fetched: ")
+    assert not (checkout / ".tools" / "cuda").exists()
+
+
+def test_wheels_are_for_linux_on_x86_64(checkout: Path) -> None:
+    stub(checkout, "uname", "echo Linux aarch64")
+    done = run(checkout, "scripts/cuda_wheels.sh")
+    assert (done.returncode, calls(checkout, "uv")) == (77, [])
+
+
+@pytest.mark.parametrize(("ci", "code"), [("", 77), ("true", 1)])
+def test_driver_libraries_that_cannot_be_fetched_skip_tests_but_under_ci(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, ci: str, code: int
+) -> None:
+    monkeypatch.setenv("CI", ci)
+    lists = "Debian|main|bookworm|http://mirror.invalid/debian"
+    stub(checkout, "uname", "echo x86_64")
+    stub(checkout, "dpkg-deb", "")
+    stub(checkout, "apt-get", f'case $* in *indextargets*) echo "{lists}";; *) exit 100;; esac')
+    done = run(checkout, "scripts/gpu_libraries.sh")
+    assert done.returncode == code
+    assert "libcuda1 libnvidia-ml1 could not be fetched" in done.stderr
