@@ -1,12 +1,11 @@
 """Where each planned symbol of a real library is probed, as lines of a table that is committed.
 
-python -m tests.places_kit >FILE    writes the table anew; reasons are kept
+python -m tests.places_kit    writes the table anew; reasons are kept
 """
 
 from __future__ import annotations
 
 import csv
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -97,11 +96,12 @@ def _probes(entries: FilePlan, moved: FilePlan) -> Iterator[_Probe]:
 def main() -> None:
     """Write the table anew."""
     reasons = {(line.library, line.symbols): line.why for line in committed()}
-    lines = csv.writer(sys.stdout, delimiter="\t", lineterminator="\n")
-    lines.writerow(Places._fields)
-    for name, library in LIBRARIES.items():
-        for line in places(name, library()):
-            lines.writerow(line._replace(why=reasons.get((name, line.symbols), "")))
+    found = [line for name, library in LIBRARIES.items() for line in places(name, library())]
+    with TABLE.open("w", newline="") as file:
+        lines = csv.writer(file, delimiter="\t", lineterminator="\n")
+        lines.writerow(Places._fields)
+        for line in found:
+            lines.writerow(line._replace(why=reasons.get((line.library, line.symbols), "")))
 
 
 if __name__ == "__main__":
