@@ -2,12 +2,13 @@
 #include "buffers.h"
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <sys/mman.h>
 #include <time.h>
 
 static uint8_t *arena;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t filled_one;
+static pthread_cond_t enough;
 static uint8_t *free_ones[BUFFERS];
 static uint32_t free_count;
 static struct filled line[BUFFERS];
@@ -18,7 +19,7 @@ int buffers_make(void) {
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&filled_one, &attributes);
+    pthread_cond_init(&enough, &attributes);
     void *memory = mmap(NULL, (size_t)BUFFERS * BUFFER_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         return -1;
@@ -47,8 +48,10 @@ void buffers_fill(struct filled filled) {
     pthread_mutex_lock(&lock);
     if (line_count < BUFFERS)
         line[(line_from + line_count++) % BUFFERS] = filled;
-    pthread_cond_signal(&filled_one);
+    bool wakes = line_count == WAKES;
     pthread_mutex_unlock(&lock);
+    if (wakes)
+        pthread_cond_signal(&enough);
 }
 
 struct filled buffers_next(void) {
@@ -79,8 +82,8 @@ void buffers_wait(uint32_t milliseconds) {
     until.tv_sec += milliseconds / 1000 + until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
     pthread_mutex_lock(&lock);
-    if (line_count == 0)
-        pthread_cond_timedwait(&filled_one, &lock, &until);
+    if (line_count < WAKES)
+        pthread_cond_timedwait(&enough, &lock, &until);
     pthread_mutex_unlock(&lock);
 }
 

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { BUFFER_BYTES = 128 << 10, BUFFERS = 32 };
+enum { BUFFER_BYTES = 128 << 10, BUFFERS = 32, WAKES = 4 };
 
 struct filled {
     uint8_t *bytes; /* NULL: nothing waits */
@@ -20,7 +20,7 @@ int buffers_make(void);
 /* A free buffer of BUFFER_BYTES, or NULL (counted). */
 uint8_t *buffers_take(void);
 
-/* Put a filled buffer in line and wake the reader. */
+/* Put a filled buffer in line; when WAKES wait the reader is woken. */
 void buffers_fill(struct filled filled);
 
 /* The next filled buffer, without waiting. */
@@ -32,7 +32,7 @@ void buffers_reset(void);
 /* Give a buffer back. */
 void buffers_give(uint8_t *bytes);
 
-/* Wait until a buffer is filled, at most so long. */
+/* Wait until WAKES buffers are filled, at most so long. */
 void buffers_wait(uint32_t milliseconds);
 
 /* How many were refused since the last call. */

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,34 +14,42 @@
 #include "connection.h"
 #include "recorder.h"
 #include "table.h"
+#include "windows.h"
 
 enum {
     CONNECT_MS = 500,   /* between tries to reach the agent */
     TICK_MS = 20,       /* while recording */
     FLUSH_MS = 100,
+    SETTLE_MS = 1000,   /* how late a record may come beside others, at least */
     IDLE_MS = 500,      /* the longest wait while off */
     QUIET_MS = 30,      /* without a record after recording ended: then all have come */
     DRAIN_MS = 2000,    /* the longest that records are awaited */
     REFUSED_MS = 10000, /* between tries after CUPTI refused */
-    MOST_LEASES = 1024, /* in a second: four times what waits at a process that was stopped */
 };
 
+enum { STACK_BYTES = 1 << 20 }; /* glibc puts all libraries' thread-local variables there, of which some have much */
+
+/* What ends a window early, so that the next has a CUPTI anew: it is known to give wrong times, and to take more and more
+ * memory, after millions of graphs' kernels. Both far beyond what sound windows have. */
+enum { MOST_BAD_TIMES = 64, MOST_GRAPH_KERNELS = 1000000 };
+
 static struct table *table;
-static pthread_t thread;
 static atomic_bool stopping, ended;
 static atomic_bool working; /* CUPTI is attached, or about to be */
+
+/* What the present window began with. */
+struct opening {
+    uint64_t bad_times, refused, graph_kernels;
+};
 
 /* What the thread knows; all times are milliseconds of the monotonic clock. */
 struct session {
     bool linked, on, draining;
+    bool leaving; /* the window was cut: CUPTI leaves before the next */
     uint64_t try_at;
-    struct lease lease;
-    uint64_t lease_until;
-    uint64_t second; /* the present one, and the leases that came in it */
-    uint32_t leases;
-    uint64_t period_from, on_from, on_until; /* of the present period */
-    uint64_t records_before;                 /* it */
-    uint64_t flush_at, drain_until, quiet_at, refused_until;
+    struct windows windows;
+    struct opening opening;
+    uint64_t flush_at, settle_at, drain_until, quiet_at, refused_until;
 };
 
 static uint64_t clock_of(clockid_t clock, uint64_t per_second) {
@@ -53,46 +60,6 @@ static uint64_t clock_of(clockid_t clock, uint64_t per_second) {
 
 static uint64_t now_ms(void) { return clock_of(CLOCK_MONOTONIC, 1000); }
 
-static uint64_t below(uint64_t bound) {
-    uint64_t random = 0;
-    if (bound == 0 || getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random)
-        return 0;
-    return random % bound;
-}
-
-/* Place the next period's window at random in it: what repeats with the period is not always met or always missed. */
-static void next_period(struct session *session, uint64_t now) {
-    const struct lease *lease = &session->lease;
-    session->period_from = now;
-    session->on_from = now + below((uint64_t)lease->period_ms - lease->on_ms + 1);
-    session->on_until = session->on_from + lease->on_ms;
-    session->records_before = table_header(table)->records;
-}
-
-/* Whether a plan leaves nothing to be drawn. */
-static bool constant(const struct lease *lease) { return lease->on_ms == 0 || lease->on_ms == lease->period_ms; }
-
-/* Another length of windows counts from the next period on: drawn anew each second, most windows would never come. */
-static void take_lease(struct session *session, const struct lease *lease, uint64_t now) {
-    bool changed = lease->on_ms != session->lease.on_ms || lease->period_ms != session->lease.period_ms;
-    bool at_once = now >= session->lease_until || (changed && (constant(lease) || constant(&session->lease)));
-    session->lease = *lease;
-    session->lease_until = now + lease->lease_ms;
-    if (at_once)
-        next_period(session, now);
-}
-
-static bool wanted(struct session *session, uint64_t now) {
-    if (!session->linked || now >= session->lease_until || session->lease.on_ms == 0)
-        return false;
-    if (now >= session->period_from + session->lease.period_ms)
-        next_period(session, now);
-    uint64_t records = table_header(table)->records - session->records_before;
-    if (session->lease.most_records != 0 && records >= session->lease.most_records)
-        return false;
-    return session->lease.on_ms == session->lease.period_ms || (now >= session->on_from && now < session->on_until);
-}
-
 static void mark_time(struct header *header, bool on) {
     uint64_t now = clock_of(CLOCK_BOOTTIME, 1000000000u);
     if (on && header->state == STATE_ON)
@@ -102,9 +69,23 @@ static void mark_time(struct header *header, bool on) {
 }
 
 /* A kernel that runs long says nothing meanwhile. */
-static uint64_t quiet_ms(void) {
+static uint64_t twice_longest_ms(void) {
     uint64_t longest_ms = table_longest_ns(table) / 1000000;
-    return QUIET_MS + 2 * (longest_ms < DRAIN_MS / 4 ? longest_ms : DRAIN_MS / 4);
+    return 2 * (longest_ms < DRAIN_MS / 4 ? longest_ms : DRAIN_MS / 4);
+}
+
+static uint64_t quiet_ms(void) { return QUIET_MS + twice_longest_ms(); }
+
+static struct opening counted(void) {
+    const struct header *header = table_header(table);
+    return (struct opening){header->bad_times, header->buffers_refused, table_graph_kernels(table)};
+}
+
+/* Whether the window must end: records were lost because buffers are full, times are wrong, or CUPTI has grown. */
+static bool overdrawn(const struct opening *opening) {
+    struct opening now = counted();
+    return now.refused != opening->refused || now.bad_times - opening->bad_times >= MOST_BAD_TIMES
+        || now.graph_kernels - opening->graph_kernels >= MOST_GRAPH_KERNELS;
 }
 
 static void switch_on(struct session *session, uint64_t now) {
@@ -121,6 +102,7 @@ static void switch_on(struct session *session, uint64_t now) {
     header->state = code == 0 ? STATE_ON : code == ABI_MULTIPLE_SUBSCRIBERS ? STATE_OCCUPIED : STATE_REFUSED;
     header->occupied += code == ABI_MULTIPLE_SUBSCRIBERS;
     if (code == 0) {
+        table_age(table);
         header->windows++;
         header->opened_ns = header->written_ns;
         header->closed_ns = 0;
@@ -128,7 +110,9 @@ static void switch_on(struct session *session, uint64_t now) {
     table_end(table);
     session->on = code == 0;
     session->draining = false;
+    session->opening = counted();
     session->flush_at = now + FLUSH_MS;
+    session->settle_at = now + SETTLE_MS;
     if (code != 0)
         session->refused_until = now + REFUSED_MS;
     atomic_store(&working, code == 0);
@@ -149,26 +133,16 @@ static void switch_off(struct session *session, uint64_t now) {
     session->flush_at = now;
 }
 
-static bool flooded(struct session *session, uint64_t now) {
-    if (now / 1000 != session->second) {
-        session->second = now / 1000;
-        session->leases = 0;
-    }
-    return ++session->leases > MOST_LEASES;
-}
-
 /* Read what the agent asks. One that floods is left, as one that says what is no lease. */
 static void read_link(struct session *session, int wait_ms) {
     struct lease lease;
     enum link_news news = link_read(&lease, wait_ms);
     for (; news == LINK_LEASE; news = link_read(&lease, 0)) {
-        uint64_t now = now_ms();
-        if (flooded(session, now)) {
+        if (!windows_take(&session->windows, &lease, now_ms(), table_header(table)->records)) {
             link_close();
             news = LINK_ENDED;
             break;
         }
-        take_lease(session, &lease, now);
     }
     if (news == LINK_ENDED) {
         session->linked = false;
@@ -185,6 +159,10 @@ static bool record(struct session *session, uint64_t now) {
     bool any = recorder_read();
     table_begin(table);
     mark_time(table_header(table), session->on);
+    if (now >= session->settle_at) {
+        table_settle_older(table);
+        session->settle_at = now + SETTLE_MS + twice_longest_ms();
+    }
     table_end(table);
     return any;
 }
@@ -199,26 +177,13 @@ static void drain(struct session *session, uint64_t now) {
     table_begin(table);
     table_settle(table);
     table_end(table);
-    session->draining = false;
+    session->draining = session->leaving = false;
     atomic_store(&working, false);
 }
 
-/* How long nothing needs to be done but to listen. */
-static int idle_ms(const struct session *session, uint64_t now) {
-    uint64_t wait = IDLE_MS;
-    if (session->lease.on_ms != 0 && now < session->lease_until) {
-        uint64_t next = now < session->on_from ? session->on_from : session->period_from + session->lease.period_ms;
-        wait = next > now ? next - now : 1;
-    }
-    return (int)(wait < IDLE_MS ? wait : IDLE_MS);
-}
-
-/* Wait for a buffer, a tick at most, and no longer than the window goes. */
-static void wait_for_buffers(const struct session *session) {
-    uint64_t now = now_ms(), wait = TICK_MS;
-    if (session->on && session->lease.on_ms != session->lease.period_ms && session->on_until < now + wait)
-        wait = session->on_until > now ? session->on_until - now : 0;
-    buffers_wait((uint32_t)wait);
+static void cut_window(struct session *session) {
+    windows_cut(&session->windows);
+    session->leaving = true;
 }
 
 static void turn(struct session *session) {
@@ -230,19 +195,21 @@ static void turn(struct session *session) {
     }
     if (session->linked)
         read_link(session, 0);
-    bool want = wanted(session, now);
-    if (want && !session->on)
+    if (session->on && overdrawn(&session->opening))
+        cut_window(session);
+    bool want = session->linked && windows_open(&session->windows, now, table_header(table)->records);
+    if (want && !session->on && !session->leaving)
         switch_on(session, now);
     else if (!want && session->on)
         switch_off(session, now);
     if (session->on) {
         record(session, now);
-        wait_for_buffers(session);
+        buffers_wait((uint32_t)windows_left(&session->windows, now_ms(), TICK_MS));
     } else if (session->draining) {
         drain(session, now);
         buffers_wait(TICK_MS / 4);
     } else if (session->linked) {
-        read_link(session, idle_ms(session, now));
+        read_link(session, (int)windows_wait(&session->windows, now, IDLE_MS));
     } else {
         usleep(CONNECT_MS * 1000);
     }
@@ -286,7 +253,8 @@ static void start(void) {
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attributes, 256 << 10);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    pthread_t thread;
     if (pthread_create(&thread, &attributes, run, NULL) == 0) {
         atexit(stop);
         pthread_atfork(NULL, NULL, in_child);

@@ -2,19 +2,20 @@
 #include "recorder.h"
 
 #include <dlfcn.h>
-#include <link.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "buffers.h"
+#include "libraries.h"
 
 static struct abi_calls cupti;
+static struct driver_calls driver;
 static struct table *table;
 static void *subscriber;
 static bool attached; /* of this library's thread */
 static _Thread_local bool detaching; /* in the call that CUPTI may be taken out of; threads of the application make it too */
+static bool whole_graphs;
 static int on_kinds[8];
 static int on_count;
 
@@ -26,54 +27,11 @@ static uint64_t now_ns(void) {
 
 static void took(uint64_t *sum, uint64_t *longest, uint64_t begun_ns) {
     uint64_t ns = now_ns() - begun_ns;
+    table_begin(table);
     *sum += ns;
     if (ns > *longest)
         *longest = ns;
-}
-
-static const char *const names[] = {"libcupti.so.13", "libcupti.so.12", "libcupti.so"};
-enum { NAMES = sizeof names / sizeof *names };
-
-/* Where CUPTI lies from the folder of the CUDA runtime: wheels of CUDA 13 and 12, toolkits. */
-static const char *const beside[] = {"", "../../cuda_cupti/lib/", "../extras/CUPTI/lib64/"};
-
-static int beside_runtime(struct dl_phdr_info *info, size_t size, void *found) {
-    (void)size;
-    const char *slash = strrchr(info->dlpi_name, '/');
-    if (slash == NULL || strncmp(slash + 1, "libcudart", 9) != 0)
-        return 0;
-    for (size_t folder = 0; folder < sizeof beside / sizeof *beside; folder++)
-        for (int name = 0; name < NAMES; name++) {
-            char path[4096];
-            int length = (int)(slash + 1 - info->dlpi_name);
-            if (snprintf(path, sizeof path, "%.*s%s%s", length, info->dlpi_name, beside[folder], names[name]) >= (int)sizeof path)
-                continue;
-            *(void **)found = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
-            if (*(void **)found != NULL)
-                return 1;
-        }
-    return 0;
-}
-
-static void *find_cupti(void) {
-    const char *given = secure_getenv("POINTILLIST_CUPTI");
-    if (given != NULL)
-        return dlopen(given, RTLD_LAZY | RTLD_LOCAL);
-    for (int name = 0; name < NAMES; name++) {
-        void *loaded = dlopen(names[name], RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
-        if (loaded != NULL)
-            return loaded;
-    }
-    void *found = NULL;
-    dl_iterate_phdr(beside_runtime, &found);
-    static const char *const folders[] = {"", "/usr/local/cuda/lib64/", "/usr/local/cuda/extras/CUPTI/lib64/"};
-    for (size_t folder = 0; found == NULL && folder < sizeof folders / sizeof *folders; folder++)
-        for (int name = 0; found == NULL && name < NAMES; name++) {
-            char path[128];
-            snprintf(path, sizeof path, "%s%s", folders[folder], names[name]);
-            found = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
-        }
-    return found;
+    table_end(table);
 }
 
 /* CUPTI calls these two from threads of the application. */
@@ -107,7 +65,6 @@ const char *recorder_open(struct table *of) {
     TAKE(cuptiActivityGetNumDroppedRecords)
     TAKE(cuptiActivitySetAttribute)
     TAKE(cuptiSubscribe)
-    TAKE(cuptiUnsubscribe)
     TAKE(cuptiEnableCallback)
     TAKE(cuptiFinalize)
 #undef TAKE
@@ -115,6 +72,9 @@ const char *recorder_open(struct table *of) {
         return "expected CUPTI to tell its version";
     if (table_header(table)->cupti_version < ABI_DETACHES)
         return "expected CUPTI of CUDA 12.6 or later: before, it cannot leave a process safely";
+    driver = find_driver();
+    const char *graphs = secure_getenv("POINTILLIST_GPU_TIME_GRAPHS");
+    whole_graphs = graphs != NULL && strcmp(graphs, "whole") == 0;
     return buffers_make() == 0 ? NULL : "expected memory for buffers";
 }
 
@@ -134,6 +94,8 @@ static void called(void *unused, int domain, uint32_t function, const struct abi
     if (domain == ABI_DRIVER_DOMAIN && function == ABI_DRIVER_GET_VERSION && call->site == ABI_EXIT && detaching)
         take_out();
 }
+
+static void count_refused(void) { table_header(table)->buffers_refused += buffers_refused(); }
 
 static int attach(void) {
     int code = cupti.cuptiSubscribe(&subscriber, called, NULL);
@@ -160,8 +122,13 @@ int recorder_on(void) {
     uint64_t begun_ns = now_ns();
     int code = attached ? ABI_SUCCESS : attach();
     on_count = 0;
+    table_begin(table);
+    count_refused(); /* behind the window before */
+    table_end(table);
     for (size_t kind = 0; code == ABI_SUCCESS && kind < sizeof kinds / sizeof *kinds; kind++)
         code = enable(kinds[kind]);
+    if (code == ABI_SUCCESS && whole_graphs)
+        code = enable(ABI_GRAPH);
     if (code == ABI_SUCCESS)
         enable(ABI_OVERHEAD);
     else if (attached) {
@@ -183,23 +150,19 @@ void recorder_off(void) {
 void recorder_detach(void) {
     uint64_t begun_ns = now_ns();
     struct header *header = table_header(table);
-    int (*version)(int *) = NULL;
-    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
-    if (driver != NULL)
-        *(void **)&version = dlsym(driver, "cuDriverGetVersion");
     cupti.cuptiActivityFlushAll(ABI_FORCED); /* what has not ended comes without its end, and is counted as such */
     recorder_read();
     detaching = true;
     int ignored;
-    if (version != NULL && cupti.cuptiEnableCallback(1, subscriber, ABI_DRIVER_DOMAIN, ABI_DRIVER_GET_VERSION) == ABI_SUCCESS)
-        version(&ignored);
+    if (driver.version != NULL && cupti.cuptiEnableCallback(1, subscriber, ABI_DRIVER_DOMAIN, ABI_DRIVER_GET_VERSION) == ABI_SUCCESS)
+        driver.version(&ignored);
     if (detaching) /* it was not told */
         take_out();
-    if (driver != NULL)
-        dlclose(driver);
     if (!attached) { /* else it stays for the next window, and keeps its buffers */
         buffers_reset();
+        table_begin(table);
         header->detaches++;
+        table_end(table);
     }
     took(&header->detach_ns, &header->detach_longest_ns, begun_ns);
 }
@@ -224,23 +187,16 @@ static void read_buffer(const struct filled *filled) {
 static void name_devices(void) {
     static uint32_t asked;
     uint32_t unasked = table_devices(table) & ~asked;
-    if (unasked == 0)
-        return;
     asked |= unasked;
-    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
-    if (driver == NULL)
-        return;
-    int (*get)(int *, int), (*uuid)(void *, int);
-    *(void **)&get = dlsym(driver, "cuDeviceGet");
-    *(void **)&uuid = dlsym(driver, "cuDeviceGetUuid_v2"); /* of an instance, where the device is one */
-    if (uuid == NULL)
-        *(void **)&uuid = dlsym(driver, "cuDeviceGetUuid");
-    for (int number = 0; number < DEVICES && get != NULL && uuid != NULL; number++) {
+    for (int number = 0; unasked != 0 && number < DEVICES && driver.device != NULL && driver.uuid != NULL; number++) {
         int device;
-        if ((unasked >> number & 1) && get(&device, number) == 0)
-            uuid(table_header(table)->uuid[number], device);
+        uint8_t uuid[16];
+        if ((unasked >> number & 1) == 0 || driver.device(&device, number) != 0 || driver.uuid(uuid, device) != 0)
+            continue;
+        table_begin(table);
+        memcpy(table_header(table)->uuid[number], uuid, sizeof uuid);
+        table_end(table);
     }
-    dlclose(driver);
 }
 
 bool recorder_read(void) {
@@ -248,10 +204,10 @@ bool recorder_read(void) {
     for (struct filled filled = buffers_next(); filled.bytes != NULL; filled = buffers_next(), any = true) {
         table_begin(table);
         read_buffer(&filled);
-        table_header(table)->buffers_refused += buffers_refused();
-        name_devices();
+        count_refused();
         table_end(table);
         buffers_give(filled.bytes);
+        name_devices();
     }
     return any;
 }

@@ -6,8 +6,8 @@
 
 #include "table.h"
 
-/* Find CUPTI (POINTILLIST_CUPTI, the one that the process has loaded, the one beside its CUDA runtime, the linker's) and
- * take its calls. Returns NULL, or what was expected. */
+/* Find CUPTI and take its calls. POINTILLIST_GPU_TIME_GRAPHS=whole has graphs recorded as wholes, else their kernels are:
+ * for the life of the process, as changing between the two ends it. Returns NULL, or what was expected. */
 const char *recorder_open(struct table *table);
 
 /* Attach and start recording. Returns CUPTI's code, 0 for success, ABI_MULTIPLE_SUBSCRIBERS where another profiler is. */

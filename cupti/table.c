@@ -22,9 +22,11 @@ struct context {
     int64_t newest;
 };
 
-/* A name's address in CUPTI's memory and the row it led to last; the row's own name is compared, addresses are reused. */
+/* A name's address in CUPTI's memory and the row it led to last. Addresses are reused: in each pass over a buffer what lies
+ * there is compared with the row's own name once. */
 struct pointer {
     const char *name;
+    uint64_t pass;
     uint32_t row;
     uint16_t device;
     uint8_t kind;
@@ -37,12 +39,14 @@ struct table {
     struct row *rows;
     char *names;
     struct pointer pointers[POINTERS];
+    uint64_t pass;
+    bool collective[ROWS];
     uint32_t slots[SLOTS]; /* open addressing: 0 is empty, else the row */
     struct busy busy[DEVICES];
     struct context contexts[CONTEXTS];
     uint32_t contexts_used;
     uint32_t devices; /* a bit for each that was seen */
-    uint64_t longest_ns;
+    uint64_t longest_ns, graph_kernels;
 };
 
 static struct table the_table;
@@ -113,7 +117,10 @@ static void next_generation(struct table *table) {
     atomic_thread_fence(memory_order_seq_cst);
 }
 
-void table_begin(struct table *table) { next_generation(table); }
+void table_begin(struct table *table) {
+    next_generation(table);
+    table->pass++;
+}
 
 void table_end(struct table *table) { next_generation(table); }
 
@@ -139,6 +146,11 @@ static bool is_row(const struct table *table, uint32_t at, const char *name, siz
     return strncmp(own, name, length) == 0 && own[length] == 0;
 }
 
+/* NCCL's and RCCL's kernels; other collectives count as computation here, and as their family in the mix. */
+static bool collective(const char *name) {
+    return strncmp(name, "nccl", 4) == 0 || strstr(name, "ncclDevKernel") != NULL;
+}
+
 /* A new row for this name, or OTHER when rows or names are used up. */
 static uint32_t new_row(struct table *table, const char *name, size_t length, uint32_t device, uint32_t kind) {
     struct header *header = table->header;
@@ -149,6 +161,7 @@ static uint32_t new_row(struct table *table, const char *name, size_t length, ui
     row->name_at = header->names_used;
     row->device = (uint16_t)device;
     row->kind = (uint8_t)kind;
+    table->collective[at] = collective(name);
     memcpy(table->names + row->name_at, name, length);
     table->names[row->name_at + length] = 0;
     header->names_used += (uint32_t)length + 1;
@@ -171,14 +184,13 @@ static uint32_t row_of(struct table *table, const char *name, uint32_t device, u
     if (name == NULL)
         name = "";
     struct pointer *known = &table->pointers[((uintptr_t)name >> 4 ^ device) % POINTERS];
-    if (known->name == name && known->device == device && known->kind == kind && known->row != 0) {
-        const char *own = table->names + table->rows[known->row].name_at;
-        if (strncmp(own, name, NAME_BYTES - 1) == 0)
-            return known->row;
-    }
-    uint32_t at = find_row(table, name, device, kind);
-    *known = (struct pointer){name, at, (uint16_t)device, (uint8_t)kind};
-    return at;
+    bool same = known->name == name && known->device == device && known->kind == kind;
+    if (same && known->pass == table->pass)
+        return known->row;
+    if (!same || known->row == 0 || strncmp(table->names + table->rows[known->row].name_at, name, NAME_BYTES - 1) != 0)
+        *known = (struct pointer){.name = name, .row = find_row(table, name, device, kind), .device = (uint16_t)device, .kind = (uint8_t)kind};
+    known->pass = table->pass;
+    return known->row;
 }
 
 static int bin_of(uint64_t ns) {
@@ -212,11 +224,6 @@ static void beside(struct table *table, uint32_t device, uint64_t start, uint64_
     busy_add(&table->busy[device], &table->header->device[device], start, end, class);
 }
 
-/* NCCL's and RCCL's kernels; other collectives count as computation here, and as their family in the mix. */
-static bool collective(const char *name) {
-    return name != NULL && (strncmp(name, "nccl", 4) == 0 || strstr(name, "ncclDevKernel") != NULL);
-}
-
 /* Count a launch by its number: the numbers between two recorded ones were launches that were not. */
 static void add_number(struct table *table, const struct abi_kernel *kernel) {
     struct header *header = table->header;
@@ -243,6 +250,8 @@ static void add_kernel(struct table *table, const struct abi_kernel *kernel) {
     table->header->kernels++;
     if (kernel->graph == 0)
         add_number(table, kernel);
+    else
+        table->graph_kernels++;
     if (!timed(table, kernel->start, kernel->end))
         return;
     uint32_t at = row_of(table, kernel->name, kernel->device, kernel->graph ? NODE_ROW : KERNEL_ROW);
@@ -254,7 +263,8 @@ static void add_kernel(struct table *table, const struct abi_kernel *kernel) {
         row->delays++;
         row->delay_ns += kernel->start - kernel->submitted;
     }
-    enum busy_class class = collective(kernel->name) ? BUSY_COLLECTIVE : BUSY_COMPUTE;
+    bool collects = at ? table->collective[at] : kernel->name != NULL && collective(kernel->name);
+    enum busy_class class = collects ? BUSY_COLLECTIVE : BUSY_COMPUTE;
     beside(table, kernel->device, kernel->start, kernel->end, class);
 }
 
@@ -320,9 +330,18 @@ void table_add(struct table *table, const struct abi_record *record) {
 
 uint64_t table_longest_ns(const struct table *table) { return table->longest_ns; }
 
+void table_age(struct table *table) { table->longest_ns /= 2; }
+
+uint64_t table_graph_kernels(const struct table *table) { return table->graph_kernels; }
+
 uint32_t table_devices(const struct table *table) { return table->devices; }
 
 void table_settle(struct table *table) {
     for (int device = 0; device < DEVICES; device++)
         busy_settle(&table->busy[device], &table->header->device[device]);
+}
+
+void table_settle_older(struct table *table) {
+    for (int device = 0; device < DEVICES; device++)
+        busy_settle_older(&table->busy[device], &table->header->device[device]);
 }

@@ -28,11 +28,18 @@ void table_end(struct table *table);
 /* Add one record. */
 void table_add(struct table *table, const struct abi_record *record);
 
-/* The longest kernel so far. */
+/* The longest kernel of late: what one window had counts half in the next. */
 uint64_t table_longest_ns(const struct table *table);
+
+/* A window begins. */
+void table_age(struct table *table);
+
+/* How many kernels of graphs came. */
+uint64_t table_graph_kernels(const struct table *table);
 
 /* Devices of which a record came, a bit for each. */
 uint32_t table_devices(const struct table *table);
 
-/* Add up the intervals that still wait for others to come before them. */
+/* Add up the intervals that still wait for others to come before them: all, or those of before the last such call. */
 void table_settle(struct table *table);
+void table_settle_older(struct table *table);

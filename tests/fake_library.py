@@ -12,17 +12,21 @@ from pathlib import Path
 import pytest
 
 
-def built(source: Path, soname: str, include: Path | None = None) -> Path:
+def built(
+    source: Path, soname: str, include: Path | None = None, options: tuple[str, ...] = ()
+) -> Path:
     """Give the library, built by gcc into a cache folder that its source names.
 
     include  a folder, the headers in whose include/ it may use
+    options  further ones of the compiler
     """
-    return _compiled(source, soname, ("-shared", "-fPIC", f"-Wl,-soname,{soname}"), include)
+    shared = ("-shared", "-fPIC", f"-Wl,-soname,{soname}")
+    return _compiled(source, soname, (*shared, *options), include)
 
 
-def built_program(source: Path, include: Path | None = None) -> Path:
+def built_program(source: Path, include: Path | None = None, options: tuple[str, ...] = ()) -> Path:
     """Give the program, built in the same way."""
-    return _compiled(source, source.stem, (), include)
+    return _compiled(source, source.stem, options, include)
 
 
 def _compiled(source: Path, name: str, options: tuple[str, ...], include: Path | None) -> Path:
@@ -30,7 +34,7 @@ def _compiled(source: Path, name: str, options: tuple[str, ...], include: Path |
         pytest.skip(f"needs gcc, to build the fake {name}")
     headers = sorted(include.rglob("*.[ch]")) if include else []
     text = b"".join(path.read_bytes() for path in (source, *headers))
-    digest = hashlib.sha256(text).hexdigest()[:16]
+    digest = hashlib.sha256(text + " ".join(options).encode()).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / f"pointillist-{source.stem}-{os.getuid()}-{digest}"
     made = folder / name
     if not made.exists():

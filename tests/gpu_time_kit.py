@@ -37,16 +37,20 @@ def cupti_folder() -> Path:
 class Program:
     """A process that works by lines, each of which it answers."""
 
-    def __init__(self, agent: Path, *words: str, **environment: str) -> None:
+    def __init__(
+        self, agent: Path, *words: str, options: tuple[str, ...] = (), **environment: str
+    ) -> None:
         self.log = agent.parent / f"cupti-{time.monotonic_ns()}.log"
-        cupti = built(FAKES / "fake_cupti.c", "libcupti.so.13", CUPTI)
-        driver = built(FAKES / "fake_driver.c", "libcuda.so.1", CUPTI)
+        cupti = built(FAKES / "fake_cupti.c", "libcupti.so.13", CUPTI, options)
+        driver = built(FAKES / "fake_driver.c", "libcuda.so.1", CUPTI, options)
         given = {
             **injected(agent), "POINTILLIST_CUPTI": str(cupti), "FAKE_DRIVER": str(driver),
             "FAKE_CUPTI_LOG": str(self.log),
         }  # fmt: skip
+        self.errors = ""
+        """What it wrote to its standard error, once it has ended."""
         self._process = subprocess.Popen(
-            [built_program(FAKES / "program.c"), *words],
+            [built_program(FAKES / "program.c", options=options), *words],
             env=os.environ | given | environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -84,14 +88,16 @@ class Program:
 
     def end(self) -> int:
         """Let it come to its end; give its exit code."""
-        self._process.communicate(timeout=PATIENCE_S)
+        _, self.errors = self._process.communicate(timeout=PATIENCE_S)
         return self._process.returncode
 
 
 @contextmanager
-def program(agent: Path, *words: str, **environment: str) -> Iterator[Program]:
-    """Run one for a while."""
-    found = Program(agent, *words, **environment)
+def program(
+    agent: Path, *words: str, options: tuple[str, ...] = (), **environment: str
+) -> Iterator[Program]:
+    """Run one for a while; it and its fakes are built with these options."""
+    found = Program(agent, *words, options=options, **environment)
     try:
         yield found
     finally:

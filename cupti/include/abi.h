@@ -95,7 +95,6 @@ struct abi_calls {
     int (*cuptiActivityGetNumDroppedRecords)(void *context, uint32_t stream, size_t *dropped);
     int (*cuptiActivitySetAttribute)(int attribute, size_t *size, void *value);
     int (*cuptiSubscribe)(void **subscriber, abi_callback callback, void *unused);
-    int (*cuptiUnsubscribe)(void *subscriber);
     int (*cuptiEnableCallback)(uint32_t enable, void *subscriber, int domain, uint32_t function);
     int (*cuptiFinalize)(void);
 };

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,16 +14,18 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { NAMES = 1 << 16, NAME = 64, PACE = 8000, PAIRS = 32 };
+enum { NAMES = 1 << 16, NAME = 64, PACE = 8000, PAIRS = 32, THREADS = 8, VARIED = 64, LONGEST = 700 };
 
 static void (*kernel)(const char *, uint32_t, uint64_t, uint64_t, uint32_t);
 static void (*copy)(uint8_t, uint64_t, uint32_t, uint64_t, uint64_t);
+static void (*whole)(uint32_t, uint32_t, uint64_t, uint64_t);
 static void (*set)(uint64_t, uint32_t, uint64_t, uint64_t);
 static void (*overhead)(uint64_t, uint64_t);
 static void (*unknown)(void);
 static void (*lost)(uint64_t);
+static uint64_t (*least)(uint64_t);
 static int (*subscribe)(void **, void *, void *);
-static uint64_t clock_ns = 1000000000;
+static atomic_uint_fast64_t clock_ns = 1000000000;
 static char kept[NAMES][NAME];
 static int pairs[PAIRS][2];
 
@@ -33,8 +36,7 @@ static uint64_t now_us(void) {
 }
 
 static uint64_t next(uint64_t ns) {
-    clock_ns += ns + 10;
-    return clock_ns - ns;
+    return atomic_fetch_add(&clock_ns, ns + 10) + 10;
 }
 
 /* Not faster than a device would. */
@@ -44,7 +46,7 @@ static void pace(uint64_t done) {
 }
 
 static const char *name_of(const char *given) {
-    static int used;
+    static atomic_uint used;
     char *name = kept[used++ % NAMES];
     snprintf(name, NAME, "%s", given);
     return name;
@@ -58,6 +60,17 @@ static void many_names(uint64_t number) {
         kernel(name_of(name), 0, start, start + 100, 0);
         pace(i);
     }
+}
+
+/* Names as compilers make them: 64 that differ at their ends, of 40 to 670 characters. */
+static const char *varied(uint64_t i) {
+    static char names[VARIED][LONGEST];
+    char *name = names[i % VARIED];
+    if (name[0] == 0) {
+        memset(name, 'v', 30 + 10 * (i % VARIED));
+        snprintf(name + 30 + 10 * (i % VARIED), 16, "_%llu", (unsigned long long)(i % VARIED));
+    }
+    return name;
 }
 
 /* Each of 599 characters. */
@@ -79,6 +92,50 @@ static void kernels(const char *name, uint64_t number, uint32_t device, uint64_t
         if (paced)
             pace(i);
     }
+}
+
+/* One thread's share: so many kernels of a name, or of varied names, not more than so many at once. */
+struct share {
+    const char *name;
+    uint64_t number, ns, pace;
+};
+
+static void *make_share(void *of) {
+    const struct share *share = of;
+    for (uint64_t i = 0; i < share->number; i++) {
+        uint64_t start = next(share->ns);
+        kernel(share->name ? share->name : varied(i), 0, start, start + share->ns, 0);
+        if (i % share->pace == share->pace - 1)
+            usleep(2000);
+    }
+    return NULL;
+}
+
+/* As many from each of the threads. */
+static void threaded(const char *name, uint64_t number, unsigned threads, uint64_t ns, uint64_t pace) {
+    for (int i = 0; i < VARIED; i++)
+        varied((uint64_t)i);
+    struct share share = {strcmp(name, "varied") == 0 ? NULL : name_of(name), number, ns, pace ? pace : PACE / threads};
+    pthread_t made[THREADS];
+    for (unsigned i = 0; i < threads && i < THREADS; i++)
+        if (pthread_create(&made[i], NULL, make_share, &share) != 0)
+            abort();
+    for (unsigned i = 0; i < threads && i < THREADS; i++)
+        pthread_join(made[i], NULL);
+}
+
+static void *open_slowly(void *unused) {
+    (void)unused;
+    return dlopen(getenv("FAKE_SLOW"), RTLD_NOW);
+}
+
+/* Hold the loader's lock for as long as that library takes to load. */
+static void hold_loader(void) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, open_slowly, NULL) != 0 || pthread_detach(thread) != 0)
+        abort();
+    usleep(100000);
+    printf("held\n");
 }
 
 /* A child that does nothing but end as programs do; gives its milliseconds. */
@@ -128,6 +185,21 @@ static void still_whole(void) {
     printf("whole %d\n", whole);
 }
 
+static uint64_t cpu_ns(clockid_t clock) {
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* CPU time of so many launches that nothing waits for, in this thread and in the process. */
+static void timed(const char *name, uint64_t number) {
+    uint64_t thread = cpu_ns(CLOCK_THREAD_CPUTIME_ID), process = cpu_ns(CLOCK_PROCESS_CPUTIME_ID);
+    kernels(name, number, 0, 10, 0, 0);
+    thread = cpu_ns(CLOCK_THREAD_CPUTIME_ID) - thread;
+    process = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) - process;
+    printf("cpu %llu %llu\n", (unsigned long long)thread, (unsigned long long)process);
+}
+
 static void ignore(void) {}
 
 static void *load(const char *path) {
@@ -153,8 +225,10 @@ static void fake(void) {
 #define TAKE(name, from) *(void **)&name = dlsym(cupti, from)
     TAKE(kernel, "fake_kernel");
     TAKE(copy, "fake_copy");
+    TAKE(whole, "fake_graph");
     TAKE(set, "fake_memset");
     TAKE(overhead, "fake_overhead");
+    TAKE(least, "fake_floor");
     TAKE(unknown, "fake_unknown");
     TAKE(lost, "fake_lost");
     TAKE(subscribe, "cuptiSubscribe");
@@ -163,6 +237,11 @@ static void fake(void) {
 static void work(const char *what, const char *name, uint64_t n, uint32_t device, uint64_t ns, uint32_t graph) {
     if (strcmp(what, "kernels") == 0)
         kernels(name, n, device, ns, graph, 1);
+    else if (strcmp(what, "threaded") == 0)
+        threaded(name, n, device, ns, graph);
+    else if (strcmp(what, "graphs") == 0)
+        for (uint64_t i = 0, start; i < n; i++)
+            start = next(ns), whole(device, graph, start, start + ns);
     else if (strcmp(what, "flat-out") == 0)
         kernels(name, n, device, ns, graph, 0);
     else if (strcmp(what, "long-names") == 0)
@@ -219,6 +298,12 @@ int main(int count, char **arguments) {
             execv("/proc/self/exe", arguments);
         else if (strcmp(what, "close-all") == 0)
             close_all();
+        else if (strcmp(what, "timed") == 0)
+            timed(name, n);
+        else if (strcmp(what, "floor") == 0)
+            printf("floor %llu\n", (unsigned long long)least(n));
+        else if (strcmp(what, "hold-loader") == 0)
+            hold_loader();
         else if (strcmp(what, "whole") == 0)
             still_whole();
         else if (strcmp(what, "inject") == 0)

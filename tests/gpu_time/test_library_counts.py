@@ -24,6 +24,8 @@ CALLS = (
 )  # fmt: skip
 NEVER_REPORT = ("cuptiGetVersion",)
 RECORD_NOTHING = ("cuptiActivityRegisterCallbacks", "cuptiActivityEnable", "cuptiSubscribe")
+NAMES_AT_ONCE = 10_000  # of the 19,000 that all buffers hold
+RECORDS_OF_A_BUFFER = 607
 READ_NOTHING = ("cuptiActivityFlushAll", "cuptiActivityGetNextRecord")
 
 
@@ -103,22 +105,18 @@ def test_records_without_times_or_of_unknown_kinds_are_counted_and_in_no_row(
 def test_a_million_unknown_names_are_in_the_totals_within_bounded_memory(
     agent: Listening, recording: Program
 ) -> None:
-    recording.ask("names x 50000")
-    before = resident_kib(recording.pid)
-    recording.ask("names x 950000")
-    until(lambda: all_of(look(agent, recording.pid)) == 1_000_000)
-    seen = look(agent, recording.pid)
-    assert seen.header["records"] > 100 * ROWS
-    assert sum(t.launches for t in sums(seen).values()) == seen.header["records"]
-    assert sum(t.ns for t in sums(seen).values()) == 100 * seen.header["records"]
+    for asked in range(NAMES_AT_ONCE, 1_000_001, NAMES_AT_ONCE):
+        recording.ask(f"names x {NAMES_AT_ONCE}")
+        counted(agent, recording.pid, asked - RECORDS_OF_A_BUFFER)
+        if asked == 5 * NAMES_AT_ONCE:
+            before = resident_kib(recording.pid)
+    seen = counted(agent, recording.pid, 1_000_000)
+    assert sum(t.launches for t in sums(seen).values()) == 1_000_000
+    assert sum(t.ns for t in sums(seen).values()) == 100_000_000
+    assert seen.header["records_lost_cupti"] == seen.header["buffers_refused"] == 0
     assert len(seen.rows) == ROWS
     assert int(seen.rows[0]["count"]) == seen.header["without_row"]
     assert resident_kib(recording.pid) - before < 8 << 10
-
-
-def all_of(seen: Snapshot) -> int:
-    """Records that were read or are known to be lost."""
-    return seen.header["records"] + seen.header["records_lost_cupti"]
 
 
 def resident_kib(pid: int) -> int:
@@ -136,13 +134,80 @@ def test_names_are_used_up_before_rows(agent: Listening, recording: Program) -> 
     assert seen.header["without_row"] == 4001 - len(seen.rows)
 
 
-def test_work_beyond_the_buffers_is_lost_and_said_so(agent: Listening, recording: Program) -> None:
-    recording.ask("flat-out gemm 300000 0 10")
-    until(lambda: all_of(look(agent, recording.pid)) == 300_000)
+def test_work_beyond_the_buffers_is_lost_and_said_so_and_ends_the_window(agent: Listening) -> None:
+    agent.plan(ON)
+    with program(agent.path, FAKE_CUPTI_READ_US="1000") as busy:
+        agent.wait(busy.pid, RecordingState.ON)
+        busy.ask("flat-out gemm 100000 0 10")
+        until(lambda: "finalize behind a call" in busy.calls)
+        header = look(agent, busy.pid).header
+        assert header["buffers_refused"] > 0
+        assert header["records"] + header["records_lost_cupti"] <= 100_000
+        assert header["launches"] == header["records"] < 100_000
+        agent.wait(busy.pid, RecordingState.ON)  # in the next period
+        busy.ask("kernels gemm 1 0 10")
+        header = counted(agent, busy.pid, header["records"] + 1).header
+        assert (header["windows"], header["numbered"]) == (2, 100_001)
+
+
+def test_wrong_times_end_a_window_and_the_next_has_cupti_anew(
+    agent: Listening, recording: Program
+) -> None:
+    """CUPTI gives none else once it has begun, until it has left."""
+    recording.ask("reversed gemm 100 0 5")
+    until(lambda: "finalize behind a call" in recording.calls)
+    until(lambda: look(agent, recording.pid).header["windows"] == 2)
+    agent.wait(recording.pid, RecordingState.ON)
+    recording.ask("reversed gemm 50 0 5")
+    recording.ask("kernels gemm 5 0 10")
+    header = counted(agent, recording.pid, 155).header
+    assert (header["bad_times"], header["windows"]) == (150, 2)
+    assert recording.calls.count("subscribe") == 2
+
+
+def test_delays_are_added_up_where_cupti_tells_them(agent: Listening) -> None:
+    agent.plan(ON)
+    with program(agent.path, FAKE_CUPTI_SUBMITTED_NS="250") as delayed:
+        agent.wait(delayed.pid, RecordingState.ON)
+        delayed.ask("kernels gemm 40 0 10")
+        seen = counted(agent, delayed.pid, 40)
+        (gemm,) = (row for row in seen.rows if row["count"])
+        assert (int(gemm["delays"]), int(gemm["delay_ns"])) == (40, 10_000)
+
+
+@pytest.mark.parametrize(
+    ("choice", "kind"), [("whole", RowKind.GRAPH), ("kernels", RowKind.NODE), ("", RowKind.NODE)]
+)
+def test_graphs_are_recorded_as_the_program_was_started(
+    agent: Listening, choice: str, kind: RowKind
+) -> None:
+    agent.plan(ON)
+    with program(agent.path, POINTILLIST_GPU_TIME_GRAPHS=choice) as one:
+        agent.wait(one.pid, RecordingState.ON)
+        one.ask("kernels node 6 0 10 7")  # a graph's
+        one.ask("graphs x 2 0 30 7")
+        one.ask("kernels gemm 1 0 10")
+        seen = counted(agent, one.pid, 3 if choice == "whole" else 7)
+        kinds = {int(row["kind"]) for row in seen.rows if row["count"]}
+        assert kinds == {RowKind.KERNEL, kind}
+        assert seen.header["graphs"] == (2 if choice == "whole" else 0)
+
+
+def test_busy_time_is_told_of_a_program_that_launches_little_and_is_always_recorded(
+    agent: Listening, recording: Program
+) -> None:
+    for device in range(2):
+        recording.ask(f"kernels gemm 10 {device} 500")
+    until(lambda: look(agent, recording.pid).devices["busy_ns"][:2].tolist() == [5000, 5000])
     header = look(agent, recording.pid).header
-    assert header["numbered"] <= 300_000
-    assert header["launches"] == header["records"]
-    assert bool(header["buffers_refused"]) == bool(header["records_lost_cupti"])
+    assert (header["state"], header["windows"]) == (RecordingState.ON, 1)
+
+
+def test_launches_of_four_threads_are_all_counted(agent: Listening, recording: Program) -> None:
+    recording.ask("threaded gemm 3000 4 100")
+    seen = counted(agent, recording.pid, 12_000)
+    assert sums(seen)[RowKind.KERNEL, "gemm"] == Sum(12_000, 1_200_000)
+    assert seen.header["launches"] == 12_000
 
 
 def test_a_program_goes_on_whichever_call_of_cupti_fails(agent: Listening) -> None:

@@ -17,7 +17,8 @@ import pytest
 from collectors.gpu_time.listener import HELLO, LEASE, MAGIC, VERSION, Listener, Reporter
 from collectors.gpu_time.segment import ProcessSegment, RecordingState
 from scripts.gpu_time.listening import OFF, ON, Listening, listening, sums
-from tests.gpu_time_kit import Program, cupti_folder, program, until
+from tests.fake_library import built
+from tests.gpu_time_kit import CUPTI, FAKES, Program, cupti_folder, program, until
 
 pytestmark = pytest.mark.slow
 
@@ -96,6 +97,40 @@ def test_recording_ends_with_its_lease(tmp_path: Path) -> None:
         assert until(lambda: state(reporter) == RecordingState.ON) < 1
         reporter.close()
     listener.close()
+
+
+@pytest.mark.live
+def test_recording_ends_with_its_lease_while_the_application_loads_a_library_for_long(
+    tmp_path: Path,
+) -> None:
+    """Nothing that ends a window waits for the loader."""
+    listener = Listener(tmp_path / "gpu-time.sock")
+    slow = built(FAKES / "slow_library.c", "libslow.so")
+    with program(tmp_path / "gpu-time.sock", FAKE_SLOW=str(slow), FAKE_SLOW_S="60") as one:
+        reporter = met(listener)
+        reporter.lease(ON, 1_000)
+        until(lambda: state(reporter) == RecordingState.ON)
+        one.ask("kernels gemm 5 0 10")
+        assert one.ask("hold-loader") == "held"
+        until(lambda: state(reporter) == RecordingState.OFF)
+        assert until(lambda: detached(one)) < 1
+        reporter.close()
+    listener.close()
+
+
+@pytest.mark.live
+def test_one_long_kernel_does_not_keep_cupti_in_for_ever(
+    agent: Listening, recording: Program
+) -> None:
+    """It is waited for in the windows behind it, half as long in each."""
+    recording.ask("kernels long 1 0 500000000")
+    for windows in range(1, 11):
+        agent.plan(OFF)
+        agent.wait(recording.pid, RecordingState.OFF)
+        left_s = until(lambda seen=windows: recording.calls.count("finalize behind a call") == seen)
+        agent.plan(ON)
+        agent.wait(recording.pid, RecordingState.ON)
+    assert left_s < 0.5
 
 
 class HostileAgent:
@@ -334,6 +369,37 @@ def test_loading_the_library_again_after_it_was_closed_changes_nothing(
     assert [recording.ask("inject") for _ in range(3)] == ["injected"] * 3
     recording.ask("kernels gemm 5 0 10")
     assert agent.settled(recording.pid).header["records"] == 5
+
+
+def test_cupti_is_found_beside_the_runtime_with_nothing_locked(
+    agent: Listening, tmp_path: Path
+) -> None:
+    """Other threads load libraries meanwhile: with both locks in another order all would stand."""
+    folder = tmp_path / "nvidia"
+    folder.mkdir()
+    cupti = built(FAKES / "fake_cupti.c", "libcupti.so.13", CUPTI)
+    runtime = built(FAKES / "slow_library.c", "libcudart.so.13")
+    for library in (cupti, runtime):
+        (folder / library.name).symlink_to(library)
+    given = {"LD_PRELOAD": str(folder / runtime.name), "FAKE_CUPTI_WALKS": "1"}
+    with program(agent.path, POINTILLIST_CUPTI="", WITHOUT_CUPTI="1", **given) as one:
+        agent.wait(one.pid)
+        assert (one.said, one.end(), one.errors) == ("ready", 0, "")
+
+
+def test_another_profiler_that_comes_in_a_window_is_told_so_and_works_behind_it(
+    agent: Listening, recording: Program
+) -> None:
+    assert recording.ask("occupy") == "subscribed 39"
+    recording.ask("kernels gemm 5 0 10")
+    agent.plan(OFF)
+    until(lambda: detached(recording))
+    assert recording.ask("occupy") == "subscribed 0"
+    agent.plan(ON)
+    agent.wait(recording.pid, RecordingState.OCCUPIED)
+    header = agent.look(recording.pid).header
+    assert (header["records"], header["occupied"], header["windows"]) == (5, 1, 1)
+    assert recording.end() == 0
 
 
 def test_a_program_without_cupti_goes_on(agent: Listening) -> None:
