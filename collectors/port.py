@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -57,6 +57,16 @@ class ReportsAbsences(Protocol):
     @property
     def absent(self) -> Sequence[Absence]:
         """Parts that are missing, once started."""
+        ...
+
+
+@runtime_checkable
+class CountsLeftOut(Protocol):
+    """A source that counts what it had to leave out."""
+
+    @property
+    def left_out(self) -> Mapping[str, int]:
+        """How often, by reason, since the start."""
         ...
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +19,7 @@ from kernels.application_classifier import ApplicationClassifier
 from kernels.families import FamilyRules
 from kernels.signatures import Signatures
 
+from .left_out import LeftOutCounts
 from .listener import MOST_PROCESSES, Listener, Reporter, WindowPlan
 from .recorded_work import NUMBERED, Growth, Work
 from .segment import RecordingState, RowKind, SegmentError, SegmentUnsettled, Snapshot
@@ -87,6 +89,17 @@ class GpuTimeSource:
         self._demangler = Demangler()
         self._named: dict[str, tuple[str, str]] = {}
         self._drained_ns = 0
+        self._left_out = LeftOutCounts()
+        self._refused: Counter[str] = Counter()
+        """Connections that earlier listeners turned away."""
+
+    @property
+    def left_out(self) -> Mapping[str, int]:
+        """What was not taken in or not recorded since the start, by reason."""
+        found = Counter[str](self._left_out.counts) + self._refused
+        if self._listener is not None:
+            found.update(self._listener.refused)
+        return found
 
     def probe(self) -> str | None:
         """Say why nobody could report."""
@@ -115,6 +128,7 @@ class GpuTimeSource:
         if self._thread is not None:
             self._thread.join()
         self._listener.close()
+        self._refused.update(self._listener.refused)
         self._listener = None
         for process in self._processes:
             process.reporter.close()
@@ -154,6 +168,7 @@ class GpuTimeSource:
         try:
             before = reporter.segment.read()
         except (SegmentError, SegmentUnsettled):
+            self._left_out.malformed()
             reporter.close()
             return
         now_ns, budget = boottime_ns(), Budget(self._settings.budget)
@@ -175,11 +190,13 @@ class GpuTimeSource:
             process.gone = process.gone or process.unsettled >= _MOST_UNSETTLED
             return
         except SegmentError:
+            self._left_out.malformed()
             process.gone = True
             return
         process.unsettled = 0
         begun_ns, process.read_ns = min(process.read_ns, now_ns), now_ns
         process.plan = process.budget.follow(after)
+        self._left_out.follow(process.growth.before, after)
         rows = list(process.growth.follow(after))
         self._name(rows)
         for row in rows:

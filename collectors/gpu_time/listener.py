@@ -89,9 +89,13 @@ class Reporter:
         except OSError:
             return True
 
-    def close(self) -> None:
-        """Let it go: it stops recording at once."""
+    def hang_up(self) -> None:
+        """Let it go: it stops recording at once. Its segment can still be read."""
         self._connection.close()
+
+    def close(self) -> None:
+        """Let it and its segment go."""
+        self.hang_up()
         self.segment.close()
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import structlog
 
 from collectors.boot_clock import ClockPoint, read_point
-from collectors.port import Absence, SourceRegistry
+from collectors.port import Absence, CountsLeftOut, SourceRegistry
 from collectors.rounds import Drained
 from edge_agent.clock import Clock, SystemClock, point_of
 from edge_agent.config import AgentConfig
@@ -230,6 +230,11 @@ class AgentService:
             history_dropped=dict(dropped),
             reloads=dict(self._reloads),
             device_gaps=self._devices.gap_counts,
+            left_out={
+                source.name: dict(source.left_out)
+                for source in self._shell.sources
+                if isinstance(source, CountsLeftOut)
+            },
             version=self._version,
         )
 

@@ -27,6 +27,7 @@ class SelfStatus:
     history_dropped: Mapping[str, int] = field(default_factory=dict)
     reloads: Mapping[str, int] = field(default_factory=dict)
     device_gaps: Mapping[str, int] = field(default_factory=dict)
+    left_out: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     version: str = ""
 
 
@@ -61,6 +62,7 @@ class StatusCollector(Collector):
             "device_gaps", "fields of GPUs that could not be read, by kind", "kind",
             status.device_gaps,
         )  # fmt: skip
+        yield _left_out(status.left_out)
         yield _info(status.version)
 
 
@@ -93,6 +95,17 @@ def _sources(running: Iterable[str], absent: Iterable[str]) -> Metric:
         family.add_metric([name], 1)
     for name in absent:
         family.add_metric([name], 0)
+    return family
+
+
+def _left_out(sources: Mapping[str, Mapping[str, int]]) -> Metric:
+    text = "what a source left out, by reason"
+    family = CounterMetricFamily(
+        "pointillist_agent_source_left_out", text, labels=["source", "reason"]
+    )
+    for source, reasons in sorted(sources.items()):
+        for reason, value in sorted(reasons.items()):
+            family.add_metric([source, reason], value)
     return family
 
 

@@ -20,11 +20,14 @@ eval "$(pointillist agent attach)" && python train.py
 
 pointillist agent attach systemd   lines for a unit of a GPU service
 
-pointillist agent attach kubernetes   lines for a pod's specification"""
+pointillist agent attach kubernetes   lines for a pod's specification
+
+pointillist agent attach --graphs whole   one record of each CUDA graph, none of its kernels"""
 
 _LOADS: Final = "CUDA_INJECTION64_PATH"
 _FINDS: Final = "POINTILLIST_GPU_TIME_SOCKET"
 _TRUSTS: Final = "POINTILLIST_AGENT_UID"
+_GRAPHS: Final = "POINTILLIST_GPU_TIME_GRAPHS"
 _USER: Final = "pointillist-agent"
 
 
@@ -37,12 +40,23 @@ class Where(StrEnum):
     KUBERNETES = "kubernetes"
 
 
+class Graphs(StrEnum):
+    """What is recorded of CUDA graphs."""
+
+    KERNELS = "kernels"
+    WHOLE = "whole"
+
+
 def attach(
     where: Annotated[Where, typer.Argument(help="What starts the GPU program.")] = Where.SHELL,
     socket: Annotated[
         Path | None, typer.Option(help="The agent's socket; else /run/pointillist/gpu-time.sock.")
     ] = None,
     user: Annotated[str, typer.Option(help="The user as whom the agent runs.")] = _USER,
+    graphs: Annotated[
+        Graphs,
+        typer.Option(help="Record the kernels of CUDA graphs, or graphs as wholes: cheaper."),
+    ] = Graphs.KERNELS,
     json: JsonFlag = False,
 ) -> None:
     """Print what a GPU program needs in its environment to have its kernels timed.
@@ -59,6 +73,8 @@ def attach(
         variables[_FINDS] = str(at)
     with suppress(KeyError):
         variables[_TRUSTS] = str(pwd.getpwnam(user).pw_uid)
+    if graphs is not Graphs.KERNELS:
+        variables[_GRAPHS] = graphs
     emit({"where": where, "environment": variables}, json, _lines(where, variables, library, at))
 
 

@@ -38,6 +38,11 @@ def test_attach_for_a_shell_sets_the_variables() -> None:
     assert "CUDA_INJECTION64_PATH=/" in ran.stdout
 
 
+def test_attach_sets_what_is_recorded_of_graphs_where_it_is_not_the_usual() -> None:
+    assert "POINTILLIST_GPU_TIME_GRAPHS" not in attach("--graphs", "kernels")
+    assert "export POINTILLIST_GPU_TIME_GRAPHS=whole\n" in attach("--graphs", "whole")
+
+
 def test_attach_for_a_task_prolog_prints_exports() -> None:
     ran = subprocess.run(["sh", "-c", attach("slurm")], check=True, capture_output=True, text=True)
     assert all(line.startswith("export ") for line in ran.stdout.splitlines())
