@@ -71,7 +71,9 @@ uint64_t windows_wait(const struct windows *windows, uint64_t now, uint64_t most
 }
 
 uint64_t windows_left(const struct windows *windows, uint64_t now, uint64_t most) {
-    if (always(&windows->lease) || windows->on_until >= now + most)
-        return most;
-    return windows->on_until > now ? windows->on_until - now : 0;
+    uint64_t end = windows->lease_until;
+    if (!always(&windows->lease) && windows->on_until < end)
+        end = windows->on_until;
+    uint64_t left = end > now ? end - now : 0;
+    return left < most ? left : most;
 }

@@ -29,5 +29,5 @@ void windows_cut(struct windows *windows);
 /* How long until a window may begin, at most so long. */
 uint64_t windows_wait(const struct windows *windows, uint64_t now, uint64_t most);
 
-/* How long until the present window ends, at most so long. */
+/* How long until the present window or its lease ends, at most so long. */
 uint64_t windows_left(const struct windows *windows, uint64_t now, uint64_t most);
