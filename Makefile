@@ -45,7 +45,7 @@ help:
 	@echo "make bench-families   GPU time that no rule names, and names the rules never saw"
 	@echo "make bench-signatures application classes on profiles that were not learned from"
 	@echo "make bench-probes      what probing GPU calls costs, beside bpftrace; as root"
-	@echo "make bench-gpu-time    what a launch through the driver's library costs, probed; as root"
+	@echo "make bench-gpu-time    what the library in GPU programs and a probed launch through the driver cost; as root"
 	@echo "make bench-agent   what one agent costs its host; as root, 20 minutes"
 	@echo "make bench-discovery  what the first process of an unseen GPU library misses"
 	@echo "make bench-simulator   what 100,000 simulated GPUs cost, and what they would see"

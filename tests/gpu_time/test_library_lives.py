@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,7 @@ def test_recording_ends_within_a_second_of_the_agent_and_begins_again_after_it(
         reporter = met(first)
         reporter.lease(ON, 60_000)
         until(lambda: state(reporter) == RecordingState.ON)
-        reporter._connection.close()
+        reporter.hang_up()
         first.close()
         assert until(lambda: state(reporter) == RecordingState.OFF) < 1
         assert until(lambda: detached(one)) < 1
@@ -127,10 +128,14 @@ def test_one_long_kernel_does_not_keep_cupti_in_for_ever(
     for windows in range(1, 11):
         agent.plan(OFF)
         agent.wait(recording.pid, RecordingState.OFF)
-        left_s = until(lambda seen=windows: recording.calls.count("finalize behind a call") == seen)
+        left_s = until(partial(has_left, recording, windows))
         agent.plan(ON)
         agent.wait(recording.pid, RecordingState.ON)
     assert left_s < 0.5
+
+
+def has_left(one: Program, times: int) -> bool:
+    return one.calls.count("finalize behind a call") == times
 
 
 class HostileAgent:
@@ -381,8 +386,13 @@ def test_cupti_is_found_beside_the_runtime_with_nothing_locked(
     runtime = built(FAKES / "slow_library.c", "libcudart.so.13")
     for library in (cupti, runtime):
         (folder / library.name).symlink_to(library)
-    given = {"LD_PRELOAD": str(folder / runtime.name), "FAKE_CUPTI_WALKS": "1"}
-    with program(agent.path, POINTILLIST_CUPTI="", WITHOUT_CUPTI="1", **given) as one:
+    with program(
+        agent.path,
+        POINTILLIST_CUPTI="",
+        WITHOUT_CUPTI="1",
+        LD_PRELOAD=str(folder / runtime.name),
+        FAKE_CUPTI_WALKS="1",
+    ) as one:
         agent.wait(one.pid)
         assert (one.said, one.end(), one.errors) == ("ready", 0, "")
 
