@@ -31,7 +31,7 @@ enum { STACK_BYTES = 1 << 20 }; /* glibc puts all libraries' thread-local variab
 
 /* What ends a window early, so that the next has a CUPTI anew: it is known to give wrong times, and to take more and more
  * memory, after millions of graphs' kernels. Both far beyond what sound windows have. */
-enum { MOST_BAD_TIMES = 64, MOST_GRAPH_KERNELS = 1000000 };
+enum { MOST_BAD_KERNELS = 64, MOST_GRAPH_KERNELS = 1000000 };
 
 static struct table *table;
 static atomic_bool stopping, ended;
@@ -39,7 +39,8 @@ static atomic_bool working; /* CUPTI is attached, or about to be */
 
 /* What the present window began with. */
 struct opening {
-    uint64_t bad_times, refused, graph_kernels;
+    uint64_t refused;
+    struct signs signs;
 };
 
 /* What the thread knows; all times are milliseconds of the monotonic clock. */
@@ -77,15 +78,14 @@ static uint64_t twice_longest_ms(void) {
 static uint64_t quiet_ms(void) { return QUIET_MS + twice_longest_ms(); }
 
 static struct opening counted(void) {
-    const struct header *header = table_header(table);
-    return (struct opening){header->bad_times, header->buffers_refused, table_graph_kernels(table)};
+    return (struct opening){table_header(table)->buffers_refused, table_signs(table)};
 }
 
 /* Whether the window must end: records were lost because buffers are full, times are wrong, or CUPTI has grown. */
 static bool overdrawn(const struct opening *opening) {
     struct opening now = counted();
-    return now.refused != opening->refused || now.bad_times - opening->bad_times >= MOST_BAD_TIMES
-        || now.graph_kernels - opening->graph_kernels >= MOST_GRAPH_KERNELS;
+    return now.refused != opening->refused || now.signs.bad_kernels - opening->signs.bad_kernels >= MOST_BAD_KERNELS
+        || now.signs.graph_kernels - opening->signs.graph_kernels >= MOST_GRAPH_KERNELS;
 }
 
 static void switch_on(struct session *session, uint64_t now) {

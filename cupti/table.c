@@ -46,7 +46,8 @@ struct table {
     struct context contexts[CONTEXTS];
     uint32_t contexts_used;
     uint32_t devices; /* a bit for each that was seen */
-    uint64_t longest_ns, graph_kernels;
+    uint64_t longest_ns;
+    struct signs signs;
 };
 
 static struct table the_table;
@@ -251,9 +252,11 @@ static void add_kernel(struct table *table, const struct abi_kernel *kernel) {
     if (kernel->graph == 0)
         add_number(table, kernel);
     else
-        table->graph_kernels++;
-    if (!timed(table, kernel->start, kernel->end))
+        table->signs.graph_kernels++;
+    if (!timed(table, kernel->start, kernel->end)) {
+        table->signs.bad_kernels++;
         return;
+    }
     uint32_t at = row_of(table, kernel->name, kernel->device, kernel->graph ? NODE_ROW : KERNEL_ROW);
     uint64_t ns = kernel->end - kernel->start;
     struct row *row = count(table, at, ns, 0);
@@ -332,7 +335,7 @@ uint64_t table_longest_ns(const struct table *table) { return table->longest_ns;
 
 void table_age(struct table *table) { table->longest_ns /= 2; }
 
-uint64_t table_graph_kernels(const struct table *table) { return table->graph_kernels; }
+struct signs table_signs(const struct table *table) { return table->signs; }
 
 uint32_t table_devices(const struct table *table) { return table->devices; }
 

@@ -34,8 +34,12 @@ uint64_t table_longest_ns(const struct table *table);
 /* A window begins. */
 void table_age(struct table *table);
 
-/* How many kernels of graphs came. */
-uint64_t table_graph_kernels(const struct table *table);
+/* What tells that CUPTI goes wrong: kernels that had no sound times, and all that graphs launched. */
+struct signs {
+    uint64_t bad_kernels, graph_kernels;
+};
+
+struct signs table_signs(const struct table *table);
 
 /* Devices of which a record came, a bit for each. */
 uint32_t table_devices(const struct table *table);

@@ -24,7 +24,7 @@ CALLS = (
 )  # fmt: skip
 NEVER_REPORT = ("cuptiGetVersion",)
 RECORD_NOTHING = ("cuptiActivityRegisterCallbacks", "cuptiActivityEnable", "cuptiSubscribe")
-NAMES_AT_ONCE = 10_000  # of the 19,000 that all buffers hold
+AT_ONCE = 10_000  # of the 19,000 that all buffers hold
 RECORDS_OF_A_BUFFER = 607
 READ_NOTHING = ("cuptiActivityFlushAll", "cuptiActivityGetNextRecord")
 
@@ -105,10 +105,10 @@ def test_records_without_times_or_of_unknown_kinds_are_counted_and_in_no_row(
 def test_a_million_unknown_names_are_in_the_totals_within_bounded_memory(
     agent: Listening, recording: Program
 ) -> None:
-    for asked in range(NAMES_AT_ONCE, 1_000_001, NAMES_AT_ONCE):
-        recording.ask(f"names x {NAMES_AT_ONCE}")
+    for asked in range(AT_ONCE, 1_000_001, AT_ONCE):
+        recording.ask(f"names x {AT_ONCE}")
         counted(agent, recording.pid, asked - RECORDS_OF_A_BUFFER)
-        if asked == 5 * NAMES_AT_ONCE:
+        if asked == 5 * AT_ONCE:
             before = resident_kib(recording.pid)
     seen = counted(agent, recording.pid, 1_000_000)
     assert sum(t.launches for t in sums(seen).values()) == 1_000_000
@@ -163,6 +163,16 @@ def test_wrong_times_end_a_window_and_the_next_has_cupti_anew(
     header = counted(agent, recording.pid, 155).header
     assert (header["bad_times"], header["windows"]) == (150, 2)
     assert recording.calls.count("subscribe") == 2
+
+
+def test_a_million_kernels_of_graphs_end_a_window(agent: Listening, recording: Program) -> None:
+    for asked in range(AT_ONCE, 1_000_001, AT_ONCE):
+        recording.ask(f"kernels node {AT_ONCE} 0 10 7")
+        counted(agent, recording.pid, asked - RECORDS_OF_A_BUFFER)
+    until(lambda: "finalize behind a call" in recording.calls)
+    until(lambda: look(agent, recording.pid).header["windows"] == 2)
+    header = look(agent, recording.pid).header
+    assert (header["records"], header["buffers_refused"]) == (1_000_000, 0)
 
 
 def test_delays_are_added_up_where_cupti_tells_them(agent: Listening) -> None:
