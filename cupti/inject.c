@@ -109,6 +109,8 @@ static void switch_on(struct session *session, uint64_t now) {
     }
     table_end(table);
     session->on = code == 0;
+    if (session->on)
+        windows_begun(&session->windows, now_ms());
     session->draining = false;
     session->opening = counted();
     session->flush_at = now + FLUSH_MS;

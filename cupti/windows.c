@@ -60,6 +60,8 @@ bool windows_open(struct windows *windows, uint64_t now, uint64_t records) {
     return always(lease) || (now >= windows->on_from && now < windows->on_until);
 }
 
+void windows_begun(struct windows *windows, uint64_t now) { windows->on_until = now + windows->lease.on_ms; }
+
 void windows_cut(struct windows *windows) { windows->cut = true; }
 
 uint64_t windows_wait(const struct windows *windows, uint64_t now, uint64_t most) {

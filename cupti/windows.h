@@ -23,6 +23,9 @@ bool windows_take(struct windows *windows, const struct lease *lease, uint64_t n
 /* Whether it is time to record. */
 bool windows_open(struct windows *windows, uint64_t now, uint64_t records);
 
+/* Recording has begun, later than it was time to: attaching takes most of a short window. It lasts as long as was asked. */
+void windows_begun(struct windows *windows, uint64_t now);
+
 /* Record no more in this period. */
 void windows_cut(struct windows *windows);
 

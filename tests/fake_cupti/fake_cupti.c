@@ -5,6 +5,7 @@
  *   FAKE_CUPTI_VERSION=number               instead of 130001
  *   FAKE_CUPTI_LOG=file                     a line for each call that subscribes, enables, disables or finalizes
  *   FAKE_CUPTI_SUBMITTED_NS=number          kernels were submitted so long before they started, which is not told else
+ *   FAKE_CUPTI_SUBSCRIBE_US=number          subscribing takes so long
  *   FAKE_CUPTI_READ_US=number               reading a buffer takes so long
  *   FAKE_CUPTI_WALKS=1                      as it is loaded, a thread of its own lists the process's libraries
  * Each thread fills buffers of its own. */
@@ -45,7 +46,7 @@ static uint64_t number(const char *variable) {
 
 static const char *failing;
 static int failing_code = 35;
-static uint64_t submitted_ns, read_us;
+static uint64_t submitted_ns, read_us, subscribe_us;
 
 static int ignored(struct dl_phdr_info *info, size_t size, void *unused) {
     (void)info, (void)size, (void)unused;
@@ -62,6 +63,7 @@ __attribute__((constructor)) static void loaded(void) {
     failing_code = getenv("FAKE_CUPTI_CODE") ? (int)number("FAKE_CUPTI_CODE") : failing_code;
     submitted_ns = number("FAKE_CUPTI_SUBMITTED_NS");
     read_us = number("FAKE_CUPTI_READ_US");
+    subscribe_us = number("FAKE_CUPTI_SUBSCRIBE_US");
     pthread_t thread;
     struct timespec until;
     if (getenv("FAKE_CUPTI_WALKS") == NULL || pthread_create(&thread, NULL, walk, NULL) != 0)
@@ -239,6 +241,8 @@ static void hook(void) {
 int cuptiSubscribe(void **subscriber, abi_callback on_call, void *unused) {
     (void)unused;
     hook();
+    if (subscribe_us)
+        usleep((useconds_t)subscribe_us);
     int code = fails("cuptiSubscribe");
     if (code == SUCCESS && callback != NULL)
         code = ABI_MULTIPLE_SUBSCRIBERS;

@@ -175,6 +175,16 @@ def test_a_million_kernels_of_graphs_end_a_window(agent: Listening, recording: P
     assert (header["records"], header["buffers_refused"]) == (1_000_000, 0)
 
 
+def test_windows_last_as_long_as_was_asked_however_long_attaching_takes(agent: Listening) -> None:
+    agent.plan(WindowPlan(60, 400))
+    with program(agent.path, FAKE_CUPTI_SUBSCRIBE_US="40000") as one:
+        agent.wait(one.pid)
+        until(lambda: look(agent, one.pid).header["windows"] > 4)
+        header = look(agent, one.pid).header
+        # A window in nine is cut off by the end of its period: all four are 2 times in a million.
+        assert header["on_ns"] / 4 > 27_000_000
+
+
 def test_delays_are_added_up_where_cupti_tells_them(agent: Listening) -> None:
     agent.plan(ON)
     with program(agent.path, FAKE_CUPTI_SUBMITTED_NS="250") as delayed:
