@@ -57,6 +57,10 @@ class GpuUsers:
         """Give the processes on a GPU; empty where no driver tells."""
         return self._pids.get(gpu, frozenset()) if self._known(boottime_ns) else frozenset()
 
+    def told(self, gpu: int, boottime_ns: int) -> bool:
+        """Tell whether the driver names the processes on a GPU, if only to say that none is."""
+        return gpu in self._pids and self._known(boottime_ns)
+
     def _known(self, boottime_ns: int) -> bool:
         return bool(self._seen_ns) and boottime_ns - self._seen_ns <= _FRESH_NS
 

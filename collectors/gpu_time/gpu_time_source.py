@@ -5,23 +5,32 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from collectors.binaries.demangle import Demangler
 from collectors.binaries.proc_maps import process_key
 from collectors.boot_clock import boottime_ns
 from collectors.devices.uses import GpuUsers
 from collectors.port import SourceUnavailable
 from collectors.records.activity import GpuCoverage, KernelActivity, Record
+from collectors.records.gpu_time import TimedKernel, TimedProcess
 from collectors.records.process import ProcessKey
 from kernels.application_classifier import ApplicationClassifier
-from kernels.families import FamilyRules
 from kernels.signatures import Signatures
 
 from .left_out import LeftOutCounts
 from .listener import MOST_PROCESSES, Listener, Reporter, WindowPlan
+from .process_times import (
+    ProcessTimes,
+    Progress,
+    RowExtras,
+    TimeScale,
+    row_extras,
+    timed_gpus,
+    timed_kernel,
+)
 from .recorded_work import NUMBERED, Growth, Work
+from .row_names import RowNames
 from .segment import RecordingState, RowKind, SegmentError, SegmentUnsettled, Snapshot
 from .settings import GpuTimeSection
 from .time_budget import Budget
@@ -30,16 +39,10 @@ NAME: Final = "gpu_time"
 LEASE_MS: Final = 900
 """A library that hears nothing for so long stops recording."""
 _RENEW_S: Final = 0.25
-_NAMES: Final = {
-    RowKind.MEMSET: ("Memset", "memset"),
-    RowKind.GRAPH: ("(graph)", "other"),
-    RowKind.OTHER: ("(other)", "other"),
-}
 
 
 _MEASURED: Final = frozenset({RecordingState.OFF, RecordingState.ON})
 _MOST_UNSETTLED: Final = 10
-_MOST_NAMES: Final = 65_536
 
 
 @dataclass(slots=True, eq=False)
@@ -49,6 +52,7 @@ class _Process:
     since_ns   when it was taken in
     read_ns    when it was last read
     unsettled  drains in a row that met it writing
+    shown      what its views are told of the last drain
     """
 
     reporter: Reporter
@@ -60,6 +64,8 @@ class _Process:
     read_ns: int
     unsettled: int = 0
     gone: bool = False
+    shown: TimedProcess | None = None
+    scale: TimeScale = field(default_factory=TimeScale)
 
     def measured(self) -> bool:
         """Tell whether it records when it is asked to: nothing else has CUPTI, or refuses."""
@@ -84,14 +90,13 @@ class GpuTimeSource:
         self._processes: list[_Process] = []
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
-        self._rules = FamilyRules.load()
         self._classifier = ApplicationClassifier(Signatures.load(), in_rounds=True)
-        self._demangler = Demangler()
-        self._named: dict[str, tuple[str, str]] = {}
+        self._names = RowNames()
         self._drained_ns = 0
         self._left_out = LeftOutCounts()
         self._refused: Counter[str] = Counter()
         """Connections that earlier listeners turned away."""
+        self._times = ProcessTimes(users, gpus)
 
     @property
     def left_out(self) -> Mapping[str, int]:
@@ -149,7 +154,13 @@ class GpuTimeSource:
         for process in processes:
             yield from self._read(process, now_boottime_ns)
         self._classifier.end_round()
-        yield from self._coverage(processes, now_boottime_ns)
+        begun_ns = self._drained_ns
+        covered = list(self._coverage(processes, now_boottime_ns))
+        yield from covered
+        yield self._times.record(
+            begun_ns, now_boottime_ns, (process.shown for process in processes if process.shown),
+            frozenset(coverage.gpu for coverage in covered), self._listener.refused,
+        )  # fmt: skip
         self._forget(gone)
 
     def _serve(self) -> None:
@@ -183,6 +194,8 @@ class GpuTimeSource:
 
     def _read(self, process: _Process, now_ns: int) -> Iterator[KernelActivity]:
         """Yield a process's work; one that writes what no library writes is let go."""
+        if process.shown is not None:
+            process.shown = process.shown._replace(span_ns=0, kernels=(), devices=())
         try:
             after = process.reporter.segment.read()
         except SegmentUnsettled:
@@ -197,15 +210,18 @@ class GpuTimeSource:
         begun_ns, process.read_ns = min(process.read_ns, now_ns), now_ns
         process.plan = process.budget.follow(after)
         self._left_out.follow(process.growth.before, after)
+        before, since_ns = process.growth.before, process.growth.since_ns
         rows = list(process.growth.follow(after))
-        self._name(rows)
+        self._names.learn((row.kind, row.name) for row in rows)
+        progress = Progress(before, after, since_ns, process.growth.since_ns)
+        process.shown = self._shown(process, progress, rows, now_ns)
         for row in rows:
             yield self._activity(process.key, after, row, begun_ns, now_ns - begun_ns)
 
     def _activity(
         self, key: ProcessKey, after: Snapshot, row: Work, begun_ns: int, span_ns: int
     ) -> KernelActivity:
-        name, family = self._called(row)
+        name, family = self._names.called(row.kind, row.name)
         if row.kind in NUMBERED or row.kind is RowKind.NODE:
             scaled = round(row.records * 1_000_000 / row.rate)
             self._classifier.observe(key, name, family, scaled, row.time_ns)
@@ -222,27 +238,32 @@ class GpuTimeSource:
             span_ns,
         )
 
+    def _shown(
+        self, process: _Process, progress: Progress, rows: Iterable[Work], now_ns: int
+    ) -> TimedProcess:
+        """Give what the views are told of a process."""
+        key, after = process.key, progress.after
+        process.scale.add(rows)
+        extras = row_extras(progress.before, after)
+        none = RowExtras(0, 0, 0)
+        kernels: list[TimedKernel] = [
+            timed_kernel(
+                self._gpu(after, row.device), self._names.called(row.kind, row.name), row,
+                extras.get((row.device, row.kind, row.name), none),
+            )
+            for row in rows
+        ]  # fmt: skip
+        return self._times.process(key, progress, now_ns)._replace(
+            application=self._classifier.application(key),
+            kernels=tuple(kernels),
+            devices=timed_gpus(progress, process.scale, lambda device: self._gpu(after, device)),
+        )
+
     def _gpu(self, snapshot: Snapshot, device: int) -> int:
         """Give the host's number of a process's device."""
         uuid = snapshot.uuids[device] if device < len(snapshot.uuids) else ""
         known = self._users.index(uuid) if uuid else None
         return min(known if known is not None else device, max(self._gpus - 1, 0))
-
-    def _called(self, row: Work) -> tuple[str, str]:
-        """Give a row's name and family."""
-        if row.kind is RowKind.COPY:
-            return f"Memcpy {row.name.removeprefix('copy').strip()}".strip(), "memcpy"
-        return _NAMES.get(row.kind) or self._named[row.name]
-
-    def _name(self, rows: Iterable[Work]) -> None:
-        """Learn names that are new."""
-        kernels = {row.name for row in rows if row.kind in (RowKind.KERNEL, RowKind.NODE)}
-        new = sorted(kernels - self._named.keys())
-        if len(self._named) + len(new) > _MOST_NAMES:
-            self._named.clear()
-            new = sorted(kernels)
-        for mangled, name in zip(new, self._demangler.demangle(new), strict=True):
-            self._named[mangled] = name, self._rules.classify(name)[0]
 
     def _coverage(self, processes: Iterable[_Process], now_ns: int) -> Iterator[GpuCoverage]:
         """Yield the GPUs all of whose processes were measured since the last drain."""

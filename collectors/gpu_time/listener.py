@@ -117,14 +117,16 @@ class Listener:
         except OSError:
             self._socket.close()
             raise
+        self._inode = path.stat().st_ino
         self.refused: Counter[ConnectionRefusal] = Counter()
         """Connections that were turned away."""
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening; the path of who has listened there since stays."""
         self._socket.close()
         with contextlib.suppress(OSError):
-            self._path.unlink()
+            if self._path.stat().st_ino == self._inode:
+                self._path.unlink()
 
     def accept(self, room: int = MOST_PROCESSES) -> Iterator[Reporter]:
         """Take who waits; no more than there is room for stay."""

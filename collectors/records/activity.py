@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .gpu_calls import ProbeRecord
+from .gpu_time import GpuTimes
 
 LOG2_BINS = 64
 """Bins of a log2 histogram: bin i counts values in [2**i, 2**(i+1)), bin 0 also counts 0."""
@@ -236,7 +237,7 @@ class RhythmMarks:
     beyond: tuple[int, ...]
 
 
-HostRecord = HostTicks | HostTable | HostEvent | StepMarks | RhythmMarks
+HostRecord = HostTicks | HostTable | HostEvent | StepMarks | RhythmMarks | GpuTimes
 """What stays on the host: live view and local history."""
 
 Record = KernelActivity | GpuCoverage | Observation | HostRecord | ProbeRecord

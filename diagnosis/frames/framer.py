@@ -21,6 +21,7 @@ from collectors.records.activity import (
     StepMarks,
 )
 from collectors.records.gpu_calls import GovernorState, GpuCalls
+from collectors.records.gpu_time import GpuTimes
 
 from .call_signals import CallSignals, on_gpus
 from .cgroup_signals import CgroupSignals
@@ -185,7 +186,7 @@ class Framer:
                     self._subjects.steps.add(record)
                 case GpuCalls():
                     self._calls.take(record)
-                case KernelActivity() | GpuCoverage() | HostEvent() | GovernorState():
+                case KernelActivity() | GpuCoverage() | HostEvent() | GovernorState() | GpuTimes():
                     pass
 
     def look(self, readings: Iterable[DeviceReading]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from collectors.records.activity import EVERYTHING_MILLIONTHS
 from diagnosis.detect.findings import Diagnosis, Finding, SpikeBegan, SpikeEnded, Warned
 
 from .calls_board import CallsBoard
@@ -21,14 +22,17 @@ from .diagnosis_words import (
     said,
     steps_said,
 )
+from .gpu_time_board import GpuTimeBoard
 from .local_rows import (
     ActivityRow,
     CallsRow,
     EventRow,
     FindingRow,
     GovernorRow,
+    GpuTimesRow,
     MetricRow,
     PackedRow,
+    ProcessTimeRow,
     ReportRow,
     Row,
     clean_name,
@@ -129,8 +133,8 @@ class _Value:
 
 @dataclass(slots=True)
 class _Kernel:
-    gpu_ns: int = 0
-    launches: int = 0
+    gpu_ns: float = 0.0
+    launches: float = 0.0
 
 
 class Board:
@@ -144,6 +148,7 @@ class Board:
         self._buckets: dict[int, dict[tuple[str, str, str], _Kernel]] = {}
         self._events: list[EventRow] = []
         self._calls = CallsBoard()
+        self._gpu_time = GpuTimeBoard()
         self._findings = FindingsBoard()
         self._waiting: deque[tuple[int, MetricRow | PackedRow]] = deque()
 
@@ -163,8 +168,10 @@ class Board:
                     self._events = [*self._events, row][-MOST_EVENTS:]
                 case CallsRow() | GovernorRow():
                     self._calls.add(row)
-                case ReportRow():
-                    pass  # open windows are shown as they stand
+                case GpuTimesRow():
+                    self._gpu_time.add(row.times)
+                case ReportRow() | ProcessTimeRow():
+                    pass  # open windows are shown as they stand; spans are the history's
 
     def withdraw(self, places: Iterable[tuple[str, str, str]]) -> None:
         """Forget values (source, name, key) that no longer hold, however new they are."""
@@ -191,6 +198,7 @@ class Board:
             "kernels": self._kernels(now_ns),
             "events": events,
             "calls": self._calls.view(now_ns),
+            "gpu_time": self._gpu_time.view(now_ns),
             "diagnosis": self._findings.view(now_ns),
         }
 
@@ -234,8 +242,9 @@ class Board:
         place = (activity.kernel, activity.family, activity.application)
         if place in bucket or len(bucket) < MOST_KERNELS:
             kernel = bucket.setdefault(place, _Kernel())
-            kernel.gpu_ns += activity.gpu_time_ns or 0
-            kernel.launches += activity.count
+            scale = EVERYTHING_MILLIONTHS / activity.sampling_rate_millionths
+            kernel.gpu_ns += scale * (activity.gpu_time_ns or 0)
+            kernel.launches += scale * activity.count
         oldest = max(self._buckets) - 2 * KERNEL_SPAN_NS // _BUCKET_NS
         for at in [at for at in self._buckets if at < oldest]:
             del self._buckets[at]

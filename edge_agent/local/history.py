@@ -15,6 +15,7 @@ import numpy as np
 from collectors.boot_clock import ClockMap, ClockPoint, boot_id
 from transport.sqlite_file import code_of, transaction
 
+from .gpu_time_spans import GpuTimeSpans, process_time_values
 from .history_db import (
     HistoryUnavailable,
     file_bytes,
@@ -33,6 +34,7 @@ from .history_tables import (
     MOST_SNAPSHOTS,
     PACKED,
     PROCESS_CALLS,
+    PROCESS_TIME,
     REPORT,
     TABLES,
     HistoryTable,
@@ -46,8 +48,10 @@ from .local_rows import (
     EventRow,
     FindingRow,
     GovernorRow,
+    GpuTimesRow,
     MetricRow,
     PackedRow,
+    ProcessTimeRow,
     ReportRow,
     Row,
     clean_name,
@@ -92,6 +96,7 @@ class History:
         self.kept = 0
         self._limits = limits or HistoryLimits()
         self._calls = CallSpans()
+        self._times = GpuTimeSpans()
         self._seq = self._names_at_ns = 0
         self._pending: dict[HistoryTable, list[tuple[Any, ...]]] = {}
         self._db = open_file(path, self._limits.max_bytes)
@@ -115,8 +120,8 @@ class History:
         self._guarded(1, lambda: self._db.execute(insert, row))
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Keep rows, in one transaction; GPU calls once ten seconds of them are together."""
-        self._keep(list(self._calls.rows(rows)))
+        """Keep rows, in one transaction; of GPU calls and GPU time ten seconds as one."""
+        self._keep(list(self._times.rows(self._calls.rows(rows))))
         self.dropped.update(self._calls.dropped)
         self._calls.dropped.clear()
 
@@ -137,7 +142,7 @@ class History:
 
     def close(self) -> None:
         """Let the file go; its log is folded in, so that one 0600 file stays."""
-        self._keep(list(self._calls.rest()))
+        self._keep([*self._calls.rest(), *self._times.rest()])
         self._checkpoint()
         self._db.close()
 
@@ -189,7 +194,11 @@ class History:
             case ReportRow():
                 values = REPORT.write((row.window_start_s, row.task_id, row.cells))
                 self._put(REPORT, row.boottime_ns, (row.source, row.series, "", ""), values)
-            case GovernorRow() | FindingRow():
+            case ProcessTimeRow():
+                values = PROCESS_TIME.write(process_time_values(row.process))
+                name = row.source, clean_name(row.process.name), "", ""
+                self._put(PROCESS_TIME, row.boottime_ns, name, values)
+            case GovernorRow() | FindingRow() | GpuTimesRow():
                 pass
 
     def _put(self, table: HistoryTable, at_ns: int, name: _Name, values: Iterable[Any]) -> None:

@@ -209,16 +209,28 @@ PROCESS_CALLS: Final = HistoryTable(
      _list("errors", _text("call"), *_whole("code", "failures"))),
     ("source", "name"),
 )  # fmt: skip
+PROCESS_TIME: Final = HistoryTable(
+    "process_time",
+    (*_whole("pid", "start_ns"), _text("container"), _text("application"), _text("state"),
+     *_whole("cupti_version", "span_ns", "recorded_ns", "lost"),
+     _list("kernels", *_whole("gpu"), _text("kernel"), _text("family"), _real("launches"),
+           _real("gpu_time_ns"), _real("variance", optional=True), _real("bytes")),
+     _list("gpus", *_whole("gpu"), *map(_real, (
+         "busy_ns", "compute_ns", "copy_ns", "collective_ns", "copy_beside_compute_ns",
+         "collective_beside_compute_ns", "kernels_beside_ns")))),
+    ("source", "name"),
+)  # fmt: skip
+"""GPU time of one process in some ten seconds: estimates for all of `span_ns`."""
 REPORT: Final = HistoryTable(
     "report_input",
     (*_whole("window_start_s"), _text("task_id"), _list("cells")),
     ("source", "name"),
 )
 """What a window of a series held before clipping and noise: (place, value) of all but zeros."""
-TABLES: Final = (METRIC, PACKED, ACTIVITY, EVENT, KERNEL_CALLS, PROCESS_CALLS, REPORT)
+TABLES: Final = (METRIC, PACKED, ACTIVITY, EVENT, KERNEL_CALLS, PROCESS_CALLS, PROCESS_TIME, REPORT)
 KINDS: Final[Mapping[str, HistoryTable]] = {
     "metric": METRIC, "activity": ACTIVITY, "event": EVENT, "kernel": KERNEL_CALLS,
-    "process": PROCESS_CALLS, "report": REPORT,
+    "process": PROCESS_CALLS, "gpu_time": PROCESS_TIME, "report": REPORT,
 }  # fmt: skip
 """What a reader asks for."""
 WHEN: Final = (*_whole("unix_ns", "unix_error_ns"), _text("boot_id"), *_whole("boottime_ns"))

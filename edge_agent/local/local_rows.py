@@ -25,6 +25,7 @@ from collectors.records.activity import (
     StepMarks,
 )
 from collectors.records.gpu_calls import GovernorState, GpuCalls, ProbeGroup
+from collectors.records.gpu_time import GpuTimes, TimedProcess
 from diagnosis.detect.findings import (
     Diagnosis,
     Finding,
@@ -38,6 +39,7 @@ from wire.catalogue import Catalogue
 from wire.task import SectionKind
 
 from .diagnosis_words import said
+from .timing_words import TimingChanges
 
 LONGEST_NAME: Final = 200
 """Characters of a name or key that are kept: a command line or a mangled kernel can be longer."""
@@ -134,6 +136,23 @@ class GovernorRow:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuTimesRow:
+    """GPU time of all processes from window to window; names as they came, as in `CallsRow`."""
+
+    source: str
+    times: GpuTimes
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessTimeRow:
+    """GPU time of one process over its own span, some ten seconds: for the history."""
+
+    source: str
+    boottime_ns: int
+    process: TimedProcess
+
+
+@dataclass(frozen=True, slots=True)
 class FindingRow:
     """What diagnosis found, for the live view; the history has it as an event, in words."""
 
@@ -142,8 +161,9 @@ class FindingRow:
 
 
 Row = (
-    MetricRow | PackedRow | ActivityRow | EventRow | CallsRow | GovernorRow | FindingRow | ReportRow
-)
+    MetricRow | PackedRow | ActivityRow | EventRow | CallsRow | GovernorRow | GpuTimesRow
+    | ProcessTimeRow | FindingRow | ReportRow
+)  # fmt: skip
 
 
 @runtime_checkable
@@ -169,6 +189,7 @@ class Flattener:
         indicators = (s.name for s in catalogue.sections if s.kind is SectionKind.INDICATORS)
         self._events = frozenset(indicators)
         self._without: Mapping[ProbeGroup, str] = {}
+        self._timing = TimingChanges()
         self.dropped: dict[str, int] = {}
 
     def rows(self, source: str, records: Iterable[object]) -> Iterator[Row]:
@@ -197,10 +218,8 @@ class Flattener:
                 return (EventRow(record.boottime_ns, source, name, key, detail),)
             case HostFinding():
                 return _found(source, record.finding)
-            case GpuCalls():
-                return (CallsRow(source, record),)
-            case GovernorState():
-                return self._governor(source, record)
+            case GpuCalls() | GovernorState() | GpuTimes():
+                return self._of_programs(source, record)
             case StepMarks() | RhythmMarks():
                 return ()
             case Reading():
@@ -232,6 +251,17 @@ class Flattener:
         kept = table.values[rows, columns].reshape(1, -1)
         yield PackedRow(source, cells, at, kept, table.span_ns)
 
+    def _of_programs(
+        self, source: str, record: GpuCalls | GovernorState | GpuTimes
+    ) -> Iterable[Row]:
+        match record:
+            case GpuCalls():
+                return (CallsRow(source, record),)
+            case GovernorState():
+                return self._governor(source, record)
+            case GpuTimes():
+                return self._gpu_times(source, record)
+
     def _governor(self, source: str, state: GovernorState) -> Iterator[Row]:
         """Give the state, its numbers, and an event for each group that is dropped or back."""
         yield GovernorRow(source, state)
@@ -244,6 +274,14 @@ class Flattener:
         for group in self._without.keys() - state.dropped.keys():
             yield EventRow(at_ns, source, "probes_back", group.value, "")
         self._without = dict(state.dropped)
+
+    def _gpu_times(self, source: str, times: GpuTimes) -> Iterator[Row]:
+        """Give the record, and an event for each process that can no longer be timed or is."""
+        yield GpuTimesRow(source, times)
+        at_ns = times.boottime_ns + times.span_ns
+        for change in self._timing.of(times):
+            name = "gpu_timed" if change.timed else "gpu_not_timed"
+            yield EventRow(at_ns, source, name, clean_name(change.process), change.said)
 
     def _drop(self, reason: str, count: int = 1) -> None:
         if count:

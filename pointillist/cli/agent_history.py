@@ -17,10 +17,12 @@ import typer
 from pointillist.table import Column, cells_of, table_lines, terminal_columns
 
 from .history_calls_text import kernel_lines, process_lines
+from .history_gpu_time_text import gpu_time_lines
 from .moment import moment
 from .output import ExitCode, JsonFlag, reported, say, usage_error
 
 if TYPE_CHECKING:
+    from edge_agent.local.gpu_time_series import GpuTimeSeries
     from edge_agent.local.history_read import HistoryReader
     from edge_agent.local.history_tables import HistoryColumn
 
@@ -34,7 +36,9 @@ pointillist agent history --since 2026-05-01T10:00Z --until 2026-05-01T10:05Z --
 
 pointillist agent history --since 1h --name 'gpu.*' --parquet gpus.parquet
 
-pointillist agent history --since 1h --kind process   GPU calls, copies, memory by process"""
+pointillist agent history --since 1h --kind process   GPU calls, copies, memory by process
+
+pointillist agent history --since 1h --kind gpu_time   GPU time by kernel family over time"""
 
 _NS_PER_S: Final = 1_000_000_000
 _BATCH: Final = 20_000
@@ -52,7 +56,7 @@ def history(
     kind: Annotated[
         str | None,
         typer.Option(
-            help="metric, activity, event, kernel, process, report; without, each counted."
+            help="metric, activity, event, kernel, process, gpu_time, report; else a count of each."
         ),
     ] = None,
     name: Annotated[str | None, typer.Option(help="A pattern for the name, as host_*.")] = None,
@@ -62,12 +66,13 @@ def history(
     ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Show the raw history that this host keeps for itself: metrics, events, GPU calls.
+    """Show the raw history that this host keeps for itself: metrics, events, GPU calls and time.
 
     Every row has its time on the boot clock, the Unix time that this maps to, and the error of
     the mapping. Without --kind it says how much there is of each kind, and from when to when; with
     it each name is summed up in a line. --json gives the rows, of all kinds unless one is named.
     """
+    from edge_agent.local.gpu_time_series import COVERAGE, gpu_time_series
     from edge_agent.local.history_db import HistoryUnavailable
     from edge_agent.local.history_read import HistoryReader
     from edge_agent.local.history_tables import KINDS
@@ -94,11 +99,18 @@ def history(
         def rows(table: str) -> Iterator[dict[str, Any]]:
             return reader.rows(table, since_ns, until_ns, name)
 
+        def series() -> GpuTimeSeries:
+            coverage = reader.rows("metric", since_ns, until_ns, COVERAGE)
+            return gpu_time_series(rows("gpu_time"), coverage, len(loaded.host.gpus))
+
         if target is not None:
             written = target.write(rows)
             say(f"{written} rows in {parquet}" if written else f"{parquet}: {_nothing(reader)}")
         elif json:
-            _print_json(kinds, rows, limit, (since_ns, until_ns))
+            more = {"over_time": series().documents()} if kind == "gpu_time" else {}
+            _print_json(kinds, rows, limit, (since_ns, until_ns), more)
+        elif kind == "gpu_time":
+            typer.echo("\n".join(gpu_time_lines(series())) or _nothing(reader))
         else:
             told = _summary(kind, rows) if kind else _overview(kinds, rows)
             typer.echo(told or _nothing(reader))
@@ -133,9 +145,16 @@ def _shown(unix_ns: int) -> str:
 
 
 def _print_json(
-    kinds: list[str], rows: _Rows, limit: int, span: tuple[int | None, int | None]
+    kinds: list[str],
+    rows: _Rows,
+    limit: int,
+    span: tuple[int | None, int | None],
+    more: dict[str, Any],
 ) -> None:
-    """Print one document, row by row: a day of raw data does not fit in memory."""
+    """Print one document, row by row: a day of raw data does not fit in memory.
+
+    more   what it has beside the rows
+    """
     since, until = (json_module.dumps(end) for end in span)
     typer.echo(f'{{"since_ns": {since}, "until_ns": {until}', nl=False)
     cut: list[str] = []
@@ -147,7 +166,9 @@ def _print_json(
                 break
             typer.echo(f"{',' if number else ''}\n  {json_module.dumps(row)}", nl=False)
         typer.echo("]", nl=False)
-    typer.echo(f', "cut_short": {json_module.dumps(cut)}}}')
+    for name, value in (more | {"cut_short": cut}).items():
+        typer.echo(f', "{name}": {json_module.dumps(value)}', nl=False)
+    typer.echo("}")
 
 
 def _overview(kinds: list[str], rows: _Rows) -> str:
@@ -243,8 +264,9 @@ _METRICS: Final = (
 def _activity_lines(rows: _Rows) -> list[str]:
     found: dict[str, list[float]] = {}
     for row in rows("activity"):
-        sums = found.setdefault(row["name"], [0, 0])
-        sums[:] = [sums[0] + row["count"], sums[1] + (row["gpu_time_ns"] or 0)]
+        sums, scale = found.setdefault(row["name"], [0, 0]), 1e6 / row["sampling_rate_millionths"]
+        sums[0] += scale * row["count"]
+        sums[1] += scale * (row["gpu_time_ns"] or 0)
     if not found:
         return []
     busiest = sorted(found.items(), key=lambda item: -item[1][1])[:_MOST_KERNELS]

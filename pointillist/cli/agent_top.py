@@ -10,6 +10,7 @@ import time
 import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
 
 EPILOG: Final = """Examples:
 
-pointillist agent top   q or Ctrl-C ends it, g shows GPU calls, h the host
+pointillist agent top   q or Ctrl-C ends it, t shows GPU time, g GPU calls, h the host
 
-pointillist agent top --gpu-calls   begin with the GPU calls
+pointillist agent top --gpu-time   begin with GPU time
 
 pointillist agent top --once   one picture, also without a terminal
 
-pointillist agent top --json | jq .host.processes"""
+pointillist agent top --json | jq .agent.gpu_time"""
 
 _DEFAULT: Final = Path("/etc/pointillist/agent.toml")
 _FIRST_S: Final = 0.5
@@ -39,10 +40,19 @@ _MOST_PROCESSES: Final = 60
 _ANSWER_S: Final = 3.0
 _POLL_S: Final = 0.1
 _END_KEYS: Final = frozenset({b"q", b"Q", b"\x1b", b""})
-_CALLS_KEYS: Final = frozenset({b"g", b"G"})
-_HOST_KEYS: Final = frozenset({b"h", b"H"})
-_OTHER_PAGE: Final = b"\t"
+_NEXT_PAGE: Final = b"\t"
 _Pressed = Callable[[float, Callable[[], None]], bytes | None]
+
+
+class Page(StrEnum):
+    """What a screen is full of."""
+
+    HOST = "host"
+    TIME = "time"
+    CALLS = "calls"
+
+
+_KEYS: Final = {b"h": Page.HOST, b"g": Page.CALLS, b"t": Page.TIME}
 
 
 def top(
@@ -52,6 +62,9 @@ def top(
     ] = None,
     interval: Annotated[float, typer.Option(help="Seconds between pictures.", min=0.1)] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
+    gpu_time: Annotated[
+        bool, typer.Option("--gpu-time", help="Begin with the page of GPU time.")
+    ] = False,
     gpu_calls: Annotated[
         bool, typer.Option("--gpu-calls", help="Begin with the page of GPU calls.")
     ] = False,
@@ -59,7 +72,8 @@ def top(
 ) -> None:
     """Show this host live: what is slow and why, CPU, processes, disk, network, GPUs, next report.
 
-    Key g: GPU calls by kernel and process, copies, collectives, and what the probes cost.
+    Key t: GPU time by GPU, program and kernel, and what of it is not measured. Key g: GPU calls by
+    kernel and process, copies, collectives, and what the probes cost.
 
     Beside a running agent it shows what that agent measures and is about to report, with the
     noise that the report will carry. Without one it runs the configured sources itself.
@@ -77,7 +91,8 @@ def top(
         on_screen = not (once or json) and sys.stdout.isatty()
         sampler = HostSampler(processes=_MOST_PROCESSES) if on_screen else HostSampler()
         if on_screen:
-            _live(sampler, feed, interval, gpu_calls)
+            page = Page.TIME if gpu_time else Page.CALLS if gpu_calls else Page.HOST
+            _live(sampler, feed, interval, page)
             return
         time.sleep(min(interval, _FIRST_S))
         feed.wait(_ANSWER_S)
@@ -100,11 +115,12 @@ def _configured(path: Path | None) -> AgentConfig | None:
     return loaded
 
 
-def _live(sampler: HostSampler, feed: Feed, interval: float, gpu_calls: bool) -> None:
+def _live(sampler: HostSampler, feed: Feed, interval: float, page: Page) -> None:
     from rich.console import Console
     from rich.live import Live
 
     from .calls_screen import calls_page
+    from .gpu_time_screen import gpu_time_page
     from .top_screen import screen
 
     console = Console()
@@ -113,22 +129,26 @@ def _live(sampler: HostSampler, feed: Feed, interval: float, gpu_calls: bool) ->
         with Live(console=console, screen=True, auto_refresh=False) as live:
             host = sampler.view()
             while key not in _END_KEYS:
-                gpu_calls = _page(key, gpu_calls)
+                page = _page(key, page)
                 if key is None:  # a key changes the page; a picture of nothing would be its rates
                     host = sampler.view()
-                if gpu_calls:
-                    picture = calls_page(feed.view(), feed.note, console.size)
-                else:
-                    picture = screen(host, feed.view(), feed.note, console.size)
+                match page:
+                    case Page.HOST:
+                        picture = screen(host, feed.view(), feed.note, console.size)
+                    case Page.CALLS:
+                        picture = calls_page(feed.view(), feed.note, console.size)
+                    case Page.TIME:
+                        picture = gpu_time_page(feed.view(), feed.note, console.size)
                 live.update(picture, refresh=True)
                 key = pressed(interval, feed.poll)
 
 
-def _page(key: bytes | None, gpu_calls: bool) -> bool:
-    """Tell whether the GPU calls are to be shown after a key."""
-    if key == _OTHER_PAGE:
-        return not gpu_calls
-    return key in _CALLS_KEYS or (gpu_calls and key not in _HOST_KEYS)
+def _page(key: bytes | None, page: Page) -> Page:
+    """Give the page that is to be shown after a key."""
+    if key == _NEXT_PAGE:
+        pages = list(Page)
+        return pages[(pages.index(page) + 1) % len(pages)]
+    return page if key is None else _KEYS.get(key.lower(), page)
 
 
 @contextmanager

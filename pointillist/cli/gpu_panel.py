@@ -14,6 +14,7 @@ from edge_agent.local.devices_view import INSTANCE, PREFIX, PROCESS, read_use_ke
 from pointillist.table import Column
 
 from .calls_screen import calls_line
+from .gpu_time_screen import gpu_time_line
 from .parts import grid, left_out, panel, shortened
 
 View = Mapping[str, Any]
@@ -82,11 +83,10 @@ def gpu_panel(view: View | None, width: int) -> RenderableType | None:
     kernels = (view or {}).get("kernels", [])
     if kernels:
         parts.append(grid(_KERNELS, kernels[:6], grows=_KERNELS[0].head if narrow else None))
-    line = calls_line(view)
-    if line is None and not parts:
+    lines = [line for line in (gpu_time_line(view), calls_line(view)) if line is not None]
+    if not lines and not parts:
         return None
-    body: RenderableType = Columns(parts)
-    return panel("GPU", Group(line, body) if line is not None else body, gone)
+    return panel("GPU", Group(*lines, Columns(parts)), gone)
 
 
 def _gpu_users(view: View | None, narrow: bool) -> list[RenderableType]:

@@ -14,6 +14,7 @@ from edge_agent.local.proc_view import ProcView
 
 from .calls_screen import calls_panels, calls_rows
 from .gpu_panel import gpu_panel
+from .gpu_time_screen import gpu_time_panels
 from .host_panels import (
     diagnosis_panel,
     disks_and_links,
@@ -137,7 +138,8 @@ def picture(host: ProcView, view: View | None, note: str, width: int) -> Rendera
     slow, gpus, reports = diagnosis_panel(view), gpu_panel(view, width), _reports(view)
     parts: list[RenderableType | None] = [
         head(host, note, width, folded=False), slow, processes(host, wide, _IN_A_PIPE),
-        waiting(host, wide), disks_and_links(host, wide), gpus, *calls_panels(view, width),
+        waiting(host, wide), disks_and_links(host, wide), gpus, *gpu_time_panels(view, width),
+        *calls_panels(view, width),
         reports, _sources(view, reports is None, gpus is None),
     ]  # fmt: skip
     return Group(*(part for part in parts if part is not None))

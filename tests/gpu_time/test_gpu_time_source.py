@@ -264,13 +264,13 @@ def test_a_process_whose_child_keeps_the_connection_is_let_go(
 def test_names_of_strangers_take_bounded_memory(
     followed: Followed, library: FakeLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("collectors.gpu_time.gpu_time_source._MOST_NAMES", 10)
+    monkeypatch.setattr("collectors.gpu_time.row_names._MOST_NAMES", 10)
     for turn in range(4):
         rows = {"kind": RowKind.KERNEL, "count": turn + 1}
         library.memory.rows(*((f"{turn}-{name}", rows) for name in range(8)))
         library.head(rows_used=9, names_used=64)
         followed.drain()
-        assert len(followed.source._named) <= 10
+        assert len(followed.source._names._named) <= 10
     assert len(followed.activity) == 32
 
 

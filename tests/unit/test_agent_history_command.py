@@ -78,7 +78,9 @@ def test_history_counts_each_kind_unless_one_is_named(
     told = dict(line.split(maxsplit=1) for line in kinds)
     kept = f"{datetime.fromtimestamp(UNIX // S, UTC):%Y-%m-%d %H:%M}"
     assert head.split() == ["kind", "rows", "names", "first", "last"]
-    assert list(told) == ["metric", "activity", "event", "kernel", "process", "report"]
+    assert list(told) == [
+        "metric", "activity", "event", "kernel", "process", "gpu_time", "report",
+    ]  # fmt: skip
     assert told["kernel"].split() == ["0", "0", "-", "-"]
     assert told["activity"].split()[:2] == ["1", "1"]
     assert told["metric"].count(kept) == 2

@@ -1,0 +1,128 @@
+"""GPU programs as /proc shows them: which use a GPU, which have the library, and what it says.
+
+It needs no agent: the library's memory is found among the process's own descriptors, and is read
+as a stranger's bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.resources import files
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from collectors.binaries.proc_maps import ProgramNames, all_pids, process_key
+from collectors.records.process import ProcessKey
+
+from .segment import ProcessSegment, SegmentError, SegmentUnsettled, Snapshot
+
+LIBRARY: Final = "libpointillist-gpu-time."
+"""How the name of the library's file begins."""
+_DRIVERS: Final = ("libcuda.so", "libamdhip64.so")
+_MEMORY: Final = "/memfd:pointillist-gpu-time"
+_MOST_MAPS_BYTES: Final = 16 << 20
+_MOST_DESCRIPTORS: Final = 65_536
+
+
+class GpuProgram(NamedTuple):
+    """A process with a GPU's driver loaded.
+
+    state   what its library has written; None where it has none, or none that can be read
+    """
+
+    process: ProcessKey
+    name: str
+    attached: bool
+    state: Snapshot | None = None
+
+
+class FoundPrograms(NamedTuple):
+    """All of the host that may be looked into; `hidden` is how many may not."""
+
+    programs: tuple[GpuProgram, ...]
+    hidden: int
+
+
+def library_file(machine: str | None = None) -> Path:
+    """Give where the library for this machine lies, or would lie if there were one."""
+    folder = Path(str(files("cupti"))) / "objects"
+    return folder / f"{LIBRARY}{machine or platform.machine()}.so"
+
+
+def has_library(proc: str, pid: int) -> bool | None:
+    """Tell whether a process has loaded the library; None where that cannot be seen."""
+    maps = _maps(proc, pid)
+    return None if maps is None else _attached(maps)
+
+
+def gpu_programs(proc: str = "/proc") -> FoundPrograms:
+    """Look at every process."""
+    found, hidden, names = [], 0, ProgramNames()
+    for pid in sorted(all_pids(proc)):
+        maps, key = _maps(proc, pid), process_key(proc, pid)
+        if key is None:
+            continue
+        if maps is None:
+            hidden += 1
+        elif any(driver in maps for driver in _DRIVERS):
+            attached = _attached(maps)
+            state = _state(proc, pid) if attached else None
+            found.append(GpuProgram(key, names.name(*key), attached, state))
+    return FoundPrograms(tuple(found), hidden)
+
+
+def segments(proc: str, pid: int) -> Iterator[ProcessSegment]:
+    """Open the library's memory in a process; what is not such memory is passed over.
+
+    Raises  PermissionError
+    """
+    folder = f"{proc}/{pid}/fd"
+    for number, name in enumerate(os.listdir(folder)):  # noqa: PTH208 (of /proc, not a tree)
+        if number >= _MOST_DESCRIPTORS:
+            return
+        path = f"{folder}/{name}"
+        with suppress(OSError, SegmentError):
+            if os.readlink(path).startswith(_MEMORY):  # noqa: PTH115 (no path, but a name)
+                yield _opened(path)
+
+
+def _opened(path: str) -> ProcessSegment:
+    """Open a file only once it is known to be one: opening anything else may act or wait."""
+    handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise SegmentError("expected a memory file, got another kind")
+        descriptor = os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(handle)
+    try:
+        return ProcessSegment(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _state(proc: str, pid: int) -> Snapshot | None:
+    with suppress(OSError, SegmentError, SegmentUnsettled):
+        for segment in segments(proc, pid):
+            try:
+                return segment.read()
+            finally:
+                segment.close()
+    return None
+
+
+def _attached(maps: str) -> bool:
+    return f"/{LIBRARY}" in maps
+
+
+def _maps(proc: str, pid: int) -> str | None:
+    """Read what a process has mapped; None where that may not be seen, "" for kernel threads."""
+    try:
+        with Path(proc, str(pid), "maps").open(encoding="utf-8", errors="replace") as file:
+            return file.read(_MOST_MAPS_BYTES)
+    except OSError:
+        return None

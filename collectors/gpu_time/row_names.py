@@ -1,0 +1,43 @@
+"""Names and families of what a library's rows count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from collectors.binaries.demangle import Demangler
+from kernels.families import FamilyRules
+
+from .segment import RowKind
+
+_NAMES: Final = {
+    RowKind.MEMSET: ("Memset", "memset"),
+    RowKind.GRAPH: ("(graph)", "other"),
+    RowKind.OTHER: ("(other)", "other"),
+}
+_MOST_NAMES: Final = 65_536
+
+
+class RowNames:
+    """Knows kernels by their mangled names; strangers' names take bounded memory."""
+
+    def __init__(self) -> None:
+        self._rules = FamilyRules.load()
+        self._demangler = Demangler()
+        self._named: dict[str, tuple[str, str]] = {}
+
+    def learn(self, rows: Iterable[tuple[RowKind, str]]) -> None:
+        """Learn names that are new, all at once."""
+        kernels = {name for kind, name in rows if kind in (RowKind.KERNEL, RowKind.NODE)}
+        new = sorted(kernels - self._named.keys())
+        if len(self._named) + len(new) > _MOST_NAMES:
+            self._named.clear()
+            new = sorted(kernels)
+        for mangled, name in zip(new, self._demangler.demangle(new), strict=True):
+            self._named[mangled] = name, self._rules.classify(name)[0]
+
+    def called(self, kind: RowKind, name: str) -> tuple[str, str]:
+        """Give a row's name and family. Raises KeyError for a kernel that was not learnt."""
+        if kind is RowKind.COPY:
+            return f"Memcpy {name.removeprefix('copy').strip()}".strip(), "memcpy"
+        return _NAMES.get(kind) or self._named[name]

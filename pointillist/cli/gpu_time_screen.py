@@ -1,0 +1,239 @@
+"""The GPU time of `agent top`: by GPU, program and kernel, and what of it is not measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, Final
+
+from rich.console import ConsoleDimensions, RenderableType
+from rich.layout import Layout
+from rich.text import Text
+
+from edge_agent.local.quantity import quantity
+from pointillist.table import Column
+
+from .output import rate, short_bytes
+from .parts import fitting, grid, left_out, panel
+
+View = Mapping[str, Any]
+_SLIM: Final = 76
+_WIDE: Final = 100
+_VERY_WIDE: Final = 130
+_FRAME: Final = 3
+"""Rows of a panel around its table: two of the frame, one of the titles."""
+_LEAST_KERNELS: Final = 3
+_MOST_ROWS: Final = 40
+_SHOWN_FAMILIES: Final = 6
+_MOST_TOLD: Final = 3
+"""Lines about programs that are not measured; the page of programs has the others."""
+_NO_SOURCE: Final = "no source times kernels (sources.gpu_time.enabled switches it on)"
+_NOT_YET: Final = "nothing was heard of the sources in the last seconds"
+_NO_PROGRAM: Final = "no program reports: `pointillist agent attach` prints what one needs"
+
+
+def gpu_time_page(view: View | None, note: str, size: ConsoleDimensions) -> Layout:
+    """Arrange GPU time on a whole terminal of this size; of a small one the top rows."""
+    times = _times(view)
+    whole = Layout()
+    lines = coverage_lines(times)[: max(2, size.height // 6)] if view else [_NOT_YET]
+    head = panel(
+        "GPU time, raw: it stays here   (h: host, g: GPU calls, q: end)",
+        Text("\n".join(lines), no_wrap=True, overflow="ellipsis"),
+    )
+    head.subtitle, head.subtitle_align = Text(note), "left"
+    gpus, programs = times.get("gpus", ()), times.get("processes", ())
+    left = size.height - len(lines) - 2 - 3 * _FRAME - _LEAST_KERNELS
+    shown_gpus = max(1, min(len(gpus), left // 3))
+    shown_programs = max(1, min(len(programs), (left - shown_gpus) // 2 + 1))
+    kernels = max(1, left + _LEAST_KERNELS - shown_gpus - shown_programs)
+    whole.split_column(
+        Layout(head, size=len(lines) + 2),
+        Layout(_gpus(times, size.width, shown_gpus), size=_FRAME + shown_gpus),
+        Layout(_programs(times, size.width, shown_programs), size=_FRAME + shown_programs),
+        Layout(_kernels(times, size.width, kernels), minimum_size=_FRAME),
+    )
+    return whole
+
+
+def gpu_time_panels(view: View | None, width: int) -> list[RenderableType]:
+    """Everything below one another, for a pipe; nothing where no source times kernels."""
+    times = _times(view)
+    if not times:
+        return []
+    said = Text("\n".join(coverage_lines(times)))
+    return [
+        panel("GPU time", said), _gpus(times, width), _programs(times, width),
+        _kernels(times, width),
+    ]  # fmt: skip
+
+
+def gpu_time_line(view: View | None) -> Text | None:
+    """Sum GPU time up in a line of the GPU panel; None where nothing is timed."""
+    times = _times(view)
+    if not times:
+        return None
+    text = Text(coverage_lines(times)[0])
+    families = [
+        f"{family['family']} {100 * family['share']:.0f} %" for family in times["families"][:2]
+    ]
+    if families:
+        text.append(f": {', '.join(families)}")
+    return text.append("  (key t)", style="dim")
+
+
+def coverage_lines(times: View) -> list[str]:
+    """Say which GPUs are measured, and which programs are not and why."""
+    if not times:
+        return [_NO_SOURCE]
+    gpus = times["gpus"]
+    used = [gpu for gpu in gpus if gpu["processes"]]
+    covered = sum(gpu["covered"] for gpu in used)
+    timed = sum(program["state"] == "measured" for program in times["processes"])
+    programs = f"kernels of {timed} of {times['processes_in_all']} programs are timed"
+    if not times["processes"]:
+        first = _NO_PROGRAM
+    elif any(gpu["known"] for gpu in gpus):
+        first = f"{programs}, {covered} of {len(used)} GPUs in use are measured whole"
+    else:
+        first = f"{programs}; no driver says who else uses a GPU"
+    missing = [program for program in times["processes"] if program["state"] != "measured"]
+    lines = [first, *(_missing(program) for program in missing[:_MOST_TOLD])]
+    if len(missing) > _MOST_TOLD:
+        lines.append(f"and {len(missing) - _MOST_TOLD} more programs are not measured")
+    for reason, count in times["refused"].items():
+        lines.append(f"{count} connections turned away: {reason}")
+    return lines
+
+
+def _missing(program: View) -> str:
+    where = "".join(f"GPU {gpu}: " for gpu in program["gpus"][:1])
+    more = f" (and {len(program['gpus']) - 1} GPUs more)" if len(program["gpus"]) > 1 else ""
+    return f"{where}{program['process']}[{program['pid']}]: {program['said']}{more}"
+
+
+def _times(view: View | None) -> View:
+    times: View = (view or {}).get("gpu_time") or {}
+    return times
+
+
+def _percent(name: str) -> Callable[[View], str]:
+    """A share of the GPU's time; "-" where nothing is measured."""
+    return lambda gpu: f"{100 * gpu[name]:.1f} %" if _measured(gpu) else "-"
+
+
+def _measured(gpu: View) -> bool:
+    return bool(gpu["processes"] > len(gpu["not_measured"]))
+
+
+def _hidden(part: str) -> Callable[[View], str]:
+    """The share of copies, or collectives, and how much of it ran while kernels computed."""
+
+    def write(gpu: View) -> str:
+        beside = f" ({100 * gpu[f'{part}_beside'] / gpu[part]:.0f} %)" if gpu[part] else ""
+        return f"{_percent(part)(gpu)}{beside}"
+
+    return write
+
+
+def _coverage(gpu: View) -> str:
+    if not gpu["processes"]:
+        return "no program" if gpu["known"] else "?"
+    measured = gpu["processes"] - len(gpu["not_measured"])
+    if gpu["covered"]:
+        return "all"
+    return f"{measured} of {gpu['processes']}{'' if gpu['known'] else ' known'}"
+
+
+_GPUS: Final = (
+    Column("GPU", lambda gpu: str(gpu["gpu"]), right=True),
+    Column("busy", _percent("busy"), right=True),
+    Column("compute", _percent("compute"), right=True),
+    Column("copies (hidden)", _hidden("copy"), right=True),
+    Column("collectives (hidden)", _hidden("collective"), right=True, from_width=_SLIM),
+    Column("2 kernels at once", _percent("kernels_beside"), right=True, from_width=_WIDE),
+    Column("programs timed", _coverage),
+)
+
+
+def _gpus(times: View, width: int, most: int = _MOST_ROWS) -> RenderableType:
+    gpus = times.get("gpus", ())
+    busiest = sorted(gpus, key=lambda gpu: -gpu["busy"])[:most] if len(gpus) > most else gpus
+    table = grid(_GPUS, sorted(busiest, key=itemgetter("gpu")), width=width)
+    below = "hidden: of it, while kernels computed" if width >= _SLIM else ""
+    title = _title("GPUs, last 10 s", len(busiest), len(gpus))
+    return panel(title, table, left_out(_GPUS, width), below)
+
+
+def _time(row: View) -> str:
+    return f"{row['gpu_ms_per_s'] / 10:.1f}"
+
+
+def _error(row: View) -> str:
+    """Half of the 95 % interval; nothing where none is known."""
+    return "" if row["error_ms_per_s"] is None else f"{row['error_ms_per_s'] / 10:.1f}"
+
+
+def _recorded(program: View) -> str:
+    share = program["recorded_share"]
+    return "-" if share is None else f"{100 * share:.1f}"
+
+
+def _micros(name: str) -> Callable[[View], str]:
+    return lambda kernel: "-" if kernel[name] is None else quantity(kernel[name], "µs")
+
+
+_TIME: Final = Column("GPU %", _time, right=True)
+_INTERVAL: Final = Column("±", _error, right=True)
+_LAUNCHES: Final = Column("launches/s", lambda row: rate(row["launches_per_s"]), right=True)
+_PID: Final = Column("pid", lambda row: str(row["pid"]), right=True)
+_OF_PROGRAM: Final = (
+    Column("recorded %", _recorded, right=True, from_width=_SLIM),
+    Column("GPUs", lambda program: ",".join(map(str, program["gpus"])) or "?", from_width=_SLIM),
+    Column("CUPTI", lambda program: program["cupti"] or "-", from_width=_SLIM),
+    Column("lost", lambda program: f"{program['lost']:,}", right=True, from_width=_WIDE),
+    Column("application", lambda program: program["application"] or "-", from_width=_VERY_WIDE),
+    Column("container", lambda program: program["container"][:12] or "-", from_width=_VERY_WIDE),
+    Column("timed", itemgetter("said")),
+)
+_OF_KERNEL: Final = (
+    Column("mean", _micros("mean_us"), right=True),
+    Column("waits", _micros("delay_us"), right=True, from_width=_WIDE),
+    Column("bytes/s", lambda kernel: short_bytes(kernel["bytes_per_s"]) if kernel["bytes_per_s"]
+           else "", right=True, from_width=_WIDE),
+    Column("family", itemgetter("family")),
+    Column("GPU", lambda kernel: str(kernel["gpu"]), right=True, from_width=_SLIM),
+    Column("program", itemgetter("process"), from_width=_VERY_WIDE),
+    Column("kernel", itemgetter("kernel")),
+)  # fmt: skip
+
+
+def _interval(rows: Sequence[View]) -> tuple[Column, ...]:
+    """The column of intervals, where any is known."""
+    return (_INTERVAL,) if any(row["error_ms_per_s"] is not None for row in rows) else ()
+
+
+def _programs(times: View, width: int, most: int = _MOST_ROWS) -> RenderableType:
+    rows = times.get("processes", ())[:most]
+    head = (_PID, Column("program", itemgetter("process")), _TIME, *_interval(rows), _LAUNCHES)
+    columns = (*head, *_OF_PROGRAM)
+    title = _title("programs", len(rows), times.get("processes_in_all", 0))
+    return panel(title, grid(columns, rows, width=width, grows="timed"), left_out(columns, width))
+
+
+def _kernels(times: View, width: int, most: int = _MOST_ROWS) -> RenderableType:
+    rows = times.get("kernels", ())[:most]
+    pid = (_PID,) if width >= _SLIM else ()
+    columns = (_TIME, *_interval(rows), _LAUNCHES, *_OF_KERNEL[:-1], *pid, _OF_KERNEL[-1])
+    title = _title("kernels, % of one GPU's time", len(rows), times.get("kernels_in_all", 0))
+    families = [
+        f"{family['family']} {100 * family['share']:.0f} %"
+        for family in times.get("families", ())[:_SHOWN_FAMILIES]
+    ]
+    table, gone = grid(columns, rows, width=width, grows="kernel"), left_out(columns, width)
+    room = width - len(f"╰─ no room: {', '.join(gone)}; ─╯")
+    return panel(title, table, gone, fitting(families, room).strip())
+
+
+def _title(what: str, shown: int, in_all: int) -> str:
+    return what if shown >= in_all else f"{what}, the busiest {shown} of {in_all}"

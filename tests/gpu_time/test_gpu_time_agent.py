@@ -1,0 +1,179 @@
+"""A real agent beside GPU programs without a GPU: what `top` and `history` show of them.
+
+The driver's library and CUPTI are fakes with the true interface; everything between is real.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge_agent.local.live_socket import LiveClient
+from tests.agent_live import Surroundings, surroundings
+from tests.fake_nvml_kit import FakeDriver
+from tests.gpu_time_kit import Program, program, until
+from tests.integration.test_agent_cli import write_config
+from tests.terminal_kit import Terminal
+
+pytestmark = pytest.mark.slow
+
+PATIENCE_S = 60
+_CODE = (
+    "import pointillist.cli.agent as a; a._become_agent = lambda config: None;"
+    "from pointillist.cli import main; main()"
+)
+_USES = "nvmlDeviceGetComputeRunningProcesses_v3"
+
+
+def configured(made: Surroundings) -> Path:
+    """A configuration with GPUs and GPU time, and little else."""
+    path = write_config(made)
+    head = path.read_text().partition("[[sources.replay")[0]
+    path.write_text(
+        f"""{head}gpus = true
+faults = false
+[sources.probes]
+enabled = false
+[sources.gpu_time]
+enabled = true
+socket = "{made.folder}/gpu-time.sock"
+[diagnosis]
+enabled = false
+[metrics]
+enabled = false
+"""
+    )
+    return path
+
+
+@contextmanager
+def running(config: Path, environment: dict[str, str]) -> Iterator[None]:
+    """An agent that is ready, and ends well."""
+    notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    notify.bind(str(config.parent / "notify"))
+    notify.settimeout(PATIENCE_S)
+    told = {"NOTIFY_SOCKET": str(config.parent / "notify")}
+    agent = subprocess.Popen(
+        [sys.executable, "-c", _CODE, "agent", "run", "-c", str(config)],
+        env=os.environ | environment | told,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        while b"READY=1" not in notify.recv(4096):
+            pass
+        yield
+        agent.terminate()
+        assert agent.wait(PATIENCE_S) == 0
+    finally:
+        agent.kill()
+        agent.wait()
+        notify.close()
+
+
+@contextmanager
+def working(one: Program) -> Iterator[None]:
+    """Kernels and copies on the second GPU, in a loop."""
+    ending = threading.Event()
+
+    def work() -> None:
+        while not ending.wait(0.02):
+            one.ask("kernels _Z11gemm_kernelPf 200 1 4000")
+            one.ask("kernels flash_fwd_kernel 50 1 2000")
+            one.ask("copies 1 20 1 1000")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()
+
+
+def heard(made: Surroundings) -> Any:
+    """What the agent tells `agent top`."""
+    client, found = LiveClient(made.config.live_socket), dict[str, Any]()
+
+    def answered() -> bool:
+        found.update(client.poll() or {})
+        return bool(found)
+
+    until(answered)
+    client.close()
+    return found
+
+
+def command(*words: str) -> Any:
+    """What a command prints as JSON."""
+    done = subprocess.run(
+        [sys.executable, "-c", _CODE, *words, "--json"],
+        capture_output=True, text=True, timeout=PATIENCE_S, check=True,
+    )  # fmt: skip
+    return json.loads(done.stdout)
+
+
+def test_gpu_time_of_real_programs_is_shown_live_and_kept(
+    tmp_path: Path,
+) -> None:
+    made, driver = surroundings(tmp_path), FakeDriver(tmp_path)
+    config, path = configured(made), tmp_path / "gpu-time.sock"
+    with ExitStack() as stack:
+        trainer, bare = (stack.enter_context(program(path, *words)) for words in ((), ("bare",)))
+        profiled = stack.enter_context(program(path))
+        profiled.ask("occupy x 1")
+        driver.play(
+            "gpus 2", f"1 {_USES}.0 value {trainer.pid} 4096", f"0 {_USES}.0 value {bare.pid} 4096",
+            f"0 {_USES}.1 value {profiled.pid} 4096",
+        )  # fmt: skip
+        stack.enter_context(working(trainer))
+        with running(config, driver.environment):
+            with Terminal(80, 24, _CODE, "agent", "top", "-c", str(config)) as terminal:
+                terminal.until(lambda text: "this host" in text, lambda: None)
+                terminal.press(b"t")
+                shown = terminal.until(lambda text: "gemm_kernel(float*)" in text, lambda: None)
+                terminal.press(b"q")
+                assert terminal.ended() == (0, True)
+            live = heard(made)["gpu_time"]
+        kept = command("agent", "history", "-c", str(config), "--since", "5m", "--kind", "gpu_time")
+    text = "\n".join(shown)
+    for part in ("1 of 2 GPUs in use are measured whole", f"{trainer.pid} program", "13.0",
+                 f"GPU 0: program[{bare.pid}]: the library is not loaded"):  # fmt: skip
+        assert part in text, text
+    check_live(live, trainer.pid, bare.pid, profiled.pid)
+    check_kept(kept, trainer.pid)
+
+
+def check_live(live: Any, trainer: int, bare: int, profiled: int) -> None:
+    processes = {one["pid"]: one for one in live["processes"]}
+    states = {pid: one["state"] for pid, one in processes.items()}
+    assert states == {trainer: "measured", bare: "no_library", profiled: "occupied"}
+    families = {one["family"]: one["share"] for one in live["families"]}
+    # 800, 100 and 20 us in each round.
+    assert families["gemm"] == pytest.approx(800 / 920, rel=0.1)
+    assert set(families) == {"gemm", "attention", "memcpy"}
+    idle, busy = live["gpus"]
+    assert (idle["covered"], busy["covered"], len(idle["not_measured"])) == (False, True, 2)
+    whole = sum(kernel["gpu_ms_per_s"] for kernel in live["kernels"])
+    assert busy["busy"] == pytest.approx(whole / 1000, rel=0.3)  # nothing ran at the same time
+    assert busy["copy"] == pytest.approx(busy["busy"] * 20 / 920, rel=0.3)
+
+
+def check_kept(kept: Any, trainer: int) -> None:
+    rows = kept["gpu_time"]
+    assert {(row["pid"], row["state"], row["cupti_version"]) for row in rows} == {
+        (trainer, "measured", 130_001)
+    }
+    assert rows[0]["kernels"][0]["kernel"] == "gemm_kernel(float*)"
+    (*_, last) = kept["over_time"]
+    assert 0 < last["covered_share"] <= 0.5
+    assert max(last["family_shares"], key=last["family_shares"].get) == "gemm"

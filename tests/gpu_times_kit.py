@@ -1,0 +1,45 @@
+"""GPU time as the source hands it out, with numbers that add up by hand."""
+
+from __future__ import annotations
+
+from collectors.records.gpu_time import (
+    GpuTimes,
+    TimedGpu,
+    TimedKernel,
+    TimedProcess,
+    TimingState,
+)
+from collectors.records.process import ProcessKey
+from tests.calls_kit import GEMM
+from tests.local_kit import BOOT, S
+
+TRAINER = ProcessKey(4711, BOOT - 3600 * S)
+NOTEBOOK = ProcessKey(815, BOOT - 60 * S)
+MS = 1_000_000
+
+
+def gpu_times(at_ns: int = BOOT, span_ns: int = S, window: bool = True) -> GpuTimes:
+    """A trainer that uses half of each of two GPUs, and a notebook that nobody times.
+
+    window   whether one of the trainer's ended in the span
+    """
+    half = span_ns / 2
+    kernels = (
+        TimedKernel(0, GEMM, "gemm", 1000, half * 0.8, (3 * MS) ** 2, 0, 2_000),
+        TimedKernel(0, "Memcpy HtoD", "memcpy", 10, half * 0.2, None, 1 << 30),
+        TimedKernel(1, GEMM, "gemm", 1000, half, (4 * MS) ** 2),
+    )
+    devices = (
+        TimedGpu(0, half, half * 0.8, half * 0.2, 0, half * 0.1, 0, 0),
+        TimedGpu(1, half, half, 0, 0, 0, 0, 0),
+    )
+    trainer = TimedProcess(
+        TRAINER, "python3", TimingState.MEASURED, (0, 1), "c" * 64, "llm_training", 0, 130_000,
+        span_ns, span_ns // 10, 0, kernels, devices,
+    )  # fmt: skip
+    if not window:
+        trainer = trainer._replace(span_ns=0, recorded_ns=0, kernels=(), devices=())
+    notebook = TimedProcess(NOTEBOOK, "jupyter", TimingState.NO_LIBRARY, (1,))
+    return GpuTimes(
+        at_ns, span_ns, 3, frozenset({0}), frozenset({0, 1, 2}), (trainer, notebook)
+    )  # fmt: skip

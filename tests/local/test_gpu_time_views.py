@@ -1,0 +1,249 @@
+"""GPU time on its way to `agent top` and `agent history`: rates, intervals, coverage, events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console, ConsoleDimensions
+
+from collectors.records.activity import GpuCoverage
+from collectors.records.gpu_time import GpuTimes, TimedKernel, TimingState
+from edge_agent.local.board import Board
+from edge_agent.local.gpu_time_series import COVERAGE, MOST_STEPS, gpu_time_series
+from edge_agent.local.gpu_time_spans import KEPT_KERNELS, GpuTimeSpans, keep_busiest
+from edge_agent.local.history import History
+from edge_agent.local.history_read import HistoryReader
+from edge_agent.local.local_rows import EventRow, ProcessTimeRow
+from edge_agent.local.merged_calls import REST
+from edge_agent.local.timing_words import cupti_name, said
+from pointillist.cli.gpu_time_screen import (
+    coverage_lines,
+    gpu_time_line,
+    gpu_time_page,
+    gpu_time_panels,
+)
+from tests.calls_kit import GEMM
+from tests.gpu_times_kit import MS, NOTEBOOK, TRAINER, gpu_times
+from tests.local_kit import BOOT, POINT, UNIX, S, activity, flattener
+
+
+def view_of(*records: object) -> dict[str, Any]:
+    board = Board()
+    board.add(flattener().rows("gpu_time", records))
+    ends = [one.boottime_ns + one.span_ns for one in records if isinstance(one, GpuTimes)]
+    return board.view(max(ends))
+
+
+def times_of(*records: object) -> Any:
+    return view_of(*records)["gpu_time"]
+
+
+def test_rates_are_over_the_time_that_windows_stand_for() -> None:
+    """A window every few seconds: lumps of work, and steady rates."""
+    lumps = [gpu_times(BOOT + n * S, S, window=False) for n in range(4)]
+    shown = times_of(gpu_times(BOOT - 4 * S, 4 * S), *lumps[:3], gpu_times(BOOT + 3 * S, 4 * S))
+    trainer, notebook = shown["processes"]
+    assert trainer["gpu_ms_per_s"] == pytest.approx(1_000)
+    assert trainer["recorded_share"] == pytest.approx(0.1)
+    assert (trainer["cupti"], trainer["gpus"], notebook["recorded_share"]) == ("13.0", [0, 1], None)
+    assert [gpu["busy"] for gpu in shown["gpus"]] == [pytest.approx(0.5)] * 2 + [0.0]
+    assert {family["family"]: family["share"] for family in shown["families"]} == {
+        "gemm": pytest.approx(0.9), "memcpy": pytest.approx(0.1),
+    }  # fmt: skip
+
+
+def test_an_interval_is_shown_where_every_part_has_one() -> None:
+    shown = times_of(gpu_times(BOOT, S), gpu_times(BOOT + S, S))
+    rows = {(kernel["kernel"], kernel["gpu"]): kernel for kernel in shown["kernels"]}
+    gemm, copy = rows[GEMM, 0], rows["Memcpy HtoD", 0]
+    assert gemm["error_ms_per_s"] == pytest.approx(1.959964 * (2 * 3**2) ** 0.5 / 2)
+    assert copy["error_ms_per_s"] is None
+    assert shown["processes"][0]["error_ms_per_s"] is None
+    assert (gemm["delay_us"], copy["delay_us"]) == (pytest.approx(2), None)
+    assert copy["bytes_per_s"] == pytest.approx(1 << 30)
+    assert gemm["mean_us"] == pytest.approx(400)
+
+
+def test_ten_seconds_of_a_process_are_kept_and_one_that_ended_is_not() -> None:
+    long_ago = replace(gpu_times(BOOT - 60 * S, 20 * S))
+    idle = [
+        replace(times, processes=(times.processes[0]._replace(kernels=(), devices=()),))
+        for times in (gpu_times(BOOT + n * S) for n in range(10))
+    ]
+    (trainer,) = times_of(long_ago, *idle)["processes"]
+    assert (trainer["gpu_ms_per_s"], trainer["span_s"]) == (0, pytest.approx(10))
+    gone = times_of(gpu_times(), replace(gpu_times(BOOT + S), processes=()))
+    assert (gone["processes"], gone["kernels"]) == ([], [])
+
+
+def test_what_is_old_is_not_shown() -> None:
+    board = Board()
+    board.add(flattener().rows("gpu_time", [gpu_times()]))
+    assert board.view(BOOT + 11 * S)["gpu_time"] is not None
+    assert board.view(BOOT + 12 * S)["gpu_time"] is None
+
+
+def test_kernels_of_the_host_s_panel_are_estimates_of_all() -> None:
+    """A hundredth was recorded: the panel says what there was."""
+    seen = replace(activity(gpu_ns=5 * MS), sampling_rate_millionths=10_000)
+    board = Board()
+    board.add(flattener().rows("gpu_time", [seen]))
+    (kernel,) = board.view(BOOT)["kernels"]
+    assert (kernel["gpu_ms_per_s"], kernel["launches_per_s"]) == (50, 30)
+
+
+def test_coverage_names_who_is_not_timed_and_why() -> None:
+    shown = times_of(gpu_times())
+    first, second = coverage_lines(shown)
+    assert first == "kernels of 1 of 2 programs are timed, 1 of 2 GPUs in use are measured whole"
+    assert second == "GPU 1: jupyter[815]: the library is not loaded"
+    assert [gpu["covered"] for gpu in shown["gpus"]] == [True, False, False]
+    assert "gemm 90 %" in str(gpu_time_line({"gpu_time": shown}))
+    blind = times_of(replace(gpu_times(), known=frozenset()))
+    assert "no driver says who else uses a GPU" in coverage_lines(blind)[0]
+    refused = times_of(replace(gpu_times(), refused=(("full", 3),)))
+    assert coverage_lines(refused)[-1] == "3 connections turned away: full"
+
+
+def test_a_refusal_is_told_with_its_code_and_a_cupti_by_its_toolkit() -> None:
+    assert said(TimingState.REFUSED, 35) == "CUPTI refused, code 35"
+    names = [cupti_name(version) for version in (0, 17, 24, 130_000, 130_201)]
+    assert names == ["", "API 17", "12.6", "13.0", "13.2"]
+
+
+def page(view: dict[str, Any] | None, columns: int, rows: int) -> list[str]:
+    console = Console(width=columns, height=rows, force_terminal=True, color_system=None)
+    with console.capture() as captured:
+        console.print(gpu_time_page(view, "a note", ConsoleDimensions(columns, rows)), height=rows)
+    return captured.get().rstrip("\n").split("\n")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (60, 15), (40, 10), (100, 30), (200, 60), (20, 4)])
+def test_gpu_time_fits_in_every_terminal(size: tuple[int, int]) -> None:
+    for view in (view_of(gpu_times()), {"gpu_time": None}, None):
+        lines = page(view, *size)
+        assert len(lines) <= size[1]
+        assert max(cell_len(line) for line in lines) <= size[0]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 160])
+def test_gpu_time_keeps_titles_and_numbers_whole(columns: int) -> None:
+    text = "\n".join(page(view_of(gpu_times()), columns, 30))
+    for part in (" busy ", "copies (hidden)", "programs timed", "1 of 2", "no program", "GPU %",
+                 "launches/s", "python3", "measured", "gemm 90 %", "10.0 % (50 %)"):  # fmt: skip
+        assert part in text, part
+    assert ("CUPTI" in text.replace("no room: recorded %, GPUs, CUPTI", "")) == (columns >= 76)
+
+
+def test_gpu_time_in_a_pipe_is_there_where_a_source_times() -> None:
+    assert gpu_time_panels({"gpu_time": None}, 80) == []
+    assert len(gpu_time_panels(view_of(gpu_times()), 80)) == 4
+
+
+def test_a_page_of_nothing_says_what_to_do() -> None:
+    assert "sources.gpu_time.enabled" in "\n".join(page({"gpu_time": None}, 80, 24))
+    assert "nothing was heard of the sources" in "\n".join(page(None, 80, 24))
+
+
+# History ------------------------------------------------------------------------------------------
+
+
+def kept_rows(*records: GpuTimes) -> list[ProcessTimeRow]:
+    spans, made = GpuTimeSpans(), flattener()
+    rows: list[object] = list(spans.rows(made.rows("gpu_time", records)))
+    return [row for row in [*rows, *spans.rest()] if isinstance(row, ProcessTimeRow)]
+
+
+def test_ten_seconds_of_a_process_become_one_row() -> None:
+    rows = kept_rows(*(gpu_times(BOOT + n * S) for n in range(25)))
+    assert [row.boottime_ns for row in rows] == [BOOT, BOOT + 10 * S, BOOT + 20 * S]
+    assert [row.process.span_ns for row in rows] == [10 * S, 10 * S, 5 * S]
+    assert {row.process.process for row in rows} == {TRAINER}
+    (gemm, *_) = rows[0].process.kernels
+    assert (gemm.gpu, gemm.time_ns) == (1, 5 * S)
+    assert gemm.variance == pytest.approx(10 * (4 * MS) ** 2)
+    assert [gpu.busy for gpu in rows[0].process.devices] == [5 * S, 5 * S]
+
+
+def test_what_a_process_did_before_it_ended_is_kept_at_once() -> None:
+    rows = kept_rows(gpu_times(), replace(gpu_times(BOOT + S), processes=()))
+    assert [row.process.span_ns for row in rows] == [S]
+
+
+def test_kernels_beyond_the_busiest_are_kept_by_family() -> None:
+    many = [
+        TimedKernel(0, f"k{n}", "gemm" if n % 2 else "norm", 1, 100 - n, 1.0) for n in range(40)
+    ]
+    kept = keep_busiest(many)
+    assert len(kept) == KEPT_KERNELS + 2
+    rest = {kernel.family: kernel for kernel in kept if kernel.kernel == REST}
+    assert rest["norm"].launches == rest["gemm"].launches == 14
+    assert sum(kernel.time_ns for kernel in kept) == sum(kernel.time_ns for kernel in many)
+    assert rest["gemm"].variance == 14
+
+
+def test_a_process_that_cannot_be_timed_is_an_event_once_and_again_when_it_is() -> None:
+    made = flattener()
+
+    def events(state: TimingState) -> Iterator[tuple[str, str, str]]:
+        times = gpu_times()
+        trainer = times.processes[0]._replace(state=state)
+        for row in made.rows("gpu_time", [replace(times, processes=(trainer,))]):
+            if isinstance(row, EventRow):
+                yield row.name, row.key, row.detail
+
+    found = [
+        list(events(state))
+        for state in (
+            TimingState.STARTING, TimingState.MEASURED, TimingState.OCCUPIED,
+            TimingState.OCCUPIED, TimingState.MEASURED,
+        )
+    ]  # fmt: skip
+    assert found == [
+        [], [], [("gpu_not_timed", "python3[4711]", "another profiler has CUPTI")], [],
+        [("gpu_timed", "python3[4711]", "measured")],
+    ]  # fmt: skip
+
+
+def test_history_gives_gpu_time_by_family_over_time_with_what_was_covered(tmp_path: Path) -> None:
+    history, made = History(tmp_path / "history.sqlite"), flattener()
+    history.note_clock(POINT)
+    for second in range(30):
+        at_ns = BOOT + second * S
+        coverage = GpuCoverage("gpu_time", 0, at_ns, S), GpuCoverage("devices", 1, at_ns, S)
+        records: list[object] = [gpu_times(at_ns), *coverage]
+        history.add(made.rows("gpu_time", records))
+    history.close()
+    with HistoryReader(tmp_path / "history.sqlite") as reader:
+        rows = list(reader.rows("gpu_time"))
+        assert [row["name"] for row in rows] == ["python3"] * 3
+        assert rows[0]["kernels"][0]["gpu_time_ns"] == 5 * S
+        assert rows[0]["kernels"][-1]["variance"] is None
+        series = gpu_time_series(rows, reader.rows("metric", name=COVERAGE), gpus=2)
+    documents = series.documents()
+    assert documents[0]["unix_ns"] == UNIX
+    assert sum(document["span_ns"] for document in documents) == 30 * S
+    for document in documents:
+        assert document["covered_share"] == pytest.approx(0.5)
+        assert document["busy_share"] == pytest.approx(0.5)
+        assert document["family_shares"]["gemm"] == pytest.approx(0.45)
+    kernel = series.kernels["python3", TRAINER.pid, "gemm", GEMM]
+    assert kernel.launches == 60_000
+    assert kernel.time_ns == pytest.approx(27 * S)
+    assert kernel.error_ns == pytest.approx(1.959964 * (30 * (3**2 + 4**2)) ** 0.5 * MS)
+    assert NOTEBOOK.pid not in {place[1] for place in series.kernels}
+
+
+def test_a_day_of_gpu_time_has_few_steps_and_none_beyond_the_rows() -> None:
+    row = {"name": "p", "pid": 1, "kernels": [], "gpus": [], "span_ns": 10 * S}
+    rows = [row | {"unix_ns": UNIX + n * 3600 * S} for n in range(24)]
+    late = {"source": "gpu_time", "unix_ns": UNIX + 25 * 3600 * S, "span_ns": S, "value": S}
+    steps = gpu_time_series(rows, [late], 1).steps
+    assert len(steps) <= MOST_STEPS + 2
+    assert steps[-1].unix_ns + steps[-1].span_ns == UNIX + 23 * 3600 * S + 10 * S
+    assert gpu_time_series([], [late], 1).steps == ()
