@@ -38,7 +38,12 @@ class Program:
     """A process that works by lines, each of which it answers."""
 
     def __init__(
-        self, agent: Path, *words: str, options: tuple[str, ...] = (), **environment: str
+        self,
+        agent: Path,
+        *words: str,
+        source: str = "program.c",
+        options: tuple[str, ...] = (),
+        **environment: str,
     ) -> None:
         self.log = agent.parent / f"cupti-{time.monotonic_ns()}.log"
         cupti = built(FAKES / "fake_cupti.c", "libcupti.so.13", CUPTI, options)
@@ -50,7 +55,7 @@ class Program:
         self.errors = ""
         """What it wrote to its standard error, once it has ended."""
         self._process = subprocess.Popen(
-            [built_program(FAKES / "program.c", options=options), *words],
+            [built_program(FAKES / source, options=options), *words],
             env=os.environ | given | environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -94,10 +99,14 @@ class Program:
 
 @contextmanager
 def program(
-    agent: Path, *words: str, options: tuple[str, ...] = (), **environment: str
+    agent: Path,
+    *words: str,
+    source: str = "program.c",
+    options: tuple[str, ...] = (),
+    **environment: str,
 ) -> Iterator[Program]:
     """Run one for a while; it and its fakes are built with these options."""
-    found = Program(agent, *words, options=options, **environment)
+    found = Program(agent, *words, source=source, options=options, **environment)
     try:
         yield found
     finally:

@@ -99,7 +99,7 @@ class ReadProfile:
         for sample in message.get(2, []):
             assert len(sample[2]) == len(self.types)
             (label,) = sample[3]
-            assert self._text(label, 1) == "thread"
+            assert self._text(label, 1) in {"thread", "gpu"}
             frames = [self.frames[number] for number in sample[1]]
             self.samples.append((frames, sample[2], one(label, 3)))
 
@@ -115,7 +115,8 @@ class ReadProfile:
 def check_trace(document: dict[str, Any]) -> list[dict[str, Any]]:
     """Hold a document against the trace event format; give its complete events ("X").
 
-    Source  Trace Event Format, sections JSON Object Format, Complete, Instant, Metadata Events
+    Source  Trace Event Format, sections JSON Object Format, Complete, Instant, Metadata and Counter
+            Events
     """
     events = document["traceEvents"]
     assert document["displayTimeUnit"] in {"ms", "ns"}
@@ -124,6 +125,11 @@ def check_trace(document: dict[str, Any]) -> list[dict[str, Any]]:
         assert isinstance(event["name"], str)
         assert isinstance(event["pid"], int)
         assert isinstance(event["tid"], int)
+        if event["ph"] == "C":
+            assert event["ts"] >= 0
+            assert event["args"]
+            assert all(value >= 0 for value in event["args"].values())
+            continue
         if event["ph"] == "M":
             assert event["name"] in {"process_name", "thread_name"}
             assert isinstance(event["args"]["name"], str)

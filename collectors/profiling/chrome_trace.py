@@ -1,8 +1,8 @@
 """The profile as trace events, for chrome://tracing and Perfetto: written as the calls come.
 
 Each thread has a track with its calls. Each stream has one with the moments at which work was
-given to it; when the GPU did that work is not seen from here. Times are microseconds since the
-profile began.
+given to it; when the GPU did that work is not seen from here. What the GPU did is known as sums of
+a second: counters show them, and no single kernel. Times are microseconds since the profile began.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Final
 
 from collectors.gpu_calls.meanings import CallKind
 
+from .gpu_times import GpuStep
 from .profiled import NamedCall, ProfiledProcess
 
 MOST_CALLS: Final = 2_000_000
@@ -30,6 +31,9 @@ _CATEGORIES: Final = {
 }
 _STREAMS_PID: Final = 1 << 31
 """Beyond every process id: the tracks of the streams are a process of their own."""
+_GPUS_PID: Final = _STREAMS_PID + 1
+_COVERED: Final = ("busy", "compute", "copies", "collectives")
+"""Of a GPU, in the order of `TimedGpu`."""
 
 
 class ChromeTraceWriter:
@@ -39,6 +43,9 @@ class ChromeTraceWriter:
         self._out, self._begun_ns, self._most = out, begun_ns, most_calls
         self._calls = self._left_out = 0
         self._streams: dict[int, int] = {}
+        self._families: dict[int, list[str]] = {}
+        self._ended_ns = begun_ns
+        self._counters: dict[str, list[str]] = {}
         self._separator = b""
         self._out.write(b'{"displayTimeUnit":"ns","traceEvents":[')
 
@@ -51,8 +58,42 @@ class ChromeTraceWriter:
             self._calls += 1
             self._call(call)
 
+    def add_time(self, step: GpuStep) -> None:
+        """Write counters that hold from the step's begin until the next."""
+        span_ns = step.ended_ns - step.begun_ns
+        for gpu in step.gpus:
+            covered = zip(_COVERED, gpu[1:5], strict=True)
+            shares = {name: 100 * time_ns / span_ns for name, time_ns in covered}
+            self._counter(f"GPU {gpu.gpu}: share of time, %", step.begun_ns, shares)
+        for device, families in self._by_family(step).items():
+            rates = {family: 1e3 * time_ns / span_ns for family, time_ns in families.items()}
+            self._counter(f"GPU {device}: kernel time, ms/s", step.begun_ns, rates)
+        recorded = {"recorded": 100 * step.recorded_ns / span_ns}
+        self._counter("recorded, %", step.begun_ns, recorded)
+        self._ended_ns = step.ended_ns
+
+    def _by_family(self, step: GpuStep) -> dict[int, dict[str, float]]:
+        """Give each GPU's time by family; a family that has been seen stays, if as a zero."""
+        found: dict[int, dict[str, float]] = {
+            gpu: dict.fromkeys(families, 0.0) for gpu, families in self._families.items()
+        }
+        for kernel in step.kernels:
+            of = found.setdefault(kernel.gpu, {})
+            of[kernel.family] = of.get(kernel.family, 0.0) + kernel.time_ns
+        self._families = {gpu: list(of) for gpu, of in found.items()}
+        return found
+
+    def _end_counters(self) -> None:
+        """Let no counter hold beyond what was measured."""
+        for title, names in self._counters.items():
+            self._counter(title, self._ended_ns, dict.fromkeys(names, 0.0))
+
     def finish(self, subject: ProfiledProcess) -> None:
         """Write names of threads and streams, and what the trace is of."""
+        self._end_counters()
+        if self._counters:
+            name = f"GPU time of {subject.pid}, as sums of a second"
+            self._name("process_name", _GPUS_PID, 0, name)
         self._name("process_name", subject.pid, 0, f"{subject.name} ({subject.pid})")
         for thread, name in subject.threads.items():
             self._name("thread_name", subject.pid, thread, name)
@@ -69,6 +110,8 @@ class ChromeTraceWriter:
             "calls": self._calls,
             "calls_not_written": self._left_out,
             "lost": subject.lost,
+            "gpu_time": subject.gpu_time.said,
+            "gpu_uuids": subject.gpu_time.uuids,
         }
         self._out.write(b'],"otherData":' + _json(about) + b"}\n")
 
@@ -92,6 +135,13 @@ class ChromeTraceWriter:
         if call.on_stream:
             track = self._streams.setdefault(sample.stream, len(self._streams) + 1)
             self._event(common | {"ph": "i", "s": "t", "pid": _STREAMS_PID, "tid": track})
+
+    def _counter(self, title: str, at_ns: int, values: dict[str, float]) -> None:
+        self._counters[title] = list(values)
+        at = max(at_ns - self._begun_ns, 0) / 1000
+        self._event(
+            {"name": title, "ph": "C", "pid": _GPUS_PID, "tid": 0, "ts": at, "args": values}
+        )
 
     def _name(self, what: str, pid: int, tid: int, name: str) -> None:
         args = {"name": _clean(name)}

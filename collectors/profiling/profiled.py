@@ -15,8 +15,13 @@ from collectors.binaries.mapped_file import open_mapped
 from collectors.binaries.proc_maps import Module, Modules, process_key, read_maps
 from collectors.gpu_calls.counts import CallSample
 from collectors.gpu_calls.meanings import CallKind
+from collectors.records.gpu_time import TimingState
 from collectors.records.process import ProcessKey
 
+from .gpu_times import GpuStep
+
+_ALL: Final = 0.99
+"""Share of the time from which on the rest is a matter of when one looked."""
 LAUNCHES: Final = frozenset({CallKind.LAUNCH, CallKind.GRAPH_LAUNCH})
 
 
@@ -42,6 +47,29 @@ class NamedCall(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class ProfiledGpuTime:
+    """How the process's kernels were timed.
+
+    state      whether they were, and if not, why
+    share      of the time, that was recorded; all else is estimated from it
+    uuids      of the process's GPUs, by its own numbers
+    """
+
+    state: TimingState
+    share: float
+    uuids: dict[int, str]
+
+    @property
+    def said(self) -> str:
+        """Say it in a line."""
+        if self.state is not TimingState.MEASURED or not self.share:
+            return f"GPU time: none ({self.state.value.replace('_', ' ')})"
+        if self.share >= _ALL:
+            return "GPU time: all of it was recorded"
+        return f"GPU time: estimated, {100 * self.share:.2g} % of the time was recorded"
+
+
+@dataclass(frozen=True, slots=True)
 class ProfiledProcess:
     """The profiled process, and when it was looked at.
 
@@ -59,6 +87,7 @@ class ProfiledProcess:
     threads: dict[int, str]
     modules: tuple[tuple[Module, str], ...]
     lost: dict[str, int]
+    gpu_time: ProfiledGpuTime
 
 
 class ProfileWriter(Protocol):
@@ -66,6 +95,10 @@ class ProfileWriter(Protocol):
 
     def add(self, calls: list[NamedCall]) -> None:
         """Take calls."""
+        ...
+
+    def add_time(self, step: GpuStep) -> None:
+        """Take what GPUs did in a while."""
         ...
 
     def finish(self, subject: ProfiledProcess) -> None:

@@ -1,9 +1,10 @@
-"""Watches the GPU calls of one process: probes its libraries, for it alone, and takes each call."""
+"""Watches one process: probes its libraries, for it alone, takes each call, and reads GPU time."""
 
 from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Final, Self
 
 from collectors.boot_clock import boottime_ns
@@ -15,10 +16,12 @@ from collectors.gpu_calls.meanings import CallKind, Meaning
 from collectors.gpu_calls.probe_plan import PlanBook
 from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.gpu_calls.programs import GpuPrograms
+from collectors.gpu_time.settings import DEFAULT_SOCKET
 from collectors.records.gpu_calls import ProbeGroup
 from collectors.records.process import ProcessKey
 
-from .profiled import NamedCall, NothingToProfile, ProfiledProcess, Target
+from .gpu_times import GpuStep, ProfiledTimes
+from .profiled import NamedCall, NothingToProfile, ProfiledGpuTime, ProfiledProcess, Target
 
 _LOOK_NS: Final = 1_000_000_000
 _SAMPLES_BYTES: Final = 32 << 20
@@ -29,8 +32,13 @@ _KEPT_STACKS: Final = 65_536
 class ProfileSession:
     """Probes one process from `start` to `close`; `poll` at least four times a second."""
 
-    def __init__(self, pid: int, *, stacks: bool = True, proc: str = "/proc") -> None:
-        """Look at the process and load. Raises NothingToProfile, SourceUnavailable."""
+    def __init__(
+        self, pid: int, *, stacks: bool = True, socket: Path = DEFAULT_SOCKET, proc: str = "/proc"
+    ) -> None:
+        """Look at the process and load. Raises NothingToProfile, SourceUnavailable.
+
+        socket   where the library in the process reports
+        """
         self._table = ProbeTable.load()
         self._rows = {row.id: row for row in self._table.rows}
         self._stacks, self._known_stacks = stacks, dict[int, tuple[int, ...]]()
@@ -48,6 +56,8 @@ class ProfileSession:
             limits = ProbeLimits(samples_bytes=_SAMPLES_BYTES)
             self._programs = GpuPrograms(self._table, limits, only=pid)
             stack.callback(self._programs.close)
+            self._times = ProfiledTimes(pid, socket, proc)
+            stack.callback(self._times.close)
             self._closing = stack.pop_all()
         self.begun_ns = self._ended_ns = boottime_ns()
         self._unix_ns = time.time_ns()
@@ -70,6 +80,7 @@ class ProfileSession:
             )
         self.begun_ns, self._unix_ns = boottime_ns(), time.time_ns()
         self._programs.sample(self.target.process, True, self._stacks)
+        self._times.start(self.begun_ns)
 
     def poll(self) -> list[NamedCall]:
         """Give the calls that ended since the last time. Raises SourceUnavailable."""
@@ -80,6 +91,10 @@ class ProfileSession:
         for what, count in drain.lost.items():
             self._lost[what] = self._lost.get(what, 0) + count
         return self._named(drain)
+
+    def gpu_time(self, last: bool = False) -> GpuStep | None:
+        """Give what the GPUs did since the last time, once a second; None where nothing is new."""
+        return self._times.poll(boottime_ns(), last)
 
     def stop(self) -> list[NamedCall]:
         """Take no more calls; give the last ones. Raises SourceUnavailable."""
@@ -92,11 +107,18 @@ class ProfileSession:
         """Calls that were made and could not be taken down."""
         return self._lost.get("samples", 0)
 
+    @property
+    def timed(self) -> ProfiledGpuTime:
+        """Tell how far kernels were timed."""
+        share = self._times.recorded_ns / max(self._times.spent_ns, 1)
+        return ProfiledGpuTime(self._times.state, share, dict(self._times.uuids))
+
     def subject(self) -> ProfiledProcess:
         """Give what the profile is of, at its end."""
         return ProfiledProcess(
             self.target.pid, self.target.name, self.begun_ns, self._unix_ns, self._ended_ns,
             dict(self.target.threads), self.target.modules_with_build_ids(), dict(self._lost),
+            self.timed,
         )  # fmt: skip
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""`pointillist agent profile`: every GPU call of one process, as pprof or Chrome trace."""
+"""`pointillist agent profile`: GPU calls and GPU time of one process, as pprof or Chrome trace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import typer
 from .output import CommandError, ExitCode, amount, reported, say, unavailable, usage_error
 
 if TYPE_CHECKING:
-    from collectors.profiling.profiled import ProfileWriter
+    from collectors.profiling.profiled import ProfiledGpuTime, ProfileWriter
     from collectors.profiling.session import ProfileSession
 
 EPILOG: Final = """Examples:
@@ -62,12 +62,18 @@ def profile(
     stacks: Annotated[
         bool, typer.Option("--stacks/--no-stacks", help="Where in the program calls come from.")
     ] = True,
+    socket: Annotated[
+        Path | None,
+        typer.Option(help="Where kernels are timed; else /run/pointillist/gpu-time.sock."),
+    ] = None,
 ) -> None:
-    """Write each GPU call of one process: kernels launched, time in calls, copies, waits.
+    """Write GPU calls and GPU time of one process: launches, time in calls, copies, waits, kernels.
 
-    The process runs on meanwhile, each call a few microseconds longer. Ctrl-C ends early; what was
-    seen is written. Nothing leaves this host.
+    Kernels are timed in programs started with what `agent attach` prints: as the running agent's
+    budget allows, and all of them where no agent runs. The process runs on meanwhile, each call a
+    few microseconds longer. Ctrl-C ends early; what was seen is written. Nothing leaves this host.
     """
+    from collectors.gpu_time.settings import DEFAULT_SOCKET
     from collectors.port import SourceUnavailable
     from collectors.profiling.profiled import NothingToProfile
     from collectors.profiling.session import ProfileSession
@@ -77,7 +83,7 @@ def profile(
         reported(ExitCode.UNAVAILABLE, NothingToProfile),
         reported(ExitCode.UNAVAILABLE, SourceUnavailable, hint=_LOOK),
         _written(out) as (file, keep),
-        ProfileSession(pid, stacks=stacks) as session,
+        ProfileSession(pid, stacks=stacks, socket=socket or DEFAULT_SOCKET) as session,
     ):
         session.start()
         compress = chosen is Format.PPROF or out.name.endswith(".gz")
@@ -87,7 +93,18 @@ def profile(
             writer.finish(session.subject())
         keep()
     lost = f", {session.lost:,} more were not taken down" if session.lost else ""
+    say(_timed(session.timed))
     say(f"{how}: {session.calls:,} calls{lost}; {amount(out.stat().st_size)} in {out}")
+
+
+def _timed(timed: ProfiledGpuTime) -> str:
+    """Say how far kernels were timed, and what to do where they were not."""
+    from edge_agent.local.timing_words import ADVICE, SAID
+
+    if timed.share:
+        return timed.said
+    advice = ADVICE.get(timed.state, "")
+    return f"GPU time: none, {SAID[timed.state]}{'; ' if advice else ''}{advice}"
 
 
 def _by_suffix(out: Path) -> Format:
@@ -123,9 +140,17 @@ def _watch(session: ProfileSession, writer: ProfileWriter, seconds: float) -> st
                 how = f"the process ended after {time.monotonic() - begun:.1f} s"
                 break
             writer.add(session.poll())
+            _add_time(session, writer)
             show(time.monotonic() - begun)
         writer.add(session.stop())
+        _add_time(session, writer, last=True)
     return how
+
+
+def _add_time(session: ProfileSession, writer: ProfileWriter, last: bool = False) -> None:
+    step = session.gpu_time(last)
+    if step is not None:
+        writer.add_time(step)
 
 
 @contextmanager

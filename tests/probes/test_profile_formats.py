@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 from collectors.binaries.proc_maps import Module
 from collectors.gpu_calls.counts import CallSample
 from collectors.gpu_calls.meanings import CallKind
 from collectors.profiling.chrome_trace import ChromeTraceWriter
+from collectors.profiling.gpu_times import GpuStep, KernelSum
 from collectors.profiling.pprof import REST, PprofWriter
-from collectors.profiling.profiled import NamedCall, ProfiledProcess
+from collectors.profiling.profiled import NamedCall, ProfiledGpuTime, ProfiledProcess
+from collectors.records.gpu_time import TimedGpu, TimingState
 from collectors.records.process import ProcessKey
 from tests.profile_kit import ReadProfile, check_trace, parse
 
@@ -21,7 +24,7 @@ LIBRARY = Module(0x7F0000, 0x7F8000, 0x2000, ((8, 1), 12), "/opt/libcudart.so.12
 SUBJECT = ProfiledProcess(
     4711, "train", BEGUN, 1_800_000_000_000_000_000, BEGUN + 3_000_000_000,
     {4711: "train", 4712: "loader\udcff"}, ((PROGRAM, "aa11"), (LIBRARY, "bb22")),
-    {"samples": 3},
+    {"samples": 3}, ProfiledGpuTime(TimingState.MEASURED, 0.25, {0: "uuid-of-0"}),
 )  # fmt: skip
 STACK = (0x7F0100, 0x400200, 0x400300, 0x999999)
 
@@ -69,16 +72,18 @@ def traced(calls: list[NamedCall], most: int = 1000) -> dict[str, object]:
 
 def test_pprof_adds_calls_up_by_stack_kernel_and_thread() -> None:
     profile = written(CALLS)
-    assert profile.types == [("gpu_kernel_launches", "count"), ("api_time", "nanoseconds")]
+    assert profile.types == [
+        ("gpu_kernel_launches", "count"), ("api_time", "nanoseconds"), ("gpu_time", "nanoseconds"),
+    ]  # fmt: skip
     assert profile.total("gpu_kernel_launches") == 4
     assert profile.total("api_time") == 12_000
     by_leaf = {(frames[0], thread): (frames, values) for frames, values, thread in profile.samples}
     frames, values = by_leaf["gemm", 4711]
     # Return addresses stand one byte behind the calls; the innermost is no return address.
     assert frames == ["gemm", "cudart.launch", "0x7f0100", "0x4001ff", "0x4002ff", "0x999998"]
-    assert values == [2, 4_000]
+    assert values == [2, 4_000, 0]
     assert by_leaf["relu", 4712][0] == ["relu", "cudart.launch"]
-    assert by_leaf["cudart.device_synchronize", 4711][1] == [0, 2_000]
+    assert by_leaf["cudart.device_synchronize", 4711][1] == [0, 2_000, 0]
 
 
 def test_pprof_says_where_code_was_mapped_from_which_build() -> None:
@@ -95,7 +100,7 @@ def test_pprof_says_where_code_was_mapped_from_which_build() -> None:
     assert profile.message[9] == [1_800_000_000_000_000_000]
     assert profile.message[10] == [3_000_000_000]
     comments = [profile.strings[place] for place in profile.message[13]]
-    assert comments == ["GPU calls of train (4711)", "lost: samples 3"]
+    assert comments == ["GPU calls of train (4711)", "lost: samples 3", SUBJECT.gpu_time.said]
 
 
 def test_pprof_of_nothing_is_a_profile() -> None:
@@ -108,7 +113,7 @@ def test_pprof_is_bounded_and_loses_no_call() -> None:
     assert len(profile.samples) == 11
     assert profile.total("gpu_kernel_launches") == 50
     (rest,) = [values for frames, values, _ in profile.samples if frames[0] == REST]
-    assert rest == [40, 80_000]
+    assert rest == [40, 80_000, 0]
 
 
 def test_chrome_trace_shows_threads_streams_and_correlation() -> None:
@@ -150,3 +155,86 @@ def test_chrome_trace_is_bounded_and_says_what_it_left_out() -> None:
 
 def test_chrome_trace_of_nothing_is_a_trace() -> None:
     assert check_trace(traced([])) == []
+
+
+def kernel(name: str, recorded: float, ns: float, gpu: int = 0, alone: bool = True) -> KernelSum:
+    return KernelSum(gpu, name, "gemm", recorded, 4 * recorded, ns, alone)
+
+
+def gpu_step(second: int, *kernels: KernelSum) -> GpuStep:
+    begun_ns = BEGUN + second * 10**9
+    gpu = TimedGpu(0, 500_000_000, 400_000_000, 100_000_000, 0, 50_000_000, 0, 0)
+    return GpuStep(begun_ns, begun_ns + 10**9, 250_000_000, kernels, (gpu,))
+
+
+def on_gpu(
+    *kernels: KernelSum, subject: ProfiledProcess, calls: list[NamedCall], most: int = 1000
+) -> dict[tuple[str, ...], int]:
+    """GPU time by stack, where there is any."""
+    out = io.BytesIO()
+    writer = PprofWriter(out, most)
+    writer.add(calls)
+    writer.add_time(gpu_step(0, *kernels))
+    writer.finish(subject)
+    samples = ReadProfile(parse(out.getvalue())).samples
+    return {tuple(frames): values[2] for frames, values, _ in samples if values[2]}
+
+
+NOTHING_LOST = replace(SUBJECT, lost={})
+ROOT = "GPU 0 (uuid-of-0)"
+
+
+def test_pprof_puts_gpu_time_where_all_of_a_kernel_s_launches_came_from() -> None:
+    found = on_gpu(kernel("gemm", 2, 900), subject=NOTHING_LOST, calls=CALLS)
+    ((frames, time_ns),) = found.items()
+    assert frames[:3] == ("gemm", "cudart.launch", "0x7f0100")
+    assert time_ns == 900
+
+
+def test_pprof_makes_gpu_time_a_root_where_its_launches_are_not_surely_known() -> None:
+    """Two places, a graph, two GPUs, more records than launches, calls that were lost, no call."""
+    elsewhere = [*CALLS, call(7, CallKind.LAUNCH, "cudart.launch", "gemm", STACK[1:])]
+    root = {("gemm", ROOT): 900}
+    one = kernel("gemm", 2, 900)
+    assert on_gpu(one, subject=NOTHING_LOST, calls=elsewhere) == root
+    assert on_gpu(one._replace(alone=False), subject=NOTHING_LOST, calls=CALLS) == root
+    assert on_gpu(one._replace(recorded=3), subject=NOTHING_LOST, calls=CALLS) == root
+    assert on_gpu(one, subject=SUBJECT, calls=CALLS) == root
+    assert on_gpu(one, subject=NOTHING_LOST, calls=[]) == root
+    both = on_gpu(one, one._replace(gpu=1), subject=NOTHING_LOST, calls=CALLS)
+    assert both == root | {("gemm", "GPU 1"): 900}
+
+
+def test_pprof_says_how_gpu_time_was_measured_and_bounds_it() -> None:
+    many = [kernel(f"k{number}", 1, 10) for number in range(9)]
+    found = on_gpu(*many, subject=NOTHING_LOST, calls=[], most=4)
+    assert (len(found), found[REST, ROOT], sum(found.values())) == (5, 50, 90)
+    comments = [SUBJECT.gpu_time.said, replace(SUBJECT.gpu_time, share=1.0).said]
+    assert comments == [
+        "GPU time: estimated, 25 % of the time was recorded", "GPU time: all of it was recorded",
+    ]  # fmt: skip
+    assert replace(SUBJECT.gpu_time, state=TimingState.NO_LIBRARY).said == (
+        "GPU time: none (no library)"
+    )
+
+
+def test_trace_has_counters_of_the_gpu_and_no_slice_of_it() -> None:
+    out = io.BytesIO()
+    writer = ChromeTraceWriter(out, BEGUN)
+    writer.add(CALLS[:1])
+    writer.add_time(gpu_step(0, kernel("a", 1, 300_000_000), kernel("c", 1, 2e8, gpu=1)))
+    writer.add_time(gpu_step(1))
+    writer.finish(NOTHING_LOST)
+    document = json.loads(out.getvalue())
+    assert len(check_trace(document)) == 1
+    counters = [event for event in document["traceEvents"] if event["ph"] == "C"]
+    shown = [(e["name"], e["ts"], e["args"]) for e in counters]
+    shares = {"busy": 50.0, "compute": 40.0, "copies": 10.0, "collectives": 0.0}
+    assert shown[:4] == [
+        ("GPU 0: share of time, %", 0, shares), ("GPU 0: kernel time, ms/s", 0, {"gemm": 300.0}),
+        ("GPU 1: kernel time, ms/s", 0, {"gemm": 200.0}), ("recorded, %", 0, {"recorded": 25.0}),
+    ]  # fmt: skip
+    # What is no longer there is a zero, and nothing holds beyond the end.
+    assert ("GPU 1: kernel time, ms/s", 1e6, {"gemm": 0.0}) in shown
+    assert {ts for _, ts, args in shown[-4:] for value in args.values() if not value} == {2e6}
+    assert document["otherData"]["gpu_time"] == NOTHING_LOST.gpu_time.said

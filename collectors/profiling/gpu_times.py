@@ -1,0 +1,203 @@
+"""GPU time of the profiled process, from the memory of the library in it.
+
+The library adds up by kernel: there is no single kernel to be shown, and none is made up. It
+records while somebody leases: the running agent, in windows under its budget; where none listens,
+the profile itself, all the time.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from collectors.gpu_time.found_programs import has_library, segments
+from collectors.gpu_time.listener import Listener, Reporter, WindowPlan
+from collectors.gpu_time.process_times import (
+    Progress,
+    RowExtras,
+    TimeScale,
+    timed_gpus,
+    timed_kernel,
+    timing_state,
+)
+from collectors.gpu_time.recorded_work import Growth
+from collectors.gpu_time.row_names import RowNames
+from collectors.gpu_time.segment import ProcessSegment, RowKind, SegmentError, SegmentUnsettled
+from collectors.gpu_time.settings import DEFAULT_SOCKET
+from collectors.records.gpu_time import TimedGpu, TimingState
+
+LOOK_NS: Final = 1_000_000_000
+LEASE_MS: Final = 900
+_RENEW_S: Final = 0.2
+ALWAYS: Final = WindowPlan(1_000, 1_000)
+NEVER: Final = WindowPlan(0, 1_000)
+"""What processes are asked that come to the profile's socket and are not profiled."""
+_SOCKET: Final = b"POINTILLIST_GPU_TIME_SOCKET="
+_MOST_ENVIRONMENT: Final = 1 << 20
+
+
+class KernelSum(NamedTuple):
+    """One kernel on one of the process's own GPUs, or copies in one direction.
+
+    recorded            how many were
+    launches, time_ns   estimates of all
+    alone               launched one by one, not by a graph
+    """
+
+    gpu: int
+    kernel: str
+    family: str
+    recorded: float
+    launches: float
+    time_ns: float
+    alone: bool
+
+
+class GpuStep(NamedTuple):
+    """What the process's GPUs did from one look to the next, by CLOCK_BOOTTIME."""
+
+    begun_ns: int
+    ended_ns: int
+    recorded_ns: int
+    kernels: tuple[KernelSum, ...]
+    gpus: tuple[TimedGpu, ...]
+
+
+class ProfiledTimes:
+    """Follows one process; every call is quick."""
+
+    def __init__(self, pid: int, path: Path = DEFAULT_SOCKET, proc: str = "/proc") -> None:
+        """Follow a process.
+
+        path   where agents listen, and the profile in place of one. A process that reports
+               elsewhere is not met: it could name any path of the host
+        """
+        self._pid, self._path, self._proc = pid, path, proc
+        self._names, self._scale = RowNames(), TimeScale()
+        self._segment: ProcessSegment | None = None
+        self._growth: Growth | None = None
+        self._listener: Listener | None = None
+        self._reporters: list[Reporter] = []
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._look_ns = 0
+        self.spent_ns = self.recorded_ns = 0
+        self.state = TimingState.NO_LIBRARY
+        self.uuids: dict[int, str] = {}
+
+    def start(self, now_ns: int) -> None:
+        """Begin: what was recorded before is not the profile's."""
+        self._listen()
+        self._find(now_ns)
+
+    def poll(self, now_ns: int, last: bool = False) -> GpuStep | None:
+        """Give what is new, once a second; None where no window ended since."""
+        if not last and now_ns - self._look_ns < LOOK_NS:
+            return None
+        self._look_ns = now_ns
+        if self._growth is None:
+            self._find(now_ns)
+            return None
+        return self._step(self._growth)
+
+    def close(self) -> None:
+        """Let everything go; a second call does nothing."""
+        self._ending.set()
+        if self._thread is not None:
+            self._thread.join()
+        for reporter in self._reporters:
+            reporter.close()
+        self._reporters.clear()
+        if self._listener is not None:
+            self._listener.close()
+        if self._segment is not None:
+            self._segment.close()
+        self._listener = self._segment = self._growth = None
+
+    def _find(self, now_ns: int) -> None:
+        """Look for the library's memory, which is there once the program has used a GPU."""
+        with suppress(OSError):
+            for segment in segments(self._proc, self._pid):
+                with suppress(SegmentError, SegmentUnsettled):
+                    before = segment.read()
+                    self._segment, self._growth = segment, Growth(before, now_ns)
+                    self.state = timing_state(before)
+                    return
+                segment.close()
+        if has_library(self._proc, self._pid):
+            self.state = TimingState.SILENT
+
+    def _step(self, growth: Growth) -> GpuStep | None:
+        before, since_ns = growth.before, growth.since_ns
+        try:
+            assert self._segment is not None  # noqa: S101 (found together with its growth)
+            after = self._segment.read()
+        except (SegmentError, SegmentUnsettled):
+            return None
+        rows = list(growth.follow(after))
+        self._scale.add(rows)
+        self._names.learn((row.kind, row.name) for row in rows)
+        self.state = timing_state(after)
+        self.uuids |= {device: uuid for device, uuid in enumerate(after.uuids) if uuid}
+        progress = Progress(before, after, since_ns, growth.since_ns)
+        if not progress.span_ns:
+            return None
+        self.spent_ns += progress.span_ns
+        self.recorded_ns += progress.recorded_ns
+        none, kernels = RowExtras(0, 0, 0), []
+        for row in rows:
+            timed = timed_kernel(row.device, self._names.called(row.kind, row.name), row, none)
+            kernels.append(
+                KernelSum(
+                    row.device, timed.kernel, timed.family, row.records / row.weight,
+                    timed.launches, timed.time_ns, row.kind is RowKind.KERNEL,
+                )
+            )  # fmt: skip
+        gpus = timed_gpus(progress, self._scale, lambda device: device)
+        ended_ns = progress.until_ns
+        return GpuStep(since_ns, ended_ns, progress.recorded_ns, tuple(kernels), gpus)
+
+    def _listen(self) -> None:
+        """Take an agent's place where none listens."""
+        with suppress(OSError):
+            if self._reports_at() == self._path and _is_free(self._path):
+                self._listener = Listener(self._path)
+                self._thread = threading.Thread(
+                    target=self._serve, args=(self._listener,), daemon=True
+                )
+                self._thread.start()
+
+    def _serve(self, listener: Listener) -> None:
+        """Keep leases alive; a thread, because writing a profile can take longer than a lease."""
+        while not self._ending.wait(_RENEW_S):
+            self._reporters += listener.accept()
+            for reporter in list(self._reporters):
+                plan = ALWAYS if reporter.pid == self._pid else NEVER
+                if reporter.gone() or not reporter.lease(plan, LEASE_MS):
+                    reporter.close()
+                    self._reporters.remove(reporter)
+
+    def _reports_at(self) -> Path:
+        """Give where the process's library reports. Raises OSError."""
+        with Path(self._proc, str(self._pid), "environ").open("rb") as file:
+            for entry in file.read(_MOST_ENVIRONMENT).split(b"\0"):
+                if entry.startswith(_SOCKET):
+                    return Path(os.fsdecode(entry.removeprefix(_SOCKET)))
+        return DEFAULT_SOCKET
+
+
+def _is_free(path: Path) -> bool:
+    """Tell whether nobody listens there, and nothing else than a socket lies there."""
+    asking = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    with asking:
+        try:
+            asking.connect(str(path))
+        except OSError as error:
+            left = error.errno == errno.ECONNREFUSED and path.is_socket()
+            return left or error.errno == errno.ENOENT
+    return False
