@@ -20,13 +20,15 @@ _PIPE_COLUMNS: Final = 200
 """Where there is no terminal: a file may be wide."""
 
 _PIECE: Final = re.compile(
-    r"--[a-z]\S*\s*|\d{4}-\d\d-\d\d\s*|\d\d:\d\d\S*\s*|\S+?[_/,.:;<>-](?=\S)|\S+\s*|\s+"
+    r"`[^`]+`[^\s\w]*\s*|--[a-z]\S*\s*|\d{4}-\d\d-\d\d\s*|\d\d:\d\d\S*\s*|\S+?[_/,.:;<>-](?=\S)|\S+\s*|\s+"
 )
-"""What is left whole when a text is folded, where there is room: words, options, dates, times of
-day, and parts of names."""
+"""What is left whole when a text is folded, where there is room: commands in backticks, words,
+options, dates, times of day, and parts of names."""
 
 _NARROW: Final = 18
 """A folded column is not made narrower than this while others can leave."""
+_INDENT: Final = "    "
+"""Before texts that stand below their row."""
 _LEAST: Final = 6
 """Nor narrower than this at all: below it, each cell has a line of its own."""
 
@@ -37,6 +39,7 @@ class Column:
 
     right        numbers stand to the right
     folds        its texts may go over several lines
+    below        they stand on lines of their own below the row where they have no room beside it
     leaves       the order in which columns leave a terminal that is too narrow; None: never
     at_least     columns that it takes where there is room, so that tables below each other align
     from_width   columns of the terminal from which a panel shows it
@@ -47,6 +50,7 @@ class Column:
     write: Callable[[Any], str] = str
     right: bool = False
     folds: bool = False
+    below: bool = False
     leaves: int | None = None
     at_least: int = 0
     from_width: int = 0
@@ -154,12 +158,18 @@ def _placed(
     going = sorted(
         (column.leaves, at) for at, column in enumerate(columns) if column.leaves is not None
     )
+    below = [at for at in kept if columns[at].below]
+    if below and _total([column.now for column in widths]) > width:
+        kept = [at for at in kept if at not in below]
+    else:
+        below = []
     while going and _total([widths[at].least for at in kept]) > width:
         kept.remove(going.pop(0)[1])
     _shrink([(columns[at], widths[at]) for at in kept], width)
-    left_out = [column.head for at, column in enumerate(columns) if at not in kept]
+    left_out = [c.head for at, c in enumerate(columns) if at not in (*kept, *below)]
     if _total([widths[at].now for at in kept]) > width:
-        return _records([texts[at] for at in kept], kept, width), left_out
+        every = sorted((*kept, *below))
+        return _records([texts[at] for at in every], every, width), left_out
     lines: list[tuple[int | None, _Parts]] = []
     for place in range(len(rows) + 1):
         folded = [_folded(texts[at][place], widths[at].now) for at in kept]
@@ -169,6 +179,9 @@ def _placed(
                 for at, part in zip(kept, parts, strict=True)
             ]
             lines.append((place - 1 if place else None, cells))
+        for at in below if place else ():
+            under = _folded(texts[at][place], width - len(_INDENT)) if texts[at][place] else ()
+            lines += [(place - 1, [(at, f"{_INDENT}{part}")]) for part in under]
     return lines, left_out
 
 

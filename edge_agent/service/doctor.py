@@ -56,6 +56,7 @@ _RULES: Final[tuple[tuple[str, str, str], ...]] = (
     ("probes", "libbpf", "install libbpf 1.1 or later (Debian, Ubuntu: libbpf1)"),
     ("probes", "table", "correct the table that sources.probes.tables names"),
     ("probes", "", "start the agent as root or by its systemd unit"),
+    ("gpu_time", "", "start the agent by its systemd unit, which makes the socket's folder"),
     ("replay", "", "set the path of [[sources.replay]] to a readable trace"),
     ("host", "", "mount /proc where the agent runs"),
 )
@@ -65,6 +66,7 @@ OFF: Final[Mapping[str, str]] = {
     "gpus": "utilisation, memory, power and temperature of GPUs",
     "faults": "hardware faults",
     "probes": "GPU calls of all processes",
+    "gpu_time": "how long GPU kernels ran",
 }
 """Switches in [sources] and what is not collected while they are off."""
 

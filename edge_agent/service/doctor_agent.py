@@ -48,12 +48,12 @@ def _machine() -> Finding:
 def _key(config: AgentConfig) -> Finding:
     path = config.host.key_file
     if not path.exists():
-        advice = "pointillist keys generate host, then pointillist agent join"
+        advice = "`pointillist keys generate host`, then `pointillist agent join`"
         return _broken("key", f"expected {path}, found none", advice)
     try:
         load_host_key(path, this_machine(config))
     except KeyFileRefused as error:
-        return _broken("key", str(error), "pointillist keys check, or a new identity and a join")
+        return _broken("key", str(error), "`pointillist keys check`, or a new identity and a join")
     return _ok("key", f"{path} belongs to this machine")
 
 

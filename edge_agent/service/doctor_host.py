@@ -22,7 +22,7 @@ TIMEX_BYTES: Final = 208
 MAXERROR_AT: Final = 24
 """Offset of maxerror in struct timex: modes, offset and freq come before, 8 bytes each."""
 _GOOD_ERROR_US: Final = 100_000
-_NTP: Final = "start NTP or PTP: systemctl enable --now systemd-timesyncd"
+_NTP: Final = "start NTP or PTP: `systemctl enable --now systemd-timesyncd`"
 
 
 def host_checks(

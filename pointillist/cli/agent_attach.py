@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json as json_module
 import platform
 import pwd
+import shlex
 from contextlib import suppress
 from enum import StrEnum
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -80,31 +81,49 @@ def attach(
 
 def _library() -> Path:
     """Give the library of this machine. Raises CommandError where there is none."""
-    machine = platform.machine()
-    library = Path(str(files("cupti"))) / "objects" / f"libpointillist-gpu-time.{machine}.so"
+    from collectors.gpu_time.found_programs import library_file
+
+    library = library_file()
     if not library.exists():
+        machine = platform.machine()
         raise unavailable(f"expected a library for x86_64, this machine is {machine}")
     return library
 
 
 def _lines(where: Where, variables: dict[str, str], library: Path, socket: Path) -> str:
-    exports = [f"export {name}={value}" for name, value in variables.items()]
-    if where is Where.SHELL:
-        return "\n".join(exports)
-    if where is Where.SYSTEMD:
-        settings = "\n".join(f"Environment={name}={value}" for name, value in variables.items())
-        return f"# systemctl edit UNIT\n[Service]\n{settings}"
-    if where is Where.SLURM:
-        # Slurm sets what a task prolog prints as `export NAME=value`.
-        printed = "\n".join(f'echo "{line}"' for line in exports)
-        return f"# in the TaskProlog, which Slurm runs before each task\n{printed}"
-    return _pod(variables, library, socket)
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    match where:
+        case Where.SHELL:
+            return "\n".join(exports)
+        case Where.SYSTEMD:
+            lines = (f'Environment="{name}={_in_unit(v)}"' for name, v in variables.items())
+            return "\n".join(["# systemctl edit UNIT", "[Service]", *lines])
+        case Where.SLURM:
+            # Slurm sets what a task prolog prints as `export NAME=value`, without a shell.
+            prints = (f"echo {shlex.quote(f'export {n}={v}')}" for n, v in variables.items())
+            head = "# in the TaskProlog, a script that Slurm runs before each task"
+            return "\n".join([head, *prints])
+        case Where.KUBERNETES:
+            return _pod(variables, library, socket)
+
+
+def _in_unit(value: str) -> str:
+    """Write a value as systemd reads it: % begins a specifier, and quotes are escaped."""
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("%", "%%")
 
 
 def _pod(variables: dict[str, str], library: Path, socket: Path) -> str:
-    """Both files are the host's: they are mounted into the container at the same places."""
+    """Both folders are the host's: they are mounted into the container at the same places.
+
+    Strings are quoted, as JSON is YAML: a variable's value must be one, and a number is none. The
+    socket can be connected to through a mount that is read-only.
+    """
     environment = "\n".join(
-        f"        - name: {name}\n          value: {value}" for name, value in variables.items()
+        f"        - name: {name}\n          value: {json_module.dumps(value)}"
+        for name, value in variables.items()
+    )
+    library_folder, socket_folder = (
+        json_module.dumps(str(path.parent)) for path in (library, socket)
     )
     return f"""# in the pod's specification
 spec:
@@ -114,14 +133,17 @@ spec:
 {environment}
       volumeMounts:
         - name: pointillist-library
-          mountPath: {library.parent}
+          mountPath: {library_folder}
           readOnly: true
         - name: pointillist-socket
-          mountPath: {socket.parent}
+          mountPath: {socket_folder}
+          readOnly: true
   volumes:
     - name: pointillist-library
       hostPath:
-        path: {library.parent}
+        path: {library_folder}
+        type: Directory
     - name: pointillist-socket
       hostPath:
-        path: {socket.parent}"""
+        path: {socket_folder}
+        type: Directory"""

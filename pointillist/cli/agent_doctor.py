@@ -45,6 +45,7 @@ def doctor(
     from edge_agent.service.doctor import CheckVerdict, examine, source_findings, worst
     from edge_agent.service.doctor_agent import agent_checks
     from edge_agent.service.doctor_collectors import fault_checks, probe_checks
+    from edge_agent.service.doctor_gpu_time import gpu_time_checks
     from edge_agent.service.doctor_host import host_checks
     from wire.catalogue import Catalogue
 
@@ -56,7 +57,7 @@ def doctor(
     findings: list[Finding] = []
     if config is None and not _DEFAULT.exists():
         findings += examine(host_checks(started_by_root=root))
-        findings += examine([*fault_checks(), *probe_checks()])
+        findings += examine([*fault_checks(), *probe_checks(), *gpu_time_checks()])
         say(f"no configuration at {_DEFAULT}: looked at the machine alone; --config names one")
     else:
         loaded = agent.load_file(config or _DEFAULT)
@@ -68,6 +69,8 @@ def doctor(
             findings += examine(fault_checks())
         if loaded.sources.probes.enabled:
             findings += examine(probe_checks())
+        if loaded.sources.gpu_time.enabled:
+            findings += examine(gpu_time_checks(loaded.sources.gpu_time.socket))
         findings += examine(agent_checks(loaded, started_by_root=root))
     verdict = worst(findings)
     emit({"verdict": verdict, "findings": findings}, json, lambda _body: _show(findings))
@@ -113,5 +116,5 @@ _COLUMNS: Final = (
         style=_of(lambda finding: _STYLES[finding.verdict.value]),
     ),
     Column("found", _of(attrgetter("found")), folds=True),
-    Column("what to do", _of(lambda finding: finding.do or ""), folds=True),
+    Column("what to do", _of(lambda finding: finding.do or ""), folds=True, below=True),
 )  # fmt: skip

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collectors.devices.bandwidth import Bandwidth
     from collectors.devices.device_port import DeviceReading, Inventory
     from collectors.devices.node_health import MachineType
+    from collectors.gpu_time.found_programs import FoundPrograms
     from collectors.records.gap import Gap
 
 _NO_DRIVER: Final = "it needs NVIDIA's driver: libnvidia-ml.so.1 and /dev/nvidiactl"
@@ -46,6 +47,7 @@ def health(
     from collectors.devices.node_health import HealthVerdict, check_node, machine_types
     from collectors.faults.host_health import check_host
     from collectors.faults.scan import probes
+    from collectors.gpu_time.found_programs import FoundPrograms, gpu_programs
     from collectors.kernel_files import Tree
     from collectors.kernel_log import kernel_xids
 
@@ -64,6 +66,7 @@ def health(
         ],
         "gpus": [_gpu(reading, place, bandwidths) for place, reading in enumerate(readings)],
     }
+    _add_timing(body["gpus"], gpu_programs() if readings else FoundPrograms((), 0))
     emit(body, json, _text)
     if not healthy:
         raise typer.Exit(int(ExitCode.FAILED))
@@ -132,11 +135,38 @@ def _gpu(
     return gpu
 
 
+def _add_timing(gpus: Sequence[dict[str, Any]], looked: FoundPrograms) -> None:
+    """Add to each process whether its kernels are timed: no verdict, a program may go without."""
+    from edge_agent.local.timing_words import cupti_name, said
+    from edge_agent.service.doctor_gpu_time import program_state
+
+    known = {program.process.pid: program for program in looked.programs}
+    for process in (process for gpu in gpus for process in gpu["processes"]):
+        program = known.get(process["pid"])
+        if program is None:
+            process["gpu_time"] = None
+            continue
+        header = program.state.header if program.state is not None else {}
+        state = program_state(program)
+        process["gpu_time"] = {
+            "state": state.value,
+            "said": said(state, header.get("error", 0)),
+            "cupti": cupti_name(header.get("cupti_version", 0)),
+        }
+
+
 _CHECKS: Final = (
     Column("verdict", itemgetter("verdict")),
     Column("check", itemgetter("check")),
     Column("reason", itemgetter("reason"), folds=True),
 )
+
+
+def _timing(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return ""
+    cupti = f", CUPTI {found['cupti']}" if found["cupti"] else ""
+    return f", GPU time: {found['said']}{cupti}"
 
 
 def _text(body: dict[str, Any]) -> str:
@@ -153,6 +183,7 @@ def _text(body: dict[str, Any]) -> str:
             held = f"{memory / _GB:.1f} GB" if isinstance(memory, int) else "memory ?"
             lines.append(
                 f"{process['on']}: {process['pid']} {process['name']}, {held}, {share}{container}"
+                f"{_timing(process.get('gpu_time'))}"
             )
         lines += [f"GPU {gpu['index']}: {said}" for said in gpu["not_told"]]
     said = "healthy" if body["healthy"] else "not healthy"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -58,3 +59,33 @@ def test_attach_for_a_pod_mounts_what_it_names() -> None:
     volumes = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
     assert mounts == volumes
     assert str(Path(library).parent) in mounts.values()
+
+
+def test_attach_quotes_what_a_shell_and_systemd_would_read_otherwise() -> None:
+    odd = "/run/a b%h/x.sock"
+    for script in (attach("--socket", odd) + "\nenv", attach("slurm", "--socket", odd)):
+        ran = subprocess.run(["sh", "-c", script], check=True, capture_output=True, text=True)
+        assert f"POINTILLIST_GPU_TIME_SOCKET={odd}" in ran.stdout
+    unit = attach("systemd", "--socket", odd)
+    assert 'Environment="POINTILLIST_GPU_TIME_SOCKET=/run/a b%%h/x.sock"' in unit
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_attach_for_systemd_is_a_unit_s_part(tmp_path: Path) -> None:
+    unit = tmp_path / "trainer.service"
+    unit.write_text(f"{attach('systemd', '--user', 'nobody')}\nExecStart=/bin/true\n")
+    ran = subprocess.run(
+        ["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False
+    )
+    said = [line for line in ran.stderr.splitlines() if "trainer.service" in line]
+    assert (ran.returncode, said) == (0, [])
+
+
+def test_attach_for_a_pod_gives_strings_where_the_api_takes_no_numbers() -> None:
+    spec = yaml.safe_load(attach("kubernetes", "--user", "nobody"))["spec"]
+    (container,) = spec["containers"]
+    values = {entry["name"]: entry["value"] for entry in container["env"]}
+    assert values["POINTILLIST_AGENT_UID"] == "65534"
+    assert {type(value) for value in values.values()} == {str}
+    assert all(mount["readOnly"] for mount in container["volumeMounts"])
+    assert {volume["hostPath"]["type"] for volume in spec["volumes"]} == {"Directory"}

@@ -16,6 +16,7 @@ from rich.console import Console
 
 import pointillist
 from aggregator.release_files import MEANINGS
+from edge_agent.local.gpu_time_series import gpu_time_series
 from edge_agent.service.doctor import CheckVerdict, Finding
 from kernels.kernel_mix import FamilyShare, MixMeasure
 from kernels.signature_evaluation import Rate, SignatureEvaluation
@@ -34,6 +35,7 @@ from pointillist.cli import (
 )
 from pointillist.cli import causes_command as causes
 from pointillist.cli.history_calls_text import kernel_lines
+from pointillist.cli.history_gpu_time_text import gpu_time_lines
 from pointillist.cli.output import _lines
 from pointillist.cli.parts import grid, left_out, panel
 from pointillist.demo.demo_screen import DemoScreen
@@ -90,6 +92,15 @@ def doctor() -> None:
             Finding("gpu calls", "counting", CheckVerdict.OK, "CAP_DAC_READ_SEARCH", ""),
         ]
     )
+
+
+def gpu_time() -> str:
+    kernel = {"gpu": 0, "kernel": KERNEL, "family": "quantize_activation", "launches": 1e9,
+              "gpu_time_ns": 1e15, "variance": 1e20, "bytes": 0.0}  # fmt: skip
+    many = [kernel | {"family": f"family_{n}", "gpu_time_ns": 1e12} for n in range(9)]
+    row = {"name": "trainer-process", "pid": 4_194_303, "unix_ns": 1_770_000_000 * 10**9,
+           "span_ns": 10**10, "gpus": [{"busy_ns": 1e10}], "kernels": [kernel, *many]}  # fmt: skip
+    return "\n".join(gpu_time_lines(gpu_time_series([row], [], 1)))
 
 
 def families() -> str:
@@ -213,6 +224,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "history, metrics": lambda: "\n".join(agent_history._metric_lines(history_rows)),
     "history, activity": lambda: "\n".join(agent_history._activity_lines(history_rows)),
     "history, kernels": lambda: "\n".join(kernel_lines(history_rows)),
+    "history, GPU time": gpu_time,
     "history, events": lambda: "\n".join(agent_history._event_lines(events)),  # type: ignore[arg-type]
     "history": lambda: agent_history._overview(["event"], history_rows),
 }
@@ -322,3 +334,22 @@ def test_a_fold_leaves_dates_times_and_options_whole() -> None:
     assert table._folded("2026-11-23 07:29:00Z", 17) == ["2026-11-23", "07:29:00Z"]
     assert table._folded("of --helper-transcript", 20) == ["of", "--helper-transcript"]
     assert table._folded("gpu_thermal_or_power", 12) == ["gpu_thermal_", "or_power"]
+
+
+def test_a_command_in_backticks_is_whole_where_there_is_room() -> None:
+    advice = "start NTP or PTP: `systemctl enable --now systemd-timesyncd`."
+    assert table._folded(advice, 45) == [
+        "start NTP or PTP:", "`systemctl enable --now systemd-timesyncd`.",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_what_to_do_stands_below_a_finding_where_it_has_no_room_beside_it(width: int) -> None:
+    columns = [Column("name"), Column("found", folds=True), Column("do", folds=True, below=True)]
+    rows = [["clock", "words " * 9, "`systemctl enable --now systemd-timesyncd`"], ["a", "b", ""]]
+    lines = table_lines(columns, rows, width)
+    assert "    `systemctl enable --now systemd-timesyncd`" in lines
+    assert "left out" not in "\n".join(lines)
+    assert "do" in table_lines(columns, rows, 120)[0]
+    narrow = table_lines([*columns, Column("n" * 30)], [[*row, "1" * 20] for row in rows], 24)
+    assert "timesyncd" in "".join("".join(narrow).split())
