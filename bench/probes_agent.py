@@ -23,6 +23,8 @@ from typing import Any, Final
 from bench.record import ROOT
 from collectors.binaries.elf_file import ElfFile
 from collectors.boot_clock import boottime_ns
+from collectors.gpu_calls.activity_records import Named
+from collectors.gpu_calls.call_records import CallRecords
 from collectors.gpu_calls.costs import HitCosts
 from collectors.gpu_calls.counts import ProbeDrain
 from collectors.gpu_calls.found_files import FileFound
@@ -32,7 +34,14 @@ from collectors.gpu_calls.probe_plan import plan_file
 from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.gpu_calls.programs import GpuPrograms
 from collectors.gpu_calls.switching import Switchboard, SwitchingThread
-from collectors.records.gpu_calls import FileGroup, ProbeGroup
+from collectors.records.gpu_calls import (
+    FileGroup,
+    GpuCalls,
+    ProbeGroup,
+    ProcessCalls,
+    ProcessLabels,
+)
+from collectors.records.process import ProcessKey
 
 _FILE: Final = 1
 _EVERY_S: Final = 1.0
@@ -46,6 +55,12 @@ class Seen:
     in_period: int = 0
     lost: dict[str, int] = field(default_factory=dict)
     periods: list[dict[str, Any]] = field(default_factory=list)
+    records: list[dict[str, Any]] = field(default_factory=list)
+    _calls: CallRecords = field(
+        default_factory=lambda: CallRecords(
+            ProbeTable.load(), lambda _: ProcessLabels("bench"), lambda _: False
+        )
+    )
 
     def add(self, drain: ProbeDrain) -> None:
         """Count a drain of the bench's own file."""
@@ -56,8 +71,11 @@ class Seen:
             self.lost[what] = self.lost.get(what, 0) + count
 
     def collect(self, collected: Iterable[Collected]) -> None:
-        """Count drains of governed periods."""
-        for one in collected:
+        """Count drains of governed periods, and keep what is said of each process."""
+        drains = list(collected)
+        for record in self._calls.of(drains, _Unnamed()):
+            self.records += [_said(record, process) for process in record.processes]
+        for one in drains:
             self.add(one.drain)
             if one.ended is None:
                 continue
@@ -75,6 +93,28 @@ class Seen:
                 }
             )
             self.in_period = 0
+
+
+class _Unnamed(dict[tuple[ProcessKey, int], Named]):
+    """Names for whatever is asked."""
+
+    def __missing__(self, key: tuple[ProcessKey, int]) -> Named:
+        return Named(f"kernel_{key[1]}", "other")
+
+
+def _said(record: GpuCalls, process: ProcessCalls) -> dict[str, Any]:
+    low, high = process.launches.interval
+    return {
+        "pid": process.process.pid,
+        "begin_ns": record.boottime_ns,
+        "span_ns": record.span_ns,
+        "seen": process.launches.seen,
+        "value": process.launches.value,
+        "low": low,
+        "high": min(high, sys.float_info.max),  # JSON has no infinity
+        "error": min(process.launches.error, sys.float_info.max),
+        "share": process.launches.share,
+    }
 
 
 class Governed:
@@ -158,6 +198,7 @@ def main() -> None:
         "launches": seen.launches,
         "lost": seen.lost,
         "periods": seen.periods,
+        "records": seen.records,
         "user_share": (end.ru_utime - begin.ru_utime) / took_s,
         "system_share": (end.ru_stime - begin.ru_stime) / took_s,
         "resident_mib": _resident_mib(),

@@ -15,7 +15,6 @@ import numpy as np
 
 from bench.probes_agent import Agent
 from bench.probes_target import Slices, Target, copy_library
-from collectors.gpu_calls.call_records import PeriodCount, corrected
 
 RATES: Final = (1_000, 2_500, 5_000, 20_000, 50_000)
 """At 2,500 all probes can just stay attached: the dearest rate without windows."""
@@ -36,11 +35,12 @@ def governed(
         target.begin_pace(0, 1, rate, seconds, burst_ms)
         slices = target.end_pace()
         seen = agent.end()
+        records = estimated(seen, target.pid)
     return {
         "rate": _rate(slices),
         **_slowdown(slices, "overhead"),
         **_slowdown(_from(slices, seen["periods"]), "settled"),
-        **count_error(slices, seen["periods"]),
+        **count_error(slices, seen["periods"], records),
         "stall_ns": seen["stall_ns"],
         "cut_off": seen["cut_off"],
         "lost": seen["lost"],
@@ -79,11 +79,19 @@ def flat_out(folder: Path, threads: int, seconds: float) -> dict[str, Any]:
     }
 
 
-def count_error(slices: Sequence[Slices], periods: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Compare the corrected count with the truth, over periods that were watched.
+def estimated(seen: Mapping[str, Any], pid: int) -> list[dict[str, Any]]:
+    """Give what the agent's records say of a process."""
+    return [record for record in seen["records"] if record["pid"] == pid]
 
-    A period counts when the process launched in all of it; at first the governor may leave one
-    unwatched, to pay back what the beginning cost.
+
+def count_error(
+    slices: Sequence[Slices],
+    periods: Sequence[Mapping[str, Any]],
+    records: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Compare what was counted and estimated with the truth, while the process launched.
+
+    The interval is of all records together; where one of them knows none, there is none.
     """
     begin_ns, end_ns = slices[0].begin_ns, max(slices[-1].end_ns, slices[-1].bare_end_ns)
     inside = [
@@ -92,9 +100,6 @@ def count_error(slices: Sequence[Slices], periods: Sequence[Mapping[str, Any]]) 
         if one["begin_ns"] >= begin_ns and one["begin_ns"] + one["length_ns"] <= end_ns
     ]
     watched = [one for one in inside if one["share"] > 0.0]
-    truth = sum(
-        _launched(slices, one["begin_ns"], one["begin_ns"] + one["length_ns"]) for one in watched
-    )
     span_ns = sum(one["length_ns"] for one in watched)
     found: dict[str, Any] = {
         "periods": len(inside),
@@ -102,10 +107,15 @@ def count_error(slices: Sequence[Slices], periods: Sequence[Mapping[str, Any]]) 
         "duty": sum(one["share"] * one["length_ns"] for one in watched) / max(span_ns, 1),
         "period_s": span_ns / 1e9 / max(len(watched), 1),
     }
+    told = [
+        one
+        for one in records
+        if one["begin_ns"] >= begin_ns and one["begin_ns"] + one["span_ns"] <= end_ns
+    ]
+    truth = sum(launched(slices, one["begin_ns"], one["begin_ns"] + one["span_ns"]) for one in told)
     if truth > 0.0:
-        estimate = corrected(PeriodCount(one["launches"], one["share"]) for one in watched)
-        found["count_error"] = estimate.value / truth - 1.0
-        found["count_interval"] = 1.96 * sqrt(estimate.variance) / truth
+        found["count_error"] = sum(one["value"] for one in told) / truth - 1.0
+        found["count_interval"] = sum(one["high"] - one["low"] for one in told) / 2.0 / truth
     return found
 
 
@@ -157,7 +167,7 @@ def _slowdown(slices: Sequence[Slices], name: str) -> dict[str, float]:
     }
 
 
-def _launched(slices: Sequence[Slices], begin_ns: int, end_ns: int) -> float:
+def launched(slices: Sequence[Slices], begin_ns: int, end_ns: int) -> float:
     """Count launches of a span; of slices at its edges their share."""
     total = 0.0
     for one in slices:

@@ -70,7 +70,9 @@ def played(drains: list[ProbeDrain], share: float = 1.0) -> Iterator[GpuCalls]:
     names = {(row.process, row.kernel): _NAMES.get(row.kernel, _OTHER)
              for drain in drains for row in drain.launches}  # fmt: skip
     records = CallRecords(ProbeTable.load(), _identity, lambda _process: False)
-    yield from records.of([Collected(drain, period, shares, None) for drain in drains], names)
+    yield from records.of(
+        [Collected(drain, period, shares, None, groups) for drain in drains], names
+    )
 
 
 def recorded() -> list[ProbeDrain]:

@@ -2,7 +2,8 @@
 
 While everything is seen, each drain is a record. While groups take turns, a record covers a whole
 governor period: only there is a count over its share unbiased. Its variance comes from how the
-process's calls differed between the last periods.
+process's calls differed between the last periods. Launches that were not seen are estimated from
+the process's CPU time (`launch_counts.py`); of the other groups:
 
 A group that is attached in turns is seen in one random window a period. A period's count over the
 probability of every instant estimates the period's calls without bias (D. G. Horvitz and D. J.
@@ -36,6 +37,7 @@ from collectors.records.gpu_calls import (
 from collectors.records.process import ProcessKey
 
 from .call_tables import CallTables, Names, Shares, Sums, What
+from .launch_counts import LaunchCount, LaunchCounts
 from .meanings import CallKind
 from .periods import Collected
 from .probe_table import ProbeTable
@@ -142,26 +144,33 @@ class CallRecords:
         default_factory=OrderedDict
     )
     _waits: frozenset[str] = field(init=False)
+    _launches: LaunchCounts = field(init=False)
 
     def __post_init__(self) -> None:
+        self._launches = LaunchCounts(self.left_out)
         self._waits = frozenset(row.id for row in self.table.rows if row.kind is CallKind.WAIT)
 
     def of(self, collected: Iterable[Collected], names: Names) -> Iterator[GpuCalls]:
         """Add drains; give the records that are whole now."""
         for collection in collected:
             self._tables.add(collection.drain, names, self._waits)
-            if collection.ended is not None or not collection.period.in_turns:
-                yield self._record(Shares(collection))
+            self._launches.add(collection, names)
+            switched = collection.attached >= collection.period.steady
+            if collection.ended is not None or (switched and not collection.period.in_turns):
+                yield self._record(Shares(collection), collection.cut_off)
                 self._tables = CallTables()
 
     def forget(self, process: ProcessKey) -> None:
         """Forget a process that ended."""
+        self._launches.forget(process)
         for group in ProbeGroup:
             self._histories.pop((process, group), None)
 
-    def _record(self, shares: Shares) -> GpuCalls:
+    def _record(self, shares: Shares, cut_off: bool) -> GpuCalls:
         tables = self._tables
-        launches = self._counted(tables.launches, shares, ProbeGroup.LAUNCH)
+        launches = dict(self._launches.take(not cut_off))
+        none = LaunchCount(CountedCalls(0, 0.0, 0.0, shares.mean(ProbeGroup.LAUNCH)), {})
+        grids = _grids(tables.launches)
         copies = self._counted(tables.copies, shares, ProbeGroup.COPY)
         waits = self._counted(tables.waits, shares, ProbeGroup.SYNCHRONISE)
         collectives = self._counted(tables.collectives, shares, ProbeGroup.COLLECTIVE)
@@ -176,7 +185,7 @@ class CallRecords:
                 ProcessCalls(
                     process,
                     self.identity(process),
-                    _total(launches, process, shares.mean(ProbeGroup.LAUNCH)),
+                    launches.get(process, none).all,
                     WaitCalls(
                         _total(waits, process, shares.mean(ProbeGroup.SYNCHRONISE)),
                         sum(sums[1] for _, _, sums in waits.get(process, ())),
@@ -203,9 +212,9 @@ class CallRecords:
                 for process in processes
             ),
             tuple(
-                KernelCalls(process, str(what[0]), str(what[1]), counted, sums[1], sums[2])
-                for process, found in launches.items()
-                for what, counted, sums in found
+                KernelCalls(process, str(what[0]), str(what[1]), counted, *grids[process, what])
+                for process, count in launches.items()
+                for what, counted in count.kernels.items()
             ),
             {group: shares.mean(group) for group in ProbeGroup},
         )
@@ -252,6 +261,15 @@ class CallRecords:
         # As if all periods had been as long as this one: the estimate compares like with like.
         whole = corrected(PeriodCount(round(past.calls * span_ns), past.share) for past in history)
         return whole.variance / len(history) / (calls / share) ** 2
+
+
+def _grids(launches: Sums) -> dict[tuple[ProcessKey, What], tuple[int, int]]:
+    """Add the blocks and threads of the files up, by process and kernel."""
+    grids: dict[tuple[ProcessKey, What], tuple[int, int]] = {}
+    for key, (_, blocks, threads) in launches.rows.items():
+        before = grids.get((key.process, key.what), (0, 0))
+        grids[key.process, key.what] = (before[0] + blocks, before[1] + threads)
+    return grids
 
 
 def _total(found: _Found, process: ProcessKey, share: float) -> CountedCalls:

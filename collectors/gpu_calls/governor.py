@@ -5,15 +5,18 @@ A hit costs what its entry's class costs; attaching and detaching stall the targ
 stay under a stated share of the wall time of the worst-hit process. In order:
 
 1. Everything fits: all groups stay attached.
-2. It does not: small groups stay attached, the others are attached in one random window a period,
-   all files at once (a runtime call and the driver call inside it are then seen together). The
-   window's place is uniform over the period and wraps at its end, so that every instant is
-   covered with the same probability: count / duty is unbiased (Horvitz and Thompson, 1952).
-3. The window would be too short to be worth its stall: groups are dropped whole, in `DROP_ORDER`.
+2. It does not: launches stay attached, so that they are counted exactly, and so do small groups;
+   the others are attached in one random window a period, all files at once (a runtime call and the
+   driver call inside it are then seen together). The window's place is uniform over the period and
+   wraps at its end, so that every instant is covered with the same probability: count / duty is
+   unbiased (Horvitz and Thompson, 1952). Results of launches are dropped where there is no room
+   for their window: they double what a launch costs.
+3. Launches alone do not fit: they are attached in the window too.
+4. The window would be too short to be worth its stall: groups are dropped whole, in `DROP_ORDER`.
 
-Without uprobe_multi links a detach takes too long for 2. Groups that were dropped are tried again
-after a while. A burst is cut off by `over`: what a period may cost in excess of its allowance is
-one period's allowance, and the next period pays it back.
+Without uprobe_multi links a detach takes too long for 2 and 3. Groups that were dropped are tried
+again after a while. A burst is cut off by `over`: what a period may cost in excess of its allowance
+is one period's allowance, and the next period pays it back.
 
 Pure: time, measurements and randomness are parameters.
 """
@@ -44,6 +47,10 @@ DROP_ORDER: Final = (
 
 STEADY_ONLY: Final = frozenset({ProbeGroup.NAME, ProbeGroup.MEMORY})
 """A name or an allocation that was missed is wrong for good: never attached in turns."""
+
+_LAUNCHES_FIRST: Final = STEADY_ONLY | {ProbeGroup.LAUNCH}
+_GIVEN_UP: Final = (ProbeGroup.LAUNCH_RESULT, ProbeGroup.OTHER)
+"""Dropped, where there is no room for their window, so that launches stay attached."""
 
 _STEADY_PART: Final = 0.25
 _STALL_PART: Final = 0.25
@@ -209,26 +216,37 @@ class Governor:
 
     def _choose(self) -> tuple[_Choice, tuple[ProbeGroup, ...]]:
         loads = self._loads()
-        for kept in range(len(DROP_ORDER) + 1):
-            groups = frozenset(DROP_ORDER[kept:])
-            choice = self._fit(groups, loads)
+        every = frozenset(DROP_ORDER)
+        ways = [(every, frozenset[ProbeGroup]())]
+        if self.settings.cyclable:
+            given_up = (frozenset(_GIVEN_UP[:n]) for n in range(len(_GIVEN_UP) + 1))
+            ways += [(every - dear, _LAUNCHES_FIRST) for dear in given_up]
+        ways += [(frozenset(DROP_ORDER[n:]), STEADY_ONLY) for n in range(len(DROP_ORDER) + 1)]
+        for groups, steady in ways:
+            choice = self._fit(groups, steady, loads)
             if choice is not None:
-                return choice, DROP_ORDER[:kept]
+                return choice, tuple(group for group in DROP_ORDER if group not in groups)
         raise AssertionError("no groups at all always fit")
 
     def _fit(
-        self, groups: frozenset[ProbeGroup], loads: Mapping[ProcessKey, Mapping[ProbeGroup, float]]
+        self,
+        groups: frozenset[ProbeGroup],
+        whole: frozenset[ProbeGroup],
+        loads: Mapping[ProcessKey, Mapping[ProbeGroup, float]],
     ) -> _Choice | None:
-        """Give the best choice that keeps exactly these groups, or None when there is none."""
+        """Give the best choice that keeps exactly these groups, or None when there is none.
+
+        whole   groups that are not to be in turns; none: no group is
+        """
         allowed = self.settings.budget * _AIM
         least, longest = self.settings.period_ns
         budget = max(allowed - self._debt / max(self._length_ns, 1), allowed / 10)
         total = max((_sum(load, groups) for load in loads.values()), default=0.0)
         if total <= budget:
             return _Choice(groups, frozenset(), least, 1.0, total)
-        if not self.settings.cyclable:
+        if not self.settings.cyclable or not whole:
             return None
-        steady = self._steady(groups, loads, budget * _STEADY_PART)
+        steady = self._steady(groups, whole, loads, budget * _STEADY_PART)
         in_turns = groups - steady
         if not in_turns:
             return None
@@ -240,6 +258,8 @@ class Governor:
             # duty * (hits + stall of a window that wraps) + stall + steady groups = budget
             rest = budget - _sum(load, steady) - stall
             cost = _sum(load, in_turns) + stall
+            if rest <= 0.0:
+                return None
             if cost > 0.0:
                 duty = min(duty, rest / cost)
         if duty * length_ns < self.settings.least_window_ns:
@@ -253,13 +273,14 @@ class Governor:
     def _steady(
         self,
         groups: frozenset[ProbeGroup],
+        whole: frozenset[ProbeGroup],
         loads: Mapping[ProcessKey, Mapping[ProbeGroup, float]],
         part: float,
     ) -> frozenset[ProbeGroup]:
         """Give the groups that stay attached: those never in turns, then the cheap ones."""
         worst = {group: max(load.get(group, 0.0) for load in loads.values()) for group in groups}
-        kept = {group for group in groups if group in STEADY_ONLY}
-        used = sum(worst[group] for group in kept)
+        kept = set(groups & whole)
+        used = sum(worst[group] for group in kept & STEADY_ONLY)
         for group in sorted(groups - kept, key=lambda candidate: worst[candidate]):
             used += worst[group]
             if used > part:

@@ -28,6 +28,7 @@ from . import loaders
 from .activity_records import NAME, ActivityRecords, GpuPlaces
 from .call_records import CallRecords
 from .costs import HitCosts
+from .cpu_clocks import CpuClocks
 from .discovery import Discovery, ProcessGone, ProcessSeen
 from .discovery_thread import DiscoveryThread
 from .found_files import FileFound, FileGone
@@ -150,6 +151,7 @@ class RunningProbes:
         symbols   the file in which names of kernels are remembered
         """
         self._budget = governor.budget
+        self._probed: dict[ProcessKey, frozenset[int]] = {}
         with ExitStack() as undo:
             self.programs, self.loader, cyclable = chosen
             undo.callback(self.programs.close)
@@ -160,6 +162,7 @@ class RunningProbes:
                 Governor(replace(governor, cyclable=cyclable), secrets.randbelow),
                 self.costs,
                 self.board.places,
+                CpuClocks(self._callers),
             )
             self.keeper.start(boottime_ns())
             discovery = Discovery(PlanBook(table))
@@ -175,7 +178,6 @@ class RunningProbes:
             is_left_out = self.processes.is_left_out
             self._activity = activity(self.kernels.classifier.application, is_left_out)
             self._calls = CallRecords(table, self._identity, is_left_out)
-            self._probed: dict[ProcessKey, frozenset[int]] = {}
             self._gone: list[ProcessKey] = []
             self.switching = SwitchingThread(
                 self.keeper, self.board, partial(self.costs.calibrate, self.programs)
@@ -208,6 +210,7 @@ class RunningProbes:
             self.kernels.forget(process)
             self.processes.forget(process)
             self._calls.forget(process)
+            self.keeper.forget(process)
 
     def close(self) -> None:
         """Leave no thread and no link behind; a second call does nothing."""
@@ -231,6 +234,10 @@ class RunningProbes:
     def _identity(self, process: ProcessKey) -> ProcessLabels:
         application = self.kernels.classifier.application(process)
         return self.processes.identity(process)._replace(application=application)
+
+    def _callers(self) -> Iterable[ProcessKey]:
+        """Give the processes that have a probed file mapped; from any thread."""
+        return [process for process, files in list(self._probed.items()) if files]
 
     def _follow_processes(self) -> None:
         for event in self.discovery.take():

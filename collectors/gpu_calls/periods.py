@@ -17,6 +17,7 @@ from collectors.records.process import ProcessKey
 
 from .costs import CALIBRATION_FILE, HitCosts, ProbeCost
 from .counts import ProbeDrain
+from .cpu_clocks import CpuClocks
 from .governor import Governor, Period, ProbeLoad
 
 _MOST_WAITING: Final = 64
@@ -51,14 +52,28 @@ class PeriodEnd:
 class Collected:
     """One drain, in one period.
 
-    shares  with which probability a call of each group was seen
-    ended   the period, where this drain is its last
+    shares      with which probability a call of each group was seen
+    ended       the period, where this drain is its last
+    attached    groups of which every call was seen, from the drain's begin to its end
+    cpu_ns      CPU time of each process that is known, None: not to be had
+    paid_ns     what probes took of it
+    calibrated  whether that is calibrated, else it is assumed
     """
 
     drain: ProbeDrain
     period: Period
     shares: Mapping[ProbeGroup, float]
     ended: PeriodEnd | None
+    attached: frozenset[ProbeGroup]
+    cpu_ns: Mapping[ProcessKey, int | None] = field(default_factory=dict)
+    paid_ns: Mapping[ProcessKey, float] = field(default_factory=dict)
+    calibrated: bool = True
+
+    @property
+    def cut_off(self) -> bool:
+        """Tell whether a burst ended the period early."""
+        ended = self.ended
+        return ended is not None and ended.length_ns < self.period.end_ns - self.period.begin_ns
 
 
 @dataclass(slots=True)
@@ -73,7 +88,9 @@ class _Book:
     spent_ns: defaultdict[ProcessKey, float] = field(default_factory=lambda: defaultdict(float))
     lost: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
 
-    def add(self, drain: ProbeDrain, costs: HitCosts) -> None:
+    def add(self, drain: ProbeDrain, costs: HitCosts) -> dict[ProcessKey, float]:
+        """Add a drain; give what each process paid in it."""
+        paid_ns: defaultdict[ProcessKey, float] = defaultdict(float)
         priced = costs.spent(drain)
         for place, cost in priced.items():
             self.spent.setdefault(place, ProbeCost()).merge(cost)
@@ -84,15 +101,19 @@ class _Book:
             of[process] = of.get(process, 0) + hits
             each = priced.get(place)
             if each is not None and each.hits:
-                self.spent_ns[process] += hits * each.cost_ns / each.hits
+                paid_ns[process] += hits * each.cost_ns / each.hits
+        for process, ns in paid_ns.items():
+            self.spent_ns[process] += ns
         for what, count in drain.lost.items():
             self.lost[what] += count
+        return dict(paid_ns)
 
 
 class PeriodKeeper:
     """One for the machine.
 
     places  every place that can be attached, with its stall: `Switchboard.places`
+    clocks  CPU time of the processes that may call
     """
 
     def __init__(
@@ -101,8 +122,11 @@ class PeriodKeeper:
         governor: Governor,
         costs: HitCosts,
         places: Callable[[], Mapping[FileGroup, int]],
+        clocks: CpuClocks | None = None,
     ) -> None:
         self._drains, self._governor, self._costs, self._places = drains, governor, costs, places
+        self._clocks = clocks or CpuClocks()
+        self._attached = frozenset(ProbeGroup)
         self._lock = threading.Lock()
         self._book = _Book()
         self._bias = 1.0
@@ -115,6 +139,7 @@ class PeriodKeeper:
         """Throw away what was counted so far and begin the first period."""
         with self._lock:
             self._drains.drain(now_ns)
+            self._clocks.take()
             self._book = _Book()
             self._period = self._governor.period(now_ns)
 
@@ -137,18 +162,50 @@ class PeriodKeeper:
                 self._collect(now_ns)
             return self._period.attached(now_ns), self._period.next_change_ns(now_ns)
 
-    def _collect(self, now_ns: int) -> bool:
+    def switching(self, wanted: frozenset[ProbeGroup], now_ns: int) -> bool:
+        """Tell whether groups are to be switched; then a drain ends here, watched to this moment.
+
+        `switched` is called when that is done.
+        """
+        with self._lock:
+            if wanted == self._attached:
+                return False
+            self._collect(now_ns, ends=False)
+            self._attached &= wanted
+            return True
+
+    def switched(self, wanted: frozenset[ProbeGroup], now_ns: int) -> None:
+        """Note that exactly these groups are attached from now on."""
+        with self._lock:
+            self._collect(now_ns, ends=False)
+            self._attached = wanted
+
+    def forget(self, process: ProcessKey) -> None:
+        """Forget a process that ended."""
+        with self._lock:
+            self._clocks.forget(process)
+
+    def _collect(self, now_ns: int, *, ends: bool = True) -> bool:
+        """Drain.
+
+        ends     whether the period may end here
+        """
         drain = _without_calibration(self._drains.drain(now_ns))
-        self._book.add(drain, self._costs)
+        paid_ns = self._book.add(drain, self._costs)
+        self._clocks.note(paid_ns)
+        cpu_ns = self._clocks.take()
         period = self._period
-        over = self._governor.over(period, self._book.spent_ns)
-        due = now_ns >= period.end_ns
+        over = ends and self._governor.over(period, self._book.spent_ns)
+        due = ends and now_ns >= period.end_ns
         shares = {group: self._share(group) for group in ProbeGroup}
         ended = None
         if due or over:
             self.cut_off += not due
             ended = self._turn(now_ns)
-        self._waiting.append(Collected(drain, period, shares, ended))
+        sure = self._costs.calibrated
+        self._waiting.append(
+            Collected(drain, period, shares, ended, self._attached, cpu_ns, paid_ns, sure)
+        )
         del self._waiting[:-_MOST_WAITING]
         return ended is not None
 

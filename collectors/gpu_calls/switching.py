@@ -148,15 +148,17 @@ class Switchboard:
 class SwitchingThread:
     """Sleeps until the next edge; `wake` when the period changed elsewhere.
 
-    calibrate  measures what a hit costs, in about a second: done once, when there is a probed file
-               and no window to be kept
+    calibrate  measures what a hit costs, in about a second: done once, when there is a probed
+               file, on a thread of its own, so that a burst is cut off meanwhile
     """
 
     def __init__(
         self, keeper: PeriodKeeper, board: Switchboard, calibrate: Callable[[], None]
     ) -> None:
-        self._keeper, self._board, self._calibrate = keeper, board, calibrate
-        self._calibrated = False
+        self._keeper, self._board = keeper, board
+        self._calibration = threading.Thread(
+            target=calibrate, name="probe-calibration", daemon=True
+        )
         self._wake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="probe-switching", daemon=True)
@@ -179,18 +181,20 @@ class SwitchingThread:
         """End the thread; a second call does nothing."""
         self._stopping = True
         self._wake.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        for thread in (self._thread, self._calibration):
+            if thread.ident is not None:
+                thread.join()
 
     def _run(self) -> None:
         while not self._stopping:
             self._wake.clear()
             wanted, next_ns = self._keeper.wanted(boottime_ns())
+            switching = self._keeper.switching(wanted, boottime_ns())
             self._board.follow(wanted)
-            if not self._calibrated and self._board.files and not self._keeper.period.in_turns:
-                self._calibrated = True
-                self._calibrate()
-                continue
+            if switching:
+                self._keeper.switched(wanted, boottime_ns())
+            if not self._calibration.ident and self._board.files:
+                self._calibration.start()
             self.cpu_ns = time.thread_time_ns()
             wait_s = min((next_ns - boottime_ns()) / _SECOND, _LONGEST_WAIT_S)
             if wait_s > 0.0 and not self._stopping:

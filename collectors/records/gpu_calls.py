@@ -6,13 +6,16 @@ in turns: only over whole periods is a count over its share unbiased.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import sqrt
-from typing import NamedTuple
+from math import inf, isfinite, sqrt
+from typing import Final, NamedTuple
 
 from .process import ProcessKey
+
+_NORMAL: Final = 1.959964
+"""97.5 % quantile of the normal distribution."""
 
 
 class ProbeGroup(StrEnum):
@@ -49,24 +52,61 @@ class CountedCalls(NamedTuple):
     """Calls that were seen, and how many there were.
 
     value      estimate of all calls; equal to `seen` where everything was seen
-    variance   of `value`; infinite where nothing was attached
+    variance   of `value`, of its random error; infinite where nothing was attached
     share      of the time that was seen, 0..1: the sampling rate
+    below      how much less, and
+    above      how much more there can be beside that: bounds, which add up; infinite: not known
     """
 
     seen: int
     value: float
     variance: float
     share: float
+    below: float = 0.0
+    above: float = 0.0
 
     @classmethod
     def exactly(cls, seen: int) -> CountedCalls:
         """Give the count of calls of which every one was seen."""
         return cls(seen, float(seen), 0.0, 1.0)
 
+    @classmethod
+    def total(
+        cls, counts: Iterable[CountedCalls], share: float, scale: float = 1.0
+    ) -> CountedCalls:
+        """Add counts up whose random errors have nothing to do with each other.
+
+        scale   by which the sum is multiplied, for what was not watched
+        """
+        rows = list(counts)
+        return cls(
+            sum(row.seen for row in rows),
+            sum(row.value for row in rows) * scale,
+            sum(row.variance for row in rows) * scale**2,
+            share,
+            sum(row.below for row in rows) * scale,
+            sum(row.above for row in rows) * scale,
+        )
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % interval, where bounds are 0; else it holds the number at least as often."""
+        half = _NORMAL * sqrt(self.variance)
+        return max(self.value - self.below - half, float(self.seen)), self.value + self.above + half
+
     @property
     def error(self) -> float:
-        """Half of the 95 % interval."""
-        return 1.959964 * sqrt(self.variance)
+        """Half of the 95 % interval; infinite where there is a bound alone, or none."""
+        if self.above > self.value or not isfinite(self.variance):
+            return inf
+        return _NORMAL * sqrt(self.variance) + max(self.below, self.above)
+
+    @property
+    def spread(self) -> float | None:
+        """Give the variance of a random error as wide as the interval; None: there is none."""
+        if self.error == inf:
+            return None
+        return (sqrt(self.variance) + max(self.below, self.above) / _NORMAL) ** 2
 
 
 class ProcessLabels(NamedTuple):

@@ -96,11 +96,17 @@ def _weight(process: ProcessCalls) -> tuple[float, int]:
 
 
 def _rate(counted: CountedCalls, span_s: float, name: str = "launches") -> dict[str, Any]:
-    """Give calls a second, half of the 95 % interval (None: not known), and the sampling rate."""
+    """Give calls a second, half of the 95 % interval, its ends or bounds, and the sampling rate.
+
+    What is not known is None: of a one-sided bound half an interval and the upper end.
+    """
     error = counted.error / span_s
+    low, high = (end / span_s for end in counted.interval)
     return {
         f"{name}_per_s": counted.value / span_s,
         "error_per_s": error if isfinite(error) else None,
+        "low_per_s": low,
+        "high_per_s": high if isfinite(high) else None,
         "share": counted.share,
     }
 
@@ -154,12 +160,7 @@ def _all_copies(processes: list[ProcessCalls], span_s: float) -> list[dict[str, 
         for place, count in (pair for copy in copies for pair in copy.log2_bins):
             bins[place] = bins.get(place, 0) + count
         counts = [copy.copies for copy in copies]
-        added = CountedCalls(
-            sum(counted.seen for counted in counts),
-            sum(counted.value for counted in counts),
-            sum(counted.variance for counted in counts),
-            min(counted.share for counted in counts),
-        )
+        added = CountedCalls.total(counts, min(counted.share for counted in counts))
         whole = CopyCalls(copies[0].direction, added, 0, tuple(sorted(bins.items())))
         total = sum(_scaled(copy.bytes, copy.copies, span_s) for copy in copies)
         rows.append(_copy(whole, span_s) | {"bytes_per_s": total})

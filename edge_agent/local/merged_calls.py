@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, Final, TypeVar
 
 from collectors.records.gpu_calls import (
@@ -102,18 +102,27 @@ class _Spans:
     def add(
         self, group: ProbeGroup, found: Iterable[tuple[GpuCalls, CountedCalls]]
     ) -> CountedCalls:
-        """Add counts of a row up; watched records without the row counted nothing."""
-        watched_ns = sum(record.span_ns for record in self.records if record.share(group) > 0)
+        """Add counts of a row up; watched records without the row counted nothing.
+
+        A record that was not watched counts where it has an estimate of its own.
+        """
+        rows = list(found)
+        told = [
+            (record, count)
+            for record, count in rows
+            if record.share(group) > 0 or isfinite(count.variance)
+        ]
+        own = {id(record) for record, _ in told}
+        watched_ns = sum(
+            record.span_ns
+            for record in self.records
+            if record.share(group) > 0 or id(record) in own
+        )
         if not watched_ns:
             return CountedCalls(0, 0.0, float("inf"), 0.0)
         scale = self.whole_ns / watched_ns
-        counts = [count for record, count in found if record.share(group) > 0]
-        return CountedCalls(
-            sum(count.seen for count in counts),
-            sum(count.value for count in counts) * scale,
-            sum(count.variance for count in counts) * scale**2,
-            self.share(group),
-        )
+        total = CountedCalls.total((count for _, count in told), self.share(group), scale)
+        return total if len(told) == len(rows) else total._replace(above=inf)
 
 
 def _by(
@@ -146,12 +155,7 @@ def _rest(found: _Found[KernelCalls]) -> KernelCalls:
     return found[0][1]._replace(
         kernel=REST,
         family="",
-        launches=CountedCalls(
-            sum(count.seen for count in counts),
-            sum(count.value for count in counts),
-            sum(count.variance for count in counts),
-            min(count.share for count in counts),
-        ),
+        launches=CountedCalls.total(counts, min(count.share for count in counts)),
         blocks=sum(kernel.blocks for _, kernel in found),
         threads=sum(kernel.threads for _, kernel in found),
     )
@@ -271,6 +275,5 @@ def process_values(row: ProcessCalls, span_ns: int) -> tuple[Any, ...]:
 
 
 def _counted(counted: CountedCalls) -> tuple[int, float, float | None, float]:
-    """Give the four numbers; a variance without bound is None."""
-    variance = counted.variance if isfinite(counted.variance) else None
-    return counted.seen, counted.value, variance, counted.share
+    """Give the four numbers; the variance is as wide as the interval, None: there is none."""
+    return counted.seen, counted.value, counted.spread, counted.share

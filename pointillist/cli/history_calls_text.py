@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from math import sqrt
+from math import inf, isfinite, sqrt
 from typing import Any, Final
 
 from pointillist.table import Column, cells_of, table_lines, terminal_columns
@@ -20,7 +20,7 @@ UNNAMED: Final = "(unnamed)"
 _NS_PER_S: Final = 1_000_000_000
 _KernelSums = tuple[tuple[int, str, str, str], dict[str, float]]
 """Process id, process, kernel and family; sums of its rows."""
-_SUMS: Final = ("launches", "variance", "span_ns", "seen_ns")
+_SUMS: Final = ("launches", "error", "span_ns", "seen_ns")
 
 
 def kernel_lines(rows: Rows) -> list[str]:
@@ -30,7 +30,8 @@ def kernel_lines(rows: Rows) -> list[str]:
         place = (row["pid"], row["process"], row["name"], row["family"])
         sums = found.setdefault(place, dict.fromkeys(_SUMS, 0.0))
         sums["launches"] += row["launches"]
-        sums["variance"] += row["variance"] or 0.0
+        # What hits cost is wrong in all rows alike, so that errors do not cancel.
+        sums["error"] += inf if row["variance"] is None else 1.959964 * sqrt(row["variance"])
         sums["span_ns"] += row["span_ns"]
         sums["seen_ns"] += row["span_ns"] * row["share"]
     if not found:
@@ -47,6 +48,12 @@ def _process(row: _KernelSums) -> str:
     return f"{process or UNNAMED}[{pid}]"
 
 
+def _error(row: _KernelSums) -> str:
+    """Write half of an interval of 95 % or more; where nothing bounds it, there is none."""
+    error = row[1]["error"]
+    return f"{error:,.0f}" if isfinite(error) else "?"
+
+
 def _seen(row: _KernelSums) -> str:
     return f"{100 * row[1]['seen_ns'] / max(row[1]['span_ns'], 1):.1f}"
 
@@ -55,7 +62,7 @@ _KERNELS: Final = (
     Column("GPU kernel", lambda row: row[0][2], folds=True),
     Column("family", lambda row: row[0][3], leaves=0),
     Column("launches", lambda row: f"{row[1]['launches']:,.0f}", right=True),
-    Column("±", lambda row: f"{1.959964 * sqrt(row[1]['variance']):,.0f}", right=True),
+    Column("±", _error, right=True),
     Column("seen %", _seen, right=True, leaves=1),
     Column("process", _process, folds=True),
 )

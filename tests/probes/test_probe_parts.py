@@ -24,7 +24,14 @@ from collectors.gpu_calls.probe_table import ProbeTable
 from collectors.gpu_calls.switching import Switchboard
 from collectors.port import SourceUnavailable
 from collectors.records.activity import GpuCoverage, KernelActivity, Observation
-from collectors.records.gpu_calls import Direction, FileGroup, ProbeGroup, ProcessLabels
+from collectors.records.gpu_calls import (
+    CountedCalls,
+    Direction,
+    FileGroup,
+    GpuCalls,
+    ProbeGroup,
+    ProcessLabels,
+)
 from collectors.records.process import ProcessKey
 from edge_agent.live import sources_of
 from tests.config_kit import parse_config
@@ -237,7 +244,8 @@ def collected(drain: ProbeDrain, share: float = 1.0, *, ended: bool = False) -> 
         end = kept.take(period.end_ns)[0][0].ended
         assert end is not None
         end = replace(end, attached={FileGroup(1, group): share for group in ProbeGroup})
-    return Collected(drain, period, dict.fromkeys(ProbeGroup, share), end)
+    attached = frozenset(ProbeGroup) if share == 1.0 else frozenset[ProbeGroup]()
+    return Collected(drain, period, dict.fromkeys(ProbeGroup, share), end, attached)
 
 
 def records(gpus: int = 2, users: GpuUsers | None = None) -> ActivityRecords:
@@ -298,20 +306,57 @@ def test_means_are_corrected_and_weigh_drains_by_their_length() -> None:
     }
 
 
+def in_turns(made: CallRecords, *periods: tuple[int, int, int]) -> list[GpuCalls]:
+    """Records of periods of ten seconds: launches in a window of one, CPU ms in it and in the rest.
+
+    Nothing is known of a process whose CPU ms are below zero.
+    """
+    found: list[GpuCalls] = []
+    for seen, own_ms, rest_ms in periods:
+        drain = ProbeDrain(7 + P.start_ns, 9 * SECOND)
+        cpu_ns = {P: rest_ms * 10**6 if rest_ms >= 0 else None}
+        found += made.of([replace(collected(drain, 0.1), cpu_ns=cpu_ns)], NAMES)
+        drain = ProbeDrain(drain.begun_ns + drain.span_ns, SECOND, (launches(seen),))
+        last = replace(
+            collected(drain, 0.1, ended=True),
+            attached=frozenset(ProbeGroup),
+            cpu_ns={P: own_ms * 10**6 if own_ms >= 0 else None},
+        )
+        found += made.of([last], NAMES)
+    return found
+
+
 def test_local_records_hold_a_period_while_groups_take_turns() -> None:
     made = CallRecords(TABLE, lambda _p: ProcessLabels("x"), Q.__eq__)
-    drain = ProbeDrain(7, SECOND, (launches(10), launches(3, 1, Q)))
-    assert list(made.of([collected(drain, 0.1)], NAMES)) == []
-    for seen in (10, 12, 8):
-        last = collected(replace(drain, launches=(launches(seen),)), 0.1, ended=True)
-        (record,) = made.of([last], NAMES)
-    (process,) = record.processes
-    assert (process.launches.seen, process.launches.share) == (8, 0.1)
-    assert process.launches.value == pytest.approx(80)
-    # The first period was 2 s long: (1 - share) times half the mean square of the differences
-    # of 100, 120 and 80 a second.
-    assert process.launches.variance == pytest.approx(0.9 * (20**2 + 40**2) / 4)
-    assert [one.kernel for one in record.kernels] == ["a_gemm"]
+    records = in_turns(made, (1_000, 100, 900), (1_200, 120, 450), (800, 80, 0))
+    assert [record.span_ns for record in records] == [10 * SECOND] * 3
+    assert [one.kernel for record in records for one in record.kernels] == ["a_gemm"] * 3
+    first, second, third = (record.processes[0].launches for record in records)
+    # Of one window nobody knows the spread: the number lies between bounds.
+    assert (first.seen, first.value, first.share) == (1_000, 10_000, 0.1)
+    assert first.error == inf
+    assert first.interval[0] == 1_000
+    # Ten launches in each millisecond of CPU time.
+    assert second.value == pytest.approx(1_200 + 4_500)
+    assert second.error < 1_000
+    assert third[:4] == (800, 800.0, 0.0, 0.1)
+
+
+def test_local_records_of_a_process_without_a_clock_know_no_interval() -> None:
+    made = CallRecords(TABLE, lambda _p: ProcessLabels("x"), Q.__eq__)
+    last = in_turns(made, *[(1_000, -1, -1)] * 4)[-1].processes[0].launches
+    assert last.value == pytest.approx(10_000)
+    assert last.interval[1] == last.error == inf
+
+
+def test_local_records_bound_what_no_window_speaks_for() -> None:
+    made = CallRecords(TABLE, lambda _p: ProcessLabels("x"), Q.__eq__)
+    usual = [(1_000, 100, 900)] * 6
+    burst = in_turns(made, *usual, (1_000, 100, 1_800))[-1].processes[0].launches
+    # 0.9 s of CPU time more than ever: 8 million launches of 112 ns are possible.
+    assert burst.interval[0] <= 19_000
+    assert burst.interval[1] > 8_000_000
+    assert burst.error == inf
 
 
 def test_local_records_of_what_is_not_probed_know_no_number() -> None:
@@ -320,7 +365,7 @@ def test_local_records_of_what_is_not_probed_know_no_number() -> None:
     (record,) = made.of([collected(drain, 0.0, ended=True)], NAMES)
     assert record.processes[0].launches.variance == inf
     (record,) = made.of([collected(drain, 1.0)], NAMES)
-    assert record.processes[0].launches == (10, 10.0, 0.0, 1.0)
+    assert record.processes[0].launches == CountedCalls.exactly(10)
 
 
 def test_users_of_gpus_are_believed_for_a_while() -> None:

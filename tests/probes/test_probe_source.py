@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,14 @@ from collectors.gpu_calls.governor import GovernorSettings
 from collectors.gpu_calls.probe_settings import ProbesSection
 from collectors.port import SourceUnavailable
 from collectors.records.activity import GpuCoverage, KernelActivity, Observation
-from collectors.records.gpu_calls import Direction, GovernorState, GpuCalls
-from tests.probe_source_kit import ONLY_OURS, OURS, Watched, own_caller, watching
+from collectors.records.gpu_calls import (
+    CountedCalls,
+    Direction,
+    GovernorState,
+    GpuCalls,
+    ProbeGroup,
+)
+from tests.probe_source_kit import ONLY_OURS, OURS, Watched, own_caller, until, watching
 from tests.probes_kit import Stubs, begin, waiting
 
 pytestmark = [pytest.mark.root, pytest.mark.kernel]
@@ -125,40 +133,87 @@ def test_source_leaves_out_whom_it_was_told(stubs: Stubs, tmp_path: Path) -> Non
         assert not calls_of(watched, child.pid)
 
 
+def counted(watched: Watched, pid: int) -> CountedCalls:
+    """Launches of a process over all records."""
+    rows = [
+        process.launches
+        for record in calls_of(watched, pid)
+        for process in record.processes
+        if process.process.pid == pid
+    ]
+    return CountedCalls.total(rows, min(row.share for row in rows))
+
+
+def drained(watched: Watched, seconds: float) -> None:
+    """Drain twice a second."""
+    for _ in range(round(2 * seconds)):
+        time.sleep(0.5)
+        watched.drain()
+
+
+def start(child: subprocess.Popen[str]) -> None:
+    """Let a waiting caller begin."""
+    assert child.stdin is not None
+    child.stdin.write("\n")
+    child.stdin.flush()
+
+
 def test_governor_bounds_the_cost_and_the_interval_holds_the_truth(
     stubs: Stubs, tmp_path: Path
 ) -> None:
     program = own_caller(stubs, tmp_path, "libcudart")
     with watching(governor=GOVERNED) as watched:
-        with waiting(program, "steady", 40_000, 11_000) as child:
-            assert child.stdin is not None
+        with watched.waiting(program, "steady", 40_000, 11_000, 5_000) as child:
+            start(child)
+            drained(watched, 11.0)
             assert child.stdout is not None
-            child.stdin.write("\n")
-            child.stdin.flush()
-            for _ in range(22):
-                time.sleep(0.5)
-                watched.drain()
             truth = int(child.stdout.readline())
+            drained(watched, 2.5)  # to the end of the period
+        launches = counted(watched, child.pid)
+        low, high = launches.interval
+        assert low <= truth <= high
+        assert launches.value == pytest.approx(truth, rel=0.2)
+        assert launches.share < 1.0
         states = [one for one in watched.records if isinstance(one, GovernorState)]
-        sampled = [
-            (record.span_ns, process.launches)
-            for record in calls_of(watched, child.pid)
-            for process in record.processes
-            if process.process.pid == child.pid and 0.0 < process.launches.share < 1.0
-        ]
-        assert len(sampled) >= 3
-        rate = truth / 11.0
-        expected = sum(span_ns for span_ns, _ in sampled) / 1e9 * rate
-        estimated = sum(one.value for _, one in sampled)
-        deviation = sum(one.variance for _, one in sampled) ** 0.5
-        assert abs(estimated - expected) <= 3.0 * deviation
-        # The first of a process is the widest: one period does not show its own spread.
-        assert abs(estimated / expected - 1.0) < 0.1
         settled = [one.measured for one in states[2:] if one.measured is not None]
         assert settled
         assert sum(settled) / len(settled) <= 1.5 * GOVERNED.budget
         activity = [one for one in watched.records if isinstance(one, KernelActivity)]
         assert any(one.sampling_rate_millionths < 1_000_000 for one in activity)
+
+
+@pytest.mark.parametrize("launched", [8_000_000, 60_000_000])
+def test_burst_that_was_cut_off_lies_within_its_bounds(
+    stubs: Stubs, tmp_path: Path, launched: int
+) -> None:
+    program = own_caller(stubs, tmp_path, "libcudart")
+    with watching(governor=GOVERNED) as watched:
+        with watched.waiting(program, "families", launched) as child:
+            start(child)
+            drained(watched, 3.0)
+            assert child.stdout is not None
+            assert child.stdout.readline() == "done\n"
+            drained(watched, 1.0)
+        launches = counted(watched, child.pid)
+        low, high = launches.interval
+        assert 0 < low <= launched <= high
+        assert launches.error == inf  # there are bounds, and no interval
+
+
+def test_burst_that_nobody_watched_is_bounded_and_not_nothing(stubs: Stubs, tmp_path: Path) -> None:
+    program = own_caller(stubs, tmp_path, "libcudart")
+    with watching(governor=GOVERNED) as watched:
+        keeper = watched.source.running.keeper
+        with (
+            watched.waiting(program, "steady", 100_000, 10_000) as busy,
+            watched.waiting(program, "families", 8_000_000) as child,
+        ):
+            start(busy)
+            until(lambda: bool(watched.drain()) and ProbeGroup.LAUNCH not in keeper.period.steady)
+            begin(child)
+            drained(watched, 2.5)
+        low, high = counted(watched, child.pid).interval
+        assert low <= 8_000_000 <= high
 
 
 def test_source_stops_without_a_trace_and_starts_again(stubs: Stubs, tmp_path: Path) -> None:

@@ -195,7 +195,8 @@ static void families(void)
 			cudaLaunchKernel(KERNEL(k), GRID, BLOCK, 0, 0, 0);
 }
 
-/* NUMBERS[0] launches a second for NUMBERS[1] ms, in bursts of a millisecond; prints how many. */
+/* NUMBERS[0] launches a second for NUMBERS[1] ms, in bursts of a millisecond, each with NUMBERS[2]
+ * steps of work; prints how many. */
 static void steady(void)
 {
 	struct timespec now, begun;
@@ -206,8 +207,11 @@ static void steady(void)
 	while (passed_us < numbers[1] * 1000) {
 		clock_gettime(CLOCK_MONOTONIC, &now);
 		passed_us = (now.tv_sec - begun.tv_sec) * 1000000 + (now.tv_nsec - begun.tv_nsec) / 1000;
-		for (wanted = numbers[0] * passed_us / 1000000; done < wanted; done++)
+		for (wanted = numbers[0] * passed_us / 1000000; done < wanted; done++) {
 			cudaLaunchKernel(KERNEL(0), GRID, BLOCK, 0, 0, 0);
+			for (volatile long step = 0; step < numbers[2]; step++)
+				;
+		}
 		usleep(500);
 	}
 	printf("%ld\n", done);

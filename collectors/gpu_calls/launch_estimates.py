@@ -1,0 +1,292 @@
+"""How many calls there were, of those that were seen and of the process's time in the rest.
+
+A call costs CPU time, so a burst of calls that nobody watched shows in the process's CPU clock. The
+calls of a watched window over its CPU time, less what the probes took of it, times the CPU time of
+the rest, estimate the rest: a ratio estimator (W. G. Cochran, Sampling Techniques, 3rd ed. 1977,
+chapter 6). Wall time serves instead where it tells more, a process that calls at a rate and uses
+little CPU, and only while its CPU time is what it was in windows.
+
+The random error is taken from how the windows differ around their common ratio, by Student's t for
+few of them. What the probes took is known within bounds, which are stated beside it. What no window
+speaks for is no part of an interval: CPU time beyond what windows saw, CPU time that could not be
+read, a process of which no two windows are known. That is bounded by the least time that a call
+takes, or said not to be known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from enum import IntEnum
+from math import inf, sqrt
+from typing import Final, NamedTuple
+
+LEAST_CALL_NS: Final = 1.0
+"""CPU time that no call is below: an empty function in calibration's loop takes 1.3 ns at 3 GHz."""
+
+
+class HitPrice(IntEnum):
+    """What a hit may cost, over what is calibrated or assumed."""
+
+    LEAST = 0
+    LIKELY = 1
+    MOST = 2
+
+
+_CALIBRATED: Final = (0.85, 1.2, 1.6)
+"""Of calibration's tight loop: with cold caches a hit takes up to 1.5 times as long
+(docs/gpu-probes.md); calibration itself is off by some percent."""
+
+_ASSUMED: Final = (0.15, 0.4, 1.0)
+"""Before calibration: `costs.ASSUMED` is more than most machines take."""
+
+_LEAST_OWN: Final = 0.25
+_INFORMATIVE: Final = 0.1
+_LEAST_NET: Final = 0.25
+"""Of a time that probes took nearly all of, so much is left in the likely value."""
+_UNUSUAL_DEVIATIONS: Final = 3.0
+_UNUSUAL_SHARE, _UNUSUAL_OF_MEAN = 0.02, 0.25
+_UNUSUAL_OF_ONE: Final = 0.5
+_STEADY_WIDTH: Final = 0.5
+_NORMAL: Final = 1.959964
+_STUDENT: Final = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306)
+"""97.5 % quantiles of Student's t, from one degree of freedom on."""
+
+
+class Window(NamedTuple):
+    """A process in time of which every call was seen.
+
+    used_ns     its CPU time
+    paid_ns     what probes took of that
+    calibrated  whether that is calibrated, else it is assumed
+    """
+
+    calls: int
+    used_ns: float
+    paid_ns: float
+    span_ns: int
+    calibrated: bool = True
+
+    @property
+    def share(self) -> float:
+        """CPU time over wall time."""
+        return self.used_ns / self.span_ns if self.span_ns else 0.0
+
+    def price(self, price: HitPrice) -> float:
+        """Give what probes took at most, at least, or as is likely."""
+        return (_CALIBRATED if self.calibrated else _ASSUMED)[price] * self.paid_ns
+
+
+class Unwatched(NamedTuple):
+    """The same process in the rest of the time.
+
+    calls       seen all the same, while probes were being attached and detached
+    used_ns     CPU time, None: not to be had
+    unread_ns   part of span_ns of which the CPU time is not known
+    """
+
+    calls: int
+    used_ns: float | None
+    span_ns: int
+    unread_ns: int = 0
+
+
+class Estimate(NamedTuple):
+    """Calls of a process that were not seen.
+
+    value      expected number
+    variance   of its random error, so that 1.96 deviations are a 95 % interval; infinite where
+               nothing is known
+    below      how much less, above how much more there can be as hits cost less or more
+    beyond     how many more there can be that no window speaks for; infinite: not known
+    """
+
+    value: float = 0.0
+    variance: float = 0.0
+    below: float = 0.0
+    above: float = 0.0
+    beyond: float = 0.0
+
+    @property
+    def error(self) -> float:
+        """Half of the interval, beside what no window speaks for."""
+        return _NORMAL * sqrt(self.variance) + max(self.below, self.above)
+
+
+class _Sample(NamedTuple):
+    """A window by CPU time or by wall time: net of probes, by HitPrice."""
+
+    calls: int
+    net_ns: tuple[float, float, float]
+
+
+def unseen(
+    own: Window | None, rest: Unwatched, earlier: Sequence[Window], random: bool = True
+) -> Estimate:
+    """Estimate the calls of the unwatched time.
+
+    own      what was watched in the same period, None: nothing
+    earlier  windows of the process before, the newest last
+    random   whether the own window lay at random: one that a burst cut off did not
+    """
+    windows = [*earlier, *([own] if own is not None else [])]
+    if rest.used_ns is None:
+        last = own if random else None
+        return _ratio_estimate(_by_time, windows, last, rest, rest.span_ns)._replace(beyond=inf)
+    last = own if random else None
+    read_ns = rest.span_ns - rest.unread_ns
+    guessed_ns = 0.5 * min(_mean_share(windows), 1.0) * rest.unread_ns
+    time_ns = rest.used_ns + guessed_ns
+    usual = _usual(windows)
+    excess_ns = max(rest.used_ns - usual.high * read_ns, 0.0)
+    beyond = inf if rest.unread_ns else excess_ns / LEAST_CALL_NS
+    best = _ratio_estimate(_by_cpu, windows, last, rest, time_ns)
+    if best.variance < inf:
+        timed = _ratio_estimate(_by_time, windows, last, rest, rest.span_ns)
+        is_usual = usual.low * read_ns <= rest.used_ns <= usual.high * read_ns
+        if usual.steady and is_usual and not rest.unread_ns:
+            best = min(best, timed, key=lambda estimate: estimate.error)
+        elif time_ns > 0.0:
+            strange = best.value * (excess_ns + guessed_ns) / time_ns
+            best = best._replace(below=min(best.below + strange, best.value))
+            if best.above > best.value:  # probes took most of the CPU time
+                busy = _busy(windows)
+                timed = _ratio_estimate(_by_time, busy, last, rest, rest.span_ns)
+                level = min(time_ns / max(_mean_share(busy) * rest.span_ns, 1.0), 1.0)
+                best = _within(best, timed.value * level)
+    if not windows or best.variance == inf:
+        most = rest.used_ns / LEAST_CALL_NS
+        return Estimate(0.0, inf, beyond=inf) if rest.unread_ns else Estimate(beyond=most)
+    return best._replace(beyond=beyond)
+
+
+def _within(bounds: Estimate, value: float) -> Estimate:
+    """Take another expected number, as far as it lies within the bounds."""
+    least, most = bounds.value - bounds.below, bounds.value + bounds.above
+    value = min(max(value, least), most)
+    return bounds._replace(value=value, below=value - least, above=most - value)
+
+
+def mix_variance(parts: Sequence[int], wholes: Sequence[int], share: float) -> float:
+    """Give the variance of a kernel's share among unseen launches, from its shares in windows.
+
+    parts, wholes  launches of the kernel, and of all kernels, by window; wholes are positive
+    share          of the kernel over all windows
+    """
+    windows = len(wholes)
+    if windows < 2:
+        return inf
+    squares = sum((part - share * of) ** 2 for part, of in zip(parts, wholes, strict=True))
+    mean = sum(wholes) / windows
+    spread = squares / (windows - 1) / mean**2 + share * (1.0 - share) / sum(wholes)
+    return spread * (1.0 + 1.0 / windows) * _widened(windows)
+
+
+def _by_cpu(window: Window) -> _Sample:
+    return _sample(window, window.used_ns, (1.0, 1.0, 1.0))
+
+
+def _by_time(window: Window) -> _Sample:
+    """Probes slow a process that is never idle by what they take; one that calls at a rate, not."""
+    return _sample(window, float(window.span_ns), (0.0, min(window.share, 1.0), 1.0))
+
+
+def _sample(window: Window, time_ns: float, felt: tuple[float, float, float]) -> _Sample:
+    """Take from a time what probes took of it; calls take some of it at the very least."""
+    least_ns = LEAST_CALL_NS * window.calls
+    known_ns = max(_LEAST_NET * time_ns, least_ns)
+    least, likely, most = (time_ns - felt[price] * window.price(price) for price in HitPrice)
+    return _Sample(window.calls, (max(least, known_ns), max(likely, known_ns), max(most, least_ns)))
+
+
+def _ratio_estimate(
+    by: Callable[[Window], _Sample],
+    windows: Sequence[Window],
+    own: Window | None,
+    rest: Unwatched,
+    time_ns: float,
+) -> Estimate:
+    """Estimate the calls of some CPU or wall time; variance is infinite where no window tells."""
+    samples = [by(window) for window in windows]
+    largest = max((sample.net_ns[1] for sample in samples), default=0.0)
+    telling = [s for s in samples if s.net_ns[1] > 0.0 and s.net_ns[1] >= _INFORMATIVE * largest]
+    if not telling:
+        return Estimate(variance=inf)
+    mean_ns = sum(sample.net_ns[1] for sample in telling) / len(telling)
+    last = by(own) if own is not None else None
+    alone = last is not None and last.net_ns[1] >= _LEAST_OWN * mean_ns
+    chosen = [last] if alone and last is not None else telling
+    low, value, high = (
+        max(time_ns * ratio, float(rest.calls)) - rest.calls for ratio in _ratios(chosen)
+    )
+    if len(telling) < 2:
+        return Estimate(value, 0.0, value, max(time_ns / LEAST_CALL_NS - value, 0.0))
+    variance = _variance(chosen, telling, time_ns)
+    return Estimate(value, variance, value - low, high - value)
+
+
+def _ratios(samples: Sequence[_Sample]) -> Iterator[float]:
+    """Give the calls a nanosecond by HitPrice."""
+    calls = sum(sample.calls for sample in samples)
+    for price in HitPrice:
+        net_ns = sum(sample.net_ns[price] for sample in samples)
+        yield calls / net_ns if net_ns > 0.0 else 0.0
+
+
+def _variance(chosen: Sequence[_Sample], telling: Sequence[_Sample], time_ns: float) -> float:
+    """Variance of the estimate, from the windows' residuals around their common ratio."""
+    _, common, _ = _ratios(telling)
+    squares = sum((s.calls - common * s.net_ns[1]) ** 2 for s in telling)
+    # One call more or less lies at the edges of each window.
+    spread = squares / (len(telling) - 1) + 1.0
+    mean_ns = sum(sample.net_ns[1] for sample in telling) / len(telling)
+    if len(chosen) == 1:
+        own_ns = chosen[0].net_ns[1]
+        each = spread / (mean_ns * own_ns) * (time_ns + own_ns)
+    else:
+        # The windows of other periods: this one may differ as much as one of them.
+        each = spread / mean_ns**2 * (1.0 + 1.0 / len(telling)) * (time_ns + mean_ns)
+    return time_ns * each * _widened(len(telling))
+
+
+def _widened(windows: int) -> float:
+    """Square of Student's quantile over the normal one: the spread is known from few windows."""
+    quantile = _STUDENT[min(windows - 1, len(_STUDENT)) - 1]
+    return (quantile / _NORMAL) ** 2
+
+
+def _busy(windows: Sequence[Window]) -> list[Window]:
+    """Give the windows in which the process was not idle."""
+    largest = max((window.share for window in windows), default=0.0)
+    return [w for w in windows if w.share > 0.0 and w.share >= _INFORMATIVE * largest]
+
+
+def _mean_share(windows: Sequence[Window]) -> float:
+    span_ns = sum(window.span_ns for window in windows)
+    return sum(window.used_ns for window in windows) / span_ns if span_ns else 0.0
+
+
+class _Usual(NamedTuple):
+    """CPU time over wall time that the windows speak for, without probes and with them.
+
+    steady   whether they are all much alike: then calls come at a rate, as far as is known
+    """
+
+    low: float
+    high: float
+    steady: bool
+
+
+def _usual(windows: Sequence[Window]) -> _Usual:
+    mean = _mean_share(windows)
+    span_ns = max(sum(window.span_ns for window in windows), 1)
+    paid = sum(window.price(HitPrice.MOST) for window in windows) / span_ns
+    if len(windows) < 2:
+        wide = _UNUSUAL_OF_ONE * mean
+    else:
+        middle = sum(window.share for window in windows) / len(windows)
+        squares = sum((window.share - middle) ** 2 for window in windows)
+        wide = _UNUSUAL_DEVIATIONS * sqrt(squares / (len(windows) - 1))
+    largest = max((window.share for window in windows), default=0.0)
+    margin = min(_UNUSUAL_SHARE, _UNUSUAL_OF_MEAN * mean)
+    high = min(mean + wide, largest) + margin
+    return _Usual(mean - paid - wide - margin, high, wide <= _STEADY_WIDTH * mean + paid)

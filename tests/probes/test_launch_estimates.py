@@ -1,0 +1,121 @@
+"""Launches that were not seen: estimates and bounds, and how often they hold the truth."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from bench.gpu_time_counts import PATTERNS, holds, statement
+from bench.simulated_launches import SimulatedHost
+from collectors.gpu_calls.cpu_clocks import MOST_PROCESSES, CpuClocks
+from collectors.gpu_calls.launch_estimates import (
+    LEAST_CALL_NS,
+    Estimate,
+    Unwatched,
+    Window,
+    mix_variance,
+    unseen,
+)
+from collectors.records.gpu_calls import CountedCalls
+from collectors.records.process import ProcessKey
+
+S = 10**9
+STEADY = [Window(20_000 + 40 * (n % 3), 0.4 * S, 0.0, S) for n in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("name", "exact"),
+    [
+        ("steady_1k", 1.0), ("steady_5k", 0.95), ("steady_20k", 0.0), ("bursts_20k", 0.0),
+        ("bursts_3k", 0.95), ("one_burst", 0.5), ("never_idle", 0.0),
+    ],
+)  # fmt: skip
+def test_statements_hold_the_truth_and_launches_that_fit_are_counted_exactly(
+    name: str, exact: float
+) -> None:
+    rows = [row for seed in (1, 2, 3) for row in SimulatedHost([PATTERNS[name]], seed).run(100.0)]
+    kinds = [statement(row) for row in rows]
+    held = sum(holds(row) for row in rows)
+    assert held >= 0.95 * len(rows), f"{name}: {held} of {len(rows)}"
+    assert all(holds(row) for row, kind in zip(rows, kinds, strict=True) if kind != "intervals")
+    assert kinds.count("exact") >= exact * len(rows)
+
+
+def test_estimate_follows_the_cpu_time_of_a_burst() -> None:
+    bursts = [Window(n * 50_000, n * 0.3 * S, n * 0.03 * S, S) for n in (0, 1, 1, 0, 2, 1, 0, 1)]
+    found = unseen(None, Unwatched(0, 0.54 * S, 5 * S), bursts)
+    assert found.value == pytest.approx(100_000, rel=0.05)
+    assert found.error < 0.2 * found.value
+    assert found.beyond == 0.0
+
+
+def test_estimate_of_no_cpu_time_is_nothing() -> None:
+    assert unseen(STEADY[0], Unwatched(0, 0.0, 5 * S), STEADY) == Estimate()
+
+
+def test_estimate_bounds_cpu_time_that_windows_never_saw() -> None:
+    found = unseen(STEADY[0], Unwatched(0, 0.4 * 5 * S + 0.9 * S, 5 * S), STEADY)
+    assert found.beyond > 8_000_000
+    assert found.beyond <= 0.9 * S / LEAST_CALL_NS
+
+
+def test_estimate_of_a_process_that_was_never_watched_is_a_bound_alone() -> None:
+    found = unseen(None, Unwatched(7, 0.5 * S, S), [])
+    assert found == Estimate(beyond=0.5 * S / LEAST_CALL_NS)
+    assert unseen(None, Unwatched(7, 0.5 * S, S, S // 2), []).beyond == inf
+
+
+def test_estimate_of_time_that_could_not_be_read_has_no_upper_end() -> None:
+    assert unseen(STEADY[0], Unwatched(0, 0.2 * S, S, S // 2), STEADY).beyond == inf
+    assert unseen(STEADY[0], Unwatched(0, None, S), STEADY).beyond == inf
+
+
+def test_estimate_of_few_windows_is_wider() -> None:
+    rest = Unwatched(0, 2.0 * S, 5 * S)
+    widths = [unseen(None, rest, STEADY[:count]).variance for count in (2, 3, 6)]
+    assert widths[0] > widths[1] > widths[2] > 0.0
+    one = unseen(None, rest, STEADY[:1])
+    assert (one.variance, one.below) == (0.0, one.value)
+
+
+def test_estimate_states_what_hits_may_have_cost() -> None:
+    dear = [window._replace(paid_ns=0.1 * S) for window in STEADY]
+    found = unseen(None, Unwatched(0, 0.5 * S, 5 * S), dear)
+    cheapest, dearest = 0.5 * S * 20_000 / (0.315 * S), 0.5 * S * 20_000 / (0.24 * S)
+    assert found.value - found.below == pytest.approx(cheapest, rel=0.01)
+    assert found.value + found.above == pytest.approx(dearest, rel=0.01)
+
+
+def test_mix_of_one_window_is_not_known() -> None:
+    assert mix_variance([5], [10], 0.5) == inf
+    assert mix_variance([50, 50, 51], [100, 100, 102], 0.5) < 0.1
+
+
+def test_counts_add_up_with_their_bounds() -> None:
+    parts = [CountedCalls(5, 20.0, 16.0, 0.5, 2.0, 3.0), CountedCalls.exactly(7)]
+    total = CountedCalls.total(parts, 0.75)
+    assert total == CountedCalls(12, 27.0, 16.0, 0.75, 2.0, 3.0)
+    assert total.interval == pytest.approx((27 - 2 - 1.959964 * 4, 27 + 3 + 1.959964 * 4))
+    assert total.error == pytest.approx(3 + 1.959964 * 4)
+    unknown = CountedCalls.total([*parts, CountedCalls(0, 0.0, 0.0, 0.0, 0.0, inf)], 0.5)
+    assert (unknown.error, unknown.spread, unknown.interval[1]) == (inf, None, inf)
+
+
+def test_clocks_tell_growth_and_say_once_that_a_process_ended() -> None:
+    young, old = ProcessKey(7, 99 * S), ProcessKey(8, 1 * S)
+    times: dict[ProcessKey, int | None] = {young: 3, old: 50}
+    clocks = CpuClocks(lambda: [young], times.get, lambda _: True, lambda: 100 * S)
+    clocks.note([old, ProcessKey(0, 0)])
+    assert clocks.take() == {young: 3, old: None}  # how much of 50 is of this time nobody knows
+    times.update({young: 10, old: 60})
+    assert clocks.take() == {young: 7, old: 10}
+    times[old] = None
+    assert clocks.take() == {young: 0, old: None}
+    assert clocks.take() == {young: 0}
+
+
+def test_clocks_follow_a_bounded_number_of_processes() -> None:
+    clocks = CpuClocks(read=lambda _: 1, check=lambda _: True)
+    clocks.note([ProcessKey(pid, 1) for pid in range(1, 2 * MOST_PROCESSES)])
+    assert len(clocks.take()) == MOST_PROCESSES
