@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from pathlib import Path
 
 import pytest
 
@@ -33,9 +32,6 @@ from collectors.records.gpu_calls import (
     ProcessLabels,
 )
 from collectors.records.process import ProcessKey
-from edge_agent.live import sources_of
-from tests.config_kit import parse_config
-from transport.config_tree import ConfigError
 from wire.catalogue import Catalogue
 
 SECOND = 10**9
@@ -378,40 +374,3 @@ def test_users_of_gpus_are_believed_for_a_while() -> None:
     assert places.of(ProcessKey(8, 0), 2 * SECOND) == (0, 1)
     assert places.of(ProcessKey(7, 0), 60 * SECOND) == (0, 1)
     assert places.watched({8}, 2 * SECOND) == (1,)
-
-
-SAMPLE = Path(__file__).parents[2] / "deploy" / "config" / "agent.toml"
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("budget_percent = 0.5", "budget_percent = 0.001", "expected a number from 0.01 to 50"),
-        (
-            "budget_percent = 0.5",
-            'budget_percent = "much"',
-            'expected a number from .*, got "much"',
-        ),
-        ("leave_out = []", 'leave_out = "x"', "expected an array"),
-        ("tables = []", "table = []", "expected one of"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(old: str, new: str, said: str) -> None:
-    text = SAMPLE.read_text(encoding="utf-8")
-    assert old in text
-    with pytest.raises(ConfigError, match=said):
-        parse_config(text.replace(old, new))
-
-
-def test_reload_restarts_the_probes_when_their_settings_change() -> None:
-    text = SAMPLE.read_text(encoding="utf-8")
-    configs = [
-        text,
-        text.replace("port = 9469", "port = 9470"),
-        text.replace("budget_percent = 0.5", "budget_percent = 1"),
-        text.replace("[sources.probes]\nenabled = true", "[sources.probes]\nenabled = false"),
-    ]
-    same, other_port, other_budget, none = (sources_of(parse_config(c), CATALOGUE) for c in configs)
-    assert same.settings("probes") == other_port.settings("probes")
-    assert same.settings("probes") != other_budget.settings("probes")
-    assert "probes" not in none

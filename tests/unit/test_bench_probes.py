@@ -30,6 +30,15 @@ def period(begin_ms: int, length_ms: int, launches: int, share: float) -> dict[s
     }  # fmt: skip
 
 
+def record(
+    begin_ms: int, length_ms: int, value: float, low: float, high: float
+) -> dict[str, float]:
+    return {
+        "begin_ns": begin_ms * MS, "span_ns": length_ms * MS,
+        "value": value, "low": low, "high": high,
+    }  # fmt: skip
+
+
 def test_slowdown_is_the_excess_of_probed_slices() -> None:
     found = probes_governed._slowdown(slices(1000, 4 * MS, 3 * MS), "overhead")
     assert found["overhead"] == pytest.approx(1 / 8)
@@ -38,7 +47,7 @@ def test_slowdown_is_the_excess_of_probed_slices() -> None:
     assert found["overhead_interval"] == pytest.approx(0.0, abs=1e-12)
 
 
-def test_count_error_compares_watched_periods_inside_the_run_alone() -> None:
+def test_count_error_compares_records_inside_the_run_alone() -> None:
     run = slices(1000, 4 * MS, 4 * MS)  # 10 launches in each 8 ms
     found = count_error(
         run,
@@ -49,12 +58,18 @@ def test_count_error_compares_watched_periods_inside_the_run_alone() -> None:
             period(3000, 1000, 120, 0.1),
             period(7500, 1000, 9, 1.0),  # ended after it
         ],
+        [
+            record(-1, 100, 7, 7, 7),
+            record(1000, 1000, 1200, 900, 1400),
+            record(2000, 1000, 1350, 1150, 1550),
+            record(7500, 1000, 9, 9, 9),
+        ],
     )
     assert (found["periods"], found["watched_periods"]) == (3, 2)
     assert found["duty"] == pytest.approx(0.1)
-    assert found["count_error"] == pytest.approx(0.0, abs=1e-9)
-    # Variance of Wolter's v2: (1 - share) * n * sum of squared differences / (2 (n - 1)).
-    assert found["count_interval"] == pytest.approx(1.96 * (0.9 * 2 * 100**2 / 2) ** 0.5 / 2500)
+    assert found["count_error"] == pytest.approx(2550 / 2500 - 1)
+    # Errors of records do not cancel: half of both intervals, over the truth.
+    assert found["count_interval"] == pytest.approx((250 + 200) / 2500)
 
 
 def test_held_up_is_the_excess_of_bare_slices_in_the_intervals() -> None:
