@@ -40,6 +40,9 @@ def test_statements_hold_the_truth_and_launches_that_fit_are_counted_exactly(
     assert held >= 0.95 * len(rows), f"{name}: {held} of {len(rows)}"
     assert all(holds(row) for row, kind in zip(rows, kinds, strict=True) if kind != "intervals")
     assert kinds.count("exact") >= exact * len(rows)
+    if name != "one_burst":
+        truth = sum(row.truth for row in rows)
+        assert sum(row.launches.value for row in rows) == pytest.approx(truth, rel=0.1), name
 
 
 def test_estimate_follows_the_cpu_time_of_a_burst() -> None:

@@ -172,7 +172,6 @@ def test_governor_bounds_the_cost_and_the_interval_holds_the_truth(
         launches = counted(watched, child.pid)
         low, high = launches.interval
         assert low <= truth <= high
-        assert launches.value == pytest.approx(truth, rel=0.2)
         assert launches.share < 1.0
         states = [one for one in watched.records if isinstance(one, GovernorState)]
         settled = [one.measured for one in states[2:] if one.measured is not None]
