@@ -11,8 +11,8 @@ from typing import Any, Final
 from bench.parts import Part
 from bench.probes_agent import Agent
 from bench.probes_governed import estimated, launched
-from bench.probes_target import Slices, Target, copy_library
-from bench.record import Figure
+from bench.probes_target import Slices, Target, build, copy_library
+from bench.record import CACHE, Figure
 from bench.simulated_launches import Counted, Pattern, SimulatedHost
 
 PATTERNS: Final[Mapping[str, Pattern]] = {
@@ -75,8 +75,10 @@ def real(folder: Path) -> dict[str, Any]:
     return runs
 
 
-def measure(folder: Path) -> dict[str, Any]:
-    """Give the bench's part."""
+def measure() -> dict[str, Any]:
+    """Give the bench's part; as root."""
+    folder = CACHE / "probes" / "build"
+    build(folder)
     return {"simulated": simulated(), "real": real(folder)}
 
 
