@@ -31,7 +31,7 @@ CELL_MEANINGS: Final[Meanings] = {
     "kind": (pa.string(), "mix, histogram, mean or indicators"),
     "value": (
         pa.float64(),
-        "sum over hosts and released windows; of a mean, the mean of the hosts in them",
+        "sum over hosts and released windows; of a mean, the mean of hosts and time",
     ),
     "standard_error": (pa.float64(), "standard error of value"),
     "low": (pa.float64(), "lower end of the 95 % interval of value"),
@@ -54,9 +54,10 @@ CELL_MEANINGS: Final[Meanings] = {
     "windows_suppressed": (pa.int64(), "suppressed windows"),
     "coverage": (pa.float64(), "released windows, as a fraction of the period"),
     "host_windows": (pa.int64(), "accepted hosts, added over the windows"),
+    "host_s": (pa.int64(), "accepted hosts times the window's seconds, added over the windows"),
     "hosts": (pa.float64(), "accepted hosts of a window, mean"),
     "until": (pa.timestamp("us"), "end of the last released window, UTC"),
-    "whole": (pa.float64(), "what share is of, before a mean is divided by its hosts"),
+    "whole": (pa.float64(), "what share is of; of a mean, before hosts and time are divided out"),
 }
 """Column -> Arrow type and meaning of `hours`, `days`, `weeks`, `eight_weeks`, and of frames."""
 
@@ -120,7 +121,7 @@ def _readable(source: str, period_s: int, cohorts: str) -> str:
     return f"""
 WITH errors AS (
     SELECT *, variance + greatest(coalesce(left_out, 0), 0) AS squared_error,
-        CASE kind WHEN 'mean' THEN host_windows ELSE 1 END AS per
+        CASE kind WHEN 'mean' THEN host_s ELSE 1 END AS per
     FROM ({source})
 ), ratios AS (
     SELECT *, sqrt(squared_error) / per AS standard_error,
@@ -130,7 +131,8 @@ WITH errors AS (
     FROM errors
 )
 SELECT series, cohort, period_start, CAST({period_s} AS INTEGER) AS period_s, section, cell,
-    CASE WHEN kind = 'indicators' AND windows > 1 THEN 'host-windows' ELSE unit END AS unit, kind,
+    CASE WHEN kind = 'indicators' AND windows > {cohorts} THEN 'host-windows' ELSE unit END AS unit,
+    kind,
     value / per AS value, standard_error,
     value / per - {reach} * standard_error AS low, value / per + {reach} * standard_error AS high,
     whole, ratio.share AS share, ratio.share_low AS share_low, ratio.share_high AS share_high,
@@ -138,7 +140,7 @@ SELECT series, cohort, period_start, CAST({period_s} AS INTEGER) AS period_s, se
         greatest(left_out + {_BIAS_Z} * sqrt(left_out_variance + greatest(left_out, 0)), 0),
         host_windows
     ) END AS bias_bound,
-    windows, host_windows, host_windows / windows AS hosts,
+    windows, host_windows, host_s, host_windows / windows AS hosts,
     covered_s / {period_s} / {cohorts} AS coverage, until
 FROM ratios
 """  # noqa: S608  (texts of this module)

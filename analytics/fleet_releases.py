@@ -210,7 +210,13 @@ class FleetReleases:
 
         Returns     columns of `spent_budget.BUDGET_COLUMNS`; weights only where tasks are known
         """
-        return budget([self.source.outcomes(period) for period in RollupPeriod], self.tasks)
+        newest = self.source.newest(RollupPeriod.HOUR, None)
+        found = []
+        for period in RollupPeriod:
+            recent = max(2 * RollupPeriod.WEEK.length, 2 * period.length)
+            since = None if newest is None else newest - recent
+            found.append(self.source.outcomes(period, since=since))
+        return budget(found, self.tasks)
 
     def sql(self, text: str) -> pd.DataFrame:
         """Run one SELECT: `releases`, `latest`, `windows`, `causes`, `hours`, `days`, `weeks`,
@@ -231,7 +237,7 @@ class FleetReleases:
 
     def _costs(self, section: str, since: Moment | None, until: Moment | None) -> pd.DataFrame:
         found = self.source.causes(section, since=since, until=until)
-        return costs(found, self.prices, self.gpus())
+        return costs(found, self.prices, self.gpus(since, until))
 
     def _section(self, by: str, *, by_model: bool = False) -> str:
         section = BY.get(by, by)

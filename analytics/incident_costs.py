@@ -75,8 +75,8 @@ def fleet_gpus(mix: pd.DataFrame, by_model: pd.DataFrame) -> FleetGpus:
     mix, by_model   rows of `ReleaseSource.cells` of `kernel_mix` and `kernel_mix_by_model`
     """
     holes = mix[(mix["cell"] == "unmeasured") & mix["whole"].notna()]
-    seconds = holes["host_windows"] * holes["coverage"] * holes["period_s"] / holes["windows"]
-    per_host = float(holes["whole"].sum() / seconds.sum()) if seconds.sum() > 0 else None
+    seconds = float(holes["host_s"].sum())
+    per_host = float(holes["whole"].sum()) / seconds if seconds > 0 else None
     parts = by_model[by_model["cell"].str.endswith("/unmeasured") & by_model["whole"].notna()]
     walls = parts.groupby(parts["cell"].str.split("/").str[0])["whole"].sum()
     return FleetGpus(per_host, {str(model): float(wall) for model, wall in walls.items()})

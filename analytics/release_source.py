@@ -164,12 +164,15 @@ class FolderSource:
         names, cohorts = ("FROM each", "FROM ends"), "1"
         if not by_cohort:
             every = "NULL::INTEGER"
+            counted = "SELECT series, count(DISTINCT cohort) AS cohorts FROM each GROUP BY series"
+            merged = merged_sql("FROM each", cohort=every)
+            ended = merged_outcomes_sql("FROM ends", cohort=every)
             parts += [
-                f"summed AS ({merged_sql('FROM each', cohort=every)})",
-                f"ended AS ({merged_outcomes_sql('FROM ends', cohort=every)})",
+                f"summed AS (FROM ({merged}) JOIN ({counted}) USING (series))",
+                f"ended AS ({ended})",
             ]
             names = ("FROM summed", "FROM ended")
-            cohorts = "(SELECT count(DISTINCT cohort) FROM each)"
+            cohorts = "cohorts"
         rows = cells_sql(*names, period.seconds, cohorts)
         text = f"WITH {', '.join(parts)} FROM ({rows}) WHERE cell != '{LEFT_OUT}' ORDER BY ALL"
         return self._frame(text, values)

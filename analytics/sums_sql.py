@@ -31,7 +31,8 @@ SUM_MEANINGS: Final[dict[str, tuple[pa.DataType, str]]] = {
     "windows": (pa.int64(), "released windows"),
     "covered_s": (pa.int64(), "their length together, seconds"),
     "host_windows": (pa.int64(), "accepted hosts, added over the windows"),
-    "value": (pa.float64(), "sum over hosts and windows"),
+    "host_s": (pa.int64(), "accepted hosts times the window's seconds, added over the windows"),
+    "value": (pa.float64(), "sum over hosts and windows; of a mean, times the window's seconds"),
     "variance": (pa.float64(), "of value, without the choice among indicators"),
     "left_out": (pa.float64(), "the section's cell left_out; NULL: not released"),
     "left_out_variance": (pa.float64(), "of left_out, without the choice"),
@@ -117,7 +118,8 @@ WITH cells AS (
             WHEN walled THEN CASE WHEN is_hole THEN wall ELSE measured END
             WHEN NOT is_hole THEN own
         END AS whole,
-        kind IN ('mix', 'histogram') AND NOT walled AND NOT is_hole AS of_own
+        kind IN ('mix', 'histogram') AND NOT walled AND NOT is_hole AS of_own,
+        CASE kind WHEN 'mean' THEN window_s ELSE 1 END AS weight
     FROM told
 )
 SELECT series, cohort, section, cell, any_value(unit) AS unit, any_value(kind) AS kind,
@@ -125,12 +127,14 @@ SELECT series, cohort, section, cell, any_value(unit) AS unit, any_value(kind) A
     max(window_start + to_seconds(window_s)) AS until,
     count(*) AS windows, CAST(sum(window_s) AS BIGINT) AS covered_s,
     CAST(sum(n_hosts) AS BIGINT) AS host_windows,
-    sum(value) AS value, sum(noise_variance) AS variance,
+    CAST(sum(n_hosts * CAST(window_s AS BIGINT)) AS BIGINT) AS host_s,
+    sum(weight * value) AS value, sum(weight ** 2 * noise_variance) AS variance,
     CASE WHEN any_value(kind) != 'indicators' THEN 0
         WHEN count(left_out) = count(*) THEN sum(left_out) END AS left_out,
     CASE WHEN any_value(kind) != 'indicators' THEN 0
         WHEN count(left_out) = count(*) THEN sum(left_out_variance) END AS left_out_variance,
-    CASE WHEN any_value(kind) = 'mean' THEN max(whole) * sum(n_hosts) ELSE sum(whole) END AS whole,
+    CASE any_value(kind) WHEN 'mean' THEN max(whole) * sum(n_hosts * CAST(window_s AS BIGINT))
+        ELSE sum(whole) END AS whole,
     sum(CASE WHEN of_measured THEN coalesce(hole_variance, 0) WHEN of_own THEN own_variance
         ELSE 0 END) AS whole_variance,
     sum(CASE WHEN of_own THEN noise_variance ELSE 0 END) AS covariance,
@@ -151,7 +155,7 @@ def merged_sql(source: str, *, start: str = "period_start", cohort: str = "cohor
 SELECT series, {cohort} AS cohort, section, cell, any_value(unit) AS unit, any_value(kind) AS kind,
     {start} AS period_start, max(until) AS until,
     CAST(sum(windows) AS BIGINT) AS windows, CAST(sum(covered_s) AS BIGINT) AS covered_s,
-    CAST(sum(host_windows) AS BIGINT) AS host_windows,
+    CAST(sum(host_windows) AS BIGINT) AS host_windows, CAST(sum(host_s) AS BIGINT) AS host_s,
     sum(value) AS value, sum(variance) AS variance,
     CASE WHEN count(left_out) = count(*) THEN sum(left_out) END AS left_out,
     CASE WHEN count(left_out) = count(*) THEN sum(left_out_variance) END AS left_out_variance,

@@ -165,7 +165,7 @@ def _with_truth(cells: pd.DataFrame, truth: pd.DataFrame, period: RollupPeriod) 
     wholes += rows["truth"].where(rows["name"] == UNMEASURED, 0.0)
     wholes = wholes.where(~rows["kind"].isin(("mean", "indicators")), rows["reporting"])
     # Full scale of a host: the whole of a mean is exact.
-    full = rows["whole"] / rows["host_windows"]
+    full = rows["whole"] / rows["host_s"]
     wholes = wholes.where(rows["kind"] != "mean", rows["reporting"] * full)
     rows["true_share"] = np.where(wholes > 0, rows["truth"] / wholes.where(wholes > 0, 1), np.nan)
     per = rows["reporting"].where(rows["kind"] == "mean", 1)

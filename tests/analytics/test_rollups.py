@@ -253,7 +253,38 @@ def test_cohorts_are_added_up_or_kept_apart(folder: Path) -> None:
     idle = apart[apart.cell == "idle"]
     assert idle.cohort.tolist() == [0, 1]
     assert together.loc["idle"].value == pytest.approx(idle.value.sum())
-    assert together.loc["idle"].coverage == pytest.approx(1 / 60)
+    assert (together["coverage"] == 1 / 60).all()
+    assert together.loc["idle"]["hosts"] == HOSTS
+
+
+def test_coverage_counts_the_cohorts_of_each_series_by_itself(folder: Path) -> None:
+    other = replace(TASK, series="another")
+    write_releases(folder, [release(START), window(TASK, release(START).vector, HOSTS, START, 1)])
+    write_releases(folder, [release(START, task=other)])
+    with connect(folder) as fleet:
+        rows = fleet.mix(period="hour")
+        gpus = fleet.gpus()
+    assert rows.groupby("series")["coverage"].max().tolist() == pytest.approx([1 / 60, 1 / 60])
+    assert gpus.per_host == pytest.approx(GPUS)
+
+
+def test_means_are_weighted_by_hosts_and_time(folder: Path) -> None:
+    index = next(at for at, spec in enumerate(WIDE.sections) if spec.name == "host_network")
+    minute = replace(WIDE, sections=WIDE.sections[index : index + 1])
+    long = replace(minute, window_s=600)
+    cell = ("host_network", "receive")
+    for task, start, hosts, each in (
+        (minute, START, 10_000, 100_000),
+        (long, START + 600, 12_000, 40_000),
+    ):
+        vector = true_steps(task, hosts, {cell: each * hosts})
+        write_releases(folder, [window(task, vector, hosts, start)])
+    with connect(folder) as fleet:
+        row = fleet.mix("host_network", "hour").set_index("name").loc["receive"]
+    share = (100_000 * 10_000 * 60 + 40_000 * 12_000 * 600) / (10_000 * 60 + 12_000 * 600) / 1e6
+    assert row["share"] == pytest.approx(share, rel=1e-3)
+    assert row["value"] == pytest.approx(share * 50e9, rel=1e-3)  # bytes/s of full scale
+    assert row["coverage"] == pytest.approx(660 / 3600)
 
 
 def test_roll_ups_of_a_later_format_are_refused(folder: Path) -> None:
