@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -112,6 +112,8 @@ def alone(folder: Path) -> Iterator[None]:
         with (folder / _LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+    except RollupsUnavailable:
+        raise
     except OSError as error:
         raise RollupsUnavailable(
             f"roll-ups at {folder}: {error.strerror or error}; name another folder"
@@ -167,6 +169,14 @@ class SettledHours:
         partial = folder / f".{_HOURS}.partial"
         partial.write_text(json.dumps({"format": FORMAT, "windows": self.counts}))
         partial.replace(folder / _HOURS)
+
+    def with_hours(self, found: SettledHours, hours: Collection[datetime]) -> SettledHours:
+        """Take over the counts of some hours."""
+        names = {f"{hour:{_HOUR_FORMAT}}" for hour in hours}
+        taken = {
+            key: count for key, count in found.counts.items() if key.rsplit("/", 1)[1] in names
+        }
+        return SettledHours({**self.counts, **taken})
 
     def more_than(self, before: SettledHours, series: str | None = None) -> set[datetime]:
         """Give the hours that have more windows than before; one that has fewer lost files.

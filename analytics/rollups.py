@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +34,8 @@ from .rollup_periods import RollupPeriod
 from .sums_sql import SUM_SCHEMA, merged_sql, windows_sql
 
 _ATTEMPTS: Final = 5
+_AT_ONCE: Final = timedelta(days=7)
+"""Of releases that are added up before it is kept that they are: a run that is cut off goes on."""
 _KEY: Final = "series, cohort, period_start"
 SCHEMAS: Final = {SUMS: SUM_SCHEMA, OUTCOMES: OUTCOME_SCHEMA}
 """Of the files of either kind."""
@@ -63,19 +65,16 @@ def refresh(releases: Path, folder: Path) -> Refreshed:
         raise FileNotFoundError(f"no folder of releases at {releases.resolve()}")
     if not SettledHours.of(releases).more_than(SettledHours.read(folder)):
         return Refreshed(0, 0)
+    hours_added = written = 0
     with alone(folder):
-        for left in reversed(range(_ATTEMPTS)):
-            found = SettledHours.of(releases)
-            hours = found.more_than(SettledHours.read(folder))
-            try:
-                written = _add(releases, folder, hours)
-            except duckdb.IOException as error:  # files that moved meanwhile, or a disk that fails
-                if not left:
-                    raise RollupsUnavailable(f"releases at {releases}: {error}") from error
-                continue
-            found.write(folder)
-            return Refreshed(len(hours), written)
-    raise AssertionError("the last attempt returns or raises")
+        known = SettledHours.read(folder)
+        while hours := (found := SettledHours.of(releases)).more_than(known):
+            chosen = {hour for hour in hours if hour < min(hours) + _AT_ONCE}
+            written += _add_patiently(releases, folder, chosen)
+            known = known.with_hours(found, chosen)
+            known.write(folder)
+            hours_added += len(chosen)
+    return Refreshed(hours_added, written)
 
 
 def has_rolled_up(releases: Path, folder: Path, series: str, first: date, last: date) -> bool:
@@ -85,6 +84,20 @@ def has_rolled_up(releases: Path, folder: Path, series: str, first: date, last: 
     """
     now, then = SettledHours.of(releases), SettledHours.read(folder)
     return not any(first <= hour.date() <= last for hour in now.more_than(then, series))
+
+
+def _add_patiently(releases: Path, folder: Path, hours: Collection[datetime]) -> int:
+    """Do as `_add` does, again where files moved meanwhile: a compaction takes the folder anew.
+
+    Raises      RollupsUnavailable where they cannot be read at last
+    """
+    for left in reversed(range(_ATTEMPTS)):
+        try:
+            return _add(releases, folder, hours)
+        except duckdb.IOException as error:
+            if not left:
+                raise RollupsUnavailable(f"releases at {releases}: {error}") from error
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _add(releases: Path, folder: Path, hours: Collection[datetime]) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+import analytics.rollups as rollups_module
 from aggregator.released import ReleasedWindow
 from aggregator.statistics import RunningSum
 from analytics import connect
@@ -167,6 +169,24 @@ def test_roll_ups_outlive_the_windows_that_they_are_made_of(folder: Path) -> Non
         assert sorted(set(fleet.mix(period="hour")["windows"])) == [1, 4]
         for period in (RollupPeriod.DAY, RollupPeriod.WEEK, RollupPeriod.EIGHT_WEEKS):
             assert (fleet.mix(period=period)["windows"] == 5).all(), period
+
+
+def test_refresh_that_was_cut_off_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_releases(folder, (release(START + at * WEEK) for at in range(3)))
+    rollups, added = folder / "rollups", rollups_module._add
+
+    def cut_off(releases: Path, folder: Path, hours: Collection[datetime]) -> int:
+        if utc(START + WEEK) in hours:
+            raise KeyboardInterrupt
+        return added(releases, folder, hours)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rollups_module, "_add", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            refresh(folder, rollups)
+    assert refresh(folder, rollups).hours == 2
+    with connect(folder) as fleet:
+        assert fleet.mix(period="week")["windows"].tolist() == [1] * 3 * 68
 
 
 def test_days_may_be_removed_once_roll_ups_have_them(folder: Path) -> None:
