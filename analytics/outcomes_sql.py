@@ -9,6 +9,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from .sums_sql import bucket_sql
+
 OUTCOME_MEANINGS: Final[dict[str, tuple[pa.DataType, str]]] = {
     "series": (pa.string(), "task series"),
     "cohort": (pa.int32(), "cohort, a static part of the fleet"),
@@ -69,7 +71,7 @@ WITH released_windows AS (
     FROM ended
 ), rows AS (
     SELECT series, cohort, outcome, reason,
-        time_bucket(to_seconds({period_s}), window_start, TIMESTAMP '1970-01-01') AS period_start,
+        {bucket_sql("window_start", period_s)} AS period_start,
         until, 1 AS windows, window_s AS covered_s, n_hosts AS host_windows, reports, n_min,
         lag AS lag_s, lag AS lag_max_s, settled_at, epsilon, delta, domain
     FROM lagged

@@ -33,6 +33,16 @@ class RollupPeriod(StrEnum):
         return _SHORTER[self]
 
     @property
+    def lengths(self) -> tuple[int, int]:
+        """The shortest and the longest window that no shorter period holds, seconds."""
+        return 1 if self.shorter is None else self.shorter.seconds + 1, self.seconds
+
+    def holds(self, window_s: int) -> bool:
+        """Whether it is the shortest period that holds such a window."""
+        shortest, longest = self.lengths
+        return shortest <= window_s <= longest
+
+    @property
     def view(self) -> str:
         """Name of the view in SQL."""
         return self.value if self is RollupPeriod.EIGHT_WEEKS else f"{self.value}s"

@@ -6,7 +6,7 @@ them: releases of minutes may be gone by then.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -16,7 +16,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aggregator.releases import MoreViews, open_views
+from aggregator.releases import MoreViews, literal, open_views
 
 from .outcomes_sql import OUTCOME_SCHEMA, merged_outcomes_sql, outcomes_sql
 from .rollup_files import (
@@ -31,7 +31,7 @@ from .rollup_files import (
     write_rows,
 )
 from .rollup_periods import RollupPeriod
-from .sums_sql import SUM_SCHEMA, merged_sql, windows_sql
+from .sums_sql import SUM_SCHEMA, bucket_sql, merged_sql, windows_sql
 
 _ATTEMPTS: Final = 5
 _AT_ONCE: Final = timedelta(days=7)
@@ -104,13 +104,36 @@ def _add(releases: Path, folder: Path, hours: Collection[datetime]) -> int:
     """Make the periods of some hours anew; return how many files were written."""
     written = 0
     with open_views(releases, MoreViews(lambda _: None, [folder])) as database:
+        lengths = _lengths(database, min(hours), max(hours) + RollupPeriod.HOUR.length)
         for period in RollupPeriod:
             starts = {period.start(hour) for hour in hours}
+            series = sorted({name for name, length in lengths if period.holds(length)})
             for first, end in sorted({period.span(start) for start in starts}):
                 within = sorted(start for start in starts if first <= start < end)
                 for kind in (SUMS, OUTCOMES):
-                    written += _write(database, folder, kind, period, within)
+                    written += _write(database, folder, kind, period, within, series)
     return written
+
+
+def _lengths(
+    database: duckdb.DuckDBPyConnection, first: datetime, end: datetime
+) -> list[tuple[str, int]]:
+    """Give each series that has windows which begin in [first, end), with their length."""
+    chosen = _begun(first, end)
+    found: list[tuple[str, int]] = database.execute(
+        f"SELECT DISTINCT series, window_s FROM released WHERE {chosen} "  # noqa: S608
+        f"UNION SELECT DISTINCT series, window_s FROM suppressed WHERE {chosen} "
+        "AND window_s IS NOT NULL"
+    ).fetchall()
+    return found
+
+
+def _begun(first: datetime, end: datetime) -> str:
+    """The condition on windows that begin in [first, end); `date` is the folder of their files."""
+    return (
+        f"date >= DATE '{first:%Y-%m-%d}' AND date <= DATE '{end:%Y-%m-%d}' "
+        f"AND window_start >= TIMESTAMP '{first}' AND window_start < TIMESTAMP '{end}'"
+    )
 
 
 def _write(
@@ -119,11 +142,15 @@ def _write(
     kind: str,
     period: RollupPeriod,
     starts: list[datetime],
+    series: Sequence[str],
 ) -> int:
-    """Make some periods of one file anew; return 1 if that changed the file."""
+    """Make some periods of one file anew; return 1 if that changed the file.
+
+    series      that have new windows of which no shorter period has any
+    """
     target = file_of(folder, kind, period, starts[0])
     schema = SCHEMAS[kind]
-    fresh = _fresh_sql(folder, kind, period, starts)
+    fresh = _fresh_sql(folder, kind, period, starts, series)
     kept = rows_sql([target] if target.exists() else [], schema)
     rows = database.sql(_joined_sql(kept, fresh)).to_arrow_table()
     rows = rows.select(schema.names).cast(schema)
@@ -133,42 +160,42 @@ def _write(
     return 1
 
 
-def _fresh_sql(folder: Path, kind: str, period: RollupPeriod, starts: list[datetime]) -> str:
+def _fresh_sql(
+    folder: Path, kind: str, period: RollupPeriod, starts: list[datetime], series: Sequence[str]
+) -> str:
     """Add up the periods that start at `starts`, from shorter ones and from releases."""
     first, end = starts[0], starts[-1] + period.length
-    chosen, seconds = _chosen(period, first, end), period.seconds
-    source = f"SELECT * FROM released WHERE {chosen}"  # noqa: S608
-    of_windows = windows_sql(source, seconds) if kind == SUMS else outcomes_sql(chosen, seconds)
-    names = ", ".join(SCHEMAS[kind].names)
-    parts = [f"SELECT {names} FROM ({of_windows})"]  # noqa: S608
-    merged = merged_sql if kind == SUMS else merged_outcomes_sql
+    schema, merged = SCHEMAS[kind], _MERGED[kind]
+    parts = [rows_sql([], schema)]
+    if series:
+        parts.append(_of_windows(kind, period, first, end, series))
     if period.shorter is not None:
         files = files_between(folder, kind, period.shorter, first, end)
         within = (
-            f"SELECT * FROM ({rows_sql(files, SCHEMAS[kind])}) "  # noqa: S608
+            f"SELECT * FROM ({rows_sql(files, schema)}) "  # noqa: S608
             f"WHERE period_start >= TIMESTAMP '{first}' AND period_start < TIMESTAMP '{end}'"
         )
-        bucket = f"time_bucket(to_seconds({seconds}), period_start, TIMESTAMP '1970-01-01')"
-        parts.append(f"SELECT {names} FROM ({merged(within, start=bucket)})")  # noqa: S608
+        parts.append(merged(within, start=bucket_sql("period_start", period.seconds)))
+    names = ", ".join(schema.names)
+    rows = " UNION ALL ".join(f"SELECT {names} FROM ({part})" for part in parts)  # noqa: S608
     wanted = ", ".join(f"TIMESTAMP '{start}'" for start in starts)
     # Periods between those that were asked for are left as they are.
-    return (
-        f"SELECT {names} FROM ({merged(' UNION ALL '.join(parts))}) "  # noqa: S608
-        f"WHERE period_start IN ({wanted})"
+    return f"SELECT {names} FROM ({merged(rows)}) WHERE period_start IN ({wanted})"  # noqa: S608
+
+
+def _of_windows(
+    kind: str, period: RollupPeriod, first: datetime, end: datetime, series: Sequence[str]
+) -> str:
+    """Add up the windows of some series that begin in [first, end)."""
+    shortest, longest = period.lengths
+    names = ", ".join(literal(name) for name in series)
+    chosen = (
+        f"{_begun(first, end)} AND series IN ({names}) "
+        f"AND window_s >= {shortest} AND window_s <= {longest}"
     )
-
-
-def _chosen(period: RollupPeriod, first: datetime, end: datetime) -> str:
-    """The condition on windows that a period is the shortest for, and that start in [first, end).
-
-    Their `date` is named too: it is the folder of their files.
-    """
-    longer_than = 0 if period.shorter is None else period.shorter.seconds
-    return (
-        f"date >= DATE '{first:%Y-%m-%d}' AND date <= DATE '{end:%Y-%m-%d}' "
-        f"AND window_start >= TIMESTAMP '{first}' AND window_start < TIMESTAMP '{end}' "
-        f"AND window_s > {longer_than} AND window_s <= {period.seconds}"
-    )
+    if kind == OUTCOMES:
+        return outcomes_sql(chosen, period.seconds)
+    return windows_sql(f"SELECT * FROM released WHERE {chosen}", period.seconds)  # noqa: S608
 
 
 def _joined_sql(kept: str, fresh: str) -> str:

@@ -66,6 +66,11 @@ def model_sql() -> str:
     return f"CASE WHEN section IN ({_by_model()}) THEN split_part(cell, '/', 1) ELSE '' END"
 
 
+def bucket_sql(moment: str, period_s: int) -> str:
+    """The first moment of the period that holds a moment, in SQL."""
+    return f"time_bucket(to_seconds({period_s}), {moment}, TIMESTAMP '1970-01-01')"
+
+
 def windows_sql(source: str, period_s: int) -> str:
     """Add up released windows by the period that they start in.
 
@@ -123,7 +128,7 @@ WITH cells AS (
     FROM told
 )
 SELECT series, cohort, section, cell, any_value(unit) AS unit, any_value(kind) AS kind,
-    time_bucket(to_seconds({period_s}), window_start, TIMESTAMP '1970-01-01') AS period_start,
+    {bucket_sql("window_start", period_s)} AS period_start,
     max(window_start + to_seconds(window_s)) AS until,
     count(*) AS windows, CAST(sum(window_s) AS BIGINT) AS covered_s,
     CAST(sum(n_hosts) AS BIGINT) AS host_windows,
