@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from aggregator.release_files import (
     suppressed_path,
 )
 from aggregator.released import ReleasedWindow
-from aggregator.statistics import estimate
+from aggregator.statistics import Cell, estimate
 from tests.unit.release_kit import CATALOGUE
 
 _SCHEMA = pa.schema([(name, kind) for name, (kind, _) in MEANINGS.items()])
@@ -27,6 +27,7 @@ _SCHEMA = pa.schema([(name, kind) for name, (kind, _) in MEANINGS.items()])
 
 def write_releases(folder: Path, windows: Iterable[ReleasedWindow]) -> None:
     """Write releases as files, without the store's own database."""
+    names = [field.name for field in fields(Cell) if field.name in MEANINGS]
     for window in windows:
         task, start = window.task, _utc(window.window_start_s)
         same = {
@@ -37,7 +38,7 @@ def write_releases(folder: Path, windows: Iterable[ReleasedWindow]) -> None:
             "rejections": json.dumps(dict(window.rejections)),
         }  # fmt: skip
         cells = estimate(task, CATALOGUE, window.vector, window.n, window.capacity)
-        found = [asdict(cell) | same for cell in cells]
+        found = [{name: getattr(cell, name) for name in names} | same for cell in cells]
         rows = pa.Table.from_pylist(found, _SCHEMA)
         _write(rows, release_path(folder, task.series, window.cohort, start))
         if causes := tables_of(found, None, None):
