@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -76,10 +76,15 @@ def files_between(
     return found
 
 
+def texts_sql(texts: Iterable[str]) -> str:
+    """Texts as a list, in SQL."""
+    return ", ".join(map(literal, texts))
+
+
 def rows_sql(files: Sequence[Path], schema: pa.Schema) -> str:
     """Rows of files of roll-ups, in SQL; without a file none, with their columns."""
     if files:
-        names = ", ".join(literal(escaped(str(path))) for path in files)
+        names = texts_sql(escaped(str(path)) for path in files)
         return f"SELECT {', '.join(schema.names)} FROM read_parquet([{names}])"  # noqa: S608
     columns = ", ".join(
         f"CAST(NULL AS {_SQL[str(field.type)]}) AS {field.name}" for field in schema

@@ -16,7 +16,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aggregator.releases import MoreViews, literal, open_views
+from aggregator.releases import MoreViews, open_views
 
 from .outcomes_sql import OUTCOME_SCHEMA, merged_outcomes_sql, outcomes_sql
 from .rollup_files import (
@@ -28,6 +28,7 @@ from .rollup_files import (
     file_of,
     files_between,
     rows_sql,
+    texts_sql,
     write_rows,
 )
 from .rollup_periods import RollupPeriod
@@ -188,9 +189,8 @@ def _of_windows(
 ) -> str:
     """Add up the windows of some series that begin in [first, end)."""
     shortest, longest = period.lengths
-    names = ", ".join(literal(name) for name in series)
     chosen = (
-        f"{_begun(first, end)} AND series IN ({names}) "
+        f"{_begun(first, end)} AND series IN ({texts_sql(series)}) "
         f"AND window_s >= {shortest} AND window_s <= {longest}"
     )
     if kind == OUTCOMES:
