@@ -47,7 +47,6 @@ SUM_SCHEMA: Final = pa.schema([(name, kind) for name, (kind, _) in SUM_MEANINGS.
 
 _Z2: Final = normal_quantile() ** 2
 _HOLE: Final = f"leaf = '{UNMEASURED}'"
-_NOISE: Final = "greatest(standard_error ** 2 - greatest(coalesce(left_out, 0), 0), 0)"
 
 
 @lru_cache(maxsize=1)
@@ -76,11 +75,12 @@ def windows_sql(source: str, period_s: int) -> str:
 
     source      rows of the view `released`, of windows of at most `period_s` each
     """
+    moment = bucket_sql("window_start", period_s)
     return f"""
 WITH cells AS (
     SELECT *, split_part(cell, '/', -1) AS leaf, {model_sql()} AS model FROM ({source})
 ), groups AS (
-    SELECT series, cohort, window_start, section, model,
+    SELECT series, cohort, window_start, section, model, any_value(n_hosts) AS n_hosts,
         sum(value) FILTER (NOT {_HOLE}) AS own,
         sum(standard_error ** 2) FILTER (NOT {_HOLE}) AS own_variance,
         max(value) FILTER ({_HOLE}) AS hole,
@@ -104,48 +104,54 @@ WITH cells AS (
             CASE WHEN hole_share != 0 THEN hole / hole_share ELSE by_share + hole END
         ), 0) AS wall
     FROM groups
-), told AS (
-    SELECT cells.*, walled, left_out, {_HOLE} AS is_hole, wall, hole_variance,
-        {_NOISE} AS noise_variance, own, own_variance,
-        greatest(left_out_squared_error - greatest(left_out, 0), 0) AS left_out_variance,
-        wall - hole AS measured,
-        coalesce(
-            hole_variance - ((wall - hole) ** 2 - product_term) / {_Z2},
-            least(greatest(1 - hole / wall, 0), 1) * least(greatest(hole / wall, 0), 1)
-                * wall ** 2 / n_hosts
-        ) AS coins
-    FROM cells JOIN walls USING (series, cohort, window_start, section, model)
 ), wholes AS (
-    SELECT *, kind IN ('mix', 'histogram') AND walled AND NOT is_hole AS of_measured,
-        CASE
-            WHEN kind = 'indicators' THEN n_hosts
-            WHEN kind = 'mean' THEN value / nullif(share, 0) / n_hosts
-            WHEN walled THEN CASE WHEN is_hole THEN wall ELSE measured END
-            WHEN NOT is_hole THEN own
-        END AS whole,
-        kind IN ('mix', 'histogram') AND NOT walled AND NOT is_hole AS of_own,
-        CASE kind WHEN 'mean' THEN window_s ELSE 1 END AS weight
-    FROM told
+    SELECT *, wall - hole AS measured, greatest(coalesce(
+        hole_variance - ((wall - hole) ** 2 - product_term) / {_Z2},
+        least(greatest(1 - hole / wall, 0), 1) * least(greatest(hole / wall, 0), 1)
+            * wall ** 2 / n_hosts, 0
+    ), 0) AS coins
+    FROM walls
+), of_groups AS (
+    SELECT series, cohort, section, model, {moment} AS period_start,
+        sum(wall) FILTER (walled) AS wall,
+        sum(CASE WHEN walled THEN measured ELSE own END) AS whole,
+        sum(CASE WHEN walled THEN hole_variance ELSE own_variance END) AS whole_variance,
+        sum(CASE WHEN walled THEN coins ELSE 0 END) AS sampling,
+        count(*) FILTER (NOT walled) / count(*) AS own_part,
+        sum(greatest(left_out, 0)) AS choice,
+        CASE WHEN count(left_out) = count(*) THEN sum(left_out) END AS left_out,
+        CASE WHEN count(left_out) = count(*) THEN
+            sum(greatest(left_out_squared_error - greatest(left_out, 0), 0)) END
+            AS left_out_variance
+    FROM wholes GROUP BY ALL
+), of_cells AS (
+    SELECT series, cohort, section, cell, model, {moment} AS period_start,
+        any_value(leaf) AS leaf, any_value(unit) AS unit, any_value(kind) AS kind,
+        max(window_start + to_seconds(window_s)) AS until, count(*) AS windows,
+        CAST(sum(window_s) AS BIGINT) AS covered_s, CAST(sum(n_hosts) AS BIGINT) AS host_windows,
+        CAST(sum(n_hosts * CAST(window_s AS BIGINT)) AS BIGINT) AS host_s,
+        sum(value * CASE kind WHEN 'mean' THEN window_s ELSE 1 END) AS value,
+        sum((standard_error * CASE kind WHEN 'mean' THEN window_s ELSE 1 END) ** 2)
+            AS squared_error,
+        max(value / nullif(share, 0) / n_hosts) AS full_scale
+    FROM cells GROUP BY ALL
+), joined AS (
+    SELECT of_cells.*, of_groups.* EXCLUDE (series, cohort, section, model, period_start),
+        kind IN ('mix', 'histogram') AS parts, {_HOLE} AS is_hole,
+        CASE kind WHEN 'indicators' THEN greatest(squared_error - coalesce(choice, 0), 0)
+            ELSE squared_error END AS variance
+    FROM of_cells JOIN of_groups USING (series, cohort, section, model, period_start)
 )
-SELECT series, cohort, section, cell, any_value(unit) AS unit, any_value(kind) AS kind,
-    {bucket_sql("window_start", period_s)} AS period_start,
-    max(window_start + to_seconds(window_s)) AS until,
-    count(*) AS windows, CAST(sum(window_s) AS BIGINT) AS covered_s,
-    CAST(sum(n_hosts) AS BIGINT) AS host_windows,
-    CAST(sum(n_hosts * CAST(window_s AS BIGINT)) AS BIGINT) AS host_s,
-    sum(weight * value) AS value, sum(weight ** 2 * noise_variance) AS variance,
-    CASE WHEN any_value(kind) != 'indicators' THEN 0
-        WHEN count(left_out) = count(*) THEN sum(left_out) END AS left_out,
-    CASE WHEN any_value(kind) != 'indicators' THEN 0
-        WHEN count(left_out) = count(*) THEN sum(left_out_variance) END AS left_out_variance,
-    CASE any_value(kind) WHEN 'mean' THEN max(whole) * sum(n_hosts * CAST(window_s AS BIGINT))
-        ELSE sum(whole) END AS whole,
-    sum(CASE WHEN of_measured THEN coalesce(hole_variance, 0) WHEN of_own THEN own_variance
-        ELSE 0 END) AS whole_variance,
-    sum(CASE WHEN of_own THEN noise_variance ELSE 0 END) AS covariance,
-    sum(CASE WHEN of_measured THEN greatest(coalesce(coins, 0), 0) ELSE 0 END) AS sampling
-FROM wholes
-GROUP BY series, cohort, section, cell, period_start
+SELECT series, cohort, section, cell, unit, kind, period_start, until, windows, covered_s,
+    host_windows, host_s, value, variance,
+    CASE kind WHEN 'indicators' THEN left_out ELSE 0 END AS left_out,
+    CASE kind WHEN 'indicators' THEN left_out_variance ELSE 0 END AS left_out_variance,
+    CASE kind WHEN 'indicators' THEN host_windows WHEN 'mean' THEN full_scale * host_s
+        ELSE CASE WHEN is_hole THEN wall ELSE whole END END AS whole,
+    CASE WHEN parts AND NOT is_hole THEN coalesce(whole_variance, 0) ELSE 0 END AS whole_variance,
+    CASE WHEN parts AND NOT is_hole THEN variance * own_part ELSE 0 END AS covariance,
+    CASE WHEN parts AND NOT is_hole THEN sampling ELSE 0 END AS sampling
+FROM joined
 """  # noqa: S608  (texts of this module)
 
 
