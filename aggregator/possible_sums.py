@@ -22,7 +22,7 @@ from wire.section import MS_PER_S
 from wire.task import CHECK_WORDS, SectionSpec, Task
 
 from .released import Capacity
-from .statistics import UNMEASURED, gpus_of, leaf_of, model_groups, reserved_cells
+from .section_cells import UNMEASURED, gpus_of, leaf_of, model_groups, reserved_cells
 
 FALSE_SUPPRESSION: Final = 1e-9
 """At most so many sums of honest hosts are refused, by all tests of a sum together.

@@ -9,6 +9,7 @@ that only some hosts measured.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
@@ -23,16 +24,23 @@ from wire.task import CHECK_WORDS, SectionKind, SectionSpec, Task
 
 from .ratios import BELOW_NOISE_ERRORS, Floats, fieller, normal_quantile
 from .released import Capacity
+from .section_cells import (
+    UNMEASURED,
+    gpus_of,
+    group_members,
+    is_partition,
+    leaf_of,
+    measured_cells,
+    model_of,
+    named_cells,
+)
 
 ROUNDING_VARIANCE: Final = 0.25
 """Most that rounding one host's coordinate adds, in steps^2: f (1 - f) of a fraction f."""
 
-UNMEASURED: Final = "unmeasured"
-RESERVED: Final = "reserved_"
 BIAS_CONFIDENCE: Final = 0.95
 """Of the one-sided bound on what indicators lack."""
 
-MODEL_AXIS: Final = "gpu_model"
 MEAN_FULL_SCALE: Final = 1_000_000
 
 
@@ -51,6 +59,7 @@ class Cell:
     bias_bound      how many hosts value may be low by on average, as hosts with more indicators
                     than they may report left some out: upper 95 % bound, in no interval; 0 for
                     other kinds
+    steps ... sampling  what all of these but bias_bound follow from: `CellBasis`
     """
 
     section: str
@@ -65,6 +74,37 @@ class Cell:
     share_low: float | None
     share_high: float | None
     below_noise: bool
+    bias_bound: float
+    steps: int
+    scale: float
+    variance: float
+    whole: float | None
+    whole_variance: float
+    covariance: float
+    sampling: float
+
+
+@dataclass(frozen=True, slots=True)
+class CellBasis:
+    """What the numbers of a section's named cells follow from; arrays of k cells.
+
+    steps           int64, released sum; times `scale` it is the value
+    scale           float64, readable units of a step
+    variance        float64, of the value, unit^2
+    whole           float64, what the value is a share of; NaN where there is no such thing
+    whole_variance  float64, of the whole; covariance: of value and whole; sampling: see
+                    ratios.fieller
+    bias_bound      of each cell: see `Cell`
+    """
+
+    section: str
+    steps: npt.NDArray[np.int64]
+    scale: Floats
+    variance: Floats
+    whole: Floats
+    whole_variance: Floats
+    covariance: Floats
+    sampling: Floats
     bias_bound: float
 
 
@@ -83,16 +123,35 @@ def estimate(
     Returns     cells in the order of the vector, without places kept for later classes
     Raises      ValueError when the vector is not the task's or its check words are not n
     """
+    sections = _sections(task, catalogue, vector, n, capacity)
+    return [cell for released in sections for cell in released.cells()]
+
+
+def basis_of(
+    task: Task,
+    catalogue: Catalogue,
+    vector: npt.NDArray[np.int64],
+    n: int,
+    capacity: Capacity | None = None,
+) -> list[CellBasis]:
+    """Give what the cells of `estimate` follow from, by section; arguments as there."""
+    return [released.basis() for released in _sections(task, catalogue, vector, n, capacity)]
+
+
+def _sections(
+    task: Task,
+    catalogue: Catalogue,
+    vector: npt.NDArray[np.int64],
+    n: int,
+    capacity: Capacity | None,
+) -> Iterator[_Released]:
     if vector.shape != (task.d,):
         raise ValueError(f"expected a vector of {task.d} words, got shape {vector.shape}")
     if n < 1 or not (vector[:CHECK_WORDS] == n).all():
         raise ValueError(f"expected check words of {n} accepted hosts, got others")
-    cells: list[Cell] = []
     for spec, place in zip(task.sections, task.slices().values(), strict=True):
         section = catalogue.section(spec.name)
-        released = _Released.of(section, spec, vector[place], n, capacity, task.window_s)
-        cells.extend(released.cells())
-    return cells
+        yield _Released.of(section, spec, vector[place], n, capacity, task.window_s)
 
 
 def released_units(section: Section, spec: SectionSpec) -> list[tuple[str, float]]:
@@ -106,6 +165,12 @@ def released_units(section: Section, spec: SectionSpec) -> list[tuple[str, float
     if section.bound is Bound.PER_GPU_MS:
         return [("GPU-s", 1 / MS_PER_S)] * spec.length
     return [(section.unit, 1.0)] * spec.length
+
+
+@lru_cache(maxsize=256)
+def _scale(section: Section, spec: SectionSpec) -> Floats:
+    """Return float64[k]: readable units of one step."""
+    return spec.q * np.array([per_base for _, per_base in released_units(section, spec)])
 
 
 @dataclass(slots=True)
@@ -164,8 +229,8 @@ class _Released:
     n: int
     capacity: Capacity | None
     window_s: int
+    steps: npt.NDArray[np.int64]
     scale: Floats
-    units: list[str]
     value: Floats
     variance: Floats
     rounding: Floats
@@ -179,8 +244,7 @@ class _Released:
         capacity: Capacity | None,
         window_s: int,
     ) -> _Released:
-        units = released_units(section, spec)
-        scale = spec.q * np.array([per_base for _, per_base in units])
+        scale = _scale(section, spec)
         # Whole multiples of a step are never rounded.
         rounding = ROUNDING_VARIANCE * n if spec.q > 1 else 0.0
         noise = (spec.sigma_1024 / SIGMA_UNIT) ** 2 * n * scale**2
@@ -191,44 +255,68 @@ class _Released:
             n,
             capacity,
             window_s,
+            steps,
             scale,
-            [unit for unit, _ in units],
             value,
             noise + rounding * scale**2 + _choice_variance(section, value),
             rounding * scale**2,
         )
 
-    def cells(self) -> list[Cell]:
-        """Build the cells of the named classes."""
-        error = np.sqrt(self.variance)
-        reach = normal_quantile() * error
-        whole = self._whole()
-        shares = fieller(
-            self.value, whole.value, self.variance, whole.variance, whole.covariance, whole.sampling
-        )
-        below = self.value < BELOW_NOISE_ERRORS * error
+    def basis(self) -> CellBasis:
+        """Give what the named classes' numbers follow from."""
+        named, whole = named_cells(self.section), self._whole()
         bias_bound = 0.0
         if self.spec.kind is SectionKind.INDICATORS:
             left_out = self.section.index(LEFT_OUT)
-            bias_bound = _upper_bound(float(self.value[left_out]), float(error[left_out]), self.n)
+            error = float(np.sqrt(self.variance[left_out]))
+            bias_bound = _upper_bound(float(self.value[left_out]), error, self.n)
+        return CellBasis(
+            self.spec.name,
+            self.steps[named],
+            self.scale[named],
+            self.variance[named],
+            whole.value[named],
+            whole.variance[named],
+            whole.covariance[named],
+            whole.sampling[named],
+            bias_bound,
+        )
+
+    def cells(self) -> list[Cell]:
+        """Build the cells of the named classes."""
+        basis = self.basis()
+        value, error = basis.steps * basis.scale, np.sqrt(basis.variance)
+        reach = normal_quantile() * error
+        shares = fieller(
+            value, basis.whole, basis.variance, basis.whole_variance, basis.covariance,
+            basis.sampling,
+        )  # fmt: skip
+        below = value < BELOW_NOISE_ERRORS * error
+        units = released_units(self.section, self.spec)
         return [
             Cell(
                 self.spec.name,
-                name,
-                self.units[i],
+                self.section.cells[place],
+                units[place][0],
                 self.spec.kind.value,
-                float(self.value[i]),
+                float(value[i]),
                 float(error[i]),
-                float(self.value[i] - reach[i]),
-                float(self.value[i] + reach[i]),
+                float(value[i] - reach[i]),
+                float(value[i] + reach[i]),
                 _known(shares.value[i]),
                 _known(shares.low[i]),
                 _known(shares.high[i]),
                 bool(below[i]),
-                bias_bound,
+                basis.bias_bound,
+                int(basis.steps[i]),
+                float(basis.scale[i]),
+                float(basis.variance[i]),
+                _known(basis.whole[i]),
+                float(basis.whole_variance[i]),
+                float(basis.covariance[i]),
+                float(basis.sampling[i]),
             )
-            for i, name in enumerate(self.section.cells)
-            if not is_reserved(name)
+            for i, place in enumerate(named_cells(self.section))
         ]
 
     def _whole(self) -> _Whole:
@@ -236,8 +324,7 @@ class _Released:
             return self._exact(self.n * np.ones_like(self.value))
         if self.spec.kind is SectionKind.MEAN:
             return self._exact(self.n * self.spec.coordinate_cap / self.spec.q * self.scale)
-        partition = any(leaf_of(cell) == UNMEASURED for cell in self.section.cells)
-        if partition and self.capacity is not None:
+        if is_partition(self.section) and self.capacity is not None:
             return self._measured_wall_time(self.capacity)
         return self._own_sum()
 
@@ -246,13 +333,9 @@ class _Released:
 
     def _own_sum(self) -> _Whole:
         """Sum of the named cells, what was not measured left out; it contains the cell itself."""
-        counted = np.array(
-            [not is_reserved(c) and leaf_of(c) != UNMEASURED for c in self.section.cells]
-        )
-        groups = model_groups(self.section)
+        counted = measured_cells(self.section)
         value, variance = np.full_like(self.value, np.nan), np.zeros_like(self.value)
-        for group in set(groups):
-            members = np.array([g == group for g in groups])
+        for members in group_members(self.section).values():
             chosen = members & counted
             value[chosen] = self.value[chosen].sum()
             variance[chosen] = self.variance[chosen].sum()
@@ -267,9 +350,7 @@ class _Released:
         of all wall time, which is exact.
         """
         whole = self._exact(np.full_like(self.value, np.nan))
-        groups = model_groups(self.section)
-        for group in dict.fromkeys(groups):
-            members = np.array([g == group for g in groups])
+        for group, members in group_members(self.section).items():
             hole = self.section.index(f"{group}/{UNMEASURED}" if group else UNMEASURED)
             wall, squares = self._wall(capacity, group)
             measured = wall - self.value[hole]
@@ -286,7 +367,7 @@ class _Released:
         """Wall time in GPU-s of a group of cells, and the sum over hosts of its square."""
         squares = capacity.squares
         if group:
-            squares = capacity.squares_by_model.get(_model(self.section, group), 0)
+            squares = capacity.squares_by_model.get(model_of(self.section, group), 0)
         return gpus_of(capacity, self.section, group) * self.window_s, squares * self.window_s**2
 
 
@@ -309,39 +390,6 @@ def _upper_bound(left_out: float, standard_error: float, n: int) -> float:
     """
     reach = normal_quantile(2 * BIAS_CONFIDENCE - 1) * standard_error
     return min(max(left_out + reach, 0.0), float(n))
-
-
-@lru_cache(maxsize=256)
-def model_groups(section: Section) -> tuple[str, ...]:
-    """Group of each cell: its GPU model where the section is by model, else "" for all."""
-    if section.axes[0] != MODEL_AXIS or len(section.axes) == 1:
-        return ("",) * section.length
-    return tuple(cell.split("/", 1)[0] for cell in section.cells)
-
-
-def gpus_of(capacity: Capacity, section: Section, group: str) -> int:
-    """Count the GPUs of a group of cells."""
-    return capacity.gpus_by_model.get(_model(section, group), 0) if group else capacity.gpus
-
-
-def _model(section: Section, group: str) -> int:
-    return list(dict.fromkeys(model_groups(section))).index(group)
-
-
-@lru_cache(maxsize=256)
-def reserved_cells(section: Section) -> tuple[int, ...]:
-    """Indexes of the cells that are kept for later classes."""
-    return tuple(i for i, cell in enumerate(section.cells) if is_reserved(cell))
-
-
-def leaf_of(cell: str) -> str:
-    """Last part of a cell's name."""
-    return cell.rsplit("/", 1)[-1]
-
-
-def is_reserved(cell: str) -> bool:
-    """Whether a part of a cell's name is a place kept for a later class: zero, so all noise."""
-    return any(part.startswith(RESERVED) for part in cell.split("/"))
 
 
 def _known(value: float) -> float | None:

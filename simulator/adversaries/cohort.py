@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.helper_port import HelperPort
-from aggregator.statistics import reserved_cells
+from aggregator.section_cells import reserved_cells
 from aggregator.tasks import TaskPlan, build_task
 from edge_agent.protocol.epochs import HostEpoch, SealingKeys, open_epoch
 from edge_agent.protocol.seal_report import Sealing, seal_reports

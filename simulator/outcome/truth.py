@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from aggregator.statistics import MODEL_AXIS, RESERVED, UNMEASURED, estimate, released_units
+from aggregator.section_cells import MODEL_AXIS, RESERVED, UNMEASURED
+from aggregator.statistics import estimate, released_units
 from simulator.engine.engine_port import WindowOutcome
 from transport.closing import Closing
 from wire.catalogue import Catalogue

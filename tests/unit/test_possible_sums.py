@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from aggregator.period_sums import PeriodSums
 from aggregator.possible_sums import FALSE_SUPPRESSION, PossibleSums, SumRules
 from aggregator.released import Capacity
-from aggregator.statistics import reserved_cells
+from aggregator.section_cells import reserved_cells
 from tests.unit.release_kit import (
     CATALOGUE,
     GPUS,
