@@ -57,6 +57,7 @@ POLL_S: Final = 0.1
 ANNOUNCE_EVERY_S: Final = 300.0
 ASK_HELPER_EVERY_S: Final = 10.0
 RETRY_S: Final = 1.0
+TIDY_EVERY_S: Final = 1.0
 
 
 class LeaderShell:
@@ -317,6 +318,8 @@ class LeaderShell:
             self._calls.submit(self._ask_helper, self._helper)
         if self._is_due("prune", PRUNE_EVERY_S):
             self._state.prune(self._clock(), self._directory.longest_retention_s())
+        if self._is_due("tidy", TIDY_EVERY_S):
+            self._store.tidy(self._clock())
 
     def _read_signed(self, *, at_start: bool = False) -> None:
         """Take files that are new, and those that a full disk held up."""

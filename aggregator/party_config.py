@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from ipaddress import ip_address
 from pathlib import Path
@@ -83,6 +84,7 @@ class LeaderConfig:
     helper_pk   the pinned Helper's identity, 32 B; empty for scheme `local` alone
     incident_rates  measured rates of the agents' detector; None: those that are shipped
     agents_model    model that the fleet's agents diagnose with; None: causes are not corrected
+    keep_days       series -> days after which its windows leave the store; others stay for ever
     """
 
     key_dir: Path
@@ -99,6 +101,7 @@ class LeaderConfig:
     incident_rates: Path | None = None
     agents_model: str | None = None
     http: HttpAddress | None = None
+    keep_days: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,7 @@ class _StoreTable:
     catalogue: Path | None = None
     incident_rates: Path | None = None
     agents_model: str | None = None
+    keep_days: Mapping[str, int] = field(default_factory=dict, metadata={"low": 1})
 
     def __post_init__(self) -> None:
         check_paths(self)
@@ -316,6 +320,7 @@ def load_leader_config(path: Path) -> LeaderConfig:
         incident_rates=store.incident_rates,
         agents_model=store.agents_model or None,
         http=file.http,
+        keep_days=store.keep_days,
     )
 
 

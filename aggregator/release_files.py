@@ -55,6 +55,18 @@ MEANINGS: dict[str, tuple[pa.DataType, str]] = {
 }
 """Column -> Arrow type and meaning, in order."""
 
+BASIS: dict[str, pa.DataType] = {
+    "steps": pa.int64(),
+    "scale": pa.float64(),
+    "variance": pa.float64(),
+    "whole": pa.float64(),
+    "whole_variance": pa.float64(),
+    "covariance": pa.float64(),
+    "sampling": pa.float64(),
+}
+"""What value, error, interval and share follow from (`statistics.CellBasis`): files have it beside
+the columns that people read, and packs in their place."""
+
 Q_VALUE = {
     "q_value": (
         pa.float64(),
@@ -87,8 +99,8 @@ SUPPRESSED_MEANINGS: dict[str, tuple[pa.DataType, str]] = {
 
 SUPPRESSED_SCHEMA = pa.schema([(name, kind) for name, (kind, _) in SUPPRESSED_MEANINGS.items()])
 
-SCHEMA = pa.schema([(name, kind) for name, (kind, _) in MEANINGS.items()])
-COLUMNS = tuple(MEANINGS)
+SCHEMA = pa.schema([*((name, kind) for name, (kind, _) in MEANINGS.items()), *BASIS.items()])
+COLUMNS = tuple(SCHEMA.names)
 
 
 def release_path(folder: Path, series: str, cohort: int, start: datetime) -> Path:

@@ -125,6 +125,10 @@ class ReleaseStore(Protocol):
         """Keep that a window ended without a release; idempotent."""
         ...
 
+    def tidy(self, now_s: float) -> None:
+        """Keep house, a little at each call: closed days are packed, what is too old goes."""
+        ...
+
 
 class MemoryStore:
     """Keeps what ends in memory, for simulations and benchmarks: see `ReleaseStore`."""
@@ -144,3 +148,6 @@ class MemoryStore:
     def suppress(self, window: SuppressedWindow) -> None:
         """See `ReleaseStore.suppress`."""
         self.suppressed.append(window)
+
+    def tidy(self, now_s: float) -> None:
+        """See `ReleaseStore.tidy`: memory has no files."""

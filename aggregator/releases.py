@@ -7,8 +7,8 @@ select: no other file, no network, no extension, no write.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Final
@@ -23,20 +23,16 @@ from wire.section import LEFT_OUT
 from .cause_files import CAUSE_MEANINGS
 from .cause_files import FOLDER as CAUSES_FOLDER
 from .discoveries import FALSE_DISCOVERY_RATE, p_values
+from .packs import list_folder
 from .release_files import MEANINGS, SUPPRESSED_FOLDER, SUPPRESSED_MEANINGS
+from .release_sources import Meanings, ends, escaped, literal, newest, released, rows
 
 Moment = datetime | date | str | int | float
 """A time: a datetime (naive means UTC), a date, ISO text, or unix seconds."""
 
-Meanings = Mapping[str, tuple[pa.DataType, str]]
+_ATTEMPTS: Final = 20
+"""At a folder that a compaction goes through meanwhile; each takes the folder as it is then."""
 
-_NEWEST = """
-SELECT * FROM released
-WHERE window_start = (
-    SELECT max(newest.window_start) FROM released AS newest
-    WHERE newest.series = released.series AND newest.cohort = released.cohort
-)
-"""
 
 _TOLD = f"""
 SELECT * REPLACE (
@@ -73,7 +69,7 @@ WITH tested AS (
     FROM ordered WINDOW family AS (PARTITION BY {family})
 )
 SELECT * EXCLUDE (p_value, place, size, scaled), least(scaled, 1.0) AS q_value FROM judged
-"""  # noqa: S608  (texts of this module)
+"""
 
 
 _WINDOWS = """
@@ -81,7 +77,10 @@ CREATE VIEW windows AS
 SELECT series, cohort, window_start, any_value(window_s) AS window_s, 'released' AS outcome,
     NULL::VARCHAR AS reason, any_value(n_hosts) AS n_hosts, NULL::INTEGER AS n_min,
     any_value(released_at) AS settled_at
-FROM releases GROUP BY series, cohort, window_start
+FROM ({singles}) GROUP BY series, cohort, window_start
+UNION ALL
+SELECT series, cohort, window_start, window_s, 'released', NULL, n_hosts, NULL, settled_at
+FROM ({packed})
 UNION ALL
 SELECT series, cohort, window_start, window_s, 'suppressed', reason, n_hosts, n_min, settled_at
 FROM suppressed
@@ -179,27 +178,25 @@ def windows_without_an_end(folder: str | os.PathLike[str]) -> pd.DataFrame:
     Returns         a DataFrame of series, cohort, window_start; empty where every window was
                     released or suppressed
     """
-    with open_views(folder) as database:
-        return database.execute(_ENDLESS).df()
+    return _run(folder, _ENDLESS)
 
 
 def query(sql: str, folder: str | os.PathLike[str], more: MoreViews | None = None) -> pd.DataFrame:
-    """Run one SELECT over the views `releases`, `latest`, `windows` and `causes`.
+    """Run one SELECT over the views `releases`, `released`, `latest`, `windows` and `causes`.
 
-    `releases` has every released cell; `latest` has the newest window of every series and cohort,
+    `releases` has every released cell; `released` has the same without `q_value`, so that one cell
+    of a long time is quick to read; `latest` has the newest window of every series and cohort,
     with value and share NULL where they are not told from zero; `windows` says how every window
     ended; `causes` has the root-cause tables.
     more        views beside them
     Raises      QueryRefused, QueryForbidden, FileNotFoundError when there is no such folder
     """
-    with open_views(folder, more) as database:
-        try:
-            _must_only_read(database.extract_statements(sql))
-            return database.execute(sql).df()
-        except duckdb.PermissionException as error:
-            raise QueryForbidden(f"a query reads the releases folder alone: {error}") from error
-        except duckdb.Error as error:
-            raise QueryRefused(str(error).strip()) from error
+    try:
+        return _run(folder, sql, more=more, by_user=True)
+    except duckdb.PermissionException as error:
+        raise QueryForbidden(f"a query reads the releases folder alone: {error}") from error
+    except duckdb.Error as error:
+        raise QueryRefused(str(error).strip()) from error
 
 
 def _read(
@@ -220,9 +217,8 @@ def _read(
     chosen = [(text, value) for text, value in conditions if value is not None]
     where = f"WHERE {' AND '.join(text for text, _ in chosen)}" if chosen else ""
     # View and condition are made of texts of this module; what the caller gave is bound.
-    sql = f"SELECT * FROM {view} {where} ORDER BY ALL"  # noqa: S608
-    with open_views(folder) as database:
-        return database.execute(sql, [value for _, value in chosen]).df()
+    sql = f"SELECT * FROM {view} {where} ORDER BY ALL"
+    return _run(folder, sql, [value for _, value in chosen])
 
 
 def moment(when: Moment) -> datetime:
@@ -249,12 +245,37 @@ def _must_only_read(statements: Sequence[duckdb.Statement]) -> None:
         )
 
 
+def _run(
+    folder: str | os.PathLike[str],
+    sql: str,
+    values: Sequence[object] = (),
+    *,
+    more: MoreViews | None = None,
+    by_user: bool = False,
+) -> pd.DataFrame:
+    """Run a statement over the views that it names.
+
+    A folder that is compacted meanwhile is read anew: files that it moved are not there any more.
+    """
+    for left in reversed(range(_ATTEMPTS)):
+        try:
+            with open_views(folder, more, sql) as database:
+                if by_user:
+                    _must_only_read(database.extract_statements(sql))
+                return database.execute(sql, list(values)).df()
+        except (duckdb.IOException, FileNotFoundError):
+            if not left or not Path(folder).is_dir():
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
 def open_views(
-    folder: str | os.PathLike[str], more: MoreViews | None = None
+    folder: str | os.PathLike[str], more: MoreViews | None = None, sql: str | None = None
 ) -> duckdb.DuckDBPyConnection:
     """Open an in-memory database that sees the folder and nothing else.
 
-    Raises      FileNotFoundError when there is no such folder
+    sql     only views of releases that it names are made, as each opens files; None: all
+    Raises  FileNotFoundError when there is no such folder
     """
     root = Path(folder).resolve()
     if not root.is_dir():
@@ -265,7 +286,7 @@ def open_views(
             "upper_tail", _upper_tail, ["DOUBLE"], "DOUBLE", type=PythonUDFType.ARROW
         )
         if more is None or not more.alone:
-            _create_views(database, root)
+            _create_views(database, root, sql)
         if more is not None:
             more.create(database)
         _close_to_all_but(database, [root, *(more.folders if more is not None else ())])
@@ -275,17 +296,11 @@ def open_views(
     return database
 
 
-def _create_views(database: duckdb.DuckDBPyConnection, root: Path) -> None:
-    database.execute(f"CREATE VIEW released AS {_source(root, MEANINGS)}")
-    releases = judged_sql("FROM released", "value", "false")
-    database.execute(f"CREATE VIEW releases AS {releases}")
-    causes = _source(root / CAUSES_FOLDER, CAUSE_MEANINGS)
-    database.execute(f"CREATE VIEW causes AS {judged_sql(causes, 'hosts', 'corrected', _FAMILY)}")
-    suppressed = _source(root / SUPPRESSED_FOLDER, SUPPRESSED_MEANINGS)
-    database.execute(f"CREATE VIEW suppressed AS {suppressed}")
-    newest = judged_sql(_NEWEST, "value", "false")
-    database.execute(f"CREATE VIEW latest AS {_TOLD} FROM ({newest})")
-    database.execute(_WINDOWS)
+def _create_views(database: duckdb.DuckDBPyConnection, root: Path, sql: str | None) -> None:
+    named = {view for view in _VIEWS if sql is None or view in sql.lower()}
+    for view, create in _VIEWS.items():
+        if view in named | _needed(named):
+            create(database, root)
 
 
 def _close_to_all_but(database: duckdb.DuckDBPyConnection, folders: Sequence[Path]) -> None:
@@ -297,44 +312,56 @@ def _close_to_all_but(database: duckdb.DuckDBPyConnection, folders: Sequence[Pat
     database.execute("SET lock_configuration = true")
 
 
+def _needed(named: set[str]) -> set[str]:
+    """Give the views that these are made of."""
+    return {view for other in named for view in _MADE_OF.get(other, ())}
+
+
+def _create_released(database: duckdb.DuckDBPyConnection, root: Path) -> None:
+    database.execute(f"CREATE VIEW released AS {released(list_folder(root))}")
+
+
+def _create_releases(database: duckdb.DuckDBPyConnection, root: Path) -> None:
+    del root
+    database.execute(f"CREATE VIEW releases AS {judged_sql('FROM released', 'value', 'false')}")
+
+
+def _create_causes(database: duckdb.DuckDBPyConnection, root: Path) -> None:
+    causes = rows(list_folder(root / CAUSES_FOLDER), CAUSE_MEANINGS)
+    database.execute(f"CREATE VIEW causes AS {judged_sql(causes, 'hosts', 'corrected', _FAMILY)}")
+
+
+def _create_suppressed(database: duckdb.DuckDBPyConnection, root: Path) -> None:
+    suppressed = rows(list_folder(root / SUPPRESSED_FOLDER), SUPPRESSED_MEANINGS)
+    database.execute(f"CREATE VIEW suppressed AS {suppressed}")
+
+
+def _create_latest(database: duckdb.DuckDBPyConnection, root: Path) -> None:
+    listing = list_folder(root)
+    starts = f"SELECT series, cohort, max(window_start) FROM ({ends(listing)}) GROUP BY ALL"
+    found = newest(listing, database.execute(starts).fetchall())
+    chosen = f"FROM ({released(found.listing)}) WHERE {found.condition}"
+    judged = judged_sql(chosen, "value", "false")
+    database.execute(f"CREATE VIEW latest AS {_TOLD} FROM ({judged})")
+
+
+def _create_windows(database: duckdb.DuckDBPyConnection, root: Path) -> None:
+    listing = list_folder(root)
+    singles = rows(replace(listing, packs=()), MEANINGS)
+    database.execute(_WINDOWS.format(singles=singles, packed=ends(listing)))
+
+
+_VIEWS: Final[dict[str, Callable[[duckdb.DuckDBPyConnection, Path], None]]] = {
+    "released": _create_released,
+    "releases": _create_releases,
+    "latest": _create_latest,
+    "causes": _create_causes,
+    "suppressed": _create_suppressed,
+    "windows": _create_windows,
+}
+"""In an order in which each finds those that it is made of."""
+_MADE_OF: Final = {"releases": ("released",), "windows": ("suppressed",)}
+
+
 def _upper_tail(z: pa.ChunkedArray) -> pa.Array:
     return pa.array(p_values(z.to_numpy()))
-
-
-def _source(root: Path, meanings: Meanings) -> str:
-    if next(root.glob("series=*/date=*/*.parquet"), None) is None:
-        return f"SELECT {_typed_nulls(meanings)} WHERE false"
-    pattern = literal(f"{escaped(str(root))}/series=*/date=*/*.parquet")
-    types = "{'series': VARCHAR, 'date': DATE}"
-    options = f"hive_partitioning = true, hive_types = {types}, union_by_name = true"
-    # Files of before a column have it empty, also where no file has it.
-    return (
-        f"SELECT {_typed_nulls(meanings)} WHERE false "  # noqa: S608  (quoted above)
-        f"UNION ALL BY NAME SELECT * FROM read_parquet({pattern}, {options})"
-    )
-
-
-_SQL_TYPES = {
-    "string": "VARCHAR",
-    "int32": "INTEGER",
-    "double": "DOUBLE",
-    "bool": "BOOLEAN",
-    "timestamp[us]": "TIMESTAMP",
-}
-
-
-def _typed_nulls(meanings: Meanings) -> str:
-    columns = {name: _SQL_TYPES[str(kind)] for name, (kind, _) in meanings.items()} | {
-        "date": "DATE"
-    }
-    return ", ".join(f"CAST(NULL AS {kind}) AS {name}" for name, kind in columns.items())
-
-
-def literal(text: str) -> str:
-    """Quote text for SQL."""
-    return "'" + text.replace("'", "''") + "'"
-
-
-def escaped(path: str) -> str:
-    """Give a path in which glob's own characters stand for themselves."""
-    return "".join(f"[{c}]" if c in "*?[" else c for c in path)

@@ -2,60 +2,56 @@
 
 A release is one DuckDB transaction, then one Parquet file that appears whole under its final name,
 and where it counts causes a second one with their table. A crash in between leaves a release
-without its files; the next start writes what is missing.
+without its files; the next start writes what is missing. Closed days go from these files into packs
+(`compaction.py`); what a pack has, the DuckDB file lets go of, so it holds about two days.
 Writing a release again changes nothing, and another vector under the same key is refused: a release
 is final.
 """
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 import duckdb
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from transport.closing import Closing
 from wire.catalogue import Catalogue
-from wire.task import DEMO_DOMAIN
 
+from .cause_files import FOLDER as CAUSES_FOLDER
 from .cause_files import RELEASED_COLUMNS, cause_columns, cause_path, tables_of
 from .causes import CAUSE_SECTIONS
+from .compaction import RolledUp, always
 from .incident_detector import Detector
-from .release_files import COLUMNS, SCHEMA, SUPPRESSED_SCHEMA, release_path, suppressed_path
+from .packs import DAY_S, is_packed
+from .public_files import public_folder, write_whole
+from .release_files import (
+    COLUMNS,
+    SCHEMA,
+    SUPPRESSED_FOLDER,
+    SUPPRESSED_SCHEMA,
+    release_path,
+    suppressed_path,
+)
+from .release_rows import release_rows, utc
 from .released import ReleasedWindow, SuppressedWindow
+from .releases import read_releases
 from .state_file import StorageUnavailable
-from .statistics import Cell, estimate
-
-_TABLES = """
-CREATE TABLE IF NOT EXISTS windows (
-    series VARCHAR, cohort INTEGER, window_start TIMESTAMP, digest BLOB NOT NULL,
-    PRIMARY KEY (series, cohort, window_start)
-);
-CREATE TABLE IF NOT EXISTS cells (
-    series VARCHAR, cohort INTEGER, window_start TIMESTAMP, window_s INTEGER,
-    section VARCHAR, cell VARCHAR,
-    unit VARCHAR, kind VARCHAR, value DOUBLE, standard_error DOUBLE, low DOUBLE, high DOUBLE,
-    share DOUBLE, share_low DOUBLE, share_high DOUBLE, below_noise BOOLEAN,
-    bias_bound DOUBLE, n_hosts INTEGER,
-    epsilon DOUBLE, delta DOUBLE, domain VARCHAR, released_at TIMESTAMP, rejections VARCHAR,
-    PRIMARY KEY (series, cohort, window_start, section, cell)
-);
-CREATE TABLE IF NOT EXISTS suppressed (
-    series VARCHAR, cohort INTEGER, window_start TIMESTAMP, window_s INTEGER, version INTEGER,
-    reason VARCHAR, n_hosts INTEGER, n_min INTEGER, settled_at TIMESTAMP,
-    UNIQUE (series, cohort, window_start, version)
-);
-ALTER TABLE cells ADD COLUMN IF NOT EXISTS bias_bound DOUBLE;
-"""
-
+from .statistics import estimate
+from .store_tables import (
+    FORGOTTEN_AT_ONCE,
+    OLDER_SUPPRESSED,
+    OLDER_WINDOWS,
+    TABLES,
+    StoredWindow,
+    forget,
+)
+from .upkeep import Upkeep
 
 _FAILING: Final = (
     duckdb.IOException,
@@ -78,6 +74,8 @@ class Store(Closing):
     detector, agents_model   what root-cause tables are corrected by, see `causes.cause_table`
     Raises     ValueError when it does
 
+    keep_days, rolled_up    what is removed, and what is asked before: see `Compaction`
+
     A store that cannot be written is opened anew at the next try, which loses nothing.
     """
 
@@ -89,6 +87,8 @@ class Store(Closing):
         *,
         detector: Detector | None = None,
         agents_model: str | None = None,
+        keep_days: Mapping[str, int] | None = None,
+        rolled_up: RolledUp = always,
     ) -> None:
         self._detector, self._agents_model = detector, agents_model
         self._folder = folder.resolve()
@@ -98,10 +98,16 @@ class Store(Closing):
             )
         self._path = path
         self._catalogue = catalogue
+        self._gone: deque[StoredWindow] = deque()
+        self._upkeep = Upkeep(self._folder, keep_days or {}, rolled_up)
         self._opened: duckdb.DuckDBPyConnection | None = None
 
     def close(self) -> None:
-        """Close the DuckDB file."""
+        """End upkeep and close the DuckDB file."""
+        self._upkeep.close()
+        self._close_file()
+
+    def _close_file(self) -> None:
         if self._opened is not None:
             self._opened.close()
             self._opened = None
@@ -110,10 +116,10 @@ class Store(Closing):
     def _database(self) -> duckdb.DuckDBPyConnection:
         if self._opened is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            _public_folder(self._folder)
+            public_folder(self._folder)
             try:
                 self._opened = duckdb.connect(str(self._path))
-                self._opened.execute(_TABLES)
+                self._opened.execute(TABLES)
             except duckdb.Error as error:  # open elsewhere, damaged, on a disk that fails
                 raise StorageUnavailable(self._path, _first_line(error)) from error
         return self._opened
@@ -133,7 +139,7 @@ class Store(Closing):
 
     def _let_go(self) -> None:
         with suppress(duckdb.Error):
-            self.close()
+            self._close_file()
         self._opened = None
 
     def write(self, release: ReleasedWindow) -> None:
@@ -144,9 +150,13 @@ class Store(Closing):
         """
         with self._storing():
             self._complete_at_first()
+            start = utc(release.window_start_s)
+            target = release_path(self._folder, release.task.series, release.cohort, start)
+            if is_packed(self._folder, target):
+                self._check_same(release)
+                return
             self._insert(release)
-            start = _utc(release.window_start_s)
-            if not release_path(self._folder, release.task.series, release.cohort, start).exists():
+            if not target.exists():
                 self._export(release.task.series, release.cohort, start)
 
     def suppress(self, window: SuppressedWindow) -> None:
@@ -154,31 +164,67 @@ class Store(Closing):
 
         Raises      StorageUnavailable
         """
-        start = _utc(window.window_start_s)
+        start = utc(window.window_start_s)
         with self._storing():
             self._complete_at_first()
             self._database.execute(
                 "INSERT OR IGNORE INTO suppressed VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     *(window.series, window.cohort, start, window.window_s, window.version),
-                    *(window.reason, window.hosts, window.n_min, _utc(int(window.settled_s))),
+                    *(window.reason, window.hosts, window.n_min, utc(int(window.settled_s))),
                 ),
             )
             self._export_suppressed(window.series, window.cohort, start, window.version)
+
+    def tidy(self, now_s: float) -> None:
+        """Have closed days packed, in a thread of its own, and let go of what packs have.
+
+        Call it often: the database lets go of a few windows each time.
+        Raises      StorageUnavailable
+        """
+        with self._storing():
+            self._complete_at_first()
+            if self._upkeep.turn(now_s):
+                self._gone.extend(self._kept_elsewhere(now_s))
+            some = [self._gone.popleft() for _ in range(min(len(self._gone), FORGOTTEN_AT_ONCE))]
+            if some:
+                forget(self._database, some)
+
+    def _kept_elsewhere(self, now_s: float) -> list[StoredWindow]:
+        """Give what the database need not keep: packs have it, or it is too old for them.
+
+        The newest window of a cohort stays: the causes of the next one are compared with it.
+        """
+        before = utc(now_s - now_s % DAY_S)
+        windows = self._database.execute(OLDER_WINDOWS, (before,)).fetchall()
+        suppressed = self._database.execute(OLDER_SUPPRESSED, (before,)).fetchall()
+        apart = self._folder / SUPPRESSED_FOLDER
+        return [
+            *(
+                StoredWindow(*key)
+                for key in windows
+                if self._upkeep.keeps(self._folder, release_path(self._folder, *key), now_s)
+            ),
+            *(
+                StoredWindow(key[0], key[1], key[2], suppressed=True, version=key[3])
+                for key in suppressed
+                if self._upkeep.keeps(apart, suppressed_path(self._folder, *key), now_s)
+            ),
+        ]
 
     def _export_suppressed(
         self, series: str, cohort: int, start: datetime, version: int | None
     ) -> None:
         target = suppressed_path(self._folder, series, cohort, start, version)
-        if target.exists():
+        if _is_there(self._folder / SUPPRESSED_FOLDER, target):
             return
         rows = self._database.sql(
             "SELECT * FROM suppressed WHERE series = ? AND cohort = ? AND "
             "window_start = ? AND version IS NOT DISTINCT FROM ?",
             params=(series, cohort, start, version),
         ).to_arrow_table()
-        _public_folder(target.parent.parent.parent)
-        _write_whole(rows.cast(SUPPRESSED_SCHEMA), target)
+        public_folder(target.parent.parent.parent)
+        write_whole(rows.cast(SUPPRESSED_SCHEMA), target)
 
     def _repair_suppressed(self) -> None:
         kept = self._database.execute(
@@ -207,16 +253,36 @@ class Store(Closing):
             for key in self._database.execute(
                 "SELECT series, cohort, window_start FROM windows ORDER BY ALL"
             ).fetchall()
-            if not release_path(self._folder, *key).exists() or self._lacks_causes(*key)
+            if not _is_there(self._folder, release_path(self._folder, *key))
+            or self._lacks_causes(*key)
         ]
         for series, cohort, start in missing:
             self._export(series, cohort, start)
         self._repair_suppressed()
         return len(missing)
 
+    def _check_same(self, release: ReleasedWindow) -> None:
+        """Compare a window that is in a pack with what is to be written again.
+
+        Raises      StoreConflict when they differ
+        """
+        start = utc(release.window_start_s)
+        found = read_releases(
+            self._folder,
+            series=release.task.series,
+            since=start,
+            until=start + timedelta(microseconds=1),
+        )
+        found = found[found.cohort == release.cohort]
+        cells = estimate(release.task, self._catalogue, release.vector, release.n, release.capacity)
+        values = {(cell.section, cell.cell): cell.value for cell in cells}
+        known = dict(zip(zip(found.section, found.cell, strict=True), found.value, strict=True))
+        if values != known or set(found.n_hosts) != {release.n}:
+            raise _conflict(release)
+
     def _insert(self, release: ReleasedWindow) -> None:
         """Insert in one transaction, unless this very release is already there."""
-        key = (release.task.series, release.cohort, _utc(release.window_start_s))
+        key = (release.task.series, release.cohort, utc(release.window_start_s))
         digest = sha256(
             release.n.to_bytes(8, "big") + release.vector.astype("<i8").tobytes()
         ).digest()
@@ -225,11 +291,9 @@ class Store(Closing):
         ).fetchone()
         if known is not None:
             if known[0] != digest:
-                raise StoreConflict(
-                    f"window {key[2]} of {key[0]}, cohort {key[1]}, was released as another vector"
-                )
+                raise _conflict(release)
             return
-        rows = _table(
+        rows = release_rows(
             release,
             estimate(release.task, self._catalogue, release.vector, release.n, release.capacity),
         )
@@ -253,11 +317,12 @@ class Store(Closing):
             "WHERE series = ? AND cohort = ? AND window_start = ? ORDER BY rowid",
             params=(series, cohort, start),
         ).to_arrow_table()
-        _write_whole(rows.cast(SCHEMA), release_path(self._folder, series, cohort, start))
+        write_whole(rows.cast(SCHEMA), release_path(self._folder, series, cohort, start))
         self._export_causes(series, cohort, start)
 
     def _lacks_causes(self, series: str, cohort: int, start: datetime) -> bool:
-        if cause_path(self._folder, series, cohort, start).exists():
+        target = cause_path(self._folder, series, cohort, start)
+        if _is_there(self._folder / CAUSES_FOLDER, target):
             return False
         counted = self._database.execute(
             "SELECT 1 FROM cells WHERE series = ? AND cohort = ? AND window_start = ? "
@@ -277,73 +342,23 @@ class Store(Closing):
         own = [
             table
             for table in tables_of(released.to_pylist(), self._detector, self._agents_model)
-            if _utc(table.window_start_s) == start
+            if utc(table.window_start_s) == start
         ]
         if own:
             target = cause_path(self._folder, series, cohort, start)
-            _public_folder(target.parent.parent.parent)
-            _write_whole(cause_columns(own), target)
+            public_folder(target.parent.parent.parent)
+            write_whole(cause_columns(own), target)
 
 
-def _table(release: ReleasedWindow, cells: list[Cell]) -> pa.Table:
-    """One row per cell, in the order of the vector."""
-    task, count = release.task, len(cells)
-    same = {
-        "series": task.series,
-        "cohort": release.cohort,
-        "window_start": _utc(release.window_start_s),
-        "window_s": task.window_s,
-        "n_hosts": release.n,
-        "epsilon": task.epsilon_millionths / 1e6,
-        "delta": task.delta_1e12 / 1e12,
-        "domain": task.domain if task.domain == DEMO_DOMAIN else "production",
-        "released_at": datetime.fromtimestamp(release.released_s, UTC).replace(tzinfo=None),
-        "rejections": json.dumps(dict(sorted(release.rejections.items()))),
-    }
-    columns = [
-        pa.array(
-            [same[f.name]] * count if f.name in same else [getattr(c, f.name) for c in cells],
-            f.type,
-        )
-        for f in SCHEMA
-    ]
-    return pa.Table.from_arrays(columns, schema=SCHEMA)
+def _conflict(release: ReleasedWindow) -> StoreConflict:
+    return StoreConflict(
+        f"window {utc(release.window_start_s)} of {release.task.series}, cohort {release.cohort}, "
+        "was released as another vector"
+    )
 
 
-def _write_whole(rows: pa.Table, target: Path) -> None:
-    """Write beside the target, sync, rename: a reader sees the whole file or none."""
-    for folder in (target.parent.parent, target.parent):
-        _public_folder(folder)
-    partial = target.with_name(f".{target.name}.partial")
-    with partial.open("wb") as file:
-        pq.write_table(rows, file, compression="zstd")
-        file.flush()
-        # Released numbers are public: readers run under other users than the Leader.
-        os.fchmod(file.fileno(), 0o644)
-        os.fsync(file.fileno())
-    partial.replace(target)
-    _sync_folder(target.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _public_folder(folder: Path) -> None:
-    """Make a folder that readers under other users may enter, whatever the Leader's umask."""
-    if not folder.is_dir():
-        folder.mkdir(parents=True)
-        folder.chmod(0o755)
-        _sync_folder(folder.parent)
-
-
-def _utc(seconds: int) -> datetime:
-    """Naive UTC, as every timestamp in the store is."""
-    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
+def _is_there(root: Path, single: Path) -> bool:
+    return single.exists() or is_packed(root, single)
 
 
 def _first_line(error: Exception) -> str:

@@ -16,7 +16,8 @@ import pandas as pd
 import pyarrow as pa
 
 from aggregator import releases
-from aggregator.releases import Meanings, MoreViews, literal
+from aggregator.release_sources import Meanings, literal
+from aggregator.releases import MoreViews
 
 from .cells_sql import cells_sql
 from .outcomes_sql import OUTCOME_MEANINGS

@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from aggregator.discoveries import FALSE_DISCOVERY_RATE
 from aggregator.ratios import normal_quantile
-from aggregator.releases import Meanings, judged_sql
+from aggregator.release_sources import Meanings
+from aggregator.releases import judged_sql
 from aggregator.statistics import BIAS_CONFIDENCE
 from wire.section import LEFT_OUT
 

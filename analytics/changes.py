@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from aggregator.discoveries import FALSE_DISCOVERY_RATE, q_values
 from aggregator.ratios import normal_quantile
-from aggregator.releases import Meanings
+from aggregator.release_sources import Meanings
 
 from .cells_sql import CELL_MEANINGS
 

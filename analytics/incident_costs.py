@@ -18,7 +18,7 @@ from aggregator.cause_files import CAUSE_MEANINGS
 from aggregator.discoveries import FALSE_DISCOVERY_RATE
 from aggregator.ratios import normal_quantile
 from aggregator.release_files import Q_VALUE
-from aggregator.releases import Meanings
+from aggregator.release_sources import Meanings
 
 from .price_list import PriceList
 

@@ -24,8 +24,9 @@ import platformdirs
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from aggregator.packs import windows_by_hour
 from aggregator.release_files import SUPPRESSED_FOLDER
-from aggregator.releases import escaped, literal
+from aggregator.release_sources import escaped, literal
 
 from .rollup_periods import RollupPeriod
 
@@ -37,8 +38,6 @@ SUMS: Final = "sums"
 OUTCOMES: Final = "outcomes"
 _HOURS: Final = "hours.json"
 _HOUR_FORMAT: Final = "%Y%m%dT%H"
-_HOUR_LETTERS: Final = len("20261123T13")
-"""Of a file's name, which begins with its window's start."""
 _LOCK: Final = ".lock"
 
 
@@ -148,9 +147,9 @@ class SettledHours:
         """Count the windows of a folder of releases, suppressed ones too."""
         counts: Counter[str] = Counter()
         for part in (".", SUPPRESSED_FOLDER):
-            for path in (releases / part).glob("series=*/date=*/*.parquet"):
-                series, hour = path.parent.parent.name, path.name[:_HOUR_LETTERS]
-                counts[f"{part}/{series}/{hour}"] += 1
+            for (series, hour), windows in windows_by_hour(releases / part).items():
+                name = f"series={quote(series, safe='')}"
+                counts[f"{part}/{name}/{hour:{_HOUR_FORMAT}}"] += windows
         return cls(counts)
 
     @classmethod

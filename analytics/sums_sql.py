@@ -15,7 +15,7 @@ import pyarrow as pa
 from duckdb.func import FunctionNullHandling, PythonUDFType
 
 from aggregator.ratios import Floats, fieller, normal_quantile
-from aggregator.statistics import MODEL_AXIS, UNMEASURED
+from aggregator.section_cells import MODEL_AXIS, UNMEASURED
 from wire.catalogue import Catalogue
 from wire.section import LEFT_OUT
 

@@ -14,7 +14,7 @@ from aggregator.discoveries import FALSE_DISCOVERY_RATE
 from pointillist.table import Column, cells_of, table_lines, terminal_columns
 
 from .output import CommandError, ExitCode, JsonFlag, emit, say, usage_error
-from .query import default_folder
+from .query import default_folder, say_simulated
 
 if TYPE_CHECKING:
     from aggregator.causes import CauseRow, CauseTable
@@ -105,6 +105,7 @@ def _tables(folder: Path, rates: Path | None, agents_model: str | None) -> list[
     from aggregator.incident_detector import Detector, DetectorFileError
     from aggregator.releases import read_causes, read_releases
 
+    say_simulated(folder)
     try:
         if rates is not None:
             released = read_releases(folder).to_dict("records")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _HELP = """Ask SQL of the released numbers.
 
 The views are [bold]releases[/bold], every released cell of every window,
+[bold]released[/bold], the same without `q_value`, for one cell over a long time,
 [bold]latest[/bold], the newest window of every series, with what is not told from zero left empty,
 [bold]windows[/bold], how every window ended: released, or suppressed and why,
 [bold]causes[/bold], the root-cause tables of `pointillist causes`; and what is made of them:
@@ -116,6 +117,16 @@ def default_folder() -> Path:
     return runs[-1] if runs else Path(platformdirs.user_data_dir("pointillist")) / "releases"
 
 
+def say_simulated(folder: Path) -> None:
+    """Say so on stderr where a simulation made the numbers of a folder."""
+    from aggregator.simulated_mark import MarkUnreadable, read_mark
+
+    with reported(ExitCode.USAGE, MarkUnreadable):
+        mark = read_mark(folder)
+    if mark is not None:
+        say(mark.line)
+
+
 def _check(folder: Path, csv: bool, json: bool) -> None:
     """Print windows without an end.
 
@@ -123,6 +134,7 @@ def _check(folder: Path, csv: bool, json: bool) -> None:
     """
     from aggregator.releases import windows_without_an_end
 
+    say_simulated(folder)
     with reported(ExitCode.USAGE, FileNotFoundError, hint=_NO_FOLDER):
         missing = windows_without_an_end(folder)
     if missing.empty and not (csv or json):
@@ -138,6 +150,7 @@ def _run(sql: str, folder: Path) -> pd.DataFrame:
     from analytics import connect
     from analytics.rollup_files import RollupsUnavailable
 
+    say_simulated(folder)
     try:
         with (
             reported(ExitCode.USAGE, FileNotFoundError, hint=_NO_FOLDER),
@@ -159,6 +172,7 @@ def _print_schema(json: bool) -> None:
 
     views = {
         "releases": MEANINGS | DATE | Q_VALUE,
+        "released": MEANINGS | DATE,
         "windows": WINDOW_MEANINGS,
         "causes": CAUSE_MEANINGS | DATE | Q_VALUE,
         **VIEW_MEANINGS,

@@ -91,6 +91,11 @@ GROUPS = (
         "web", "pointillist.cli.web_command", "Pages and an API over the released numbers."
     ),
     CommandGroup("query", "pointillist.cli.query", "SQL over the released numbers."),
+    CommandGroup(
+        "store",
+        "pointillist.cli.store_command",
+        "A folder of releases: what it holds, packing it.",
+    ),
 )
 
 _EPILOG = """Three first steps:

@@ -22,6 +22,24 @@ def test_leader_sample_parses() -> None:
     assert len(config.helper_pk) == 32
 
 
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [("minute = 0", "keep_days.minute"), ('minute = "all"', "keep_days.minute"), ("= 3", "TOML")],
+)
+def test_leader_config_reads_how_long_windows_are_kept(
+    line: str, named: str, tmp_path: Path
+) -> None:
+    text = (SAMPLES / "leader.toml").read_text()
+    assert load_leader_config(SAMPLES / "leader.toml").keep_days == {}
+    path = tmp_path / "leader.toml"
+    in_force = text.replace("# [store.keep_days]", "[store.keep_days]")
+    path.write_text(in_force.replace("# minute = 400", "minute = 400"))
+    assert load_leader_config(path).keep_days == {"minute": 400}
+    path.write_text(in_force.replace("# minute = 400", line))
+    with pytest.raises(ConfigError, match=named):
+        load_leader_config(path)
+
+
 def test_helper_sample_parses_and_its_fence_is_off_the_state() -> None:
     config = load_helper_config(SAMPLES / "helper.toml")
     assert not config.fence_file.is_relative_to(config.state_dir)

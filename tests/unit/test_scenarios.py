@@ -50,9 +50,10 @@ UNITS = re.compile(
 )
 
 
-def test_scenarios_six_are_shipped_and_valid() -> None:
+def test_scenarios_seven_are_shipped_and_valid() -> None:
     assert names() == (
-        "adversaries", "faulty_month", "flash_crowd", "operator_500", "steady", "ten_percent_load",
+        "adversaries", "eight_weeks", "faulty_month", "flash_crowd", "operator_500", "steady",
+        "ten_percent_load",
     )  # fmt: skip
     for name in names():
         scenario = load(name)

@@ -113,7 +113,7 @@ def test_store_repairs_parquet_after_a_crash_between_the_two(
 
     store = opened(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(store_module, "_write_whole", stop)
+        patch.setattr(store_module, "write_whole", stop)
         with pytest.raises(KeyboardInterrupt):
             store.write(window(TASK, VECTOR, N))
     store.close()
@@ -133,7 +133,7 @@ def test_store_leaves_nothing_of_a_failed_transaction(
 
     with opened(tmp_path) as store:
         with monkeypatch.context() as patch:
-            patch.setattr(store_module, "_table", fail)
+            patch.setattr(store_module, "release_rows", fail)
             with pytest.raises(MemoryError):
                 store.write(window(TASK, VECTOR, N))
         assert store.repair() == 0
