@@ -33,7 +33,9 @@ pointillist simulate --resume runs/anchor           go on where it was cut off
 
 pointillist simulate faulty_month --hours 336 --journals bench/journals --out runs/lived
 
-pointillist simulate my-fleet.toml --json | jq .standard_error_points"""
+pointillist simulate my-fleet.toml --json | jq .standard_error_points
+
+pointillist simulate --weeks 8 --store practice     weeks of releases to practise on"""
 
 app = typer.Typer(
     help="Play a simulated fleet of any size, beside its truth.",
@@ -56,6 +58,9 @@ def simulate(
     hours: Annotated[
         float | None, typer.Option(help="Hours of the fleet's time.", min=1 / 3600, max=8760)
     ] = None,
+    weeks: Annotated[
+        float | None, typer.Option(help="Weeks in place of --hours.", min=1 / 604_800, max=52)
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Repeats truth and releases bit for bit.", min=0)
     ] = None,
@@ -77,6 +82,13 @@ def simulate(
     ] = min(os.cpu_count() or 1, 8),
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run; runs/simulate-NAME-TIME without it.")
+    ] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the folder of releases that a Leader would have, every window by itself; "
+            "the same command goes on with one that was cut off."
+        ),
     ] = None,
     resume: Annotated[
         Path | None, typer.Option(help="Folder of a run that was cut off: go on.")
@@ -109,7 +121,11 @@ def simulate(
     the aggregators'. What each window held is kept in the run's folder; a run that is cut off goes
     on with --resume.
     """
-    if scenario is None and resume is None:
+    if weeks is not None:
+        if hours is not None:
+            raise usage_error("--weeks and --hours exclude each other")
+        hours = weeks * 168
+    if scenario is None and resume is None and store is None:
         if export is not None:
             raise usage_error("--export: expected a scenario, got none", "name a scenario")
         _list(json)
@@ -120,6 +136,10 @@ def simulate(
     asked: dict[str, Any] = {"hosts": hosts, "hours": hours, "seed": seed, "fidelity": fidelity}
     asked["journals"] = None if journals is None else str(journals.resolve())
     asked["journal_hosts"] = journal_hosts
+    if store is not None:
+        _check_store({"--out": out, "--resume": resume, "--export": export}, fidelity)
+        _fill(scenario, plan, asked | {"fidelity": None}, (store, processes), json)
+        return
     if export is not None:
         _export(scenario, plan, asked, (export, config, enrol), json)
         return
@@ -214,6 +234,53 @@ def _play(
             f"nothing was released: {result.summary['kept_back'] or 'no window ended'}",
             "fewer dropouts, or more hosts than the plan's n_min",
         )
+
+
+def _check_store(others: dict[str, Any], fidelity: str | None) -> None:
+    stray = [name for name, value in others.items() if value is not None]
+    if stray:
+        raise usage_error(f"--store: expected no {', '.join(stray)} beside it")
+    if fidelity not in {None, "auto", "noise"}:
+        raise usage_error(f"--store: expected --fidelity noise or none, got {fidelity!r}")
+
+
+def _fill(
+    scenario: str | None,
+    plan: str | None,
+    asked: dict[str, Any],
+    how: tuple[Path, int],
+    json: bool,
+) -> None:
+    from rich.console import Console
+
+    from aggregator.compaction import CompactionUnderWay
+    from aggregator.simulated_mark import MarkUnreadable
+    from pointillist.plan_file import PlanFileError
+    from pointillist.simulate.setup import Changes, Setup
+    from pointillist.simulate.store_play import SCENARIO, StorePlayer, tell_store
+    from simulator.engine.crew import CrewFailed
+    from simulator.scenario import ScenarioError
+    from simulator.store_fill import AnotherStore
+
+    folder, processes = how
+    with reported(
+        ExitCode.USAGE, ScenarioError, PlanFileError, AnotherStore, MarkUnreadable, ValueError
+    ):
+        setup = Setup.make(scenario or SCENARIO, plan, Changes(**asked))
+        player = StorePlayer(setup, writable_folder(folder, "--store"), processes)
+    try:
+        with (
+            reported(ExitCode.FAILED, CrewFailed),
+            reported(ExitCode.UNAVAILABLE, CompactionUnderWay),
+        ):
+            summary = player.play(say)
+    except KeyboardInterrupt:
+        say("cut off; the same command goes on")
+        raise
+    if json:
+        emit(summary, json)
+    else:
+        tell_store(Console(), summary)
 
 
 def _check_fidelity(fidelity: str | None) -> None:

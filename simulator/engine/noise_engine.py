@@ -7,6 +7,7 @@ root of their number, which gives every variance and covariance of as many indep
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -23,7 +24,7 @@ from .blocks import Drawn, spans
 from .crew import BlockHosts, CrewEngine
 from .engine_port import EngineSettings, Noise, RowSource, WindowOutcome
 from .randomness import summed_noise
-from .task_rules import settled, summed
+from .task_rules import merged, settled, summed
 
 
 @dataclass(slots=True)
@@ -111,31 +112,50 @@ class NoiseEngine(CrewEngine[NoiseHosts]):
         self, task: Task, start: int, state: FleetState, rows: RowSource, windows: int
     ) -> WindowOutcome:
         """Play so many windows in a row as one sum; `state` is that of each of them."""
-        found: list[Rounded] = self._call(task.series, rows, "window", task, state, windows)
-        steps = summed([part.steps for part in found])
-        exact = summed([part.exact for part in found])
-        truth = summed([part.truth for part in found])
-        n = int(np.count_nonzero(state.reporting))
+        drawn = self._drawn(task, state, rows, windows)
+        steps, n = drawn.steps, int(np.count_nonzero(state.reporting))
         noise = summed_noise(
             self._settings, task.series, start, task.sigma_vector_1024(), n * windows
         )
         if windows > 1:
-            steps = self._row_of(task, start, windows, steps, exact)
-        stages = [part.stage_s for part in found]
-        return settled(task, start, state, steps + noise, truth * windows, stages, windows)
+            many = windows * drawn.exact + np.sqrt(windows) * (steps - drawn.exact)
+            steps = self._whole_steps(task, start, many)
+        truth, stages = drawn.truth * windows, [drawn.stage_s]
+        return settled(task, start, state, steps + noise, truth, stages, windows)
 
-    def _row_of(
-        self,
-        task: Task,
-        start: int,
-        windows: int,
-        steps: NDArray[np.int64],
-        exact: NDArray[np.float64],
-    ) -> NDArray[np.int64]:
-        """Give the steps of so many windows from those of one, and from their mean."""
-        seeded = self._settings.noise in {Noise.SEEDED, Noise.NONE}
-        place = (task.series, start)
-        rng = philox(self._settings.seed, "row", *place) if seeded else np.random.default_rng()
-        many = windows * exact + np.sqrt(windows) * (steps - exact)
-        # Down or up to a whole step by chance, so that the mean stays; check words are whole.
-        return np.asarray(np.floor(many + rng.random(many.size)), dtype=np.int64)
+    def apart(
+        self, task: Task, start: int, state: FleetState, rows: RowSource, windows: int
+    ) -> Iterator[WindowOutcome]:
+        """Play so many windows in a row, each an outcome of its own.
+
+        The rows of one stand for all, and so does the size of their rounding; its sign and the
+        noise are each window's own, so variances are those of windows that were drawn apart, and
+        so is the variance of any sum of them.
+        """
+        drawn = self._drawn(task, state, rows, 2)
+        sigma, n = task.sigma_vector_1024(), int(np.count_nonzero(state.reporting))
+        for at in range(start, start + windows * task.window_s, task.window_s):
+            noise = summed_noise(self._settings, task.series, at, sigma, n)
+            sign = 1 if self._rng("sign", task, at).random() < 0.5 else -1
+            steps = self._whole_steps(task, at, drawn.exact + sign * (drawn.steps - drawn.exact))
+            yield settled(task, at, state, steps + noise, drawn.truth, [])
+
+    def _drawn(self, task: Task, state: FleetState, rows: RowSource, windows: int) -> Rounded:
+        """Draw one window of all hosts; with its steps' mean where it stands for several."""
+        found: list[Rounded] = self._call(task.series, rows, "window", task, state, windows)
+        return Rounded(
+            summed([part.truth for part in found]),
+            summed([part.steps for part in found]),
+            summed([part.exact for part in found]),
+            merged([part.stage_s for part in found]),
+        )
+
+    def _whole_steps(self, task: Task, start: int, steps: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Go down or up to a whole step by chance: the mean stays, and check words are whole."""
+        chance = self._rng("row", task, start).random(steps.size)
+        return np.asarray(np.floor(steps + chance), dtype=np.int64)
+
+    def _rng(self, purpose: str, task: Task, start: int) -> np.random.Generator:
+        if self._settings.noise in {Noise.SEEDED, Noise.NONE}:
+            return philox(self._settings.seed, purpose, task.series, start)
+        return np.random.default_rng()

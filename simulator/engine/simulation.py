@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -177,6 +177,26 @@ class Simulation:
                 engine.close()
             if store is not None:
                 store.close()
+
+    def apart(self, skip: Callable[[Due], bool]) -> Iterator[tuple[Due, list[WindowOutcome]]]:
+        """Settle row after row, each of its windows by itself; nothing is kept, as in `steps`.
+
+        skip    of these the fleet is lived through, and no window is played
+        Raises  CrewFailed, JournalError
+        """
+        engine = NoiseEngine(self.model.inventory, self.settings)
+        tasks = {task.series: task for task in self.tasks}
+        rows = {task.series: self._rows(task) for task in self.tasks}
+        try:
+            for due in schedule(self.tasks, self.span, ROW_S):
+                state = self.model.at(due.start_s, due.window_s)
+                if skip(due):
+                    continue
+                task, row = tasks[due.series], rows[due.series]
+                played = engine.apart(task, due.start_s, state, row, due.windows)
+                yield due, list(played)
+        finally:
+            engine.close()
 
     def _rows(self, task: Task) -> RowSource:
         drawn = FleetRows(self.catalogue, task, self.model.applications)

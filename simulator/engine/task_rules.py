@@ -158,12 +158,15 @@ def summed(parts: Sequence[NDArray[Number]]) -> NDArray[Number]:
 
 def capacity_of(inventory: HostInventory, accepted: NDArray[np.bool_]) -> Capacity:
     """Count the accepted hosts' GPUs by model, as the roster has them."""
-    models = inventory.gpu_model[accepted].tolist()
-    gpus = inventory.gpus[accepted].tolist()
-    kinds = Counter(zip(models, gpus, strict=True))
-    return Capacity.of(
-        ((model, count),) for (model, count), hosts in kinds.items() for _ in range(hosts)
-    )
+    kinds = np.stack([inventory.gpu_model[accepted], inventory.gpus[accepted]])
+    gpus_by_model: Counter[int] = Counter()
+    squares_by_model: Counter[int] = Counter()
+    found, hosts_of = np.unique(kinds.astype(np.int64), axis=1, return_counts=True)
+    for model, gpus, hosts in zip(*found.tolist(), hosts_of.tolist(), strict=True):
+        gpus_by_model[model] += gpus * hosts
+        squares_by_model[model] += gpus * gpus * hosts
+    largest = int(found[1].max()) if found.size else 0
+    return Capacity(dict(gpus_by_model), dict(squares_by_model), squares_by_model.total(), largest)
 
 
 def times(capacity: Capacity, windows: int) -> Capacity:

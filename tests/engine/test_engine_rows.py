@@ -121,3 +121,46 @@ def test_row_of_windows_rounds_as_independent_windows_do(fleet: SmallFleet, rows
     place = np.ix_(rounded, rounded)
     apart = by_hour[place] / WINDOWS - by_minute[place]
     assert np.abs(apart).max() < 0.25 * np.diag(by_minute)[rounded].max()
+
+
+def test_windows_apart_have_each_its_own_noise_and_the_rounding_of_its_own(
+    fleet: SmallFleet, rows: SameRows
+) -> None:
+    task, state = fleet.task, fleet.states[0]
+    with closing(NoiseEngine(fleet.model.inventory, SEEDED)) as engine:
+        played = list(engine.apart(task, state.start_s, state, rows, 4 * WINDOWS))
+        again = list(engine.apart(task, state.start_s, state, rows, 3))
+    assert [one.start for one in played] == [state.start_s + 60 * at for at in range(240)]
+    assert all(one.windows == 1 and one.n == one.reporting == HOSTS for one in played)
+    for one, same in zip(played, again, strict=False):
+        assert one.released is not None
+        assert same.released is not None
+        assert np.array_equal(one.released, same.released)
+        assert one.released[:CHECK_WORDS].tolist() == [HOSTS] * CHECK_WORDS
+    found = errors(played)
+    assert 0.9 < np.mean(found**2) < 1.1  # 8,880 cells: 6 standard errors
+    assert abs(found.mean()) < 4 / np.sqrt(found.size)
+    neighbours = found.reshape(240, -1)
+    assert abs(np.mean(neighbours[1:] * neighbours[:-1])) < 5 / np.sqrt(found.size)
+
+
+def test_windows_apart_round_as_independent_windows_do(fleet: SmallFleet, rows: SameRows) -> None:
+    """Variance of one window, and of a sum of four: no sign is that of the window before."""
+    task, state = fleet.task, fleet.states[0]
+    minutes = rounding_of(fleet, rows, 1, TIMES)
+    sums, ones = [], []
+    with closing(NoiseEngine(fleet.model.inventory, SILENT)) as engine:
+        for number in range(TIMES // 4):
+            moved = shifted(state, 60 * 4 * number)
+            played = list(engine.apart(task, moved.start_s, moved, rows, 4))
+            each = [
+                one.released[CHECK_WORDS:] - exact_steps(task, one.truth)
+                for one in played
+                if one.released is not None
+            ]
+            sums.append(np.sum(each, axis=0))
+            ones.append(each[0])
+    wanted = np.var(minutes, axis=0)
+    rounded = np.flatnonzero(wanted > 1)
+    assert np.abs(np.var(ones, axis=0)[rounded] / wanted[rounded] - 1).max() < 0.35
+    assert np.abs(np.var(sums, axis=0)[rounded] / wanted[rounded] / 4 - 1).max() < 0.35
