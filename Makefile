@@ -15,7 +15,7 @@ SITE := .venv/site
 .PHONY: help setup tools bpf demo test test-quick test-long gpu-check gpu-kit lint lint-python lint-proto lint-docs figures format lock
 .PHONY: kafka java bench-round bench-demo bench-audit bench-timing bench-outages bench-kafka bench-agent clean
 .PHONY: bench-families bench-signatures bench-discovery bench-probes bench-simulator experiments
-.PHONY: bench-diagnosis bench-diagnosis-gpu bench-first-release bench-house bench-suite bench-arithmetic bench-gpu-time gpu-libraries
+.PHONY: bench-diagnosis bench-diagnosis-gpu bench-first-release bench-house bench-suite bench-arithmetic bench-gpu-time bench-web gpu-libraries
 
 help:
 	@echo "make setup         .venv with everything, by hash"
@@ -49,6 +49,7 @@ help:
 	@echo "make bench-agent   what one agent costs its host; as root, 20 minutes"
 	@echo "make bench-discovery  what the first process of an unseen GPU library misses"
 	@echo "make bench-simulator   what 100,000 simulated GPUs cost, and what they would see"
+	@echo "make bench-web     a year of releases: its bytes, its files, its queries"
 	@echo "make bench-diagnosis ARGS=\"record --hours 1\"  real faults, recorded; as root, resumable"
 	@echo "make bench-diagnosis-gpu ARGS=record  made GPU faults, recorded; judges them without ARGS"
 	@echo "make bench-diagnosis   every method on the recorded faults"
@@ -185,6 +186,10 @@ bench-discovery: $(STAMP) tools
 # Resumable: what was measured under this commit is kept; ARGS="--fresh" measures again.
 bench-simulator: $(STAMP)
 	@$(PYTHON) -m bench.simulator $(ARGS)
+
+# Resumable; ARGS="--part store" measures one part. The year that it writes lies in bench/.cache.
+bench-web: $(STAMP)
+	@$(PYTHON) -m bench.web $(ARGS)
 
 # Resumable: a run whose recording is there is not made again. ARGS="plan" says what is left.
 bench-diagnosis: $(STAMP)
