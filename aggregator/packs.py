@@ -12,6 +12,7 @@ window is seen once at every moment.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -21,6 +22,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 FOLDER: Final = "packed"
@@ -124,6 +126,19 @@ def list_folder(root: Path) -> Listing:
     return Listing(tuple(kept), tuple(packs.values()))
 
 
+def windows_by_hour(root: Path) -> Counter[tuple[str, datetime]]:
+    """Count the windows of a folder, in packs or not, by series and the hour that they begin in."""
+    listing = list_folder(root)
+    counts = Counter(
+        (single.series, single.window_start.replace(minute=0, second=0))
+        for single in listing.singles
+    )
+    for pack in listing.packs:
+        for hour, windows in _hours(pack.path / MEMBERS).items():
+            counts[pack.series, hour] += windows
+    return counts
+
+
 def active_pack(root: Path, series: str, period: str) -> Pack | None:
     """Give the pack that counts, None where there is none."""
     found = list(_generations(_period_folder(root, series, period), series, period))
@@ -213,3 +228,11 @@ def _parts(folder: Path, key: str) -> list[tuple[str, Path]]:
 def _names(path: Path) -> frozenset[str]:
     """Read a pack's members; a pack never changes."""
     return frozenset(pq.read_table(path, columns=["name"])["name"].to_pylist())
+
+
+@lru_cache(maxsize=1024)
+def _hours(path: Path) -> dict[datetime, int]:
+    """Count a pack's members by hour; a pack never changes."""
+    starts = pq.read_table(path, columns=["window_start"])["window_start"]
+    hours = pc.value_counts(pc.floor_temporal(starts, unit="hour"))
+    return {row["values"]: row["counts"] for row in hours.to_pylist()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from datetime import date
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,14 @@ def test_compaction_changes_no_number_to_the_last_bit(
     assert {single.day for single in left} == {TODAY}
     assert len(list(packs.all_packs(folder))) == 2
     assert_same(seen(folder), before)
+
+
+def test_windows_are_counted_by_hour_wherever_they_lie(folder: Path) -> None:
+    every = packs.windows_by_hour(folder)
+    assert every.total() == 10
+    assert every[TASK.series, datetime(1970, 1, 1)] == 4  # noqa: DTZ001
+    Compaction(folder).run(TODAY)
+    assert packs.windows_by_hour(folder) == every
 
 
 def test_compaction_a_second_time_does_nothing(folder: Path) -> None:
