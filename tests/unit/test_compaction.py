@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 from aggregator import packs, releases
 from aggregator.compaction import Compaction, CompactionUnderWay
@@ -19,6 +21,8 @@ from aggregator.period_pack import write_causes, write_period, write_suppressed
 from aggregator.release_files import BASIS
 from aggregator.releases import open_views, query, read_causes, read_releases, read_windows
 from aggregator.store import Store
+from analytics import connect
+from pointillist.cli import store_command
 from tests.unit.pack_kit import TASK, noisy, suppressed
 from tests.unit.release_kit import CATALOGUE
 
@@ -238,3 +242,18 @@ def test_windows_written_by_the_period_are_those_of_a_leader_after_compaction(
     want = {view: rows[rows.cohort == 0].reset_index(drop=True) for view, rows in before.items()}
     assert_same(seen(tmp_path), want)
     assert list(packs.all_singles(tmp_path)) == []
+
+
+def test_store_command_packs_and_removes_what_its_roll_ups_have(folder: Path) -> None:
+    runner, shown = CliRunner(), ["compact", str(folder), "--json"]
+    packed = json.loads(runner.invoke(store_command.app, shown).stdout)
+    assert packed["windows_packed"] == len(list(read_windows(folder).index)) + 10  # and causes
+    days = len(query("SELECT DISTINCT window_start::DATE FROM windows", folder))
+    done = runner.invoke(store_command.app, [*shown, "--keep-days", f"{TASK.series}=1"])
+    assert json.loads(done.stdout)["windows_removed"] == packed["windows_packed"], done.stderr
+    assert read_windows(folder).empty
+    with connect(folder) as fleet:
+        assert fleet.sql("SELECT DISTINCT period_start FROM days").shape[0] == days
+    for wrong in ("minute", "minute=0", "=3", "minute=x"):
+        refused = runner.invoke(store_command.app, [*shown, "--keep-days", wrong])
+        assert "expected SERIES=DAYS" in str(refused.exception)
