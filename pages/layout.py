@@ -80,7 +80,8 @@ class Screen:
 
     links      title, address and whether it is this page
     hidden     what of the address no control shows, so that a choice keeps it
-    status     what the page's foot says of the store, and what is watched for news
+    status     what the page's foot says of the store
+    live       it is asked for again every few seconds, and redrawn where it changed
     """
 
     title: str
@@ -91,7 +92,7 @@ class Screen:
     controls: Sequence[Control] = ()
     hidden: Sequence[tuple[str, str]] = ()
     status: str = ""
-    live: str | None = None
+    live: bool = False
     refresh_s: int | None = None
     site: Mapping[str, str] = field(default_factory=dict)
 

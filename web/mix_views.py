@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
 from pages.interval_chart import IntervalRow, interval_chart
-from pages.number import POINTS, SHARE
+from pages.number import POINTS, SHARE, Number
 from pages.scale import length_said, moment_said
 from pages.trend_chart import TrendLine, TrendPoint, trend_chart
 from pages.wording import counted, listed, plain, value_said
 
-from .page_shape import FrameColumn, View, number_of, rows_of
+from .page_shape import FrameColumn, View, numbers_of
 from .page_state import ALL_MODELS, PageState
 from .store_reading import StoreReading
 
@@ -101,8 +102,7 @@ class MixViews:
         if told.empty:
             return f"No {self.noun} is told from zero: everything here is mostly noise."
         leading = [
-            f"{plain(row.name)} ({value_said(number_of(row), SHARE)})"
-            for row in rows_of(told.head(3))
+            f"{plain(name)} ({value_said(number, SHARE)})" for name, number in named(told.head(3))
         ]
         unsure = len(frame) - int(frame["told"].sum())
         verb = "is" if unsure == 1 else "are"
@@ -127,24 +127,24 @@ def largest(cells: pd.DataFrame) -> pd.DataFrame:
 
 def interval_rows(frame: pd.DataFrame) -> list[IntervalRow]:
     """Make a row of a chart of each row of a frame."""
-    return [IntervalRow(plain(row.name), number_of(row)) for row in rows_of(frame)]
+    return [IntervalRow(plain(name), number) for name, number in named(frame)]
+
+
+def named(frame: pd.DataFrame) -> Iterator[tuple[str, Number]]:
+    """Go through the names of a frame with their numbers."""
+    return zip(frame["name"], numbers_of(frame), strict=True)
 
 
 def trend_lines(frame: pd.DataFrame) -> Sequence[TrendLine]:
     """Make a line of each name of a frame whose newest rows come first; the largest line first."""
     order = frame.groupby("name")["value"].first().sort_values(ascending=False).index
-    oldest_first = frame.iloc[::-1]
-    return [
-        TrendLine(
-            plain(name),
-            [
-                TrendPoint(row.period_start.timestamp(), float(row.period_s), number_of(row))
-                for row in rows_of(oldest_first[oldest_first["name"] == name])
-            ],
-            tone,
-        )
-        for tone, name in enumerate(order)
-    ]
+    points: dict[str, list[TrendPoint]] = {name: [] for name in order}
+    starts = frame["period_start"].to_numpy("datetime64[s]").astype(np.int64)
+    for name, start_s, length_s, number in zip(
+        frame["name"], starts, frame["period_s"], numbers_of(frame), strict=True
+    ):
+        points[name].append(TrendPoint(float(start_s), float(length_s), number))
+    return [TrendLine(plain(name), points[name][::-1], tone) for tone, name in enumerate(order)]
 
 
 def how(frame: pd.DataFrame) -> str:
@@ -170,8 +170,8 @@ def _change_words(frame: pd.DataFrame) -> str:
     if told.empty:
         return "Nothing is told to have changed: every difference is within its noise."
     said = [
-        f"{plain(row.name)} {value_said(number_of(row), POINTS, signed=True)}"
-        for row in rows_of(told.head(3))
+        f"{plain(name)} {value_said(number, POINTS, signed=True)}"
+        for name, number in named(told.head(3))
     ]
     before = moment_said(pd.Timestamp(frame["before_start"].iloc[0]).timestamp())
     return f"Against the period from {before} UTC: {listed(said)}."

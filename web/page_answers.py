@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gzip
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from hashlib import sha256
-from threading import Lock
 from typing import Final
 from urllib.parse import urlencode
 
@@ -20,7 +18,8 @@ from pages.layout import Control, Notice, Panel, Screen, TableCell, rendered
 from pages.scale import moment_said
 from pages.wording import ABSENT, interval_said, value_said
 
-from .page_shape import FrameColumn, Page, View, number_of, rows_of
+from .kept_values import KeptValues, Patient
+from .page_shape import FrameColumn, Page, View, numbers_of
 from .page_state import PageState
 from .store_reading import StoreReading
 from .store_watch import FAILURES, StoreStanding, StoreState, StoreWatch, unreadable
@@ -28,6 +27,9 @@ from .view_files import as_csv, as_json, as_parquet, json_cell, said
 from .viewers import SeriesOwners, Viewer
 
 _MOST_BYTES: Final = 64 << 20
+_MOST_SHOWN: Final = 10_000
+_OLD_S: Final = 15.0
+"""How long after the store changed a page of the one before may still be handed out."""
 _MOST_ROWS: Final = 60
 """Of a table on a page; files have all."""
 
@@ -42,6 +44,10 @@ class PackedAnswer:
     packed: bytes
     tag: str
 
+    def weight(self) -> int:
+        """Bytes that it takes."""
+        return len(self.body) + len(self.packed)
+
     @staticmethod
     def of(body: bytes) -> PackedAnswer:
         """Pack bytes."""
@@ -50,76 +56,69 @@ class PackedAnswer:
         )
 
 
+def frame_bytes(frame: pd.DataFrame) -> int:
+    """Bytes that a frame takes; names are shared, so they are not gone through."""
+    return int(frame.memory_usage(deep=False).sum())
+
+
 class StoreAway(Exception):
     """The store cannot be read now; the message says why, for whoever looks."""
 
 
-class AnswerCache:
-    """Answers by key, the least used dropped beyond so many bytes; each is made by one thread."""
-
-    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
-        self._most, self._bytes = most_bytes, 0
-        self._lock = Lock()
-        self._kept: OrderedDict[Hashable, PackedAnswer] = OrderedDict()
-        self._making: dict[Hashable, Lock] = {}
-
-    def get(self, key: Hashable, make: Callable[[], bytes]) -> PackedAnswer:
-        """Give the answer of a key, making it where it is not kept."""
-        if (kept := self._find(key)) is not None:
-            return kept
-        with self._alone(key):
-            if (kept := self._find(key)) is not None:
-                return kept
-            answer = PackedAnswer.of(make())
-            self._keep(key, answer)
-            return answer
-
-    @contextmanager
-    def _alone(self, key: Hashable) -> Iterator[None]:
-        with self._lock:
-            lock = self._making.setdefault(key, Lock())
-        try:
-            with lock:
-                yield
-        finally:
-            with self._lock:
-                self._making.pop(key, None)
-
-    def _find(self, key: Hashable) -> PackedAnswer | None:
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-            return self._kept.get(key)
-
-    def _keep(self, key: Hashable, answer: PackedAnswer) -> None:
-        with self._lock:
-            self._kept[key] = answer
-            self._bytes += len(answer.body) + len(answer.packed)
-            while self._bytes > self._most and len(self._kept) > 1:
-                dropped = self._kept.popitem(last=False)[1]
-                self._bytes -= len(dropped.body) + len(dropped.packed)
-
-
 class PageAnswers:
-    """Pages and views of one store, as each viewer may see them."""
+    """Pages and views of one store, as each viewer may see them.
 
-    def __init__(self, watch: StoreWatch, owners: SeriesOwners, pages: Sequence[Page]) -> None:
+    patience_s   how long a page waits for a newer store to be drawn, while it has been drawn of
+                 the one before; None: as long as it takes
+    """
+
+    def __init__(
+        self,
+        watch: StoreWatch,
+        owners: SeriesOwners,
+        pages: Sequence[Page],
+        patience_s: float | None = None,
+    ) -> None:
         self.watch = watch
         self.pages = pages
         self._owners = owners
-        self._cache = AnswerCache()
+        self._answers = KeptValues[PackedAnswer](_MOST_BYTES, PackedAnswer.weight)
+        self._frames = KeptValues[pd.DataFrame](_MOST_BYTES, frame_bytes)
+        self._patient = None if patience_s is None else Patient[PackedAnswer](patience_s)
+        self._newest: dict[Hashable, Hashable] = {}
 
     def page(self, page: Page, state: PageState, viewer: Viewer) -> PackedAnswer:
         """Give a page as HTML."""
         standing = self.watch.standing()
         series = self.visible(standing, viewer)
-        key = ("page", page.name, state, viewer.role, series, standing)
+        shown = (page.name, state, viewer.role, series)
+        key = (*shown, standing)
+        before = self._before(shown, standing)
+
+        def make() -> PackedAnswer:
+            answer = self._answers.get(
+                key, lambda: PackedAnswer.of(self._html(page, state, viewer, standing, series))
+            )
+            self._newest[shown] = key
+            return answer
+
         try:
-            return self._cache.get(key, lambda: self._html(page, state, viewer, standing, series))
+            if self._patient is None or before is None or self._answers.find(key) is not None:
+                return make()
+            return self._patient.get(key, before, make)
         except FAILURES as error:
             return PackedAnswer.of(
                 self._html(page, state, viewer, _broken(standing, error), series)
             )
+
+    def _before(self, shown: Hashable, standing: StoreStanding) -> PackedAnswer | None:
+        """Give the page of the store before, unless that is gone by for longer than it may be."""
+        if len(self._newest) > _MOST_SHOWN:
+            self._newest.clear()
+        key = self._newest.get(shown)
+        if key is None or time.monotonic() - standing.since_s > _OLD_S:
+            return None
+        return self._answers.find(key)
 
     def file(
         self, page: Page, view: View, state: PageState, viewer: Viewer, kind: str
@@ -139,8 +138,11 @@ class PageAnswers:
         }[kind]
         key = (kind, page.name, view.name, state, series, standing.generation)
         try:
-            return self._cache.get(
-                key, lambda: write(_frame(view, state, self._reading(standing, series)))
+            return self._answers.get(
+                key,
+                lambda: PackedAnswer.of(
+                    write(_frame(view, state, self._reading(standing, series)))
+                ),
             )
         except FAILURES as error:
             raise StoreAway(_broken(standing, error).detail) from error
@@ -155,9 +157,10 @@ class PageAnswers:
         """Give what can be read now; None where the store is not readable."""
         if standing.state not in {StoreState.WELL, StoreState.STALE}:
             return None
-        fleet = self.watch.fleet()
-        newest_s, covered_s = standing.newest_s, standing.covered_s
-        return StoreReading(fleet, self.watch.folder, series, newest_s, covered_s)
+        return StoreReading(
+            self.watch.fleet(), self.watch.folder, series, standing.newest_s, standing.covered_s,
+            lambda key, make: self._frames.get((standing.generation, *key), make),
+        )  # fmt: skip
 
     def _html(
         self,
@@ -178,7 +181,7 @@ class PageAnswers:
             controls=[] if reading is None else list(_controls(page, state, reading)),
             hidden=[(name, value) for name, value in state.written().items() if name not in shown],
             status=status_said(standing),
-            live="/api/v1/store",
+            live=True,
             refresh_s=5 if standing.state is StoreState.LOADING else None,
         )
         return rendered(screen).encode()
@@ -249,10 +252,7 @@ def _panel(page: Page, view: View, state: PageState, reading: StoreReading) -> P
         note=view.note(frame) if view.note else "",
         more=f"{hidden:,} more rows are in the files." if hidden > 0 else "",
         heads=[head for column in view.columns for head in _heads(column)],
-        rows=[
-            [cell for column in view.columns for cell in _cells(row, column)]
-            for row in rows_of(frame.head(_MOST_ROWS))
-        ],
+        rows=_rows(frame.head(_MOST_ROWS), view),
         files=[(text, f"{base}{end}" + (f"?{query}" if query else "")) for text, end in ends],
         unfolded=view.chart is None,
     )  # fmt: skip
@@ -264,16 +264,26 @@ def _heads(column: FrameColumn) -> list[tuple[str, bool]]:
     return [(column.head, True), ("95 % interval", True)]
 
 
-def _cells(row: object, column: FrameColumn) -> list[TableCell]:
+def _rows(frame: pd.DataFrame, view: View) -> list[list[TableCell]]:
+    columns = [part for column in view.columns for part in _cells(frame, column)]
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _cells(frame: pd.DataFrame, column: FrameColumn) -> list[list[TableCell]]:
+    """Give the cells of one or two columns of a table."""
     if column.unit is None:
-        return [TableCell(_written(getattr(row, column.name), column), number=column.number)]
-    number = number_of(row, column.prefix)
+        values = frame[column.name]
+        return [[TableCell(_written(value, column), number=column.number) for value in values]]
+    numbers, unit, signed = numbers_of(frame, column.prefix), column.unit, column.signed
     return [
-        TableCell(
-            value_said(number, column.unit, signed=column.signed), number=True,
-            unsure=not (number.known and number.told),
-        ),
-        TableCell(interval_said(number, column.unit, signed=column.signed), number=True),
+        [
+            TableCell(
+                value_said(number, unit, signed=signed), number=True,
+                unsure=not (number.known and number.told),
+            )
+            for number in numbers
+        ],
+        [TableCell(interval_said(number, unit, signed=signed), number=True) for number in numbers],
     ]  # fmt: skip
 
 

@@ -5,11 +5,13 @@ A new page is one module with a `PAGE` of this shape, and its line in `page_list
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
+import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
@@ -103,30 +105,30 @@ class Page:
         return next((view for view in self.views if view.name == name), None)
 
 
-def rows_of(frame: pd.DataFrame) -> Iterator[Any]:
-    """Go through the rows of a frame by the names of its columns."""
-    return iter(frame.itertuples(index=False))
+def numbers_of(frame: pd.DataFrame, prefix: str = "") -> list[Number]:
+    """Read the numbers with errors of a frame's rows; what is missing is None."""
+    parts = [
+        _floats(frame, f"{prefix}{name}")
+        for name in ("value", "standard_error", "low", "high", "coverage")
+    ]
+    told = list(frame.get(f"{prefix}told", [True] * len(frame)))
+    reasons = list(frame.get(f"{prefix}reason", [None] * len(frame)))
+    return [
+        Number(value, error, low, high, bool(is_told), _text(reason), coverage)
+        for value, error, low, high, coverage, is_told, reason in zip(
+            *parts, told, reasons, strict=True
+        )
+    ]
 
 
-def number_of(row: Any, prefix: str = "") -> Number:
-    """Read a number with its error from a row of a frame; what is missing is None."""
-    return Number(
-        _float(row, f"{prefix}value"),
-        _float(row, f"{prefix}standard_error"),
-        _float(row, f"{prefix}low"),
-        _float(row, f"{prefix}high"),
-        bool(getattr(row, f"{prefix}told", True)),
-        _text(getattr(row, f"{prefix}reason", None)),
-        _float(row, f"{prefix}coverage"),
-    )
+def _floats(frame: pd.DataFrame, name: str) -> list[float | None]:
+    if name not in frame:
+        return [None] * len(frame)
+    numbers = frame[name].to_numpy(np.float64, na_value=np.nan).tolist()
+    return [number if math.isfinite(number) else None for number in numbers]
 
 
-def _float(row: Any, name: str) -> float | None:
-    value = getattr(row, name, None)
-    return None if value is None or pd.isna(value) else float(value)
-
-
-def _text(value: Hashable) -> str | None:
+def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 

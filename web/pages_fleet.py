@@ -19,8 +19,7 @@ from .page_shape import (
     FrameColumn,
     Page,
     View,
-    number_of,
-    rows_of,
+    numbers_of,
 )
 from .page_state import ALL_MODELS, PageState
 from .store_reading import StoreReading
@@ -45,7 +44,8 @@ def by_model(reading: StoreReading, state: PageState) -> pd.DataFrame:
 def _model_map(frame: pd.DataFrame) -> Markup:
     models = list(dict.fromkeys(frame["model"]))
     totals = frame.groupby("name")["value"].sum().sort_values(ascending=False)
-    cells = {(plain(row.name), str(row.model)): number_of(row) for row in rows_of(frame)}
+    names = zip(map(plain, frame["name"]), map(str, frame["model"]), strict=True)
+    cells = dict(zip(names, numbers_of(frame), strict=True))
     table = HeatTable([plain(name) for name in totals.index], models, cells)
     return heat_map("Kernel families by GPU model", table, SHARE)
 

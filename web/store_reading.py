@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -50,6 +51,7 @@ class StoreReading:
     series      None: all of them
     newest_s    unix seconds at which its newest window ended
     covered_s   seconds that its windows cover: a young store is shown by the hour
+    kept        gives the frame of a key, making it where none is kept of this store
     """
 
     fleet: FleetReleases
@@ -57,6 +59,9 @@ class StoreReading:
     series: frozenset[str] | None
     newest_s: float
     covered_s: float
+    kept: Callable[[tuple[Hashable, ...], Callable[[], pd.DataFrame]], pd.DataFrame] = (
+        lambda _, make: make()
+    )
 
     def span(self, state: PageState) -> str:
         """Give the span that is looked at: the asked one, else what the store has enough of."""
@@ -77,16 +82,14 @@ class StoreReading:
     def summary(self, by: str, state: PageState, **chosen: Any) -> pd.DataFrame:
         """Return the cells of the newest whole period that has ended, as `FleetReleases.mix`.
 
-        chosen   model, by_model, by_cohort
+        chosen   model, by_model
         """
         whole = self.periods(state).whole
         start = whole.start(self.until(state))
         found = pd.DataFrame()
         # A period that has only begun stands in for one that has ended where there is none.
         for at in (start - whole.length, start):
-            found = self.visible(
-                self.fleet.mix(by, whole.value, since=at, until=at + whole.length, **chosen), state
-            )
+            found = self.visible(self._mix(by, whole, at, at + whole.length, chosen), state)
             if not found.empty:
                 break
         return with_shares(found)
@@ -97,7 +100,7 @@ class StoreReading:
         since = until - periods.back
         if periods.part is None:
             return with_shares(self._windows(by, state, since, until, chosen.get("model")))
-        found = self.fleet.mix(by, periods.part.value, since=since, until=until, **chosen)
+        found = self._mix(by, periods.part, since, until, chosen)
         return with_shares(self.visible(found, state))
 
     def change(self, by: str, state: PageState, **chosen: Any) -> pd.DataFrame:
@@ -107,11 +110,16 @@ class StoreReading:
         """
         whole = self.periods(state).whole
         start = whole.start(self.until(state)) - whole.length
-        try:
-            found = self.fleet.change(by, whole.value, at=start, **chosen)
-        except NothingReleased:
-            return pd.DataFrame()
-        return self.visible(found, state)
+        model, by_model = chosen.get("model"), bool(chosen)
+
+        def make() -> pd.DataFrame:
+            try:
+                return self.fleet.change(by, whole.value, at=start, by_model=by_model)
+            except NothingReleased:
+                return pd.DataFrame()
+
+        found = self.kept(("change", by, whole, start, by_model), make)
+        return self.visible(found if model is None else _of_model(found, model), state)
 
     def ends(self, state: PageState) -> pd.DataFrame:
         """Return how windows ended in each part of the span, as `FleetReleases.outcomes`.
@@ -122,9 +130,7 @@ class StoreReading:
         since = until - periods.back
         lengths = [part for part in RollupPeriod if part.seconds >= _part(periods).seconds]
         parts = [
-            self.visible(self.fleet.outcomes(length.value, since=since, until=until)).assign(
-                period_s=length.seconds
-            )
+            self.visible(self._outcomes(length, since, until)).assign(period_s=length.seconds)
             for length in lengths
         ]
         seen: set[str] = set()
@@ -150,6 +156,28 @@ class StoreReading:
             asked = str(seen.groupby("series")[hosts].max().idxmax())
         return seen[seen["series"] == asked]
 
+    def _mix(
+        self,
+        by: str,
+        period: RollupPeriod,
+        since: datetime,
+        until: datetime,
+        chosen: Mapping[str, Any],
+    ) -> pd.DataFrame:
+        """Rows of all models are kept together: a page of each is a part of them."""
+        model, by_model = chosen.get("model"), bool(chosen)
+        found = self.kept(
+            ("mix", by, period, since, until, by_model),
+            lambda: self.fleet.mix(by, period.value, since=since, until=until, by_model=by_model),
+        )
+        return found if model is None else _of_model(found, model)
+
+    def _outcomes(self, period: RollupPeriod, since: datetime, until: datetime) -> pd.DataFrame:
+        return self.kept(
+            ("outcomes", period, since, until),
+            lambda: self.fleet.outcomes(period.value, since=since, until=until),
+        )
+
     def _windows(
         self, by: str, state: PageState, since: datetime, until: datetime, model: str | None
     ) -> pd.DataFrame:
@@ -171,6 +199,11 @@ class StoreReading:
         )
         seen = self.visible(rows, state)
         return seen if model is None else seen[seen["model"] == model]
+
+
+def _of_model(cells: pd.DataFrame, model: str) -> pd.DataFrame:
+    found: pd.DataFrame = cells if cells.empty else cells[cells["model"] == model]
+    return found
 
 
 def _part(periods: SpanPeriods) -> RollupPeriod:

@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
@@ -71,6 +71,7 @@ class StoreStanding:
     """A generation of the store and what is known of it; `detail` says what is wrong.
 
     covered_s   seconds that the released windows of the shortest series cover
+    since_s     when this generation was first seen, by the machine's monotonic clock
     """
 
     generation: str
@@ -78,6 +79,7 @@ class StoreStanding:
     detail: str
     series: tuple[SeriesState, ...] = ()
     covered_s: float = 0.0
+    since_s: float = field(default_factory=time.monotonic, compare=False)
 
     @property
     def newest_s(self) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
@@ -15,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, create_model
 
-from .page_shape import FrameColumn, Page, View, number_of, rows_of
+from .page_shape import Page, View, numbers_of
 
 JsonCell = str | int | float | bool | None
 
@@ -78,7 +77,7 @@ def as_json(page: Page, view: View, frame: pd.DataFrame) -> bytes:
             }
             for column in view.columns
         ],
-        "rows": [_json_row(view.columns, row) for row in rows_of(frame)],
+        "rows": _json_rows(view, frame),
     }
     return json.dumps(document, ensure_ascii=False, allow_nan=False).encode()
 
@@ -95,7 +94,7 @@ def flat(view: View, frame: pd.DataFrame) -> pd.DataFrame:
         if column.unit is None:
             wanted[column.name] = list(frame[column.name])
             continue
-        numbers = [asdict(number_of(row, column.prefix)) for row in rows_of(frame)]
+        numbers = [asdict(number) for number in numbers_of(frame, column.prefix)]
         for part in NumberAnswer.model_fields:
             wanted[f"{column.name}_{part}"] = [number[part] for number in numbers]
     return pd.DataFrame(wanted)
@@ -126,15 +125,17 @@ def as_parquet(view: View, frame: pd.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
-def _json_row(columns: Sequence[FrameColumn], row: Any) -> dict[str, Any]:
-    return {
-        column.name: _number(row, column) if column.unit else json_cell(getattr(row, column.name))
-        for column in columns
-    }
-
-
-def _number(row: Any, column: FrameColumn) -> dict[str, Any]:
-    return {name: json_cell(value) for name, value in asdict(number_of(row, column.prefix)).items()}
+def _json_rows(view: View, frame: pd.DataFrame) -> list[dict[str, Any]]:
+    if frame.empty:
+        return []
+    columns = [
+        [asdict(number) for number in numbers_of(frame, column.prefix)]
+        if column.unit
+        else [json_cell(value) for value in frame[column.name]]
+        for column in view.columns
+    ]
+    names = [column.name for column in view.columns]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def json_cell(value: Any) -> JsonCell:

@@ -146,41 +146,39 @@ document.addEventListener("change", (event) => {
 });
 ready();
 
-// News: a small question every few seconds; only a changed store costs a page.
+// News: the page asks for itself every few seconds; unless it changed, a tag is all that comes.
 const main = document.querySelector("main");
 const status = document.querySelector("[data-status]");
 const EVERY_MS = 5000;
 let seen = null;
 
-async function newPage() {
-  main.setAttribute("aria-busy", "true");
-  const answer = await fetch(location.href);
-  if (!answer.ok) throw new Error(`the page was answered with ${answer.status}`);
-  const parsed = new DOMParser().parseFromString(await answer.text(), "text/html");
+function redraw(text) {
+  const parsed = new DOMParser().parseFromString(text, "text/html");
   const open = [...main.querySelectorAll("details[open]")].map((one) => one.closest(".panel").id);
+  const focused = document.activeElement.closest?.(".panel")?.id;
   main.replaceChildren(...parsed.querySelector("main").childNodes);
   for (const id of open) main.querySelector(`#${CSS.escape(id)} details`)?.setAttribute("open", "");
+  if (focused) main.querySelector(`#${CSS.escape(focused)} [data-chart]`)?.focus();
   status.textContent = parsed.querySelector("[data-status]").textContent;
-  main.removeAttribute("aria-busy");
   ready();
 }
 
 async function news() {
-  if (document.hidden) return;
+  const busy = pointed || document.activeElement.matches("select");
+  if (document.hidden || busy) return;
   try {
-    const answer = await fetch(main.dataset.live, { cache: "no-cache" });
-    if (!answer.ok) throw new Error(`asked for news, answered with ${answer.status}`);
+    const answer = await fetch(location.href, { cache: "no-cache" });
+    if (!answer.ok) throw new Error(`the page was answered with ${answer.status}`);
     const tag = answer.headers.get("etag");
-    const busy = main.contains(document.activeElement) && document.activeElement.matches("select");
-    if (seen !== null && tag !== seen && !busy) await newPage();
+    const text = await answer.text();
+    if (seen !== null && tag !== seen) redraw(text);
     seen = tag;
     root.classList.remove("away");
   } catch {
     root.classList.add("away");
-    main.removeAttribute("aria-busy");
   }
 }
-if (main.dataset.live) {
+if ("live" in main.dataset) {
   news();
   setInterval(news, EVERY_MS);
 }
