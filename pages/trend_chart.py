@@ -17,6 +17,7 @@ TONES: Final = 8
 """Colours that are told apart, also by who sees few: a chart has no more lines."""
 _HEIGHT = 300
 _FOOT = 34
+_BOLD_LETTER = 1.12 * LETTER
 _TOP = 10
 
 
@@ -51,7 +52,7 @@ def trend_chart(title: str, lines: Sequence[TrendLine], unit: Unit, *, zero: boo
 
 def _drawn(title: str, lines: Sequence[TrendLine], unit: Unit, width: int, *, zero: bool) -> Markup:
     narrow = width <= NARROW
-    longest = max(len(line.name) for line in lines) * LETTER + 16
+    longest = max(len(line.name) for line in lines) * _BOLD_LETTER + 16
     right = 8.0 if narrow else min(longest, 170.0)
     times = [point for line in lines for point in line.points]
     first = min(point.at_s for point in times)

@@ -141,9 +141,13 @@ def _add_frame(app: FastAPI, answers: PageAnswers) -> None:
 
 
 def _add_page(app: FastAPI, answers: PageAnswers, page: Page) -> None:
-    def serve(request: Request, state: _STATE) -> Response:  # type: ignore[valid-type]
+    async def serve(request: Request, state: _STATE) -> Response:  # type: ignore[valid-type]
         viewer = _admitted(request, page)
-        return _answer(request, answers.page(page, state, viewer), _HTML)
+        # What is drawn already never waits behind what is not.
+        drawn = answers.kept_page(page, state, viewer)
+        if drawn is None:
+            drawn = await run_in_threadpool(answers.page, page, state, viewer)
+        return _answer(request, drawn, _HTML)
 
     app.get(f"/{page.name}", include_in_schema=False)(serve)
 

@@ -89,6 +89,10 @@ class Patient(Generic[_T]):
         except TookTooLong:
             return before
 
+    def close(self) -> None:
+        """Wait for what is being made, and make nothing more."""
+        self._pool.shutdown()
+
     def _made(self, key: Hashable) -> None:
         with self._lock:
             self._making.pop(key, None)

@@ -151,9 +151,11 @@ def how(frame: pd.DataFrame) -> str:
     """Say how the newest numbers of a frame were made."""
     newest = frame.sort_values("period_start").iloc[-1]
     at = moment_said(pd.Timestamp(newest["period_start"]).timestamp())
+    promised = f" Epsilon {newest['epsilon']:g} for a host's week." if newest["epsilon"] > 0 else ""
     return (
-        f"{length_said(float(newest['period_s']))} from {at} UTC, "
-        f"{100 * newest['coverage']:.0f} % of it released, {newest['hosts']:,.0f} hosts a window."
+        f"{length_said(float(newest['period_s']))} from {at} UTC: "
+        f"{counted(int(newest['windows']), 'window')}, {100 * newest['coverage']:.0f} % of the "
+        f"time, {newest['hosts']:,.0f} hosts in each.{promised}"
     )
 
 

@@ -28,7 +28,7 @@ from .viewers import SeriesOwners, Viewer
 
 _MOST_BYTES: Final = 64 << 20
 _MOST_SHOWN: Final = 10_000
-_OLD_S: Final = 15.0
+_OLD_S: Final = 60.0
 """How long after the store changed a page of the one before may still be handed out."""
 _MOST_ROWS: Final = 60
 """Of a table on a page; files have all."""
@@ -111,6 +111,12 @@ class PageAnswers:
                 self._html(page, state, viewer, _broken(standing, error), series)
             )
 
+    def kept_page(self, page: Page, state: PageState, viewer: Viewer) -> PackedAnswer | None:
+        """Give a page if it is drawn already; this waits for nothing."""
+        standing = self.watch.standing()
+        series = self.visible(standing, viewer)
+        return self._answers.find((page.name, state, viewer.role, series, standing))
+
     def _before(self, shown: Hashable, standing: StoreStanding) -> PackedAnswer | None:
         """Give the page of the store before, unless that is gone by for longer than it may be."""
         if len(self._newest) > _MOST_SHOWN:
@@ -159,6 +165,7 @@ class PageAnswers:
             return None
         return StoreReading(
             self.watch.fleet(), self.watch.folder, series, standing.newest_s, standing.covered_s,
+            {one.name: one.epsilon for one in standing.series},
             lambda key, make: self._frames.get((standing.generation, *key), make),
         )  # fmt: skip
 

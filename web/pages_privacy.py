@@ -28,7 +28,7 @@ WHY: Final[dict[str, str]] = {
 
 def budget(reading: StoreReading, _: PageState) -> pd.DataFrame:
     """Return what each series may say about one host in any week."""
-    return reading.visible(reading.fleet.budget())
+    return reading.visible(reading.kept(("budget",), reading.fleet.budget))
 
 
 def endings(reading: StoreReading, state: PageState) -> pd.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -37,7 +37,7 @@ class SpanPeriods:
 SPAN_PERIODS: Final = {
     "hour": SpanPeriods(RollupPeriod.HOUR, None, timedelta(hours=2)),
     "day": SpanPeriods(RollupPeriod.DAY, RollupPeriod.HOUR, timedelta(days=2)),
-    "week": SpanPeriods(RollupPeriod.WEEK, RollupPeriod.HOUR, timedelta(days=14)),
+    "week": SpanPeriods(RollupPeriod.WEEK, RollupPeriod.HOUR, timedelta(days=7)),
     "eight_weeks": SpanPeriods(RollupPeriod.EIGHT_WEEKS, RollupPeriod.DAY, timedelta(days=112)),
     "year": SpanPeriods(RollupPeriod.EIGHT_WEEKS, RollupPeriod.WEEK, timedelta(days=364)),
 }
@@ -51,6 +51,7 @@ class StoreReading:
     series      None: all of them
     newest_s    unix seconds at which its newest window ended
     covered_s   seconds that its windows cover: a young store is shown by the hour
+    epsilons    of each series' task: one host, any 168 hours
     kept        gives the frame of a key, making it where none is kept of this store
     """
 
@@ -59,6 +60,7 @@ class StoreReading:
     series: frozenset[str] | None
     newest_s: float
     covered_s: float
+    epsilons: Mapping[str, float | None] = field(default_factory=dict)
     kept: Callable[[tuple[Hashable, ...], Callable[[], pd.DataFrame]], pd.DataFrame] = (
         lambda _, make: make()
     )
@@ -170,6 +172,7 @@ class StoreReading:
             ("mix", by, period, since, until, by_model),
             lambda: self.fleet.mix(by, period.value, since=since, until=until, by_model=by_model),
         )
+        found = found.assign(epsilon=found["series"].map(dict(self.epsilons)))
         return found if model is None else _of_model(found, model)
 
     def _outcomes(self, period: RollupPeriod, since: datetime, until: datetime) -> pd.DataFrame:
@@ -193,6 +196,7 @@ class StoreReading:
             told=found["q_value"] <= FALSE_DISCOVERY_RATE,
             hosts=found["n_hosts"],
             coverage=1.0,
+            windows=1,
             reason=None,
             period_start=found["window_start"],
             period_s=found["window_s"],

@@ -48,12 +48,16 @@ class StoreState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SeriesState:
-    """A series' newest window: its first moment and length, seconds; whom it is for."""
+    """A series' newest window: its first moment and length, seconds; whom it is for.
+
+    epsilon   of its task: one host, any 168 hours; None where nothing was released
+    """
 
     name: str
     domain: str
     start_s: float
     window_s: float
+    epsilon: float | None = None
 
     @property
     def end_s(self) -> float:
@@ -110,11 +114,17 @@ class StoreWatch:
         self._now = now
         self._lock = Lock()
         self._looked_s: float | None = None
+        self._followed = False
         self._standing = _LOADING
         self._source: FolderSource | None = None
 
     def standing(self) -> StoreStanding:
         """Say how the store stands; who asks while it is looked at gets what stood before."""
+        if not self._followed:
+            self._look_if_due()
+        return self._aged(self._standing)
+
+    def _look_if_due(self) -> None:
         due = self._looked_s is None or time.monotonic() - self._looked_s >= EVERY_S
         if due and self._lock.acquire(blocking=False):
             try:
@@ -122,7 +132,6 @@ class StoreWatch:
                 self._looked_s = time.monotonic()
             finally:
                 self._lock.release()
-        return self._aged(self._standing)
 
     def fleet(self) -> FleetReleases:
         """Give the released numbers.
@@ -135,11 +144,12 @@ class StoreWatch:
 
     def follow(self) -> None:
         """Look by a thread of its own from now on, so that nobody who asks waits for it."""
+        self._followed = True
         Thread(target=self._following, name="store-watch", daemon=True).start()
 
     def _following(self) -> None:
         while True:
-            self.standing()
+            self._look_if_due()
             time.sleep(EVERY_S / 2)
 
     def _look(self) -> StoreStanding:
@@ -195,7 +205,11 @@ def _series(name: str, rows: pd.DataFrame) -> SeriesState:
     window_s = float(newest["covered_s"] / newest["windows"])
     domains = [domain for domain in rows["domain"] if isinstance(domain, str)]
     end_s = pd.Timestamp(newest["until"]).timestamp()
-    return SeriesState(name, domains[-1] if domains else "", end_s - window_s, window_s)
+    epsilon = rows["epsilon"].max()
+    return SeriesState(
+        name, domains[-1] if domains else "", end_s - window_s, window_s,
+        None if pd.isna(epsilon) else float(epsilon),
+    )  # fmt: skip
 
 
 def unreadable(error: Exception) -> str:

@@ -1,0 +1,160 @@
+"""Viewers of the web application: how long they wait, while the store grows beneath them.
+
+Each looks at a page with choices of their own and asks for it again every five seconds by the tag
+that they hold, as a page's script does. The server is a process of its own. Once a minute the
+store's folder changes, as by a new window, and every page is drawn again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gzip
+import itertools
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import httpx
+import numpy as np
+
+from bench.parts import Measured, Part, Parts
+from bench.record import CACHE, Figure
+
+STORE: Final = CACHE / "web" / "year" / "releases"
+"""The year of minute windows that the part `store` leaves."""
+VIEWERS: Final = 200
+EVERY_S: Final = 5.0
+SECONDS: Final = 120.0
+NEW_WINDOW_S: Final = 60.0
+P95_GOAL_MS: Final = 100.0
+_PAGES: Final = ("fleet", "applications", "privacy", "pipeline")
+_SPANS: Final = ("auto", "hour", "day", "week", "eight_weeks", "year")
+_MEASURES: Final = ("gpu_time", "launch_share")
+_ADDRESS: Final = re.compile(r"http://127\.0\.0\.1:\d+")
+
+
+@dataclass(slots=True)
+class Waits:
+    """What viewers saw: the time of each answer, ms, and answers by code."""
+
+    ms: list[float] = field(default_factory=list)
+    codes: Counter[int] = field(default_factory=Counter)
+
+
+def paths() -> Iterator[str]:
+    """Give pages with choices, each other than the one before."""
+    for span, measure, page in itertools.product(_SPANS, _MEASURES, _PAGES):
+        yield f"/{page}?span={span}&measure={measure}"
+
+
+@contextmanager
+def served(store: Path, rollups: Path) -> Iterator[str]:
+    """Serve a store by a process of its own; give its address once it has read the store."""
+    command = [
+        *(sys.executable, "-m", "pointillist", "web", "--listen", "127.0.0.1:0"),
+        *("--store", str(store), "--rollups", str(rollups)),
+        *("--record", str(rollups.parent / "queries.jsonl")),
+    ]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = _ADDRESS.search(process.stdout.readline())
+            assert address is not None
+            while httpx.get(f"{address[0]}/api/v1/store").json()["state"] == "loading":
+                time.sleep(0.5)
+            yield address[0]
+        finally:
+            process.terminate()
+
+
+async def viewers(address: str, store: Path, count: int, seconds: float) -> Waits:
+    """Let viewers look for a time at pages that were opened before, spread over a round."""
+    waits = Waits()
+    limits = httpx.Limits(max_connections=count, max_keepalive_connections=count)
+    async with httpx.AsyncClient(base_url=address, limits=limits, timeout=60) as client:
+        for path in paths():
+            (await client.get(path)).raise_for_status()
+        until_s = time.monotonic() + seconds
+        looked_at = itertools.islice(itertools.cycle(paths()), count)
+        looking = (_viewer(client, path, until_s, waits) for path in looked_at)
+        await asyncio.gather(_grow(store, until_s), *looking)
+    return waits
+
+
+async def _grow(store: Path, until_s: float) -> None:
+    """Change a folder's time, as a file that appears in it does."""
+    while time.monotonic() < until_s:
+        os.utime(store)
+        await asyncio.sleep(min(NEW_WINDOW_S, max(until_s - time.monotonic(), 0)))
+
+
+async def _viewer(client: httpx.AsyncClient, path: str, until_s: float, waits: Waits) -> None:
+    tag = ""
+    await asyncio.sleep(random.uniform(0, EVERY_S))
+    while (began := time.monotonic()) < until_s:
+        answer = await client.get(path, headers={"if-none-match": tag})
+        waits.ms.append(1e3 * (time.monotonic() - began))
+        waits.codes[answer.status_code] += 1
+        tag = answer.headers.get("etag", tag)
+        await asyncio.sleep(max(EVERY_S - (time.monotonic() - began), 0))
+
+
+def first_page_bytes(address: str) -> int:
+    """Bytes of the first page as a browser loads it, with all that it asks for."""
+    with httpx.Client(base_url=address) as client:
+        page = client.get("/fleet")
+        files = set(re.findall(r'(?:href|src)="(/static/[^"]+)"', page.text))
+        texts = [page.content, *(client.get(path).content for path in files)]
+    return sum(len(gzip.compress(text, 6)) for text in texts)
+
+
+def look(store: Path, rollups: Path, count: int = VIEWERS, seconds: float = SECONDS) -> Part:
+    """Serve a store to viewers; give percentiles of their waits and the first page's size."""
+    with served(store, rollups) as address:
+        waits = asyncio.run(viewers(address, store, count, seconds))
+        size = first_page_bytes(address)
+    p50, p95, p99 = np.percentile(waits.ms, (50, 95, 99))
+    wrong = sum(number for code, number in waits.codes.items() if code not in {200, 304})
+    return {
+        "p50_ms": float(p50), "p95_ms": float(p95), "p99_ms": float(p99), "answers": len(waits.ms),
+        "redrawn": waits.codes[200], "wrong": wrong, "first_page_kib": size / 1024,
+    }  # fmt: skip
+
+
+def figures(part: Part) -> list[Figure]:
+    """Give what `look` found as figures."""
+    return [
+        Figure("fleet_page_p50_ms_200_viewers", part["p50_ms"], "ms"),
+        Figure("fleet_page_p95_ms_200_viewers", part["p95_ms"], "ms", P95_GOAL_MS),
+        Figure("fleet_page_p99_ms_200_viewers", part["p99_ms"], "ms"),
+        Figure("viewers_answers_refused", part["wrong"], "answers", 0.0),
+        Figure("first_page_kib", part["first_page_kib"], "KiB"),
+    ]
+
+
+def measure(kept: Parts) -> Measured:
+    """Measure on the year of minute windows, which the part before has written."""
+    if not STORE.is_dir():
+        raise SystemExit(f"expected a year of windows at {STORE}: run the part `store` first")
+    return Measured(figures(kept.get("viewers", lambda: look(STORE, STORE.parent / "rollups"))))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="bench.web_load", description=__doc__)
+    parser.add_argument("store", type=Path)
+    parser.add_argument("rollups", type=Path)
+    parser.add_argument("--viewers", type=int, default=VIEWERS)
+    parser.add_argument("--seconds", type=float, default=SECONDS)
+    options = parser.parse_args()
+    print(look(options.store, options.rollups, options.viewers, options.seconds))
