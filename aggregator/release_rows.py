@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from wire.task import DEMO_DOMAIN
 
 from .release_files import SCHEMA
 from .released import ReleasedWindow
@@ -39,7 +38,7 @@ def of_window(release: ReleasedWindow) -> dict[str, object]:
         "n_hosts": release.n,
         "epsilon": task.epsilon_millionths / 1e6,
         "delta": task.delta_1e12 / 1e12,
-        "domain": task.domain if task.domain == DEMO_DOMAIN else "production",
+        "domain": task.domain,
         "released_at": utc(release.released_s),
         "rejections": json.dumps(dict(sorted(release.rejections.items()))),
     }

@@ -80,10 +80,11 @@ class Patient(Generic[_T]):
     def get(self, key: Hashable, before: _T, make: Callable[[], _T]) -> _T:
         """Give what `make` gives, if it does in time, else `before`; raises what it raises."""
         with self._lock:
-            future = self._making.get(key)
-            if future is None:
-                future = self._making[key] = self._pool.submit(make)
-                future.add_done_callback(lambda _: self._made(key))
+            making = self._making.get(key)
+            future = making or self._making.setdefault(key, self._pool.submit(make))
+        if making is None:
+            # Outside the lock: what is done already calls back at once.
+            future.add_done_callback(lambda _: self._made(key))
         try:
             return future.result(self._patience_s)
         except TookTooLong:

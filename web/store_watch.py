@@ -29,6 +29,8 @@ from wire.task import DEMO_DOMAIN
 
 EVERY_S: Final = 1.0
 _DEPTH: Final = 4
+_MARK: Final = "simulated.json"
+"""Beside the releases of a simulation."""
 _LATE_WINDOWS: Final = 3
 _LATE_S: Final = 120.0
 
@@ -75,6 +77,7 @@ class StoreStanding:
     """A generation of the store and what is known of it; `detail` says what is wrong.
 
     covered_s   seconds that the released windows of the shortest series cover
+    marked      a simulation wrote the folder, and says so beside it
     since_s     when this generation was first seen, by the machine's monotonic clock
     """
 
@@ -83,6 +86,7 @@ class StoreStanding:
     detail: str
     series: tuple[SeriesState, ...] = ()
     covered_s: float = 0.0
+    marked: bool = False
     since_s: float = field(default_factory=time.monotonic, compare=False)
 
     @property
@@ -93,7 +97,7 @@ class StoreStanding:
     @property
     def simulated(self) -> bool:
         """Whether its numbers are of a demo or a simulation."""
-        return any(one.domain == DEMO_DOMAIN for one in self.series)
+        return self.marked or any(one.domain == DEMO_DOMAIN for one in self.series)
 
     @property
     def _shortest(self) -> list[SeriesState]:
@@ -160,7 +164,8 @@ class StoreWatch:
             if self._source is None:
                 self._source = FolderSource(self.folder, self._rollups, max_age_s=math.inf)
             self._source.refresh()
-            return _read(self._source, generation)
+            marked = (self.folder / _MARK).exists()
+            return replace(_read(self._source, generation), marked=marked)
         except FileNotFoundError:
             self._source = None
             detail = f"There is no store at {self.folder} yet: this page shows it once it is there."

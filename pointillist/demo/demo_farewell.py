@@ -133,6 +133,7 @@ def next_commands(summary: Summary) -> list[str]:
         "WHERE section = 'kernel_mix' GROUP BY cell ORDER BY 2 DESC LIMIT 8"
     )
     return [
+        f".venv/bin/pointillist web --open --store {files['releases']}",
         f'.venv/bin/pointillist query "{sql}" --folder {files["releases"]}',
         f".venv/bin/pointillist causes --folder {files['releases']}",
         (

@@ -54,6 +54,14 @@ def test_store_writes_every_cell_with_its_release(tmp_path: Path) -> None:
     assert gemm.rejections == '{"late": 2}'
 
 
+@pytest.mark.parametrize("domain", ["fleet", "operator"])
+def test_store_says_whom_a_release_is_for(tmp_path: Path, domain: str) -> None:
+    task = make_task(domain=domain)
+    with Store(tmp_path / "leader.duckdb", tmp_path / "releases", CATALOGUE) as store:
+        store.write(window(task, true_steps(task, N, {}), N, 86_400))
+    assert set(read_releases(tmp_path / "releases")["domain"]) == {domain}
+
+
 def test_store_partitions_parquet_by_series_and_date(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         store.write(window(TASK, VECTOR, N, start=86_400, cohort=3))

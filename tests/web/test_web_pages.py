@@ -89,6 +89,14 @@ def test_simulated_store_says_so_on_every_page(asked: TestClient) -> None:
     assert all("These hosts are simulated" in asked.get(f"/{page.name}").text for page in PAGES)
 
 
+def test_store_that_a_simulation_marked_says_so(tmp_path: Path) -> None:
+    store = fill(tmp_path, domain="fleet")
+    with client(store) as asked:
+        assert "These hosts are simulated" not in asked.get("/privacy").text
+        (store / "simulated.json").write_text("{}")
+        assert "These hosts are simulated" in asked.get("/privacy").text
+
+
 def test_broken_store_is_said_and_comes_back(tmp_path: Path) -> None:
     store = fill(tmp_path)
     path = next((store / "series=every-kind").rglob("*.parquet"))
