@@ -101,11 +101,12 @@ def test_server_answers_others_by_tls_and_a_token(tmp_path: Path, token_file: Pa
     options = ("--name", NAME, "--cert-file", str(cert), "--key-file", str(key))
     with _served(store, *options, "--record", str(tmp_path / "record.jsonl")) as port:
         trusted = ssl.create_default_context(cafile=str(cert))
-        with httpx.Client(verify=trusted, headers={"host": NAME}) as browser:
+        with httpx.Client(verify=trusted, headers={"host": NAME}, timeout=30) as browser:
             address = f"https://127.0.0.1:{port}/privacy"
-            asked = {"extensions": {"sni_hostname": NAME}, "timeout": 30}
-            assert browser.get(address, **asked).status_code == 401
-            answer = browser.get(address, headers=header_of(made["token"]), **asked)
+            named = {"sni_hostname": NAME}
+            assert browser.get(address, extensions=named).status_code == 401
+            token = header_of(made["token"])
+            answer = browser.get(address, headers=token, extensions=named)
     assert answer.status_code == 200
     assert "strict-transport-security" in answer.headers
     assert "server" not in answer.headers
