@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-
 from .release_files import SCHEMA
 from .released import ReleasedWindow
 from .statistics import Cell

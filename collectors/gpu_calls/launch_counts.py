@@ -17,7 +17,7 @@ from collectors.records.gpu_calls import CountedCalls, ProbeGroup
 from collectors.records.process import ProcessKey
 
 from .call_tables import Names, What
-from .launch_estimates import Estimate, Unwatched, Window, mix_variance, unseen
+from .launch_estimates import UnseenCalls, Unwatched, Window, mix_variance, unseen
 from .periods import Collected
 
 WINDOWS: Final = 8
@@ -129,7 +129,7 @@ class LaunchCounts:
             own = Window(of.calls[1], of.used_ns[1], of.paid_ns[1], span_ns[1], of.calibrated)
         end_ns = stretches[-1].begun_ns + stretches[-1].span_ns
         earlier = self._earlier(process, end_ns)
-        estimate = Estimate()
+        estimate = UnseenCalls()
         if span_ns[0]:
             used_ns = max(of.used_ns[0] - of.paid_ns[0], 0.0) if of.read else None
             unread_ns = min(of.unread_ns[0], span_ns[0])
@@ -154,7 +154,7 @@ class LaunchCounts:
             self._histories.popitem(last=False)
 
 
-def _counted(seen: int, estimate: Estimate, share: float) -> CountedCalls:
+def _counted(seen: int, estimate: UnseenCalls, share: float) -> CountedCalls:
     return CountedCalls(
         seen,
         seen + estimate.value,
@@ -166,7 +166,7 @@ def _counted(seen: int, estimate: Estimate, share: float) -> CountedCalls:
 
 
 def _kernels(
-    of: _Gathered, earlier: Iterable[_Past], estimate: Estimate, share: float
+    of: _Gathered, earlier: Iterable[_Past], estimate: UnseenCalls, share: float
 ) -> Iterator[tuple[What, CountedCalls]]:
     """Share the unseen launches out by what was seen of each kernel."""
     seen = sum(of.kernels.values())
@@ -174,7 +174,7 @@ def _kernels(
     wholes = [sum(mix.values()) for mix in mixes]
     for what, calls in of.kernels.items():
         part = calls / seen
-        own = Estimate(
+        own = UnseenCalls(
             estimate.value * part,
             estimate.variance * part**2,
             estimate.below * part,

@@ -90,7 +90,7 @@ class Unwatched(NamedTuple):
     unread_ns: int = 0
 
 
-class Estimate(NamedTuple):
+class UnseenCalls(NamedTuple):
     """Calls of a process that were not seen.
 
     value      expected number
@@ -121,7 +121,7 @@ class _Sample(NamedTuple):
 
 def unseen(
     own: Window | None, rest: Unwatched, earlier: Sequence[Window], random: bool = True
-) -> Estimate:
+) -> UnseenCalls:
     """Estimate the calls of the unwatched time.
 
     own      what was watched in the same period, None: nothing
@@ -155,11 +155,11 @@ def unseen(
                 best = _within(best, timed.value * level)
     if not windows or best.variance == inf:
         most = rest.used_ns / LEAST_CALL_NS
-        return Estimate(0.0, inf, beyond=inf) if rest.unread_ns else Estimate(beyond=most)
+        return UnseenCalls(0.0, inf, beyond=inf) if rest.unread_ns else UnseenCalls(beyond=most)
     return best._replace(beyond=beyond)
 
 
-def _within(bounds: Estimate, value: float) -> Estimate:
+def _within(bounds: UnseenCalls, value: float) -> UnseenCalls:
     """Take another expected number, as far as it lies within the bounds."""
     least, most = bounds.value - bounds.below, bounds.value + bounds.above
     value = min(max(value, least), most)
@@ -204,13 +204,13 @@ def _ratio_estimate(
     own: Window | None,
     rest: Unwatched,
     time_ns: float,
-) -> Estimate:
+) -> UnseenCalls:
     """Estimate the calls of some CPU or wall time; variance is infinite where no window tells."""
     samples = [by(window) for window in windows]
     largest = max((sample.net_ns[1] for sample in samples), default=0.0)
     telling = [s for s in samples if s.net_ns[1] > 0.0 and s.net_ns[1] >= _INFORMATIVE * largest]
     if not telling:
-        return Estimate(variance=inf)
+        return UnseenCalls(variance=inf)
     mean_ns = sum(sample.net_ns[1] for sample in telling) / len(telling)
     last = by(own) if own is not None else None
     alone = last is not None and last.net_ns[1] >= _LEAST_OWN * mean_ns
@@ -219,9 +219,9 @@ def _ratio_estimate(
         max(time_ns * ratio, float(rest.calls)) - rest.calls for ratio in _ratios(chosen)
     )
     if len(telling) < 2:
-        return Estimate(value, 0.0, value, max(time_ns / LEAST_CALL_NS - value, 0.0))
+        return UnseenCalls(value, 0.0, value, max(time_ns / LEAST_CALL_NS - value, 0.0))
     variance = _variance(chosen, telling, time_ns)
-    return Estimate(value, variance, value - low, high - value)
+    return UnseenCalls(value, variance, value - low, high - value)
 
 
 def _ratios(samples: Sequence[_Sample]) -> Iterator[float]:

@@ -44,7 +44,7 @@ _NEXT_PAGE: Final = b"\t"
 _Pressed = Callable[[float, Callable[[], None]], bytes | None]
 
 
-class Page(StrEnum):
+class TopPage(StrEnum):
     """What a screen is full of."""
 
     HOST = "host"
@@ -52,7 +52,7 @@ class Page(StrEnum):
     CALLS = "calls"
 
 
-_KEYS: Final = {b"h": Page.HOST, b"g": Page.CALLS, b"t": Page.TIME}
+_KEYS: Final = {b"h": TopPage.HOST, b"g": TopPage.CALLS, b"t": TopPage.TIME}
 
 
 def top(
@@ -91,7 +91,7 @@ def top(
         on_screen = not (once or json) and sys.stdout.isatty()
         sampler = HostSampler(processes=_MOST_PROCESSES) if on_screen else HostSampler()
         if on_screen:
-            page = Page.TIME if gpu_time else Page.CALLS if gpu_calls else Page.HOST
+            page = TopPage.TIME if gpu_time else TopPage.CALLS if gpu_calls else TopPage.HOST
             _live(sampler, feed, interval, page)
             return
         time.sleep(min(interval, _FIRST_S))
@@ -115,7 +115,7 @@ def _configured(path: Path | None) -> AgentConfig | None:
     return loaded
 
 
-def _live(sampler: HostSampler, feed: Feed, interval: float, page: Page) -> None:
+def _live(sampler: HostSampler, feed: Feed, interval: float, page: TopPage) -> None:
     from rich.console import Console
     from rich.live import Live
 
@@ -133,20 +133,20 @@ def _live(sampler: HostSampler, feed: Feed, interval: float, page: Page) -> None
                 if key is None:  # a key changes the page; a picture of nothing would be its rates
                     host = sampler.view()
                 match page:
-                    case Page.HOST:
+                    case TopPage.HOST:
                         picture = screen(host, feed.view(), feed.note, console.size)
-                    case Page.CALLS:
+                    case TopPage.CALLS:
                         picture = calls_page(feed.view(), feed.note, console.size)
-                    case Page.TIME:
+                    case TopPage.TIME:
                         picture = gpu_time_page(feed.view(), feed.note, console.size)
                 live.update(picture, refresh=True)
                 key = pressed(interval, feed.poll)
 
 
-def _page(key: bytes | None, page: Page) -> Page:
+def _page(key: bytes | None, page: TopPage) -> TopPage:
     """Give the page that is to be shown after a key."""
     if key == _NEXT_PAGE:
-        pages = list(Page)
+        pages = list(TopPage)
         return pages[(pages.index(page) + 1) % len(pages)]
     return page if key is None else _KEYS.get(key.lower(), page)
 

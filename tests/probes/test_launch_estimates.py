@@ -11,7 +11,7 @@ from bench.simulated_launches import SimulatedHost
 from collectors.gpu_calls.cpu_clocks import MOST_PROCESSES, CpuClocks
 from collectors.gpu_calls.launch_estimates import (
     LEAST_CALL_NS,
-    Estimate,
+    UnseenCalls,
     Unwatched,
     Window,
     mix_variance,
@@ -54,7 +54,7 @@ def test_estimate_follows_the_cpu_time_of_a_burst() -> None:
 
 
 def test_estimate_of_no_cpu_time_is_nothing() -> None:
-    assert unseen(STEADY[0], Unwatched(0, 0.0, 5 * S), STEADY) == Estimate()
+    assert unseen(STEADY[0], Unwatched(0, 0.0, 5 * S), STEADY) == UnseenCalls()
 
 
 def test_estimate_bounds_cpu_time_that_windows_never_saw() -> None:
@@ -65,7 +65,7 @@ def test_estimate_bounds_cpu_time_that_windows_never_saw() -> None:
 
 def test_estimate_of_a_process_that_was_never_watched_is_a_bound_alone() -> None:
     found = unseen(None, Unwatched(7, 0.5 * S, S), [])
-    assert found == Estimate(beyond=0.5 * S / LEAST_CALL_NS)
+    assert found == UnseenCalls(beyond=0.5 * S / LEAST_CALL_NS)
     assert unseen(None, Unwatched(7, 0.5 * S, S, S // 2), []).beyond == inf
 
 
