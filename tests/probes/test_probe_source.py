@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from collectors.boot_clock import boottime_ns
 from collectors.gpu_calls.governor import GovernorSettings
 from collectors.gpu_calls.probe_settings import ProbesSection
 from collectors.port import SourceUnavailable
@@ -151,6 +152,13 @@ def drained(watched: Watched, seconds: float) -> None:
         watched.drain()
 
 
+def drained_whole(watched: Watched) -> None:
+    """Drain until all that has happened so far is in records: to the end of the period."""
+    now_ns, keeper = boottime_ns(), watched.source.running.keeper
+    while keeper.period.begin_ns < now_ns:
+        drained(watched, 0.5)
+
+
 def start(child: subprocess.Popen[str]) -> None:
     """Let a waiting caller begin."""
     assert child.stdin is not None
@@ -168,7 +176,7 @@ def test_governor_bounds_the_cost_and_the_interval_holds_the_truth(
             drained(watched, 11.0)
             assert child.stdout is not None
             truth = int(child.stdout.readline())
-            drained(watched, 2.5)  # to the end of the period
+            drained_whole(watched)
         launches = counted(watched, child.pid)
         low, high = launches.interval
         assert low <= truth <= high
@@ -192,7 +200,7 @@ def test_burst_that_was_cut_off_lies_within_its_bounds(
             drained(watched, 3.0)
             assert child.stdout is not None
             assert child.stdout.readline() == "done\n"
-            drained(watched, 1.0)
+            drained_whole(watched)
         launches = counted(watched, child.pid)
         low, high = launches.interval
         assert 0 < low <= launched <= high
