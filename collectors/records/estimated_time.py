@@ -1,0 +1,97 @@
+"""GPU time that is estimated from windows, with its 95 % interval; local: it never leaves the host.
+
+What adds windows or processes up is `summed`; kernels of one process were recorded in the same
+windows, so that their sums have variances of their own, which the source states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import sqrt
+from typing import Final, NamedTuple
+
+from .process import ProcessKey
+
+_QUANTILES: Final = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
+    2.052, 2.048, 2.045, 2.042, 2.040,
+)  # fmt: skip
+"""Of Student's distribution at 0.975, by degrees of freedom from 1 on."""
+_NORMAL: Final = 1.960
+
+
+class EstimatedTime(NamedTuple):
+    """GPU time of some work in a span.
+
+    value_ns   estimate of all of it: so that sums have no bias, that of one window may be below 0
+    variance   of it, ns^2; 0 where all was recorded, None where it is not known
+    windows    that the variance was learnt from, 0 where nothing had to be learnt
+    span_ns    what it is the time of
+    """
+
+    value_ns: float
+    variance: float | None
+    windows: int
+    span_ns: int
+
+    @property
+    def error_ns(self) -> float | None:
+        """Half of the 95 % interval; None where there is no interval."""
+        if self.variance is None:
+            return None
+        degrees = self.windows - 1
+        known = 0 < degrees <= len(_QUANTILES)
+        return sqrt(self.variance) * (_QUANTILES[degrees - 1] if known else _NORMAL)
+
+
+def summed(parts: Iterable[EstimatedTime]) -> EstimatedTime:
+    """Add up estimates of different windows or processes, whose errors know nothing of each other.
+
+    A variance that is not known is taken to be as large, for its length, as that of the other
+    windows, if these are at least half of the time; else the sum has none.
+    """
+    found = list(parts)
+    span_ns = sum(part.span_ns for part in found)
+    known = [part for part in found if part.variance is not None]
+    learnt = [part for part in known if part.windows]
+    learnt_ns = sum(part.span_ns for part in learnt)
+    unknown_ns = span_ns - sum(part.span_ns for part in known)
+    variance: float | None = sum(part.variance or 0.0 for part in known)
+    if unknown_ns and variance is not None:
+        fits = learnt_ns >= unknown_ns
+        variance = variance * (learnt_ns + unknown_ns) / learnt_ns if fits else None
+    windows = max((part.windows for part in learnt), default=0)
+    return EstimatedTime(sum(part.value_ns for part in found), variance, windows, span_ns)
+
+
+class KernelTime(NamedTuple):
+    """One kernel of a process on one GPU; `launches` is an estimate too."""
+
+    gpu: int
+    kernel: str
+    family: str
+    launches: float
+    time: EstimatedTime
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGpuTime:
+    """What one process's GPUs worked for it, from the window before to the end of this one.
+
+    launches   that CUPTI numbered: exact, kernels of graphs and copies apart
+    total      of all work; two kernels at once count twice
+    gpus       the same by GPU
+    families   the same by GPU and family
+    kernels    the same by kernel, copies by their direction; also those that ran in earlier windows
+    """
+
+    process: ProcessKey
+    boottime_ns: int
+    span_ns: int
+    launches: int
+    total: EstimatedTime
+    gpus: tuple[tuple[int, EstimatedTime], ...]
+    families: tuple[tuple[int, str, EstimatedTime], ...]
+    kernels: tuple[KernelTime, ...]
