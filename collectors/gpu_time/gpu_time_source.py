@@ -13,6 +13,7 @@ from collectors.boot_clock import boottime_ns
 from collectors.devices.uses import GpuUsers
 from collectors.port import SourceUnavailable
 from collectors.records.activity import GpuCoverage, KernelActivity, Record
+from collectors.records.estimated_time import ProcessGpuTime
 from collectors.records.gpu_time import TimedKernel, TimedProcess
 from collectors.records.process import ProcessKey
 from kernels.application_classifier import ApplicationClassifier
@@ -34,6 +35,7 @@ from .row_names import RowNames
 from .segment import RecordingState, RowKind, SegmentError, SegmentUnsettled, Snapshot
 from .settings import GpuTimeSection
 from .time_budget import Budget
+from .time_records import NamedRow, process_time
 
 NAME: Final = "gpu_time"
 LEASE_MS: Final = 900
@@ -69,7 +71,7 @@ class _Process:
 
     def measured(self) -> bool:
         """Tell whether it records when it is asked to: nothing else has CUPTI, or refuses."""
-        header = self.growth.before.header
+        header = self.growth.newest.header
         return header["windows"] > 0 and header["state"] in _MEASURED
 
 
@@ -192,7 +194,7 @@ class GpuTimeSource:
                 other.gone = other.gone or other.key == process.key
             self._processes.append(process)
 
-    def _read(self, process: _Process, now_ns: int) -> Iterator[KernelActivity]:
+    def _read(self, process: _Process, now_ns: int) -> Iterator[KernelActivity | ProcessGpuTime]:
         """Yield a process's work; one that writes what no library writes is let go."""
         if process.shown is not None:
             process.shown = process.shown._replace(span_ns=0, kernels=(), devices=())
@@ -209,14 +211,15 @@ class GpuTimeSource:
         process.unsettled = 0
         begun_ns, process.read_ns = min(process.read_ns, now_ns), now_ns
         process.plan = process.budget.follow(after)
-        self._left_out.follow(process.growth.before, after)
+        self._left_out.follow(process.growth.newest, after)
         before, since_ns = process.growth.before, process.growth.since_ns
-        rows = list(process.growth.follow(after))
+        rows = list(process.growth.follow(after, last=process.gone))
         self._names.learn((row.kind, row.name) for row in rows)
-        progress = Progress(before, after, since_ns, process.growth.since_ns)
+        progress = Progress(before, process.growth.before, since_ns, process.growth.since_ns)
         process.shown = self._shown(process, progress, rows, now_ns)
         for row in rows:
             yield self._activity(process.key, after, row, begun_ns, now_ns - begun_ns)
+        yield from self._time(process, after)
 
     def _activity(
         self, key: ProcessKey, after: Snapshot, row: Work, begun_ns: int, span_ns: int
@@ -242,7 +245,7 @@ class GpuTimeSource:
         self, process: _Process, progress: Progress, rows: Iterable[Work], now_ns: int
     ) -> TimedProcess:
         """Give what the views are told of a process."""
-        key, after = process.key, progress.after
+        key, after = process.key, process.growth.newest
         process.scale.add(rows)
         extras = row_extras(progress.before, after)
         none = RowExtras(0, 0, 0)
@@ -253,11 +256,25 @@ class GpuTimeSource:
             )
             for row in rows
         ]  # fmt: skip
-        return self._times.process(key, progress, now_ns)._replace(
+        return self._times.process(key, process.growth.newest, progress, now_ns)._replace(
             application=self._classifier.application(key),
             kernels=tuple(kernels),
             devices=timed_gpus(progress, process.scale, lambda device: self._gpu(after, device)),
         )
+
+    def _time(self, process: _Process, after: Snapshot) -> Iterator[ProcessGpuTime]:
+        """Yield what the views are told of the windows that ended."""
+        estimates = process.growth.estimated
+        if estimates is None or not estimates.told:
+            return
+        places = estimates.rows(len(after.rows))
+        rows = [after.row(place) for place in places.tolist()]
+        self._names.learn((kind, name) for _, kind, name in rows)
+        named = [
+            NamedRow(self._gpu(after, device), *self._names.called(kind, name))
+            for device, kind, name in rows
+        ]
+        yield process_time(process.key, estimates, process.growth.since_ns, places, named)
 
     def _gpu(self, snapshot: Snapshot, device: int) -> int:
         """Give the host's number of a process's device."""

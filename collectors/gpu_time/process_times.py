@@ -187,13 +187,15 @@ class ProcessTimes:
         self._loaded: dict[ProcessKey, _Look] = {}
         self._containers: dict[ProcessKey, str] = {}
 
-    def process(self, key: ProcessKey, progress: Progress, now_ns: int) -> TimedProcess:
+    def process(
+        self, key: ProcessKey, newest: Snapshot, progress: Progress, now_ns: int
+    ) -> TimedProcess:
         """Give a process that reports; its kernels and class are the source's to add."""
-        header = progress.after.header
+        header = newest.header
         return TimedProcess(
             key,
             self._names.name(*key),
-            timing_state(progress.after),
+            timing_state(newest),
             self._users.gpus(key.pid, now_ns),
             self._container(key),
             error=header["error"],

@@ -1,43 +1,53 @@
 """What a process's kernels did between two states of its segment, and how much of it was recorded.
 
 Recording goes in windows at random times. CUPTI numbers all launches of a context, so that of
-launches the exact number is known once the next window has met one: what was recorded is scaled by
-it. Copies and kernels of graphs have no such numbers: a window stands for the time since the one
-before.
+launches the exact number is known once the next window has met one. Copies and kernels of graphs
+have no such numbers. How windows become estimates of all work: window_estimator.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from collectors.records.activity import EVERYTHING_MILLIONTHS
+from collectors.records.activity import EVERYTHING_MILLIONTHS, log2_bin, scale
 
-from .segment import ROW, RowKind, Snapshot
+from .segment import BINS, ROW, RecordingState, RowKind, Snapshot
+from .window_estimates import Window, WindowEstimates
+from .window_estimator import WindowEstimator
 
 _KINDS: Final = frozenset(map(int, RowKind))
 NUMBERED: Final = frozenset({RowKind.KERNEL})
+_NUMBERED: Final = tuple(map(int, NUMBERED))
 """Rows whose launches CUPTI numbers."""
 _MOST_RECORDS: Final = 1 << 40
 _MOST_NS: Final = 1 << 50
 """Growth of a row between two looks that no GPU reaches: 13 days."""
+_MOST_BIN: Final = 1 << 31
 _FINE: Final = EVERYTHING_MILLIONTHS // 100
 """Shares from this on are rounded by less than 0.01 %."""
+_LONGEST_HELD_NS: Final = 5_000_000_000
+"""A window that goes on for longer is told in parts."""
+_LOSSES: Final = ("records_lost_cupti", "buffers_refused", "bad_times", "without_context")
+"""Counts of the header that grow where something is missing from the rows or from the numbers."""
 
 
 class Work(NamedTuple):
-    """What was recorded of one kernel, or of copies in one direction.
+    """What is estimated of one kernel, or of copies in one direction, brought to the rate at which
+    such work was recorded: over the rate it is all of it.
 
     device   the process's own number of it
     name     as CUPTI has it
-    records  how many were recorded, times `weight`
+    records  how many were recorded, times `weight`; none where only the windows before had some
     time_ns  their durations, summed, times `weight`
     bins     (log2 of ns, count), times `weight`
     rate     share of what happened that was recorded, times `weight`, in millionths, 1 to 1,000,000
     weight   1, or a power of ten where too little was recorded to be told in millionths
+    variance of all of its time since a variance was told last, ns^2; None where it is not known
     """
 
     device: int
@@ -48,6 +58,7 @@ class Work(NamedTuple):
     bins: tuple[tuple[int, int], ...]
     rate: int
     weight: int
+    variance: float | None = None
 
 
 class RecordedShare(NamedTuple):
@@ -67,31 +78,79 @@ class RecordedShare(NamedTuple):
 EVERYTHING: Final = RecordedShare(1, 1)
 
 
+class _Grown(NamedTuple):
+    """Rows that grew: their places, and float64[n] of records and ns."""
+
+    rows: NDArray[np.int64]
+    counts: NDArray[np.float64]
+    times: NDArray[np.float64]
+
+
 @dataclass(slots=True)
 class Growth:
     """Follows one process.
 
-    before    its newest known state: what is there already was told to somebody else
-    since_ns  until when its time is accounted for, CLOCK_BOOTTIME
+    before     its newest state that was told of: what is there already was told to somebody else
+    since_ns   until when its time is accounted for, CLOCK_BOOTTIME
+    newest     its newest state: a window that goes on is told of when it is over
+    estimated  what the views are told of the windows that ended; None where none did
     """
 
     before: Snapshot
     since_ns: int
     launches: RecordedShare = EVERYTHING
     time: RecordedShare = EVERYTHING
+    newest: Snapshot = field(init=False)
+    estimated: WindowEstimates | None = None
+    _estimator: WindowEstimator = field(default_factory=WindowEstimator)
 
-    def follow(self, after: Snapshot) -> Iterator[Work]:
-        """Yield what came since the last state; rows that no library writes give none."""
+    def __post_init__(self) -> None:
+        self.newest = self.before
+
+    def follow(self, after: Snapshot, *, last: bool = False) -> Iterator[Work]:
+        """Yield what came since the last state; rows that no library writes give none.
+
+        last  the process has ended: nothing is waited for
+        """
+        looked, self.newest, self.estimated = self.newest, after, None
+        if not last and self._goes_on(looked, after):
+            return
         before, self.before = self.before, after
+        kinds = after.rows["kind"][: len(before.rows)]
+        if not np.array_equal(kinds, before.rows["kind"]):
+            self._estimator = WindowEstimator()  # of no library: rows stay as they are
+        grown = _grown(before, after)
+        window = self._window(before, after, grown)
         self._shares(before, after)
-        known = before.rows[: len(after.rows)]
-        then = np.zeros(len(after.rows), ROW)
-        then[: len(known)] = known
-        grown = after.rows["count"] - then["count"]
-        for row in np.flatnonzero((grown > 0) & (grown <= _MOST_RECORDS)).tolist():
-            found = self._work(after.rows[row], then[row], after.names[row])
-            if found is not None:
-                yield found
+        if window is None:
+            yield from self._scaled(before, after, grown)
+            return
+        kernels = np.isin(after.rows["kind"], _NUMBERED)
+        found = self.estimated = self._estimator.estimate(window, kernels, last=last)
+        yield from self._works(before, after, (found.counts, found.times))
+
+    def _goes_on(self, looked: Snapshot, after: Snapshot) -> bool:
+        """Tell whether the rest of a window is still to come."""
+        header, on_ns = after.header, after.header["on_ns"] - self.before.header["on_ns"]
+        if not 0 < on_ns < min(header["written_ns"] - self.since_ns, _LONGEST_HELD_NS):
+            return False
+        if header["state"] == RecordingState.ON:
+            return True
+        # It is over, and CUPTI has not left: records may still come, if anything does.
+        attached = bool(header["closed_ns"]) and header["detaches"] < header["windows"]
+        return attached and header["generation"] != looked.header["generation"]
+
+    def _window(self, before: Snapshot, after: Snapshot, grown: _Grown) -> Window | None:
+        """Give what was recorded as a window; None where no time was."""
+        now, then = after.header, before.header
+        on_ns, span_ns = now["on_ns"] - then["on_ns"], now["written_ns"] - self.since_ns
+        if on_ns <= 0 or span_ns <= 0:
+            return None
+        launches, numbered = (max(now[key] - then[key], 0) for key in ("launches", "numbered"))
+        sound = all(now[name] == then[name] for name in _LOSSES)
+        if numbered < launches:  # a device that was reset numbers anew
+            sound, numbered = False, round(launches * span_ns / min(on_ns, span_ns))
+        return Window(min(on_ns, span_ns), span_ns, launches, numbered, *grown, sound)
 
     def _shares(self, before: Snapshot, after: Snapshot) -> None:
         """Learn which share was recorded; records that come behind a window have that window's."""
@@ -106,19 +165,68 @@ class Growth:
         elif launches <= 0:
             self.launches = self.time
 
-    def _work(self, now: np.void, then: np.void, name: str) -> Work | None:
-        records = int(now["count"]) - int(then["count"])
-        time_ns = int(now["total_ns"]) - int(then["total_ns"])
-        if not 0 <= time_ns <= _MOST_NS or int(now["kind"]) not in _KINDS:
-            return None
-        kind = RowKind(int(now["kind"]))
-        rate, weight = (self.launches if kind in NUMBERED else self.time).rate()
-        bins = now["bins"] - then["bins"]  # of 32 bits, which go round
-        found = [(b, int(bins[b])) for b in np.flatnonzero(bins).tolist()]
-        return Work(
-            int(now["device"]), kind, name, records * weight, time_ns * weight,
-            tuple((b, count * weight) for b, count in found if count <= records), rate, weight,
-        )  # fmt: skip
+    def _share_of(self, kind: RowKind) -> RecordedShare:
+        return self.launches if kind in NUMBERED else self.time
+
+    def _scaled(self, before: Snapshot, after: Snapshot, grown: _Grown) -> Iterator[Work]:
+        """Yield rows without a window of their own, by the shares of the one before."""
+        counts, times = np.zeros(len(after.rows)), np.zeros(len(after.rows))
+        for at, row in enumerate(grown.rows.tolist()):
+            part, whole = self._share_of(RowKind(int(after.rows[row]["kind"])))
+            counts[row] = grown.counts[at] * (whole / part)
+            times[row] = grown.times[at] * (whole / part)
+        yield from self._works(before, after, (counts, times))
+
+    def _works(
+        self, before: Snapshot, after: Snapshot,
+        estimates: tuple[NDArray[np.float64], NDArray[np.float64]],
+    ) -> Iterator[Work]:  # fmt: skip
+        """Yield rows with their estimates, float64[rows] of counts and times."""
+        counts, times = estimates
+        rows = np.flatnonzero(counts > 0)
+        for row, variance in zip(rows.tolist(), self._variances(rows, len(counts)), strict=True):
+            now = after.rows[row]
+            kind = RowKind(int(now["kind"]))
+            share = self._share_of(kind)
+            rate, weight = share.rate()
+            scaled = weight * share.part / share.whole
+            records = min(max(round(counts[row] * scaled), 1), weight * _MOST_RECORDS)
+            time_ns = min(round(times[row] * scaled), weight * _MOST_NS)
+            then = before.rows[row] if row < len(before.rows) else np.zeros(1, ROW)[0]
+            bins = _bins(now["bins"] - then["bins"], records, time_ns)
+            yield Work(
+                int(now["device"]), kind, after.names[row], records, time_ns, bins, rate, weight,
+                variance,
+            )  # fmt: skip
+
+    def _variances(self, rows: NDArray[np.int64], all_rows: int) -> list[float | None]:
+        """Give what is told of the variance of some rows."""
+        if self.estimated is None or not self.estimated.told:
+            return [None] * len(rows)
+        labels = np.full(all_rows, len(rows))
+        labels[rows] = np.arange(len(rows))
+        return [time.variance for time in self.estimated.by(labels, len(rows) + 1)[:-1]]
+
+
+def _bins(grown: NDArray[np.uint32], records: int, time_ns: int) -> tuple[tuple[int, int], ...]:
+    """Spread records over the bins in which the row grew; where it did not, all have the mean."""
+    places = np.flatnonzero((grown > 0) & (grown <= _MOST_BIN))  # of 32 bits, which go round
+    found = [int(grown[place]) for place in places.tolist()]
+    if not found:
+        return ((min(log2_bin(time_ns // records), BINS - 1), records),)
+    shared = zip(places.tolist(), scale(found, records, sum(found)), strict=True)
+    return tuple((place, count) for place, count in shared if count)
+
+
+def _grown(before: Snapshot, after: Snapshot) -> _Grown:
+    """Find the rows that grew as rows do."""
+    then = np.zeros(len(after.rows), ROW)
+    known = before.rows[: len(after.rows)]
+    then[: len(known)] = known
+    counts, times = (after.rows[name] - then[name] for name in ("count", "total_ns"))
+    good = (counts > 0) & (counts <= _MOST_RECORDS) & (times <= _MOST_NS)
+    rows = np.flatnonzero(good & np.isin(after.rows["kind"], tuple(_KINDS)))
+    return _Grown(rows, counts[rows].astype(np.float64), times[rows].astype(np.float64))
 
 
 def _share(part: int, whole: int) -> RecordedShare:

@@ -123,6 +123,11 @@ class Snapshot:
     rows: NDArray[np.void]
     names: tuple[str, ...]
 
+    def row(self, place: int) -> tuple[int, RowKind, str]:
+        """Give a row's device, kind and name. Raises ValueError for a kind that no library has."""
+        row = self.rows[place]
+        return int(row["device"]), RowKind(int(row["kind"])), self.names[place]
+
 
 class ProcessSegment:
     """A mapped segment. The descriptor may be closed once this stands."""

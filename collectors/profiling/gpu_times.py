@@ -144,7 +144,7 @@ class ProfiledTimes:
         self._names.learn((row.kind, row.name) for row in rows)
         self.state = timing_state(after)
         self.uuids |= {device: uuid for device, uuid in enumerate(after.uuids) if uuid}
-        progress = Progress(before, after, since_ns, growth.since_ns)
+        progress = Progress(before, growth.before, since_ns, growth.since_ns)
         if not progress.span_ns:
             return None
         self.spent_ns += progress.span_ns

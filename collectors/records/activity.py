@@ -9,6 +9,7 @@ from enum import IntEnum, StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from .estimated_time import ProcessGpuTime
 from .gpu_calls import ProbeRecord
 from .gpu_time import GpuTimes
 
@@ -237,7 +238,7 @@ class RhythmMarks:
     beyond: tuple[int, ...]
 
 
-HostRecord = HostTicks | HostTable | HostEvent | StepMarks | RhythmMarks | GpuTimes
+HostRecord = HostTicks | HostTable | HostEvent | StepMarks | RhythmMarks | GpuTimes | ProcessGpuTime
 """What stays on the host: live view and local history."""
 
 Record = KernelActivity | GpuCoverage | Observation | HostRecord | ProbeRecord

@@ -24,6 +24,7 @@ from collectors.records.activity import (
     RhythmMarks,
     StepMarks,
 )
+from collectors.records.estimated_time import ProcessGpuTime
 from collectors.records.gpu_calls import GovernorState, GpuCalls, ProbeGroup
 from collectors.records.gpu_time import GpuTimes, TimedProcess
 from diagnosis.detect.findings import (
@@ -177,8 +178,8 @@ class Reading(Protocol):
     boottime_ns: int
 
 
-NOT_SHOWN: Final = frozenset({StepMarks, RhythmMarks})
-"""Diagnosis reads them, and shows what it finds."""
+NOT_SHOWN: Final = frozenset({StepMarks, RhythmMarks, ProcessGpuTime})
+"""Diagnosis reads them, and shows what it finds; GPU time is shown by kernel."""
 
 
 class Flattener:
@@ -220,7 +221,7 @@ class Flattener:
                 return _found(source, record.finding)
             case GpuCalls() | GovernorState() | GpuTimes():
                 return self._of_programs(source, record)
-            case StepMarks() | RhythmMarks():
+            case StepMarks() | RhythmMarks() | ProcessGpuTime():
                 return ()
             case Reading():
                 return (_reading(source, record),)

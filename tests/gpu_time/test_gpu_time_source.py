@@ -19,6 +19,7 @@ from collectors.gpu_time.segment import HEADER, RecordingState, RowKind
 from collectors.gpu_time.settings import GpuTimeSection
 from collectors.port import SourceUnavailable
 from collectors.records.activity import GpuCoverage, KernelActivity
+from collectors.records.estimated_time import ProcessGpuTime
 from collectors.records.process import ProcessKey
 from tests.gpu_time_kit import program, until
 from tests.segment_kit import FakeMemory
@@ -36,6 +37,7 @@ class Followed:
         self.source.start()
         self.activity: list[KernelActivity] = []
         self.coverage: list[GpuCoverage] = []
+        self.times: list[ProcessGpuTime] = []
 
     def drain(self) -> None:
         """Drain once."""
@@ -44,6 +46,8 @@ class Followed:
                 self.activity.append(record)
             elif isinstance(record, GpuCoverage):
                 self.coverage.append(record)
+            elif isinstance(record, ProcessGpuTime):
+                self.times.append(record)
 
     def launches(self) -> float:
         return sum(1e6 * one.count / one.sampling_rate_millionths for one in self.activity)
@@ -141,6 +145,43 @@ def test_a_process_that_connects_anew_takes_the_place_of_its_old_connection(
     followed.drain()
     assert (followed.reporting(), sum(one.count for one in followed.activity)) == (1, 2)
     again.close()
+
+
+def test_views_are_told_of_a_process_s_gpu_time_with_its_interval(
+    followed: Followed, library: FakeLibrary
+) -> None:
+    """Windows of 0.1 s of each second, their launches a tenth of all."""
+    begun_ns = boottime_ns()
+    for second in range(1, 10):
+        gemm = {"kind": RowKind.KERNEL, "count": 100 * second, "total_ns": 1_000 * second}
+        relu = {"kind": RowKind.KERNEL, "count": 30 * second + second % 2, "total_ns": 90 * second,
+                "device": 1}  # fmt: skip
+        copy = {"kind": RowKind.COPY, "count": 5 * second, "total_ns": 50 * second}
+        library.memory.rows(("gemm", gemm), ("relu_kernel", relu), ("copy HtoD", copy))
+        launches = 130 * second + second % 2
+        library.head(
+            rows_used=4, names_used=28, launches=launches, numbered=10 * launches, windows=second,
+            on_ns=second * S // 10, written_ns=begun_ns + second * S,
+        )  # fmt: skip
+        followed.drain()
+    first, told = followed.times[0], followed.times[-1]
+    assert (first.total.error_ns, first.span_ns > 0.9 * S) == (None, True)
+    assert (told.process.pid, told.span_ns) == (os.getpid(), S)
+    assert (told.boottime_ns, told.launches) == (begun_ns + 8 * S, 1310)
+    assert [(one.gpu, one.kernel) for one in told.kernels] == [
+        (0, "gemm"), (1, "relu_kernel"), (0, "Memcpy HtoD"),
+    ]  # fmt: skip
+    assert [one.time.value_ns for one in told.kernels] == pytest.approx([10_000, 900, 500])
+    assert sum(one.launches for one in told.kernels[:2]) == pytest.approx(1310)
+    assert {gpu: time.value_ns for gpu, time in told.gpus} == pytest.approx({0: 10_500, 1: 900})
+    families = {(gpu, family): time.value_ns for gpu, family, time in told.families}
+    assert families[0, "memcpy"] == pytest.approx(500)
+    assert told.total.value_ns == pytest.approx(11_400)
+    times = [told.total, *(one.time for one in told.kernels), *(time for _, time in told.gpus)]
+    assert all(0 < (time.error_ns or 0) < time.value_ns for time in times)
+    scaled = sum(1e6 * (one.gpu_time_ns or 0) / one.sampling_rate_millionths
+                 for one in followed.activity)  # fmt: skip
+    assert scaled == pytest.approx(sum(one.total.value_ns for one in followed.times), rel=1e-3)
 
 
 def test_a_process_that_has_gone_is_read_a_last_time(
@@ -347,8 +388,7 @@ def test_a_real_program_s_launches_are_counted_exactly(followed: Followed) -> No
     assert followed.launches() == pytest.approx(last["numbered"], rel=1e-3)
     assert launched - last["numbered"] < launched / 2  # those before the first window
     assert {(a.gpu, a.kernel) for a in followed.activity} == {(1, "gemm")}
-    mean_ns = sum(a.gpu_time_ns or 0 for a in followed.activity) / sum(
-        a.count for a in followed.activity
-    )
-    assert mean_ns == 1000
+    # The first window stands for a time whose launches nobody numbered.
+    means_ns = [(a.gpu_time_ns or 0) / a.count for a in followed.activity[1:]]
+    assert means_ns == pytest.approx([1000] * len(means_ns), rel=0.01)
     assert {one.gpu for one in followed.coverage} == {1}
