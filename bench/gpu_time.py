@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from bench import gpu_time_calls, gpu_time_counts, gpu_time_library
+from bench import gpu_time_calls, gpu_time_counts, gpu_time_coverage, gpu_time_library
 from bench.parts import Part, Parts
 from bench.record import CACHE, Figure, commit, merge_result, write_result
 
@@ -18,6 +18,7 @@ COMMAND: Final = "make bench-gpu-time"
 PARTS: Final[Mapping[str, tuple[Callable[[], Part], Callable[[Part], Sequence[Figure]]]]] = {
     "calls": (gpu_time_calls.measure, gpu_time_calls.figures),
     "counts": (gpu_time_counts.measure, gpu_time_counts.figures),
+    "coverage": (gpu_time_coverage.measure, gpu_time_coverage.figures),
     "library": (gpu_time_library.measure, gpu_time_library.figures),
 }
 """How each is measured, and what figures come of it."""
