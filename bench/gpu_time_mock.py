@@ -10,8 +10,11 @@ from __future__ import annotations
 import random
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -20,7 +23,8 @@ from bench.gpu_time_outcomes import Outcome, Told, outcomes
 from collectors.boot_clock import boottime_ns
 from collectors.gpu_time.listener import WindowPlan
 from collectors.gpu_time.recorded_work import Growth
-from collectors.gpu_time.segment import RowKind, SegmentUnsettled
+from collectors.gpu_time.segment import RowKind, SegmentUnsettled, Snapshot
+from collectors.gpu_time.window_estimates import WindowEstimates
 from scripts.gpu_time.listening import Listening, listening
 from tests.gpu_time_kit import Program, program
 
@@ -31,6 +35,9 @@ _CYCLE_S: Final = 0.42
 _HUM_S: Final = 0.004
 _PACE_S: Final = 0.001
 """Between batches of a burst: a load that takes a whole core makes the library's thread late."""
+_STALL_NS: Final = 30_000_000
+"""A span in which nothing was launched for so long is left out: a machine that lets neither the
+program nor the library's thread work has windows meet the times alone in which both do."""
 _NAMES: Final = ("burst_a", "burst_b", "hum")
 
 
@@ -81,9 +88,19 @@ class Load:
 
     def truth(self, at_ns: int) -> list[float]:
         """Give what had run by a time; a batch runs evenly."""
-        known = len(self.at_ns)
-        at, ran = np.array(self.at_ns[:known]), np.array(self.ran_ns[:known])
-        return [float(np.interp(at_ns, at, ran[:, row])) for row in range(ran.shape[1])]
+        behind = bisect_right(self.at_ns, at_ns)
+        if behind >= len(self.ran_ns):
+            return self.ran_ns[-1]
+        begun_ns, ended_ns = self.at_ns[behind - 1], self.at_ns[behind]
+        part = (at_ns - begun_ns) / (ended_ns - begun_ns)
+        before, after = self.ran_ns[behind - 1], self.ran_ns[behind]
+        return [a + part * (b - a) for a, b in zip(before, after, strict=True)]
+
+    def stalled(self, from_ns: int, to_ns: int) -> bool:
+        """Tell whether the machine kept it from working for a while in a span."""
+        first, last = (bisect_right(self.at_ns, at_ns) for at_ns in (from_ns, to_ns))
+        times = self.at_ns[max(first - 1, 0) : last + 1]
+        return any(after - before > _STALL_NS for before, after in pairwise(times))
 
     def end(self) -> None:
         """Have it stop."""
@@ -113,27 +130,27 @@ def _followed(agent: Listening, pid: int, load: Load, seconds: float) -> Iterato
     told_ns, end_s = growth.since_ns, time.monotonic() + seconds
     while time.monotonic() < end_s:
         time.sleep(_LOOK_S)
-        try:
-            after = agent.look(pid)
-        except SegmentUnsettled:
-            continue
-        list(growth.follow(after))
-        if growth.estimated is None or not growth.estimated.told:
-            continue
-        rows = {
-            (int(row["kind"]), name): at
-            for at, (row, name) in enumerate(zip(after.rows, after.names, strict=True))
-        }
-        labels = np.full(len(after.rows), 2 * len(_NAMES))
-        for at, kind in enumerate((RowKind.KERNEL, RowKind.NODE)):
-            for number, name in enumerate(_NAMES):
-                if (kind, name) in rows:
-                    labels[rows[kind, name]] = at * len(_NAMES) + number
-        estimates = growth.estimated.by(labels, 2 * len(_NAMES) + 1)[:-1]
-        (whole,) = growth.estimated.by(np.zeros(len(after.rows), np.int64), 1)
-        truth = [
-            b - a
-            for a, b in zip(load.truth(told_ns), load.truth(growth.since_ns), strict=True)
-        ]  # fmt: skip
-        told_ns = growth.since_ns
-        yield Told([*estimates, whole], [*truth, sum(truth)])
+        with suppress(SegmentUnsettled):
+            list(growth.follow(agent.look(pid)))
+        if growth.estimated is not None and growth.estimated.told:
+            begun_ns, told_ns = told_ns, growth.since_ns
+            if not load.stalled(begun_ns, told_ns):
+                yield _compared(growth.estimated, growth.before, load, begun_ns, told_ns)
+            growth.estimated = None
+
+
+def _compared(
+    estimated: WindowEstimates, state: Snapshot, load: Load, begun_ns: int, told_ns: int
+) -> Told:
+    rows = len(state.rows)
+    kernels = [(kind, name) for kind in (RowKind.KERNEL, RowKind.NODE) for name in _NAMES]
+    labels = np.array([_label(kernels, state.row(row)[1:]) for row in range(rows)])
+    estimates = estimated.by(labels, len(kernels) + 1)[:-1]
+    (whole,) = estimated.by(np.zeros(rows, np.int64), 1)
+    ran = zip(load.truth(begun_ns), load.truth(told_ns), strict=True)
+    truth = [after - before for before, after in ran]
+    return Told([*estimates, whole], [*truth, sum(truth)])
+
+
+def _label(kernels: list[tuple[RowKind, str]], row: tuple[RowKind, str]) -> int:
+    return kernels.index(row) if row in kernels else len(kernels)

@@ -6,13 +6,16 @@ import pytest
 
 from bench.gpu_time_coverage import library_figures
 from bench.gpu_time_mock import measured
+from bench.gpu_time_outcomes import Outcome
 
 
 @pytest.mark.slow
 def test_what_the_library_records_is_compared_with_what_a_program_did() -> None:
-    found = measured(4.0, 1)
+    found: list[Outcome] = []
+    while len(found) < 50:  # a busy machine has spans that are left out
+        found += measured(3.0, 1)
     singles = [outcome for outcome in found if outcome.windows == 1]
-    assert len(singles) >= 14
     assert 0 < sum(o.value_ns for o in singles) < 10 * sum(o.truth_ns for o in singles)
+    assert any(outcome.error_ns is not None for outcome in found)
     names = [figure.name for figure in library_figures(found)]
     assert "library_time_coverage_percent" in names
