@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from collectors.binaries.proc_maps import process_key
@@ -13,29 +13,20 @@ from collectors.boot_clock import boottime_ns
 from collectors.devices.uses import GpuUsers
 from collectors.port import SourceUnavailable
 from collectors.records.activity import GpuCoverage, KernelActivity, Record
-from collectors.records.estimated_time import ProcessGpuTime
-from collectors.records.gpu_time import TimedKernel, TimedProcess
+from collectors.records.gpu_time import TimedProcess
 from collectors.records.process import ProcessKey
 from kernels.application_classifier import ApplicationClassifier
 from kernels.signatures import Signatures
 
 from .left_out import LeftOutCounts
 from .listener import MOST_PROCESSES, Listener, Reporter, WindowPlan
-from .process_times import (
-    ProcessTimes,
-    Progress,
-    RowExtras,
-    TimeScale,
-    row_extras,
-    timed_gpus,
-    timed_kernel,
-)
+from .process_times import ProcessTimes
 from .recorded_work import NUMBERED, Growth, Work
 from .row_names import RowNames
 from .segment import RecordingState, RowKind, SegmentError, SegmentUnsettled, Snapshot
 from .settings import GpuTimeSection
 from .time_budget import Budget
-from .time_records import NamedRow, process_time
+from .timed_spans import TimedSpans
 
 NAME: Final = "gpu_time"
 LEASE_MS: Final = 900
@@ -62,12 +53,12 @@ class _Process:
     budget: Budget
     plan: WindowPlan
     growth: Growth
+    spans: TimedSpans
     since_ns: int
     read_ns: int
     unsettled: int = 0
     gone: bool = False
     shown: TimedProcess | None = None
-    scale: TimeScale = field(default_factory=TimeScale)
 
     def measured(self) -> bool:
         """Tell whether it records when it is asked to: nothing else has CUPTI, or refuses."""
@@ -187,17 +178,18 @@ class GpuTimeSource:
         now_ns, budget = boottime_ns(), Budget(self._settings.budget)
         growth = Growth(before, now_ns)
         process = _Process(
-            reporter, _key(reporter.pid), budget, budget.follow(before), growth, now_ns, now_ns
-        )
+            reporter, _key(reporter.pid), budget, budget.follow(before), growth,
+            TimedSpans(growth, self._names), now_ns, now_ns,
+        )  # fmt: skip
         with self._lock:
             for other in self._processes:
                 other.gone = other.gone or other.key == process.key
             self._processes.append(process)
 
-    def _read(self, process: _Process, now_ns: int) -> Iterator[KernelActivity | ProcessGpuTime]:
+    def _read(self, process: _Process, now_ns: int) -> Iterator[KernelActivity]:
         """Yield a process's work; one that writes what no library writes is let go."""
         if process.shown is not None:
-            process.shown = process.shown._replace(span_ns=0, kernels=(), devices=())
+            process.shown = process.shown.without_span
         try:
             after = process.reporter.segment.read()
         except SegmentUnsettled:
@@ -212,14 +204,11 @@ class GpuTimeSource:
         begun_ns, process.read_ns = min(process.read_ns, now_ns), now_ns
         process.plan = process.budget.follow(after)
         self._left_out.follow(process.growth.newest, after)
-        before, since_ns = process.growth.before, process.growth.since_ns
         rows = list(process.growth.follow(after, last=process.gone))
+        process.shown = self._shown(process, after, now_ns)
         self._names.learn((row.kind, row.name) for row in rows)
-        progress = Progress(before, process.growth.before, since_ns, process.growth.since_ns)
-        process.shown = self._shown(process, progress, rows, now_ns)
         for row in rows:
             yield self._activity(process.key, after, row, begun_ns, now_ns - begun_ns)
-        yield from self._time(process, after)
 
     def _activity(
         self, key: ProcessKey, after: Snapshot, row: Work, begun_ns: int, span_ns: int
@@ -241,40 +230,23 @@ class GpuTimeSource:
             span_ns,
         )
 
-    def _shown(
-        self, process: _Process, progress: Progress, rows: Iterable[Work], now_ns: int
-    ) -> TimedProcess:
+    def _shown(self, process: _Process, newest: Snapshot, now_ns: int) -> TimedProcess:
         """Give what the views are told of a process."""
-        key, after = process.key, process.growth.newest
-        process.scale.add(rows)
-        extras = row_extras(progress.before, after)
-        none = RowExtras(0, 0, 0)
-        kernels: list[TimedKernel] = [
-            timed_kernel(
-                self._gpu(after, row.device), self._names.called(row.kind, row.name), row,
-                extras.get((row.device, row.kind, row.name), none),
-            )
-            for row in rows
-        ]  # fmt: skip
-        return self._times.process(key, process.growth.newest, progress, now_ns)._replace(
-            application=self._classifier.application(key),
-            kernels=tuple(kernels),
-            devices=timed_gpus(progress, process.scale, lambda device: self._gpu(after, device)),
+        shown = self._times.process(process.key, newest, now_ns)._replace(
+            application=self._classifier.application(process.key)
         )
-
-    def _time(self, process: _Process, after: Snapshot) -> Iterator[ProcessGpuTime]:
-        """Yield what the views are told of the windows that ended."""
-        estimates = process.growth.estimated
-        if estimates is None or not estimates.told:
-            return
-        places = estimates.rows(len(after.rows))
-        rows = [after.row(place) for place in places.tolist()]
-        self._names.learn((kind, name) for _, kind, name in rows)
-        named = [
-            NamedRow(self._gpu(after, device), *self._names.called(kind, name))
-            for device, kind, name in rows
-        ]
-        yield process_time(process.key, estimates, process.growth.since_ns, places, named)
+        span = process.spans.take(lambda device: self._gpu(newest, device))
+        if span is None:
+            return shown
+        return shown._replace(
+            span_ns=span.span_ns,
+            recorded_ns=span.recorded_ns,
+            lost=span.lost,
+            time=span.time,
+            families=span.families,
+            kernels=tuple(row.kernel for row in span.rows),
+            devices=span.gpus,
+        )
 
     def _gpu(self, snapshot: Snapshot, device: int) -> int:
         """Give the host's number of a process's device."""

@@ -47,7 +47,6 @@ class Work(NamedTuple):
     bins     (log2 of ns, count), times `weight`
     rate     share of what happened that was recorded, times `weight`, in millionths, 1 to 1,000,000
     weight   1, or a power of ten where too little was recorded to be told in millionths
-    variance of all of its time since a variance was told last, ns^2; None where it is not known
     """
 
     device: int
@@ -58,7 +57,6 @@ class Work(NamedTuple):
     bins: tuple[tuple[int, int], ...]
     rate: int
     weight: int
-    variance: float | None = None
 
 
 class RecordedShare(NamedTuple):
@@ -184,7 +182,7 @@ class Growth:
         """Yield rows with their estimates, float64[rows] of counts and times."""
         counts, times = estimates
         rows = np.flatnonzero(counts > 0)
-        for row, variance in zip(rows.tolist(), self._variances(rows, len(counts)), strict=True):
+        for row in rows.tolist():
             now = after.rows[row]
             kind = RowKind(int(now["kind"]))
             share = self._share_of(kind)
@@ -195,17 +193,8 @@ class Growth:
             then = before.rows[row] if row < len(before.rows) else np.zeros(1, ROW)[0]
             bins = _bins(now["bins"] - then["bins"], records, time_ns)
             yield Work(
-                int(now["device"]), kind, after.names[row], records, time_ns, bins, rate, weight,
-                variance,
-            )  # fmt: skip
-
-    def _variances(self, rows: NDArray[np.int64], all_rows: int) -> list[float | None]:
-        """Give what is told of the variance of some rows."""
-        if self.estimated is None or not self.estimated.told:
-            return [None] * len(rows)
-        labels = np.full(all_rows, len(rows))
-        labels[rows] = np.arange(len(rows))
-        return [time.variance for time in self.estimated.by(labels, len(rows) + 1)[:-1]]
+                int(now["device"]), kind, after.names[row], records, time_ns, bins, rate, weight
+            )
 
 
 def _bins(grown: NDArray[np.uint32], records: int, time_ns: int) -> tuple[tuple[int, int], ...]:

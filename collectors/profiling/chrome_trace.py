@@ -66,7 +66,10 @@ class ChromeTraceWriter:
             shares = {name: 100 * time_ns / span_ns for name, time_ns in covered}
             self._counter(f"GPU {gpu.gpu}: share of time, %", step.begun_ns, shares)
         for device, families in self._by_family(step).items():
-            rates = {family: 1e3 * time_ns / span_ns for family, time_ns in families.items()}
+            # An estimate of one step may be below 0.
+            rates = {
+                family: 1e3 * max(time_ns, 0.0) / span_ns for family, time_ns in families.items()
+            }
             self._counter(f"GPU {device}: kernel time, ms/s", step.begun_ns, rates)
         recorded = {"recorded": 100 * step.recorded_ns / span_ns}
         self._counter("recorded, %", step.begun_ns, recorded)

@@ -17,18 +17,12 @@ from typing import Final, NamedTuple
 
 from collectors.gpu_time.found_programs import has_library, segments
 from collectors.gpu_time.listener import Listener, Reporter, WindowPlan
-from collectors.gpu_time.process_times import (
-    Progress,
-    RowExtras,
-    TimeScale,
-    timed_gpus,
-    timed_kernel,
-    timing_state,
-)
+from collectors.gpu_time.process_times import timing_state
 from collectors.gpu_time.recorded_work import Growth
 from collectors.gpu_time.row_names import RowNames
-from collectors.gpu_time.segment import ProcessSegment, RowKind, SegmentError, SegmentUnsettled
+from collectors.gpu_time.segment import ProcessSegment, SegmentError, SegmentUnsettled
 from collectors.gpu_time.settings import DEFAULT_SOCKET
+from collectors.gpu_time.timed_spans import TimedRow, TimedSpans
 from collectors.records.gpu_time import TimedGpu, TimingState
 
 LOOK_NS: Final = 1_000_000_000
@@ -78,9 +72,10 @@ class ProfiledTimes:
                elsewhere is not met: it could name any path of the host
         """
         self._pid, self._path, self._proc = pid, path, proc
-        self._names, self._scale = RowNames(), TimeScale()
+        self._names = RowNames()
         self._segment: ProcessSegment | None = None
         self._growth: Growth | None = None
+        self._spans: TimedSpans | None = None
         self._listener: Listener | None = None
         self._reporters: list[Reporter] = []
         self._ending = threading.Event()
@@ -100,10 +95,10 @@ class ProfiledTimes:
         if not last and now_ns - self._look_ns < LOOK_NS:
             return None
         self._look_ns = now_ns
-        if self._growth is None:
+        if self._growth is None or self._spans is None:
             self._find(now_ns)
             return None
-        return self._step(self._growth)
+        return self._step(self._growth, self._spans, last)
 
     def close(self) -> None:
         """Let everything go; a second call does nothing."""
@@ -117,7 +112,7 @@ class ProfiledTimes:
             self._listener.close()
         if self._segment is not None:
             self._segment.close()
-        self._listener = self._segment = self._growth = None
+        self._listener = self._segment = self._growth = self._spans = None
 
     def _find(self, now_ns: int) -> None:
         """Look for the library's memory, which is there once the program has used a GPU."""
@@ -126,41 +121,30 @@ class ProfiledTimes:
                 with suppress(SegmentError, SegmentUnsettled):
                     before = segment.read()
                     self._segment, self._growth = segment, Growth(before, now_ns)
+                    self._spans = TimedSpans(self._growth, self._names, graphs_apart=True)
                     self.state = timing_state(before)
                     return
                 segment.close()
         if has_library(self._proc, self._pid):
             self.state = TimingState.SILENT
 
-    def _step(self, growth: Growth) -> GpuStep | None:
-        before, since_ns = growth.before, growth.since_ns
+    def _step(self, growth: Growth, spans: TimedSpans, last: bool) -> GpuStep | None:
         try:
             assert self._segment is not None  # noqa: S101 (found together with its growth)
             after = self._segment.read()
         except (SegmentError, SegmentUnsettled):
             return None
-        rows = list(growth.follow(after))
-        self._scale.add(rows)
-        self._names.learn((row.kind, row.name) for row in rows)
+        for _ in growth.follow(after, last=last):
+            pass  # windows alone are told
         self.state = timing_state(after)
         self.uuids |= {device: uuid for device, uuid in enumerate(after.uuids) if uuid}
-        progress = Progress(before, growth.before, since_ns, growth.since_ns)
-        if not progress.span_ns:
+        span = spans.take(lambda device: device)
+        if span is None:
             return None
-        self.spent_ns += progress.span_ns
-        self.recorded_ns += progress.recorded_ns
-        none, kernels = RowExtras(0, 0, 0), []
-        for row in rows:
-            timed = timed_kernel(row.device, self._names.called(row.kind, row.name), row, none)
-            kernels.append(
-                KernelSum(
-                    row.device, timed.kernel, timed.family, row.records / row.weight,
-                    timed.launches, timed.time_ns, row.kind is RowKind.KERNEL,
-                )
-            )  # fmt: skip
-        gpus = timed_gpus(progress, self._scale, lambda device: device)
-        ended_ns = progress.until_ns
-        return GpuStep(since_ns, ended_ns, progress.recorded_ns, tuple(kernels), gpus)
+        self.spent_ns += span.span_ns
+        self.recorded_ns += span.recorded_ns
+        kernels, ended_ns = tuple(map(_kernel, span.rows)), span.begun_ns + span.span_ns
+        return GpuStep(span.begun_ns, ended_ns, span.recorded_ns, kernels, span.gpus)
 
     def _listen(self) -> None:
         """Take an agent's place where none listens."""
@@ -189,6 +173,13 @@ class ProfiledTimes:
                 if entry.startswith(_SOCKET):
                     return Path(os.fsdecode(entry.removeprefix(_SOCKET)))
         return DEFAULT_SOCKET
+
+
+def _kernel(row: TimedRow) -> KernelSum:
+    of = row.kernel
+    return KernelSum(
+        of.gpu, of.kernel, of.family, row.recorded, of.launches, of.time.value_ns, row.alone
+    )
 
 
 def _is_free(path: Path) -> bool:

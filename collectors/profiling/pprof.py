@@ -77,11 +77,12 @@ class PprofWriter:
         origins = {} if subject.lost else self._origins()
         on_gpus = Counter(kernel for _, kernel, _ in self._gpu)
         for (gpu, kernel, alone), sums in self._gpu.items():
+            time_ns = max(round(sums.time_ns), 0)  # an estimate of few windows may be below
             origin, launches = origins.get(kernel, (None, 0))
             if alone and origin and on_gpus[kernel] == 1 and sums.recorded <= launches:
-                builder.sample(origin, (0, 0, round(sums.time_ns)))
+                builder.sample(origin, (0, 0, time_ns))
             else:
-                builder.gpu_sample(gpu, kernel, round(sums.time_ns))
+                builder.gpu_sample(gpu, kernel, time_ns)
         self._out.write(builder.profile.SerializeToString(deterministic=True))
 
     def _origins(self) -> dict[str, tuple[_Place | None, int]]:

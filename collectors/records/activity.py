@@ -9,7 +9,6 @@ from enum import IntEnum, StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from .estimated_time import ProcessGpuTime
 from .gpu_calls import ProbeRecord
 from .gpu_time import GpuTimes
 
@@ -238,7 +237,7 @@ class RhythmMarks:
     beyond: tuple[int, ...]
 
 
-HostRecord = HostTicks | HostTable | HostEvent | StepMarks | RhythmMarks | GpuTimes | ProcessGpuTime
+HostRecord = HostTicks | HostTable | HostEvent | StepMarks | RhythmMarks | GpuTimes
 """What stays on the host: live view and local history."""
 
 Record = KernelActivity | GpuCoverage | Observation | HostRecord | ProbeRecord

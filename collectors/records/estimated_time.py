@@ -7,11 +7,8 @@ windows, so that their sums have variances of their own, which the source states
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import sqrt
 from typing import Final, NamedTuple
-
-from .process import ProcessKey
 
 _QUANTILES: Final = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
@@ -46,6 +43,10 @@ class EstimatedTime(NamedTuple):
         return sqrt(self.variance) * (_QUANTILES[degrees - 1] if known else _NORMAL)
 
 
+NO_TIME: Final = EstimatedTime(0.0, None, 0, 0)
+"""Of a span in which no window ended."""
+
+
 def summed(parts: Iterable[EstimatedTime]) -> EstimatedTime:
     """Add up estimates of different windows or processes, whose errors know nothing of each other.
 
@@ -64,34 +65,3 @@ def summed(parts: Iterable[EstimatedTime]) -> EstimatedTime:
         variance = variance * (learnt_ns + unknown_ns) / learnt_ns if fits else None
     windows = max((part.windows for part in learnt), default=0)
     return EstimatedTime(sum(part.value_ns for part in found), variance, windows, span_ns)
-
-
-class KernelTime(NamedTuple):
-    """One kernel of a process on one GPU; `launches` is an estimate too."""
-
-    gpu: int
-    kernel: str
-    family: str
-    launches: float
-    time: EstimatedTime
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessGpuTime:
-    """What one process's GPUs worked for it, from the window before to the end of this one.
-
-    launches   that CUPTI numbered: exact, kernels of graphs and copies apart
-    total      of all work; two kernels at once count twice
-    gpus       the same by GPU
-    families   the same by GPU and family
-    kernels    the same by kernel, copies by their direction; also those that ran in earlier windows
-    """
-
-    process: ProcessKey
-    boottime_ns: int
-    span_ns: int
-    launches: int
-    total: EstimatedTime
-    gpus: tuple[tuple[int, EstimatedTime], ...]
-    families: tuple[tuple[int, str, EstimatedTime], ...]
-    kernels: tuple[KernelTime, ...]

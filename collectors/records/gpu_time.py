@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from .estimated_time import NO_TIME, EstimatedTime
 from .process import ProcessKey
 
 
@@ -34,10 +35,9 @@ class TimingState(StrEnum):
 class TimedKernel(NamedTuple):
     """One kernel of a process on one GPU, or copies in one direction.
 
-    launches   estimate of all in the span
-    time_ns    the same of their time on the GPU
-    variance   of `time_ns`; None where it is not known
-    bytes      of copies, the same estimate; 0 for kernels
+    launches   estimate of all in the span; none where only earlier windows met it
+    time       on the GPU
+    bytes      of copies, an estimate of all; 0 for kernels
     delay_ns   mean from submission to start, of those of which it is known; None: of none
     """
 
@@ -45,10 +45,16 @@ class TimedKernel(NamedTuple):
     kernel: str
     family: str
     launches: float
-    time_ns: float
-    variance: float | None = None
+    time: EstimatedTime
     bytes: float = 0.0
     delay_ns: float | None = None
+
+
+class FamilyTime(NamedTuple):
+    """Time on all GPUs of a process's kernels of one family, or of its copies."""
+
+    family: str
+    time: EstimatedTime
 
 
 class TimedGpu(NamedTuple):
@@ -82,6 +88,9 @@ class TimedProcess(NamedTuple):
     span_ns       since the window before; 0 where none ended since the last record
     recorded_ns   of it
     lost          records that CUPTI dropped or that had no times, in the span
+    time          of all its work; two kernels at once count twice
+    families      the same by family. Its parts were recorded in the same windows, so that
+                  intervals of sums are not sums of theirs: each is an estimate of its own
     """
 
     process: ProcessKey
@@ -95,8 +104,17 @@ class TimedProcess(NamedTuple):
     span_ns: int = 0
     recorded_ns: int = 0
     lost: int = 0
+    time: EstimatedTime = NO_TIME
+    families: tuple[FamilyTime, ...] = ()
     kernels: tuple[TimedKernel, ...] = ()
     devices: tuple[TimedGpu, ...] = ()
+
+    @property
+    def without_span(self) -> TimedProcess:
+        """Give it as it is while no window ends."""
+        return self._replace(
+            span_ns=0, recorded_ns=0, lost=0, time=NO_TIME, families=(), kernels=(), devices=()
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ from collectors.records.activity import (
     RhythmMarks,
     StepMarks,
 )
-from collectors.records.estimated_time import ProcessGpuTime
 from collectors.records.gpu_calls import GovernorState, GpuCalls
 from collectors.records.gpu_time import GpuTimes
 
@@ -187,10 +186,7 @@ class Framer:
                     self._subjects.steps.add(record)
                 case GpuCalls():
                     self._calls.take(record)
-                case (
-                    KernelActivity() | ProcessGpuTime() | GpuCoverage() | HostEvent()
-                    | GovernorState() | GpuTimes()
-                ):  # fmt: skip
+                case KernelActivity() | GpuCoverage() | HostEvent() | GovernorState() | GpuTimes():
                     pass
 
     def look(self, readings: Iterable[DeviceReading]) -> None:

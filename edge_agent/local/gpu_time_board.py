@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from itertools import chain
-from math import sqrt
 from typing import Any, Final
 
 import numpy as np
 
+from collectors.records.estimated_time import EstimatedTime, summed
 from collectors.records.gpu_time import GpuTimes, TimedKernel, TimedProcess, TimingState
 from collectors.records.process import ProcessKey
 
@@ -25,7 +25,6 @@ SHOWN_PROCESSES: Final = 64
 _SPAN_NS: Final = 10_000_000_000
 _MOST_RECORDS: Final = 64
 """Of one process: ten seconds of one that is recorded all the time have eight to ten."""
-_NORMAL_95: Final = 1.959964
 _PARTS: Final = (
     "busy", "compute", "copy", "collective", "copy_beside", "collective_beside", "kernels_beside",
 )  # fmt: skip
@@ -54,6 +53,18 @@ class _Process:
         spans = sum(record.span_ns for record in self.records)
         return sum(record.recorded_ns for record in self.records) / max(spans, 1)
 
+    @property
+    def time(self) -> EstimatedTime:
+        """Give the time of all of its work."""
+        return summed(record.time for record in self.records)
+
+    def families(self) -> Mapping[str, EstimatedTime]:
+        """Give it by family."""
+        found: dict[str, list[EstimatedTime]] = defaultdict(list)
+        for family in chain.from_iterable(record.families for record in self.records):
+            found[family.family].append(family.time)
+        return {name: summed(times) for name, times in found.items()}
+
     def kernels(self) -> Iterable[TimedKernel]:
         """Give each kernel of each GPU once, added up."""
         found: dict[tuple[int, str, str], list[TimedKernel]] = defaultdict(list)
@@ -71,16 +82,13 @@ class _Process:
 
 
 def added(kernels: list[TimedKernel]) -> TimedKernel:
-    """Add up one kernel's estimates; their variance is known where each one's is."""
-    variances = [kernel.variance for kernel in kernels]
-    known = [variance for variance in variances if variance is not None]
+    """Add up one kernel's estimates from different windows."""
     delays = [kernel for kernel in kernels if kernel.delay_ns is not None]
     launches = sum(kernel.launches for kernel in delays)
     delay_ns = sum((kernel.delay_ns or 0.0) * kernel.launches for kernel in delays)
     return kernels[0]._replace(
         launches=sum(kernel.launches for kernel in kernels),
-        time_ns=sum(kernel.time_ns for kernel in kernels),
-        variance=sum(known) if len(known) == len(variances) else None,
+        time=summed(kernel.time for kernel in kernels),
         bytes=sum(kernel.bytes for kernel in kernels),
         delay_ns=delay_ns / launches if launches else None,
     )
@@ -120,7 +128,7 @@ class GpuTimeBoard:
             "gpus": _gpus(times, [(process, kept.shares()) for process, kept in told]),
             "processes": sorted(processes, key=lambda p: (-p["gpu_ms_per_s"], p["pid"])),
             "processes_in_all": len(times.processes),
-            "families": _families(kernels),
+            "families": _families(kept for _, kept in told),
             "kernels": kernels[:SHOWN_KERNELS],
             "kernels_in_all": len(kernels),
             "refused": dict(times.refused),
@@ -129,7 +137,6 @@ class GpuTimeBoard:
 
 def _process(process: TimedProcess, kept: _Process) -> dict[str, Any]:
     kernels, gpus = list(kept.kernels()), process.gpus or tuple(sorted(kept.shares()))
-    whole = added(kernels) if kernels else None
     return {
         "pid": process.process.pid,
         "process": clean_name(process.name),
@@ -141,7 +148,7 @@ def _process(process: TimedProcess, kept: _Process) -> dict[str, Any]:
         "cupti": cupti_name(process.cupti),
         "span_s": kept.span_s,
         "recorded_share": kept.recorded_share if kept.records else None,
-        **_time(whole, kept.span_s),
+        **_time(kept.time, sum(kernel.launches for kernel in kernels), kept.span_s),
         "lost": sum(record.lost for record in kept.records),
     }
 
@@ -153,36 +160,49 @@ def _kernel(process: TimedProcess, kernel: TimedKernel, span_s: float) -> dict[s
         "gpu": kernel.gpu,
         "kernel": clean_name(kernel.kernel),
         "family": kernel.family,
-        **_time(kernel, span_s),
-        "mean_us": kernel.time_ns / 1e3 / kernel.launches if kernel.launches else None,
+        **_time(kernel.time, kernel.launches, span_s),
+        "mean_us": max(kernel.time.value_ns, 0.0) / 1e3 / kernel.launches
+        if kernel.launches > 0
+        else None,
         "delay_us": None if kernel.delay_ns is None else kernel.delay_ns / 1e3,
         "bytes_per_s": kernel.bytes / span_s,
     }
 
 
-def _time(kernel: TimedKernel | None, span_s: float) -> dict[str, float | None]:
+def _time(time: EstimatedTime, launches: float, span_s: float) -> dict[str, float | None]:
     """Give rates, and half of the 95 % interval where one is known."""
-    if kernel is None or not span_s:
+    if not span_s:
         return {"gpu_ms_per_s": 0.0, "error_ms_per_s": None, "launches_per_s": 0.0}
-    known = kernel.variance is not None
-    error_ns = _NORMAL_95 * sqrt(kernel.variance or 0.0)
+    return {**_time_rate(time, span_s), "launches_per_s": launches / span_s}
+
+
+def _time_rate(time: EstimatedTime, span_s: float) -> dict[str, float | None]:
+    error_ns = time.error_ns
     return {
-        "gpu_ms_per_s": kernel.time_ns / 1e6 / span_s,
-        "error_ms_per_s": error_ns / 1e6 / span_s if known else None,
-        "launches_per_s": kernel.launches / span_s,
+        "gpu_ms_per_s": time.value_ns / 1e6 / span_s,
+        "error_ms_per_s": None if error_ns is None else error_ns / 1e6 / span_s,
     }
 
 
-def _families(kernels: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Give each family's time and its share of all; intervals of one process may hang together."""
-    found: dict[str, float] = defaultdict(float)
-    for kernel in kernels:
-        found[kernel["family"]] += kernel["gpu_ms_per_s"]
-    whole = sum(found.values()) or 1.0
+def _families(told: Iterable[_Process]) -> list[dict[str, Any]]:
+    """Give each family's time and its share of all; processes know nothing of each other."""
+    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for kept in told:
+        for family, time in kept.families().items():
+            found[family].append(_time_rate(time, kept.span_s))
+    rates = {family: sum(of["gpu_ms_per_s"] for of in parts) for family, parts in found.items()}
+    whole = sum(rates.values()) or 1.0
     return [
-        {"family": family, "gpu_ms_per_s": time, "share": time / whole}
-        for family, time in sorted(found.items(), key=lambda item: -item[1])
-    ]
+        {"family": family, "gpu_ms_per_s": rate, "error_ms_per_s": _joint(found[family]),
+         "share": rate / whole}
+        for family, rate in sorted(rates.items(), key=lambda item: -item[1])
+    ]  # fmt: skip
+
+
+def _joint(parts: list[dict[str, Any]]) -> float | None:
+    """Give half of the interval of a sum of what is independent; None where a part has none."""
+    errors = [part["error_ms_per_s"] for part in parts]
+    return None if None in errors else float(np.hypot.reduce(errors))
 
 
 def _gpus(

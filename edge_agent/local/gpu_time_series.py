@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from math import sqrt
 from typing import Any, Final
+
+from collectors.records.estimated_time import EstimatedTime, summed
 
 _NS_PER_S: Final = 1_000_000_000
 _STEPS_S: Final = (10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 14_400, 43_200, 86_400)
@@ -14,7 +15,6 @@ MOST_STEPS: Final = 20
 COVERAGE: Final = "watched"
 """The metric by which a source says that it watched a GPU."""
 SOURCE: Final = "gpu_time"
-_NORMAL_95: Final = 1.959964
 
 
 @dataclass(slots=True)
@@ -49,23 +49,24 @@ class FamilyStep:
 
 @dataclass(slots=True)
 class KernelSums:
-    """One kernel of one process over all of the rows; `variance` None where it is not known."""
+    """One kernel of one process over all of the rows."""
 
     launches: float = 0.0
-    time_ns: float = 0.0
-    variance: float | None = 0.0
+    parts: list[EstimatedTime] = field(default_factory=list)
 
     def add(self, kernel: Mapping[str, Any]) -> None:
         """Add one row's entry."""
         self.launches += kernel["launches"]
-        self.time_ns += kernel["gpu_time_ns"]
-        known = self.variance is not None and kernel["variance"] is not None
-        self.variance = (self.variance or 0.0) + kernel["variance"] if known else None
+        self.parts.append(
+            EstimatedTime(
+                kernel["gpu_time_ns"], kernel["variance"], kernel["windows"], kernel["estimated_ns"]
+            )
+        )
 
     @property
-    def error_ns(self) -> float | None:
-        """Half of the 95 % interval."""
-        return None if self.variance is None else _NORMAL_95 * sqrt(self.variance)
+    def time(self) -> EstimatedTime:
+        """Give its time in all of the rows."""
+        return summed(self.parts)
 
 
 KernelPlace = tuple[str, int, str, str]
@@ -105,8 +106,8 @@ def gpu_time_series(
     for row in kept:
         for step, share in _spread(steps, row):
             step.busy_ns += share * sum(gpu["busy_ns"] for gpu in row["gpus"])
-            for kernel in row["kernels"]:
-                step.families[kernel["family"]] += share * kernel["gpu_time_ns"]
+            for family in row["families"]:
+                step.families[family["family"]] += share * family["gpu_time_ns"]
     return GpuTimeSeries(gpus, tuple(steps.values()), dict(kernels))
 
 

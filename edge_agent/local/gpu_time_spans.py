@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any, Final
 
-from collectors.records.gpu_time import TimedGpu, TimedKernel, TimedProcess
+from collectors.records.estimated_time import EstimatedTime, summed
+from collectors.records.gpu_time import FamilyTime, TimedGpu, TimedKernel, TimedProcess
 from collectors.records.process import ProcessKey
 
 from .gpu_time_board import added
@@ -70,10 +71,15 @@ def merged(records: list[TimedProcess]) -> TimedProcess:
     devices: dict[int, list[TimedGpu]] = defaultdict(list)
     for device in chain.from_iterable(record.devices for record in records):
         devices[device.gpu].append(device)
+    families: dict[str, list[EstimatedTime]] = defaultdict(list)
+    for family in chain.from_iterable(record.families for record in records):
+        families[family.family].append(family.time)
     return records[-1]._replace(
         span_ns=sum(record.span_ns for record in records),
         recorded_ns=sum(record.recorded_ns for record in records),
         lost=sum(record.lost for record in records),
+        time=summed(record.time for record in records),
+        families=tuple(FamilyTime(name, summed(times)) for name, times in families.items()),
         kernels=keep_busiest([added(found) for found in kernels.values()]),
         devices=tuple(
             TimedGpu(gpu, *map(sum, zip(*(device[1:] for device in found), strict=True)))
@@ -83,23 +89,34 @@ def merged(records: list[TimedProcess]) -> TimedProcess:
 
 
 def keep_busiest(kernels: Iterable[TimedKernel]) -> tuple[TimedKernel, ...]:
-    """Keep the busiest; the others are added up by GPU and family."""
-    by_time = sorted(kernels, key=lambda kernel: -kernel.time_ns)
+    """Keep the busiest; the others are added up by GPU and family.
+
+    These sums have no interval: one of kernels of the same windows would have to be learnt there.
+    """
+    by_time = sorted(kernels, key=lambda kernel: -kernel.time.value_ns)
     rest: dict[tuple[int, str], list[TimedKernel]] = defaultdict(list)
     for kernel in by_time[KEPT_KERNELS:]:
-        rest[kernel.gpu, kernel.family].append(kernel._replace(kernel=REST))
+        rest[kernel.gpu, kernel.family].append(
+            kernel._replace(kernel=REST, time=kernel.time._replace(variance=None))
+        )
     return (*by_time[:KEPT_KERNELS], *map(added, rest.values()))
 
 
 def process_time_values(process: TimedProcess) -> tuple[Any, ...]:
     """Give the values of the table's columns."""
     kernels = [
-        (k.gpu, clean_name(k.kernel), k.family, k.launches, k.time_ns, k.variance, k.bytes)
+        (k.gpu, clean_name(k.kernel), k.family, k.launches, *_estimate(k.time), k.bytes)
         for k in process.kernels
     ]
+    families = [(family.family, *_estimate(family.time)) for family in process.families]
     values = (
         *process.process, clean_name(process.container), process.application, process.state.value,
-        process.cupti, process.span_ns, process.recorded_ns, process.lost, kernels,
-        list(process.devices),
+        process.cupti, process.span_ns, process.recorded_ns, process.lost,
+        *_estimate(process.time), families, kernels, list(process.devices),
     )  # fmt: skip
     return tuple(map(bounded, values))
+
+
+def _estimate(time: EstimatedTime) -> tuple[float, float | None, int, int]:
+    """Give what an estimate is read back from, and added up."""
+    return time.value_ns, time.variance, time.windows, time.span_ns

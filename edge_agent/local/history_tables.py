@@ -209,12 +209,19 @@ PROCESS_CALLS: Final = HistoryTable(
      _list("errors", _text("call"), *_whole("code", "failures"))),
     ("source", "name"),
 )  # fmt: skip
+_ESTIMATE: Final = (
+    _real("gpu_time_ns"),
+    _real("variance", optional=True),
+    *_whole("windows", "estimated_ns"),
+)
+"""Of GPU time, as `EstimatedTime` has them."""
 PROCESS_TIME: Final = HistoryTable(
-    "process_time",
+    "process_gpu_time",
     (*_whole("pid", "start_ns"), _text("container"), _text("application"), _text("state"),
-     *_whole("cupti_version", "span_ns", "recorded_ns", "lost"),
+     *_whole("cupti_version", "span_ns", "recorded_ns", "lost"), *_ESTIMATE,
+     _list("families", _text("family"), *_ESTIMATE),
      _list("kernels", *_whole("gpu"), _text("kernel"), _text("family"), _real("launches"),
-           _real("gpu_time_ns"), _real("variance", optional=True), _real("bytes")),
+           *_ESTIMATE, _real("bytes")),
      _list("gpus", *_whole("gpu"), *map(_real, (
          "busy_ns", "compute_ns", "copy_ns", "collective_ns", "copy_beside_compute_ns",
          "collective_beside_compute_ns", "kernels_beside_ns")))),

@@ -24,7 +24,6 @@ from collectors.records.activity import (
     RhythmMarks,
     StepMarks,
 )
-from collectors.records.estimated_time import ProcessGpuTime
 from collectors.records.gpu_calls import GovernorState, GpuCalls, ProbeGroup
 from collectors.records.gpu_time import GpuTimes, TimedProcess
 from diagnosis.detect.findings import (
@@ -178,8 +177,8 @@ class Reading(Protocol):
     boottime_ns: int
 
 
-NOT_SHOWN: Final = frozenset({StepMarks, RhythmMarks, ProcessGpuTime})
-"""Diagnosis reads them, and shows what it finds; GPU time is shown by kernel."""
+NOT_SHOWN: Final = frozenset({StepMarks, RhythmMarks})
+"""Diagnosis reads them, and shows what it finds."""
 
 
 class Flattener:
@@ -221,7 +220,7 @@ class Flattener:
                 return _found(source, record.finding)
             case GpuCalls() | GovernorState() | GpuTimes():
                 return self._of_programs(source, record)
-            case StepMarks() | RhythmMarks() | ProcessGpuTime():
+            case StepMarks() | RhythmMarks():
                 return ()
             case Reading():
                 return (_reading(source, record),)

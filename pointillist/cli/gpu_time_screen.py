@@ -166,7 +166,7 @@ def _gpus(times: View, width: int, most: int = _MOST_ROWS) -> RenderableType:
 
 
 def _time(row: View) -> str:
-    return f"{row['gpu_ms_per_s'] / 10:.1f}"
+    return f"{max(row['gpu_ms_per_s'], 0.0) / 10:.1f}"  # an estimate may be below 0
 
 
 def _error(row: View) -> str:

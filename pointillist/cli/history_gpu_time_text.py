@@ -34,13 +34,13 @@ def gpu_time_lines(series: GpuTimeSeries) -> list[str]:
         "",
         *table_lines(columns, cells_of(columns, steps), width),
     ]
-    busiest = sorted(series.kernels.items(), key=lambda item: -item[1].time_ns)
+    busiest = sorted(series.kernels.items(), key=lambda item: -item[1].time.value_ns)
     if not busiest:
         return told
     kernels = [
         column
         for column in _KERNELS
-        if column.head != _INTERVAL or any(row[1].variance is not None for row in busiest)
+        if column.head != _INTERVAL or any(row[1].time.error_ns is not None for row in busiest)
     ]
     told += ["", *table_lines(kernels, cells_of(kernels, busiest[:MOST_KERNELS]), width)]
     if len(busiest) > MOST_KERNELS:
@@ -87,7 +87,7 @@ def _step_columns(largest: list[str]) -> list[Column]:
 
 
 def _share(family: str) -> Callable[[dict[str, Any]], str]:
-    return lambda step: f"{100 * step['family_shares'].get(family, 0.0):.1f}"
+    return lambda step: f"{100 * max(step['family_shares'].get(family, 0.0), 0.0):.1f}"
 
 
 def _time(unix_ns: int) -> datetime:
@@ -98,19 +98,24 @@ _INTERVAL: Final = "±"
 
 
 def _error(row: _KernelRow) -> str:
-    error_ns = row[1].error_ns
+    error_ns = row[1].time.error_ns
     return "-" if error_ns is None else quantity(error_ns / 1e6, "ms")
 
 
 def _mean(row: _KernelRow) -> str:
-    sums = row[1]
-    return quantity(sums.time_ns / 1e3 / sums.launches, "µs") if sums.launches else "-"
+    launches = row[1].launches
+    return quantity(_time_ns(row) / 1e3 / launches, "µs") if launches > 0 else "-"
+
+
+def _time_ns(row: _KernelRow) -> float:
+    """An estimate that no window of its own bears out may be below 0."""
+    return max(row[1].time.value_ns, 0.0)
 
 
 _KERNELS: Final = (
     Column("kernel", lambda row: row[0][3], folds=True),
     Column("family", lambda row: row[0][2], leaves=1),
-    Column("GPU time", lambda row: quantity(row[1].time_ns / 1e6, "ms"), right=True),
+    Column("GPU time", lambda row: quantity(_time_ns(row) / 1e6, "ms"), right=True),
     Column(_INTERVAL, _error, right=True),
     Column("launches", lambda row: rate(row[1].launches), right=True),
     Column("mean", _mean, right=True, leaves=0),

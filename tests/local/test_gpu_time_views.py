@@ -12,6 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleDimensions
 
 from collectors.records.activity import GpuCoverage
+from collectors.records.estimated_time import NO_TIME, EstimatedTime
 from collectors.records.gpu_time import GpuTimes, TimedKernel, TimingState
 from edge_agent.local.board import Board
 from edge_agent.local.gpu_time_series import COVERAGE, MOST_STEPS, gpu_time_series
@@ -27,8 +28,9 @@ from pointillist.cli.gpu_time_screen import (
     gpu_time_page,
     gpu_time_panels,
 )
+from pointillist.cli.history_gpu_time_text import gpu_time_lines
 from tests.calls_kit import GEMM
-from tests.gpu_times_kit import MS, NOTEBOOK, TRAINER, gpu_times
+from tests.gpu_times_kit import MS, NOTEBOOK, T_95, TRAINER, gpu_times
 from tests.local_kit import BOOT, POINT, UNIX, S, activity, flattener
 
 
@@ -57,22 +59,40 @@ def test_rates_are_over_the_time_that_windows_stand_for() -> None:
     }  # fmt: skip
 
 
-def test_an_interval_is_shown_where_every_part_has_one() -> None:
+def test_intervals_are_student_s_and_those_of_sums_are_sums_of_their_own() -> None:
+    """Kernels of a process hang together: the whole is not the root of their squares."""
     shown = times_of(gpu_times(BOOT, S), gpu_times(BOOT + S, S))
     rows = {(kernel["kernel"], kernel["gpu"]): kernel for kernel in shown["kernels"]}
     gemm, copy = rows[GEMM, 0], rows["Memcpy HtoD", 0]
-    assert gemm["error_ms_per_s"] == pytest.approx(1.959964 * (2 * 3**2) ** 0.5 / 2)
+    assert gemm["error_ms_per_s"] == pytest.approx(T_95 * (2 * 3**2) ** 0.5 / 2)
     assert copy["error_ms_per_s"] is None
-    assert shown["processes"][0]["error_ms_per_s"] is None
+    (trainer, _) = shown["processes"]
+    assert trainer["error_ms_per_s"] == pytest.approx(T_95 * (2 * 7**2) ** 0.5 / 2)
+    errors = {family["family"]: family["error_ms_per_s"] for family in shown["families"]}
+    assert errors == {"gemm": pytest.approx(T_95 * (2 * 6**2) ** 0.5 / 2), "memcpy": None}
     assert (gemm["delay_us"], copy["delay_us"]) == (pytest.approx(2), None)
     assert copy["bytes_per_s"] == pytest.approx(1 << 30)
     assert gemm["mean_us"] == pytest.approx(400)
 
 
+def test_an_estimate_below_zero_is_kept_for_sums_and_shown_as_zero() -> None:
+    """What one window had too much comes off the next."""
+    times = gpu_times()
+    trainer = times.processes[0]
+    (first, *others) = trainer.kernels
+    below = first._replace(launches=-1.0, time=first.time._replace(value_ns=-5.0 * MS))
+    view = view_of(replace(times, processes=(trainer._replace(kernels=(below, *others)),)))
+    row = view["gpu_time"]["kernels"][-1]
+    assert (row["gpu_ms_per_s"], row["mean_us"]) == (-5, None)
+    assert "-0.5" not in "\n".join(page(view, 160, 30))
+
+
 def test_ten_seconds_of_a_process_are_kept_and_one_that_ended_is_not() -> None:
     long_ago = replace(gpu_times(BOOT - 60 * S, 20 * S))
     idle = [
-        replace(times, processes=(times.processes[0]._replace(kernels=(), devices=()),))
+        replace(
+            times, processes=(times.processes[0]._replace(time=NO_TIME, kernels=(), devices=()),)
+        )
         for times in (gpu_times(BOOT + n * S) for n in range(10))
     ]
     (trainer,) = times_of(long_ago, *idle)["processes"]
@@ -135,7 +155,8 @@ def test_gpu_time_fits_in_every_terminal(size: tuple[int, int]) -> None:
 def test_gpu_time_keeps_titles_and_numbers_whole(columns: int) -> None:
     text = "\n".join(page(view_of(gpu_times()), columns, 30))
     for part in (" busy ", "copies (hidden)", "programs timed", "1 of 2", "no program", "GPU %",
-                 "launches/s", "python3", "measured", "gemm 90 %", "10.0 % (50 %)"):  # fmt: skip
+                 "±", "launches/s", "python3", "measured", "gemm 90 %",
+                 "10.0 % (50 %)"):  # fmt: skip
         assert part in text, part
     assert ("CUPTI" in text.replace("no room: recorded %, GPUs, CUPTI", "")) == (columns >= 76)
 
@@ -165,8 +186,9 @@ def test_ten_seconds_of_a_process_become_one_row() -> None:
     assert [row.process.span_ns for row in rows] == [10 * S, 10 * S, 5 * S]
     assert {row.process.process for row in rows} == {TRAINER}
     (gemm, *_) = rows[0].process.kernels
-    assert (gemm.gpu, gemm.time_ns) == (1, 5 * S)
-    assert gemm.variance == pytest.approx(10 * (4 * MS) ** 2)
+    assert (gemm.gpu, gemm.time.value_ns) == (1, 5 * S)
+    assert gemm.time.variance == pytest.approx(10 * (4 * MS) ** 2)
+    assert rows[0].process.time.variance == pytest.approx(10 * (7 * MS) ** 2)
     assert [gpu.busy for gpu in rows[0].process.devices] == [5 * S, 5 * S]
 
 
@@ -177,14 +199,16 @@ def test_what_a_process_did_before_it_ended_is_kept_at_once() -> None:
 
 def test_kernels_beyond_the_busiest_are_kept_by_family() -> None:
     many = [
-        TimedKernel(0, f"k{n}", "gemm" if n % 2 else "norm", 1, 100 - n, 1.0) for n in range(40)
+        TimedKernel(0, f"k{n}", "gemm" if n % 2 else "norm", 1, EstimatedTime(100 - n, 1, 9, S))
+        for n in range(40)
     ]
     kept = keep_busiest(many)
     assert len(kept) == KEPT_KERNELS + 2
     rest = {kernel.family: kernel for kernel in kept if kernel.kernel == REST}
     assert rest["norm"].launches == rest["gemm"].launches == 14
-    assert sum(kernel.time_ns for kernel in kept) == sum(kernel.time_ns for kernel in many)
-    assert rest["gemm"].variance == 14
+    assert sum(k.time.value_ns for k in kept) == sum(k.time.value_ns for k in many)
+    assert rest["gemm"].time.variance is None  # of the same windows: they do not add up
+    assert kept[0].time.variance == 1
 
 
 def test_a_process_that_cannot_be_timed_is_an_event_once_and_again_when_it_is() -> None:
@@ -222,6 +246,8 @@ def test_history_gives_gpu_time_by_family_over_time_with_what_was_covered(tmp_pa
     with HistoryReader(tmp_path / "history.sqlite") as reader:
         rows = list(reader.rows("gpu_time"))
         assert [row["name"] for row in rows] == ["python3"] * 3
+        assert (rows[0]["gpu_time_ns"], rows[0]["variance"]) == (10 * S, 10 * (7 * MS) ** 2)
+        assert [family["family"] for family in rows[0]["families"]] == ["gemm", "memcpy"]
         assert rows[0]["kernels"][0]["gpu_time_ns"] == 5 * S
         assert rows[0]["kernels"][-1]["variance"] is None
         series = gpu_time_series(rows, reader.rows("metric", name=COVERAGE), gpus=2)
@@ -234,13 +260,14 @@ def test_history_gives_gpu_time_by_family_over_time_with_what_was_covered(tmp_pa
         assert document["family_shares"]["gemm"] == pytest.approx(0.45)
     kernel = series.kernels["python3", TRAINER.pid, "gemm", GEMM]
     assert kernel.launches == 60_000
-    assert kernel.time_ns == pytest.approx(27 * S)
-    assert kernel.error_ns == pytest.approx(1.959964 * (30 * (3**2 + 4**2)) ** 0.5 * MS)
+    assert kernel.time.value_ns == pytest.approx(27 * S)
+    assert kernel.time.error_ns == pytest.approx(T_95 * (30 * (3**2 + 4**2)) ** 0.5 * MS)
+    assert " 55.9 ms " in "\n".join(gpu_time_lines(series))
     assert NOTEBOOK.pid not in {place[1] for place in series.kernels}
 
 
 def test_a_day_of_gpu_time_has_few_steps_and_none_beyond_the_rows() -> None:
-    row = {"name": "p", "pid": 1, "kernels": [], "gpus": [], "span_ns": 10 * S}
+    row = {"name": "p", "pid": 1, "kernels": [], "families": [], "gpus": [], "span_ns": 10 * S}
     rows = [row | {"unix_ns": UNIX + n * 3600 * S} for n in range(24)]
     late = {"source": "gpu_time", "unix_ns": UNIX + 25 * 3600 * S, "span_ns": S, "value": S}
     steps = gpu_time_series(rows, [late], 1).steps

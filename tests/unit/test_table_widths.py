@@ -96,10 +96,12 @@ def doctor() -> None:
 
 def gpu_time() -> str:
     kernel = {"gpu": 0, "kernel": KERNEL, "family": "quantize_activation", "launches": 1e9,
-              "gpu_time_ns": 1e15, "variance": 1e20, "bytes": 0.0}  # fmt: skip
+              "gpu_time_ns": 1e15, "variance": 1e20, "windows": 32, "estimated_ns": 10**10,
+              "bytes": 0.0}  # fmt: skip
     many = [kernel | {"family": f"family_{n}", "gpu_time_ns": 1e12} for n in range(9)]
     row = {"name": "trainer-process", "pid": 4_194_303, "unix_ns": 1_770_000_000 * 10**9,
-           "span_ns": 10**10, "gpus": [{"busy_ns": 1e10}], "kernels": [kernel, *many]}  # fmt: skip
+           "span_ns": 10**10, "gpus": [{"busy_ns": 1e10}], "families": many,
+           "kernels": [kernel, *many]}  # fmt: skip
     return "\n".join(gpu_time_lines(gpu_time_series([row], [], 1)))
 
 
