@@ -215,8 +215,8 @@ class GpuTimeSource:
     ) -> KernelActivity:
         name, family = self._names.called(row.kind, row.name)
         if row.kind in NUMBERED or row.kind is RowKind.NODE:
-            scaled = round(row.records * 1_000_000 / row.rate)
-            self._classifier.observe(key, name, family, scaled, row.time_ns)
+            launches, time_ns = row.estimated
+            self._classifier.observe(key, name, family, launches, time_ns)
         return KernelActivity(
             self._gpu(after, row.device),
             name,

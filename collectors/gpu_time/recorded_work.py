@@ -58,6 +58,15 @@ class Work(NamedTuple):
     rate: int
     weight: int
 
+    @property
+    def estimated(self) -> tuple[int, int]:
+        """Give launches and ns of all of it."""
+        launches, time_ns = (
+            round(value * EVERYTHING_MILLIONTHS / self.rate)
+            for value in (self.records, self.time_ns)
+        )
+        return launches, time_ns
+
 
 class RecordedShare(NamedTuple):
     """How much was recorded: `part` of `whole`, 1 <= part <= whole."""

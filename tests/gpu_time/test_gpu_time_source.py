@@ -185,6 +185,20 @@ def test_views_are_told_of_a_process_s_gpu_time_with_its_interval(
     assert scaled == pytest.approx(sum(one.time.value_ns for one in followed.times), rel=1e-3)
 
 
+def test_applications_are_told_by_all_launches_with_all_of_their_time(
+    followed: Followed, library: FakeLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenth was recorded, of launches and of time: both are scaled alike."""
+    seen: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        followed.source._classifier, "observe", lambda *given: seen.append(given[-2:])
+    )
+    library.launched(100, 1_000)
+    library.head(numbered=1_000, on_ns=S, written_ns=boottime_ns() + 10 * S)
+    followed.drain()
+    assert seen == [(1_000, 10_000)]
+
+
 def test_a_process_that_has_gone_is_read_a_last_time(
     followed: Followed, library: FakeLibrary
 ) -> None:
