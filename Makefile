@@ -29,7 +29,7 @@ help:
 	@echo "make test          the tests, in some six minutes on two cores"
 	@echo "make test-quick    those that need no broker and no program in the kernel"
 	@echo "make test-long     those that take longer: a cluster of three brokers"
-	@echo "make lint          ruff, mypy, import-linter, buf, mkdocs"
+	@echo "make lint          ruff, mypy, import-linter, buf, dashboards, mkdocs"
 	@echo "make figures       the figures that pages quote, from bench/results"
 	@echo "make format        ruff format and its safe fixes"
 	@echo "make lock          requirement files from pyproject.toml"
@@ -111,7 +111,7 @@ gpu-check:
 gpu-kit: $(STAMP)
 	@scripts/gpu_kit.sh
 
-lint: lint-python lint-proto lint-docs
+lint: lint-python lint-proto lint-dashboards lint-docs
 
 lint-python: $(STAMP)
 	@.venv/bin/ruff check --quiet
@@ -121,6 +121,9 @@ lint-python: $(STAMP)
 
 lint-proto:
 	@scripts/buf_lint.sh
+
+lint-dashboards: $(STAMP)
+	@scripts/dashboards_lint.sh
 
 lint-docs: $(STAMP)
 	@$(PYTHON) -m scripts.figures --check

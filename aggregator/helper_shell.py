@@ -28,7 +28,17 @@ from .helper_state import HelperState
 from .key_ring import KeyRing
 from .own_releases import compare_releases
 from .party_config import HelperConfig
-from .party_health import Health, HealthMetric, Presence, Trouble, Troubles, told, trouble_measure
+from .party_health import (
+    DISK_MEASURE,
+    Health,
+    HealthMetric,
+    Presence,
+    Trouble,
+    Troubles,
+    disk_free,
+    told,
+    trouble_measure,
+)
 from .possible_sums import SumRules
 from .runners import Checkpoint, HelperRunner, no_checkpoint
 from .state_file import StorageUnavailable, write_durably
@@ -53,6 +63,7 @@ MEASURES: Final = (
     HealthMetric("cleared", "cleared", "hosts left out of batches", "reason", counter=True),
     HealthMetric("epochs_open", "epochs_open", "epochs whose keys are at hand"),
     HealthMetric("refuses_windows_before", "refuses_windows_before_seconds", "0, or when restored"),
+    DISK_MEASURE,
 )
 
 
@@ -290,6 +301,9 @@ class HelperShell:
             "batches_answered": self._runner.batches_answered,
             "refused": dict(self._helper.refused),
             "cleared": dict(self._helper.cleared),
+            "disk_free": disk_free(
+                {"state": self._config.state_dir, "fence": self._config.fence_file.parent}
+            ),
             "stored": self._state.counts(),
         }
 

@@ -44,7 +44,7 @@ from .leader_state import LeaderState
 from .leader_status import MEASURES, LastWindows
 from .log_publisher import LogPublisher
 from .party_config import LeaderConfig
-from .party_health import Health, Presence, Trouble, Troubles, told
+from .party_health import Health, Presence, Trouble, Troubles, disk_free, told
 from .possible_sums import SumRules
 from .released import ReleaseStore
 from .runners import Checkpoint, LeaderRunner, Settled, no_checkpoint, restore_leader
@@ -370,5 +370,8 @@ class LeaderShell:
             "windows_suppressed": dict(leader.suppressed),
             "reports_admitted": leader.admitted,
             "rejected": dict(leader.rejected),
+            "disk_free": disk_free(
+                {"state": self._config.state_dir, "releases": self._config.releases_dir}
+            ),
             "stored": self._state.counts(),
         }

@@ -9,7 +9,7 @@ from typing import Final
 from wire.task import Task
 
 from .events import StoreRelease, StoreSuppressed
-from .party_health import HealthMetric, Trouble, trouble_measure
+from .party_health import DISK_MEASURE, HealthMetric, Trouble, trouble_measure
 from .runners import Settled
 
 MEASURES: Final = (
@@ -32,6 +32,7 @@ MEASURES: Final = (
     HealthMetric("reports_admitted", "reports_admitted", "since the start", counter=True),
     HealthMetric("rejected", "rejected", "reports and epochs refused", "reason", counter=True),
     HealthMetric("epochs_open", "epochs_open", "epochs whose keys are at hand"),
+    DISK_MEASURE,
 )
 
 

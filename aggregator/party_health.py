@@ -10,6 +10,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -145,6 +146,24 @@ def trouble_measure(*possible: Trouble) -> HealthMetric:
         "trouble",
         of=lambda standing: {trouble.value: trouble.value in standing for trouble in possible},
     )
+
+
+DISK_MEASURE: Final = HealthMetric(
+    "disk_free", "disk_free_ratio", "free part of the file system that holds the folder", "folder"
+)
+
+
+def disk_free(folders: Mapping[str, Path]) -> dict[str, float]:
+    """Give the free part, 0 .. 1, of the file systems of some folders, by what they are for.
+
+    A folder that is not there yet, or cannot be asked, is left out.
+    """
+    found = {}
+    for name, folder in folders.items():
+        with suppress(OSError):
+            room = os.statvfs(folder)
+            found[name] = room.f_bavail / room.f_blocks if room.f_blocks else 0.0
+    return found
 
 
 class Health:

@@ -15,13 +15,14 @@ from hypothesis import settings
 from pointillist.broker.jars import installable, missing_programs
 from pointillist.broker.local import BrokerOptions, LocalBroker, RunningBroker
 from scripts.gpu_present import nvidia_gpus
+from tests.monitoring_kit import missing_monitors
 from tests.postgresql_kit import server_programs
 
 settings.register_profile("quick", deadline=None, max_examples=50)
 settings.register_profile("deep", deadline=None, max_examples=2000, stateful_step_count=60)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
-MACHINES = ("root", "kafka", "postgresql", "gpu", "browser")
+MACHINES = ("root", "kafka", "postgresql", "prometheus", "gpu", "browser")
 """Markers of tests that need a special machine."""
 
 _runnable_but_skipped: list[str] = []
@@ -115,6 +116,8 @@ def why_not(marker: str) -> str | None:
         return f"needs {' and '.join(missing)}"
     if marker == "postgresql" and server_programs() is None:
         return "needs PostgreSQL"
+    if marker == "prometheus" and (missing := missing_monitors()):
+        return f"needs {' and '.join(missing)}"
     if marker == "gpu" and not nvidia_gpus():
         return "needs an NVIDIA GPU"
     if marker == "browser" and not (shutil.which("chromium") or shutil.which("google-chrome")):

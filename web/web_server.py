@@ -10,6 +10,8 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
+from analytics.spent_budget import tasks_in
+
 from .access_tokens import TokenBook
 from .application import application
 from .guard import Guard, GuardRules
@@ -17,6 +19,7 @@ from .page_answers import PageAnswers
 from .page_list import PAGES
 from .query_record import QueryRecord
 from .rate_limit import RateLimit
+from .release_gauges import ReleaseGauges, add_metrics
 from .store_watch import StoreWatch
 from .web_settings import WebSettings
 
@@ -45,8 +48,10 @@ def guarded(
         RateLimit(_FAILURES_PER_S, _FAILURE_BURST, time.monotonic),
         tls=settings.tls,
     )
-    answers = PageAnswers(watch, settings.owners, PAGES, patience_s)
-    return Guard(application(answers), rules)
+    app = application(PageAnswers(watch, settings.owners, PAGES, patience_s))
+    tasks = () if settings.task_dir is None else tasks_in(settings.task_dir)
+    add_metrics(app, ReleaseGauges(watch, settings.owners, tasks))
+    return Guard(app, rules)
 
 
 def serve(settings: WebSettings, ready: Callable[[str], None]) -> None:

@@ -29,6 +29,7 @@ class WebSettings:
     cert_file, key_file   of TLS, PEM
     token_file  None: no login
     record_file who asked what and when; None: nothing is recorded
+    task_dir    signed tasks, for what series spend of the budget; None: that is not said
     """
 
     store: Path
@@ -40,6 +41,7 @@ class WebSettings:
     key_file: Path | None = None
     token_file: Path | None = None
     record_file: Path | None = None
+    task_dir: Path | None = None
     owners: SeriesOwners = field(default_factory=SeriesOwners)
 
     @property

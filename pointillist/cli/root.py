@@ -90,6 +90,9 @@ GROUPS = (
     CommandGroup(
         "web", "pointillist.cli.web_command", "Pages and an API over the released numbers."
     ),
+    CommandGroup(
+        "alerts", "pointillist.cli.alerts_command", "Tell Alertmanager or a webhook what changed."
+    ),
     CommandGroup("query", "pointillist.cli.query", "SQL over the released numbers."),
     CommandGroup(
         "store",

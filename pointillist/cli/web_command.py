@@ -107,6 +107,10 @@ def web(
     record: Annotated[
         Path | None, typer.Option(help="File that records each query; beside the tokens without.")
     ] = None,
+    tasks: Annotated[
+        Path | None,
+        typer.Option(help="Folder of signed tasks; /metrics then has what is spent of the budget."),
+    ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
 ) -> None:
     if context.invoked_subcommand is not None:
@@ -123,6 +127,7 @@ def web(
             folder, rollups or _cached_rollups(folder), host, port, tuple(name or ()),
             cert_file, key_file,
             record_file=record or _data_file("queries.jsonl"),
+            task_dir=tasks,
             owners=_owners(fleet_series or [], operator_series or []),
         )  # fmt: skip
         if login or not settings.loopback:

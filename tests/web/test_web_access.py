@@ -280,3 +280,28 @@ def test_operators_token_names_its_operator_and_no_other_does() -> None:
 
 def test_local_viewer_sees_what_lies_on_this_machine() -> None:
     assert SeriesOwners().visible(LOCAL, ()) is None
+
+
+def test_metrics_are_those_of_the_series_that_a_token_may_see(
+    tmp_path: Path, token_file: Path
+) -> None:
+    store = fill(tmp_path, "fleet-mix", "acme-mix", domain="operator")
+    owners = SeriesOwners(frozenset({"fleet-mix"}), {"acme": frozenset({"acme-mix"})})
+    roles = (
+        ("ada", Role.ANALYST, None),
+        ("a1", Role.OPERATOR, "acme"),
+        ("eve", Role.AUDITOR, None),
+    )
+    with client(store, token_file=token_file, owners=owners) as asked:
+        said = {
+            name: asked.get("/metrics", headers=add_token(token_file, name, role, operator)).text
+            for name, role, operator in roles
+        }
+        assert asked.get("/metrics").status_code == 401
+    assert {name: "acme-mix" in text for name, text in said.items()} == {
+        "ada": False, "a1": True, "eve": False,
+    }  # fmt: skip
+    assert {name: "pointillist_release_value{" in text for name, text in said.items()} == {
+        "ada": True, "a1": True, "eve": False,
+    }  # fmt: skip
+    assert all("pointillist_windows_released_ratio{" in text for text in said.values())

@@ -1,0 +1,93 @@
+"""Alerts of releases: drifts of a mix and rises of a cause, at one false-discovery rate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+
+from aggregator.discoveries import FALSE_DISCOVERY_RATE
+from analytics import FleetReleases, NothingReleased, RollupPeriod
+from analytics.changes import OF_SHARE
+from analytics.rollup_periods import period_of
+
+from .alert import Alert
+from .alerts_config import FleetRules
+
+CAUSES = ("cause", "fault")
+
+
+def fleet_alerts(fleet: FleetReleases, rules: FleetRules) -> Iterator[Alert]:
+    """Give every change that is told, large enough and not a gap's.
+
+    Raises      ValueError for a name that is none
+    """
+    asked = [(by, rules.period, False) for by in rules.by]
+    if rules.causes:
+        asked += [(by, _causes_period(by, rules.period), True) for by in CAUSES]
+    for by, period, rises in asked:
+        for name in _series(fleet, rules, period):
+            try:
+                rows = fleet.change(by, period, series=name)
+            except NothingReleased:
+                continue
+            yield from _told(rows, period_of(period), rules, rises=rises)
+
+
+def _causes_period(by: str, period: str) -> str:
+    """Give the period of a cause: incidents have windows of a week, faults of eight."""
+    least = RollupPeriod.WEEK if by == CAUSES[0] else RollupPeriod.EIGHT_WEEKS
+    asked = period_of(period)
+    return (asked if asked.seconds > least.seconds else least).value
+
+
+def _series(fleet: FleetReleases, rules: FleetRules, period: str) -> list[str]:
+    known = sorted(set(fleet.outcomes(period)["series"]))
+    return [name for name in known if not rules.series or name in rules.series]
+
+
+def _told(
+    rows: pd.DataFrame, period: RollupPeriod, rules: FleetRules, *, rises: bool
+) -> Iterator[Alert]:
+    for row in rows[rows["told"].astype(bool)].to_dict("records"):
+        covered = min(row["coverage_before"], row["coverage_after"]) >= rules.least_coverage
+        # What hosts left out may move an indicator without any incident more.
+        size = abs(row["change"]) - (row["bias_bound"] if rises else 0.0)
+        large = size >= rules.least_change if row["unit"] == OF_SHARE and not rises else size > 0
+        if covered and large and (row["change"] > 0 or not rises):
+            yield _alert(row, period, rises=rises)
+
+
+def _alert(row: Mapping[Any, Any], period: RollupPeriod, *, rises: bool) -> Alert:
+    start_s = pd.Timestamp(row["after_start"]).timestamp()
+    percent = row["unit"] == OF_SHARE
+    before, after = _said(row["before"], percent), _said(row["after"], percent)
+    way = "rose" if row["change"] > 0 else "fell"
+    low, high = _said(row["low"], percent), _said(row["high"], percent)
+    return Alert(
+        {
+            "alertname": "PointillistCauseRise" if rises else "PointillistDrift",
+            "severity": "warning",
+            "series": str(row["series"]),
+            "section": str(row["section"]),
+            "cell": str(row["cell"]),
+            "direction": "up" if row["change"] > 0 else "down",
+            "period": period.value,
+        },
+        {
+            "summary": f"{row['name']} {way} from {before} to {after} in a {period.value}",
+            "description": (
+                f"The change is {_said(row['change'], percent)}, 95 % interval {low} to {high}, "
+                f"q-value {row['q_value']:.2g}. Of such alerts of one section and "
+                f"{period.value}, at most {FALSE_DISCOVERY_RATE:.0%} are expected to be false."
+            ),
+        },
+        # The fact is known once its period has ended, and stands until the next has.
+        start_s + period.seconds,
+        start_s + 2 * period.seconds,
+    )
+
+
+def _said(value: float, percent: bool) -> str:
+    return f"{100 * value:.2f} %" if percent else f"{value:.4g}"

@@ -1,0 +1,126 @@
+"""`pointillist alerts`: tell Alertmanager or a webhook of drifts, causes and incidents."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import platformdirs
+import typer
+
+from .output import ExitCode, JsonFlag, emit, reported, say, unavailable, usage_error
+
+if TYPE_CHECKING:
+    from pointillist.alerts.alert import Alert
+    from pointillist.alerts.alert_check import AlertRound
+    from pointillist.alerts.alert_outbox import AlertOutbox
+    from pointillist.alerts.alerts_config import AlertsConfig
+
+_EXAMPLES = """Examples:
+
+pointillist alerts check --store releases --config alerts.toml         every minute, until Ctrl-C
+
+pointillist alerts check --store releases --config alerts.toml --once  for a timer of systemd
+
+pointillist alerts check --journal /var/lib/pointillist/agent/diagnoses.jsonl --config alerts.toml
+
+deploy/config/alerts.toml has every key.
+"""
+
+app = typer.Typer(
+    help="Tell Alertmanager or a webhook.", epilog=_EXAMPLES, rich_markup_mode="rich",
+    no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
+
+
+@app.callback()
+def alerts() -> None:
+    """Drifts and causes of a fleet, from releases; incidents of a host's jobs, from its journal."""
+
+
+@app.command("check", epilog=_EXAMPLES)
+def check(
+    config: Annotated[Path, typer.Option("--config", "-c", help="TOML file.")],
+    store: Annotated[
+        Path | None, typer.Option(help="The Leader's folder of released Parquet.")
+    ] = None,
+    journal: Annotated[
+        Path | None,
+        typer.Option(help="This host's journal of diagnoses, which says whose job is slow."),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(help="File of what was told to whom; else in this user's data folder."),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Look once and end.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Look for what is worth telling, and tell it: each fact once, and none lost.
+
+    Of a fleet, changes of the newest period against the one before, at a false-discovery rate of
+    1 % in each section. Of a host, incidents by job and owner: a journal is its operator's own, so
+    send it to that operator's own receiver. What a receiver does not take is kept and sent again;
+    with --once the exit code is then 4. Looking costs no privacy budget.
+    """
+    from aggregator.state_file import StorageUnavailable
+    from pointillist.alerts.alert_outbox import AlertOutbox, OutboxUnusable
+    from pointillist.alerts.alerts_config import load_alerts_config
+    from transport.config_tree import ConfigError
+
+    if (store is None) == (journal is None):
+        raise usage_error("expected --store or --journal, one of them")
+    with reported(ExitCode.USAGE, ConfigError):
+        loaded = load_alerts_config(config)
+    kept = state or Path(platformdirs.user_data_dir("pointillist")) / "alerts" / "outbox.json"
+    with reported(ExitCode.UNAVAILABLE, OutboxUnusable, OSError):
+        outbox = AlertOutbox.load(kept)
+    while True:
+        with reported(ExitCode.UNAVAILABLE, StorageUnavailable):
+            done = _look(outbox, loaded, store, journal)
+        if once or done.new or done.sent or done.away:
+            emit(done, json, _line)
+        if once:
+            if done.waiting:
+                raise unavailable(f"{done.waiting} alerts wait: {'; '.join(done.away)}")
+            return
+        time.sleep(loaded.every_s)
+
+
+def _look(
+    outbox: AlertOutbox, config: AlertsConfig, store: Path | None, journal: Path | None
+) -> AlertRound:
+    from pointillist.alerts.alert_check import check as check_once
+    from pointillist.alerts.alert_receivers import receivers
+
+    return check_once(outbox, _found(outbox, config, store, journal), receivers(config), time.time)
+
+
+def _found(
+    outbox: AlertOutbox, config: AlertsConfig, store: Path | None, journal: Path | None
+) -> Sequence[Alert]:
+    """Give the facts; a source that cannot be read now is told, and what waits is sent anyway."""
+    import duckdb
+
+    from aggregator.releases import QueryRefused
+
+    try:
+        if journal is not None:
+            from pointillist.alerts.alert_check import journal_alerts
+
+            return journal_alerts(journal, config, outbox)
+        from analytics import connect
+        from pointillist.alerts.fleet_alerts import fleet_alerts
+
+        assert store is not None  # noqa: S101  (one of the two)
+        with reported(ExitCode.USAGE, ValueError), connect(store) as fleet:
+            return list(fleet_alerts(fleet, config.fleet))
+    except (OSError, QueryRefused, duckdb.Error) as error:
+        say(f"cannot be read now: {error}")
+        return []
+
+
+def _line(done: AlertRound) -> str:
+    said = f"{done.new} new, {done.sent} sent, {done.waiting} wait"
+    return "\n".join([said, *done.away])
