@@ -15,6 +15,7 @@ import yaml
 from aggregator.party_config import load_helper_config, load_leader_config
 from aggregator.witness.witness_config import load_witness_config
 from edge_agent.config import load_config
+from pointillist.alerts.alerts_config import load_alerts_config
 from wire.rejection import Reason
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -115,6 +116,7 @@ def test_every_config_sample_is_accepted_by_its_program() -> None:
         "leader.toml": load_leader_config,
         "helper.toml": load_helper_config,
         "witness.toml": load_witness_config,
+        "alerts.toml": load_alerts_config,
     }
     samples = {path.name: path for path in (REPOSITORY / "deploy" / "config").iterdir()}
     assert samples.keys() == loaders.keys()
