@@ -24,7 +24,7 @@ from edge_agent.journal import Journal
 from pointillist.alerts.alert import Alert
 from pointillist.alerts.alert_check import AlertRound, check, journal_alerts
 from pointillist.alerts.alert_outbox import AlertOutbox, OutboxUnusable
-from pointillist.alerts.alert_receivers import receivers
+from pointillist.alerts.alert_receivers import Receiver, receivers
 from pointillist.alerts.alerts_config import NOBODY, AlertsConfig, load_alerts_config
 from pointillist.alerts.fleet_alerts import fleet_alerts
 from pointillist.cli.output import ExitCode
@@ -226,3 +226,14 @@ def test_state_file_of_somebody_else_is_not_overwritten(tmp_path: Path) -> None:
     path.write_text('{"format": 1}')
     with pytest.raises(OutboxUnusable, match="expected alerts"):
         AlertOutbox.load(path)
+
+
+def test_crash_while_sending_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: object) -> None:
+        raise SystemExit
+
+    config = load_alerts_config(configured(tmp_path, '[webhook]\nurl = "http://127.0.0.1:1"\n'))
+    monkeypatch.setattr(Receiver, "send", crash)
+    with pytest.raises(SystemExit):
+        look(AlertOutbox(tmp_path / "o"), config, [Alert({"alertname": "A"}, {}, 1.0, 2.0)])
+    assert len(AlertOutbox.load(tmp_path / "o").due("webhook", 0.0, None)) == 1
