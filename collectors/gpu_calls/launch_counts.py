@@ -17,7 +17,7 @@ from collectors.records.gpu_calls import CountedCalls, ProbeGroup
 from collectors.records.process import ProcessKey
 
 from .call_tables import Names, What
-from .launch_estimates import UnseenCalls, Unwatched, Window, mix_variance, unseen
+from .launch_estimates import SeenWindow, UnseenCalls, Unwatched, mix_variance, unseen
 from .periods import Collected
 
 WINDOWS: Final = 8
@@ -51,7 +51,7 @@ class _Gathered:
 class _Past(NamedTuple):
     """A window, when it ended, and its launches by kernel: the most frequent ones."""
 
-    window: Window
+    window: SeenWindow
     end_ns: int
     kernels: dict[What, int]
 
@@ -126,7 +126,7 @@ class LaunchCounts:
             span_ns[stretch.watched] += max(after, 0)
         own = None
         if span_ns[1] and not (of.read and of.unread_ns[1]):
-            own = Window(of.calls[1], of.used_ns[1], of.paid_ns[1], span_ns[1], of.calibrated)
+            own = SeenWindow(of.calls[1], of.used_ns[1], of.paid_ns[1], span_ns[1], of.calibrated)
         end_ns = stretches[-1].begun_ns + stretches[-1].span_ns
         earlier = self._earlier(process, end_ns)
         estimate = UnseenCalls()

@@ -52,7 +52,7 @@ _STUDENT: Final = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306)
 """97.5 % quantiles of Student's t, from one degree of freedom on."""
 
 
-class Window(NamedTuple):
+class SeenWindow(NamedTuple):
     """A process in time of which every call was seen.
 
     used_ns     its CPU time
@@ -120,7 +120,7 @@ class _Sample(NamedTuple):
 
 
 def unseen(
-    own: Window | None, rest: Unwatched, earlier: Sequence[Window], random: bool = True
+    own: SeenWindow | None, rest: Unwatched, earlier: Sequence[SeenWindow], random: bool = True
 ) -> UnseenCalls:
     """Estimate the calls of the unwatched time.
 
@@ -181,16 +181,16 @@ def mix_variance(parts: Sequence[int], wholes: Sequence[int], share: float) -> f
     return spread * (1.0 + 1.0 / windows) * _widened(windows)
 
 
-def _by_cpu(window: Window) -> _Sample:
+def _by_cpu(window: SeenWindow) -> _Sample:
     return _sample(window, window.used_ns, (1.0, 1.0, 1.0))
 
 
-def _by_time(window: Window) -> _Sample:
+def _by_time(window: SeenWindow) -> _Sample:
     """Probes slow a process that is never idle by what they take; one that calls at a rate, not."""
     return _sample(window, float(window.span_ns), (0.0, min(window.share, 1.0), 1.0))
 
 
-def _sample(window: Window, time_ns: float, felt: tuple[float, float, float]) -> _Sample:
+def _sample(window: SeenWindow, time_ns: float, felt: tuple[float, float, float]) -> _Sample:
     """Take from a time what probes took of it; calls take some of it at the very least."""
     least_ns = LEAST_CALL_NS * window.calls
     known_ns = max(_LEAST_NET * time_ns, least_ns)
@@ -199,9 +199,9 @@ def _sample(window: Window, time_ns: float, felt: tuple[float, float, float]) ->
 
 
 def _ratio_estimate(
-    by: Callable[[Window], _Sample],
-    windows: Sequence[Window],
-    own: Window | None,
+    by: Callable[[SeenWindow], _Sample],
+    windows: Sequence[SeenWindow],
+    own: SeenWindow | None,
     rest: Unwatched,
     time_ns: float,
 ) -> UnseenCalls:
@@ -254,13 +254,13 @@ def _widened(windows: int) -> float:
     return (quantile / _NORMAL) ** 2
 
 
-def _busy(windows: Sequence[Window]) -> list[Window]:
+def _busy(windows: Sequence[SeenWindow]) -> list[SeenWindow]:
     """Give the windows in which the process was not idle."""
     largest = max((window.share for window in windows), default=0.0)
     return [w for w in windows if w.share > 0.0 and w.share >= _INFORMATIVE * largest]
 
 
-def _mean_share(windows: Sequence[Window]) -> float:
+def _mean_share(windows: Sequence[SeenWindow]) -> float:
     span_ns = sum(window.span_ns for window in windows)
     return sum(window.used_ns for window in windows) / span_ns if span_ns else 0.0
 
@@ -276,7 +276,7 @@ class _Usual(NamedTuple):
     steady: bool
 
 
-def _usual(windows: Sequence[Window]) -> _Usual:
+def _usual(windows: Sequence[SeenWindow]) -> _Usual:
     mean = _mean_share(windows)
     span_ns = max(sum(window.span_ns for window in windows), 1)
     paid = sum(window.price(HitPrice.MOST) for window in windows) / span_ns

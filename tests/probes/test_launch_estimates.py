@@ -11,9 +11,9 @@ from bench.simulated_launches import SimulatedHost
 from collectors.gpu_calls.cpu_clocks import MOST_PROCESSES, CpuClocks
 from collectors.gpu_calls.launch_estimates import (
     LEAST_CALL_NS,
+    SeenWindow,
     UnseenCalls,
     Unwatched,
-    Window,
     mix_variance,
     unseen,
 )
@@ -21,7 +21,7 @@ from collectors.records.gpu_calls import CountedCalls
 from collectors.records.process import ProcessKey
 
 S = 10**9
-STEADY = [Window(20_000 + 40 * (n % 3), 0.4 * S, 0.0, S) for n in range(6)]
+STEADY = [SeenWindow(20_000 + 40 * (n % 3), 0.4 * S, 0.0, S) for n in range(6)]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,9 @@ def test_statements_hold_the_truth_and_launches_that_fit_are_counted_exactly(
 
 
 def test_estimate_follows_the_cpu_time_of_a_burst() -> None:
-    bursts = [Window(n * 50_000, n * 0.3 * S, n * 0.03 * S, S) for n in (0, 1, 1, 0, 2, 1, 0, 1)]
+    bursts = [
+        SeenWindow(n * 50_000, n * 0.3 * S, n * 0.03 * S, S) for n in (0, 1, 1, 0, 2, 1, 0, 1)
+    ]
     found = unseen(None, Unwatched(0, 0.54 * S, 5 * S), bursts)
     assert found.value == pytest.approx(100_000, rel=0.05)
     assert found.error < 0.2 * found.value
