@@ -14,12 +14,14 @@ class Unit:
     factor    the number is written times this: 100 for percent of a share
     suffix    what stands after it, its space included
     decimals  at most
+    between   what lies between `low` and `high` of a number
     """
 
     name: str
     factor: float = 1.0
     suffix: str = ""
     decimals: int = 2
+    between: str = "95 % interval"
 
 
 SHARE: Final = Unit("share", 100.0, " %")
@@ -36,7 +38,7 @@ class Number:
     """A released number, or why there is none.
 
     value           None where nothing is known
-    low, high       of its 95 % interval
+    low, high       of its 95 % interval, or of what else its unit says; None: it has no error
     told            whether it is told from zero; one that is not is drawn as mostly noise
     reason          why it is suppressed, in words
     coverage        of the windows that it is made of: released by expected, 0 to 1
@@ -54,6 +56,11 @@ class Number:
     def known(self) -> bool:
         """Whether there is a number at all."""
         return self.value is not None and math.isfinite(self.value)
+
+    @property
+    def exact(self) -> bool:
+        """Whether it has no error: it was counted, not released."""
+        return self.low is None and self.high is None
 
     @property
     def interval(self) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from .number import Number, Unit
 from .scale import LinearScale, around, length_said, moment_said, round_numbers, round_times
 from .svg import LETTER, NARROW, both_widths, fitted, joined, mark, path, picture, spread, tag
-from .wording import interval_said, number_said, value_said
+from .wording import ABSENT, interval_said, number_said, value_said
 
 TONES: Final = 8
 """Colours that are told apart, also by who sees few: a chart has no more lines."""
@@ -166,14 +166,14 @@ def _moment(
     wide: float,
 ) -> Markup:
     x = across(at_s + points[0][1].length_s / 2)
-    said = [
-        f"{line.name}: {value_said(point.number, unit)}"
-        + (f" ({interval_said(point.number, unit)})" if point.number.known else "")
+    told = [
+        f"{line.name}: {value_said(point.number, unit)}" + ("" if said == ABSENT else f" ({said})")
         for line, point in points
+        for said in [interval_said(point.number, unit)]
     ]
     return mark(
         f"{at_s:.0f}",
-        "; ".join([f"{moment_said(at_s)} UTC, {length_said(points[0][1].length_s)}", *said]),
+        "; ".join([f"{moment_said(at_s)} UTC, {length_said(points[0][1].length_s)}", *told]),
         tag("rect", x=x - wide / 2, y=up.end, width=wide, height=up.start - up.end, class_="reach"),
         tag("line", x1=x, x2=x, y1=up.end, y2=up.start, class_="cursor"),
     )

@@ -44,7 +44,7 @@ def value_said(number: Number, unit: Unit, *, signed: bool = False) -> str:
 def interval_said(number: Number, unit: Unit, *, signed: bool = False) -> str:
     """Say a 95 % interval: 33.9 to 34.3 %."""
     low, high = number.interval
-    if not number.known or not (math.isfinite(low) and math.isfinite(high)):
+    if not number.known or number.exact or not (math.isfinite(low) and math.isfinite(high)):
         return ABSENT
     places = decimals((high - low) / 2 * unit.factor, unit)
     bare = Unit(unit.name, unit.factor, "", unit.decimals)
@@ -57,8 +57,8 @@ def interval_said(number: Number, unit: Unit, *, signed: bool = False) -> str:
 def number_in_full(name: str, number: Number, unit: Unit, *, signed: bool = False) -> str:
     """Say a named number with all that is known of it, for who points at it or hears it."""
     parts = [f"{name}: {value_said(number, unit, signed=signed)}"]
-    if number.known:
-        parts.append(f"95 % interval {interval_said(number, unit, signed=signed)}")
+    if number.known and not number.exact:
+        parts.append(f"{unit.between} {interval_said(number, unit, signed=signed)}")
     if number.standard_error is not None and math.isfinite(number.standard_error):
         places = unit.decimals + 1
         parts.append(f"standard error {number_said(number.standard_error, unit, places)}")

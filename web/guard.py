@@ -17,23 +17,13 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pages.page_headers import PAGE_HEADERS
+
 from .access_tokens import TokenBook, TokenFileRefused
 from .query_record import QueryRecord
 from .rate_limit import RateLimit
 from .viewers import LOCAL, Viewer
 
-HEADERS: Final[Mapping[str, str]] = {
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-    ),
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "permissions-policy": "camera=(), microphone=(), geolocation=()",
-}
 _TLS_HEADERS: Final = {"strict-transport-security": "max-age=31536000"}
 _MOST_TARGET: Final = 2_048
 _ASK: Final = {"www-authenticate": 'Basic realm="pointillist", charset="UTF-8"'}
@@ -62,7 +52,7 @@ class Guard:
 
     def __init__(self, inner: ASGIApp, rules: GuardRules) -> None:
         self._inner, self._rules = inner, rules
-        self._headers = {**HEADERS, **(_TLS_HEADERS if rules.tls else {})}
+        self._headers = {**PAGE_HEADERS, **(_TLS_HEADERS if rules.tls else {})}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""

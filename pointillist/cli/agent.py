@@ -30,6 +30,8 @@ from .agent_sent import EPILOG as SENT_EPILOG
 from .agent_sent import sent
 from .agent_top import EPILOG as TOP_EPILOG
 from .agent_top import top
+from .agent_web import EPILOG as WEB_EPILOG
+from .agent_web import web
 from .output import (
     CommandError,
     ExitCode,
@@ -54,6 +56,8 @@ pointillist agent run --config agent.toml   until SIGTERM or Ctrl-C
 pointillist agent doctor   what can be collected here, and what to do about the rest
 
 pointillist agent top   this host, live; what is shown never leaves it
+
+pointillist agent web --open   this host in a browser; only its owner is let in
 
 pointillist agent diagnose --live   why was it slow
 
@@ -89,6 +93,7 @@ ledger_app = typer.Typer(
 app.add_typer(ledger_app, name="ledger")
 app.command(epilog=DOCTOR_EPILOG)(doctor)
 app.command(epilog=TOP_EPILOG)(top)
+app.command(epilog=WEB_EPILOG)(web)
 app.command(epilog=DIAGNOSE_EPILOG)(diagnose)
 app.command(epilog=HISTORY_EPILOG)(history)
 app.command(epilog=SENT_EPILOG)(sent)

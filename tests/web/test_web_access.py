@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from pages.page_headers import PAGE_HEADERS
 from tests.web_kit import add_token, client, fill, header_of
 from web.access_tokens import TokenBook, TokenFileRefused, new_token, read_tokens, write_tokens
-from web.guard import HEADERS
 from web.page_shape import Role
 from web.rate_limit import RateLimit
 from web.viewers import LOCAL, SeriesOwners, Viewer
@@ -60,7 +60,7 @@ def test_every_answer_has_the_headers_that_keep_it_to_itself(
     asked: TestClient, address: str
 ) -> None:
     answer = asked.get(address)
-    assert {name: answer.headers[name] for name in HEADERS} == dict(HEADERS)
+    assert {name: answer.headers[name] for name in PAGE_HEADERS} == dict(PAGE_HEADERS)
     assert "unsafe" not in answer.headers["content-security-policy"]
 
 

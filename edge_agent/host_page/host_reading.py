@@ -1,0 +1,155 @@
+"""What pages are made of: the agent's history, journal, ledger and socket, read as its user."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from collectors.devices.node_health import HealthRow
+from collectors.faults.host_health import check_host
+from collectors.faults.scan import probes
+from collectors.kernel_files import Tree
+from diagnosis.detect.findings import Diagnosis, SpikeBegan, SpikeEnded, Warned
+from diagnosis.detect.journal_lines import JournalLine, JournalReader
+from diagnosis.detect.trail import Series
+from edge_agent.config import AgentConfig
+from edge_agent.journal import read_lines
+from edge_agent.ledger.ledger_errors import LedgerNone, LedgerRefused
+from edge_agent.ledger.left_reports import read_left
+from edge_agent.live import read_ledger
+from edge_agent.local.history_db import HistoryUnavailable
+from edge_agent.local.history_sums import HistorySums
+from edge_agent.local.live_socket import LiveClient
+from edge_agent.local.sent_view import SentReport, raw_cells, sent_reports
+from transport.keyfiles import KeyFileRefused
+
+_NS: Final = 1_000_000_000
+_ANSWER_S: Final = 3.0
+_POLL_S: Final = 0.02
+
+
+class PartUnavailable(Exception):
+    """A part of the host's state cannot be read now; the message says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpikeStory:
+    """One spike of a subject: what the journal last said of it, and its seconds where kept.
+
+    offset_ns   Unix time less CLOCK_BOOTTIME
+    """
+
+    subject: str
+    onset_ns: int
+    offset_ns: int
+    began: SpikeBegan | None = None
+    diagnosis: Diagnosis | None = None
+    ended: SpikeEnded | None = None
+    series: Series | None = None
+
+    @property
+    def onset_s(self) -> float:
+        """When it began, unix seconds."""
+        return (self.onset_ns + self.offset_ns) / _NS
+
+
+@dataclass(frozen=True, slots=True)
+class HostReading:
+    """The state of one agent. Everything is read anew; methods raise PartUnavailable.
+
+    now_s   the clock, unix seconds
+    """
+
+    config: AgentConfig
+    now_s: Callable[[], float] = time.time
+
+    def span_ns(self, seconds: int) -> tuple[int, int]:
+        """Give the last so many seconds in nanoseconds of Unix time."""
+        until_ns = int(self.now_s() * _NS)
+        return until_ns - seconds * _NS, until_ns
+
+    @contextmanager
+    def history(self) -> Iterator[HistorySums]:
+        """Open the local history."""
+        if not self.config.history_file.exists():
+            raise PartUnavailable("there is no local history: the agent has not run, or keeps none")
+        try:
+            with HistorySums(self.config.history_file) as found:
+                yield found
+        except HistoryUnavailable as error:
+            raise PartUnavailable(f"the local history cannot be read: {error}") from error
+
+    def events(self, since_ns: int) -> list[dict[str, Any]]:
+        """Give what happened, newest first."""
+        with self.history() as history:
+            return list(history.rows("event", since_ns))[::-1]
+
+    def live(self) -> dict[str, Any]:
+        """Ask the running agent for its view."""
+        client = LiveClient(self.config.live_socket)
+        ends = time.monotonic() + _ANSWER_S
+        try:
+            while time.monotonic() < ends:
+                if (found := client.poll()) is not None:
+                    return found
+                time.sleep(_POLL_S)
+        except OSError as error:
+            raise PartUnavailable("no agent runs here: what it kept is shown") from error
+        finally:
+            client.close()
+        raise PartUnavailable(f"the agent has not answered within {_ANSWER_S:.0f} s")
+
+    def spikes(self) -> list[SpikeStory]:
+        """Give the spikes of the journal, the newest first."""
+        try:
+            return stories(JournalReader().read(read_lines(self.config.journal_file)))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise PartUnavailable(f"the journal cannot be read: {error.strerror}") from error
+
+    def sent(self) -> list[SentReport]:
+        """Give the reports that this host sealed, the newest first."""
+        try:
+            ledger = read_ledger(self.config)
+            return sent_reports(ledger, read_left(self.config.ledger_file))[::-1]
+        except LedgerNone:
+            return []
+        except (LedgerRefused, KeyFileRefused) as error:
+            raise PartUnavailable(f"the ledger cannot be read: {error}") from error
+
+    def put_in(self, report: SentReport) -> list[list[int]] | None:
+        """Give what was put into a report; None where the history no longer has it."""
+        try:
+            with self.history() as history:
+                return raw_cells(history.rows("report", name=report.series), report)
+        except PartUnavailable:
+            return None
+
+    def health(self) -> list[HealthRow]:
+        """Judge memory, PCIe, drives, power and links by what the kernel says of them."""
+        return check_host({part: list(probe(Tree())) for part, probe in probes().items()})
+
+
+def stories(lines: Iterator[JournalLine]) -> list[SpikeStory]:
+    """Put the lines of each spike together, the newest spike first."""
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for line in lines:
+        said = line.finding
+        if isinstance(said, Warned):
+            continue
+        parts = found.setdefault((said.subject, said.onset_ns), {"offset_ns": line.offset_ns})
+        match said:
+            case SpikeBegan():
+                parts["began"] = said
+            case Diagnosis():
+                parts["diagnosis"] = said
+            case SpikeEnded():
+                parts["ended"] = said
+            case Series():
+                parts["series"] = said
+    made = [SpikeStory(subject, onset, **parts) for (subject, onset), parts in found.items()]
+    return sorted(made, key=lambda story: story.onset_s, reverse=True)

@@ -1,0 +1,65 @@
+"""`pointillist agent web`: this host's own pages, on loopback alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+from json import dumps
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from .browser import needs_web, open_page
+from .output import ExitCode, JsonFlag, reported, say
+
+EPILOG: Final = """Examples:
+
+pointillist agent web --open   as the agent's user, or as root by sudo
+
+pointillist agent web --port 0   a free port; the address is printed
+
+ssh -L 8766:127.0.0.1:8766 HOST pointillist agent web   from elsewhere: through your own login"""
+
+_PORT: Final = 8766
+
+
+def web(
+    config: Annotated[Path, typer.Option("--config", "-c", help="TOML file of the agent.")] = Path(
+        "/etc/pointillist/agent.toml"
+    ),
+    port: Annotated[
+        int, typer.Option(help="Port on 127.0.0.1; 0 takes a free one.", min=0, max=65_535)
+    ] = _PORT,
+    open_: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Look at this host in a browser: how busy, GPU calls, diagnoses, health, what was sent.
+
+    It reads what the agent keeps, beside it or without it, and changes nothing. Raw data stays on
+    this host: the pages are on loopback alone, and answer the agent's user, root and whoever
+    started them by sudo. As root it becomes the agent's user first.
+    """
+    needs_web("pointillist agent web")
+    from edge_agent.host_page.page_server import serve_pages, users_of_page
+    from transport.privileges import drop_to
+
+    from . import agent
+
+    loaded = agent.load_file(config)
+    users = users_of_page()
+    os.umask(0o077)
+    with reported(ExitCode.USAGE, LookupError):
+        dropped = drop_to(loaded.host.user)
+
+    def ready(address: str) -> None:
+        if json:
+            sys.stdout.write(dumps({"address": address, "runs_as": dropped.user}) + "\n")
+            sys.stdout.flush()
+        else:
+            say(f"{address}   shows this host to its owner; Ctrl-C ends it")
+        if open_:
+            open_page(address)
+
+    with reported(ExitCode.UNAVAILABLE, OSError):
+        serve_pages(loaded, users | {os.geteuid()}, port, ready)
