@@ -99,7 +99,7 @@ class Screen:
 
 def rendered(screen: Screen) -> str:
     """Give the HTML of a page."""
-    return str(_template().render(screen=screen, asset=asset_address))
+    return str(template("page.html").render(screen=screen, asset=asset_address))
 
 
 def asset(name: str) -> bytes:
@@ -127,12 +127,13 @@ def _asset(name: str) -> bytes:
 
 
 @cache
-def _template() -> Any:
+def template(name: str) -> Any:
+    """Give a template of this package; what is put into it is escaped."""
     environment = Environment(
         loader=FunctionLoader(_source), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    return environment.get_template("page.html")
+    return environment.get_template(name)
 
 
 def _source(name: str) -> str:

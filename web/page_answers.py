@@ -157,6 +157,15 @@ class PageAnswers:
         """Give the series that a viewer may see; None: all."""
         return self._owners.visible(viewer, standing.series)
 
+    def panels(self, page: Page, state: PageState, viewer: Viewer) -> list[Panel]:
+        """Give what is drawn of a page, for another frame than the application's.
+
+        Raises      one of FAILURES
+        """
+        standing = self.watch.standing()
+        reading = self._reading(standing, self.visible(standing, viewer))
+        return [] if reading is None else [_panel(page, v, state, reading) for v in page.views]
+
     def _reading(
         self, standing: StoreStanding, series: frozenset[str] | None
     ) -> StoreReading | None:

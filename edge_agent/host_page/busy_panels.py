@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from math import sqrt
+from typing import Final
 
-from edge_agent.local.history_sums import FamilyBin, LevelBin
+from edge_agent.local.history_sums import FamilyBin, KernelTime, LevelBin
 from edge_agent.local.quantity import quantity
 from pages.heat_map import HeatTable, heat_map
+from pages.interval_chart import IntervalRow, interval_chart
 from pages.layout import Panel, TableCell
 from pages.number import Number, Unit
 from pages.scale import length_said, moment_said
 from pages.trend_chart import TrendLine, TrendPoint, trend_chart
-from pages.wording import counted, plain
+from pages.wording import counted, interval_said, plain, value_said
 
 PERCENT: Final = Unit("percent", 1.0, " %", 0, "from least to most")
 _NS: Final = 1_000_000_000
 _MILLION: Final = 1_000_000
+_Z95: Final = 1.96
 _MOST_LINES: Final = 6
 _MOST_KERNELS: Final = 20
 
@@ -81,21 +84,21 @@ def host_panel(
 def families_panel(bins: Sequence[FamilyBin], gpus: int, width_s: float) -> Panel:
     """Show the share of GPU time by kernel family over time."""
     title = "GPU time by kernel family"
-    totals: dict[str, int] = {}
+    totals: dict[str, float] = {}
     for found in bins:
-        totals[found.family] = totals.get(found.family, 0) + found.gpu_time_ns
+        totals[found.family] = totals.get(found.family, 0.0) + found.time_ns
     leading = [name for name in sorted(totals, key=lambda name: -totals[name]) if totals[name]]
     if not leading:
         return Panel("families", title, "No kernel was timed in this time.")
     # Of the time of all GPUs; more than one kernel may run at once.
     whole_ns = width_s * _NS * max(gpus, 1)
     moments = sorted({found.at_ns for found in bins})
-    by = {(found.family, found.at_ns): found.gpu_time_ns for found in bins}
+    by = {(found.family, found.at_ns): found.time_ns for found in bins}
     lines = [
         TrendLine(
             plain(name),
             [
-                TrendPoint(at / _NS, width_s, Number(100 * by.get((name, at), 0) / whole_ns))
+                TrendPoint(at / _NS, width_s, Number(100 * by.get((name, at), 0.0) / whole_ns))
                 for at in moments
             ],
             tone,
@@ -116,28 +119,47 @@ def families_panel(bins: Sequence[FamilyBin], gpus: int, width_s: float) -> Pane
     )  # fmt: skip
 
 
-def kernels_panel(found: Sequence[dict[str, Any]]) -> Panel:
-    """Show the kernels that took most GPU time."""
+def kernels_panel(found: Sequence[KernelTime]) -> Panel:
+    """Show the kernels that took most GPU time, with what sampling leaves open."""
     title = "Kernels"
-    shown = [row for row in found if row["gpu_time_ns"]][:_MOST_KERNELS]
-    if not shown:
+    if not found:
         return Panel("kernels", title, "No kernel was timed in this time.")
+    shown = found[:_MOST_KERNELS]
+    # One unit for all, by the largest.
+    factor, name = (1e-9, "s") if found[0].time_ns >= _NS else (1e-6, "ms")
+    unit = Unit("GPU time", factor, f" {name}", 1)
+    numbers = [_time(kernel) for kernel in shown]
+    rows = [IntervalRow(k.name, number) for k, number in zip(shown, numbers, strict=True)]
     more = len(found) - len(shown)
     return Panel(
         "kernels", title, "Those that took most GPU time.",
-        heads=[("Kernel", False), ("Family", False), ("GPU time", True), ("Launches", True)],
+        drawing=interval_chart("GPU time by kernel", rows, unit),
+        note="The line is the 95 % interval of what sampling leaves open, where it is known.",
+        heads=[
+            ("Kernel", False), ("Family", False), ("GPU time", True), ("95 % interval", True),
+            ("Launches", True),
+        ],
         rows=[
             [
-                TableCell(row["name"]),
-                TableCell(plain(row["family"])),
-                TableCell(quantity(row["gpu_time_ns"] / 1e6, "ms"), number=True),
-                TableCell(f"{row['launches']:,}", number=True),
+                TableCell(kernel.name),
+                TableCell(plain(kernel.family)),
+                TableCell(value_said(number, unit), number=True, unsure=not number.told),
+                TableCell(interval_said(number, unit), number=True),
+                TableCell(f"{kernel.launches:,.0f}", number=True),
             ]
-            for row in shown
+            for kernel, number in zip(shown, numbers, strict=True)
         ],
-        unfolded=True,
         more=f"{more:,} more: pointillist agent history --kind activity" if more > 0 else "",
     )  # fmt: skip
+
+
+def _time(kernel: KernelTime) -> Number:
+    """Give a kernel's time with its interval, none where its variance is not known."""
+    if kernel.variance is None:
+        return Number(kernel.time_ns)
+    half = _Z95 * sqrt(kernel.variance)
+    low, high = max(kernel.time_ns - half, 0.0), kernel.time_ns + half
+    return Number(kernel.time_ns, half / _Z95, low, high, told=kernel.time_ns > half)
 
 
 def _short_names(keys: Iterable[str]) -> dict[str, str]:

@@ -134,7 +134,7 @@ def _fill_host(reading: HostReading, state: HostState, into: PanelGathering) -> 
         count = len({level.key for level in gpus})
         families = history.families(since_ns, until_ns, fine)
         panels.append(busy_panels.families_panel(families, count, fine / _NS))
-        panels.append(busy_panels.kernels_panel(history.kernels(since_ns, until_ns)))
+        panels.append(busy_panels.kernels_panel(history.kernel_times(since_ns, until_ns)))
 
 
 def _agent_runs(reading: HostReading) -> None:

@@ -9,7 +9,14 @@ from typing import Any, Final
 
 from .history_db import HistoryUnavailable
 from .history_read import HistoryReader
-from .history_tables import ACTIVITY, KERNEL_CALLS, METRIC, PROCESS_CALLS, HistoryTable
+from .history_tables import (
+    ACTIVITY,
+    KERNEL_CALLS,
+    METRIC,
+    PROCESS_CALLS,
+    PROCESS_TIME,
+    HistoryTable,
+)
 
 MOST_ROWS: Final = 200
 """Kernels and processes that are given, the busiest."""
@@ -28,12 +35,25 @@ class LevelBin:
 
 @dataclass(frozen=True, slots=True)
 class FamilyBin:
-    """A kernel family over a short span of Unix time: GPU time in ns, and launches."""
+    """A kernel family over a short span of Unix time: its GPU time in ns."""
 
     at_ns: int
     family: str
-    gpu_time_ns: int
-    launches: int
+    time_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """A kernel's GPU time in ns, and its launches: estimates of all, as sampling is known.
+
+    variance   of `time_ns`; None where it is not known
+    """
+
+    name: str
+    family: str
+    time_ns: float
+    variance: float | None
+    launches: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +72,36 @@ class CallSum:
     more: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """How a table that has kernels with their times says each."""
+
+    name: str
+    family: str
+    time_ns: str
+    variance: str
+    launches: str
+
+
+_SAMPLED: Final = "* 1e6 / sampling_rate_millionths"
+_TIMED: Final = (
+    (
+        PROCESS_TIME,
+        f"{PROCESS_TIME.name}, json_each(kernels)",
+        _Terms(
+            *(f"json_extract(value, '$.{part}')"
+              for part in ("kernel", "family", "gpu_time_ns", "variance", "launches"))
+        ),
+    ),
+    (
+        ACTIVITY,
+        f"{ACTIVITY.name} AS found JOIN name ON name.id = found.name",
+        _Terms("name.name", "family", f"gpu_time_ns {_SAMPLED}", "NULL", f"count {_SAMPLED}"),
+    ),
+)  # fmt: skip
+"""Where kernels are timed in their processes, what came of it; else what sources saw of them."""
+
+
 class HistorySums(HistoryReader):
     """Adds up rows of [since, until) of Unix time. All raise HistoryUnavailable."""
 
@@ -65,26 +115,27 @@ class HistorySums(HistoryReader):
 
     def families(self, since_ns: int, until_ns: int, width_ns: int) -> list[FamilyBin]:
         """Give GPU time by kernel family in bins of `width_ns`."""
-        query = (
-            f"SELECT at_ns / {width_ns}, family, coalesce(sum(gpu_time_ns), 0), sum(count) "  # noqa: S608
-            f"FROM {ACTIVITY.name} WHERE boot = ? AND at_ns BETWEEN ? AND ? GROUP BY 1, 2"
-        )
-        return [
-            FamilyBin(at_ns, *values)
-            for at_ns, *values in self._timed(ACTIVITY, query, (), since_ns, until_ns, width_ns)
-        ]
+        for table, source, terms in _TIMED:
+            query = (
+                f"SELECT at_ns / {width_ns}, {terms.family}, sum({terms.time_ns}) "  # noqa: S608
+                f"FROM {source} WHERE boot = ? AND at_ns BETWEEN ? AND ? GROUP BY 1, 2"
+            )
+            if found := list(self._timed(table, query, (), since_ns, until_ns, width_ns)):
+                return [FamilyBin(*row) for row in found]
+        return []
 
-    def kernels(self, since_ns: int, until_ns: int) -> list[dict[str, Any]]:
-        """Give name, family, launches and GPU time in ns of the kernels that took most."""
-        query = (
-            "SELECT name.name, family, sum(count) AS launches, "  # noqa: S608
-            f"coalesce(sum(gpu_time_ns), 0) AS gpu_time_ns FROM {ACTIVITY.name} AS found "
-            "JOIN name ON name.id = found.name WHERE boot = ? AND at_ns BETWEEN ? AND ? "
-            f"GROUP BY 1, 2 ORDER BY 4 DESC, 3 DESC LIMIT {MOST_ROWS}"
-        )
-        names = ("name", "family", "launches", "gpu_time_ns")
-        rows = self._of_boots(ACTIVITY, query, since_ns, until_ns)
-        return [dict(zip(names, row, strict=True)) for row in rows]
+    def kernel_times(self, since_ns: int, until_ns: int) -> list[KernelTime]:
+        """Give the kernels that took most GPU time, the first first."""
+        for table, source, terms in _TIMED:
+            query = (
+                f"SELECT {terms.name}, {terms.family}, sum({terms.time_ns}) AS time_ns, "  # noqa: S608
+                f"CASE WHEN count({terms.variance}) = count(*) THEN sum({terms.variance}) END, "
+                f"sum({terms.launches}) FROM {source} WHERE boot = ? AND at_ns BETWEEN ? AND ? "
+                f"GROUP BY 1, 2 HAVING time_ns > 0 ORDER BY 3 DESC LIMIT {MOST_ROWS}"
+            )
+            if found := list(self._of_boots(table, query, since_ns, until_ns)):
+                return [KernelTime(*row) for row in found]
+        return []
 
     def kernel_calls(self, since_ns: int, until_ns: int) -> list[CallSum]:
         """Give launches by kernel and process, the most frequent first."""

@@ -93,6 +93,9 @@ GROUPS = (
     CommandGroup(
         "alerts", "pointillist.cli.alerts_command", "Tell Alertmanager or a webhook what changed."
     ),
+    CommandGroup(
+        "report", "pointillist.cli.report_command", "Released numbers of a week in one file."
+    ),
     CommandGroup("query", "pointillist.cli.query", "SQL over the released numbers."),
     CommandGroup(
         "store",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import time
-import webbrowser
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import platformdirs
 import typer
 
+from .browser import needs_web, open_page
 from .output import ExitCode, JsonFlag, emit, reported, say, usage_error
 from .query import default_folder
 
@@ -115,7 +115,7 @@ def web(
 ) -> None:
     if context.invoked_subcommand is not None:
         return
-    _needs_web()
+    needs_web("pointillist web")
     from web.access_tokens import TokenFileRefused
     from web.web_server import serve
     from web.web_settings import ListenRefused, WebSettings, listen_address
@@ -124,11 +124,11 @@ def web(
         host, port = listen_address(listen)
         folder = (store or default_folder()).resolve()
         settings = WebSettings(
-            folder, rollups or _cached_rollups(folder), host, port, tuple(name or ()),
+            folder, rollups or cached_rollups(folder), host, port, tuple(name or ()),
             cert_file, key_file,
             record_file=record or _data_file("queries.jsonl"),
             task_dir=tasks,
-            owners=_owners(fleet_series or [], operator_series or []),
+            owners=series_owners(fleet_series or [], operator_series or []),
         )  # fmt: skip
         if login or not settings.loopback:
             from dataclasses import replace
@@ -137,7 +137,8 @@ def web(
         serve(settings, lambda address: _started(address, settings.store, open_))
 
 
-def _cached_rollups(folder: Path) -> Path:
+def cached_rollups(folder: Path) -> Path:
+    """Name the folder in this user's cache that has a store's roll-ups."""
     name = sha256(os.fsencode(folder)).hexdigest()[:16]
     return Path(platformdirs.user_cache_dir("pointillist")) / "rollups" / name
 
@@ -145,7 +146,7 @@ def _cached_rollups(folder: Path) -> Path:
 def _started(address: str, store: Path, open_: bool) -> None:
     say(f"{address}   shows {store}; Ctrl-C ends it")
     if open_:
-        webbrowser.open(address)
+        open_page(address)
 
 
 @app.command("token")
@@ -160,7 +161,7 @@ def token(
     json: JsonFlag = False,
 ) -> None:
     """Make a token and print it, once: only its hash is kept."""
-    _needs_web()
+    needs_web("pointillist web")
     from web.access_tokens import TokenFileRefused, new_token, read_tokens, write_tokens
     from web.page_shape import Role
 
@@ -192,7 +193,7 @@ def token(
 @app.command("tokens")
 def tokens(token_file: Annotated[Path | None, _TOKEN_FILE] = None, json: JsonFlag = False) -> None:
     """List tokens: name, role, end."""
-    _needs_web()
+    needs_web("pointillist web")
     from web.access_tokens import TokenFileRefused, read_tokens
 
     with reported(ExitCode.USAGE, TokenFileRefused):
@@ -210,7 +211,7 @@ def revoke(
     token_file: Annotated[Path | None, _TOKEN_FILE] = None,
 ) -> None:
     """End a token: a running server lets it in no more."""
-    _needs_web()
+    needs_web("pointillist web")
     from web.access_tokens import TokenFileRefused, read_tokens, write_tokens
 
     path = token_file or _data_file("tokens.json")
@@ -228,19 +229,8 @@ def _token_line(row: dict[str, str | None]) -> str:
     return f"{row['name']}  {whose}  until {row['expires']}"
 
 
-def _needs_web() -> None:
-    """Say what to install where this installation has no web server."""
-    try:
-        import fastapi  # noqa: F401
-        import jinja2  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise usage_error(
-            f"`pointillist web` needs {error.name}", "pip install 'pointillist[web]'"
-        ) from error
-
-
-def _owners(fleet: list[str], operators: list[str]) -> SeriesOwners:
+def series_owners(fleet: list[str], operators: list[str]) -> SeriesOwners:
+    """Read whose series are. Raises CommandError."""
     from web.viewers import SeriesOwners
 
     owned: dict[str, frozenset[str]] = {}

@@ -12,18 +12,21 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from edge_agent.host_page.busy_panels import kernels_panel
 from edge_agent.host_page.host_pages import PAGES
 from edge_agent.host_page.page_server import users_of_page
 from edge_agent.host_page.peer_owner import owner_of
 from edge_agent.journal import Journal
 from edge_agent.local.history import History
+from edge_agent.local.history_sums import HistorySums
 from edge_agent.local.local_rows import EventRow
 from pages.layout import ASSETS, asset_address
 from pages.page_headers import PAGE_HEADERS
 from tests.calls_kit import GEMM
 from tests.diagnosis_kit import JOB, NOISE
+from tests.gpu_times_kit import MS, gpu_times
 from tests.host_page_kit import GPUS, WINDOWS, ShownHost, host_client, shown_host, slow_job
-from tests.local_kit import S
+from tests.local_kit import BOOT, POINT, UNIX, S, activity, flattener
 
 HOSTILE = '<script>alert(1)</script>"&{{7*7}}'
 
@@ -57,7 +60,7 @@ def test_busy_page_shows_each_gpu_and_where_its_time_went(asked: TestClient) -> 
     assert "Most GPU time went to gemm" in text
     assert "flash_fwd_kernel" in text
     assert "from least to most" in text
-    assert "95 % interval" not in text  # what was counted here has no sampling error
+    assert "; 95 % interval" not in text  # what was counted here has no sampling error
 
 
 def test_calls_page_shows_launches_with_their_error_and_the_process(asked: TestClient) -> None:
@@ -158,6 +161,25 @@ def test_state_that_is_not_there_or_damaged_is_said(tmp_path: Path) -> None:
     assert "There is no local history" in text_of(asked, "/calls")
     config.ledger_file.write_bytes(b"no ledger" * 1000)
     assert "The ledger cannot be read" in text_of(asked, "/sent")
+
+
+def test_kernels_that_are_timed_in_their_processes_come_with_their_error(tmp_path: Path) -> None:
+    history = History(tmp_path / "history.sqlite")
+    history.note_clock(POINT)
+    rows = [activity(BOOT + 5 * S, "seen_elsewhere")]
+    rows += [gpu_times(BOOT + second * S) for second in range(20)]
+    history.add(flattener().rows("gpu_time", rows))
+    history.close()
+    with HistorySums(tmp_path / "history.sqlite") as sums:
+        kernels = sums.kernel_times(UNIX - S, UNIX + 60 * S)
+        families = sums.families(UNIX - S, UNIX + 60 * S, 10 * S)
+    gemm = next(kernel for kernel in kernels if kernel.family == "gemm")
+    assert gemm.time_ns == 10 * S
+    assert gemm.variance == pytest.approx(20 * (4 * MS) ** 2)
+    assert sum(found.time_ns for found in families if found.family == "gemm") == 10 * S
+    assert "seen_elsewhere" not in {kernel.name for kernel in kernels}
+    text = str(kernels_panel(kernels).drawing)
+    assert re.search(r"95 % interval [0-9.]+ to [0-9.]+ s", text)
 
 
 def test_kernel_tells_whose_socket_asks(tmp_path: Path) -> None:

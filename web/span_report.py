@@ -1,0 +1,73 @@
+"""A report to send round: pages of a span as one file, with what an analyst may see."""
+
+from __future__ import annotations
+
+import calendar
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from pages.layout import Notice
+from pages.report import Report, ReportPart, rendered_report
+from pages.scale import moment_said
+
+from .page_answers import PageAnswers, notices, status_said
+from .page_list import PAGES
+from .page_shape import Page, Role
+from .page_state import PageState
+from .store_watch import FAILURES, StoreState, StoreWatch, unreadable
+from .viewers import SeriesOwners, Viewer
+
+_PAGES: Final = ("fleet", "applications", "causes", "privacy")
+_READER: Final = Viewer("report", Role.ANALYST)
+"""Whoever it is sent to: no series of a single operator is in it."""
+_READABLE: Final = frozenset({StoreState.WELL, StoreState.STALE})
+
+
+class ReportRefused(Exception):
+    """There is nothing to report of; says what was expected."""
+
+
+def span_report(store: Path, rollups: Path, state: PageState, owners: SeriesOwners) -> bytes:
+    """Make the report of a store, UTF-8.
+
+    rollups     folder of the store's roll-ups
+    Raises      ReportRefused
+    """
+    answers = PageAnswers(StoreWatch(store, rollups), owners, PAGES)
+    standing = answers.watch.standing()
+    if standing.state not in _READABLE:
+        raise ReportRefused(standing.detail)
+    if not answers.visible(standing, _READER):
+        raise ReportRefused("expected a series of fleet tasks, and the store names none as such")
+    try:
+        parts = [_part(answers, page, state) for page in PAGES if page.name in _PAGES]
+    except FAILURES as error:
+        raise ReportRefused(unreadable(error)) from error
+    until_s = standing.newest_s if state.until is None else _midnight_s(state)
+    told: list[Notice] = [n for n in notices(standing) if n.kind != StoreState.STALE.value]
+    report = Report(
+        f"{_SPANS[state.span]} until {moment_said(until_s)[:10]}",
+        f"What the fleet did, up to {moment_said(until_s)} UTC. Every number has its 95 % "
+        "interval: point at it, or go there with the arrow keys.",
+        parts,
+        told,
+        status_said(standing),
+    )
+    return rendered_report(report).encode()
+
+
+_SPANS: Final = {"day": "The day", "week": "The week", "eight_weeks": "Eight weeks"}
+
+
+def _part(answers: PageAnswers, page: Page, state: PageState) -> ReportPart:
+    panels = [
+        replace(panel, name=f"{page.name}-{panel.name}", files=())
+        for panel in answers.panels(page, state, _READER)
+    ]
+    return ReportPart(page.name, page.title, page.question, panels)
+
+
+def _midnight_s(state: PageState) -> float:
+    assert state.until is not None  # noqa: S101  (asked for)
+    return float(calendar.timegm(state.until.timetuple()))
