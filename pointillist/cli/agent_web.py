@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
-from json import dumps
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from .browser import needs_web, open_page
+from .browser import needs_web, open_page, started
 from .output import ExitCode, JsonFlag, reported, say
 
 EPILOG: Final = """Examples:
@@ -54,8 +52,7 @@ def web(
 
     def ready(address: str) -> None:
         if json:
-            sys.stdout.write(dumps({"address": address, "runs_as": dropped.user}) + "\n")
-            sys.stdout.flush()
+            started({"address": address, "runs_as": dropped.user})
         else:
             say(f"{address}   shows this host to its owner; Ctrl-C ends it")
         if open_:

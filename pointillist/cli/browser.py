@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import webbrowser
+from collections.abc import Mapping
+from json import dumps
 
 from .output import say, usage_error
 
@@ -14,6 +16,12 @@ def open_page(address: str) -> None:
     screen = sys.platform == "darwin" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
     if not (screen and webbrowser.open(address)):
         say(f"no browser can be opened from here: open {address}")
+
+
+def started(body: Mapping[str, str]) -> None:
+    """Print one line of JSON for whoever started a server: it is listening."""
+    sys.stdout.write(f"{dumps(body)}\n")
+    sys.stdout.flush()
 
 
 def needs_web(command: str) -> None:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .browser import open_page
 from .output import CommandError, ExitCode, JsonFlag, emit, say, unavailable, usage_error
 from .run_folder import interrupt_on_signals, keep, new_run_folder
 
 if TYPE_CHECKING:
     from pointillist.demo.demo_fleet import DemoFleet, DemoOptions
+    from pointillist.demo.demo_pages import DemoPages
+    from pointillist.demo.demo_screen import DemoScreen
     from pointillist.demo.demo_tally import DemoTally
+    from pointillist.demo.folders import RunFolders
 
 app = typer.Typer(
     help="Play a simulated fleet of 12,000 GPUs on this machine through the real protocol.",
@@ -34,6 +39,8 @@ app = typer.Typer(
 [bold]pointillist demo --windows 6 --json[/bold]   a short run, one JSON document at its end
 
 [bold]pointillist demo --seed 7 --opendp-hosts 0 --no-live[/bold]   repeats to the last digit
+
+[bold]pointillist demo --open --serve[/bold]   in a browser as well, and on until Ctrl-C
 
 [bold]pointillist demo --trace train.json.gz[/bold]   this host plays a PyTorch trace of yours""",
 )
@@ -70,6 +77,18 @@ def demo(
         bool,
         typer.Option("--kafka", help="Send everything through Apache Kafka, started for this run."),
     ] = False,
+    web: Annotated[
+        bool | None,
+        typer.Option(
+            "--web/--no-web",
+            help="Serve the fleet's pages and this host's; so without --json.",
+            show_default=False,
+        ),
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Open the fleet's in a browser.")] = False,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Go on serving the pages at the end, until Ctrl-C.")
+    ] = False,
     output: Annotated[
         Path, typer.Option(help="Folder for the results; a subfolder is made for each run.")
     ] = Path("runs"),
@@ -99,10 +118,24 @@ def demo(
         dropout=dropout,
         trace=trace.resolve() if trace else None,
     )
-    _play(options, output, json, kafka=kafka)
+    shown = ShownPages(open_ or serve or (not json if web is None else web), open_, serve)
+    if web is False and (open_ or serve):
+        raise usage_error("--no-web: expected neither --open nor --serve beside it")
+    _play(options, output, json, shown, kafka=kafka)
 
 
-def _play(options: DemoOptions, output: Path, json: bool, *, kafka: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class ShownPages:
+    """Whether pages are served, opened in a browser, and served on at the end."""
+
+    web: bool
+    open_: bool
+    serve: bool
+
+
+def _play(
+    options: DemoOptions, output: Path, json: bool, shown: ShownPages, *, kafka: bool
+) -> None:
     from rich.console import Console
 
     from pointillist.broker.jars import BrokerError
@@ -122,18 +155,65 @@ def _play(options: DemoOptions, output: Path, json: bool, *, kafka: bool) -> Non
                 options = replace(options, kafka=_broker(stack, folders.kafka))
             family = stack.enter_context(Family(folders.logs))
             fleet = DemoFleet(options, folders, family)
+            # Left after the fleet's own, which ends first.
+            pages = _pages(stack, folders) if shown.web else None
             with DemoStage(console, quiet=json) as stage:
                 stage.say("starting Leader, Helper and hosts")
                 fleet.start()
-                tally = follow(fleet, family, stage.show)
+                if pages is not None and options.plan.live:
+                    pages.show_host()
+                tally = follow(fleet, family, _beside(stage.show, pages, shown.open_))
             family.stop()
             _end(fleet, tally, folder, json)
+            if pages is not None and shown.serve:
+                _serve_on(pages)
     except (BrokerError, ChildFailed) as error:
         raise unavailable(str(error)) from error
     finally:
         folders.remove()
         with suppress(OSError):
             folder.rmdir()  # an interrupted run leaves no empty folder
+
+
+def _pages(stack: ExitStack, folders: RunFolders) -> DemoPages | None:
+    """Begin to serve the store of the demo, where this installation can."""
+    from pointillist.demo.demo_pages import DemoPages
+    from pointillist.demo.role_processes import Family
+
+    from .browser import missing_for_web
+
+    if missing_for_web():
+        say("pip install 'pointillist[web]' shows this in a browser")
+        return None
+    pages = DemoPages(folders, stack.enter_context(Family(folders.logs)))
+    pages.show_fleet()
+    return pages
+
+
+def _beside(
+    show: Callable[[DemoScreen], None], pages: DemoPages | None, open_: bool
+) -> Callable[[DemoScreen], None]:
+    """Show where the pages are beside each frame, and open the first once it is there."""
+    if pages is None:
+        return show
+    opened = not open_
+
+    def show_both(frame: DemoScreen) -> None:
+        nonlocal opened
+        found = pages.look()
+        show(replace(frame, pages=found))
+        if not opened and (address := found.get("the fleet")):
+            opened = True
+            open_page(address)
+
+    return show_both
+
+
+def _serve_on(pages: DemoPages) -> None:
+    for name, address in pages.look().items():
+        say(f"{address}   {name} in a browser, until Ctrl-C")
+    with suppress(KeyboardInterrupt):
+        pages.serve()
 
 
 def _end(fleet: DemoFleet, tally: DemoTally, folder: Path, json: bool) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import platformdirs
 import typer
 
-from .browser import needs_web, open_page
+from .browser import needs_web, open_page, started
 from .output import ExitCode, JsonFlag, emit, reported, say, usage_error
 from .query import default_folder
 
@@ -112,6 +112,7 @@ def web(
         typer.Option(help="Folder of signed tasks; /metrics then has what is spent of the budget."),
     ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
+    json: JsonFlag = False,
 ) -> None:
     if context.invoked_subcommand is not None:
         return
@@ -134,7 +135,7 @@ def web(
             from dataclasses import replace
 
             settings = replace(settings, token_file=token_file or _data_file("tokens.json"))
-        serve(settings, lambda address: _started(address, settings.store, open_))
+        serve(settings, lambda address: _started(address, settings.store, open_, json))
 
 
 def cached_rollups(folder: Path) -> Path:
@@ -143,8 +144,11 @@ def cached_rollups(folder: Path) -> Path:
     return Path(platformdirs.user_cache_dir("pointillist")) / "rollups" / name
 
 
-def _started(address: str, store: Path, open_: bool) -> None:
-    say(f"{address}   shows {store}; Ctrl-C ends it")
+def _started(address: str, store: Path, open_: bool, json: bool) -> None:
+    if json:
+        started({"address": address, "store": str(store)})
+    else:
+        say(f"{address}   shows {store}; Ctrl-C ends it")
     if open_:
         open_page(address)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
@@ -32,6 +33,7 @@ class DemoScreen:
     epsilon_spent        of the run's whole epsilon
     rejections           reason -> count, at the Leader and the Helper
     latest, mean         newest window and running mean of the kernel mix
+    pages                what is shown in a browser -> address
     """
 
     window: int
@@ -45,6 +47,7 @@ class DemoScreen:
     latest: list[CellView]
     mean: list[CellView]
     stage: str
+    pages: Mapping[str, str] = field(default_factory=dict)
 
 
 def render(frame: DemoScreen, width: int) -> RenderableType:
@@ -87,7 +90,15 @@ def _progress(frame: DemoScreen) -> Table:
 def _footer(frame: DemoScreen) -> Text:
     refused = listed(frame.rejections)
     planted = f"refused (planted by the demo): {refused or 'nothing yet'}"
-    return Text(f"{planted}\n{PLUS_MINUS}\n{LESS}", "dim")
+    text = Text(f"{planted}\n{PLUS_MINUS}\n{LESS}", "dim")
+    for line in page_lines(frame.pages):
+        text.append(f"\n{line}", "not dim cyan")
+    return text
+
+
+def page_lines(pages: Mapping[str, str]) -> list[str]:
+    """Say where what is shown in a browser."""
+    return [f"{address}   {name} in a browser" for name, address in pages.items()]
 
 
 class DemoStage(LiveStage):
@@ -96,6 +107,7 @@ class DemoStage(LiveStage):
     def __init__(self, console: Console, *, quiet: bool) -> None:
         super().__init__(console, quiet=quiet)
         self._last = -1
+        self._told: frozenset[str] = frozenset()
 
     def say(self, text: str) -> None:
         """Show one line before there is anything to draw."""
@@ -108,9 +120,18 @@ class DemoStage(LiveStage):
         """Show a frame; without a terminal, a line for every new window."""
         if self._on_screen:
             self._live.update(render(frame, self._console.width), refresh=True)
-        elif not self._quiet and frame.window != self._last:
+        elif not self._quiet:
+            self._show_lines(frame)
+
+    def _show_lines(self, frame: DemoScreen) -> None:
+        new = {name: at for name, at in frame.pages.items() if name not in self._told}
+        self._told |= new.keys()
+        lines = page_lines(new)
+        if frame.window != self._last:
             self._last = frame.window
-            self._console.print(_line(frame), highlight=False, soft_wrap=True)
+            lines.append(_line(frame))
+        for line in lines:
+            self._console.print(line, highlight=False, soft_wrap=True)
 
 
 def _line(frame: DemoScreen) -> str:

@@ -60,6 +60,13 @@ class RoleProcess:
                 self.check()
         raise ChildFailed(f"{self.name}: expected a line within {timeout_s:.0f} s, got none")
 
+    def heard(self) -> dict[str, Any] | None:
+        """Give the next line as JSON where one has come; this waits for nothing."""
+        try:
+            return dict(json.loads(self._lines.get_nowait()))
+        except Empty:
+            return None
+
     @property
     def running(self) -> bool:
         return self._process.poll() is None

@@ -1,0 +1,56 @@
+"""The demo's pages: the fleet's and this host's, each a process that ends with the demo."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from .folders import RunFolders
+from .role_processes import Family, RoleProcess
+
+_LOOK_S = 0.5
+
+
+@dataclass(slots=True)
+class DemoPages:
+    """Servers of pages and the addresses that they have told.
+
+    family      their own: they outlive the fleet where the demo is served on
+    addresses   what is shown -> address
+    """
+
+    folders: RunFolders
+    family: Family
+    addresses: dict[str, str] = field(default_factory=dict)
+    _servers: dict[str, RoleProcess] = field(default_factory=dict)
+
+    def show_fleet(self) -> None:
+        """Serve the store of the demo; it fills as windows are released."""
+        base = self.folders.base
+        self._servers["the fleet"] = self.family.start(
+            "web", "pointillist", "web", "--json", "--listen", "127.0.0.1:0",
+            "--store", str(self.folders.releases), "--rollups", str(base / "rollups"),
+            "--record", str(self.folders.logs / "queries.jsonl"),
+        )  # fmt: skip
+
+    def show_host(self) -> None:
+        """Serve what the agent of this host keeps, to its owner."""
+        config = str(self.folders.base / "live.toml")
+        self._servers["this host"] = self.family.start(
+            "host-page", "pointillist", "agent", "web", "--json", "--port", "0", "--config", config
+        )
+
+    def look(self) -> dict[str, str]:
+        """Give the addresses that are known by now; a server that ended has none."""
+        for name, server in self._servers.items():
+            if name not in self.addresses and (told := server.heard()) is not None:
+                self.addresses[name] = str(told["address"])
+        return {name: self.addresses[name] for name in self.addresses if self._runs(name)}
+
+    def serve(self) -> None:
+        """Wait until the servers end, or the demo is ended."""
+        while any(map(self._runs, self._servers)):
+            time.sleep(_LOOK_S)
+
+    def _runs(self, name: str) -> bool:
+        return self._servers[name].running
