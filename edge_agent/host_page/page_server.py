@@ -22,8 +22,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edge_agent.config import AgentConfig
-from pages.layout import ASSETS, asset, asset_address
+from pages.layout import ASSETS, Screen, asset, asset_address, rendered
 from pages.page_headers import PAGE_HEADERS
+from wire.catalogue import Catalogue
 
 from .host_pages import PAGES, HostPage, HostState, StateRefused, page_html, read_state
 from .host_reading import HostReading
@@ -79,6 +80,14 @@ def users_of_page() -> frozenset[int]:
     asked = os.environ.get("SUDO_UID", "")
     by_sudo = {int(asked)} if os.geteuid() == 0 and asked.isdecimal() else set()
     return frozenset({0, os.geteuid(), *by_sudo})
+
+
+def warm_up() -> None:
+    """Read the files that pages are made of: another user may not reach them."""
+    for name in ASSETS:
+        asset(name)
+    rendered(Screen("", ""))
+    Catalogue.load()
 
 
 def page_application(

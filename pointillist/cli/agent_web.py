@@ -39,13 +39,14 @@ def web(
     started them by sudo. As root it becomes the agent's user first.
     """
     needs_web("pointillist agent web")
-    from edge_agent.host_page.page_server import serve_pages, users_of_page
+    from edge_agent.host_page.page_server import serve_pages, users_of_page, warm_up
     from transport.privileges import drop_to
 
     from . import agent
 
     loaded = agent.load_file(config)
     users = users_of_page()
+    warm_up()  # while this process can still reach all of its files
     os.umask(0o077)
     with reported(ExitCode.USAGE, LookupError):
         dropped = drop_to(loaded.host.user)

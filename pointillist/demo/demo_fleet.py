@@ -216,6 +216,10 @@ gpus = false
 faults = false
 {replay}[sources.probes]
 enabled = false
+[metrics]
+enabled = false
+[diagnosis]
+enabled = false
 """
         write_public(self.folders.base / "live.toml", toml.encode())
         return host_of(key)

@@ -15,6 +15,7 @@ from typing import TextIO
 
 from edge_agent.config import load_config
 from edge_agent.live import open_agent
+from edge_agent.service.agent_service import AgentService
 from transport.opening import Side, open_transport, prepare_transport
 from transport.port import ForwardingTransport, Producer, Transport
 from transport.privileges import AGENT_USER, drop_to
@@ -69,6 +70,7 @@ def main() -> None:
     with notes.open("a", buffering=1) as file:
         log = open_transport(config.transport.settings, Side.AGENT)
         shell, absent = open_agent(config, domain=DEMO_DOMAIN, transport=NotedTransport(log, file))
+        shell.observe(AgentService(shell, config, absent))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: shell.stop())
         for absence in absent:

@@ -166,7 +166,7 @@ def test_state_that_is_not_there_or_damaged_is_said(tmp_path: Path) -> None:
 def test_kernels_that_are_timed_in_their_processes_come_with_their_error(tmp_path: Path) -> None:
     history = History(tmp_path / "history.sqlite")
     history.note_clock(POINT)
-    rows = [activity(BOOT + 5 * S, "seen_elsewhere")]
+    rows: list[object] = [activity(BOOT + 5 * S, "seen_elsewhere")]
     rows += [gpu_times(BOOT + second * S) for second in range(20)]
     history.add(flattener().rows("gpu_time", rows))
     history.close()

@@ -49,6 +49,24 @@ def lines_of(frame: DemoScreen) -> list[str]:
     return console.file.getvalue().splitlines()
 
 
+def test_demo_tells_each_address_once_and_before_its_window() -> None:
+    pages = {"the fleet": "http://127.0.0.1:1/", "this host": "http://127.0.0.1:2/"}
+    console = Console(file=io.StringIO(), width=80)
+    with DemoStage(console, quiet=False) as stage:
+        stage.show(replace(FRAME, pages={"the fleet": pages["the fleet"]}))
+        stage.show(replace(FRAME, pages=pages))
+        stage.show(replace(FRAME, pages=pages, window=2))
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert [line.split(":")[0].split(" ")[0] for line in lines] == [
+        "http",
+        "window",
+        "http",
+        "window",
+    ]
+    assert lines[0] == "http://127.0.0.1:1/   the fleet in a browser"
+
+
 def told(of: Summary, events: dict[str, Struck]) -> str:
     console = Console(file=io.StringIO(), width=100)
     farewell.tell(console, of, MIX, events)

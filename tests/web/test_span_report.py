@@ -1,0 +1,72 @@
+"""The report to send round: one file, the pages' own numbers, nothing from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from hashlib import sha256
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from tests.web_kit import client, fill
+from web.page_state import PageState
+from web.span_report import ReportRefused, span_report
+from web.viewers import SeriesOwners
+
+WEEK = PageState(span="week")
+NOBODY = SeriesOwners()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fill(tmp_path_factory.mktemp("store"), "every-kind", "<b>own</b>")
+
+
+@pytest.fixture(scope="module")
+def text(store: Path) -> str:
+    return span_report(store, store.parent / "rollups", WEEK, NOBODY).decode()
+
+
+def test_report_has_the_pages_with_their_drawings(text: str) -> None:
+    parts = re.findall(r'<div class="part" id="([a-z]+)"', text)
+    assert [part for part in parts if part != "causes"] == ["fleet", "applications", "privacy"]
+    assert 'id="fleet-mix"' in text
+    assert "95 % interval" in text
+    assert "These hosts are simulated" in text
+
+
+def test_report_shows_the_very_drawing_of_the_page(store: Path, text: str) -> None:
+    with client(store) as asked:
+        page = asked.get("/fleet?span=week").text
+    drawing = re.search(r'id="mix".*?(<svg.*?</svg>)', page, re.DOTALL)
+    assert drawing
+    assert drawing[1] in text
+
+
+def test_report_loads_nothing_and_runs_its_own_script_alone(text: str) -> None:
+    addresses = re.findall(r'(?:src|href|action)="([^"]*)"', text)
+    assert [a for a in addresses if not a.startswith(("#", "data:image/svg+xml;base64,"))] == []
+    policy = unescape(re.search(r'security-policy" content="([^"]*)"', text)[1])  # type: ignore[index]
+    for tag, name in (("script", "script-src"), ("style", "style-src")):
+        (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        digest = b64encode(sha256(content.encode()).digest()).decode()
+        assert f"{name} 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+
+
+def test_report_has_no_series_of_a_single_operator(store: Path) -> None:
+    owners = SeriesOwners(operators={"acme": frozenset({"<b>own</b>"})})
+    made = span_report(store, store.parent / "rollups", WEEK, owners).decode()
+    assert "own&lt;/b&gt;" not in made
+    assert "<b>own" not in made
+    both = SeriesOwners(operators={"acme": frozenset({"<b>own</b>", "every-kind"})})
+    with pytest.raises(ReportRefused, match="expected a series of fleet tasks"):
+        span_report(store, store.parent / "rollups", WEEK, both)
+
+
+def test_report_of_no_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ReportRefused, match="no store"):
+        span_report(tmp_path / "gone", tmp_path / "rollups", WEEK, NOBODY)
