@@ -23,7 +23,7 @@ class ReportPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class PageReport:
     """What the file holds; `about` says of when it is, `status` what it is made of."""
 
     title: str
@@ -33,7 +33,7 @@ class Report:
     status: str = ""
 
 
-def rendered_report(report: Report) -> str:
+def rendered_report(report: PageReport) -> str:
     """Give the HTML of a whole report.
 
     Its policy lets a browser run this very script and style, and load nothing.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from pages.layout import Notice
-from pages.report import Report, ReportPart, rendered_report
+from pages.report import PageReport, ReportPart, rendered_report
 from pages.scale import moment_said
 
 from .page_answers import PageAnswers, notices, status_said
@@ -46,7 +46,7 @@ def span_report(store: Path, rollups: Path, state: PageState, owners: SeriesOwne
         raise ReportRefused(unreadable(error)) from error
     until_s = standing.newest_s if state.until is None else _midnight_s(state)
     told: list[Notice] = [n for n in notices(standing) if n.kind != StoreState.STALE.value]
-    report = Report(
+    report = PageReport(
         f"{_SPANS[state.span]} until {moment_said(until_s)[:10]}",
         f"What the fleet did, up to {moment_said(until_s)} UTC. Every number has its 95 % "
         "interval: point at it, or go there with the arrow keys.",
