@@ -19,7 +19,7 @@ from pages.wording import counted, interval_said, plain, value_said
 PERCENT: Final = Unit("percent", 1.0, " %", 0, "from least to most")
 _NS: Final = 1_000_000_000
 _MILLION: Final = 1_000_000
-_Z95: Final = 1.96
+
 _MOST_LINES: Final = 6
 _MOST_KERNELS: Final = 20
 
@@ -126,7 +126,7 @@ def kernels_panel(found: Sequence[KernelTime]) -> Panel:
         return Panel("kernels", title, "No kernel was timed in this time.")
     shown = found[:_MOST_KERNELS]
     # One unit for all, by the largest.
-    factor, name = (1e-9, "s") if found[0].time_ns >= _NS else (1e-6, "ms")
+    factor, name = (1e-9, "s") if found[0].time.value_ns >= _NS else (1e-6, "ms")
     unit = Unit("GPU time", factor, f" {name}", 1)
     numbers = [_time(kernel) for kernel in shown]
     rows = [IntervalRow(k.name, number) for k, number in zip(shown, numbers, strict=True)]
@@ -154,12 +154,12 @@ def kernels_panel(found: Sequence[KernelTime]) -> Panel:
 
 
 def _time(kernel: KernelTime) -> Number:
-    """Give a kernel's time with its interval, none where its variance is not known."""
-    if kernel.variance is None:
-        return Number(kernel.time_ns)
-    half = _Z95 * sqrt(kernel.variance)
-    low, high = max(kernel.time_ns - half, 0.0), kernel.time_ns + half
-    return Number(kernel.time_ns, half / _Z95, low, high, told=kernel.time_ns > half)
+    """Give a kernel's time with its interval, none where there is none."""
+    value, half = kernel.time.value_ns, kernel.time.error_ns
+    if half is None or kernel.time.variance is None:
+        return Number(value)
+    error = sqrt(kernel.time.variance)
+    return Number(value, error, max(value - half, 0.0), value + half, told=value > half)
 
 
 def _short_names(keys: Iterable[str]) -> dict[str, str]:

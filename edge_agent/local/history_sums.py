@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from collectors.records.estimated_time import EstimatedTime
+
 from .history_db import HistoryUnavailable
 from .history_read import HistoryReader
 from .history_tables import (
@@ -44,15 +46,11 @@ class FamilyBin:
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """A kernel's GPU time in ns, and its launches: estimates of all, as sampling is known.
-
-    variance   of `time_ns`; None where it is not known
-    """
+    """A kernel's GPU time, and its launches: estimates of all, as sampling is known."""
 
     name: str
     family: str
-    time_ns: float
-    variance: float | None
+    time: EstimatedTime
     launches: float
 
 
@@ -80,6 +78,7 @@ class _Terms:
     family: str
     time_ns: str
     variance: str
+    windows: str
     launches: str
 
 
@@ -90,13 +89,13 @@ _TIMED: Final = (
         f"{PROCESS_TIME.name}, json_each(kernels)",
         _Terms(
             *(f"json_extract(value, '$.{part}')"
-              for part in ("kernel", "family", "gpu_time_ns", "variance", "launches"))
+              for part in ("kernel", "family", "gpu_time_ns", "variance", "windows", "launches"))
         ),
     ),
     (
         ACTIVITY,
         f"{ACTIVITY.name} AS found JOIN name ON name.id = found.name",
-        _Terms("name.name", "family", f"gpu_time_ns {_SAMPLED}", "NULL", f"count {_SAMPLED}"),
+        _Terms("name.name", "family", f"gpu_time_ns {_SAMPLED}", "NULL", "0", f"count {_SAMPLED}"),
     ),
 )  # fmt: skip
 """Where kernels are timed in their processes, what came of it; else what sources saw of them."""
@@ -130,11 +129,19 @@ class HistorySums(HistoryReader):
             query = (
                 f"SELECT {terms.name}, {terms.family}, sum({terms.time_ns}) AS time_ns, "  # noqa: S608
                 f"CASE WHEN count({terms.variance}) = count(*) THEN sum({terms.variance}) END, "
-                f"sum({terms.launches}) FROM {source} WHERE boot = ? AND at_ns BETWEEN ? AND ? "
+                f"max({terms.windows}), sum({terms.launches}) FROM {source} "
+                "WHERE boot = ? AND at_ns BETWEEN ? AND ? "
                 f"GROUP BY 1, 2 HAVING time_ns > 0 ORDER BY 3 DESC LIMIT {MOST_ROWS}"
             )
             if found := list(self._of_boots(table, query, since_ns, until_ns)):
-                return [KernelTime(*row) for row in found]
+                return [
+                    KernelTime(
+                        name, family,
+                        EstimatedTime(time_ns, variance, windows, until_ns - since_ns),
+                        launches,
+                    )
+                    for name, family, time_ns, variance, windows, launches in found
+                ]  # fmt: skip
         return []
 
     def kernel_calls(self, since_ns: int, until_ns: int) -> list[CallSum]:

@@ -175,10 +175,12 @@ def test_kernels_that_are_timed_in_their_processes_come_with_their_error(tmp_pat
         families = sums.families(UNIX - S, UNIX + 60 * S, 10 * S)
     gemm = next(kernel for kernel in kernels if kernel.family == "gemm")
     told = [k for process in gpu_times().processes for k in process.kernels if k.family == "gemm"]
-    time_ns = 20 * sum(kernel.time_ns for kernel in told)
-    assert gemm.time_ns == time_ns > 0
-    assert gemm.variance == pytest.approx(20 * sum(kernel.variance or 0 for kernel in told))
-    assert sum(found.time_ns for found in families if found.family == "gemm") == time_ns
+    time_ns = 20 * sum(kernel.time.value_ns for kernel in told)
+    assert gemm.time.value_ns == pytest.approx(time_ns)
+    assert time_ns > 0
+    assert gemm.time.variance == pytest.approx(20 * sum(k.time.variance or 0.0 for k in told))
+    found_ns = sum(found.time_ns for found in families if found.family == "gemm")
+    assert found_ns == pytest.approx(time_ns)
     assert "seen_elsewhere" not in {kernel.name for kernel in kernels}
     text = str(kernels_panel(kernels).drawing)
     assert re.search(r"95 % interval [0-9.]+ to [0-9.]+ s", text)
