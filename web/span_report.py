@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from pages.layout import Notice
-from pages.report import PageReport, ReportPart, rendered_report
+from pages.report_page import PageReport, ReportPart, rendered_report
 from pages.scale import moment_said
 
 from .page_answers import PageAnswers, notices, status_said
