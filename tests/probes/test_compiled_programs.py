@@ -48,9 +48,12 @@ def linked(compiled: Path, folder: Path, static: bool) -> Path:
 
 def by_kernel(watched: Watched, pid: int) -> dict[str, float]:
     """Give a process's launches by kernel, of the last drain."""
-    (record,) = [record for record in watched.drain() if isinstance(record, GpuCalls)]
-    kernels = (kernel for kernel in record.kernels if kernel.process.pid == pid)
-    return {kernel.kernel: kernel.launches.value for kernel in kernels}
+    found: dict[str, float] = {}
+    for record in watched.drain():
+        for kernel in record.kernels if isinstance(record, GpuCalls) else ():
+            if kernel.process.pid == pid:
+                found[kernel.kernel] = found.get(kernel.kernel, 0.0) + kernel.launches.value
+    return found
 
 
 def test_launches_of_compiled_programs_are_counted_by_kernel(

@@ -40,7 +40,7 @@ def _classes(drawing: ElementTree.Element) -> list[str]:
         (NOISE, SHARE, "under 0.5 %", "−0.3 to 0.5 %"),
         (KEPT_BACK, SHARE, "too few hosts", "–"),
         (Number(1234.4, 20.0, 1195.2, 1273.6), HOSTS, "1,234", "1,195 to 1,274"),
-        (Number(0.3), SHARE, "30.0 %", "30.0 to 30.0 %"),
+        (Number(0.3), SHARE, "30.0 %", "–"),
         (Number(math.nan), SHARE, "–", "–"),
     ],
 )
