@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from collectors.records.estimated_time import EstimatedTime
+from collectors.records.estimated_time import EstimatedTime, summed
 
 from .history_db import HistoryUnavailable
 from .history_read import HistoryReader
@@ -76,10 +76,11 @@ class _Terms:
 
     name: str
     family: str
+    launches: str
     time_ns: str
     variance: str
     windows: str
-    launches: str
+    estimated_ns: str
 
 
 _SAMPLED: Final = "* 1e6 / sampling_rate_millionths"
@@ -89,13 +90,15 @@ _TIMED: Final = (
         f"{PROCESS_TIME.name}, json_each(kernels)",
         _Terms(
             *(f"json_extract(value, '$.{part}')"
-              for part in ("kernel", "family", "gpu_time_ns", "variance", "windows", "launches"))
+              for part in ("kernel", "family", "launches", "gpu_time_ns", "variance", "windows",
+                           "estimated_ns"))
         ),
     ),
     (
         ACTIVITY,
         f"{ACTIVITY.name} AS found JOIN name ON name.id = found.name",
-        _Terms("name.name", "family", f"gpu_time_ns {_SAMPLED}", "NULL", "0", f"count {_SAMPLED}"),
+        _Terms("name.name", "family", f"count {_SAMPLED}", f"gpu_time_ns {_SAMPLED}", "NULL", "0",
+               "max(span_ns, 1)"),
     ),
 )  # fmt: skip
 """Where kernels are timed in their processes, what came of it; else what sources saw of them."""
@@ -126,22 +129,16 @@ class HistorySums(HistoryReader):
     def kernel_times(self, since_ns: int, until_ns: int) -> list[KernelTime]:
         """Give the kernels that took most GPU time, the first first."""
         for table, source, terms in _TIMED:
+            # Estimates of one kind of error are one to `summed`, however many they were.
             query = (
-                f"SELECT {terms.name}, {terms.family}, sum({terms.time_ns}) AS time_ns, "  # noqa: S608
-                f"CASE WHEN count({terms.variance}) = count(*) THEN sum({terms.variance}) END, "
-                f"max({terms.windows}), sum({terms.launches}) FROM {source} "
-                "WHERE boot = ? AND at_ns BETWEEN ? AND ? "
-                f"GROUP BY 1, 2 HAVING time_ns > 0 ORDER BY 3 DESC LIMIT {MOST_ROWS}"
+                f"SELECT {terms.name}, {terms.family}, sum({terms.launches}), "  # noqa: S608
+                f"sum({terms.time_ns}), sum({terms.variance}), max({terms.windows}), "
+                f"sum({terms.estimated_ns}) FROM {source} WHERE boot = ? "
+                f"AND at_ns BETWEEN ? AND ? GROUP BY 1, 2, {terms.variance} IS NULL, "
+                f"{terms.windows} > 0 HAVING sum({terms.time_ns}) IS NOT NULL"
             )
             if found := list(self._of_boots(table, query, since_ns, until_ns)):
-                return [
-                    KernelTime(
-                        name, family,
-                        EstimatedTime(time_ns, variance, windows, until_ns - since_ns),
-                        launches,
-                    )
-                    for name, family, time_ns, variance, windows, launches in found
-                ]  # fmt: skip
+                return _kernel_times(found)
         return []
 
     def kernel_calls(self, since_ns: int, until_ns: int) -> list[CallSum]:
@@ -231,3 +228,14 @@ class HistorySums(HistoryReader):
             return self._db.execute(query, values).fetchall()
         except sqlite3.Error as error:
             raise HistoryUnavailable(f"{self._path}: {error}") from None
+
+
+def _kernel_times(rows: Iterable[tuple[Any, ...]]) -> list[KernelTime]:
+    parts: dict[tuple[str, str], list[EstimatedTime]] = {}
+    launches: dict[tuple[str, str], float] = {}
+    for name, family, count, *estimate in rows:
+        parts.setdefault((name, family), []).append(EstimatedTime(*estimate))
+        launches[name, family] = launches.get((name, family), 0.0) + count
+    found = [KernelTime(*key, summed(times), launches[key]) for key, times in parts.items()]
+    busy = [kernel for kernel in found if kernel.time.value_ns > 0]
+    return sorted(busy, key=lambda kernel: -kernel.time.value_ns)[:MOST_ROWS]
