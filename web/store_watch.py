@@ -21,6 +21,7 @@ import duckdb
 import pandas as pd
 import pyarrow as pa
 
+from aggregator import simulated_mark
 from aggregator.releases import QueryRefused
 from analytics import FleetReleases, RollupPeriod
 from analytics.release_source import FolderSource
@@ -29,8 +30,6 @@ from wire.task import DEMO_DOMAIN
 
 EVERY_S: Final = 1.0
 _DEPTH: Final = 4
-_MARK: Final = "simulated.json"
-"""Beside the releases of a simulation."""
 _LATE_WINDOWS: Final = 3
 _LATE_S: Final = 120.0
 
@@ -164,7 +163,7 @@ class StoreWatch:
             if self._source is None:
                 self._source = FolderSource(self.folder, self._rollups, max_age_s=math.inf)
             self._source.refresh()
-            marked = (self.folder / _MARK).exists()
+            marked = (self.folder / simulated_mark.NAME).exists()
             return replace(_read(self._source, generation), marked=marked)
         except FileNotFoundError:
             self._source = None

@@ -14,7 +14,7 @@ from aggregator.discoveries import FALSE_DISCOVERY_RATE
 from pointillist.table import Column, cells_of, table_lines, terminal_columns
 
 from .output import CommandError, ExitCode, JsonFlag, emit, say, usage_error
-from .query import default_folder, say_simulated
+from .query import ReleasesFolder, default_folder, say_simulated
 
 if TYPE_CHECKING:
     from aggregator.causes import CauseRow, CauseTable
@@ -50,14 +50,7 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True, help=_HELP, epilog=_EPILOG)
 def causes(
-    folder: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of released Parquet; else the newest demo run here, or this user's.",
-            envvar="POINTILLIST_RELEASES",
-            show_default=False,
-        ),
-    ] = None,
+    folder: ReleasesFolder = None,
     week: Annotated[
         datetime | None,
         typer.Option(

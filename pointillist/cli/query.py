@@ -77,14 +77,7 @@ def query(
             metavar="SQL", help="One SELECT over `releases`, `weeks`, `causes` or another view."
         ),
     ] = None,
-    folder: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of released Parquet; else the newest demo run here, or this user's.",
-            envvar="POINTILLIST_RELEASES",
-            show_default=False,
-        ),
-    ] = None,
+    folder: ReleasesFolder = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")] = False,
     schema: Annotated[bool, typer.Option("--schema", help="Print the columns and stop.")] = False,
     check: Annotated[
@@ -108,6 +101,17 @@ def query(
         typer.echo(context.get_help())
         raise typer.Exit(ExitCode.USAGE)
     _print_rows(_run(sql, folder or default_folder()), csv, json)
+
+
+ReleasesFolder = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of released Parquet; else the newest demo run here, or this user's.",
+        envvar="POINTILLIST_RELEASES",
+        show_default=False,
+    ),
+]
+"""The type of the parameter that says where releases are read; None: `default_folder`."""
 
 
 def default_folder() -> Path:

@@ -10,7 +10,7 @@ import typer
 
 from .browser import needs_web, open_page
 from .output import ExitCode, JsonFlag, emit, reported, usage_error
-from .query import default_folder
+from .query import ReleasesFolder, default_folder
 from .web_command import cached_rollups, series_owners
 
 _EXAMPLES: Final = """Examples:
@@ -39,14 +39,7 @@ def report(
             metavar="YYYY-MM-DD", help="The day after the last one, UTC; else the newest."
         ),
     ] = None,
-    store: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of released Parquet; else the newest demo run here, or this user's.",
-            envvar="POINTILLIST_RELEASES",
-            show_default=False,
-        ),
-    ] = None,
+    store: ReleasesFolder = None,
     fleet_series: Annotated[
         list[str] | None,
         typer.Option(help="A series of fleet tasks, where the store does not say whose it is."),

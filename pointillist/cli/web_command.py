@@ -15,7 +15,7 @@ import typer
 
 from .browser import needs_web, open_page, started
 from .output import ExitCode, JsonFlag, emit, reported, say, usage_error
-from .query import default_folder
+from .query import ReleasesFolder, default_folder
 
 if TYPE_CHECKING:
     from web.viewers import SeriesOwners
@@ -69,14 +69,7 @@ _TOKEN_FILE: Final = typer.Option(
 @app.callback(invoke_without_command=True, help=_HELP, epilog=_EXAMPLES)
 def web(
     context: typer.Context,
-    store: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of released Parquet; else the newest demo run here, or this user's.",
-            envvar="POINTILLIST_RELEASES",
-            show_default=False,
-        ),
-    ] = None,
+    store: ReleasesFolder = None,
     rollups: Annotated[
         Path | None,
         typer.Option(
