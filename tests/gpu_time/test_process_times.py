@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,26 +15,11 @@ from collectors.gpu_time.row_names import RowNames
 from collectors.gpu_time.segment import RecordingState, RowKind, Snapshot
 from collectors.gpu_time.timed_spans import TimedSpan, TimedSpans
 from collectors.records.gpu_time import GpuTimes, TimingState
-from tests.gpu_time.test_gpu_time_source import FakeLibrary, Followed
+from tests.followed_kit import FakeLibrary, Followed
 from tests.gpu_time_kit import program, until
 from tests.segment_kit import FakeMemory, snapshot
 
 S = 1_000_000_000
-
-
-@pytest.fixture
-def followed(tmp_path: Path) -> Iterator[Followed]:
-    found = Followed(tmp_path / "s.sock")
-    yield found
-    found.source.stop()
-
-
-@pytest.fixture
-def library(followed: Followed) -> Iterator[FakeLibrary]:
-    found = FakeLibrary(followed.path)
-    found.lease()
-    yield found
-    found.close()
 
 
 def told(followed: Followed) -> GpuTimes:

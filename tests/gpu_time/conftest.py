@@ -1,0 +1,25 @@
+"""A source of GPU time that the tests of this folder follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.followed_kit import FakeLibrary, Followed
+
+
+@pytest.fixture
+def followed(tmp_path: Path) -> Iterator[Followed]:
+    found = Followed(tmp_path / "s.sock")
+    yield found
+    found.source.stop()
+
+
+@pytest.fixture
+def library(followed: Followed) -> Iterator[FakeLibrary]:
+    found = FakeLibrary(followed.path)
+    found.lease()
+    yield found
+    found.close()
