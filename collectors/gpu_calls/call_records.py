@@ -35,6 +35,7 @@ from collectors.records.gpu_calls import (
     WaitCalls,
 )
 from collectors.records.process import ProcessKey
+from collectors.records.quantiles import NORMAL
 
 from .call_tables import CallTables, Names, Shares, Sums, What
 from .launch_counts import LaunchCount, LaunchCounts
@@ -75,7 +76,7 @@ class Estimate(NamedTuple):
     @property
     def interval(self) -> tuple[float, float]:
         """95 % interval, at least the calls that were seen."""
-        half = 1.959964 * sqrt(self.variance)
+        half = NORMAL * sqrt(self.variance)
         return max(self.value - half, 0.0), self.value + half
 
 

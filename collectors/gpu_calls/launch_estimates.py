@@ -20,6 +20,8 @@ from enum import IntEnum
 from math import inf, sqrt
 from typing import Final, NamedTuple
 
+from collectors.records.quantiles import NORMAL, student
+
 LEAST_CALL_NS: Final = 1.0
 """CPU time that no call is below: an empty function in calibration's loop takes 1.3 ns at 3 GHz."""
 
@@ -47,9 +49,6 @@ _UNUSUAL_DEVIATIONS: Final = 3.0
 _UNUSUAL_SHARE, _UNUSUAL_OF_MEAN = 0.02, 0.25
 _UNUSUAL_OF_ONE: Final = 0.5
 _STEADY_WIDTH: Final = 0.5
-_NORMAL: Final = 1.959964
-_STUDENT: Final = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306)
-"""97.5 % quantiles of Student's t, from one degree of freedom on."""
 
 
 class SeenWindow(NamedTuple):
@@ -109,7 +108,7 @@ class UnseenCalls(NamedTuple):
     @property
     def error(self) -> float:
         """Half of the interval, beside what no window speaks for."""
-        return _NORMAL * sqrt(self.variance) + max(self.below, self.above)
+        return NORMAL * sqrt(self.variance) + max(self.below, self.above)
 
 
 class _Sample(NamedTuple):
@@ -250,8 +249,7 @@ def _variance(chosen: Sequence[_Sample], telling: Sequence[_Sample], time_ns: fl
 
 def _widened(windows: int) -> float:
     """Square of Student's quantile over the normal one: the spread is known from few windows."""
-    quantile = _STUDENT[min(windows - 1, len(_STUDENT)) - 1]
-    return (quantile / _NORMAL) ** 2
+    return (student(windows) / NORMAL) ** 2
 
 
 def _busy(windows: Sequence[SeenWindow]) -> list[SeenWindow]:

@@ -10,13 +10,7 @@ from collections.abc import Iterable
 from math import sqrt
 from typing import Final, NamedTuple
 
-_QUANTILES: Final = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
-    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
-    2.052, 2.048, 2.045, 2.042, 2.040,
-)  # fmt: skip
-"""Of Student's distribution at 0.975, by degrees of freedom from 1 on."""
-_NORMAL: Final = 1.960
+from .quantiles import student
 
 
 class EstimatedTime(NamedTuple):
@@ -38,9 +32,7 @@ class EstimatedTime(NamedTuple):
         """Half of the 95 % interval; None where there is no interval."""
         if self.variance is None:
             return None
-        degrees = self.windows - 1
-        known = 0 < degrees <= len(_QUANTILES)
-        return sqrt(self.variance) * (_QUANTILES[degrees - 1] if known else _NORMAL)
+        return sqrt(self.variance) * student(self.windows)
 
 
 NO_TIME: Final = EstimatedTime(0.0, None, 0, 0)

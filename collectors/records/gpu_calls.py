@@ -10,12 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf, isfinite, sqrt
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from .process import ProcessKey
-
-_NORMAL: Final = 1.959964
-"""97.5 % quantile of the normal distribution."""
+from .quantiles import NORMAL
 
 
 class ProbeGroup(StrEnum):
@@ -91,7 +89,7 @@ class CountedCalls(NamedTuple):
     @property
     def interval(self) -> tuple[float, float]:
         """95 % interval, where bounds are 0; else it holds the number at least as often."""
-        half = _NORMAL * sqrt(self.variance)
+        half = NORMAL * sqrt(self.variance)
         return max(self.value - self.below - half, float(self.seen)), self.value + self.above + half
 
     @property
@@ -99,14 +97,14 @@ class CountedCalls(NamedTuple):
         """Half of the 95 % interval; infinite where there is a bound alone, or none."""
         if self.above > self.value or not isfinite(self.variance):
             return inf
-        return _NORMAL * sqrt(self.variance) + max(self.below, self.above)
+        return NORMAL * sqrt(self.variance) + max(self.below, self.above)
 
     @property
     def spread(self) -> float | None:
         """Give the variance of a random error as wide as the interval; None: there is none."""
         if self.error == inf:
             return None
-        return (sqrt(self.variance) + max(self.below, self.above) / _NORMAL) ** 2
+        return (sqrt(self.variance) + max(self.below, self.above) / NORMAL) ** 2
 
 
 class ProcessLabels(NamedTuple):

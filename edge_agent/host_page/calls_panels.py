@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import sqrt
 from typing import Final
 
+from collectors.records.quantiles import NORMAL
 from edge_agent.local.history_sums import CallSum
 from edge_agent.local.quantity import quantity
 from pages.interval_chart import IntervalRow, interval_chart
@@ -14,7 +15,6 @@ from pages.number import Number, Unit
 from pages.wording import ABSENT, interval_said, plain, value_said
 
 LAUNCHES: Final = Unit("launches a second", 1.0, "/s", 1)
-_Z95: Final = 1.96
 _SHOWN: Final = 16
 _MOST_PROCESSES: Final = 40
 
@@ -95,6 +95,6 @@ def _rate(row: CallSum, span_s: float) -> Number:
         return Number(None, reason="watched too little")
     error = sqrt(row.variance) / span_s
     return Number(
-        value, error, max(value - _Z95 * error, 0.0), value + _Z95 * error,
-        told=value > _Z95 * error or not error,
+        value, error, max(value - NORMAL * error, 0.0), value + NORMAL * error,
+        told=value > NORMAL * error or not error,
     )  # fmt: skip

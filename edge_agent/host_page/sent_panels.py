@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlencode
 
+from collectors.records.quantiles import NORMAL
 from edge_agent.local.quantity import quantity
 from edge_agent.local.sent_view import SentReport, SentSection
 from pages.interval_chart import IntervalRow, interval_chart
@@ -18,7 +19,6 @@ from pages.wording import ABSENT, counted, interval_said, plain
 SHOWN: Final = 60
 _ID_SHOWN: Final = 12
 _CELLS_SHOWN: Final = 16
-_Z95: Final = 1.96
 FATES: Final = {
     "waits": "waits on this host",
     "sent": "sent",
@@ -101,8 +101,8 @@ def _section_panel(section: SentSection) -> Panel:
         IntervalRow(
             plain(cell.cell),
             Number(
-                cell.value, cell.noise, cell.value - _Z95 * cell.noise,
-                cell.value + _Z95 * cell.noise, told=abs(cell.value) > _Z95 * cell.noise,
+                cell.value, cell.noise, cell.value - NORMAL * cell.noise,
+                cell.value + NORMAL * cell.noise, told=abs(cell.value) > NORMAL * cell.noise,
             ),
         )
         for cell in cells

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from math import inf, isfinite, sqrt
 from typing import Any, Final
 
+from collectors.records.quantiles import NORMAL
 from pointillist.table import Column, cells_of, table_lines, terminal_columns
 
 from .output import age, amount, rate
@@ -31,7 +32,7 @@ def kernel_lines(rows: Rows) -> list[str]:
         sums = found.setdefault(place, dict.fromkeys(_SUMS, 0.0))
         sums["launches"] += row["launches"]
         # What hits cost is wrong in all rows alike, so that errors do not cancel.
-        sums["error"] += inf if row["variance"] is None else 1.959964 * sqrt(row["variance"])
+        sums["error"] += inf if row["variance"] is None else NORMAL * sqrt(row["variance"])
         sums["span_ns"] += row["span_ns"]
         sums["seen_ns"] += row["span_ns"] * row["share"]
     if not found:
