@@ -12,7 +12,8 @@ from diagnosis.frames.live_frames import LiveFrames, host_registry
 from diagnosis.frames.signals import FINE, SIGNALS, Scope, of_scope
 from tests.bpf_kit import Load, cgroup
 
-pytestmark = [pytest.mark.root, pytest.mark.kernel]  # loads BPF programs and makes cgroups
+# Loads BPF programs and makes cgroups; compares two clocks of what the machine gave.
+pytestmark = [pytest.mark.root, pytest.mark.kernel, pytest.mark.live]
 
 
 def test_live_frames_show_a_busy_cgroup_waiting_for_its_cpu(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ ROLE_PACKAGES = (
     "diagnosis",
     "edge_agent",
     "aggregator",
+    "analytics",
+    "pages",
 )
 CLOSABLE = pytest.mark.skipif(not may_mount(), reason="needs root that may mount")
 

@@ -125,6 +125,7 @@ def test_bandwidth_hanging_driver_costs_its_child_and_its_gpu_alone(
     assert isinstance(good, Bandwidth)
 
 
+@pytest.mark.live
 def test_bandwidth_of_all_gpus_together_is_bounded(cuda: FakeCuda, spawner: Spawner) -> None:
     cuda.play("* cuInit hang")
     found = measure_all(GPUS, spawner, deadline_s=0.2, budget_s=0.3, task=cuda.measure)
