@@ -52,7 +52,7 @@ bool link_open(int memory, int32_t pid) {
     int length = snprintf(address.sun_path, sizeof address.sun_path, "%s", path ? path : DEFAULT_SOCKET);
     if (length >= (int)sizeof address.sun_path)
         return false;
-    int to = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int to = above_standard(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (to < 0)
         return false;
     if (connect(to, (struct sockaddr *)&address, sizeof address) != 0 || !trusted(to) || !say_hello(to, memory, pid)) {

@@ -36,6 +36,7 @@ enum { MOST_BAD_KERNELS = 64, MOST_GRAPH_KERNELS = 1000000 };
 static struct table *table;
 static atomic_bool stopping, ended;
 static atomic_bool working; /* CUPTI is attached, or about to be */
+static pid_t started;       /* the process whose thread it is */
 
 /* What the present window began with. */
 struct opening {
@@ -235,8 +236,10 @@ static void *run(void *unused) {
 }
 
 /* At exit: the last records are read while CUPTI still stands; no longer than half a second is waited for, and not at
- * all where it is not attached. */
+ * all where it is not attached, or in a child. */
 static void stop(void) {
+    if (getpid() != started)
+        return;
     atomic_store(&stopping, true);
     for (int waited = 0; waited < 500 && atomic_load(&working) && !atomic_load(&ended); waited += 1)
         usleep(1000);
@@ -257,6 +260,7 @@ static void start(void) {
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attributes, STACK_BYTES);
     pthread_t thread;
+    started = getpid();
     if (pthread_create(&thread, &attributes, run, NULL) == 0) {
         atexit(stop);
         pthread_atfork(NULL, NULL, in_child);

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "busy.h"
@@ -52,12 +53,19 @@ struct table {
 
 static struct table the_table;
 
+/* Whether files may be as large: making a larger one ends the process by a signal. */
+static bool may_be_made(void) {
+    struct rlimit most;
+    return getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur >= SEGMENT_BYTES;
+}
+
 static char *shared(int *descriptor) {
-    int fd = memfd_create("pointillist-gpu-time", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int fd = may_be_made() ? above_standard(memfd_create("pointillist-gpu-time", MFD_CLOEXEC | MFD_ALLOW_SEALING)) : -1;
     if (fd < 0)
         return NULL;
     void *memory = MAP_FAILED;
-    if (ftruncate(fd, SEGMENT_BYTES) == 0)
+    /* All of it is taken now: a page that the system refuses later would end the process by a signal. */
+    if (syscall(SYS_fallocate, fd, 0, (off_t)0, (off_t)SEGMENT_BYTES) == 0)
         memory = mmap(NULL, SEGMENT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
         close(fd);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -138,10 +139,10 @@ static void hold_loader(void) {
     printf("held\n");
 }
 
-/* A child that does nothing but end as programs do; gives its milliseconds. */
-static void fork_and_exit(void) {
+/* A child that does nothing but end as programs do, made past the C library or by it; gives its milliseconds. */
+static void fork_and_exit(int past) {
     uint64_t begun = now_us();
-    pid_t child = fork();
+    pid_t child = past ? (pid_t)syscall(SYS_fork) : fork();
     if (child == 0)
         exit(3);
     int status = 0;
@@ -291,11 +292,15 @@ int main(int count, char **arguments) {
         if (strcmp(what, "exit") == 0)
             exit(atoi(name));
         else if (strcmp(what, "fork") == 0)
-            fork_and_exit();
+            fork_and_exit(0);
+        else if (strcmp(what, "fork-past") == 0)
+            fork_and_exit(1);
         else if (strcmp(what, "fork-and-stay") == 0)
             fork_and_stay();
         else if (strcmp(what, "exec") == 0)
             execv("/proc/self/exe", arguments);
+        else if (strcmp(what, "close") == 0)
+            printf("closed %d\n", close(atoi(name)));
         else if (strcmp(what, "close-all") == 0)
             close_all();
         else if (strcmp(what, "timed") == 0)

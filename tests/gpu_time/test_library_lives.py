@@ -134,8 +134,11 @@ def has_left(one: Program, times: int) -> bool:
     return one.calls.count("finalize behind a call") == times
 
 
-def test_a_child_reports_nothing_and_ends_at_once(agent: Listening, recording: Program) -> None:
-    said, code, milliseconds = recording.ask("fork").split()
+@pytest.mark.parametrize("how", ["fork", "fork-past"])
+def test_a_child_reports_nothing_and_ends_at_once(
+    agent: Listening, recording: Program, how: str
+) -> None:
+    said, code, milliseconds = recording.ask(how).split()
     assert (said, code) == ("child", "3")
     assert int(milliseconds) < 300
     recording.ask("kernels gemm 5 0 10")
