@@ -32,6 +32,7 @@ class LiveSocket:
             path.chmod(0o600)
             self._socket.listen(_ANSWERS_PER_STEP)
             self._socket.setblocking(False)
+            self._inode = path.stat().st_ino
         except OSError:
             self._socket.close()
             raise
@@ -56,9 +57,11 @@ class LiveSocket:
         return served
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening; the path of who has listened there since stays."""
+        with contextlib.suppress(OSError):
+            if self._path.stat().st_ino == self._inode:
+                self._path.unlink()
         self._socket.close()
-        self._path.unlink(missing_ok=True)
 
 
 class LiveClient:

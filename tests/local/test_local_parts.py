@@ -335,6 +335,18 @@ def test_live_socket_answers_from_a_deep_folder_and_is_private(tmp_path: Path) -
     assert not path.exists()
 
 
+def test_live_socket_of_a_later_agent_stays_when_an_earlier_one_ends(tmp_path: Path) -> None:
+    path = tmp_path / "live.sock"
+    earlier, later = LiveSocket(path), LiveSocket(path)
+    earlier.close()
+    client = LiveClient(path)
+    assert client.poll() is None
+    assert later.serve(lambda: {"of": "later"}) == 1
+    assert client.poll() == {"of": "later"}
+    later.close()
+    assert not path.exists()
+
+
 def test_unknown_records_are_counted_and_names_cleaned() -> None:
     flat = flattener()
     assert list(flat.rows("odd", [object()])) == []
