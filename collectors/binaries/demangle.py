@@ -17,6 +17,7 @@ _DEADLINE_S: Final = 2.0
 _ATTEMPTS: Final = 2
 _MOST_FAILURES: Final = 16
 _MOST_KNOWN: Final = 65_536
+_MOST_CHARACTERS: Final = 16 << 20
 _CUDA_STUB: Final = re.compile(r"(?:_ZL?(\d+))?__device_stub_(?=_Z)")
 _HIP_STUB: Final = "__device_stub__"
 
@@ -36,7 +37,7 @@ def kernel_symbol(symbol: str) -> str:
 
 
 class Demangler:
-    """Demangles in a child process, many names at once; remembers the last 65,536.
+    """Demangles in a child process, many names at once; remembers the last 65,536, of 16 MiB.
 
     failures  names that broke the child or its bounds: they are given as they came. After 16 of
               them no child is asked any more: somebody makes such names on purpose
@@ -44,6 +45,7 @@ class Demangler:
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, str] = OrderedDict()
+        self._characters = 0
         self.failures = 0
 
     def demangle(self, symbols: Sequence[str]) -> list[str]:
@@ -56,9 +58,11 @@ class Demangler:
         ]
         for name, text in self._ask(unknown).items():
             self._known[name] = text.replace(_HIP_STUB, "")[:MOST_NAME]
-        while len(self._known) > _MOST_KNOWN:
-            self._known.popitem(last=False)
-        return [self._known.get(wanted[symbol], wanted[symbol]) for symbol in symbols]
+            self._characters += len(name) + len(self._known[name])
+        readable = [self._known.get(wanted[symbol], wanted[symbol]) for symbol in symbols]
+        while len(self._known) > _MOST_KNOWN or self._characters > _MOST_CHARACTERS:
+            self._characters -= sum(map(len, self._known.popitem(last=False)))
+        return readable
 
     def _ask(self, names: list[str]) -> dict[str, str]:
         """Ask children until each name is answered or has broken one; then the rest stay plain."""

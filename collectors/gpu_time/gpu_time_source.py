@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from collectors.binaries.proc_maps import process_key
@@ -19,11 +20,12 @@ from kernels.application_classifier import ApplicationClassifier
 from kernels.signatures import Signatures
 
 from .left_out import LeftOutCounts
-from .listener import MOST_PROCESSES, Listener, Reporter, WindowPlan
+from .listener import ConnectionRefusal, Listener, Reporter, WindowPlan
 from .process_times import ProcessTimes
 from .recorded_work import NUMBERED, Growth, Work
+from .room import MOST_PROCESSES, MOST_READ, MOST_TAKEN, Held, has_room
 from .row_names import RowNames
-from .segment import RecordingState, RowKind, SegmentError, SegmentUnsettled, Snapshot
+from .segment import ROWS, RecordingState, RowKind, SegmentError, SegmentUnsettled, Snapshot
 from .settings import GpuTimeSection
 from .time_budget import Budget
 from .timed_spans import TimedSpans
@@ -36,6 +38,8 @@ _RENEW_S: Final = 0.25
 
 _MEASURED: Final = frozenset({RecordingState.OFF, RecordingState.ON})
 _MOST_UNSETTLED: Final = 10
+_AHEAD_NS: Final = 1_000_000_000
+"""A state written so far in the future is of no library, or of one in a time namespace."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,6 +48,7 @@ class _Process:
 
     since_ns   when it was taken in
     read_ns    when it was last read
+    looked_ns  when that was tried last
     unsettled  drains in a row that met it writing
     shown      what its views are told of the last drain
     """
@@ -56,6 +61,7 @@ class _Process:
     spans: TimedSpans
     since_ns: int
     read_ns: int
+    looked_ns: int = 0
     unsettled: int = 0
     gone: bool = False
     shown: TimedProcess | None = None
@@ -68,6 +74,17 @@ class _Process:
 
 def _key(pid: int) -> ProcessKey:
     return process_key("/proc", pid) or ProcessKey(pid, 0)
+
+
+def _in_turn(processes: Iterable[_Process], now_ns: int) -> Iterator[_Process]:
+    """Yield those that this drain reads, who has waited longest first; each is read meanwhile."""
+    read = 0
+    for process in sorted(processes, key=lambda process: process.looked_ns):
+        if read >= MOST_READ:
+            return
+        process.looked_ns = now_ns
+        yield process
+        read += ROWS if process.unsettled else len(process.growth.newest.rows)
 
 
 class GpuTimeSource:
@@ -143,8 +160,12 @@ class GpuTimeSource:
         for process in processes:
             # A child may have kept its connection.
             process.gone = process.gone or _key(process.key.pid) != process.key
-        gone = [process for process in processes if process.gone]
-        for process in processes:
+            if process.shown is not None:
+                process.shown = process.shown.without_span
+        gone = list[_Process]()
+        for process in _in_turn(processes, now_boottime_ns):
+            if process.gone:
+                gone.append(process)
             yield from self._read(process, now_boottime_ns)
         self._classifier.end_round()
         begun_ns = self._drained_ns
@@ -159,7 +180,8 @@ class GpuTimeSource:
     def _serve(self) -> None:
         """Take connections and renew leases until the end."""
         while not self._ending.wait(_RENEW_S) and self._listener is not None:
-            for reporter in self._listener.accept(MOST_PROCESSES - len(self._processes)):
+            room = MOST_PROCESSES - len(self._processes)
+            for reporter in islice(self._listener.accept(room), MOST_TAKEN):
                 self._take(reporter)
             with self._lock:
                 processes = list(self._processes)
@@ -175,10 +197,14 @@ class GpuTimeSource:
             self._left_out.malformed()
             reporter.close()
             return
+        key = _key(reporter.pid)
+        if not self._has_room(reporter, key, before):
+            reporter.close()
+            return
         now_ns, budget = boottime_ns(), Budget(self._settings.budget)
         growth = Growth(before, now_ns)
         process = _Process(
-            reporter, _key(reporter.pid), budget, budget.follow(before), growth,
+            reporter, key, budget, budget.follow(before), growth,
             TimedSpans(growth, self._names), now_ns, now_ns,
         )  # fmt: skip
         with self._lock:
@@ -186,21 +212,44 @@ class GpuTimeSource:
                 other.gone = other.gone or other.key == process.key
             self._processes.append(process)
 
-    def _read(self, process: _Process, now_ns: int) -> Iterator[KernelActivity]:
-        """Yield a process's work; one that writes what no library writes is let go."""
-        if process.shown is not None:
-            process.shown = process.shown.without_span
+    def _has_room(self, reporter: Reporter, key: ProcessKey, newest: Snapshot) -> bool:
+        """Tell whether a process may stay; counts where it may not."""
+        held = (
+            Held(process.reporter.uid, len(process.growth.newest.rows))
+            for process in self._processes
+            if process.key != key
+        )
+        room = has_room(held, Held(reporter.uid, len(newest.rows)))
+        if not room and self._listener is not None:
+            self._listener.refused[ConnectionRefusal.FULL] += 1
+        return room
+
+    def _look(self, process: _Process, now_ns: int) -> Snapshot | None:
+        """Give its state; one that writes what no library writes, or too much, is let go."""
         try:
             after = process.reporter.segment.read()
         except SegmentUnsettled:
             process.unsettled += 1
             process.gone = process.gone or process.unsettled >= _MOST_UNSETTLED
-            return
+            return None
         except SegmentError:
+            after = None
+        if after is None or after.header["written_ns"] > max(now_ns, boottime_ns()) + _AHEAD_NS:
             self._left_out.malformed()
             process.gone = True
-            return
+            return None
         process.unsettled = 0
+        grown = len(after.rows) > len(process.growth.newest.rows)
+        if grown and not self._has_room(process.reporter, process.key, after):
+            process.gone = True
+            return None
+        return after
+
+    def _read(self, process: _Process, now_ns: int) -> Iterator[KernelActivity]:
+        """Yield a process's work."""
+        after = self._look(process, now_ns)
+        if after is None:
+            return
         begun_ns, process.read_ns = min(process.read_ns, now_ns), now_ns
         process.plan = process.budget.follow(after)
         self._left_out.follow(process.growth.newest, after)

@@ -10,17 +10,17 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from errno import EADDRINUSE
 from pathlib import Path
 from typing import Final
 
+from .room import MOST_PROCESSES
 from .segment import ProcessSegment, SegmentError
 
 MAGIC: Final = 0x4C475450
 VERSION: Final = 1
 HELLO: Final = struct.Struct("<IIiI")
 LEASE: Final = struct.Struct("<IIIIII")
-MOST_PROCESSES: Final = 256
-"""Each takes two descriptors, of which a process may have 1,024 unless it is given more."""
 MOST_CONNECTIONS: Final = 1024
 """Taken at once; the others wait."""
 _CREDENTIALS: Final = struct.Struct("<iII")
@@ -106,6 +106,8 @@ class Listener:
         """Bind. Raises OSError."""
         self._path = path
         if path.is_socket():
+            if _listens(path):
+                raise OSError(EADDRINUSE, "another agent listens there")
             path.unlink()
         self._socket = socket.socket(
             socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
@@ -123,10 +125,10 @@ class Listener:
 
     def close(self) -> None:
         """Stop listening; the path of who has listened there since stays."""
-        self._socket.close()
         with contextlib.suppress(OSError):
             if self._path.stat().st_ino == self._inode:
                 self._path.unlink()
+        self._socket.close()
 
     def accept(self, room: int = MOST_PROCESSES) -> Iterator[Reporter]:
         """Take who waits; no more than there is room for stay."""
@@ -145,6 +147,20 @@ class Listener:
             else:
                 room -= 1
                 yield reporter
+
+
+def _listens(path: Path) -> bool:
+    """Tell whether somebody listens at a socket: two agents would each see some processes."""
+    with socket.socket(
+        socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+    ) as knocking:
+        try:
+            knocking.connect(str(path))
+        except BlockingIOError:
+            return True  # more wait than it takes at once
+        except OSError:
+            return False
+    return True
 
 
 def _greet(connection: socket.socket) -> Reporter | ConnectionRefusal:

@@ -166,7 +166,7 @@ class Growth:
         )
         if on_ns > 0:
             self.time = _share(on_ns, after.header["written_ns"] - self.since_ns)
-            self.since_ns = after.header["written_ns"]
+            self.since_ns = max(self.since_ns, after.header["written_ns"])
         if numbered > 0:
             self.launches = _share(launches, numbered)
         elif launches <= 0:

@@ -16,6 +16,7 @@ _NAMES: Final = {
     RowKind.OTHER: ("(other)", "other"),
 }
 _MOST_NAMES: Final = 65_536
+_MOST_CHARACTERS: Final = 16 << 20
 
 
 class RowNames:
@@ -25,16 +26,20 @@ class RowNames:
         self._rules = FamilyRules.load()
         self._demangler = Demangler()
         self._named: dict[str, tuple[str, str]] = {}
+        self._characters = 0
 
     def learn(self, rows: Iterable[tuple[RowKind, str]]) -> None:
         """Learn names that are new, all at once."""
         kernels = {name for kind, name in rows if kind in (RowKind.KERNEL, RowKind.NODE)}
         new = sorted(kernels - self._named.keys())
-        if len(self._named) + len(new) > _MOST_NAMES:
+        more = sum(map(len, new))
+        if len(self._named) + len(new) > _MOST_NAMES or self._characters + more > _MOST_CHARACTERS:
             self._named.clear()
+            self._characters = 0
             new = sorted(kernels)
         for mangled, name in zip(new, self._demangler.demangle(new), strict=True):
             self._named[mangled] = name, self._rules.classify(name)[0]
+            self._characters += len(mangled) + len(name)
 
     def called(self, kind: RowKind, name: str) -> tuple[str, str]:
         """Give a row's name and family. Raises KeyError for a kernel that was not learnt."""

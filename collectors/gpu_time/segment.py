@@ -7,7 +7,6 @@ a read ends, stays within bounds and gives whole counts or nothing.
 from __future__ import annotations
 
 import fcntl
-import mmap
 import os
 import time
 import uuid
@@ -130,10 +129,13 @@ class Snapshot:
 
 
 class ProcessSegment:
-    """A mapped segment. The descriptor may be closed once this stands."""
+    """A segment that is read, never mapped: pages that a mapping touches would be this process's.
+
+    The descriptor that it is made of may be closed once this stands.
+    """
 
     def __init__(self, descriptor: int) -> None:
-        """Map it. Raises SegmentError."""
+        """Keep it open. Raises SegmentError."""
         try:
             # Asked first: only files in memory have seals, and only these surely answer at once.
             seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
@@ -142,15 +144,14 @@ class ProcessSegment:
             raise SegmentError(f"expected a sealed memory file, got {error.strerror}") from None
         if size != SEGMENT_BYTES:
             raise SegmentError(f"expected {SEGMENT_BYTES} bytes of shared memory, got {size}")
-        # Unsealed, it could be shortened under us: reading it would end this process.
         if seals & _SEALS != _SEALS:
             raise SegmentError("expected shared memory sealed against resizing, got it unsealed")
-        self._memory = mmap.mmap(descriptor, SEGMENT_BYTES, mmap.MAP_SHARED, mmap.PROT_READ)
+        self._memory = os.fdopen(os.dup(descriptor), "rb", buffering=0)
         self._names: list[str] = [""]
         self._named = 0
 
     def close(self) -> None:
-        """Unmap it."""
+        """Close it."""
         self._memory.close()
 
     def read(self) -> Snapshot:
@@ -159,19 +160,26 @@ class ProcessSegment:
         Raises  SegmentError where it is none; SegmentUnsettled where none was met within TRIES
         """
         for _ in range(TRIES):
-            header = np.frombuffer(self._memory[:HEADER_BYTES], HEADER, 1)[0]
+            header = np.frombuffer(self._bytes(0, HEADER_BYTES), HEADER, 1)[0]
             _check(header)
             if header["generation"] % 2:
                 time.sleep(_WAIT_S)
                 continue
             used = int(header["rows_used"])
-            rows = np.frombuffer(
-                self._memory[HEADER_BYTES : HEADER_BYTES + used * ROW.itemsize], ROW
-            )
-            after = np.frombuffer(self._memory[:HEADER_BYTES], HEADER, 1)[0]["generation"]
+            rows = np.frombuffer(self._bytes(HEADER_BYTES, used * ROW.itemsize), ROW)
+            after = np.frombuffer(self._bytes(0, HEADER_BYTES), HEADER, 1)[0]["generation"]
             if header["generation"] == after:
                 return self._snapshot(header, rows)
         raise SegmentUnsettled(f"expected a state at rest within {TRIES} looks, got none")
+
+    def _bytes(self, at: int, number: int) -> bytes:
+        try:
+            found = os.pread(self._memory.fileno(), number, at)
+        except OSError as error:
+            raise SegmentError(f"expected memory to read, got {error.strerror}") from None
+        if len(found) != number:
+            raise SegmentError(f"expected {number} bytes from {at} on, got {len(found)}")
+        return found
 
     def _snapshot(self, header: np.void, rows: NDArray[np.void]) -> Snapshot:
         # A row's name never changes once the row is there.
@@ -182,11 +190,14 @@ class ProcessSegment:
         return Snapshot(counts, header["device"], uuids, rows, tuple(self._names[: len(rows)]))
 
     def _name(self, at: int, used: int) -> str:
+        """Read a name. Raises SegmentError where names lie over each other, and so are endless."""
         if at >= used:
             return ""
-        begin = NAMES_AT + at
-        text = self._memory[begin : begin + min(NAME_BYTES, used - at)]
-        return text.partition(b"\0")[0].decode("utf-8", "replace")
+        text = self._bytes(NAMES_AT + at, min(NAME_BYTES, used - at)).partition(b"\0")[0]
+        self._named += len(text)
+        if self._named > NAMES_BYTES:
+            raise SegmentError(f"expected at most {NAMES_BYTES} bytes of names, got more")
+        return text.decode("utf-8", "replace")
 
 
 def _uuid(raw: bytes) -> str:

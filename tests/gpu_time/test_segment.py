@@ -104,6 +104,22 @@ def test_names_without_an_end_or_outside_are_bounded(memory: FakeMemory) -> None
     assert [len(name) for name in seen.names] == [0, layout.NAME_BYTES, 1, 0, 0, 100]
 
 
+def test_names_that_lie_over_each_other_are_refused(memory: FakeMemory) -> None:
+    """All rows with the longest name would be eight times what names may take."""
+    memory.memory[layout.NAMES_AT :] = b"y" * layout.NAMES_BYTES
+    memory.head(rows_used=layout.ROWS, names_used=layout.NAMES_BYTES)
+    with pytest.raises(SegmentError, match="expected at most 2097152 bytes of names"):
+        memory.segment().read()
+
+
+def test_reading_fills_no_page_that_the_process_left_out(memory: FakeMemory) -> None:
+    """The pages would be the agent's, which may have so many."""
+    memory.head(rows_used=layout.ROWS, names_used=layout.NAMES_BYTES)
+    before = os.fstat(memory.descriptor).st_blocks
+    assert len(memory.segment().read().rows) == layout.ROWS
+    assert os.fstat(memory.descriptor).st_blocks == before
+
+
 def test_rows_that_come_and_go_have_names(memory: FakeMemory) -> None:
     segment = memory.segment()
     memory.rows(("a", {"count": 1}), ("b", {"count": 1}))
