@@ -23,7 +23,7 @@ from .left_out import LeftOutCounts
 from .listener import ConnectionRefusal, Listener, Reporter, WindowPlan
 from .process_times import ProcessTimes
 from .recorded_work import NUMBERED, Growth, Work
-from .room import MOST_PROCESSES, MOST_READ, MOST_TAKEN, Held, has_room
+from .room import MOST_LEARNT, MOST_PROCESSES, MOST_READ, MOST_TAKEN, Held, has_room
 from .row_names import RowNames
 from .segment import ROWS, RecordingState, RowKind, SegmentError, SegmentUnsettled, Snapshot
 from .settings import GpuTimeSection
@@ -38,7 +38,7 @@ _RENEW_S: Final = 0.25
 
 _MEASURED: Final = frozenset({RecordingState.OFF, RecordingState.ON})
 _MOST_UNSETTLED: Final = 10
-_AHEAD_NS: Final = 1_000_000_000
+_AHEAD_NS: Final = 3600 * 1_000_000_000
 """A state written so far in the future is of no library, or of one in a time namespace."""
 
 
@@ -50,6 +50,7 @@ class _Process:
     read_ns    when it was last read
     looked_ns  when that was tried last
     unsettled  drains in a row that met it writing
+    named      rows whose names were learnt
     shown      what its views are told of the last drain
     """
 
@@ -63,6 +64,7 @@ class _Process:
     read_ns: int
     looked_ns: int = 0
     unsettled: int = 0
+    named: int = 0
     gone: bool = False
     shown: TimedProcess | None = None
 
@@ -87,6 +89,10 @@ def _in_turn(processes: Iterable[_Process], now_ns: int) -> Iterator[_Process]:
         read += ROWS if process.unsettled else len(process.growth.newest.rows)
 
 
+def _held(reporter: Reporter, newest: Snapshot) -> Held:
+    return Held(reporter.uid, len(newest.rows), newest.header["names_used"])
+
+
 class GpuTimeSource:
     """Listens at a socket; a thread takes connections and keeps leases alive."""
 
@@ -103,6 +109,8 @@ class GpuTimeSource:
         self._classifier = ApplicationClassifier(Signatures.load(), in_rounds=True)
         self._names = RowNames()
         self._drained_ns = 0
+        self._learnt = 0
+        """New names in this drain."""
         self._left_out = LeftOutCounts()
         self._refused: Counter[str] = Counter()
         """Connections that earlier listeners turned away."""
@@ -162,11 +170,14 @@ class GpuTimeSource:
             process.gone = process.gone or _key(process.key.pid) != process.key
             if process.shown is not None:
                 process.shown = process.shown.without_span
-        gone = list[_Process]()
+        self._learnt, gone = 0, list[_Process]()
         for process in _in_turn(processes, now_boottime_ns):
-            if process.gone:
+            last, after = process.gone, self._look(process, now_boottime_ns)
+            named = after is None or self._all_named(process, after)
+            if after is not None and named:
+                yield from self._told(process, after, now_boottime_ns)
+            if last and named:
                 gone.append(process)
-            yield from self._read(process, now_boottime_ns)
         self._classifier.end_round()
         begun_ns = self._drained_ns
         covered = list(self._coverage(processes, now_boottime_ns))
@@ -215,11 +226,11 @@ class GpuTimeSource:
     def _has_room(self, reporter: Reporter, key: ProcessKey, newest: Snapshot) -> bool:
         """Tell whether a process may stay; counts where it may not."""
         held = (
-            Held(process.reporter.uid, len(process.growth.newest.rows))
+            _held(process.reporter, process.growth.newest)
             for process in self._processes
             if process.key != key
         )
-        room = has_room(held, Held(reporter.uid, len(newest.rows)))
+        room = has_room(held, _held(reporter, newest))
         if not room and self._listener is not None:
             self._listener.refused[ConnectionRefusal.FULL] += 1
         return room
@@ -245,39 +256,47 @@ class GpuTimeSource:
             return None
         return after
 
-    def _read(self, process: _Process, now_ns: int) -> Iterator[KernelActivity]:
-        """Yield a process's work."""
-        after = self._look(process, now_ns)
-        if after is None:
-            return
+    def _all_named(self, process: _Process, after: Snapshot) -> bool:
+        """Learn names of a process's new rows, as far as this drain may; tell whether all are."""
+        new = after.names[process.named :]
+        room = MOST_LEARNT - self._learnt
+        found = self._names.learn_some(new, room)
+        self._learnt += min(found, room)
+        if found > room:
+            return False
+        process.named = len(after.names)
+        return True
+
+    def _told(self, process: _Process, after: Snapshot, now_ns: int) -> Iterator[KernelActivity]:
+        """Yield a process's work since it was told of last."""
         begun_ns, process.read_ns = min(process.read_ns, now_ns), now_ns
         process.plan = process.budget.follow(after)
         self._left_out.follow(process.growth.newest, after)
         rows = list(process.growth.follow(after, last=process.gone))
         process.shown = self._shown(process, after, now_ns)
         self._names.learn((row.kind, row.name) for row in rows)
+        application = self._classified(process.key, rows)
         for row in rows:
-            yield self._activity(process.key, after, row, begun_ns, now_ns - begun_ns)
+            yield KernelActivity(
+                self._gpu(after, row.device),
+                *self._names.called(row.kind, row.name),
+                application,
+                row.records,
+                row.time_ns,
+                row.bins,
+                row.rate,
+                begun_ns,
+                now_ns - begun_ns,
+            )
 
-    def _activity(
-        self, key: ProcessKey, after: Snapshot, row: Work, begun_ns: int, span_ns: int
-    ) -> KernelActivity:
-        name, family = self._names.called(row.kind, row.name)
-        if row.kind in NUMBERED or row.kind is RowKind.NODE:
-            launches, time_ns = row.estimated
-            self._classifier.observe(key, name, family, launches, time_ns)
-        return KernelActivity(
-            self._gpu(after, row.device),
-            name,
-            family,
-            self._classifier.application(key),
-            row.records,
-            row.time_ns,
-            row.bins,
-            row.rate,
-            begun_ns,
-            span_ns,
-        )
+    def _classified(self, key: ProcessKey, rows: Iterable[Work]) -> str:
+        """Give the class of a process that did this; it is found once, of all rows."""
+        for row in rows:
+            if row.kind in NUMBERED or row.kind is RowKind.NODE:
+                self._classifier.observe(
+                    key, *self._names.called(row.kind, row.name), *row.estimated
+                )
+        return self._classifier.application(key)
 
     def _shown(self, process: _Process, newest: Snapshot, now_ns: int) -> TimedProcess:
         """Give what the views are told of a process."""

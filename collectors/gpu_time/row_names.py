@@ -16,7 +16,8 @@ _NAMES: Final = {
     RowKind.OTHER: ("(other)", "other"),
 }
 _MOST_NAMES: Final = 65_536
-_MOST_CHARACTERS: Final = 16 << 20
+_MOST_CHARACTERS: Final = 64 << 20
+"""More than all processes have for which there is room: what is in use is not learnt anew."""
 
 
 class RowNames:
@@ -27,6 +28,12 @@ class RowNames:
         self._demangler = Demangler()
         self._named: dict[str, tuple[str, str]] = {}
         self._characters = 0
+
+    def learn_some(self, names: Iterable[str], most: int) -> int:
+        """Learn at most so many kernels that are new; give how many there were."""
+        new = [name for name in dict.fromkeys(names) if name not in self._named]
+        self.learn((RowKind.KERNEL, name) for name in new[:most])
+        return len(new)
 
     def learn(self, rows: Iterable[tuple[RowKind, str]]) -> None:
         """Learn names that are new, all at once."""

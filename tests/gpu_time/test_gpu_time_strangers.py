@@ -16,7 +16,9 @@ from collectors.gpu_time.listener import Reporter
 from collectors.gpu_time.room import MOST_READ, Held
 from collectors.gpu_time.row_names import RowNames
 from collectors.gpu_time.segment import ROWS, RowKind
+from kernels.signatures import Signatures
 from tests.followed_kit import FakeLibrary, Followed
+from tests.gpu_time_kit import until
 from tests.segment_kit import FakeMemory
 
 S = 1_000_000_000
@@ -72,6 +74,33 @@ def test_a_drain_reads_so_many_rows_and_the_next_goes_on_where_it_ended(
     assert followed.launches() == CROWD * 2 * 5
 
 
+def test_a_process_is_told_of_when_its_names_are_learnt_of_which_a_drain_learns_so_many(
+    followed: Followed, library: FakeLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_time_source, "MOST_LEARNT", 4)
+    row = {"kind": RowKind.KERNEL, "count": 1}
+    library.memory.rows(*((f"kernel_{number}", row) for number in range(9)))
+    followed.drain()  # and OTHER, which has no name
+    followed.drain()
+    assert followed.activity == []
+    library.connection.close()
+    until(lambda: all(process.gone for process in followed.source._processes))
+    followed.drain()
+    assert (len(followed.activity), followed.reporting()) == (9, 0)
+
+
+def test_the_class_of_a_process_is_found_once_in_a_drain(
+    followed: Followed, library: FakeLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes a millisecond: once for each kernel, a drain of many took seconds."""
+    asked: list[object] = []
+    monkeypatch.setattr(Signatures, "nearest", lambda _, mix: asked.append(mix))
+    row = {"kind": RowKind.KERNEL, "count": 10_000}
+    library.memory.rows(*((f"kernel_{number}", row) for number in range(50)))
+    followed.drain()
+    assert (len(followed.activity), len(asked) <= 2) == (50, True)
+
+
 def test_processes_that_never_rest_do_not_hold_up_a_drain(
     followed: Followed, crowd: list[Member]
 ) -> None:
@@ -108,7 +137,7 @@ def test_processes_beyond_the_room_are_let_go_and_counted(
     crowd[0].launched(5)
     followed.drain()
     followed.drain()
-    assert asked[0] == Held(1000, 3)
+    assert asked[0] == Held(1000, 3, 10)
     assert (followed.reporting(), followed.source.left_out["full"] > 0) == (CROWD - 1, True)
 
 

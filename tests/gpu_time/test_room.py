@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collectors.gpu_time.room import MOST_PROCESSES, MOST_ROWS, Held, has_room
+from collectors.gpu_time.room import MOST_PROCESSES, MOST_ROWS, NAMES_OF_A_ROW, Held, has_room
 
 ROOT, ALICE, BOB = 0, 1000, 1001
 
@@ -22,6 +22,8 @@ ROOT, ALICE, BOB = 0, 1000, 1001
         ([Held(ALICE, MOST_ROWS // 2)], Held(ALICE, 1), False),
         ([Held(ALICE, MOST_ROWS // 2)], Held(BOB, MOST_ROWS // 2), True),
         ([Held(ALICE, MOST_ROWS // 2)], Held(BOB, MOST_ROWS // 2 + 1), False),
+        ([], Held(ALICE, MOST_ROWS // 4, NAMES_OF_A_ROW * MOST_ROWS // 4), True),
+        ([], Held(ALICE, MOST_ROWS // 4, NAMES_OF_A_ROW * (MOST_ROWS // 4 + 1)), False),
         ([Held(ALICE, MOST_ROWS // 2)], Held(ROOT, MOST_ROWS // 2 + 1), False),
     ],
 )
