@@ -60,7 +60,7 @@ def has_library(proc: str, pid: int) -> bool | None:
 
 
 def gpu_programs(proc: str = "/proc") -> FoundPrograms:
-    """Look at every process."""
+    """Look at every process; a child that has its parent's library uses no GPU."""
     found, hidden, names = [], 0, ProgramNames()
     for pid in sorted(all_pids(proc)):
         maps, key = _maps(proc, pid), process_key(proc, pid)
@@ -71,6 +71,8 @@ def gpu_programs(proc: str = "/proc") -> FoundPrograms:
         elif any(driver in maps for driver in _DRIVERS):
             attached = _attached(maps)
             state = _state(proc, pid) if attached else None
+            if state is not None and state.header["pid"] != _own_pid(proc, pid):
+                continue
             found.append(GpuProgram(key, names.name(*key), attached, state))
     return FoundPrograms(tuple(found), hidden)
 
@@ -113,6 +115,17 @@ def _state(proc: str, pid: int) -> Snapshot | None:
             finally:
                 segment.close()
     return None
+
+
+def _own_pid(proc: str, pid: int) -> int:
+    """Give a process's number in its own namespace; 0 where it has ended."""
+    with suppress(OSError, ValueError):
+        text = Path(proc, str(pid), "status").read_text(errors="replace")
+        for line in text.splitlines():
+            if line.startswith("NSpid:"):
+                return int(line.split()[-1])
+        return pid  # of a kernel that does not tell
+    return 0
 
 
 def _attached(maps: str) -> bool:

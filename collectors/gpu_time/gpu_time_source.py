@@ -187,6 +187,11 @@ class GpuTimeSource:
             frozenset(coverage.gpu for coverage in covered), self._listener.refused,
         )  # fmt: skip
         self._forget(gone)
+        if not self._listener.reached():
+            raise SourceUnavailable(
+                f"GPU time: {self._settings.socket} is gone, or another agent's: "
+                "programs that begin now do not report here"
+            )
 
     def _serve(self) -> None:
         """Take connections and renew leases until the end."""

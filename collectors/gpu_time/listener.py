@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from errno import EADDRINUSE
 from pathlib import Path
 from typing import Final
 
@@ -106,8 +105,6 @@ class Listener:
         """Bind. Raises OSError."""
         self._path = path
         if path.is_socket():
-            if _listens(path):
-                raise OSError(EADDRINUSE, "another agent listens there")
             path.unlink()
         self._socket = socket.socket(
             socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
@@ -126,9 +123,16 @@ class Listener:
     def close(self) -> None:
         """Stop listening; the path of who has listened there since stays."""
         with contextlib.suppress(OSError):
-            if self._path.stat().st_ino == self._inode:
+            if self.reached():
                 self._path.unlink()
         self._socket.close()
+
+    def reached(self) -> bool:
+        """Tell whether who connects to the path comes here: a later agent takes it."""
+        try:
+            return self._path.stat().st_ino == self._inode
+        except OSError:
+            return False
 
     def accept(self, room: int = MOST_PROCESSES) -> Iterator[Reporter]:
         """Take who waits; no more than there is room for stay."""
@@ -147,20 +151,6 @@ class Listener:
             else:
                 room -= 1
                 yield reporter
-
-
-def _listens(path: Path) -> bool:
-    """Tell whether somebody listens at a socket: two agents would each see some processes."""
-    with socket.socket(
-        socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
-    ) as knocking:
-        try:
-            knocking.connect(str(path))
-        except BlockingIOError:
-            return True  # more wait than it takes at once
-        except OSError:
-            return False
-    return True
 
 
 def _greet(connection: socket.socket) -> Reporter | ConnectionRefusal:

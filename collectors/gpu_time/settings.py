@@ -10,6 +10,8 @@ from transport.config_tree import limited
 
 DEFAULT_SOCKET: Final = Path("/run/pointillist/gpu-time.sock")
 """Where libraries look when no environment variable tells them."""
+MOST_SOCKET_PATH: Final = 107
+"""Bytes of a Unix socket's path."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Final
 
 from collectors.gpu_time.found_programs import FoundPrograms, GpuProgram, gpu_programs, library_file
 from collectors.gpu_time.process_times import timing_state
-from collectors.gpu_time.settings import DEFAULT_SOCKET
+from collectors.gpu_time.settings import DEFAULT_SOCKET, MOST_SOCKET_PATH
 from collectors.records.gpu_time import TimingState
 from edge_agent.local.timing_words import ADVICE, cupti_name, said
 
@@ -18,8 +18,6 @@ from .doctor import Check, CheckVerdict, Finding
 
 GPU_TIME: Final = "gpu time"
 _MOST_NAMED: Final = 8
-_MOST_PATH: Final = 107
-"""Bytes of a Unix socket's path."""
 
 
 def gpu_time_checks(
@@ -53,8 +51,8 @@ def _library(path: Path) -> Finding:
 
 def _socket(path: Path) -> Finding:
     """Check that the agent could listen."""
-    if len(os.fsencode(path)) > _MOST_PATH:
-        found = f"{path}: expected at most {_MOST_PATH} bytes, got {len(os.fsencode(path))}"
+    if len(os.fsencode(path)) > MOST_SOCKET_PATH:
+        found = f"{path}: expected at most {MOST_SOCKET_PATH} bytes, got {len(os.fsencode(path))}"
         return _finding("socket", found, "set a shorter sources.gpu_time.socket")
     if path.is_socket():
         return _finding("socket", f"{path} is there")

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json as json_module
+import os
 import platform
 import pwd
 import shlex
-from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from .output import JsonFlag, emit, unavailable
+from .output import JsonFlag, emit, unavailable, usage_error
 
 EPILOG: Final = """Examples:
 
@@ -68,15 +68,42 @@ def attach(
     """
     from collectors.gpu_time.settings import DEFAULT_SOCKET
 
-    library, at = _library(), socket or DEFAULT_SOCKET
+    library, at = _library(), _reachable(socket or DEFAULT_SOCKET)
     variables = {_LOADS: str(library)}
     if at != DEFAULT_SOCKET:
         variables[_FINDS] = str(at)
-    with suppress(KeyError):
-        variables[_TRUSTS] = str(pwd.getpwnam(user).pw_uid)
+    uid = _uid(user)
+    if uid is not None:
+        variables[_TRUSTS] = str(uid)
     if graphs is not Graphs.KERNELS:
         variables[_GRAPHS] = graphs
     emit({"where": where, "environment": variables}, json, _lines(where, variables, library, at))
+
+
+def _reachable(socket: Path) -> Path:
+    """Give a path that programs reach from any folder. Raises CommandError."""
+    from collectors.gpu_time.settings import MOST_SOCKET_PATH
+
+    whole = socket.absolute()
+    if len(os.fsencode(whole)) > MOST_SOCKET_PATH:
+        raise usage_error(
+            f"expected a socket's path of at most {MOST_SOCKET_PATH} bytes, "
+            f"got {len(os.fsencode(whole))}"
+        )
+    return whole
+
+
+def _uid(user: str) -> int | None:
+    """Give a user's number; None where the usual one is not there, as the agent is then root.
+
+    Raises  CommandError for another that is not there
+    """
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        if user == _USER:
+            return None
+        raise usage_error(f"expected a user of this machine, got {user}") from None
 
 
 def _library() -> Path:

@@ -12,10 +12,11 @@ import pytest
 from collectors.binaries.demangle import Demangler
 from collectors.boot_clock import boottime_ns
 from collectors.gpu_time import gpu_time_source
-from collectors.gpu_time.listener import Reporter
+from collectors.gpu_time.listener import Listener, Reporter
 from collectors.gpu_time.room import MOST_READ, Held
 from collectors.gpu_time.row_names import RowNames
 from collectors.gpu_time.segment import ROWS, RowKind
+from collectors.port import SourceUnavailable
 from kernels.signatures import Signatures
 from tests.followed_kit import FakeLibrary, Followed
 from tests.gpu_time_kit import until
@@ -161,6 +162,17 @@ def test_time_is_accounted_for_once_though_a_process_turns_its_clock_back(
         library.head(written_ns=written_ns)
         followed.drain()
     assert sum(one.span_ns for one in followed.times) <= boottime_ns() - begun_ns + S
+
+
+def test_an_agent_whose_socket_another_takes_says_so_and_goes_on(
+    followed: Followed, library: FakeLibrary
+) -> None:
+    later = Listener(followed.path)
+    library.launched(5)
+    with pytest.raises(SourceUnavailable, match=r"s\.sock is gone, or another agent's"):
+        followed.drain()
+    assert followed.launches() == 5
+    later.close()
 
 
 def test_names_take_so_many_characters(monkeypatch: pytest.MonkeyPatch) -> None:

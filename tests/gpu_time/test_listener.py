@@ -192,19 +192,6 @@ def test_a_socket_left_behind_is_replaced_and_any_other_file_kept(tmp_path: Path
     assert (path.read_text(), open_descriptors()) == ("of somebody", before)
 
 
-def test_a_second_agent_leaves_the_socket_to_the_one_that_listens(
-    listener: Listener, memory: FakeMemory
-) -> None:
-    before = open_descriptors()
-    with pytest.raises(OSError, match="another agent listens there"):
-        Listener(listener._path)
-    assert (listener._path.is_socket(), open_descriptors()) == (True, before)
-    assert list(listener.accept()) == []  # who knocked says nothing
-    with greeted(listener, GREETING, memory.descriptor):
-        (reporter,) = listener.accept()
-        reporter.close()
-
-
 @pytest.mark.parametrize("plan", [(0, 9), (11, 10), (-1, 10), (0, 60_001), (0, 10, 1 << 32)])
 def test_plan_out_of_bounds_is_refused(plan: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="expected a period"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -166,6 +167,12 @@ def test_programs_are_found_with_what_their_library_says(tmp_path: Path) -> None
             assert timed.state is not None
             assert timed.state.header["pid"] == attached.pid
             assert other.state is None
+            child = int(attached.ask("fork-and-stay").split()[1])
+            try:
+                assert has_library("/proc", child)
+                assert child not in {one.process.pid for one in gpu_programs().programs}
+            finally:
+                os.kill(child, signal.SIGKILL)
     finally:
         stranger.close()
 

@@ -13,6 +13,7 @@ import yaml
 from typer.testing import CliRunner
 
 from pointillist.cli.agent import app
+from pointillist.cli.output import CommandError, ExitCode
 
 pytestmark = pytest.mark.skipif(
     platform.machine() != "x86_64", reason="the library is built for x86-64"
@@ -37,6 +38,24 @@ def test_attach_for_a_shell_sets_the_variables() -> None:
     ran = subprocess.run(["sh", "-c", script], check=True, capture_output=True, text=True)
     assert "POINTILLIST_GPU_TIME_SOCKET=/run/other.sock" in ran.stdout
     assert "CUDA_INJECTION64_PATH=/" in ran.stdout
+
+
+def test_attach_names_a_socket_that_programs_reach_from_any_folder() -> None:
+    told = json.loads(attach("--json", "--socket", "a/s.sock"))["environment"]
+    assert told["POINTILLIST_GPU_TIME_SOCKET"] == str(Path("a/s.sock").absolute())
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--socket", "/" + 107 * "s"), "at most 107 bytes, got 108"),
+        (("--user", "nobody-here"), "expected a user of this machine, got nobody-here"),
+    ],
+)
+def test_attach_refuses_what_no_program_could_use(words: tuple[str, ...], expected: str) -> None:
+    ran = CliRunner().invoke(app, ["attach", *words])
+    assert isinstance(ran.exception, CommandError)
+    assert (ran.exception.code, expected in str(ran.exception)) == (ExitCode.USAGE, True)
 
 
 def test_attach_sets_what_is_recorded_of_graphs_where_it_is_not_the_usual() -> None:
