@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -24,6 +25,7 @@ enum {
     IDLE_MS = 500,      /* the longest wait while off */
     QUIET_MS = 30,      /* without a record after recording ended: then all have come */
     DRAIN_MS = 2000,    /* the longest that records are awaited */
+    END_MS = 2000,      /* the longest that a program's end waits: CUPTI takes 50 to attach on a quiet machine */
     REFUSED_MS = 10000, /* between tries after CUPTI refused */
 };
 
@@ -235,14 +237,30 @@ static void *run(void *unused) {
     return NULL;
 }
 
-/* At exit: the last records are read while CUPTI still stands; no longer than half a second is waited for, and not at
- * all where it is not attached, or in a child. */
+/* At exit: the last records are read while CUPTI still stands; no longer than END_MS is waited for, and not at all where
+ * it is not attached, or in a child. */
 static void stop(void) {
     if (getpid() != started)
         return;
     atomic_store(&stopping, true);
-    for (int waited = 0; waited < 500 && atomic_load(&working) && !atomic_load(&ended); waited += 1)
+    for (int waited = 0; waited < END_MS && atomic_load(&working) && !atomic_load(&ended); waited += 1)
         usleep(1000);
+}
+
+static void stop_first(void *unused) {
+    (void)unused;
+    stop();
+}
+
+/* CUPTI takes itself apart at exit, by handlers that it adds while it is first attached: handlers run from the newest to
+ * the oldest, so ours is too late for a program that ends just then. What a thread keeps for its own end is run before all
+ * handlers, where that thread ends the process: the main one, nearly always. */
+static void stop_before_handlers(void) {
+    extern int __cxa_thread_atexit_impl(void (*ends)(void *), void *of, void *library); /* what C++ uses; glibc 2.18 */
+    extern void *__dso_handle;
+    if (syscall(SYS_gettid) == getpid())
+        __cxa_thread_atexit_impl(stop_first, NULL, &__dso_handle);
+    atexit(stop);
 }
 
 /* A child of fork() has no thread of ours: it reports nothing, and has nothing to wait for. */
@@ -262,7 +280,7 @@ static void start(void) {
     pthread_t thread;
     started = getpid();
     if (pthread_create(&thread, &attributes, run, NULL) == 0) {
-        atexit(stop);
+        stop_before_handlers();
         pthread_atfork(NULL, NULL, in_child);
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -5,7 +5,7 @@
  *   FAKE_CUPTI_VERSION=number               instead of 130001
  *   FAKE_CUPTI_LOG=file                     a line for each call that subscribes, enables, disables or finalizes
  *   FAKE_CUPTI_SUBMITTED_NS=number          kernels were submitted so long before they started, which is not told else
- *   FAKE_CUPTI_SUBSCRIBE_US=number          subscribing takes so long
+ *   FAKE_CUPTI_SUBSCRIBE_US=number          subscribing takes so long; the log says when it begins
  *   FAKE_CUPTI_READ_US=number               reading a buffer takes so long
  *   FAKE_CUPTI_WALKS=1                      as it is loaded, a thread of its own lists the process's libraries
  * Each thread fills buffers of its own. */
@@ -238,11 +238,30 @@ static void hook(void) {
         dlclose(driver);
 }
 
+static atomic_bool subscribing;
+
+/* As the real one: what it makes at its first subscriber it takes apart at exit, whoever is still inside. */
+static void gone(void) {
+    if (atomic_load(&subscribing))
+        abort();
+}
+
+static void take_long(void) {
+    static atomic_flag made = ATOMIC_FLAG_INIT;
+    if (!atomic_flag_test_and_set(&made))
+        atexit(gone);
+    atomic_store(&subscribing, 1);
+    if (subscribe_us) {
+        note("subscribing", "");
+        usleep((useconds_t)subscribe_us);
+    }
+    atomic_store(&subscribing, 0);
+}
+
 int cuptiSubscribe(void **subscriber, abi_callback on_call, void *unused) {
     (void)unused;
     hook();
-    if (subscribe_us)
-        usleep((useconds_t)subscribe_us);
+    take_long();
     int code = fails("cuptiSubscribe");
     if (code == SUCCESS && callback != NULL)
         code = ABI_MULTIPLE_SUBSCRIBERS;

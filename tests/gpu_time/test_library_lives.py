@@ -238,6 +238,15 @@ def test_the_last_records_are_read_when_a_program_ends_in_a_window(
     assert (header["records"], header["state"], header["detaches"]) == (100, RecordingState.OFF, 1)
 
 
+def test_a_program_that_ends_while_cupti_is_first_attached_waits_for_it(agent: Listening) -> None:
+    """CUPTI adds handlers of the process's end as it is attached, and they run first."""
+    agent.plan(ON)
+    with program(agent.path, FAKE_CUPTI_SUBSCRIBE_US="300000") as one:
+        until(lambda: "subscribing" in one.calls)
+        one.tell("exit 5")
+        assert one.end() == 5
+
+
 def test_a_program_that_ends_before_anything_happened_ends_as_it_was_told(tmp_path: Path) -> None:
     for _ in range(20):
         with program(tmp_path / "nobody.sock") as one:
