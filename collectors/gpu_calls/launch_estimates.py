@@ -3,8 +3,8 @@
 A call costs CPU time, so a burst of calls that nobody watched shows in the process's CPU clock. The
 calls of a watched window over its CPU time, less what the probes took of it, times the CPU time of
 the rest, estimate the rest: a ratio estimator (W. G. Cochran, Sampling Techniques, 3rd ed. 1977,
-chapter 6). Wall time serves instead where it tells more, a process that calls at a rate and uses
-little CPU, and only while its CPU time is what it was in windows.
+chapter 6). Wall time serves instead for a process that calls at a rate: while its CPU time is what
+it was in windows, and these are alike.
 
 The random error is taken from how the windows differ around their common ratio, by Student's t for
 few of them. What the probes took is known within bounds, which are stated beside it. What no window
@@ -49,6 +49,8 @@ _UNUSUAL_DEVIATIONS: Final = 3.0
 _UNUSUAL_SHARE, _UNUSUAL_OF_MEAN = 0.02, 0.25
 _UNUSUAL_OF_ONE: Final = 0.5
 _STEADY_WIDTH: Final = 0.5
+_WAITING: Final = 0.9
+"""CPU time over wall time below which even a single thread waits for something, be it the clock."""
 
 
 class SeenWindow(NamedTuple):
@@ -143,7 +145,9 @@ def unseen(
         timed = _ratio_estimate(_by_time, windows, last, rest, rest.span_ns)
         is_usual = usual.low * read_ns <= rest.used_ns <= usual.high * read_ns
         if usual.steady and is_usual and not rest.unread_ns:
-            best = min(best, timed, key=lambda estimate: estimate.error)
+            # CPU time of a call changes with what else the machine does; a rate does not.
+            waits = _mean_share(windows) < _WAITING
+            best = timed if waits else min(best, timed, key=lambda estimate: estimate.error)
         elif time_ns > 0.0:
             strange = best.value * (excess_ns + guessed_ns) / time_ns
             best = best._replace(below=min(best.below + strange, best.value))

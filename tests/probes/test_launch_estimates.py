@@ -124,3 +124,10 @@ def test_clocks_follow_a_bounded_number_of_processes() -> None:
     clocks = CpuClocks(read=lambda _: 1, check=lambda _: True)
     clocks.note([ProcessKey(pid, 1) for pid in range(1, 2 * MOST_PROCESSES)])
     assert len(clocks.take()) == MOST_PROCESSES
+
+
+def test_estimate_of_a_steady_process_goes_by_wall_time() -> None:
+    """Its calls take more CPU time in one second than in another."""
+    window = SeenWindow(20_000, 0.7 * S, 0.02 * S, S)
+    found = unseen(None, Unwatched(0, 0.5 * S, S), [window])
+    assert found.value == pytest.approx(20_000, rel=0.03)
